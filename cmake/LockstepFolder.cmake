@@ -1,0 +1,33 @@
+# lockstep_folder(<name> [TORCH] HEADERS ... SOURCES ... TESTS ... DEPENDS ...)
+# One static library a folder, lockstep::<name>. Files are listed, never globbed. The tests beside the
+# sources are collected: those of LibTorch-free folders run in `core_tests`, the others in `torch_tests`.
+define_property(GLOBAL PROPERTY LOCKSTEP_FOLDERS BRIEF_DOCS "Folders to install" FULL_DOCS "Folders to install")
+define_property(GLOBAL PROPERTY LOCKSTEP_CORE_TESTS BRIEF_DOCS "Test sources" FULL_DOCS "Test sources")
+define_property(GLOBAL PROPERTY LOCKSTEP_TORCH_TESTS BRIEF_DOCS "Test sources" FULL_DOCS "Test sources")
+
+function(lockstep_folder name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "" "HEADERS;SOURCES;TESTS;DEPENDS")
+  set(target lockstep_${name})
+  add_library(${target} STATIC ${arg_SOURCES} ${arg_HEADERS})
+  add_library(lockstep::${name} ALIAS ${target})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  target_include_directories(${target} PUBLIC
+    "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<INSTALL_INTERFACE:include>")
+  target_link_libraries(${target} PRIVATE "$<BUILD_INTERFACE:lockstep_compile_options>")
+  foreach(dependency ${arg_DEPENDS})
+    target_link_libraries(${target} PUBLIC lockstep_${dependency})
+  endforeach()
+  if(arg_TORCH)
+    # The target `torch`, not ${TORCH_LIBRARIES}: the latter writes absolute paths into the export.
+    target_link_libraries(${target} PUBLIC torch)
+    set(kind TORCH)
+  else()
+    set(kind CORE)
+  endif()
+  set_property(GLOBAL APPEND PROPERTY LOCKSTEP_FOLDERS ${name})
+  set_property(GLOBAL PROPERTY LOCKSTEP_HEADERS_${name} ${arg_HEADERS})
+  foreach(test ${arg_TESTS})
+    set_property(GLOBAL APPEND PROPERTY LOCKSTEP_${kind}_TESTS "${CMAKE_CURRENT_SOURCE_DIR}/${test}")
+  endforeach()
+endfunction()

@@ -1,0 +1,16 @@
+# Which folder may include which: a folder sees those of lower layers, and itself.
+# One line a folder: "<layer> <folder under lockstep/>". Checked by the test `layers`.
+set(LOCKSTEP_LAYERS
+  "0 base"
+  "1 os"
+  "2 comm"
+  "2 launch"
+  "2 data"
+  "3 comm/backends"
+  "3 snapshot"
+  "4 ddp"
+  "5 train"
+  "6 cli"
+)
+# Folders that must not see LibTorch at all: the launcher starts without loading it.
+set(LOCKSTEP_FOLDERS_WITHOUT_TORCH base os launch cli)

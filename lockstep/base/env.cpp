@@ -1,0 +1,60 @@
+#include "lockstep/base/env.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep::env {
+namespace {
+
+constexpr std::array kAll = {&kRank,          &kWorldSize,  &kLocalRank,     &kLocalWorldSize,
+                             &kMasterAddr,    &kMasterPort, &kRestartCount,  &kRunId,
+                             &kUseAgentStore, &kErrorFile,  &kStoreListenFd, &kTimeout,
+                             &kInitTimeout,   &kBackend,    &kLogLevel,      &kNoColor};
+
+[[noreturn]] void refuse(const Variable& variable, const std::string& value, const char* wanted) {
+  throw UsageError(concat("environment variable ", variable.name, "='", value, "' is not ", wanted,
+                          " (", variable.help, ")"));
+}
+
+}  // namespace
+
+std::span<const Variable* const> all() {
+  return kAll;
+}
+
+std::optional<std::string> text(const Variable& variable) {
+  const char* value = std::getenv(variable.name);
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  return std::string(value);
+}
+
+std::optional<int> integer(const Variable& variable) {
+  const auto value = text(variable);
+  if (!value) return std::nullopt;
+  int number = 0;
+  const char* end = value->data() + value->size();
+  const auto [stop, error] = std::from_chars(value->data(), end, number);
+  if (error != std::errc() || stop != end) refuse(variable, *value, "an integer");
+  return number;
+}
+
+std::optional<std::chrono::milliseconds> seconds(const Variable& variable) {
+  const auto value = text(variable);
+  if (!value) return std::nullopt;
+  double number = 0;
+  const char* end = value->data() + value->size();
+  const auto [stop, error] = std::from_chars(value->data(), end, number);
+  // A century is more than any deadline and less than what overflows the clock.
+  constexpr double kLongestSeconds = 3.2e9;
+  if (error != std::errc() || stop != end || !(number > 0) || number > kLongestSeconds) {
+    refuse(variable, *value, "a positive number of seconds");
+  }
+  return std::chrono::milliseconds(static_cast<long long>(std::ceil(number * 1000)));
+}
+
+}  // namespace lockstep::env

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace lockstep {
+
+/// Exit status of a program that ends with an error of each kind.
+inline constexpr int kExitFailure = 1;
+inline constexpr int kExitUsage = 2;
+
+/// Base of every error Lockstep throws. what() is one line: the operation, the rank and the value
+/// that failed, then what to do about it.
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+  virtual int exit_code() const noexcept { return kExitFailure; }
+};
+
+/// The caller passed something that cannot work: a flag, an option, a tensor, a file of another
+/// kind.
+class UsageError : public Error {
+ public:
+  using Error::Error;
+  int exit_code() const noexcept override { return kExitUsage; }
+};
+
+/// A deadline passed before the operation was complete.
+class TimeoutError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A peer's process or connection is gone: the collective cannot complete, the group is of no use.
+class PeerLost : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A collective failed for a reason other than a deadline or a lost peer.
+class CommError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// The operating system refused: disk full, no permission, no such file, port taken.
+class SystemError : public Error {
+ public:
+  /// The message becomes "<operation>: <text of the errno>".
+  SystemError(const std::string& operation, int errno_value);
+  SystemError(const std::string& operation, int errno_value, const std::string& advice);
+  int errno_value() const noexcept { return errno_value_; }
+
+ private:
+  int errno_value_;
+};
+
+/// A file is truncated, corrupt, or not what its name promises.
+class CorruptFile : public Error {
+ public:
+  using Error::Error;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,57 @@
+#include "lockstep/base/run_main.h"
+
+#include <chrono>
+#include <fstream>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/env.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+
+namespace lockstep {
+namespace {
+
+// torchrun's schema: the launcher prints the message of the worker whose timestamp is the smallest.
+void write_error_file(const std::string& type, const std::string& message) {
+  const auto path = env::text(env::kErrorFile);
+  if (!path) return;
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const auto timestamp = std::chrono::duration_cast<std::chrono::seconds>(now).count();
+  const nlohmann::json report = {
+      {"message",
+       {{"message", type + ": " + message},
+        {"extraInfo", {{"py_callstack", ""}, {"timestamp", std::to_string(timestamp)}}}}}};
+  std::ofstream(*path) << report.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+int report(const char* type, const std::string& message, int exit_code) {
+  // Errors of LibTorch carry a backtrace after the first line; it belongs in the error file only.
+  log(LogLevel::kError, message.substr(0, message.find('\n')));
+  write_error_file(type, message);
+  return exit_code;
+}
+
+}  // namespace
+
+int run_main(const std::function<int()>& body) noexcept try {
+  try {
+    return body();
+  } catch (const UsageError& error) {
+    return report("UsageError", error.what(), error.exit_code());
+  } catch (const TimeoutError& error) {
+    return report("TimeoutError", error.what(), error.exit_code());
+  } catch (const PeerLost& error) {
+    return report("PeerLost", error.what(), error.exit_code());
+  } catch (const Error& error) {
+    return report("Error", error.what(), error.exit_code());
+  } catch (const std::exception& error) {
+    return report("Exception", error.what(), kExitFailure);
+  }
+} catch (...) {
+  log(LogLevel::kError, "an exception that is no std::exception ended the program");
+  return kExitFailure;
+}
+
+}  // namespace lockstep

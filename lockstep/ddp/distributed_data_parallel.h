@@ -1,0 +1,93 @@
+#pragma once
+
+#include <concepts>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/ddp/replica.h"
+
+namespace lockstep {
+
+/// Trains one replica of a module on each rank and keeps the replicas bit-identical: averages the
+/// gradients over all ranks while backward() runs, and gives every rank rank 0's buffers.
+///
+///   DistributedDataParallel model(ToyModel(), {.process_group = group});
+///   torch::optim::SGD optimizer(model->parameters(), 1e-3);
+///   torch::mse_loss(model(inputs), targets).backward();   // .grad holds the average over ranks
+///   optimizer.step();
+///
+/// Takes a module holder (TORCH_MODULE), a shared_ptr or a temporary module, which it keeps, or a
+/// module variable, which must outlive it. Everything of the module is reached through `->` or `*`.
+/// Construction, forward and backward are collective: every rank must do the same. It follows
+/// "PyTorch Distributed" (Li et al., VLDB 13(12), 2020).
+/// Threads: the training thread. Lifetime: keeps the process group alive.
+/// Errors: at construction UsageError for a module without parameters that require gradients and
+/// for modules that differ between ranks; from forward and backward() TimeoutError, PeerLost,
+/// CommError.
+template <class Module>
+class DistributedDataParallel {
+ public:
+  explicit DistributedDataParallel(std::shared_ptr<Module> module,
+                                   const DistributedDataParallelOptions& options = {})
+      : module_(std::move(module)), replica_(module_, options) {}
+
+  /// A module holder: any type with ptr().
+  template <class Holder>
+  requires requires(const Holder& holder) {
+    { holder.ptr() } -> std::convertible_to<std::shared_ptr<Module>>;
+  }
+  explicit DistributedDataParallel(const Holder& holder,
+                                   const DistributedDataParallelOptions& options = {})
+      : DistributedDataParallel(holder.ptr(), options) {}
+
+  explicit DistributedDataParallel(Module& module,
+                                   const DistributedDataParallelOptions& options = {})
+      : DistributedDataParallel(std::shared_ptr<Module>(std::shared_ptr<void>(), &module),
+                                options) {}
+
+  explicit DistributedDataParallel(Module&& module,
+                                   const DistributedDataParallelOptions& options = {})
+      : DistributedDataParallel(std::make_shared<Module>(std::move(module)), options) {}
+
+  /// Calls the module's forward, whatever its signature.
+  template <class... Args>
+  decltype(auto) forward(Args&&... args) {
+    replica_.before_forward();
+    return module_->forward(std::forward<Args>(args)...);
+  }
+  template <class... Args>
+  decltype(auto) operator()(Args&&... args) {
+    return forward(std::forward<Args>(args)...);
+  }
+
+  /// While the returned guard lives, backward() leaves this rank's own gradients in .grad, to which
+  /// later ones add up; the first backward() after it exchanges the sum.
+  [[nodiscard]] NoSyncGuard no_sync() { return NoSyncGuard(replica_); }
+
+  std::vector<at::Tensor> parameters() const { return replica_.parameters(); }
+
+  Module* operator->() { return module_.get(); }
+  const Module* operator->() const { return module_.get(); }
+  Module& operator*() { return *module_; }
+  const Module& operator*() const { return *module_; }
+  const std::shared_ptr<Module>& module() const { return module_; }
+  const ProcessGroup& process_group() const { return replica_.process_group(); }
+
+ private:
+  std::shared_ptr<Module> module_;
+  Replica replica_;
+};
+
+template <class Holder>
+requires requires {
+  typename Holder::ContainedType;
+}
+DistributedDataParallel(const Holder&, const DistributedDataParallelOptions& = {})
+    ->DistributedDataParallel<typename Holder::ContainedType>;
+template <class Module>
+DistributedDataParallel(std::shared_ptr<Module>, const DistributedDataParallelOptions& = {})
+    -> DistributedDataParallel<Module>;
+
+}  // namespace lockstep

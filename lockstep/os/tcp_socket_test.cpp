@@ -1,0 +1,40 @@
+#include "lockstep/os/tcp_socket.h"
+
+#include <string>
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+TEST(TcpSocket, BindsToAFreePortAndKnowsIt) {
+  const UniqueFd fd = bind_tcp("127.0.0.1", 0);
+  EXPECT_GT(bound_port(fd.get()), 0);
+}
+
+TEST(TcpSocket, NamesThePortThatIsTaken) {
+  const UniqueFd owner = bind_tcp("127.0.0.1", 0);
+  ASSERT_EQ(::listen(owner.get(), 1), 0);
+  const auto port = bound_port(owner.get());
+  try {
+    bind_tcp("127.0.0.1", port);
+    FAIL() << "bound a port that is taken";
+  } catch (const SystemError& error) {
+    EXPECT_NE(std::string(error.what()).find(std::to_string(port)), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(TcpSocket, RefusesAHostThatDoesNotResolve) {
+  EXPECT_THROW(bind_tcp("no-such-host.invalid", 0), UsageError);
+}
+
+TEST(TcpSocket, ADescriptorThatIsNoSocketHasNoPort) {
+  EXPECT_THROW(bound_port(-1), SystemError);
+}
+
+}  // namespace
+}  // namespace lockstep
