@@ -1,0 +1,128 @@
+#include "lockstep/os/child_process.h"
+
+#include <cerrno>
+#include <csignal>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/deadline.h"
+#include "lockstep/os/pipe.h"
+
+namespace lockstep {
+namespace {
+
+std::vector<char*> pointers(const std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  result.reserve(texts.size() + 1);
+  for (const std::string& text : texts) result.push_back(const_cast<char*>(text.c_str()));
+  result.push_back(nullptr);
+  return result;
+}
+
+// Between fork and exec: only async-signal-safe calls, no allocation. Returns errno.
+int become_program(const SpawnOptions& options, char* const* arguments, char* const* environment,
+                   pid_t parent) {
+  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return errno;
+  // The parent may have died before the line above; then nobody would ever kill this process.
+  if (::getppid() != parent) ::_exit(kExitFailure);
+  // A session, not only a group: a background group that reads from its terminal is stopped.
+  ::setsid();
+  // dup2 to the same number would leave close-on-exec set; ours are never 1 or 2.
+  if (options.stdout_fd >= 0 && ::dup2(options.stdout_fd, STDOUT_FILENO) < 0) return errno;
+  if (options.stderr_fd >= 0 && ::dup2(options.stderr_fd, STDERR_FILENO) < 0) return errno;
+  for (const int fd : options.inherited_fds) {
+    if (::fcntl(fd, F_SETFD, 0) != 0) return errno;
+  }
+  ::signal(SIGPIPE, SIG_DFL);
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::execve(options.path.c_str(), arguments, environment);
+  return errno;
+}
+
+void kill_and_reap(pid_t pid) {
+  ::kill(pid, SIGKILL);
+  while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+// The child's errno; 0 when the pipe was closed by a successful exec.
+int read_exec_errno(int fd, pid_t child, const SpawnOptions& options) {
+  const Deadline deadline = Deadline::after(options.exec_timeout);
+  for (;;) {
+    pollfd ready{fd, POLLIN, 0};
+    const int count = ::poll(&ready, 1, static_cast<int>(deadline.remaining().count()));
+    if (count == 0) {
+      ::kill(child, SIGKILL);
+      throw TimeoutError(concat("execute ", options.path, ": not loaded within ",
+                                options.exec_timeout.count(),
+                                " ms; is it on a file server that does not answer?"));
+    }
+    if (count < 0) {
+      if (errno == EINTR) continue;
+      return errno;
+    }
+    int value = 0;
+    const ssize_t size = ::read(fd, &value, sizeof(value));
+    if (size < 0 && errno == EINTR) continue;
+    return size == sizeof(value) ? value : 0;
+  }
+}
+
+}  // namespace
+
+pid_t spawn_process(const SpawnOptions& options) {
+  const std::vector<char*> arguments = pointers(options.arguments);
+  const std::vector<char*> environment = pointers(options.environment);
+  Pipe report = make_pipe();
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child < 0) {
+    throw SystemError(concat("start a process for ", options.path), errno,
+                      "see the limits on processes (ulimit -u, pids.max) and memory");
+  }
+  if (child == 0) {
+    const int error = become_program(options, arguments.data(), environment.data(), parent);
+    [[maybe_unused]] const auto written = ::write(report.write_end.get(), &error, sizeof(error));
+    ::_exit(kExitFailure);
+  }
+  report.write_end.reset();
+  const int error = read_exec_errno(report.read_end.get(), child, options);
+  if (error != 0) {
+    kill_and_reap(child);
+    throw ExecError(concat("execute ", options.path), error);
+  }
+  return child;
+}
+
+std::optional<ChildExit> reap_any_child() {
+  int status = 0;
+  pid_t pid = 0;
+  do {
+    pid = ::waitpid(-1, &status, WNOHANG);
+  } while (pid < 0 && errno == EINTR);
+  if (pid <= 0) return std::nullopt;
+  ChildExit ended{.pid = pid};
+  if (WIFSIGNALED(status)) {
+    ended.signal = WTERMSIG(status);
+  } else {
+    ended.exit_code = WEXITSTATUS(status);
+  }
+  return ended;
+}
+
+void adopt_orphans() {
+  if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) throw SystemError("become a subreaper", errno);
+}
+
+bool signal_group(pid_t group, int signal) noexcept {
+  return ::kill(-group, signal) == 0 || errno != ESRCH;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+
+struct SpawnOptions {
+  /// The file to execute. Not looked up in PATH.
+  std::string path;
+  /// argv, with the program's name at [0].
+  std::vector<std::string> arguments;
+  /// NAME=value, the whole environment.
+  std::vector<std::string> environment;
+  /// What becomes stdout and stderr; -1: those of this process.
+  int stdout_fd = -1;
+  int stderr_fd = -1;
+  /// Descriptors that the program gets under the same number; all others of ours are closed in it.
+  std::vector<int> inherited_fds{};
+  /// How long the system may take to load the program (a file on a dead file server).
+  std::chrono::milliseconds exec_timeout{60'000};
+};
+
+/// The program could not be executed; errno_value() says why.
+class ExecError : public SystemError {
+ public:
+  using SystemError::SystemError;
+};
+
+/// Starts a program in a session and process group of its own (the group's id is the returned pid),
+/// with no signal blocked. The kernel kills it when this process dies, however that happens.
+/// Returns once the program runs, so that what keeps it from running is reported here.
+/// Threads: call from the main thread: the kernel ties the child's life to the calling thread's.
+/// Errors: ExecError when the file cannot be executed; SystemError when no process can be made;
+/// TimeoutError when loading takes longer than exec_timeout. Nothing is left running.
+pid_t spawn_process(const SpawnOptions& options);
+
+/// How a child process ended: by itself with an exit code, or by a signal (then exit_code is 0).
+struct ChildExit {
+  pid_t pid = 0;
+  int exit_code = 0;
+  int signal = 0;
+};
+
+/// Takes note of one child that has ended, whichever it is; nothing when none has.
+std::optional<ChildExit> reap_any_child();
+
+/// From now on processes orphaned below this one become its children instead of init's.
+void adopt_orphans();
+
+/// Sends a signal (0: none) to all processes of a group. Returns false when the group is empty.
+bool signal_group(pid_t group, int signal) noexcept;
+
+}  // namespace lockstep

@@ -1,0 +1,59 @@
+#include "lockstep/os/signals.h"
+
+#include <cerrno>
+#include <cstring>
+
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+
+std::string signal_name(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return name ? concat("SIG", name) : concat("signal ", signal);
+}
+
+std::optional<int> signal_number(const std::string& name) {
+  const std::string wanted = name.starts_with("SIG") ? name.substr(3) : name;
+  for (int signal = 1; signal < NSIG; ++signal) {
+    const char* candidate = ::sigabbrev_np(signal);
+    if (candidate && wanted == candidate) return signal;
+  }
+  return std::nullopt;
+}
+
+SignalFd::SignalFd(const std::vector<int>& signals) {
+  sigset_t mask;
+  sigemptyset(&mask);
+  for (const int signal : signals) {
+    struct sigaction current {};
+    ::sigaction(signal, nullptr, &current);
+    // A blocked signal reaches a signalfd even when it is ignored, so it must stay unblocked.
+    // SIGCHLD is different: inherited as ignored, the system would reap children behind our back.
+    if (signal == SIGCHLD) {
+      ::signal(SIGCHLD, SIG_DFL);
+    } else if (current.sa_handler == SIG_IGN) {
+      continue;
+    }
+    sigaddset(&mask, signal);
+  }
+  fd_ = UniqueFd(::signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!fd_.valid()) throw SystemError("signalfd", errno);
+  ::sigprocmask(SIG_BLOCK, &mask, &previous_mask_);
+}
+
+SignalFd::~SignalFd() {
+  ::sigprocmask(SIG_SETMASK, &previous_mask_, nullptr);
+}
+
+std::optional<int> SignalFd::next() {
+  signalfd_siginfo info{};
+  const ssize_t size = ::read(fd_.get(), &info, sizeof(info));
+  if (size != sizeof(info)) return std::nullopt;
+  return static_cast<int>(info.ssi_signo);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <signal.h>
+
+#include "lockstep/os/unique_fd.h"
+
+namespace lockstep {
+
+/// "SIGTERM" for 15; "signal 40" for one that has no name.
+std::string signal_name(int signal);
+
+/// 15 for "SIGTERM" or "TERM"; nothing for a name that no signal has.
+std::optional<int> signal_number(const std::string& name);
+
+/// Makes signals readable from a descriptor instead of interrupting. Those that the process was
+/// told to ignore (by nohup, for one) stay ignored.
+/// Threads: make it before any other thread starts; the mask is per thread.
+/// Lifetime: the destructor restores the mask.
+class SignalFd {
+ public:
+  explicit SignalFd(const std::vector<int>& signals);
+  SignalFd(const SignalFd&) = delete;
+  SignalFd& operator=(const SignalFd&) = delete;
+  ~SignalFd();
+
+  /// To poll for POLLIN.
+  int fd() const { return fd_.get(); }
+  /// The next signal that has arrived, without waiting.
+  std::optional<int> next();
+
+ private:
+  sigset_t previous_mask_{};
+  UniqueFd fd_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,38 @@
+#include "lockstep/os/signals.h"
+
+#include <csignal>
+
+#include <gtest/gtest.h>
+
+namespace lockstep {
+namespace {
+
+TEST(Signals, HaveNamesAndNumbers) {
+  EXPECT_EQ(signal_name(SIGKILL), "SIGKILL");
+  EXPECT_EQ(signal_name(200), "signal 200");
+  EXPECT_EQ(signal_number("SIGTERM"), SIGTERM);
+  EXPECT_EQ(signal_number("USR1"), SIGUSR1);
+  EXPECT_EQ(signal_number("SIGNAL"), std::nullopt);
+  EXPECT_EQ(signal_number(""), std::nullopt);
+}
+
+TEST(SignalFd, DeliversSignalsAsValues) {
+  SignalFd signals({SIGUSR1, SIGUSR2});
+  EXPECT_EQ(signals.next(), std::nullopt);
+  ::raise(SIGUSR2);
+  EXPECT_EQ(signals.next(), SIGUSR2);
+  EXPECT_EQ(signals.next(), std::nullopt);
+}
+
+TEST(SignalFd, LeavesIgnoredSignalsIgnored) {
+  ::signal(SIGUSR1, SIG_IGN);
+  {
+    SignalFd signals({SIGUSR1});
+    ::raise(SIGUSR1);
+    EXPECT_EQ(signals.next(), std::nullopt);
+  }
+  ::signal(SIGUSR1, SIG_DFL);
+}
+
+}  // namespace
+}  // namespace lockstep

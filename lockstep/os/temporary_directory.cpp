@@ -1,0 +1,27 @@
+#include "lockstep/os/temporary_directory.h"
+
+#include <cerrno>
+#include <cstdlib>
+#include <system_error>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+
+TemporaryDirectory::TemporaryDirectory(const std::filesystem::path& parent,
+                                       const std::string& prefix) {
+  std::string name = (parent / (prefix + "XXXXXX")).string();
+  if (::mkdtemp(name.data()) == nullptr) {
+    throw SystemError(concat("make a directory in ", parent.string()), errno,
+                      "name one that you may write to");
+  }
+  path_ = name;
+}
+
+TemporaryDirectory::~TemporaryDirectory() {
+  std::error_code ignored;
+  if (!kept_) std::filesystem::remove_all(path_, ignored);
+}
+
+}  // namespace lockstep
