@@ -5,7 +5,7 @@ set(LOCKSTEP_LAYERS
   "1 os"
   "2 comm"
   "2 launch"
-  "2 data"
+  "3 data"
   "3 comm/backends"
   "3 snapshot"
   "4 ddp"

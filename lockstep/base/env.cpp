@@ -11,10 +11,11 @@
 namespace lockstep::env {
 namespace {
 
-constexpr std::array kAll = {&kRank,          &kWorldSize,  &kLocalRank,     &kLocalWorldSize,
-                             &kMasterAddr,    &kMasterPort, &kRestartCount,  &kRunId,
-                             &kUseAgentStore, &kErrorFile,  &kStoreListenFd, &kTimeout,
-                             &kInitTimeout,   &kBackend,    &kLogLevel,      &kNoColor};
+constexpr std::array kAll = {&kRank,          &kWorldSize,  &kLocalRank,        &kLocalWorldSize,
+                             &kMasterAddr,    &kMasterPort, &kRestartCount,     &kRunId,
+                             &kUseAgentStore, &kErrorFile,  &kStoreListenFd,    &kTimeout,
+                             &kInitTimeout,   &kBackend,    &kGlooSocketIfname, &kLogLevel,
+                             &kNoColor,       &kTerm};
 
 [[noreturn]] void refuse(const Variable& variable, const std::string& value, const char* wanted) {
   throw UsageError(concat("environment variable ", variable.name, "='", value, "' is not ", wanted,

@@ -43,9 +43,12 @@ inline constexpr Variable kInitTimeout{"LOCKSTEP_INIT_TIMEOUT_S", "seconds",
 inline constexpr Variable kBackend{"LOCKSTEP_BACKEND", "gloo|nccl",
                                    "backend of init_process_group (default: nccl for a CUDA build "
                                    "with a device for each local rank, else gloo)"};
+inline constexpr Variable kGlooSocketIfname{"GLOO_SOCKET_IFNAME", "name",
+                                            "network interface on which gloo accepts connections"};
 inline constexpr Variable kLogLevel{"LOCKSTEP_LOG", "debug|info|warning|error",
                                     "least severe message to print (default warning)"};
 inline constexpr Variable kNoColor{"NO_COLOR", "any text", "no colours when set and not empty"};
+inline constexpr Variable kTerm{"TERM", "name", "dumb: no progress bar"};
 
 /// All of the above, for --help.
 std::span<const Variable* const> all();

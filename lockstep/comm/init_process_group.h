@@ -8,13 +8,17 @@
 
 #include "lockstep/comm/process_group.h"
 
+namespace c10d {
+class Store;
+}
+
 namespace lockstep {
 
 struct InitOptions {
   /// "gloo" or "nccl". Empty: LOCKSTEP_BACKEND, else nccl when this LibTorch has CUDA and the
   /// machine a device for each local rank, else gloo.
   std::string backend;
-  /// Where ranks meet, unless `store` is given:
+  /// Where ranks meet:
   ///   env://             RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, as any launcher sets them;
   ///                      without RANK and WORLD_SIZE the job is this one process
   ///   tcp://host:port    rank 0 listens there; needs rank and world_size
@@ -22,8 +26,6 @@ struct InitOptions {
   std::string init_method = "env://";
   std::optional<int> rank = std::nullopt;
   std::optional<int> world_size = std::nullopt;
-  /// A store that all ranks share; needs rank and world_size; init_method is then not looked at.
-  c10::intrusive_ptr<c10d::Store> store = {};
   /// Deadline of a collective. Unset: LOCKSTEP_TIMEOUT_S, else 10 minutes.
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
   /// Deadline for all ranks to join. Unset: LOCKSTEP_INIT_TIMEOUT_S, else 5 minutes.
@@ -35,6 +37,11 @@ struct InitOptions {
 /// Errors: UsageError for a bad rank, world size, address or backend, or when a default group
 /// exists; TimeoutError naming the ranks that did not join; SystemError when the port is taken.
 ProcessGroup init_process_group(const InitOptions& options = {});
+
+/// As above over a store that all ranks share; needs rank and world_size, init_method is not looked
+/// at.
+ProcessGroup init_process_group(const c10::intrusive_ptr<c10d::Store>& store,
+                                const InitOptions& options);
 
 /// The default group. Errors: UsageError when there is none.
 ProcessGroup default_process_group();

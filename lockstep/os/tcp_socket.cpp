@@ -1,11 +1,14 @@
 #include "lockstep/os/tcp_socket.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
+#include <system_error>
 
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include "lockstep/base/concat.h"
@@ -13,6 +16,11 @@
 
 namespace lockstep {
 namespace {
+
+using std::chrono::milliseconds;
+
+// How long to leave a port alone on which nobody listens yet.
+constexpr milliseconds kRetryAfter{5};
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 
@@ -28,6 +36,20 @@ AddressList resolve(const std::string& host, std::uint16_t port) {
                             "; use an address or a name that this machine knows"));
   }
   return AddressList(found, &::freeaddrinfo);
+}
+
+// Connects within the deadline; returns 0 or the errno.
+int try_connect(const addrinfo& address, const Deadline& deadline) {
+  const UniqueFd fd(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return errno;
+  if (::connect(fd.get(), address.ai_addr, address.ai_addrlen) == 0) return 0;
+  if (errno != EINPROGRESS) return errno;
+  pollfd waiting{fd.get(), POLLOUT, 0};
+  if (::poll(&waiting, 1, static_cast<int>(deadline.remaining().count())) <= 0) return ETIMEDOUT;
+  int error = 0;
+  socklen_t length = sizeof(error);
+  if (::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) return errno;
+  return error;
 }
 
 }  // namespace
@@ -67,6 +89,43 @@ std::uint16_t bound_port(int fd) {
     default:
       throw SystemError(concat("port of descriptor ", fd), EAFNOSUPPORT);
   }
+}
+
+void wait_for_listener(const std::string& host, std::uint16_t port, const Deadline& deadline) {
+  const AddressList addresses = resolve(host, port);
+  int last_errno = ECONNREFUSED;
+  do {
+    for (const addrinfo* address = addresses.get(); address; address = address->ai_next) {
+      last_errno = try_connect(*address, deadline);
+      if (last_errno == 0) return;
+    }
+    // There is nothing to wait on but the clock: the listener is a process elsewhere.
+    ::poll(nullptr, 0, static_cast<int>(std::min(kRetryAfter, deadline.remaining()).count()));
+  } while (!deadline.passed());
+  throw TimeoutError(concat("nobody listens at ", host, " port ", port, " (",
+                            std::generic_category().message(last_errno),
+                            "); check the address, and that rank 0 runs"));
+}
+
+std::string local_address_towards(const std::string& host) {
+  // Connecting a datagram socket sends nothing; it only chooses the route. Any port will do.
+  constexpr std::uint16_t kDiscardPort = 9;
+  const AddressList addresses = resolve(host, kDiscardPort);
+  int last_errno = ENETUNREACH;
+  for (const addrinfo* address = addresses.get(); address; address = address->ai_next) {
+    const UniqueFd fd(::socket(address->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    sockaddr_storage local{};
+    socklen_t length = sizeof(local);
+    char text[NI_MAXHOST];
+    if (fd.valid() && ::connect(fd.get(), address->ai_addr, address->ai_addrlen) == 0 &&
+        ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&local), &length) == 0 &&
+        ::getnameinfo(reinterpret_cast<sockaddr*>(&local), length, text, sizeof(text), nullptr, 0,
+                      NI_NUMERICHOST) == 0) {
+      return text;
+    }
+    last_errno = errno;
+  }
+  throw SystemError(concat("route to ", host), last_errno);
 }
 
 }  // namespace lockstep

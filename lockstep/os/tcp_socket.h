@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "lockstep/base/deadline.h"
 #include "lockstep/os/unique_fd.h"
 
 namespace lockstep {
@@ -16,5 +17,14 @@ UniqueFd bind_tcp(const std::string& host, std::uint16_t port);
 
 /// The port that a bound socket has. Errors: SystemError when `fd` is no bound socket.
 std::uint16_t bound_port(int fd);
+
+/// Returns as soon as something accepts connections at `host` and `port`.
+/// Errors: TimeoutError at the deadline; UsageError for a host that does not resolve.
+void wait_for_listener(const std::string& host, std::uint16_t port, const Deadline& deadline);
+
+/// The address of this machine from which packets to `host` leave: where peers of that network
+/// reach this machine. Errors: UsageError for a host that does not resolve; SystemError without a
+/// route.
+std::string local_address_towards(const std::string& host);
 
 }  // namespace lockstep

@@ -32,6 +32,19 @@ TEST(TcpSocket, RefusesAHostThatDoesNotResolve) {
   EXPECT_THROW(bind_tcp("no-such-host.invalid", 0), UsageError);
 }
 
+TEST(TcpSocket, WaitingForAListenerEndsWhenThereIsOneAndAtTheDeadline) {
+  const UniqueFd fd = bind_tcp("127.0.0.1", 0);
+  const auto port = bound_port(fd.get());
+  EXPECT_THROW(wait_for_listener("127.0.0.1", port, Deadline::after(std::chrono::milliseconds(20))),
+               TimeoutError);
+  ASSERT_EQ(::listen(fd.get(), 1), 0);
+  wait_for_listener("127.0.0.1", port, Deadline::after(std::chrono::minutes(1)));
+}
+
+TEST(TcpSocket, LoopbackIsReachedFromLoopback) {
+  EXPECT_EQ(local_address_towards("127.0.0.1"), "127.0.0.1");
+}
+
 TEST(TcpSocket, ADescriptorThatIsNoSocketHasNoPort) {
   EXPECT_THROW(bound_port(-1), SystemError);
 }

@@ -1,0 +1,135 @@
+#include "lockstep/comm/backends/gloo/gloo_backend.h"
+
+#include <algorithm>
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include "lockstep/base/env.h"
+
+namespace lockstep {
+namespace {
+
+using c10d::ProcessGroupGloo;
+
+// Gloo adds bool as bytes, which leaves values other than 0 and 1. On bytes of 0 and 1 the logical
+// operations are minimum and maximum.
+c10d::ReduceOp op_for_bool(const c10d::ReduceOp& op) {
+  switch (op.op_) {
+    case c10d::ReduceOp::SUM:
+    case c10d::ReduceOp::BOR:
+      return c10d::ReduceOp::MAX;
+    case c10d::ReduceOp::PRODUCT:
+    case c10d::ReduceOp::BAND:
+      return c10d::ReduceOp::MIN;
+    default:
+      return op;
+  }
+}
+
+bool is_bool(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kBool;
+}
+
+at::Tensor as_bytes(const at::Tensor& tensor) {
+  return tensor.view(at::kByte);
+}
+
+std::vector<at::Tensor> as_bytes(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> bytes;
+  for (const at::Tensor& tensor : tensors) bytes.push_back(as_bytes(tensor));
+  return bytes;
+}
+
+class GlooBackend final : public ProcessGroupGloo {
+ public:
+  using ProcessGroupGloo::ProcessGroupGloo;
+
+  // The base class waits until its queue is empty. When peers are stuck that would take the
+  // deadline of every collective in it; closing the connections fails them at once.
+  ~GlooBackend() override {
+    if (has_pending_work()) close_connections();
+  }
+
+  void abort() override { close_connections(); }
+
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
+                                           const c10d::AllreduceOptions& options) override {
+    if (!is_bool(tensors[0])) return ProcessGroupGloo::allreduce(tensors, options);
+    auto bytes = as_bytes(tensors);
+    auto logical = options;
+    logical.reduceOp = op_for_bool(options.reduceOp);
+    return ProcessGroupGloo::allreduce(bytes, logical);
+  }
+
+  c10::intrusive_ptr<c10d::Work> reduce(std::vector<at::Tensor>& tensors,
+                                        const c10d::ReduceOptions& options) override {
+    if (!is_bool(tensors[0])) return ProcessGroupGloo::reduce(tensors, options);
+    auto bytes = as_bytes(tensors);
+    auto logical = options;
+    logical.reduceOp = op_for_bool(options.reduceOp);
+    return ProcessGroupGloo::reduce(bytes, logical);
+  }
+
+  c10::intrusive_ptr<c10d::Work> reduce_scatter(
+      std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs,
+      const c10d::ReduceScatterOptions& options) override {
+    if (!is_bool(outputs[0])) return ProcessGroupGloo::reduce_scatter(outputs, inputs, options);
+    auto output_bytes = as_bytes(outputs);
+    std::vector<std::vector<at::Tensor>> input_bytes{as_bytes(inputs[0])};
+    auto logical = options;
+    logical.reduceOp = op_for_bool(options.reduceOp);
+    return ProcessGroupGloo::reduce_scatter(output_bytes, input_bytes, logical);
+  }
+
+  c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(
+      at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override {
+    if (!is_bool(output)) return ProcessGroupGloo::_reduce_scatter_base(output, input, options);
+    auto output_bytes = as_bytes(output);
+    auto input_bytes = as_bytes(input);
+    auto logical = options;
+    logical.reduceOp = op_for_bool(options.reduceOp);
+    return ProcessGroupGloo::_reduce_scatter_base(output_bytes, input_bytes, logical);
+  }
+
+ private:
+  bool has_pending_work() {
+    const std::lock_guard lock(workMutex_);
+    const auto running = [](const auto& work) { return work.defined(); };
+    return !workQueue_.empty() ||
+           std::any_of(workInProgress_.begin(), workInProgress_.end(), running);
+  }
+
+  void close_connections() {
+    for (const auto& context : contexts_) context->closeConnections();
+  }
+};
+
+// In a CUDA build of LibTorch, Gloo copies CUDA tensors through pinned memory.
+#ifdef LOCKSTEP_WITH_CUDA
+constexpr bool kStagesCuda = true;
+#else
+constexpr bool kStagesCuda = false;
+#endif
+
+std::shared_ptr<::gloo::transport::Device> make_device(const BackendConfig& config) {
+  if (const auto interface = env::text(env::kGlooSocketIfname)) {
+    return ProcessGroupGloo::createDeviceForInterface(*interface);
+  }
+  if (!config.local_address.empty()) {
+    return ProcessGroupGloo::createDeviceForHostname(config.local_address);
+  }
+  return ProcessGroupGloo::createDefaultDevice();
+}
+
+}  // namespace
+
+BackendInstance make_gloo_backend(const BackendConfig& config) {
+  auto options = ProcessGroupGloo::Options::create(config.timeout);
+  options->group_name = config.group_name;
+  options->devices.push_back(make_device(config));
+  return {c10::make_intrusive<GlooBackend>(config.store, config.rank, config.world_size, options),
+          c10::kCPU, kStagesCuda};
+}
+
+}  // namespace lockstep

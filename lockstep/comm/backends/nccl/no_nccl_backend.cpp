@@ -1,0 +1,17 @@
+#include "lockstep/base/error.h"
+#include "lockstep/comm/backends/nccl/nccl_backend.h"
+
+// Stands in for nccl_backend.cpp where LibTorch is a CPU build.
+namespace lockstep {
+
+int cuda_device_count() {
+  return 0;
+}
+
+BackendInstance make_nccl_backend(const BackendConfig&) {
+  throw UsageError(
+      "backend nccl: this LibTorch is a CPU build; use backend gloo, or build against a CUDA "
+      "build");
+}
+
+}  // namespace lockstep

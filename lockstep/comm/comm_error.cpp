@@ -1,0 +1,74 @@
+#include <array>
+#include <exception>
+#include <string_view>
+
+#include <c10/util/Exception.h>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/work_state.h"
+
+namespace lockstep {
+namespace {
+
+// Backends report by text alone; these are the words of Gloo, NCCL and c10d.
+constexpr std::array<std::string_view, 5> kTimeoutWords = {"imed out", "imeout", "imedout",
+                                                           "eadline", "Application timeout"};
+constexpr std::array<std::string_view, 8> kPeerLostWords = {"Connection closed by peer",
+                                                            "Connection reset by peer",
+                                                            "Broken pipe",
+                                                            "Connection refused",
+                                                            "Socket closed",
+                                                            "remote process exited",
+                                                            "remote error",
+                                                            "Connection closed"};
+
+template <class Words>
+bool contains_any(std::string_view text, const Words& words) {
+  for (const std::string_view word : words) {
+    if (text.find(word) != std::string_view::npos) return true;
+  }
+  return false;
+}
+
+// Without the file and line of the backend's source in front, and on one line.
+std::string first_line(std::string_view text) {
+  text = text.substr(0, text.find('\n'));
+  if (!text.empty() && text.front() == '[') {
+    const auto end = text.find("] ");
+    if (end != std::string_view::npos) text.remove_prefix(end + 2);
+  }
+  return std::string(text);
+}
+
+[[noreturn]] void throw_named(const CollectiveName& name, std::string_view what) {
+  const std::string reason = first_line(what);
+  const std::string head = concat(name.operation, " number ", name.sequence, " of group '",
+                                  name.group, "' on rank ", name.rank, ": ");
+  if (contains_any(what, kTimeoutWords)) {
+    throw TimeoutError(concat(head, "not complete within ", name.timeout.count(),
+                              " ms; a rank is stuck, stopped or did not make this call (", reason,
+                              ")"));
+  }
+  if (contains_any(what, kPeerLostWords)) {
+    throw PeerLost(
+        concat(head, "a peer is gone; look for the rank that failed first (", reason, ")"));
+  }
+  throw CommError(concat(head, reason));
+}
+
+}  // namespace
+
+void rethrow_named(const CollectiveName& name) {
+  try {
+    throw;
+  } catch (const Error&) {
+    throw;
+  } catch (const c10::Error& error) {
+    throw_named(name, error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    throw_named(name, error.what());
+  }
+}
+
+}  // namespace lockstep

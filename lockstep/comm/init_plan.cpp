@@ -1,0 +1,120 @@
+#include "lockstep/comm/init_plan.h"
+
+#include <charconv>
+#include <string_view>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/env.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kDefaultTimeout = std::chrono::minutes(10);
+constexpr milliseconds kDefaultInitTimeout = std::chrono::minutes(5);
+
+[[noreturn]] void refuse(const std::string& reason) {
+  throw UsageError("init_process_group: " + reason);
+}
+
+void set_address(InitPlan& plan, const std::string& host, int port, std::string_view from) {
+  if (host.empty()) refuse(concat(from, " names no host"));
+  if (port < 1 || port > 65535) refuse(concat("port ", port, " in ", from, " is not 1 to 65535"));
+  plan.store = InitPlan::Store::kTcp;
+  plan.host = host;
+  plan.port = static_cast<std::uint16_t>(port);
+}
+
+// "host:port", the host in brackets when it is an IPv6 address.
+void parse_tcp(InitPlan& plan, const std::string& init_method, std::string_view address) {
+  const auto colon = address.rfind(':');
+  int port = 0;
+  if (colon != std::string_view::npos) {
+    const auto digits = address.substr(colon + 1);
+    const auto [end, error] = std::from_chars(digits.begin(), digits.end(), port);
+    if (error != std::errc() || end != digits.end()) port = 0;
+  }
+  if (port == 0) refuse(concat("'", init_method, "' has no port; write tcp://host:port"));
+  std::string_view host = address.substr(0, colon);
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  set_address(plan, std::string(host), port, init_method);
+}
+
+template <class T>
+T require(const std::optional<T>& value, const char* option, const std::string& init_method) {
+  if (!value) refuse(concat(init_method, " needs the option ", option));
+  return *value;
+}
+
+void plan_env(InitPlan& plan, const InitOptions& options) {
+  const auto rank = options.rank ? options.rank : env::integer(env::kRank);
+  const auto world_size = options.world_size ? options.world_size : env::integer(env::kWorldSize);
+  if (!rank && !world_size) return;  // No launcher: a job of one process.
+  if (!rank || !world_size) {
+    refuse(concat(rank ? "RANK is set but WORLD_SIZE is not" : "WORLD_SIZE is set but RANK is not",
+                  "; start the program by `lockstep run`, or set both"));
+  }
+  plan.rank = *rank;
+  plan.world_size = *world_size;
+  if (plan.world_size == 1) return;
+  const auto host = env::text(env::kMasterAddr);
+  const auto port = env::integer(env::kMasterPort);
+  if (!host || !port) {
+    refuse(concat("env:// with WORLD_SIZE=", plan.world_size, " needs ",
+                  host ? "MASTER_PORT" : "MASTER_ADDR",
+                  "; start the program by `lockstep run`, or set it"));
+  }
+  set_address(plan, *host, *port, "MASTER_ADDR and MASTER_PORT");
+  plan.serves_store = plan.rank == 0 && env::text(env::kUseAgentStore) != "True";
+  if (plan.serves_store) plan.listen_fd = env::integer(env::kStoreListenFd);
+}
+
+}  // namespace
+
+InitPlan plan_init(const InitOptions& options, bool has_store) {
+  InitPlan plan;
+  const std::string& method = options.init_method;
+  if (has_store) {
+    plan.rank = require(options.rank, "rank", "a store");
+    plan.world_size = require(options.world_size, "world_size", "a store");
+    plan.store = InitPlan::Store::kGiven;
+  } else if (method == "env://") {
+    plan_env(plan, options);
+  } else if (method.starts_with("tcp://")) {
+    plan.rank = require(options.rank, "rank", method);
+    plan.world_size = require(options.world_size, "world_size", method);
+    parse_tcp(plan, method, std::string_view(method).substr(6));
+    plan.serves_store = plan.rank == 0;
+  } else if (method.starts_with("file:///")) {
+    plan.rank = require(options.rank, "rank", method);
+    plan.world_size = require(options.world_size, "world_size", method);
+    plan.store = InitPlan::Store::kFile;
+    plan.path = method.substr(7);
+  } else {
+    refuse(concat("init_method '", method,
+                  "' is none of env://, tcp://host:port, file:///absolute/path"));
+  }
+  if (plan.world_size < 1) refuse(concat("world size ", plan.world_size, " is not positive"));
+  if (plan.rank < 0 || plan.rank >= plan.world_size) {
+    refuse(concat("rank ", plan.rank, " does not exist in a world of ", plan.world_size, " (0 to ",
+                  plan.world_size - 1, ")"));
+  }
+
+  plan.generation = env::integer(env::kRestartCount).value_or(0);
+  plan.local_rank = env::integer(env::kLocalRank).value_or(plan.rank);
+  plan.local_world_size = env::integer(env::kLocalWorldSize).value_or(plan.world_size);
+  plan.backend = !options.backend.empty() ? options.backend : env::text(env::kBackend).value_or("");
+  plan.timeout =
+      options.timeout ? *options.timeout : env::seconds(env::kTimeout).value_or(kDefaultTimeout);
+  plan.init_timeout = options.init_timeout
+                          ? *options.init_timeout
+                          : env::seconds(env::kInitTimeout).value_or(kDefaultInitTimeout);
+  if (plan.timeout <= milliseconds(0) || plan.init_timeout <= milliseconds(0)) {
+    refuse("timeout and init_timeout must be positive");
+  }
+  return plan;
+}
+
+}  // namespace lockstep

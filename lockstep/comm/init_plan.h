@@ -1,0 +1,44 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "lockstep/comm/init_process_group.h"
+
+namespace lockstep {
+
+/// What init_process_group is going to do, worked out from its options and the environment.
+struct InitPlan {
+  enum class Store {
+    kNone,   ///< one process: nobody to meet
+    kTcp,    ///< at host:port
+    kFile,   ///< at path
+    kGiven,  ///< the caller's
+  };
+  Store store = Store::kNone;
+  std::string host;
+  std::uint16_t port = 0;
+  std::string path;
+  /// Rank 0 serves the TCP store itself, unless the launcher does.
+  bool serves_store = false;
+  /// Socket bound to host:port by the launcher, for the rank that serves the store.
+  std::optional<int> listen_fd = std::nullopt;
+  /// Restart count of the job: part of every key, so that nothing of a dead attempt is read.
+  int generation = 0;
+
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;
+  int local_world_size = 1;
+  std::string backend;  ///< empty: the default of this build and machine
+  std::chrono::milliseconds timeout{};
+  std::chrono::milliseconds init_timeout{};
+};
+
+/// Errors: UsageError naming the option or variable that is missing or cannot work.
+/// `has_store`: the caller brings a store, init_method is not looked at.
+InitPlan plan_init(const InitOptions& options, bool has_store);
+
+}  // namespace lockstep

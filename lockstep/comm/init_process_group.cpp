@@ -1,0 +1,100 @@
+#include "lockstep/comm/init_process_group.h"
+
+#include <atomic>
+#include <mutex>
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/backend_factory.h"
+#include "lockstep/comm/init_plan.h"
+#include "lockstep/comm/process_group_state.h"
+#include "lockstep/comm/rendezvous.h"
+#include "lockstep/os/tcp_socket.h"
+
+namespace lockstep {
+namespace {
+
+// The default group. A function-local static: no initialisation order to think about.
+struct Default {
+  std::mutex mutex;
+  ProcessGroup group;   // guarded by mutex
+  int groups_made = 0;  // guarded by mutex; part of the keys, so that a second job of this process
+                        // on the same store finds nothing of the first
+};
+
+Default& the_default() {
+  static Default instance;
+  return instance;
+}
+
+ProcessGroup join(const InitPlan& plan, c10::intrusive_ptr<c10d::Store> store, int job) {
+  const auto deadline = Deadline::after(plan.init_timeout);
+  auto state = std::make_shared<ProcessGroup::State>();
+  state->name = "default";
+  state->rank = plan.rank;
+  state->world_size = plan.world_size;
+  state->local_rank = plan.local_rank;
+  state->timeout = plan.timeout;
+  state->backend_name =
+      plan.backend.empty() ? default_backend_name(plan.local_world_size) : plan.backend;
+  if (plan.world_size > 1) {
+    if (!store) store = open_store(plan, deadline);
+    state->store = c10::make_intrusive<c10d::PrefixStore>(
+        concat("lockstep/", plan.generation, "/", job), std::move(store));
+    join_world(*state->store, plan, deadline);
+    if (plan.store == InitPlan::Store::kTcp) {
+      state->local_address = local_address_towards(plan.host);
+    }
+  }
+  return make_process_group(std::move(state));
+}
+
+ProcessGroup init(const InitOptions& options, const c10::intrusive_ptr<c10d::Store>& store) {
+  Default& current = the_default();
+  const std::lock_guard lock(current.mutex);
+  if (current.group) {
+    throw UsageError(
+        "init_process_group: there is a default group already; call destroy_process_group() first, "
+        "or use new_group() for more groups");
+  }
+  const InitPlan plan = plan_init(options, store.defined());
+  current.group = join(plan, store, current.groups_made++);
+  return current.group;
+}
+
+}  // namespace
+
+ProcessGroup init_process_group(const InitOptions& options) {
+  return init(options, {});
+}
+
+ProcessGroup init_process_group(const c10::intrusive_ptr<c10d::Store>& store,
+                                const InitOptions& options) {
+  if (!store.defined()) throw UsageError("init_process_group: the store is null");
+  return init(options, store);
+}
+
+ProcessGroup default_process_group() {
+  Default& current = the_default();
+  const std::lock_guard lock(current.mutex);
+  if (!current.group) {
+    throw UsageError("there is no process group yet; call init_process_group() first");
+  }
+  return current.group;
+}
+
+bool is_initialized() {
+  Default& current = the_default();
+  const std::lock_guard lock(current.mutex);
+  return static_cast<bool>(current.group);
+}
+
+void destroy_process_group() {
+  Default& current = the_default();
+  const std::lock_guard lock(current.mutex);
+  current.group = {};
+}
+
+}  // namespace lockstep

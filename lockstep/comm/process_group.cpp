@@ -1,0 +1,119 @@
+#include "lockstep/comm/process_group.h"
+
+#include <set>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/backend_factory.h"
+#include "lockstep/comm/process_group_state.h"
+#include "lockstep/comm/store_wait.h"
+#include "lockstep/comm/tensor_check.h"
+
+namespace lockstep {
+
+const ProcessGroup::State& ProcessGroup::state(const char* operation) const {
+  if (!state_) {
+    throw UsageError(concat(operation,
+                            ": this ProcessGroup is empty; get one from init_process_group(), and "
+                            "test a group from new_group() before use on ranks outside it"));
+  }
+  return *state_;
+}
+
+int ProcessGroup::rank() const {
+  return state("rank").rank;
+}
+int ProcessGroup::world_size() const {
+  return state("world_size").world_size;
+}
+const std::string& ProcessGroup::name() const {
+  return state("name").name;
+}
+const std::string& ProcessGroup::backend_name() const {
+  return state("backend_name").backend_name;
+}
+c10::Device ProcessGroup::device() const {
+  return state("device").device;
+}
+std::chrono::milliseconds ProcessGroup::timeout() const {
+  return state("timeout").timeout;
+}
+c10::intrusive_ptr<c10d::Backend> ProcessGroup::c10d_backend() const {
+  return state("c10d_backend").backend;
+}
+c10::intrusive_ptr<c10d::Store> ProcessGroup::c10d_store() const {
+  return state("c10d_store").store;
+}
+
+ProcessGroup make_process_group(std::shared_ptr<ProcessGroup::State> state) {
+  if (state->world_size > 1) {
+    auto instance = make_backend(state->backend_name, {.store = state->store,
+                                                       .rank = state->rank,
+                                                       .world_size = state->world_size,
+                                                       .local_rank = state->local_rank,
+                                                       .timeout = state->timeout,
+                                                       .local_address = state->local_address,
+                                                       .group_name = state->name});
+    state->backend = std::move(instance.backend);
+    state->device = instance.device;
+    state->takes_cuda = instance.takes_cuda;
+  }
+  return ProcessGroup(std::move(state));
+}
+
+ProcessGroup ProcessGroup::new_group(const std::vector<int>& ranks,
+                                     const NewGroupOptions& options) const {
+  const State& parent = state("new_group");
+  const CallSite call{"new_group", parent};
+  if (ranks.empty()) throw UsageError("new_group: no ranks given; name at least one");
+  if (std::set<int>(ranks.begin(), ranks.end()).size() != ranks.size()) {
+    throw UsageError("new_group: a rank is named twice; name each once");
+  }
+  int rank = -1;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    check_rank(call, "a rank of the new group", ranks[i]);
+    if (ranks[i] == parent.rank) rank = static_cast<int>(i);
+  }
+  // Counted on every rank, members or not, so that all give the group the same name.
+  const auto index = parent.groups_made++;
+  if (rank < 0) return {};
+
+  auto child = std::make_shared<State>();
+  child->rank = rank;
+  child->world_size = static_cast<int>(ranks.size());
+  child->name = concat(parent.name, "/", index);
+  child->backend_name = options.backend.empty() ? parent.backend_name : options.backend;
+  child->local_rank = parent.local_rank;
+  child->local_address = parent.local_address;
+  child->timeout = options.timeout.value_or(parent.timeout);
+  child->device = parent.device;
+  child->store = c10::make_intrusive<c10d::PrefixStore>(child->name, parent.store);
+  return make_process_group(std::move(child));
+}
+
+void ProcessGroup::monitored_barrier(std::optional<std::chrono::milliseconds> timeout) const {
+  const State& group = state("monitored_barrier");
+  if (group.world_size == 1) return;
+  const auto round = group.monitored_barriers++;
+  const auto key = [](std::uint64_t of_round, int rank) {
+    return concat("monitored_barrier/", of_round, "/", rank);
+  };
+  group.store->set(key(round, group.rank), std::string("here"));
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < group.world_size; ++rank) keys.push_back(key(round, rank));
+  const auto limit = timeout.value_or(group.timeout);
+  const auto missing = wait_for_keys(*group.store, keys, Deadline::after(limit));
+  if (!missing.empty()) {
+    throw TimeoutError(concat("monitored_barrier number ", round, " of group '", group.name,
+                              "' on rank ", group.rank, ": after ", limit.count(), " ms rank",
+                              missing.size() > 1 ? "s " : " ", join_numbers(missing),
+                              " had not come; look at what they are doing"));
+  }
+  // Whoever is here has left the round before: its keys are of no more use.
+  if (round > 0) group.store->deleteKey(key(round - 1, group.rank));
+}
+
+}  // namespace lockstep

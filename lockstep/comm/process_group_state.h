@@ -1,0 +1,37 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "lockstep/comm/process_group.h"
+
+namespace lockstep {
+
+/// What the copies of a ProcessGroup share. Constant after construction, but for the counters.
+struct ProcessGroup::State {
+  int rank = 0;
+  int world_size = 1;
+  std::string name;
+  std::string backend_name;
+  int local_rank = 0;
+  std::string local_address;
+  std::chrono::milliseconds timeout{};
+  c10::Device device = c10::kCPU;
+  bool takes_cuda = true;  ///< a group of one rank takes any tensor
+  c10::intrusive_ptr<c10d::Store> store;      ///< this group's own keys
+  c10::intrusive_ptr<c10d::Backend> backend;  ///< null in a group of one rank
+
+  mutable std::atomic<std::uint64_t> sequence{0};            ///< collectives started
+  mutable std::atomic<std::uint64_t> messages{0};            ///< calls of send and recv
+  mutable std::atomic<std::uint64_t> groups_made{0};         ///< calls of new_group
+  mutable std::atomic<std::uint64_t> monitored_barriers{0};  ///< calls of monitored_barrier
+};
+
+/// Creates the group's backend (nothing for a group of one rank) and names the group in errors.
+ProcessGroup make_process_group(std::shared_ptr<ProcessGroup::State> state);
+
+}  // namespace lockstep

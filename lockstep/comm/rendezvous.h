@@ -1,0 +1,24 @@
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/comm/init_plan.h"
+
+namespace c10d {
+class Store;
+}
+
+namespace lockstep {
+
+/// Opens the plan's store: serves it on rank 0 where the plan says so, else connects as soon as it
+/// is served. Errors: TimeoutError when nobody serves it in time; SystemError when the port is
+/// taken.
+c10::intrusive_ptr<c10d::Store> open_store(const InitPlan& plan, const Deadline& deadline);
+
+/// Returns when every rank of the plan's world has joined through `store`.
+/// Errors: TimeoutError naming the ranks that did not come; UsageError when a rank is there twice
+/// or ranks disagree on the world size.
+void join_world(c10d::Store& store, const InitPlan& plan, const Deadline& deadline);
+
+}  // namespace lockstep

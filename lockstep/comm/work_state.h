@@ -1,0 +1,34 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/comm/work.h"
+
+namespace lockstep {
+
+/// What an error message says of a collective.
+struct CollectiveName {
+  const char* operation;   ///< "all_reduce"
+  std::string group;       ///< name of the group
+  int rank;                ///< rank of this process in the group
+  std::uint64_t sequence;  ///< collectives the group started before: the same number on all ranks
+  std::chrono::milliseconds timeout;
+};
+
+struct Work::State {
+  c10::intrusive_ptr<c10d::Work> work;
+  CollectiveName name;
+  Deadline deadline;
+};
+
+/// Called in a catch block: throws the backend's current exception as TimeoutError, PeerLost or
+/// CommError with the collective's name in front. Errors of ours pass unchanged.
+[[noreturn]] void rethrow_named(const CollectiveName& name);
+
+}  // namespace lockstep
