@@ -1,0 +1,48 @@
+#include "lockstep/ddp/bucket_plan.h"
+
+#include <algorithm>
+#include <map>
+
+#include "lockstep/base/check.h"
+
+namespace lockstep {
+namespace {
+
+struct OpenBucket {
+  Bucket indices;
+  std::int64_t bytes = 0;
+  std::size_t last_position = 0;  // position in the order of the gradient that completes it
+};
+
+}  // namespace
+
+std::vector<Bucket> plan_buckets(const std::vector<GradientShape>& shapes,
+                                 const std::vector<std::size_t>& order, const BucketCaps& caps) {
+  LOCKSTEP_ASSERT(order.size() == shapes.size());
+  std::vector<OpenBucket> closed;
+  std::map<int, OpenBucket> open;  // by kind
+  bool first_is_open = true;
+  for (std::size_t position = 0; position < order.size(); ++position) {
+    const std::size_t index = order[position];
+    const GradientShape& shape = shapes.at(index);
+    OpenBucket& bucket = open[shape.kind];
+    bucket.indices.push_back(index);
+    bucket.bytes += shape.bytes;
+    bucket.last_position = position;
+    if (bucket.bytes >= (first_is_open ? caps.first_bytes : caps.bytes)) {
+      closed.push_back(std::move(bucket));
+      open.erase(shape.kind);
+      first_is_open = false;
+    }
+  }
+  for (auto& [kind, bucket] : open) closed.push_back(std::move(bucket));
+  std::sort(closed.begin(), closed.end(), [](const OpenBucket& left, const OpenBucket& right) {
+    return left.last_position < right.last_position;
+  });
+
+  std::vector<Bucket> buckets;
+  for (OpenBucket& bucket : closed) buckets.push_back(std::move(bucket.indices));
+  return buckets;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/ddp/bucket_plan.h"
+
+namespace lockstep {
+
+/// Averages gradients over all ranks, a bucket at a time, while backward runs.
+///
+/// A hook on each parameter copies its gradient into a bucket as autograd finishes it; a full
+/// bucket is exchanged at once; at the end of backward() the rest is exchanged and every .grad
+/// becomes a view of its bucket. Parameters without a gradient on this rank take part with zeros,
+/// and keep an undefined .grad when no rank has one. Buckets start in reverse order of the
+/// parameters and are rebuilt after the first exchange in the order in which rank 0's gradients
+/// came.
+///
+/// Threads: create and set from the training thread; hooks run on autograd's threads.
+/// Lifetime: the hooks are removed with it. Errors: from backward(): UsageError when a parameter
+/// gets two gradients in one backward pass, else as Work::wait; after either, discard it.
+class GradientReducer {
+ public:
+  struct Options {
+    BucketCaps caps;
+    /// Called at the end of each backward pass whose gradients were exchanged.
+    std::function<void()> after_exchange;
+  };
+
+  /// `parameters` require gradients; `names` are theirs, for errors.
+  GradientReducer(std::vector<at::Tensor> parameters, std::vector<std::string> names,
+                  ProcessGroup group, Options options);
+  ~GradientReducer();
+  GradientReducer(const GradientReducer&) = delete;
+  GradientReducer& operator=(const GradientReducer&) = delete;
+
+  /// While off, backward() leaves local gradients in .grad.
+  void set_sync(bool sync);
+  bool sync() const;
+
+  /// A backward pass has begun to exchange gradients and did not end.
+  bool in_backward() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lockstep

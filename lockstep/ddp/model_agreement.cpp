@@ -1,0 +1,81 @@
+#include "lockstep/ddp/model_agreement.h"
+
+#include <sstream>
+#include <string>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <torch/nn/module.h>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+// One line a tensor: "parameter fc.weight Float [10, 5] requires_grad".
+std::string describe(const torch::nn::Module& module) {
+  std::ostringstream text;
+  for (const auto& item : module.named_parameters()) {
+    text << "parameter " << item.key() << " " << item.value().dtype() << " " << item.value().sizes()
+         << (item.value().requires_grad() ? "" : " frozen") << "\n";
+  }
+  for (const auto& item : module.named_buffers()) {
+    text << "buffer " << item.key() << " " << item.value().dtype() << " " << item.value().sizes()
+         << "\n";
+  }
+  return text.str();
+}
+
+// The text of rank `source`, on every rank.
+std::string broadcast_text(const ProcessGroup& group, const std::string& text, int source) {
+  const auto options = at::TensorOptions(at::kByte).device(group.device());
+  const at::Tensor length =
+      at::empty({1}, options.dtype(at::kLong)).fill_(static_cast<std::int64_t>(text.size()));
+  group.broadcast(length, source);
+  const auto bytes = length.item<std::int64_t>();
+  at::Tensor message = at::empty({bytes}, at::kByte);
+  if (group.rank() == source) std::memcpy(message.data_ptr(), text.data(), text.size());
+  message = message.to(group.device());
+  group.broadcast(message, source);
+  message = message.to(at::kCPU);
+  return {static_cast<const char*>(message.const_data_ptr()), static_cast<std::size_t>(bytes)};
+}
+
+std::string first_difference(const std::string& ours, const std::string& reference) {
+  std::istringstream our_lines(ours);
+  std::istringstream reference_lines(reference);
+  std::string our_line;
+  std::string reference_line;
+  for (;;) {
+    if (!std::getline(our_lines, our_line)) our_line = "nothing more";
+    if (!std::getline(reference_lines, reference_line)) reference_line = "nothing more";
+    if (our_line != reference_line)
+      return concat("it has ", our_line, " where rank 0 has ", reference_line);
+  }
+}
+
+}  // namespace
+
+void check_models_agree(const ProcessGroup& group, const torch::nn::Module& module) {
+  if (group.world_size() == 1) return;
+  const std::string ours = describe(module);
+  const std::string reference = broadcast_text(group, ours, 0);
+
+  // The smallest rank that differs, or world_size when none does.
+  const auto options = at::TensorOptions(at::kLong).device(group.device());
+  const int own = ours == reference ? group.world_size() : group.rank();
+  const at::Tensor culprit = at::empty({1}, options).fill_(own);
+  group.all_reduce(culprit, {.op = ReduceOp::kMin});
+  const int rank = culprit.item<int>();
+  if (rank == group.world_size()) return;
+
+  const bool is_culprit = rank == group.rank();
+  const std::string difference =
+      broadcast_text(group, is_culprit ? first_difference(ours, reference) : "", rank);
+  throw UsageError(concat("DistributedDataParallel on rank ", group.rank(), ": the model of rank ",
+                          rank, " differs from that of rank 0: ", difference,
+                          "; build the same model on every rank"));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/comm/process_group.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace lockstep {
+
+/// Names and defaults are those of torch.nn.parallel.DistributedDataParallel.
+struct DistributedDataParallelOptions {
+  /// Empty: the default group.
+  ProcessGroup process_group = {};
+  /// Gradients are exchanged in buckets of this many MiB. Unset: 25, and 1 for the first.
+  std::optional<double> bucket_cap_mb = std::nullopt;
+  /// Give every rank rank 0's buffers (running statistics and the like): at the end of each
+  /// backward pass, and before a forward that follows a training forward without one.
+  bool forward_sync_buffers = true;
+};
+
+class GradientReducer;
+
+/// The part of DistributedDataParallel that does not depend on the module's type: makes a module
+/// the replica of rank 0's and keeps it so. Threads, lifetime, errors: as DistributedDataParallel.
+class Replica {
+ public:
+  Replica(std::shared_ptr<torch::nn::Module> module, const DistributedDataParallelOptions& options);
+  ~Replica();
+  Replica(const Replica&) = delete;
+  Replica& operator=(const Replica&) = delete;
+
+  void before_forward();
+
+  std::vector<at::Tensor> parameters() const;
+  const ProcessGroup& process_group() const { return group_; }
+
+ private:
+  friend class NoSyncGuard;
+  void sync_buffers();
+
+  std::shared_ptr<torch::nn::Module> module_;
+  ProcessGroup group_;
+  bool forward_sync_buffers_;
+  bool buffers_differ_ = false;  // a training forward has changed them since the last exchange
+  std::unique_ptr<GradientReducer> reducer_;  // null in a world of one
+};
+
+/// Keeps gradients local while it lives. Guards nest.
+class NoSyncGuard {
+ public:
+  explicit NoSyncGuard(Replica& replica);
+  ~NoSyncGuard();
+  NoSyncGuard(const NoSyncGuard&) = delete;
+  NoSyncGuard& operator=(const NoSyncGuard&) = delete;
+
+ private:
+  GradientReducer* reducer_;
+  bool before_ = true;
+};
+
+}  // namespace lockstep
