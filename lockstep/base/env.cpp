@@ -5,17 +5,21 @@
 #include <cmath>
 #include <cstdlib>
 
+#include <unistd.h>
+
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::env {
 namespace {
 
-constexpr std::array kAll = {&kRank,          &kWorldSize,  &kLocalRank,        &kLocalWorldSize,
-                             &kMasterAddr,    &kMasterPort, &kRestartCount,     &kRunId,
-                             &kUseAgentStore, &kErrorFile,  &kStoreListenFd,    &kTimeout,
-                             &kInitTimeout,   &kBackend,    &kGlooSocketIfname, &kLogLevel,
-                             &kNoColor,       &kTerm};
+constexpr std::array kAll = {
+    &kRank,          &kWorldSize,     &kLocalRank,          &kLocalWorldSize,
+    &kMasterAddr,    &kMasterPort,    &kRestartCount,       &kRunId,
+    &kUseAgentStore, &kErrorFile,     &kStoreListenFd,      &kTimeout,
+    &kInitTimeout,   &kBackend,       &kGlooSocketIfname,   &kLogLevel,
+    &kNoColor,       &kTerm,          &kPythonExec,         &kShutdownTimeout,
+    &kLogLinePrefix, &kOmpNumThreads, &kCudaVisibleDevices, &kPath};
 
 [[noreturn]] void refuse(const Variable& variable, const std::string& value, const char* wanted) {
   throw UsageError(concat("environment variable ", variable.name, "='", value, "' is not ", wanted,
@@ -32,6 +36,14 @@ std::optional<std::string> text(const Variable& variable) {
   const char* value = std::getenv(variable.name);
   if (value == nullptr || *value == '\0') return std::nullopt;
   return std::string(value);
+}
+
+std::vector<std::string> everything() {
+  std::vector<std::string> result;
+  for (char** line = environ; line != nullptr && *line != nullptr; ++line) {
+    result.emplace_back(*line);
+  }
+  return result;
 }
 
 std::optional<int> integer(const Variable& variable) {

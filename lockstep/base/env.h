@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 /// The environment. Every variable that Lockstep reads is in the table below: this is the only room
 /// with a getenv. Settings are looked up in this order: argument, environment, default.
@@ -50,11 +51,30 @@ inline constexpr Variable kLogLevel{"LOCKSTEP_LOG", "debug|info|warning|error",
 inline constexpr Variable kNoColor{"NO_COLOR", "any text", "no colours when set and not empty"};
 inline constexpr Variable kTerm{"TERM", "name", "dumb: no progress bar"};
 
+// Read by the launcher.
+inline constexpr Variable kPythonExec{"PYTHON_EXEC", "path",
+                                      "what runs programs in Python (default python3)"};
+inline constexpr Variable kShutdownTimeout{
+    "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "seconds",
+    "from telling workers to end to killing them (default 30)"};
+inline constexpr Variable kLogLinePrefix{
+    "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "text",
+    "before each line shown by --tee (default [${role_name}${local_rank}]:)"};
+inline constexpr Variable kOmpNumThreads{
+    "OMP_NUM_THREADS", "int",
+    "threads of each worker's tensor kernels (default: processors divided by local workers)"};
+inline constexpr Variable kCudaVisibleDevices{
+    "CUDA_VISIBLE_DEVICES", "list", "devices that --nproc-per-node=gpu counts (default all)"};
+inline constexpr Variable kPath{"PATH", "list", "where programs given without a / are looked up"};
+
 /// All of the above, for --help.
 std::span<const Variable* const> all();
 
 /// The value, or nothing when unset or empty.
 std::optional<std::string> text(const Variable& variable);
+
+/// The whole environment as it is, NAME=value each: for programs started by this one.
+std::vector<std::string> everything();
 
 /// Errors: UsageError naming the variable and its value when it is no integer.
 std::optional<int> integer(const Variable& variable);
