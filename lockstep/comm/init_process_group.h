@@ -17,7 +17,7 @@ namespace lockstep {
 struct InitOptions {
   /// "gloo" or "nccl". Empty: LOCKSTEP_BACKEND, else nccl when this LibTorch has CUDA and the
   /// machine a device for each local rank, else gloo.
-  std::string backend;
+  std::string backend = {};
   /// Where ranks meet:
   ///   env://             RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, as any launcher sets them;
   ///                      without RANK and WORLD_SIZE the job is this one process

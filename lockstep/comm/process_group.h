@@ -38,7 +38,7 @@ struct ReduceOptions {
 
 struct NewGroupOptions {
   /// "gloo" or "nccl"; empty: the parent's.
-  std::string backend;
+  std::string backend = {};
   /// Deadline of the group's collectives; unset: the parent's.
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
 };

@@ -10,6 +10,12 @@
 
 namespace lockstep {
 
+/// A module holder as TORCH_MODULE makes them: it owns a module through a shared_ptr.
+template <class T>
+concept ModuleHolder = requires {
+  typename T::ContainedType;
+};
+
 /// Trains one replica of a module on each rank and keeps the replicas bit-identical: averages the
 /// gradients over all ranks while backward() runs, and gives every rank rank 0's buffers.
 ///
@@ -27,17 +33,14 @@ namespace lockstep {
 /// for modules that differ between ranks; from forward and backward() TimeoutError, PeerLost,
 /// CommError.
 template <class Module>
-class DistributedDataParallel {
+requires(!ModuleHolder<Module>) class DistributedDataParallel {
  public:
   explicit DistributedDataParallel(std::shared_ptr<Module> module,
                                    const DistributedDataParallelOptions& options = {})
       : module_(std::move(module)), replica_(module_, options) {}
 
-  /// A module holder: any type with ptr().
-  template <class Holder>
-  requires requires(const Holder& holder) {
-    { holder.ptr() } -> std::convertible_to<std::shared_ptr<Module>>;
-  }
+  template <ModuleHolder Holder>
+  requires std::same_as<typename Holder::ContainedType, Module>
   explicit DistributedDataParallel(const Holder& holder,
                                    const DistributedDataParallelOptions& options = {})
       : DistributedDataParallel(holder.ptr(), options) {}

@@ -1,6 +1,6 @@
 #include "lockstep/ddp/gradient_bucket.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
@@ -10,7 +10,9 @@ namespace lockstep {
 namespace {
 
 // A dense parameter keeps its strides, as autograd does for its gradient; any other is contiguous.
+// Made below autograd's notice: optimizers detach gradients in place, which views refuse.
 at::Tensor view_like(const at::Tensor& flat, std::int64_t offset, const at::Tensor& parameter) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
   const at::Tensor part = flat.narrow(0, offset, parameter.numel());
   if (!parameter.is_non_overlapping_and_dense()) return part.view(parameter.sizes());
   return part.as_strided(parameter.sizes(), parameter.strides());

@@ -1,8 +1,11 @@
 #include "lockstep/comm/backends/gloo/gloo_backend.h"
 
 #include <algorithm>
+#include <mutex>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "lockstep/base/env.h"
@@ -40,6 +43,36 @@ std::vector<at::Tensor> as_bytes(const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors) bytes.push_back(as_bytes(tensor));
   return bytes;
 }
+
+// A collective whose result is copied to where it belongs by whoever waits for it.
+class CopyingWork final : public c10d::Work {
+ public:
+  CopyingWork(c10::intrusive_ptr<c10d::Work> work, at::Tensor flat, std::vector<at::Tensor> outputs)
+      : work_(std::move(work)), flat_(std::move(flat)), outputs_(std::move(outputs)) {}
+
+  bool isCompleted() override { return work_->isCompleted(); }
+  bool isSuccess() const override { return work_->isSuccess(); }
+  std::exception_ptr exception() const override { return work_->exception(); }
+  bool wait(std::chrono::milliseconds timeout) override {
+    const bool complete = work_->wait(timeout);
+    std::call_once(copied_, [this] { copy_out(); });
+    return complete;
+  }
+
+ private:
+  void copy_out() {
+    std::int64_t offset = 0;
+    for (const at::Tensor& output : outputs_) {
+      output.copy_(flat_.narrow(0, offset, output.numel()).view(output.sizes()));
+      offset += output.numel();
+    }
+  }
+
+  const c10::intrusive_ptr<c10d::Work> work_;
+  const at::Tensor flat_;
+  const std::vector<at::Tensor> outputs_;
+  std::once_flag copied_;
+};
 
 class GlooBackend final : public ProcessGroupGloo {
  public:
@@ -80,6 +113,28 @@ class GlooBackend final : public ProcessGroupGloo {
     auto logical = options;
     logical.reduceOp = op_for_bool(options.reduceOp);
     return ProcessGroupGloo::reduce_scatter(output_bytes, input_bytes, logical);
+  }
+
+  // Gloo's own takes tensors of one size only.
+  c10::intrusive_ptr<c10d::Work> alltoall(std::vector<at::Tensor>& outputs,
+                                          std::vector<at::Tensor>& inputs,
+                                          const c10d::AllToAllOptions& options) override {
+    std::vector<at::Tensor> flat_inputs;
+    std::vector<std::int64_t> input_counts;
+    std::vector<std::int64_t> output_counts;
+    std::int64_t output_total = 0;
+    for (const at::Tensor& input : inputs) {
+      flat_inputs.push_back(input.view({-1}));
+      input_counts.push_back(input.numel());
+    }
+    for (const at::Tensor& output : outputs) {
+      output_counts.push_back(output.numel());
+      output_total += output.numel();
+    }
+    at::Tensor flat_input = at::cat(flat_inputs);
+    at::Tensor flat_output = at::empty({output_total}, outputs[0].options());
+    auto work = alltoall_base(flat_output, flat_input, output_counts, input_counts, options);
+    return c10::make_intrusive<CopyingWork>(std::move(work), flat_output, outputs);
   }
 
   c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(

@@ -1,0 +1,244 @@
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/init_process_group.h"
+#include "tests/ranks/formula.h"
+
+namespace lockstep::testing {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+constexpr std::int64_t kSizes[] = {0, 1, 2, 7, 64, 1009, 65'537};
+constexpr at::ScalarType kDtypes[] = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16,
+                                      at::kInt,   at::kLong,   at::kByte, at::kBool};
+constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kAvg,  ReduceOp::kProduct, ReduceOp::kMin,
+                             ReduceOp::kMax, ReduceOp::kBand, ReduceOp::kBor,     ReduceOp::kBxor};
+
+bool is_defined(ReduceOp op, at::ScalarType dtype) {
+  const bool bitwise = op == ReduceOp::kBand || op == ReduceOp::kBor || op == ReduceOp::kBxor;
+  if (bitwise) return !at::isFloatingType(dtype);
+  return op != ReduceOp::kAvg || at::isFloatingType(dtype);
+}
+
+::testing::AssertionResult matches(const at::Tensor& actual, const at::Tensor& expected) {
+  // An average is rounded by the backend's own arithmetic; everything else is exact.
+  if (at::isFloatingType(actual.scalar_type())) {
+    const double tolerance = actual.element_size() == 2 ? 1e-2 : 1e-6;
+    if (at::allclose(actual, expected, tolerance, 0)) return ::testing::AssertionSuccess();
+  } else if (at::equal(actual, expected)) {
+    return ::testing::AssertionSuccess();
+  }
+  return ::testing::AssertionFailure()
+         << "got " << actual.slice(0, 0, 8) << ", expected " << expected.slice(0, 0, 8);
+}
+
+// Bodies run for every combination of dtype and size, with the group under test at hand.
+class Collectives : public ::testing::Test {
+ protected:
+  template <class Body>
+  void for_all_tensors(Body&& body) {
+    for (const auto dtype : kDtypes) {
+      for (const auto numel : kSizes) {
+        SCOPED_TRACE(std::string(c10::toString(dtype)) + " × " + std::to_string(numel));
+        body(dtype, numel);
+      }
+    }
+  }
+
+  template <class Body>
+  void for_all_reductions(Body&& body) {
+    for_all_tensors([&](at::ScalarType dtype, std::int64_t numel) {
+      for (const ReduceOp op : kOps) {
+        SCOPED_TRACE("op " + std::to_string(static_cast<int>(op)));
+        if (is_defined(op, dtype)) body(dtype, numel, op);
+      }
+    });
+  }
+
+  Tensors outputs(std::int64_t numel, at::ScalarType dtype) {
+    Tensors tensors;
+    for (int rank = 0; rank < world_size_; ++rank) tensors.push_back(at::zeros({numel}, dtype));
+    return tensors;
+  }
+
+  ProcessGroup group_ = default_process_group();
+  int rank_ = group_.rank();
+  int world_size_ = group_.world_size();
+};
+
+TEST_F(Collectives, Broadcast) {
+  for_all_tensors([&](at::ScalarType dtype, std::int64_t numel) {
+    for (int source = 0; source < world_size_; ++source) {
+      at::Tensor tensor = formula(rank_, numel, dtype);
+      group_.broadcast(tensor, source);
+      EXPECT_TRUE(matches(tensor, formula(source, numel, dtype)));
+    }
+  });
+}
+
+TEST_F(Collectives, AllReduce) {
+  for_all_reductions([&](at::ScalarType dtype, std::int64_t numel, ReduceOp op) {
+    at::Tensor tensor = formula(rank_, numel, dtype);
+    group_.all_reduce(tensor, {.op = op});
+    EXPECT_TRUE(matches(tensor, reduced_formula(world_size_, numel, dtype, op)));
+  });
+}
+
+TEST_F(Collectives, Reduce) {
+  for_all_reductions([&](at::ScalarType dtype, std::int64_t numel, ReduceOp op) {
+    const int target = world_size_ - 1;
+    at::Tensor tensor = formula(rank_, numel, dtype);
+    group_.reduce(tensor, target, {.op = op});
+    if (rank_ == target) {
+      EXPECT_TRUE(matches(tensor, reduced_formula(world_size_, numel, dtype, op)));
+    }
+  });
+}
+
+TEST_F(Collectives, ReduceScatter) {
+  for_all_reductions([&](at::ScalarType dtype, std::int64_t numel, ReduceOp op) {
+    Tensors inputs;
+    for (int part = 0; part < world_size_; ++part) {
+      inputs.push_back(formula(rank_, numel, dtype, part * numel));
+    }
+    const at::Tensor expected = reduced_formula(world_size_, numel, dtype, op, rank_ * numel);
+    at::Tensor output = at::zeros({numel}, dtype);
+    group_.reduce_scatter(output, inputs, {.op = op});
+    EXPECT_TRUE(matches(output, expected));
+    output.zero_();
+    group_.reduce_scatter_tensor(output, formula(rank_, numel * world_size_, dtype), {.op = op});
+    EXPECT_TRUE(matches(output, expected));
+  });
+}
+
+TEST_F(Collectives, AllGather) {
+  for_all_tensors([&](at::ScalarType dtype, std::int64_t numel) {
+    const at::Tensor input = formula(rank_, numel, dtype);
+    const Tensors gathered = outputs(numel, dtype);
+    group_.all_gather(gathered, input);
+    at::Tensor flat = at::zeros({world_size_ * numel}, dtype);
+    group_.all_gather_into_tensor(flat, input);
+    for (int rank = 0; rank < world_size_; ++rank) {
+      EXPECT_TRUE(matches(gathered[rank], formula(rank, numel, dtype)));
+      EXPECT_TRUE(matches(flat.narrow(0, rank * numel, numel), formula(rank, numel, dtype)));
+    }
+  });
+}
+
+TEST_F(Collectives, Gather) {
+  for_all_tensors([&](at::ScalarType dtype, std::int64_t numel) {
+    for (int target = 0; target < world_size_; ++target) {
+      const Tensors gathered = rank_ == target ? outputs(numel, dtype) : Tensors{};
+      group_.gather(gathered, formula(rank_, numel, dtype), target);
+      for (std::size_t rank = 0; rank < gathered.size(); ++rank) {
+        EXPECT_TRUE(matches(gathered[rank], formula(static_cast<int>(rank), numel, dtype)));
+      }
+    }
+  });
+}
+
+TEST_F(Collectives, Scatter) {
+  for_all_tensors([&](at::ScalarType dtype, std::int64_t numel) {
+    for (int source = 0; source < world_size_; ++source) {
+      Tensors inputs;
+      if (rank_ == source) {
+        for (int rank = 0; rank < world_size_; ++rank) {
+          inputs.push_back(formula(source, numel, dtype, rank));
+        }
+      }
+      at::Tensor output = at::zeros({numel}, dtype);
+      group_.scatter(output, inputs, source);
+      EXPECT_TRUE(matches(output, formula(source, numel, dtype, rank_)));
+    }
+  });
+}
+
+TEST_F(Collectives, AllToAll) {
+  for_all_tensors([&](at::ScalarType dtype, std::int64_t numel) {
+    Tensors inputs;
+    for (int rank = 0; rank < world_size_; ++rank) {
+      inputs.push_back(formula(rank_, numel, dtype, rank));
+    }
+    const Tensors received = outputs(numel, dtype);
+    group_.all_to_all(received, inputs);
+    at::Tensor flat = at::zeros({world_size_ * numel}, dtype);
+    group_.all_to_all_single(flat, at::cat(inputs));
+    for (int rank = 0; rank < world_size_; ++rank) {
+      const at::Tensor expected = formula(rank, numel, dtype, rank_);
+      EXPECT_TRUE(matches(received[rank], expected));
+      EXPECT_TRUE(matches(flat.narrow(0, rank * numel, numel), expected));
+    }
+  });
+}
+
+TEST_F(Collectives, AllToAllWithSizesThatDiffer) {
+  // Rank a sends a + b elements to rank b.
+  Tensors inputs;
+  Tensors received;
+  std::vector<std::int64_t> splits;
+  for (int rank = 0; rank < world_size_; ++rank) {
+    splits.push_back(rank_ + rank);
+    inputs.push_back(formula(rank_, rank_ + rank, at::kFloat, rank));
+    received.push_back(at::zeros({rank_ + rank}));
+  }
+  group_.all_to_all(received, inputs);
+  at::Tensor flat = at::zeros_like(at::cat(inputs));
+  group_.all_to_all_single(flat, at::cat(inputs), splits, splits);
+  EXPECT_TRUE(matches(flat, at::cat(received)));
+  for (int rank = 0; rank < world_size_; ++rank) {
+    EXPECT_TRUE(matches(received[rank], formula(rank, rank_ + rank, at::kFloat, rank_)));
+  }
+}
+
+TEST_F(Collectives, SendAndReceiveAroundARing) {
+  if (world_size_ == 1) {
+    EXPECT_THROW(group_.send(at::zeros({1}), 0), UsageError);
+    return;
+  }
+  const int next = (rank_ + 1) % world_size_;
+  const int previous = (rank_ + world_size_ - 1) % world_size_;
+  for_all_tensors([&](at::ScalarType dtype, std::int64_t numel) {
+    at::Tensor received = at::zeros({numel}, dtype);
+    const Work sent = group_.send(formula(rank_, numel, dtype), next, 3, {.async_op = true});
+    group_.recv(received, previous, 3);
+    sent.wait();
+    EXPECT_TRUE(matches(received, formula(previous, numel, dtype)));
+  });
+}
+
+TEST_F(Collectives, ManyInFlightCompleteInAnyOrderOfWaiting) {
+  constexpr int kInFlight = 20;
+  Tensors tensors;
+  std::vector<Work> works;
+  for (int i = 0; i < kInFlight; ++i) {
+    tensors.push_back(formula(rank_, 1009, at::kFloat, i));
+    works.push_back(group_.all_reduce(tensors.back(), {.async_op = true}));
+  }
+  for (int i = kInFlight - 1; i >= 0; --i) {
+    works[i].wait();
+    EXPECT_TRUE(works[i].is_completed());
+    EXPECT_TRUE(
+        matches(tensors[i], reduced_formula(world_size_, 1009, at::kFloat, ReduceOp::kSum, i)));
+  }
+}
+
+TEST_F(Collectives, SumsAreTheSameBitsOnEveryRankAndInEveryRun) {
+  // Values whose sum depends on the order of addition.
+  const at::Tensor input = at::sin(at::arange(10'007, at::kFloat) * (rank_ + 1)) * 1e3;
+  at::Tensor first = input.clone();
+  group_.all_reduce(first);
+  at::Tensor again = input.clone();
+  group_.all_reduce(again);
+  EXPECT_TRUE(at::equal(first, again));
+  const Tensors all = outputs(first.numel(), at::kFloat);
+  group_.all_gather(all, first);
+  for (const at::Tensor& other : all) EXPECT_TRUE(at::equal(first, other));
+}
+
+}  // namespace
+}  // namespace lockstep::testing
