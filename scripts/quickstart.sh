@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=scripts/setup.sh
+source scripts/setup.sh
+
+build_only=false
+example_arguments=()
+
+usage() {
+  cat <<TEXT
+Usage: scripts/quickstart.sh [options] [-- arguments of the example]
+
+Installs what is missing (Debian packages, LibTorch), builds, and trains a small convolutional net
+on handwritten digits with two processes. Run again, it goes on where it was, or says that the
+training is complete. Ctrl-C stops it.
+
+  --build-only    stop after building the library, the lockstep command and the examples
+$SETUP_OPTIONS_HELP
+
+The example's own arguments: scripts/quickstart.sh -- --help
+TEXT
+}
+
+while [[ $# -gt 0 ]]; do
+  take_setup_option "$@"
+  if [[ $taken -gt 0 ]]; then
+    shift "$taken"
+    continue
+  fi
+  case $1 in
+    --build-only) build_only=true ;;
+    -h | --help) usage; exit ;;
+    --) shift; example_arguments=("$@"); break ;;
+    *) printf 'quickstart.sh: unknown argument %s (see --help)\n' "$1" >&2; exit 2 ;;
+  esac
+  shift
+done
+
+ensure_packages
+ensure_libtorch
+configure_and_build all
+if $build_only; then exit; fi
+
+train=(build/release/bin/lockstep run --standalone --nproc-per-node=2 build/release/bin/digits
+  "${example_arguments[@]}")
+say 'Training on two processes:'
+printf '    %s\n' "${train[*]}"
+# In place of this shell, so that Ctrl-C reaches the launcher alone.
+$dry_run || exec "${train[@]}"

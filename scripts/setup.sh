@@ -1,0 +1,207 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2034  # Some variables are for the scripts that source this one.
+# What quickstart.sh and test.sh have in common: install what is missing, find or install LibTorch,
+# build. To be sourced, from the repository root. Every step says what it does and how long it took;
+# each can be interrupted and run again.
+
+readonly TORCH_REQUIREMENT='torch==2.13.0+cpu'
+readonly TORCH_INDEX='https://download.pytorch.org/whl/cpu'
+readonly CMAKE_MINIMUM='3.22'
+# The lowest LibTorch that has everything Lockstep uses.
+readonly TORCH_MINIMUM='2.11'
+
+preset=release
+libtorch=''
+dry_run=false
+
+readonly SETUP_OPTIONS_HELP="  --libtorch DIR  LibTorch to build with (the folder that holds share/cmake/Torch). Otherwise:
+                  CMAKE_PREFIX_PATH, then the project's .venv, then the torch of your python3 if
+                  it is $TORCH_MINIMUM or newer, then $TORCH_REQUIREMENT installed into .venv
+  --dry-run       say what would be done, and do nothing
+  -h, --help      this text"
+
+# Programs that end in their own way on Ctrl-C would otherwise let the next step start.
+trap 'fail "stopped; run it again to go on"' INT TERM
+
+fail() {
+  printf '%s: %s\n' "${0##*/}" "$1" >&2
+  exit 1
+}
+
+# Takes one option that all scripts share. Sets `taken` to the number of words used: 0 if it is none.
+take_setup_option() {
+  taken=1
+  case $1 in
+    --libtorch) [[ $# -ge 2 ]] || fail '--libtorch needs a folder'; libtorch=$2; taken=2 ;;
+    --libtorch=*) libtorch=${1#*=} ;;
+    --dry-run) dry_run=true ;;
+    *) taken=0 ;;
+  esac
+}
+
+say() { printf '==> %s\n' "$*"; }
+
+# step WHAT COMMAND...: runs the command and prints how long it took.
+step() {
+  local what=$1 start_us=${EPOCHREALTIME/[.,]/} tenths
+  shift
+  say "$what"
+  if $dry_run; then
+    printf '    %s\n' "$*"
+    return
+  fi
+  "$@"
+  tenths=$(((${EPOCHREALTIME/[.,]/} - start_us) / 100000))
+  printf '    took %d.%d s\n' $((tenths / 10)) $((tenths % 10))
+}
+
+have() { command -v "$1" >/dev/null 2>&1; }
+
+version_at_least() { [[ $(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1) == "$2" ]]; }
+
+cmake_is_new_enough() {
+  have cmake && version_at_least "$(cmake --version | sed -n '1s/^cmake version //p')" "$CMAKE_MINIMUM"
+}
+
+has_package() { [[ $(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null) == installed ]]; }
+
+# Programs may come from anywhere, libraries are looked for as Debian packages.
+missing_packages() {
+  local package
+  have g++ || echo g++
+  cmake_is_new_enough || echo cmake
+  have ninja || echo ninja-build
+  have ccache || echo ccache
+  have python3 || echo python3
+  python3 -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
+  for package in libcli11-dev nlohmann-json3-dev libxxhash-dev libgtest-dev libgmock-dev; do
+    has_package "$package" || echo "$package"
+  done
+}
+
+install_packages() {
+  local -a as_root=()
+  if [[ $EUID -ne 0 ]]; then
+    have sudo || fail "these Debian packages are missing, and installing them needs root: run
+  apt-get install $*"
+    as_root=(sudo)
+  fi
+  "${as_root[@]}" apt-get update -qq
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -qq --no-install-recommends -o Dpkg::Use-Pty=0 "$@"
+}
+
+ensure_packages() {
+  local -a missing
+  if ! have apt-get || ! have dpkg-query; then
+    say "Not a Debian or Ubuntu machine: g++, cmake >= $CMAKE_MINIMUM, ninja, python3 and the headers of
+    CLI11, nlohmann-json, xxhash and googletest must be there already"
+    return
+  fi
+  mapfile -t missing < <(missing_packages)
+  if [[ ${#missing[@]} -eq 0 ]]; then
+    say 'Packages: all there'
+    return
+  fi
+  step "Installing packages: ${missing[*]}" install_packages "${missing[@]}"
+  $dry_run || cmake_is_new_enough || fail "cmake is $(cmake --version | sed -n 1p), \
+which is older than $CMAKE_MINIMUM: this distribution is too old; try: pip install cmake"
+}
+
+# Prints the folder of the torch that `$1` (a Python) would import, if it is new enough and works.
+torch_of_python() {
+  "$1" - "$TORCH_MINIMUM" 2>/dev/null <<'PYTHON'
+import os
+import sys
+
+import torch
+
+wanted = tuple(map(int, sys.argv[1].split(".")))
+assert tuple(map(int, torch.__version__.split(".")[:2])) >= wanted
+root = os.path.dirname(torch.__file__)
+assert os.path.exists(os.path.join(root, "share/cmake/Torch/TorchConfig.cmake"))
+print(root)
+PYTHON
+}
+
+torch_of_prefix_path() {
+  local folder
+  local -a folders
+  IFS=':;' read -r -a folders <<<"${CMAKE_PREFIX_PATH:-}"
+  for folder in "${folders[@]}"; do
+    folder=${folder%/share/cmake}  # What torch.utils.cmake_prefix_path names is …/torch/share/cmake.
+    if [[ -e $folder/share/cmake/Torch/TorchConfig.cmake ]]; then
+      echo "$folder"
+      return
+    fi
+  done
+  return 1
+}
+
+# pip_install_torch OPTIONS...: into .venv.
+pip_install_torch() {
+  local log
+  log=$(mktemp)
+  # A plain index has no '+cpu' build and says so at once; a mirror or a local wheel has one.
+  if ! .venv/bin/python -m pip install --retries 1 "$@" "$TORCH_REQUIREMENT" 2>"$log"; then
+    echo "    not on the configured index; from $TORCH_INDEX:"
+    if ! .venv/bin/python -m pip install "$@" --index-url "$TORCH_INDEX" "$TORCH_REQUIREMENT"; then
+      cat "$log" >&2
+      rm -f "$log"
+      fail "$TORCH_REQUIREMENT could not be installed: is the network there? With a LibTorch of your \
+own: --libtorch DIR"
+    fi
+  fi
+  rm -f "$log"
+}
+
+# Makes the project's own environment, or completes one that was interrupted.
+install_torch() {
+  if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
+    python3 -m venv --clear .venv || fail "python3 -m venv failed: $(command -v python3) needs its \
+venv module (Debian: apt-get install python3-venv)"
+  fi
+  pip_install_torch
+  torch_of_python .venv/bin/python >/dev/null || pip_install_torch --force-reinstall
+}
+
+# Sets `libtorch`.
+ensure_libtorch() {
+  if [[ -n $libtorch ]]; then
+    [[ -e $libtorch/share/cmake/Torch/TorchConfig.cmake ]] ||
+      fail "--libtorch $libtorch: there is no share/cmake/Torch/TorchConfig.cmake in it"
+    libtorch=$(cd "$libtorch" && pwd)
+  elif ! libtorch=$(torch_of_prefix_path) && ! libtorch=$(torch_of_python .venv/bin/python) &&
+    ! libtorch=$(torch_of_python python3); then
+    step "Installing LibTorch: $TORCH_REQUIREMENT into .venv (about 200 MB)" install_torch
+    if $dry_run; then
+      libtorch=.venv/lib/python3/site-packages/torch
+    else
+      libtorch=$(torch_of_python .venv/bin/python) ||
+        fail '.venv has no torch that can be imported: remove .venv and try again'
+    fi
+  fi
+  say "LibTorch: $libtorch"
+}
+
+# The tests compare with Python's torch.
+ensure_python_torch() {
+  if torch_of_python .venv/bin/python >/dev/null || torch_of_python python3 >/dev/null; then return; fi
+  step "Installing what the tests compare with: $TORCH_REQUIREMENT into .venv" install_torch
+}
+
+# g++ takes up to 2 GB for a file that includes LibTorch.
+build_jobs() {
+  local cores memory_gb jobs
+  cores=$(nproc)
+  memory_gb=$(awk '/^MemAvailable:/ {print int($2 / 1048576)}' /proc/meminfo)
+  jobs=$((memory_gb / 2 < cores ? memory_gb / 2 : cores))
+  echo $((jobs > 1 ? jobs : 1))
+}
+
+configure_and_build() {
+  step "Configuring build/$preset" \
+    cmake --preset "$preset" --log-level=WARNING "-DTorch_DIR=$libtorch/share/cmake/Torch"
+  step "Building build/$preset: $*" \
+    cmake --build --preset "$preset" --parallel "$(build_jobs)" --target "$@"
+}

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=scripts/setup.sh
+source scripts/setup.sh
+
+ctest_arguments=()
+
+usage() {
+  cat <<TEXT
+Usage: scripts/test.sh [options] [arguments of ctest]
+
+Installs what is missing (Debian packages, LibTorch), builds everything and runs every test.
+Further arguments go to ctest: scripts/test.sh -R sampler -V
+
+  --preset NAME   which build: release (default), dev, ci, asan, tsan
+$SETUP_OPTIONS_HELP
+TEXT
+}
+
+while [[ $# -gt 0 ]]; do
+  take_setup_option "$@"
+  if [[ $taken -gt 0 ]]; then
+    shift "$taken"
+    continue
+  fi
+  case $1 in
+    --preset)
+      [[ $# -ge 2 ]] || fail '--preset needs a name'
+      preset=$2
+      shift
+      ;;
+    --preset=*) preset=${1#*=} ;;
+    -h | --help) usage; exit ;;
+    *) ctest_arguments+=("$1") ;;
+  esac
+  shift
+done
+
+ensure_packages
+ensure_libtorch
+ensure_python_torch
+configure_and_build all tests
+step "Testing build/$preset" ctest --preset "$preset" "${ctest_arguments[@]}"
