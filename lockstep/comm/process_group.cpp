@@ -11,6 +11,7 @@
 #include "lockstep/comm/process_group_state.h"
 #include "lockstep/comm/store_wait.h"
 #include "lockstep/comm/tensor_check.h"
+#include "lockstep/comm/work_state.h"
 
 namespace lockstep {
 
@@ -48,15 +49,27 @@ c10::intrusive_ptr<c10d::Store> ProcessGroup::c10d_store() const {
   return state("c10d_store").store;
 }
 
+namespace {
+
+BackendInstance connect(const ProcessGroup::State& state) {
+  try {
+    return make_backend(state.backend_name, {.store = state.store,
+                                             .rank = state.rank,
+                                             .world_size = state.world_size,
+                                             .local_rank = state.local_rank,
+                                             .timeout = state.timeout,
+                                             .local_address = state.local_address,
+                                             .group_name = state.name});
+  } catch (...) {
+    rethrow_named({"connecting", state.name, state.rank, 0, state.timeout});
+  }
+}
+
+}  // namespace
+
 ProcessGroup make_process_group(std::shared_ptr<ProcessGroup::State> state) {
   if (state->world_size > 1) {
-    auto instance = make_backend(state->backend_name, {.store = state->store,
-                                                       .rank = state->rank,
-                                                       .world_size = state->world_size,
-                                                       .local_rank = state->local_rank,
-                                                       .timeout = state->timeout,
-                                                       .local_address = state->local_address,
-                                                       .group_name = state->name});
+    auto instance = connect(*state);
     state->backend = std::move(instance.backend);
     state->device = instance.device;
     state->takes_cuda = instance.takes_cuda;

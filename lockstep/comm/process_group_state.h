@@ -21,7 +21,7 @@ struct ProcessGroup::State {
   std::string local_address;
   std::chrono::milliseconds timeout{};
   c10::Device device = c10::kCPU;
-  bool takes_cuda = true;  ///< a group of one rank takes any tensor
+  bool takes_cuda = true;                     ///< a group of one rank takes any tensor
   c10::intrusive_ptr<c10d::Store> store;      ///< this group's own keys
   c10::intrusive_ptr<c10d::Backend> backend;  ///< null in a group of one rank
 

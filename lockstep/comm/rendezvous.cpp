@@ -10,6 +10,7 @@
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/comm/quiet_c10d.h"
 #include "lockstep/comm/store_wait.h"
 #include "lockstep/os/tcp_socket.h"
 
@@ -60,17 +61,11 @@ c10::intrusive_ptr<c10d::Store> open_tcp_store(const InitPlan& plan, const Deadl
   }
 }
 
-}  // namespace
-
-c10::intrusive_ptr<c10d::Store> open_store(const InitPlan& plan, const Deadline& deadline) {
-  if (plan.store == InitPlan::Store::kFile) {
-    return c10::make_intrusive<c10d::FileStore>(plan.path, plan.world_size);
-  }
-  return open_tcp_store(plan, deadline);
+std::string joined_key(int rank) {
+  return concat("joined/", rank);
 }
 
-void join_world(c10d::Store& store, const InitPlan& plan, const Deadline& deadline) {
-  const auto key = [](int rank) { return concat("joined/", rank); };
+void claim_rank(c10d::Store& store, const InitPlan& plan) {
   if (store.add(concat("claims/", plan.rank), 1) != 1) {
     throw UsageError(
         concat("init_process_group: rank ", plan.rank,
@@ -78,30 +73,58 @@ void join_world(c10d::Store& store, const InitPlan& plan, const Deadline& deadli
                "from another job: give each process a rank of its own and each job a "
                "new port or file"));
   }
-  store.set(key(plan.rank), std::to_string(plan.world_size));
-  std::vector<std::string> keys;
-  for (int rank = 0; rank < plan.world_size; ++rank) keys.push_back(key(rank));
+  store.set(joined_key(plan.rank), std::to_string(plan.world_size));
+}
 
+void wait_for_all(c10d::Store& store, const InitPlan& plan, const Deadline& deadline) {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < plan.world_size; ++rank) keys.push_back(joined_key(rank));
   const auto report = [&](const std::vector<int>& missing) {
     log(LogLevel::kWarning,
         concat("init_process_group: waiting for rank", missing.size() > 1 ? "s " : " ",
                join_numbers(missing), " of ", plan.world_size));
   };
   const auto missing = wait_for_keys(store, keys, deadline, report);
-  if (!missing.empty()) {
-    throw TimeoutError(concat("init_process_group on rank ", plan.rank, ": ",
-                              plan.world_size - static_cast<int>(missing.size()), " of ",
-                              plan.world_size, " ranks joined within ", plan.init_timeout.count(),
-                              " ms; missing: ", join_numbers(missing),
-                              "; start them, or correct the world size"));
-  }
+  if (missing.empty()) return;
+  throw TimeoutError(concat("init_process_group on rank ", plan.rank, ": ",
+                            plan.world_size - static_cast<int>(missing.size()), " of ",
+                            plan.world_size, " ranks joined within ", plan.init_timeout.count(),
+                            " ms; missing: ", join_numbers(missing),
+                            "; start them, or correct the world size"));
+}
+
+void check_world_sizes(c10d::Store& store, const InitPlan& plan) {
+  const std::string ours = std::to_string(plan.world_size);
   for (int rank = 0; rank < plan.world_size; ++rank) {
-    const std::string theirs = store.get_to_str(key(rank));
-    if (theirs != std::to_string(plan.world_size)) {
-      throw UsageError(concat("init_process_group: rank ", plan.rank, " was given a world size of ",
-                              plan.world_size, ", rank ", rank, " one of ", theirs,
-                              "; give all ranks the same"));
-    }
+    const std::string theirs = store.get_to_str(joined_key(rank));
+    if (theirs == ours) continue;
+    throw UsageError(concat("init_process_group: rank ", plan.rank, " was given a world size of ",
+                            ours, ", rank ", rank, " one of ", theirs,
+                            "; give all ranks the same"));
+  }
+}
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Store> open_store(const InitPlan& plan, const Deadline& deadline) {
+  if (plan.store == InitPlan::Store::kFile) {
+    auto store = c10::make_intrusive<c10d::FileStore>(plan.path, plan.world_size);
+    store->setTimeout(deadline.remaining());
+    return store;
+  }
+  const QuietC10d quiet;
+  return open_tcp_store(plan, deadline);
+}
+
+void join_world(c10d::Store& store, const InitPlan& plan, const Deadline& deadline) {
+  const QuietC10d quiet;
+  try {
+    claim_rank(store, plan);
+    wait_for_all(store, plan, deadline);
+    check_world_sizes(store, plan);
+  } catch (const c10::Error&) {
+    throw PeerLost(concat("init_process_group on rank ", plan.rank,
+                          ": lost the job's store, which rank 0 serves; look at how rank 0 ended"));
   }
 }
 

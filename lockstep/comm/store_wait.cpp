@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/exception.h>
 
 #include "lockstep/base/concat.h"
+#include "lockstep/comm/quiet_c10d.h"
 
 namespace lockstep {
 namespace {
@@ -27,13 +28,14 @@ std::vector<int> missing_keys(c10d::Store& store, const std::vector<std::string>
 std::vector<int> wait_for_keys(c10d::Store& store, const std::vector<std::string>& keys,
                                const Deadline& deadline,
                                const std::function<void(const std::vector<int>&)>& on_wait) {
+  const QuietC10d quiet;
   for (;;) {
     // At least a millisecond: stores read 0 as "for ever".
     const auto slice = std::clamp(deadline.remaining(), milliseconds(1), kReportEvery);
     try {
       store.wait(keys, slice);
       return {};
-    } catch (const c10::DistError&) {
+    } catch (const c10::Error&) {
       // Past this slice; whether keys are missing or the store is gone, the next call tells.
     }
     auto missing = missing_keys(store, keys);

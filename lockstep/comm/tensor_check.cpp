@@ -41,8 +41,8 @@ void check_tensor(const CallSite& call, const char* argument, const at::Tensor& 
   if (tensor.layout() != at::kStrided || !tensor.is_contiguous()) {
     refuse(call, argument, " is not dense and contiguous; pass its contiguous() copy");
   }
-  const bool takes_device = tensor.is_cuda() ? call.group.takes_cuda
-                                             : tensor.is_cpu() && call.group.device.is_cpu();
+  const bool takes_device =
+      tensor.is_cuda() ? call.group.takes_cuda : tensor.is_cpu() && call.group.device.is_cpu();
   if (!takes_device) {
     refuse(call, argument, " is on ", tensor.device().str(), ", but backend '",
            call.group.backend_name, "' takes tensors on ", call.group.device.str(),

@@ -22,19 +22,24 @@ constexpr std::array kBackends = {
     Entry{"nccl", &make_nccl_backend},
 };
 
+const Entry& find(const std::string& name) {
+  const auto entry = std::find_if(kBackends.begin(), kBackends.end(),
+                                  [&](const Entry& candidate) { return candidate.name == name; });
+  if (entry != kBackends.end()) return *entry;
+  std::string known;
+  for (const Entry& candidate : kBackends)
+    known += concat(known.empty() ? "" : ", ", candidate.name);
+  throw UsageError(concat("there is no backend '", name, "'; choose one of: ", known));
+}
+
 }  // namespace
 
 BackendInstance make_backend(const std::string& name, const BackendConfig& config) {
-  const auto entry = std::find_if(kBackends.begin(), kBackends.end(),
-                                  [&](const Entry& candidate) { return candidate.name == name; });
-  if (entry == kBackends.end()) {
-    std::string known;
-    for (const Entry& candidate : kBackends) {
-      known += concat(known.empty() ? "" : ", ", candidate.name);
-    }
-    throw UsageError(concat("there is no backend '", name, "'; choose one of: ", known));
-  }
-  return entry->make(config);
+  return find(name).make(config);
+}
+
+void require_backend(const std::string& name) {
+  find(name);
 }
 
 std::string default_backend_name(int local_world_size) {

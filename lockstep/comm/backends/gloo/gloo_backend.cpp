@@ -183,8 +183,12 @@ BackendInstance make_gloo_backend(const BackendConfig& config) {
   auto options = ProcessGroupGloo::Options::create(config.timeout);
   options->group_name = config.group_name;
   options->devices.push_back(make_device(config));
-  return {c10::make_intrusive<GlooBackend>(config.store, config.rank, config.world_size, options),
-          c10::kCPU, kStagesCuda};
+  auto backend =
+      c10::make_intrusive<GlooBackend>(config.store, config.rank, config.world_size, options);
+  // Without this the first rank to be connected may end, and with it the store in which the others
+  // still look for addresses.
+  backend->barrier()->wait();
+  return {std::move(backend), c10::kCPU, kStagesCuda};
 }
 
 }  // namespace lockstep

@@ -1,0 +1,252 @@
+"""What ranks do when something is wrong around them: real processes, killed, stopped or misled.
+
+Usage: comm_faults.py FAULT_WORKER LOCKSTEP [unittest arguments]
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+
+WORKER = os.path.abspath(sys.argv[1])
+LOCKSTEP = os.path.abspath(sys.argv[2])
+# A bound on what hangs, far above what anything here takes.
+DEADLINE_S = 100
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Rank:
+    """A worker process. Its pipes are closed and the process is gone when the test ends."""
+
+    def __init__(self, test, arguments, **environment):
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("LOCKSTEP_")}
+        self.process = subprocess.Popen(
+            [WORKER, *map(str, arguments)],
+            env=inherited | {k: str(v) for k, v in environment.items()},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        test.addCleanup(self._end)
+
+    def _end(self):
+        self.process.kill()
+        self.process.communicate()
+
+    def wait_for_line(self, word):
+        line = self.process.stdout.readline().strip()
+        if line != word:
+            raise AssertionError(f"said {line!r} instead of {word!r}: {self.process.stderr.read()}")
+
+    def finish(self, text_in=None):
+        """The exit code and what it wrote to stderr."""
+        _, errors = self.process.communicate(text_in, timeout=DEADLINE_S)
+        return self.process.returncode, errors
+
+
+class CommFaults(unittest.TestCase):
+    def rank(self, rank, world_size, mode, port, **environment):
+        return Rank(self, [mode], RANK=rank, WORLD_SIZE=world_size, LOCAL_RANK=rank,
+                    LOCAL_WORLD_SIZE=world_size, MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
+                    **environment)
+
+    def job(self, world_size, mode, **environment):
+        port = free_port()
+        return [self.rank(r, world_size, mode, port, **environment) for r in range(world_size)]
+
+    def expect_failure(self, rank, *words, code=1):
+        status, errors = rank.finish()
+        self.assertEqual(status, code, errors)
+        for word in words:
+            self.assertIn(word, errors)
+        self.assertEqual(errors.count("\n"), 1, f"more than one line: {errors}")
+
+    # Peers that die or hang.
+
+    def test_a_killed_peer_is_reported_by_every_survivor(self):
+        for mode in ("collectives", "train"):
+            with self.subTest(mode=mode):
+                ranks = self.job(3, mode)
+                for rank in ranks:
+                    rank.wait_for_line("running")
+                ranks[1].process.kill()
+                for survivor in (ranks[0], ranks[2]):
+                    self.expect_failure(survivor, "all_reduce number", "a peer is gone")
+
+    def test_a_stopped_peer_is_a_timeout_at_the_deadline(self):
+        for mode in ("collectives", "train"):
+            with self.subTest(mode=mode):
+                ranks = self.job(2, mode, LOCKSTEP_TIMEOUT_S=1)
+                for rank in ranks:
+                    rank.wait_for_line("running")
+                ranks[1].process.send_signal(signal.SIGSTOP)
+                self.expect_failure(ranks[0], "all_reduce number", "on rank 0",
+                                    "not complete within 1000 ms")
+
+    def test_destroying_a_group_waits_for_no_stopped_peer(self):
+        # Eight collectives of ten minutes each are under way: none is waited for.
+        ranks = self.job(2, "pending")
+        for rank in ranks:
+            rank.wait_for_line("running")
+        ranks[1].process.send_signal(signal.SIGSTOP)
+        status, errors = ranks[0].finish("\n")
+        self.assertEqual(status, 0, errors)
+
+    def test_the_error_file_names_the_error(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "error.json")
+            rank = self.rank(5, 2, "join", free_port(), TORCHELASTIC_ERROR_FILE=path)
+            self.expect_failure(rank, "rank 5", code=2)
+            with open(path, encoding="utf-8") as file:
+                message = json.load(file)["message"]
+            self.assertIn("UsageError: init_process_group: rank 5", message["message"])
+            self.assertTrue(message["extraInfo"]["timestamp"].isdigit())
+
+    # Jobs that cannot form.
+
+    def test_a_port_that_is_taken_is_named(self):
+        with socket.socket() as owner:
+            owner.bind(("127.0.0.1", 0))
+            owner.listen()
+            port = owner.getsockname()[1]
+            self.expect_failure(self.rank(0, 2, "join", port), f"port {port}",
+                                "Address already in use", "choose another port")
+
+    def test_a_rank_outside_the_world_is_refused(self):
+        self.expect_failure(self.rank(2, 2, "join", free_port()),
+                            "rank 2 does not exist in a world of 2", code=2)
+
+    def test_a_world_that_does_not_fill_up_names_who_is_missing(self):
+        port = free_port()
+        present = [self.rank(r, 4, "join", port, LOCKSTEP_INIT_TIMEOUT_S=2) for r in (0, 2)]
+        for rank in present:
+            self.expect_failure(rank, "2 of 4 ranks joined", "missing: 1, 3")
+
+    def test_a_store_that_nobody_serves_is_named(self):
+        port = free_port()
+        self.expect_failure(self.rank(1, 2, "join", port, LOCKSTEP_INIT_TIMEOUT_S=0.5),
+                            f"nobody listens at 127.0.0.1 port {port}", "rank 0 runs")
+
+    def test_two_processes_with_one_rank_are_refused(self):
+        port = free_port()
+        first = [self.rank(r, 3, "join", port, LOCKSTEP_INIT_TIMEOUT_S=3) for r in (0, 1, 1)]
+        outcomes = [rank.finish() for rank in first]
+        refused = [errors for status, errors in outcomes if status == 2]
+        self.assertEqual(len(refused), 1, outcomes)
+        self.assertIn("rank 1 has joined already", refused[0])
+
+    def test_ranks_that_disagree_on_the_world_size_are_refused(self):
+        port = free_port()
+        ranks = [self.rank(0, 2, "join", port, LOCKSTEP_INIT_TIMEOUT_S=3),
+                 self.rank(1, 3, "join", port, LOCKSTEP_INIT_TIMEOUT_S=3)]
+        self.expect_failure(ranks[0], "given a world size of 2, rank 1 one of 3", code=2)
+        self.assertNotEqual(ranks[1].finish()[0], 0)
+
+    def test_settings_that_cannot_work_are_refused_by_name(self):
+        for variable, value in (("LOCKSTEP_TIMEOUT_S", "soon"), ("LOCKSTEP_BACKEND", "carrier"),
+                                ("MASTER_PORT", "70000"), ("WORLD_SIZE", "two")):
+            with self.subTest(variable=variable):
+                environment = dict(RANK=0, WORLD_SIZE=2, MASTER_ADDR="127.0.0.1",
+                                   MASTER_PORT=free_port(), LOCKSTEP_INIT_TIMEOUT_S=1)
+                environment[variable] = value
+                ranks = [Rank(self, ["join"], **environment)]
+                if variable == "LOCKSTEP_BACKEND":  # Known only once all have joined.
+                    ranks.append(Rank(self, ["join"], **(environment | {"RANK": 1})))
+                for rank in ranks:
+                    self.expect_failure(rank, value, code=2)
+
+    # Ways to meet.
+
+    def finish_all(self, ranks):
+        for rank in ranks:
+            status, errors = rank.finish()
+            self.assertEqual((status, errors), (0, ""))
+
+    def test_meeting_by_environment_twice_in_one_process(self):
+        self.finish_all(self.job(2, "reinit"))
+
+    def test_meeting_at_a_tcp_address(self):
+        method = f"tcp://localhost:{free_port()}"
+        self.finish_all([Rank(self, ["join", method, r, 3]) for r in range(3)])
+
+    def test_meeting_at_a_file_and_refusing_one_that_is_left_over(self):
+        with tempfile.TemporaryDirectory() as folder:
+            method = f"file://{folder}/meet"
+            self.finish_all([Rank(self, ["join", method, r, 2]) for r in range(2)])
+            # A job that dies before it is complete leaves its file.
+            alone = Rank(self, ["join", method, 0, 2], LOCKSTEP_INIT_TIMEOUT_S=0.2)
+            self.expect_failure(alone, "missing: 1")
+            again = Rank(self, ["join", method, 0, 2], LOCKSTEP_INIT_TIMEOUT_S=2)
+            self.expect_failure(again, "left over from another job", code=2)
+
+    def test_meeting_at_a_given_store(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.finish_all([Rank(self, ["join", f"{folder}/store", r, 2, "store"])
+                             for r in range(2)])
+
+    def test_a_world_of_one_needs_no_launcher(self):
+        self.finish_all([Rank(self, ["join"])])
+
+    # Who can reach a standalone job.
+
+    def test_a_standalone_job_listens_on_loopback_only(self):
+        launcher = subprocess.Popen(
+            [LOCKSTEP, "run", "--standalone", "--nproc-per-node=2", WORKER, "collectives"],
+            stdout=subprocess.PIPE, text=True)
+        try:
+            for _ in range(2):
+                self.assertEqual(launcher.stdout.readline().strip(), "running")
+            addresses = listening_addresses(descendants(launcher.pid))
+            self.assertTrue(addresses)
+            self.assertEqual(set(addresses), {"127.0.0.1"})
+        finally:
+            launcher.terminate()
+            launcher.communicate(timeout=DEADLINE_S)
+
+
+def descendants(root):
+    parents = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+                parents[int(pid)] = int(file.read().rpartition(")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            pass
+    found = {root}
+    while True:
+        more = {pid for pid, parent in parents.items() if parent in found} - found
+        if not more:
+            return found
+        found |= more
+
+
+def listening_addresses(pids):
+    inodes = set()
+    for pid in pids:
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            try:
+                target = os.readlink(f"/proc/{pid}/fd/{fd}")
+            except FileNotFoundError:
+                continue
+            if target.startswith("socket:["):
+                inodes.add(target[8:-1])
+    addresses = []
+    for name in ("tcp", "tcp6"):
+        with open(f"/proc/net/{name}", encoding="utf-8") as file:
+            for line in file.readlines()[1:]:
+                fields = line.split()
+                if fields[3] == "0A" and fields[9] in inodes:  # 0A: LISTEN
+                    address = bytes.fromhex(fields[1].partition(":")[0])
+                    addresses.append(socket.inet_ntop(socket.AF_INET, address[::-1])
+                                     if name == "tcp" else address.hex())
+    return addresses
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])

@@ -1,0 +1,88 @@
+// A rank for the fault tests (tests/python/comm_faults.py): joins as its environment and arguments
+// say, tells on stdout how far it is, and goes on until something ends it.
+//   fault_worker join|reinit|collectives|train|pending [init_method rank world_size [store]]
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/run_main.h"
+#include "lockstep/comm/init_process_group.h"
+#include "lockstep/ddp/distributed_data_parallel.h"
+
+namespace {
+
+void say(const char* word) {
+  std::printf("%s\n", word);
+  std::fflush(stdout);
+}
+
+lockstep::ProcessGroup join(const std::vector<std::string>& arguments) {
+  if (arguments.size() < 4) return lockstep::init_process_group();
+  lockstep::InitOptions options{.rank = std::stoi(arguments[2]),
+                                .world_size = std::stoi(arguments[3])};
+  if (arguments.size() > 4) {
+    return lockstep::init_process_group(
+        c10::make_intrusive<c10d::FileStore>(arguments[1], *options.world_size), options);
+  }
+  options.init_method = arguments[1];
+  return lockstep::init_process_group(options);
+}
+
+[[noreturn]] void exchange_for_ever(const lockstep::ProcessGroup& group) {
+  at::Tensor tensor = at::ones({1 << 16});
+  for (bool first = true;; first = false) {
+    group.all_reduce(tensor, {.op = lockstep::ReduceOp::kMax});
+    if (first) say("running");
+  }
+}
+
+[[noreturn]] void train_for_ever(const lockstep::ProcessGroup& group) {
+  lockstep::DistributedDataParallel model(torch::nn::Linear(64, 64), {.process_group = group});
+  torch::optim::SGD optimizer(model.parameters(), 1e-3);
+  for (bool first = true;; first = false) {
+    optimizer.zero_grad();
+    model(at::ones({8, 64})).sum().backward();
+    optimizer.step();
+    if (first) say("running");
+  }
+}
+
+// Ends with collectives under way that a stopped peer will never join.
+int leave_work_pending(const lockstep::ProcessGroup& group) {
+  group.barrier();
+  say("running");
+  std::getchar();  // The test stops the peer, then lets us go on.
+  at::Tensor tensor = at::ones({1 << 20});
+  for (int i = 0; i < 8; ++i) group.all_reduce(tensor, {.async_op = true});
+  lockstep::destroy_process_group();
+  return 0;
+}
+
+int run(const std::vector<std::string>& arguments) {
+  const std::string mode = arguments.empty() ? "" : arguments[0];
+  lockstep::ProcessGroup group = join(arguments);
+  if (mode == "collectives") exchange_for_ever(group);
+  if (mode == "train") train_for_ever(group);
+  if (mode == "pending") return leave_work_pending(std::move(group));
+  group.barrier();
+  if (mode == "reinit") {
+    group = {};
+    lockstep::destroy_process_group();
+    group = join(arguments);
+    group.barrier();
+  }
+  say("joined");
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return lockstep::run_main([&] { return run({argv + 1, argv + argc}); });
+}
