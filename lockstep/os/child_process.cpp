@@ -12,6 +12,7 @@
 #include "lockstep/base/concat.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/os/pipe.h"
+#include "lockstep/os/poll_timeout.h"
 
 namespace lockstep {
 namespace {
@@ -57,7 +58,7 @@ int read_exec_errno(int fd, pid_t child, const SpawnOptions& options) {
   const Deadline deadline = Deadline::after(options.exec_timeout);
   for (;;) {
     pollfd ready{fd, POLLIN, 0};
-    const int count = ::poll(&ready, 1, static_cast<int>(deadline.remaining().count()));
+    const int count = ::poll(&ready, 1, poll_timeout(deadline));
     if (count == 0) {
       ::kill(child, SIGKILL);
       throw TimeoutError(concat("execute ", options.path, ": not loaded within ",

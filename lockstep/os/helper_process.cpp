@@ -12,6 +12,7 @@
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/os/pipe.h"
+#include "lockstep/os/poll_timeout.h"
 
 namespace lockstep {
 namespace {
@@ -42,41 +43,47 @@ void kill_process(const UniqueFd& process) {
 
 HelperProcess::HelperProcess(const char* name, const Body& body) {
   Pipe control = make_pipe();
-  pid_ = ::fork();
-  if (pid_ < 0) throw SystemError(concat("start the process ", name), errno);
-  if (pid_ == 0) {
+  const pid_t pid = ::fork();
+  if (pid < 0) throw SystemError(concat("start the process ", name), errno);
+  if (pid == 0) {
     control.write_end.reset();
     run_body(name, body, control.read_end.get());
   }
   control_ = std::move(control.write_end);
-  process_ = open_pidfd(pid_);
+  process_ = open_pidfd(pid);
   if (!process_.valid()) {
     const int error = errno;
-    ::kill(pid_, SIGKILL);
+    ::kill(pid, SIGKILL);
     throw SystemError("pidfd_open", error, "Lockstep needs Linux 5.3 or later");
   }
 }
 
 HelperProcess::~HelperProcess() {
   if (!process_.valid()) return;
-  kill_process(process_);
-  ::waitpid(pid_, nullptr, WNOHANG);
+  if (!ended()) kill_process(process_);
+  // Whoever reaps all children may have taken this one already: ECHILD is fine.
+  siginfo_t info{};
+  ::waitid(P_PIDFD, static_cast<id_t>(process_.get()), &info, WEXITED | WNOHANG);
+}
+
+bool HelperProcess::ended() const {
+  pollfd ready{process_.get(), POLLIN, 0};
+  return ::poll(&ready, 1, 0) > 0;
 }
 
 bool HelperProcess::finish(Deadline deadline) {
-  control_.reset();
-  if (!process_.valid()) return true;
-  pollfd ended{process_.get(), POLLIN, 0};
+  request_end();
+  pollfd ready{process_.get(), POLLIN, 0};
   int count = 0;
   do {
-    count = ::poll(&ended, 1, static_cast<int>(deadline.remaining().count()));
+    count = ::poll(&ready, 1, poll_timeout(deadline));
   } while (count < 0 && errno == EINTR);
-  if (count <= 0) kill_process(process_);
-  // Whoever reaps all children may have taken this one already: ECHILD is fine.
-  siginfo_t info{};
-  ::waitid(P_PIDFD, static_cast<id_t>(process_.get()), &info, WEXITED | (count > 0 ? 0 : WNOHANG));
-  process_.reset();
   return count > 0;
+}
+
+void close_files_from(int first, int kept) noexcept {
+  if (first < kept) ::close_range(static_cast<unsigned>(first), static_cast<unsigned>(kept) - 1, 0);
+  ::close_range(static_cast<unsigned>(kept) + 1, ~0U, 0);
 }
 
 }  // namespace lockstep

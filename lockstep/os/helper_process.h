@@ -2,8 +2,6 @@
 
 #include <functional>
 
-#include <sys/types.h>
-
 #include "lockstep/base/deadline.h"
 #include "lockstep/os/unique_fd.h"
 
@@ -12,7 +10,7 @@ namespace lockstep {
 /// Runs a function in a forked process: work that may block without end, or that must outlive us.
 /// The body gets the read end of a pipe; end of file there means: finish(), or this process died.
 /// Threads: make it where no other thread runs, since only the forking one goes on in the helper.
-/// Lifetime: the destructor kills a helper that was not finished.
+/// Lifetime: the destructor kills a helper that has not ended.
 /// Errors: SystemError when no process can be made.
 class HelperProcess {
  public:
@@ -27,15 +25,23 @@ class HelperProcess {
   /// Where the body's control_fd reads from.
   int control_fd() const { return control_.get(); }
 
-  /// Tells the body to end and waits for that. False when the deadline passed first; the helper is
-  /// killed then.
+  /// Tells the body to end.
+  void request_end() { control_.reset(); }
+  bool ended() const;
+  /// Readable, for poll(2), once the helper has ended.
+  int process_fd() const { return process_.get(); }
+
+  /// Tells the body to end and waits for that. False when the deadline passed first.
   bool finish(Deadline deadline);
 
  private:
-  pid_t pid_ = 0;
   UniqueFd control_;
   /// Refers to the very process even when somebody else has reaped it and its pid is given again.
   UniqueFd process_;
 };
+
+/// For a body: closes the descriptors from `first` on, except `kept`. What a helper keeps open
+/// stays open for as long as it runs: a port, a pipe that somebody reads to its end.
+void close_files_from(int first, int kept) noexcept;
 
 }  // namespace lockstep

@@ -7,12 +7,14 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include "lockstep/os/poll_timeout.h"
+
 namespace lockstep {
 
 bool write_all(int fd, std::string_view text, Deadline deadline) noexcept {
   while (!text.empty()) {
     pollfd ready{fd, POLLOUT, 0};
-    const int count = ::poll(&ready, 1, static_cast<int>(deadline.remaining().count()));
+    const int count = ::poll(&ready, 1, poll_timeout(deadline));
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0 || (ready.revents & (POLLERR | POLLNVAL)) != 0) return false;
     // A pipe reported as writable takes PIPE_BUF bytes without blocking.

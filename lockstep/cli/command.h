@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace lockstep {
+
+/// One subcommand of the binary `lockstep`.
+struct Command {
+  const char* name;
+  const char* summary;
+  /// Gets what follows the subcommand; returns the exit code. Errors: Error.
+  int (*run)(const std::vector<std::string>& arguments);
+};
+
+/// Starts a job: `lockstep run [flags] program [arguments]`.
+int run_command(const std::vector<std::string>& arguments);
+
+/// Shows the environment variables that Lockstep reads.
+int env_command(const std::vector<std::string>& arguments);
+
+}  // namespace lockstep

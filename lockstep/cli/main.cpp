@@ -1,0 +1,78 @@
+// The binary `lockstep`. It does not load LibTorch, so that it starts in milliseconds.
+#include <array>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+#include "lockstep/cli/command.h"
+#include "lockstep/cli/nearest_name.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::array kCommands = {
+    Command{"run", "start a program on several processes", run_command},
+    Command{"env", "show the environment variables that Lockstep reads", env_command},
+};
+
+std::string help_text() {
+  std::string text =
+      "Lockstep: distributed training for C++ programs on LibTorch\n\n"
+      "Usage: lockstep <command> [flags]\n\nCommands:\n";
+  for (const Command& command : kCommands) {
+    text += concat("  ", command.name, "    ", command.summary, "\n");
+  }
+  text +=
+      "\nFlags:\n"
+      "  -h, --help    show this text; lockstep <command> --help explains one command\n"
+      "  --version     show the version\n\n"
+      "Examples:\n"
+      "  lockstep run --standalone --nproc-per-node=2 ./train\n"
+      "  lockstep run --help\n";
+  return text;
+}
+
+int dispatch(const std::vector<std::string>& arguments) {
+  if (arguments.empty()) {
+    throw UsageError("no command given; lockstep --help lists them, lockstep run starts a job");
+  }
+  const std::string& name = arguments.front();
+  if (name == "--help" || name == "-h" || name == "help") {
+    std::fputs(help_text().c_str(), stdout);
+    return 0;
+  }
+  if (name == "--version") {
+    std::puts("lockstep " LOCKSTEP_VERSION);
+    return 0;
+  }
+  std::vector<std::string> names;
+  for (const Command& command : kCommands) {
+    if (name == command.name) return command.run({arguments.begin() + 1, arguments.end()});
+    names.emplace_back(command.name);
+  }
+  if (name.starts_with("-")) {
+    throw UsageError(concat("unknown flag ", name,
+                            " before the command; flags of a command follow ", "it: lockstep run ",
+                            name));
+  }
+  const std::string suggestion = did_you_mean(name, names);
+  throw UsageError(concat("unknown command '", name, "'",
+                          suggestion.empty() ? "; lockstep --help lists them" : suggestion));
+}
+
+}  // namespace
+}  // namespace lockstep
+
+int main(int argc, char** argv) {
+  try {
+    return lockstep::dispatch({argv + 1, argv + argc});
+  } catch (const lockstep::Error& error) {
+    std::fprintf(stderr, "lockstep: %s\n", error.what());
+    return error.exit_code();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "lockstep: %s\n", error.what());
+    return lockstep::kExitFailure;
+  }
+}

@@ -1,0 +1,52 @@
+#include "lockstep/cli/nearest_name.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "lockstep/base/concat.h"
+
+namespace lockstep {
+namespace {
+
+// Keystrokes that turn one into the other: letters put in, taken out or replaced.
+std::size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+std::optional<std::string> nearest_name(const std::string& name,
+                                        const std::vector<std::string>& candidates) {
+  if (name.empty()) return std::nullopt;
+  std::optional<std::string> best;
+  // A third of the letters wrong is a slip; more is another word.
+  std::size_t best_distance = std::max<std::size_t>(1, name.size() / 3) + 1;
+  for (const std::string& candidate : candidates) {
+    if (name.size() >= 3 && candidate.starts_with(name)) return candidate;
+    const std::size_t distance = edit_distance(name, candidate);
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+std::string did_you_mean(const std::string& name, const std::vector<std::string>& candidates,
+                         const std::string& prefix) {
+  const auto nearest = nearest_name(name, candidates);
+  return nearest ? concat("; did you mean ", prefix, *nearest, "?") : std::string();
+}
+
+}  // namespace lockstep

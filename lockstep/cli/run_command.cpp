@@ -1,0 +1,51 @@
+#include <algorithm>
+#include <cstdio>
+#include <random>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/env.h"
+#include "lockstep/cli/command.h"
+#include "lockstep/cli/run_flags.h"
+#include "lockstep/cli/run_options.h"
+#include "lockstep/launch/launcher.h"
+#include "lockstep/os/machine.h"
+
+namespace lockstep {
+namespace {
+
+std::string random_id() {
+  std::random_device random;
+  std::string id;
+  for (int word = 0; word < 4; ++word) {
+    char digits[9];
+    std::snprintf(digits, sizeof(digits), "%08x", random());
+    id += digits;
+  }
+  return id;
+}
+
+// Devices that workers may use: CUDA_VISIBLE_DEVICES narrows what the machine has.
+int usable_gpus() {
+  const int present = nvidia_device_count();
+  const auto visible = env::text(env::kCudaVisibleDevices);
+  if (!visible) return present;
+  const auto listed = std::count(visible->begin(), visible->end(), ',') + 1;
+  return std::min(present, static_cast<int>(listed));
+}
+
+}  // namespace
+
+int run_command(const std::vector<std::string>& arguments) {
+  const RunFlags flags = parse_run_flags(arguments);
+  if (!flags.help.empty()) {
+    std::fputs(flags.help.c_str(), stdout);
+    return 0;
+  }
+  return launch(resolve_run_options(
+      flags, {.allowed_cpus = allowed_cpu_count(),
+              .gpus = usable_gpus(),
+              .random_id = random_id(),
+              .shutdown_timeout = env::text(env::kShutdownTimeout).value_or("")}));
+}
+
+}  // namespace lockstep

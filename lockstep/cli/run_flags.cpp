@@ -1,0 +1,175 @@
+#include "lockstep/cli/run_flags.h"
+
+#include <algorithm>
+#include <cctype>
+#include <memory>
+
+#include <CLI/CLI.hpp>
+
+#include "lockstep/base/error.h"
+#include "lockstep/cli/split_arguments.h"
+
+namespace lockstep {
+namespace {
+
+constexpr const char* kUsage = "lockstep run [flags] program [arguments of the program]";
+
+constexpr const char* kDescription =
+    "Starts a program on several processes that train together, and looks after them: when one\n"
+    "fails, the others are stopped and the first to fail is named. Flags and the environment "
+    "given\n"
+    "to workers are torchrun's; --nproc_per_node is the same as --nproc-per-node, and each flag "
+    "has\n"
+    "a default in the environment: PET_NPROC_PER_NODE=2.";
+
+constexpr const char* kFooter = R"(What workers get:
+  RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and torchrun's others,
+  "${local_rank}" replaced in their arguments, and OMP_NUM_THREADS, where it is not set, as the
+  processors divided by the workers of this machine.
+  Programs that end in .py are run by python3 -u, others are executed.
+
+Exit code: 0 when all workers succeed, that of the first that failed (128 + n for signal n), 128 + n
+when signal n stopped the job, 2 for a wrong command line.
+
+Examples:
+  lockstep run --standalone --nproc-per-node=2 ./train --epochs=10
+  lockstep run --standalone --nproc-per-node=gpu --max-restarts=3 --tee=3 --log-dir=logs ./train
+  lockstep run --standalone --nproc-per-node=2 train.py          # a Python program
+  lockstep run --nnodes=2 --node-rank=0 --master-addr=10.0.0.1 --nproc-per-node=8 ./train
+  lockstep run --nnodes=2 --node-rank=1 --master-addr=10.0.0.1 --nproc-per-node=8 ./train
+)";
+
+// PET_NPROC_PER_NODE for nproc-per-node, as in torchrun.
+std::string variable_of(std::string flag) {
+  for (char& c : flag) c = c == '-' ? '_' : static_cast<char>(std::toupper(c));
+  return "PET_" + flag;
+}
+
+// Leaves out the variables: they follow from the flags' names.
+class HelpFormat : public CLI::Formatter {
+ public:
+  std::string make_option_opts(const CLI::Option* option) const override {
+    return option->get_items_expected_max() == 0 ? "" : "=" + option->get_type_name();
+  }
+  std::string make_usage(const CLI::App*, std::string) const override {
+    return std::string("Usage: ") + kUsage + "\n";
+  }
+};
+
+class FlagTable {
+ public:
+  explicit FlagTable(CLI::App& app) : app_(app) {}
+
+  void group(const char* name) { group_ = name; }
+
+  void text(const std::string& names, std::string& value, const char* type, const char* help) {
+    finish(app_.add_option(names, value, help)->type_name(type));
+  }
+  void flag(const std::string& names, bool& value, const char* help) {
+    finish(app_.add_flag(names, value, help));
+  }
+
+ private:
+  void finish(CLI::Option* option) {
+    option->group(group_)->envname(variable_of(option->get_lnames().front()));
+  }
+
+  CLI::App& app_;
+  const char* group_ = "";
+};
+
+void add_flags(CLI::App& app, RunFlags& flags) {
+  FlagTable table(app);
+  table.group("What runs");
+  table.text("--nproc-per-node", flags.nproc_per_node, "N|auto|cpu|gpu",
+             "workers on this machine (default 1); auto: one for\neach GPU, else for each "
+             "processor; gpu, cpu likewise");
+  table.flag("--standalone", flags.standalone, "one machine, on loopback and a free port");
+  table.flag("--no-python", flags.no_python, "execute the program even if its name ends in .py");
+  table.flag("-m,--module", flags.module, "the program is a Python module, as in python -m");
+  table.flag("--run-path", flags.run_path, "the program is a Python script whatever its name");
+  table.text("--role", flags.role, "NAME", "name of the workers in logs (default \"default\")");
+  table.flag("--virtual-local-rank", flags.virtual_local_rank,
+             "each worker has LOCAL_RANK=0 and sees one device");
+
+  table.group("Several machines: the same command on each, with its own --node-rank");
+  table.text("--nnodes", flags.nnodes, "N", "number of machines (default 1)");
+  table.text("--node-rank", flags.node_rank, "K", "rank of this machine, from 0");
+  table.text("--master-addr", flags.master_addr, "HOST", "address of the machine with rank 0");
+  table.text("--master-port", flags.master_port, "PORT",
+             "port of the store there (default 29500; on one\nmachine any free one)");
+  table.text("--local-addr", flags.local_addr, "HOST", "address of this machine, if it has rank 0");
+  table.text("--rdzv-backend", flags.rdzv_backend, "static|c10d", "how machines find each other");
+  table.text("--rdzv-endpoint", flags.rdzv_endpoint, "HOST[:PORT]",
+             "another way to give --master-addr and --master-port");
+  table.text("--rdzv-id", flags.rdzv_id, "ID", "id of the job, TORCHELASTIC_RUN_ID for workers");
+  table.text("--rdzv-conf", flags.rdzv_conf, "KEY=VALUE,...", "accepted as torchrun does");
+
+  table.group("Failures and stopping");
+  table.text("--max-restarts", flags.max_restarts, "N",
+             "start all workers again after a failure, at most\nthis often (default 0)");
+  table.text("--shutdown-timeout", flags.shutdown_timeout, "SECONDS",
+             "from telling workers to end to killing them (default 30)");
+  table.text(
+      "--signals-to-handle", flags.signals_to_handle, "NAME,...",
+      "signals that stop the job, passed on to workers\n(default SIGTERM,SIGINT,SIGHUP,SIGQUIT)");
+  table.text("--monitor-interval", flags.monitor_interval, "SECONDS",
+             "accepted; Lockstep learns of a worker's end at once");
+
+  table.group("Output");
+  table.text("--log-dir", flags.log_dir, "DIR",
+             "where log files go: DIR/<id>_<random>/attempt_<n>/\n<local rank>/stdout.log, "
+             "stderr.log, error.json");
+  table.text(
+      "-r,--redirects", flags.redirects, "0|1|2|3|MAP",
+      "to log files instead of the console: 1 stdout,\n2 stderr, 3 both; by local rank: 0:1,1:3");
+  table.text("-t,--tee", flags.tee, "0|1|2|3|MAP",
+             "to log files and the console, each line marked with\nits rank");
+  table.text("--local-ranks-filter", flags.local_ranks_filter, "RANK,...",
+             "local ranks whose output reaches the console (default all)");
+
+  table.group("");  // Hidden: torchrun's that are of no use here, and those that are refused.
+  table.text("--start-method", flags.start_method, "NAME", "");
+  table.text("--event-log-handler", flags.event_log_handler, "NAME", "");
+  table.text("--logs-specs", flags.logs_specs, "NAME", "");
+  table.text("--numa-binding", flags.numa_binding, "NAME", "");
+  table.text("--duplicate-stdout-filters", flags.duplicate_stdout_filters, "LIST", "");
+  table.text("--duplicate-stderr-filters", flags.duplicate_stderr_filters, "LIST", "");
+}
+
+std::vector<FlagName> names_of(const CLI::App& app) {
+  std::vector<FlagName> names;
+  for (const CLI::Option* option : app.get_options()) {
+    const auto& letters = option->get_snames();
+    names.push_back({.name = option->get_lnames().front(),
+                     .letter = letters.empty() ? '\0' : letters.front().front(),
+                     .takes_value = option->get_items_expected_max() != 0});
+  }
+  return names;
+}
+
+}  // namespace
+
+RunFlags parse_run_flags(const std::vector<std::string>& arguments) {
+  RunFlags flags;
+  CLI::App app(kDescription);
+  app.formatter(std::make_shared<HelpFormat>());
+  app.get_formatter()->column_width(36);
+  app.footer(kFooter);
+  app.set_help_flag("-h,--help", "show this text")->group("What runs");
+  add_flags(app, flags);
+
+  SplitArguments split = split_arguments(arguments, names_of(app));
+  flags.program = std::move(split.program);
+  std::reverse(split.flags.begin(), split.flags.end());  // The order that parse() takes.
+  try {
+    app.parse(split.flags);
+  } catch (const CLI::CallForHelp&) {
+    flags.help = app.help();
+  } catch (const CLI::ParseError& error) {
+    throw UsageError(error.what());
+  }
+  return flags;
+}
+
+}  // namespace lockstep

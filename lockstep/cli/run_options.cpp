@@ -1,0 +1,164 @@
+#include "lockstep/cli/run_options.h"
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+#include "lockstep/cli/nearest_name.h"
+#include "lockstep/cli/rendezvous_flags.h"
+#include "lockstep/launch/parse_number.h"
+#include "lockstep/os/signals.h"
+
+namespace lockstep {
+namespace {
+
+int count_of_workers(const std::string& text, const RunFacts& facts) {
+  if (text.empty()) return 1;
+  if (text == "cpu") return facts.allowed_cpus;
+  if (text == "auto") return facts.gpus > 0 ? facts.gpus : facts.allowed_cpus;
+  if (text == "gpu") {
+    if (facts.gpus > 0) return facts.gpus;
+    throw UsageError(
+        "--nproc-per-node=gpu: this machine has no GPU to use (no /dev/nvidia0, or "
+        "CUDA_VISIBLE_DEVICES is empty); give a number");
+  }
+  const auto count = parse_integer(text);
+  if (!count || *count < 1) {
+    throw UsageError(concat("--nproc-per-node='", text,
+                            "': give a number of workers from 1, or auto, cpu or gpu"));
+  }
+  return *count;
+}
+
+Program program_of(const RunFlags& flags) {
+  if (flags.program.empty()) {
+    throw UsageError(
+        "no program given; as in: lockstep run --standalone --nproc-per-node=2 ./train");
+  }
+  if (flags.no_python && flags.module) {
+    throw UsageError("--module runs a Python module, which --no-python rules out; drop one");
+  }
+  Program program{.name = flags.program.front(),
+                  .arguments = {flags.program.begin() + 1, flags.program.end()}};
+  if (flags.module) {
+    program.kind = Program::Kind::kPythonModule;
+  } else if (flags.run_path || (program.name.ends_with(".py") && !flags.no_python)) {
+    program.kind = Program::Kind::kPythonScript;
+  }
+  return program;
+}
+
+std::chrono::milliseconds shutdown_timeout_of(const RunFlags& flags, const RunFacts& facts) {
+  const bool given = !flags.shutdown_timeout.empty();
+  const std::string& text = given ? flags.shutdown_timeout : facts.shutdown_timeout;
+  if (text.empty()) return LaunchOptions{}.shutdown_timeout;
+  constexpr double kLongestSeconds = 1e7;
+  const auto seconds = parse_decimal(text);
+  if (!seconds || *seconds < 0 || *seconds > kLongestSeconds) {
+    throw UsageError(concat(given ? "--shutdown-timeout" : "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "='",
+                            text, "': give seconds from 0"));
+  }
+  return std::chrono::milliseconds(std::llround(*seconds * 1000));
+}
+
+std::vector<int> signals_of(const std::string& text) {
+  if (text.empty()) return LaunchOptions{}.signals_to_handle;
+  std::vector<int> signals;
+  std::istringstream names(text);
+  for (std::string name; std::getline(names, name, ',');) {
+    const auto signal = signal_number(name);
+    const bool possible = signal && *signal != SIGKILL && *signal != SIGSTOP && *signal != SIGCHLD;
+    if (!possible) {
+      throw UsageError(concat("--signals-to-handle: '", name,
+                              "' is no signal that can be handled; as in SIGTERM,SIGINT,SIGUSR1"));
+    }
+    signals.push_back(*signal);
+  }
+  return signals;
+}
+
+std::vector<int> ranks_of(const std::string& text) {
+  std::vector<int> ranks;
+  std::istringstream entries(text);
+  for (std::string entry; std::getline(entries, entry, ',');) {
+    const auto rank = parse_integer(entry);
+    if (!rank || *rank < 0) {
+      throw UsageError(concat("--local-ranks-filter='", text, "': give local ranks, as in 0,1"));
+    }
+    ranks.push_back(*rank);
+  }
+  return ranks;
+}
+
+int restarts_of(const RunFlags& flags, int node_count) {
+  const auto count = parse_integer(flags.max_restarts.empty() ? "0" : flags.max_restarts);
+  if (!count || *count < 0) {
+    throw UsageError(concat("--max-restarts='", flags.max_restarts, "': give a number from 0"));
+  }
+  if (*count > 0 && node_count > 1) {
+    throw UsageError(concat("--max-restarts=", *count, " with --nnodes=", node_count,
+                            ": this version restarts jobs on one machine only; use "
+                            "--max-restarts=0"));
+  }
+  return *count;
+}
+
+// torchrun's flags that change nothing here are checked as it does; those that would are refused.
+void check_torchrun_flags(const RunFlags& flags) {
+  const auto interval = parse_decimal(flags.monitor_interval);
+  if (!flags.monitor_interval.empty() && (!interval || *interval <= 0)) {
+    throw UsageError(
+        concat("--monitor-interval='", flags.monitor_interval, "': give seconds greater than 0"));
+  }
+  const std::vector<std::string> methods = {"", "spawn", "fork", "forkserver"};
+  if (std::find(methods.begin(), methods.end(), flags.start_method) == methods.end()) {
+    throw UsageError(concat("--start-method='", flags.start_method,
+                            "': torchrun knows spawn, fork and forkserver"));
+  }
+  const auto refuse = [](const char* name, const std::string& value, const char* harmless,
+                         const char* advice) {
+    if (value.empty() || value == harmless) return;
+    throw UsageError(concat(name, "=", value, " is not in this version; ", advice));
+  };
+  refuse("--event-log-handler", flags.event_log_handler, "null", "leave it out");
+  refuse("--logs-specs", flags.logs_specs, "default", "leave it out");
+  refuse("--numa-binding", flags.numa_binding, "", "run the program through numactl instead");
+  refuse("--duplicate-stdout-filters", flags.duplicate_stdout_filters, "",
+         "filter the files that --redirects writes");
+  refuse("--duplicate-stderr-filters", flags.duplicate_stderr_filters, "",
+         "filter the files that --redirects writes");
+}
+
+}  // namespace
+
+LaunchOptions resolve_run_options(const RunFlags& flags, const RunFacts& facts) {
+  check_torchrun_flags(flags);
+  const RendezvousOptions rendezvous = resolve_rendezvous(flags);
+  LaunchOptions options;
+  options.program = program_of(flags);
+  options.worker_count = count_of_workers(flags.nproc_per_node, facts);
+  options.node_count = rendezvous.node_count;
+  options.node_rank = rendezvous.node_rank;
+  options.master_address = rendezvous.master_address;
+  options.master_port = rendezvous.master_port;
+  if (!flags.role.empty()) options.role = flags.role;
+  if (!flags.rdzv_id.empty()) {
+    options.run_id = flags.rdzv_id;
+  } else if (options.node_count == 1) {
+    options.run_id = facts.random_id;
+  }
+  options.max_restarts = restarts_of(flags, options.node_count);
+  options.shutdown_timeout = shutdown_timeout_of(flags, facts);
+  options.signals_to_handle = signals_of(flags.signals_to_handle);
+  options.log_directory = flags.log_dir;
+  if (!flags.redirects.empty())
+    options.redirects = parse_stream_map("--redirects", flags.redirects);
+  if (!flags.tee.empty()) options.tee = parse_stream_map("--tee", flags.tee);
+  options.console_ranks = ranks_of(flags.local_ranks_filter);
+  options.virtual_local_rank = flags.virtual_local_rank;
+  return options;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace lockstep {
+
+/// A flag of a command, "--redirects" or "-r".
+struct FlagName {
+  /// Without dashes.
+  std::string name;
+  /// 0: none.
+  char letter = 0;
+  bool takes_value = false;
+};
+
+struct SplitArguments {
+  /// The command's own, each as "--name" or "--name=value", with '-' for '_' in the name.
+  std::vector<std::string> flags;
+  /// The program and what is for it, untouched. Empty when none is given.
+  std::vector<std::string> program;
+};
+
+/// Tells a command's own flags from the program to run and its arguments: the program is what comes
+/// first that is neither a flag nor a flag's value. "--" before it ends the flags.
+/// Errors: UsageError for a flag that is not known or has no value, with the nearest name.
+SplitArguments split_arguments(const std::vector<std::string>& arguments,
+                               const std::vector<FlagName>& known);
+
+}  // namespace lockstep

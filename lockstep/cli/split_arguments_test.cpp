@@ -1,0 +1,82 @@
+#include "lockstep/cli/split_arguments.h"
+
+#include <gtest/gtest.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/cli/nearest_name.h"
+
+namespace lockstep {
+namespace {
+
+using Texts = std::vector<std::string>;
+
+SplitArguments split(const Texts& arguments) {
+  return split_arguments(arguments, {{.name = "nproc-per-node", .takes_value = true},
+                                     {.name = "standalone"},
+                                     {.name = "redirects", .letter = 'r', .takes_value = true},
+                                     {.name = "module", .letter = 'm'}});
+}
+
+TEST(SplitArguments, TakesBothSpellingsAndBothForms) {
+  const Texts expected = {"--nproc-per-node=2"};
+  EXPECT_EQ(split({"--nproc-per-node=2"}).flags, expected);
+  EXPECT_EQ(split({"--nproc-per-node", "2"}).flags, expected);
+  EXPECT_EQ(split({"--nproc_per_node=2"}).flags, expected);
+  EXPECT_EQ(split({"--nproc_per_node", "2"}).flags, expected);
+  EXPECT_EQ(split({"-r", "3", "-m"}).flags, (Texts{"--redirects=3", "--module"}));
+  EXPECT_EQ(split({"-r3"}).flags, (Texts{"--redirects=3"}));
+}
+
+TEST(SplitArguments, LeavesTheProgramsArgumentsAlone) {
+  const Texts program = {"./train", "--nproc_per_node=3", "--", "-r", "", "--unknown"};
+  Texts arguments = {"--standalone"};
+  arguments.insert(arguments.end(), program.begin(), program.end());
+  EXPECT_EQ(split(arguments).program, program);
+  arguments.insert(arguments.begin() + 1, "--");
+  EXPECT_EQ(split(arguments).program, program);
+}
+
+TEST(SplitArguments, AValueMayLookLikeAFlagOrAProgram) {
+  const SplitArguments result = split({"--nproc-per-node", "-1", "-r", "./x", "-"});
+  EXPECT_EQ(result.flags, (Texts{"--nproc-per-node=-1", "--redirects=./x"}));
+  EXPECT_EQ(result.program, (Texts{"-"}));
+}
+
+TEST(SplitArguments, AfterTwoDashesAnythingIsTheProgram) {
+  EXPECT_EQ(split({"--", "--standalone"}).program, (Texts{"--standalone"}));
+  EXPECT_EQ(split({"--"}).program, Texts{});
+}
+
+TEST(SplitArguments, RefusesWhatItDoesNotKnow) {
+  const auto message = [](const Texts& arguments) -> std::string {
+    try {
+      split(arguments);
+      return "accepted";
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+  };
+  EXPECT_EQ(message({"--nproc_per_nod=2", "x"}),
+            "unknown flag --nproc_per_nod; did you mean --nproc-per-node?");
+  EXPECT_EQ(message({"--standalon"}), "unknown flag --standalon; did you mean --standalone?");
+  EXPECT_EQ(message({"-standalone"}), "unknown flag -standalone; did you mean --standalone?");
+  EXPECT_EQ(message({"-z"}), "unknown flag -z; --help lists all");
+  EXPECT_EQ(message({"--nproc-per-node"}), "--nproc-per-node needs a value");
+  EXPECT_EQ(message({"-r"}), "--redirects needs a value");
+  EXPECT_EQ(message({"--redirects=", "x"}), "--redirects needs a value");
+  EXPECT_EQ(message({"--standalone=1"}), "--standalone takes no value, but has '1'");
+}
+
+TEST(NearestName, IsABeginningOrFewKeystrokesAway) {
+  const Texts names = {"max-restarts", "master-addr", "run", "env"};
+  EXPECT_EQ(nearest_name("max", names), "max-restarts");
+  EXPECT_EQ(nearest_name("max-restart", names), "max-restarts");
+  EXPECT_EQ(nearest_name("master-adr", names), "master-addr");
+  EXPECT_EQ(nearest_name("rum", names), "run");
+  EXPECT_EQ(nearest_name("rnu", names), std::nullopt);
+  EXPECT_EQ(nearest_name("", names), std::nullopt);
+  EXPECT_EQ(nearest_name("something-else", names), std::nullopt);
+}
+
+}  // namespace
+}  // namespace lockstep

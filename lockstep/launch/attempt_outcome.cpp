@@ -1,0 +1,49 @@
+#include "lockstep/launch/attempt_outcome.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+namespace lockstep {
+namespace {
+
+// Failed, and not because the launcher told it to end.
+bool failed_by_itself(const WorkerExit& exit) {
+  return exit.failed() && !exit.told_to_stop;
+}
+
+// The error of a worker that noticed the end of another.
+bool is_consequence(const WorkerExit& exit) {
+  constexpr std::array<std::string_view, 3> kSigns = {"PeerLost:", "Connection reset by peer",
+                                                      "Connection closed by peer"};
+  return std::any_of(kSigns.begin(), kSigns.end(), [&](std::string_view sign) {
+    return exit.error_message.find(sign) != std::string::npos;
+  });
+}
+
+// Ended with an error of its own, even if only after it had been told to stop.
+bool has_error_of_its_own(const WorkerExit& exit) {
+  if (!exit.failed() || is_consequence(exit)) return false;
+  return !exit.told_to_stop || !exit.error_message.empty();
+}
+
+}  // namespace
+
+const WorkerExit* first_cause(const AttemptOutcome& outcome) {
+  const auto& exits = outcome.exits;
+  const auto first = std::find_if(exits.begin(), exits.end(), failed_by_itself);
+  if (first == exits.end()) return nullptr;
+  if (!is_consequence(*first)) return &*first;
+  const auto origin = std::find_if(exits.begin(), exits.end(), has_error_of_its_own);
+  return origin == exits.end() ? &*first : &*origin;
+}
+
+Verdict judge(const AttemptOutcome& outcome, int restarts_done, int max_restarts) {
+  const bool failed = first_cause(outcome) != nullptr;
+  const bool restarts_left = restarts_done < max_restarts && outcome.stuck.empty();
+  if (failed && !restarts_left) return Verdict::kFailed;
+  if (outcome.stop_signal != 0) return Verdict::kStopped;
+  return failed ? Verdict::kRestart : Verdict::kSucceeded;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+
+namespace lockstep {
+
+/// How one worker ended.
+struct WorkerExit {
+  int rank = 0;
+  int local_rank = 0;
+  pid_t pid = 0;
+  /// 0 when a signal ended it.
+  int exit_code = 0;
+  int signal = 0;
+  /// It ended after the launcher had told it to.
+  bool told_to_stop = false;
+  /// What it left in its error file, if anything.
+  std::string error_message{};
+
+  bool failed() const { return exit_code != 0 || signal != 0; }
+  /// As a shell says it: 128 + n for a signal.
+  int status() const { return signal != 0 ? 128 + signal : exit_code; }
+};
+
+/// How an attempt ended: all workers of this machine, in the order in which they ended.
+struct AttemptOutcome {
+  std::vector<WorkerExit> exits{};
+  /// The signal that the launcher was told to stop with; 0: none.
+  int stop_signal = 0;
+  /// Workers that were still there after SIGKILL.
+  std::vector<WorkerExit> stuck{};
+};
+
+/// The worker whose failure brought the others down; null when none failed by itself.
+/// That is the first that ended with a failure, unless its error says that it only lost its
+/// connection to another, and that other one's failure is among the exits: a process may need
+/// longer to end than its peers need to notice.
+const WorkerExit* first_cause(const AttemptOutcome& outcome);
+
+enum class Verdict { kSucceeded, kStopped, kRestart, kFailed };
+
+/// What the launcher does after an attempt.
+Verdict judge(const AttemptOutcome& outcome, int restarts_done, int max_restarts);
+
+}  // namespace lockstep

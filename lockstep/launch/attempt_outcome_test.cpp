@@ -1,0 +1,105 @@
+#include "lockstep/launch/attempt_outcome.h"
+
+#include <csignal>
+
+#include <gtest/gtest.h>
+
+#include "lockstep/launch/failure_report.h"
+
+namespace lockstep {
+namespace {
+
+WorkerExit exited(int rank, int exit_code, const std::string& message = "") {
+  return {.rank = rank,
+          .local_rank = rank,
+          .pid = 100 + rank,
+          .exit_code = exit_code,
+          .error_message = message};
+}
+
+WorkerExit killed(int rank, int signal) {
+  return {.rank = rank, .local_rank = rank, .pid = 100 + rank, .signal = signal};
+}
+
+WorkerExit stopped(WorkerExit exit) {
+  exit.told_to_stop = true;
+  return exit;
+}
+
+int cause_of(const std::vector<WorkerExit>& exits) {
+  const AttemptOutcome outcome{.exits = exits};
+  const WorkerExit* cause = first_cause(outcome);
+  return cause == nullptr ? -1 : cause->rank;
+}
+
+TEST(FirstCause, IsTheFirstThatFailedByItself) {
+  EXPECT_EQ(cause_of({}), -1);
+  EXPECT_EQ(cause_of({exited(0, 0), exited(1, 0)}), -1);
+  EXPECT_EQ(cause_of({exited(0, 0), exited(2, 5), stopped(killed(1, SIGTERM))}), 2);
+  EXPECT_EQ(cause_of({killed(1, SIGSEGV), exited(0, 1)}), 1);
+  EXPECT_EQ(cause_of({stopped(exited(0, 1)), stopped(killed(1, SIGKILL))}), -1);
+}
+
+TEST(FirstCause, IsNotAWorkerThatOnlyLostItsPeer) {
+  const WorkerExit victim = exited(0, 1, "PeerLost: rank 1 is gone");
+  const WorkerExit python_victim = exited(0, 1, "RuntimeError: [..] Connection reset by peer");
+  const WorkerExit origin = stopped(exited(1, 3, "ValueError: loss is nan"));
+  EXPECT_EQ(cause_of({victim, origin}), 1);
+  EXPECT_EQ(cause_of({python_victim, origin}), 1);
+  EXPECT_EQ(cause_of({victim, killed(1, SIGKILL)}), 1);
+  EXPECT_EQ(cause_of({victim, stopped(killed(1, SIGTERM))}), 0) << "stopped by the launcher only";
+  EXPECT_EQ(cause_of({victim}), 0);
+}
+
+TEST(Judge, RestartsWhileThereAreRestartsLeft) {
+  const AttemptOutcome good{.exits = {exited(0, 0)}};
+  const AttemptOutcome bad{.exits = {exited(0, 1)}};
+  EXPECT_EQ(judge(good, 0, 3), Verdict::kSucceeded);
+  EXPECT_EQ(judge(bad, 0, 0), Verdict::kFailed);
+  for (int done = 0; done < 3; ++done) EXPECT_EQ(judge(bad, done, 3), Verdict::kRestart);
+  EXPECT_EQ(judge(bad, 3, 3), Verdict::kFailed);
+}
+
+TEST(Judge, AStoppedJobIsNotRestarted) {
+  AttemptOutcome bad{.exits = {exited(0, 1)}, .stop_signal = SIGINT};
+  EXPECT_EQ(judge(bad, 0, 3), Verdict::kStopped);
+  EXPECT_EQ(judge(bad, 3, 3), Verdict::kFailed) << "it had failed before";
+  const AttemptOutcome stopped_well{.exits = {stopped(exited(0, 0))}, .stop_signal = SIGTERM};
+  EXPECT_EQ(judge(stopped_well, 0, 3), Verdict::kStopped);
+}
+
+TEST(Judge, WorkersThatCannotBeKilledForbidARestart) {
+  const AttemptOutcome outcome{.exits = {exited(0, 1)}, .stuck = {killed(1, 0)}};
+  EXPECT_EQ(judge(outcome, 0, 3), Verdict::kFailed);
+}
+
+TEST(WorkerExit, StatusIsTheShells) {
+  EXPECT_EQ(exited(0, 42).status(), 42);
+  EXPECT_EQ(killed(0, SIGKILL).status(), 137);
+}
+
+TEST(FailureReport, NamesTheFirstAndFoldsTheOthers) {
+  AttemptOutcome outcome{.exits = {exited(3, 7, "ValueError: loss is nan")}};
+  for (const int rank : {0, 1, 2, 5}) outcome.exits.push_back(stopped(killed(rank, SIGTERM)));
+  outcome.exits.push_back(exited(4, 0));
+  const std::string report = failure_report(outcome, LaunchOptions{.worker_count = 6}, "/logs");
+  EXPECT_NE(report.find("rank 3 (local rank 3, pid 103) failed first: exit code 7\n"),
+            std::string::npos)
+      << report;
+  EXPECT_NE(report.find("error:  ValueError: loss is nan\n"), std::string::npos) << report;
+  EXPECT_NE(report.find("others: ranks 0-2,5: stopped with SIGTERM; rank 4: exit code 0\n"),
+            std::string::npos)
+      << report;
+}
+
+TEST(FailureReport, PointsAtTheLogOfTheFirst) {
+  const AttemptOutcome outcome{.exits = {killed(1, SIGKILL)}};
+  LaunchOptions options{.worker_count = 2};
+  options.redirects = parse_stream_map("--redirects", "3");
+  const std::string report = failure_report(outcome, options, "/logs/attempt_0");
+  EXPECT_NE(report.find("/logs/attempt_0/1/stderr.log"), std::string::npos) << report;
+  EXPECT_NE(report.find("killed by SIGKILL; not sent by lockstep"), std::string::npos) << report;
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,112 @@
+#include "lockstep/launch/failure_report.h"
+
+#include <algorithm>
+#include <csignal>
+
+#include "lockstep/base/check.h"
+#include "lockstep/base/concat.h"
+#include "lockstep/launch/worker_logs.h"
+#include "lockstep/os/signals.h"
+
+namespace lockstep {
+namespace {
+
+// What usually is behind a signal that the launcher did not send.
+std::string signal_hint(int signal) {
+  switch (signal) {
+    case SIGKILL:
+      return "; not sent by lockstep: often the kernel, out of memory (see dmesg)";
+    case SIGBUS:
+      return "; often a full /dev/shm or a file that became shorter";
+    case SIGSEGV:
+    case SIGABRT:
+    case SIGFPE:
+    case SIGILL:
+      return "; a debugger shows where: gdb --args <program>";
+    default:
+      return "";
+  }
+}
+
+// "0-2,5" for 0, 1, 2, 5.
+std::string rank_list(std::vector<int> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    text += concat(i == 0 ? "" : ",", ranks[i]);
+    if (last > i) text += concat(last == i + 1 ? "," : "-", ranks[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+// The others by how they ended, in the order of the first of each kind.
+std::string others(const AttemptOutcome& outcome, const WorkerExit& cause) {
+  std::vector<std::pair<std::string, std::vector<int>>> kinds;
+  for (const WorkerExit& exit : outcome.exits) {
+    if (exit.rank == cause.rank) continue;
+    std::string end = describe_end(exit);
+    if (exit.told_to_stop) {
+      end = exit.signal != 0 ? concat("stopped with ", signal_name(exit.signal))
+                             : concat("stopped, ", end);
+    }
+    const auto known = std::find_if(kinds.begin(), kinds.end(),
+                                    [&](const auto& kind) { return kind.first == end; });
+    if (known == kinds.end()) {
+      kinds.push_back({end, {exit.rank}});
+    } else {
+      known->second.push_back(exit.rank);
+    }
+  }
+  std::string text;
+  for (const auto& [end, ranks] : kinds) {
+    text += concat(text.empty() ? "" : "; ", rank_list(ranks), ": ", end);
+  }
+  return text;
+}
+
+std::string where_to_look(const LaunchOptions& options, const WorkerExit& cause,
+                          const std::filesystem::path& attempt_directory) {
+  const WorkerLogPlan plan = plan_worker_logs(options, cause.local_rank);
+  const auto directory = attempt_directory / concat(cause.local_rank);
+  if (plan.err.target == StreamPlan::Target::kFile) return (directory / "stderr.log").string();
+  if (plan.out.target == StreamPlan::Target::kFile) return (directory / "stdout.log").string();
+  return options.worker_count > 1
+             ? "its output above; --tee=3 marks each line with its rank and keeps it in --log-dir"
+             : "its output above; --tee=3 --log-dir=logs keeps it";
+}
+
+}  // namespace
+
+std::string describe_end(const WorkerExit& exit) {
+  return exit.signal != 0 ? concat("killed by ", signal_name(exit.signal))
+                          : concat("exit code ", exit.exit_code);
+}
+
+std::string describe_worker(const WorkerExit& exit) {
+  return concat("rank ", exit.rank, " (local rank ", exit.local_rank, ", pid ", exit.pid, ")");
+}
+
+std::string failure_report(const AttemptOutcome& outcome, const LaunchOptions& options,
+                           const std::filesystem::path& attempt_directory) {
+  const WorkerExit* const cause = first_cause(outcome);
+  LOCKSTEP_ASSERT(cause != nullptr);
+  std::string text =
+      concat("lockstep: ", describe_worker(*cause), " failed first: ", describe_end(*cause),
+             signal_hint(cause->signal), "\n");
+  const auto line = [&](const char* name, const std::string& value) {
+    if (!value.empty()) text += concat("lockstep:   ", name, value, "\n");
+  };
+  line("error:  ", cause->error_message);
+  line("others: ", others(outcome, *cause));
+  line("look:   ", where_to_look(options, *cause, attempt_directory));
+  for (const WorkerExit& stuck : outcome.stuck) {
+    text += concat("lockstep: ", describe_worker(stuck),
+                   " is still there after SIGKILL: it hangs inside the kernel\n");
+  }
+  return text;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "lockstep/launch/attempt_outcome.h"
+#include "lockstep/launch/launch_options.h"
+
+namespace lockstep {
+
+/// "exit code 3", "killed by SIGSEGV".
+std::string describe_end(const WorkerExit& exit);
+
+/// "rank 1 (local rank 1, pid 4242)".
+std::string describe_worker(const WorkerExit& exit);
+
+/// Which worker failed first, how, what it said, what became of the others and where to look:
+/// a few lines, each begun with "lockstep: ". Needs a first_cause().
+/// `attempt_directory` holds the workers' log files, if they write any.
+std::string failure_report(const AttemptOutcome& outcome, const LaunchOptions& options,
+                           const std::filesystem::path& attempt_directory);
+
+}  // namespace lockstep

@@ -1,0 +1,58 @@
+#include "lockstep/launch/group_guard.h"
+
+#include <cerrno>
+#include <csignal>
+#include <set>
+
+#include <unistd.h>
+
+#include "lockstep/os/child_process.h"
+#include "lockstep/os/write_all.h"
+
+namespace lockstep {
+namespace {
+
+// Nothing but the guard's own death keeps it from reading.
+constexpr std::chrono::milliseconds kGuardPatience{1000};
+
+// A group is announced as its number and withdrawn as its negative.
+void guard_groups(int control_fd) {
+  // The guard must not keep a terminal, a pipeline or a port open.
+  close_files_from(0, control_fd);
+  std::set<pid_t> groups;
+  pid_t message = 0;
+  for (;;) {
+    const ssize_t size = ::read(control_fd, &message, sizeof(message));
+    if (size < 0 && errno == EINTR) continue;
+    if (size != sizeof(message)) break;
+    if (message > 0) {
+      groups.insert(message);
+    } else {
+      groups.erase(-message);
+    }
+  }
+  for (const pid_t group : groups) signal_group(group, SIGKILL);
+}
+
+void send(const HelperProcess& process, pid_t message) {
+  write_all(process.control_fd(), {reinterpret_cast<const char*>(&message), sizeof(message)},
+            Deadline::after(kGuardPatience));
+}
+
+}  // namespace
+
+GroupGuard::GroupGuard() : process_("lockstep-guard", guard_groups) {}
+
+GroupGuard::~GroupGuard() {
+  process_.finish(Deadline::after(kGuardPatience));
+}
+
+void GroupGuard::add(pid_t group) {
+  send(process_, group);
+}
+
+void GroupGuard::remove(pid_t group) {
+  send(process_, -group);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,26 @@
+#pragma once
+
+#include "lockstep/os/helper_process.h"
+
+namespace lockstep {
+
+/// Sees to it that no worker outlives the launcher, even one killed with SIGKILL. The kernel kills
+/// the workers themselves; what they started (a script's program, loader processes) is killed by
+/// this small process, which knows the workers' process groups.
+/// Lifetime: make it before workers are started. Once it is destroyed it guards nothing.
+class GroupGuard {
+ public:
+  GroupGuard();
+  ~GroupGuard();
+  GroupGuard(const GroupGuard&) = delete;
+  GroupGuard& operator=(const GroupGuard&) = delete;
+
+  void add(pid_t group);
+  /// To be called once the group is empty: its number may be given to somebody else then.
+  void remove(pid_t group);
+
+ private:
+  HelperProcess process_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,107 @@
+#include "lockstep/launch/log_tail.h"
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <utility>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/inotify.h>
+#include <unistd.h>
+
+#include "lockstep/launch/line_prefixer.h"
+#include "lockstep/os/poll_timeout.h"
+
+namespace lockstep {
+namespace {
+
+struct Stream {
+  UniqueFd file;
+  LinePrefixer lines;
+  int console_fd;
+};
+
+// This process exists to wait for the console, so it writes without a deadline.
+// False when nobody reads any more.
+bool show(int console_fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(console_fd, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0 && errno == EAGAIN) {
+      // Whoever shares the console has made it non-blocking.
+      pollfd ready{console_fd, POLLOUT, 0};
+      ::poll(&ready, 1, -1);
+      continue;
+    }
+    if (written < 0) return false;
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return true;
+}
+
+bool show_new_lines(Stream& stream) {
+  std::array<char, 64 * 1024> chunk{};
+  for (;;) {
+    const ssize_t size = ::read(stream.file.get(), chunk.data(), chunk.size());
+    if (size < 0 && errno == EINTR) continue;
+    if (size <= 0) return true;
+    const std::string_view text(chunk.data(), static_cast<std::size_t>(size));
+    if (!show(stream.console_fd, stream.lines.feed(text))) return false;
+  }
+}
+
+// Waits until a file was written to. False when the launcher wants the tail to end.
+bool wait_for_change(int control_fd, int changes_fd) {
+  // Without inotify (its instances are few and shared by all of a user's programs) files are looked
+  // at in torchrun's interval.
+  constexpr int kLookIntervalMs = 100;
+  std::array<pollfd, 2> ready{{{control_fd, POLLIN, 0}, {changes_fd, POLLIN, 0}}};
+  const int timeout = changes_fd >= 0 ? -1 : kLookIntervalMs;
+  while (::poll(ready.data(), ready.size(), timeout) < 0 && errno == EINTR) {
+  }
+  if (ready[0].revents != 0) return false;
+  alignas(inotify_event) std::array<char, 4096> events{};
+  while (::read(changes_fd, events.data(), events.size()) > 0) {
+  }
+  return true;
+}
+
+void tail(const std::vector<TailedLog>& logs, int control_fd) {
+  close_files_from(STDERR_FILENO + 1, control_fd);
+  const UniqueFd changes(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
+  std::vector<Stream> streams;
+  for (const TailedLog& log : logs) {
+    if (changes.valid()) ::inotify_add_watch(changes.get(), log.file.c_str(), IN_MODIFY);
+    streams.push_back({UniqueFd(::open(log.file.c_str(), O_RDONLY | O_CLOEXEC)),
+                       LinePrefixer(log.prefix), log.console_fd});
+  }
+  // What was written before a watch began is no change to it, so each look comes before a wait; the
+  // last comes after the launcher has said that no worker writes any more.
+  for (bool more = true; !streams.empty();) {
+    std::erase_if(streams, [](Stream& stream) { return !show_new_lines(stream); });
+    if (!more) break;
+    more = wait_for_change(control_fd, changes.get());
+  }
+  for (Stream& stream : streams) show(stream.console_fd, stream.lines.flush());
+}
+
+}  // namespace
+
+LogTail::LogTail(std::vector<TailedLog> logs)
+    : process_("lockstep-tail", [&](int control_fd) { tail(logs, control_fd); }) {}
+
+LogTail::Result LogTail::finish(Deadline deadline, SignalFd& signals) {
+  process_.request_end();
+  while (!process_.ended()) {
+    if (deadline.passed()) return {.complete = false};
+    while (const auto signal = signals.next()) {
+      if (*signal != SIGCHLD) return {.complete = false, .stop_signal = *signal};
+    }
+    std::array<pollfd, 2> ready{{{process_.process_fd(), POLLIN, 0}, {signals.fd(), POLLIN, 0}}};
+    ::poll(ready.data(), ready.size(), poll_timeout(deadline));
+  }
+  return {};
+}
+
+}  // namespace lockstep

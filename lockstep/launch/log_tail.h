@@ -1,0 +1,41 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "lockstep/os/helper_process.h"
+#include "lockstep/os/signals.h"
+
+namespace lockstep {
+
+/// A log file whose lines are shown.
+struct TailedLog {
+  std::filesystem::path file{};
+  std::string prefix{};
+  int console_fd = -1;
+};
+
+/// Shows lines of log files on the console as they are written, in a process of its own: a console
+/// that is slow, stopped or closed delays neither the workers, which write to files, nor the
+/// launcher.
+class LogTail {
+ public:
+  /// The files must exist.
+  explicit LogTail(std::vector<TailedLog> logs);
+
+  struct Result {
+    bool complete = true;
+    /// The signal that ended the wait; 0: none.
+    int stop_signal = 0;
+  };
+
+  /// Shows what is left, once the workers have ended, unless the console does not take it by the
+  /// deadline or the launcher is told to stop.
+  Result finish(Deadline deadline, SignalFd& signals);
+
+ private:
+  HelperProcess process_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,82 @@
+#include "lockstep/launch/log_tail.h"
+
+#include <csignal>
+#include <fstream>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "lockstep/os/pipe.h"
+#include "lockstep/os/temporary_directory.h"
+
+namespace lockstep {
+namespace {
+
+// The tail keeps only the standard streams, so the console of a test is put in stdout's place.
+class ConsoleInstead {
+ public:
+  explicit ConsoleInstead(int fd) : saved_(::dup(STDOUT_FILENO)) { ::dup2(fd, STDOUT_FILENO); }
+  ~ConsoleInstead() { ::dup2(saved_.get(), STDOUT_FILENO); }
+
+ private:
+  UniqueFd saved_;
+};
+
+struct LogTailTest : testing::Test {
+  TemporaryDirectory directory{std::filesystem::temp_directory_path(), "lockstep_test_"};
+  std::filesystem::path file = directory.path() / "stdout.log";
+  SignalFd signals{{SIGCHLD, SIGUSR1}};
+  Pipe console = make_pipe();
+
+  void append(const std::string& text) { std::ofstream(file, std::ios::app) << text; }
+
+  LogTail make_tail() {
+    append("");
+    const ConsoleInstead instead(console.write_end.get());
+    LogTail tail({{file, "[0]:", STDOUT_FILENO}});
+    console.write_end.reset();
+    return tail;
+  }
+
+  std::string shown(std::size_t bytes) {
+    std::string text(bytes, '\0');
+    text.resize(static_cast<std::size_t>(
+        std::max<ssize_t>(0, ::read(console.read_end.get(), text.data(), bytes))));
+    return text;
+  }
+};
+
+TEST_F(LogTailTest, ShowsLinesAsTheyAreWritten) {
+  LogTail tail = make_tail();
+  append("one\n");
+  EXPECT_EQ(shown(100), "[0]:one\n");
+  append("two\nlast");
+  EXPECT_EQ(shown(100), "[0]:two\n");
+  EXPECT_TRUE(tail.finish(Deadline::after(std::chrono::seconds(30)), signals).complete);
+  EXPECT_EQ(shown(100), "[0]:last\n");
+}
+
+TEST_F(LogTailTest, GivesUpOnAConsoleThatTakesNothing) {
+  LogTail tail = make_tail();
+  append(std::string(1 << 20, 'x') + "\n");
+  EXPECT_FALSE(tail.finish(Deadline::after(std::chrono::milliseconds(50)), signals).complete);
+}
+
+TEST_F(LogTailTest, GivesUpWhenTheLauncherIsToldToStop) {
+  LogTail tail = make_tail();
+  append(std::string(1 << 20, 'x') + "\n");
+  ::raise(SIGUSR1);
+  const auto result = tail.finish(Deadline::after(std::chrono::hours(1)), signals);
+  EXPECT_FALSE(result.complete);
+  EXPECT_EQ(result.stop_signal, SIGUSR1);
+}
+
+TEST_F(LogTailTest, EndsWhenNobodyReads) {
+  LogTail tail = make_tail();
+  console.read_end.reset();
+  append("line\n");
+  EXPECT_TRUE(tail.finish(Deadline::after(std::chrono::seconds(30)), signals).complete);
+}
+
+}  // namespace
+}  // namespace lockstep

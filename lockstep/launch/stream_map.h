@@ -1,0 +1,39 @@
+#pragma once
+
+#include <map>
+#include <string>
+
+namespace lockstep {
+
+/// Some of a worker's output streams. As a number: 0 none, 1 stdout, 2 stderr, 3 both.
+struct Streams {
+  bool out = false;
+  bool err = false;
+
+  bool any() const { return out || err; }
+  friend Streams operator|(Streams a, Streams b) { return {a.out || b.out, a.err || b.err}; }
+  friend bool operator==(Streams, Streams) = default;
+};
+
+/// Which streams of which local rank: what --redirects and --tee say.
+class StreamMap {
+ public:
+  StreamMap() = default;
+  /// The same for every rank.
+  explicit StreamMap(Streams streams) : default_(streams) {}
+  /// Ranks that are not named have none.
+  explicit StreamMap(std::map<int, Streams> by_local_rank)
+      : by_local_rank_(std::move(by_local_rank)) {}
+
+  Streams of(int local_rank) const;
+
+ private:
+  Streams default_;
+  std::map<int, Streams> by_local_rank_;
+};
+
+/// Reads "3" or "0:1,1:2" (local rank:streams). `flag` names the flag in errors.
+/// Errors: UsageError.
+StreamMap parse_stream_map(const std::string& flag, const std::string& text);
+
+}  // namespace lockstep

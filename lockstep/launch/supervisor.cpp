@@ -1,0 +1,106 @@
+#include "lockstep/launch/supervisor.h"
+
+#include <algorithm>
+#include <csignal>
+
+#include <poll.h>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/launch/console.h"
+#include "lockstep/os/poll_timeout.h"
+
+namespace lockstep {
+
+Supervisor::~Supervisor() {
+  for (const auto& [id, group] : groups_) signal_group(id, SIGKILL);
+}
+
+AttemptOutcome Supervisor::run(const std::vector<Worker>& workers,
+                               const std::function<void(const WorkerExit&)>& on_exit) {
+  start(workers);
+  for (;;) {
+    handle_signals();
+    note_ended_workers(on_exit);
+    // A job that ends well may leave processes in the background; one that is stopped may not.
+    if (stop_.started() ? groups_.empty() || stop_.given_up() : !any_running()) break;
+    wait_for_news();
+  }
+  for (const auto& [id, group] : groups_) {
+    if (stop_.given_up()) outcome_.stuck.push_back(group.worker);
+    guard_.remove(id);
+  }
+  groups_.clear();
+  return std::move(outcome_);
+}
+
+void Supervisor::start(const std::vector<Worker>& workers) {
+  for (const Worker& worker : workers) {
+    const pid_t pid = spawn_process(worker.spawn);
+    groups_[pid] = {.worker = {.rank = worker.rank, .local_rank = worker.local_rank, .pid = pid}};
+    guard_.add(pid);
+  }
+}
+
+void Supervisor::handle_signals() {
+  while (const auto signal = signals_.next()) {
+    if (*signal == SIGCHLD) continue;
+    if (outcome_.stop_signal == 0) outcome_.stop_signal = *signal;
+    if (!stop_.started()) {
+      say(concat(signal_name(*signal), ": stopping ", groups_.size(),
+                 " workers; a second SIGINT (Ctrl-C) kills them"));
+    }
+    send(stop_.on_signal(*signal, Deadline::Clock::now()));
+  }
+}
+
+void Supervisor::note_ended_workers(const std::function<void(const WorkerExit&)>& on_exit) {
+  bool failed = false;
+  while (const auto ended = reap_any_child()) {
+    const auto found = groups_.find(ended->pid);
+    if (found == groups_.end()) continue;  // A helper, or an orphan of a worker.
+    Group& group = found->second;
+    group.running = false;
+    group.worker.exit_code = ended->exit_code;
+    group.worker.signal = ended->signal;
+    group.worker.told_to_stop = group.told_to_stop;
+    outcome_.exits.push_back(group.worker);
+    failed = failed || group.worker.failed();
+    on_exit(group.worker);
+  }
+  forget_empty_groups();
+  if (failed) send(stop_.on_failure(Deadline::Clock::now()));
+}
+
+void Supervisor::forget_empty_groups() {
+  std::erase_if(groups_, [&](const auto& entry) {
+    const auto& [id, group] = entry;
+    if (group.running || signal_group(id, 0)) return false;
+    guard_.remove(id);
+    return true;
+  });
+}
+
+void Supervisor::send(int signal) {
+  if (signal == 0) return;
+  for (auto& [id, group] : groups_) {
+    group.told_to_stop = true;
+    signal_group(id, signal);
+    // A stopped process takes no signal but SIGKILL until it is continued.
+    if (signal != SIGKILL) signal_group(id, SIGCONT);
+  }
+}
+
+void Supervisor::wait_for_news() {
+  pollfd ready{signals_.fd(), POLLIN, 0};
+  const auto deadline = stop_.deadline();
+  const int timeout = deadline ? poll_timeout(*deadline) : -1;
+  ::poll(&ready, 1, timeout);
+  if (deadline && deadline->passed()) send(stop_.on_deadline(Deadline::Clock::now()));
+}
+
+bool Supervisor::any_running() const {
+  return std::any_of(groups_.begin(), groups_.end(),
+                     [](const auto& entry) { return entry.second.running; });
+}
+
+}  // namespace lockstep

@@ -1,0 +1,84 @@
+#include "lockstep/launch/worker_environment.h"
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/env.h"
+#include "lockstep/os/signals.h"
+
+namespace lockstep {
+namespace {
+
+std::string signal_list(const std::vector<int>& signals) {
+  std::string text;
+  for (const int signal : signals) text.append(text.empty() ? "" : ",").append(signal_name(signal));
+  return text;
+}
+
+// The device that worker `local_rank` has of those listed: "4,5" gives worker 1 device 5.
+std::string visible_device(const std::string* listed, int local_rank) {
+  if (listed != nullptr) {
+    std::istringstream devices(*listed);
+    std::string device;
+    for (int index = 0; std::getline(devices, device, ','); ++index) {
+      if (index == local_rank) return device;
+    }
+  }
+  return std::to_string(local_rank);
+}
+
+}  // namespace
+
+Environment worker_environment(const LaunchOptions& options, const AttemptFacts& facts,
+                               int local_rank, const std::string& error_file,
+                               const Environment& inherited) {
+  std::map<std::string, std::string> values;
+  for (const std::string& line : inherited) {
+    const auto equals = line.find('=');
+    if (equals != std::string::npos) values[line.substr(0, equals)] = line.substr(equals + 1);
+  }
+  const auto set = [&](const char* name, const auto& value) { values[name] = concat(value); };
+  const int rank = options.rank_of(local_rank);
+  const int world_size = options.world_size();
+
+  set(env::kRank.name, rank);
+  set(env::kLocalRank.name, local_rank);
+  set("GROUP_RANK", options.node_rank);
+  set("ROLE_RANK", rank);
+  set("ROLE_NAME", options.role);
+  set(env::kWorldSize.name, world_size);
+  set(env::kLocalWorldSize.name, options.worker_count);
+  set("GROUP_WORLD_SIZE", options.node_count);
+  set("ROLE_WORLD_SIZE", world_size);
+  set(env::kMasterAddr.name, options.master_address);
+  set(env::kMasterPort.name, facts.master_port);
+  set(env::kRestartCount.name, facts.attempt);
+  set("TORCHELASTIC_MAX_RESTARTS", options.max_restarts);
+  set(env::kRunId.name, options.run_id);
+  // The launcher serves no store: rank 0 does, which with True would wait for the launcher's.
+  set(env::kUseAgentStore.name, "False");
+  set(env::kErrorFile.name, error_file);
+  set("TORCHELASTIC_SIGNALS_TO_HANDLE", signal_list(options.signals_to_handle));
+  values.try_emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  if (options.worker_count > 1) {
+    values.try_emplace(env::kOmpNumThreads.name,
+                       concat(std::max(1, facts.allowed_cpus / options.worker_count)));
+  }
+  if (options.virtual_local_rank) {
+    const auto listed = values.find(env::kCudaVisibleDevices.name);
+    set(env::kCudaVisibleDevices.name,
+        visible_device(listed == values.end() ? nullptr : &listed->second, local_rank));
+    set(env::kLocalRank.name, 0);
+  }
+  // A launcher may itself run under a launcher, whose descriptors are not ours.
+  values.erase(env::kStoreListenFd.name);
+  if (rank == 0 && facts.store_listen_fd) set(env::kStoreListenFd.name, *facts.store_listen_fd);
+
+  Environment result;
+  for (const auto& [name, value] : values) result.push_back(concat(name, "=", value));
+  return result;
+}
+
+}  // namespace lockstep

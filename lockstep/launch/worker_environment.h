@@ -1,0 +1,31 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/launch/launch_options.h"
+
+namespace lockstep {
+
+/// What a worker's environment depends on beside the options.
+struct AttemptFacts {
+  /// How often the job was restarted before.
+  int attempt = 0;
+  std::uint16_t master_port = 0;
+  /// The store's socket, which rank 0 inherits.
+  std::optional<int> store_listen_fd{};
+  int allowed_cpus = 1;
+};
+
+/// NAME=value lines, as in environ.
+using Environment = std::vector<std::string>;
+
+/// The environment of one worker: what the launcher has, with torchrun's variables set.
+/// OMP_NUM_THREADS is set where it was not, to this worker's share of the processors.
+Environment worker_environment(const LaunchOptions& options, const AttemptFacts& facts,
+                               int local_rank, const std::string& error_file,
+                               const Environment& inherited);
+
+}  // namespace lockstep

@@ -1,0 +1,53 @@
+#include "lockstep/launch/worker_logs.h"
+
+#include <algorithm>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/launch/worker_command.h"
+
+namespace lockstep {
+namespace {
+
+StreamPlan plan_stream(bool redirected, bool teed, bool on_console, bool has_logs) {
+  if (!redirected && !teed) {
+    return {on_console ? StreamPlan::Target::kConsole : StreamPlan::Target::kNowhere};
+  }
+  if (!has_logs) return {StreamPlan::Target::kNowhere};
+  return {StreamPlan::Target::kFile, teed && on_console};
+}
+
+}  // namespace
+
+WorkerLogPlan plan_worker_logs(const LaunchOptions& options, int local_rank) {
+  const Streams redirected = options.redirects.of(local_rank);
+  const Streams teed = options.tee.of(local_rank);
+  const auto& ranks = options.console_ranks;
+  const bool on_console =
+      ranks.empty() || std::find(ranks.begin(), ranks.end(), local_rank) != ranks.end();
+  const bool has_logs = options.log_directory != "/dev/null";
+  return {plan_stream(redirected.out, teed.out, on_console, has_logs),
+          plan_stream(redirected.err, teed.err, on_console, has_logs)};
+}
+
+bool writes_logs(const LaunchOptions& options) {
+  for (int local_rank = 0; local_rank < options.worker_count; ++local_rank) {
+    const WorkerLogPlan plan = plan_worker_logs(options, local_rank);
+    if (plan.out.target == StreamPlan::Target::kFile) return true;
+    if (plan.err.target == StreamPlan::Target::kFile) return true;
+  }
+  return false;
+}
+
+std::filesystem::path worker_directory(const std::filesystem::path& job, int attempt,
+                                       int local_rank) {
+  return job / concat("attempt_", attempt) / concat(local_rank);
+}
+
+std::string log_line_prefix(const std::string& pattern, const LaunchOptions& options,
+                            int local_rank) {
+  return substitute(pattern, {{"role_name", options.role},
+                              {"local_rank", concat(local_rank)},
+                              {"rank", concat(options.rank_of(local_rank))}});
+}
+
+}  // namespace lockstep

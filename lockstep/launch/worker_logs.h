@@ -1,0 +1,39 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "lockstep/launch/launch_options.h"
+
+namespace lockstep {
+
+/// Where one stream of a worker goes.
+struct StreamPlan {
+  enum class Target { kConsole, kFile, kNowhere };
+
+  Target target = Target::kConsole;
+  /// A file's lines are shown on the console too.
+  bool shown = false;
+
+  friend bool operator==(const StreamPlan&, const StreamPlan&) = default;
+};
+
+struct WorkerLogPlan {
+  StreamPlan out;
+  StreamPlan err;
+};
+
+WorkerLogPlan plan_worker_logs(const LaunchOptions& options, int local_rank);
+
+/// True when any worker of this machine writes a log file.
+bool writes_logs(const LaunchOptions& options);
+
+/// "<job>/attempt_<n>/<local rank>": holds stdout.log, stderr.log and error.json.
+std::filesystem::path worker_directory(const std::filesystem::path& job, int attempt,
+                                       int local_rank);
+
+/// What precedes each line on the console. `pattern` may hold ${role_name}, ${local_rank}, ${rank}.
+std::string log_line_prefix(const std::string& pattern, const LaunchOptions& options,
+                            int local_rank);
+
+}  // namespace lockstep
