@@ -12,6 +12,7 @@ readonly TORCH_MINIMUM='2.11'
 
 preset=release
 libtorch=''
+oracle_python=''
 dry_run=false
 
 readonly SETUP_OPTIONS_HELP="  --libtorch DIR  LibTorch to build with (the folder that holds share/cmake/Torch). Otherwise:
@@ -184,9 +185,14 @@ ensure_libtorch() {
   say "LibTorch: $libtorch"
 }
 
-# The tests compare with Python's torch.
+# The tests compare with Python's torch. Sets `oracle_python`.
 ensure_python_torch() {
-  if torch_of_python .venv/bin/python >/dev/null || torch_of_python python3 >/dev/null; then return; fi
+  oracle_python=$PWD/.venv/bin/python
+  if torch_of_python .venv/bin/python >/dev/null; then return; fi
+  if torch_of_python python3 >/dev/null; then
+    oracle_python=$(command -v python3)
+    return
+  fi
   step "Installing what the tests compare with: $TORCH_REQUIREMENT into .venv" install_torch
 }
 
@@ -199,9 +205,11 @@ build_jobs() {
   echo $((jobs > 1 ? jobs : 1))
 }
 
+# configure_and_build TARGETS...
 configure_and_build() {
-  step "Configuring build/$preset" \
-    cmake --preset "$preset" --log-level=WARNING "-DTorch_DIR=$libtorch/share/cmake/Torch"
+  local -a variables=("-DTorch_DIR=$libtorch/share/cmake/Torch")
+  [[ -z $oracle_python ]] || variables+=("-DLOCKSTEP_PYTHON=$oracle_python")
+  step "Configuring build/$preset" cmake --preset "$preset" --log-level=WARNING "${variables[@]}"
   step "Building build/$preset: $*" \
     cmake --build --preset "$preset" --parallel "$(build_jobs)" --target "$@"
 }

@@ -1,0 +1,204 @@
+// Trains a convolutional network on handwritten digits, in as many processes as it is started with:
+//
+//   lockstep run --standalone --nproc-per-node=2 digits
+//
+// A snapshot is written after each epoch; started again, the training goes on after the last one.
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <iomanip>
+#include <iostream>
+#include <string>
+#include <utility>
+
+#include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/zeros.h>
+#include <CLI/CLI.hpp>
+#include <torch/data/dataloader.h>
+#include <torch/data/datasets/map.h>
+#include <torch/data/transforms/stack.h>
+#include <torch/optim/adam.h>
+
+#include "lockstep/base/env.h"
+#include "lockstep/data/digits_dataset.h"
+#include "lockstep/lockstep.h"
+#include "models/convnet.h"
+
+namespace {
+
+using Model = lockstep::DistributedDataParallel<models::ConvNetImpl>;
+using Clock = std::chrono::steady_clock;
+
+struct Arguments {
+  std::int64_t epochs = 20;
+  int batch_size = 32;
+  double lr = 1e-3;
+  unsigned seed = 0;
+  std::string data = "examples/data/digits.csv";
+  std::string snapshot_dir = "runs/digits";
+  bool no_progress = false;
+};
+
+struct Score {
+  std::int64_t correct;
+  std::int64_t total;
+  double percent() const {
+    return 100.0 * static_cast<double>(correct) / static_cast<double>(total);
+  }
+};
+
+auto load(const lockstep::DigitsDataset& digits, lockstep::DistributedSampler sampler,
+          int batch_size) {
+  auto batches = lockstep::DigitsDataset(digits).map(torch::data::transforms::Stack<>());
+  return torch::data::make_data_loader(std::move(batches), std::move(sampler),
+                                       torch::data::DataLoaderOptions(batch_size));
+}
+
+// The accuracy over all ranks. Each sample is counted once: without padding some ranks have one
+// fewer, so nothing in the loop may wait for the others, and the module is called directly.
+Score evaluate(Model& model, const lockstep::DigitsDataset& digits,
+               const lockstep::ProcessGroup& group) {
+  constexpr int kBatchSize = 256;
+  const at::NoGradGuard no_grad;
+  lockstep::DistributedSampler sampler(*digits.size(),
+                                       {.group = group, .shuffle = false, .padding = false});
+  at::Tensor counts = at::zeros({2}, at::TensorOptions(at::kLong).device(group.device()));
+  const auto loader = load(digits, sampler, kBatchSize);
+  model->eval();
+  for (auto& batch : *loader) {
+    const at::Tensor predicted = model->forward(batch.data.to(group.device())).argmax(1);
+    counts[0] += predicted.eq(batch.target.to(group.device())).sum();
+    counts[1] += batch.target.numel();
+  }
+  model->train();
+  group.all_reduce(counts).wait();
+  return {counts[0].item<std::int64_t>(), counts[1].item<std::int64_t>()};
+}
+
+// What CLI11's own check says of 0 is 600 digits long.
+std::string require_positive(const std::string& text) {
+  return std::strtod(text.c_str(), nullptr) > 0 ? "" : "must be a positive number, not " + text;
+}
+
+std::string summary(std::int64_t epoch, const Arguments& arguments, double loss, const Score& score,
+                    double seconds) {
+  const auto width = static_cast<int>(std::to_string(arguments.epochs).size());
+  char text[128];
+  std::snprintf(text, sizeof text, "epoch %*lld/%lld  loss %.4f  test accuracy %.2f %%  %.2f s",
+                width, static_cast<long long>(epoch + 1), static_cast<long long>(arguments.epochs),
+                loss, score.percent(), seconds);
+  return text;
+}
+
+void say_what_next(const Arguments& arguments, const Score& score, bool was_complete,
+                   double seconds) {
+  const std::string& folder = arguments.snapshot_dir;
+  if (was_complete) {
+    std::cout << "Training is complete: " << folder << " has all " << arguments.epochs
+              << " epochs.\n";
+  }
+  std::cout << std::fixed << std::setprecision(2) << "Test accuracy: " << score.percent() << " % ("
+            << score.correct << " of " << score.total << " digits)";
+  if (!was_complete) std::cout << ", trained in " << seconds << " s";
+  std::cout << "\n\nWhat next:\n"
+            << "  train on     the same command with --epochs " << 2 * arguments.epochs << "\n"
+            << "  start over   rm -r " << folder << "\n"
+            << "  in Python    torch.load(\"" << folder
+            << "/….pt\", weights_only=True)[\"model\"]\n"
+            << "  your own     examples/digits.cpp is the whole program\n";
+}
+
+int train(const Arguments& arguments) {
+  const auto group = lockstep::init_process_group();
+  // The same samples are held out in every run, whatever the seed: a resumed run must not be tested
+  // on what it has learned.
+  const auto [train_set, test_set] = lockstep::DigitsDataset::read(arguments.data).split();
+
+  at::manual_seed(arguments.seed);
+  models::ConvNet net;
+  net->to(group.device());
+  Model model(net, {.process_group = group});
+  torch::optim::Adam optimizer(model.parameters(), arguments.lr);
+  lockstep::DistributedSampler sampler(*train_set.size(), {.group = group, .seed = arguments.seed});
+  const auto loader = load(train_set, sampler, arguments.batch_size);
+
+  lockstep::SnapshotDirectory snapshots(arguments.snapshot_dir, {.group = group});
+  const auto resumed = snapshots.load_latest(*model, optimizer);
+  const std::int64_t first_epoch = resumed ? resumed->epoch + 1 : 0;
+  const auto steps = static_cast<std::int64_t>((sampler.size() + arguments.batch_size - 1) /
+                                               static_cast<std::size_t>(arguments.batch_size));
+  lockstep::ProgressBar bar({.epochs = arguments.epochs,
+                             .steps_per_epoch = steps,
+                             .first_epoch = first_epoch,
+                             .rank = group.rank(),
+                             .enabled = !arguments.no_progress});
+  if (resumed) bar.print("resumed from " + resumed->path.string());
+
+  const auto seconds_since = [](Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  };
+  const auto start = Clock::now();
+  for (std::int64_t epoch = first_epoch; epoch < arguments.epochs; ++epoch) {
+    const auto epoch_start = Clock::now();
+    sampler.set_epoch(epoch);
+    at::Tensor epoch_loss = at::zeros({1}, group.device());
+    for (auto& batch : *loader) {
+      optimizer.zero_grad();
+      const at::Tensor loss = at::cross_entropy_loss(model(batch.data.to(group.device())),
+                                                     batch.target.to(group.device()));
+      loss.backward();  // leaves the gradients averaged over the ranks
+      optimizer.step();
+      epoch_loss += loss.detach() / steps;
+      bar.step_done(loss.item<double>());
+    }
+    snapshots.save(*model, optimizer, {.epoch = epoch, .step = (epoch + 1) * steps});
+    group.all_reduce(epoch_loss, {.op = lockstep::ReduceOp::kAvg}).wait();
+    bar.epoch_done(summary(epoch, arguments, epoch_loss.item<double>(),
+                           evaluate(model, test_set, group), seconds_since(epoch_start)));
+  }
+  const double seconds = seconds_since(start);
+  const Score score = evaluate(model, test_set, group);
+  if (group.rank() == 0) {
+    say_what_next(arguments, score, first_epoch >= arguments.epochs, seconds);
+  }
+  return 0;
+}
+
+int run(int argc, char** argv) {
+  Arguments arguments;
+  CLI::App app(
+      "Trains a convolutional network on handwritten digits.\n"
+      "Start it with `lockstep run --standalone --nproc-per-node=2 digits`, or alone. It writes a\n"
+      "snapshot after each epoch and, started again, goes on after the last one.");
+  app.option_defaults()->always_capture_default();
+  app.add_option("--epochs", arguments.epochs, "how often to go through the training set")
+      ->check(require_positive);
+  app.add_option("--batch-size", arguments.batch_size, "samples a step, in each process")
+      ->check(require_positive);
+  app.add_option("--lr", arguments.lr, "learning rate of Adam")->check(require_positive);
+  app.add_option("--seed", arguments.seed,
+                 "decides the first weights and the order of the samples; the same seed and number "
+                 "of processes give the same bits");
+  app.add_option("--data", arguments.data, "the digits: 64 pixels and a label a line");
+  app.add_option("--snapshot-dir", arguments.snapshot_dir,
+                 "where snapshots are kept and looked for");
+  app.add_flag("--no-progress", arguments.no_progress, "no progress bar, only a line an epoch");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    // Every process has the same arguments: one of them says what is wrong.
+    const bool speaks = lockstep::env::integer(lockstep::env::kRank).value_or(0) == 0;
+    const int code = speaks ? app.exit(error) : error.get_exit_code();
+    return code == 0 ? 0 : lockstep::kExitUsage;
+  }
+  return train(arguments);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return lockstep::run_main([&] { return run(argc, argv); });
+}

@@ -1,0 +1,14 @@
+#pragma once
+
+/// All that a program needs to train in parallel. LibTorch's own headers are not among it: include
+/// <torch/torch.h>, or the narrower ones that the program uses.
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/run_main.h"
+#include "lockstep/comm/init_process_group.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/data/distributed_sampler.h"
+#include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/snapshot/snapshot.h"
+#include "lockstep/snapshot/snapshot_directory.h"
+#include "lockstep/train/progress_bar.h"

@@ -1,0 +1,107 @@
+"""Runs the example `digits` as users do: alone, in two processes, interrupted, with bad input.
+
+usage: digits_example.py <lockstep program> <digits program> <digits.csv>
+"""
+
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import torch
+
+LOCKSTEP, DIGITS, DATA = None, None, None
+
+
+class DigitsExample(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.snapshots = pathlib.Path(self.folder.name) / "snapshots"
+
+    def command(self, *options, processes=2, snapshots=None, data=None):
+        launcher = [LOCKSTEP, "run", "--standalone", f"--nproc-per-node={processes}"]
+        return [
+            *(launcher if processes > 1 else []),
+            *[DIGITS, "--data", data or DATA, "--snapshot-dir", snapshots or self.snapshots],
+            *options,
+        ]
+
+    def run_digits(self, *options, **where):
+        return subprocess.run(
+            self.command(*options, **where), capture_output=True, text=True, timeout=120
+        )
+
+    def train(self, *options, **where):
+        result = self.run_digits(*options, **where)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result
+
+    def newest(self, folder=None):
+        path = sorted((folder or self.snapshots).glob("*.pt"))[-1]
+        return torch.load(path, weights_only=True)
+
+    def assert_same_bits(self, ours, theirs):
+        self.assertEqual(ours.keys(), theirs.keys())
+        for name, tensor in ours.items():
+            self.assertTrue(torch.equal(tensor, theirs[name]), name)
+
+    def test_two_processes_learn_and_say_that_the_training_is_complete(self):
+        first = self.train()
+        accuracy = float(re.search(r"Test accuracy: ([\d.]+) %", first.stdout)[1])
+        self.assertGreaterEqual(accuracy, 97.0)
+        self.assertIn("of 359 digits", first.stdout, "each held-out digit counts once")
+        self.assertEqual(first.stderr.count("test accuracy"), 20, first.stderr)
+        self.assertNotIn("\x1b", first.stderr, "no terminal, no colours")
+
+        again = self.train()
+        self.assertIn("Training is complete", again.stdout)
+        self.assertIn(f"Test accuracy: {accuracy:.2f} %", again.stdout)
+
+    def test_an_interrupted_run_ends_with_the_bits_of_one_that_was_not(self):
+        whole = pathlib.Path(self.folder.name) / "whole"
+        self.train("--epochs", "3", snapshots=whole)
+        self.train("--epochs", "1")
+        resumed = self.train("--epochs", "3")
+        self.assertIn("resumed from", resumed.stderr)
+        self.assert_same_bits(self.newest(whole)["model"], self.newest()["model"])
+
+    def test_ctrl_c_stops_it_and_leaves_its_snapshots(self):
+        process = subprocess.Popen(
+            self.command("--epochs", "100000"), stderr=subprocess.PIPE, text=True
+        )
+        for line in process.stderr:
+            if "epoch      2/" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        process.stderr.read()
+        process.stderr.close()
+        self.assertNotEqual(process.wait(timeout=60), 0)
+        self.assertGreaterEqual(self.newest()["epoch"], 1)
+
+    def test_one_process_needs_no_launcher(self):
+        self.assertIn("Test accuracy", self.train("--epochs", "1", processes=1).stdout)
+
+    def test_bad_input_gets_one_clear_line(self):
+        malformed = pathlib.Path(self.folder.name) / "malformed.csv"
+        malformed.write_text("0,1,2\n")
+        for options, where, code, message in (
+            ([], {"data": "absent.csv"}, 1, r"absent\.csv: No such file"),
+            ([], {"data": malformed}, 1, r"malformed\.csv, line 1: 3 columns instead of 65"),
+            (["--epochs", "0"], {}, 2, r"--epochs"),
+            (["--lr", "fast"], {}, 2, r"--lr"),
+        ):
+            with self.subTest(options=options, **where):
+                result = self.run_digits(*options, processes=1, **where)
+                self.assertEqual(result.returncode, code, result.stderr)
+                self.assertRegex(result.stderr, message)
+                self.assertLessEqual(len(result.stderr.splitlines()), 2, result.stderr)
+        self.assertFalse(self.snapshots.exists())
+
+
+if __name__ == "__main__":
+    LOCKSTEP, DIGITS, DATA = sys.argv[1:4]
+    unittest.main(argv=sys.argv[:1] + sys.argv[4:], verbosity=2)
