@@ -23,6 +23,7 @@ AttemptOutcome Supervisor::run(const std::vector<Worker>& workers,
     note_ended_workers(on_exit);
     // A job that ends well may leave processes in the background; one that is stopped may not.
     if (stop_.started() ? groups_.empty() || stop_.given_up() : !any_running()) break;
+    if (!any_running()) terminate_stragglers();
     wait_for_news();
   }
   for (const auto& [id, group] : groups_) {
@@ -82,6 +83,7 @@ void Supervisor::forget_empty_groups() {
 
 void Supervisor::send(int signal) {
   if (signal == 0) return;
+  terminated_ = terminated_ || signal == SIGTERM;
   for (auto& [id, group] : groups_) {
     group.told_to_stop = true;
     signal_group(id, signal);
@@ -96,6 +98,12 @@ void Supervisor::wait_for_news() {
   const int timeout = deadline ? poll_timeout(*deadline) : -1;
   ::poll(&ready, 1, timeout);
   if (deadline && deadline->passed()) send(stop_.on_deadline(Deadline::Clock::now()));
+}
+
+void Supervisor::terminate_stragglers() {
+  // A shell starts background processes with SIGINT ignored, so that SIGINT alone leaves them. One
+  // SIGTERM and no more: a second means to many programs that saving their state must end.
+  if (!terminated_ && !stop_.killed()) send(SIGTERM);
 }
 
 bool Supervisor::any_running() const {

@@ -49,6 +49,7 @@ class Supervisor {
   void note_ended_workers(const std::function<void(const WorkerExit&)>& on_exit);
   void forget_empty_groups();
   void send(int signal);
+  void terminate_stragglers();
   void wait_for_news();
   bool any_running() const;
 
@@ -57,6 +58,8 @@ class Supervisor {
   StopSequence stop_;
   /// Those that may still have a process, by id.
   std::map<pid_t, Group> groups_;
+  /// SIGTERM was sent.
+  bool terminated_ = false;
   AttemptOutcome outcome_;
 };
 

@@ -13,11 +13,11 @@ namespace lockstep {
 
 struct SpawnOptions {
   /// The file to execute. Not looked up in PATH.
-  std::string path;
+  std::string path{};
   /// argv, with the program's name at [0].
-  std::vector<std::string> arguments;
+  std::vector<std::string> arguments{};
   /// NAME=value, the whole environment.
-  std::vector<std::string> environment;
+  std::vector<std::string> environment{};
   /// What becomes stdout and stderr; -1: those of this process.
   int stdout_fd = -1;
   int stderr_fd = -1;

@@ -1,0 +1,248 @@
+// `lockstep run` when something goes wrong: bad input, failing workers, signals, a killed launcher.
+#include <csignal>
+#include <fstream>
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/os/tcp_socket.h"
+#include "tests/system/lockstep_process.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+using testing::Not;
+
+struct FailureTest : testing::Test {
+  TemporaryDirectory directory{fs::temp_directory_path(), "lockstep_test_"};
+
+  std::string path(const std::string& name) const { return (directory.path() / name).string(); }
+
+  // A script's line that makes the worker's pid known.
+  std::string tell_pid() const {
+    return "echo $$ > " + path("pid.$RANK") + ".new; mv " + path("pid.$RANK") + ".new " +
+           path("pid.$RANK") + "; ";
+  }
+
+  bool told(int rank) const { return fs::exists(path(concat("pid.", rank))); }
+  pid_t pid_of(int rank) const { return std::stoi(read_text(path(concat("pid.", rank)))); }
+};
+
+// One line, with what it must say, and nothing started.
+void expect_refused(const std::vector<std::string>& arguments, int status,
+                    const std::string& part) {
+  const auto result = run_lockstep(arguments);
+  EXPECT_EQ(result.status, status) << result.err;
+  EXPECT_THAT(result.err, HasSubstr(part));
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  EXPECT_EQ(result.out, "");
+}
+
+TEST_F(FailureTest, AWrongCommandLineIsRefusedInOneLine) {
+  expect_refused({}, 2, "no command given");
+  expect_refused({"rum"}, 2, "did you mean run?");
+  expect_refused({"--nproc-per-node=2", "x"}, 2, "flags of a command follow it");
+  expect_refused({"run"}, 2, "no program given");
+  expect_refused({"run", "--nproc-per-nod=2", "echo"}, 2, "did you mean --nproc-per-node?");
+  expect_refused({"run", "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=a:1", "echo"}, 2,
+                 "--node-rank");
+  expect_refused({"run", "--node-rank=3", "echo"}, 2, "node ranks are 0 to 0");
+  expect_refused({"run", "--numa-binding=node", "echo"}, 2, "numactl");
+  expect_refused({"env", "x"}, 2, "takes no argument");
+  expect_refused({"env", "--x"}, 2, "unknown flag --x");
+}
+
+TEST_F(FailureTest, AProgramThatCannotRunIsNamed) {
+  std::ofstream(path("data")) << "text\n";
+  std::ofstream(path("no_format")) << "text\n";
+  std::ofstream(path("no_interpreter")) << "#!/no/such/interpreter\n";
+  fs::permissions(path("no_format"), fs::perms::owner_all);
+  fs::permissions(path("no_interpreter"), fs::perms::owner_all);
+  const std::string two = "--nproc-per-node=2";
+  expect_refused({"run", two, "no_such_program"}, 127,
+                 "'no_such_program' is in no directory of PATH");
+  expect_refused({"run", two, "./no_such_program"}, 127, "no such program: ./no_such_program");
+  expect_refused({"run", two, path("missing.py")}, 127, "cannot read " + path("missing.py"));
+  expect_refused({"run", two, path("data")}, 126, "chmod +x " + path("data"));
+  expect_refused({"run", two, directory.path().string()}, 126, "is a directory");
+  expect_refused({"run", two, path("no_format")}, 126, "Exec format error");
+  expect_refused({"run", two, path("no_interpreter")}, 127, "interpreter");
+}
+
+TEST_F(FailureTest, ATakenPortIsNamedBeforeWorkersStart) {
+  const UniqueFd owner = bind_tcp("127.0.0.1", 0);
+  ASSERT_EQ(::listen(owner.get(), 1), 0);
+  const std::string port = std::to_string(bound_port(owner.get()));
+  expect_refused({"run", "--master-port=" + port, "echo"}, 1, "port " + port);
+  expect_refused({"run", "--standalone", "--master-port=" + port, "echo"}, 1, "port " + port);
+  expect_refused({"run", "--rdzv-endpoint=127.0.0.1:" + port, "echo"}, 1, "port " + port);
+}
+
+TEST_F(FailureTest, ALogDirectoryThatCannotBeMadeIsNamed) {
+  std::ofstream(path("file"));
+  expect_refused({"run", "--log-dir=" + path("file/logs"), "echo"}, 1, path("file/logs"));
+}
+
+TEST_F(FailureTest, TheExitCodeIsTheWorkers) {
+  EXPECT_EQ(run_lockstep(run_script({"--nproc-per-node=2"}, "exit 0")).status, 0);
+  EXPECT_EQ(run_lockstep(run_script({}, "exit 42")).status, 42);
+  EXPECT_EQ(run_lockstep(run_script({}, "kill -SEGV $$")).status, 128 + SIGSEGV);
+  EXPECT_EQ(run_lockstep(run_script({}, "kill -KILL $$")).status, 128 + SIGKILL);
+}
+
+TEST_F(FailureTest, TheFirstToFailIsNamedAndTheOthersAreStopped) {
+  const auto result = run_lockstep(
+      run_script({"--nproc-per-node=3"},
+                 tell_pid() + "if [ $RANK = 1 ]; then while ! [ -e " + path("pid.0") + " -a -e " +
+                     path("pid.2") +
+                     " ]; do :; done; echo '{\"message\":{\"message\":\"ValueError: bad\"}}' "
+                     "> $TORCHELASTIC_ERROR_FILE; exit 5; fi; exec sleep 1000"));
+  EXPECT_EQ(result.status, 5);
+  EXPECT_THAT(result.err, HasSubstr(concat("rank 1 (local rank 1, pid ", pid_of(1),
+                                           ") failed first: exit code 5\n")));
+  EXPECT_THAT(result.err, HasSubstr("ValueError: bad\n"));
+  EXPECT_THAT(result.err, HasSubstr("ranks 0,2: stopped with SIGTERM\n"));
+  for (int rank = 0; rank < 3; ++rank) EXPECT_FALSE(process_exists(pid_of(rank)));
+}
+
+TEST_F(FailureTest, AWorkerThatIgnoresSigtermIsKilled) {
+  const auto result = run_lockstep(run_script(
+      {"--nproc-per-node=2", "--shutdown-timeout=0.2"},
+      "[ $RANK = 0 ] && trap '' TERM; " + tell_pid() + "if [ $RANK = 1 ]; then while ! [ -e " +
+          path("pid.0") + " ]; do :; done; exit 3; fi; exec sleep 1000"));
+  EXPECT_EQ(result.status, 3);
+  EXPECT_THAT(result.err, HasSubstr("rank 0: stopped with SIGKILL"));
+  EXPECT_FALSE(process_exists(pid_of(0)));
+}
+
+TEST_F(FailureTest, AStoppedWorkerIsContinuedToEnd) {
+  const auto result = run_lockstep(run_script(
+      {"--nproc-per-node=2"}, "if [ $RANK = 0 ]; then " + tell_pid() +
+                                  "kill -STOP $$; fi; while ! grep -q '^State:.T' /proc/$(cat " +
+                                  path("pid.0") + ")/status 2>/dev/null; do :; done; exit 3"));
+  EXPECT_EQ(result.status, 3);
+  EXPECT_THAT(result.err, HasSubstr("rank 0: stopped with SIGTERM"));
+}
+
+TEST_F(FailureTest, WhatAWorkerStartedIsStoppedWithIt) {
+  const auto result = run_lockstep(run_script({}, "sh -c 'echo $$ > " + path("pid.9") +
+                                                      "; exec sleep 1000' & while ! [ -s " +
+                                                      path("pid.9") + " ]; do :; done; exit 3"));
+  EXPECT_EQ(result.status, 3);
+  EXPECT_FALSE(process_exists(pid_of(9)));
+}
+
+TEST_F(FailureTest, RestartsUntilItSucceedsOnAFreshPortEachTime) {
+  const auto result = run_lockstep(run_script(
+      {"--nproc-per-node=2", "--max-restarts=3"},
+      "[ $RANK = 0 ] && echo port $MASTER_PORT; [ $RANK = 1 ] && exit $((2 - "
+      "$TORCHELASTIC_RESTART_COUNT)); exec sleep $((TORCHELASTIC_RESTART_COUNT < 2 ? 1000 : 0))"));
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("failed: exit code 2; restart 1 of 3\n"));
+  EXPECT_THAT(result.err, HasSubstr("failed: exit code 1; restart 2 of 3\n"));
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 2) << result.err;
+}
+
+TEST_F(FailureTest, RestartsAreLimited) {
+  const auto result = run_lockstep(run_script(
+      {"--max-restarts=2"}, "echo $TORCHELASTIC_RESTART_COUNT $TORCHELASTIC_MAX_RESTARTS; exit 4"));
+  EXPECT_EQ(result.status, 4);
+  EXPECT_EQ(result.out, "0 2\n1 2\n2 2\n");
+  EXPECT_THAT(result.err, HasSubstr("restart 2 of 2"));
+  EXPECT_THAT(result.err, HasSubstr("failed first: exit code 4"));
+}
+
+TEST_F(FailureTest, SignalsReachTheWorkersAndStopTheJob) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
+    const std::string name = ::sigabbrev_np(signal);
+    fs::remove(path("pid.0"));
+    fs::remove(path("pid.1"));
+    LockstepProcess process(run_script({"--nproc-per-node=2", "--max-restarts=3"},
+                                       "trap 'echo got " + name + "; exit 0' " + name + "; " +
+                                           tell_pid() + "while :; do sleep 0.01; done"));
+    ASSERT_TRUE(eventually([&] { return told(0) && told(1); }));
+    process.signal(signal);
+    const auto result = process.wait();
+    EXPECT_EQ(result.status, 128 + signal);
+    EXPECT_EQ(result.out, "got " + name + "\ngot " + name + "\n");
+    EXPECT_THAT(result.err, HasSubstr("stopped by SIG" + name + "\n"));
+    EXPECT_THAT(result.err, Not(HasSubstr("failed")));
+  }
+}
+
+TEST_F(FailureTest, ASecondInterruptKillsAtOnce) {
+  LockstepProcess process(run_script({"--nproc-per-node=2", "--shutdown-timeout=1000"},
+                                     "trap '' INT TERM; " + tell_pid() + "exec sleep 1000"));
+  ASSERT_TRUE(eventually([&] { return told(0) && told(1); }));
+  process.signal(SIGINT);
+  ASSERT_TRUE(
+      eventually([&] { return process.err().find("SIGINT: stopping") != std::string::npos; }));
+  EXPECT_TRUE(process_exists(pid_of(0)));
+  process.signal(SIGINT);
+  const auto result = process.wait();
+  EXPECT_EQ(result.status, 130);
+  EXPECT_THAT(result.err, HasSubstr("killed rank 0"));
+  EXPECT_THAT(result.err, HasSubstr("stopped by SIGINT\n"));
+}
+
+TEST_F(FailureTest, AScriptsProgramMaySaveBeforeTheJobEnds) {
+  // The shell in between ends at once; its child has the grace that the worker has.
+  LockstepProcess process(run_script({}, "sh -c 'trap \"echo saved; exit 0\" TERM; " + tell_pid() +
+                                             "while :; do sleep 0.01; done'; :"));
+  ASSERT_TRUE(eventually([&] { return told(0); }));
+  process.signal(SIGTERM);
+  const auto result = process.wait();
+  EXPECT_EQ(result.status, 143);
+  EXPECT_EQ(result.out, "saved\n");
+}
+
+TEST_F(FailureTest, BackgroundProcessesThatIgnoreSigintEndWithTheJob) {
+  LockstepProcess process(run_script(
+      {"--shutdown-timeout=1000"},
+      "sleep 1000 & echo $! > " + path("child") + "; " + tell_pid() + "trap 'exit 0' INT; wait"));
+  ASSERT_TRUE(eventually([&] { return told(0); }));
+  process.signal(SIGINT);
+  EXPECT_EQ(process.wait().status, 130);
+  EXPECT_FALSE(process_exists(std::stoi(read_text(path("child")))));
+}
+
+TEST_F(FailureTest, NothingOutlivesAKilledLauncher) {
+  LockstepProcess process(run_script({"--nproc-per-node=2", "--tee=3", "--log-dir=" + path("logs")},
+                                     "trap '' INT TERM HUP; sleep 1000 & echo $! > " +
+                                         path("child.$RANK") + "; " + tell_pid() + "wait"));
+  ASSERT_TRUE(eventually([&] { return told(0) && told(1); }));
+  std::vector<pid_t> pids = {pid_of(0), pid_of(1)};
+  for (int rank = 0; rank < 2; ++rank) {
+    pids.push_back(std::stoi(read_text(path(concat("child.", rank)))));
+  }
+  process.signal(SIGKILL);
+  EXPECT_EQ(process.wait().status, 137);
+  for (const pid_t pid : pids) {
+    EXPECT_TRUE(eventually([&] { return !process_exists(pid); })) << "pid " << pid << " is left";
+  }
+}
+
+TEST_F(FailureTest, AKilledLauncherLeavesNoHelper) {
+  LockstepProcess process(
+      run_script({"--tee=3", "--log-dir=" + path("logs")}, tell_pid() + "exec sleep 1000"));
+  ASSERT_TRUE(eventually([&] { return told(0); }));
+  const std::string children =
+      read_text(concat("/proc/", process.pid(), "/task/", process.pid(), "/children"));
+  std::istringstream list(children);
+  std::set<pid_t> pids;
+  for (pid_t pid = 0; list >> pid;) pids.insert(pid);
+  EXPECT_GE(pids.size(), 3U) << children;  // The worker, the guard and the tail.
+  process.signal(SIGKILL);
+  process.wait();
+  for (const pid_t pid : pids) {
+    EXPECT_TRUE(eventually([&] { return !process_exists(pid); })) << "pid " << pid << " is left";
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
