@@ -1,0 +1,68 @@
+#include "lockstep/snapshot/agreement.h"
+
+#include <cstdint>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+
+int group_rank(const ProcessGroup& group) {
+  return group ? group.rank() : 0;
+}
+
+int group_world_size(const ProcessGroup& group) {
+  return group ? group.world_size() : 1;
+}
+
+std::vector<at::Tensor> gather_from_all(const ProcessGroup& group, const at::Tensor& tensor) {
+  if (!group) return {tensor};
+  const at::Tensor input = tensor.contiguous().to(group.device());
+  std::vector<at::Tensor> outputs;
+  for (int rank = 0; rank < group.world_size(); ++rank) outputs.push_back(at::empty_like(input));
+  group.all_gather(outputs, input);
+  for (at::Tensor& output : outputs) output = output.cpu();
+  return outputs;
+}
+
+std::string broadcast_text(const ProcessGroup& group, const std::string& text) {
+  if (!group) return text;
+  at::Tensor length = at::full({1}, static_cast<std::int64_t>(text.size()),
+                               at::TensorOptions().dtype(at::kLong).device(group.device()));
+  group.broadcast(length, 0);
+  const std::int64_t bytes = length.item().toLong();
+  at::Tensor host = at::empty({bytes}, at::kByte);
+  if (group.rank() == 0) text.copy(static_cast<char*>(host.mutable_data_ptr()), text.size());
+  at::Tensor payload = host.to(group.device());
+  if (bytes > 0) group.broadcast(payload, 0);
+  host = payload.cpu();
+  return std::string(static_cast<const char*>(host.const_data_ptr()),
+                     static_cast<std::size_t>(bytes));
+}
+
+void run_on_all(const ProcessGroup& group, const std::string& operation,
+                const std::function<void()>& action) {
+  std::exception_ptr error;
+  try {
+    action();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  const at::Tensor failed = at::full({1}, error ? 1 : 0, at::TensorOptions().dtype(at::kLong));
+  std::string failed_ranks;
+  const std::vector<at::Tensor> all = gather_from_all(group, failed);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].item().toLong() != 0)
+      failed_ranks += concat(failed_ranks.empty() ? "" : ", ", rank);
+  }
+  if (error) std::rethrow_exception(error);
+  if (!failed_ranks.empty()) {
+    throw Error(concat(operation, ": failed on rank ", failed_ranks, "; see the message there"));
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/comm/process_group.h"
+
+/// Small collectives on host data. All work without a group, for a job of one process.
+namespace lockstep {
+
+int group_rank(const ProcessGroup& group);
+int group_world_size(const ProcessGroup& group);
+
+/// Every rank's `tensor`, a CPU tensor of the same shape and dtype everywhere, in rank order.
+std::vector<at::Tensor> gather_from_all(const ProcessGroup& group, const at::Tensor& tensor);
+
+/// Rank 0's text, on every rank.
+std::string broadcast_text(const ProcessGroup& group, const std::string& text);
+
+/// Runs `action` on this rank and returns when it succeeded on every rank. Errors: what `action`
+/// threw; where it threw nothing, Error naming the ranks on which it failed and `operation`.
+void run_on_all(const ProcessGroup& group, const std::string& operation,
+                const std::function<void()>& action);
+
+}  // namespace lockstep

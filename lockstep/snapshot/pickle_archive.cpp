@@ -1,0 +1,173 @@
+#include "lockstep/snapshot/pickle_archive.h"
+
+#include <algorithm>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include <ATen/ops/empty.h>
+#include <caffe2/serialize/inline_container.h>
+#include <torch/csrc/jit/serialization/pickler.h>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+#include "lockstep/os/atomic_file.h"
+#include "lockstep/os/readable_file.h"
+#include "lockstep/snapshot/checksum.h"
+#include "lockstep/snapshot/unpickler.h"
+#include "lockstep/snapshot/zip_reader.h"
+
+namespace lockstep {
+namespace {
+
+constexpr const char* kPickleRecord = "data.pkl";
+constexpr const char* kByteOrderRecord = "byteorder";
+constexpr const char* kStoragePrefix = "data/";
+/// 20 bytes an instruction sequence and a name: a million tensors stay below it.
+constexpr std::uint64_t kMaxPickleBytes = 256u << 20;
+
+struct Pickled {
+  std::string pickle;
+  std::vector<at::Tensor> storages;
+};
+
+Pickled pickle(const c10::IValue& value) {
+  Pickled result;
+  // No type tags: Python's weights-only reader refuses the class that they name.
+  torch::jit::Pickler pickler(
+      [&](const char* data, std::size_t bytes) { result.pickle.append(data, bytes); }, nullptr,
+      nullptr, nullptr, nullptr, /*tag_aggregates=*/false);
+  pickler.protocol();
+  pickler.pushIValue(value);
+  pickler.stop();
+  result.storages = pickler.tensorData();
+  return result;
+}
+
+/// LibTorch's archive writer on top of a stream that may fail. Its destructor throws unless it was
+/// finalized, and it knows only that a write was short, so the true error is kept here.
+class ArchiveWriter {
+ public:
+  explicit ArchiveWriter(ChecksumWriter& output)
+      : writer_([this, &output](const void* data, std::size_t bytes) {
+          return write(output, data, bytes);
+        }) {}
+
+  ~ArchiveWriter() {
+    if (writer_.finalized()) return;
+    failed_ = true;
+    try {
+      writer_.writeEndOfFile();
+    } catch (const std::exception&) {
+      // It is finalized now, which is all that was wanted.
+    }
+  }
+  ArchiveWriter(const ArchiveWriter&) = delete;
+  ArchiveWriter& operator=(const ArchiveWriter&) = delete;
+
+  void add(const std::string& name, const void* data, std::size_t bytes) {
+    run([&] { writer_.writeRecord(name, data, bytes); });
+  }
+
+  void finish() {
+    run([&] { writer_.writeEndOfFile(); });
+  }
+
+ private:
+  std::size_t write(ChecksumWriter& output, const void* data, std::size_t bytes) {
+    if (failed_) return 0;
+    try {
+      output.write(data, bytes);
+      return bytes;
+    } catch (...) {
+      // No exception may pass through the archive writer's C code.
+      failed_ = true;
+      error_ = std::current_exception();
+      return 0;
+    }
+  }
+
+  template <class Action>
+  void run(const Action& action) {
+    try {
+      action();
+    } catch (const c10::Error&) {
+      if (!error_) throw;
+    }
+    if (error_) std::rethrow_exception(error_);
+  }
+
+  bool failed_ = false;
+  std::exception_ptr error_;
+  caffe2::serialize::PyTorchStreamWriter writer_;
+};
+
+std::string read_pickle(const ZipReader& archive, const std::string& file) {
+  const ZipRecord& record = archive.record(kPickleRecord);
+  if (record.size_bytes > kMaxPickleBytes) {
+    throw CorruptFile(concat("read ", file, ": its pickle of ", record.size_bytes,
+                             " bytes is larger than any state dict's"));
+  }
+  std::string bytes(record.size_bytes, '\0');
+  archive.read(record, bytes.data());
+  return bytes;
+}
+
+void check_byte_order(const ZipReader& archive, const std::string& file) {
+  if (!archive.has_record(kByteOrderRecord)) return;
+  const ZipRecord& record = archive.record(kByteOrderRecord);
+  std::string order(std::min<std::uint64_t>(record.size_bytes, 16), '\0');
+  if (order.size() == record.size_bytes) archive.read(record, order.data());
+  if (order != "little") {
+    throw UsageError(
+        concat("read ", file, ": its numbers are big-endian; save it on a little-endian machine"));
+  }
+}
+
+}  // namespace
+
+void write_pickle_archive(const std::filesystem::path& path, const c10::IValue& value) {
+  const Pickled pickled = pickle(value);
+  AtomicFile file(path);
+  ChecksumWriter output(file);
+  {
+    ArchiveWriter archive(output);
+    archive.add(kPickleRecord, pickled.pickle.data(), pickled.pickle.size());
+    const std::string byte_order = "little";
+    archive.add(kByteOrderRecord, byte_order.data(), byte_order.size());
+    for (std::size_t i = 0; i < pickled.storages.size(); ++i) {
+      const c10::Storage& storage = pickled.storages[i].storage();
+      archive.add(concat(kStoragePrefix, i), storage.data(), storage.nbytes());
+    }
+    archive.finish();
+  }
+  output.finish();
+  file.commit();
+}
+
+c10::IValue read_pickle_archive(const std::filesystem::path& path,
+                                const ReadArchiveOptions& options) {
+  const ReadableFile file(path);
+  const std::string name = path.string();
+  if (!verify_checksum(file) && options.checksum_required) {
+    throw UsageError(concat("read ", name,
+                            ": no snapshot of Lockstep but a file of another "
+                            "program; its weights can be read with read_state_dict"));
+  }
+  const ZipReader archive(file);
+  check_byte_order(archive, name);
+  const auto read_storage = [&](const std::string& key, std::uint64_t bytes) {
+    const ZipRecord& record = archive.record(concat(kStoragePrefix, key));
+    if (record.size_bytes != bytes) {
+      throw CorruptFile(concat("read ", name, ": storage '", key, "' has ", record.size_bytes,
+                               " bytes instead of ", bytes));
+    }
+    at::Tensor storage = at::empty({static_cast<std::int64_t>(bytes)}, at::kByte);
+    archive.read(record, storage.mutable_data_ptr());
+    return storage;
+  };
+  const std::string pickle_bytes = read_pickle(archive, name);
+  return unpickle(pickle_bytes, read_storage, name);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,189 @@
+#include "lockstep/snapshot/pickle_archive.h"
+
+#include <limits>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/os/temporary_directory.h"
+#include "lockstep/snapshot/crc32.h"
+#include "lockstep/snapshot/snapshot_testing.h"
+#include "lockstep/snapshot/values.h"
+
+namespace lockstep::testing {
+namespace {
+
+class PickleArchive : public ::testing::Test {
+ protected:
+  std::filesystem::path path() const { return directory_.path() / "file.pt"; }
+
+  TensorDict round_trip(const TensorDict& tensors) {
+    write_pickle_archive(path(), tensor_dict_value(tensors));
+    return tensor_dict(read_pickle_archive(path()), "round trip");
+  }
+
+  void expect_same(const TensorDict& tensors) {
+    const TensorDict read = round_trip(tensors);
+    ASSERT_EQ(read.size(), tensors.size());
+    for (std::size_t i = 0; i < read.size(); ++i) {
+      EXPECT_EQ(read[i].first, tensors[i].first);
+      EXPECT_TRUE(same_bits(read[i].second, tensors[i].second)) << read[i].first;
+    }
+  }
+
+  TemporaryDirectory directory_{std::filesystem::temp_directory_path(), "pickle-archive-"};
+};
+
+TEST_F(PickleArchive, KeepsEveryDtypeBitForBit) {
+  TensorDict tensors;
+  for (const at::ScalarType dtype :
+       {at::kBool, at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kHalf, at::kBFloat16,
+        at::kFloat, at::kDouble, at::kComplexFloat, at::kComplexDouble}) {
+    tensors.emplace_back(c10::toString(dtype), (at::arange(7) - 3).to(dtype));
+  }
+  const double infinity = std::numeric_limits<double>::infinity();
+  tensors.emplace_back("special", at::tensor({-0.0, infinity, -infinity, std::nan("1")}));
+  expect_same(tensors);
+}
+
+TEST_F(PickleArchive, KeepsEveryShape) {
+  expect_same({{"empty", at::empty({0})},
+               {"empty.matrix", at::empty({3, 0, 2})},
+               {"scalar", at::scalar_tensor(2.5)},
+               {"transposed", at::arange(6).reshape({2, 3}).t()},
+               {"strided", at::arange(20).slice(0, 3, 20, 4)},
+               {"expanded", at::ones({1}).expand({1000})},
+               {"channels last", at::rand({2, 3, 4, 5}).contiguous(at::MemoryFormat::ChannelsLast)},
+               {"large", at::rand({123457})}});
+}
+
+TEST_F(PickleArchive, TensorsThatShareMemoryShareItAgain) {
+  const at::Tensor base = at::arange(10);
+  TensorDict read = round_trip({{"base", base}, {"part", base.slice(0, 2, 5)}});
+  read[1].second.fill_(-1);
+  EXPECT_EQ(read[0].second[3].item().toLong(), -1);
+}
+
+TEST_F(PickleArchive, WritesConjugateAndNegativeViewsAsTheirValues) {
+  const at::Tensor complex = at::complex(at::ones({3}), at::ones({3}));
+  const TensorDict read = round_trip({{"conj", complex.conj()}, {"neg", at::imag(complex.conj())}});
+  EXPECT_TRUE(at::equal(read[0].second, complex.conj().resolve_conj()));
+  EXPECT_TRUE(at::equal(read[1].second, -at::ones({3})));
+}
+
+TEST_F(PickleArchive, KeepsContainersAndNumbers) {
+  c10::impl::GenericDict dict = make_dict();
+  c10::impl::GenericList list = make_list();
+  for (const std::int64_t value : {0L, 255L, 256L, 65536L, -1L, 1L << 40, -(1L << 62)})
+    list.push_back(value);
+  list.push_back(1e-300);
+  list.push_back(true);
+  list.push_back(c10::IValue());
+  list.push_back(std::string("naïve\0text", 11));
+  dict.insert_or_assign("list", list);
+  dict.insert_or_assign(std::int64_t{7}, c10::ivalue::Tuple::create(0.9, 0.999));
+  write_pickle_archive(path(), dict);
+  const c10::IValue read = read_pickle_archive(path());
+  EXPECT_EQ(find_value(read, "list").toListRef(), list.vec());
+  EXPECT_EQ(read.toGenericDict().at(std::int64_t{7}).toTupleRef().elements()[1].toDouble(), 0.999);
+}
+
+TEST_F(PickleArchive, RefusesTensorsThatFilesCannotHold) {
+  EXPECT_NE(message_of<UsageError>([&] {
+              round_trip({{"embedding", at::eye(3).to_sparse()}});
+            }).find("'embedding'"),
+            std::string::npos);
+  EXPECT_THROW(round_trip({{"undefined", at::Tensor()}}), UsageError);
+  EXPECT_THROW(round_trip({{"float8", at::ones({2}).to(at::kFloat8_e5m2)}}), UsageError);
+}
+
+TEST_F(PickleArchive, EveryFlippedBitIsNoticed) {
+  round_trip({{"weight", at::arange(8)}});
+  const std::string good = file_bytes(path());
+  for (std::size_t i = 0; i < good.size(); ++i) {
+    std::string bad = good;
+    bad[i] = static_cast<char>(bad[i] ^ (1 << (i % 8)));
+    put_file_bytes(path(), bad);
+    EXPECT_THROW(read_pickle_archive(path()), Error) << "byte " << i;
+  }
+}
+
+TEST_F(PickleArchive, EveryTruncationIsNoticed) {
+  round_trip({{"weight", at::arange(8)}});
+  const std::string good = file_bytes(path());
+  for (std::size_t bytes = 0; bytes < good.size(); ++bytes) {
+    put_file_bytes(path(), good.substr(0, bytes));
+    EXPECT_THROW(read_pickle_archive(path()), CorruptFile) << bytes << " bytes left";
+    EXPECT_THROW(read_pickle_archive(path(), {.checksum_required = false}), CorruptFile);
+  }
+  put_file_bytes(path(), good + '\0');
+  EXPECT_THROW(read_pickle_archive(path()), CorruptFile);
+}
+
+/// The archive as another program would have left it: without our comment.
+std::string without_checksum(std::string bytes) {
+  bytes.resize(bytes.size() - 46);
+  bytes[bytes.size() - 2] = 0;
+  return bytes;
+}
+
+TEST_F(PickleArchive, FilesOfOtherProgramsAreReadOnlyOnRequest) {
+  const TensorDict tensors{{"weight", at::arange(8)}};
+  round_trip(tensors);
+  put_file_bytes(path(), without_checksum(file_bytes(path())));
+  EXPECT_NE(message_of<UsageError>([&] { read_pickle_archive(path()); }).find("another program"),
+            std::string::npos);
+  const auto read = tensor_dict(read_pickle_archive(path(), {.checksum_required = false}), "");
+  EXPECT_TRUE(same_bits(read[0].second, tensors[0].second));
+}
+
+TEST_F(PickleArchive, WithoutChecksumTheRecordsCrcGuardsTheTensors) {
+  round_trip({{"weight", at::arange(8)}});
+  const std::string good = without_checksum(file_bytes(path()));
+  int refused = 0;
+  for (std::size_t i = 0; i < good.size(); ++i) {
+    std::string bad = good;
+    bad[i] = static_cast<char>(bad[i] ^ (1 << (i % 8)));
+    put_file_bytes(path(), bad);
+    try {
+      const auto read = tensor_dict(read_pickle_archive(path(), {.checksum_required = false}), "");
+      // Padding, times and the like mean nothing.
+      ASSERT_TRUE(same_bits(read.at(0).second, at::arange(8))) << "byte " << i;
+    } catch (const Error&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 300);
+}
+
+TEST_F(PickleArchive, AFullDiskIsNamedAndLeavesTheOldFile) {
+  round_trip({{"weight", at::arange(8)}});
+  const std::string old = file_bytes(path());
+  const c10::IValue larger =
+      tensor_dict_value({{"weight", at::arange(400)}, {"bias", at::ones({9})}});
+  std::string message;
+  for (std::size_t bytes = 0; bytes < 5000; bytes += 37) {
+    const FullDisk full(bytes);
+    message = message_of<SystemError>([&] { write_pickle_archive(path(), larger); });
+    if (message == "no error") {
+      EXPECT_GT(bytes, 3200u);
+      break;
+    }
+    ASSERT_NE(message.find("file.pt"), std::string::npos) << message;
+    ASSERT_EQ(file_bytes(path()), old);
+    ASSERT_EQ(std::distance(std::filesystem::directory_iterator(directory_.path()), {}), 1);
+  }
+  EXPECT_EQ(message, "no error");
+}
+
+TEST(Crc32, IsThatOfZip) {
+  // The check value that every description of this CRC gives.
+  EXPECT_EQ(crc32("123456789", 9), 0xCBF43926u);
+  const std::string text = "The quick brown fox jumps over the lazy dog";
+  EXPECT_EQ(crc32(text.data(), text.size()), 0x414FA339u);
+  EXPECT_EQ(crc32(text.data() + 5, text.size() - 5, crc32(text.data(), 5)), 0x414FA339u);
+}
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <c10/core/ScalarType.h>
+
+/// What an unpickler builds: nodes that name each other by index. A hostile pickle may make them
+/// share and even contain each other; an arena owns them all, so nothing leaks, and the tree is
+/// made at the end within limits.
+namespace lockstep {
+
+using NodeId = std::size_t;
+
+struct PickleNone {};
+struct PickleMark {};
+/// "collections OrderedDict", "torch FloatStorage", …: never looked up, only compared.
+struct PickleGlobal {
+  std::string name;
+};
+struct PickleTuple {
+  std::vector<NodeId> items;
+};
+struct PickleList {
+  std::vector<NodeId> items;
+};
+struct PickleDict {
+  std::vector<std::pair<NodeId, NodeId>> items;
+  bool ordered = false;
+};
+struct PickleStorage {
+  at::Tensor bytes;
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
+};
+
+using PickleNode =
+    std::variant<PickleNone, PickleMark, bool, std::int64_t, double, std::string, PickleGlobal,
+                 PickleTuple, PickleList, PickleDict, PickleStorage, at::Tensor>;
+/// References stay valid while it grows.
+using PickleNodes = std::deque<PickleNode>;
+
+/// The value below `root`. Returns nothing, with the reason in `problem`, when it is nested too
+/// deep (or contains itself), unfolds to too many values, has a key that is neither string nor
+/// integer, or holds what only the unpickler understands.
+std::optional<c10::IValue> to_value(const PickleNodes& nodes, NodeId root, std::string& problem);
+
+}  // namespace lockstep

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include "lockstep/snapshot/tensor_dict.h"
+
+namespace lockstep {
+
+/// A training run at one instant: all that it takes to go on from there.
+///
+/// In a file it is what torch.load gives Python as a dict of the same names, made of plain values
+/// and tensors, with {"lockstep": {"format": 1, "version": …}} beside them.
+struct Snapshot {
+  TensorDict model = {};       ///< state_dict(module)
+  c10::IValue optimizer = {};  ///< optimizer_state_dict(optimizer)
+  std::int64_t epoch = 0;
+  std::int64_t step = 0;
+  std::int64_t world_size = 1;
+  std::vector<at::Tensor> random_state = {};       ///< Of the CPU, by rank.
+  std::vector<at::Tensor> cuda_random_state = {};  ///< Of the rank's device, by rank; or empty.
+  TensorDict extra = {};                           ///< The program's own.
+};
+
+/// Writes the file whole or not at all, with a checksum.
+/// Errors: SystemError (disk full, no permission), with the path as it was before; UsageError for
+/// tensors that files cannot hold.
+void save_snapshot(const std::filesystem::path& path, const Snapshot& snapshot);
+
+/// Reads a file of save_snapshot, tensors on the CPU. Verifies the checksum before anything else.
+/// Errors: CorruptFile when the file is truncated or any bit has changed; UsageError for files of
+/// other programs and of newer formats; SystemError.
+Snapshot load_snapshot(const std::filesystem::path& path);
+
+}  // namespace lockstep

@@ -1,0 +1,197 @@
+#include "lockstep/snapshot/snapshot_directory.h"
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+#include <torch/nn/module.h>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/comm/init_process_group.h"
+#include "lockstep/snapshot/agreement.h"
+#include "lockstep/snapshot/optimizer_state.h"
+#include "lockstep/snapshot/pickle_archive.h"
+#include "lockstep/snapshot/random_state.h"
+#include "lockstep/snapshot/snapshot.h"
+#include "lockstep/snapshot/state_dict.h"
+
+namespace lockstep {
+namespace {
+
+ProcessGroup group_or_default(const ProcessGroup& group) {
+  return group || !is_initialized() ? group : default_process_group();
+}
+
+/// The CUDA device that the module is on, if it is on one.
+std::optional<c10::Device> cuda_device(const torch::nn::Module& module) {
+  for (const auto& [name, tensor] : state_dict(module)) {
+    if (tensor.is_cuda()) return tensor.device();
+  }
+  return std::nullopt;
+}
+
+/// This rank's state among those of the saved ranks; nothing on a rank that is new.
+std::optional<at::Tensor> state_of_rank(const std::vector<at::Tensor>& states, int rank) {
+  if (static_cast<std::size_t>(rank) >= states.size()) return std::nullopt;
+  return states[static_cast<std::size_t>(rank)];
+}
+
+// What rank 0 found, told to the others: the first character says what the rest is.
+constexpr char kNothing = 'n';
+constexpr char kChosen = 'c';
+constexpr char kFailed = 'f';
+
+}  // namespace
+
+SnapshotDirectory::SnapshotDirectory(std::filesystem::path path,
+                                     const SnapshotDirectoryOptions& options)
+    : path_(std::move(path)),
+      keep_last_(options.keep_last),
+      group_(group_or_default(options.group)) {
+  if (keep_last_ < 2) {
+    throw UsageError(concat("snapshots in ", path_, ": keep_last is ", keep_last_,
+                            "; keep at least 2, so that one can be damaged"));
+  }
+}
+
+void SnapshotDirectory::save(const torch::nn::Module& module,
+                             const torch::optim::Optimizer& optimizer, const SaveOptions& options) {
+  if (options.epoch < 0 || options.step < 0) {
+    throw UsageError(concat("save a snapshot: epoch ", options.epoch, " and step ", options.step,
+                            " must not be negative"));
+  }
+  Snapshot snapshot{.epoch = options.epoch, .step = options.step};
+  snapshot.random_state = gather_from_all(group_, random_state(at::kCPU));
+  if (const auto device = cuda_device(module)) {
+    snapshot.cuda_random_state = gather_from_all(group_, random_state(*device));
+  }
+  if (group_rank(group_) != 0) return;
+
+  snapshot.model = state_dict(module);
+  snapshot.optimizer = optimizer_state_dict(optimizer);
+  snapshot.world_size = group_world_size(group_);
+  snapshot.extra = options.extra;
+  std::error_code error;
+  std::filesystem::create_directories(path_, error);
+  if (error) {
+    throw SystemError(concat("make the snapshot directory ", path_), error.value(),
+                      "choose a directory that this process may write");
+  }
+  const SnapshotName name{options.epoch, options.step};
+  save_snapshot(path_ / name.file_name(), snapshot);
+  whole_.insert(name);
+  delete_surplus(name);
+}
+
+std::optional<Resumed> SnapshotDirectory::load_latest(torch::nn::Module& module,
+                                                      torch::optim::Optimizer& optimizer) {
+  std::optional<Snapshot> snapshot;
+  std::string decision;
+  std::exception_ptr failure;
+  if (group_rank(group_) == 0) {
+    try {
+      const std::optional<SnapshotName> chosen = choose(snapshot);
+      decision = chosen ? kChosen + chosen->file_name() : std::string(1, kNothing);
+    } catch (const std::exception& error) {
+      decision = concat(kFailed, error.what());
+      failure = std::current_exception();
+    }
+  }
+  decision = broadcast_text(group_, decision);
+  if (failure) std::rethrow_exception(failure);
+  if (decision[0] == kNothing) return std::nullopt;
+  if (decision[0] == kFailed) throw Error(concat("rank 0 failed to ", decision.substr(1)));
+
+  const std::string file_name = decision.substr(1);
+  const std::filesystem::path file = path_ / file_name;
+  const std::string source = file.string();
+  const int rank = group_rank(group_);
+  const std::optional<c10::Device> device = cuda_device(module);
+  std::optional<at::Tensor> cpu_state;
+  std::optional<at::Tensor> cuda_state;
+  run_on_all(group_, concat("load ", source), [&] {
+    if (!snapshot) snapshot = load_snapshot(file);
+    check_state_dict(module, snapshot->model, source);
+    check_optimizer_state_dict(optimizer, snapshot->optimizer, source);
+    cpu_state = state_of_rank(snapshot->random_state, rank);
+    if (device) cuda_state = state_of_rank(snapshot->cuda_random_state, rank);
+    if (cpu_state) check_random_state(at::kCPU, *cpu_state);
+    if (cuda_state) check_random_state(*device, *cuda_state);
+  });
+
+  load_state_dict(module, snapshot->model, source);
+  load_optimizer_state_dict(optimizer, snapshot->optimizer, source);
+  if (cpu_state) set_random_state(at::kCPU, *cpu_state);
+  if (cuda_state) set_random_state(*device, *cuda_state);
+  whole_.insert(*SnapshotName::parse(file_name));
+  return Resumed{file, snapshot->epoch, snapshot->step, std::move(snapshot->extra)};
+}
+
+/// Newest first.
+std::vector<SnapshotName> SnapshotDirectory::list() const {
+  std::vector<SnapshotName> names;
+  std::error_code error;
+  std::filesystem::directory_iterator entry(path_, error);
+  if (error == std::errc::no_such_file_or_directory) return names;
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    if (const auto name = SnapshotName::parse(entry->path().filename().native())) {
+      names.push_back(*name);
+    }
+  }
+  if (error) {
+    throw SystemError(concat("list the snapshot directory ", path_), error.value(),
+                      "name a directory that this process may read");
+  }
+  std::sort(names.rbegin(), names.rend());
+  return names;
+}
+
+std::optional<SnapshotName> SnapshotDirectory::choose(std::optional<Snapshot>& chosen) const {
+  const std::vector<SnapshotName> names = list();
+  std::string newest_problem;
+  const auto pass_over = [&](const SnapshotName& name, const Error& error) {
+    log(LogLevel::kWarning, concat(error.what(), "; ", name.file_name(),
+                                   " is passed over, the snapshot before it is tried"));
+    if (newest_problem.empty()) newest_problem = error.what();
+  };
+  for (const SnapshotName& name : names) {
+    try {
+      chosen = load_snapshot(path_ / name.file_name());
+      return name;
+    } catch (const CorruptFile& error) {
+      pass_over(name, error);
+    } catch (const SystemError& error) {
+      pass_over(name, error);
+    }
+  }
+  if (names.empty()) return std::nullopt;
+  throw CorruptFile(concat("resume from ", path_, ": none of its ", names.size(),
+                           " snapshots can be used; the newest: ", newest_problem,
+                           "; to start afresh, choose an empty directory"));
+}
+
+void SnapshotDirectory::delete_surplus(const SnapshotName& written) {
+  const auto is_whole = [&](const SnapshotName& name) {
+    if (whole_.count(name) != 0) return true;
+    try {
+      load_snapshot(path_ / name.file_name());
+    } catch (const Error&) {
+      return false;
+    }
+    whole_.insert(name);
+    return true;
+  };
+  for (const SnapshotName& name : snapshots_to_delete(list(), written, keep_last_, is_whole)) {
+    std::error_code error;
+    std::filesystem::remove(path_ / name.file_name(), error);
+    if (error) {
+      log(LogLevel::kWarning, concat("cannot delete the old snapshot ", path_ / name.file_name(),
+                                     ": ", error.message()));
+    }
+    whole_.erase(name);
+  }
+}
+
+}  // namespace lockstep

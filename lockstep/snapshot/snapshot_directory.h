@@ -1,0 +1,98 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/snapshot/snapshot_name.h"
+#include "lockstep/snapshot/tensor_dict.h"
+
+namespace torch::nn {
+class Module;
+}
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace lockstep {
+
+struct Snapshot;
+
+struct SnapshotDirectoryOptions {
+  /// How many whole snapshots to keep; at least 2, so that one can be damaged.
+  int keep_last = 2;
+  /// The ranks of the run. Empty: the default group, else this one process.
+  ProcessGroup group = {};
+};
+
+struct SaveOptions {
+  /// Where the run is: what is done, not what comes next. Later snapshots must have a later epoch,
+  /// or the same and a later step.
+  std::int64_t epoch = 0;
+  std::int64_t step = 0;
+  /// The program's own tensors, as rank 0 has them.
+  TensorDict extra = {};
+};
+
+/// What load_latest found.
+struct Resumed {
+  std::filesystem::path path;
+  std::int64_t epoch = 0;
+  std::int64_t step = 0;
+  TensorDict extra = {};
+};
+
+/// The snapshots of one run: one file each, named by epoch and step, readable by Python's
+/// torch.load. All ranks must see the directory.
+///
+///   SnapshotDirectory snapshots("runs/digits");
+///   const auto resumed = snapshots.load_latest(*model, optimizer);
+///   for (int epoch = resumed ? resumed->epoch + 1 : 0; epoch < epochs; ++epoch) {
+///     …
+///     snapshots.save(*model, optimizer, {.epoch = epoch, .step = step});
+///   }
+///
+/// A snapshot holds the module's parameters and buffers, the optimizer, and each rank's random
+/// state (CPU, and the CUDA device that the module is on).
+/// Threads: the training thread. Lifetime: keeps the process group alive.
+class SnapshotDirectory {
+ public:
+  /// Errors: UsageError for a keep_last below 2.
+  explicit SnapshotDirectory(std::filesystem::path path,
+                             const SnapshotDirectoryOptions& options = {});
+
+  /// Collective: gathers the random states; then rank 0 writes while the others go on. On disk when
+  /// it returns on rank 0. Makes the directory if need be and deletes what keep_last leaves over.
+  /// Errors: SystemError on rank 0 (disk full, no permission), with earlier snapshots as they were;
+  /// UsageError for a negative epoch or step, or what cannot be stored; else as Work::wait.
+  void save(const torch::nn::Module& module, const torch::optim::Optimizer& optimizer,
+            const SaveOptions& options);
+
+  /// Collective: loads the newest whole snapshot into module, optimizer and random generators, the
+  /// same on all ranks, on all or none. Damaged ones are passed over with a warning that names file
+  /// and reason. A rank that the saving run did not have keeps its random state.
+  /// Returns nothing when there is no snapshot.
+  /// Errors: CorruptFile when there are snapshots and none is whole; UsageError when module or
+  /// optimizer differ from the saved ones, or for a file of another program; SystemError for an
+  /// unreadable directory; Error on ranks whose peers failed; else as Work::wait.
+  std::optional<Resumed> load_latest(torch::nn::Module& module, torch::optim::Optimizer& optimizer);
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::vector<SnapshotName> list() const;
+  std::optional<SnapshotName> choose(std::optional<Snapshot>& chosen) const;
+  void delete_surplus(const SnapshotName& written);
+
+  std::filesystem::path path_;
+  int keep_last_;
+  ProcessGroup group_;
+  /// Snapshots that this object wrote or verified.
+  std::set<SnapshotName> whole_;
+};
+
+}  // namespace lockstep

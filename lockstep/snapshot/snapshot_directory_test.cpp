@@ -1,0 +1,259 @@
+#include "lockstep/snapshot/snapshot_directory.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <random>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <torch/optim/adam.h>
+#include <unistd.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/os/temporary_directory.h"
+#include "lockstep/snapshot/pickle_archive.h"
+#include "lockstep/snapshot/small_net.h"
+#include "lockstep/snapshot/snapshot.h"
+#include "lockstep/snapshot/snapshot_testing.h"
+#include "lockstep/snapshot/state_dict.h"
+#include "lockstep/snapshot/values.h"
+
+namespace lockstep::testing {
+namespace {
+
+/// One process's training run.
+struct Training {
+  explicit Training(int hidden = 8) : net(hidden), optimizer(net->parameters(), 0.01) {}
+  SmallNet net;
+  torch::optim::Adam optimizer;
+};
+
+class SnapshotDirectoryTest : public ::testing::Test {
+ protected:
+  std::filesystem::path path() const { return directory_.path() / "runs" / "digits"; }
+  std::filesystem::path file(std::int64_t step) const {
+    return path() / SnapshotName{0, step}.file_name();
+  }
+
+  void save(Training& run, std::int64_t step) {
+    SnapshotDirectory(path()).save(*run.net, run.optimizer, {.step = step});
+  }
+  void save_steps(Training& run, std::int64_t steps) {
+    for (std::int64_t step = 1; step <= steps; ++step) {
+      train(run.net, run.optimizer, 1);
+      save(run, step);
+    }
+  }
+  std::optional<Resumed> load_latest(Training& run) {
+    return SnapshotDirectory(path()).load_latest(*run.net, run.optimizer);
+  }
+
+  void damage(std::int64_t step) {
+    std::string bytes = file_bytes(file(step));
+    bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+    put_file_bytes(file(step), bytes);
+  }
+  void truncate(std::int64_t step) {
+    std::filesystem::resize_file(file(step), std::filesystem::file_size(file(step)) / 2);
+  }
+
+  std::vector<std::string> files() const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(path())) {
+      names.push_back(entry.path().filename());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  TemporaryDirectory directory_{std::filesystem::temp_directory_path(), "snapshot-directory-"};
+};
+
+TEST_F(SnapshotDirectoryTest, AResumedRunEndsLikeTheOneThatWasNot) {
+  Training run;
+  train(run.net, run.optimizer, 5);
+  SnapshotDirectory(path()).save(*run.net, run.optimizer,
+                                 {.epoch = 3, .step = 5, .extra = {{"best", at::ones({1})}}});
+  train(run.net, run.optimizer, 5);
+
+  at::manual_seed(99);
+  Training resumed_run;
+  const auto resumed = load_latest(resumed_run);
+  ASSERT_TRUE(resumed);
+  EXPECT_EQ(resumed->epoch, 3);
+  EXPECT_EQ(resumed->step, 5);
+  EXPECT_EQ(resumed->path, path() / "snapshot-e0003-s00000005.pt");
+  EXPECT_TRUE(at::equal(resumed->extra.at(0).second, at::ones({1})));
+  train(resumed_run.net, resumed_run.optimizer, 5);
+  EXPECT_TRUE(same_weights(run.net, resumed_run.net));
+}
+
+TEST_F(SnapshotDirectoryTest, WithoutSnapshotsThereIsNothingToResume) {
+  Training run;
+  EXPECT_FALSE(load_latest(run));
+  std::filesystem::create_directories(path());
+  put_file_bytes(path() / "notes.txt", "hello");
+  EXPECT_FALSE(load_latest(run));
+}
+
+TEST_F(SnapshotDirectoryTest, KeepsTheNewest) {
+  Training run;
+  save_steps(run, 4);
+  EXPECT_EQ(files(), (std::vector<std::string>{"snapshot-e0000-s00000003.pt",
+                                               "snapshot-e0000-s00000004.pt"}));
+  EXPECT_THROW(SnapshotDirectory(path(), {.keep_last = 1}), UsageError);
+}
+
+TEST_F(SnapshotDirectoryTest, ADamagedSnapshotIsPassedOverWithAWarning) {
+  for (const bool truncated : {false, true}) {
+    Training run;
+    save_steps(run, 2);
+    truncated ? truncate(2) : damage(2);
+    Training resumed_run;
+    ::testing::internal::CaptureStderr();
+    const auto resumed = load_latest(resumed_run);
+    const std::string log = ::testing::internal::GetCapturedStderr();
+    ASSERT_TRUE(resumed);
+    EXPECT_EQ(resumed->step, 1);
+    EXPECT_NE(log.find("warning: "), std::string::npos) << log;
+    EXPECT_NE(log.find(file(2).string()), std::string::npos) << log;
+  }
+}
+
+TEST_F(SnapshotDirectoryTest, DamagedSnapshotsDoNotPushOutWholeOnes) {
+  Training run;
+  save_steps(run, 3);
+  damage(3);
+  save(run, 4);
+  EXPECT_EQ(files().front(), "snapshot-e0000-s00000002.pt");
+  save(run, 5);
+  EXPECT_EQ(files().front(), "snapshot-e0000-s00000004.pt");
+}
+
+TEST_F(SnapshotDirectoryTest, WithoutAnyWholeSnapshotNothingStartsFromScratch) {
+  Training run;
+  save_steps(run, 2);
+  damage(1);
+  truncate(2);
+  const std::string message = message_of<CorruptFile>([&] { load_latest(run); });
+  EXPECT_NE(message.find("none of its 2 snapshots"), std::string::npos) << message;
+  EXPECT_NE(message.find("s00000002"), std::string::npos) << message;
+}
+
+TEST_F(SnapshotDirectoryTest, ASnapshotOfAnotherModelIsRefusedAndNothingIsChanged) {
+  Training run(5);
+  save_steps(run, 1);
+  Training other;
+  Training before;
+  load_state_dict(*before.net, state_dict(*other.net));
+  const std::string message = message_of<UsageError>([&] { load_latest(other); });
+  EXPECT_NE(message.find("'first.weight' is float[5, 4], the model's is float[8, 4]"),
+            std::string::npos)
+      << message;
+  EXPECT_TRUE(same_weights(other.net, before.net));
+}
+
+TEST_F(SnapshotDirectoryTest, AFileOfAnotherProgramIsRefused) {
+  Training run;
+  save_steps(run, 1);
+  std::string bytes = file_bytes(file(1));
+  bytes.resize(bytes.size() - 46);
+  bytes[bytes.size() - 2] = 0;
+  put_file_bytes(file(2), bytes);
+  const std::string message = message_of<UsageError>([&] { load_latest(run); });
+  EXPECT_NE(message.find("another program"), std::string::npos) << message;
+}
+
+TEST_F(SnapshotDirectoryTest, ANewerFormatIsRefused) {
+  c10::impl::GenericDict about = make_dict();
+  about.insert_or_assign("format", std::int64_t{2});
+  c10::impl::GenericDict dict = make_dict();
+  dict.insert_or_assign("lockstep", about);
+  std::filesystem::create_directories(path());
+  write_pickle_archive(file(1), dict);
+  Training run;
+  const std::string message = message_of<UsageError>([&] { load_latest(run); });
+  EXPECT_NE(message.find("format 2"), std::string::npos) << message;
+}
+
+TEST_F(SnapshotDirectoryTest, APathThatIsNoDirectoryIsAnError) {
+  std::filesystem::create_directories(path().parent_path());
+  put_file_bytes(path(), "a file");
+  Training run;
+  EXPECT_NE(message_of<SystemError>([&] { load_latest(run); }).find(path().string()),
+            std::string::npos);
+  EXPECT_NE(message_of<SystemError>([&] { save(run, 1); }).find(path().string()),
+            std::string::npos);
+}
+
+TEST_F(SnapshotDirectoryTest, AFullDiskLeavesEarlierSnapshotsWhole) {
+  Training run;
+  save_steps(run, 2);
+  {
+    const FullDisk full(6000);
+    const std::string message = message_of<SystemError>([&] { save(run, 3); });
+    EXPECT_NE(message.find("s00000003"), std::string::npos) << message;
+    EXPECT_NE(message.find("free some space"), std::string::npos) << message;
+  }
+  EXPECT_EQ(files().size(), 2u);
+  Training resumed_run;
+  EXPECT_EQ(load_latest(resumed_run)->step, 2);
+}
+
+/// A process saves without end and is killed at a random instant, again and again. What it said to
+/// have saved must be there.
+TEST_F(SnapshotDirectoryTest, SurvivesSigkillAtAnyInstant) {
+  Training run;
+  save_steps(run, 1);
+  const auto seed = std::random_device{}();
+  std::printf("seed %u\n", seed);
+  std::mt19937 random(seed);
+  std::int64_t saved = 1;
+  bool left_a_temporary = false;
+  for (int round = 0; round < 25; ++round) {
+    int pipe_ends[2];
+    ASSERT_EQ(::pipe(pipe_ends), 0);
+    const pid_t saver = ::fork();
+    if (saver == 0) {
+      SnapshotDirectory directory(path());
+      for (std::int64_t step = saved + 1;; ++step) {
+        directory.save(*run.net, run.optimizer, {.step = step});
+        if (::write(pipe_ends[1], &step, sizeof(step)) != sizeof(step)) ::_exit(1);
+      }
+    }
+    ::close(pipe_ends[1]);
+    // Nothing is waited for but the random instant itself.
+    ::poll(nullptr, 0, static_cast<int>(random() % 30));
+    ::kill(saver, SIGKILL);
+    int status = 0;
+    ASSERT_EQ(::waitpid(saver, &status, 0), saver);
+    ASSERT_TRUE(WIFSIGNALED(status));
+    while (::read(pipe_ends[0], &saved, sizeof(saved)) == sizeof(saved)) {
+    }
+    ::close(pipe_ends[0]);
+
+    Training resumed_run;
+    const auto resumed = load_latest(resumed_run);
+    ASSERT_TRUE(resumed);
+    // It may have been killed between the rename and the report.
+    ASSERT_GE(resumed->step, saved);
+    ASSERT_LE(resumed->step, saved + 1);
+    saved = resumed->step;
+    ASSERT_TRUE(same_weights(run.net, resumed_run.net));
+    const std::vector<std::string> names = files();
+    const auto temporaries = std::count_if(names.begin(), names.end(), [](const auto& name) {
+      return !SnapshotName::parse(name).has_value();
+    });
+    ASSERT_LE(temporaries, 1);
+    left_a_temporary = left_a_temporary || temporaries == 1;
+  }
+  EXPECT_TRUE(left_a_temporary) << "no kill hit a save: the instants are badly chosen";
+  save(run, saved + 1);
+  EXPECT_EQ(files().size(), 2u);
+}
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <c10/core/ScalarType.h>
+
+namespace lockstep {
+
+/// The dtype of a storage class of Python's torch ("FloatStorage"); nothing for other names. These
+/// are the dtypes that snapshots can hold.
+std::optional<c10::ScalarType> storage_dtype(std::string_view storage_class);
+
+bool is_storable(c10::ScalarType dtype);
+
+}  // namespace lockstep

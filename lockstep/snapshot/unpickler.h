@@ -1,0 +1,24 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+namespace lockstep {
+
+/// Gives the bytes of storage `key` as a one-dimensional uint8 tensor of `bytes` elements.
+using StorageReader = std::function<at::Tensor(const std::string& key, std::uint64_t bytes)>;
+
+/// Turns a pickle (protocol 2, as torch.save and Lockstep write it) into None, bool, int, double,
+/// string, tuple, list, dict (OrderedDict too; keys are strings or integers, in their order) and
+/// dense CPU tensors. Nothing else is understood: no code runs, no class is looked up. Tensors that
+/// shared a storage share it again. `file` is what messages call the file.
+/// Errors: CorruptFile for bytes that are no such pickle or exceed sensible limits; UsageError
+/// naming the class, function or dtype that is refused; whatever `read_storage` throws.
+c10::IValue unpickle(std::string_view pickle, const StorageReader& read_storage,
+                     const std::string& file);
+
+}  // namespace lockstep
