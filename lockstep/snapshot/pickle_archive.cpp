@@ -15,6 +15,7 @@
 #include "lockstep/os/readable_file.h"
 #include "lockstep/snapshot/checksum.h"
 #include "lockstep/snapshot/unpickler.h"
+#include "lockstep/snapshot/writable_value.h"
 #include "lockstep/snapshot/zip_reader.h"
 
 namespace lockstep {
@@ -44,13 +45,15 @@ Pickled pickle(const c10::IValue& value) {
   return result;
 }
 
-/// LibTorch's archive writer on top of a stream that may fail. Its destructor throws unless it was
-/// finalized, and it knows only that a write was short, so the true error is kept here.
+/// LibTorch's archive writer on top of a stream that may fail. LibTorch does not expect that: its
+/// writer leaks, forgets the reason, and throws from its destructor. So it never learns of a
+/// failure: from then on its bytes are dropped, and the reason is thrown after the record.
 class ArchiveWriter {
  public:
   explicit ArchiveWriter(ChecksumWriter& output)
-      : writer_([this, &output](const void* data, std::size_t bytes) {
-          return write(output, data, bytes);
+      : output_(output), writer_([this](const void* data, std::size_t bytes) {
+          write(data, bytes);
+          return bytes;
         }) {}
 
   ~ArchiveWriter() {
@@ -59,44 +62,34 @@ class ArchiveWriter {
     try {
       writer_.writeEndOfFile();
     } catch (const std::exception&) {
-      // It is finalized now, which is all that was wanted.
+      // The archive is given up; only its destructor must not throw.
     }
   }
   ArchiveWriter(const ArchiveWriter&) = delete;
   ArchiveWriter& operator=(const ArchiveWriter&) = delete;
 
   void add(const std::string& name, const void* data, std::size_t bytes) {
-    run([&] { writer_.writeRecord(name, data, bytes); });
-  }
-
-  void finish() {
-    run([&] { writer_.writeEndOfFile(); });
-  }
-
- private:
-  std::size_t write(ChecksumWriter& output, const void* data, std::size_t bytes) {
-    if (failed_) return 0;
-    try {
-      output.write(data, bytes);
-      return bytes;
-    } catch (...) {
-      // No exception may pass through the archive writer's C code.
-      failed_ = true;
-      error_ = std::current_exception();
-      return 0;
-    }
-  }
-
-  template <class Action>
-  void run(const Action& action) {
-    try {
-      action();
-    } catch (const c10::Error&) {
-      if (!error_) throw;
-    }
+    writer_.writeRecord(name, data, bytes);
     if (error_) std::rethrow_exception(error_);
   }
 
+  void finish() {
+    writer_.writeEndOfFile();
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  void write(const void* data, std::size_t bytes) noexcept {
+    if (failed_) return;
+    try {
+      output_.write(data, bytes);
+    } catch (...) {
+      failed_ = true;
+      error_ = std::current_exception();
+    }
+  }
+
+  ChecksumWriter& output_;
   bool failed_ = false;
   std::exception_ptr error_;
   caffe2::serialize::PyTorchStreamWriter writer_;
@@ -127,7 +120,7 @@ void check_byte_order(const ZipReader& archive, const std::string& file) {
 }  // namespace
 
 void write_pickle_archive(const std::filesystem::path& path, const c10::IValue& value) {
-  const Pickled pickled = pickle(value);
+  const Pickled pickled = pickle(writable_value(value));
   AtomicFile file(path);
   ChecksumWriter output(file);
   {

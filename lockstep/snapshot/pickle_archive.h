@@ -9,9 +9,10 @@ namespace lockstep {
 
 /// Writes dicts, lists, tuples, tensors, numbers, strings and None so that Python's
 /// torch.load(path), with weights_only and mmap or not, reads them; with a checksum over the file
-/// (checksum.h); atomically. Lists and dicts must be GenericList and GenericDict of AnyType, and
-/// tensors dense ones on the CPU of a dtype that storage_types.h has; storages are written whole.
-/// Errors: SystemError (disk full, no permission); the path then holds what it held before.
+/// (checksum.h); atomically. Lists and dicts must be GenericList and GenericDict of AnyType.
+/// Tensors are written as CPU tensors, storages whole.
+/// Errors: UsageError naming a tensor that files cannot hold; SystemError (disk full, no
+/// permission). The path then holds what it held before.
 void write_pickle_archive(const std::filesystem::path& path, const c10::IValue& value);
 
 struct ReadArchiveOptions {

@@ -23,7 +23,7 @@ void save_snapshot(const std::filesystem::path& path, const Snapshot& snapshot) 
   dict.insert_or_assign("step", snapshot.step);
   dict.insert_or_assign("world_size", snapshot.world_size);
   dict.insert_or_assign("model", tensor_dict_value(snapshot.model));
-  dict.insert_or_assign("optimizer", writable_value(snapshot.optimizer));
+  dict.insert_or_assign("optimizer", snapshot.optimizer);
   dict.insert_or_assign("random_state", tensor_list_value(snapshot.random_state));
   dict.insert_or_assign("cuda_random_state", tensor_list_value(snapshot.cuda_random_state));
   dict.insert_or_assign("extra", tensor_dict_value(snapshot.extra));

@@ -7,12 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/ops/empty.h>
-
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/snapshot/pickle_nodes.h"
 #include "lockstep/snapshot/pickle_opcodes.h"
+#include "lockstep/snapshot/pickle_tensor.h"
 #include "lockstep/snapshot/storage_types.h"
 
 namespace lockstep {
@@ -22,8 +21,6 @@ constexpr std::string_view kOrderedDict = "collections.OrderedDict";
 constexpr std::string_view kRebuildTensor = "torch._utils._rebuild_tensor_v2";
 constexpr std::string_view kRebuildParameter = "torch._utils._rebuild_parameter";
 constexpr std::string_view kTorchModule = "torch.";
-/// PyTorch itself stops at 64.
-constexpr std::size_t kMaxDimensions = 64;
 /// One opcode makes at most one node; a tensor takes about 20.
 constexpr std::size_t kMaxNodes = 16'000'000;
 
@@ -279,15 +276,9 @@ class Unpickler {
   /// (storage, offset, sizes, strides, requires_grad, hooks), then perhaps more that is refused.
   at::Tensor rebuild_tensor(const std::vector<NodeId>& arguments) {
     if (arguments.size() != 6) corrupt("a tensor has the wrong arguments");
-    const PickleStorage& storage = as<PickleStorage>(arguments[0]);
-    const std::int64_t offset = as<std::int64_t>(arguments[1]);
-    const std::vector<std::int64_t> sizes = integers(arguments[2]);
-    const std::vector<std::int64_t> strides = integers(arguments[3]);
-    if (!lies_within(storage, offset, sizes, strides)) {
-      corrupt("a tensor reaches beyond its storage");
-    }
-    at::Tensor tensor = at::empty({0}, at::TensorOptions().dtype(storage.dtype));
-    tensor.set_(storage.bytes.storage(), offset, sizes, strides);
+    at::Tensor tensor = tensor_over(as<PickleStorage>(arguments[0]), as<std::int64_t>(arguments[1]),
+                                    integers(arguments[2]), integers(arguments[3]));
+    if (!tensor.defined()) corrupt("a tensor reaches beyond its storage");
     return tensor;
   }
 
@@ -295,31 +286,6 @@ class Unpickler {
     std::vector<std::int64_t> values;
     for (const NodeId item : as<PickleTuple>(id).items) values.push_back(as<std::int64_t>(item));
     return values;
-  }
-
-  static bool lies_within(const PickleStorage& storage, std::int64_t offset,
-                          const std::vector<std::int64_t>& sizes,
-                          const std::vector<std::int64_t>& strides) {
-    if (offset < 0 || sizes.size() != strides.size() || sizes.size() > kMaxDimensions) return false;
-    const auto elements =
-        static_cast<std::int64_t>(storage.bytes.nbytes() / c10::elementSize(storage.dtype));
-    std::int64_t count = 1;
-    std::int64_t last = offset;
-    bool empty = false;
-    for (std::size_t i = 0; i < sizes.size(); ++i) {
-      std::int64_t reach = 0;
-      if (sizes[i] < 0 || strides[i] < 0) return false;
-      if (sizes[i] == 0) {
-        empty = true;
-        continue;
-      }
-      if (__builtin_mul_overflow(sizes[i] - 1, strides[i], &reach) ||
-          __builtin_add_overflow(last, reach, &last) ||
-          __builtin_mul_overflow(count, sizes[i], &count)) {
-        return false;
-      }
-    }
-    return empty ? offset <= elements : last < elements;
   }
 
   [[noreturn]] void corrupt(const std::string& reason) const {

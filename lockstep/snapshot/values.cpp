@@ -2,22 +2,9 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/snapshot/storage_types.h"
 
 namespace lockstep {
 namespace {
-
-at::Tensor writable(const at::Tensor& tensor, const std::string& name) {
-  if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.is_quantized() ||
-      !is_storable(tensor.scalar_type())) {
-    throw UsageError(concat("save '", name, "': ",
-                            tensor.defined() ? concat("a tensor of dtype ", tensor.dtype().name(),
-                                                      " and layout ", tensor.layout())
-                                             : "an undefined tensor",
-                            " cannot be stored; convert it to a dense tensor of a standard dtype"));
-  }
-  return tensor.detach().resolve_conj().resolve_neg().cpu();
-}
 
 [[noreturn]] void unexpected(const std::string& source, const std::string& what) {
   throw UsageError(concat(source, ": ", what, "; it is no state dict or snapshot"));
@@ -35,33 +22,14 @@ c10::impl::GenericList make_list() {
 
 c10::IValue tensor_dict_value(const TensorDict& tensors) {
   c10::impl::GenericDict dict = make_dict();
-  for (const auto& [name, tensor] : tensors) dict.insert_or_assign(name, writable(tensor, name));
+  for (const auto& [name, tensor] : tensors) dict.insert_or_assign(name, tensor);
   return dict;
 }
 
 c10::IValue tensor_list_value(const std::vector<at::Tensor>& tensors) {
   c10::impl::GenericList list = make_list();
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    list.push_back(writable(tensors[i], std::to_string(i)));
-  }
+  for (const at::Tensor& tensor : tensors) list.push_back(tensor);
   return list;
-}
-
-c10::IValue writable_value(const c10::IValue& value) {
-  if (value.isTensor()) return writable(value.toTensor(), "optimizer state");
-  if (value.isGenericDict()) {
-    c10::impl::GenericDict dict = make_dict();
-    for (const auto& item : value.toGenericDict()) {
-      dict.insert_or_assign(item.key(), writable_value(item.value()));
-    }
-    return dict;
-  }
-  if (value.isList()) {
-    c10::impl::GenericList list = make_list();
-    for (const c10::IValue& item : value.toListRef()) list.push_back(writable_value(item));
-    return list;
-  }
-  return value;
 }
 
 c10::IValue find_value(const c10::IValue& dict, const std::string& key) {

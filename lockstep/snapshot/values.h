@@ -15,12 +15,8 @@ namespace lockstep {
 c10::impl::GenericDict make_dict();
 c10::impl::GenericList make_list();
 
-/// Dense CPU tensors ready to be written. Errors: UsageError naming the first that is sparse,
-/// quantized, undefined or of a dtype that files cannot hold.
 c10::IValue tensor_dict_value(const TensorDict& tensors);
 c10::IValue tensor_list_value(const std::vector<at::Tensor>& tensors);
-/// The same tree with all its tensors ready to be written.
-c10::IValue writable_value(const c10::IValue& value);
 
 /// The entry of a dict, or None when there is none. `dict` must be a dict.
 c10::IValue find_value(const c10::IValue& dict, const std::string& key);
