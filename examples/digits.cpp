@@ -135,7 +135,9 @@ int train(const Arguments& arguments) {
                              .first_epoch = first_epoch,
                              .rank = group.rank(),
                              .enabled = !arguments.no_progress});
-  if (resumed) bar.print("resumed from " + resumed->path.string());
+  if (resumed && first_epoch < arguments.epochs) {
+    bar.print("resumed from " + resumed->path.string());
+  }
 
   const auto seconds_since = [](Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();

@@ -14,8 +14,10 @@ constexpr std::chrono::milliseconds kDrawInterval(100);  // Faster than that, no
 constexpr std::chrono::seconds kPlainInterval(10);       // Keeps logs short.
 constexpr int kPlainColumns = 100;
 constexpr std::string_view kEraseToEnd = "\x1b[K";
-// A terminal that is stopped with Ctrl-S must not stop the training.
-constexpr std::chrono::milliseconds kWriteTimeout(100);
+// A terminal that is stopped with Ctrl-S must not stop the training, nor slow it down: the bar is
+// drawn if it takes no waiting, for a line that stays a moment is spent.
+constexpr std::chrono::milliseconds kDrawTimeout(0);
+constexpr std::chrono::milliseconds kMessageTimeout(100);
 
 }  // namespace
 
@@ -51,7 +53,7 @@ void ProgressBar::epoch_done(const std::string& summary, Clock::time_point now) 
 void ProgressBar::print(const std::string& message, Clock::time_point now) {
   const bool bar_was_shown = bar_shown_;
   erase();
-  write_text(message + "\n");
+  write_text(message + "\n", kMessageTimeout);
   if (bar_was_shown) {
     drawn_at_.reset();
     draw(now);
@@ -66,23 +68,24 @@ void ProgressBar::draw(Clock::time_point now) {
   if (columns) {
     // One column stays free: a full line would wrap on some terminals.
     const auto line = progress_line(progress_, {.columns = *columns - 1, .color = color_});
-    write_text("\r" + line + std::string(kEraseToEnd));
+    write_text("\r" + line + std::string(kEraseToEnd), kDrawTimeout);
     bar_shown_ = true;
   } else {
     if (now - drawn_at_.value_or(start_) < kPlainInterval) return;
-    write_text(progress_line(progress_, {.columns = kPlainColumns, .bar = false}) + "\n");
+    write_text(progress_line(progress_, {.columns = kPlainColumns, .bar = false}) + "\n",
+               kMessageTimeout);
   }
   drawn_at_ = now;
 }
 
 void ProgressBar::erase() {
   if (!bar_shown_) return;
-  write_text("\r" + std::string(kEraseToEnd));
+  write_text("\r" + std::string(kEraseToEnd), kDrawTimeout);
   bar_shown_ = false;
 }
 
-void ProgressBar::write_text(const std::string& text) const {
-  if (options_.rank == 0) write_all(options_.fd, text, Deadline::after(kWriteTimeout));
+void ProgressBar::write_text(const std::string& text, std::chrono::milliseconds timeout) const {
+  if (options_.rank == 0) write_all(options_.fd, text, Deadline::after(timeout));
 }
 
 }  // namespace lockstep

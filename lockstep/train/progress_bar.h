@@ -52,7 +52,7 @@ class ProgressBar {
  private:
   void draw(Clock::time_point now);
   void erase();
-  void write_text(const std::string& text) const;
+  void write_text(const std::string& text, std::chrono::milliseconds timeout) const;
 
   const ProgressBarOptions options_;
   const bool color_;

@@ -101,8 +101,19 @@ TEST_F(ProgressBarTest, WritesAPlainLineNowAndThenWhereThereIsNoTerminal) {
   const std::string text = read_available(pipe.read_end.get());
   EXPECT_EQ(count_of("\n", text), 4U) << text;
   EXPECT_EQ(text.substr(0, text.find('\n')),
-            "epoch 1/2    5 %  step  10/100  1.0 step/s  eta 3:10  loss 0.5");
+            "epoch 1/2    5 %  step  10/100  1.0 step/s  eta 3:10  loss 0.5000");
   EXPECT_EQ(count_of("\r", text) + count_of("\x1b", text), 0U) << text;
+}
+
+TEST_F(ProgressBarTest, DoesNotWaitForATerminalThatTakesNothing) {
+  PseudoTerminal terminal(100);
+  ::fcntl(terminal.inside.get(), F_SETFL, O_NONBLOCK);
+  while (::write(terminal.inside.get(), "x", 1) == 1) {
+  }
+  ProgressBar bar({.epochs = 1, .steps_per_epoch = 1000, .fd = terminal.inside.get()}, start_);
+  const auto before = ProgressBar::Clock::now();
+  for (int i = 1; i <= 100; ++i) bar.step_done(0.5, start_ + seconds(i));
+  EXPECT_LT(ProgressBar::Clock::now() - before, seconds(1));
 }
 
 TEST_F(ProgressBarTest, CountsTheSpeedOfThisProcessAloneAfterAResume) {

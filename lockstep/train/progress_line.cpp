@@ -49,7 +49,12 @@ std::vector<std::string> fields_of(const Progress& progress) {
     const double seconds = std::min(std::ceil(left / rate), kLongestEtaSeconds);
     fields.push_back("eta " + clock_text(std::chrono::seconds(static_cast<long long>(seconds))));
   }
-  if (progress.loss) fields.push_back(formatted("loss %.4g", *progress.loss));
+  if (progress.loss) {
+    // As wide each time as far as that goes, so that the line does not tremble.
+    const double size = std::abs(*progress.loss);
+    const bool ordinary = size == 0 || (1e-3 <= size && size < 1e4);
+    fields.push_back(formatted(ordinary ? "loss %.4f" : "loss %.3e", *progress.loss));
+  }
   return fields;
 }
 

@@ -56,6 +56,7 @@ TEST(ProgressLine, SurvivesOddNumbers) {
   Progress progress = kHalfway;
   progress.loss = std::numeric_limits<double>::quiet_NaN();
   progress.steps_per_second = 1e-300;
+  EXPECT_NE(progress_line({.loss = 1e-9}, {}).find("loss 1.000e-09"), std::string::npos);
   const std::string line = progress_line(progress, {.columns = 200});
   EXPECT_NE(line.find("loss nan"), std::string::npos) << line;
   EXPECT_NE(line.find("eta 99:59:59"), std::string::npos) << line;
