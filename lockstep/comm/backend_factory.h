@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <string>
 
 #include <c10/core/Device.h>
@@ -23,18 +24,21 @@ struct BackendConfig {
 };
 
 struct BackendInstance {
-  c10::intrusive_ptr<c10d::Backend> backend;
-  c10::Device device;  ///< where it prefers tensors
-  bool takes_cuda;     ///< whether it takes CUDA tensors
+  c10::intrusive_ptr<c10d::Backend> backend = {};
+  bool takes_cuda = true;
+  /// Whether collectives are under way for which the backend's destructor would wait. Empty: never.
+  std::function<bool()> is_busy = {};
 };
 
-/// Creates the backend called `name`. The table of backends is in comm/backends/table.cpp, one
-/// layer up: comm/ knows that there are backends, not which. Errors: as
-/// require_backend; those of the backend's own connections.
-BackendInstance make_backend(const std::string& name, const BackendConfig& config);
+/// Where the backend called `name` expects the tensors of this rank: the CPU, or its CUDA device.
+/// The table of backends is in comm/backends/table.cpp, one layer up: comm/ knows that there are
+/// backends, not which.
+/// Errors: UsageError naming the backends of this build when `name` is none of them, or when this
+/// machine has no device for it.
+c10::Device backend_device(const std::string& name, int local_rank);
 
-/// Errors: UsageError naming the backends of this build when `name` is none of them.
-void require_backend(const std::string& name);
+/// Creates the backend and connects it. Errors: as backend_device; those of its connections.
+BackendInstance make_backend(const std::string& name, const BackendConfig& config);
 
 /// The backend for a job of `local_world_size` ranks on this machine when the user names none.
 std::string default_backend_name(int local_world_size);

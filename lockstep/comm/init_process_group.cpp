@@ -39,7 +39,7 @@ ProcessGroup join(const InitPlan& plan, c10::intrusive_ptr<c10d::Store> store, i
   state->timeout = plan.timeout;
   state->backend_name =
       plan.backend.empty() ? default_backend_name(plan.local_world_size) : plan.backend;
-  require_backend(state->backend_name);
+  state->device = backend_device(state->backend_name, state->local_rank);
   if (plan.world_size > 1) {
     if (!store) store = open_store(plan, deadline);
     state->store = c10::make_intrusive<c10d::PrefixStore>(

@@ -1,5 +1,6 @@
 #include "lockstep/comm/process_group.h"
 
+#include <mutex>
 #include <set>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -65,14 +66,29 @@ BackendInstance connect(const ProcessGroup::State& state) {
   }
 }
 
+// For the rest of the process: threads of these backends wait for peers that do not answer, and
+// their destructors would wait for the threads.
+void abandon(c10::intrusive_ptr<c10d::Backend> backend) {
+  static std::mutex mutex;
+  static auto* abandoned = new std::vector<c10::intrusive_ptr<c10d::Backend>>();  // never destroyed
+  const std::lock_guard lock(mutex);
+  abandoned->push_back(std::move(backend));
+}
+
 }  // namespace
+
+ProcessGroup::State::~State() {
+  if (!is_busy || !is_busy()) return;
+  backend->abort();
+  abandon(std::move(backend));
+}
 
 ProcessGroup make_process_group(std::shared_ptr<ProcessGroup::State> state) {
   if (state->world_size > 1) {
     auto instance = connect(*state);
     state->backend = std::move(instance.backend);
-    state->device = instance.device;
     state->takes_cuda = instance.takes_cuda;
+    state->is_busy = std::move(instance.is_busy);
   }
   return ProcessGroup(std::move(state));
 }
@@ -102,7 +118,7 @@ ProcessGroup ProcessGroup::new_group(const std::vector<int>& ranks,
   child->local_rank = parent.local_rank;
   child->local_address = parent.local_address;
   child->timeout = options.timeout.value_or(parent.timeout);
-  child->device = parent.device;
+  child->device = backend_device(child->backend_name, child->local_rank);
   child->store = c10::make_intrusive<c10d::PrefixStore>(child->name, parent.store);
   return make_process_group(std::move(child));
 }

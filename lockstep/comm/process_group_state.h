@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -21,9 +22,14 @@ struct ProcessGroup::State {
   std::string local_address;
   std::chrono::milliseconds timeout{};
   c10::Device device = c10::kCPU;
-  bool takes_cuda = true;                     ///< a group of one rank takes any tensor
   c10::intrusive_ptr<c10d::Store> store;      ///< this group's own keys
   c10::intrusive_ptr<c10d::Backend> backend;  ///< null in a group of one rank
+  bool takes_cuda = true;
+  std::function<bool()> is_busy;  ///< see BackendInstance
+
+  State() = default;
+  /// Waits for no peer: a backend that would is kept until the process ends.
+  ~State();
 
   mutable std::atomic<std::uint64_t> sequence{0};            ///< collectives started
   mutable std::atomic<std::uint64_t> messages{0};            ///< calls of send and recv

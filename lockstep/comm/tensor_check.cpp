@@ -42,7 +42,8 @@ void check_tensor(const CallSite& call, const char* argument, const at::Tensor& 
     refuse(call, argument, " is not dense and contiguous; pass its contiguous() copy");
   }
   const bool takes_device =
-      tensor.is_cuda() ? call.group.takes_cuda : tensor.is_cpu() && call.group.device.is_cpu();
+      tensor.is_cuda() ? call.group.takes_cuda
+                       : tensor.is_cpu() && (!call.group.backend || call.group.device.is_cpu());
   if (!takes_device) {
     refuse(call, argument, " is on ", tensor.device().str(), ", but backend '",
            call.group.backend_name, "' takes tensors on ", call.group.device.str(),

@@ -13,13 +13,14 @@ namespace {
 
 struct Entry {
   std::string_view name;
+  c10::Device (*device)(int local_rank);
   BackendInstance (*make)(const BackendConfig&);
 };
 
 // A new backend is a folder beside this file and a line here.
 constexpr std::array kBackends = {
-    Entry{"gloo", &make_gloo_backend},
-    Entry{"nccl", &make_nccl_backend},
+    Entry{"gloo", &gloo_device, &make_gloo_backend},
+    Entry{"nccl", &nccl_device, &make_nccl_backend},
 };
 
 const Entry& find(const std::string& name) {
@@ -38,8 +39,8 @@ BackendInstance make_backend(const std::string& name, const BackendConfig& confi
   return find(name).make(config);
 }
 
-void require_backend(const std::string& name) {
-  find(name);
+c10::Device backend_device(const std::string& name, int local_rank) {
+  return find(name).device(local_rank);
 }
 
 std::string default_backend_name(int local_world_size) {

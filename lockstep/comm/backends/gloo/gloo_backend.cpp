@@ -78,13 +78,17 @@ class GlooBackend final : public ProcessGroupGloo {
  public:
   using ProcessGroupGloo::ProcessGroupGloo;
 
-  // The base class waits until its queue is empty. When peers are stuck that would take the
-  // deadline of every collective in it; closing the connections fails them at once.
-  ~GlooBackend() override {
-    if (has_pending_work()) close_connections();
+  // Work that has ended counts no more, even where its thread has not yet let go of it.
+  bool is_busy() {
+    const std::lock_guard lock(workMutex_);
+    const auto running = [](const auto& work) { return work.defined() && !work->isCompleted(); };
+    return !workQueue_.empty() ||
+           std::any_of(workInProgress_.begin(), workInProgress_.end(), running);
   }
 
-  void abort() override { close_connections(); }
+  void abort() override {
+    for (const auto& context : contexts_) context->closeConnections();
+  }
 
   c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
                                            const c10d::AllreduceOptions& options) override {
@@ -146,18 +150,6 @@ class GlooBackend final : public ProcessGroupGloo {
     logical.reduceOp = op_for_bool(options.reduceOp);
     return ProcessGroupGloo::_reduce_scatter_base(output_bytes, input_bytes, logical);
   }
-
- private:
-  bool has_pending_work() {
-    const std::lock_guard lock(workMutex_);
-    const auto running = [](const auto& work) { return work.defined(); };
-    return !workQueue_.empty() ||
-           std::any_of(workInProgress_.begin(), workInProgress_.end(), running);
-  }
-
-  void close_connections() {
-    for (const auto& context : contexts_) context->closeConnections();
-  }
 };
 
 // In a CUDA build of LibTorch, Gloo copies CUDA tensors through pinned memory.
@@ -188,7 +180,13 @@ BackendInstance make_gloo_backend(const BackendConfig& config) {
   // Without this the first rank to be connected may end, and with it the store in which the others
   // still look for addresses.
   backend->barrier()->wait();
-  return {std::move(backend), c10::kCPU, kStagesCuda};
+  return {.backend = backend, .takes_cuda = kStagesCuda, .is_busy = [gloo = backend.get()] {
+            return gloo->is_busy();
+          }};
+}
+
+c10::Device gloo_device(int) {
+  return c10::kCPU;
 }
 
 }  // namespace lockstep

@@ -6,8 +6,12 @@ namespace lockstep {
 
 /// LibTorch's Gloo over TCP, for CPU tensors. Connections are accepted on config.local_address,
 /// else on the interface of GLOO_SOCKET_IFNAME, else on the address of this machine's name.
-/// Destroying it with collectives still under way closes the connections and waits for no peer.
+/// abort() closes the connections; a collective that already waits for its peer stays until its
+/// deadline.
 /// Errors: as Work::wait when the connections cannot be made.
 BackendInstance make_gloo_backend(const BackendConfig& config);
+
+/// The CPU.
+c10::Device gloo_device(int local_rank);
 
 }  // namespace lockstep

@@ -6,8 +6,11 @@ namespace lockstep {
 
 /// LibTorch's NCCL, for CUDA tensors; the rank uses the CUDA device of its local rank.
 /// Only in builds against a CUDA build of LibTorch.
-/// Errors: UsageError when this machine has no CUDA device for the local rank.
+/// Errors: as nccl_device.
 BackendInstance make_nccl_backend(const BackendConfig& config);
+
+/// The CUDA device of this local rank. Errors: UsageError when there is none.
+c10::Device nccl_device(int local_rank);
 
 /// Number of CUDA devices that this process sees; 0 without a driver.
 int cuda_device_count();

@@ -1,3 +1,4 @@
+#include "lockstep/base/check.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/backends/nccl/nccl_backend.h"
 
@@ -8,10 +9,15 @@ int cuda_device_count() {
   return 0;
 }
 
-BackendInstance make_nccl_backend(const BackendConfig&) {
+c10::Device nccl_device(int) {
   throw UsageError(
       "backend nccl: this LibTorch is a CPU build; use backend gloo, or build against a CUDA "
       "build");
+}
+
+BackendInstance make_nccl_backend(const BackendConfig& config) {
+  nccl_device(config.local_rank);
+  LOCKSTEP_ASSERT(false);
 }
 
 }  // namespace lockstep
