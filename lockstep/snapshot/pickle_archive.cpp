@@ -142,12 +142,13 @@ c10::IValue read_pickle_archive(const std::filesystem::path& path,
                                 const ReadArchiveOptions& options) {
   const ReadableFile file(path);
   const std::string name = path.string();
-  if (!verify_checksum(file) && options.checksum_required) {
+  const bool verified = verify_checksum(file);
+  if (!verified && options.checksum_required) {
     throw UsageError(concat("read ", name,
                             ": no snapshot of Lockstep but a file of another "
                             "program; its weights can be read with read_state_dict"));
   }
-  const ZipReader archive(file);
+  const ZipReader archive(file, {.check_crc = !verified});
   check_byte_order(archive, name);
   const auto read_storage = [&](const std::string& key, std::uint64_t bytes) {
     const ZipRecord& record = archive.record(concat(kStoragePrefix, key));

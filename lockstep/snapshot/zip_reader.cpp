@@ -61,7 +61,8 @@ bool apply_zip64(const std::vector<unsigned char>& directory, std::size_t begin,
 
 }  // namespace
 
-ZipReader::ZipReader(const ReadableFile& file) : file_(file) {
+ZipReader::ZipReader(const ReadableFile& file, const ZipReaderOptions& options)
+    : file_(file), options_(options) {
   read_directory(find_directory());
   check_overlaps();
 }
@@ -74,7 +75,7 @@ const ZipRecord& ZipReader::record(const std::string& name) const {
 
 void ZipReader::read(const ZipRecord& record, void* target) const {
   file_.read(record.offset_bytes, target, record.size_bytes);
-  if (crc32(target, record.size_bytes) != record.crc32) {
+  if (options_.check_crc && crc32(target, record.size_bytes) != record.crc32) {
     corrupt(concat("record '", record.name, "' does not have the CRC that the archive states"));
   }
 }

@@ -18,6 +18,11 @@ struct ZipRecord {
   std::uint32_t crc32 = 0;
 };
 
+struct ZipReaderOptions {
+  /// Not needed where a checksum over the whole file was verified, and it takes most of the time.
+  bool check_crc = true;
+};
+
 /// The records of a zip archive as PyTorch writes them: stored, neither compressed nor encrypted,
 /// all below one directory. Trusts nothing in the file.
 /// Threads: any may read. Lifetime: `file` must outlive it.
@@ -25,7 +30,7 @@ struct ZipRecord {
 /// record does not have the CRC that the archive states; SystemError.
 class ZipReader {
  public:
-  explicit ZipReader(const ReadableFile& file);
+  explicit ZipReader(const ReadableFile& file, const ZipReaderOptions& options = {});
 
   /// Names are those below the archive's one directory: "data.pkl", "data/0". Errors: CorruptFile
   /// when there is none.
@@ -50,6 +55,7 @@ class ZipReader {
   [[noreturn]] void corrupt(const std::string& reason) const;
 
   const ReadableFile& file_;
+  const ZipReaderOptions options_;
   std::map<std::string, ZipRecord> records_;
 };
 
