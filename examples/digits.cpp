@@ -74,7 +74,7 @@ Score evaluate(Model& model, const lockstep::DigitsDataset& digits,
     counts[1] += batch.target.numel();
   }
   model->train();
-  group.all_reduce(counts).wait();
+  group.all_reduce(counts);
   return {counts[0].item<std::int64_t>(), counts[1].item<std::int64_t>()};
 }
 
@@ -157,7 +157,7 @@ int train(const Arguments& arguments) {
       bar.step_done(loss.item<double>());
     }
     snapshots.save(*model, optimizer, {.epoch = epoch, .step = (epoch + 1) * steps});
-    group.all_reduce(epoch_loss, {.op = lockstep::ReduceOp::kAvg}).wait();
+    group.all_reduce(epoch_loss, {.op = lockstep::ReduceOp::kAvg});
     bar.epoch_done(summary(epoch, arguments, epoch_loss.item<double>(),
                            evaluate(model, test_set, group), seconds_since(epoch_start)));
   }

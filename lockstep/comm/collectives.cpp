@@ -31,8 +31,7 @@ Work run_numbered(const CallSite& call, std::uint64_t number, const Options& opt
     rethrow_named(name);
   }
   const auto deadline = Deadline::after(name.timeout);
-  Work result(
-      std::make_shared<const Work::State>(Work::State{std::move(work), std::move(name), deadline}));
+  Work result(std::make_shared<const Work::State>(std::move(work), std::move(name), deadline));
   if (!options.async_op) result.wait();
   return result;
 }

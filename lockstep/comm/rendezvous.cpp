@@ -1,7 +1,5 @@
 #include "lockstep/comm/rendezvous.h"
 
-#include <cerrno>
-
 #include <fcntl.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -30,14 +28,7 @@ UniqueFd serving_socket(const InitPlan& plan) {
                                    " from the launcher is not bound to port ", plan.port,
                                    "; binding a socket of our own"));
   }
-  try {
-    return bind_tcp(plan.host, plan.port);
-  } catch (const SystemError& error) {
-    // The address by which others reach us need not be one of ours: behind a translated address or
-    // a service name there is no choice but to listen on all.
-    if (error.errno_value() != EADDRNOTAVAIL) throw;
-    return bind_tcp("0.0.0.0", plan.port);
-  }
+  return bind_tcp_for_peers(plan.host, plan.port);
 }
 
 c10::intrusive_ptr<c10d::Store> open_tcp_store(const InitPlan& plan, const Deadline& deadline) {

@@ -1,7 +1,5 @@
 #include "lockstep/comm/work.h"
 
-#include <algorithm>
-
 #include "lockstep/comm/work_state.h"
 
 namespace lockstep {
@@ -13,16 +11,21 @@ constexpr std::chrono::milliseconds kGraceAfterBackendDeadline{500};
 }  // namespace
 
 bool Work::is_completed() const {
-  return !state_ || state_->work->isCompleted();
+  if (!state_) return true;
+  const std::lock_guard lock(state_->mutex);
+  return state_->done || state_->work->isCompleted();
 }
 
 void Work::wait() const {
   if (!state_) return;
+  const std::lock_guard lock(state_->mutex);
+  if (state_->done) return;
   try {
     state_->work->wait(state_->deadline.remaining() + kGraceAfterBackendDeadline);
   } catch (...) {
     rethrow_named(state_->name);
   }
+  state_->done = true;
 }
 
 }  // namespace lockstep

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <mutex>
 #include <string>
 
 #include <c10/util/intrusive_ptr.h>
@@ -22,9 +23,14 @@ struct CollectiveName {
 };
 
 struct Work::State {
+  State(c10::intrusive_ptr<c10d::Work> started, CollectiveName its_name, Deadline its_deadline)
+      : work(std::move(started)), name(std::move(its_name)), deadline(its_deadline) {}
+
   c10::intrusive_ptr<c10d::Work> work;
   CollectiveName name;
   Deadline deadline;
+  mutable std::mutex mutex;
+  mutable bool done = false;  // guarded by mutex; some backends wait for ever when asked twice
 };
 
 /// Called in a catch block: throws the backend's current exception as TimeoutError, PeerLost or

@@ -101,6 +101,12 @@ void GradientReducer::Impl::begin_backward() {
 void GradientReducer::Impl::gradient_ready(std::size_t index) {
   const std::lock_guard lock(mutex);
   if (!sync) return;
+  if (parameters[index].grad().layout() != at::kStrided) {
+    throw UsageError(concat("DistributedDataParallel on rank ", group.rank(), ": parameter '",
+                            names[index],
+                            "' has a sparse gradient, which is not supported yet; build its "
+                            "embedding without sparse(true)"));
+  }
   if (!in_backward) begin_backward();
   if (ready[index]) {
     throw UsageError(concat("DistributedDataParallel on rank ", group.rank(), ": parameter '",

@@ -80,13 +80,10 @@ UniqueFd open_log(const fs::path& file) {
 
 // The store's socket, on the machine of rank 0 only: bound by the launcher, so that the port is the
 // job's from before the first worker runs until the last has ended.
-UniqueFd bind_store(const LaunchOptions& options) try {
+UniqueFd bind_store(const LaunchOptions& options) {
   if (options.node_rank != 0) return {};
-  return bind_tcp(options.master_address, options.master_port);
-} catch (const SystemError& error) {
-  // The others may know this machine by an address that it does not have itself (a container's).
-  if (options.node_count > 1 && error.errno_value() == EADDRNOTAVAIL) return {};
-  throw;
+  const auto bind = options.node_count > 1 ? bind_tcp_for_peers : bind_tcp;
+  return bind(options.master_address, options.master_port);
 }
 
 class Launcher {

@@ -52,6 +52,36 @@ int try_connect(const addrinfo& address, const Deadline& deadline) {
   return error;
 }
 
+bool is_loopback(const addrinfo& address) {
+  if (address.ai_family == AF_INET6) {
+    return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address.ai_addr)->sin6_addr);
+  }
+  const auto ip = ntohl(reinterpret_cast<const sockaddr_in*>(address.ai_addr)->sin_addr.s_addr);
+  return (ip >> 24) == IN_LOOPBACKNET;
+}
+
+// The address from which packets to `target` leave; empty without a route.
+std::string source_address(const addrinfo& target) {
+  const UniqueFd fd(::socket(target.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_storage local{};
+  socklen_t length = sizeof(local);
+  char text[NI_MAXHOST];
+  const bool found = fd.valid() && ::connect(fd.get(), target.ai_addr, target.ai_addrlen) == 0 &&
+                     ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&local), &length) == 0 &&
+                     ::getnameinfo(reinterpret_cast<sockaddr*>(&local), length, text, sizeof(text),
+                                   nullptr, 0, NI_NUMERICHOST) == 0;
+  return found ? text : "";
+}
+
+// A network name, not an address and not localhost, that resolves to loopback: on other machines it
+// means this one's address in the network.
+bool means_loopback_here_only(const std::string& host, const AddressList& addresses) {
+  in6_addr binary{};
+  const bool is_address = ::inet_pton(AF_INET, host.c_str(), &binary) == 1 ||
+                          ::inet_pton(AF_INET6, host.c_str(), &binary) == 1;
+  return !is_address && host != "localhost" && is_loopback(*addresses);
+}
+
 }  // namespace
 
 UniqueFd bind_tcp(const std::string& host, std::uint16_t port) {
@@ -73,6 +103,17 @@ UniqueFd bind_tcp(const std::string& host, std::uint16_t port) {
           ? "another program listens there; choose another port, or 0 for any free one"
           : "choose an address of this machine and a port that you may use";
   throw SystemError(concat("bind to ", host, " port ", port), last_errno, advice);
+}
+
+UniqueFd bind_tcp_for_peers(const std::string& host, std::uint16_t port) {
+  if (!means_loopback_here_only(host, resolve(host, port))) {
+    try {
+      return bind_tcp(host, port);
+    } catch (const SystemError& error) {
+      if (error.errno_value() != EADDRNOTAVAIL) throw;
+    }
+  }
+  return bind_tcp("0.0.0.0", port);
 }
 
 std::uint16_t bound_port(int fd) {
@@ -110,22 +151,19 @@ void wait_for_listener(const std::string& host, std::uint16_t port, const Deadli
 std::string local_address_towards(const std::string& host) {
   // Connecting a datagram socket sends nothing; it only chooses the route. Any port will do.
   constexpr std::uint16_t kDiscardPort = 9;
-  const AddressList addresses = resolve(host, kDiscardPort);
-  int last_errno = ENETUNREACH;
-  for (const addrinfo* address = addresses.get(); address; address = address->ai_next) {
-    const UniqueFd fd(::socket(address->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    sockaddr_storage local{};
-    socklen_t length = sizeof(local);
-    char text[NI_MAXHOST];
-    if (fd.valid() && ::connect(fd.get(), address->ai_addr, address->ai_addrlen) == 0 &&
-        ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&local), &length) == 0 &&
-        ::getnameinfo(reinterpret_cast<sockaddr*>(&local), length, text, sizeof(text), nullptr, 0,
-                      NI_NUMERICHOST) == 0) {
-      return text;
-    }
-    last_errno = errno;
+  // No machine has an address of RFC 5737's TEST-NET-1: packets to it would take the default route.
+  constexpr const char* kElsewhere = "192.0.2.1";
+  AddressList addresses = resolve(host, kDiscardPort);
+  if (means_loopback_here_only(host, addresses)) {
+    AddressList elsewhere = resolve(kElsewhere, kDiscardPort);
+    const std::string address = source_address(*elsewhere);
+    if (!address.empty()) return address;
   }
-  throw SystemError(concat("route to ", host), last_errno);
+  for (const addrinfo* candidate = addresses.get(); candidate; candidate = candidate->ai_next) {
+    const std::string address = source_address(*candidate);
+    if (!address.empty()) return address;
+  }
+  throw SystemError(concat("route to ", host), ENETUNREACH);
 }
 
 }  // namespace lockstep

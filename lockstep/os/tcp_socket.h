@@ -15,6 +15,11 @@ namespace lockstep {
 /// that does not resolve.
 UniqueFd bind_tcp(const std::string& host, std::uint16_t port);
 
+/// As bind_tcp, for peers on other machines that know this one by `host`. Bound to all addresses
+/// where `host` is none of ours (behind a translated address or a service name), or is a name that
+/// only this machine takes for loopback, as Debian's /etc/hosts does with a machine's own name.
+UniqueFd bind_tcp_for_peers(const std::string& host, std::uint16_t port);
+
 /// The port that a bound socket has. Errors: SystemError when `fd` is no bound socket.
 std::uint16_t bound_port(int fd);
 

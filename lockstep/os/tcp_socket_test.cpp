@@ -28,6 +28,12 @@ TEST(TcpSocket, NamesThePortThatIsTaken) {
   }
 }
 
+TEST(TcpSocket, PeersMayKnowThisMachineByAnAddressItDoesNotHave) {
+  const char* not_ours = "192.0.2.7";  // RFC 5737: nobody's
+  EXPECT_THROW(bind_tcp(not_ours, 0), SystemError);
+  EXPECT_GT(bound_port(bind_tcp_for_peers(not_ours, 0).get()), 0);
+}
+
 TEST(TcpSocket, RefusesAHostThatDoesNotResolve) {
   EXPECT_THROW(bind_tcp("no-such-host.invalid", 0), UsageError);
 }

@@ -207,6 +207,8 @@ TEST_F(Collectives, SendAndReceiveAroundARing) {
     const Work sent = group_.send(formula(rank_, numel, dtype), next, 3, {.async_op = true});
     group_.recv(received, previous, 3);
     sent.wait();
+    sent.wait();  // Waiting again is nothing.
+    EXPECT_TRUE(sent.is_completed());
     EXPECT_TRUE(matches(received, formula(previous, numel, dtype)));
   });
 }
