@@ -14,6 +14,8 @@ inline constexpr int kExitUsage = 2;
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
+  /// The type's name, for reports.
+  virtual const char* name() const noexcept { return "Error"; }
   virtual int exit_code() const noexcept { return kExitFailure; }
 };
 
@@ -22,6 +24,7 @@ class Error : public std::runtime_error {
 class UsageError : public Error {
  public:
   using Error::Error;
+  const char* name() const noexcept override { return "UsageError"; }
   int exit_code() const noexcept override { return kExitUsage; }
 };
 
@@ -29,18 +32,21 @@ class UsageError : public Error {
 class TimeoutError : public Error {
  public:
   using Error::Error;
+  const char* name() const noexcept override { return "TimeoutError"; }
 };
 
 /// A peer's process or connection is gone: the collective cannot complete, the group is of no use.
 class PeerLost : public Error {
  public:
   using Error::Error;
+  const char* name() const noexcept override { return "PeerLost"; }
 };
 
 /// A collective failed for a reason other than a deadline or a lost peer.
 class CommError : public Error {
  public:
   using Error::Error;
+  const char* name() const noexcept override { return "CommError"; }
 };
 
 /// The operating system refused: disk full, no permission, no such file, port taken.
@@ -49,6 +55,7 @@ class SystemError : public Error {
   /// The message becomes "<operation>: <text of the errno>".
   SystemError(const std::string& operation, int errno_value);
   SystemError(const std::string& operation, int errno_value, const std::string& advice);
+  const char* name() const noexcept override { return "SystemError"; }
   int errno_value() const noexcept { return errno_value_; }
 
  private:
@@ -59,6 +66,7 @@ class SystemError : public Error {
 class CorruptFile : public Error {
  public:
   using Error::Error;
+  const char* name() const noexcept override { return "CorruptFile"; }
 };
 
 }  // namespace lockstep

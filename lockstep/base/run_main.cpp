@@ -38,14 +38,8 @@ int report(const char* type, const std::string& message, int exit_code) {
 int run_main(const std::function<int()>& body) noexcept try {
   try {
     return body();
-  } catch (const UsageError& error) {
-    return report("UsageError", error.what(), error.exit_code());
-  } catch (const TimeoutError& error) {
-    return report("TimeoutError", error.what(), error.exit_code());
-  } catch (const PeerLost& error) {
-    return report("PeerLost", error.what(), error.exit_code());
   } catch (const Error& error) {
-    return report("Error", error.what(), error.exit_code());
+    return report(error.name(), error.what(), error.exit_code());
   } catch (const std::exception& error) {
     return report("Exception", error.what(), kExitFailure);
   }

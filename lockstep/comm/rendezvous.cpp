@@ -67,7 +67,11 @@ void claim_rank(c10d::Store& store, const InitPlan& plan) {
   store.set(joined_key(plan.rank), std::to_string(plan.world_size));
 }
 
-void wait_for_all(c10d::Store& store, const InitPlan& plan, const Deadline& deadline) {
+// The rank that serves the store gives up a little later than the others, whose report needs it.
+constexpr std::chrono::seconds kServerGrace{2};
+
+void wait_for_all(c10d::Store& store, const InitPlan& plan, Deadline deadline) {
+  if (plan.serves_store) deadline = Deadline(deadline.instant() + kServerGrace);
   std::vector<std::string> keys;
   for (int rank = 0; rank < plan.world_size; ++rank) keys.push_back(joined_key(rank));
   const auto report = [&](const std::vector<int>& missing) {

@@ -156,11 +156,11 @@ std::string local_address_towards(const std::string& host) {
   AddressList addresses = resolve(host, kDiscardPort);
   if (means_loopback_here_only(host, addresses)) {
     AddressList elsewhere = resolve(kElsewhere, kDiscardPort);
-    const std::string address = source_address(*elsewhere);
+    std::string address = source_address(*elsewhere);
     if (!address.empty()) return address;
   }
   for (const addrinfo* candidate = addresses.get(); candidate; candidate = candidate->ai_next) {
-    const std::string address = source_address(*candidate);
+    std::string address = source_address(*candidate);
     if (!address.empty()) return address;
   }
   throw SystemError(concat("route to ", host), ENETUNREACH);
