@@ -1,4 +1,7 @@
+#include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 
 #include <gtest/gtest.h>
 
@@ -55,6 +58,18 @@ TEST(RunMain, TurnsExceptionsIntoExitCodes) {
   EXPECT_EQ(run_main([]() -> int { throw UsageError("bad flag"); }), kExitUsage);
   EXPECT_EQ(run_main([]() -> int { throw PeerLost("rank 1 is gone"); }), kExitFailure);
   EXPECT_EQ(run_main([]() -> int { throw 3; }), kExitFailure);
+}
+
+TEST(RunMain, ReportsTypeMessageAndExitCodeInTheErrorFile) {
+  const std::string file = testing::TempDir() + "lockstep_run_main_error.json";
+  ::setenv("TORCHELASTIC_ERROR_FILE", file.c_str(), 1);
+  EXPECT_EQ(run_main([]() -> int { throw UsageError("bad flag"); }), kExitUsage);
+  ::unsetenv("TORCHELASTIC_ERROR_FILE");
+  std::ifstream stream(file);
+  const std::string text(std::istreambuf_iterator<char>(stream), {});
+  std::remove(file.c_str());
+  EXPECT_NE(text.find(R"("message":"UsageError: bad flag")"), std::string::npos) << text;
+  EXPECT_NE(text.find(R"("errorCode":2)"), std::string::npos) << text;
 }
 
 TEST(SystemError, SaysWhatFailedWhyAndWhatToDo) {

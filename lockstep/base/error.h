@@ -42,6 +42,14 @@ class PeerLost : public Error {
   const char* name() const noexcept override { return "PeerLost"; }
 };
 
+/// Another rank reported an error; this one only follows. The message names that rank, whose own
+/// error says why.
+class PeerFailed : public Error {
+ public:
+  using Error::Error;
+  const char* name() const noexcept override { return "PeerFailed"; }
+};
+
 /// A collective failed for a reason other than a deadline or a lost peer.
 class CommError : public Error {
  public:

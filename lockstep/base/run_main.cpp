@@ -14,7 +14,7 @@ namespace lockstep {
 namespace {
 
 // torchrun's schema: the launcher prints the message of the worker whose timestamp is the smallest.
-void write_error_file(const std::string& type, const std::string& message) {
+void write_error_file(const std::string& type, const std::string& message, int exit_code) {
   const auto path = env::text(env::kErrorFile);
   if (!path) return;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -22,6 +22,7 @@ void write_error_file(const std::string& type, const std::string& message) {
   const nlohmann::json report = {
       {"message",
        {{"message", type + ": " + message},
+        {"errorCode", exit_code},
         {"extraInfo", {{"py_callstack", ""}, {"timestamp", std::to_string(timestamp)}}}}}};
   std::ofstream(*path) << report.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -29,7 +30,7 @@ void write_error_file(const std::string& type, const std::string& message) {
 int report(const char* type, const std::string& message, int exit_code) {
   // Errors of LibTorch carry a backtrace after the first line; it belongs in the error file only.
   log(LogLevel::kError, message.substr(0, message.find('\n')));
-  write_error_file(type, message);
+  write_error_file(type, message, exit_code);
   return exit_code;
 }
 

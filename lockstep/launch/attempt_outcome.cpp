@@ -12,13 +12,18 @@ bool failed_by_itself(const WorkerExit& exit) {
   return exit.failed() && !exit.told_to_stop;
 }
 
-// The error of a worker that noticed the end of another.
+// The error of a worker that noticed the end or the failure of another.
 bool is_consequence(const WorkerExit& exit) {
-  constexpr std::array<std::string_view, 3> kSigns = {"PeerLost:", "Connection reset by peer",
-                                                      "Connection closed by peer"};
-  return std::any_of(kSigns.begin(), kSigns.end(), [&](std::string_view sign) {
-    return exit.error_message.find(sign) != std::string::npos;
-  });
+  constexpr std::array<std::string_view, 2> kTypes = {"PeerLost:", "PeerFailed:"};
+  // What Python programs have from Gloo.
+  constexpr std::array<std::string_view, 2> kPhrases = {"Connection reset by peer",
+                                                        "Connection closed by peer"};
+  const std::string_view message = exit.error_message;
+  return std::any_of(kTypes.begin(), kTypes.end(),
+                     [&](std::string_view type) { return message.starts_with(type); }) ||
+         std::any_of(kPhrases.begin(), kPhrases.end(), [&](std::string_view phrase) {
+           return message.find(phrase) != std::string_view::npos;
+         });
 }
 
 // Ended with an error of its own, even if only after it had been told to stop.
@@ -28,6 +33,11 @@ bool has_error_of_its_own(const WorkerExit& exit) {
 }
 
 }  // namespace
+
+int WorkerExit::status() const {
+  if (failed_before_stop()) return error_code != 0 ? error_code : 1;
+  return signal != 0 ? 128 + signal : exit_code;
+}
 
 const WorkerExit* first_cause(const AttemptOutcome& outcome) {
   const auto& exits = outcome.exits;

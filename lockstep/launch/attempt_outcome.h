@@ -19,10 +19,15 @@ struct WorkerExit {
   bool told_to_stop = false;
   /// What it left in its error file, if anything.
   std::string error_message{};
+  /// The exit code that its error file announces; 0: none.
+  int error_code = 0;
 
   bool failed() const { return exit_code != 0 || signal != 0; }
-  /// As a shell says it: 128 + n for a signal.
-  int status() const { return signal != 0 ? 128 + signal : exit_code; }
+  /// It had reported its error and was on its way out when the launcher's signal ended it.
+  bool failed_before_stop() const { return told_to_stop && signal != 0 && !error_message.empty(); }
+  /// As a shell says it: 128 + n for a signal. For one that failed before it was stopped, what it
+  /// would have ended with: the announced exit code, or else 1.
+  int status() const;
 };
 
 /// How an attempt ended: all workers of this machine, in the order in which they ended.
@@ -36,8 +41,8 @@ struct AttemptOutcome {
 
 /// The worker whose failure brought the others down; null when none failed by itself.
 /// That is the first that ended with a failure, unless its error says that it only lost its
-/// connection to another, and that other one's failure is among the exits: a process may need
-/// longer to end than its peers need to notice.
+/// connection to another or follows another's error, and that other one's failure is among the
+/// exits: a process may need longer to end than its peers need to notice.
 const WorkerExit* first_cause(const AttemptOutcome& outcome);
 
 enum class Verdict { kSucceeded, kStopped, kRestart, kFailed };

@@ -51,6 +51,16 @@ TEST(FirstCause, IsNotAWorkerThatOnlyLostItsPeer) {
   EXPECT_EQ(cause_of({victim}), 0);
 }
 
+TEST(FirstCause, IsNotAWorkerThatFollowsAnothersError) {
+  const WorkerExit follower = exited(1, 1, "PeerFailed: rank 0 failed to read snapshot a.pt");
+  WorkerExit origin = stopped(killed(0, SIGTERM));
+  origin.error_message = "CorruptFile: read snapshot a.pt: cut short";
+  EXPECT_EQ(cause_of({follower, origin}), 0);
+  EXPECT_EQ(cause_of({follower, exited(2, 1, "PeerLost: rank 1 is gone"), origin}), 0);
+  EXPECT_EQ(cause_of({exited(1, 1, "Error: wrapped PeerFailed: by the user"), origin}), 1)
+      << "the type is what the message begins with";
+}
+
 TEST(Judge, RestartsWhileThereAreRestartsLeft) {
   const AttemptOutcome good{.exits = {exited(0, 0)}};
   const AttemptOutcome bad{.exits = {exited(0, 1)}};
@@ -76,6 +86,17 @@ TEST(Judge, WorkersThatCannotBeKilledForbidARestart) {
 TEST(WorkerExit, StatusIsTheShells) {
   EXPECT_EQ(exited(0, 42).status(), 42);
   EXPECT_EQ(killed(0, SIGKILL).status(), 137);
+  EXPECT_EQ(stopped(killed(0, SIGTERM)).status(), 143);
+}
+
+TEST(WorkerExit, StatusIsTheErrorsWhenTheStopCameAfterIt) {
+  WorkerExit exit = stopped(killed(0, SIGTERM));
+  exit.error_message = "CorruptFile: cut short";
+  EXPECT_EQ(exit.status(), 1);
+  exit.error_code = 2;
+  EXPECT_EQ(exit.status(), 2);
+  exit.told_to_stop = false;
+  EXPECT_EQ(exit.status(), 143) << "a signal from elsewhere is what ended it";
 }
 
 TEST(FailureReport, NamesTheFirstAndFoldsTheOthers) {
@@ -90,6 +111,17 @@ TEST(FailureReport, NamesTheFirstAndFoldsTheOthers) {
   EXPECT_NE(report.find("others: ranks 0-2,5: stopped with SIGTERM; rank 4: exit code 0\n"),
             std::string::npos)
       << report;
+}
+
+TEST(FailureReport, AFailureThatWasCutShortIsNoSignals) {
+  WorkerExit origin = stopped(killed(0, SIGKILL));
+  origin.error_message = "CorruptFile: cut short";
+  const AttemptOutcome outcome{.exits = {exited(1, 1, "PeerFailed: rank 0 failed"), origin}};
+  const std::string report = failure_report(outcome, LaunchOptions{.worker_count = 2}, "/logs");
+  EXPECT_NE(report.find("pid 100) failed first, then stopped with SIGKILL\n"), std::string::npos)
+      << report;
+  EXPECT_NE(report.find("error:  CorruptFile: cut short\n"), std::string::npos) << report;
+  EXPECT_NE(report.find("others: rank 1: exit code 1\n"), std::string::npos) << report;
 }
 
 TEST(FailureReport, PointsAtTheLogOfTheFirst) {

@@ -5,11 +5,23 @@
 #include <nlohmann/json.hpp>
 
 namespace lockstep {
+namespace {
 
-std::string read_error_message(const std::filesystem::path& file) {
+std::string printable_first_line(std::string text) {
+  constexpr std::size_t kLongestMessageBytes = 1000;
+  text.resize(std::min({text.size(), text.find('\n'), kLongestMessageBytes}));
+  for (char& c : text) {
+    const auto code = static_cast<unsigned char>(c);
+    if (code < 0x20 || code == 0x7f) c = ' ';
+  }
+  return text;
+}
+
+}  // namespace
+
+ErrorReport read_error_file(const std::filesystem::path& file) {
   // Workers may write anything: no more is read than a long Python traceback needs.
   constexpr std::size_t kMostBytes = 1 << 20;
-  constexpr std::size_t kLongestMessageBytes = 1000;
   std::ifstream stream(file, std::ios::binary);
   std::string text(kMostBytes, '\0');
   stream.read(text.data(), static_cast<std::streamsize>(text.size()));
@@ -18,15 +30,16 @@ std::string read_error_message(const std::filesystem::path& file) {
   const auto document = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!document.is_object()) return {};
   auto message = document.value("message", nlohmann::json());
-  if (message.is_object()) message = message.value("message", nlohmann::json());
-  if (!message.is_string()) return {};
-  std::string line = message.get<std::string>();
-  line.resize(std::min({line.size(), line.find('\n'), kLongestMessageBytes}));
-  for (char& c : line) {
-    const auto code = static_cast<unsigned char>(c);
-    if (code < 0x20 || code == 0x7f) c = ' ';
+  nlohmann::json code;
+  if (message.is_object()) {
+    code = message.value("errorCode", nlohmann::json());
+    message = message.value("message", nlohmann::json());
   }
-  return line;
+  if (!message.is_string()) return {};
+  ErrorReport report{.message = printable_first_line(message.get<std::string>())};
+  // Anything else is no failure's exit code.
+  if (code.is_number_unsigned() && code >= 1U && code <= 255U) report.exit_code = code.get<int>();
+  return report;
 }
 
 }  // namespace lockstep

@@ -85,6 +85,11 @@ std::string describe_end(const WorkerExit& exit) {
                           : concat("exit code ", exit.exit_code);
 }
 
+std::string describe_failure(const WorkerExit& exit) {
+  if (exit.failed_before_stop()) return concat(", then stopped with ", signal_name(exit.signal));
+  return concat(": ", describe_end(exit), exit.told_to_stop ? "" : signal_hint(exit.signal));
+}
+
 std::string describe_worker(const WorkerExit& exit) {
   return concat("rank ", exit.rank, " (local rank ", exit.local_rank, ", pid ", exit.pid, ")");
 }
@@ -93,9 +98,8 @@ std::string failure_report(const AttemptOutcome& outcome, const LaunchOptions& o
                            const std::filesystem::path& attempt_directory) {
   const WorkerExit* const cause = first_cause(outcome);
   LOCKSTEP_ASSERT(cause != nullptr);
-  std::string text =
-      concat("lockstep: ", describe_worker(*cause), " failed first: ", describe_end(*cause),
-             signal_hint(cause->signal), "\n");
+  std::string text = concat("lockstep: ", describe_worker(*cause), " failed first",
+                            describe_failure(*cause), "\n");
   const auto line = [&](const char* name, const std::string& value) {
     if (!value.empty()) text += concat("lockstep:   ", name, value, "\n");
   };

@@ -11,6 +11,9 @@ namespace lockstep {
 /// "exit code 3", "killed by SIGSEGV".
 std::string describe_end(const WorkerExit& exit);
 
+/// What follows "failed": ": exit code 3", ", then stopped with SIGTERM".
+std::string describe_failure(const WorkerExit& exit);
+
 /// "rank 1 (local rank 1, pid 4242)".
 std::string describe_worker(const WorkerExit& exit);
 

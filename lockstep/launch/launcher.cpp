@@ -135,7 +135,7 @@ int Launcher::run() {
       case Verdict::kStopped:
         return report_stop(outcome);
       case Verdict::kRestart:
-        say(concat(describe_worker(*cause), " failed: ", describe_end(*cause),
+        say(concat(describe_worker(*cause), " failed", describe_failure(*cause),
                    cause->error_message.empty() ? "" : ": ", cause->error_message, "; restart ",
                    attempt + 1, " of ", options_.max_restarts));
         break;
@@ -176,7 +176,9 @@ AttemptOutcome Launcher::run_attempt(int attempt) {
   });
   for (WorkerExit& exit : outcome.exits) {
     const auto directory = worker_directory(directory_.path(), attempt, exit.local_rank);
-    exit.error_message = read_error_message(directory / "error.json");
+    const ErrorReport report = read_error_file(directory / "error.json");
+    exit.error_message = report.message;
+    exit.error_code = report.exit_code;
   }
   if (tail) finish_tail(*tail, outcome);
   return outcome;

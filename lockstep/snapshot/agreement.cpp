@@ -61,7 +61,8 @@ void run_on_all(const ProcessGroup& group, const std::string& operation,
   }
   if (error) std::rethrow_exception(error);
   if (!failed_ranks.empty()) {
-    throw Error(concat(operation, ": failed on rank ", failed_ranks, "; see the message there"));
+    throw PeerFailed(
+        concat(operation, ": failed on rank ", failed_ranks, "; see the message there"));
   }
 }
 

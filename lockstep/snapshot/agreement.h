@@ -22,7 +22,7 @@ std::vector<at::Tensor> gather_from_all(const ProcessGroup& group, const at::Ten
 std::string broadcast_text(const ProcessGroup& group, const std::string& text);
 
 /// Runs `action` on this rank and returns when it succeeded on every rank. Errors: what `action`
-/// threw; where it threw nothing, Error naming the ranks on which it failed and `operation`.
+/// threw; where it threw nothing, PeerFailed naming the ranks on which it failed and `operation`.
 void run_on_all(const ProcessGroup& group, const std::string& operation,
                 const std::function<void()>& action);
 

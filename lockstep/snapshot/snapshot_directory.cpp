@@ -102,7 +102,7 @@ std::optional<Resumed> SnapshotDirectory::load_latest(torch::nn::Module& module,
   decision = broadcast_text(group_, decision);
   if (failure) std::rethrow_exception(failure);
   if (decision[0] == kNothing) return std::nullopt;
-  if (decision[0] == kFailed) throw Error(concat("rank 0 failed to ", decision.substr(1)));
+  if (decision[0] == kFailed) throw PeerFailed(concat("rank 0 failed to ", decision.substr(1)));
 
   const std::string file_name = decision.substr(1);
   const std::filesystem::path file = path_ / file_name;

@@ -110,6 +110,21 @@ TEST_F(FailureTest, TheFirstToFailIsNamedAndTheOthersAreStopped) {
   for (int rank = 0; rank < 3; ++rank) EXPECT_FALSE(process_exists(pid_of(rank)));
 }
 
+TEST_F(FailureTest, AWorkerThatFollowsAnothersErrorIsNotNamedFirst) {
+  // Rank 0 has reported its error and is still on its way out when rank 1 has already ended.
+  const auto result = run_lockstep(run_script(
+      {"--nproc-per-node=2"},
+      "report() { echo \"{\\\"message\\\":{\\\"message\\\":\\\"$1\\\",\\\"errorCode\\\":2}}\" "
+      "> $TORCHELASTIC_ERROR_FILE; }; if [ $RANK = 0 ]; then report 'CorruptFile: cut short'; " +
+          tell_pid() + "exec sleep 1000; fi; while ! [ -e " + path("pid.0") +
+          " ]; do :; done; report 'PeerFailed: rank 0 failed to read it'; exit 1"));
+  EXPECT_EQ(result.status, 2);
+  EXPECT_THAT(result.err, HasSubstr(concat("rank 0 (local rank 0, pid ", pid_of(0),
+                                           ") failed first, then stopped with SIGTERM\n")));
+  EXPECT_THAT(result.err, HasSubstr("error:  CorruptFile: cut short\n"));
+  EXPECT_THAT(result.err, HasSubstr("others: rank 1: exit code 1\n"));
+}
+
 TEST_F(FailureTest, AWorkerThatIgnoresSigtermIsKilled) {
   const auto result = run_lockstep(run_script(
       {"--nproc-per-node=2", "--shutdown-timeout=0.2"},
