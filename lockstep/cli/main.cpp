@@ -1,8 +1,12 @@
 // The binary `lockstep`. It does not load LibTorch, so that it starts in milliseconds.
 #include <array>
+#include <cerrno>
 #include <cstdio>
 #include <string>
 #include <vector>
+
+#include <fcntl.h>
+#include <unistd.h>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
@@ -62,11 +66,23 @@ int dispatch(const std::vector<std::string>& arguments) {
                           suggestion.empty() ? "; lockstep --help lists them" : suggestion));
 }
 
+// A shell's >&- closes a standard stream. What is opened next would get its number, and what is
+// written to the stream would go there: a socket of the launcher, or a worker's log.
+void open_closed_streams() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    // The lowest free number is given out first: `fd` itself.
+    if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) < 0) {
+      throw SystemError(concat("open /dev/null for the closed stream ", fd), errno);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lockstep
 
 int main(int argc, char** argv) {
   try {
+    lockstep::open_closed_streams();
     return lockstep::dispatch({argv + 1, argv + argc});
   } catch (const lockstep::Error& error) {
     std::fprintf(stderr, "lockstep: %s\n", error.what());

@@ -2,23 +2,28 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "lockstep/base/concat.h"
 
 namespace lockstep {
 namespace {
 
-// Keystrokes that turn one into the other: letters put in, taken out or replaced.
+// Slips that turn one into the other: letters put in, taken out or replaced, neighbours swapped.
 std::size_t edit_distance(const std::string& a, const std::string& b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
+  std::vector<std::size_t> above = row;
+  std::vector<std::size_t> two_above = row;
   for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
+    two_above = std::exchange(above, row);
     row[0] = i;
     for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+      const std::size_t replaced = above[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      row[j] = std::min({above[j] + 1, row[j - 1] + 1, replaced});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        row[j] = std::min(row[j], two_above[j - 2] + 1);
+      }
     }
   }
   return row[b.size()];

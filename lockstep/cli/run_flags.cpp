@@ -16,8 +16,9 @@ constexpr const char* kUsage = "lockstep run [flags] program [arguments of the p
 
 constexpr const char* kDescription =
     "Starts a program on several processes that train together, and looks after them: when one\n"
-    "fails, the others are stopped and the first to fail is named. Flags and the environment "
-    "given\n"
+    "fails, the others of this machine are stopped and the first of them to fail is named. With\n"
+    "several machines, each one's launcher looks after its own workers only: those of another\n"
+    "machine learn of a failure when their collectives fail. Flags and the environment given\n"
     "to workers are torchrun's; --nproc_per_node is the same as --nproc-per-node, and each flag "
     "has\n"
     "a default in the environment: PET_NPROC_PER_NODE=2.";

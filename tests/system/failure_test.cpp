@@ -45,7 +45,7 @@ void expect_refused(const std::vector<std::string>& arguments, int status,
 
 TEST_F(FailureTest, AWrongCommandLineIsRefusedInOneLine) {
   expect_refused({}, 2, "no command given");
-  expect_refused({"rum"}, 2, "did you mean run?");
+  expect_refused({"rnu"}, 2, "did you mean run?");
   expect_refused({"--nproc-per-node=2", "x"}, 2, "flags of a command follow it");
   expect_refused({"run"}, 2, "no program given");
   expect_refused({"run", "--nproc-per-nod=2", "echo"}, 2, "did you mean --nproc-per-node?");
@@ -55,6 +55,18 @@ TEST_F(FailureTest, AWrongCommandLineIsRefusedInOneLine) {
   expect_refused({"run", "--numa-binding=node", "echo"}, 2, "numactl");
   expect_refused({"env", "x"}, 2, "takes no argument");
   expect_refused({"env", "--x"}, 2, "unknown flag --x");
+}
+
+TEST_F(FailureTest, ClosedStandardStreamsLeadNowhere) {
+  // A launcher with all three closed, started by one that has them.
+  const auto result = run_lockstep(run_script(
+      {}, concat("exec ", LOCKSTEP_BINARY, " run --nproc-per-node=2 sh -c '",
+                 "for fd in 0 1 2; do all=$all$(readlink /proc/$$/fd/$fd); done; echo $all > ",
+                 path("streams.$RANK"), "' <&- >&- 2>&-")));
+  EXPECT_EQ(result.status, 0) << result.err;
+  for (const char* rank : {"0", "1"}) {
+    EXPECT_EQ(read_text(path(concat("streams.", rank))), "/dev/null/dev/null/dev/null\n");
+  }
 }
 
 TEST_F(FailureTest, AProgramThatCannotRunIsNamed) {
