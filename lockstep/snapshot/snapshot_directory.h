@@ -78,7 +78,7 @@ class SnapshotDirectory {
   /// Returns nothing when there is no snapshot.
   /// Errors: CorruptFile when there are snapshots and none is whole; UsageError when module or
   /// optimizer differ from the saved ones, or for a file of another program; SystemError for an
-  /// unreadable directory; Error on ranks whose peers failed; else as Work::wait.
+  /// unreadable directory; PeerFailed on ranks whose peers failed; else as Work::wait.
   std::optional<Resumed> load_latest(torch::nn::Module& module, torch::optim::Optimizer& optimizer);
 
   const std::filesystem::path& path() const { return path_; }
