@@ -109,20 +109,27 @@ ensure_packages() {
 which is older than $CMAKE_MINIMUM: this distribution is too old; try: pip install cmake"
 }
 
-# Prints the folder of the torch that `$1` (a Python) would import, if it is new enough and works.
+# libtorch_version FOLDER: what its own CMake package says.
+libtorch_version() {
+  sed -n 's/^set(PACKAGE_VERSION "\(.*\)")$/\1/p' \
+    "$1/share/cmake/Torch/TorchConfigVersion.cmake" 2>/dev/null
+}
+
+# Prints the folder of the torch that `$1` (a Python) would import, if it is new enough. It is not
+# imported, which takes seconds; pip writes the metadata last, so an interrupted installation has none.
 torch_of_python() {
-  "$1" - "$TORCH_MINIMUM" 2>/dev/null <<'PYTHON'
-import os
-import sys
+  local folder
+  folder=$("$1" - 2>/dev/null <<'PYTHON'
+import importlib.metadata
+import importlib.util
 
-import torch
-
-wanted = tuple(map(int, sys.argv[1].split(".")))
-assert tuple(map(int, torch.__version__.split(".")[:2])) >= wanted
-root = os.path.dirname(torch.__file__)
-assert os.path.exists(os.path.join(root, "share/cmake/Torch/TorchConfig.cmake"))
-print(root)
+importlib.metadata.version("torch")
+print(importlib.util.find_spec("torch").submodule_search_locations[0])
 PYTHON
+  ) || return 1
+  [[ -e $folder/share/cmake/Torch/TorchConfig.cmake ]] || return 1
+  version_at_least "$(libtorch_version "$folder")" "$TORCH_MINIMUM" || return 1
+  echo "$folder"
 }
 
 torch_of_prefix_path() {
@@ -163,7 +170,7 @@ install_torch() {
 venv module (Debian: apt-get install python3-venv)"
   fi
   pip_install_torch
-  torch_of_python .venv/bin/python >/dev/null || pip_install_torch --force-reinstall
+  .venv/bin/python -c 'import torch' 2>/dev/null || pip_install_torch --force-reinstall
 }
 
 # Sets `libtorch`.
@@ -182,6 +189,11 @@ ensure_libtorch() {
         fail '.venv has no torch that can be imported: remove .venv and try again'
     fi
   fi
+  local version
+  version=$(libtorch_version "$libtorch") || true
+  $dry_run || version_at_least "$version" "$TORCH_MINIMUM" ||
+    fail "the LibTorch in $libtorch is ${version:-of unknown version}: Lockstep needs \
+$TORCH_MINIMUM or later; name another one with --libtorch DIR"
   say "LibTorch: $libtorch"
 }
 
