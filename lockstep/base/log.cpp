@@ -23,25 +23,43 @@ const char* level_name(LogLevel level) {
   return "?";
 }
 
-LogLevel threshold() {
+struct Threshold {
+  LogLevel level = LogLevel::kWarning;
+  std::string unknown;  ///< what LOCKSTEP_LOG says, where that is no level
+};
+
+Threshold threshold() {
   const auto wanted = env::text(env::kLogLevel);
-  if (wanted == "debug") return LogLevel::kDebug;
-  if (wanted == "info") return LogLevel::kInfo;
-  if (wanted == "error") return LogLevel::kError;
-  return LogLevel::kWarning;
+  for (const LogLevel level :
+       {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kWarning, LogLevel::kError}) {
+    if (wanted == level_name(level)) return {level, ""};
+  }
+  return {LogLevel::kWarning, wanted.value_or("")};
 }
 
-}  // namespace
-
-void log(LogLevel level, std::string_view message) noexcept try {
-  static const LogLevel least = threshold();
-  static const std::string rank = env::text(env::kRank).value_or("");
-  if (level < least) return;
+void write_line(const std::string& rank, LogLevel level, std::string_view message) {
   std::string line = "lockstep";
   if (!rank.empty()) line.append("[").append(rank).append("]");
   line.append(" ").append(level_name(level)).append(": ").append(message).append("\n");
   // One write keeps lines of several ranks apart. A closed stderr is nobody's error.
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+}  // namespace
+
+void log(LogLevel level, std::string_view message) noexcept try {
+  static const std::string rank = env::text(env::kRank).value_or("");
+  static const Threshold least = [] {
+    Threshold read = threshold();
+    if (!read.unknown.empty()) {
+      write_line(rank, LogLevel::kWarning,
+                 "LOCKSTEP_LOG=" + read.unknown +
+                     " is none of debug, info, warning, error: warning is used");
+    }
+    return read;
+  }();
+  if (level < least.level) return;
+  write_line(rank, level, message);
 } catch (...) {
   // Out of memory while logging: the message is lost, the program goes on.
 }
