@@ -3,13 +3,17 @@
 //   lockstep run --standalone --nproc-per-node=2 digits
 //
 // A snapshot is written after each epoch; started again, the training goes on after the last one.
+#include <charconv>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <iomanip>
 #include <iostream>
+#include <limits>
+#include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include <ATen/Context.h>
@@ -31,6 +35,9 @@ namespace {
 
 using Model = lockstep::DistributedDataParallel<models::ConvNetImpl>;
 using Clock = std::chrono::steady_clock;
+
+constexpr std::int64_t kMostEpochs = 1'000'000'000;
+constexpr std::int64_t kMostSamplesAStep = 1'000'000;
 
 struct Arguments {
   std::int64_t epochs = 20;
@@ -78,9 +85,30 @@ Score evaluate(Model& model, const lockstep::DigitsDataset& digits,
   return {counts[0].item<std::int64_t>(), counts[1].item<std::int64_t>()};
 }
 
-// What CLI11's own check says of 0 is 600 digits long.
+// The whole text as a number, or nothing.
+template <typename Number>
+std::optional<Number> parse(const std::string& text) {
+  Number value{};
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc() && stop == end ? std::optional(value) : std::nullopt;
+}
+
+// CLI11 takes what it reads for good: too large a number becomes the largest, 010 becomes 8.
+auto integer_between(std::int64_t least, std::int64_t most) {
+  return [=](const std::string& text) {
+    const auto value = parse<std::int64_t>(text);
+    if (value && *value >= least && *value <= most && text == std::to_string(*value))
+      return std::string();
+    return "must be an integer from " + std::to_string(least) + " to " + std::to_string(most) +
+           ", not " + text;
+  };
+}
+
 std::string require_positive(const std::string& text) {
-  return std::strtod(text.c_str(), nullptr) > 0 ? "" : "must be a positive number, not " + text;
+  const auto value = parse<double>(text);
+  return value && std::isfinite(*value) && *value > 0 ? ""
+                                                      : "must be a positive number, not " + text;
 }
 
 std::string summary(std::int64_t epoch, const Arguments& arguments, double loss, const Score& score,
@@ -177,24 +205,27 @@ int run(int argc, char** argv) {
       "snapshot after each epoch and, started again, goes on after the last one.");
   app.option_defaults()->always_capture_default();
   app.add_option("--epochs", arguments.epochs, "how often to go through the training set")
-      ->check(require_positive);
+      ->check(integer_between(1, kMostEpochs));
   app.add_option("--batch-size", arguments.batch_size, "samples a step, in each process")
-      ->check(require_positive);
+      ->check(integer_between(1, kMostSamplesAStep));
   app.add_option("--lr", arguments.lr, "learning rate of Adam")->check(require_positive);
   app.add_option("--seed", arguments.seed,
                  "decides the first weights and the order of the samples; the same seed and number "
-                 "of processes give the same bits");
+                 "of processes give the same bits")
+      ->check(integer_between(0, std::numeric_limits<unsigned>::max()));
   app.add_option("--data", arguments.data, "the digits: 64 pixels and a label a line");
   app.add_option("--snapshot-dir", arguments.snapshot_dir,
                  "where snapshots are kept and looked for");
   app.add_flag("--no-progress", arguments.no_progress, "no progress bar, only a line an epoch");
   try {
     app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    // Every process has the same arguments: one of them says what is wrong.
+  } catch (const CLI::Success& help) {
+    // Every process has the same arguments: one of them helps.
     const bool speaks = lockstep::env::integer(lockstep::env::kRank).value_or(0) == 0;
-    const int code = speaks ? app.exit(error) : error.get_exit_code();
-    return code == 0 ? 0 : lockstep::kExitUsage;
+    return speaks ? app.exit(help) : 0;
+  } catch (const CLI::ParseError& error) {
+    // Said by every process: the launcher ends the others when the first one fails.
+    throw lockstep::UsageError(std::string(error.what()) + "; see --help");
   }
   return train(arguments);
 }
