@@ -15,8 +15,9 @@ struct BackendConfig {
   c10::intrusive_ptr<c10d::Store> store;  ///< this group's own keys
   int rank;
   int world_size;
-  int local_rank;  ///< picks the CUDA device
-  std::chrono::milliseconds timeout;
+  int local_rank;                             ///< picks the CUDA device
+  std::chrono::milliseconds timeout;          ///< of a collective
+  std::chrono::milliseconds connect_timeout;  ///< for all ranks to be connected
   /// Address of this machine on which the group's connections are accepted; empty: the backend's
   /// choice.
   std::string local_address;

@@ -16,29 +16,29 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
+enum class Kind { kCollective, kPointToPoint };
+
 // Starts a collective and gives it its name: `start` gets the deadline and returns the backend's
 // work.
 template <class Options, class Start>
-Work run_numbered(const CallSite& call, std::uint64_t number, const Options& options,
-                  Start&& start) {
+Work run(const CallSite& call, const Options& options, Start&& start,
+         Kind kind = Kind::kCollective) {
   const ProcessGroup::State& group = call.group;
-  CollectiveName name{call.operation, group.name, group.rank, number,
-                      options.timeout.value_or(group.timeout)};
+  const auto timeout = options.timeout.value_or(group.timeout);
+  check_timeout(call, timeout);
+  const bool collective = kind == Kind::kCollective;
+  CollectiveName name{call.operation, group.name, group.rank,
+                      collective ? group.sequence++ : group.messages++, timeout};
   c10::intrusive_ptr<c10d::Work> work;
   try {
-    work = start(name.timeout);
+    work = start(timeout);
   } catch (...) {
     rethrow_named(name);
   }
-  const auto deadline = Deadline::after(name.timeout);
-  Work result(std::make_shared<const Work::State>(std::move(work), std::move(name), deadline));
+  Work result(std::make_shared<const Work::State>(std::move(work), std::move(name),
+                                                  Deadline::after(timeout), collective));
   if (!options.async_op) result.wait();
   return result;
-}
-
-template <class Options, class Start>
-Work run(const CallSite& call, const Options& options, Start&& start) {
-  return run_numbered(call, call.group.sequence++, options, std::forward<Start>(start));
 }
 
 c10d::ReduceOp::RedOpType c10d_op(ReduceOp op) {
@@ -329,10 +329,13 @@ Work ProcessGroup::send(at::Tensor tensor, int target, int tag,
   check_tensor(call, "tensor", tensor);
   check_peer(call, "target", target);
   if (tensor.numel() == 0) return {};
-  return run_numbered(call, call.group.messages++, options, [&](auto) {
-    Tensors tensors{tensor};
-    return call.group.backend->send(tensors, target, tag);
-  });
+  return run(
+      call, options,
+      [&](auto) {
+        Tensors tensors{tensor};
+        return call.group.backend->send(tensors, target, tag);
+      },
+      Kind::kPointToPoint);
 }
 
 Work ProcessGroup::recv(at::Tensor tensor, int source, int tag,
@@ -341,10 +344,13 @@ Work ProcessGroup::recv(at::Tensor tensor, int source, int tag,
   check_tensor(call, "tensor", tensor);
   check_peer(call, "source", source);
   if (tensor.numel() == 0) return {};
-  return run_numbered(call, call.group.messages++, options, [&](auto) {
-    Tensors tensors{tensor};
-    return call.group.backend->recv(tensors, source, tag);
-  });
+  return run(
+      call, options,
+      [&](auto) {
+        Tensors tensors{tensor};
+        return call.group.backend->recv(tensors, source, tag);
+      },
+      Kind::kPointToPoint);
 }
 
 }  // namespace lockstep

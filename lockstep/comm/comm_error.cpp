@@ -31,20 +31,19 @@ bool contains_any(std::string_view text, const Words& words) {
   return false;
 }
 
-// Without the file and line of the backend's source in front, and on one line.
+// The first sentence, without the file and line of the backend's source in front.
 std::string first_line(std::string_view text) {
   text = text.substr(0, text.find('\n'));
   if (!text.empty() && text.front() == '[') {
     const auto end = text.find("] ");
     if (end != std::string_view::npos) text.remove_prefix(end + 2);
   }
-  return std::string(text);
+  return std::string(text.substr(0, text.find(". ")));
 }
 
 [[noreturn]] void throw_named(const CollectiveName& name, std::string_view what) {
   const std::string reason = first_line(what);
-  const std::string head = concat(name.operation, " number ", name.sequence, " of group '",
-                                  name.group, "' on rank ", name.rank, ": ");
+  const std::string head = concat(describe(name), ": ");
   if (contains_any(what, kTimeoutWords)) {
     throw TimeoutError(concat(head, "not complete within ", name.timeout.count(),
                               " ms; a rank is stuck, stopped or did not make this call (", reason,
@@ -58,6 +57,11 @@ std::string first_line(std::string_view text) {
 }
 
 }  // namespace
+
+std::string describe(const CollectiveName& name) {
+  return concat(name.operation, " number ", name.sequence, " of group '", name.group, "' on rank ",
+                name.rank);
+}
 
 void rethrow_named(const CollectiveName& name) {
   try {

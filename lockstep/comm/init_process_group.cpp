@@ -1,6 +1,5 @@
 #include "lockstep/comm/init_process_group.h"
 
-#include <atomic>
 #include <mutex>
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -49,7 +48,7 @@ ProcessGroup join(const InitPlan& plan, c10::intrusive_ptr<c10d::Store> store, i
       state->local_address = local_address_towards(plan.host);
     }
   }
-  return make_process_group(std::move(state));
+  return make_process_group(std::move(state), plan.init_timeout);
 }
 
 ProcessGroup init(const InitOptions& options, const c10::intrusive_ptr<c10d::Store>& store) {

@@ -10,6 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/backend_factory.h"
 #include "lockstep/comm/process_group_state.h"
+#include "lockstep/comm/quiet_c10d.h"
 #include "lockstep/comm/store_wait.h"
 #include "lockstep/comm/tensor_check.h"
 #include "lockstep/comm/work_state.h"
@@ -52,17 +53,20 @@ c10::intrusive_ptr<c10d::Store> ProcessGroup::c10d_store() const {
 
 namespace {
 
-BackendInstance connect(const ProcessGroup::State& state) {
+BackendInstance connect(const ProcessGroup::State& state,
+                        std::chrono::milliseconds connect_timeout) {
+  const QuietC10d quiet;
   try {
     return make_backend(state.backend_name, {.store = state.store,
                                              .rank = state.rank,
                                              .world_size = state.world_size,
                                              .local_rank = state.local_rank,
                                              .timeout = state.timeout,
+                                             .connect_timeout = connect_timeout,
                                              .local_address = state.local_address,
                                              .group_name = state.name});
   } catch (...) {
-    rethrow_named({"connecting", state.name, state.rank, 0, state.timeout});
+    rethrow_named({"connecting the ranks, attempt", state.name, state.rank, 0, connect_timeout});
   }
 }
 
@@ -83,9 +87,10 @@ ProcessGroup::State::~State() {
   abandon(std::move(backend));
 }
 
-ProcessGroup make_process_group(std::shared_ptr<ProcessGroup::State> state) {
+ProcessGroup make_process_group(std::shared_ptr<ProcessGroup::State> state,
+                                std::chrono::milliseconds connect_timeout) {
   if (state->world_size > 1) {
-    auto instance = connect(*state);
+    auto instance = connect(*state, connect_timeout);
     state->backend = std::move(instance.backend);
     state->takes_cuda = instance.takes_cuda;
     state->is_busy = std::move(instance.is_busy);
@@ -118,31 +123,40 @@ ProcessGroup ProcessGroup::new_group(const std::vector<int>& ranks,
   child->local_rank = parent.local_rank;
   child->local_address = parent.local_address;
   child->timeout = options.timeout.value_or(parent.timeout);
+  check_timeout(call, child->timeout);
   child->device = backend_device(child->backend_name, child->local_rank);
   child->store = c10::make_intrusive<c10d::PrefixStore>(child->name, parent.store);
-  return make_process_group(std::move(child));
+  const auto connect_timeout = child->timeout;
+  return make_process_group(std::move(child), connect_timeout);
 }
 
 void ProcessGroup::monitored_barrier(std::optional<std::chrono::milliseconds> timeout) const {
   const State& group = state("monitored_barrier");
+  const auto limit = timeout.value_or(group.timeout);
+  check_timeout({"monitored_barrier", group}, limit);
   if (group.world_size == 1) return;
   const auto round = group.monitored_barriers++;
   const auto key = [](std::uint64_t of_round, int rank) {
     return concat("monitored_barrier/", of_round, "/", rank);
   };
-  group.store->set(key(round, group.rank), std::string("here"));
+  const CollectiveName name{"monitored_barrier", group.name, group.rank, round, limit};
   std::vector<std::string> keys;
   for (int rank = 0; rank < group.world_size; ++rank) keys.push_back(key(round, rank));
-  const auto limit = timeout.value_or(group.timeout);
-  const auto missing = wait_for_keys(*group.store, keys, Deadline::after(limit));
-  if (!missing.empty()) {
-    throw TimeoutError(concat("monitored_barrier number ", round, " of group '", group.name,
-                              "' on rank ", group.rank, ": after ", limit.count(), " ms rank",
-                              missing.size() > 1 ? "s " : " ", join_numbers(missing),
-                              " had not come; look at what they are doing"));
+  try {
+    group.store->set(keys[group.rank], std::string("here"));
+    const auto missing = wait_for_keys(*group.store, keys, Deadline::after(limit));
+    if (!missing.empty()) {
+      throw TimeoutError(concat(describe(name), ": after ", limit.count(), " ms rank",
+                                missing.size() > 1 ? "s " : " ", join_numbers(missing),
+                                " had not come; look at what they are doing"));
+    }
+    // Whoever is here has left the round before: its keys are of no more use.
+    if (round > 0) group.store->deleteKey(key(round - 1, group.rank));
+  } catch (const c10::Error&) {
+    throw PeerLost(concat(describe(name),
+                          ": lost the job's store, which rank 0 of the job serves; "
+                          "look at how that rank ended"));
   }
-  // Whoever is here has left the round before: its keys are of no more use.
-  if (round > 0) group.store->deleteKey(key(round - 1, group.rank));
 }
 
 }  // namespace lockstep

@@ -48,9 +48,11 @@ struct NewGroupOptions {
 /// Ranks in all calls are ranks within this group, 0 to world_size() - 1. All ranks must make the
 /// same calls in the same order, with tensors of the same dtype and, where not said otherwise, the
 /// same number of elements. Tensors must be dense and contiguous, of dtype float32, float64,
-/// float16, bfloat16, int32, int64, uint8 or bool, and live on the backend's device. Threads: one
-/// thread at a time per group. Lifetime: the last copy closes the connections. Errors: UsageError
-/// for arguments that cannot work, before anything is sent; else as Work::wait.
+/// float16, bfloat16, int32, int64, uint8 or bool, and live on the backend's device. That they
+/// agree between ranks is not checked: where sizes differ Gloo ends the process, where dtypes
+/// differ values are wrong. Threads: one thread at a time per group. Lifetime: the last copy closes
+/// the connections. Errors: UsageError for arguments that cannot work, before anything is sent;
+/// else as Work::wait.
 class ProcessGroup {
  public:
   /// No group; what new_group returns on a rank that is not a member. Only operator bool works.
@@ -125,7 +127,7 @@ class ProcessGroup {
   /// call it with the same ranks, members or not; non-members get an empty ProcessGroup.
   ProcessGroup new_group(const std::vector<int>& ranks, const NewGroupOptions& options = {}) const;
 
-  /// The c10d objects underneath, for code that needs them.
+  /// The c10d objects underneath, for code that needs them; null in a group of one rank.
   c10::intrusive_ptr<c10d::Backend> c10d_backend() const;
   c10::intrusive_ptr<c10d::Store> c10d_store() const;
 

@@ -38,6 +38,7 @@ struct ProcessGroup::State {
 };
 
 /// Creates the group's backend (nothing for a group of one rank) and names the group in errors.
-ProcessGroup make_process_group(std::shared_ptr<ProcessGroup::State> state);
+ProcessGroup make_process_group(std::shared_ptr<ProcessGroup::State> state,
+                                std::chrono::milliseconds connect_timeout);
 
 }  // namespace lockstep

@@ -39,7 +39,11 @@ c10::intrusive_ptr<c10d::Store> open_tcp_store(const InitPlan& plan, const Deadl
     options.isServer = true;
     options.masterListenFd = serving_socket(plan).release();
   } else {
-    wait_for_listener(plan.host, plan.port, deadline);
+    try {
+      wait_for_listener(plan.host, plan.port, deadline);
+    } catch (const TimeoutError& error) {
+      throw TimeoutError(concat("init_process_group on rank ", plan.rank, ": ", error.what()));
+    }
   }
   options.timeout = std::max(deadline.remaining(), std::chrono::milliseconds(1));
   try {

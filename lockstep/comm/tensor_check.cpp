@@ -74,6 +74,12 @@ void check_empty(const CallSite& call, const char* argument, const std::vector<a
   }
 }
 
+void check_timeout(const CallSite& call, std::chrono::milliseconds timeout) {
+  if (timeout <= std::chrono::milliseconds(0)) {
+    refuse(call, "a timeout of ", timeout.count(), " ms is not positive");
+  }
+}
+
 void check_rank(const CallSite& call, const char* argument, int rank) {
   if (rank < 0 || rank >= call.group.world_size) {
     refuse(call, argument, "=", rank, " is not a rank of this group (0 to ",

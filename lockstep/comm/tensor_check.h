@@ -25,6 +25,8 @@ void check_one_per_rank(const CallSite& call, const char* argument,
 void check_empty(const CallSite& call, const char* argument, const std::vector<at::Tensor>& tensors,
                  int allowed_on);
 
+void check_timeout(const CallSite& call, std::chrono::milliseconds timeout);
+
 void check_rank(const CallSite& call, const char* argument, int rank);
 
 /// A rank of the group other than this one.

@@ -1,5 +1,7 @@
 #include "lockstep/comm/work.h"
 
+#include "lockstep/base/concat.h"
+#include "lockstep/base/log.h"
 #include "lockstep/comm/work_state.h"
 
 namespace lockstep {
@@ -7,6 +9,32 @@ namespace {
 
 // The backend's own deadline says more, so ours comes after it: for work that is stuck in a queue.
 constexpr std::chrono::milliseconds kGraceAfterBackendDeadline{500};
+
+constexpr std::chrono::milliseconds kReportEvery{10'000};
+
+// Waits for at most `slice`. Returns false when the work is still under way then.
+bool wait_slice(c10d::Work& work, std::chrono::milliseconds slice) {
+  try {
+    work.wait(slice);
+    return true;
+  } catch (...) {
+    if (work.isCompleted()) throw;  // It has failed.
+    return false;
+  }
+}
+
+void wait_and_report(const Work::State& state) {
+  const auto remaining = [&] { return state.deadline.remaining() + kGraceAfterBackendDeadline; };
+  const auto start = Deadline::Clock::now();
+  while (state.in_slices && remaining() > kReportEvery) {
+    if (wait_slice(*state.work, kReportEvery)) return;
+    const auto waited =
+        std::chrono::duration_cast<std::chrono::seconds>(Deadline::Clock::now() - start);
+    log(LogLevel::kWarning, concat(describe(state.name), ": still waiting after ", waited.count(),
+                                   " s; a rank is slow, stuck or stopped"));
+  }
+  state.work->wait(remaining());
+}
 
 }  // namespace
 
@@ -21,7 +49,7 @@ void Work::wait() const {
   const std::lock_guard lock(state_->mutex);
   if (state_->done) return;
   try {
-    state_->work->wait(state_->deadline.remaining() + kGraceAfterBackendDeadline);
+    wait_and_report(*state_);
   } catch (...) {
     rethrow_named(state_->name);
   }

@@ -14,11 +14,14 @@ class Work {
   Work() = default;
   explicit Work(std::shared_ptr<const State> state) : state_(std::move(state)) {}
 
+  /// Whether wait() would return at once. Results are in place when wait() has returned, not
+  /// before.
   bool is_completed() const;
 
-  /// Blocks until the collective is complete (for CUDA tensors: until the current stream is made to
-  /// wait for it). Errors: TimeoutError, PeerLost, CommError, each naming the operation, rank,
-  /// sequence number and deadline. After an error the group is of no further use.
+  /// Blocks until the collective is complete, for CUDA tensors until the current stream is made to
+  /// wait for it; a line every ten seconds says so. Errors: TimeoutError, PeerLost, CommError, each
+  /// naming the operation, rank, sequence number and deadline. After an error the group is of no
+  /// further use.
   void wait() const;
 
  private:

@@ -22,13 +22,21 @@ struct CollectiveName {
   std::chrono::milliseconds timeout;
 };
 
+/// "all_reduce number 87 of group 'default' on rank 0"
+std::string describe(const CollectiveName& name);
+
 struct Work::State {
-  State(c10::intrusive_ptr<c10d::Work> started, CollectiveName its_name, Deadline its_deadline)
-      : work(std::move(started)), name(std::move(its_name)), deadline(its_deadline) {}
+  State(c10::intrusive_ptr<c10d::Work> started, CollectiveName its_name, Deadline its_deadline,
+        bool may_wait_in_slices)
+      : work(std::move(started)),
+        name(std::move(its_name)),
+        deadline(its_deadline),
+        in_slices(may_wait_in_slices) {}
 
   c10::intrusive_ptr<c10d::Work> work;
   CollectiveName name;
   Deadline deadline;
+  bool in_slices = true;  ///< whether a wait that ran out of time may be taken up again
   mutable std::mutex mutex;
   mutable bool done = false;  // guarded by mutex; some backends wait for ever when asked twice
 };

@@ -16,7 +16,7 @@ void broadcast_message(const ProcessGroup& group, const std::vector<at::Tensor>&
   std::vector<at::Tensor> flat;
   for (const at::Tensor& tensor : tensors) flat.push_back(tensor.reshape({-1}));
   const at::Tensor message = flat.size() == 1 ? flat[0].contiguous() : at::cat(flat);
-  group.broadcast(message, source);
+  group.broadcast(message.view(at::kByte), source);  // bytes: buffers may be of any dtype
   std::int64_t offset = 0;
   for (at::Tensor tensor : tensors) {
     tensor.copy_(message.narrow(0, offset, tensor.numel()).view(tensor.sizes()));

@@ -26,12 +26,14 @@ concept ModuleHolder = requires {
 ///
 /// Takes a module holder (TORCH_MODULE), a shared_ptr or a temporary module, which it keeps, or a
 /// module variable, which must outlive it. Everything of the module is reached through `->` or `*`.
-/// Construction, forward and backward are collective: every rank must do the same. It follows
-/// "PyTorch Distributed" (Li et al., VLDB 13(12), 2020).
-/// Threads: the training thread. Lifetime: keeps the process group alive.
-/// Errors: at construction UsageError for a module without parameters that require gradients and
-/// for modules that differ between ranks; from forward and backward() TimeoutError, PeerLost,
-/// CommError.
+/// After backward() each .grad is a view of an exchange bucket: the next backward pass writes to
+/// the same memory, so clone() a gradient that is to outlive it. Change dtype, device or
+/// requires_grad before wrapping. Without options write DistributedDataParallel model{ToyModel()}:
+/// with parentheses alone C++ reads a function declaration. Construction, forward and backward are
+/// collective: every rank must do the same. It follows "PyTorch Distributed" (Li et al., VLDB
+/// 13(12), 2020). Threads: the training thread. Lifetime: keeps the process group alive. Errors: at
+/// construction UsageError for a module without parameters that require gradients and for modules
+/// that differ between ranks; from forward and backward() TimeoutError, PeerLost, CommError.
 template <class Module>
 requires(!ModuleHolder<Module>) class DistributedDataParallel {
  public:

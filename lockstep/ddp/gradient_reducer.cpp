@@ -111,7 +111,8 @@ void GradientReducer::Impl::gradient_ready(std::size_t index) {
   if (ready[index]) {
     throw UsageError(concat("DistributedDataParallel on rank ", group.rank(), ": parameter '",
                             names[index],
-                            "' got a second gradient in one backward pass; a module that runs its "
+                            "' got a second gradient in one backward pass: after a backward that "
+                            "failed build the wrapper anew; a module that runs its "
                             "own backward inside (checkpointing) is not supported yet"));
   }
   mark_ready(index);
@@ -195,6 +196,18 @@ void GradientReducer::set_sync(bool sync) {
 bool GradientReducer::sync() const {
   const std::lock_guard lock(impl_->mutex);
   return impl_->sync;
+}
+
+void GradientReducer::check_parameters() const {
+  for (std::size_t index = 0; index < impl_->parameters.size(); ++index) {
+    const at::Tensor& parameter = impl_->parameters[index];
+    const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameter);
+    if (parameter.requires_grad() && accumulator == impl_->hooks[index].accumulator) continue;
+    throw UsageError(concat("DistributedDataParallel on rank ", impl_->group.rank(),
+                            ": parameter '", impl_->names[index],
+                            "' was frozen or changed in dtype or device after the module was "
+                            "wrapped; change it first, then wrap the module"));
+  }
 }
 
 bool GradientReducer::in_backward() const {

@@ -44,6 +44,10 @@ class GradientReducer {
   void set_sync(bool sync);
   bool sync() const;
 
+  /// Errors: UsageError naming a parameter that no longer leads its gradients here, because its
+  /// dtype or device was changed or it was frozen after construction.
+  void check_parameters() const;
+
   /// A backward pass has begun to exchange gradients and did not end.
   bool in_backward() const;
 

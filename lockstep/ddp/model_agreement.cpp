@@ -1,10 +1,10 @@
 #include "lockstep/ddp/model_agreement.h"
 
+#include <cstring>
 #include <sstream>
 #include <string>
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 #include <torch/nn/module.h>
 
 #include "lockstep/base/concat.h"
@@ -13,12 +13,14 @@
 namespace lockstep {
 namespace {
 
-// One line a tensor: "parameter fc.weight Float [10, 5] requires_grad".
-std::string describe(const torch::nn::Module& module) {
+// One line a tensor: "parameter fc.weight float [10, 5] strides [5, 1]".
+std::string describe(const torch::nn::Module& module, const std::string& options) {
   std::ostringstream text;
+  text << options << "\n";
   for (const auto& item : module.named_parameters()) {
     text << "parameter " << item.key() << " " << item.value().dtype() << " " << item.value().sizes()
-         << (item.value().requires_grad() ? "" : " frozen") << "\n";
+         << " strides " << item.value().strides() << (item.value().requires_grad() ? "" : " frozen")
+         << "\n";
   }
   for (const auto& item : module.named_buffers()) {
     text << "buffer " << item.key() << " " << item.value().dtype() << " " << item.value().sizes()
@@ -57,15 +59,16 @@ std::string first_difference(const std::string& ours, const std::string& referen
 
 }  // namespace
 
-void check_models_agree(const ProcessGroup& group, const torch::nn::Module& module) {
+void check_models_agree(const ProcessGroup& group, const torch::nn::Module& module,
+                        const std::string& options) {
   if (group.world_size() == 1) return;
-  const std::string ours = describe(module);
+  const std::string ours = describe(module, options);
   const std::string reference = broadcast_text(group, ours, 0);
 
   // The smallest rank that differs, or world_size when none does.
-  const auto options = at::TensorOptions(at::kLong).device(group.device());
+  const auto on_device = at::TensorOptions(at::kLong).device(group.device());
   const int own = ours == reference ? group.world_size() : group.rank();
-  const at::Tensor culprit = at::empty({1}, options).fill_(own);
+  const at::Tensor culprit = at::empty({1}, on_device).fill_(own);
   group.all_reduce(culprit, {.op = ReduceOp::kMin});
   const int rank = culprit.item<int>();
   if (rank == group.world_size()) return;

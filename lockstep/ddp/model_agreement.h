@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "lockstep/comm/process_group.h"
 
 namespace torch::nn {
@@ -8,9 +10,11 @@ class Module;
 
 namespace lockstep {
 
-/// Returns when every rank's module has the same parameters and buffers as rank 0's, in names,
-/// order, shapes, dtypes and need of a gradient. Collective. Errors: UsageError on every rank,
-/// naming a rank that differs and the first difference.
-void check_models_agree(const ProcessGroup& group, const torch::nn::Module& module);
+/// Returns when every rank has rank 0's `options` (one line of text) and a module with the same
+/// parameters and buffers, in names, order, shapes, dtypes, need of a gradient and, for parameters,
+/// strides: gradients are exchanged in the parameter's own layout. Collective. Errors: UsageError
+/// on every rank, naming a rank that differs and the first difference.
+void check_models_agree(const ProcessGroup& group, const torch::nn::Module& module,
+                        const std::string& options);
 
 }  // namespace lockstep

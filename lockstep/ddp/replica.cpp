@@ -37,12 +37,20 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module,
       forward_sync_buffers_(options.forward_sync_buffers) {
   if (!module_) throw UsageError("DistributedDataParallel: the module is null");
   const BucketCaps caps = bucket_caps(options.bucket_cap_mb);
-  check_models_agree(group_, *module_);
+  check_models_agree(
+      group_, *module_,
+      concat("options bucket_cap_mb ", caps.bytes / kBytesPerMb, " first ",
+             caps.first_bytes / kBytesPerMb, " forward_sync_buffers ", forward_sync_buffers_));
 
   std::vector<at::Tensor> trained;
   std::vector<std::string> names;
   for (const auto& item : module_->named_parameters()) {
     if (!item.value().requires_grad()) continue;
+    if (!at::isFloatingType(item.value().scalar_type())) {
+      throw UsageError(concat("DistributedDataParallel on rank ", group_.rank(), ": parameter '",
+                              item.key(), "' has dtype ", c10::toString(item.value().scalar_type()),
+                              "; gradients of real floating-point dtypes can be exchanged"));
+    }
     trained.push_back(item.value());
     names.push_back(item.key());
   }
@@ -77,7 +85,9 @@ void Replica::before_forward() {
                ": the backward pass before this forward did not end; after an error in "
                "backward() build the wrapper anew"));
   }
-  if (buffers_differ_ && reducer_->sync()) sync_buffers();
+  reducer_->check_parameters();
+  // Evaluation communicates only after a training forward that no backward followed.
+  if ((module_->is_training() || buffers_differ_) && reducer_->sync()) sync_buffers();
   buffers_differ_ = buffers_differ_ || module_->is_training();
 }
 

@@ -20,8 +20,9 @@ struct DistributedDataParallelOptions {
   ProcessGroup process_group = {};
   /// Gradients are exchanged in buckets of this many MiB. Unset: 25, and 1 for the first.
   std::optional<double> bucket_cap_mb = std::nullopt;
-  /// Give every rank rank 0's buffers (running statistics and the like): at the end of each
-  /// backward pass, and before a forward that follows a training forward without one.
+  /// Give every rank rank 0's buffers (running statistics and the like): before each forward in
+  /// training mode and at the end of each backward pass, so that they agree whenever a step ends.
+  /// Evaluation communicates only in the first forward after a training forward without backward.
   bool forward_sync_buffers = true;
 };
 

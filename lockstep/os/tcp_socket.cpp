@@ -13,6 +13,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/os/poll_timeout.h"
 
 namespace lockstep {
 namespace {
@@ -45,7 +46,7 @@ int try_connect(const addrinfo& address, const Deadline& deadline) {
   if (::connect(fd.get(), address.ai_addr, address.ai_addrlen) == 0) return 0;
   if (errno != EINPROGRESS) return errno;
   pollfd waiting{fd.get(), POLLOUT, 0};
-  if (::poll(&waiting, 1, static_cast<int>(deadline.remaining().count())) <= 0) return ETIMEDOUT;
+  if (::poll(&waiting, 1, poll_timeout(deadline)) <= 0) return ETIMEDOUT;
   int error = 0;
   socklen_t length = sizeof(error);
   if (::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) return errno;

@@ -89,6 +89,17 @@ class CommFaults(unittest.TestCase):
                 self.expect_failure(ranks[0], "all_reduce number", "on rank 0",
                                     "not complete within 1000 ms")
 
+    def test_waiting_is_not_silent(self):
+        ranks = self.job(2, "collectives", LOCKSTEP_TIMEOUT_S=12)
+        for rank in ranks:
+            rank.wait_for_line("running")
+        ranks[1].process.send_signal(signal.SIGSTOP)
+        status, errors = ranks[0].finish()
+        self.assertEqual(status, 1)
+        self.assertRegex(errors, r"warning: all_reduce number \d+ of group 'default' on rank 0: "
+                                 r"still waiting after 10 s")
+        self.assertIn("not complete within 12000 ms", errors)
+
     def test_destroying_a_group_waits_for_no_stopped_peer(self):
         # Eight collectives of ten minutes each are under way: none is waited for.
         ranks = self.job(2, "pending")
@@ -198,7 +209,8 @@ class CommFaults(unittest.TestCase):
     def test_a_standalone_job_listens_on_loopback_only(self):
         launcher = subprocess.Popen(
             [LOCKSTEP, "run", "--standalone", "--nproc-per-node=2", WORKER, "collectives"],
-            stdout=subprocess.PIPE, text=True)
+            stdout=subprocess.PIPE, text=True,
+            env=os.environ | {"GLOO_SOCKET_IFNAME": "not-an-interface"})
         try:
             for _ in range(2):
                 self.assertEqual(launcher.stdout.readline().strip(), "running")

@@ -272,6 +272,68 @@ TEST_F(Ddp, ABucketCapThatIsNoSizeIsRefused) {
   EXPECT_THROW(DistributedDataParallel(Mlp(), {.bucket_cap_mb = -1}), UsageError);
 }
 
+TEST_F(Ddp, ABufferWrittenOutsideForwardIsRankZerosInTheNext) {
+  DistributedDataParallel model(Normed{});
+  model->norm->running_mean.fill_(rank_ + 1);
+  model(inputs(rank_));
+  at::Tensor mean = at::empty_like(model->norm->running_mean);
+  mean.copy_(inputs(rank_).mean(0) * 0.1 + 0.9);  // momentum 0.1, from rank 0's 1
+  EXPECT_TRUE(at::allclose(model->norm->running_mean, mean, 1e-4, 1e-6));
+}
+
+TEST_F(Ddp, HalfPrecisionGradientsAreScaledByTheExactFraction) {
+  Mlp half;
+  half->to(at::kBFloat16);
+  DistributedDataParallel replicas(half);
+  replicas(inputs(0).to(at::kBFloat16)).sum().backward();  // the same gradients on every rank
+  const at::Tensor averaged = replicas->second->weight.grad().to(at::kDouble);
+  Mlp alone;
+  alone->to(at::kBFloat16);
+  {
+    const torch::NoGradGuard no_grad;
+    const auto ours = replicas.parameters();
+    auto theirs = alone->parameters();
+    for (std::size_t i = 0; i < ours.size(); ++i) theirs[i].copy_(ours[i]);
+  }
+  alone->forward(inputs(0).to(at::kBFloat16)).sum().backward();
+  const at::Tensor exact = alone->second->weight.grad().to(at::kDouble);
+  // Rounding errors cancel in the projection; a wrong factor does not.
+  const double factor =
+      (averaged * exact).sum().item<double>() / exact.square().sum().item<double>();
+  EXPECT_NEAR(factor, 1.0, 1e-3);
+}
+
+TEST_F(Ddp, OptionsAndLayoutsThatDifferAreRefused) {
+  if (world_size_ == 1) return;  // Nothing to differ from.
+  EXPECT_THROW(DistributedDataParallel(Mlp(), {.bucket_cap_mb = 1 + rank_}), UsageError);
+  EXPECT_THROW(DistributedDataParallel(Mlp(), {.forward_sync_buffers = rank_ == 0}), UsageError);
+  Mlp module;
+  if (rank_ == 1) {
+    const torch::NoGradGuard no_grad;
+    module->first->weight.set_data(at::rand({10, 37}).t());
+  }
+  EXPECT_THROW(DistributedDataParallel{module}, UsageError);
+}
+
+TEST_F(Ddp, AModuleChangedAfterWrappingIsRefusedByName) {
+  if (world_size_ == 1) return;  // Nothing is exchanged.
+  Mlp module;
+  DistributedDataParallel model(module);
+  module->to(at::kDouble);
+  EXPECT_THROW(model(inputs(rank_).to(at::kDouble)), UsageError);
+  Mlp other;
+  DistributedDataParallel frozen(other);
+  other->first->weight.set_requires_grad(false);
+  EXPECT_THROW(frozen(inputs(rank_)), UsageError);
+}
+
+TEST_F(Ddp, BuffersOfAnyDtypeAreExchanged) {
+  Mlp module;
+  at::Tensor codes = module->register_buffer("codes", at::full({5}, rank_ + 1, at::kChar));
+  const DistributedDataParallel model(module);
+  EXPECT_TRUE(at::equal(codes, at::ones({5}, at::kChar)));
+}
+
 TEST_F(Ddp, ASparseGradientIsRefusedByName) {
   if (world_size_ == 1) return;  // Nothing is exchanged.
   struct Words : torch::nn::Module {

@@ -88,6 +88,12 @@ TEST(Group, RefusesTensorsBeforeAnythingIsSent) {
       "output has 7 elements");
   EXPECT_SAYS(message_of<UsageError>([&] { world.send(at::zeros({1}), world.rank()); }),
               "this rank itself");
+  if (world.world_size() > 1) {  // Alone there is nothing to wait for.
+    EXPECT_SAYS(message_of<UsageError>(
+                    [&] { world.all_reduce(at::zeros({1}), {.timeout = milliseconds(-5)}); }),
+                "timeout of -5 ms");
+  }
+  EXPECT_SAYS(message_of<UsageError>([&] { world.monitored_barrier(milliseconds(0)); }), "0 ms");
   at::Tensor still_works = at::ones({1});
   world.all_reduce(still_works);
   EXPECT_EQ(still_works.item<int>(), world.world_size());

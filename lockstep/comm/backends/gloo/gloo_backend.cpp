@@ -160,26 +160,33 @@ constexpr bool kStagesCuda = false;
 #endif
 
 std::shared_ptr<::gloo::transport::Device> make_device(const BackendConfig& config) {
-  if (const auto interface = env::text(env::kGlooSocketIfname)) {
-    return ProcessGroupGloo::createDeviceForInterface(*interface);
-  }
-  if (!config.local_address.empty()) {
-    return ProcessGroupGloo::createDeviceForHostname(config.local_address);
-  }
+  const std::string& address = config.local_address;
+  // A job on loopback stays there, whatever interface the environment names for others.
+  const bool on_loopback = address.starts_with("127.") || address == "::1";
+  const auto interface = env::text(env::kGlooSocketIfname);
+  if (interface && !on_loopback) return ProcessGroupGloo::createDeviceForInterface(*interface);
+  if (!address.empty()) return ProcessGroupGloo::createDeviceForHostname(address);
   return ProcessGroupGloo::createDefaultDevice();
 }
 
 }  // namespace
 
 BackendInstance make_gloo_backend(const BackendConfig& config) {
-  auto options = ProcessGroupGloo::Options::create(config.timeout);
+  auto options = ProcessGroupGloo::Options::create(config.connect_timeout);
   options->group_name = config.group_name;
   options->devices.push_back(make_device(config));
   auto backend =
       c10::make_intrusive<GlooBackend>(config.store, config.rank, config.world_size, options);
-  // Without this the first rank to be connected may end, and with it the store in which the others
-  // still look for addresses.
-  backend->barrier()->wait();
+  try {
+    // Without this the first rank to be connected may end, and with it the store in which the
+    // others still look for addresses.
+    backend->barrier()->wait();
+  } catch (...) {
+    backend->abort();
+    backend.release();  // Kept: the destructor would wait for the barrier.
+    throw;
+  }
+  backend->setTimeout(config.timeout);
   return {.backend = backend, .takes_cuda = kStagesCuda, .is_busy = [gloo = backend.get()] {
             return gloo->is_busy();
           }};
