@@ -22,3 +22,7 @@ if(NOT Torch_FOUND)
     "LibTorch was not found. Run scripts/quickstart.sh, which installs it into .venv, or name it:\n"
     "  cmake --preset release -DCMAKE_PREFIX_PATH=/path/to/libtorch")
 endif()
+if(Torch_VERSION VERSION_LESS 2.11)
+  message(FATAL_ERROR "LibTorch ${Torch_VERSION} in ${Torch_DIR} is too old: Lockstep needs 2.11 or "
+    "later; name another one with -DCMAKE_PREFIX_PATH=/path/to/libtorch")
+endif()

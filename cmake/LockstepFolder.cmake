@@ -1,6 +1,8 @@
 # lockstep_folder(<name> [TORCH] HEADERS ... SOURCES ... TESTS ... DEPENDS ...)
 # One static library a folder, lockstep::<name>. Files are listed, never globbed. The tests beside the
 # sources are collected: those of LibTorch-free folders run in `core_tests`, the others in `torch_tests`.
+include(GNUInstallDirs)
+
 define_property(GLOBAL PROPERTY LOCKSTEP_FOLDERS BRIEF_DOCS "Folders to install" FULL_DOCS "Folders to install")
 define_property(GLOBAL PROPERTY LOCKSTEP_CORE_TESTS BRIEF_DOCS "Test sources" FULL_DOCS "Test sources")
 define_property(GLOBAL PROPERTY LOCKSTEP_TORCH_TESTS BRIEF_DOCS "Test sources" FULL_DOCS "Test sources")
@@ -13,7 +15,7 @@ function(lockstep_folder name)
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_include_directories(${target} PUBLIC
-    "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<INSTALL_INTERFACE:include>")
+    "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
   target_link_libraries(${target} PRIVATE "$<BUILD_INTERFACE:lockstep_compile_options>")
   foreach(dependency ${arg_DEPENDS})
     target_link_libraries(${target} PUBLIC lockstep_${dependency})
