@@ -19,15 +19,13 @@ if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${CCACHE_PROGRAM}")
 endif()
 
-# Flags for targets of ours; not for users of the package. clang-tidy reads g++'s command lines and
-# must not stumble over warnings that clang does not have.
+# Flags for targets of ours; not for users of the package.
 add_library(lockstep_compile_options INTERFACE)
 target_compile_options(lockstep_compile_options INTERFACE
   -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wunused -Werror
   # g++ 12 reports these inside inlined LibTorch and libstdc++ headers, at -O2, wrongly.
   $<$<CXX_COMPILER_ID:GNU>:-Wno-error=maybe-uninitialized -Wno-error=array-bounds
-    -Wno-error=stringop-overflow -Wno-error=restrict>
-  -Wno-unknown-warning-option)
+    -Wno-error=stringop-overflow -Wno-error=restrict>)
 
 if(LOCKSTEP_SANITIZE)
   add_compile_options(-fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -O1 -g1)

@@ -39,9 +39,7 @@ void wait_and_report(const Work::State& state) {
 }  // namespace
 
 bool Work::is_completed() const {
-  if (!state_) return true;
-  const std::lock_guard lock(state_->mutex);
-  return state_->done || state_->work->isCompleted();
+  return !state_ || state_->done || state_->work->isCompleted();
 }
 
 void Work::wait() const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <mutex>
@@ -37,8 +38,9 @@ struct Work::State {
   CollectiveName name;
   Deadline deadline;
   bool in_slices = true;  ///< whether a wait that ran out of time may be taken up again
-  mutable std::mutex mutex;
-  mutable bool done = false;  // guarded by mutex; some backends wait for ever when asked twice
+  mutable std::mutex
+      mutex;  ///< held by whoever waits: some backends wait for ever when asked twice
+  mutable std::atomic<bool> done{false};
 };
 
 /// Called in a catch block: throws the backend's current exception as TimeoutError, PeerLost or

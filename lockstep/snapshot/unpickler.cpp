@@ -256,21 +256,21 @@ class Unpickler {
     const std::vector<NodeId> id = as<PickleTuple>(pop()).items;
     if (id.size() != 5 || as<std::string>(id[0]) != "storage") corrupt("a storage is damaged");
     const std::string_view class_name = as<PickleGlobal>(id[1]).name;
-    const auto dtype = class_name.starts_with(kTorchModule)
-                           ? storage_dtype(class_name.substr(kTorchModule.size()))
-                           : std::nullopt;
+    if (!class_name.starts_with(kTorchModule)) corrupt("a storage is damaged");
+    const c10::ScalarType dtype =
+        storage_dtype(class_name.substr(kTorchModule.size())).value_or(c10::ScalarType::Undefined);
     const std::string& key = as<std::string>(id[2]);
     std::uint64_t bytes = 0;
     const std::int64_t count = as<std::int64_t>(id[4]);
-    if (!dtype || count < 0 ||
-        __builtin_mul_overflow(static_cast<std::uint64_t>(count), c10::elementSize(*dtype),
+    if (dtype == c10::ScalarType::Undefined || count < 0 ||
+        __builtin_mul_overflow(static_cast<std::uint64_t>(count), c10::elementSize(dtype),
                                &bytes)) {
       corrupt("a storage is damaged");
     }
     at::Tensor& storage = storages_[key];
     if (!storage.defined()) storage = read_storage_(key, bytes);
     if (storage.nbytes() != bytes) corrupt(concat("storage '", key, "' has two sizes"));
-    return push(PickleStorage{storage, *dtype});
+    return push(PickleStorage{storage, dtype});
   }
 
   /// (storage, offset, sizes, strides, requires_grad, hooks), then perhaps more that is refused.
