@@ -12,27 +12,27 @@ constexpr std::chrono::milliseconds kGraceAfterBackendDeadline{500};
 
 constexpr std::chrono::milliseconds kReportEvery{10'000};
 
-// Waits for at most `slice`. Returns false when the work is still under way then.
-bool wait_slice(c10d::Work& work, std::chrono::milliseconds slice) {
+// Waits for at most `slice`. Returns whether the work has ended, well or not.
+bool ended_within(c10d::Work& work, std::chrono::milliseconds slice) {
   try {
     work.wait(slice);
     return true;
   } catch (...) {
-    if (work.isCompleted()) throw;  // It has failed.
-    return false;
+    return work.isCompleted();  // Else it was the slice that ended.
   }
 }
 
 void wait_and_report(const Work::State& state) {
   const auto remaining = [&] { return state.deadline.remaining() + kGraceAfterBackendDeadline; };
   const auto start = Deadline::Clock::now();
-  while (state.in_slices && remaining() > kReportEvery) {
-    if (wait_slice(*state.work, kReportEvery)) return;
+  while (state.in_slices && remaining() > kReportEvery &&
+         !ended_within(*state.work, kReportEvery)) {
     const auto waited =
         std::chrono::duration_cast<std::chrono::seconds>(Deadline::Clock::now() - start);
     log(LogLevel::kWarning, concat(describe(state.name), ": still waiting after ", waited.count(),
                                    " s; a rank is slow, stuck or stopped"));
   }
+  // Work that has ended returns at once, or throws what it failed with.
   state.work->wait(remaining());
 }
 
