@@ -191,6 +191,7 @@ class CommFaults(unittest.TestCase):
             method = f"file://{folder}/meet"
             self.finish_all([Rank(self, ["join", method, r, 2]) for r in range(2)])
             # A job that dies before it is complete leaves its file.
+            method = f"file://{folder}/alone"
             alone = Rank(self, ["join", method, 0, 2], LOCKSTEP_INIT_TIMEOUT_S=0.2)
             self.expect_failure(alone, "missing: 1")
             again = Rank(self, ["join", method, 0, 2], LOCKSTEP_INIT_TIMEOUT_S=2)
