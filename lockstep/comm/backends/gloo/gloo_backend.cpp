@@ -30,6 +30,13 @@ c10d::ReduceOp op_for_bool(const c10d::ReduceOp& op) {
   }
 }
 
+// The options of a reduction over the bytes of bools.
+template <class Options>
+Options for_bool(Options options) {
+  options.reduceOp = op_for_bool(options.reduceOp);
+  return options;
+}
+
 bool is_bool(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kBool;
 }
@@ -94,18 +101,14 @@ class GlooBackend final : public ProcessGroupGloo {
                                            const c10d::AllreduceOptions& options) override {
     if (!is_bool(tensors[0])) return ProcessGroupGloo::allreduce(tensors, options);
     auto bytes = as_bytes(tensors);
-    auto logical = options;
-    logical.reduceOp = op_for_bool(options.reduceOp);
-    return ProcessGroupGloo::allreduce(bytes, logical);
+    return ProcessGroupGloo::allreduce(bytes, for_bool(options));
   }
 
   c10::intrusive_ptr<c10d::Work> reduce(std::vector<at::Tensor>& tensors,
                                         const c10d::ReduceOptions& options) override {
     if (!is_bool(tensors[0])) return ProcessGroupGloo::reduce(tensors, options);
     auto bytes = as_bytes(tensors);
-    auto logical = options;
-    logical.reduceOp = op_for_bool(options.reduceOp);
-    return ProcessGroupGloo::reduce(bytes, logical);
+    return ProcessGroupGloo::reduce(bytes, for_bool(options));
   }
 
   c10::intrusive_ptr<c10d::Work> reduce_scatter(
@@ -114,9 +117,7 @@ class GlooBackend final : public ProcessGroupGloo {
     if (!is_bool(outputs[0])) return ProcessGroupGloo::reduce_scatter(outputs, inputs, options);
     auto output_bytes = as_bytes(outputs);
     std::vector<std::vector<at::Tensor>> input_bytes{as_bytes(inputs[0])};
-    auto logical = options;
-    logical.reduceOp = op_for_bool(options.reduceOp);
-    return ProcessGroupGloo::reduce_scatter(output_bytes, input_bytes, logical);
+    return ProcessGroupGloo::reduce_scatter(output_bytes, input_bytes, for_bool(options));
   }
 
   // Gloo's own takes tensors of one size only.
@@ -146,9 +147,7 @@ class GlooBackend final : public ProcessGroupGloo {
     if (!is_bool(output)) return ProcessGroupGloo::_reduce_scatter_base(output, input, options);
     auto output_bytes = as_bytes(output);
     auto input_bytes = as_bytes(input);
-    auto logical = options;
-    logical.reduceOp = op_for_bool(options.reduceOp);
-    return ProcessGroupGloo::_reduce_scatter_base(output_bytes, input_bytes, logical);
+    return ProcessGroupGloo::_reduce_scatter_base(output_bytes, input_bytes, for_bool(options));
   }
 };
 
