@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include "lockstep/comm/reduce_op.h"
 #include "lockstep/comm/work.h"
 
 namespace c10d {
@@ -17,10 +18,6 @@ class Store;
 }  // namespace c10d
 
 namespace lockstep {
-
-/// kAvg divides the sum by the number of ranks (floating point only); kBand, kBor and kBxor are
-/// bitwise (integers and bool only).
-enum class ReduceOp { kSum, kAvg, kProduct, kMin, kMax, kBand, kBor, kBxor };
 
 /// Options that every collective has. Names are torch.distributed's.
 struct CollectiveOptions {
