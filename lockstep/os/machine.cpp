@@ -3,12 +3,114 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <fstream>
+#include <limits>
+#include <optional>
 #include <string>
 #include <system_error>
 
 #include <sched.h>
+#include <unistd.h>
+
+#include "lockstep/base/concat.h"
 
 namespace lockstep {
+namespace {
+
+using Path = std::filesystem::path;
+
+// The first number of a file; nothing where there is no file, or "max" in it.
+std::optional<std::uint64_t> number_in(const Path& path) {
+  std::ifstream file(path);
+  std::uint64_t number = 0;
+  if (file >> number) return number;
+  return std::nullopt;
+}
+
+// The number behind a word that starts a line: "MemAvailable:   123 kB".
+std::optional<std::uint64_t> number_after(const Path& path, const std::string& word) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(word)) return std::strtoull(line.c_str() + word.size(), nullptr, 10);
+  }
+  return std::nullopt;
+}
+
+// Calls visit(folder) for this process's control group of a controller and those above it, which
+// limit it too. Version 2 has one hierarchy, version 1 one for each controller.
+template <class Visit>
+void for_each_cgroup(const std::string& controller, Visit&& visit) {
+  std::ifstream file("/proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    const auto first = line.find(':');
+    const auto second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = concat(",", line.substr(first + 1, second - first - 1), ",");
+    const bool unified = controllers == ",,";
+    if (!unified && controllers.find(concat(",", controller, ",")) == std::string::npos) continue;
+    const Path root = unified ? Path("/sys/fs/cgroup") : Path("/sys/fs/cgroup") / controller;
+    for (Path group = Path(line.substr(second + 1)).relative_path();; group = group.parent_path()) {
+      visit(root / group);
+      if (group.empty()) break;
+    }
+  }
+}
+
+}  // namespace
+
+int usable_cpu_count() {
+  double cpus = allowed_cpu_count();
+  const auto limit = [&](std::optional<std::uint64_t> quota, std::optional<std::uint64_t> period) {
+    if (!quota || !period || *period == 0) return;
+    const double share = static_cast<double>(*quota) / static_cast<double>(*period);
+    if (share > 0) cpus = std::min(cpus, share);
+  };
+  for_each_cgroup("cpu", [&](const Path& group) {
+    std::ifstream file(group / "cpu.max");
+    std::uint64_t quota = 0;
+    std::uint64_t period = 0;
+    if (file >> quota >> period) limit(quota, period);
+    const auto old_quota = number_in(group / "cpu.cfs_quota_us");
+    // "-1" stands for no limit and is read as a huge number.
+    if (old_quota && *old_quota < std::numeric_limits<std::uint32_t>::max()) {
+      limit(old_quota, number_in(group / "cpu.cfs_period_us"));
+    }
+  });
+  return std::max(1, static_cast<int>(cpus + 0.999));
+}
+
+std::uint64_t available_memory_bytes() {
+  constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();
+  const auto kilobytes = number_after("/proc/meminfo", "MemAvailable:");
+  std::uint64_t available = kilobytes ? *kilobytes * 1024 : kNoLimit;
+  const auto limit = [&](const Path& group, const char* most, const char* current) {
+    const auto limit_bytes = number_in(group / most);
+    const auto used_bytes = number_in(group / current);
+    if (!limit_bytes || !used_bytes) return;
+    // Cached files count as used, and are given up when memory is short.
+    const std::uint64_t cached = number_after(group / "memory.stat", "inactive_file ").value_or(0);
+    const std::uint64_t used = *used_bytes - std::min(*used_bytes, cached);
+    available = std::min(available, *limit_bytes - std::min(*limit_bytes, used));
+  };
+  for_each_cgroup("memory", [&](const Path& group) {
+    limit(group, "memory.max", "memory.current");
+    limit(group, "memory.limit_in_bytes", "memory.usage_in_bytes");
+  });
+  return available;
+}
+
+std::uint64_t total_memory_bytes() {
+  return static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
+         static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+std::string memory_domain() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  std::error_code error;
+  const Path network = std::filesystem::read_symlink("/proc/self/ns/net", error);
+  return concat(boot, " ", network.string());
+}
 
 int allowed_cpu_count() {
   // The kernel refuses a set smaller than its own; 8192 is the most that Linux supports.

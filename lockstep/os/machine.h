@@ -1,9 +1,27 @@
 #pragma once
 
+#include <cstdint>
+#include <string>
+
 namespace lockstep {
 
 /// Processors that this process may run on (taskset and cpusets count), at least 1.
 int allowed_cpu_count();
+
+/// Processors that this process gets the time of: as allowed_cpu_count, and no more than its
+/// control group's quota (rounded up).
+int usable_cpu_count();
+
+/// Memory that can still be taken, by this machine's reckoning and the limits of this process's
+/// control groups.
+std::uint64_t available_memory_bytes();
+
+/// The memory of the machine.
+std::uint64_t total_memory_bytes();
+
+/// The same text in all processes that can share memory with each other by passing descriptors:
+/// those of one boot of one machine and one network namespace (mostly: one container).
+std::string memory_domain();
 
 /// NVIDIA devices of this machine: the files /dev/nvidia0, /dev/nvidia1, …
 int nvidia_device_count();

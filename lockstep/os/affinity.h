@@ -1,0 +1,32 @@
+#pragma once
+
+#include <vector>
+
+namespace lockstep {
+
+/// Numbers of the processors that the calling thread may run on, ascending; empty when the system
+/// does not tell.
+std::vector<int> allowed_cpus();
+
+/// Keeps the calling thread on one processor while it lives; the destructor gives it back the ones
+/// it had. Threads: made and destroyed by the same thread.
+class PinnedToCpu {
+ public:
+  explicit PinnedToCpu(int cpu);
+  ~PinnedToCpu();
+  PinnedToCpu(const PinnedToCpu&) = delete;
+  PinnedToCpu& operator=(const PinnedToCpu&) = delete;
+
+  /// False when the system refused: the processor does not exist, or is outside of the cpuset.
+  bool pinned() const { return pinned_; }
+
+ private:
+  std::vector<int> before_;
+  bool pinned_ = false;
+};
+
+/// Keeps the calling thread, and those it starts from now on, on one processor. Returns false when
+/// the system refuses.
+bool pin_to_cpu(int cpu);
+
+}  // namespace lockstep

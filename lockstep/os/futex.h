@@ -1,0 +1,30 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <climits>
+#include <cstdint>
+#include <ctime>
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace lockstep {
+
+/// Sleeps while `word` holds `value`: until wake_all, the timeout, or for no reason at all; the
+/// caller looks again. The word may lie in memory shared between processes.
+inline void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t value,
+                       std::chrono::nanoseconds timeout) noexcept {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(timeout);
+  const timespec limit{.tv_sec = static_cast<std::time_t>(seconds.count()),
+                       .tv_nsec = static_cast<long>((timeout - seconds).count())};
+  ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &limit, nullptr, 0);
+}
+
+/// Wakes everybody who sleeps on `word`.
+inline void futex_wake_all(std::atomic<std::uint32_t>& word) noexcept {
+  ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "lockstep/os/unique_fd.h"
+
+namespace lockstep {
+
+/// A file of `bytes` bytes that lives in memory alone and has no name: it is gone with the last
+/// process that holds it open or mapped, however that ends. It takes memory where it is populated,
+/// not before, and none of /dev/shm, which containers keep small. `name` shows in /proc.
+/// Errors: SystemError.
+UniqueFd make_memory_file(const char* name, std::uint64_t bytes);
+
+/// A file in the address space of this process, readable and writable, shared with whoever maps it
+/// too; not inherited by forked processes and left out of core files.
+/// Lifetime: unmapped by the destructor. Errors: SystemError.
+class SharedMapping {
+ public:
+  SharedMapping() = default;
+  SharedMapping(int fd, std::uint64_t bytes);
+  SharedMapping(SharedMapping&& other) noexcept;
+  SharedMapping& operator=(SharedMapping&& other) noexcept;
+  ~SharedMapping();
+
+  std::byte* data() const { return data_; }
+  std::uint64_t bytes() const { return bytes_; }
+
+  /// Gives the range memory now, so that the lack of it is an error here and no SIGBUS later.
+  /// Rounded outwards to whole pages. Errors: SystemError when there is not enough.
+  void populate(std::uint64_t offset, std::uint64_t bytes) const;
+
+ private:
+  std::byte* data_ = nullptr;
+  std::uint64_t bytes_ = 0;
+};
+
+}  // namespace lockstep

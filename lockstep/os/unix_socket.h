@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/os/unique_fd.h"
+
+namespace lockstep {
+
+/// Passing descriptors between processes of one machine, over Unix sockets whose names exist in no
+/// file system (abstract): nothing is left behind, and only processes of the same network namespace
+/// can connect. Both sides must run as the same user.
+
+/// A listening socket called `name`. Errors: SystemError.
+UniqueFd listen_abstract(const std::string& name);
+
+/// Accepts one connection of a process of this user, if one has come by the deadline; connections
+/// of others are closed. Errors: SystemError.
+UniqueFd accept_same_user(int listener, Deadline deadline);
+
+/// Errors: SystemError, also when nobody listens under that name in this network namespace.
+UniqueFd connect_abstract(const std::string& name);
+
+/// Sends a number and a descriptor; the receiver gets a duplicate. Errors: SystemError.
+void send_fd(int socket, std::uint64_t number, int fd);
+
+struct ReceivedFd {
+  std::uint64_t number = 0;
+  UniqueFd fd;
+};
+
+/// Errors: SystemError when the sender is gone or sends none; TimeoutError at the deadline.
+ReceivedFd receive_fd(int socket, Deadline deadline);
+
+}  // namespace lockstep
