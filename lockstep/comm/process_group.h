@@ -45,7 +45,7 @@ struct NewGroupOptions {
 /// Ranks in all calls are ranks within this group, 0 to world_size() - 1. All ranks must make the
 /// same calls in the same order, with tensors of the same dtype and, where not said otherwise, the
 /// same number of elements. Tensors must be dense and contiguous, of dtype float32, float64,
-/// float16, bfloat16, int32, int64, uint8 or bool, and live on the backend's device. That they
+/// float16, bfloat16, int32, int64, int8, uint8 or bool, and live on the backend's device. That they
 /// agree between ranks is not checked: where sizes differ Gloo ends the process, where dtypes
 /// differ values are wrong. Threads: one thread at a time per group. Lifetime: the last copy closes
 /// the connections. Errors: UsageError for arguments that cannot work, before anything is sent;

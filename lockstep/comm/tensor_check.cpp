@@ -22,6 +22,7 @@ bool is_exchangeable(at::ScalarType dtype) {
     case at::kBFloat16:
     case at::kInt:
     case at::kLong:
+    case at::kChar:
     case at::kByte:
     case at::kBool:
       return true;
@@ -36,7 +37,7 @@ void check_tensor(const CallSite& call, const char* argument, const at::Tensor& 
   if (!tensor.defined()) refuse(call, argument, " is an undefined tensor");
   if (!is_exchangeable(tensor.scalar_type())) {
     refuse(call, argument, " has dtype ", c10::toString(tensor.scalar_type()),
-           "; exchange float32, float64, float16, bfloat16, int32, int64, uint8 or bool");
+           "; exchange float32, float64, float16, bfloat16, int32, int64, int8, uint8 or bool");
   }
   if (tensor.layout() != at::kStrided || !tensor.is_contiguous()) {
     refuse(call, argument, " is not dense and contiguous; pass its contiguous() copy");

@@ -6,69 +6,24 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init_process_group.h"
+#include "tests/ranks/fixture.h"
 #include "tests/ranks/formula.h"
 
 namespace lockstep::testing {
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
-
-constexpr std::int64_t kSizes[] = {0, 1, 2, 7, 64, 1009, 65'537};
-constexpr at::ScalarType kDtypes[] = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16,
-                                      at::kInt,   at::kLong,   at::kByte, at::kBool};
-constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kAvg,  ReduceOp::kProduct, ReduceOp::kMin,
-                             ReduceOp::kMax, ReduceOp::kBand, ReduceOp::kBor,     ReduceOp::kBxor};
-
-bool is_defined(ReduceOp op, at::ScalarType dtype) {
-  const bool bitwise = op == ReduceOp::kBand || op == ReduceOp::kBor || op == ReduceOp::kBxor;
-  if (bitwise) return !at::isFloatingType(dtype);
-  return op != ReduceOp::kAvg || at::isFloatingType(dtype);
-}
-
-::testing::AssertionResult matches(const at::Tensor& actual, const at::Tensor& expected) {
-  // An average is rounded by the backend's own arithmetic; everything else is exact.
-  if (at::isFloatingType(actual.scalar_type())) {
-    const double tolerance = actual.element_size() == 2 ? 1e-2 : 1e-6;
-    if (at::allclose(actual, expected, tolerance, 0)) return ::testing::AssertionSuccess();
-  } else if (at::equal(actual, expected)) {
-    return ::testing::AssertionSuccess();
-  }
-  return ::testing::AssertionFailure()
-         << "got " << actual.slice(0, 0, 8) << ", expected " << expected.slice(0, 0, 8);
-}
-
-// Bodies run for every combination of dtype and size, with the group under test at hand.
-class Collectives : public ::testing::Test {
+class Collectives : public Conformance {
  protected:
+  // Runs body(dtype, numel, op) for every combination that is defined.
   template <class Body>
-  void for_all_tensors(Body&& body) {
-    for (const auto dtype : kDtypes) {
-      for (const auto numel : kSizes) {
-        SCOPED_TRACE(std::string(c10::toString(dtype)) + " × " + std::to_string(numel));
-        body(dtype, numel);
-      }
-    }
-  }
-
-  template <class Body>
-  void for_all_reductions(Body&& body) {
+  void for_all_reductions(Body&& body) const {
     for_all_tensors([&](at::ScalarType dtype, std::int64_t numel) {
-      for (const ReduceOp op : kOps) {
+      for (const ReduceOp op : reductions(dtype)) {
         SCOPED_TRACE("op " + std::to_string(static_cast<int>(op)));
-        if (is_defined(op, dtype)) body(dtype, numel, op);
+        body(dtype, numel, op);
       }
     });
   }
-
-  Tensors outputs(std::int64_t numel, at::ScalarType dtype) {
-    Tensors tensors;
-    for (int rank = 0; rank < world_size_; ++rank) tensors.push_back(at::zeros({numel}, dtype));
-    return tensors;
-  }
-
-  ProcessGroup group_ = default_process_group();
-  int rank_ = group_.rank();
-  int world_size_ = group_.world_size();
 };
 
 TEST_F(Collectives, Broadcast) {
@@ -82,11 +37,16 @@ TEST_F(Collectives, Broadcast) {
 }
 
 TEST_F(Collectives, AllReduce) {
-  for_all_reductions([&](at::ScalarType dtype, std::int64_t numel, ReduceOp op) {
-    at::Tensor tensor = formula(rank_, numel, dtype);
-    group_.all_reduce(tensor, {.op = op});
-    EXPECT_TRUE(matches(tensor, reduced_formula(world_size_, numel, dtype, op)));
-  });
+  for (const Memory memory : memories()) {
+    Tensors results;
+    for_all_reductions([&](at::ScalarType dtype, std::int64_t numel, ReduceOp op) {
+      at::Tensor tensor = place(formula(rank_, numel, dtype), memory);
+      group_.all_reduce(tensor, {.op = op});
+      EXPECT_TRUE(matches(tensor, reduced_formula(world_size_, numel, dtype, op)));
+      results.push_back(tensor);
+    });
+    EXPECT_TRUE(same_bits_everywhere(results));
+  }
 }
 
 TEST_F(Collectives, Reduce) {
@@ -107,7 +67,7 @@ TEST_F(Collectives, ReduceScatter) {
       inputs.push_back(formula(rank_, numel, dtype, part * numel));
     }
     const at::Tensor expected = reduced_formula(world_size_, numel, dtype, op, rank_ * numel);
-    at::Tensor output = at::zeros({numel}, dtype);
+    at::Tensor output = zeros(numel, dtype);
     group_.reduce_scatter(output, inputs, {.op = op});
     EXPECT_TRUE(matches(output, expected));
     output.zero_();
@@ -121,7 +81,7 @@ TEST_F(Collectives, AllGather) {
     const at::Tensor input = formula(rank_, numel, dtype);
     const Tensors gathered = outputs(numel, dtype);
     group_.all_gather(gathered, input);
-    at::Tensor flat = at::zeros({world_size_ * numel}, dtype);
+    at::Tensor flat = zeros(world_size_ * numel, dtype);
     group_.all_gather_into_tensor(flat, input);
     for (int rank = 0; rank < world_size_; ++rank) {
       EXPECT_TRUE(matches(gathered[rank], formula(rank, numel, dtype)));
@@ -151,7 +111,7 @@ TEST_F(Collectives, Scatter) {
           inputs.push_back(formula(source, numel, dtype, rank));
         }
       }
-      at::Tensor output = at::zeros({numel}, dtype);
+      at::Tensor output = zeros(numel, dtype);
       group_.scatter(output, inputs, source);
       EXPECT_TRUE(matches(output, formula(source, numel, dtype, rank_)));
     }
@@ -166,7 +126,7 @@ TEST_F(Collectives, AllToAll) {
     }
     const Tensors received = outputs(numel, dtype);
     group_.all_to_all(received, inputs);
-    at::Tensor flat = at::zeros({world_size_ * numel}, dtype);
+    at::Tensor flat = zeros(world_size_ * numel, dtype);
     group_.all_to_all_single(flat, at::cat(inputs));
     for (int rank = 0; rank < world_size_; ++rank) {
       const at::Tensor expected = formula(rank, numel, dtype, rank_);
@@ -184,7 +144,7 @@ TEST_F(Collectives, AllToAllWithSizesThatDiffer) {
   for (int rank = 0; rank < world_size_; ++rank) {
     splits.push_back(rank_ + rank);
     inputs.push_back(formula(rank_, rank_ + rank, at::kFloat, rank));
-    received.push_back(at::zeros({rank_ + rank}));
+    received.push_back(zeros(rank_ + rank, at::kFloat));
   }
   group_.all_to_all(received, inputs);
   at::Tensor flat = at::zeros_like(at::cat(inputs));
@@ -203,7 +163,7 @@ TEST_F(Collectives, SendAndReceiveAroundARing) {
   const int next = (rank_ + 1) % world_size_;
   const int previous = (rank_ + world_size_ - 1) % world_size_;
   for_all_tensors([&](at::ScalarType dtype, std::int64_t numel) {
-    at::Tensor received = at::zeros({numel}, dtype);
+    at::Tensor received = zeros(numel, dtype);
     const Work sent = group_.send(formula(rank_, numel, dtype), next, 3, {.async_op = true});
     group_.recv(received, previous, 3);
     sent.wait();
@@ -213,33 +173,22 @@ TEST_F(Collectives, SendAndReceiveAroundARing) {
   });
 }
 
-TEST_F(Collectives, ManyInFlightCompleteInAnyOrderOfWaiting) {
-  constexpr int kInFlight = 20;
-  Tensors tensors;
-  std::vector<Work> works;
-  for (int i = 0; i < kInFlight; ++i) {
-    tensors.push_back(formula(rank_, 1009, at::kFloat, i));
-    works.push_back(group_.all_reduce(tensors.back(), {.async_op = true}));
+TEST_F(Collectives, ReductionsAreTheSameBitsOnEveryRankAndInEveryRun) {
+  // Values whose sum and product depend on the order in which they are combined.
+  for (const auto dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
+    for (const std::int64_t numel : {3, 10'007, 300'007}) {
+      for (const auto op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kProduct}) {
+        const at::Tensor input =
+            (at::sin(at::arange(numel, at::kFloat) * (rank_ + 1)) * 1e2).to(group_.device(), dtype);
+        at::Tensor first = input.clone();
+        group_.all_reduce(first, {.op = op});
+        at::Tensor again = input.clone();
+        group_.all_reduce(again, {.op = op});
+        EXPECT_TRUE(at::equal(first, again));
+        EXPECT_TRUE(same_bits_everywhere({first}));
+      }
+    }
   }
-  for (int i = kInFlight - 1; i >= 0; --i) {
-    works[i].wait();
-    EXPECT_TRUE(works[i].is_completed());
-    EXPECT_TRUE(
-        matches(tensors[i], reduced_formula(world_size_, 1009, at::kFloat, ReduceOp::kSum, i)));
-  }
-}
-
-TEST_F(Collectives, SumsAreTheSameBitsOnEveryRankAndInEveryRun) {
-  // Values whose sum depends on the order of addition.
-  const at::Tensor input = at::sin(at::arange(10'007, at::kFloat) * (rank_ + 1)) * 1e3;
-  at::Tensor first = input.clone();
-  group_.all_reduce(first);
-  at::Tensor again = input.clone();
-  group_.all_reduce(again);
-  EXPECT_TRUE(at::equal(first, again));
-  const Tensors all = outputs(first.numel(), at::kFloat);
-  group_.all_gather(all, first);
-  for (const at::Tensor& other : all) EXPECT_TRUE(at::equal(first, other));
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 
 #include <ATen/ops/empty.h>
 
+#include "lockstep/comm/init_process_group.h"
+
 namespace lockstep::testing {
 namespace {
 
@@ -33,13 +35,16 @@ at::Tensor fill(std::int64_t numel, at::ScalarType dtype, Value&& value) {
   at::Tensor tensor = at::empty({numel}, at::kDouble);
   auto* data = tensor.mutable_data_ptr<double>();
   for (std::int64_t i = 0; i < numel; ++i) data[i] = value(i);
-  return tensor.to(dtype);
+  return tensor.to(default_process_group().device(), dtype);
 }
 
 }  // namespace
 
 std::int64_t value_at(int rank, std::int64_t index) {
-  return (rank * 7 + index * 3 + 1) % 4;
+  // The top two bits of a multiplicative hash.
+  const auto mixed = (static_cast<std::uint64_t>(index) + 1) * 0x9E3779B97F4A7C15u +
+                     static_cast<std::uint64_t>(rank) * 0xD1B54A32D192ED03u;
+  return static_cast<std::int64_t>(mixed >> 62);
 }
 
 at::Tensor formula(int rank, std::int64_t numel, at::ScalarType dtype, std::int64_t first) {

@@ -8,11 +8,12 @@
 
 namespace lockstep::testing {
 
-/// The value that rank `rank` holds at `index`: small whole numbers that every dtype and every sum
-/// or product over a few ranks represents exactly, and that differ where a chunk is misplaced.
+/// The value that rank `rank` holds at `index`: 0 to 3, which every dtype and every sum or product
+/// over four ranks represents exactly, without a period, so that a misplaced chunk shows.
 std::int64_t value_at(int rank, std::int64_t index);
 
-/// Rank `rank`'s tensor of `numel` elements, values from `index` = first on.
+/// Rank `rank`'s tensor of `numel` elements, values from `index` = first on, where the default
+/// group's backend takes tensors.
 at::Tensor formula(int rank, std::int64_t numel, at::ScalarType dtype, std::int64_t first = 0);
 
 /// What reducing all ranks' formula() must give.

@@ -8,27 +8,13 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init_process_group.h"
+#include "tests/ranks/fixture.h"
 #include "tests/ranks/formula.h"
 
 namespace lockstep::testing {
 namespace {
 
 using std::chrono::milliseconds;
-
-// The message of the error of type `Expected` that `action` throws.
-template <class Expected, class Action>
-std::string message_of(Action&& action) {
-  try {
-    action();
-  } catch (const Expected& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    return std::string("another error: ") + error.what();
-  }
-  return "no error";
-}
-
-#define EXPECT_SAYS(message, words) EXPECT_NE((message).find(words), std::string::npos) << (message)
 
 TEST(Group, ThereIsOneDefaultGroup) {
   EXPECT_TRUE(is_initialized());
