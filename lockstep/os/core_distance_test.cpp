@@ -15,8 +15,8 @@ using std::chrono::milliseconds;
 TEST(CoreDistance, TellsNearFromFarByTheRoundTrip) {
   EXPECT_EQ(classify_round_trip(0), Placement::kUnknown);
   EXPECT_EQ(classify_round_trip(45), Placement::kNear);
-  EXPECT_EQ(classify_round_trip(60), Placement::kNear);
-  EXPECT_EQ(classify_round_trip(195), Placement::kFar);
+  EXPECT_EQ(classify_round_trip(98), Placement::kNear);
+  EXPECT_EQ(classify_round_trip(200), Placement::kFar);
   EXPECT_EQ(classify_round_trip(750), Placement::kFar);
   EXPECT_STREQ(placement_name(Placement::kFar), "far");
 }
