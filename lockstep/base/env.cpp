@@ -13,13 +13,42 @@
 namespace lockstep::env {
 namespace {
 
-constexpr std::array kAll = {
-    &kRank,          &kWorldSize,     &kLocalRank,          &kLocalWorldSize,
-    &kMasterAddr,    &kMasterPort,    &kRestartCount,       &kRunId,
-    &kUseAgentStore, &kErrorFile,     &kStoreListenFd,      &kTimeout,
-    &kInitTimeout,   &kBackend,       &kGlooSocketIfname,   &kLogLevel,
-    &kNoColor,       &kTerm,          &kPythonExec,         &kShutdownTimeout,
-    &kLogLinePrefix, &kOmpNumThreads, &kCudaVisibleDevices, &kPath};
+constexpr std::array kAll = {&kRank,
+                             &kWorldSize,
+                             &kLocalRank,
+                             &kLocalWorldSize,
+                             &kMasterAddr,
+                             &kMasterPort,
+                             &kRestartCount,
+                             &kRunId,
+                             &kUseAgentStore,
+                             &kErrorFile,
+                             &kStoreListenFd,
+                             &kOpenMpiRank,
+                             &kOpenMpiWorldSize,
+                             &kOpenMpiLocalRank,
+                             &kOpenMpiLocalWorldSize,
+                             &kPmiRank,
+                             &kPmiWorldSize,
+                             &kPmiLocalRank,
+                             &kPmiLocalWorldSize,
+                             &kSlurmRank,
+                             &kSlurmWorldSize,
+                             &kSlurmLocalRank,
+                             &kTimeout,
+                             &kInitTimeout,
+                             &kBackend,
+                             &kCheckCalls,
+                             &kGlooSocketIfname,
+                             &kLogLevel,
+                             &kNoColor,
+                             &kTerm,
+                             &kPythonExec,
+                             &kShutdownTimeout,
+                             &kLogLinePrefix,
+                             &kOmpNumThreads,
+                             &kCudaVisibleDevices,
+                             &kPath};
 
 [[noreturn]] void refuse(const Variable& variable, const std::string& value, const char* wanted) {
   throw UsageError(concat("environment variable ", variable.name, "='", value, "' is not ", wanted,
@@ -54,6 +83,18 @@ std::optional<int> integer(const Variable& variable) {
   const auto [stop, error] = std::from_chars(value->data(), end, number);
   if (error != std::errc() || stop != end) refuse(variable, *value, "an integer");
   return number;
+}
+
+std::optional<bool> boolean(const Variable& variable) {
+  const auto value = text(variable);
+  if (!value) return std::nullopt;
+  for (const char* word : {"1", "true", "on", "yes"}) {
+    if (*value == word) return true;
+  }
+  for (const char* word : {"0", "false", "off", "no"}) {
+    if (*value == word) return false;
+  }
+  refuse(variable, *value, "1 or 0");
 }
 
 std::optional<std::chrono::milliseconds> seconds(const Variable& variable) {

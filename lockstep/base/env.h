@@ -36,6 +36,26 @@ inline constexpr Variable kStoreListenFd{
     "LOCKSTEP_STORE_LISTEN_FD", "int",
     "socket bound by the launcher, on which rank 0 serves the store; set by lockstep run"};
 
+// Given to each process by mpirun and srun, in place of the above. First of each: Open MPI; then
+// MPICH and its kin (hydra); then Slurm.
+inline constexpr Variable kOpenMpiRank{"OMPI_COMM_WORLD_RANK", "int",
+                                       "RANK under Open MPI's mpirun"};
+inline constexpr Variable kOpenMpiWorldSize{"OMPI_COMM_WORLD_SIZE", "int",
+                                            "WORLD_SIZE under Open MPI's mpirun"};
+inline constexpr Variable kOpenMpiLocalRank{"OMPI_COMM_WORLD_LOCAL_RANK", "int",
+                                            "LOCAL_RANK under Open MPI's mpirun"};
+inline constexpr Variable kOpenMpiLocalWorldSize{"OMPI_COMM_WORLD_LOCAL_SIZE", "int",
+                                                 "LOCAL_WORLD_SIZE under Open MPI's mpirun"};
+inline constexpr Variable kPmiRank{"PMI_RANK", "int", "RANK under MPICH's mpirun"};
+inline constexpr Variable kPmiWorldSize{"PMI_SIZE", "int", "WORLD_SIZE under MPICH's mpirun"};
+inline constexpr Variable kPmiLocalRank{"MPI_LOCALRANKID", "int",
+                                        "LOCAL_RANK under MPICH's mpirun"};
+inline constexpr Variable kPmiLocalWorldSize{"MPI_LOCALNRANKS", "int",
+                                             "LOCAL_WORLD_SIZE under MPICH's mpirun"};
+inline constexpr Variable kSlurmRank{"SLURM_PROCID", "int", "RANK under srun"};
+inline constexpr Variable kSlurmWorldSize{"SLURM_STEP_NUM_TASKS", "int", "WORLD_SIZE under srun"};
+inline constexpr Variable kSlurmLocalRank{"SLURM_LOCALID", "int", "LOCAL_RANK under srun"};
+
 // Set by users.
 inline constexpr Variable kTimeout{"LOCKSTEP_TIMEOUT_S", "seconds",
                                    "deadline of a collective (default 600)"};
@@ -44,6 +64,9 @@ inline constexpr Variable kInitTimeout{"LOCKSTEP_INIT_TIMEOUT_S", "seconds",
 inline constexpr Variable kBackend{"LOCKSTEP_BACKEND", "gloo|nccl",
                                    "backend of init_process_group (default: nccl for a CUDA build "
                                    "with a device for each local rank, else gloo)"};
+inline constexpr Variable kCheckCalls{
+    "LOCKSTEP_CHECK_CALLS", "1|0",
+    "compare each collective with the other ranks' before it runs (default: 1 for CPU backends)"};
 inline constexpr Variable kGlooSocketIfname{"GLOO_SOCKET_IFNAME", "name",
                                             "network interface on which gloo accepts connections"};
 inline constexpr Variable kLogLevel{"LOCKSTEP_LOG", "debug|info|warning|error",
@@ -78,6 +101,9 @@ std::vector<std::string> everything();
 
 /// Errors: UsageError naming the variable and its value when it is no integer.
 std::optional<int> integer(const Variable& variable);
+
+/// Errors: UsageError unless 1, true, on, yes, 0, false, off or no.
+std::optional<bool> boolean(const Variable& variable);
 
 /// Seconds, fractions allowed. Errors: UsageError unless a positive number.
 std::optional<std::chrono::milliseconds> seconds(const Variable& variable);

@@ -16,6 +16,7 @@ struct BackendConfig {
   int rank;
   int world_size;
   int local_rank;                             ///< picks the CUDA device
+  int local_world_size;                       ///< ranks of the job that share this machine
   std::chrono::milliseconds timeout;          ///< of a collective
   std::chrono::milliseconds connect_timeout;  ///< for all ranks to be connected
   /// Address of this machine on which the group's connections are accepted; empty: the backend's
@@ -27,6 +28,9 @@ struct BackendConfig {
 struct BackendInstance {
   c10::intrusive_ptr<c10d::Backend> backend = {};
   bool takes_cuda = true;
+  /// Whether the backend itself raises on every rank when ranks make different calls. Then calls of
+  /// no elements reach it too.
+  bool checks_calls = false;
   /// Whether collectives are under way for which the backend's destructor would wait. Empty: never.
   std::function<bool()> is_busy = {};
 };

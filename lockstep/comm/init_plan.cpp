@@ -106,6 +106,7 @@ InitPlan plan_init(const InitOptions& options, bool has_store) {
   plan.local_rank = env::integer(env::kLocalRank).value_or(plan.rank);
   plan.local_world_size = env::integer(env::kLocalWorldSize).value_or(plan.world_size);
   plan.backend = !options.backend.empty() ? options.backend : env::text(env::kBackend).value_or("");
+  plan.check_calls = options.check_calls ? options.check_calls : env::boolean(env::kCheckCalls);
   plan.timeout =
       options.timeout ? *options.timeout : env::seconds(env::kTimeout).value_or(kDefaultTimeout);
   plan.init_timeout = options.init_timeout

@@ -32,7 +32,8 @@ struct InitPlan {
   int world_size = 1;
   int local_rank = 0;
   int local_world_size = 1;
-  std::string backend;  ///< empty: the default of this build and machine
+  std::string backend;                             ///< empty: the default of this build and machine
+  std::optional<bool> check_calls = std::nullopt;  ///< unset: the default of the backend
   std::chrono::milliseconds timeout{};
   std::chrono::milliseconds init_timeout{};
 };

@@ -36,6 +36,7 @@ ProcessGroup join(const InitPlan& plan, c10::intrusive_ptr<c10d::Store> store, i
   state->world_size = plan.world_size;
   state->local_rank = plan.local_rank;
   state->timeout = plan.timeout;
+  state->asked_to_check_calls = plan.check_calls;
   state->backend_name =
       plan.backend.empty() ? default_backend_name(plan.local_world_size) : plan.backend;
   state->device = backend_device(state->backend_name, state->local_rank);

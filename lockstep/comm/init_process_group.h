@@ -26,6 +26,9 @@ struct InitOptions {
   std::string init_method = "env://";
   std::optional<int> rank = std::nullopt;
   std::optional<int> world_size = std::nullopt;
+  /// Whether collectives are compared between ranks, see ProcessGroup. Unset: LOCKSTEP_CHECK_CALLS,
+  /// else only for backends on the CPU.
+  std::optional<bool> check_calls = std::nullopt;
   /// Deadline of a collective. Unset: LOCKSTEP_TIMEOUT_S, else 10 minutes.
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
   /// Deadline for all ranks to join. Unset: LOCKSTEP_INIT_TIMEOUT_S, else 5 minutes.

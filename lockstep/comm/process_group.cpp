@@ -70,6 +70,13 @@ BackendInstance connect(const ProcessGroup::State& state,
   }
 }
 
+// On a device the exchange would wait for what was queued before: only where it is asked for.
+CallCheck call_check(const ProcessGroup::State& state, const BackendInstance& instance) {
+  if (instance.checks_calls) return CallCheck::kBackend;
+  return state.asked_to_check_calls.value_or(state.device.is_cpu()) ? CallCheck::kExchange
+                                                                    : CallCheck::kNone;
+}
+
 // For the rest of the process: threads of these backends wait for peers that do not answer, and
 // their destructors would wait for the threads.
 void abandon(c10::intrusive_ptr<c10d::Backend> backend) {
@@ -91,6 +98,7 @@ ProcessGroup make_process_group(std::shared_ptr<ProcessGroup::State> state,
                                 std::chrono::milliseconds connect_timeout) {
   if (state->world_size > 1) {
     auto instance = connect(*state, connect_timeout);
+    state->call_check = call_check(*state, instance);
     state->backend = std::move(instance.backend);
     state->takes_cuda = instance.takes_cuda;
     state->is_busy = std::move(instance.is_busy);
@@ -122,6 +130,8 @@ ProcessGroup ProcessGroup::new_group(const std::vector<int>& ranks,
   child->backend_name = options.backend.empty() ? parent.backend_name : options.backend;
   child->local_rank = parent.local_rank;
   child->local_address = parent.local_address;
+  child->asked_to_check_calls =
+      options.check_calls ? options.check_calls : parent.asked_to_check_calls;
   child->timeout = options.timeout.value_or(parent.timeout);
   check_timeout(call, child->timeout);
   child->device = backend_device(child->backend_name, child->local_rank);

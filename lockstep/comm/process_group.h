@@ -38,6 +38,8 @@ struct NewGroupOptions {
   std::string backend = {};
   /// Deadline of the group's collectives; unset: the parent's.
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
+  /// Whether collectives are compared between ranks; unset: what the parent was asked for.
+  std::optional<bool> check_calls = std::nullopt;
 };
 
 /// A set of processes that communicate. A small value: copies refer to the same group.
@@ -45,11 +47,19 @@ struct NewGroupOptions {
 /// Ranks in all calls are ranks within this group, 0 to world_size() - 1. All ranks must make the
 /// same calls in the same order, with tensors of the same dtype and, where not said otherwise, the
 /// same number of elements. Tensors must be dense and contiguous, of dtype float32, float64,
-/// float16, bfloat16, int32, int64, int8, uint8 or bool, and live on the backend's device. That they
-/// agree between ranks is not checked: where sizes differ Gloo ends the process, where dtypes
-/// differ values are wrong. Threads: one thread at a time per group. Lifetime: the last copy closes
-/// the connections. Errors: UsageError for arguments that cannot work, before anything is sent;
-/// else as Work::wait.
+/// float16, bfloat16, int32, int64, int8, uint8 or bool, and live on the backend's device.
+///
+/// Whether ranks make the same call is checked before it runs: where operation, dtype, elements,
+/// reduction or root differ, every rank gets a UsageError that names both calls, no tensor is
+/// touched and the group stays usable. The backends that do not check calls themselves (gloo, mpi,
+/// nccl) need an exchange of 56 bytes for it, about the time of one small all-gather, in which an
+/// asynchronous call too waits until all ranks have made it. It is on for CPU backends and off for
+/// nccl; check_calls or LOCKSTEP_CHECK_CALLS=0 switches it off for a program known to be right:
+/// what mismatched calls do then is undefined. All ranks must choose the same. Messages (send,
+/// recv) are not checked.
+///
+/// Threads: one thread at a time per group. Lifetime: the last copy closes the connections.
+/// Errors: UsageError for arguments that cannot work, before anything is sent; else as Work::wait.
 class ProcessGroup {
  public:
   /// No group; what new_group returns on a rank that is not a member. Only operator bool works.

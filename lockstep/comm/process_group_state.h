@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -11,6 +12,13 @@
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep {
+
+/// Who compares a collective call with those of the other ranks.
+enum class CallCheck {
+  kNone,      ///< nobody
+  kExchange,  ///< we do, by an exchange through the backend before each call
+  kBackend,   ///< the backend itself
+};
 
 /// What the copies of a ProcessGroup share. Constant after construction, but for the counters.
 struct ProcessGroup::State {
@@ -25,6 +33,8 @@ struct ProcessGroup::State {
   c10::intrusive_ptr<c10d::Store> store;      ///< this group's own keys
   c10::intrusive_ptr<c10d::Backend> backend;  ///< null in a group of one rank
   bool takes_cuda = true;
+  std::optional<bool> asked_to_check_calls;  ///< by the user; unset: the backend's default
+  CallCheck call_check = CallCheck::kNone;
   std::function<bool()> is_busy;  ///< see BackendInstance
 
   State() = default;

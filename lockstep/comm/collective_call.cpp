@@ -1,0 +1,143 @@
+#include "lockstep/comm/collective_call.h"
+
+#include <cstring>
+
+#include <ATen/ops/empty.h>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/process_group_state.h"
+#include "lockstep/comm/work_state.h"
+
+namespace lockstep {
+namespace {
+
+std::chrono::milliseconds checked_timeout(const CallSite& call, const CollectiveOptions& options) {
+  const auto timeout = options.timeout.value_or(call.group.timeout);
+  check_timeout(call, timeout);
+  return timeout;
+}
+
+// Backends read 0 as "for ever".
+std::chrono::milliseconds time_left(const Deadline& deadline) {
+  return std::max(deadline.remaining(), std::chrono::milliseconds(1));
+}
+
+// A call that has its number and its deadline.
+struct RunningCall {
+  const ProcessGroup::State& group;
+  CollectiveName name;
+  Deadline deadline;
+  bool in_slices;
+
+  Work start(const StartWork& start_work) const {
+    c10::intrusive_ptr<c10d::Work> work;
+    try {
+      work = start_work(*group.backend, time_left(deadline));
+    } catch (...) {
+      rethrow_named(name);
+    }
+    return Work(std::make_shared<const Work::State>(std::move(work), name, deadline, in_slices));
+  }
+
+  Work run(const CollectiveOptions& options, const StartWork& start_work) const {
+    Work work = start(start_work);
+    if (!options.async_op) work.wait();
+    return work;
+  }
+
+  // All ranks' `count` values in rank order. The exchange goes by the call's own name and deadline:
+  // to the user it is part of the call.
+  template <class Value>
+  std::vector<Value> gather_from_all(const Value* values, std::size_t count) const {
+    const auto bytes = static_cast<std::int64_t>(count * sizeof(Value));
+    at::Tensor ours = at::empty({bytes}, at::kByte);
+    std::memcpy(ours.mutable_data_ptr(), values, count * sizeof(Value));
+    ours = ours.to(group.device);
+    at::Tensor all = at::empty({bytes * group.world_size}, ours.options());
+    start([&](c10d::Backend& backend, auto timeout) {
+      c10d::AllgatherOptions arguments;
+      arguments.timeout = timeout;
+      return backend._allgather_base(all, ours, arguments);
+    }).wait();
+    all = all.cpu();
+    std::vector<Value> result(count * static_cast<std::size_t>(group.world_size));
+    std::memcpy(result.data(), all.const_data_ptr(), result.size() * sizeof(Value));
+    return result;
+  }
+
+  void check_signature(const CallSignature& signature) const {
+    const auto calls = gather_from_all(&signature, 1);
+    if (const auto difference = find_difference(calls)) refuse(*difference);
+  }
+
+  void check_pairs(const ExchangeCounts& counts) const {
+    const auto size = static_cast<std::size_t>(group.world_size);
+    std::vector<std::int64_t> ours(counts.sent);
+    ours.insert(ours.end(), counts.received.begin(), counts.received.end());
+    const auto all = gather_from_all(ours.data(), ours.size());
+    std::vector<PairCounts> pairs;
+    for (std::size_t rank = 0; rank < size; ++rank) {
+      const std::int64_t* of_rank = all.data() + rank * 2 * size;
+      pairs.push_back({.sent = {of_rank, size}, .received = {of_rank + size, size}});
+    }
+    if (const auto difference = find_difference(pairs)) refuse(*difference);
+  }
+
+  [[noreturn]] void refuse(const std::string& difference) const {
+    throw UsageError(concat(describe(name), ": ", difference,
+                            "; all ranks must make the same calls in the same order"));
+  }
+};
+
+RunningCall begin(const CallSite& call, const CollectiveOptions& options) {
+  const auto timeout = checked_timeout(call, options);
+  const auto& group = call.group;
+  return {.group = group,
+          .name = {call.operation, group.name, group.rank, group.sequence++, timeout},
+          .deadline = Deadline::after(timeout),
+          .in_slices = true};
+}
+
+}  // namespace
+
+Work start_collective(const CallSite& call, const CallSignature& signature,
+                      const CollectiveOptions& options, const StartWork& start) {
+  const auto& group = call.group;
+  if (!group.backend) return {};
+  const bool moves_nothing = signature.numel == 0;
+  if (moves_nothing && group.call_check == CallCheck::kNone) return {};
+  const RunningCall running = begin(call, options);
+  if (group.call_check == CallCheck::kExchange) {
+    running.check_signature(signature);
+    if (moves_nothing) return {};
+  }
+  return running.run(options, start);
+}
+
+Work start_exchange(const CallSite& call, const CallSignature& signature,
+                    const ExchangeCounts& counts, const CollectiveOptions& options,
+                    const StartWork& start) {
+  if (!call.group.backend) return {};
+  const RunningCall running = begin(call, options);
+  if (call.group.call_check == CallCheck::kExchange) {
+    running.check_signature(signature);
+    running.check_pairs(counts);
+  }
+  return running.run(options, start);
+}
+
+Work start_message(const CallSite& call, const at::Tensor& tensor, const CollectiveOptions& options,
+                   const StartWork& start) {
+  if (tensor.numel() == 0) return {};
+  const auto timeout = checked_timeout(call, options);
+  const auto& group = call.group;
+  const RunningCall running{
+      .group = group,
+      .name = {call.operation, group.name, group.rank, group.messages++, timeout},
+      .deadline = Deadline::after(timeout),
+      .in_slices = false};
+  return running.run(options, start);
+}
+
+}  // namespace lockstep
