@@ -1,0 +1,42 @@
+#include "lockstep/comm/backends/shm/instruction_set.h"
+
+namespace lockstep {
+
+bool is_supported(InstructionSet set) {
+  switch (set) {
+    case InstructionSet::kPortable:
+      return true;
+#if defined(__x86_64__)
+    case InstructionSet::kAvx2:
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+    case InstructionSet::kAvx512:
+      return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#endif
+    default:
+      return false;
+  }
+}
+
+InstructionSet best_instruction_set() {
+  static const InstructionSet best = [] {
+    if (is_supported(InstructionSet::kAvx512)) return InstructionSet::kAvx512;
+    if (is_supported(InstructionSet::kAvx2)) return InstructionSet::kAvx2;
+    return InstructionSet::kPortable;
+  }();
+  return best;
+}
+
+const char* instruction_set_name(InstructionSet set) {
+  switch (set) {
+    case InstructionSet::kPortable:
+      return "portable";
+    case InstructionSet::kAvx2:
+      return "AVX2";
+    case InstructionSet::kAvx512:
+      return "AVX-512";
+  }
+  return "?";
+}
+
+}  // namespace lockstep

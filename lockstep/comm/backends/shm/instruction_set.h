@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstdint>
+
+namespace lockstep {
+
+/// Which of the compiled variants of the kernels runs. All give the same bits.
+enum class InstructionSet : std::uint8_t { kPortable, kAvx2, kAvx512 };
+
+/// Whether this machine, and this build, can run it.
+bool is_supported(InstructionSet set);
+
+/// The widest that is supported; found once.
+InstructionSet best_instruction_set();
+
+/// "AVX-512"
+const char* instruction_set_name(InstructionSet set);
+
+}  // namespace lockstep
