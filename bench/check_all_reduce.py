@@ -62,6 +62,8 @@ def main():
     memory = {name: ["shared", "private"] if name == "shm" else ["private"] for name in backends}
     check_rows(report["rows"], backends, memory)
     check_speedups(report["rows"])
+    limits = {(row["limit"], row["bytes"]) for row in report["limits"]}
+    assert limits == {(name, size) for name in ("kernel", "copy", "add") for size in SIZES}, limits
     print(json.dumps(report, indent=1))
 
 

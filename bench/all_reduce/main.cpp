@@ -35,14 +35,14 @@ std::string cpu_model() {
   return "processor without a name";
 }
 
-// One rank a processor while there are enough; returns those of ranks 0 and 1.
-CpuPair pin_ranks(const std::vector<int>& cpus, int rank, int ranks) {
+// One rank a processor while there are enough.
+Cpus pin_ranks(const std::vector<int>& cpus, int rank, int ranks) {
   if (cpus.empty()) return {};
   const auto cpu_of = [&](int of_rank) {
     return cpus[static_cast<std::size_t>(of_rank) % cpus.size()];
   };
   if (static_cast<std::size_t>(ranks) <= cpus.size()) pin_to_cpu(cpu_of(rank));
-  return {cpu_of(0), cpu_of(1)};
+  return {.count = static_cast<int>(cpus.size()), .first = cpu_of(0), .second = cpu_of(1)};
 }
 
 // A tensor that each subject may own, and as much for what backends hold themselves.
@@ -70,9 +70,8 @@ void write_json(const Report& report, const std::string& path) {
 int run(const std::vector<std::string>& arguments) {
   const BenchOptions options = parse_bench_options(arguments);
   const auto start = std::chrono::steady_clock::now();
-  const std::vector<int> cpus = allowed_cpus();
   const int rank = env::integer(env::kRank).value_or(0);
-  const CpuPair pair = pin_ranks(cpus, rank, options.nproc_per_node);
+  const Cpus cpus = pin_ranks(allowed_cpus(), rank, options.nproc_per_node);
   at::set_num_threads(1);
 
   const Control control(init_process_group({.backend = "gloo"}));
@@ -80,14 +79,18 @@ int run(const std::vector<std::string>& arguments) {
     throw UsageError("lockstep-bench is started by `lockstep bench`; run that instead");
   }
   if (rank == 0) check_memory(options);
-  const auto calls = make_backend_calls(control, options, options.sizes.back());
-  const Measurements measured = measure(control, options, pair, calls);
+  auto calls = make_backend_calls(control, options, options.sizes.back());
+  for (auto& call : make_limit_calls(control, options.sizes.back())) {
+    calls.push_back(std::move(call));
+  }
+  const Measurements measured = measure(control, options, cpus, calls);
   if (rank != 0) return 0;
 
   std::vector<Subject> subjects;
   for (const auto& call : calls) subjects.push_back(call->subject());
   Report report{.ranks = control.ranks(),
-                .cpus = static_cast<int>(cpus.size()),
+                .cpus = cpus.count,
+                .fresh = options.fresh,
                 .cpu_model = cpu_model(),
                 .libtorch = TORCH_VERSION,
                 .baseline = choose_baseline(options.backends)};

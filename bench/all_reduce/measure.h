@@ -11,8 +11,9 @@
 
 namespace lockstep::bench {
 
-/// The processors of ranks 0 and 1, between which distance is measured.
-struct CpuPair {
+struct Cpus {
+  int count = 1;
+  /// Those of ranks 0 and 1, between which distance is measured.
   int first = 0;
   int second = 0;
 };
@@ -26,7 +27,7 @@ struct Measurements {
 /// Checks every subject at every size, then times them in turns: in each round all sizes, at each
 /// size all subjects, with the processors' distance before and after. Collective; the samples are
 /// the same on all ranks, the distances rank 0's. Errors: those of check_sums and the backends.
-Measurements measure(const Control& control, const BenchOptions& options, const CpuPair& cpus,
+Measurements measure(const Control& control, const BenchOptions& options, const Cpus& cpus,
                      const std::vector<std::unique_ptr<SubjectCall>>& calls);
 
 }  // namespace lockstep::bench

@@ -33,7 +33,8 @@ std::string digits_of(double value) {
 }
 
 std::string heading_of(const Subject& subject) {
-  return subject.memory == "shared" ? subject.name + " in place" : subject.name;
+  const bool in_place = subject.memory == "shared" && !subject.is_limit;
+  return in_place ? subject.name + " in place" : subject.name;
 }
 
 std::string cell_of(const Row& row, const std::string& baseline) {
@@ -92,11 +93,11 @@ Json json_of(const Row& row) {
 }  // namespace
 
 std::string report_table(const Report& report) {
-  std::string text =
-      concat("all-reduce: sum of float32, ", report.ranks, " ranks on ", report.cpus,
-             report.cpus == 1 ? " processor" : " processors", " (", report.cpu_model,
-             "), LibTorch ", report.libtorch, "\nmedian us of a call, and how many ",
-             "times faster than ", report.baseline, "; limits of the machine last\n");
+  std::string text = concat(
+      "all-reduce: sum of float32, ", report.ranks, " ranks on ", report.cpus,
+      report.cpus == 1 ? " processor" : " processors", " (", report.cpu_model, "), LibTorch ",
+      report.libtorch, "\nmedian us of a call", report.fresh ? " over a tensor just written" : "",
+      ", and how many ", "times faster than ", report.baseline, "; limits of the machine last\n");
   for (const char* placement : {"near", "far", "mixed", "unknown"}) {
     std::vector<Row> rows;
     std::copy_if(report.rows.begin(), report.rows.end(), std::back_inserter(rows),
@@ -115,6 +116,7 @@ std::string report_json(const Report& report) {
   json["benchmark"] = "all-reduce";
   json["ranks"] = report.ranks;
   json["cpus"] = report.cpus;
+  json["fresh"] = report.fresh;
   json["cpu_model"] = report.cpu_model;
   json["libtorch"] = report.libtorch;
   json["baseline"] = report.baseline;

@@ -48,6 +48,7 @@ struct Row {
 struct Report {
   int ranks = 0;
   int cpus = 0;
+  bool fresh = false;  ///< tensors were written anew before each call
   std::string cpu_model{};
   std::string libtorch{};
   std::string baseline{};

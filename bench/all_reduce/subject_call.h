@@ -32,4 +32,8 @@ std::vector<std::unique_ptr<SubjectCall>> make_backend_calls(const Control& cont
                                                              const BenchOptions& options,
                                                              std::int64_t bytes_max);
 
+/// The kernel without synchronisation, and a copy and an addition as in STREAM. Collective.
+std::vector<std::unique_ptr<SubjectCall>> make_limit_calls(const Control& control,
+                                                           std::int64_t bytes_max);
+
 }  // namespace lockstep::bench

@@ -94,6 +94,8 @@ void take(BenchOptions& options, const std::string& name, const std::string& val
     options.sizes = sizes_of(value);
   } else if (name == "--memory") {
     options.memory = memory_of(value);
+  } else if (name == "--fresh") {
+    options.fresh = true;
   } else if (name == "--rounds") {
     options.rounds = static_cast<int>(integer_of("--rounds", value, 1, kMostRounds));
   } else if (name == "--sample-ms") {
@@ -134,6 +136,7 @@ BenchOptions parse_bench_options(const std::vector<std::string>& arguments) {
                        {.name = "backends", .takes_value = true},
                        {.name = "sizes", .takes_value = true},
                        {.name = "memory", .takes_value = true},
+                       {.name = "fresh"},
                        {.name = "rounds", .takes_value = true},
                        {.name = "sample-ms", .takes_value = true},
                        {.name = "json", .takes_value = true}});
@@ -166,6 +169,9 @@ Flags:
   --memory=KIND,...      shared: tensors that the backend allocates, which it sums in place; private:
                          ordinary ones (default shared; backends that allocate none have private
                          ones only)
+  --fresh                each rank writes its tensor before each call, as a backward pass does: the
+                         numbers then lie in its own cache, and short calls hold the wait for the
+                         slower writer
   --rounds=N             turns (default 9): more take longer and vary less
   --sample-ms=N          time of one backend and size in one turn (default 20, but three calls)
   --json[=FILE]          all figures for machines: to a file, or to stdout instead of the table

@@ -20,6 +20,8 @@ struct BenchOptions {
   /// Bytes of a tensor of float32; 46758048 are the gradients of ResNet-18.
   std::vector<std::int64_t> sizes{4, 4096, 65536, 1 << 20, 4 << 20, 46'758'048, 128 << 20};
   std::vector<BenchMemory> memory{BenchMemory::kShared};
+  /// Each rank writes its tensor anew before each call, as a backward pass does.
+  bool fresh = false;
   int rounds = 9;
   int sample_ms = 20;
   /// A file, "-" for stdout, empty for none.

@@ -23,17 +23,19 @@ TEST(BenchOptions, HasDefaults) {
   EXPECT_EQ(options.nproc_per_node, 2);
   EXPECT_EQ(options.backends, (Words{"shm", "gloo"}));
   EXPECT_EQ(options.memory, std::vector{BenchMemory::kShared});
+  EXPECT_FALSE(options.fresh);
   EXPECT_EQ(options.json, "");
 }
 
 TEST(BenchOptions, ReadsLists) {
   const BenchOptions options =
       parse_bench_options({"all-reduce", "--nproc_per_node", "4", "--backends=gloo,shm",
-                           "--sizes=65536,4", "--memory=private,shared", "--rounds=3"});
+                           "--sizes=65536,4", "--memory=private,shared", "--fresh", "--rounds=3"});
   EXPECT_EQ(options.nproc_per_node, 4);
   EXPECT_EQ(options.backends, (Words{"gloo", "shm"}));
   EXPECT_EQ(options.sizes, (std::vector<std::int64_t>{4, 65536}));
   EXPECT_EQ(options.memory, (std::vector{BenchMemory::kPrivate, BenchMemory::kShared}));
+  EXPECT_TRUE(options.fresh);
   EXPECT_EQ(options.rounds, 3);
 }
 
