@@ -9,6 +9,8 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "lockstep/base/deadline.h"
+
 namespace lockstep {
 
 struct BackendConfig {
@@ -47,5 +49,10 @@ BackendInstance make_backend(const std::string& name, const BackendConfig& confi
 
 /// The backend for a job of `local_world_size` ranks on this machine when the user names none.
 std::string default_backend_name(int local_world_size);
+
+/// `text` of rank 0, on all ranks of a job that mpirun or srun started; returns on none before rank
+/// 0 has called it. At most 511 bytes. Errors: UsageError in a build without MPI, or when MPI sees
+/// fewer than `world_size` processes; std::runtime_error with MPI's text, at the deadline too.
+std::string broadcast_by_mpi(std::string text, int world_size, const Deadline& deadline);
 
 }  // namespace lockstep

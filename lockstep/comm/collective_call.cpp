@@ -90,7 +90,7 @@ struct RunningCall {
   }
 };
 
-RunningCall begin(const CallSite& call, const CollectiveOptions& options) {
+RunningCall begin_call(const CallSite& call, const CollectiveOptions& options) {
   const auto timeout = checked_timeout(call, options);
   const auto& group = call.group;
   return {.group = group,
@@ -107,7 +107,7 @@ Work start_collective(const CallSite& call, const CallSignature& signature,
   if (!group.backend) return {};
   const bool moves_nothing = signature.numel == 0;
   if (moves_nothing && group.call_check == CallCheck::kNone) return {};
-  const RunningCall running = begin(call, options);
+  const RunningCall running = begin_call(call, options);
   if (group.call_check == CallCheck::kExchange) {
     running.check_signature(signature);
     if (moves_nothing) return {};
@@ -119,7 +119,7 @@ Work start_exchange(const CallSite& call, const CallSignature& signature,
                     const ExchangeCounts& counts, const CollectiveOptions& options,
                     const StartWork& start) {
   if (!call.group.backend) return {};
-  const RunningCall running = begin(call, options);
+  const RunningCall running = begin_call(call, options);
   if (call.group.call_check == CallCheck::kExchange) {
     running.check_signature(signature);
     running.check_pairs(counts);

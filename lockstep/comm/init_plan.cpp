@@ -1,5 +1,6 @@
 #include "lockstep/comm/init_plan.h"
 
+#include <array>
 #include <charconv>
 #include <string_view>
 
@@ -48,17 +49,68 @@ T require(const std::optional<T>& value, const char* option, const std::string& 
   return *value;
 }
 
-void plan_env(InitPlan& plan, const InitOptions& options) {
+// What launchers of MPI programs tell each process, in place of RANK, WORLD_SIZE and so on.
+struct MpiLauncher {
+  const env::Variable& rank;
+  const env::Variable& world_size;
+  const env::Variable& local_rank;
+  const env::Variable* local_world_size;  // null: not told
+};
+constexpr std::array kMpiLaunchers = {
+    MpiLauncher{env::kOpenMpiRank, env::kOpenMpiWorldSize, env::kOpenMpiLocalRank,
+                &env::kOpenMpiLocalWorldSize},
+    MpiLauncher{env::kPmiRank, env::kPmiWorldSize, env::kPmiLocalRank, &env::kPmiLocalWorldSize},
+    MpiLauncher{env::kSlurmRank, env::kSlurmWorldSize, env::kSlurmLocalRank, nullptr},
+};
+
+// Takes the places that mpirun or srun gave out. Returns whether there were any.
+bool plan_mpi(InitPlan& plan) {
+  for (const MpiLauncher& launcher : kMpiLaunchers) {
+    const auto rank = env::integer(launcher.rank);
+    const auto world_size = env::integer(launcher.world_size);
+    if (!rank || !world_size) continue;
+    plan.rank = *rank;
+    plan.world_size = *world_size;
+    plan.local_rank = env::integer(launcher.local_rank).value_or(plan.rank);
+    const auto local_world_size = launcher.local_world_size != nullptr
+                                      ? env::integer(*launcher.local_world_size)
+                                      : std::nullopt;
+    plan.local_world_size = local_world_size.value_or(plan.world_size);
+    plan.one_machine = local_world_size == plan.world_size;
+    return true;
+  }
+  return false;
+}
+
+// Where the ranks that mpirun or srun started meet.
+void plan_mpi_store(InitPlan& plan) {
+  if (plan.world_size == 1) return;
+  const auto host = env::text(env::kMasterAddr);
+  const auto port = env::integer(env::kMasterPort);
+  if (host && port) {
+    set_address(plan, *host, *port, "MASTER_ADDR and MASTER_PORT");
+  } else {
+    plan.store = InitPlan::Store::kMpi;
+  }
+  plan.serves_store = plan.rank == 0;
+}
+
+// Returns whether mpirun or srun gave the ranks their places.
+bool plan_env(InitPlan& plan, const InitOptions& options) {
   const auto rank = options.rank ? options.rank : env::integer(env::kRank);
   const auto world_size = options.world_size ? options.world_size : env::integer(env::kWorldSize);
-  if (!rank && !world_size) return;  // No launcher: a job of one process.
+  if (!rank && !world_size) {
+    if (!plan_mpi(plan)) return false;  // No launcher: a job of one process.
+    plan_mpi_store(plan);
+    return true;
+  }
   if (!rank || !world_size) {
     refuse(concat(rank ? "RANK is set but WORLD_SIZE is not" : "WORLD_SIZE is set but RANK is not",
                   "; start the program by `lockstep run`, or set both"));
   }
   plan.rank = *rank;
   plan.world_size = *world_size;
-  if (plan.world_size == 1) return;
+  if (plan.world_size == 1) return false;
   const auto host = env::text(env::kMasterAddr);
   const auto port = env::integer(env::kMasterPort);
   if (!host || !port) {
@@ -69,19 +121,21 @@ void plan_env(InitPlan& plan, const InitOptions& options) {
   set_address(plan, *host, *port, "MASTER_ADDR and MASTER_PORT");
   plan.serves_store = plan.rank == 0 && env::text(env::kUseAgentStore) != "True";
   if (plan.serves_store) plan.listen_fd = env::integer(env::kStoreListenFd);
+  return false;
 }
 
 }  // namespace
 
 InitPlan plan_init(const InitOptions& options, bool has_store) {
   InitPlan plan;
+  bool from_mpi = false;
   const std::string& method = options.init_method;
   if (has_store) {
     plan.rank = require(options.rank, "rank", "a store");
     plan.world_size = require(options.world_size, "world_size", "a store");
     plan.store = InitPlan::Store::kGiven;
   } else if (method == "env://") {
-    plan_env(plan, options);
+    from_mpi = plan_env(plan, options);
   } else if (method.starts_with("tcp://")) {
     plan.rank = require(options.rank, "rank", method);
     plan.world_size = require(options.world_size, "world_size", method);
@@ -103,8 +157,10 @@ InitPlan plan_init(const InitOptions& options, bool has_store) {
   }
 
   plan.generation = env::integer(env::kRestartCount).value_or(0);
-  plan.local_rank = env::integer(env::kLocalRank).value_or(plan.rank);
-  plan.local_world_size = env::integer(env::kLocalWorldSize).value_or(plan.world_size);
+  if (!from_mpi) {
+    plan.local_rank = env::integer(env::kLocalRank).value_or(plan.rank);
+    plan.local_world_size = env::integer(env::kLocalWorldSize).value_or(plan.world_size);
+  }
   plan.backend = !options.backend.empty() ? options.backend : env::text(env::kBackend).value_or("");
   plan.check_calls = options.check_calls ? options.check_calls : env::boolean(env::kCheckCalls);
   plan.timeout =

@@ -16,6 +16,7 @@ struct InitPlan {
     kTcp,    ///< at host:port
     kFile,   ///< at path
     kGiven,  ///< the caller's
+    kMpi,    ///< at an address that rank 0 chooses and tells the others through MPI
   };
   Store store = Store::kNone;
   std::string host;
@@ -32,6 +33,8 @@ struct InitPlan {
   int world_size = 1;
   int local_rank = 0;
   int local_world_size = 1;
+  /// Whether all ranks are known to be on this machine.
+  bool one_machine = false;
   std::string backend;                             ///< empty: the default of this build and machine
   std::optional<bool> check_calls = std::nullopt;  ///< unset: the default of the backend
   std::chrono::milliseconds timeout{};

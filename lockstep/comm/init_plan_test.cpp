@@ -22,10 +22,30 @@ class LauncherEnvironment {
 
  private:
   static void clear() {
-    for (const char* name :
-         {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-          "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE", "LOCKSTEP_STORE_LISTEN_FD",
-          "LOCKSTEP_TIMEOUT_S", "LOCKSTEP_INIT_TIMEOUT_S", "LOCKSTEP_BACKEND"}) {
+    for (const char* name : {"RANK",
+                             "WORLD_SIZE",
+                             "LOCAL_RANK",
+                             "LOCAL_WORLD_SIZE",
+                             "MASTER_ADDR",
+                             "MASTER_PORT",
+                             "TORCHELASTIC_RESTART_COUNT",
+                             "TORCHELASTIC_USE_AGENT_STORE",
+                             "LOCKSTEP_STORE_LISTEN_FD",
+                             "OMPI_COMM_WORLD_RANK",
+                             "OMPI_COMM_WORLD_SIZE",
+                             "OMPI_COMM_WORLD_LOCAL_RANK",
+                             "OMPI_COMM_WORLD_LOCAL_SIZE",
+                             "PMI_RANK",
+                             "PMI_SIZE",
+                             "MPI_LOCALRANKID",
+                             "MPI_LOCALNRANKS",
+                             "SLURM_PROCID",
+                             "SLURM_STEP_NUM_TASKS",
+                             "SLURM_LOCALID",
+                             "LOCKSTEP_CHECK_CALLS",
+                             "LOCKSTEP_TIMEOUT_S",
+                             "LOCKSTEP_INIT_TIMEOUT_S",
+                             "LOCKSTEP_BACKEND"}) {
       ::unsetenv(name);
     }
   }
@@ -127,6 +147,70 @@ TEST(InitPlan, RefusesWhatCannotWorkAndNamesIt) {
   EXPECT_REFUSED((Options{.rank = 0, .world_size = 2}), "MASTER_ADDR");
   EXPECT_REFUSED((Options{.timeout = std::chrono::milliseconds(0)}), "timeout");
   EXPECT_REFUSED((Options{.rank = 0}, true), "world_size");
+}
+
+TEST(InitPlan, TakesThePlacesThatMpirunGaveOut) {
+  for (const std::map<std::string, std::string>& launcher :
+       {std::map<std::string, std::string>{{"OMPI_COMM_WORLD_RANK", "1"},
+                                           {"OMPI_COMM_WORLD_SIZE", "4"},
+                                           {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                                           {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}},
+        {{"PMI_RANK", "1"},
+         {"PMI_SIZE", "4"},
+         {"MPI_LOCALRANKID", "1"},
+         {"MPI_LOCALNRANKS", "4"}}}) {
+    const LauncherEnvironment environment(launcher);
+    const InitPlan plan = plan_init({}, false);
+    EXPECT_EQ(plan.rank, 1);
+    EXPECT_EQ(plan.world_size, 4);
+    EXPECT_EQ(plan.local_rank, 1);
+    EXPECT_EQ(plan.local_world_size, 4);
+    EXPECT_EQ(plan.store, InitPlan::Store::kMpi);
+    EXPECT_TRUE(plan.one_machine);
+    EXPECT_FALSE(plan.serves_store);
+  }
+}
+
+TEST(InitPlan, ARankOfSrunDoesNotKnowHowManyShareItsMachine) {
+  const LauncherEnvironment environment(
+      {{"SLURM_PROCID", "3"}, {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_LOCALID", "1"}});
+  const InitPlan plan = plan_init({}, false);
+  EXPECT_EQ(plan.rank, 3);
+  EXPECT_EQ(plan.local_rank, 1);
+  EXPECT_FALSE(plan.one_machine);
+}
+
+TEST(InitPlan, RanksOfMpirunMeetAtAnAddressThatIsGiven) {
+  const LauncherEnvironment environment({{"PMI_RANK", "0"},
+                                         {"PMI_SIZE", "2"},
+                                         {"MASTER_ADDR", "10.0.0.7"},
+                                         {"MASTER_PORT", "29500"}});
+  const InitPlan plan = plan_init({}, false);
+  EXPECT_EQ(plan.store, InitPlan::Store::kTcp);
+  EXPECT_EQ(plan.host, "10.0.0.7");
+  EXPECT_TRUE(plan.serves_store);
+}
+
+TEST(InitPlan, OneProcessUnderMpirunMeetsNobody) {
+  const LauncherEnvironment environment({{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}});
+  EXPECT_EQ(plan_init({}, false).store, InitPlan::Store::kNone);
+}
+
+TEST(InitPlan, RanksGivenByALauncherOfOursCountMoreThanMpis) {
+  const LauncherEnvironment environment({{"PMI_RANK", "0"},
+                                         {"PMI_SIZE", "8"},
+                                         {"RANK", "1"},
+                                         {"WORLD_SIZE", "2"},
+                                         {"MASTER_ADDR", "localhost"},
+                                         {"MASTER_PORT", "29500"}});
+  EXPECT_EQ(plan_init({}, false).rank, 1);
+  EXPECT_EQ(plan_init({}, false).world_size, 2);
+}
+
+TEST(InitPlan, CallsAreCheckedAsAskedElseAsTheEnvironmentSays) {
+  const LauncherEnvironment environment({{"LOCKSTEP_CHECK_CALLS", "off"}});
+  EXPECT_EQ(plan_init({}, false).check_calls, false);
+  EXPECT_EQ(plan_init({.check_calls = true}, false).check_calls, true);
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ Default& the_default() {
   return instance;
 }
 
-ProcessGroup join(const InitPlan& plan, c10::intrusive_ptr<c10d::Store> store, int job) {
+ProcessGroup join(InitPlan plan, c10::intrusive_ptr<c10d::Store> store, int job) {
   const auto deadline = Deadline::after(plan.init_timeout);
   auto state = std::make_shared<ProcessGroup::State>();
   state->name = "default";
@@ -41,6 +41,8 @@ ProcessGroup join(const InitPlan& plan, c10::intrusive_ptr<c10d::Store> store, i
       plan.backend.empty() ? default_backend_name(plan.local_world_size) : plan.backend;
   state->device = backend_device(state->backend_name, state->local_rank);
   if (plan.world_size > 1) {
+    UniqueFd store_socket;
+    if (plan.store == InitPlan::Store::kMpi) store_socket = meet_by_mpi(plan, deadline);
     if (!store) store = open_store(plan, deadline);
     state->store = c10::make_intrusive<c10d::PrefixStore>(
         concat("lockstep/", plan.generation, "/", job), std::move(store));

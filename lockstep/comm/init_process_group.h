@@ -20,7 +20,9 @@ struct InitOptions {
   std::string backend = {};
   /// Where ranks meet:
   ///   env://             RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, as any launcher sets them;
-  ///                      without RANK and WORLD_SIZE the job is this one process
+  ///                      without RANK and WORLD_SIZE what mpirun or srun sets, the ranks then
+  ///                      meet through MPI unless MASTER_ADDR and MASTER_PORT are set too;
+  ///                      without any of these the job is this one process
   ///   tcp://host:port    rank 0 listens there; needs rank and world_size
   ///   file:///path       a file that all ranks see, not there before; needs rank and world_size
   std::string init_method = "env://";

@@ -1,5 +1,8 @@
 #include "lockstep/comm/rendezvous.h"
 
+#include <array>
+#include <cerrno>
+
 #include <fcntl.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -8,6 +11,7 @@
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/comm/backend_factory.h"
 #include "lockstep/comm/quiet_c10d.h"
 #include "lockstep/comm/store_wait.h"
 #include "lockstep/os/tcp_socket.h"
@@ -54,6 +58,12 @@ c10::intrusive_ptr<c10d::Store> open_tcp_store(const InitPlan& plan, const Deadl
                               "; check MASTER_ADDR, MASTER_PORT and that rank 0 runs (",
                               error.what_without_backtrace(), ")"));
   }
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) throw SystemError("gethostname", errno);
+  return name.data();
 }
 
 std::string joined_key(int rank) {
@@ -104,6 +114,29 @@ void check_world_sizes(c10d::Store& store, const InitPlan& plan) {
 }
 
 }  // namespace
+
+UniqueFd meet_by_mpi(InitPlan& plan, const Deadline& deadline) {
+  UniqueFd socket;
+  std::string address;
+  if (plan.rank == 0) {
+    const std::string host = plan.one_machine ? "127.0.0.1" : host_name();
+    socket = plan.one_machine ? bind_tcp(host, 0) : bind_tcp_for_peers(host, 0);
+    address = concat(bound_port(socket.get()), " ", host);
+  }
+  try {
+    address = broadcast_by_mpi(std::move(address), plan.world_size, deadline);
+  } catch (const std::runtime_error& error) {
+    if (dynamic_cast<const Error*>(&error) != nullptr) throw;
+    throw CommError(concat("init_process_group on rank ", plan.rank,
+                           ": no address of the store from rank 0 by MPI (", error.what(), ")"));
+  }
+  const auto space = address.find(' ');
+  plan.store = InitPlan::Store::kTcp;
+  plan.port = static_cast<std::uint16_t>(std::stoi(address.substr(0, space)));
+  plan.host = address.substr(space + 1);
+  if (socket.valid()) plan.listen_fd = socket.get();
+  return socket;
+}
 
 c10::intrusive_ptr<c10d::Store> open_store(const InitPlan& plan, const Deadline& deadline) {
   if (plan.store == InitPlan::Store::kFile) {

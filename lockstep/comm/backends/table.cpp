@@ -6,6 +6,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/backend_factory.h"
 #include "lockstep/comm/backends/gloo/gloo_backend.h"
+#include "lockstep/comm/backends/mpi/mpi_backend.h"
 #include "lockstep/comm/backends/nccl/nccl_backend.h"
 
 namespace lockstep {
@@ -20,6 +21,7 @@ struct Entry {
 // A new backend is a folder beside this file and a line here.
 constexpr std::array kBackends = {
     Entry{"gloo", &gloo_device, &make_gloo_backend},
+    Entry{"mpi", &mpi_device, &make_mpi_backend},
     Entry{"nccl", &nccl_device, &make_nccl_backend},
 };
 

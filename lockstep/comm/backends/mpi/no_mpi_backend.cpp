@@ -1,0 +1,33 @@
+#include "lockstep/base/check.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/backends/mpi/mpi_backend.h"
+
+// Stands in for mpi_backend.cpp where no MPI was found.
+namespace lockstep {
+namespace {
+
+[[noreturn]] void refuse_mpi() {
+  throw UsageError(
+      "backend mpi: this build has no MPI; install one (libopenmpi-dev or libmpich-dev), configure "
+      "again with -DLOCKSTEP_WITH_MPI=ON and rebuild, or use another backend");
+}
+
+}  // namespace
+
+c10::Device mpi_device(int) {
+  refuse_mpi();
+}
+
+BackendInstance make_mpi_backend(const BackendConfig&) {
+  refuse_mpi();
+}
+
+std::string broadcast_by_mpi(std::string, int, const Deadline&) {
+  throw UsageError(
+      "init_process_group: this process was started by mpirun or srun, but this build has no MPI "
+      "to "
+      "meet the other ranks by; set MASTER_ADDR and MASTER_PORT, or configure with "
+      "-DLOCKSTEP_WITH_MPI=ON");
+}
+
+}  // namespace lockstep
