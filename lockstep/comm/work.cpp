@@ -10,7 +10,7 @@ namespace {
 // The backend's own deadline says more, so ours comes after it: for work that is stuck in a queue.
 constexpr std::chrono::milliseconds kGraceAfterBackendDeadline{500};
 
-constexpr std::chrono::milliseconds kReportEvery{10'000};
+constexpr std::chrono::milliseconds kSliceOfWait{10'000};
 
 // Waits for at most `slice`. Returns whether the work has ended, well or not.
 bool ended_within(c10d::Work& work, std::chrono::milliseconds slice) {
@@ -25,8 +25,8 @@ bool ended_within(c10d::Work& work, std::chrono::milliseconds slice) {
 void wait_and_report(const Work::State& state) {
   const auto remaining = [&] { return state.deadline.remaining() + kGraceAfterBackendDeadline; };
   const auto start = Deadline::Clock::now();
-  while (state.in_slices && remaining() > kReportEvery &&
-         !ended_within(*state.work, kReportEvery)) {
+  while (state.in_slices && remaining() > kSliceOfWait &&
+         !ended_within(*state.work, kSliceOfWait)) {
     const auto waited =
         std::chrono::duration_cast<std::chrono::seconds>(Deadline::Clock::now() - start);
     log(LogLevel::kWarning, concat(describe(state.name), ": still waiting after ", waited.count(),
