@@ -1,0 +1,80 @@
+"""What a job of mpirun does when a rank dies or stops: real processes under the system's MPI.
+
+Usage: mpi_faults.py FAULT_WORKER MPIEXEC [unittest arguments]
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+WORKER = os.path.abspath(sys.argv[1])
+MPIEXEC = sys.argv[2]
+RANKS = 3
+# A bound on what hangs, far above what anything here takes.
+DEADLINE_S = 60
+
+
+def parent_of(pid):
+    with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
+
+
+def ancestors(pid):
+    while pid > 1:
+        pid = parent_of(pid)
+        yield pid
+
+
+def workers_of(launcher):
+    """The workers of this launcher, however many helpers are between."""
+    found = []
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        try:
+            if os.readlink(f"/proc/{pid}/exe") == WORKER and launcher in ancestors(pid):
+                found.append(pid)
+        except OSError:
+            pass  # Gone in between, or not ours to look at.
+    return sorted(found)
+
+
+class MpiFaults(unittest.TestCase):
+    def start(self):
+        job = subprocess.Popen(
+            [MPIEXEC, "-n", str(RANKS), WORKER, "collectives"], stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True,
+            env=os.environ | {"LOCKSTEP_BACKEND": "mpi", "LOCKSTEP_TIMEOUT_S": "2"})
+        self.addCleanup(self.end, job)
+        for _ in range(RANKS):
+            self.assertEqual(job.stdout.readline().strip(), "running")
+        return job
+
+    @staticmethod
+    def end(job):
+        for pid in workers_of(job.pid):
+            os.kill(pid, signal.SIGKILL)
+        job.kill()
+        job.communicate()
+
+    def test_a_killed_rank_ends_the_job(self):
+        job = self.start()
+        os.kill(workers_of(job.pid)[1], signal.SIGKILL)
+        job.communicate(timeout=DEADLINE_S)
+        self.assertNotEqual(job.returncode, 0)
+
+    def test_a_stopped_rank_is_a_timeout_at_the_deadline(self):
+        job = self.start()
+        workers = workers_of(job.pid)
+        self.assertEqual(len(workers), RANKS)
+        os.kill(workers[1], signal.SIGSTOP)
+        started = time.monotonic()
+        output = job.stdout.readline()
+        self.assertRegex(output, r"all_reduce number \d+ of group 'default' on rank [02]: "
+                                 r"not complete within 2000 ms")
+        self.assertLess(time.monotonic() - started, DEADLINE_S)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
