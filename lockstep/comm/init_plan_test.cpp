@@ -208,7 +208,8 @@ TEST(InitPlan, RanksGivenByALauncherOfOursCountMoreThanMpis) {
 }
 
 TEST(InitPlan, CallsAreCheckedAsAskedElseAsTheEnvironmentSays) {
-  const LauncherEnvironment environment({{"LOCKSTEP_CHECK_CALLS", "off"}});
+  const LauncherEnvironment environment(
+      {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCKSTEP_CHECK_CALLS", "off"}});
   EXPECT_EQ(plan_init({}, false).check_calls, false);
   EXPECT_EQ(plan_init({.check_calls = true}, false).check_calls, true);
 }
