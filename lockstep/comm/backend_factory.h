@@ -11,7 +11,17 @@
 
 #include "lockstep/base/deadline.h"
 
+#include "lockstep/base/error.h"
+
 namespace lockstep {
+
+/// The ranks of a group cannot use the backend: what() names a rank and why. All ranks get it alike,
+/// so that they can take another one together.
+class BackendUnavailable : public Error {
+ public:
+  using Error::Error;
+  const char* name() const noexcept override { return "BackendUnavailable"; }
+};
 
 struct BackendConfig {
   c10::intrusive_ptr<c10d::Store> store;  ///< this group's own keys
@@ -47,8 +57,8 @@ c10::Device backend_device(const std::string& name, int local_rank);
 /// Creates the backend and connects it. Errors: as backend_device; those of its connections.
 BackendInstance make_backend(const std::string& name, const BackendConfig& config);
 
-/// The backend for a job of `local_world_size` ranks on this machine when the user names none.
-std::string default_backend_name(int local_world_size);
+/// Whether this is a CUDA build and the machine has a device for each of so many ranks.
+bool has_cuda_device_each(int local_world_size);
 
 /// `text` of rank 0, on all ranks of a job that mpirun or srun started; returns on none before rank
 /// 0 has called it. At most 511 bytes. Errors: UsageError in a build without MPI, or when MPI sees

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/comm/backend_choice.h"
 #include "lockstep/comm/backend_factory.h"
 #include "lockstep/comm/init_plan.h"
 #include "lockstep/comm/process_group_state.h"
@@ -37,19 +38,29 @@ ProcessGroup join(InitPlan plan, c10::intrusive_ptr<c10d::Store> store, int job)
   state->local_rank = plan.local_rank;
   state->timeout = plan.timeout;
   state->asked_to_check_calls = plan.check_calls;
-  state->backend_name =
-      plan.backend.empty() ? default_backend_name(plan.local_world_size) : plan.backend;
-  state->device = backend_device(state->backend_name, state->local_rank);
+  state->local_world_size = plan.local_world_size;
+  state->backend_name = plan.backend;
+  if (plan.backend.empty() && has_cuda_device_each(plan.local_world_size))
+    state->backend_name = "nccl";
+  const bool shares_memory = state->backend_name.empty();
+  // Before anybody is met: a name that is none is an error of this rank alone.
+  if (!shares_memory) state->device = backend_device(state->backend_name, state->local_rank);
   if (plan.world_size > 1) {
     UniqueFd store_socket;
     if (plan.store == InitPlan::Store::kMpi) store_socket = meet_by_mpi(plan, deadline);
     if (!store) store = open_store(plan, deadline);
     state->store = c10::make_intrusive<c10d::PrefixStore>(
         concat("lockstep/", plan.generation, "/", job), std::move(store));
+    if (shares_memory) publish_memory_domain(*state->store, plan.rank);
     join_world(*state->store, plan, deadline);
+    if (shares_memory) state->domains = read_memory_domains(*state->store, plan.world_size);
     if (plan.store == InitPlan::Store::kTcp) {
       state->local_address = local_address_towards(plan.host);
     }
+  }
+  if (shares_memory) {
+    state->backend_name = choose_backend(state->domains);
+    state->device = backend_device(state->backend_name, state->local_rank);
   }
   return make_process_group(std::move(state), plan.init_timeout);
 }

@@ -3,11 +3,13 @@
 #include <mutex>
 #include <set>
 
+#include <ATen/ops/empty.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/comm/backend_factory.h"
 #include "lockstep/comm/process_group_state.h"
 #include "lockstep/comm/quiet_c10d.h"
@@ -51,6 +53,15 @@ c10::intrusive_ptr<c10d::Store> ProcessGroup::c10d_store() const {
   return state("c10d_store").store;
 }
 
+at::Tensor ProcessGroup::allocate_tensor(std::int64_t numel, at::ScalarType dtype) const {
+  const State& group = state("allocate_tensor");
+  const auto options = at::TensorOptions(dtype).device(group.device);
+  if (group.backend && group.backend->supportsTensorAlloc(group.device.index())) {
+    return group.backend->allocateTensor(numel, options);
+  }
+  return at::empty({numel}, options);
+}
+
 namespace {
 
 BackendInstance connect(const ProcessGroup::State& state,
@@ -61,12 +72,28 @@ BackendInstance connect(const ProcessGroup::State& state,
                                              .rank = state.rank,
                                              .world_size = state.world_size,
                                              .local_rank = state.local_rank,
+                                             .local_world_size = state.local_world_size,
                                              .timeout = state.timeout,
                                              .connect_timeout = connect_timeout,
                                              .local_address = state.local_address,
                                              .group_name = state.name});
   } catch (...) {
     rethrow_named({"connecting the ranks, attempt", state.name, state.rank, 0, connect_timeout});
+  }
+}
+
+// A backend that we chose ourselves may turn out not to work here; one that the user named is an
+// error then. All ranks find the same.
+BackendInstance connect_or_fall_back(ProcessGroup::State& state,
+                                     std::chrono::milliseconds connect_timeout) {
+  try {
+    return connect(state, connect_timeout);
+  } catch (const BackendUnavailable& error) {
+    if (state.domains.empty()) throw;
+    if (state.rank == 0) log(LogLevel::kWarning, concat(error.what(), "; using gloo instead"));
+    state.domains = {};
+    state.backend_name = "gloo";
+    return connect(state, connect_timeout);
   }
 }
 
@@ -97,7 +124,7 @@ ProcessGroup::State::~State() {
 ProcessGroup make_process_group(std::shared_ptr<ProcessGroup::State> state,
                                 std::chrono::milliseconds connect_timeout) {
   if (state->world_size > 1) {
-    auto instance = connect(*state, connect_timeout);
+    auto instance = connect_or_fall_back(*state, connect_timeout);
     state->call_check = call_check(*state, instance);
     state->backend = std::move(instance.backend);
     state->takes_cuda = instance.takes_cuda;
@@ -127,8 +154,16 @@ ProcessGroup ProcessGroup::new_group(const std::vector<int>& ranks,
   child->rank = rank;
   child->world_size = static_cast<int>(ranks.size());
   child->name = concat(parent.name, "/", index);
-  child->backend_name = options.backend.empty() ? parent.backend_name : options.backend;
+  if (!options.backend.empty()) {
+    child->backend_name = options.backend;
+  } else if (!parent.domains.empty()) {
+    child->domains = domains_of(parent.domains, ranks);
+    child->backend_name = choose_backend(child->domains);
+  } else {
+    child->backend_name = parent.backend_name;
+  }
   child->local_rank = parent.local_rank;
+  child->local_world_size = parent.local_world_size;
   child->local_address = parent.local_address;
   child->asked_to_check_calls =
       options.check_calls ? options.check_calls : parent.asked_to_check_calls;

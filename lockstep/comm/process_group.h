@@ -34,7 +34,7 @@ struct ReduceOptions {
 };
 
 struct NewGroupOptions {
-  /// "gloo" or "nccl"; empty: the parent's.
+  /// As InitOptions::backend; empty: the parent's, or chosen anew where the parent's was chosen.
   std::string backend = {};
   /// Deadline of the group's collectives; unset: the parent's.
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
@@ -133,6 +133,11 @@ class ProcessGroup {
   /// A group of some of these ranks, renumbered in the order given. Every rank of this group must
   /// call it with the same ranks, members or not; non-members get an empty ProcessGroup.
   ProcessGroup new_group(const std::vector<int>& ranks, const NewGroupOptions& options = {}) const;
+
+  /// A tensor of `numel` elements that this group's collectives reach without a copy where the
+  /// backend can (shm can); an ordinary one on device() otherwise. Contents are undefined. It may
+  /// outlive the group. Errors: SystemError when shared memory is short.
+  at::Tensor allocate_tensor(std::int64_t numel, at::ScalarType dtype) const;
 
   /// The c10d objects underneath, for code that needs them; null in a group of one rank.
   c10::intrusive_ptr<c10d::Backend> c10d_backend() const;

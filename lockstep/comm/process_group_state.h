@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "lockstep/comm/backend_choice.h"
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep {
@@ -27,6 +28,9 @@ struct ProcessGroup::State {
   std::string name;
   std::string backend_name;
   int local_rank = 0;
+  int local_world_size = 1;
+  /// Of this group's ranks, where the backend was chosen by us; empty where the user named it.
+  MemoryDomains domains;
   std::string local_address;
   std::chrono::milliseconds timeout{};
   c10::Device device = c10::kCPU;

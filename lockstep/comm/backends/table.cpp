@@ -8,6 +8,7 @@
 #include "lockstep/comm/backends/gloo/gloo_backend.h"
 #include "lockstep/comm/backends/mpi/mpi_backend.h"
 #include "lockstep/comm/backends/nccl/nccl_backend.h"
+#include "lockstep/comm/backends/shm/shm_backend.h"
 
 namespace lockstep {
 namespace {
@@ -23,6 +24,7 @@ constexpr std::array kBackends = {
     Entry{"gloo", &gloo_device, &make_gloo_backend},
     Entry{"mpi", &mpi_device, &make_mpi_backend},
     Entry{"nccl", &nccl_device, &make_nccl_backend},
+    Entry{"shm", &shm_device, &make_shm_backend},
 };
 
 const Entry& find(const std::string& name) {
@@ -45,8 +47,8 @@ c10::Device backend_device(const std::string& name, int local_rank) {
   return find(name).device(local_rank);
 }
 
-std::string default_backend_name(int local_world_size) {
-  return cuda_device_count() >= local_world_size ? "nccl" : "gloo";
+bool has_cuda_device_each(int local_world_size) {
+  return cuda_device_count() >= local_world_size;
 }
 
 }  // namespace lockstep

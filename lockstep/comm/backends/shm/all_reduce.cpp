@@ -1,0 +1,228 @@
+#include "lockstep/comm/backends/shm/all_reduce.h"
+
+#include <algorithm>
+#include <array>
+
+#include "lockstep/comm/backends/shm/copy_kernel.h"
+
+namespace lockstep::shm {
+namespace {
+
+using Sources = std::array<const std::byte*, kMostRanks>;
+using Targets = std::array<std::byte*, kMostRanks>;
+
+void reduce_all(const Reduction& reduction, const Sources& sources, int source_count,
+                const Targets& targets, int target_count, std::uint64_t bytes, Store store) {
+  lockstep::reduce(reduction, {sources.data(), static_cast<std::size_t>(source_count)},
+                   {targets.data(), static_cast<std::size_t>(target_count)},
+                   bytes / element_bytes(reduction.element), store);
+}
+
+class EagerAllReduce final : public Operation {
+ public:
+  EagerAllReduce(const Call& call, const Reduction& reduction, const ReduceBuffers& buffers)
+      : Operation(call),
+        reduction_(reduction),
+        buffers_(buffers),
+        bytes_(call.elements * element_bytes(call.element)),
+        fits_entry_(bytes_ <= kInlineBytes) {}
+
+  Progress post(Team& team) override {
+    if (!team.may_post(!fits_entry_)) return Progress::kNone;
+    round_ = team.next_round();
+    Entry& entry = team.entry_to_post();
+    entry.call = call();
+    std::byte* const target = fits_entry_ ? entry.data : team.slot(team.rank(), round_);
+    if (bytes_ != 0) lockstep::copy(target, buffers_.input, bytes_, store(team));
+    team.post();
+    return Progress::kDone;
+  }
+
+  Progress finish(Team& team) override {
+    if (!all_called(team, round_)) return Progress::kNone;
+    Sources sources;
+    for (int rank = 0; rank < team.ranks(); ++rank) {
+      sources[static_cast<std::size_t>(rank)] =
+          fits_entry_ ? team.entry(rank, round_).data : team.slot(rank, round_);
+    }
+    const Targets targets{buffers_.output};
+    reduce_all(reduction_, sources, team.ranks(), targets, 1, bytes_, Store::kOrdinary);
+    team.set_released(round_ + 1);
+    return Progress::kDone;
+  }
+
+ private:
+  Store store(const Team& team) const { return fits_entry_ ? Store::kOrdinary : team.store(); }
+
+  const Reduction reduction_;
+  const ReduceBuffers buffers_;
+  const std::uint64_t bytes_;
+  const bool fits_entry_;
+  std::uint32_t round_ = 0;
+};
+
+// The first round tells where each rank's tensor is; the chunked way takes further rounds.
+class LargeAllReduce final : public Operation {
+ public:
+  LargeAllReduce(const Call& call, const Reduction& reduction, const ReduceBuffers& buffers)
+      : Operation(call),
+        reduction_(reduction),
+        buffers_(buffers),
+        bytes_(call.elements * element_bytes(call.element)),
+        chunks_(static_cast<std::uint32_t>((bytes_ + kSlotBytes - 1) / kSlotBytes)) {}
+
+  Progress post(Team& team) override {
+    if (!called_) return post_call(team);
+    if (way_ == Way::kUnknown && buffers_.shared_offset) {
+      if (!all_called(team, first_)) return Progress::kNone;
+      decide(team);
+    }
+    if (way_ == Way::kShared) return Progress::kDone;
+    // A rank whose own tensor is private need not ask: the way is the chunked one.
+    if (!team.may_post(true)) return Progress::kNone;
+    post_chunk(team);
+    return posted_ == chunks_ ? Progress::kDone : Progress::kSome;
+  }
+
+  Progress reduce(Team& team) override {
+    if (!called_) return Progress::kNone;
+    if (way_ == Way::kUnknown) {
+      if (!all_called(team, first_)) return Progress::kNone;
+      decide(team);
+    }
+    if (way_ == Way::kShared) {
+      reduce_in_place(team);
+      team.set_reduced(first_ + 1);
+      return Progress::kDone;
+    }
+    if (reduced_ == posted_ || !team.all_posted(round(reduced_))) return Progress::kNone;
+    reduce_chunk(team);
+    team.set_reduced(round(reduced_) + 1);
+    return ++reduced_ == chunks_ ? Progress::kDone : Progress::kSome;
+  }
+
+  Progress finish(Team& team) override {
+    if (way_ == Way::kUnknown) return Progress::kNone;
+    if (way_ == Way::kShared) {
+      if (!team.all_reduced(first_)) return Progress::kNone;
+      team.set_released(first_ + 1);
+      return Progress::kDone;
+    }
+    if (finished_ == reduced_ || !team.all_reduced(round(finished_))) return Progress::kNone;
+    copy_results(team);
+    team.set_released(round(finished_) + 1);
+    return ++finished_ == chunks_ ? Progress::kDone : Progress::kSome;
+  }
+
+ private:
+  enum class Way { kUnknown, kShared, kChunked };
+
+  std::uint32_t round(std::uint32_t chunk) const { return first_ + 1 + chunk; }
+
+  Range chunk(std::uint32_t index) const {
+    const std::uint64_t begin = index * kSlotBytes;
+    return {.begin = begin, .bytes = std::min(kSlotBytes, bytes_ - begin)};
+  }
+
+  Progress post_call(Team& team) {
+    if (!team.may_post(false)) return Progress::kNone;
+    if (buffers_.input != buffers_.output && buffers_.shared_offset) give_peers_their_parts(team);
+    first_ = team.next_round();
+    Entry& entry = team.entry_to_post();
+    entry.call = call();
+    entry.buffer = buffers_.shared_offset.value_or(0);
+    team.post();
+    called_ = true;
+    return call().in_shared_memory ? Progress::kDone : Progress::kSome;
+  }
+
+  void give_peers_their_parts(Team& team) {
+    const Range own = share(bytes_, team.ranks(), team.rank());
+    const std::uint64_t end = own.begin + own.bytes;
+    lockstep::copy(buffers_.output, buffers_.input, own.begin, team.store());
+    lockstep::copy(buffers_.output + end, buffers_.input + end, bytes_ - end, team.store());
+  }
+
+  void decide(Team& team) {
+    way_ = Way::kShared;
+    for (int rank = 0; rank < team.ranks(); ++rank) {
+      if (team.entry(rank, first_).buffer == 0) way_ = Way::kChunked;
+    }
+  }
+
+  void reduce_in_place(Team& team) {
+    const Range part = share(bytes_, team.ranks(), team.rank());
+    Sources sources;
+    Targets targets;
+    for (int rank = 0; rank < team.ranks(); ++rank) {
+      const auto index = static_cast<std::size_t>(rank);
+      targets[index] = team.at(team.entry(rank, first_).buffer) + part.begin;
+      sources[index] = rank == team.rank() ? buffers_.input + part.begin : targets[index];
+    }
+    // Non-temporal stores to lines that were just read cost twice as much as ordinary ones.
+    reduce_all(reduction_, sources, team.ranks(), targets, team.ranks(), part.bytes,
+               Store::kOrdinary);
+  }
+
+  // A slot holds the chunk as it lies in the tensor: the parts of peers on the way to them, and in
+  // the place of the rank's own part, later, its result.
+  void post_chunk(Team& team) {
+    const Range whole = chunk(posted_);
+    const Range own = share(whole.bytes, team.ranks(), team.rank());
+    std::byte* const slot = team.slot(team.rank(), team.next_round());
+    const std::byte* const input = buffers_.input + whole.begin;
+    const std::uint64_t end = own.begin + own.bytes;
+    lockstep::copy(slot, input, own.begin, team.store());
+    lockstep::copy(slot + end, input + end, whole.bytes - end, team.store());
+    team.post();
+    ++posted_;
+  }
+
+  void reduce_chunk(Team& team) {
+    const Range whole = chunk(reduced_);
+    const Range own = share(whole.bytes, team.ranks(), team.rank());
+    Sources sources;
+    for (int rank = 0; rank < team.ranks(); ++rank) {
+      sources[static_cast<std::size_t>(rank)] = rank == team.rank()
+                                                    ? buffers_.input + whole.begin + own.begin
+                                                    : team.slot(rank, round(reduced_)) + own.begin;
+    }
+    const Targets targets{buffers_.output + whole.begin + own.begin,
+                          team.slot(team.rank(), round(reduced_)) + own.begin};
+    reduce_all(reduction_, sources, team.ranks(), targets, 2, own.bytes, team.store());
+  }
+
+  void copy_results(Team& team) {
+    const Range whole = chunk(finished_);
+    for (int rank = 0; rank < team.ranks(); ++rank) {
+      if (rank == team.rank()) continue;
+      const Range part = share(whole.bytes, team.ranks(), rank);
+      lockstep::copy(buffers_.output + whole.begin + part.begin,
+                     team.slot(rank, round(finished_)) + part.begin, part.bytes, Store::kOrdinary);
+    }
+  }
+
+  const Reduction reduction_;
+  const ReduceBuffers buffers_;
+  const std::uint64_t bytes_;
+  const std::uint32_t chunks_;
+  Way way_ = Way::kUnknown;
+  bool called_ = false;
+  std::uint32_t first_ = 0;
+  std::uint32_t posted_ = 0;
+  std::uint32_t reduced_ = 0;
+  std::uint32_t finished_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Operation> make_all_reduce(const Call& call, const Reduction& reduction,
+                                           const ReduceBuffers& buffers) {
+  const std::uint64_t bytes = call.elements * element_bytes(call.element);
+  if (bytes <= kEagerBytes && !call.in_shared_memory) {
+    return std::make_unique<EagerAllReduce>(call, reduction, buffers);
+  }
+  return std::make_unique<LargeAllReduce>(call, reduction, buffers);
+}
+
+}  // namespace lockstep::shm

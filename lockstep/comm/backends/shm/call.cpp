@@ -1,0 +1,72 @@
+#include "lockstep/comm/backends/shm/call.h"
+
+#include "lockstep/base/concat.h"
+
+namespace lockstep::shm {
+namespace {
+
+const char* op_name(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return "SUM";
+    case ReduceOp::kAvg:
+      return "AVG";
+    case ReduceOp::kProduct:
+      return "PRODUCT";
+    case ReduceOp::kMin:
+      return "MIN";
+    case ReduceOp::kMax:
+      return "MAX";
+    case ReduceOp::kBand:
+      return "BAND";
+    case ReduceOp::kBor:
+      return "BOR";
+    case ReduceOp::kBxor:
+      return "BXOR";
+  }
+  return "?";
+}
+
+bool reduces(CallKind kind) {
+  return kind == CallKind::kAllReduce || kind == CallKind::kReduce ||
+         kind == CallKind::kReduceScatter;
+}
+
+}  // namespace
+
+const char* name(CallKind kind) {
+  switch (kind) {
+    case CallKind::kAllReduce:
+      return "all_reduce";
+    case CallKind::kReduce:
+      return "reduce";
+    case CallKind::kBroadcast:
+      return "broadcast";
+    case CallKind::kAllGather:
+      return "all_gather";
+    case CallKind::kReduceScatter:
+      return "reduce_scatter";
+    case CallKind::kAllToAll:
+      return "all_to_all";
+    case CallKind::kGather:
+      return "gather";
+    case CallKind::kScatter:
+      return "scatter";
+    case CallKind::kBarrier:
+      return "barrier";
+  }
+  return "?";
+}
+
+std::string describe(const Call& call) {
+  std::string text = name(call.kind);
+  if (reduces(call.kind)) text += concat(" (", op_name(call.op), ")");
+  if (call.kind == CallKind::kBarrier) return text;
+  if (call.kind != CallKind::kAllToAll) text += concat(" of ", call.elements);
+  text += concat(" ", element_name(call.element), " elements");
+  if (call.root >= 0) text += concat(" with root ", call.root);
+  if (call.in_shared_memory) text += " in shared memory";
+  return text;
+}
+
+}  // namespace lockstep::shm

@@ -1,0 +1,132 @@
+#include "lockstep/comm/backends/shm/connect.h"
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/comm/backend_factory.h"
+#include "lockstep/comm/store_wait.h"
+#include "lockstep/os/machine.h"
+#include "lockstep/os/unix_socket.h"
+
+namespace lockstep::shm {
+namespace {
+
+constexpr const char* kAddressKey = "shm/address";
+// Address space that all arenas of a group may take: a fraction of what a process has.
+constexpr std::uint64_t kMostSegmentBytes = std::uint64_t{1} << 44;
+
+std::string ready_key(int rank) {
+  return concat("shm/ready/", rank);
+}
+
+// Address space for as much as one rank could ever take; memory comes only where it is used.
+std::uint64_t arena_bytes(int ranks) {
+  const std::uint64_t most = kMostSegmentBytes / static_cast<std::uint64_t>(ranks);
+  return std::max(Layout::least_arena_bytes(ranks), std::min(total_memory_bytes(), most));
+}
+
+std::string random_name() {
+  std::random_device random;
+  const auto word = [&] { return std::uint64_t{random()} << 32 | random(); };
+  return concat("lockstep-", std::hex, word(), word());
+}
+
+std::shared_ptr<Segment> map_segment(int fd, int rank, int ranks, std::uint64_t arena) {
+  const Layout layout(ranks, arena);
+  auto segment = std::make_shared<Segment>(
+      Segment{.layout = layout, .mapping = SharedMapping(fd, layout.segment_bytes())});
+  segment->mapping.populate(layout.arena(rank), layout.populated_bytes());
+  return segment;
+}
+
+bool anybody_failed(c10d::Store& store, int ranks) {
+  for (int rank = 0; rank < ranks; ++rank) {
+    const std::string key = ready_key(rank);
+    if (store.check({key}) && store.get_to_str(key) != "ok") return true;
+  }
+  return false;
+}
+
+// Hands the segment's descriptor to every other rank; stops when one of them reports that it cannot
+// come.
+void serve(c10d::Store& store, int listener, int fd, std::uint64_t arena, int ranks,
+           Deadline deadline) {
+  constexpr std::chrono::milliseconds kLookAtStoreEvery{50};
+  for (int served = 1; served < ranks && !deadline.passed();) {
+    const UniqueFd socket = accept_same_user(
+        listener,
+        std::min(deadline, Deadline::after(kLookAtStoreEvery),
+                 [](const Deadline& a, const Deadline& b) { return a.instant() < b.instant(); }));
+    if (socket.valid()) {
+      send_fd(socket.get(), arena, fd);
+      ++served;
+    } else if (anybody_failed(store, ranks)) {
+      return;
+    }
+  }
+}
+
+std::shared_ptr<Segment> open_segment(c10d::Store& store, int rank, int ranks,
+                                      const std::string& group_name, Deadline deadline) {
+  if (rank == 0) {
+    const std::uint64_t arena = Layout(ranks, arena_bytes(ranks)).arena_bytes();
+    const UniqueFd file = make_memory_file(concat("lockstep ", group_name).substr(0, 200).c_str(),
+                                           arena * static_cast<std::uint64_t>(ranks));
+    auto segment = map_segment(file.get(), rank, ranks, arena);
+    const std::string name = random_name();
+    const UniqueFd listener = listen_abstract(name);
+    store.set(kAddressKey, name);
+    serve(store, listener.get(), file.get(), arena, ranks, deadline);
+    return segment;
+  }
+  const auto missing = wait_for_keys(store, {kAddressKey}, deadline);
+  if (!missing.empty()) throw TimeoutError("rank 0 did not offer its memory in time");
+  const std::string name = store.get_to_str(kAddressKey);
+  if (name.empty()) throw Error("rank 0 has no memory to offer");
+  const UniqueFd socket = connect_abstract(name);
+  const ReceivedFd received = receive_fd(socket.get(), deadline);
+  return map_segment(received.fd.get(), rank, ranks, received.number);
+}
+
+// Every rank says how it went, and hears how it went with the others.
+void agree(c10d::Store& store, int rank, int ranks, const std::string& outcome,
+           const std::string& group_name, Deadline deadline) {
+  store.set(ready_key(rank), outcome);
+  std::vector<std::string> keys;
+  for (int peer = 0; peer < ranks; ++peer) keys.push_back(ready_key(peer));
+  const auto missing = wait_for_keys(store, keys, deadline);
+  if (!missing.empty()) {
+    throw TimeoutError(concat("connecting group '", group_name, "' on rank ", rank, ": rank",
+                              missing.size() > 1 ? "s " : " ", join_numbers(missing),
+                              " did not come in time; look at what they are doing"));
+  }
+  for (int peer = 0; peer < ranks; ++peer) {
+    const std::string theirs = store.get_to_str(keys[static_cast<std::size_t>(peer)]);
+    if (theirs != "ok") {
+      throw BackendUnavailable(
+          concat("group '", group_name, "' cannot share memory: rank ", peer, ": ", theirs));
+    }
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Engine> connect(c10d::Store& store, int rank, int ranks,
+                                const std::string& group_name, const Engine::Options& options,
+                                Deadline deadline) {
+  std::unique_ptr<Engine> engine;
+  std::string outcome = "ok";
+  try {
+    engine = std::make_unique<Engine>(open_segment(store, rank, ranks, group_name, deadline), rank,
+                                      group_name, options);
+  } catch (const Error& error) {
+    outcome = error.what();
+    if (rank == 0) store.set(kAddressKey, std::string());
+  }
+  agree(store, rank, ranks, outcome, group_name, deadline);
+  return engine;
+}
+
+}  // namespace lockstep::shm

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/comm/backends/shm/engine.h"
+
+namespace lockstep::shm {
+
+/// Makes the segment of a group, on rank 0, and passes it to the others through a Unix socket; each
+/// rank populates its arena and is present in it. Returns when all are. Collective.
+/// Errors: BackendUnavailable, on all ranks; TimeoutError at the deadline; c10::Error when the
+/// store is lost.
+std::unique_ptr<Engine> connect(c10d::Store& store, int rank, int ranks,
+                                const std::string& group_name, const Engine::Options& options,
+                                Deadline deadline);
+
+}  // namespace lockstep::shm

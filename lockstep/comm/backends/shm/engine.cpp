@@ -1,0 +1,251 @@
+#include "lockstep/comm/backends/shm/engine.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep::shm {
+namespace {
+
+void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+/// The engines of this process: while one waits, the others go on, so that a peer that waits for
+/// this process in another group is not kept waiting by this one.
+class Engines {
+ public:
+  static Engines& instance() {
+    static auto* const engines = new Engines();  // never destroyed
+    return *engines;
+  }
+
+  void add(Engine* engine) {
+    const std::lock_guard lock(mutex_);
+    all_.push_back(engine);
+  }
+
+  void remove(Engine* engine) {
+    const std::lock_guard lock(mutex_);
+    std::erase(all_, engine);
+  }
+
+  void advance_all_but(const Engine* self) {
+    const std::lock_guard lock(mutex_);
+    for (Engine* const engine : all_) {
+      if (engine == self) continue;
+      // One that is busy is moved on by whoever keeps it busy.
+      const std::unique_lock engine_lock(engine->mutex_, std::try_to_lock);
+      if (engine_lock) engine->advance();
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<Engine*> all_;
+};
+
+Engine::Engine(std::shared_ptr<Segment> segment, int rank, std::string group_name,
+               const Options& options)
+    : options_(options), team_(std::move(segment), rank, std::move(group_name)), messages_(team_) {
+  Engines::instance().add(this);
+}
+
+Engine::~Engine() {
+  Engines::instance().remove(this);
+}
+
+void Engine::start(std::shared_ptr<Task> task) {
+  const std::lock_guard lock(mutex_);
+  task->number = task->operation ? collectives_started_++ : messages_started_++;
+  if (!failure_.empty()) {
+    throw CommError(concat(describe(*task), ": the group ended before with: ", failure_));
+  }
+  if (task->operation) {
+    collectives_.push_back(std::move(task));
+  } else {
+    const bool is_send = task->name == std::string_view("send");
+    exchanges_.push_back(task);
+    is_send ? messages_.start_send(task->message) : messages_.start_receive(task->message);
+  }
+  advance();
+}
+
+bool Engine::poll(const Task& task) {
+  const std::lock_guard lock(mutex_);
+  if (!task.ended) advance();
+  return task.ended;
+}
+
+bool Engine::wait(Task& task, Deadline until) {
+  const std::lock_guard lock(mutex_);
+  advance();
+  if (!task.ended) {
+    const auto spin_end = Deadline::Clock::now() + options_.spin;
+    constexpr int kLooksPerClock = 32;  // the clock costs as much as a look
+    do {
+      for (int look = 0; look < kLooksPerClock && !task.ended; ++look) {
+        pause_briefly();
+        advance();
+      }
+    } while (!task.ended && Deadline::Clock::now() < spin_end);
+  }
+  while (!task.ended) {
+    sleep(task, until);
+    if (!task.ended && until.passed()) return false;
+  }
+  if (task.error) std::rethrow_exception(task.error);
+  return true;
+}
+
+void Engine::abort() {
+  team_.abort();
+}
+
+// Moves everything on; an error ends the group.
+bool Engine::advance() {
+  const bool messages_advanced = advance_messages();
+  bool advanced = false;
+  try {
+    // Last, so that what it is blocked on is what a wait for a collective sleeps on.
+    while (advance_stages()) advanced = true;
+  } catch (const UsageError& error) {
+    end_all<UsageError>(error.what());
+  } catch (const std::exception& error) {
+    end_all<CommError>(error.what());
+  }
+  return advanced || messages_advanced;
+}
+
+bool Engine::advance_messages() {
+  if (exchanges_.empty()) return false;
+  bool advanced = false;
+  try {
+    advanced = messages_.advance();
+  } catch (const UsageError& error) {
+    end_all<UsageError>(error.what());
+  } catch (const std::exception& error) {
+    end_all<CommError>(error.what());
+  }
+  std::erase_if(exchanges_, [](const std::shared_ptr<Task>& task) {
+    if (task->message.complete) task->ended = true;
+    return task->ended;
+  });
+  return advanced;
+}
+
+bool Engine::advance_stages() {
+  bool advanced = false;
+  for (; posted_ < collectives_.size(); ++posted_) {
+    Task& task = *collectives_[posted_];
+    Progress progress;
+    while ((progress = task.operation->post(team_)) == Progress::kSome) {
+      task.begun = true;
+      advanced = true;
+    }
+    if (progress == Progress::kNone) break;
+    task.begun = true;
+    advanced = true;
+  }
+  // A stage may begin where the stage before it has begun.
+  for (; reduced_ < posted_ || (reduced_ < collectives_.size() && collectives_[reduced_]->begun);
+       ++reduced_) {
+    Progress progress;
+    while ((progress = collectives_[reduced_]->operation->reduce(team_)) == Progress::kSome) {
+      advanced = true;
+    }
+    if (progress == Progress::kNone) break;
+    advanced = true;
+  }
+  while (!collectives_.empty() && collectives_.front()->begun) {
+    const Progress progress = collectives_.front()->operation->finish(team_);
+    if (progress == Progress::kNone) break;
+    advanced = true;
+    if (progress == Progress::kSome) continue;
+    collectives_.front()->ended = true;
+    collectives_.pop_front();
+    // A stage learns that it is through when it is called again, which may be now or never.
+    if (posted_ > 0) --posted_;
+    if (reduced_ > 0) --reduced_;
+  }
+  return advanced;
+}
+
+// One short sleep, and all that has to be looked at from time to time.
+void Engine::sleep(const Task& task, Deadline until) {
+  if (!task.operation) advance_messages();  // Says whom the message waits for.
+  const int peer = team_.blocked_on();
+  team_.sleep_unless([&] {
+    const bool advanced = advance();
+    return advanced || task.ended || team_.blocked_on() != peer;
+  });
+  advance();
+  if (task.ended) return;
+  const Verdict verdict = team_.check_peers();
+  if (verdict.reason != Reason::kNone) {
+    advance();  // What the peer had done before it ended may be enough.
+    if (!task.ended) end_by(verdict, task);
+  } else if (task.deadline.passed()) {
+    const Verdict late{.reason = Reason::kLate, .rank = team_.blocked_on()};
+    team_.pronounce(late);
+    end_by(late, task);
+  } else if (!until.passed()) {
+    Engines::instance().advance_all_but(this);
+  }
+}
+
+void Engine::end_by(Verdict verdict, const Task& awaited) {
+  const std::string who = team_.describe_rank(verdict.rank);
+  switch (verdict.reason) {
+    case Reason::kNone:
+      return;
+    case Reason::kDied:
+      return end_all<PeerLost>(concat("a peer is gone: ", who, " ended; look at how it ended"));
+    case Reason::kLeft:
+      return end_all<PeerLost>(
+          concat("a peer is gone: ", who, " left the group; call the same on every rank"));
+    case Reason::kAborted:
+      return end_all<PeerLost>(concat(who, " aborted the group"));
+    case Reason::kLate:
+      break;
+  }
+  if (verdict.rank == team_.rank()) {
+    return end_all<TimeoutError>("its peers gave up waiting for this rank, which was late");
+  }
+  if (!awaited.deadline.passed()) {
+    return end_all<TimeoutError>(
+        concat("a peer gave up waiting for ", who, "; look at what that rank is doing"));
+  }
+  end_all<TimeoutError>(concat("not complete within ", awaited.timeout.count(), " ms, waiting for ",
+                               who, ", which is stuck, stopped or did not make this call"));
+}
+
+template <class ErrorType>
+void Engine::end_all(const std::string& reason) {
+  if (failure_.empty()) failure_ = reason;
+  for (auto* const tasks : {&collectives_, &exchanges_}) {
+    for (const std::shared_ptr<Task>& task : *tasks) {
+      if (!task->operation) messages_.forget(task->message);
+      task->ended = true;
+      task->error = std::make_exception_ptr(ErrorType(concat(describe(*task), ": ", reason)));
+    }
+    tasks->clear();
+  }
+  posted_ = 0;
+  reduced_ = 0;
+}
+
+std::string Engine::describe(const Task& task) const {
+  return concat(task.name, " number ", task.number, " of group '", team_.group_name(), "' on rank ",
+                team_.rank());
+}
+
+}  // namespace lockstep::shm

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/comm/backends/shm/messages.h"
+#include "lockstep/comm/backends/shm/operation.h"
+#include "lockstep/comm/backends/shm/team.h"
+
+namespace lockstep::shm {
+
+/// A collective or a message under way. Whoever starts it may derive from it what must stay alive
+/// until it has ended.
+struct Task {
+  Task(const char* its_name, std::chrono::milliseconds its_timeout)
+      : name(its_name), timeout(its_timeout), deadline(Deadline::after(its_timeout)) {}
+  virtual ~Task() = default;
+  Task(const Task&) = delete;
+  Task& operator=(const Task&) = delete;
+
+  const char* name;  ///< "all_reduce", for errors
+  std::chrono::milliseconds timeout;
+  Deadline deadline;
+  std::unique_ptr<Operation> operation = {};  ///< null for a message
+  Message message = {};
+
+  // The engine's.
+  std::uint64_t number = 0;
+  bool begun = false;
+  bool ended = false;
+  std::exception_ptr error = {};
+};
+
+/// Drives the collectives and messages of one group on one rank. There is no thread behind it:
+/// everything moves on when this process starts, polls or waits for something of this group, and
+/// while it waits for another group of this backend. A wait spins for a moment, then sleeps.
+/// Threads: any; one moves things on while others wait their turn. abort() never waits.
+/// Errors: TimeoutError, PeerLost, UsageError for calls that differ between ranks, CommError; each
+/// names collective, number, group and rank, and the rank that is to blame. After the first the
+/// group is of no further use.
+class Engine {
+ public:
+  struct Options {
+    /// How long a wait spins before it sleeps. Long where every rank has a core of its own.
+    std::chrono::nanoseconds spin{};
+  };
+
+  Engine(std::shared_ptr<Segment> segment, int rank, std::string group_name,
+         const Options& options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  /// Starts a task and takes it as far as peers allow.
+  void start(std::shared_ptr<Task> task);
+  /// Moves everything on. Returns whether the task has ended, well or not.
+  bool poll(const Task& task);
+  /// Waits for the task, until `until` at most. Returns whether it has ended. Throws its error.
+  bool wait(Task& task, Deadline until);
+  /// From any thread: waits end with an error.
+  void abort();
+
+  Team& team() { return team_; }
+
+ private:
+  friend class Engines;
+
+  bool advance();
+  bool advance_messages();
+  bool advance_stages();
+  void sleep(const Task& task, Deadline until);
+  void end_by(Verdict verdict, const Task& awaited);
+  template <class ErrorType>
+  void end_all(const std::string& reason);
+  std::string describe(const Task& task) const;
+
+  const Options options_;
+  std::mutex mutex_;  // guards all that follows
+  Team team_;
+  Messages messages_;
+  std::deque<std::shared_ptr<Task>> collectives_;
+  std::deque<std::shared_ptr<Task>> exchanges_;  // messages
+  /// Of collectives_: those before have posted all, reduced all.
+  std::size_t posted_ = 0;
+  std::size_t reduced_ = 0;
+  std::uint64_t collectives_started_ = 0;
+  std::uint64_t messages_started_ = 0;
+  std::string failure_;  // what ended the group; empty while it works
+};
+
+}  // namespace lockstep::shm

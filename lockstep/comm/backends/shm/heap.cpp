@@ -1,0 +1,92 @@
+#include "lockstep/comm/backends/shm/heap.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "lockstep/base/check.h"
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep::shm {
+namespace {
+
+// Memory is taken from the system in steps, since each call costs microseconds.
+constexpr std::uint64_t kPopulateStep = 64 * 1024;
+
+}  // namespace
+
+Heap::Heap(std::shared_ptr<Segment> segment, int rank)
+    : segment_(std::move(segment)),
+      range_(segment_->layout.heap(rank)),
+      free_{{range_.begin, range_.bytes}},
+      populated_end_(range_.begin) {}
+
+std::byte* Heap::allocate(std::uint64_t bytes) {
+  const std::uint64_t unit = bytes >= kPageBytes ? kPageBytes : kLineBytes;
+  const std::uint64_t needed = round_up(std::max<std::uint64_t>(bytes, 1), unit);
+  const std::lock_guard lock(mutex_);
+  auto best = free_.end();
+  std::uint64_t best_bytes = 0;
+  for (auto block = free_.begin(); block != free_.end(); ++block) {
+    const std::uint64_t begin = round_up(block->first, unit);
+    if (begin + needed > block->first + block->second) continue;
+    if (best == free_.end() || block->second < best_bytes) {
+      best = block;
+      best_bytes = block->second;
+    }
+  }
+  if (best == free_.end()) {
+    throw SystemError(concat("allocating ", bytes, " bytes of shared memory"), ENOMEM,
+                      concat("the arena of this rank has ", range_.bytes, " bytes"));
+  }
+  const std::uint64_t block_begin = best->first;
+  const std::uint64_t block_bytes = best->second;
+  const std::uint64_t begin = round_up(block_begin, unit);
+  const std::uint64_t end = begin + needed;
+  populate_to(end);
+  free_.erase(best);
+  if (begin > block_begin) free_.emplace(block_begin, begin - block_begin);
+  if (end < block_begin + block_bytes) free_.emplace(end, block_begin + block_bytes - end);
+  used_.emplace(begin, needed);
+  return segment_->mapping.data() + begin;
+}
+
+void Heap::populate_to(std::uint64_t end) {
+  if (end <= populated_end_) return;
+  const std::uint64_t goal = std::min(round_up(end, kPopulateStep), range_.begin + range_.bytes);
+  segment_->mapping.populate(populated_end_, goal - populated_end_);
+  populated_end_ = goal;
+}
+
+void Heap::free(std::byte* data) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto block = used_.find(static_cast<std::uint64_t>(data - segment_->mapping.data()));
+  LOCKSTEP_ASSERT(block != used_.end());
+  std::uint64_t begin = block->first;
+  std::uint64_t bytes = block->second;
+  used_.erase(block);
+  const auto next = free_.lower_bound(begin);
+  if (next != free_.end() && next->first == begin + bytes) {
+    bytes += next->second;
+    free_.erase(next);
+  }
+  const auto after = free_.lower_bound(begin);
+  if (after != free_.begin()) {
+    const auto previous = std::prev(after);
+    if (previous->first + previous->second == begin) {
+      begin = previous->first;
+      bytes += previous->second;
+      free_.erase(previous);
+    }
+  }
+  free_.emplace(begin, bytes);
+}
+
+std::optional<std::uint64_t> Heap::offset_of(const void* data, std::uint64_t bytes) const {
+  const auto begin = reinterpret_cast<std::uintptr_t>(segment_->mapping.data()) + range_.begin;
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  if (address < begin || address + bytes > begin + range_.bytes) return std::nullopt;
+  return address - begin + range_.begin;
+}
+
+}  // namespace lockstep::shm

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "lockstep/comm/backends/shm/team.h"
+
+namespace lockstep::shm {
+
+/// Memory of this rank's arena, for tensors that peers reach without a copy. Freed memory is used
+/// again, best fit first; it goes back to the system with the segment.
+/// Threads: any. Errors: SystemError when memory is short.
+class Heap {
+ public:
+  Heap(std::shared_ptr<Segment> segment, int rank);
+
+  /// Aligned to pages when larger than one, else to a cache line; never null.
+  std::byte* allocate(std::uint64_t bytes);
+  void free(std::byte* block) noexcept;
+
+  /// Where in the segment [data, data + bytes) lies, if it lies in this heap.
+  std::optional<std::uint64_t> offset_of(const void* data, std::uint64_t bytes) const;
+
+ private:
+  void populate_to(std::uint64_t end);
+
+  const std::shared_ptr<Segment> segment_;
+  const Range range_;
+  std::mutex mutex_;                             // guards all that follows
+  std::map<std::uint64_t, std::uint64_t> free_;  // offset to bytes; never two adjacent
+  std::map<std::uint64_t, std::uint64_t> used_;
+  std::uint64_t populated_end_;
+};
+
+}  // namespace lockstep::shm

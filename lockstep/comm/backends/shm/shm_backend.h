@@ -1,0 +1,95 @@
+#pragma once
+
+#include <vector>
+
+#include "lockstep/comm/backend_factory.h"
+#include "lockstep/comm/backends/shm/all_reduce.h"
+#include "lockstep/comm/backends/shm/engine.h"
+#include "lockstep/comm/backends/shm/heap.h"
+#include "lockstep/comm/backends/shm/tensor_piece.h"
+
+namespace lockstep {
+
+/// Collectives through shared memory, for 1 to 64 ranks of one machine: CPU tensors, at memory
+/// speed and in rank order, so that results are the same bits on every rank and in every run.
+/// Calls that differ between ranks are refused on all of them.
+///
+/// Tensors from allocate_tensor() are reduced where they lie; others are copied through slots.
+/// There is no communication thread: see shm::Engine. Works complete in the order of their calls.
+/// Threads: any. Lifetime: tensors from allocate_tensor may outlive the backend.
+/// Errors: as shm::Engine; UsageError for tensors that it cannot take.
+class ShmBackend final : public c10d::Backend {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+  ShmBackend(std::unique_ptr<shm::Engine> engine, std::chrono::milliseconds timeout);
+
+  /// One all-reduce of memory that all ranks promise to be shared: `output` lies in a tensor of
+  /// allocate_tensor(); `input` may be private, and must stay until the task has ended.
+  /// See shm::make_all_reduce.
+  std::shared_ptr<shm::Task> start_shared_all_reduce(Element element, ReduceOp op,
+                                                     const std::byte* input, std::byte* output,
+                                                     std::uint64_t elements);
+  shm::Engine& engine() { return *engine_; }
+
+  const std::string getBackendName() const override { return "shm"; }
+  void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
+  bool supportsTensorAlloc(c10::DeviceIndex device) override;
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override;
+  void abort() override { engine_->abort(); }
+
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors,
+                              const c10d::AllreduceCoalescedOptions& options) override;
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
+  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                    const c10d::AllgatherOptions& options) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const c10d::AllgatherOptions& options) override;
+  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                 const c10d::GatherOptions& options) override;
+  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                  const c10d::ScatterOptions& options) override;
+  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                         const c10d::ReduceScatterOptions& options) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& options) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs,
+                   const c10d::AllToAllOptions& options) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input,
+                        std::vector<std::int64_t>& output_splits,
+                        std::vector<std::int64_t>& input_splits,
+                        const c10d::AllToAllOptions& options) override;
+  WorkPtr send(Tensors& tensors, int target, int tag) override;
+  WorkPtr recv(Tensors& tensors, int source, int tag) override;
+  WorkPtr barrier(const c10d::BarrierOptions& options) override;
+
+ private:
+  using Piece = shm::Piece;
+  WorkPtr start_all_to_all(const std::vector<Piece>& outputs, const std::vector<Piece>& inputs,
+                           Tensors tensors, std::chrono::milliseconds timeout);
+  WorkPtr start_all_gather(const std::vector<Piece>& outputs, const Piece& input, Tensors tensors,
+                           std::chrono::milliseconds timeout);
+  WorkPtr start_reduce_scatter(const Piece& output, const std::vector<Piece>& inputs,
+                               const c10d::ReduceOp& op, Tensors tensors,
+                               std::chrono::milliseconds timeout);
+  WorkPtr start(const char* name, std::unique_ptr<shm::Operation> operation, Tensors tensors,
+                std::chrono::milliseconds timeout);
+  WorkPtr start_message(const char* name, Tensors& tensors, int peer, int tag);
+  Reduction reduction(Element element, ReduceOp op) const;
+  std::chrono::milliseconds time_allowed(std::chrono::milliseconds timeout) const;
+
+  const std::unique_ptr<shm::Engine> engine_;
+  const std::shared_ptr<shm::Heap> heap_;
+  std::chrono::milliseconds timeout_;
+};
+
+/// Errors: BackendUnavailable, on all ranks, when they cannot share memory; as Work::wait.
+BackendInstance make_shm_backend(const BackendConfig& config);
+
+/// The CPU.
+c10::Device shm_device(int local_rank);
+
+}  // namespace lockstep

@@ -1,0 +1,178 @@
+#include "lockstep/comm/backends/shm/team.h"
+
+#include <mutex>
+#include <vector>
+
+#include <unistd.h>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/os/futex.h"
+
+namespace lockstep::shm {
+namespace {
+
+// Bounds how late a death is noticed by whoever sleeps.
+constexpr std::chrono::milliseconds kSleepSlice{2};
+
+// Counts wrap after 2^32 rounds; two that are compared are never far apart.
+bool reached(std::uint32_t count, std::uint32_t goal) {
+  return static_cast<std::int32_t>(count - goal) >= 0;
+}
+
+void raise_to(std::uint32_t& count, std::uint32_t value) {
+  if (!reached(count, value)) count = value;
+}
+
+// A life mark that another thread holds must stay in memory: the kernel looks at it when that ends.
+void keep_until_the_process_ends(std::shared_ptr<Segment> segment) {
+  static std::mutex mutex;
+  static auto* const kept = new std::vector<std::shared_ptr<Segment>>();  // never destroyed
+  const std::lock_guard lock(mutex);
+  kept->push_back(std::move(segment));
+}
+
+}  // namespace
+
+Team::Team(std::shared_ptr<Segment> segment, int rank, std::string group_name)
+    : segment_(std::move(segment)),
+      rank_(rank),
+      ranks_(segment_->layout.ranks()),
+      group_name_(std::move(group_name)),
+      own_(control(rank)) {
+  own_.pid.store(static_cast<std::uint32_t>(::getpid()));
+  own_.life.hold();
+  own_.standing.store(static_cast<std::uint32_t>(Standing::kPresent));
+}
+
+Team::~Team() {
+  std::uint32_t present = static_cast<std::uint32_t>(Standing::kPresent);
+  own_.standing.compare_exchange_strong(present, static_cast<std::uint32_t>(Standing::kLeft));
+  wake_peers();
+  if (!own_.life.let_go()) keep_until_the_process_ends(segment_);
+}
+
+bool Team::may_post(bool with_slot) {
+  const std::uint32_t depth = with_slot ? kSlots : kEntries;
+  const std::uint32_t goal = next_round_ - depth + 1;
+  for (int peer = 0; peer < ranks_; ++peer) {
+    Seen& seen = seen_[static_cast<std::size_t>(peer)];
+    // Before the first `depth` rounds the goal is below zero, which every count has reached.
+    if (reached(seen.released, goal)) continue;
+    raise_to(seen.released, control(peer).released.load());
+    if (reached(seen.released, goal)) continue;
+    blocked_on_ = peer;
+    return false;
+  }
+  return true;
+}
+
+void Team::post() {
+  Entry& entry = entry_to_post();
+  entry.released = released_;
+  ++next_round_;
+  entry.sequence.store(next_round_);
+  wake_peers();
+}
+
+void Team::set_reduced(std::uint32_t rounds) {
+  own_.reduced.store(rounds);
+  wake_peers();
+}
+
+void Team::set_released(std::uint32_t rounds) {
+  released_ = rounds;
+  own_.released.store(rounds);
+  wake_peers();
+}
+
+bool Team::all_posted(std::uint32_t round) {
+  const std::uint32_t goal = round + 1;
+  for (int peer = 0; peer < ranks_; ++peer) {
+    Seen& seen = seen_[static_cast<std::size_t>(peer)];
+    if (reached(seen.posted, goal)) continue;
+    const Entry& theirs = entry(peer, round);
+    if (theirs.sequence.load() != goal) {
+      blocked_on_ = peer;
+      return false;
+    }
+    seen.posted = goal;
+    raise_to(seen.released, theirs.released);
+  }
+  return true;
+}
+
+bool Team::all_reduced(std::uint32_t round) {
+  const std::uint32_t goal = round + 1;
+  for (int peer = 0; peer < ranks_; ++peer) {
+    Seen& seen = seen_[static_cast<std::size_t>(peer)];
+    if (reached(seen.reduced, goal)) continue;
+    seen.reduced = control(peer).reduced.load();
+    if (reached(seen.reduced, goal)) continue;
+    blocked_on_ = peer;
+    return false;
+  }
+  return true;
+}
+
+void Team::wake_peers() {
+  // The counter before and this load are sequentially consistent, as are the waiter's increment and
+  // its last look at the counter: one of the two sees the other.
+  if (own_.waiters.load() == 0) [[likely]]
+    return;
+  own_.bell.fetch_add(1);
+  futex_wake_all(own_.bell);
+}
+
+void Team::sleep_on(Control& peer, std::uint32_t bell) {
+  futex_wait(peer.bell, bell, kSleepSlice);
+}
+
+Verdict Team::check_peers() {
+  const Verdict told = Verdict::of(own_.verdict.load());
+  if (told.reason != Reason::kNone) return told;
+  for (int peer = 0; peer < ranks_; ++peer) {
+    Control& theirs = control(peer);
+    // Looked at in this order, since who leaves says so before it lets go of its mark.
+    const bool is_held = theirs.life.is_held();
+    const auto standing = static_cast<Standing>(theirs.standing.load());
+    Reason reason = Reason::kNone;
+    if (standing == Standing::kAborted) {
+      reason = Reason::kAborted;
+    } else if (standing == Standing::kLeft) {
+      // Who left in good order may have posted all that is needed: only who waits for it fails.
+      if (peer == blocked_on_) reason = Reason::kLeft;
+    } else if (!is_held) {
+      reason = Reason::kDied;
+    }
+    if (reason == Reason::kNone) continue;
+    const Verdict verdict{.reason = reason, .rank = peer};
+    if (reason != Reason::kLeft) pronounce(verdict);
+    return verdict;
+  }
+  return {};
+}
+
+void Team::pronounce(Verdict verdict) {
+  for (int peer = 0; peer < ranks_; ++peer) {
+    Control& theirs = control(peer);
+    std::uint32_t none = 0;
+    theirs.verdict.compare_exchange_strong(none, verdict.word());
+  }
+  // Whoever sleeps sleeps on somebody's bell.
+  for (int peer = 0; peer < ranks_; ++peer) {
+    Control& theirs = control(peer);
+    theirs.bell.fetch_add(1);
+    futex_wake_all(theirs.bell);
+  }
+}
+
+void Team::abort() {
+  own_.standing.store(static_cast<std::uint32_t>(Standing::kAborted));
+  pronounce({.reason = Reason::kAborted, .rank = rank_});
+}
+
+std::string Team::describe_rank(int rank) {
+  return concat("rank ", rank, " (pid ", control(rank).pid.load(), ")");
+}
+
+}  // namespace lockstep::shm

@@ -1,0 +1,123 @@
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/comm/backends/shm/control.h"
+#include "lockstep/comm/backends/shm/layout.h"
+#include "lockstep/comm/backends/shm/store.h"
+#include "lockstep/os/memory_file.h"
+
+namespace lockstep::shm {
+
+/// The memory that the ranks of a group share. Lives as long as anybody holds a tensor in it.
+struct Segment {
+  Layout layout;
+  SharedMapping mapping;
+};
+
+/// One rank's view of its group: what the others have posted, what it posts itself, and who of them
+/// still lives. Collectives are made of rounds, numbered through the life of the group. In a round
+/// a rank posts its entry, and with it a slot of data or the place of its tensor; when all have
+/// posted it may reduce its part; when it needs nothing of its peers' more it releases the round.
+/// Each of the three comes in the order of rounds.
+/// Threads: one at a time, but for abort() and wake_peers().
+/// Errors: each query may find nothing; what went wrong is said by check_peers().
+class Team {
+ public:
+  /// Writes this rank's control block; the segment is populated. Collective only in that all ranks
+  /// must have been constructed before the first post: see connect().
+  Team(std::shared_ptr<Segment> segment, int rank, std::string group_name);
+  /// Leaves the group: peers that wait for this rank are told.
+  ~Team();
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+
+  int rank() const { return rank_; }
+  int ranks() const { return ranks_; }
+  const std::string& group_name() const { return group_name_; }
+  const Layout& layout() const { return segment_->layout; }
+  const std::shared_ptr<Segment>& segment() const { return segment_; }
+
+  // Posting.
+
+  /// The number of the next round of this rank.
+  std::uint32_t next_round() const { return next_round_; }
+  /// Whether every peer has released what the next round's entry, and its slot if it needs one,
+  /// held before.
+  bool may_post(bool with_slot);
+  Entry& entry_to_post() { return entry(rank_, next_round_); }
+  void post();
+  void set_reduced(std::uint32_t rounds);
+  void set_released(std::uint32_t rounds);
+
+  // Looking. When the answer is no, blocked_on() names a rank that has not got so far.
+
+  bool all_posted(std::uint32_t round);
+  bool all_reduced(std::uint32_t round);
+  int blocked_on() const { return blocked_on_; }
+  void set_blocked_on(int rank) { blocked_on_ = rank; }
+
+  Entry& entry(int rank, std::uint32_t round) {
+    return *reinterpret_cast<Entry*>(at(layout().entry(rank, round)));
+  }
+  std::byte* slot(int rank, std::uint32_t round) { return at(layout().slot(rank, round)); }
+  MessageCounters& messages(int rank, int peer) {
+    return *reinterpret_cast<MessageCounters*>(at(layout().message_counters(rank, peer)));
+  }
+  std::byte* at(std::uint64_t offset) { return segment_->mapping.data() + offset; }
+
+  /// Which stores reach peers fastest, as measured when the group was formed.
+  Store store() const { return store_; }
+  void set_store(Store store) { store_ = store; }
+
+  // Waiting.
+
+  /// Sleeps until the rank of blocked_on() gets on, or a slice of a few milliseconds has passed.
+  /// `look` is called once before, when no wake-up can be missed any more; if it is true, no sleep.
+  template <class Look>
+  void sleep_unless(Look&& look) {
+    Control& peer = control(blocked_on_);
+    peer.waiters.fetch_add(1);
+    const std::uint32_t bell = peer.bell.load();
+    if (!look()) sleep_on(peer, bell);
+    peer.waiters.fetch_sub(1);
+  }
+
+  /// Wakes peers that sleep until this rank gets on.
+  void wake_peers();
+
+  /// Whether the group can go on: kNone, or why not. Looks at every peer's life.
+  Verdict check_peers();
+  /// Tells all ranks that the group cannot go on.
+  void pronounce(Verdict verdict);
+  /// From any thread: nobody of this group waits any longer.
+  void abort();
+  /// "rank 3 (pid 4711)"
+  std::string describe_rank(int rank);
+
+ private:
+  Control& control(int rank) { return *reinterpret_cast<Control*>(at(layout().control(rank))); }
+  static void sleep_on(Control& peer, std::uint32_t bell);
+
+  const std::shared_ptr<Segment> segment_;
+  const int rank_;
+  const int ranks_;
+  const std::string group_name_;
+  Store store_ = Store::kOrdinary;
+  Control& own_;
+  int blocked_on_ = 0;
+  std::uint32_t next_round_ = 0;
+  std::uint32_t released_ = 0;
+  /// What this rank has seen of each rank; it looks at a peer's memory only for more than that.
+  struct Seen {
+    std::uint32_t posted = 0;
+    std::uint32_t reduced = 0;
+    std::uint32_t released = 0;
+  };
+  std::array<Seen, kMostRanks> seen_{};
+};
+
+}  // namespace lockstep::shm
