@@ -10,13 +10,13 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "lockstep/base/deadline.h"
-
 #include "lockstep/base/error.h"
+#include "lockstep/comm/reduce_op.h"
 
 namespace lockstep {
 
-/// The ranks of a group cannot use the backend: what() names a rank and why. All ranks get it alike,
-/// so that they can take another one together.
+/// The ranks of a group cannot use the backend: what() names a rank and why. All ranks get it
+/// alike, so that they can take another one together.
 class BackendUnavailable : public Error {
  public:
   using Error::Error;
@@ -43,6 +43,13 @@ struct BackendInstance {
   /// Whether the backend itself raises on every rank when ranks make different calls. Then calls of
   /// no elements reach it too.
   bool checks_calls = false;
+  /// As allreduce from the second tensor into the first, which comes from allocateTensor on every
+  /// rank: whatever of the second no peer needs is not copied. Empty: the backend has no such way.
+  std::function<c10::intrusive_ptr<c10d::Work>(const at::Tensor& output, const at::Tensor& input,
+                                               ReduceOp op, std::chrono::milliseconds timeout)>
+      all_reduce_into = {};
+  /// How many bytes of gradients are best exchanged at a time; 0: the backend does not say.
+  std::int64_t bucket_bytes = 0;
   /// Whether collectives are under way for which the backend's destructor would wait. Empty: never.
   std::function<bool()> is_busy = {};
 };

@@ -115,6 +115,11 @@ Work start_collective(const CallSite& call, const CallSignature& signature,
   return running.run(options, start);
 }
 
+Work start_agreed(const CallSite& call, const CollectiveOptions& options, const StartWork& start) {
+  if (!call.group.backend) return {};
+  return begin_call(call, options).run(options, start);
+}
+
 Work start_exchange(const CallSite& call, const CallSignature& signature,
                     const ExchangeCounts& counts, const CollectiveOptions& options,
                     const StartWork& start) {

@@ -38,6 +38,9 @@ Work start_exchange(const CallSite& call, const CallSignature& signature,
                     const ExchangeCounts& counts, const CollectiveOptions& options,
                     const StartWork& start);
 
+/// As start_collective, where the ranks are known to make the same call.
+Work start_agreed(const CallSite& call, const CollectiveOptions& options, const StartWork& start);
+
 /// A message from one rank to another: not checked against the peer's.
 Work start_message(const CallSite& call, const at::Tensor& tensor, const CollectiveOptions& options,
                    const StartWork& start);

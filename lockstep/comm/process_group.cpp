@@ -62,6 +62,13 @@ at::Tensor ProcessGroup::allocate_tensor(std::int64_t numel, at::ScalarType dtyp
   return at::empty({numel}, options);
 }
 
+bool ProcessGroup::shares_memory() const {
+  return static_cast<bool>(state("shares_memory").all_reduce_into);
+}
+std::int64_t ProcessGroup::bucket_bytes() const {
+  return state("bucket_bytes").bucket_bytes;
+}
+
 namespace {
 
 BackendInstance connect(const ProcessGroup::State& state,
@@ -129,6 +136,8 @@ ProcessGroup make_process_group(std::shared_ptr<ProcessGroup::State> state,
     state->backend = std::move(instance.backend);
     state->takes_cuda = instance.takes_cuda;
     state->is_busy = std::move(instance.is_busy);
+    state->all_reduce_into = std::move(instance.all_reduce_into);
+    state->bucket_bytes = instance.bucket_bytes;
   }
   return ProcessGroup(std::move(state));
 }

@@ -80,6 +80,13 @@ class ProcessGroup {
   /// Leaves the reduction over all ranks in `tensor` on every rank.
   Work all_reduce(at::Tensor tensor, const ReduceOptions& options = {}) const;
 
+  /// As all_reduce, from `input` into `output`, of one size and dtype; they may be one tensor. For
+  /// callers that know that all ranks make the same call: it is not checked where that would cost
+  /// an exchange. Where `output` is a tensor of allocate_tensor, or a part of one, it must be on
+  /// every rank; then only what peers need of `input` is copied, and no call waits for another.
+  Work all_reduce_into(at::Tensor output, at::Tensor input,
+                       const ReduceOptions& options = {}) const;
+
   /// Leaves the reduction in `tensor` on rank `target`; on other ranks its contents are undefined.
   Work reduce(at::Tensor tensor, int target, const ReduceOptions& options = {}) const;
 
@@ -138,6 +145,12 @@ class ProcessGroup {
   /// backend can (shm can); an ordinary one on device() otherwise. Contents are undefined. It may
   /// outlive the group. Errors: SystemError when shared memory is short.
   at::Tensor allocate_tensor(std::int64_t numel, at::ScalarType dtype) const;
+
+  /// Whether allocate_tensor gives memory that peers reach without a copy.
+  bool shares_memory() const;
+
+  /// How many bytes of gradients are best exchanged at a time; 0 where the backend does not say.
+  std::int64_t bucket_bytes() const;
 
   /// The c10d objects underneath, for code that needs them; null in a group of one rank.
   c10::intrusive_ptr<c10d::Backend> c10d_backend() const;

@@ -39,7 +39,12 @@ struct ProcessGroup::State {
   bool takes_cuda = true;
   std::optional<bool> asked_to_check_calls;  ///< by the user; unset: the backend's default
   CallCheck call_check = CallCheck::kNone;
-  std::function<bool()> is_busy;  ///< see BackendInstance
+  // See BackendInstance.
+  std::function<bool()> is_busy;
+  std::function<c10::intrusive_ptr<c10d::Work>(const at::Tensor&, const at::Tensor&, ReduceOp,
+                                               std::chrono::milliseconds)>
+      all_reduce_into;
+  std::int64_t bucket_bytes = 0;
 
   State() = default;
   /// Waits for no peer: a backend that would is kept until the process ends.

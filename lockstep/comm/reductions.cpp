@@ -1,6 +1,8 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "lockstep/base/check.h"
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/collective_call.h"
 #include "lockstep/comm/process_group_state.h"
 
@@ -47,6 +49,35 @@ Work ProcessGroup::all_reduce(at::Tensor tensor, const ReduceOptions& options) c
                             arguments.timeout = timeout;
                             return backend.allreduce(tensors, arguments);
                           });
+}
+
+Work ProcessGroup::all_reduce_into(at::Tensor output, at::Tensor input,
+                                   const ReduceOptions& options) const {
+  const CallSite call{"all_reduce", state("all_reduce_into")};
+  check_tensor(call, "output", output);
+  check_tensor(call, "input", input);
+  check_same_dtype(call, output, input);
+  if (output.numel() != input.numel()) {
+    throw UsageError(concat("all_reduce_into of group '", call.group.name, "' on rank ",
+                            call.group.rank, ": output has ", output.numel(),
+                            " elements, input has ", input.numel()));
+  }
+  check_reduce_op(call, options.op, output.scalar_type());
+  const auto& group = call.group;
+  if (group.all_reduce_into) {
+    return start_agreed(call, common(options), [&](c10d::Backend&, auto timeout) {
+      return group.all_reduce_into(output, input, options.op, timeout);
+    });
+  }
+  if (!output.is_same(input)) output.copy_(input.view(output.sizes()));
+  if (output.numel() == 0) return {};
+  return start_agreed(call, common(options), [&](c10d::Backend& backend, auto timeout) {
+    std::vector<at::Tensor> tensors{output};
+    c10d::AllreduceOptions arguments;
+    arguments.reduceOp = c10d_op(options.op);
+    arguments.timeout = timeout;
+    return backend.allreduce(tensors, arguments);
+  });
 }
 
 Work ProcessGroup::reduce(at::Tensor tensor, int target, const ReduceOptions& options) const {

@@ -43,7 +43,6 @@ struct GradientReducer::Impl {
   ProcessGroup group;
   Options options;
   std::vector<GradientShape> shapes;
-  double scale = 1;
   struct Hook {
     Nodes accumulator;  // kept alive: the parameter holds it weakly
     std::uintptr_t key;
@@ -84,7 +83,7 @@ void GradientReducer::Impl::build(const std::vector<std::size_t>& order) {
       places[indices[position]] = {buckets.size(), position};
       members.push_back(parameters[indices[position]]);
     }
-    buckets.emplace_back(std::move(indices), std::move(members));
+    buckets.emplace_back(group, std::move(indices), std::move(members));
   }
 }
 
@@ -122,10 +121,10 @@ void GradientReducer::Impl::mark_ready(std::size_t index) {
   ready[index] = true;
   arrivals.push_back(index);
   const Place& place = places[index];
-  buckets[place.bucket].fill(place.position, scale);
+  buckets[place.bucket].fill(place.position);
   --unready[place.bucket];
   for (; next_bucket < buckets.size() && unready[next_bucket] == 0; ++next_bucket) {
-    buckets[next_bucket].start_sum(group);
+    buckets[next_bucket].start_average();
   }
 }
 
@@ -162,7 +161,6 @@ GradientReducer::GradientReducer(std::vector<at::Tensor> parameters, std::vector
   impl_->names = std::move(names);
   impl_->group = std::move(group);
   impl_->options = std::move(options);
-  impl_->scale = 1.0 / impl_->group.world_size();
 
   std::map<std::pair<at::ScalarType, std::string>, int> kinds;
   for (const at::Tensor& parameter : impl_->parameters) {

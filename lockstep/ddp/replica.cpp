@@ -18,11 +18,14 @@ constexpr double kBytesPerMb = 1024.0 * 1024.0;
 constexpr double kDefaultBucketCapMb = 25;
 constexpr double kFirstBucketCapMb = 1;
 
-BucketCaps bucket_caps(const std::optional<double>& bucket_cap_mb) {
+BucketCaps bucket_caps(const std::optional<double>& bucket_cap_mb, const ProcessGroup& group) {
   if (bucket_cap_mb && !(*bucket_cap_mb > 0 && std::isfinite(*bucket_cap_mb))) {
     throw UsageError(concat("DistributedDataParallel: bucket_cap_mb=", *bucket_cap_mb,
                             " is not a positive number of MiB"));
   }
+  // A backend that knows what suits the machine needs no small first bucket.
+  const std::int64_t preferred = group.bucket_bytes();
+  if (!bucket_cap_mb && preferred > 0) return {.first_bytes = preferred, .bytes = preferred};
   const auto bytes = [](double mb) { return static_cast<std::int64_t>(mb * kBytesPerMb); };
   return {.first_bytes = bytes(bucket_cap_mb.value_or(kFirstBucketCapMb)),
           .bytes = bytes(bucket_cap_mb.value_or(kDefaultBucketCapMb))};
@@ -36,7 +39,7 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module,
       group_(options.process_group ? options.process_group : default_process_group()),
       forward_sync_buffers_(options.forward_sync_buffers) {
   if (!module_) throw UsageError("DistributedDataParallel: the module is null");
-  const BucketCaps caps = bucket_caps(options.bucket_cap_mb);
+  const BucketCaps caps = bucket_caps(options.bucket_cap_mb, group_);
   check_models_agree(
       group_, *module_,
       concat("options bucket_cap_mb ", caps.bytes / kBytesPerMb, " first ",

@@ -18,7 +18,8 @@ namespace lockstep {
 struct DistributedDataParallelOptions {
   /// Empty: the default group.
   ProcessGroup process_group = {};
-  /// Gradients are exchanged in buckets of this many MiB. Unset: 25, and 1 for the first.
+  /// Gradients are exchanged in buckets of this many MiB. Unset: what the backend has measured to
+  /// be best (shm: 1 or 8), else 25, and 1 for the first.
   std::optional<double> bucket_cap_mb = std::nullopt;
   /// Give every rank rank 0's buffers (running statistics and the like): before each forward in
   /// training mode and at the end of each backward pass, so that they agree whenever a step ends.

@@ -44,6 +44,8 @@ struct Control {
   /// Peers that sleep until this rank gets on, and what they sleep on.
   std::atomic<std::uint32_t> waiters;
   std::atomic<std::uint32_t> bell;
+  /// Of rank 0, for measuring how far rank 1 is.
+  alignas(2 * kLineBytes) std::atomic<std::uint32_t> ping;
 };
 
 inline constexpr std::size_t kInlineBytes = 32;

@@ -7,6 +7,7 @@
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/backends/shm/connect.h"
+#include "lockstep/comm/backends/shm/measure_placement.h"
 #include "lockstep/comm/backends/shm/shm_work.h"
 #include "lockstep/comm/backends/shm/transfer.h"
 #include "lockstep/os/machine.h"
@@ -83,22 +84,22 @@ ShmBackend::WorkPtr ShmBackend::start(const char* name, std::unique_ptr<shm::Ope
       std::move(task));
 }
 
-std::shared_ptr<shm::Task> ShmBackend::start_shared_all_reduce(Element element, ReduceOp op,
-                                                               const std::byte* input,
-                                                               std::byte* output,
-                                                               std::uint64_t elements) {
+ShmBackend::WorkPtr ShmBackend::all_reduce_into(const at::Tensor& output, const at::Tensor& input,
+                                                ReduceOp op, std::chrono::milliseconds timeout) {
+  const Piece target = piece_of(output);
+  const Piece source = piece_of(input);
+  check_same_size(source, target);
+  const auto offset = heap_->offset_of(target.data, target.bytes);
   const Call call{.kind = CallKind::kAllReduce,
-                  .element = element,
+                  .element = target.element,
                   .op = op,
-                  .in_shared_memory = true,
-                  .elements = elements};
-  const auto offset = heap_->offset_of(output, elements * element_bytes(element));
-  if (!offset) throw UsageError("the output of a shared all_reduce is not in shared memory");
-  auto task = std::make_shared<shm::Task>(name(call.kind), time_allowed(kNoTimeout));
-  task->operation = make_all_reduce(call, reduction(element, op),
-                                    {.input = input, .output = output, .shared_offset = offset});
-  engine_->start(task);
-  return task;
+                  .in_shared_memory = offset.has_value(),
+                  .elements = target.elements()};
+  return start(
+      name(call.kind),
+      make_all_reduce(call, reduction(target.element, op),
+                      {.input = source.data, .output = target.data, .shared_offset = offset}),
+      {output, input}, timeout);
 }
 
 ShmBackend::WorkPtr ShmBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
@@ -376,18 +377,38 @@ ShmBackend::WorkPtr ShmBackend::barrier(const c10d::BarrierOptions& options) {
                options.timeout);
 }
 
+namespace {
+
+// What is best to exchange at a time, measured on gradients that were just written: what two cores
+// with one cache still hold of it, or enough to make up for the way between two caches.
+constexpr std::int64_t kBucketBytesNear = 1 << 20;
+constexpr std::int64_t kBucketBytesFar = 8 << 20;
+
+}  // namespace
+
 BackendInstance make_shm_backend(const BackendConfig& config) {
   // A rank that has a core to itself spins for as long as waking up takes; one that shares it would
   // only keep the peer that it waits for from running.
   constexpr std::chrono::microseconds kSpinAlone{50};
   constexpr std::chrono::microseconds kSpinShared{0};
   const bool alone = config.local_world_size <= usable_cpu_count();
+  const auto deadline = Deadline::after(config.connect_timeout);
   auto engine = shm::connect(*config.store, config.rank, config.world_size, config.group_name,
-                             {.spin = alone ? kSpinAlone : kSpinShared},
-                             Deadline::after(config.connect_timeout));
-  return {.backend = c10::make_intrusive<ShmBackend>(std::move(engine), config.timeout),
+                             {.spin = alone ? kSpinAlone : kSpinShared}, deadline);
+  const Placement placement =
+      alone ? shm::measure_placement(engine->team(), *config.store, deadline) : Placement::kUnknown;
+  const bool far = placement == Placement::kFar;
+  engine->team().set_store(far ? Store::kNonTemporal : Store::kOrdinary);
+  auto backend = c10::make_intrusive<ShmBackend>(std::move(engine), config.timeout);
+  return {.backend = backend,
           .takes_cuda = false,
-          .checks_calls = true};
+          .checks_calls = true,
+          .all_reduce_into =
+              [backend = backend.get()](const at::Tensor& output, const at::Tensor& input,
+                                        ReduceOp op, std::chrono::milliseconds timeout) {
+                return backend->all_reduce_into(output, input, op, timeout);
+              },
+          .bucket_bytes = far ? kBucketBytesFar : kBucketBytesNear};
 }
 
 c10::Device shm_device(int) {

@@ -25,13 +25,10 @@ class ShmBackend final : public c10d::Backend {
 
   ShmBackend(std::unique_ptr<shm::Engine> engine, std::chrono::milliseconds timeout);
 
-  /// One all-reduce of memory that all ranks promise to be shared: `output` lies in a tensor of
-  /// allocate_tensor(); `input` may be private, and must stay until the task has ended.
-  /// See shm::make_all_reduce.
-  std::shared_ptr<shm::Task> start_shared_all_reduce(Element element, ReduceOp op,
-                                                     const std::byte* input, std::byte* output,
-                                                     std::uint64_t elements);
-  shm::Engine& engine() { return *engine_; }
+  /// As allreduce, from `input` into `output`. Where `output` lies in memory of allocateTensor, all
+  /// ranks promise that theirs does: see shm::make_all_reduce.
+  WorkPtr all_reduce_into(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
+                          std::chrono::milliseconds timeout);
 
   const std::string getBackendName() const override { return "shm"; }
   void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }

@@ -69,6 +69,9 @@ class Team {
   }
   std::byte* at(std::uint64_t offset) { return segment_->mapping.data() + offset; }
 
+  /// A line for measuring how far rank 1 is from rank 0.
+  std::atomic<std::uint32_t>& ping_line() { return control(0).ping; }
+
   /// Which stores reach peers fastest, as measured when the group was formed.
   Store store() const { return store_; }
   void set_store(Store store) { store_ = store; }
