@@ -56,7 +56,7 @@ TEST_F(LaunchTest, OnlyRankZeroInheritsTheStoresSocket) {
 
 TEST_F(LaunchTest, ArgumentsReachTheProgramUntouched) {
   const auto result =
-      run_lockstep(run_script({"--nproc_per_node", "2"}, "printf '[%s]' \"$@\"; echo",
+      run_lockstep(run_script({"--nproc_per_node", "2"}, "echo \"$(printf '[%s]' \"$@\")\"",
                               {"${local_rank}", "--nproc-per-node=9", "", "a b", "--help", "--"}));
   EXPECT_THAT(lines_of(result.out),
               UnorderedElementsAre("[0][--nproc-per-node=9][][a b][--help][--]",
