@@ -29,6 +29,28 @@ Default& the_default() {
   return instance;
 }
 
+// Returns when all ranks are there. In a store that rank 0 serves, a rank that comes back after a
+// group of before may still find the store of that one, which rank 0 is about to close: then it
+// looks again.
+void meet(ProcessGroup::State& state, const InitPlan& plan, c10::intrusive_ptr<c10d::Store> store,
+          int job, bool shares_memory, const Deadline& deadline) {
+  const bool may_find_old_store =
+      job > 0 && !store && plan.store != InitPlan::Store::kFile && !plan.serves_store;
+  const std::string prefix = concat("lockstep/", plan.generation, "/", job);
+  for (;;) {
+    try {
+      state.store = c10::make_intrusive<c10d::PrefixStore>(
+          prefix, store ? store : open_store(plan, deadline));
+      join_world(*state.store, plan, deadline, [&] {
+        if (shares_memory) publish_memory_domain(*state.store, plan.rank);
+      });
+      return;
+    } catch (const PeerLost&) {
+      if (!may_find_old_store || deadline.passed()) throw;
+    }
+  }
+}
+
 ProcessGroup join(InitPlan plan, c10::intrusive_ptr<c10d::Store> store, int job) {
   const auto deadline = Deadline::after(plan.init_timeout);
   auto state = std::make_shared<ProcessGroup::State>();
@@ -48,11 +70,7 @@ ProcessGroup join(InitPlan plan, c10::intrusive_ptr<c10d::Store> store, int job)
   if (plan.world_size > 1) {
     UniqueFd store_socket;
     if (plan.store == InitPlan::Store::kMpi) store_socket = meet_by_mpi(plan, deadline);
-    if (!store) store = open_store(plan, deadline);
-    state->store = c10::make_intrusive<c10d::PrefixStore>(
-        concat("lockstep/", plan.generation, "/", job), std::move(store));
-    if (shares_memory) publish_memory_domain(*state->store, plan.rank);
-    join_world(*state->store, plan, deadline);
+    meet(*state, plan, std::move(store), job, shares_memory, deadline);
     if (shares_memory) state->domains = read_memory_domains(*state->store, plan.world_size);
     if (plan.store == InitPlan::Store::kTcp) {
       state->local_address = local_address_towards(plan.host);

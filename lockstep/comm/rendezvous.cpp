@@ -148,9 +148,11 @@ c10::intrusive_ptr<c10d::Store> open_store(const InitPlan& plan, const Deadline&
   return open_tcp_store(plan, deadline);
 }
 
-void join_world(c10d::Store& store, const InitPlan& plan, const Deadline& deadline) {
+void join_world(c10d::Store& store, const InitPlan& plan, const Deadline& deadline,
+                const std::function<void()>& tell) {
   const QuietC10d quiet;
   try {
+    tell();
     claim_rank(store, plan);
     wait_for_all(store, plan, deadline);
     check_world_sizes(store, plan);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+
 #include <c10/util/intrusive_ptr.h>
 
 #include "lockstep/base/deadline.h"
@@ -22,9 +24,11 @@ UniqueFd meet_by_mpi(InitPlan& plan, const Deadline& deadline);
 /// taken.
 c10::intrusive_ptr<c10d::Store> open_store(const InitPlan& plan, const Deadline& deadline);
 
-/// Returns when every rank of the plan's world has joined through `store`.
-/// Errors: TimeoutError naming the ranks that did not come; UsageError when a rank is there twice
-/// or ranks disagree on the world size.
-void join_world(c10d::Store& store, const InitPlan& plan, const Deadline& deadline);
+/// Returns when every rank of the plan's world has joined through `store`. `tell` sets what the
+/// others may read from it as soon as that is so.
+/// Errors: PeerLost when the store is lost; TimeoutError naming the ranks that did not come;
+/// UsageError when a rank is there twice or ranks disagree on the world size.
+void join_world(c10d::Store& store, const InitPlan& plan, const Deadline& deadline,
+                const std::function<void()>& tell);
 
 }  // namespace lockstep
