@@ -58,8 +58,8 @@ void for_each_cgroup(const std::string& controller, Visit&& visit) {
 
 }  // namespace
 
-int usable_cpu_count() {
-  double cpus = allowed_cpu_count();
+int usable_cpu_count(int allowed) {
+  double cpus = allowed;
   const auto limit = [&](std::optional<std::uint64_t> quota, std::optional<std::uint64_t> period) {
     if (!quota || !period || *period == 0) return;
     const double share = static_cast<double>(*quota) / static_cast<double>(*period);

@@ -8,9 +8,9 @@ namespace lockstep {
 /// Processors that this process may run on (taskset and cpusets count), at least 1.
 int allowed_cpu_count();
 
-/// Processors that this process gets the time of: as allowed_cpu_count, and no more than its
-/// control group's quota (rounded up).
-int usable_cpu_count();
+/// Processors of the `allowed` ones that this process gets the time of: no more than its control
+/// group's quota (rounded up), at least 1.
+int usable_cpu_count(int allowed = allowed_cpu_count());
 
 /// Memory that can still be taken, by this machine's reckoning and the limits of this process's
 /// control groups.

@@ -6,6 +6,7 @@
 
 #include "lockstep/comm/backends/shm/call.h"
 #include "lockstep/comm/backends/shm/layout.h"
+#include "lockstep/comm/backends/shm/processors.h"
 #include "lockstep/os/life_mark.h"
 
 /// What lies in shared memory beside data. Zeroed memory is the state at the start.
@@ -46,7 +47,10 @@ struct Control {
   std::atomic<std::uint32_t> bell;
   /// Of rank 0, for measuring how far rank 1 is.
   alignas(2 * kLineBytes) std::atomic<std::uint32_t> ping;
+  /// Written before the group is connected.
+  alignas(kLineBytes) Processors processors;
 };
+static_assert(sizeof(Control) <= kControlBytes);
 
 inline constexpr std::size_t kInlineBytes = 32;
 

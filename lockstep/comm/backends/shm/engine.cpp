@@ -55,7 +55,8 @@ class Engines {
 
 Engine::Engine(std::shared_ptr<Segment> segment, int rank, std::string group_name,
                const Options& options)
-    : options_(options), team_(std::move(segment), rank, std::move(group_name)), messages_(team_) {
+    : team_(std::move(segment), rank, std::move(group_name)), messages_(team_) {
+  team_.set_processors(own_processors(options.local_ranks));
   Engines::instance().add(this);
 }
 
@@ -89,7 +90,7 @@ bool Engine::wait(Task& task, Deadline until) {
   const std::lock_guard lock(mutex_);
   advance();
   if (!task.ended) {
-    const auto spin_end = Deadline::Clock::now() + options_.spin;
+    const auto spin_end = Deadline::Clock::now() + spin_;
     constexpr int kLooksPerClock = 32;  // the clock costs as much as a look
     do {
       for (int look = 0; look < kLooksPerClock && !task.ended; ++look) {

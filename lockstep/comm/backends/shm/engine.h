@@ -47,8 +47,8 @@ struct Task {
 class Engine {
  public:
   struct Options {
-    /// How long a wait spins before it sleeps. Long where every rank has a core of its own.
-    std::chrono::nanoseconds spin{};
+    /// Of the job on this machine.
+    int local_ranks = 1;
   };
 
   Engine(std::shared_ptr<Segment> segment, int rank, std::string group_name,
@@ -66,6 +66,8 @@ class Engine {
   /// From any thread: waits end with an error.
   void abort();
 
+  /// How long a wait spins before it sleeps: at first it does not.
+  void set_spin(std::chrono::nanoseconds spin) { spin_ = spin; }
   Team& team() { return team_; }
 
  private:
@@ -80,7 +82,7 @@ class Engine {
   void end_all(const std::string& reason);
   std::string describe(const Task& task) const;
 
-  const Options options_;
+  std::chrono::nanoseconds spin_{};
   std::mutex mutex_;  // guards all that follows
   Team team_;
   Messages messages_;

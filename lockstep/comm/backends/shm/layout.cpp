@@ -8,7 +8,6 @@ namespace lockstep::shm {
 namespace {
 
 constexpr std::uint64_t kHugePage = 2 * 1024 * 1024;
-constexpr std::uint64_t kControlBytes = kPageBytes;
 // Two lines, so that the prefetch of a neighbour does not tie two writers together.
 constexpr std::uint64_t kCountersBytes = 2 * kLineBytes;
 

@@ -8,6 +8,7 @@ namespace lockstep::shm {
 inline constexpr int kMostRanks = 64;
 inline constexpr std::uint64_t kLineBytes = 64;
 inline constexpr std::uint64_t kPageBytes = 4096;
+inline constexpr std::uint64_t kControlBytes = kPageBytes;
 
 /// Rounds whose entries a rank keeps: how far it may run ahead of the slowest.
 inline constexpr std::uint32_t kEntries = 64;

@@ -10,7 +10,6 @@
 #include "lockstep/comm/backends/shm/measure_placement.h"
 #include "lockstep/comm/backends/shm/shm_work.h"
 #include "lockstep/comm/backends/shm/transfer.h"
-#include "lockstep/os/machine.h"
 
 namespace lockstep {
 
@@ -387,16 +386,16 @@ constexpr std::int64_t kBucketBytesFar = 8 << 20;
 }  // namespace
 
 BackendInstance make_shm_backend(const BackendConfig& config) {
-  // A rank that has a core to itself spins for as long as waking up takes; one that shares it would
-  // only keep the peer that it waits for from running.
-  constexpr std::chrono::microseconds kSpinAlone{50};
-  constexpr std::chrono::microseconds kSpinShared{0};
-  const bool alone = config.local_world_size <= usable_cpu_count();
+  // For as long as waking up takes. Ranks that share a core would only keep the peer that they wait
+  // for from running.
+  constexpr std::chrono::microseconds kSpin{50};
   const auto deadline = Deadline::after(config.connect_timeout);
   auto engine = shm::connect(*config.store, config.rank, config.world_size, config.group_name,
-                             {.spin = alone ? kSpinAlone : kSpinShared}, deadline);
+                             {.local_ranks = config.local_world_size}, deadline);
+  const bool spins = engine->team().may_spin();
+  if (spins) engine->set_spin(kSpin);
   const Placement placement =
-      alone ? shm::measure_placement(engine->team(), *config.store, deadline) : Placement::kUnknown;
+      spins ? shm::measure_placement(engine->team(), *config.store, deadline) : Placement::kUnknown;
   const bool far = placement == Placement::kFar;
   engine->team().set_store(far ? Store::kNonTemporal : Store::kOrdinary);
   auto backend = c10::make_intrusive<ShmBackend>(std::move(engine), config.timeout);

@@ -51,6 +51,14 @@ Team::~Team() {
   if (!own_.life.let_go()) keep_until_the_process_ends(segment_);
 }
 
+bool Team::may_spin() {
+  std::array<const Processors*, kMostRanks> all{};
+  for (int peer = 0; peer < ranks_; ++peer) {
+    all[static_cast<std::size_t>(peer)] = &control(peer).processors;
+  }
+  return run_side_by_side({all.data(), static_cast<std::size_t>(ranks_)});
+}
+
 bool Team::may_post(bool with_slot) {
   const std::uint32_t depth = with_slot ? kSlots : kEntries;
   const std::uint32_t goal = next_round_ - depth + 1;

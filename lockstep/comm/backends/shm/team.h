@@ -69,6 +69,11 @@ class Team {
   }
   std::byte* at(std::uint64_t offset) { return segment_->mapping.data() + offset; }
 
+  /// Tells what this rank may run on; must come before connect() is through.
+  void set_processors(const Processors& own) { own_.processors = own; }
+  /// Whether no rank keeps a peer from running while it spins.
+  bool may_spin();
+
   /// A line for measuring how far rank 1 is from rank 0.
   std::atomic<std::uint32_t>& ping_line() { return control(0).ping; }
 
