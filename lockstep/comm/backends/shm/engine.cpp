@@ -73,11 +73,15 @@ void Engine::start(std::shared_ptr<Task> task) {
   if (task->operation) {
     collectives_.push_back(std::move(task));
   } else {
-    const bool is_send = task->name == std::string_view("send");
     exchanges_.push_back(task);
-    is_send ? messages_.start_send(task->message) : messages_.start_receive(task->message);
+    end_all_if_it_throws([&] { start_message(*task); });
   }
   advance();
+}
+
+void Engine::start_message(Task& task) {
+  const bool is_send = task.name == std::string_view("send");
+  is_send ? messages_.start_send(task.message) : messages_.start_receive(task.message);
 }
 
 bool Engine::poll(const Task& task) {
@@ -115,27 +119,17 @@ void Engine::abort() {
 bool Engine::advance() {
   const bool messages_advanced = advance_messages();
   bool advanced = false;
-  try {
+  end_all_if_it_throws([&] {
     // Last, so that what it is blocked on is what a wait for a collective sleeps on.
     while (advance_stages()) advanced = true;
-  } catch (const UsageError& error) {
-    end_all<UsageError>(error.what());
-  } catch (const std::exception& error) {
-    end_all<CommError>(error.what());
-  }
+  });
   return advanced || messages_advanced;
 }
 
 bool Engine::advance_messages() {
   if (exchanges_.empty()) return false;
   bool advanced = false;
-  try {
-    advanced = messages_.advance();
-  } catch (const UsageError& error) {
-    end_all<UsageError>(error.what());
-  } catch (const std::exception& error) {
-    end_all<CommError>(error.what());
-  }
+  end_all_if_it_throws([&] { advanced = messages_.advance(); });
   std::erase_if(exchanges_, [](const std::shared_ptr<Task>& task) {
     if (task->message.complete) task->ended = true;
     return task->ended;
@@ -227,6 +221,17 @@ void Engine::end_by(Verdict verdict, const Task& awaited) {
   }
   end_all<TimeoutError>(concat("not complete within ", awaited.timeout.count(), " ms, waiting for ",
                                who, ", which is stuck, stopped or did not make this call"));
+}
+
+template <class Body>
+void Engine::end_all_if_it_throws(Body&& body) {
+  try {
+    body();
+  } catch (const UsageError& error) {
+    end_all<UsageError>(error.what());
+  } catch (const std::exception& error) {
+    end_all<CommError>(error.what());
+  }
 }
 
 template <class ErrorType>

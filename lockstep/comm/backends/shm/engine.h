@@ -76,6 +76,9 @@ class Engine {
   bool advance();
   bool advance_messages();
   bool advance_stages();
+  void start_message(Task& task);
+  template <class Body>
+  void end_all_if_it_throws(Body&& body);
   void sleep(const Task& task, Deadline until);
   void end_by(Verdict verdict, const Task& awaited);
   template <class ErrorType>

@@ -27,7 +27,8 @@ std::byte* Heap::allocate(std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   auto best = free_.end();
   std::uint64_t best_bytes = 0;
-  for (auto block = free_.begin(); block != free_.end(); ++block) {
+  // Sizes near 2^64 would wrap around.
+  for (auto block = free_.begin(); bytes <= range_.bytes && block != free_.end(); ++block) {
     const std::uint64_t begin = round_up(block->first, unit);
     if (begin + needed > block->first + block->second) continue;
     if (best == free_.end() || block->second < best_bytes) {

@@ -14,7 +14,9 @@ namespace {
 // Bounds how late a death is noticed by whoever sleeps.
 constexpr std::chrono::milliseconds kSleepSlice{2};
 
-// Counts wrap after 2^32 rounds; two that are compared are never far apart.
+// Counts wrap after 2^32 rounds; two that are compared are less than 2^31 apart.
+constexpr std::uint32_t kCatchUpEvery = std::uint32_t{1} << 30;
+
 bool reached(std::uint32_t count, std::uint32_t goal) {
   return static_cast<std::int32_t>(count - goal) >= 0;
 }
@@ -38,7 +40,11 @@ Team::Team(std::shared_ptr<Segment> segment, int rank, std::string group_name)
       rank_(rank),
       ranks_(segment_->layout.ranks()),
       group_name_(std::move(group_name)),
-      own_(control(rank)) {
+      own_(control(rank)),
+      next_round_(own_.released.load()),
+      released_(next_round_),
+      caught_up_(next_round_) {
+  seen_.fill({.posted = next_round_, .reduced = next_round_, .released = next_round_});
   own_.pid.store(static_cast<std::uint32_t>(::getpid()));
   own_.life.hold();
   own_.standing.store(static_cast<std::uint32_t>(Standing::kPresent));
@@ -89,8 +95,17 @@ void Team::set_reduced(std::uint32_t rounds) {
 
 void Team::set_released(std::uint32_t rounds) {
   released_ = rounds;
+  if (rounds - caught_up_ >= kCatchUpEvery) catch_up();
   own_.released.store(rounds);
   wake_peers();
+}
+
+// Most collectives have nothing to reduce in parts: without this the counts of reduced rounds would
+// fall behind until they seemed to be ahead. What is released has been reduced, by all ranks.
+void Team::catch_up() {
+  caught_up_ = released_;
+  own_.reduced.store(released_);
+  for (Seen& seen : seen_) raise_to(seen.reduced, released_);
 }
 
 bool Team::all_posted(std::uint32_t round) {

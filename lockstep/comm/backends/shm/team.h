@@ -109,6 +109,7 @@ class Team {
  private:
   Control& control(int rank) { return *reinterpret_cast<Control*>(at(layout().control(rank))); }
   static void sleep_on(Control& peer, std::uint32_t bell);
+  void catch_up();
 
   const std::shared_ptr<Segment> segment_;
   const int rank_;
@@ -117,15 +118,16 @@ class Team {
   Store store_ = Store::kOrdinary;
   Control& own_;
   int blocked_on_ = 0;
-  std::uint32_t next_round_ = 0;
-  std::uint32_t released_ = 0;
+  std::uint32_t next_round_;  // at the start what the memory says: 0, but in tests of large counts
+  std::uint32_t released_;
+  std::uint32_t caught_up_;  ///< where counts that nothing had raised were raised last
   /// What this rank has seen of each rank; it looks at a peer's memory only for more than that.
   struct Seen {
     std::uint32_t posted = 0;
     std::uint32_t reduced = 0;
     std::uint32_t released = 0;
   };
-  std::array<Seen, kMostRanks> seen_{};
+  std::array<Seen, kMostRanks> seen_;
 };
 
 }  // namespace lockstep::shm

@@ -1,0 +1,159 @@
+#include "lockstep/comm/backends/shm/messages.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include "lockstep/comm/backends/shm/engine_testing.h"
+
+namespace lockstep::shm {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using testing_engine::on_ranks;
+using testing_engine::soon;
+
+std::vector<std::byte> text_of(std::uint64_t tag, std::uint64_t bytes) {
+  std::vector<std::byte> text(bytes);
+  for (std::uint64_t i = 0; i < bytes; ++i) text[i] = std::byte((i * 7 + tag) % 251);
+  return text;
+}
+
+std::shared_ptr<Task> start_send(Engine& engine, int peer, std::int64_t tag,
+                                 std::vector<std::byte>& text) {
+  return testing_engine::start_message(
+      engine, "send", {.peer = peer, .tag = tag, .data = text.data(), .bytes = text.size()});
+}
+
+std::shared_ptr<Task> start_receive(Engine& engine, int peer, std::int64_t tag,
+                                    std::vector<std::byte>& text) {
+  return testing_engine::start_message(
+      engine, "recv", {.peer = peer, .tag = tag, .data = text.data(), .bytes = text.size()});
+}
+
+TEST(Messages, OfAllSizesCrossEachOther) {
+  constexpr std::uint64_t kRing = kMessageChunks * kMessageChunkBytes;
+  const std::uint64_t sizes[] = {0,
+                                 1,
+                                 kMessageChunkBytes - 1,
+                                 kMessageChunkBytes,
+                                 kMessageChunkBytes + 1,
+                                 kRing,
+                                 kRing + 1,
+                                 5'000'003};
+  const auto outcomes = on_ranks(3, [&](Engine& engine) {
+    const int rank = engine.team().rank();
+    for (const std::uint64_t bytes : sizes) {
+      std::vector<std::shared_ptr<Task>> tasks;
+      auto text = text_of(static_cast<std::uint64_t>(rank), bytes);
+      std::vector<std::vector<std::byte>> received(3, std::vector<std::byte>(bytes));
+      for (int peer = 0; peer < 3; ++peer) {
+        if (peer == rank) continue;
+        tasks.push_back(start_send(engine, peer, 0, text));
+        tasks.push_back(start_receive(engine, peer, 0, received[static_cast<std::size_t>(peer)]));
+      }
+      for (const auto& task : tasks) engine.wait(*task, soon());
+      for (std::size_t peer = 0; peer < 3; ++peer) {
+        if (peer == static_cast<std::size_t>(rank)) continue;
+        ASSERT_EQ(received[peer], text_of(peer, bytes)) << bytes << " bytes from " << peer;
+      }
+    }
+  });
+  EXPECT_EQ(outcomes, std::vector<std::string>(3));
+}
+
+TEST(Messages, AreMatchedByTagAndOfOneTagInTheOrderOfCalls) {
+  constexpr std::uint64_t kBytes = 200'001;
+  // Two of each tag; in what order they are received.
+  const std::int64_t orders[][6] = {
+      {0, 1, 2, 0, 1, 2}, {2, 2, 1, 1, 0, 0}, {1, 0, 1, 2, 0, 2}, {2, 1, 0, 0, 1, 2}};
+  for (const auto& order : orders) {
+    const auto outcomes = on_ranks(2, [&](Engine& engine) {
+      if (engine.team().rank() == 0) {
+        std::vector<std::vector<std::byte>> texts;
+        std::vector<std::shared_ptr<Task>> tasks;
+        for (std::uint64_t number = 0; number < 6; ++number) {
+          texts.push_back(text_of(number, kBytes + number % 3));
+          tasks.push_back(
+              start_send(engine, 1, static_cast<std::int64_t>(number % 3), texts.back()));
+        }
+        for (const auto& task : tasks) engine.wait(*task, soon());
+        return;
+      }
+      std::uint64_t seen[3] = {};
+      for (const std::int64_t tag : order) {
+        const auto index = static_cast<std::uint64_t>(tag);
+        std::vector<std::byte> text(kBytes + index);
+        engine.wait(*start_receive(engine, 0, tag, text), soon());
+        ASSERT_EQ(text, text_of(index + 3 * seen[index]++, kBytes + index)) << "tag " << tag;
+      }
+    });
+    EXPECT_EQ(outcomes, std::vector<std::string>(2));
+  }
+}
+
+TEST(Messages, OfAnotherSizeAreAnErrorWhetherTheyCameBeforeOrAfterTheCall) {
+  for (const bool came_before : {false, true}) {
+    SCOPED_TRACE(::testing::Message() << "came before: " << came_before);
+    const auto outcomes = on_ranks(2, [&](Engine& engine) {
+      auto text = text_of(0, 10);
+      if (engine.team().rank() == 0) {
+        if (came_before) engine.wait(*start_send(engine, 1, 5, text), soon());
+        engine.wait(*start_send(engine, 1, came_before ? 6 : 5, text), soon());
+        return;
+      }
+      std::vector<std::byte> received(10);
+      // While it waits for tag 6, what has tag 5 is put aside.
+      if (came_before) engine.wait(*start_receive(engine, 0, 6, received), soon());
+      std::vector<std::byte> larger(11);
+      engine.wait(*start_receive(engine, 0, 5, larger), soon());
+    });
+    EXPECT_THAT(outcomes[1],
+                AllOf(StartsWith(concat("UsageError: recv number ", came_before ? 1 : 0)),
+                      HasSubstr("rank 0 sent 10 bytes with tag 5, this rank receives 11")));
+  }
+}
+
+TEST(Messages, NobodySendsAreATimeoutThatNamesThePeer) {
+  const auto outcomes = on_ranks(3, [&](Engine& engine) {
+    if (engine.team().rank() != 0) {
+      engine.team().set_blocked_on(0);
+      while (engine.team().check_peers().reason == Reason::kNone) std::this_thread::yield();
+      return;
+    }
+    std::vector<std::byte> text(1);
+    const Message message{.peer = 2, .data = text.data(), .bytes = 1};
+    engine.wait(
+        *testing_engine::start_message(engine, "recv", message, std::chrono::milliseconds(20)),
+        soon());
+  });
+  EXPECT_THAT(outcomes[0], AllOf(StartsWith("TimeoutError: recv number 0"),
+                                 HasSubstr("within 20 ms"), HasSubstr("rank 2 (pid")));
+}
+
+TEST(Messages, MoreThanMayBePutAsideIsAnError) {
+  constexpr std::uint64_t kBytes = Messages::kMostAsideBytes + 1;
+  const auto outcomes = on_ranks(2, [&](Engine& engine) {
+    if (engine.team().rank() == 0) {
+      // Pages that are only read take no memory.
+      void* const zeros =
+          ::mmap(nullptr, kBytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      ASSERT_NE(zeros, MAP_FAILED);
+      const Message message{
+          .peer = 1, .tag = 1, .data = static_cast<std::byte*>(zeros), .bytes = kBytes};
+      const auto task = testing_engine::start_message(engine, "send", message);
+      EXPECT_THROW(engine.wait(*task, soon()), PeerLost);
+      ::munmap(zeros, kBytes);
+      return;
+    }
+    std::vector<std::byte> text(1);
+    engine.wait(*start_receive(engine, 0, 2, text), soon());
+  });
+  EXPECT_THAT(outcomes[1], AllOf(StartsWith("CommError: recv number 0"),
+                                 HasSubstr(concat("rank 0 sent ", kBytes, " bytes with tags"))));
+}
+
+}  // namespace
+}  // namespace lockstep::shm
