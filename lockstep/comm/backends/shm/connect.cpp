@@ -21,6 +21,10 @@ std::string ready_key(int rank) {
   return concat("shm/ready/", rank);
 }
 
+std::string heard_key(int rank) {
+  return concat("shm/heard/", rank);
+}
+
 // Address space for as much as one rank could ever take; memory comes only where it is used.
 std::uint64_t arena_bytes(int ranks) {
   const std::uint64_t most = kMostSegmentBytes / static_cast<std::uint64_t>(ranks);
@@ -90,6 +94,17 @@ std::shared_ptr<Segment> open_segment(c10d::Store& store, int rank, int ranks,
   return map_segment(received.fd.get(), rank, ranks, received.number);
 }
 
+// The store may be gone with rank 0, so this stays until its peers know what is the matter.
+void stay_until_all_have_heard(c10d::Store& store, int rank, int ranks, Deadline deadline) {
+  constexpr std::chrono::seconds kPatience{5};
+  store.set(heard_key(rank), "yes");
+  if (rank != 0) return;
+  std::vector<std::string> keys;
+  for (int peer = 0; peer < ranks; ++peer) keys.push_back(heard_key(peer));
+  const Deadline patience = Deadline::after(kPatience);
+  wait_for_keys(store, keys, patience.instant() < deadline.instant() ? patience : deadline);
+}
+
 // Every rank says how it went, and hears how it went with the others.
 void agree(c10d::Store& store, int rank, int ranks, const std::string& outcome,
            const std::string& group_name, Deadline deadline) {
@@ -105,6 +120,7 @@ void agree(c10d::Store& store, int rank, int ranks, const std::string& outcome,
   for (int peer = 0; peer < ranks; ++peer) {
     const std::string theirs = store.get_to_str(keys[static_cast<std::size_t>(peer)]);
     if (theirs != "ok") {
+      stay_until_all_have_heard(store, rank, ranks, deadline);
       throw BackendUnavailable(
           concat("group '", group_name, "' cannot share memory: rank ", peer, ": ", theirs));
     }

@@ -1,0 +1,295 @@
+"""What ranks that share memory do when one of them dies, stops, leaves or lacks memory: real
+processes, over the backend shm.
+
+Usage: shm_faults.py SHM_WORKER [unittest arguments]
+"""
+
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import unittest
+
+WORKER = os.path.abspath(sys.argv[1])
+# A bound on what hangs, far above what anything here takes.
+DEADLINE_S = 60
+VICTIM = 1
+COLLECTIVES = {
+    "small": "all_reduce", "private": "all_reduce", "shared": "all_reduce",
+    "broadcast": "broadcast", "all_to_all": "all_to_all", "barrier": "barrier", "recv": "recv",
+}
+MEMORY_GROUPS = "/sys/fs/cgroup/memory"
+# The sanitizers take more address space than a limit leaves, and more memory.
+SANITIZED = b"__asan_init" in open(WORKER, "rb").read() or b"__tsan_init" in open(WORKER, "rb").read()
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Rank:
+    """A worker process. Its pipes are closed and the process is gone when the test ends."""
+
+    def __init__(self, test, arguments, prefix=(), prepare=None, **environment):
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("LOCKSTEP_")}
+        self.process = subprocess.Popen(
+            [*prefix, WORKER, *map(str, arguments)], preexec_fn=prepare,
+            env=inherited | {k: str(v) for k, v in environment.items()},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        test.addCleanup(self.end)
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def end(self):
+        self.process.kill()
+        self.process.communicate()
+
+    def wait_until_running(self):
+        line = self.process.stdout.readline().strip()
+        if line != "running":
+            raise AssertionError(f"said {line!r}: {self.process.stderr.read()}")
+
+    def finish(self, text_in=None):
+        """The exit code, the name of the error that it ended with, and what it wrote to stderr."""
+        output, errors = self.process.communicate(text_in, timeout=DEADLINE_S)
+        last = output.split("\n")[-2].split() if output else []
+        return self.process.returncode, last[0] if last else "", errors
+
+
+def memory_files(pid):
+    """Inodes of the files in memory that a process has mapped or holds open."""
+    found = set()
+    try:
+        with open(f"/proc/{pid}/maps", encoding="utf-8") as maps:
+            for line in maps:
+                if "/memfd:lockstep" in line:
+                    found.add(int(line.split()[4]))
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            if os.readlink(f"/proc/{pid}/fd/{fd}").startswith("/memfd:lockstep"):
+                found.add(os.stat(f"/proc/{pid}/fd/{fd}").st_ino)
+    except OSError:
+        pass  # Gone in between, or not ours to look at.
+    return found
+
+
+def sockets_named_lockstep(pid):
+    """Unix sockets of a process by which others could still reach it."""
+    inodes = set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            inodes.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
+        except FileNotFoundError:
+            pass
+    with open(f"/proc/{pid}/net/unix", encoding="utf-8") as file:
+        return [line for line in file
+                if "@lockstep" in line and f"socket:[{line.split()[6]}]" in inodes]
+
+
+def all_pids():
+    return [int(pid) for pid in os.listdir("/proc") if pid.isdigit()]
+
+
+class Job:
+    """The ranks of a job, all running, and a look at what they leave behind."""
+
+    def __init__(self, test, world_size, action, **environment):
+        self.test = test
+        environment = {"LOCKSTEP_BACKEND": "shm"} | environment
+        port = free_port()
+        self.ranks = [
+            Rank(test, [action], RANK=r, WORLD_SIZE=world_size, LOCAL_RANK=r,
+                 LOCAL_WORLD_SIZE=world_size, MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
+                 **environment) for r in range(world_size)]
+        for rank in self.ranks:
+            rank.wait_until_running()
+        self.files = set().union(*(memory_files(rank.pid) for rank in self.ranks))
+        test.assertTrue(self.files, "no rank has a file in memory")
+        for rank in self.ranks:
+            test.assertEqual(sockets_named_lockstep(rank.pid), [])
+            with open(f"/proc/{rank.pid}/maps", encoding="utf-8") as maps:
+                test.assertNotIn("/dev/shm", maps.read())
+
+    def __getitem__(self, rank):
+        return self.ranks[rank]
+
+    def survivors(self, victim):
+        return [(r, rank) for r, rank in enumerate(self.ranks) if r != victim]
+
+    def expect_nothing_left(self):
+        for rank in self.ranks:
+            self.test.assertIsNotNone(rank.process.poll())
+        left = [pid for pid in all_pids() if memory_files(pid) & self.files]
+        self.test.assertEqual(left, [], "processes that still have the job's memory")
+
+
+class ShmFaults(unittest.TestCase):
+    def expect_error(self, rank, name, *patterns, code=1, text_in=None):
+        status, error, text = rank.finish(text_in)
+        self.assertEqual((status, error), (code, name), text)
+        for pattern in patterns:
+            self.assertRegex(text, pattern)
+        self.assertEqual(text.count("\n"), 1, f"more than one line: {text}")
+
+    def named(self, collective, rank):
+        return rf"{collective} number \d+ of group 'default' on rank {rank}: "
+
+    # Death.
+
+    def test_a_killed_rank_is_named_by_every_survivor_in_every_collective(self):
+        for action, collective in COLLECTIVES.items():
+            with self.subTest(action=action):
+                job = Job(self, 3, action)
+                job[VICTIM].process.kill()
+                for r, rank in job.survivors(VICTIM):
+                    self.expect_error(rank, "PeerLost", self.named(collective, r),
+                                      rf"rank {VICTIM} \(pid {job[VICTIM].pid}\) ended")
+                job[VICTIM].finish()
+                job.expect_nothing_left()
+
+    def test_the_first_and_the_last_rank_may_die_too(self):
+        for victim in (0, 3):
+            with self.subTest(victim=victim):
+                job = Job(self, 4, "private")
+                job[victim].process.kill()
+                for r, rank in job.survivors(victim):
+                    self.expect_error(rank, "PeerLost", self.named("all_reduce", r),
+                                      rf"rank {victim} \(pid {job[victim].pid}\) ended")
+                job[victim].finish()
+                job.expect_nothing_left()
+
+    def test_a_rank_that_crashes_is_named(self):
+        job = Job(self, 2, "small")
+        job[VICTIM].process.send_signal(signal.SIGSEGV)
+        self.expect_error(job[0], "PeerLost", rf"rank 1 \(pid {job[VICTIM].pid}\) ended")
+
+    def test_a_rank_that_ends_early_is_named(self):
+        for action, code in (("return", 0), ("exit", 0), ("throw", 1)):
+            with self.subTest(action=action):
+                job = Job(self, 3, action)
+                for r, rank in job.survivors(VICTIM):
+                    self.expect_error(rank, "PeerLost", self.named("all_reduce", r),
+                                      rf"rank 1 \(pid {job[VICTIM].pid}\) (ended|left the group)")
+                self.assertEqual(job[VICTIM].finish()[0], code)
+                job.expect_nothing_left()
+
+    # Hanging.
+
+    def test_a_stopped_rank_is_named_at_the_deadline_and_ends_too_when_it_goes_on(self):
+        for action in ("small", "private", "shared", "barrier"):
+            for victim in (0, 2):
+                with self.subTest(action=action, victim=victim):
+                    job = Job(self, 3, action, LOCKSTEP_TIMEOUT_S=1)
+                    job[victim].process.send_signal(signal.SIGSTOP)
+                    for r, rank in job.survivors(victim):
+                        self.expect_error(rank, "TimeoutError",
+                                          self.named(COLLECTIVES[action], r),
+                                          "not complete within 1000 ms|gave up waiting",
+                                          rf"rank {victim} \(pid {job[victim].pid}\)")
+                    job[victim].process.send_signal(signal.SIGCONT)
+                    self.expect_error(job[victim], "TimeoutError",
+                                      self.named(COLLECTIVES[action], victim), "was late")
+                    job.expect_nothing_left()
+
+    # Aborting.
+
+    def test_abort_from_another_thread_ends_the_calls_of_all_ranks(self):
+        job = Job(self, 3, "abort")
+        pid = job[0].pid
+        self.expect_error(job[0], "PeerLost", rf"rank 0 \(pid {pid}\) aborted the group",
+                          text_in="\n")
+        for r, collective in ((1, "recv"), (2, "all_reduce")):
+            self.expect_error(job[r], "PeerLost", self.named(collective, r),
+                              rf"rank 0 \(pid {pid}\) aborted the group")
+        job.expect_nothing_left()
+
+    # Where memory is short or not to be shared.
+
+    def ranks(self, settings, address="127.0.0.1", port=None, **environment):
+        port = port or free_port()
+        return [Rank(self, ["once"], RANK=r, WORLD_SIZE=len(settings), LOCAL_RANK=r,
+                     LOCAL_WORLD_SIZE=len(settings), MASTER_ADDR=address, MASTER_PORT=port,
+                     **setting, **environment) for r, setting in enumerate(settings)]
+
+    def expect_gloo(self, settings, **where):
+        """All ranks end well, after at most one line that says what they use instead."""
+        outcomes = [rank.finish() for rank in self.ranks(settings, **where)]
+        self.assertEqual([status for status, _, _ in outcomes], [0] * len(settings), outcomes)
+        return "".join(text for _, _, text in outcomes)
+
+    def expect_no_shm(self, settings, pattern, **where):
+        for rank in self.ranks(settings, LOCKSTEP_BACKEND="shm", **where):
+            self.expect_error(rank, "BackendUnavailable", "cannot share memory", pattern)
+
+    @unittest.skipIf(SANITIZED, "a sanitizer needs the address space")
+    def test_a_limit_of_address_space_on_one_rank_or_all(self):
+        bytes_most = 20 << 30
+        limited = {"prepare": lambda: resource.setrlimit(resource.RLIMIT_AS,
+                                                         (bytes_most, bytes_most))}
+        for settings in ([limited, limited], [{}, limited], [limited, {}]):
+            with self.subTest(limited=[bool(setting) for setting in settings]):
+                warning = self.expect_gloo(settings)
+                self.assertRegex(warning, "warning: .*ulimit -v.*using gloo instead")
+                self.assertEqual(warning.count("\n"), 1, warning)
+                self.expect_no_shm(settings, "ulimit -v")
+
+    def test_a_limit_of_file_sizes(self):
+        limited = {"prepare": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))}
+        settings = [limited, limited]
+        warning = self.expect_gloo(settings)
+        self.assertRegex(warning, "warning: .*ulimit -f.*using gloo instead")
+        self.assertEqual(warning.count("\n"), 1, warning)
+        self.expect_no_shm(settings, "ulimit -f")
+
+    @unittest.skipIf(SANITIZED, "a sanitizer needs the memory")
+    @unittest.skipUnless(os.access(MEMORY_GROUPS, os.W_OK), "no memory control group to write to")
+    def test_the_memory_limit_of_a_control_group_is_an_error_and_no_signal(self):
+        group = f"{MEMORY_GROUPS}/lockstep-{os.getpid()}"
+        os.mkdir(group)
+        self.addCleanup(os.rmdir, group)
+        with open(f"{group}/memory.limit_in_bytes", "w", encoding="utf-8") as file:
+            file.write(str(1 << 30))
+
+        def enter():
+            with open(f"{group}/cgroup.procs", "w", encoding="utf-8") as file:
+                file.write(str(os.getpid()))
+
+        job = Job(self, 2, "fill", prepare=enter)
+        self.expect_error(job[VICTIM], "SystemError", "bytes are free", "memory limit")
+        self.expect_error(job[0], "PeerLost", self.named("barrier", 0), r"rank 1 \(pid")
+
+    @unittest.skipIf(os.geteuid() != 0, "only root may make namespaces")
+    def test_a_small_dev_shm_does_not_matter(self):
+        small = {"prefix": ["unshare", "--mount", "sh", "-c",
+                            'mount -t tmpfs -o size=64k tmpfs /dev/shm && exec "$@"', "sh"]}
+        for rank in self.ranks([small, small], LOCKSTEP_BACKEND="shm"):
+            self.assertEqual(rank.finish(), (0, "running", ""))
+
+    @unittest.skipIf(os.geteuid() != 0, "only root may make namespaces")
+    def test_ranks_of_different_network_namespaces_use_gloo(self):
+        settings, address = self.two_namespaces()
+        self.assertEqual(self.expect_gloo(settings, address=address), "")
+        self.expect_no_shm(settings, "network namespace", address=address)
+
+    def two_namespaces(self):
+        """Settings of two ranks in namespaces that are linked, and the address of the first."""
+        names = [f"lockstep-{os.getpid()}-{side}" for side in (0, 1)]
+        for name in names:
+            subprocess.run(["ip", "netns", "add", name], check=True)
+            self.addCleanup(subprocess.run, ["ip", "netns", "delete", name], check=True)
+        subprocess.run(["ip", "link", "add", "name", "link0", "netns", names[0], "type", "veth",
+                        "peer", "name", "link1", "netns", names[1]], check=True)
+        for side, name in enumerate(names):
+            for command in (f"address add 10.231.0.{side + 1}/24 dev link{side}",
+                            f"link set link{side} up", "link set lo up"):
+                subprocess.run(["ip", "-netns", name, *command.split()], check=True)
+        return [{"prefix": ["ip", "netns", "exec", name]} for name in names], "10.231.0.1"
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])
