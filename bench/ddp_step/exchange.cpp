@@ -78,11 +78,17 @@ Forward make_exchange(const std::string& name, const ProcessGroup& control, cons
   }
   const auto dash = name.find('-');
   const std::string kind = name.substr(0, dash);
-  if (dash == std::string::npos || (kind != "lockstep" && kind != "c10d")) {
+  if (dash == std::string::npos || (kind != "lockstep" && kind != "c10d" && kind != "barrier")) {
     throw UsageError(concat("ddp_step: there is no exchange '", name,
                             "'; choose none, lockstep-<backend> or c10d-<backend>"));
   }
   const ProcessGroup group = group_over(name.substr(dash + 1), control);
+  if (kind == "barrier") {
+    return [group, model = task.model](const at::Tensor& inputs) mutable {
+      group.barrier();
+      return model->forward(inputs);
+    };
+  }
   if (kind == "c10d") {
     const auto replica = std::make_shared<C10dReplica>(task.model, group);
     return [replica](const at::Tensor& inputs) { return replica->forward(inputs); };

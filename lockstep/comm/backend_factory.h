@@ -48,6 +48,8 @@ struct BackendInstance {
   std::function<c10::intrusive_ptr<c10d::Work>(const at::Tensor& output, const at::Tensor& input,
                                                ReduceOp op, std::chrono::milliseconds timeout)>
       all_reduce_into = {};
+  /// Whether the tensor lies in memory of allocateTensor. Goes with all_reduce_into.
+  std::function<bool(const at::Tensor&)> is_shared = {};
   /// How many bytes of gradients are best exchanged at a time; 0: the backend does not say.
   std::int64_t bucket_bytes = 0;
   /// Whether collectives are under way for which the backend's destructor would wait. Empty: never.

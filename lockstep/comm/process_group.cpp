@@ -65,6 +65,10 @@ at::Tensor ProcessGroup::allocate_tensor(std::int64_t numel, at::ScalarType dtyp
 bool ProcessGroup::shares_memory() const {
   return static_cast<bool>(state("shares_memory").all_reduce_into);
 }
+bool ProcessGroup::is_shared(const at::Tensor& tensor) const {
+  const State& group = state("is_shared");
+  return group.is_shared && group.is_shared(tensor);
+}
 std::int64_t ProcessGroup::bucket_bytes() const {
   return state("bucket_bytes").bucket_bytes;
 }
@@ -137,6 +141,7 @@ ProcessGroup make_process_group(std::shared_ptr<ProcessGroup::State> state,
     state->takes_cuda = instance.takes_cuda;
     state->is_busy = std::move(instance.is_busy);
     state->all_reduce_into = std::move(instance.all_reduce_into);
+    state->is_shared = std::move(instance.is_shared);
     state->bucket_bytes = instance.bucket_bytes;
   }
   return ProcessGroup(std::move(state));

@@ -149,6 +149,9 @@ class ProcessGroup {
   /// Whether allocate_tensor gives memory that peers reach without a copy.
   bool shares_memory() const;
 
+  /// Whether peers reach this tensor so: whether all of it lies in memory of allocate_tensor.
+  bool is_shared(const at::Tensor& tensor) const;
+
   /// How many bytes of gradients are best exchanged at a time; 0 where the backend does not say.
   std::int64_t bucket_bytes() const;
 

@@ -25,6 +25,10 @@ std::vector<Bucket> plan_buckets(const std::vector<GradientShape>& shapes,
   for (std::size_t position = 0; position < order.size(); ++position) {
     const std::size_t index = order[position];
     const GradientShape& shape = shapes.at(index);
+    if (shape.alone) {
+      closed.push_back({.indices = {index}, .bytes = shape.bytes, .last_position = position});
+      continue;
+    }
     OpenBucket& bucket = open[shape.kind];
     bucket.indices.push_back(index);
     bucket.bytes += shape.bytes;

@@ -11,6 +11,8 @@ struct GradientShape {
   std::int64_t bytes = 0;
   /// Gradients of different kinds (dtype and device) never share a bucket.
   int kind = 0;
+  /// Has a bucket to itself, which leaves the others as they are.
+  bool alone = false;
 };
 
 struct BucketCaps {

@@ -40,6 +40,13 @@ TEST(BucketPlan, AGradientLargerThanTheCapEndsItsBucket) {
             (Buckets{{0, 1}, {2}}));
 }
 
+TEST(BucketPlan, AGradientThatStandsAloneClosesNoOther) {
+  std::vector<GradientShape> shapes = shapes_of({4, 100, 4, 4});
+  shapes[1].alone = true;
+  EXPECT_EQ(plan_buckets(shapes, in_order(4), {.first_bytes = 8, .bytes = 8}),
+            (Buckets{{1}, {0, 2}, {3}}));
+}
+
 TEST(BucketPlan, FollowsTheOrderOfReadiness) {
   EXPECT_EQ(plan_buckets(shapes_of({4, 4, 4}), {2, 0, 1}, {.first_bytes = 4, .bytes = 8}),
             (Buckets{{2}, {0, 1}}));

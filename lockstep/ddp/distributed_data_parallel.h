@@ -2,6 +2,7 @@
 
 #include <concepts>
 #include <memory>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -26,7 +27,7 @@ concept ModuleHolder = requires {
 ///
 /// Takes a module holder (TORCH_MODULE), a shared_ptr or a temporary module, which it keeps, or a
 /// module variable, which must outlive it. Everything of the module is reached through `->` or `*`.
-/// After backward() each .grad is a view of an exchange bucket: the next backward pass writes to
+/// After backward() a .grad may be a view of an exchange bucket: the next backward pass writes to
 /// the same memory, so clone() a gradient that is to outlive it. Change dtype, device or
 /// requires_grad before wrapping. Without options write DistributedDataParallel model{ToyModel()}:
 /// with parentheses alone C++ reads a function declaration. Construction, forward and backward are
@@ -60,7 +61,14 @@ requires(!ModuleHolder<Module>) class DistributedDataParallel {
   template <class... Args>
   decltype(auto) forward(Args&&... args) {
     replica_.before_forward();
-    return module_->forward(std::forward<Args>(args)...);
+    if constexpr (std::is_void_v<decltype(module_->forward(std::forward<Args>(args)...))>) {
+      module_->forward(std::forward<Args>(args)...);
+      replica_.after_forward();
+    } else {
+      decltype(auto) outputs = module_->forward(std::forward<Args>(args)...);
+      replica_.after_forward();
+      return outputs;
+    }
   }
   template <class... Args>
   decltype(auto) operator()(Args&&... args) {

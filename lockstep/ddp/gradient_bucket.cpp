@@ -3,41 +3,19 @@
 #include <cstring>
 
 #include <ATen/ScalarOps.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/ones.h>
 #include <c10/core/GradMode.h>
 
+#include "lockstep/ddp/gradient_view.h"
+
 namespace lockstep {
-namespace {
-
-// Memory as it lies, for a tensor without gaps.
-at::Tensor flat_view(const at::Tensor& dense) {
-  return dense.as_strided({dense.numel()}, {1});
-}
-
-// A dense parameter keeps its strides, as autograd does for its gradient; any other is contiguous.
-// Made below autograd's notice: optimizers detach gradients in place, which views refuse.
-at::Tensor view_like(const at::Tensor& flat, std::int64_t offset, const at::Tensor& parameter) {
-  const at::AutoDispatchBelowADInplaceOrView guard;
-  const at::Tensor part = flat.narrow(0, offset, parameter.numel());
-  if (!parameter.is_non_overlapping_and_dense()) return part.view(parameter.sizes());
-  return part.as_strided(parameter.sizes(), parameter.strides());
-}
-
-// Whether the bytes of one are the bytes of the other.
-bool same_layout(const at::Tensor& gradient, const at::Tensor& view) {
-  return gradient.is_cpu() && view.is_cpu() && gradient.scalar_type() == view.scalar_type() &&
-         gradient.strides() == view.strides() && view.is_non_overlapping_and_dense();
-}
-
-}  // namespace
 
 GradientBucket::GradientBucket(const ProcessGroup& group, std::vector<std::size_t> indices,
                                std::vector<at::Tensor> parameters)
-    : group_(group),
-      scale_(group.shares_memory() ? 1.0 : 1.0 / group.world_size()),
-      indices_(std::move(indices)) {
+    : GradientExchange(std::move(indices)),
+      group_(group),
+      scale_(group.shares_memory() ? 1.0 : 1.0 / group.world_size()) {
   std::int64_t elements = 0;
   for (const at::Tensor& parameter : parameters) elements += parameter.numel();
   const auto flags = static_cast<std::int64_t>(parameters.size());
@@ -46,14 +24,9 @@ GradientBucket::GradientBucket(const ProcessGroup& group, std::vector<std::size_
   one_ = at::ones({1}, parameters[0].scalar_type());
   std::int64_t offset = 0;
   for (at::Tensor& parameter : parameters) {
-    at::Tensor view = view_like(flat_, offset, parameter);
+    at::Tensor view = gradient_view(flat_, offset, parameter);
     offset += parameter.numel();
     slots_.push_back({std::move(parameter), std::move(view)});
-  }
-  const std::int64_t chunk_bytes = group.bucket_bytes();
-  if (group.shares_memory() && slots_.size() == 1 &&
-      static_cast<std::int64_t>(slots_[0].view.nbytes()) > chunk_bytes) {
-    chunks_ = flat_.narrow(0, 0, elements).split(chunk_bytes / flat_.element_size());
   }
 }
 
@@ -65,12 +38,10 @@ void GradientBucket::fill(std::size_t position) {
   set_flag(position, slot.has_gradient);
   if (!slot.has_gradient) {
     slot.view.zero_();
-  } else if (scale_ != 1 || !same_layout(gradient, slot.view)) {
+  } else if (scale_ != 1 || !lies_as_gradient_view(gradient, slot.parameter)) {
     // Also where the gradient is the view itself, as after accumulation without exchange.
     // A wrapped number keeps its precision: 1/3 as bfloat16 would scale every gradient by 1.002.
     at::mul_out(slot.view, gradient, at::native::wrapped_scalar_tensor(scale_));
-  } else if (!chunks_.empty()) {
-    uncopied_ = gradient;
   } else if (gradient.const_data_ptr() != slot.view.const_data_ptr()) {
     std::memcpy(slot.view.mutable_data_ptr(), gradient.const_data_ptr(), gradient.nbytes());
   }
@@ -91,31 +62,15 @@ void GradientBucket::set_flag(std::size_t position, bool flag) {
   }
 }
 
-void GradientBucket::exchange(const at::Tensor& output, const at::Tensor& input) {
-  const ReduceOp op = group_.shares_memory() ? ReduceOp::kAvg : ReduceOp::kSum;
-  works_.push_back(group_.all_reduce_into(output, input, {.op = op, .async_op = true}));
-}
-
 void GradientBucket::start_average() {
   const c10::NoGradGuard no_grad;
-  if (chunks_.empty()) {
-    exchange(flat_, flat_);
-    return;
-  }
-  // In the same pieces on every rank, whether it has a gradient of its own or not.
-  const at::Tensor source = uncopied_.defined() ? flat_view(uncopied_) : at::Tensor();
-  std::int64_t offset = 0;
-  for (const at::Tensor& chunk : chunks_) {
-    exchange(chunk, source.defined() ? source.narrow(0, offset, chunk.numel()) : chunk);
-    offset += chunk.numel();
-  }
-  exchange(flags_, flags_);
+  const ReduceOp op = group_.shares_memory() ? ReduceOp::kAvg : ReduceOp::kSum;
+  work_ = group_.all_reduce_into(flat_, flat_, {.op = op, .async_op = true});
 }
 
 void GradientBucket::finish() {
-  for (const Work& work : works_) work.wait();
-  works_.clear();
-  uncopied_.reset();
+  work_.wait();
+  work_ = {};
   at::Tensor flags;  // Fetched only where a gradient is missing: on CUDA that waits for the device.
   for (std::size_t position = 0; position < slots_.size(); ++position) {
     Slot& slot = slots_[position];

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
@@ -14,6 +15,8 @@
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/gradient_bucket.h"
+#include "lockstep/ddp/gradient_memory.h"
+#include "lockstep/ddp/large_gradient.h"
 
 namespace lockstep {
 namespace {
@@ -43,6 +46,7 @@ struct GradientReducer::Impl {
   ProcessGroup group;
   Options options;
   std::vector<GradientShape> shapes;
+  std::unique_ptr<GradientMemory> memory;
   struct Hook {
     Nodes accumulator;  // kept alive: the parameter holds it weakly
     std::uintptr_t key;
@@ -52,7 +56,7 @@ struct GradientReducer::Impl {
   mutable std::mutex mutex;  // guards all that follows
   bool sync = true;
   bool rebuilt = false;
-  std::vector<GradientBucket> buckets;
+  std::vector<std::unique_ptr<GradientExchange>> buckets;
   struct Place {
     std::size_t bucket;
     std::size_t position;
@@ -83,7 +87,12 @@ void GradientReducer::Impl::build(const std::vector<std::size_t>& order) {
       places[indices[position]] = {buckets.size(), position};
       members.push_back(parameters[indices[position]]);
     }
-    buckets.emplace_back(group, std::move(indices), std::move(members));
+    if (shapes[indices[0]].alone) {
+      buckets.push_back(std::make_unique<LargeGradient>(group, indices[0], members[0]));
+    } else {
+      buckets.push_back(
+          std::make_unique<GradientBucket>(group, std::move(indices), std::move(members)));
+    }
   }
 }
 
@@ -91,7 +100,7 @@ void GradientReducer::Impl::begin_backward() {
   in_backward = true;
   ready.assign(parameters.size(), false);
   unready.clear();
-  for (const GradientBucket& bucket : buckets) unready.push_back(bucket.size());
+  for (const auto& bucket : buckets) unready.push_back(bucket->size());
   next_bucket = 0;
   arrivals.clear();
   torch::autograd::Engine::get_default_engine().queue_callback([this] { finish_backward(); });
@@ -121,10 +130,10 @@ void GradientReducer::Impl::mark_ready(std::size_t index) {
   ready[index] = true;
   arrivals.push_back(index);
   const Place& place = places[index];
-  buckets[place.bucket].fill(place.position);
+  buckets[place.bucket]->fill(place.position);
   --unready[place.bucket];
   for (; next_bucket < buckets.size() && unready[next_bucket] == 0; ++next_bucket) {
-    buckets[next_bucket].start_average();
+    buckets[next_bucket]->start_average();
   }
 }
 
@@ -135,8 +144,9 @@ void GradientReducer::Impl::finish_backward() {
       if (!ready[index]) mark_ready(index);
     }
     LOCKSTEP_ASSERT(next_bucket == buckets.size());
-    for (GradientBucket& bucket : buckets) bucket.finish();
+    for (const auto& bucket : buckets) bucket->finish();
     in_backward = false;
+    memory->close();
     if (!rebuilt) rebuild_in_order_of_arrival();
   }
   if (options.after_exchange) options.after_exchange();
@@ -162,13 +172,17 @@ GradientReducer::GradientReducer(std::vector<at::Tensor> parameters, std::vector
   impl_->group = std::move(group);
   impl_->options = std::move(options);
 
+  std::vector<std::size_t> large;  // in bytes
   std::map<std::pair<at::ScalarType, std::string>, int> kinds;
   for (const at::Tensor& parameter : impl_->parameters) {
     const auto [kind, is_new] =
         kinds.try_emplace({parameter.scalar_type(), parameter.device().str()}, kinds.size());
-    impl_->shapes.push_back(
-        {.bytes = static_cast<std::int64_t>(parameter.nbytes()), .kind = kind->second});
+    impl_->shapes.push_back({.bytes = static_cast<std::int64_t>(parameter.nbytes()),
+                             .kind = kind->second,
+                             .alone = LargeGradient::suits(impl_->group, parameter)});
+    if (impl_->shapes.back().alone) large.push_back(parameter.nbytes());
   }
+  impl_->memory = std::make_unique<GradientMemory>(impl_->group, std::move(large));
   // Gradients come in about the reverse order of the parameters, until the first pass shows it.
   std::vector<std::size_t> order(impl_->parameters.size());
   std::iota(order.rbegin(), order.rend(), 0);
@@ -184,6 +198,14 @@ GradientReducer::GradientReducer(std::vector<at::Tensor> parameters, std::vector
 
 GradientReducer::~GradientReducer() {
   for (Impl::Hook& hook : impl_->hooks) hook.accumulator->del_post_hook(hook.key);
+}
+
+void GradientReducer::before_forward() {
+  impl_->memory->close();
+}
+
+void GradientReducer::after_forward() {
+  if (c10::GradMode::is_enabled()) impl_->memory->open();
 }
 
 void GradientReducer::set_sync(bool sync) {

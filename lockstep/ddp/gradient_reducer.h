@@ -17,10 +17,11 @@ namespace lockstep {
 ///
 /// A hook on each parameter copies its gradient into a bucket as autograd finishes it; a full
 /// bucket is exchanged at once; at the end of backward() the rest is exchanged and every .grad
-/// becomes a view of its bucket. Parameters without a gradient on this rank take part with zeros,
-/// and keep an undefined .grad when no rank has one. Buckets start in reverse order of the
-/// parameters and are rebuilt after the first exchange in the order in which rank 0's gradients
-/// came.
+/// becomes a view of its bucket. In a group that shares memory large gradients are not copied:
+/// autograd writes them there, and they are averaged where they lie. Parameters without a gradient
+/// on this rank take part with zeros, and keep an undefined .grad when no rank has one. Buckets
+/// start in reverse order of the parameters and are rebuilt after the first exchange in the order
+/// in which rank 0's gradients came.
 ///
 /// Threads: create and set from the training thread; hooks run on autograd's threads.
 /// Lifetime: the hooks are removed with it. Errors: from backward(): UsageError when a parameter
@@ -39,6 +40,10 @@ class GradientReducer {
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
+
+  /// Around each forward pass, on the thread that will call backward().
+  void before_forward();
+  void after_forward();
 
   /// While off, backward() leaves local gradients in .grad.
   void set_sync(bool sync);

@@ -89,9 +89,14 @@ void Replica::before_forward() {
                "backward() build the wrapper anew"));
   }
   reducer_->check_parameters();
+  reducer_->before_forward();
   // Evaluation communicates only after a training forward that no backward followed.
   if ((module_->is_training() || buffers_differ_) && reducer_->sync()) sync_buffers();
   buffers_differ_ = buffers_differ_ || module_->is_training();
+}
+
+void Replica::after_forward() {
+  if (reducer_) reducer_->after_forward();
 }
 
 void Replica::sync_buffers() {

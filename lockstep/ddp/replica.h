@@ -39,6 +39,7 @@ class Replica {
   Replica& operator=(const Replica&) = delete;
 
   void before_forward();
+  void after_forward();
 
   std::vector<at::Tensor> parameters() const;
   const ProcessGroup& process_group() const { return group_; }

@@ -57,6 +57,11 @@ at::Tensor ShmBackend::allocateTensor(long size, at::TensorOptions options) {
       options.device(at::kCPU).requires_grad(false));
 }
 
+bool ShmBackend::is_shared(const at::Tensor& tensor) const {
+  return tensor.is_cpu() && tensor.is_non_overlapping_and_dense() &&
+         heap_->offset_of(tensor.const_data_ptr(), tensor.nbytes()).has_value();
+}
+
 Reduction ShmBackend::reduction(Element element, ReduceOp op) const {
   if (op == ReduceOp::kAvg && !is_floating_point(element)) {
     throw UsageError(concat("AVG is not defined for ", element_name(element)));
@@ -407,6 +412,8 @@ BackendInstance make_shm_backend(const BackendConfig& config) {
                                         ReduceOp op, std::chrono::milliseconds timeout) {
                 return backend->all_reduce_into(output, input, op, timeout);
               },
+          .is_shared = [backend = backend.get()](
+                           const at::Tensor& tensor) { return backend->is_shared(tensor); },
           .bucket_bytes = far ? kBucketBytesFar : kBucketBytesNear};
 }
 

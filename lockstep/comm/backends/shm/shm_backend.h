@@ -29,6 +29,8 @@ class ShmBackend final : public c10d::Backend {
   /// ranks promise that theirs does: see shm::make_all_reduce.
   WorkPtr all_reduce_into(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
                           std::chrono::milliseconds timeout);
+  /// Whether the tensor lies in memory of allocateTensor, without gaps.
+  bool is_shared(const at::Tensor& tensor) const;
 
   const std::string getBackendName() const override { return "shm"; }
   void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+namespace lockstep {
+
+/// The gradients of some parameters, averaged over all ranks together.
+/// Threads: one at a time.
+class GradientExchange {
+ public:
+  explicit GradientExchange(std::vector<std::size_t> indices) : indices_(std::move(indices)) {}
+  virtual ~GradientExchange() = default;
+  GradientExchange(const GradientExchange&) = delete;
+  GradientExchange& operator=(const GradientExchange&) = delete;
+
+  /// Of the parameters, as the caller numbers them.
+  const std::vector<std::size_t>& indices() const { return indices_; }
+  std::size_t size() const { return indices_.size(); }
+
+  /// Takes the gradient of the parameter at this position of indices(), or zeros when it has none.
+  virtual void fill(std::size_t position) = 0;
+
+  /// Once all are there. Waits for nobody.
+  virtual void start_average() = 0;
+
+  /// Waits for the average and makes it the gradient of each parameter that any rank has one for.
+  virtual void finish() = 0;
+
+ private:
+  std::vector<std::size_t> indices_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace lockstep {
+
+/// Memory as it lies, for a tensor without gaps.
+at::Tensor flat_view(const at::Tensor& dense);
+
+/// The elements of `flat` from `offset` on as a gradient of the parameter: in its strides where it
+/// has no gaps, as autograd makes it, else contiguous. It can be detached in place, as optimizers
+/// do, although it is a view.
+at::Tensor gradient_view(const at::Tensor& flat, std::int64_t offset, const at::Tensor& parameter);
+
+/// Whether the gradient's bytes are those that gradient_view has for the parameter.
+bool lies_as_gradient_view(const at::Tensor& gradient, const at::Tensor& parameter);
+
+}  // namespace lockstep

@@ -1,0 +1,71 @@
+#include "lockstep/ddp/large_gradient.h"
+
+#include <algorithm>
+
+#include <c10/core/GradMode.h>
+
+#include "lockstep/ddp/gradient_view.h"
+
+namespace lockstep {
+
+bool LargeGradient::suits(const ProcessGroup& group, const at::Tensor& parameter) {
+  return group.shares_memory() && parameter.is_cpu() &&
+         static_cast<std::int64_t>(parameter.nbytes()) >= kLeastBytes;
+}
+
+LargeGradient::LargeGradient(const ProcessGroup& group, std::size_t index, at::Tensor parameter)
+    : GradientExchange({index}),
+      group_(group),
+      parameter_(std::move(parameter)),
+      chunk_elements_(std::max<std::int64_t>(group.bucket_bytes() / parameter_.element_size(), 1)),
+      flag_(group.allocate_tensor(1, parameter_.scalar_type())) {}
+
+const at::Tensor& LargeGradient::own() {
+  if (!own_.defined()) {
+    const at::Tensor flat = group_.allocate_tensor(parameter_.numel(), parameter_.scalar_type());
+    own_ = gradient_view(flat, 0, parameter_);
+  }
+  return own_;
+}
+
+void LargeGradient::fill(std::size_t) {
+  const c10::NoGradGuard no_grad;
+  const at::Tensor& gradient = parameter_.grad();
+  flag_.fill_(gradient.defined() ? 1 : 0);
+  if (gradient.defined() && lies_as_gradient_view(gradient, parameter_)) {
+    input_ = gradient;
+    output_ = group_.is_shared(gradient) ? gradient : own();
+    return;
+  }
+  input_ = output_ = own();
+  gradient.defined() ? own_.copy_(gradient) : own_.zero_();
+}
+
+void LargeGradient::exchange(const at::Tensor& output, const at::Tensor& input) {
+  works_.push_back(group_.all_reduce_into(output, input, {.op = ReduceOp::kAvg, .async_op = true}));
+}
+
+void LargeGradient::start_average() {
+  const c10::NoGradGuard no_grad;
+  // In the same pieces on every rank, wherever its gradient lies.
+  const at::Tensor output = flat_view(output_);
+  const at::Tensor input = output_.is_same(input_) ? output : flat_view(input_);
+  for (std::int64_t begin = 0; begin < output.numel(); begin += chunk_elements_) {
+    const std::int64_t elements = std::min(chunk_elements_, output.numel() - begin);
+    const at::Tensor chunk = output.narrow(0, begin, elements);
+    exchange(chunk, output_.is_same(input_) ? chunk : input.narrow(0, begin, elements));
+  }
+  exchange(flag_, flag_);
+}
+
+void LargeGradient::finish() {
+  for (const Work& work : works_) work.wait();
+  works_.clear();
+  if (parameter_.grad().defined() || flag_.item<double>() != 0) {
+    if (!parameter_.grad().is_same(output_)) parameter_.mutable_grad() = output_;
+  }
+  input_.reset();
+  output_.reset();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/ddp/gradient_exchange.h"
+
+namespace lockstep {
+
+/// The gradient of one large parameter in a group that shares memory. Where autograd has written it
+/// into that memory (see GradientMemory) it is averaged where it lies and stays .grad. Else it is
+/// averaged into a tensor of ours, chunk by chunk, of which only the parts that peers reduce are
+/// copied first, and .grad becomes a view of that.
+class LargeGradient final : public GradientExchange {
+ public:
+  /// The smallest for which a collective of its own costs less than the copy that it saves.
+  static constexpr std::int64_t kLeastBytes = 256 * 1024;
+
+  /// Whether a gradient of the parameter is one in this group.
+  static bool suits(const ProcessGroup& group, const at::Tensor& parameter);
+
+  LargeGradient(const ProcessGroup& group, std::size_t index, at::Tensor parameter);
+
+  void fill(std::size_t position) override;
+  void start_average() override;
+  void finish() override;
+
+ private:
+  const at::Tensor& own();
+  void exchange(const at::Tensor& output, const at::Tensor& input);
+
+  ProcessGroup group_;
+  at::Tensor parameter_;
+  std::int64_t chunk_elements_;
+  at::Tensor flag_;  ///< one element: how many ranks have a gradient
+  at::Tensor own_;   ///< as the gradient; undefined until it is needed
+  at::Tensor input_;
+  at::Tensor output_;
+  std::vector<Work> works_;
+};
+
+}  // namespace lockstep
