@@ -61,10 +61,14 @@ inline constexpr Variable kTimeout{"LOCKSTEP_TIMEOUT_S", "seconds",
                                    "deadline of a collective (default 600)"};
 inline constexpr Variable kInitTimeout{"LOCKSTEP_INIT_TIMEOUT_S", "seconds",
                                        "deadline for all ranks to join (default 300)"};
-inline constexpr Variable kBackend{"LOCKSTEP_BACKEND", "shm|gloo|nccl|mpi",
+inline constexpr Variable kBackend{"LOCKSTEP_BACKEND", "shm|hierarchical|gloo|nccl|mpi",
                                    "backend of init_process_group (default: nccl for a CUDA build "
                                    "with a device for each local rank, else shm where all ranks "
-                                   "share memory, else gloo)"};
+                                   "share memory, hierarchical where some do, else gloo)"};
+inline constexpr Variable kMemoryDomain{
+    "LOCKSTEP_MEMORY_DOMAIN", "text",
+    "ranks share memory only with those of the same text: for containers that share a network "
+    "namespace but no memory (default: all of one machine and network namespace)"};
 inline constexpr Variable kCheckCalls{
     "LOCKSTEP_CHECK_CALLS", "1|0",
     "compare each collective with the other ranks' before it runs (default: 1 for CPU backends)"};

@@ -6,6 +6,9 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "lockstep/base/concat.h"
+#include "lockstep/base/env.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/store_wait.h"
 #include "lockstep/os/machine.h"
 
 namespace lockstep {
@@ -29,13 +32,28 @@ MemoryDomains number_by_first(const std::vector<Name>& names) {
 }  // namespace
 
 void publish_memory_domain(c10d::Store& store, int rank) {
-  store.set(domain_key(rank), memory_domain());
+  store.set(domain_key(rank),
+            concat(memory_domain(), " ", env::text(env::kMemoryDomain).value_or("")));
 }
 
 MemoryDomains read_memory_domains(c10d::Store& store, int world_size) {
   std::vector<std::string> names;
   for (int rank = 0; rank < world_size; ++rank) names.push_back(store.get_to_str(domain_key(rank)));
   return number_by_first(names);
+}
+
+MemoryDomains exchange_memory_domains(c10d::Store& store, int rank, int world_size,
+                                      const Deadline& deadline) {
+  publish_memory_domain(store, rank);
+  std::vector<std::string> keys;
+  for (int other = 0; other < world_size; ++other) keys.push_back(domain_key(other));
+  const auto missing = wait_for_keys(store, keys, deadline);
+  if (!missing.empty()) {
+    throw TimeoutError(concat("rank", missing.size() > 1 ? "s " : " ", join_numbers(missing),
+                              " did not tell in time which memory they can share; look at what "
+                              "they are doing"));
+  }
+  return read_memory_domains(store, world_size);
 }
 
 MemoryDomains domains_of(const MemoryDomains& all, const std::vector<int>& ranks) {
@@ -45,10 +63,13 @@ MemoryDomains domains_of(const MemoryDomains& all, const std::vector<int>& ranks
 }
 
 std::string choose_backend(const MemoryDomains& domains) {
-  constexpr std::size_t kMostShmRanks = 64;
-  const bool one_domain =
-      std::all_of(domains.begin(), domains.end(), [](int domain) { return domain == 0; });
-  return one_domain && domains.size() <= kMostShmRanks ? "shm" : "gloo";
+  constexpr int kMostShmRanks = 64;
+  std::map<int, int> ranks_of_domain;
+  int most_ranks = 1;
+  for (const int domain : domains) most_ranks = std::max(most_ranks, ++ranks_of_domain[domain]);
+  if (most_ranks > kMostShmRanks) return "gloo";
+  if (ranks_of_domain.size() <= 1) return "shm";
+  return most_ranks > 1 ? "hierarchical" : "gloo";
 }
 
 }  // namespace lockstep

@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/deadline.h"
+
 namespace c10d {
 class Store;
 }
@@ -13,17 +15,23 @@ namespace lockstep {
 /// with: itself where it is the first of its machine (or container).
 using MemoryDomains = std::vector<int>;
 
-/// Tells the other ranks, through the job's store, which memory this one can share. Before joining.
+/// Tells the other ranks, through the job's or group's store, which memory this one can share:
+/// LOCKSTEP_MEMORY_DOMAIN has a say. Before joining.
 void publish_memory_domain(c10d::Store& store, int rank);
 
 /// What all ranks have published. After joining.
 MemoryDomains read_memory_domains(c10d::Store& store, int world_size);
 
+/// Both, for ranks that have not met in between. Errors: TimeoutError naming the ranks that did not
+/// come.
+MemoryDomains exchange_memory_domains(c10d::Store& store, int rank, int world_size,
+                                      const Deadline& deadline);
+
 /// The domains of a group of some of the ranks, numbered as the group numbers them.
 MemoryDomains domains_of(const MemoryDomains& all, const std::vector<int>& ranks);
 
 /// The backend for ranks without CUDA devices when the user names none: shm where all share memory,
-/// else gloo.
+/// hierarchical where some do, else gloo.
 std::string choose_backend(const MemoryDomains& domains);
 
 }  // namespace lockstep

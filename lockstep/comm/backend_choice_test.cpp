@@ -1,7 +1,12 @@
 #include "lockstep/comm/backend_choice.h"
 
+#include <cstdlib>
+
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "lockstep/base/env.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {
@@ -16,8 +21,13 @@ TEST(BackendChoice, MoreRanksThanASegmentHasArenasDoNot) {
   EXPECT_EQ(choose_backend(MemoryDomains(65, 0)), "gloo");
 }
 
-TEST(BackendChoice, RanksOfSeveralMachinesDoNot) {
+TEST(BackendChoice, RanksOfSeveralMachinesDoSoWithinThem) {
   EXPECT_EQ(choose_backend({0, 1}), "gloo");
+  EXPECT_EQ(choose_backend({0, 0, 2, 2}), "hierarchical");
+  EXPECT_EQ(choose_backend({0, 1, 0}), "hierarchical");
+  MemoryDomains large(66, 1);
+  large[0] = 0;
+  EXPECT_EQ(choose_backend(large), "gloo");
 }
 
 TEST(BackendChoice, DomainsAreNumberedByTheirFirstRankInTheGroup) {
@@ -30,6 +40,26 @@ TEST(BackendChoice, RanksReadWhatOthersPublished) {
   c10d::HashStore store;
   for (int rank = 0; rank < 3; ++rank) publish_memory_domain(store, rank);
   EXPECT_EQ(read_memory_domains(store, 3), (MemoryDomains{0, 0, 0}));
+}
+
+TEST(BackendChoice, RanksOfOneMachineCanBeToldApart) {
+  c10d::HashStore store;
+  publish_memory_domain(store, 0);
+  ::setenv(env::kMemoryDomain.name, "a container", 1);
+  publish_memory_domain(store, 1);
+  publish_memory_domain(store, 2);
+  ::unsetenv(env::kMemoryDomain.name);
+  EXPECT_EQ(read_memory_domains(store, 3), (MemoryDomains{0, 1, 1}));
+}
+
+TEST(BackendChoice, RanksThatDoNotTellAreNamed) {
+  c10d::HashStore store;
+  try {
+    exchange_memory_domains(store, 1, 3, Deadline::after(std::chrono::milliseconds(20)));
+    FAIL();
+  } catch (const TimeoutError& error) {
+    EXPECT_NE(std::string(error.what()).find("ranks 0, 2 did not tell"), std::string::npos);
+  }
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
+#include "lockstep/comm/backend_choice.h"
 #include "lockstep/comm/reduce_op.h"
 
 namespace lockstep {
@@ -35,6 +36,8 @@ struct BackendConfig {
   /// choice.
   std::string local_address;
   std::string group_name;
+  /// Which of the group's ranks share memory; empty where that was not found out.
+  MemoryDomains domains = {};
 };
 
 struct BackendInstance {

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/comm/unnamed_comm_error.h"
 #include "lockstep/comm/work_state.h"
 
 namespace lockstep {
@@ -44,19 +45,39 @@ std::string first_line(std::string_view text) {
 [[noreturn]] void throw_named(const CollectiveName& name, std::string_view what) {
   const std::string reason = first_line(what);
   const std::string head = concat(describe(name), ": ");
-  if (contains_any(what, kTimeoutWords)) {
-    throw TimeoutError(concat(head, "not complete within ", name.timeout.count(),
-                              " ms; a rank is stuck, stopped or did not make this call (", reason,
-                              ")"));
-  }
-  if (contains_any(what, kPeerLostWords)) {
-    throw PeerLost(
-        concat(head, "a peer is gone; look for the rank that failed first (", reason, ")"));
+  switch (failure_of(what)) {
+    case CommFailure::kTimeout:
+      throw TimeoutError(concat(head, "not complete within ", name.timeout.count(),
+                                " ms; a rank is stuck, stopped or did not make this call (", reason,
+                                ")"));
+    case CommFailure::kPeerLost:
+      throw PeerLost(
+          concat(head, "a peer is gone; look for the rank that failed first (", reason, ")"));
+    case CommFailure::kOther:
+      break;
   }
   throw CommError(concat(head, reason));
 }
 
+[[noreturn]] void throw_named(const CollectiveName& name, const UnnamedCommError& error) {
+  const std::string text = concat(describe(name), ": ", error.what());
+  switch (error.failure()) {
+    case CommFailure::kTimeout:
+      throw TimeoutError(text);
+    case CommFailure::kPeerLost:
+      throw PeerLost(text);
+    case CommFailure::kOther:
+      break;
+  }
+  throw CommError(text);
+}
+
 }  // namespace
+
+CommFailure failure_of(std::string_view text) {
+  if (contains_any(text, kTimeoutWords)) return CommFailure::kTimeout;
+  return contains_any(text, kPeerLostWords) ? CommFailure::kPeerLost : CommFailure::kOther;
+}
 
 std::string describe(const CollectiveName& name) {
   return concat(name.operation, " number ", name.sequence, " of group '", name.group, "' on rank ",
@@ -68,6 +89,8 @@ void rethrow_named(const CollectiveName& name) {
     throw;
   } catch (const Error&) {
     throw;
+  } catch (const UnnamedCommError& error) {
+    throw_named(name, error);
   } catch (const c10::Error& error) {
     throw_named(name, error.what_without_backtrace());
   } catch (const std::exception& error) {

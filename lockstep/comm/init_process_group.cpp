@@ -77,6 +77,7 @@ ProcessGroup join(InitPlan plan, c10::intrusive_ptr<c10d::Store> store, int job)
     }
   }
   if (shares_memory) {
+    state->chose_backend = true;
     state->backend_name = choose_backend(state->domains);
     state->device = backend_device(state->backend_name, state->local_rank);
   }

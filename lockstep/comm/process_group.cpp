@@ -87,7 +87,8 @@ BackendInstance connect(const ProcessGroup::State& state,
                                              .timeout = state.timeout,
                                              .connect_timeout = connect_timeout,
                                              .local_address = state.local_address,
-                                             .group_name = state.name});
+                                             .group_name = state.name,
+                                             .domains = state.domains});
   } catch (...) {
     rethrow_named({"connecting the ranks, attempt", state.name, state.rank, 0, connect_timeout});
   }
@@ -100,9 +101,9 @@ BackendInstance connect_or_fall_back(ProcessGroup::State& state,
   try {
     return connect(state, connect_timeout);
   } catch (const BackendUnavailable& error) {
-    if (state.domains.empty()) throw;
+    if (!state.chose_backend) throw;
     if (state.rank == 0) log(LogLevel::kWarning, concat(error.what(), "; using gloo instead"));
-    state.domains = {};
+    state.chose_backend = false;
     state.backend_name = "gloo";
     return connect(state, connect_timeout);
   }
@@ -168,13 +169,12 @@ ProcessGroup ProcessGroup::new_group(const std::vector<int>& ranks,
   child->rank = rank;
   child->world_size = static_cast<int>(ranks.size());
   child->name = concat(parent.name, "/", index);
-  if (!options.backend.empty()) {
-    child->backend_name = options.backend;
-  } else if (!parent.domains.empty()) {
-    child->domains = domains_of(parent.domains, ranks);
+  if (!parent.domains.empty()) child->domains = domains_of(parent.domains, ranks);
+  child->chose_backend = options.backend.empty() && parent.chose_backend;
+  if (child->chose_backend) {
     child->backend_name = choose_backend(child->domains);
   } else {
-    child->backend_name = parent.backend_name;
+    child->backend_name = options.backend.empty() ? parent.backend_name : options.backend;
   }
   child->local_rank = parent.local_rank;
   child->local_world_size = parent.local_world_size;

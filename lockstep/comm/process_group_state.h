@@ -29,8 +29,8 @@ struct ProcessGroup::State {
   std::string backend_name;
   int local_rank = 0;
   int local_world_size = 1;
-  /// Of this group's ranks, where the backend was chosen by us; empty where the user named it.
-  MemoryDomains domains;
+  bool chose_backend = false;  ///< by memory domains; the user named none
+  MemoryDomains domains;       ///< of this group's ranks; may be empty where the user named one
   std::string local_address;
   std::chrono::milliseconds timeout{};
   c10::Device device = c10::kCPU;

@@ -6,6 +6,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/backend_factory.h"
 #include "lockstep/comm/backends/gloo/gloo_backend.h"
+#include "lockstep/comm/backends/hierarchical/hierarchical_backend.h"
 #include "lockstep/comm/backends/mpi/mpi_backend.h"
 #include "lockstep/comm/backends/nccl/nccl_backend.h"
 #include "lockstep/comm/backends/shm/shm_backend.h"
@@ -22,6 +23,7 @@ struct Entry {
 // A new backend is a folder beside this file and a line here.
 constexpr std::array kBackends = {
     Entry{"gloo", &gloo_device, &make_gloo_backend},
+    Entry{"hierarchical", &hierarchical_device, &make_hierarchical_backend},
     Entry{"mpi", &mpi_device, &make_mpi_backend},
     Entry{"nccl", &nccl_device, &make_nccl_backend},
     Entry{"shm", &shm_device, &make_shm_backend},

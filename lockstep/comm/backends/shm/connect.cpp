@@ -107,22 +107,26 @@ void stay_until_all_have_heard(c10d::Store& store, int rank, int ranks, Deadline
 
 // Every rank says how it went, and hears how it went with the others.
 void agree(c10d::Store& store, int rank, int ranks, const std::string& outcome,
-           const std::string& group_name, Deadline deadline) {
+           const std::string& group_name, const std::vector<int>& numbers, Deadline deadline) {
+  const auto number_of = [&](int of_rank) {
+    return numbers.empty() ? of_rank : numbers[static_cast<std::size_t>(of_rank)];
+  };
   store.set(ready_key(rank), outcome);
   std::vector<std::string> keys;
   for (int peer = 0; peer < ranks; ++peer) keys.push_back(ready_key(peer));
-  const auto missing = wait_for_keys(store, keys, deadline);
+  auto missing = wait_for_keys(store, keys, deadline);
   if (!missing.empty()) {
-    throw TimeoutError(concat("connecting group '", group_name, "' on rank ", rank, ": rank",
-                              missing.size() > 1 ? "s " : " ", join_numbers(missing),
+    for (int& peer : missing) peer = number_of(peer);
+    throw TimeoutError(concat("connecting group '", group_name, "' on rank ", number_of(rank),
+                              ": rank", missing.size() > 1 ? "s " : " ", join_numbers(missing),
                               " did not come in time; look at what they are doing"));
   }
   for (int peer = 0; peer < ranks; ++peer) {
     const std::string theirs = store.get_to_str(keys[static_cast<std::size_t>(peer)]);
     if (theirs != "ok") {
       stay_until_all_have_heard(store, rank, ranks, deadline);
-      throw BackendUnavailable(
-          concat("group '", group_name, "' cannot share memory: rank ", peer, ": ", theirs));
+      throw BackendUnavailable(concat("group '", group_name, "' cannot share memory: rank ",
+                                      number_of(peer), ": ", theirs));
     }
   }
 }
@@ -141,7 +145,7 @@ std::unique_ptr<Engine> connect(c10d::Store& store, int rank, int ranks,
     outcome = error.what();
     if (rank == 0) store.set(kAddressKey, std::string());
   }
-  agree(store, rank, ranks, outcome, group_name, deadline);
+  agree(store, rank, ranks, outcome, group_name, options.numbers, deadline);
   return engine;
 }
 

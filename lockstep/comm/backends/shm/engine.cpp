@@ -38,14 +38,19 @@ class Engines {
     std::erase(all_, engine);
   }
 
-  void advance_all_but(const Engine* self) {
+  // Returns whether any has something under way.
+  bool advance_all_but(const Engine* self) {
     const std::lock_guard lock(mutex_);
+    bool any_busy = false;
     for (Engine* const engine : all_) {
       if (engine == self) continue;
       // One that is busy is moved on by whoever keeps it busy.
       const std::unique_lock engine_lock(engine->mutex_, std::try_to_lock);
-      if (engine_lock) engine->advance();
+      if (!engine_lock) continue;
+      engine->advance();
+      any_busy = any_busy || !engine->collectives_.empty() || !engine->exchanges_.empty();
     }
+    return any_busy;
   }
 
  private:
@@ -55,7 +60,7 @@ class Engines {
 
 Engine::Engine(std::shared_ptr<Segment> segment, int rank, std::string group_name,
                const Options& options)
-    : team_(std::move(segment), rank, std::move(group_name)), messages_(team_) {
+    : team_(std::move(segment), rank, std::move(group_name), options.numbers), messages_(team_) {
   team_.set_processors(own_processors(options.local_ranks));
   Engines::instance().add(this);
 }
@@ -67,8 +72,8 @@ Engine::~Engine() {
 void Engine::start(std::shared_ptr<Task> task) {
   const std::lock_guard lock(mutex_);
   task->number = task->operation ? collectives_started_++ : messages_started_++;
-  if (!failure_.empty()) {
-    throw CommError(concat(describe(*task), ": the group ended before with: ", failure_));
+  if (!failure_.reason.empty()) {
+    throw CommError(concat(describe(*task), ": the group ended before with: ", failure_.reason));
   }
   if (task->operation) {
     collectives_.push_back(std::move(task));
@@ -113,6 +118,27 @@ bool Engine::wait(Task& task, Deadline until) {
 
 void Engine::abort() {
   team_.abort();
+}
+
+bool Engine::advance_all() {
+  return Engines::instance().advance_all_but(nullptr);
+}
+
+Engine::Failure Engine::failure() {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+Engine::Failure Engine::find_failure() {
+  const std::lock_guard lock(mutex_);
+  if (failure_.reason.empty()) {
+    // A rank that has left has done its part of what it left; who waits for more of it finds out.
+    const Verdict verdict = team_.check_peers();
+    if (verdict.reason != Reason::kNone && verdict.reason != Reason::kLeft) {
+      end_by(verdict, nullptr);
+    }
+  }
+  return failure_;
 }
 
 // Moves everything on; an error ends the group.
@@ -187,17 +213,17 @@ void Engine::sleep(const Task& task, Deadline until) {
   const Verdict verdict = team_.check_peers();
   if (verdict.reason != Reason::kNone) {
     advance();  // What the peer had done before it ended may be enough.
-    if (!task.ended) end_by(verdict, task);
+    if (!task.ended) end_by(verdict, &task);
   } else if (task.deadline.passed()) {
     const Verdict late{.reason = Reason::kLate, .rank = team_.blocked_on()};
     team_.pronounce(late);
-    end_by(late, task);
+    end_by(late, &task);
   } else if (!until.passed()) {
     Engines::instance().advance_all_but(this);
   }
 }
 
-void Engine::end_by(Verdict verdict, const Task& awaited) {
+void Engine::end_by(Verdict verdict, const Task* awaited) {
   const std::string who = team_.describe_rank(verdict.rank);
   switch (verdict.reason) {
     case Reason::kNone:
@@ -208,6 +234,7 @@ void Engine::end_by(Verdict verdict, const Task& awaited) {
       return end_all<PeerLost>(
           concat("a peer is gone: ", who, " left the group; call the same on every rank"));
     case Reason::kAborted:
+      failure_.by_abort = failure_.reason.empty();
       return end_all<PeerLost>(concat(who, " aborted the group"));
     case Reason::kLate:
       break;
@@ -215,12 +242,13 @@ void Engine::end_by(Verdict verdict, const Task& awaited) {
   if (verdict.rank == team_.rank()) {
     return end_all<TimeoutError>("its peers gave up waiting for this rank, which was late");
   }
-  if (!awaited.deadline.passed()) {
+  if (awaited == nullptr || !awaited->deadline.passed()) {
     return end_all<TimeoutError>(
         concat("a peer gave up waiting for ", who, "; look at what that rank is doing"));
   }
-  end_all<TimeoutError>(concat("not complete within ", awaited.timeout.count(), " ms, waiting for ",
-                               who, ", which is stuck, stopped or did not make this call"));
+  end_all<TimeoutError>(concat("not complete within ", awaited->timeout.count(),
+                               " ms, waiting for ", who,
+                               ", which is stuck, stopped or did not make this call"));
 }
 
 template <class Body>
@@ -236,7 +264,7 @@ void Engine::end_all_if_it_throws(Body&& body) {
 
 template <class ErrorType>
 void Engine::end_all(const std::string& reason) {
-  if (failure_.empty()) failure_ = reason;
+  if (failure_.reason.empty()) failure_.reason = reason;
   for (auto* const tasks : {&collectives_, &exchanges_}) {
     for (const std::shared_ptr<Task>& task : *tasks) {
       if (!task->operation) messages_.forget(task->message);
@@ -251,7 +279,7 @@ void Engine::end_all(const std::string& reason) {
 
 std::string Engine::describe(const Task& task) const {
   return concat(task.name, " number ", task.number, " of group '", team_.group_name(), "' on rank ",
-                team_.rank());
+                team_.number_of(team_.rank()));
 }
 
 }  // namespace lockstep::shm

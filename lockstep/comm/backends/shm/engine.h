@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/comm/backends/shm/messages.h"
@@ -49,6 +50,9 @@ class Engine {
   struct Options {
     /// Of the job on this machine.
     int local_ranks = 1;
+    /// What errors call the ranks by, where they are some of the ranks of a larger group. Empty:
+    /// their own numbers.
+    std::vector<int> numbers = {};
   };
 
   Engine(std::shared_ptr<Segment> segment, int rank, std::string group_name,
@@ -65,6 +69,16 @@ class Engine {
   bool wait(Task& task, Deadline until);
   /// From any thread: waits end with an error.
   void abort();
+  /// Moves all engines of this process on. Returns whether any has something under way.
+  static bool advance_all();
+
+  struct Failure {
+    std::string reason;     ///< without the name of a collective; empty while the group works
+    bool by_abort = false;  ///< a rank gave the group up for a reason that only it knows
+  };
+  Failure failure();
+  /// Whether the group can go on: looks at every peer's life, which otherwise only waits do.
+  Failure find_failure();
 
   /// How long a wait spins before it sleeps: at first it does not.
   void set_spin(std::chrono::nanoseconds spin) { spin_ = spin; }
@@ -80,7 +94,7 @@ class Engine {
   template <class Body>
   void end_all_if_it_throws(Body&& body);
   void sleep(const Task& task, Deadline until);
-  void end_by(Verdict verdict, const Task& awaited);
+  void end_by(Verdict verdict, const Task* awaited);
   template <class ErrorType>
   void end_all(const std::string& reason);
   std::string describe(const Task& task) const;
@@ -96,7 +110,7 @@ class Engine {
   std::size_t reduced_ = 0;
   std::uint64_t collectives_started_ = 0;
   std::uint64_t messages_started_ = 0;
-  std::string failure_;  // what ended the group; empty while it works
+  Failure failure_;  // what ended the group
 };
 
 }  // namespace lockstep::shm

@@ -10,10 +10,10 @@
 namespace lockstep::shm {
 namespace {
 
-void check_size(const Message& receive, std::uint64_t bytes) {
+void check_size(const Team& team, const Message& receive, std::uint64_t bytes) {
   if (receive.bytes == bytes) return;
-  throw UsageError(concat("rank ", receive.peer, " sent ", bytes, " bytes with tag ", receive.tag,
-                          ", this rank receives ", receive.bytes,
+  throw UsageError(concat("rank ", team.number_of(receive.peer), " sent ", bytes,
+                          " bytes with tag ", receive.tag, ", this rank receives ", receive.bytes,
                           "; send and receive tensors of one size"));
 }
 
@@ -103,12 +103,12 @@ bool Messages::take_chunk(int peer, Channel& channel) {
         std::find_if(channel.receives.begin(), channel.receives.end(),
                      [&](const Message* receive) { return receive->tag == header.tag; });
     if (match != channel.receives.end()) {
-      check_size(**match, header.bytes);
+      check_size(team_, **match, header.bytes);
       channel.into = *match;
     } else {
       aside_bytes_ += header.bytes;
       if (aside_bytes_ > kMostAsideBytes) {
-        throw CommError(concat("rank ", peer, " sent ", aside_bytes_,
+        throw CommError(concat("rank ", team_.number_of(peer), " sent ", aside_bytes_,
                                " bytes with tags that this rank does not receive; receive them"));
       }
       channel.put_aside.push_back({.tag = header.tag, .bytes = header.bytes, .data = {}});
@@ -151,7 +151,7 @@ void Messages::match_put_aside(Channel& channel) {
       continue;
     }
     Message& receive = **match;
-    check_size(receive, aside->bytes);
+    check_size(team_, receive, aside->bytes);
     if (!aside->data.empty()) std::memcpy(receive.data, aside->data.data(), aside->bytes);
     receive.complete = true;
     channel.receives.erase(match);

@@ -11,8 +11,8 @@ bool Operation::all_called(Team& team, std::uint32_t round) {
   for (int rank = 0; rank < team.ranks(); ++rank) {
     const Call& theirs = team.entry(rank, round).call;
     if (theirs == call_) continue;
-    throw UsageError(concat("rank ", rank, " called ", describe(theirs), ", this rank ",
-                            describe(call_),
+    throw UsageError(concat("rank ", team.number_of(rank), " called ", describe(theirs),
+                            ", this rank ", describe(call_),
                             "; make the same calls in the same order on every rank"));
   }
   agreed_ = true;

@@ -390,20 +390,26 @@ constexpr std::int64_t kBucketBytesFar = 8 << 20;
 
 }  // namespace
 
-BackendInstance make_shm_backend(const BackendConfig& config) {
+c10::intrusive_ptr<ShmBackend> connect_shm_backend(const BackendConfig& config,
+                                                   const std::vector<int>& numbers) {
   // For as long as waking up takes. Ranks that share a core would only keep the peer that they wait
   // for from running.
   constexpr std::chrono::microseconds kSpin{50};
   const auto deadline = Deadline::after(config.connect_timeout);
-  auto engine = shm::connect(*config.store, config.rank, config.world_size, config.group_name,
-                             {.local_ranks = config.local_world_size}, deadline);
+  auto engine =
+      shm::connect(*config.store, config.rank, config.world_size, config.group_name,
+                   {.local_ranks = config.local_world_size, .numbers = numbers}, deadline);
   const bool spins = engine->team().may_spin();
   if (spins) engine->set_spin(kSpin);
   const Placement placement =
       spins ? shm::measure_placement(engine->team(), *config.store, deadline) : Placement::kUnknown;
-  const bool far = placement == Placement::kFar;
-  engine->team().set_store(far ? Store::kNonTemporal : Store::kOrdinary);
-  auto backend = c10::make_intrusive<ShmBackend>(std::move(engine), config.timeout);
+  engine->team().set_store(placement == Placement::kFar ? Store::kNonTemporal : Store::kOrdinary);
+  return c10::make_intrusive<ShmBackend>(std::move(engine), config.timeout);
+}
+
+BackendInstance make_shm_backend(const BackendConfig& config) {
+  auto backend = connect_shm_backend(config);
+  const bool far = backend->engine().team().store() == Store::kNonTemporal;
   return {.backend = backend,
           .takes_cuda = false,
           .checks_calls = true,

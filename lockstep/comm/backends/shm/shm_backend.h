@@ -32,6 +32,8 @@ class ShmBackend final : public c10d::Backend {
   /// Whether the tensor lies in memory of allocateTensor, without gaps.
   bool is_shared(const at::Tensor& tensor) const;
 
+  shm::Engine& engine() { return *engine_; }
+
   const std::string getBackendName() const override { return "shm"; }
   void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
   bool supportsTensorAlloc(c10::DeviceIndex device) override;
@@ -85,7 +87,13 @@ class ShmBackend final : public c10d::Backend {
   std::chrono::milliseconds timeout_;
 };
 
+/// Connects the ranks of a group of which those of `config` may be a part: errors call them by
+/// `numbers` where it is not empty.
 /// Errors: BackendUnavailable, on all ranks, when they cannot share memory; as Work::wait.
+c10::intrusive_ptr<ShmBackend> connect_shm_backend(const BackendConfig& config,
+                                                   const std::vector<int>& numbers = {});
+
+/// Errors: as connect_shm_backend.
 BackendInstance make_shm_backend(const BackendConfig& config);
 
 /// The CPU.

@@ -35,11 +35,13 @@ void keep_until_the_process_ends(std::shared_ptr<Segment> segment) {
 
 }  // namespace
 
-Team::Team(std::shared_ptr<Segment> segment, int rank, std::string group_name)
+Team::Team(std::shared_ptr<Segment> segment, int rank, std::string group_name,
+           std::vector<int> numbers)
     : segment_(std::move(segment)),
       rank_(rank),
       ranks_(segment_->layout.ranks()),
       group_name_(std::move(group_name)),
+      numbers_(std::move(numbers)),
       own_(control(rank)),
       next_round_(own_.released.load()),
       released_(next_round_),
@@ -195,7 +197,7 @@ void Team::abort() {
 }
 
 std::string Team::describe_rank(int rank) {
-  return concat("rank ", rank, " (pid ", control(rank).pid.load(), ")");
+  return concat("rank ", number_of(rank), " (pid ", control(rank).pid.load(), ")");
 }
 
 }  // namespace lockstep::shm

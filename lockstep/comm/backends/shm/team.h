@@ -3,6 +3,7 @@
 #include <array>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/comm/backends/shm/control.h"
@@ -29,7 +30,9 @@ class Team {
  public:
   /// Writes this rank's control block; the segment is populated. Collective only in that all ranks
   /// must have been constructed before the first post: see connect().
-  Team(std::shared_ptr<Segment> segment, int rank, std::string group_name);
+  /// `numbers`: what errors call the ranks by; empty: their own numbers.
+  Team(std::shared_ptr<Segment> segment, int rank, std::string group_name,
+       std::vector<int> numbers = {});
   /// Leaves the group: peers that wait for this rank are told.
   ~Team();
   Team(const Team&) = delete;
@@ -37,6 +40,10 @@ class Team {
 
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
+  /// What errors call a rank by.
+  int number_of(int rank) const {
+    return numbers_.empty() ? rank : numbers_[static_cast<std::size_t>(rank)];
+  }
   const std::string& group_name() const { return group_name_; }
   const Layout& layout() const { return segment_->layout; }
   const std::shared_ptr<Segment>& segment() const { return segment_; }
@@ -115,6 +122,7 @@ class Team {
   const int rank_;
   const int ranks_;
   const std::string group_name_;
+  const std::vector<int> numbers_;
   Store store_ = Store::kOrdinary;
   Control& own_;
   int blocked_on_ = 0;

@@ -1,0 +1,54 @@
+#include "lockstep/comm/backends/hierarchical/failure_note.h"
+
+#include <chrono>
+#include <future>
+#include <string>
+#include <thread>
+
+#include "lockstep/base/deadline.h"
+
+namespace lockstep::hierarchical {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr const char* kNoteKey = "failure";
+// For a rank to find out that a peer on its machine is gone.
+constexpr milliseconds kWaitForNote{100};
+constexpr milliseconds kLookEvery{2};
+// Rank 0 of the job, which may serve the store, may be the one that is gone or stopped.
+constexpr milliseconds kWaitForStore{250};
+
+std::string note_of(const UnnamedCommError& error) {
+  return std::to_string(static_cast<int>(error.failure())) + error.what();
+}
+
+UnnamedCommError error_of(const std::string& note) {
+  return {static_cast<CommFailure>(note[0] - '0'), note.substr(1)};
+}
+
+std::string note_of_first(c10d::Store& store, const std::string& own, bool saw_it_itself) {
+  const Deadline deadline = Deadline::after(saw_it_itself ? milliseconds(0) : kWaitForNote);
+  while (!deadline.passed() && !store.check({kNoteKey})) std::this_thread::sleep_for(kLookEvery);
+  return store.compareSet(kNoteKey, std::string(), own);
+}
+
+}  // namespace
+
+UnnamedCommError FailureNote::agree(const UnnamedCommError& error, bool saw_it_itself) {
+  // A thread of its own, as nothing else bounds how long a store takes to answer.
+  std::packaged_task<std::string()> ask([store = store_, own = note_of(error), saw_it_itself] {
+    return note_of_first(*store, own, saw_it_itself);
+  });
+  auto answer = ask.get_future();
+  std::thread(std::move(ask)).detach();
+  try {
+    if (answer.wait_for(kWaitForStore) != std::future_status::ready) return error;
+    const std::string note = answer.get();
+    return note.empty() ? error : error_of(note);
+  } catch (const std::exception&) {
+    return error;
+  }
+}
+
+}  // namespace lockstep::hierarchical

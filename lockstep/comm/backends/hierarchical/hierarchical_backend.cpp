@@ -1,0 +1,268 @@
+#include "lockstep/comm/backends/hierarchical/hierarchical_backend.h"
+
+#include <algorithm>
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/backends/gloo/gloo_backend.h"
+#include "lockstep/comm/backends/hierarchical/hierarchical_work.h"
+#include "lockstep/comm/store_wait.h"
+
+namespace lockstep {
+namespace {
+
+using hierarchical::Machines;
+
+c10::intrusive_ptr<c10d::Store> keys_of(const BackendConfig& config, const std::string& part) {
+  return c10::make_intrusive<c10d::PrefixStore>("hierarchical/" + part, config.store);
+}
+
+c10::intrusive_ptr<ShmBackend> connect_machine(const BackendConfig& config,
+                                               const Machines& machines, const char* part) {
+  BackendConfig local = config;
+  local.store = keys_of(config, concat("machine/", machines.machine, "/", part));
+  local.rank = machines.local_index;
+  local.world_size = static_cast<int>(machines.local_ranks.size());
+  return connect_shm_backend(local, machines.local_ranks);
+}
+
+BackendInstance connect_partners(const BackendConfig& config, const Machines& machines,
+                                 const char* part) {
+  BackendConfig partners = config;
+  partners.store = keys_of(config, concat("share/", machines.local_index, "/", part));
+  partners.rank = machines.machine;
+  partners.world_size = machines.count;
+  return make_gloo_backend(partners);
+}
+
+BackendInstance connect_all(const BackendConfig& config) {
+  BackendConfig all = config;
+  all.store = keys_of(config, "all");
+  return make_gloo_backend(all);
+}
+
+// Every rank says how it went on its machine, and hears how it went on the others.
+void agree(const BackendConfig& config, const std::string& outcome) {
+  const auto store = keys_of(config, "ready");
+  store->set(std::to_string(config.rank), outcome);
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < config.world_size; ++rank) keys.push_back(std::to_string(rank));
+  const auto missing = wait_for_keys(*store, keys, Deadline::after(config.connect_timeout));
+  if (!missing.empty()) {
+    throw TimeoutError(concat("connecting group '", config.group_name, "' on rank ", config.rank,
+                              ": rank", missing.size() > 1 ? "s " : " ", join_numbers(missing),
+                              " did not come in time; look at what they are doing"));
+  }
+  for (const std::string& key : keys) {
+    const std::string theirs = store->get_to_str(key);
+    if (theirs != "ok") throw BackendUnavailable(theirs);
+  }
+}
+
+void connect_own_machine(const BackendConfig& config, HierarchicalBackend::Parts& parts) {
+  std::string outcome = "ok";
+  try {
+    if (parts.machines.most_ranks > shm::kMostRanks) {
+      throw BackendUnavailable(concat("group '", config.group_name, "' has ",
+                                      parts.machines.most_ranks, " ranks on a machine; at most ",
+                                      shm::kMostRanks, " can share memory"));
+    }
+    parts.reduce = connect_machine(config, parts.machines, "reduce");
+    parts.gather = connect_machine(config, parts.machines, "gather");
+  } catch (const BackendUnavailable& error) {
+    outcome = error.what();
+  }
+  agree(config, outcome);
+}
+
+}  // namespace
+
+HierarchicalBackend::HierarchicalBackend(Parts parts, int rank, int world_size,
+                                         std::chrono::milliseconds timeout)
+    : Backend(rank, world_size),
+      parts_(std::move(parts)),
+      timeout_(timeout),
+      pipeline_(parts_.machines, world_size, [&] {
+        auto signal = std::make_shared<hierarchical::Signal>();
+        std::unique_ptr<hierarchical::ShareExchange> exchange;
+        if (parts_.machines.has_share()) {
+          exchange = std::make_unique<hierarchical::ShareExchange>(
+              parts_.machines, parts_.scatter.backend, parts_.spread.backend, signal);
+        }
+        return hierarchical::Pipeline::Connections{.reduce = parts_.reduce->engine(),
+                                                   .gather = parts_.gather->engine(),
+                                                   .exchange = std::move(exchange),
+                                                   .signal = std::move(signal),
+                                                   .note = hierarchical::FailureNote(parts_.store),
+                                                   .abort = [this] { abort_parts(); }};
+      }()) {}
+
+bool HierarchicalBackend::is_busy() const {
+  const auto busy = [](const BackendInstance& part) { return part.is_busy && part.is_busy(); };
+  return busy(parts_.flat) || busy(parts_.scatter) || busy(parts_.spread);
+}
+
+void HierarchicalBackend::setTimeout(std::chrono::milliseconds timeout) {
+  timeout_ = timeout;
+  parts_.reduce->setTimeout(timeout);
+  parts_.flat.backend->setTimeout(timeout);
+}
+
+bool HierarchicalBackend::supportsTensorAlloc(c10::DeviceIndex) {
+  return true;
+}
+
+at::Tensor HierarchicalBackend::allocateTensor(long size, at::TensorOptions options) {
+  return parts_.reduce->allocateTensor(size, options);
+}
+
+void HierarchicalBackend::abort() {
+  abort_parts();
+}
+
+void HierarchicalBackend::abort_parts() {
+  parts_.reduce->abort();
+  parts_.gather->abort();
+  for (const BackendInstance* part : {&parts_.flat, &parts_.scatter, &parts_.spread}) {
+    if (part->backend) part->backend->abort();
+  }
+}
+
+HierarchicalBackend::WorkPtr HierarchicalBackend::allreduce(Tensors& tensors,
+                                                            const c10d::AllreduceOptions& options) {
+  const auto timeout = options.timeout > kNoTimeout ? options.timeout : timeout_;
+  auto task = pipeline_.start(shm::piece_of(shm::only(tensors)), shm::op_of(options.reduceOp),
+                              tensors, timeout);
+  return c10::make_intrusive<hierarchical::AllReduceWork>(
+      c10::intrusive_ptr<c10d::Backend>::unsafe_reclaim_from_nonowning(this), pipeline_,
+      std::move(task));
+}
+
+HierarchicalBackend::WorkPtr HierarchicalBackend::allreduce_coalesced(
+    Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
+  WorkPtr last;
+  for (const at::Tensor& tensor : tensors) {
+    Tensors one{tensor};
+    last = allreduce(one, options);
+  }
+  // Works complete in order.
+  if (!last) throw UsageError("allreduce_coalesced: no tensors given");
+  return last;
+}
+
+int HierarchicalBackend::local_index_of(int rank) const {
+  const auto& ranks = parts_.machines.local_ranks;
+  const auto found = std::find(ranks.begin(), ranks.end(), rank);
+  return found == ranks.end() ? -1 : static_cast<int>(found - ranks.begin());
+}
+
+HierarchicalBackend::WorkPtr HierarchicalBackend::send(Tensors& tensors, int target, int tag) {
+  const int local = local_index_of(target);
+  return local >= 0 ? parts_.reduce->send(tensors, local, tag)
+                    : parts_.flat.backend->send(tensors, target, tag);
+}
+
+HierarchicalBackend::WorkPtr HierarchicalBackend::recv(Tensors& tensors, int source, int tag) {
+  const int local = local_index_of(source);
+  return local >= 0 ? parts_.reduce->recv(tensors, local, tag)
+                    : parts_.flat.backend->recv(tensors, source, tag);
+}
+
+HierarchicalBackend::WorkPtr HierarchicalBackend::flat_work(WorkPtr work) {
+  return c10::make_intrusive<hierarchical::FlatWork>(
+      c10::intrusive_ptr<c10d::Backend>::unsafe_reclaim_from_nonowning(this), pipeline_,
+      std::move(work));
+}
+
+HierarchicalBackend::WorkPtr HierarchicalBackend::reduce(Tensors& tensors,
+                                                         const c10d::ReduceOptions& options) {
+  return flat_work(parts_.flat.backend->reduce(tensors, options));
+}
+
+HierarchicalBackend::WorkPtr HierarchicalBackend::broadcast(Tensors& tensors,
+                                                            const c10d::BroadcastOptions& options) {
+  return flat_work(parts_.flat.backend->broadcast(tensors, options));
+}
+
+HierarchicalBackend::WorkPtr HierarchicalBackend::allgather(std::vector<Tensors>& outputs,
+                                                            Tensors& inputs,
+                                                            const c10d::AllgatherOptions& options) {
+  return flat_work(parts_.flat.backend->allgather(outputs, inputs, options));
+}
+
+HierarchicalBackend::WorkPtr HierarchicalBackend::_allgather_base(
+    at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
+  return flat_work(parts_.flat.backend->_allgather_base(output, input, options));
+}
+
+HierarchicalBackend::WorkPtr HierarchicalBackend::gather(std::vector<Tensors>& outputs,
+                                                         Tensors& inputs,
+                                                         const c10d::GatherOptions& options) {
+  return flat_work(parts_.flat.backend->gather(outputs, inputs, options));
+}
+
+HierarchicalBackend::WorkPtr HierarchicalBackend::scatter(Tensors& outputs,
+                                                          std::vector<Tensors>& inputs,
+                                                          const c10d::ScatterOptions& options) {
+  return flat_work(parts_.flat.backend->scatter(outputs, inputs, options));
+}
+
+HierarchicalBackend::WorkPtr HierarchicalBackend::reduce_scatter(
+    Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ReduceScatterOptions& options) {
+  return flat_work(parts_.flat.backend->reduce_scatter(outputs, inputs, options));
+}
+
+HierarchicalBackend::WorkPtr HierarchicalBackend::_reduce_scatter_base(
+    at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
+  return flat_work(parts_.flat.backend->_reduce_scatter_base(output, input, options));
+}
+
+HierarchicalBackend::WorkPtr HierarchicalBackend::alltoall(Tensors& outputs, Tensors& inputs,
+                                                           const c10d::AllToAllOptions& options) {
+  return flat_work(parts_.flat.backend->alltoall(outputs, inputs, options));
+}
+
+HierarchicalBackend::WorkPtr HierarchicalBackend::alltoall_base(
+    at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_splits,
+    std::vector<std::int64_t>& input_splits, const c10d::AllToAllOptions& options) {
+  return flat_work(
+      parts_.flat.backend->alltoall_base(output, input, output_splits, input_splits, options));
+}
+
+HierarchicalBackend::WorkPtr HierarchicalBackend::barrier(const c10d::BarrierOptions& options) {
+  return flat_work(parts_.flat.backend->barrier(options));
+}
+
+BackendInstance make_hierarchical_backend(const BackendConfig& config) {
+  const MemoryDomains domains =
+      config.domains.empty()
+          ? exchange_memory_domains(*config.store, config.rank, config.world_size,
+                                    Deadline::after(config.connect_timeout))
+          : config.domains;
+  HierarchicalBackend::Parts parts{.machines = hierarchical::machines_of(domains, config.rank),
+                                   .store = keys_of(config, "end")};
+  if (parts.machines.count == 1) return make_shm_backend(config);
+  if (parts.machines.most_ranks == 1) return make_gloo_backend(config);
+  connect_own_machine(config, parts);
+  parts.flat = connect_all(config);
+  if (parts.machines.has_share()) {
+    parts.scatter = connect_partners(config, parts.machines, "scatter");
+    if (parts.machines.count > 2) {
+      parts.spread = connect_partners(config, parts.machines, "spread");
+    }
+  }
+  auto backend = c10::make_intrusive<HierarchicalBackend>(std::move(parts), config.rank,
+                                                          config.world_size, config.timeout);
+  auto* const hierarchical = backend.get();
+  return {.backend = std::move(backend), .takes_cuda = false, .is_busy = [hierarchical] {
+            return hierarchical->is_busy();
+          }};
+}
+
+c10::Device hierarchical_device(int) {
+  return c10::kCPU;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,98 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "lockstep/comm/backend_factory.h"
+#include "lockstep/comm/backends/hierarchical/machines.h"
+#include "lockstep/comm/backends/hierarchical/pipeline.h"
+#include "lockstep/comm/backends/shm/shm_backend.h"
+
+namespace lockstep {
+
+/// Collectives among the ranks of several machines of which at least one runs several: CPU tensors.
+/// All-reduces go through shared memory within a machine and through Gloo between machines, each
+/// local rank exchanging a share of its own, so that a machine sends each byte once; see
+/// hierarchical::Pipeline. Messages between ranks of one machine go through its memory. All else is
+/// Gloo's, over all ranks.
+///
+/// Tensors from allocateTensor() lie in the machine's shared memory. There is no communication
+/// thread but Gloo's. All-reduces complete in the order of their calls, as do Gloo's collectives.
+/// Threads: any. Lifetime: tensors from allocateTensor may outlive the backend.
+/// Errors: as hierarchical::Pipeline; UsageError for tensors that it cannot take. A send or recv
+/// between machines waits without moving all-reduces on that were started before.
+class HierarchicalBackend final : public c10d::Backend {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+  /// What it consists of: groups of the ranks of this machine, of all ranks, and, where this rank
+  /// has a share, of those with the same local index.
+  struct Parts {
+    hierarchical::Machines machines;
+    c10::intrusive_ptr<ShmBackend> reduce = {};
+    c10::intrusive_ptr<ShmBackend> gather = {};
+    BackendInstance flat = {};
+    BackendInstance scatter = {};
+    BackendInstance spread = {};
+    c10::intrusive_ptr<c10d::Store> store = {};  ///< for the note of a failure
+  };
+
+  HierarchicalBackend(Parts parts, int rank, int world_size, std::chrono::milliseconds timeout);
+
+  /// Whether Gloo has something under way.
+  bool is_busy() const;
+
+  const std::string getBackendName() const override { return "hierarchical"; }
+  void setTimeout(std::chrono::milliseconds timeout) override;
+  bool supportsTensorAlloc(c10::DeviceIndex device) override;
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override;
+  void abort() override;
+
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors,
+                              const c10d::AllreduceCoalescedOptions& options) override;
+  WorkPtr send(Tensors& tensors, int target, int tag) override;
+  WorkPtr recv(Tensors& tensors, int source, int tag) override;
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
+  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                    const c10d::AllgatherOptions& options) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const c10d::AllgatherOptions& options) override;
+  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                 const c10d::GatherOptions& options) override;
+  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                  const c10d::ScatterOptions& options) override;
+  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                         const c10d::ReduceScatterOptions& options) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& options) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs,
+                   const c10d::AllToAllOptions& options) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input,
+                        std::vector<std::int64_t>& output_splits,
+                        std::vector<std::int64_t>& input_splits,
+                        const c10d::AllToAllOptions& options) override;
+  WorkPtr barrier(const c10d::BarrierOptions& options) override;
+
+ private:
+  WorkPtr flat_work(WorkPtr work);
+  /// Index of a rank among those of this machine; -1 for ranks of others.
+  int local_index_of(int rank) const;
+  void abort_parts();
+
+  Parts parts_;
+  std::chrono::milliseconds timeout_;
+  hierarchical::Pipeline pipeline_;
+};
+
+/// For ranks that all share memory this is shm, for ranks of which no two do, gloo.
+/// Errors: BackendUnavailable, on all ranks, when those of a machine cannot share memory; as
+/// Work::wait.
+BackendInstance make_hierarchical_backend(const BackendConfig& config);
+
+/// The CPU.
+c10::Device hierarchical_device(int local_rank);
+
+}  // namespace lockstep

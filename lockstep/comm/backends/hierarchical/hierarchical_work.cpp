@@ -1,0 +1,86 @@
+#include "lockstep/comm/backends/hierarchical/hierarchical_work.h"
+
+#include "lockstep/base/concat.h"
+#include "lockstep/comm/unnamed_comm_error.h"
+
+namespace lockstep::hierarchical {
+
+AllReduceWork::AllReduceWork(c10::intrusive_ptr<c10d::Backend> backend, Pipeline& pipeline,
+                             std::shared_ptr<AllReduce> task)
+    : backend_(std::move(backend)), pipeline_(pipeline), task_(std::move(task)) {}
+
+bool AllReduceWork::isCompleted() {
+  return pipeline_.poll(*task_);
+}
+
+bool AllReduceWork::isSuccess() const {
+  return pipeline_.poll(*task_) && !task_->error;
+}
+
+std::exception_ptr AllReduceWork::exception() const {
+  return task_->error;
+}
+
+bool AllReduceWork::wait(std::chrono::milliseconds timeout) {
+  // Behind the all-reduce's deadline: then the pipeline itself says what is the matter.
+  const Deadline until = timeout == kNoTimeout
+                             ? Deadline(task_->deadline.instant() + std::chrono::hours(1))
+                             : Deadline::after(timeout);
+  if (!pipeline_.wait(*task_, until)) {
+    throw UnnamedCommError(CommFailure::kTimeout,
+                           concat("not complete after ", timeout.count(), " ms"));
+  }
+  return true;
+}
+
+std::vector<at::Tensor> AllReduceWork::result() {
+  return task_->tensors;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> AllReduceWork::getFuture() {
+  auto future =
+      c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+  wait(kNoTimeout);
+  future->markCompleted(c10::IValue(task_->tensors));
+  return future;
+}
+
+FlatWork::FlatWork(c10::intrusive_ptr<c10d::Backend> backend, Pipeline& pipeline,
+                   c10::intrusive_ptr<c10d::Work> work)
+    : backend_(std::move(backend)), pipeline_(pipeline), work_(std::move(work)) {}
+
+bool FlatWork::isCompleted() {
+  return pipeline_.drive_until([&] { return work_->isCompleted(); },
+                               Deadline(Deadline::Clock::now()));
+}
+
+bool FlatWork::isSuccess() const {
+  return work_->isSuccess();
+}
+
+std::exception_ptr FlatWork::exception() const {
+  return work_->exception();
+}
+
+bool FlatWork::wait(std::chrono::milliseconds timeout) {
+  const Deadline until = Deadline::after(timeout == kNoTimeout ? std::chrono::hours(1) : timeout);
+  pipeline_.drive_until([&] { return work_->isCompleted(); }, until);
+  // Nothing is left to drive, or it has ended, or the time is over.
+  try {
+    if (timeout == kNoTimeout) return work_->wait(timeout);
+    return work_->wait(std::max(until.remaining(), std::chrono::milliseconds(1)));
+  } catch (const std::exception& error) {
+    if (failure_of(error.what()) != CommFailure::kPeerLost) throw;
+    pipeline_.give_up(std::current_exception());
+  }
+}
+
+std::vector<at::Tensor> FlatWork::result() {
+  return work_->result();
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> FlatWork::getFuture() {
+  return work_->getFuture();
+}
+
+}  // namespace lockstep::hierarchical

@@ -1,0 +1,32 @@
+#include "lockstep/comm/backends/hierarchical/machines.h"
+
+#include <algorithm>
+#include <map>
+
+namespace lockstep::hierarchical {
+
+Machines machines_of(const MemoryDomains& domains, int rank) {
+  // A domain has the number of its first rank: the map is in the order of machines.
+  std::map<int, std::vector<int>> ranks_of_domain;
+  for (int other = 0; other < static_cast<int>(domains.size()); ++other) {
+    ranks_of_domain[domains[static_cast<std::size_t>(other)]].push_back(other);
+  }
+  const int domain = domains[static_cast<std::size_t>(rank)];
+  Machines machines{.count = static_cast<int>(ranks_of_domain.size()),
+                    .local_ranks = ranks_of_domain[domain],
+                    .shares = static_cast<int>(domains.size())};
+  for (const auto& [first, ranks] : ranks_of_domain) {
+    if (first < domain) ++machines.machine;
+    machines.shares = std::min(machines.shares, static_cast<int>(ranks.size()));
+    machines.most_ranks = std::max(machines.most_ranks, static_cast<int>(ranks.size()));
+  }
+  const auto own = std::find(machines.local_ranks.begin(), machines.local_ranks.end(), rank);
+  machines.local_index = static_cast<int>(own - machines.local_ranks.begin());
+  if (!machines.has_share()) return machines;
+  for (const auto& [first, ranks] : ranks_of_domain) {
+    machines.partners.push_back(ranks[static_cast<std::size_t>(machines.local_index)]);
+  }
+  return machines;
+}
+
+}  // namespace lockstep::hierarchical

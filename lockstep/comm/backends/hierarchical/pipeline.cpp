@@ -1,0 +1,379 @@
+#include "lockstep/comm/backends/hierarchical/pipeline.h"
+
+#include <algorithm>
+
+#include <ATen/ops/empty.h>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/backends/hierarchical/local_transfer.h"
+
+namespace lockstep::hierarchical {
+namespace {
+
+using std::chrono::milliseconds;
+
+// How long a sleep may last while something else than what is waited for may want to move on.
+constexpr milliseconds kSleepSlice{1};
+// After the deadline, for those who know more of who is late to say so first.
+constexpr milliseconds kGraceAfterDeadline{200};
+
+// Large enough that a stage takes longer than to start it; small enough that pieces overlap.
+constexpr std::uint64_t kMostPieceBytes = 4 * 1024 * 1024;
+constexpr std::uint64_t kLeastPieceBytes = 1024 * 1024;
+constexpr std::uint64_t kPiecesToOverlap = 4;
+
+std::uint64_t piece_bytes(std::uint64_t tensor_bytes) {
+  return std::clamp(shm::round_up(tensor_bytes / kPiecesToOverlap, shm::kPageBytes),
+                    kLeastPieceBytes, kMostPieceBytes);
+}
+
+// What ends a group.
+class Failed : public UnnamedCommError {
+ public:
+  Failed(CommFailure failure, const std::string& reason, bool saw_it_itself)
+      : UnnamedCommError(failure, reason), saw_it_itself_(saw_it_itself) {}
+  bool saw_it_itself() const { return saw_it_itself_; }
+
+ private:
+  bool saw_it_itself_;
+};
+
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::Error& c10_error) {
+    return c10_error.what_without_backtrace();
+  } catch (const std::exception& other) {
+    return other.what();
+  }
+}
+
+// An error of Gloo, which says first where in its sources it is.
+UnnamedCommError gloo_error(const std::string& what, const std::string& text) {
+  const auto place_end = text.starts_with('[') ? text.find("] ") : std::string::npos;
+  const std::string reason = place_end == std::string::npos ? text : text.substr(place_end + 2);
+  switch (failure_of(text)) {
+    case CommFailure::kTimeout:
+      return {CommFailure::kTimeout,
+              concat("a rank is stuck, stopped or did not make this call: ", what, ": ", reason)};
+    case CommFailure::kPeerLost:
+      return {CommFailure::kPeerLost, concat("a peer is gone: ", what, ": ", reason)};
+    case CommFailure::kOther:
+      break;
+  }
+  return {CommFailure::kOther, concat(what, ": ", reason)};
+}
+
+}  // namespace
+
+/// The pipelines of this process: while one waits, the others go on, so that a peer that waits for
+/// this process in another group is not kept waiting by this one.
+class Pipelines {
+ public:
+  static Pipelines& instance() {
+    static auto* const pipelines = new Pipelines();  // never destroyed
+    return *pipelines;
+  }
+
+  void add(Pipeline* pipeline) {
+    const std::lock_guard lock(mutex_);
+    all_.push_back(pipeline);
+  }
+
+  void remove(Pipeline* pipeline) {
+    const std::lock_guard lock(mutex_);
+    std::erase(all_, pipeline);
+  }
+
+  // Returns whether any has something under way.
+  bool advance_all_but(const Pipeline* self) {
+    const std::lock_guard lock(mutex_);
+    bool any_busy = false;
+    for (Pipeline* const pipeline : all_) {
+      if (pipeline == self) continue;
+      // One that is busy is moved on by whoever keeps it busy.
+      const std::unique_lock pipeline_lock(pipeline->mutex_, std::try_to_lock);
+      if (!pipeline_lock) continue;
+      pipeline->advance();
+      any_busy = any_busy || !pipeline->pieces_.empty();
+    }
+    return any_busy;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<Pipeline*> all_;
+};
+
+Pipeline::Pipeline(Machines machines, int ranks, Connections connections)
+    : machines_(std::move(machines)), ranks_(ranks), connections_(std::move(connections)) {
+  Pipelines::instance().add(this);
+}
+
+Pipeline::~Pipeline() {
+  Pipelines::instance().remove(this);
+}
+
+std::shared_ptr<AllReduce> Pipeline::start(const shm::Piece& tensor, ReduceOp op,
+                                           std::vector<at::Tensor> tensors, milliseconds timeout) {
+  const std::lock_guard lock(mutex_);
+  if (failure_) {
+    throw UnnamedCommError(CommFailure::kOther,
+                           concat("the group ended before with: ", failure_->what()));
+  }
+  auto task = std::make_shared<AllReduce>(std::move(tensors), timeout);
+  const std::uint64_t most = piece_bytes(tensor.bytes);
+  std::uint64_t begin = 0;
+  do {
+    const std::uint64_t bytes = std::min(most, tensor.bytes - begin);
+    pieces_.push_back({.task = task,
+                       .bytes = {tensor.data + begin, bytes, tensor.element},
+                       .op = op,
+                       .number = pieces_started_++});
+    ++task->pieces_left;
+    begin += bytes;
+  } while (begin < tensor.bytes);
+  advance();
+  return task;
+}
+
+bool Pipeline::poll(const AllReduce& task) {
+  const std::lock_guard lock(mutex_);
+  if (!task.ended) advance();
+  return task.ended;
+}
+
+bool Pipeline::wait(const AllReduce& task, Deadline until) {
+  if (!run_until([&] { return task.ended; }, until)) return false;
+  if (task.error) std::rethrow_exception(task.error);
+  return true;
+}
+
+bool Pipeline::drive_until(const std::function<bool()>& done, Deadline until) {
+  run_until([&] { return pieces_.empty() || done(); }, until);
+  while (!done() && !until.passed()) {
+    const bool engines_busy = shm::Engine::advance_all();
+    if (!Pipelines::instance().advance_all_but(nullptr) && !engines_busy) break;
+    connections_.signal->wait_past(connections_.signal->count(), kSleepSlice);
+  }
+  return done();
+}
+
+bool Pipeline::run_until(const std::function<bool()>& done, Deadline until) {
+  for (;;) {
+    Blocker blocker;
+    const std::uint64_t seen = connections_.signal->count();
+    {
+      const std::lock_guard lock(mutex_);
+      advance();
+      if (done()) return true;
+      blocker = find_blocker();
+    }
+    if (until.passed()) return false;
+    sleep(blocker, seen);
+  }
+}
+
+// Moves everything on; an error ends the group.
+void Pipeline::advance() {
+  if (pieces_.empty()) return;
+  try {
+    advance_pieces();
+    if (pieces_.empty()) return;
+    const AllReduce& oldest = *pieces_.front().task;
+    if (Deadline(oldest.deadline.instant() + kGraceAfterDeadline).passed()) {
+      throw Failed(CommFailure::kTimeout,
+                   concat("not complete within ", oldest.timeout.count(),
+                          " ms; a rank is stuck, stopped or did not make this call"),
+                   false);
+    }
+  } catch (const Failed& error) {
+    fail(error, error.saw_it_itself());
+  } catch (const UsageError& error) {
+    fail({CommFailure::kOther, error.what()}, true, std::current_exception());
+  } catch (...) {
+    fail(gloo_error("the exchange between machines", text_of(std::current_exception())), false);
+  }
+}
+
+void Pipeline::advance_pieces() {
+  // No piece overtakes the one before it.
+  Stage limit = Stage::kComplete;
+  const std::size_t window = std::min(pieces_.size(), kWindow);
+  for (std::size_t i = 0; i < window; ++i) {
+    Piece& piece = pieces_[i];
+    while (piece.stage < limit && stage_ended(piece)) begin_next_stage(piece);
+    limit = piece.stage;
+  }
+  while (!pieces_.empty() && pieces_.front().stage == Stage::kComplete) {
+    AllReduce& task = *pieces_.front().task;
+    if (--task.pieces_left == 0) task.ended = true;
+    pieces_.pop_front();
+  }
+}
+
+bool Pipeline::stage_ended(Piece& piece) {
+  switch (piece.stage) {
+    case Stage::kReducing:
+      return has_ended(connections_.reduce, piece);
+    case Stage::kGathering:
+      return has_ended(connections_.gather, piece);
+    case Stage::kScattering:
+    case Stage::kSpreading:
+      if (!piece.exchange) return true;
+      try {
+        return piece.exchange->ended();
+      } catch (...) {
+        const UnnamedCommError error =
+            gloo_error(connections_.exchange->name(), text_of(std::current_exception()));
+        throw Failed(error.failure(), error.what(), false);
+      }
+    case Stage::kWaiting:
+    case Stage::kComplete:
+      break;
+  }
+  return true;
+}
+
+bool Pipeline::has_ended(shm::Engine& engine, const Piece& piece) {
+  if (!engine.poll(*piece.local)) return false;
+  if (!piece.local->error) return true;
+  const shm::Engine::Failure failure = engine.failure();
+  try {
+    std::rethrow_exception(piece.local->error);
+  } catch (const TimeoutError&) {
+    // Who is late to gather may itself be waiting for another machine.
+    throw Failed(CommFailure::kTimeout, failure.reason, piece.stage == Stage::kReducing);
+  } catch (const PeerLost&) {
+    throw Failed(CommFailure::kPeerLost, failure.reason, !failure.by_abort);
+  } catch (const CommError&) {
+    throw Failed(CommFailure::kOther, failure.reason, true);
+  }
+}
+
+void Pipeline::begin_next_stage(Piece& piece) {
+  switch (piece.stage) {
+    case Stage::kWaiting:
+      piece.stage = Stage::kReducing;
+      return begin_reduce(piece);
+    case Stage::kReducing:
+      piece.stage = Stage::kScattering;
+      return begin_scatter(piece);
+    case Stage::kScattering:
+      piece.stage = Stage::kSpreading;
+      return begin_spread(piece);
+    case Stage::kSpreading:
+      piece.stage = Stage::kGathering;
+      return begin_gather(piece);
+    case Stage::kGathering:
+      piece.stage = Stage::kComplete;
+      return;
+    case Stage::kComplete:
+      return;
+  }
+}
+
+Share Pipeline::share_of(const Piece& piece, int index) const {
+  const shm::Range range = shm::share(piece.bytes.bytes, machines_.shares, index);
+  return {.data = piece.bytes.data + range.begin, .bytes = range.bytes};
+}
+
+void Pipeline::begin_reduce(Piece& piece) {
+  const LocalShares shares = local_shares(machines_, piece.bytes);
+  piece.local = start_local(connections_.reduce, piece, make_reduce_scatter(shares, piece.op));
+}
+
+void Pipeline::begin_scatter(Piece& piece) {
+  piece.exchange.reset();
+  if (!machines_.has_share() || own_share(piece).bytes == 0) return;
+  piece.exchange = connections_.exchange->start_scatter(own_share(piece), staging_for(piece),
+                                                        piece.task->deadline);
+}
+
+void Pipeline::begin_spread(Piece& piece) {
+  if (!piece.exchange) return;
+  piece.exchange.reset();
+  const Reduction reduction{.element = piece.bytes.element, .op = piece.op, .factor = 1.0 / ranks_};
+  connections_.exchange->sum(reduction, own_share(piece), staging_for(piece));
+  if (!connections_.exchange->needs_spread()) return;
+  piece.exchange = connections_.exchange->start_spread(own_share(piece), staging_for(piece),
+                                                       piece.task->deadline);
+}
+
+void Pipeline::begin_gather(Piece& piece) {
+  piece.exchange.reset();
+  const LocalShares shares = local_shares(machines_, piece.bytes);
+  piece.local = start_local(connections_.gather, piece, make_all_gather(shares));
+}
+
+std::shared_ptr<shm::Task> Pipeline::start_local(shm::Engine& engine, const Piece& piece,
+                                                 std::unique_ptr<shm::Operation> operation) {
+  auto task = std::make_shared<shm::Task>("all_reduce", piece.task->timeout);
+  task->deadline = piece.task->deadline;
+  task->operation = std::move(operation);
+  engine.start(task);
+  return task;
+}
+
+const at::Tensor& Pipeline::staging_for(const Piece& piece) {
+  // Of the pieces in the window no two have the same.
+  at::Tensor& staging = staging_[piece.number % kWindow];
+  const std::int64_t bytes = connections_.exchange->staging_bytes(own_share(piece));
+  if (!staging.defined() || staging.numel() < bytes) staging = at::empty({bytes}, at::kByte);
+  return staging;
+}
+
+// Whom to wait for. What is reduced within the machine comes first: Gloo then has something to
+// carry meanwhile.
+Pipeline::Blocker Pipeline::find_blocker() {
+  const std::size_t window = std::min(pieces_.size(), kWindow);
+  for (std::size_t i = 0; i < window; ++i) {
+    if (pieces_[i].stage == Stage::kReducing) return {&connections_.reduce, pieces_[i].local};
+  }
+  if (!pieces_.empty() && pieces_.front().stage == Stage::kGathering) {
+    return {&connections_.gather, pieces_.front().local};
+  }
+  return {};
+}
+
+void Pipeline::sleep(const Blocker& blocker, std::uint64_t seen) {
+  if (blocker.engine != nullptr) {
+    try {
+      blocker.engine->wait(*blocker.task, Deadline::after(kSleepSlice));
+    } catch (...) {
+      // The next advance() finds the task's error.
+    }
+  } else {
+    connections_.signal->wait_past(seen, kSleepSlice);
+    shm::Engine::advance_all();
+  }
+  Pipelines::instance().advance_all_but(this);
+}
+
+void Pipeline::fail(const UnnamedCommError& error, bool saw_it_itself,
+                    const std::exception_ptr& own_error) {
+  failure_ = connections_.note.agree(error, saw_it_itself);
+  for (Piece& piece : pieces_) {
+    piece.task->ended = true;
+    piece.task->error = own_error ? own_error : std::make_exception_ptr(*failure_);
+    abandoned_.push_back(std::move(piece));
+  }
+  pieces_.clear();
+  connections_.abort();
+}
+
+void Pipeline::give_up(const std::exception_ptr& error) {
+  const std::lock_guard lock(mutex_);
+  if (!failure_) {
+    const shm::Engine::Failure local = connections_.reduce.find_failure();
+    if (!local.reason.empty() && !local.by_abort) {
+      fail({CommFailure::kPeerLost, local.reason}, true);
+    } else {
+      fail(gloo_error("a connection of the group", text_of(error)), false);
+    }
+  }
+  throw UnnamedCommError(*failure_);
+}
+
+}  // namespace lockstep::hierarchical

@@ -1,0 +1,150 @@
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/comm/backends/hierarchical/failure_note.h"
+#include "lockstep/comm/backends/hierarchical/machines.h"
+#include "lockstep/comm/backends/hierarchical/share_exchange.h"
+#include "lockstep/comm/backends/hierarchical/signal.h"
+#include "lockstep/comm/backends/shm/engine.h"
+#include "lockstep/comm/backends/shm/tensor_piece.h"
+#include "lockstep/comm/reduce_op.h"
+#include "lockstep/comm/unnamed_comm_error.h"
+
+namespace lockstep::hierarchical {
+
+/// An all-reduce under way. Its pieces are the pipeline's.
+struct AllReduce {
+  AllReduce(std::vector<at::Tensor> its_tensors, std::chrono::milliseconds its_timeout)
+      : tensors(std::move(its_tensors)),
+        timeout(its_timeout),
+        deadline(Deadline::after(its_timeout)) {}
+
+  const std::vector<at::Tensor> tensors;
+  const std::chrono::milliseconds timeout;
+  const Deadline deadline;
+
+  // The pipeline's.
+  std::size_t pieces_left = 0;
+  bool ended = false;
+  std::exception_ptr error = {};
+};
+
+/// All-reduces over the ranks of several machines, in pieces, each in three stages: a
+/// reduce-scatter within the machine leaves the machine's sum of a share with each local rank; the
+/// ranks of one local index exchange and sum their shares; an all-gather within the machine hands
+/// the shares round. Pieces overlap: while Gloo's threads carry one, the next is reduced. Each
+/// stage takes the pieces in order, on every rank alike, so that no more has to be agreed upon.
+///
+/// Ranks are summed in their order within a machine, machines in theirs: the same bits everywhere
+/// and in every run.
+///
+/// There is no thread behind it but Gloo's: everything moves on when this process starts, polls or
+/// waits for something of this group, and while it waits for another group of this backend.
+/// Threads: any. Lifetime: tensors are kept until their all-reduce has ended.
+/// Errors: UnnamedCommError, UsageError for calls that differ within a machine; the first ends the
+/// group on all ranks, and all name the rank that failed first where one of them knows it.
+class Pipeline {
+ public:
+  /// What the group is connected by. `reduce` and `gather` are two groups of the same local ranks:
+  /// each takes its collectives in the order of pieces. `exchange` is null where this rank has no
+  /// share.
+  struct Connections {
+    shm::Engine& reduce;
+    shm::Engine& gather;
+    std::unique_ptr<ShareExchange> exchange;
+    std::shared_ptr<Signal> signal;
+    FailureNote note;
+    /// Tells all peers that the group is of no more use. Called once, on failure.
+    std::function<void()> abort;
+  };
+
+  Pipeline(Machines machines, int ranks, Connections connections);
+  ~Pipeline();
+  Pipeline(const Pipeline&) = delete;
+  Pipeline& operator=(const Pipeline&) = delete;
+
+  /// Starts the all-reduce of one contiguous tensor and takes it as far as peers allow.
+  std::shared_ptr<AllReduce> start(const shm::Piece& tensor, ReduceOp op,
+                                   std::vector<at::Tensor> tensors,
+                                   std::chrono::milliseconds timeout);
+  /// Moves everything on. Returns whether the all-reduce has ended, well or not.
+  bool poll(const AllReduce& task);
+  /// Waits for the all-reduce, until `until` at most. Returns whether it has ended. Throws its
+  /// error.
+  bool wait(const AllReduce& task, Deadline until);
+  /// Moves everything on until `done` is true, until `until` at most, and while there is anything
+  /// of this process to move. `done` is asked every other millisecond. Returns whether it is.
+  bool drive_until(const std::function<bool()>& done, Deadline until);
+  /// Ends the group, of which another connection has failed with this error of Gloo. Throws what it
+  /// has ended with.
+  [[noreturn]] void give_up(const std::exception_ptr& error);
+
+ private:
+  friend class Pipelines;
+  static constexpr std::size_t kWindow = 4;
+
+  enum class Stage { kWaiting, kReducing, kScattering, kSpreading, kGathering, kComplete };
+
+  struct Piece {
+    std::shared_ptr<AllReduce> task;
+    shm::Piece bytes;
+    ReduceOp op = ReduceOp::kSum;
+    std::uint64_t number = 0;
+    Stage stage = Stage::kWaiting;
+    std::shared_ptr<shm::Task> local = {};    // within the machine
+    std::unique_ptr<GlooCall> exchange = {};  // between machines
+  };
+
+  /// What has to happen next: an end of a collective within the machine, or else of Gloo's.
+  struct Blocker {
+    shm::Engine* engine = nullptr;
+    std::shared_ptr<shm::Task> task = {};
+  };
+
+  bool run_until(const std::function<bool()>& done, Deadline until);
+  void advance();
+  void advance_pieces();
+  bool stage_ended(Piece& piece);
+  bool has_ended(shm::Engine& engine, const Piece& piece);
+  void begin_next_stage(Piece& piece);
+  void begin_reduce(Piece& piece);
+  void begin_scatter(Piece& piece);
+  void begin_spread(Piece& piece);
+  void begin_gather(Piece& piece);
+  std::shared_ptr<shm::Task> start_local(shm::Engine& engine, const Piece& piece,
+                                         std::unique_ptr<shm::Operation> operation);
+  Share share_of(const Piece& piece, int index) const;
+  Share own_share(const Piece& piece) const { return share_of(piece, machines_.local_index); }
+  const at::Tensor& staging_for(const Piece& piece);
+  Blocker find_blocker();
+  void sleep(const Blocker& blocker, std::uint64_t seen);
+  void fail(const UnnamedCommError& error, bool saw_it_itself,
+            const std::exception_ptr& own_error = {});
+
+  const Machines machines_;
+  const int ranks_;
+  Connections connections_;
+  std::mutex mutex_;  // guards all that follows
+  std::deque<Piece> pieces_;
+  std::uint64_t pieces_started_ = 0;
+  std::array<at::Tensor, kWindow> staging_;
+  std::deque<Piece> abandoned_;              // Gloo may still write to them
+  std::optional<UnnamedCommError> failure_;  // what ended the group
+};
+
+}  // namespace lockstep::hierarchical

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/comm/backends/hierarchical/machines.h"
+#include "lockstep/comm/backends/hierarchical/signal.h"
+#include "lockstep/comm/backends/shm/reduce_kernel.h"
+
+namespace lockstep::hierarchical {
+
+/// A share of a tensor: bytes of one machine's sum, in place.
+struct Share {
+  std::byte* data = nullptr;
+  std::uint64_t bytes = 0;
+};
+
+/// A message exchange of Gloo under way. Lifetime: keeps Gloo's work, and with it what it sends.
+class GlooCall {
+ public:
+  GlooCall(c10::intrusive_ptr<c10d::Work> work, std::shared_ptr<Signal> signal);
+
+  /// Whether it has ended. Throws what it failed with.
+  bool ended();
+
+ private:
+  c10::intrusive_ptr<c10d::Work> work_;
+  const std::shared_ptr<std::atomic<bool>> ended_;
+};
+
+/// Sums shares over machines, in machine order, among the ranks of one local index. Between two
+/// machines a share crosses whole, and both sum it. Among more it is scattered, each machine sums
+/// a part, and the sums are spread: 2 (n − 1) / n of a share is sent and received by each, which is
+/// the least there can be.
+/// Threads: one at a time. Errors: Gloo's.
+class ShareExchange {
+ public:
+  /// `scatter` and `spread`: Gloo groups of one rank a machine, in machine order; `spread` is only
+  /// used by more than two. They are two, as each takes its calls in one order on all ranks.
+  ShareExchange(const Machines& machines, c10::intrusive_ptr<c10d::Backend> scatter,
+                c10::intrusive_ptr<c10d::Backend> spread, std::shared_ptr<Signal> signal);
+
+  /// Two machines need no more than start_scatter and sum.
+  bool needs_spread() const { return machines_ > 2; }
+
+  /// Room that the exchange of a share needs until it is complete.
+  std::int64_t staging_bytes(const Share& share) const;
+
+  std::unique_ptr<GlooCall> start_scatter(const Share& share, const at::Tensor& staging,
+                                          Deadline deadline);
+  /// When the scatter has ended: of the whole share between two machines, else of this one's part.
+  void sum(const Reduction& reduction, const Share& share, const at::Tensor& staging) const;
+  std::unique_ptr<GlooCall> start_spread(const Share& share, const at::Tensor& staging,
+                                         Deadline deadline);
+
+  /// "the exchange between machines with rank 3", for errors
+  std::string name() const;
+
+ private:
+  std::unique_ptr<GlooCall> start(c10d::Backend& group, at::Tensor output, at::Tensor input,
+                                  std::vector<std::int64_t> output_bytes,
+                                  std::vector<std::int64_t> input_bytes, Deadline deadline);
+  std::vector<std::int64_t> part_bytes(const Share& share) const;
+
+  const int machines_;
+  const int machine_;
+  const std::vector<int> partners_;
+  const c10::intrusive_ptr<c10d::Backend> scatter_;
+  const c10::intrusive_ptr<c10d::Backend> spread_;
+  const std::shared_ptr<Signal> signal_;
+};
+
+}  // namespace lockstep::hierarchical

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace lockstep {
+
+enum class CommFailure { kTimeout, kPeerLost, kOther };
+
+/// What went wrong, by the text of Gloo, NCCL or c10d, which say no more.
+CommFailure failure_of(std::string_view text);
+
+/// What a backend throws that knows what went wrong, but not the collective as the user counts it:
+/// whoever waits for the Work gets the TimeoutError, PeerLost or CommError, with the name in front.
+class UnnamedCommError : public std::runtime_error {
+ public:
+  UnnamedCommError(CommFailure failure, const std::string& reason)
+      : std::runtime_error(reason), failure_(failure) {}
+  CommFailure failure() const { return failure_; }
+
+ private:
+  CommFailure failure_;
+};
+
+}  // namespace lockstep
