@@ -5,6 +5,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/setup.sh
 
 ctest_arguments=()
+targets=(all tests)
 
 usage() {
   cat <<TEXT
@@ -14,6 +15,7 @@ Installs what is missing (Debian packages, LibTorch), builds everything and runs
 Further arguments go to ctest: scripts/test.sh -R sampler -V
 
   --preset NAME   which build: release (default), dev, ci, asan, tsan
+  --targets=LIST  what to build, separated by spaces, instead of everything
 $SETUP_OPTIONS_HELP
 TEXT
 }
@@ -31,6 +33,7 @@ while [[ $# -gt 0 ]]; do
       shift
       ;;
     --preset=*) preset=${1#*=} ;;
+    --targets=*) read -r -a targets <<< "${1#*=}" ;;
     -h | --help) usage; exit ;;
     *) ctest_arguments+=("$1") ;;
   esac
@@ -40,5 +43,5 @@ done
 ensure_packages
 ensure_libtorch
 ensure_python_torch
-configure_and_build all tests
+configure_and_build "${targets[@]}"
 step "Testing build/$preset" ctest --preset "$preset" "${ctest_arguments[@]}"
