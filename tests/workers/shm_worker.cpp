@@ -105,6 +105,7 @@ int run(const std::string& action, std::size_t held_bytes) {
   if (action == "fill") fill(group);
   if (action == "abort") abort_while_waiting(group);
   if (group.rank() == kVictim) {
+    if (action == "return" || action == "exit" || action == "throw") std::getchar();
     if (action == "return") return 0;
     if (action == "exit") ::_exit(0);
     if (action == "throw") throw std::runtime_error("something of the program's own");
