@@ -403,7 +403,7 @@ c10::intrusive_ptr<ShmBackend> connect_shm_backend(const BackendConfig& config,
   if (spins) engine->set_spin(kSpin);
   const Placement placement =
       spins ? shm::measure_placement(engine->team(), *config.store, deadline) : Placement::kUnknown;
-  engine->team().set_store(placement == Placement::kFar ? Store::kNonTemporal : Store::kOrdinary);
+  engine->team().set_placement(placement);
   return c10::make_intrusive<ShmBackend>(std::move(engine), config.timeout);
 }
 

@@ -25,6 +25,10 @@ void raise_to(std::uint32_t& count, std::uint32_t value) {
   if (!reached(count, value)) count = value;
 }
 
+Store best_store(Placement placement) {
+  return placement == Placement::kFar ? Store::kNonTemporal : Store::kOrdinary;
+}
+
 // A life mark that another thread holds must stay in memory: the kernel looks at it when that ends.
 void keep_until_the_process_ends(std::shared_ptr<Segment> segment) {
   static std::mutex mutex;
@@ -126,12 +130,32 @@ bool Team::all_posted(std::uint32_t round) {
   return true;
 }
 
+void Team::set_placement(Placement placement) {
+  store_ = best_store(placement);
+  if (placement != Placement::kUnknown && ranks_ > 1) watched_ = rank_ == 0 ? 1 : rank_ - 1;
+}
+
+// Now and then takes the time of the line's way from the watched peer. Only a first look that finds
+// what it looks for tells that: any other finds the line here, or waits for the peer to write.
+std::uint32_t Team::fetch_reduced(int peer, std::uint32_t goal) {
+  constexpr std::uint32_t kEvery = 8;
+  const std::atomic<std::uint32_t>& count = control(peer).reduced;
+  if (peer != watched_ || goal % kEvery != 0 || goal == looked_for_) return count.load();
+  looked_for_ = goal;
+  const auto start = Deadline::Clock::now();
+  const std::uint32_t reduced = count.load();
+  const auto fetch_time = Deadline::Clock::now() - start;
+  if (!reached(reduced, goal)) return reduced;
+  if (const auto placement = distance_.add(fetch_time)) store_ = best_store(*placement);
+  return reduced;
+}
+
 bool Team::all_reduced(std::uint32_t round) {
   const std::uint32_t goal = round + 1;
   for (int peer = 0; peer < ranks_; ++peer) {
     Seen& seen = seen_[static_cast<std::size_t>(peer)];
     if (reached(seen.reduced, goal)) continue;
-    seen.reduced = control(peer).reduced.load();
+    seen.reduced = fetch_reduced(peer, goal);
     if (reached(seen.reduced, goal)) continue;
     blocked_on_ = peer;
     return false;

@@ -7,6 +7,7 @@
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/comm/backends/shm/control.h"
+#include "lockstep/comm/backends/shm/distance_watch.h"
 #include "lockstep/comm/backends/shm/layout.h"
 #include "lockstep/comm/backends/shm/store.h"
 #include "lockstep/os/memory_file.h"
@@ -84,9 +85,11 @@ class Team {
   /// A line for measuring how far rank 1 is from rank 0.
   std::atomic<std::uint32_t>& ping_line() { return control(0).ping; }
 
-  /// Which stores reach peers fastest, as measured when the group was formed.
+  /// Which stores reach peers fastest.
   Store store() const { return store_; }
-  void set_store(Store store) { store_ = store; }
+  /// How far the ranks are from each other when the group is formed; once that is known, this rank
+  /// watches how far one of its peers is, for it may change at any time.
+  void set_placement(Placement placement);
 
   // Waiting.
 
@@ -115,6 +118,7 @@ class Team {
 
  private:
   Control& control(int rank) { return *reinterpret_cast<Control*>(at(layout().control(rank))); }
+  std::uint32_t fetch_reduced(int peer, std::uint32_t goal);
   static void sleep_on(Control& peer, std::uint32_t bell);
   void catch_up();
 
@@ -124,6 +128,9 @@ class Team {
   const std::string group_name_;
   const std::vector<int> numbers_;
   Store store_ = Store::kOrdinary;
+  int watched_ = -1;              ///< the peer whose distance is watched; none
+  std::uint32_t looked_for_ = 0;  ///< of the watched peer: the last round
+  DistanceWatch distance_;
   Control& own_;
   int blocked_on_ = 0;
   std::uint32_t next_round_;  // at the start what the memory says: 0, but in tests of large counts
