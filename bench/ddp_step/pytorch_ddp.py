@@ -48,6 +48,20 @@ class ResNet18(nn.Module):
         return self.classes(torch.nn.functional.adaptive_avg_pool2d(features, 1).flatten(1))
 
 
+class Written(nn.Module):
+    """Backward does nothing but write the gradients of ResNet-18."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = ResNet18()
+
+    def forward(self, factor):
+        total = factor
+        for parameter in self.parameters():
+            total = total + parameter.sum()
+        return total
+
+
 def make_task(name):
     mse, cross_entropy = nn.functional.mse_loss, nn.functional.cross_entropy
     if name == "toy":
@@ -59,6 +73,8 @@ def make_task(name):
         return (nn.Sequential(nn.Linear(1024, 4096), nn.ReLU(), nn.Linear(4096, 1024), nn.ReLU(),
                               nn.Linear(1024, 100)),
                 torch.randn(16, 1024), torch.randint(100, (16,)), cross_entropy)
+    if name == "written":
+        return Written(), torch.zeros(1), torch.zeros(1), mse
     assert name == "resnet18", name
     return ResNet18(), torch.randn(32, 3, 32, 32), torch.randint(10, (32,)), cross_entropy
 

@@ -16,7 +16,7 @@ struct Task {
   std::function<at::Tensor(const at::Tensor& outputs, const at::Tensor& targets)> loss;
 };
 
-/// "toy", "linear", "mlp", "resnet18". Errors: UsageError for any other name.
+/// "toy", "linear", "mlp", "resnet18", "written". Errors: UsageError for any other name.
 Task make_task(const std::string& name);
 
 }  // namespace lockstep::bench
