@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <unordered_map>
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
@@ -28,11 +29,35 @@ using Source = GradientMemory::Source;
 // The sources that this thread has opened; those that are closed or gone are dropped on the way.
 thread_local std::vector<std::weak_ptr<Source>> opened_here;
 
-c10::DataPtr shared_memory(const Source& source, std::size_t bytes) {
-  const at::Tensor tensor =
-      source.group.allocate_tensor(static_cast<std::int64_t>(bytes), at::kByte);
-  return tensor.storage().set_data_ptr(c10::DataPtr());
-}
+// Shared memory that was handed out. Who frees memory may know nothing but its address: see "raw
+// memory" in c10/core/Allocator.h.
+class HandedOut {
+ public:
+  static HandedOut& instance() {
+    static auto* const handed_out = new HandedOut();  // never destroyed
+    return *handed_out;
+  }
+
+  void add(c10::DataPtr memory) {
+    const std::lock_guard lock(mutex_);
+    void* const address = memory.get();
+    by_address_.emplace(address, std::move(memory));
+  }
+
+  // Nothing where the address is none of ours.
+  c10::DataPtr take(void* address) {
+    const std::lock_guard lock(mutex_);
+    const auto found = by_address_.find(address);
+    if (found == by_address_.end()) return {};
+    c10::DataPtr memory = std::move(found->second);
+    by_address_.erase(found);
+    return memory;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<void*, c10::DataPtr> by_address_;  // guarded by mutex_
+};
 
 class GradientAllocator final : public c10::Allocator {
  public:
@@ -48,8 +73,9 @@ class GradientAllocator final : public c10::Allocator {
   bool is_simple_data_ptr(const c10::DataPtr& memory) const override {
     return ordinary_->is_simple_data_ptr(memory);
   }
-  // Raw memory is asked for where no backward pass runs, and is the ordinary allocator's.
-  c10::DeleterFnPtr raw_deleter() const override { return ordinary_->raw_deleter(); }
+  c10::DeleterFnPtr raw_deleter() const override {
+    return ordinary_->raw_deleter() != nullptr ? &free : nullptr;
+  }
   void copy_data(void* target, const void* source, std::size_t bytes) const override {
     ordinary_->copy_data(target, source, bytes);
   }
@@ -60,7 +86,12 @@ class GradientAllocator final : public c10::Allocator {
       const std::shared_ptr<Source> source = weak.lock();
       if (!source || !source->serves(bytes)) continue;
       try {
-        return shared_memory(*source, bytes);
+        const at::Tensor tensor =
+            source->group.allocate_tensor(static_cast<std::int64_t>(bytes), at::kByte);
+        c10::DataPtr memory = tensor.storage().set_data_ptr(c10::DataPtr());
+        void* const address = memory.get();
+        HandedOut::instance().add(std::move(memory));
+        return {address, address, &free, c10::kCPU};
       } catch (const Error&) {
         // Short of memory that can be shared: the gradient is copied later.
         source->open = false;
@@ -69,15 +100,24 @@ class GradientAllocator final : public c10::Allocator {
     return {};
   }
 
+  static void free(void* address);
+
   c10::Allocator* const ordinary_;
 };
 
+GradientAllocator& the_allocator() {
+  static auto* const allocator = new GradientAllocator(c10::GetCPUAllocator());  // never destroyed
+  return *allocator;
+}
+
+void GradientAllocator::free(void* address) {
+  const c10::DataPtr memory = HandedOut::instance().take(address);
+  if (!memory) the_allocator().ordinary_->raw_deleter()(address);
+}
+
 void install_once() {
   static std::once_flag once;
-  std::call_once(once, [] {
-    static auto* const allocator = new GradientAllocator(c10::GetCPUAllocator());  // for ever
-    c10::SetCPUAllocator(allocator);
-  });
+  std::call_once(once, [] { c10::SetCPUAllocator(&the_allocator()); });
 }
 
 }  // namespace

@@ -1,9 +1,11 @@
 // Gradients large enough for a collective of their own: they are averaged where autograd wrote
 // them.
+#include <cstring>
 #include <string>
 #include <thread>
 
 #include <ATen/ATen.h>
+#include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
 
@@ -129,6 +131,20 @@ TEST_F(LargeGradient, OutlivesTheModelAndTheGroup) {
     kept = model->large.grad();
   }
   expect_average(kept);
+}
+
+TEST_F(LargeGradient, MemoryOfItsSizeMayBeHadAndFreedByAddressAlone) {
+  DistributedDataParallel model(Scaled{});
+  const at::Tensor loss = model(gradient(rank_));
+  // As convolutions do for what they keep for the length of a call.
+  c10::Allocator* const allocator = c10::GetCPUAllocator();
+  for (const std::size_t bytes : {kElements * sizeof(float), kElements * sizeof(float) + 64}) {
+    void* const memory = allocator->raw_allocate(bytes);
+    std::memset(memory, 1, bytes);
+    allocator->raw_deallocate(memory);
+  }
+  loss.backward();
+  expect_average(model->large.grad());
 }
 
 TEST_F(LargeGradient, OfTwoModelsInTurns) {
