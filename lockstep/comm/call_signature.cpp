@@ -6,7 +6,6 @@
 
 #include "lockstep/base/check.h"
 #include "lockstep/base/concat.h"
-#include "lockstep/comm/tensor_check.h"
 
 namespace lockstep {
 

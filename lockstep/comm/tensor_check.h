@@ -41,6 +41,4 @@ void check_scaled(const CallSite& call, const char* large_name, const at::Tensor
 /// The operation exists for the dtype: no average of integers, no bitwise operation on floats.
 void check_reduce_op(const CallSite& call, ReduceOp op, at::ScalarType dtype);
 
-const char* reduce_op_name(ReduceOp op);
-
 }  // namespace lockstep

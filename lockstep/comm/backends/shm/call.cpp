@@ -5,28 +5,6 @@
 namespace lockstep::shm {
 namespace {
 
-const char* op_name(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum:
-      return "SUM";
-    case ReduceOp::kAvg:
-      return "AVG";
-    case ReduceOp::kProduct:
-      return "PRODUCT";
-    case ReduceOp::kMin:
-      return "MIN";
-    case ReduceOp::kMax:
-      return "MAX";
-    case ReduceOp::kBand:
-      return "BAND";
-    case ReduceOp::kBor:
-      return "BOR";
-    case ReduceOp::kBxor:
-      return "BXOR";
-  }
-  return "?";
-}
-
 bool reduces(CallKind kind) {
   return kind == CallKind::kAllReduce || kind == CallKind::kReduce ||
          kind == CallKind::kReduceScatter;
@@ -60,7 +38,7 @@ const char* name(CallKind kind) {
 
 std::string describe(const Call& call) {
   std::string text = name(call.kind);
-  if (reduces(call.kind)) text += concat(" (", op_name(call.op), ")");
+  if (reduces(call.kind)) text += concat(" (", reduce_op_name(call.op), ")");
   if (call.kind == CallKind::kBarrier) return text;
   if (call.kind != CallKind::kAllToAll) text += concat(" of ", call.elements);
   text += concat(" ", element_name(call.element), " elements");
