@@ -47,9 +47,11 @@ struct BackendInstance {
   /// no elements reach it too.
   bool checks_calls = false;
   /// As allreduce from the second tensor into the first, which comes from allocateTensor on every
-  /// rank: whatever of the second no peer needs is not copied. Empty: the backend has no such way.
+  /// rank: whatever of the second no peer needs is not copied; with a sum of squares, where that is
+  /// defined, as ProcessGroup::all_reduce_into. Empty: the backend has no such way.
   std::function<c10::intrusive_ptr<c10d::Work>(const at::Tensor& output, const at::Tensor& input,
-                                               ReduceOp op, std::chrono::milliseconds timeout)>
+                                               ReduceOp op, const at::Tensor& sum_of_squares,
+                                               std::chrono::milliseconds timeout)>
       all_reduce_into = {};
   /// Whether the tensor lies in memory of allocateTensor. Goes with all_reduce_into.
   std::function<bool(const at::Tensor&)> is_shared = {};

@@ -33,6 +33,16 @@ struct ReduceOptions {
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
 };
 
+struct ReduceIntoOptions {
+  ReduceOp op = ReduceOp::kSum;
+  bool async_op = false;
+  std::optional<std::chrono::milliseconds> timeout = std::nullopt;
+  /// One float64 on the CPU. The squares of the part of the results that this rank works out are
+  /// added to it in the same pass; the parts of all ranks together cover the results once. Only
+  /// where the group shares memory. Results are of a floating-point dtype.
+  at::Tensor sum_of_squares = {};
+};
+
 struct NewGroupOptions {
   /// As InitOptions::backend; empty: the parent's, or chosen anew where the parent's was chosen.
   std::string backend = {};
@@ -84,8 +94,10 @@ class ProcessGroup {
   /// callers that know that all ranks make the same call: it is not checked where that would cost
   /// an exchange. Where `output` is a tensor of allocate_tensor, or a part of one, it must be on
   /// every rank; then only what peers need of `input` is copied, and no call waits for another.
+  /// A float16 or bfloat16 `input` may go into a float32 `output` where both lie in shared memory:
+  /// it is reduced in float32, and not rounded again.
   Work all_reduce_into(at::Tensor output, at::Tensor input,
-                       const ReduceOptions& options = {}) const;
+                       const ReduceIntoOptions& options = {}) const;
 
   /// Leaves the reduction in `tensor` on rank `target`; on other ranks its contents are undefined.
   Work reduce(at::Tensor tensor, int target, const ReduceOptions& options = {}) const;

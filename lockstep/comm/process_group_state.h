@@ -42,7 +42,7 @@ struct ProcessGroup::State {
   // See BackendInstance.
   std::function<bool()> is_busy;
   std::function<c10::intrusive_ptr<c10d::Work>(const at::Tensor&, const at::Tensor&, ReduceOp,
-                                               std::chrono::milliseconds)>
+                                               const at::Tensor&, std::chrono::milliseconds)>
       all_reduce_into;
   std::function<bool(const at::Tensor&)> is_shared;
   std::int64_t bucket_bytes = 0;

@@ -31,8 +31,43 @@ c10d::ReduceOp::RedOpType c10d_op(ReduceOp op) {
   LOCKSTEP_ASSERT(false);
 }
 
-CollectiveOptions common(const ReduceOptions& options) {
+template <class Options>
+CollectiveOptions common(const Options& options) {
   return {.async_op = options.async_op, .timeout = options.timeout};
+}
+
+[[noreturn]] void refuse_into(const CallSite& call, const std::string& reason) {
+  throw UsageError(concat("all_reduce_into of group '", call.group.name, "' on rank ",
+                          call.group.rank, ": ", reason));
+}
+
+// Of results of another dtype than the inputs'.
+void check_conversion(const CallSite& call, const at::Tensor& output, const at::Tensor& input) {
+  const auto from = input.scalar_type();
+  const bool converts =
+      output.scalar_type() == at::kFloat && (from == at::kHalf || from == at::kBFloat16);
+  if (!converts) check_same_dtype(call, output, input);
+  const auto& is_shared = call.group.is_shared;
+  if (is_shared && (output.numel() == 0 || (is_shared(output) && is_shared(input)))) return;
+  refuse_into(call, concat(c10::toString(from),
+                           " is reduced into float32 only where the group shares memory and output "
+                           "and input lie in it; take both from allocate_tensor"));
+}
+
+void check_sum_of_squares(const CallSite& call, const at::Tensor& sum, const at::Tensor& output) {
+  if (!call.group.all_reduce_into) {
+    refuse_into(call,
+                "sum_of_squares is worked out only where the group shares memory; leave it out and "
+                "take it of the output");
+  }
+  if (!at::isFloatingType(output.scalar_type())) {
+    refuse_into(call,
+                concat("sum_of_squares is not defined for ", c10::toString(output.scalar_type())));
+  }
+  if (!sum.is_cpu() || sum.scalar_type() != at::kDouble || sum.numel() != 1) {
+    refuse_into(call, concat("sum_of_squares must be one float64 on the CPU, not ", sum.numel(),
+                             " ", c10::toString(sum.scalar_type()), " on ", sum.device().str()));
+  }
 }
 
 }  // namespace
@@ -52,21 +87,21 @@ Work ProcessGroup::all_reduce(at::Tensor tensor, const ReduceOptions& options) c
 }
 
 Work ProcessGroup::all_reduce_into(at::Tensor output, at::Tensor input,
-                                   const ReduceOptions& options) const {
+                                   const ReduceIntoOptions& options) const {
   const CallSite call{"all_reduce", state("all_reduce_into")};
   check_tensor(call, "output", output);
   check_tensor(call, "input", input);
-  check_same_dtype(call, output, input);
   if (output.numel() != input.numel()) {
-    throw UsageError(concat("all_reduce_into of group '", call.group.name, "' on rank ",
-                            call.group.rank, ": output has ", output.numel(),
-                            " elements, input has ", input.numel()));
+    refuse_into(call,
+                concat("output has ", output.numel(), " elements, input has ", input.numel()));
   }
+  if (output.scalar_type() != input.scalar_type()) check_conversion(call, output, input);
+  if (options.sum_of_squares.defined()) check_sum_of_squares(call, options.sum_of_squares, output);
   check_reduce_op(call, options.op, output.scalar_type());
   const auto& group = call.group;
   if (group.all_reduce_into) {
     return start_agreed(call, common(options), [&](c10d::Backend&, auto timeout) {
-      return group.all_reduce_into(output, input, options.op, timeout);
+      return group.all_reduce_into(output, input, options.op, options.sum_of_squares, timeout);
     });
   }
   if (!output.is_same(input)) output.copy_(input.view(output.sizes()));

@@ -79,6 +79,11 @@ requires(!ModuleHolder<Module>) class DistributedDataParallel {
   /// later ones add up; the first backward() after it exchanges the sum.
   [[nodiscard]] NoSyncGuard no_sync() { return NoSyncGuard(replica_); }
 
+  /// L2 norm of all averaged gradients, as the last backward() that exchanged them left them: the
+  /// same bits on every rank. Errors: UsageError without the option gradient_norm, and before the
+  /// first such backward().
+  double gradient_norm() const { return replica_.gradient_norm(); }
+
   std::vector<at::Tensor> parameters() const { return replica_.parameters(); }
 
   Module* operator->() { return module_.get(); }

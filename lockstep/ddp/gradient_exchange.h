@@ -1,10 +1,22 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+
 namespace lockstep {
+
+/// What is done in the pass that averages, beside averaging.
+struct ExchangeOptions {
+  /// Gradients of float32 parameters travel in this dtype; unset: as they are.
+  std::optional<at::ScalarType> dtype = std::nullopt;
+  /// One float64 on the group's device. finish() has added to it the squares of some of the
+  /// averaged gradients: over all ranks, each once. Undefined: they are not asked for.
+  at::Tensor sum_of_squares = {};
+};
 
 /// The gradients of some parameters, averaged over all ranks together.
 /// Threads: one at a time.

@@ -1,11 +1,13 @@
 #include "lockstep/ddp/gradient_reducer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <mutex>
 #include <numeric>
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -45,6 +47,7 @@ struct GradientReducer::Impl {
   std::vector<std::string> names;
   ProcessGroup group;
   Options options;
+  ExchangeOptions exchange;
   std::vector<GradientShape> shapes;
   std::unique_ptr<GradientMemory> memory;
   struct Hook {
@@ -56,6 +59,7 @@ struct GradientReducer::Impl {
   mutable std::mutex mutex;  // guards all that follows
   bool sync = true;
   bool rebuilt = false;
+  bool has_norm = false;  // exchange.sum_of_squares is that of all gradients
   std::vector<std::unique_ptr<GradientExchange>> buckets;
   struct Place {
     std::size_t bucket;
@@ -72,6 +76,7 @@ struct GradientReducer::Impl {
 
   void build(const std::vector<std::size_t>& order);
   void begin_backward();
+  void add_up_squares();
   void gradient_ready(std::size_t index);
   void mark_ready(std::size_t index);
   void finish_backward();
@@ -88,10 +93,10 @@ void GradientReducer::Impl::build(const std::vector<std::size_t>& order) {
       members.push_back(parameters[indices[position]]);
     }
     if (shapes[indices[0]].alone) {
-      buckets.push_back(std::make_unique<LargeGradient>(group, indices[0], members[0]));
+      buckets.push_back(std::make_unique<LargeGradient>(group, exchange, indices[0], members[0]));
     } else {
-      buckets.push_back(
-          std::make_unique<GradientBucket>(group, std::move(indices), std::move(members)));
+      buckets.push_back(std::make_unique<GradientBucket>(group, exchange, std::move(indices),
+                                                         std::move(members)));
     }
   }
 }
@@ -103,6 +108,8 @@ void GradientReducer::Impl::begin_backward() {
   for (const auto& bucket : buckets) unready.push_back(bucket->size());
   next_bucket = 0;
   arrivals.clear();
+  has_norm = false;
+  if (options.gradient_norm) exchange.sum_of_squares.zero_();
   torch::autograd::Engine::get_default_engine().queue_callback([this] { finish_backward(); });
 }
 
@@ -145,11 +152,17 @@ void GradientReducer::Impl::finish_backward() {
     }
     LOCKSTEP_ASSERT(next_bucket == buckets.size());
     for (const auto& bucket : buckets) bucket->finish();
+    if (options.gradient_norm) add_up_squares();
     in_backward = false;
     memory->close();
     if (!rebuilt) rebuild_in_order_of_arrival();
   }
   if (options.after_exchange) options.after_exchange();
+}
+
+void GradientReducer::Impl::add_up_squares() {
+  group.all_reduce_into(exchange.sum_of_squares, exchange.sum_of_squares);
+  has_norm = true;
 }
 
 void GradientReducer::Impl::rebuild_in_order_of_arrival() {
@@ -171,15 +184,22 @@ GradientReducer::GradientReducer(std::vector<at::Tensor> parameters, std::vector
   impl_->names = std::move(names);
   impl_->group = std::move(group);
   impl_->options = std::move(options);
+  // A gradient that travels nowhere need not be rounded.
+  if (impl_->group.world_size() > 1) impl_->exchange.dtype = impl_->options.exchange_dtype;
+  if (impl_->options.gradient_norm) {
+    impl_->exchange.sum_of_squares =
+        at::zeros({1}, at::TensorOptions(at::kDouble).device(impl_->group.device()));
+  }
 
   std::vector<std::size_t> large;  // in bytes
   std::map<std::pair<at::ScalarType, std::string>, int> kinds;
   for (const at::Tensor& parameter : impl_->parameters) {
     const auto [kind, is_new] =
         kinds.try_emplace({parameter.scalar_type(), parameter.device().str()}, kinds.size());
-    impl_->shapes.push_back({.bytes = static_cast<std::int64_t>(parameter.nbytes()),
-                             .kind = kind->second,
-                             .alone = LargeGradient::suits(impl_->group, parameter)});
+    impl_->shapes.push_back(
+        {.bytes = static_cast<std::int64_t>(parameter.nbytes()),
+         .kind = kind->second,
+         .alone = LargeGradient::suits(impl_->group, impl_->exchange, parameter)});
     if (impl_->shapes.back().alone) large.push_back(parameter.nbytes());
   }
   impl_->memory = std::make_unique<GradientMemory>(impl_->group, std::move(large));
@@ -228,6 +248,12 @@ void GradientReducer::check_parameters() const {
                             "' was frozen or changed in dtype or device after the module was "
                             "wrapped; change it first, then wrap the module"));
   }
+}
+
+std::optional<double> GradientReducer::gradient_norm() const {
+  const std::lock_guard lock(impl_->mutex);
+  if (!impl_->has_norm) return std::nullopt;
+  return std::sqrt(impl_->exchange.sum_of_squares.item<double>());
 }
 
 bool GradientReducer::in_backward() const {

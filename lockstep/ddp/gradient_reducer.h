@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,8 @@ namespace lockstep {
 /// autograd writes them there, and they are averaged where they lie. Parameters without a gradient
 /// on this rank take part with zeros, and keep an undefined .grad when no rank has one. Buckets
 /// start in reverse order of the parameters and are rebuilt after the first exchange in the order
-/// in which rank 0's gradients came.
+/// in which rank 0's gradients came. The norm of the averages, where it is asked for, is worked out
+/// from the sums of squares of all buckets, of which each rank has a share.
 ///
 /// Threads: create and set from the training thread; hooks run on autograd's threads.
 /// Lifetime: the hooks are removed with it. Errors: from backward(): UsageError when a parameter
@@ -30,6 +32,9 @@ class GradientReducer {
  public:
   struct Options {
     BucketCaps caps;
+    /// As in DistributedDataParallelOptions.
+    bool gradient_norm = false;
+    std::optional<at::ScalarType> exchange_dtype = std::nullopt;
     /// Called at the end of each backward pass whose gradients were exchanged.
     std::function<void()> after_exchange;
   };
@@ -52,6 +57,10 @@ class GradientReducer {
   /// Errors: UsageError naming a parameter that no longer leads its gradients here, because its
   /// dtype or device was changed or it was frozen after construction.
   void check_parameters() const;
+
+  /// Of all averaged gradients after the last backward pass that exchanged them; empty before the
+  /// first, and where it was not asked for.
+  std::optional<double> gradient_norm() const;
 
   /// A backward pass has begun to exchange gradients and did not end.
   bool in_backward() const;

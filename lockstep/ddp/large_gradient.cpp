@@ -8,16 +8,20 @@
 
 namespace lockstep {
 
-bool LargeGradient::suits(const ProcessGroup& group, const at::Tensor& parameter) {
-  return group.shares_memory() && parameter.is_cpu() &&
+bool LargeGradient::suits(const ProcessGroup& group, const ExchangeOptions& options,
+                          const at::Tensor& parameter) {
+  const bool converts = options.dtype && parameter.scalar_type() == at::kFloat;
+  return group.shares_memory() && parameter.is_cpu() && !converts &&
          static_cast<std::int64_t>(parameter.nbytes()) >= kLeastBytes;
 }
 
-LargeGradient::LargeGradient(const ProcessGroup& group, std::size_t index, at::Tensor parameter)
+LargeGradient::LargeGradient(const ProcessGroup& group, const ExchangeOptions& options,
+                             std::size_t index, at::Tensor parameter)
     : GradientExchange({index}),
       group_(group),
       parameter_(std::move(parameter)),
       chunk_elements_(std::max<std::int64_t>(group.bucket_bytes() / parameter_.element_size(), 1)),
+      sum_of_squares_(options.sum_of_squares),
       flag_(group.allocate_tensor(1, parameter_.scalar_type())) {}
 
 const at::Tensor& LargeGradient::own() {
@@ -41,8 +45,10 @@ void LargeGradient::fill(std::size_t) {
   gradient.defined() ? own_.copy_(gradient) : own_.zero_();
 }
 
-void LargeGradient::exchange(const at::Tensor& output, const at::Tensor& input) {
-  works_.push_back(group_.all_reduce_into(output, input, {.op = ReduceOp::kAvg, .async_op = true}));
+void LargeGradient::exchange(const at::Tensor& output, const at::Tensor& input,
+                             const at::Tensor& squares) {
+  works_.push_back(group_.all_reduce_into(
+      output, input, {.op = ReduceOp::kAvg, .async_op = true, .sum_of_squares = squares}));
 }
 
 void LargeGradient::start_average() {
@@ -53,9 +59,10 @@ void LargeGradient::start_average() {
   for (std::int64_t begin = 0; begin < output.numel(); begin += chunk_elements_) {
     const std::int64_t elements = std::min(chunk_elements_, output.numel() - begin);
     const at::Tensor chunk = output.narrow(0, begin, elements);
-    exchange(chunk, output_.is_same(input_) ? chunk : input.narrow(0, begin, elements));
+    exchange(chunk, output_.is_same(input_) ? chunk : input.narrow(0, begin, elements),
+             sum_of_squares_);
   }
-  exchange(flag_, flag_);
+  exchange(flag_, flag_, {});
 }
 
 void LargeGradient::finish() {

@@ -18,10 +18,13 @@ class LargeGradient final : public GradientExchange {
   /// The smallest for which a collective of its own costs less than the copy that it saves.
   static constexpr std::int64_t kLeastBytes = 256 * 1024;
 
-  /// Whether a gradient of the parameter is one in this group.
-  static bool suits(const ProcessGroup& group, const at::Tensor& parameter);
+  /// Whether a gradient of the parameter is one in this group: not where it travels in another
+  /// dtype, for then it has to be copied.
+  static bool suits(const ProcessGroup& group, const ExchangeOptions& options,
+                    const at::Tensor& parameter);
 
-  LargeGradient(const ProcessGroup& group, std::size_t index, at::Tensor parameter);
+  LargeGradient(const ProcessGroup& group, const ExchangeOptions& options, std::size_t index,
+                at::Tensor parameter);
 
   void fill(std::size_t position) override;
   void start_average() override;
@@ -29,11 +32,12 @@ class LargeGradient final : public GradientExchange {
 
  private:
   const at::Tensor& own();
-  void exchange(const at::Tensor& output, const at::Tensor& input);
+  void exchange(const at::Tensor& output, const at::Tensor& input, const at::Tensor& squares);
 
   ProcessGroup group_;
   at::Tensor parameter_;
   std::int64_t chunk_elements_;
+  at::Tensor sum_of_squares_;
   at::Tensor flag_;  ///< one element: how many ranks have a gradient
   at::Tensor own_;   ///< as the gradient; undefined until it is needed
   at::Tensor input_;

@@ -31,19 +31,30 @@ BucketCaps bucket_caps(const std::optional<double>& bucket_cap_mb, const Process
           .bytes = bytes(bucket_cap_mb.value_or(kDefaultBucketCapMb))};
 }
 
+void check_exchange_dtype(const std::optional<at::ScalarType>& dtype) {
+  if (!dtype || *dtype == at::kHalf || *dtype == at::kBFloat16) return;
+  throw UsageError(concat("DistributedDataParallel: exchange_dtype=", c10::toString(*dtype),
+                          " is neither Half nor BFloat16; leave it unset to exchange gradients as "
+                          "they are"));
+}
+
 }  // namespace
 
 Replica::Replica(std::shared_ptr<torch::nn::Module> module,
                  const DistributedDataParallelOptions& options)
     : module_(std::move(module)),
       group_(options.process_group ? options.process_group : default_process_group()),
-      forward_sync_buffers_(options.forward_sync_buffers) {
+      forward_sync_buffers_(options.forward_sync_buffers),
+      has_gradient_norm_(options.gradient_norm) {
   if (!module_) throw UsageError("DistributedDataParallel: the module is null");
   const BucketCaps caps = bucket_caps(options.bucket_cap_mb, group_);
+  check_exchange_dtype(options.exchange_dtype);
   check_models_agree(
       group_, *module_,
       concat("options bucket_cap_mb ", caps.bytes / kBytesPerMb, " first ",
-             caps.first_bytes / kBytesPerMb, " forward_sync_buffers ", forward_sync_buffers_));
+             caps.first_bytes / kBytesPerMb, " forward_sync_buffers ", forward_sync_buffers_,
+             " gradient_norm ", options.gradient_norm, " exchange_dtype ",
+             options.exchange_dtype ? c10::toString(*options.exchange_dtype) : "unset"));
 
   std::vector<at::Tensor> trained;
   std::vector<std::string> names;
@@ -66,10 +77,13 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module,
   const auto buffers = module_->buffers();
   state.insert(state.end(), buffers.begin(), buffers.end());
   broadcast_tensors(group_, state, 0);
-  if (group_.world_size() == 1) return;
+  if (group_.world_size() == 1 && !options.gradient_norm) return;
   reducer_ = std::make_unique<GradientReducer>(
       std::move(trained), std::move(names), group_,
-      GradientReducer::Options{.caps = caps, .after_exchange = [this] {
+      GradientReducer::Options{.caps = caps,
+                               .gradient_norm = options.gradient_norm,
+                               .exchange_dtype = options.exchange_dtype,
+                               .after_exchange = [this] {
                                  if (module_->is_training()) sync_buffers();
                                }});
 }
@@ -78,6 +92,21 @@ Replica::~Replica() = default;
 
 std::vector<at::Tensor> Replica::parameters() const {
   return module_->parameters();
+}
+
+double Replica::gradient_norm() const {
+  if (!has_gradient_norm_) {
+    throw UsageError(concat("DistributedDataParallel on rank ", group_.rank(),
+                            ": gradient_norm() was not asked for; construct it with "
+                            "{.gradient_norm = true}"));
+  }
+  const auto norm = reducer_->gradient_norm();
+  if (!norm) {
+    throw UsageError(concat("DistributedDataParallel on rank ", group_.rank(),
+                            ": gradient_norm() before a backward pass has exchanged gradients; "
+                            "call it after backward() outside no_sync()"));
+  }
+  return *norm;
 }
 
 void Replica::before_forward() {

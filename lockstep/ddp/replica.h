@@ -25,6 +25,13 @@ struct DistributedDataParallelOptions {
   /// training mode and at the end of each backward pass, so that they agree whenever a step ends.
   /// Evaluation communicates only in the first forward after a training forward without backward.
   bool forward_sync_buffers = true;
+  /// Work out the L2 norm of all averaged gradients while they are averaged, for gradient_norm().
+  bool gradient_norm = false;
+  /// Gradients of float32 parameters travel in this dtype, kHalf or kBFloat16, as with PyTorch's
+  /// fp16_compress_hook and bf16_compress_hook; .grad stays float32. Unset: in their own. Where the
+  /// group shares memory they are rounded once, when they are copied, and averaged in float32;
+  /// elsewhere they are divided by the number of ranks, rounded and summed in this dtype.
+  std::optional<at::ScalarType> exchange_dtype = std::nullopt;
 };
 
 class GradientReducer;
@@ -42,6 +49,7 @@ class Replica {
   void after_forward();
 
   std::vector<at::Tensor> parameters() const;
+  double gradient_norm() const;
   const ProcessGroup& process_group() const { return group_; }
 
  private:
@@ -51,8 +59,9 @@ class Replica {
   std::shared_ptr<torch::nn::Module> module_;
   ProcessGroup group_;
   bool forward_sync_buffers_;
+  bool has_gradient_norm_;
   bool buffers_differ_ = false;  // a training forward has changed them since the last exchange
-  std::unique_ptr<GradientReducer> reducer_;  // null in a world of one
+  std::unique_ptr<GradientReducer> reducer_;  // null where nothing is to be done with gradients
 };
 
 /// Keeps gradients local while it lives. Guards nest.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #include "lockstep/comm/backends/shm/copy_kernel.h"
 
@@ -11,18 +12,36 @@ namespace {
 using Sources = std::array<const std::byte*, kMostRanks>;
 using Targets = std::array<std::byte*, kMostRanks>;
 
-void reduce_all(const Reduction& reduction, const Sources& sources, int source_count,
+struct Arithmetic {
+  Reduction reduction;
+  Element input_element;
+  double* sum_of_squares;
+};
+
+Arithmetic arithmetic(const Call& call, const Reduction& reduction, const ReduceBuffers& buffers) {
+  return {.reduction = reduction,
+          .input_element = call.input_element.value_or(reduction.element),
+          .sum_of_squares = buffers.sum_of_squares};
+}
+
+void reduce_all(const Arithmetic& arithmetic, const Sources& sources, int source_count,
                 const Targets& targets, int target_count, std::uint64_t bytes, Store store) {
-  lockstep::reduce(reduction, {sources.data(), static_cast<std::size_t>(source_count)},
-                   {targets.data(), static_cast<std::size_t>(target_count)},
-                   bytes / element_bytes(reduction.element), store);
+  const auto& [reduction, input_element, sum_of_squares] = arithmetic;
+  const std::span from(sources.data(), static_cast<std::size_t>(source_count));
+  const std::span to(targets.data(), static_cast<std::size_t>(target_count));
+  const std::uint64_t elements = bytes / element_bytes(reduction.element);
+  if (sum_of_squares == nullptr) {
+    reduce_converted(reduction, input_element, from, to, elements, store);
+  } else {
+    *sum_of_squares += reduce_and_sum_squares(reduction, input_element, from, to, elements, store);
+  }
 }
 
 class EagerAllReduce final : public Operation {
  public:
   EagerAllReduce(const Call& call, const Reduction& reduction, const ReduceBuffers& buffers)
       : Operation(call),
-        reduction_(reduction),
+        arithmetic_(arithmetic(call, reduction, buffers)),
         buffers_(buffers),
         bytes_(call.elements * element_bytes(call.element)),
         fits_entry_(bytes_ <= kInlineBytes) {}
@@ -46,7 +65,10 @@ class EagerAllReduce final : public Operation {
           fits_entry_ ? team.entry(rank, round_).data : team.slot(rank, round_);
     }
     const Targets targets{buffers_.output};
-    reduce_all(reduction_, sources, team.ranks(), targets, 1, bytes_, Store::kOrdinary);
+    // Every rank has all results; the first counts their squares.
+    Arithmetic arithmetic = arithmetic_;
+    if (team.rank() != 0) arithmetic.sum_of_squares = nullptr;
+    reduce_all(arithmetic, sources, team.ranks(), targets, 1, bytes_, Store::kOrdinary);
     team.set_released(round_ + 1);
     return Progress::kDone;
   }
@@ -54,7 +76,7 @@ class EagerAllReduce final : public Operation {
  private:
   Store store(const Team& team) const { return fits_entry_ ? Store::kOrdinary : team.store(); }
 
-  const Reduction reduction_;
+  const Arithmetic arithmetic_;
   const ReduceBuffers buffers_;
   const std::uint64_t bytes_;
   const bool fits_entry_;
@@ -66,7 +88,7 @@ class LargeAllReduce final : public Operation {
  public:
   LargeAllReduce(const Call& call, const Reduction& reduction, const ReduceBuffers& buffers)
       : Operation(call),
-        reduction_(reduction),
+        arithmetic_(arithmetic(call, reduction, buffers)),
         buffers_(buffers),
         bytes_(call.elements * element_bytes(call.element)),
         chunks_(static_cast<std::uint32_t>((bytes_ + kSlotBytes - 1) / kSlotBytes)) {}
@@ -126,14 +148,26 @@ class LargeAllReduce final : public Operation {
 
   Progress post_call(Team& team) {
     if (!team.may_post(false)) return Progress::kNone;
-    if (buffers_.input != buffers_.output && buffers_.shared_offset) give_peers_their_parts(team);
+    if (buffers_.input != buffers_.output && buffers_.shared_offset && !converts()) {
+      give_peers_their_parts(team);
+    }
     first_ = team.next_round();
     Entry& entry = team.entry_to_post();
     entry.call = call();
     entry.buffer = buffers_.shared_offset.value_or(0);
+    if (converts()) std::memcpy(entry.data, &buffers_.input_offset, sizeof buffers_.input_offset);
     team.post();
     called_ = true;
     return call().in_shared_memory ? Progress::kDone : Progress::kSome;
+  }
+
+  bool converts() const { return call().input_element.has_value(); }
+
+  // Where the rank's input lies, in a call that converts.
+  std::byte* input_of(Team& team, int rank) {
+    std::uint64_t offset = 0;
+    std::memcpy(&offset, team.entry(rank, first_).data, sizeof offset);
+    return team.at(offset);
   }
 
   void give_peers_their_parts(Team& team) {
@@ -152,16 +186,22 @@ class LargeAllReduce final : public Operation {
 
   void reduce_in_place(Team& team) {
     const Range part = share(bytes_, team.ranks(), team.rank());
+    const std::uint64_t input_begin = part.begin / element_bytes(arithmetic_.reduction.element) *
+                                      element_bytes(arithmetic_.input_element);
     Sources sources;
     Targets targets;
     for (int rank = 0; rank < team.ranks(); ++rank) {
       const auto index = static_cast<std::size_t>(rank);
       targets[index] = team.at(team.entry(rank, first_).buffer) + part.begin;
-      sources[index] = rank == team.rank() ? buffers_.input + part.begin : targets[index];
+      if (rank == team.rank()) {
+        sources[index] = buffers_.input + input_begin;
+      } else {
+        sources[index] = converts() ? input_of(team, rank) + input_begin : targets[index];
+      }
     }
     // Non-temporal stores to lines that were just read cost twice as much as ordinary ones.
-    reduce_all(reduction_, sources, team.ranks(), targets, team.ranks(), part.bytes,
-               Store::kOrdinary);
+    reduce_all(arithmetic_, sources, team.ranks(), targets, team.ranks(), part.bytes,
+               converts() ? team.store() : Store::kOrdinary);
   }
 
   // A slot holds the chunk as it lies in the tensor: the parts of peers on the way to them, and in
@@ -189,7 +229,7 @@ class LargeAllReduce final : public Operation {
     }
     const Targets targets{buffers_.output + whole.begin + own.begin,
                           team.slot(team.rank(), round(reduced_)) + own.begin};
-    reduce_all(reduction_, sources, team.ranks(), targets, 2, own.bytes, team.store());
+    reduce_all(arithmetic_, sources, team.ranks(), targets, 2, own.bytes, team.store());
   }
 
   void copy_results(Team& team) {
@@ -202,7 +242,7 @@ class LargeAllReduce final : public Operation {
     }
   }
 
-  const Reduction reduction_;
+  const Arithmetic arithmetic_;
   const ReduceBuffers buffers_;
   const std::uint64_t bytes_;
   const std::uint32_t chunks_;

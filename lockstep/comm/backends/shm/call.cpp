@@ -42,6 +42,7 @@ std::string describe(const Call& call) {
   if (call.kind == CallKind::kBarrier) return text;
   if (call.kind != CallKind::kAllToAll) text += concat(" of ", call.elements);
   text += concat(" ", element_name(call.element), " elements");
+  if (call.input_element) text += concat(" from ", element_name(*call.input_element));
   if (call.root >= 0) text += concat(" with root ", call.root);
   if (call.in_shared_memory) text += " in shared memory";
   return text;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "lockstep/comm/backends/shm/element.h"
@@ -27,7 +28,9 @@ struct Call {
   ReduceOp op = ReduceOp::kSum;  ///< kSum where nothing is reduced
   /// All ranks promise that their tensors lie in the group's shared memory.
   bool in_shared_memory = false;
-  std::int32_t root = -1;      ///< source or target; -1 where there is none
+  /// Of the inputs, where it is another than that of the results.
+  std::optional<Element> input_element = std::nullopt;
+  std::int16_t root = -1;      ///< source or target; -1 where there is none
   std::uint64_t elements = 0;  ///< of each rank's part; 0 where ranks may differ
 
   friend bool operator==(const Call&, const Call&) = default;

@@ -23,6 +23,12 @@ TEST(Call, IsDescribedByWhatRanksMustAgreeOn) {
       "broadcast of 7 int64 elements with root 3");
   EXPECT_EQ(describe({.kind = CallKind::kAllToAll, .element = Element::kFloat64}),
             "all_to_all float64 elements");
+  EXPECT_EQ(describe({.kind = CallKind::kAllReduce,
+                      .element = Element::kFloat32,
+                      .in_shared_memory = true,
+                      .input_element = Element::kBFloat16,
+                      .elements = 3}),
+            "all_reduce (SUM) of 3 float32 elements from bfloat16 in shared memory");
   EXPECT_EQ(describe({.kind = CallKind::kBarrier}), "barrier");
 }
 
@@ -37,6 +43,7 @@ TEST(Call, DiffersInEveryPart) {
   EXPECT_TRUE(differs([](Call& other) { other.element = Element::kFloat16; }));
   EXPECT_TRUE(differs([](Call& other) { other.op = ReduceOp::kMax; }));
   EXPECT_TRUE(differs([](Call& other) { other.in_shared_memory = true; }));
+  EXPECT_TRUE(differs([](Call& other) { other.input_element = Element::kFloat16; }));
   EXPECT_TRUE(differs([](Call& other) { other.root = 1; }));
   EXPECT_TRUE(differs([](Call& other) { other.elements = 6; }));
 }

@@ -51,8 +51,4 @@ double reduce_and_sum_squares(const Reduction& reduction, Element source_element
                               Store store = Store::kOrdinary,
                               InstructionSet set = best_instruction_set());
 
-/// The sum that reduce_and_sum_squares returns, of values that are there already.
-double sum_of_squares(Element element, const std::byte* values, std::size_t elements,
-                      InstructionSet set = best_instruction_set());
-
 }  // namespace lockstep

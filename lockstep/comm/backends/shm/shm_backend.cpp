@@ -89,21 +89,30 @@ ShmBackend::WorkPtr ShmBackend::start(const char* name, std::unique_ptr<shm::Ope
 }
 
 ShmBackend::WorkPtr ShmBackend::all_reduce_into(const at::Tensor& output, const at::Tensor& input,
-                                                ReduceOp op, std::chrono::milliseconds timeout) {
+                                                ReduceOp op, const at::Tensor& sum_of_squares,
+                                                std::chrono::milliseconds timeout) {
   const Piece target = piece_of(output);
   const Piece source = piece_of(input);
-  check_same_size(source, target);
   const auto offset = heap_->offset_of(target.data, target.bytes);
-  const Call call{.kind = CallKind::kAllReduce,
-                  .element = target.element,
-                  .op = op,
-                  .in_shared_memory = offset.has_value(),
-                  .elements = target.elements()};
-  return start(
-      name(call.kind),
-      make_all_reduce(call, reduction(target.element, op),
-                      {.input = source.data, .output = target.data, .shared_offset = offset}),
-      {output, input}, timeout);
+  Call call{.kind = CallKind::kAllReduce,
+            .element = target.element,
+            .op = op,
+            .in_shared_memory = offset.has_value(),
+            .elements = target.elements()};
+  shm::ReduceBuffers buffers{.input = source.data, .output = target.data, .shared_offset = offset};
+  if (source.element == target.element) {
+    check_same_size(source, target);
+  } else {
+    call.input_element = source.element;
+    buffers.input_offset = heap_->offset_of(source.data, source.bytes).value_or(0);
+  }
+  Tensors tensors{output, input};
+  if (sum_of_squares.defined()) {
+    buffers.sum_of_squares = sum_of_squares.mutable_data_ptr<double>();
+    tensors.push_back(sum_of_squares);
+  }
+  return start(name(call.kind), make_all_reduce(call, reduction(target.element, op), buffers),
+               std::move(tensors), timeout);
 }
 
 ShmBackend::WorkPtr ShmBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
@@ -139,7 +148,7 @@ ShmBackend::WorkPtr ShmBackend::reduce(Tensors& tensors, const c10d::ReduceOptio
   shm::TransferPlan plan{.call = {.kind = CallKind::kReduce,
                                   .element = piece.element,
                                   .op = op,
-                                  .root = static_cast<std::int32_t>(options.rootRank),
+                                  .root = static_cast<std::int16_t>(options.rootRank),
                                   .elements = piece.elements()},
                          .longest_bytes = piece.bytes};
   if (getRank() == options.rootRank) {
@@ -158,7 +167,7 @@ ShmBackend::WorkPtr ShmBackend::broadcast(Tensors& tensors, const c10d::Broadcas
   const int source = static_cast<int>(options.rootRank);
   shm::TransferPlan plan{.call = {.kind = CallKind::kBroadcast,
                                   .element = piece.element,
-                                  .root = source,
+                                  .root = static_cast<std::int16_t>(source),
                                   .elements = piece.elements()},
                          .longest_bytes = piece.bytes};
   if (getRank() == source) {
@@ -212,7 +221,7 @@ ShmBackend::WorkPtr ShmBackend::gather(std::vector<Tensors>& outputs, Tensors& i
   const int target = static_cast<int>(options.rootRank);
   shm::TransferPlan plan{.call = {.kind = CallKind::kGather,
                                   .element = input.element,
-                                  .root = target,
+                                  .root = static_cast<std::int16_t>(target),
                                   .elements = input.elements()},
                          .longest_bytes = input.bytes};
   Tensors tensors = inputs;
@@ -241,7 +250,7 @@ ShmBackend::WorkPtr ShmBackend::scatter(Tensors& outputs, std::vector<Tensors>& 
   const int source = static_cast<int>(options.rootRank);
   shm::TransferPlan plan{.call = {.kind = CallKind::kScatter,
                                   .element = output.element,
-                                  .root = source,
+                                  .root = static_cast<std::int16_t>(source),
                                   .elements = output.elements()},
                          .parts = getSize(),
                          .longest_bytes = output.bytes};
@@ -415,8 +424,9 @@ BackendInstance make_shm_backend(const BackendConfig& config) {
           .checks_calls = true,
           .all_reduce_into =
               [backend = backend.get()](const at::Tensor& output, const at::Tensor& input,
-                                        ReduceOp op, std::chrono::milliseconds timeout) {
-                return backend->all_reduce_into(output, input, op, timeout);
+                                        ReduceOp op, const at::Tensor& sum_of_squares,
+                                        std::chrono::milliseconds timeout) {
+                return backend->all_reduce_into(output, input, op, sum_of_squares, timeout);
               },
           .is_shared = [backend = backend.get()](
                            const at::Tensor& tensor) { return backend->is_shared(tensor); },
