@@ -1,15 +1,15 @@
 // The Lockstep side of the parity test (tests/python/ddp_parity.py): trains the network of that
 // script on the same samples and writes every loss and the final state as raw float32.
-//   parity_worker DIGITS_CSV INITIAL_STATE OUTPUT_FOLDER BATCH_SIZE STEPS NORM(0|1)
+//   parity_worker DIGITS_CSV INITIAL_STATE OUTPUT_FOLDER BATCH_SIZE STEPS NORM(0|1) BFLOAT16(0|1)
+#include <fstream>
+#include <string>
+#include <vector>
+
 #include <ATen/ATen.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
-
-#include <fstream>
-#include <string>
-#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/run_main.h"
@@ -78,7 +78,9 @@ int train(const std::vector<std::string>& arguments) {
   Net net(arguments.at(5) == "1");
   // Rank 0's state alone is the right one: the others must get it from the wrapper.
   if (group.rank() == 0) read_state(*net, arguments.at(1));
-  lockstep::DistributedDataParallel model(net, {.process_group = group});
+  lockstep::DistributedDataParallelOptions options{.process_group = group};
+  if (arguments.at(6) == "1") options.exchange_dtype = at::kBFloat16;
+  lockstep::DistributedDataParallel model(net, options);
   torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
   lockstep::DistributedSampler sampler(*dataset.size(), {.group = group, .seed = 5});
 
