@@ -2,8 +2,8 @@
 
 #include "bench/all_reduce/shared_buffers.h"
 #include "bench/all_reduce/subject_call.h"
-#include "lockstep/comm/backends/shm/copy_kernel.h"
-#include "lockstep/comm/backends/shm/reduce_kernel.h"
+#include "lockstep/comm/kernels/copy_kernel.h"
+#include "lockstep/comm/kernels/reduce_kernel.h"
 
 namespace lockstep::bench {
 namespace {

@@ -63,7 +63,6 @@ MemoryDomains domains_of(const MemoryDomains& all, const std::vector<int>& ranks
 }
 
 std::string choose_backend(const MemoryDomains& domains) {
-  constexpr int kMostShmRanks = 64;
   std::map<int, int> ranks_of_domain;
   int most_ranks = 1;
   for (const int domain : domains) most_ranks = std::max(most_ranks, ++ranks_of_domain[domain]);

@@ -15,6 +15,9 @@ namespace lockstep {
 /// with: itself where it is the first of its machine (or container).
 using MemoryDomains = std::vector<int>;
 
+/// More ranks of one machine than these cannot share memory.
+inline constexpr int kMostShmRanks = 64;
+
 /// Tells the other ranks, through the job's or group's store, which memory this one can share:
 /// LOCKSTEP_MEMORY_DOMAIN has a say. Before joining.
 void publish_memory_domain(c10d::Store& store, int rank);

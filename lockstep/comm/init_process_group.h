@@ -15,10 +15,11 @@ class Store;
 namespace lockstep {
 
 struct InitOptions {
-  /// "shm", "gloo", "nccl" or "mpi". Empty: LOCKSTEP_BACKEND, else nccl when this LibTorch has CUDA
-  /// and the machine a device for each local rank, else shm when all ranks can share memory, else
-  /// gloo. Where that shm turns out not to work, as memory is short, gloo takes its place with a
-  /// warning; one that was asked for by name is an error.
+  /// "shm", "hierarchical", "gloo", "nccl" or "mpi". Empty: LOCKSTEP_BACKEND, else nccl when this
+  /// LibTorch has CUDA and the machine a device for each local rank, else shm when all ranks can
+  /// share memory, hierarchical when some can, else gloo. Where memory then turns out not to be
+  /// shared, as it is short, gloo takes their place with a warning; one that was asked for by name
+  /// is an error.
   std::string backend = {};
   /// Where ranks meet:
   ///   env://             RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, as any launcher sets them;

@@ -2,17 +2,28 @@
 
 #include "lockstep/comm/collective_call.h"
 #include "lockstep/comm/process_group_state.h"
+#include "lockstep/comm/timed_work.h"
 
 namespace lockstep {
+namespace {
+
+// Other backends look at the timeout of the wait instead.
+c10::intrusive_ptr<c10d::Work> with_timeout(c10::intrusive_ptr<c10d::Work> work,
+                                            std::chrono::milliseconds timeout) {
+  if (auto* const timed = dynamic_cast<TimedWork*>(work.get())) timed->set_timeout(timeout);
+  return work;
+}
+
+}  // namespace
 
 Work ProcessGroup::send(at::Tensor tensor, int target, int tag,
                         const CollectiveOptions& options) const {
   const CallSite call{"send", state("send")};
   check_tensor(call, "tensor", tensor);
   check_peer(call, "target", target);
-  return start_message(call, tensor, options, [&](c10d::Backend& backend, auto) {
+  return start_message(call, tensor, options, [&](c10d::Backend& backend, auto timeout) {
     std::vector<at::Tensor> tensors{tensor};
-    return backend.send(tensors, target, tag);
+    return with_timeout(backend.send(tensors, target, tag), timeout);
   });
 }
 
@@ -21,9 +32,9 @@ Work ProcessGroup::recv(at::Tensor tensor, int source, int tag,
   const CallSite call{"recv", state("recv")};
   check_tensor(call, "tensor", tensor);
   check_peer(call, "source", source);
-  return start_message(call, tensor, options, [&](c10d::Backend& backend, auto) {
+  return start_message(call, tensor, options, [&](c10d::Backend& backend, auto timeout) {
     std::vector<at::Tensor> tensors{tensor};
-    return backend.recv(tensors, source, tag);
+    return with_timeout(backend.recv(tensors, source, tag), timeout);
   });
 }
 

@@ -61,14 +61,15 @@ struct NewGroupOptions {
 ///
 /// Whether ranks make the same call is checked before it runs: where operation, dtype, elements,
 /// reduction or root differ, every rank gets a UsageError that names both calls, no tensor is
-/// touched and the group stays usable. The backends that do not check calls themselves (gloo, mpi,
-/// nccl) need an exchange of 56 bytes for it, about the time of one small all-gather, in which an
-/// asynchronous call too waits until all ranks have made it. It is on for CPU backends and off for
-/// nccl; check_calls or LOCKSTEP_CHECK_CALLS=0 switches it off for a program known to be right:
-/// what mismatched calls do then is undefined. All ranks must choose the same. Messages (send,
-/// recv) are not checked.
+/// touched; the group stays usable, but for shm, whose group has then ended. The backends that do
+/// not check calls themselves (gloo, hierarchical, mpi, nccl) need an exchange of 56 bytes for it,
+/// about the time of one small all-gather, in which an asynchronous call too waits until all ranks
+/// have made it. It is on for CPU backends and off for nccl; check_calls or LOCKSTEP_CHECK_CALLS=0
+/// switches it off for a program known to be right: what mismatched calls do then is undefined. All
+/// ranks must choose the same. Messages (send, recv) are not checked.
 ///
-/// Threads: one thread at a time per group. Lifetime: the last copy closes the connections.
+/// Threads: one thread at a time per group. The thread that made the group must outlive it: over
+/// shm peers take its end for the rank's. Lifetime: the last copy closes the connections.
 /// Errors: UsageError for arguments that cannot work, before anything is sent; else as Work::wait.
 class ProcessGroup {
  public:

@@ -38,7 +38,7 @@ class LargeGradient final : public GradientExchange {
   at::Tensor parameter_;
   std::int64_t chunk_elements_;
   at::Tensor sum_of_squares_;
-  at::Tensor flag_;  ///< one element: how many ranks have a gradient
+  at::Tensor flag_;  ///< one element: the fraction of ranks that have a gradient
   at::Tensor own_;   ///< as the gradient; undefined until it is needed
   at::Tensor input_;
   at::Tensor output_;

@@ -83,6 +83,20 @@ TEST_F(InFlight, MessagesOfOtherTagsWaitForTheirReceiver) {
   for (const Work& work : sending) work.wait();
 }
 
+TEST_F(InFlight, AMessageMayWaitForACollectiveThatThePeerWaitsFor) {
+  const int peer = rank_ ^ 1;
+  at::Tensor sum = formula(rank_, 70'001, at::kFloat);
+  const Work summing = group_.all_reduce(sum, {.async_op = true});
+  if (peer < world_size_ && rank_ % 2 == 0) {
+    at::Tensor received = zeros(5, at::kFloat);
+    group_.recv(received, peer);
+    EXPECT_TRUE(matches(received, formula(peer, 5, at::kFloat)));
+  }
+  summing.wait();
+  EXPECT_TRUE(matches(sum, reduced_formula(world_size_, 70'001, at::kFloat, ReduceOp::kSum)));
+  if (peer < world_size_ && rank_ % 2 == 1) group_.send(formula(rank_, 5, at::kFloat), peer);
+}
+
 TEST_F(InFlight, OverlappingGroupsKeepApart) {
   // Neighbours (rank, rank + 1), and all ranks in reverse: each rank is in up to four groups.
   std::vector<ProcessGroup> pairs;

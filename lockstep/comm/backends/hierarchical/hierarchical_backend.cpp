@@ -160,79 +160,79 @@ int HierarchicalBackend::local_index_of(int rank) const {
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::send(Tensors& tensors, int target, int tag) {
   const int local = local_index_of(target);
-  return local >= 0 ? parts_.reduce->send(tensors, local, tag)
+  return local >= 0 ? part_work(parts_.reduce->send(tensors, local, tag))
                     : parts_.flat.backend->send(tensors, target, tag);
 }
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::recv(Tensors& tensors, int source, int tag) {
   const int local = local_index_of(source);
-  return local >= 0 ? parts_.reduce->recv(tensors, local, tag)
+  return local >= 0 ? part_work(parts_.reduce->recv(tensors, local, tag))
                     : parts_.flat.backend->recv(tensors, source, tag);
 }
 
-HierarchicalBackend::WorkPtr HierarchicalBackend::flat_work(WorkPtr work) {
-  return c10::make_intrusive<hierarchical::FlatWork>(
+HierarchicalBackend::WorkPtr HierarchicalBackend::part_work(WorkPtr work) {
+  return c10::make_intrusive<hierarchical::PartWork>(
       c10::intrusive_ptr<c10d::Backend>::unsafe_reclaim_from_nonowning(this), pipeline_,
       std::move(work));
 }
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::reduce(Tensors& tensors,
                                                          const c10d::ReduceOptions& options) {
-  return flat_work(parts_.flat.backend->reduce(tensors, options));
+  return part_work(parts_.flat.backend->reduce(tensors, options));
 }
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::broadcast(Tensors& tensors,
                                                             const c10d::BroadcastOptions& options) {
-  return flat_work(parts_.flat.backend->broadcast(tensors, options));
+  return part_work(parts_.flat.backend->broadcast(tensors, options));
 }
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::allgather(std::vector<Tensors>& outputs,
                                                             Tensors& inputs,
                                                             const c10d::AllgatherOptions& options) {
-  return flat_work(parts_.flat.backend->allgather(outputs, inputs, options));
+  return part_work(parts_.flat.backend->allgather(outputs, inputs, options));
 }
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::_allgather_base(
     at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
-  return flat_work(parts_.flat.backend->_allgather_base(output, input, options));
+  return part_work(parts_.flat.backend->_allgather_base(output, input, options));
 }
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::gather(std::vector<Tensors>& outputs,
                                                          Tensors& inputs,
                                                          const c10d::GatherOptions& options) {
-  return flat_work(parts_.flat.backend->gather(outputs, inputs, options));
+  return part_work(parts_.flat.backend->gather(outputs, inputs, options));
 }
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::scatter(Tensors& outputs,
                                                           std::vector<Tensors>& inputs,
                                                           const c10d::ScatterOptions& options) {
-  return flat_work(parts_.flat.backend->scatter(outputs, inputs, options));
+  return part_work(parts_.flat.backend->scatter(outputs, inputs, options));
 }
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::reduce_scatter(
     Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ReduceScatterOptions& options) {
-  return flat_work(parts_.flat.backend->reduce_scatter(outputs, inputs, options));
+  return part_work(parts_.flat.backend->reduce_scatter(outputs, inputs, options));
 }
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::_reduce_scatter_base(
     at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
-  return flat_work(parts_.flat.backend->_reduce_scatter_base(output, input, options));
+  return part_work(parts_.flat.backend->_reduce_scatter_base(output, input, options));
 }
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::alltoall(Tensors& outputs, Tensors& inputs,
                                                            const c10d::AllToAllOptions& options) {
-  return flat_work(parts_.flat.backend->alltoall(outputs, inputs, options));
+  return part_work(parts_.flat.backend->alltoall(outputs, inputs, options));
 }
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::alltoall_base(
     at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_splits,
     std::vector<std::int64_t>& input_splits, const c10d::AllToAllOptions& options) {
-  return flat_work(
+  return part_work(
       parts_.flat.backend->alltoall_base(output, input, output_splits, input_splits, options));
 }
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::barrier(const c10d::BarrierOptions& options) {
-  return flat_work(parts_.flat.backend->barrier(options));
+  return part_work(parts_.flat.backend->barrier(options));
 }
 
 BackendInstance make_hierarchical_backend(const BackendConfig& config) {

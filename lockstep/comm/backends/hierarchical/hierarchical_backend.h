@@ -77,7 +77,7 @@ class HierarchicalBackend final : public c10d::Backend {
   WorkPtr barrier(const c10d::BarrierOptions& options) override;
 
  private:
-  WorkPtr flat_work(WorkPtr work);
+  WorkPtr part_work(WorkPtr work);
   /// Index of a rank among those of this machine; -1 for ranks of others.
   int local_index_of(int rank) const;
   void abort_parts();

@@ -45,24 +45,24 @@ c10::intrusive_ptr<c10::ivalue::Future> AllReduceWork::getFuture() {
   return future;
 }
 
-FlatWork::FlatWork(c10::intrusive_ptr<c10d::Backend> backend, Pipeline& pipeline,
+PartWork::PartWork(c10::intrusive_ptr<c10d::Backend> backend, Pipeline& pipeline,
                    c10::intrusive_ptr<c10d::Work> work)
     : backend_(std::move(backend)), pipeline_(pipeline), work_(std::move(work)) {}
 
-bool FlatWork::isCompleted() {
+bool PartWork::isCompleted() {
   return pipeline_.drive_until([&] { return work_->isCompleted(); },
                                Deadline(Deadline::Clock::now()));
 }
 
-bool FlatWork::isSuccess() const {
+bool PartWork::isSuccess() const {
   return work_->isSuccess();
 }
 
-std::exception_ptr FlatWork::exception() const {
+std::exception_ptr PartWork::exception() const {
   return work_->exception();
 }
 
-bool FlatWork::wait(std::chrono::milliseconds timeout) {
+bool PartWork::wait(std::chrono::milliseconds timeout) {
   const Deadline until = Deadline::after(timeout == kNoTimeout ? std::chrono::hours(1) : timeout);
   pipeline_.drive_until([&] { return work_->isCompleted(); }, until);
   // Nothing is left to drive, or it has ended, or the time is over.
@@ -75,11 +75,15 @@ bool FlatWork::wait(std::chrono::milliseconds timeout) {
   }
 }
 
-std::vector<at::Tensor> FlatWork::result() {
+void PartWork::set_timeout(std::chrono::milliseconds timeout) {
+  if (auto* const timed = dynamic_cast<TimedWork*>(work_.get())) timed->set_timeout(timeout);
+}
+
+std::vector<at::Tensor> PartWork::result() {
   return work_->result();
 }
 
-c10::intrusive_ptr<c10::ivalue::Future> FlatWork::getFuture() {
+c10::intrusive_ptr<c10::ivalue::Future> PartWork::getFuture() {
   return work_->getFuture();
 }
 

@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "lockstep/comm/backends/hierarchical/pipeline.h"
+#include "lockstep/comm/timed_work.h"
 
 namespace lockstep::hierarchical {
 
@@ -30,11 +31,11 @@ class AllReduceWork final : public c10d::Work {
   const std::shared_ptr<AllReduce> task_;
 };
 
-/// A collective of Gloo over all ranks, during whose wait the all-reduces of the group go on: a
-/// peer may wait for one of them first. Keeps the backend alive.
-class FlatWork final : public c10d::Work {
+/// A collective of Gloo over all ranks, or a message within the machine, during whose wait the
+/// all-reduces of the group go on: a peer may wait for one of them first. Keeps the backend alive.
+class PartWork final : public c10d::Work, public TimedWork {
  public:
-  FlatWork(c10::intrusive_ptr<c10d::Backend> backend, Pipeline& pipeline,
+  PartWork(c10::intrusive_ptr<c10d::Backend> backend, Pipeline& pipeline,
            c10::intrusive_ptr<c10d::Work> work);
 
   bool isCompleted() override;
@@ -43,6 +44,7 @@ class FlatWork final : public c10d::Work {
   bool wait(std::chrono::milliseconds timeout) override;
   std::vector<at::Tensor> result() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  void set_timeout(std::chrono::milliseconds timeout) override;
 
  private:
   const c10::intrusive_ptr<c10d::Backend> backend_;

@@ -13,7 +13,7 @@
 #include "lockstep/base/deadline.h"
 #include "lockstep/comm/backends/hierarchical/machines.h"
 #include "lockstep/comm/backends/hierarchical/signal.h"
-#include "lockstep/comm/backends/shm/reduce_kernel.h"
+#include "lockstep/comm/kernels/reduce_kernel.h"
 
 namespace lockstep::hierarchical {
 

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstring>
 
-#include "lockstep/comm/backends/shm/copy_kernel.h"
+#include "lockstep/comm/kernels/copy_kernel.h"
 
 namespace lockstep::shm {
 namespace {

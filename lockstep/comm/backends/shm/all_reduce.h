@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "lockstep/comm/backends/shm/operation.h"
-#include "lockstep/comm/backends/shm/reduce_kernel.h"
+#include "lockstep/comm/kernels/reduce_kernel.h"
 
 namespace lockstep::shm {
 

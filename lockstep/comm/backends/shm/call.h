@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "lockstep/comm/backends/shm/element.h"
+#include "lockstep/comm/kernels/element.h"
 #include "lockstep/comm/reduce_op.h"
 
 namespace lockstep::shm {

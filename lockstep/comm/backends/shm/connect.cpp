@@ -136,6 +136,11 @@ void agree(c10d::Store& store, int rank, int ranks, const std::string& outcome,
 std::unique_ptr<Engine> connect(c10d::Store& store, int rank, int ranks,
                                 const std::string& group_name, const Engine::Options& options,
                                 Deadline deadline) {
+  static_assert(kMostRanks == kMostShmRanks);
+  if (ranks > kMostRanks) {
+    throw BackendUnavailable(concat("group '", group_name, "' cannot share memory: it has ", ranks,
+                                    " ranks, at most ", kMostRanks, " can; use gloo"));
+  }
   std::unique_ptr<Engine> engine;
   std::string outcome = "ok";
   try {

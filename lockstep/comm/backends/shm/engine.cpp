@@ -79,14 +79,20 @@ void Engine::start(std::shared_ptr<Task> task) {
     collectives_.push_back(std::move(task));
   } else {
     exchanges_.push_back(task);
-    end_all_if_it_throws([&] { start_message(*task); });
+    end_all_if_it_throws(false, [&] { start_message(*task); });
   }
   advance();
 }
 
 void Engine::start_message(Task& task) {
-  const bool is_send = task.name == std::string_view("send");
+  const bool is_send = task.message.direction == Message::Direction::kSend;
   is_send ? messages_.start_send(task.message) : messages_.start_receive(task.message);
+}
+
+void Engine::set_timeout(Task& task, std::chrono::milliseconds timeout) {
+  const std::lock_guard lock(mutex_);
+  task.timeout = timeout;
+  task.deadline = Deadline::after(timeout);
 }
 
 bool Engine::poll(const Task& task) {
@@ -96,7 +102,7 @@ bool Engine::poll(const Task& task) {
 }
 
 bool Engine::wait(Task& task, Deadline until) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   advance();
   if (!task.ended) {
     const auto spin_end = Deadline::Clock::now() + spin_;
@@ -109,7 +115,7 @@ bool Engine::wait(Task& task, Deadline until) {
     } while (!task.ended && Deadline::Clock::now() < spin_end);
   }
   while (!task.ended) {
-    sleep(task, until);
+    sleep(task, until, lock);
     if (!task.ended && until.passed()) return false;
   }
   if (task.error) std::rethrow_exception(task.error);
@@ -133,10 +139,9 @@ Engine::Failure Engine::find_failure() {
   const std::lock_guard lock(mutex_);
   if (failure_.reason.empty()) {
     // A rank that has left has done its part of what it left; who waits for more of it finds out.
-    const Verdict verdict = team_.check_peers();
-    if (verdict.reason != Reason::kNone && verdict.reason != Reason::kLeft) {
-      end_by(verdict, nullptr);
-    }
+    constexpr int kNobody = -1;
+    const Verdict verdict = team_.check_peers(kNobody);
+    if (verdict.reason != Reason::kNone) end_by(verdict, nullptr);
   }
   return failure_;
 }
@@ -145,7 +150,7 @@ Engine::Failure Engine::find_failure() {
 bool Engine::advance() {
   const bool messages_advanced = advance_messages();
   bool advanced = false;
-  end_all_if_it_throws([&] {
+  end_all_if_it_throws(true, [&] {
     // Last, so that what it is blocked on is what a wait for a collective sleeps on.
     while (advance_stages()) advanced = true;
   });
@@ -155,7 +160,7 @@ bool Engine::advance() {
 bool Engine::advance_messages() {
   if (exchanges_.empty()) return false;
   bool advanced = false;
-  end_all_if_it_throws([&] { advanced = messages_.advance(); });
+  end_all_if_it_throws(false, [&] { advanced = messages_.advance(); });
   std::erase_if(exchanges_, [](const std::shared_ptr<Task>& task) {
     if (task->message.complete) task->ended = true;
     return task->ended;
@@ -200,22 +205,31 @@ bool Engine::advance_stages() {
   return advanced;
 }
 
-// One short sleep, and all that has to be looked at from time to time.
-void Engine::sleep(const Task& task, Deadline until) {
-  if (!task.operation) advance_messages();  // Says whom the message waits for.
-  const int peer = team_.blocked_on();
-  team_.sleep_unless([&] {
-    const bool advanced = advance();
-    return advanced || task.ended || team_.blocked_on() != peer;
-  });
+// A message waits for its peer; a collective for whoever it found missing last.
+int Engine::awaited_by(const Task& task) const {
+  return task.operation ? team_.blocked_on() : task.message.peer;
+}
+
+// One short sleep, in which other threads may use the group, and all that has to be looked at from
+// time to time.
+void Engine::sleep(const Task& task, Deadline until, std::unique_lock<std::mutex>& lock) {
+  {
+    const int peer = awaited_by(task);
+    const Team::Sleep sleep(team_, peer);
+    if (!advance() && !task.ended && awaited_by(task) == peer) {
+      lock.unlock();
+      sleep.until_woken();
+      lock.lock();
+    }
+  }
   advance();
   if (task.ended) return;
-  const Verdict verdict = team_.check_peers();
+  const Verdict verdict = team_.check_peers(awaited_by(task));
   if (verdict.reason != Reason::kNone) {
     advance();  // What the peer had done before it ended may be enough.
     if (!task.ended) end_by(verdict, &task);
   } else if (task.deadline.passed()) {
-    const Verdict late{.reason = Reason::kLate, .rank = team_.blocked_on()};
+    const Verdict late{.reason = Reason::kLate, .rank = awaited_by(task)};
     team_.pronounce(late);
     end_by(late, &task);
   } else if (!until.passed()) {
@@ -229,13 +243,17 @@ void Engine::end_by(Verdict verdict, const Task* awaited) {
     case Reason::kNone:
       return;
     case Reason::kDied:
+      if (verdict.rank == team_.rank()) {
+        return end_all<PeerLost>(
+            "the thread that made this group has ended; make it on one that outlives it");
+      }
       return end_all<PeerLost>(concat("a peer is gone: ", who, " ended; look at how it ended"));
     case Reason::kLeft:
       return end_all<PeerLost>(
           concat("a peer is gone: ", who, " left the group; call the same on every rank"));
     case Reason::kAborted:
       failure_.by_abort = failure_.reason.empty();
-      return end_all<PeerLost>(concat(who, " aborted the group"));
+      return end_all<PeerLost>(concat(who, " aborted the group; look at its error"));
     case Reason::kLate:
       break;
   }
@@ -251,15 +269,20 @@ void Engine::end_by(Verdict verdict, const Task* awaited) {
                                ", which is stuck, stopped or did not make this call"));
 }
 
+// What is wrong with a collective call every rank finds by itself; anything else the peers are
+// told.
 template <class Body>
-void Engine::end_all_if_it_throws(Body&& body) {
+void Engine::end_all_if_it_throws(bool all_ranks_see_wrong_calls, Body&& body) {
   try {
     body();
+    return;
   } catch (const UsageError& error) {
     end_all<UsageError>(error.what());
+    if (all_ranks_see_wrong_calls) return;
   } catch (const std::exception& error) {
     end_all<CommError>(error.what());
   }
+  team_.abort();
 }
 
 template <class ErrorType>

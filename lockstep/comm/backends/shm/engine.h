@@ -41,7 +41,8 @@ struct Task {
 /// Drives the collectives and messages of one group on one rank. There is no thread behind it:
 /// everything moves on when this process starts, polls or waits for something of this group, and
 /// while it waits for another group of this backend. A wait spins for a moment, then sleeps.
-/// Threads: any; one moves things on while others wait their turn. abort() never waits.
+/// Threads: any; one moves things on at a time, and others may while it sleeps. abort() never
+/// waits. The thread that makes the engine must outlive it: peers take its end for this rank's.
 /// Errors: TimeoutError, PeerLost, UsageError for calls that differ between ranks, CommError; each
 /// names collective, number, group and rank, and the rank that is to blame. After the first the
 /// group is of no further use.
@@ -67,6 +68,10 @@ class Engine {
   bool poll(const Task& task);
   /// Waits for the task, until `until` at most. Returns whether it has ended. Throws its error.
   bool wait(Task& task, Deadline until);
+  /// From now on, instead of the timeout that the task was started with.
+  void set_timeout(Task& task, std::chrono::milliseconds timeout);
+  /// "recv number 3 of group 'default' on rank 0"
+  std::string describe(const Task& task) const;
   /// From any thread: waits end with an error.
   void abort();
   /// Moves all engines of this process on. Returns whether any has something under way.
@@ -92,12 +97,12 @@ class Engine {
   bool advance_stages();
   void start_message(Task& task);
   template <class Body>
-  void end_all_if_it_throws(Body&& body);
-  void sleep(const Task& task, Deadline until);
+  void end_all_if_it_throws(bool all_ranks_see_wrong_calls, Body&& body);
+  int awaited_by(const Task& task) const;
+  void sleep(const Task& task, Deadline until, std::unique_lock<std::mutex>& lock);
   void end_by(Verdict verdict, const Task* awaited);
   template <class ErrorType>
   void end_all(const std::string& reason);
-  std::string describe(const Task& task) const;
 
   std::chrono::nanoseconds spin_{};
   std::mutex mutex_;  // guards all that follows

@@ -255,9 +255,11 @@ TEST(Engine, AbortFromAnotherThreadEndsTheWaitsOfAll) {
     const auto never = [&] {
       // Ranks 0 and 2 wait for rank 1, which waits for a message.
       if (engine.team().rank() != 1) return start(engine, "all_reduce", sum_of(values));
-      return testing_engine::start_message(
-          engine, "recv",
-          {.peer = 0, .data = reinterpret_cast<std::byte*>(values.data()), .bytes = 20});
+      return testing_engine::start_message(engine, "recv",
+                                           {.direction = Message::Direction::kReceive,
+                                            .peer = 0,
+                                            .data = reinterpret_cast<std::byte*>(values.data()),
+                                            .bytes = 20});
     };
     try {
       engine.wait(*never(), soon());

@@ -5,7 +5,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/comm/backends/shm/copy_kernel.h"
+#include "lockstep/comm/kernels/copy_kernel.h"
 
 namespace lockstep::shm {
 namespace {
@@ -46,12 +46,6 @@ void Messages::forget(const Message& message) {
   if (channel.into == &message) channel.into = nullptr;
 }
 
-bool Messages::idle() const {
-  return std::all_of(channels_.begin(), channels_.end(), [](const auto& item) {
-    return item.second.sends.empty() && item.second.receives.empty();
-  });
-}
-
 bool Messages::advance() {
   bool advanced = false;
   for (auto& [peer, channel] : channels_) {
@@ -64,10 +58,7 @@ bool Messages::advance() {
 bool Messages::advance_send(int peer, Channel& channel) {
   MessageCounters& ours = team_.messages(team_.rank(), peer);
   MessageCounters& theirs = team_.messages(peer, team_.rank());
-  if (channel.sent_chunks - theirs.received.load() >= kMessageChunks) {
-    team_.set_blocked_on(peer);
-    return false;
-  }
+  if (channel.sent_chunks - theirs.received.load() >= kMessageChunks) return false;
   Message& message = *channel.sends.front();
   std::byte* const chunk =
       team_.at(team_.layout().message_chunk(team_.rank(), peer, channel.sent_chunks));
@@ -86,10 +77,7 @@ bool Messages::advance_send(int peer, Channel& channel) {
 }
 
 bool Messages::advance_receive(int peer, Channel& channel) {
-  if (team_.messages(peer, team_.rank()).sent.load() == channel.received_chunks) {
-    team_.set_blocked_on(peer);
-    return false;
-  }
+  if (team_.messages(peer, team_.rank()).sent.load() == channel.received_chunks) return false;
   return take_chunk(peer, channel);
 }
 

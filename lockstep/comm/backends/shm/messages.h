@@ -12,6 +12,8 @@ namespace lockstep::shm {
 /// A message from one rank to another under way; matched with its counterpart by peer and tag, in
 /// the order of calls.
 struct Message {
+  enum class Direction { kSend, kReceive };
+  Direction direction = Direction::kSend;
   int peer = 0;
   std::int64_t tag = 0;
   std::byte* data = nullptr;  ///< only read when sent
@@ -38,8 +40,6 @@ class Messages {
 
   /// Goes as far as peers allow.
   bool advance();
-  /// Whether anything is under way.
-  bool idle() const;
 
  private:
   struct Aside {

@@ -29,8 +29,12 @@ std::shared_ptr<Task> start_send(Engine& engine, int peer, std::int64_t tag,
 
 std::shared_ptr<Task> start_receive(Engine& engine, int peer, std::int64_t tag,
                                     std::vector<std::byte>& text) {
-  return testing_engine::start_message(
-      engine, "recv", {.peer = peer, .tag = tag, .data = text.data(), .bytes = text.size()});
+  return testing_engine::start_message(engine, "recv",
+                                       {.direction = Message::Direction::kReceive,
+                                        .peer = peer,
+                                        .tag = tag,
+                                        .data = text.data(),
+                                        .bytes = text.size()});
 }
 
 TEST(Messages, OfAllSizesCrossEachOther) {
@@ -119,18 +123,76 @@ TEST(Messages, OfAnotherSizeAreAnErrorWhetherTheyCameBeforeOrAfterTheCall) {
 TEST(Messages, NobodySendsAreATimeoutThatNamesThePeer) {
   const auto outcomes = on_ranks(3, [&](Engine& engine) {
     if (engine.team().rank() != 0) {
-      engine.team().set_blocked_on(0);
-      while (engine.team().check_peers().reason == Reason::kNone) std::this_thread::yield();
+      while (engine.team().check_peers(0).reason == Reason::kNone) std::this_thread::yield();
       return;
     }
     std::vector<std::byte> text(1);
-    const Message message{.peer = 2, .data = text.data(), .bytes = 1};
+    const Message message{
+        .direction = Message::Direction::kReceive, .peer = 2, .data = text.data(), .bytes = 1};
     engine.wait(
         *testing_engine::start_message(engine, "recv", message, std::chrono::milliseconds(20)),
         soon());
   });
   EXPECT_THAT(outcomes[0], AllOf(StartsWith("TimeoutError: recv number 0"),
                                  HasSubstr("within 20 ms"), HasSubstr("rank 2 (pid")));
+}
+
+TEST(Messages, WhoLeftMattersOnlyToWhoWaitsForIt) {
+  const auto outcomes = on_ranks(3, [&](Engine& engine) {
+    std::vector<std::byte> text = text_of(0, 10);
+    if (engine.team().rank() == 1) {
+      // Only once rank 0 has found out that rank 2 has left.
+      engine.wait(*start_receive(engine, 0, 0, text), soon());
+      engine.wait(*start_send(engine, 0, 0, text), soon());
+    }
+    if (engine.team().rank() != 0) return;
+    while (engine.team().check_peers(2).reason == Reason::kNone) std::this_thread::yield();
+    const auto from_rank_1 = start_receive(engine, 1, 0, text);
+    std::vector<std::byte> never(1);
+    const auto from_rank_2 = start_receive(engine, 2, 0, never);
+    EXPECT_FALSE(engine.wait(*from_rank_1, Deadline::after(std::chrono::milliseconds(10))));
+    std::vector<std::byte> go = text_of(0, 10);
+    engine.wait(*start_send(engine, 1, 0, go), soon());
+    EXPECT_TRUE(engine.wait(*from_rank_1, soon()));
+    engine.wait(*from_rank_2, soon());
+  });
+  EXPECT_THAT(outcomes[0], AllOf(StartsWith("PeerLost: recv number 1"), HasSubstr("rank 2")));
+  EXPECT_EQ(outcomes[1], "");
+}
+
+TEST(Messages, OneThreadSendsWhileAnotherWaits) {
+  const auto outcomes = on_ranks(2, [&](Engine& engine) {
+    const int peer = 1 - engine.team().rank();
+    std::vector<std::byte> received(10);
+    std::vector<std::byte> sent = text_of(1, 10);
+    const auto receive = start_receive(engine, peer, 0, received);
+    if (engine.team().rank() == 0) {
+      std::thread waiter([&] { engine.wait(*receive, soon()); });
+      engine.wait(*start_send(engine, peer, 0, sent), soon());
+      waiter.join();
+    } else {
+      engine.wait(*receive, soon());
+      engine.wait(*start_send(engine, peer, 0, sent), soon());
+    }
+    EXPECT_EQ(received, sent);
+  });
+  EXPECT_THAT(outcomes, ::testing::Each(""));
+}
+
+TEST(Messages, AnErrorThatOneRankFindsIsToldToTheOther) {
+  std::latch told(1);
+  const auto outcomes = on_ranks(2, [&](Engine& engine) {
+    std::vector<std::byte> text(engine.team().rank() == 0 ? 10 : 11);
+    if (engine.team().rank() == 0) {
+      engine.wait(*start_send(engine, 1, 0, text), soon());
+      EXPECT_THROW(engine.wait(*start_receive(engine, 1, 0, text), soon()), PeerLost);
+      told.count_down();
+    } else {
+      EXPECT_THROW(engine.wait(*start_receive(engine, 0, 0, text), soon()), UsageError);
+      told.wait();  // It lives on, as a program does that catches the error.
+    }
+  });
+  EXPECT_THAT(outcomes, ::testing::Each(""));
 }
 
 TEST(Messages, MoreThanMayBePutAsideIsAnError) {

@@ -6,8 +6,6 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/comm/backends/shm/connect.h"
-#include "lockstep/comm/backends/shm/measure_placement.h"
 #include "lockstep/comm/backends/shm/shm_work.h"
 #include "lockstep/comm/backends/shm/transfer.h"
 
@@ -362,14 +360,16 @@ ShmBackend::WorkPtr ShmBackend::alltoall_base(at::Tensor& output, at::Tensor& in
                           options.timeout);
 }
 
-ShmBackend::WorkPtr ShmBackend::start_message(const char* name, Tensors& tensors, int peer,
-                                              int tag) {
+ShmBackend::WorkPtr ShmBackend::start_message(shm::Message::Direction direction, Tensors& tensors,
+                                              int peer, int tag) {
+  const char* const name = direction == shm::Message::Direction::kSend ? "send" : "recv";
   const auto piece = piece_of(only(tensors));
   if (peer < 0 || peer >= getSize() || peer == getRank()) {
     throw UsageError(concat(name, ": ", peer, " is not another rank of this group of ", getSize()));
   }
   auto task = std::make_shared<shm::TensorTask>(name, time_allowed(kNoTimeout));
-  task->message = {.peer = peer, .tag = tag, .data = piece.data, .bytes = piece.bytes};
+  task->message = {
+      .direction = direction, .peer = peer, .tag = tag, .data = piece.data, .bytes = piece.bytes};
   task->tensors = tensors;
   engine_->start(task);
   return c10::make_intrusive<shm::ShmWork>(
@@ -378,63 +378,16 @@ ShmBackend::WorkPtr ShmBackend::start_message(const char* name, Tensors& tensors
 }
 
 ShmBackend::WorkPtr ShmBackend::send(Tensors& tensors, int target, int tag) {
-  return start_message("send", tensors, target, tag);
+  return start_message(shm::Message::Direction::kSend, tensors, target, tag);
 }
 
 ShmBackend::WorkPtr ShmBackend::recv(Tensors& tensors, int source, int tag) {
-  return start_message("recv", tensors, source, tag);
+  return start_message(shm::Message::Direction::kReceive, tensors, source, tag);
 }
 
 ShmBackend::WorkPtr ShmBackend::barrier(const c10d::BarrierOptions& options) {
   return start("barrier", shm::make_transfer({.call = {.kind = CallKind::kBarrier}}), {},
                options.timeout);
-}
-
-namespace {
-
-// What is best to exchange at a time, measured on gradients that were just written: what two cores
-// with one cache still hold of it, or enough to make up for the way between two caches.
-constexpr std::int64_t kBucketBytesNear = 1 << 20;
-constexpr std::int64_t kBucketBytesFar = 8 << 20;
-
-}  // namespace
-
-c10::intrusive_ptr<ShmBackend> connect_shm_backend(const BackendConfig& config,
-                                                   const std::vector<int>& numbers) {
-  // For as long as waking up takes. Ranks that share a core would only keep the peer that they wait
-  // for from running.
-  constexpr std::chrono::microseconds kSpin{50};
-  const auto deadline = Deadline::after(config.connect_timeout);
-  auto engine =
-      shm::connect(*config.store, config.rank, config.world_size, config.group_name,
-                   {.local_ranks = config.local_world_size, .numbers = numbers}, deadline);
-  const bool spins = engine->team().may_spin();
-  if (spins) engine->set_spin(kSpin);
-  const Placement placement =
-      spins ? shm::measure_placement(engine->team(), *config.store, deadline) : Placement::kUnknown;
-  engine->team().set_placement(placement);
-  return c10::make_intrusive<ShmBackend>(std::move(engine), config.timeout);
-}
-
-BackendInstance make_shm_backend(const BackendConfig& config) {
-  auto backend = connect_shm_backend(config);
-  const bool far = backend->engine().team().store() == Store::kNonTemporal;
-  return {.backend = backend,
-          .takes_cuda = false,
-          .checks_calls = true,
-          .all_reduce_into =
-              [backend = backend.get()](const at::Tensor& output, const at::Tensor& input,
-                                        ReduceOp op, const at::Tensor& sum_of_squares,
-                                        std::chrono::milliseconds timeout) {
-                return backend->all_reduce_into(output, input, op, sum_of_squares, timeout);
-              },
-          .is_shared = [backend = backend.get()](
-                           const at::Tensor& tensor) { return backend->is_shared(tensor); },
-          .bucket_bytes = far ? kBucketBytesFar : kBucketBytesNear};
-}
-
-c10::Device shm_device(int) {
-  return c10::kCPU;
 }
 
 }  // namespace lockstep

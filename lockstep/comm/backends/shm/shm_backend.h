@@ -79,7 +79,7 @@ class ShmBackend final : public c10d::Backend {
                                std::chrono::milliseconds timeout);
   WorkPtr start(const char* name, std::unique_ptr<shm::Operation> operation, Tensors tensors,
                 std::chrono::milliseconds timeout);
-  WorkPtr start_message(const char* name, Tensors& tensors, int peer, int tag);
+  WorkPtr start_message(shm::Message::Direction direction, Tensors& tensors, int peer, int tag);
   Reduction reduction(Element element, ReduceOp op) const;
   std::chrono::milliseconds time_allowed(std::chrono::milliseconds timeout) const;
 

@@ -27,9 +27,14 @@ bool ShmWork::wait(std::chrono::milliseconds timeout) {
                              ? Deadline(task_->deadline.instant() + std::chrono::hours(1))
                              : Deadline::after(timeout);
   if (!engine_.wait(*task_, until)) {
-    throw TimeoutError(concat(task_->name, ": not complete after ", timeout.count(), " ms"));
+    throw TimeoutError(
+        concat(engine_.describe(*task_), ": not complete after ", timeout.count(), " ms"));
   }
   return true;
+}
+
+void ShmWork::set_timeout(std::chrono::milliseconds timeout) {
+  engine_.set_timeout(*task_, timeout);
 }
 
 std::vector<at::Tensor> ShmWork::result() {

@@ -110,7 +110,7 @@ void Team::set_released(std::uint32_t rounds) {
 // fall behind until they seemed to be ahead. What is released has been reduced, by all ranks.
 void Team::catch_up() {
   caught_up_ = released_;
-  own_.reduced.store(released_);
+  if (!reached(own_.reduced.load(), released_)) own_.reduced.store(released_);
   for (Seen& seen : seen_) raise_to(seen.reduced, released_);
 }
 
@@ -176,7 +176,7 @@ void Team::sleep_on(Control& peer, std::uint32_t bell) {
   futex_wait(peer.bell, bell, kSleepSlice);
 }
 
-Verdict Team::check_peers() {
+Verdict Team::check_peers(int awaited) {
   const Verdict told = Verdict::of(own_.verdict.load());
   if (told.reason != Reason::kNone) return told;
   for (int peer = 0; peer < ranks_; ++peer) {
@@ -189,7 +189,7 @@ Verdict Team::check_peers() {
       reason = Reason::kAborted;
     } else if (standing == Standing::kLeft) {
       // Who left in good order may have posted all that is needed: only who waits for it fails.
-      if (peer == blocked_on_) reason = Reason::kLeft;
+      if (peer == awaited) reason = Reason::kLeft;
     } else if (!is_held) {
       reason = Reason::kDied;
     }

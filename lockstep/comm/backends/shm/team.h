@@ -9,7 +9,7 @@
 #include "lockstep/comm/backends/shm/control.h"
 #include "lockstep/comm/backends/shm/distance_watch.h"
 #include "lockstep/comm/backends/shm/layout.h"
-#include "lockstep/comm/backends/shm/store.h"
+#include "lockstep/comm/kernels/store.h"
 #include "lockstep/os/memory_file.h"
 
 namespace lockstep::shm {
@@ -66,7 +66,6 @@ class Team {
   bool all_posted(std::uint32_t round);
   bool all_reduced(std::uint32_t round);
   int blocked_on() const { return blocked_on_; }
-  void set_blocked_on(int rank) { blocked_on_ = rank; }
 
   Entry& entry(int rank, std::uint32_t round) {
     return *reinterpret_cast<Entry*>(at(layout().entry(rank, round)));
@@ -93,22 +92,32 @@ class Team {
 
   // Waiting.
 
-  /// Sleeps until the rank of blocked_on() gets on, or a slice of a few milliseconds has passed.
-  /// `look` is called once before, when no wake-up can be missed any more; if it is true, no sleep.
-  template <class Look>
-  void sleep_unless(Look&& look) {
-    Control& peer = control(blocked_on_);
-    peer.waiters.fetch_add(1);
-    const std::uint32_t bell = peer.bell.load();
-    if (!look()) sleep_on(peer, bell);
-    peer.waiters.fetch_sub(1);
-  }
+  /// From its construction on no sign of a peer that gets on is missed: look once more, then sleep.
+  class Sleep {
+   public:
+    Sleep(Team& team, int peer) : peer_(team.control(peer)) {
+      peer_.waiters.fetch_add(1);
+      bell_ = peer_.bell.load();
+    }
+    ~Sleep() { peer_.waiters.fetch_sub(1); }
+    Sleep(const Sleep&) = delete;
+    Sleep& operator=(const Sleep&) = delete;
+
+    /// Until the peer gets on, or a slice of a few milliseconds has passed. May run beside anything
+    /// else of the team.
+    void until_woken() const { sleep_on(peer_, bell_); }
+
+   private:
+    Control& peer_;
+    std::uint32_t bell_;
+  };
 
   /// Wakes peers that sleep until this rank gets on.
   void wake_peers();
 
-  /// Whether the group can go on: kNone, or why not. Looks at every peer's life.
-  Verdict check_peers();
+  /// Whether the group can go on: kNone, or why not. Looks at every peer's life; one that has left
+  /// in good order counts only if it is `awaited`.
+  Verdict check_peers(int awaited);
   /// Tells all ranks that the group cannot go on.
   void pronounce(Verdict verdict);
   /// From any thread: nobody of this group waits any longer.

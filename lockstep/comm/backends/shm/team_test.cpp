@@ -68,22 +68,32 @@ TEST(Team, CountsOfReducedRoundsAreNotLeftBehindForGood) {
   }
 }
 
+TEST(Team, CatchingUpTakesNothingBack) {
+  const auto segment = testing_engine::make_segment(2);
+  Team team(segment, 0, "test");
+  Team peer(segment, 1, "test");
+  constexpr std::uint32_t kRound = std::uint32_t{1} << 30;
+  team.set_released(kRound - 1);
+  peer.set_released(kRound - 1);
+  for (Team* const each : {&team, &peer}) each->set_reduced(kRound + 1);
+  team.set_released(kRound);
+  EXPECT_TRUE(peer.all_reduced(kRound));
+}
+
 TEST(Team, WhoLeavesAbortsOrIsLateIsTold) {
   const auto segment = testing_engine::make_segment(4);
   Team team(segment, 0, "test");
   auto leaver = std::make_unique<Team>(segment, 1, "test");
   Team late(segment, 2, "test");
   Team aborter(segment, 3, "test");
-  EXPECT_EQ(team.check_peers().reason, Reason::kNone);
+  EXPECT_EQ(team.check_peers(1).reason, Reason::kNone);
   leaver.reset();
-  team.set_blocked_on(2);
-  EXPECT_EQ(team.check_peers().reason, Reason::kNone) << "only who waits for it need know";
-  team.set_blocked_on(1);
-  EXPECT_EQ(team.check_peers().word(), (Verdict{.reason = Reason::kLeft, .rank = 1}.word()));
+  EXPECT_EQ(team.check_peers(2).reason, Reason::kNone) << "only who waits for it need know";
+  EXPECT_EQ(team.check_peers(1).word(), (Verdict{.reason = Reason::kLeft, .rank = 1}.word()));
   team.pronounce({.reason = Reason::kLate, .rank = 2});
   aborter.abort();
   for (Team* const each : {&team, &late, &aborter}) {
-    EXPECT_EQ(each->check_peers().word(), (Verdict{.reason = Reason::kLate, .rank = 2}.word()))
+    EXPECT_EQ(each->check_peers(1).word(), (Verdict{.reason = Reason::kLate, .rank = 2}.word()))
         << "the first verdict stands";
   }
 }
@@ -93,7 +103,7 @@ TEST(Team, WhoseThreadEndsIsDead) {
   Team survivor(segment, 0, "test");
   std::unique_ptr<Team> dead;
   std::thread([&] { dead = std::make_unique<Team>(segment, 1, "test"); }).join();
-  EXPECT_EQ(survivor.check_peers().word(), (Verdict{.reason = Reason::kDied, .rank = 1}.word()));
+  EXPECT_EQ(survivor.check_peers(1).word(), (Verdict{.reason = Reason::kDied, .rank = 1}.word()));
 }
 
 }  // namespace

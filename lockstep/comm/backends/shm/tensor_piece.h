@@ -6,7 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
-#include "lockstep/comm/backends/shm/element.h"
+#include "lockstep/comm/kernels/element.h"
 #include "lockstep/comm/reduce_op.h"
 
 /// Tensors and operators as the core sees them: bytes. Errors: UsageError for what it cannot take.

@@ -6,7 +6,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/comm/backends/shm/copy_kernel.h"
+#include "lockstep/comm/kernels/copy_kernel.h"
 
 namespace lockstep::shm {
 namespace {
@@ -119,8 +119,9 @@ class Transfer final : public Operation {
         longest = std::max(longest, sent);
         if (sent == expected) continue;
         const std::size_t unit = element_bytes(call().element);
-        throw UsageError(concat("rank ", source, " sends ", sent / unit, " elements to rank ",
-                                target, ", which expects ", expected / unit,
+        throw UsageError(concat("rank ", team.number_of(source), " sends ", sent / unit,
+                                " elements to rank ", team.number_of(target), ", which expects ",
+                                expected / unit,
                                 "; make the output splits match the peers' input splits"));
       }
     }

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "lockstep/comm/backends/shm/operation.h"
-#include "lockstep/comm/backends/shm/reduce_kernel.h"
+#include "lockstep/comm/kernels/reduce_kernel.h"
 
 namespace lockstep::shm {
 

@@ -3,9 +3,9 @@
 #include <cstddef>
 #include <span>
 
-#include "lockstep/comm/backends/shm/element.h"
-#include "lockstep/comm/backends/shm/instruction_set.h"
-#include "lockstep/comm/backends/shm/store.h"
+#include "lockstep/comm/kernels/element.h"
+#include "lockstep/comm/kernels/instruction_set.h"
+#include "lockstep/comm/kernels/store.h"
 #include "lockstep/comm/reduce_op.h"
 
 /// The arithmetic of the shared-memory backend: pure functions over bytes, with vectors as wide as

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-#include "lockstep/comm/backends/shm/instruction_set.h"
+#include "lockstep/comm/kernels/instruction_set.h"
 
 /// What the tests of the kernels share.
 namespace lockstep::testing_kernels {

@@ -2,8 +2,8 @@
 
 #include <type_traits>
 
-#include "lockstep/comm/backends/shm/kernel_table.h"
-#include "lockstep/comm/backends/shm/kernel_vectors.h"
+#include "lockstep/comm/kernels/kernel_table.h"
+#include "lockstep/comm/kernels/kernel_vectors.h"
 
 /// The loop of a reduction, for every element and operation. As kernel_vectors.h: local to each
 /// file compiled for one instruction set.

@@ -1,4 +1,4 @@
-#include "lockstep/comm/backends/shm/instruction_set.h"
+#include "lockstep/comm/kernels/instruction_set.h"
 
 namespace lockstep {
 

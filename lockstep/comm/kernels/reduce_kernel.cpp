@@ -1,12 +1,12 @@
-#include "lockstep/comm/backends/shm/reduce_kernel.h"
+#include "lockstep/comm/kernels/reduce_kernel.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <vector>
 
 #include "lockstep/base/check.h"
-#include "lockstep/comm/backends/shm/copy_kernel.h"
-#include "lockstep/comm/backends/shm/kernel_table.h"
+#include "lockstep/comm/kernels/copy_kernel.h"
+#include "lockstep/comm/kernels/kernel_table.h"
 
 namespace lockstep {
 namespace {

@@ -1,9 +1,9 @@
-#include "lockstep/comm/backends/shm/copy_kernel.h"
+#include "lockstep/comm/kernels/copy_kernel.h"
 
 #include <cstring>
 
-#include "lockstep/comm/backends/shm/kernel_table.h"
-#include "lockstep/comm/backends/shm/reduce_kernel.h"
+#include "lockstep/comm/kernels/kernel_table.h"
+#include "lockstep/comm/kernels/reduce_kernel.h"
 
 namespace lockstep {
 

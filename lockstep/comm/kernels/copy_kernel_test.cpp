@@ -1,4 +1,4 @@
-#include "lockstep/comm/backends/shm/copy_kernel.h"
+#include "lockstep/comm/kernels/copy_kernel.h"
 
 #include <cmath>
 #include <cstring>
@@ -9,7 +9,7 @@
 #include <c10/util/Half.h>
 #include <gtest/gtest.h>
 
-#include "lockstep/comm/backends/shm/kernel_testing.h"
+#include "lockstep/comm/kernels/kernel_testing.h"
 
 namespace lockstep::testing_kernels {
 namespace {

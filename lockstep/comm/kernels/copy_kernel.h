@@ -2,9 +2,9 @@
 
 #include <cstddef>
 
-#include "lockstep/comm/backends/shm/element.h"
-#include "lockstep/comm/backends/shm/instruction_set.h"
-#include "lockstep/comm/backends/shm/store.h"
+#include "lockstep/comm/kernels/element.h"
+#include "lockstep/comm/kernels/instruction_set.h"
+#include "lockstep/comm/kernels/store.h"
 
 /// Copies, with a choice of store; see reduce_kernel.h. Threads: any.
 namespace lockstep {

@@ -2,8 +2,8 @@
 
 #include <cstddef>
 
-#include "lockstep/comm/backends/shm/element.h"
-#include "lockstep/comm/backends/shm/instruction_set.h"
+#include "lockstep/comm/kernels/element.h"
+#include "lockstep/comm/kernels/instruction_set.h"
 #include "lockstep/comm/reduce_op.h"
 
 /// What the dispatch in reduce_kernel.cpp and the files compiled for one instruction set each agree

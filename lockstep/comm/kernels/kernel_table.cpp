@@ -1,4 +1,4 @@
-#include "lockstep/comm/backends/shm/kernel_table.h"
+#include "lockstep/comm/kernels/kernel_table.h"
 
 #include "lockstep/base/check.h"
 

@@ -1,4 +1,4 @@
-#include "lockstep/comm/backends/shm/reduce_kernel.h"
+#include "lockstep/comm/kernels/reduce_kernel.h"
 
 #include <algorithm>
 #include <array>
@@ -13,7 +13,7 @@
 #include <c10/util/Half.h>
 #include <gtest/gtest.h>
 
-#include "lockstep/comm/backends/shm/kernel_testing.h"
+#include "lockstep/comm/kernels/kernel_testing.h"
 
 namespace lockstep::testing_kernels {
 namespace {

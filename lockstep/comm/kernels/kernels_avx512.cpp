@@ -1,0 +1,14 @@
+#if defined(__x86_64__)
+
+#include "lockstep/comm/kernels/kernel_copy.h"
+#include "lockstep/comm/kernels/kernel_reduce.h"
+#include "lockstep/comm/kernels/kernel_squares.h"
+#include "lockstep/comm/kernels/kernel_table.h"
+
+namespace lockstep {
+
+const KernelTable kAvx512Kernels = {find_reduce, find_squares, copy_non_temporal};
+
+}  // namespace lockstep
+
+#endif

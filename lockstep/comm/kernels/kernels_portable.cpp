@@ -1,0 +1,10 @@
+#include "lockstep/comm/kernels/kernel_copy.h"
+#include "lockstep/comm/kernels/kernel_reduce.h"
+#include "lockstep/comm/kernels/kernel_squares.h"
+#include "lockstep/comm/kernels/kernel_table.h"
+
+namespace lockstep {
+
+const KernelTable kPortableKernels = {find_reduce, find_squares, copy_non_temporal};
+
+}  // namespace lockstep
