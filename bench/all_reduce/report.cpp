@@ -14,7 +14,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kSizeWidth = 12;
-constexpr std::size_t kColumnWidth = 18;
+constexpr std::size_t kColumnWidth = 23;
 
 std::string padded(const std::string& text, std::size_t width) {
   return text.size() < width ? std::string(width - text.size(), ' ') + text : text;

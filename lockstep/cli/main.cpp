@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <fcntl.h>
@@ -27,7 +28,8 @@ std::string help_text() {
       "Lockstep: distributed training for C++ programs on LibTorch\n\n"
       "Usage: lockstep <command> [flags]\n\nCommands:\n";
   for (const Command& command : kCommands) {
-    text += concat("  ", command.name, "    ", command.summary, "\n");
+    text += concat("  ", command.name, std::string(8 - std::string_view(command.name).size(), ' '),
+                   command.summary, "\n");
   }
   text +=
       "\nFlags:\n"

@@ -15,14 +15,15 @@ namespace {
 // Backends report by text alone; these are the words of Gloo, NCCL and c10d.
 constexpr std::array<std::string_view, 5> kTimeoutWords = {"imed out", "imeout", "imedout",
                                                            "eadline", "Application timeout"};
-constexpr std::array<std::string_view, 8> kPeerLostWords = {"Connection closed by peer",
+constexpr std::array<std::string_view, 9> kPeerLostWords = {"Connection closed by peer",
                                                             "Connection reset by peer",
                                                             "Broken pipe",
                                                             "Connection refused",
                                                             "Socket closed",
                                                             "remote process exited",
                                                             "remote error",
-                                                            "Connection closed"};
+                                                            "Connection closed",
+                                                            "Failed to recv"};
 
 template <class Words>
 bool contains_any(std::string_view text, const Words& words) {
@@ -80,8 +81,8 @@ CommFailure failure_of(std::string_view text) {
 }
 
 std::string describe(const CollectiveName& name) {
-  return concat(name.operation, " number ", name.sequence, " of group '", name.group, "' on rank ",
-                name.rank);
+  const std::string number = name.sequence ? concat(" number ", *name.sequence) : std::string();
+  return concat(name.operation, number, " of group '", name.group, "' on rank ", name.rank);
 }
 
 void rethrow_named(const CollectiveName& name) {

@@ -90,7 +90,7 @@ BackendInstance connect(const ProcessGroup::State& state,
                                              .group_name = state.name,
                                              .domains = state.domains});
   } catch (...) {
-    rethrow_named({"connecting the ranks, attempt", state.name, state.rank, 0, connect_timeout});
+    rethrow_named({"connecting the ranks", state.name, state.rank, std::nullopt, connect_timeout});
   }
 }
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include <c10/util/intrusive_ptr.h>
@@ -16,10 +17,11 @@ namespace lockstep {
 
 /// What an error message says of a collective.
 struct CollectiveName {
-  const char* operation;   ///< "all_reduce"
-  std::string group;       ///< name of the group
-  int rank;                ///< rank of this process in the group
-  std::uint64_t sequence;  ///< collectives the group started before: the same number on all ranks
+  const char* operation;  ///< "all_reduce"
+  std::string group;      ///< name of the group
+  int rank;               ///< rank of this process in the group
+  /// Collectives the group started before: the same number on all ranks. None before the first.
+  std::optional<std::uint64_t> sequence;
   std::chrono::milliseconds timeout;
 };
 

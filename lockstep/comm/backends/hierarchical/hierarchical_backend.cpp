@@ -161,17 +161,23 @@ int HierarchicalBackend::local_index_of(int rank) const {
 HierarchicalBackend::WorkPtr HierarchicalBackend::send(Tensors& tensors, int target, int tag) {
   const int local = local_index_of(target);
   return local >= 0 ? part_work(parts_.reduce->send(tensors, local, tag))
-                    : parts_.flat.backend->send(tensors, target, tag);
+                    : message_work(parts_.flat.backend->send(tensors, target, tag));
 }
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::recv(Tensors& tensors, int source, int tag) {
   const int local = local_index_of(source);
   return local >= 0 ? part_work(parts_.reduce->recv(tensors, local, tag))
-                    : parts_.flat.backend->recv(tensors, source, tag);
+                    : message_work(parts_.flat.backend->recv(tensors, source, tag));
 }
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::part_work(WorkPtr work) {
   return c10::make_intrusive<hierarchical::PartWork>(
+      c10::intrusive_ptr<c10d::Backend>::unsafe_reclaim_from_nonowning(this), pipeline_,
+      std::move(work));
+}
+
+HierarchicalBackend::WorkPtr HierarchicalBackend::message_work(WorkPtr work) {
+  return c10::make_intrusive<hierarchical::MessageWork>(
       c10::intrusive_ptr<c10d::Backend>::unsafe_reclaim_from_nonowning(this), pipeline_,
       std::move(work));
 }

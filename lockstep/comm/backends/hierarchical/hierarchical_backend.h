@@ -19,8 +19,7 @@ namespace lockstep {
 /// Tensors from allocateTensor() lie in the machine's shared memory. There is no communication
 /// thread but Gloo's. All-reduces complete in the order of their calls, as do Gloo's collectives.
 /// Threads: any. Lifetime: tensors from allocateTensor may outlive the backend.
-/// Errors: as hierarchical::Pipeline; UsageError for tensors that it cannot take. A send or recv
-/// between machines waits without moving all-reduces on that were started before.
+/// Errors: as hierarchical::Pipeline; UsageError for tensors that it cannot take.
 class HierarchicalBackend final : public c10d::Backend {
  public:
   using Tensors = std::vector<at::Tensor>;
@@ -78,6 +77,7 @@ class HierarchicalBackend final : public c10d::Backend {
 
  private:
   WorkPtr part_work(WorkPtr work);
+  WorkPtr message_work(WorkPtr work);
   /// Index of a rank among those of this machine; -1 for ranks of others.
   int local_index_of(int rank) const;
   void abort_parts();

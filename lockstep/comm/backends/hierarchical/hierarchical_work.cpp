@@ -1,5 +1,7 @@
 #include "lockstep/comm/backends/hierarchical/hierarchical_work.h"
 
+#include <future>
+
 #include "lockstep/base/concat.h"
 #include "lockstep/comm/unnamed_comm_error.h"
 
@@ -73,6 +75,22 @@ bool PartWork::wait(std::chrono::milliseconds timeout) {
     if (failure_of(error.what()) != CommFailure::kPeerLost) throw;
     pipeline_.give_up(std::current_exception());
   }
+}
+
+bool MessageWork::isCompleted() {
+  return work_->isCompleted();
+}
+
+bool MessageWork::wait(std::chrono::milliseconds timeout) {
+  if (pipeline_.idle()) return work_->wait(timeout);
+  std::future<bool> waiting =
+      std::async(std::launch::async, [this, timeout] { return work_->wait(timeout); });
+  const auto has_ended = [&] {
+    return waiting.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  };
+  pipeline_.drive_until(has_ended,
+                        Deadline::after(timeout == kNoTimeout ? std::chrono::hours(1) : timeout));
+  return waiting.get();  // Ends by its own timeout.
 }
 
 void PartWork::set_timeout(std::chrono::milliseconds timeout) {

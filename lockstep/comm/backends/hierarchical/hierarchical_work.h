@@ -33,7 +33,7 @@ class AllReduceWork final : public c10d::Work {
 
 /// A collective of Gloo over all ranks, or a message within the machine, during whose wait the
 /// all-reduces of the group go on: a peer may wait for one of them first. Keeps the backend alive.
-class PartWork final : public c10d::Work, public TimedWork {
+class PartWork : public c10d::Work, public TimedWork {
  public:
   PartWork(c10::intrusive_ptr<c10d::Backend> backend, Pipeline& pipeline,
            c10::intrusive_ptr<c10d::Work> work);
@@ -46,10 +46,19 @@ class PartWork final : public c10d::Work, public TimedWork {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   void set_timeout(std::chrono::milliseconds timeout) override;
 
- private:
+ protected:
   const c10::intrusive_ptr<c10d::Backend> backend_;
   Pipeline& pipeline_;
   const c10::intrusive_ptr<c10d::Work> work_;
+};
+
+/// A message of Gloo between machines. Gloo can only wait for it, and only once, so a thread does
+/// where all-reduces are to go on meanwhile.
+class MessageWork final : public PartWork {
+ public:
+  using PartWork::PartWork;
+  bool isCompleted() override;
+  bool wait(std::chrono::milliseconds timeout) override;
 };
 
 }  // namespace lockstep::hierarchical

@@ -150,6 +150,11 @@ bool Pipeline::wait(const AllReduce& task, Deadline until) {
   return true;
 }
 
+bool Pipeline::idle() {
+  const std::lock_guard lock(mutex_);
+  return pieces_.empty();
+}
+
 bool Pipeline::drive_until(const std::function<bool()>& done, Deadline until) {
   run_until([&] { return pieces_.empty() || done(); }, until);
   while (!done() && !until.passed()) {

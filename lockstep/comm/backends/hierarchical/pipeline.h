@@ -87,6 +87,8 @@ class Pipeline {
   /// Waits for the all-reduce, until `until` at most. Returns whether it has ended. Throws its
   /// error.
   bool wait(const AllReduce& task, Deadline until);
+  /// Whether nothing is under way.
+  bool idle();
   /// Moves everything on until `done` is true, until `until` at most, and while there is anything
   /// of this process to move. `done` is asked every other millisecond. Returns whether it is.
   bool drive_until(const std::function<bool()>& done, Deadline until);
