@@ -90,11 +90,7 @@ void fill(const ProcessGroup& group) {
   while (tensors.size() < kTensors) tensors.push_back(group.allocate_tensor(kLarge, at::kFloat));
 }
 
-int run(const std::string& action, std::size_t held_bytes) {
-  const ProcessGroup group = lockstep::init_process_group();
-  std::vector<char> held;
-  if (group.rank() == kVictim) held.resize(held_bytes, 1);
-  const Collective act = collective(action, group);
+int exchange(const std::string& action, const ProcessGroup& group, const Collective& act) {
   act();
   group.barrier();
   say("running");
@@ -118,15 +114,23 @@ std::int64_t monotonic_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
+int run(const std::string& action, std::size_t held_bytes) {
+  const ProcessGroup group = lockstep::init_process_group();
+  std::vector<char> held;
+  if (group.rank() == kVictim) held.resize(held_bytes, 1);
+  const Collective act = collective(action, group);
+  try {
+    return exchange(action, group, act);
+  } catch (const lockstep::Error& error) {
+    // Here: to free tensors and group takes longer than to hear of a death.
+    say(lockstep::concat(error.name(), " ", monotonic_ns()));
+    throw;
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  return lockstep::run_main([&] {
-    try {
-      return run(argc > 1 ? argv[1] : "small", argc > 2 ? std::stoull(argv[2]) : 0);
-    } catch (const lockstep::Error& error) {
-      say(lockstep::concat(error.name(), " ", monotonic_ns()));
-      throw;
-    }
-  });
+  return lockstep::run_main(
+      [&] { return run(argc > 1 ? argv[1] : "small", argc > 2 ? std::stoull(argv[2]) : 0); });
 }
