@@ -114,18 +114,24 @@ std::int64_t monotonic_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
-int run(const std::string& action, std::size_t held_bytes) {
-  const ProcessGroup group = lockstep::init_process_group();
-  std::vector<char> held;
-  if (group.rank() == kVictim) held.resize(held_bytes, 1);
-  const Collective act = collective(action, group);
+// Says what the body ends with, and when.
+template <class Body>
+auto telling_errors(Body&& body) {
   try {
-    return exchange(action, group, act);
+    return body();
   } catch (const lockstep::Error& error) {
-    // Here: to free tensors and group takes longer than to hear of a death.
     say(lockstep::concat(error.name(), " ", monotonic_ns()));
     throw;
   }
+}
+
+int run(const std::string& action, std::size_t held_bytes) {
+  const ProcessGroup group = telling_errors([] { return lockstep::init_process_group(); });
+  std::vector<char> held;
+  if (group.rank() == kVictim) held.resize(held_bytes, 1);
+  const Collective act = collective(action, group);
+  // Apart from the first: to free tensors and group takes longer than to hear of a death.
+  return telling_errors([&] { return exchange(action, group, act); });
 }
 
 }  // namespace
