@@ -32,5 +32,13 @@ TEST(CopyKernel, CopiesAnySizeFromAndToAnyAddress) {
   }
 }
 
+TEST(CopyKernel, TakesEmptyTensorsWhichHaveNoAddress) {
+  for (const InstructionSet set : supported_sets()) {
+    for (const Store store : {Store::kOrdinary, Store::kNonTemporal}) {
+      copy(nullptr, nullptr, 0, store, set);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::testing_kernels
