@@ -13,6 +13,8 @@
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/snapshot/optimizer_kinds.h"
+#include "lockstep/snapshot/optimizer_states.h"
+#include "lockstep/snapshot/sharded_state.h"
 #include "lockstep/snapshot/values.h"
 
 namespace lockstep {
@@ -72,15 +74,15 @@ struct StateWriter {
 };
 
 template <class Kind>
-c10::IValue write_optimizer(const Optimizer& optimizer) {
+c10::IValue write_optimizer(const Optimizer& optimizer, const OptimizerStates& all_states) {
   c10::impl::GenericDict states = make_dict();
   c10::impl::GenericList groups = make_list();
   std::int64_t index = 0;
   for (const OptimizerParamGroup& group : optimizer.param_groups()) {
     groups.push_back(group_value<Kind>(group, index));
     for (const at::Tensor& parameter : group.params()) {
-      const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
-      if (found != optimizer.state().end()) {
+      const auto found = all_states.find(parameter.unsafeGetTensorImpl());
+      if (found != all_states.end()) {
         c10::impl::GenericDict state = make_dict();
         Kind::visit_state(static_cast<const typename Kind::State&>(*found->second),
                           StateWriter{state});
@@ -108,6 +110,7 @@ class OptimizerReader {
   OptimizerReader(const Optimizer& optimizer, const c10::IValue& values, const std::string& source,
                   const char* kind_name)
       : optimizer_(optimizer),
+        shards_(dynamic_cast<const ShardedState*>(&optimizer)),
         values_(values),
         source_(concat("load ", source)),
         kind_name_(kind_name) {}
@@ -203,15 +206,16 @@ class OptimizerReader {
     if (found == all.end()) return nullptr;
     const c10::IValue& values = found->value();
     if (!values.isGenericDict()) fail(concat("the state of parameter ", index, " is no dict"));
+    const bool is_kept = !shards_ || shards_->keeps_state_of(parameter);
     auto state = std::make_unique<typename Kind::State>();
     Kind::visit_state(*state, [&](const char* name, auto& target) {
       read_field(find_value(values, name), concat("'", name, "' of parameter ", index), parameter,
-                 target);
+                 is_kept, target);
     });
-    return state;
+    return is_kept ? std::move(state) : nullptr;
   }
 
-  void read_field(const c10::IValue& value, const std::string& name, const at::Tensor&,
+  void read_field(const c10::IValue& value, const std::string& name, const at::Tensor&, bool,
                   std::int64_t& step) const {
     const double count = number(value, name);
     if (!(count >= 0 && count < 0x1p53)) fail(concat(name, " is no count"));
@@ -220,7 +224,7 @@ class OptimizerReader {
 
   /// A missing tensor is an undefined one, as in an optimizer without momentum.
   void read_field(const c10::IValue& value, const std::string& name, const at::Tensor& parameter,
-                  at::Tensor& target) const {
+                  bool is_kept, at::Tensor& target) const {
     if (value.isNone()) return;
     if (!value.isTensor()) fail(concat(name, " is no tensor"));
     const at::Tensor tensor = value.toTensor();
@@ -228,6 +232,7 @@ class OptimizerReader {
       fail(concat(name, " is ", tensor.dtype().name(), tensor.sizes(), ", the parameter is ",
                   parameter.dtype().name(), parameter.sizes()));
     }
+    if (!is_kept) return;
     target = tensor.detach().to(parameter.device(), tensor.scalar_type(), /*non_blocking=*/false,
                                 /*copy=*/true);
   }
@@ -250,6 +255,7 @@ class OptimizerReader {
   }
 
   const Optimizer& optimizer_;
+  const ShardedState* shards_;  // null: all states are kept
   const c10::IValue& values_;
   const std::string source_;
   const char* kind_name_;
@@ -269,9 +275,18 @@ OptimizerUpdate read_optimizer(const Optimizer& optimizer, const c10::IValue& va
 }  // namespace
 
 c10::IValue optimizer_state_dict(const Optimizer& optimizer) {
+  if (dynamic_cast<const ShardedState*>(&optimizer) != nullptr) {
+    throw UsageError(
+        "save an optimizer: this rank has a share of its state only; take "
+        "consolidated_state_dict(), which all ranks must call");
+  }
+  return optimizer_state_dict(optimizer, optimizer.state());
+}
+
+c10::IValue optimizer_state_dict(const Optimizer& optimizer, const OptimizerStates& states) {
   c10::IValue dict;
   const bool known = with_optimizer_kind(
-      optimizer, [&](auto kind) { dict = write_optimizer<decltype(kind)>(optimizer); });
+      optimizer, [&](auto kind) { dict = write_optimizer<decltype(kind)>(optimizer, states); });
   if (!known) throw UsageError(concat("save an optimizer: ", kUnknownOptimizer));
   return dict;
 }

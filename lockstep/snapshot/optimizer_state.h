@@ -13,11 +13,13 @@ namespace lockstep {
 /// What Python's optimizer.state_dict() of the same optimizer gives: {"state": {0: {…}, …},
 /// "param_groups": [{"lr": …, "params": [0, …]}, …]}. Parameters are numbered in the order of the
 /// groups. Tensors share the optimizer's memory.
-/// Errors: UsageError for optimizers other than SGD, Adam, AdamW, RMSprop and Adagrad.
+/// Errors: UsageError for optimizers other than SGD, Adam, AdamW, RMSprop and Adagrad, and for a
+/// ShardedOptimizer, whose consolidated_state_dict() is the same of all ranks together.
 c10::IValue optimizer_state_dict(const torch::optim::Optimizer& optimizer);
 
 /// Replaces the optimizer's state and hyperparameters by those of a state dict, of ours or of
-/// Python's; tensors are copied. All or nothing. `source` names where the values are from.
+/// Python's; tensors are copied. All or nothing. `source` names where the values are from. A
+/// ShardedOptimizer takes this rank's share of it.
 /// Errors: UsageError when groups, shapes, dtypes or the kind of optimizer differ, or when Python
 /// used an option that LibTorch's optimizer does not have.
 void load_optimizer_state_dict(torch::optim::Optimizer& optimizer, const c10::IValue& values,

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
@@ -14,6 +15,7 @@
 #include "lockstep/snapshot/optimizer_state.h"
 #include "lockstep/snapshot/pickle_archive.h"
 #include "lockstep/snapshot/random_state.h"
+#include "lockstep/snapshot/sharded_state.h"
 #include "lockstep/snapshot/snapshot.h"
 #include "lockstep/snapshot/state_dict.h"
 
@@ -67,10 +69,17 @@ void SnapshotDirectory::save(const torch::nn::Module& module,
   if (const auto device = cuda_device(module)) {
     snapshot.cuda_random_state = gather_from_all(group_, random_state(*device));
   }
+  const auto* sharded = dynamic_cast<const ShardedState*>(&optimizer);
+  if (sharded) snapshot.optimizer = sharded->consolidated_state_dict(0);
   if (group_rank(group_) != 0) return;
 
   snapshot.model = state_dict(module);
-  snapshot.optimizer = optimizer_state_dict(optimizer);
+  if (!sharded) snapshot.optimizer = optimizer_state_dict(optimizer);
+  if (snapshot.optimizer.isNone()) {
+    throw UsageError(
+        "save a snapshot: rank 0 of the snapshots is not rank 0 of the sharded optimizer's group; "
+        "give SnapshotDirectory the optimizer's group");
+  }
   snapshot.world_size = group_world_size(group_);
   snapshot.extra = options.extra;
   std::error_code error;

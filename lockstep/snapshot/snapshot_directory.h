@@ -57,7 +57,8 @@ struct Resumed {
 ///   }
 ///
 /// A snapshot holds the module's parameters and buffers, the optimizer, and each rank's random
-/// state (CPU, and the CUDA device that the module is on).
+/// state (CPU, and the CUDA device that the module is on). A ShardedOptimizer is stored whole, and
+/// can be loaded by another number of ranks, or by one that is not sharded.
 /// Threads: the training thread. Lifetime: keeps the process group alive.
 class SnapshotDirectory {
  public:
@@ -65,10 +66,11 @@ class SnapshotDirectory {
   explicit SnapshotDirectory(std::filesystem::path path,
                              const SnapshotDirectoryOptions& options = {});
 
-  /// Collective: gathers the random states; then rank 0 writes while the others go on. On disk when
-  /// it returns on rank 0. Makes the directory if need be and deletes what keep_last leaves over.
-  /// Errors: SystemError on rank 0 (disk full, no permission), with earlier snapshots as they were;
-  /// UsageError for a negative epoch or step, or what cannot be stored; else as Work::wait.
+  /// Collective: gathers the random states, and of a ShardedOptimizer the state; then rank 0 writes
+  /// while the others go on. On disk when it returns on rank 0. Makes the directory if need be and
+  /// deletes what keep_last leaves over. Errors: SystemError on rank 0 (disk full, no permission),
+  /// with earlier snapshots as they were; UsageError for a negative epoch or step, or what cannot
+  /// be stored; else as Work::wait.
   void save(const torch::nn::Module& module, const torch::optim::Optimizer& optimizer,
             const SaveOptions& options);
 
