@@ -9,6 +9,7 @@ set(LOCKSTEP_LAYERS
   "3 comm/backends"
   "3 snapshot"
   "4 ddp"
+  "4 nn"
   "4 optim"
   "5 train"
   "6 cli"

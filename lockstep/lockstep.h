@@ -9,6 +9,8 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/nn/convert_sync_batchnorm.h"
+#include "lockstep/nn/sync_batch_norm.h"
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/optim/exponential_moving_average.h"
 #include "lockstep/optim/sharded_optimizer.h"

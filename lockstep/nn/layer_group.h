@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+
+namespace lockstep {
+
+/// A process group of their own for layers that communicate, so that their exchanges cannot meet
+/// those of DistributedDataParallel, which go on at the same time. All such layers over one parent
+/// group share it.
+struct LayerGroup {
+  ProcessGroup group;
+  std::uint64_t layers = 0;  ///< Layers numbered so far: the same on every rank.
+  std::uint64_t number_layer() { return ++layers; }
+};
+
+/// The layer group of `parent`, made where it does not exist on every rank. Collective.
+/// Lifetime: a layer group lives as long as a layer holds it. Errors: as ProcessGroup::new_group.
+std::shared_ptr<LayerGroup> layer_group(const ProcessGroup& parent);
+
+/// Every rank's `row`, by rank; rows are of one length. Collective.
+std::vector<std::vector<std::int64_t>> gather_rows(const ProcessGroup& group,
+                                                   const std::vector<std::int64_t>& row);
+
+}  // namespace lockstep
