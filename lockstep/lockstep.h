@@ -8,6 +8,7 @@
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/data/distributed_sampler.h"
+#include "lockstep/ddp/data_parallel.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/nn/convert_sync_batchnorm.h"
 #include "lockstep/nn/sync_batch_norm.h"

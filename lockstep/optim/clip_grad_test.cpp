@@ -12,7 +12,7 @@
 namespace lockstep::testing {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kInfiniteNorm = std::numeric_limits<double>::infinity();
 
 at::Tensor parameter_with(const at::Tensor& gradient) {
   at::Tensor parameter = at::zeros_like(gradient).requires_grad_();
@@ -41,14 +41,14 @@ TEST(ClipGradNorm, LeavesSmallerGradientsAsTheyAre) {
 
 TEST(ClipGradNorm, OfEveryOrder) {
   EXPECT_EQ(get_total_norm(three_and_four(), {.norm_type = 1}), 7);
-  EXPECT_EQ(get_total_norm(three_and_four(), {.norm_type = kInfinity}), 4);
+  EXPECT_EQ(get_total_norm(three_and_four(), {.norm_type = kInfiniteNorm}), 4);
   EXPECT_NEAR(get_total_norm(three_and_four(), {.norm_type = 3}), std::cbrt(27 + 64), 1e-6);
 }
 
 TEST(ClipGradNorm, WithoutGradientsIsZero) {
   EXPECT_EQ(clip_grad_norm_({}, 1), 0);
   EXPECT_EQ(clip_grad_norm_({at::zeros({2}).requires_grad_()}, 1), 0);
-  EXPECT_EQ(clip_grad_norm_({parameter_with(at::empty({0}))}, 1, {.norm_type = kInfinity}), 0);
+  EXPECT_EQ(clip_grad_norm_({parameter_with(at::empty({0}))}, 1, {.norm_type = kInfiniteNorm}), 0);
 }
 
 TEST(ClipGradNorm, TakesGradientsOfSeveralDtypesTogether) {
@@ -68,13 +68,13 @@ TEST(ClipGradNorm, CountsAnIndexOfASparseGradientOnceOnly) {
 }
 
 TEST(ClipGradNorm, ThatIsNotFiniteIsAnErrorWhereAskedFor) {
-  const std::vector<at::Tensor> parameters{parameter_with(at::full({2}, kInfinity)),
+  const std::vector<at::Tensor> parameters{parameter_with(at::full({2}, kInfiniteNorm)),
                                            parameter_with(at::ones({1}))};
   const std::string message =
       message_of<Error>([&] { clip_grad_norm_(parameters, 1, {.error_if_nonfinite = true}); });
   EXPECT_NE(message.find("norm of order 2 is inf"), std::string::npos) << message;
   EXPECT_EQ(parameters[1].grad().item().toDouble(), 1);
-  EXPECT_EQ(clip_grad_norm_(parameters, 1), kInfinity);
+  EXPECT_EQ(clip_grad_norm_(parameters, 1), kInfiniteNorm);
   EXPECT_EQ(parameters[1].grad().item().toDouble(), 0);
 }
 

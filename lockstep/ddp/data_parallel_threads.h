@@ -1,0 +1,43 @@
+#pragma once
+
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace lockstep {
+
+/// A thread for each replica of a module, each with its own number of threads for what an operator
+/// spreads over cores.
+/// Threads: run() from one at a time. Lifetime: the destructor ends the threads, which are idle.
+class ReplicaThreads {
+ public:
+  /// One thread for each entry, which is its number of intra-op threads.
+  explicit ReplicaThreads(std::vector<int> intra_op_threads);
+  ~ReplicaThreads();
+  ReplicaThreads(const ReplicaThreads&) = delete;
+  ReplicaThreads& operator=(const ReplicaThreads&) = delete;
+
+  /// Runs task(i) on thread i for every i below `count`, and returns when all are done: what each
+  /// has thrown, or null.
+  std::vector<std::exception_ptr> run(int count, const std::function<void(int)>& task);
+
+ private:
+  void work(int index, int intra_op_threads);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_.
+  std::int64_t round_ = 0;
+  int count_ = 0;
+  int busy_ = 0;
+  bool stopped_ = false;
+  const std::function<void(int)>* task_ = nullptr;
+  std::vector<std::exception_ptr> failures_;
+
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace lockstep
