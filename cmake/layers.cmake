@@ -8,6 +8,7 @@ set(LOCKSTEP_LAYERS
   "3 data"
   "3 comm/backends"
   "3 snapshot"
+  "4 amp"
   "4 ddp"
   "4 nn"
   "4 optim"

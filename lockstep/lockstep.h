@@ -3,6 +3,8 @@
 /// All that a program needs to train in parallel. LibTorch's own headers are not among it: include
 /// <torch/torch.h>, or the narrower ones that the program uses.
 
+#include "lockstep/amp/autocast.h"
+#include "lockstep/amp/grad_scaler.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/run_main.h"
 #include "lockstep/comm/init_process_group.h"

@@ -1,7 +1,9 @@
 // The Lockstep side of the parity test (tests/python/ddp_parity.py): trains the network of that
 // script on the same samples and writes every loss and the final state as raw float32.
 //   parity_worker DIGITS_CSV INITIAL_STATE OUTPUT_FOLDER BATCH_SIZE STEPS NORM(0|1) BFLOAT16(0|1)
+//                 AMP(0|1)
 #include <fstream>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -11,6 +13,8 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
+#include "lockstep/amp/autocast.h"
+#include "lockstep/amp/grad_scaler.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/run_main.h"
 #include "lockstep/comm/init_process_group.h"
@@ -68,6 +72,11 @@ void write_floats(std::ofstream& file, const at::Tensor& tensor) {
              static_cast<std::streamsize>(values.nbytes()));
 }
 
+// The steps in which one rank's loss overflows.
+bool overflows(int step) {
+  return step == 5 || step == 6 || step == 40;
+}
+
 int train(const std::vector<std::string>& arguments) {
   const std::string output = arguments.at(2);
   const auto batch_size = std::stoul(arguments.at(3));
@@ -80,10 +89,14 @@ int train(const std::vector<std::string>& arguments) {
   if (group.rank() == 0) read_state(*net, arguments.at(1));
   lockstep::DistributedDataParallelOptions options{.process_group = group};
   if (arguments.at(6) == "1") options.exchange_dtype = at::kBFloat16;
+  const bool mixed = arguments.at(7) == "1";
   lockstep::DistributedDataParallel model(net, options);
   torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
   lockstep::DistributedSampler sampler(*dataset.size(), {.group = group, .seed = 5});
 
+  lockstep::GradScaler scaler({.init_scale = 1024, .growth_interval = 7, .enabled = mixed});
+
+  std::ofstream scales(output + "/scales." + std::to_string(group.rank()), std::ios::binary);
   std::ofstream losses(output + "/losses." + std::to_string(group.rank()), std::ios::binary);
   for (int epoch = 0, step = 0; step < steps; ++epoch) {
     sampler.set_epoch(epoch);
@@ -92,11 +105,20 @@ int train(const std::vector<std::string>& arguments) {
       const std::vector<std::int64_t> chosen(batch->begin(), batch->end());
       const at::Tensor index = at::tensor(chosen);
       optimizer.zero_grad();
-      const at::Tensor loss = at::cross_entropy_loss(model(dataset.images().index_select(0, index)),
-                                                     dataset.labels().index_select(0, index));
-      loss.backward();
-      optimizer.step();
+      at::Tensor loss;
+      {
+        const lockstep::Autocast autocast({.enabled = mixed});
+        loss = at::cross_entropy_loss(model(dataset.images().index_select(0, index)),
+                                      dataset.labels().index_select(0, index));
+      }
       write_floats(losses, loss);
+      if (mixed && group.rank() == 1 && overflows(step)) {
+        loss = loss * std::numeric_limits<double>::infinity();
+      }
+      scaler.scale(loss).backward();
+      scaler.step(optimizer);
+      scaler.update();
+      write_floats(scales, at::full({}, scaler.get_scale()));
       batch = sampler.next(batch_size);
     }
   }
