@@ -1,5 +1,6 @@
 #include "lockstep/ddp/data_parallel_replicas.h"
 
+#include <mutex>
 #include <string_view>
 #include <utility>
 
@@ -45,19 +46,20 @@ std::vector<c10::Device> default_devices(const torch::nn::Module& module) {
 /// To make modules takes random numbers, which the program should not miss.
 class KeptRandomState {
  public:
-  KeptRandomState() : state_(generator().get_state()) {}
+  KeptRandomState() {
+    at::Generator generator = at::detail::getDefaultCPUGenerator();
+    const std::lock_guard lock(generator.mutex());
+    state_ = generator.get_state();
+  }
   ~KeptRandomState() {
-    try {
-      generator().set_state(state_);
-    } catch (const std::exception&) {
-      // It was taken from the same generator.
-    }
+    at::Generator generator = at::detail::getDefaultCPUGenerator();
+    const std::lock_guard lock(generator.mutex());
+    generator.set_state(state_);
   }
   KeptRandomState(const KeptRandomState&) = delete;
   KeptRandomState& operator=(const KeptRandomState&) = delete;
 
  private:
-  static at::Generator generator() { return at::detail::getDefaultCPUGenerator(); }
   at::Tensor state_;
 };
 

@@ -18,10 +18,6 @@ constexpr std::int64_t kAloneBytes = std::int64_t{1} << 20;
 // Bounds the memory that copies of small parameters take at a time; PyTorch's bucket size.
 constexpr std::int64_t kSmallParametersBytes = std::int64_t{25} << 20;
 
-std::int64_t bytes_of(const at::Tensor& tensor) {
-  return static_cast<std::int64_t>(tensor.nbytes());
-}
-
 // All bytes of a tensor without gaps, in the order of memory.
 at::Tensor memory_of(const at::Tensor& tensor) {
   return tensor.detach().as_strided({tensor.numel()}, {1}).view(at::kByte);
@@ -39,45 +35,54 @@ at::Tensor place_in(const at::Tensor& memory, std::int64_t offset, const at::Ten
 ParameterExchange::ParameterExchange(ProcessGroup group,
                                      const std::vector<OwnedParameter>& parameters,
                                      const Options& options)
-    : group_(std::move(group)), as_bucket_view_(options.as_bucket_view) {
+    : group_(std::move(group)),
+      as_bucket_view_(options.as_bucket_view),
+      messages_(static_cast<std::size_t>(group_.world_size())) {
   if (group_.world_size() == 1) return;
   const c10::NoGradGuard no_grad;
+  add_messages(parameters);
+  std::vector<std::vector<std::int64_t>> bytes;
+  for (std::vector<Message>& of_owner : messages_) {
+    std::vector<std::int64_t>& of_owner_bytes = bytes.emplace_back();
+    for (Message& message : of_owner) {
+      if (!travels_as_it_lies(message)) allocate(message);
+      of_owner_bytes.push_back(message.bytes);
+    }
+  }
+  rounds_ = plan_exchange_rounds(bytes);
+}
+
+void ParameterExchange::add_messages(const std::vector<OwnedParameter>& parameters) {
   // One open message for each owner, dtype and device, closed in the order of the parameters.
   using Kind = std::tuple<int, at::ScalarType, std::string>;
-  std::map<Kind, std::pair<Message, std::int64_t>> open;
+  std::map<Kind, Message> open;
   std::vector<Kind> order;
+  const auto close = [&](int owner, Message& message) {
+    if (message.bytes > 0) messages_[static_cast<std::size_t>(owner)].push_back(message);
+    message = {};
+  };
   for (const auto& [tensor, owner] : parameters) {
     if (tensor.numel() == 0) continue;
-    const bool goes_alone = !as_bucket_view_ && bytes_of(tensor) >= kAloneBytes &&
-                            tensor.is_non_overlapping_and_dense() &&
-                            tensor.device() == group_.device();
-    if (goes_alone) {
-      messages_.push_back({.owner = owner, .parameters = {tensor}});
+    Message alone{.parameters = {tensor}, .bytes = static_cast<std::int64_t>(tensor.nbytes())};
+    if (alone.bytes >= kAloneBytes && travels_as_it_lies(alone)) {
+      close(owner, alone);
       continue;
     }
     const Kind kind{owner, tensor.scalar_type(), tensor.device().str()};
-    const auto [place, is_new] = open.try_emplace(kind, Message{.owner = owner}, 0);
+    const auto [place, is_new] = open.try_emplace(kind);
     if (is_new) order.push_back(kind);
-    auto& [message, bytes] = place->second;
+    Message& message = place->second;
     message.parameters.push_back(tensor);
-    bytes += bytes_of(tensor);
-    if (!as_bucket_view_ && bytes >= kSmallParametersBytes) {
-      messages_.push_back(std::move(message));
-      message = {.owner = owner};
-      bytes = 0;
-    }
+    message.bytes += alone.bytes;
+    if (!as_bucket_view_ && message.bytes >= kSmallParametersBytes) close(owner, message);
   }
-  for (const Kind& kind : order) {
-    Message& message = open.at(kind).first;
-    if (!message.parameters.empty()) messages_.push_back(std::move(message));
-  }
-  for (Message& message : messages_) {
-    const at::Tensor& first = message.parameters[0];
-    const bool goes_alone = !as_bucket_view_ && message.parameters.size() == 1 &&
-                            first.is_non_overlapping_and_dense() &&
-                            first.device() == group_.device();
-    if (!goes_alone) allocate(message);
-  }
+  for (const Kind& kind : order) close(std::get<0>(kind), open.at(kind));
+}
+
+bool ParameterExchange::travels_as_it_lies(const Message& message) const {
+  const at::Tensor& first = message.parameters[0];
+  return !as_bucket_view_ && message.parameters.size() == 1 &&
+         first.is_non_overlapping_and_dense() && first.device() == group_.device();
 }
 
 void ParameterExchange::allocate(Message& message) const {
@@ -109,26 +114,44 @@ void ParameterExchange::check_views(const Message& message) const {
   }
 }
 
+at::Tensor ParameterExchange::part_of(int owner, const MessagePart& part,
+                                      std::int64_t bytes) const {
+  const Message& message = messages_[static_cast<std::size_t>(owner)][part.message];
+  const at::Tensor& memory = message.memory.defined() ? message.memory : message.parameters[0];
+  return memory_of(memory).narrow(0, part.offset, bytes);
+}
+
 void ParameterExchange::run() {
   const c10::NoGradGuard no_grad;
-  for (const Message& message : messages_) check_views(message);
-  std::vector<Work> works;
-  for (const Message& message : messages_) {
-    const bool is_owner = message.owner == group_.rank();
-    if (is_owner) {
-      for (std::size_t i = 0; i < message.places.size(); ++i) {
-        message.places[i].copy_(message.parameters[i]);
-      }
-    }
-    const at::Tensor& memory = message.memory.defined() ? message.memory : message.parameters[0];
-    works.push_back(group_.broadcast(memory_of(memory), message.owner, {.async_op = true}));
+  const auto own_rank = static_cast<std::size_t>(group_.rank());
+  for (const std::vector<Message>& of_owner : messages_) {
+    for (const Message& message : of_owner) check_views(message);
   }
-  for (std::size_t m = 0; m < messages_.size(); ++m) {
-    works[m].wait();
-    const Message& message = messages_[m];
-    if (message.owner == group_.rank()) continue;
+  for (const Message& message : messages_[own_rank]) {
     for (std::size_t i = 0; i < message.places.size(); ++i) {
-      message.parameters[i].copy_(message.places[i]);
+      message.places[i].copy_(message.parameters[i]);
+    }
+  }
+  std::vector<Work> works;
+  for (const ExchangeRound& round : rounds_) {
+    if (round.parts.size() == 1) {
+      works.push_back(group_.broadcast(part_of(round.source, round.parts[0], round.bytes),
+                                       round.source, {.async_op = true}));
+      continue;
+    }
+    std::vector<at::Tensor> parts;
+    for (int owner = 0; owner < group_.world_size(); ++owner) {
+      parts.push_back(part_of(owner, round.parts[static_cast<std::size_t>(owner)], round.bytes));
+    }
+    works.push_back(group_.all_gather(parts, parts[own_rank], {.async_op = true}));
+  }
+  for (const Work& work : works) work.wait();
+  for (std::size_t owner = 0; owner < messages_.size(); ++owner) {
+    if (owner == own_rank) continue;
+    for (const Message& message : messages_[owner]) {
+      for (std::size_t i = 0; i < message.places.size(); ++i) {
+        message.parameters[i].copy_(message.places[i]);
+      }
     }
   }
 }

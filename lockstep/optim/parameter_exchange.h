@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/optim/exchange_rounds.h"
 
 namespace lockstep {
 
@@ -35,20 +36,25 @@ class ParameterExchange {
 
  private:
   struct Message {
-    int owner = 0;
     std::vector<at::Tensor> parameters = {};
     /// What travels; undefined: the one parameter itself.
     at::Tensor memory = {};
     /// Of `memory`, in the shapes of the parameters; empty where those are views of it.
     std::vector<at::Tensor> places = {};
+    std::int64_t bytes = 0;
   };
 
+  void add_messages(const std::vector<OwnedParameter>& parameters);
+  /// Whether it is one parameter that needs no copy.
+  bool travels_as_it_lies(const Message& message) const;
   void allocate(Message& message) const;
   void check_views(const Message& message) const;
+  at::Tensor part_of(int owner, const MessagePart& part, std::int64_t bytes) const;
 
   ProcessGroup group_;
   bool as_bucket_view_;
-  std::vector<Message> messages_;
+  std::vector<std::vector<Message>> messages_;  ///< By owner.
+  std::vector<ExchangeRound> rounds_;
 };
 
 }  // namespace lockstep
