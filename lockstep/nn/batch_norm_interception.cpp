@@ -3,6 +3,7 @@
 #include <mutex>
 #include <optional>
 #include <unordered_map>
+#include <vector>
 
 #include <ATen/ops/batch_norm_native.h>
 #include <c10/core/TensorImpl.h>

@@ -1,6 +1,5 @@
 #include "lockstep/nn/convert_sync_batchnorm.h"
 
-#include <functional>
 #include <string>
 #include <vector>
 

@@ -45,6 +45,9 @@ at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
                                     .momentum = momentum,
                                     .eps = options.eps()});
   }
+  if (is_training() && input.numel() == input.size(1)) {
+    throw UsageError("SyncBatchNorm: the batch has one value per channel; training needs 2");
+  }
   return at::batch_norm(input, weight, bias, running_mean, running_var,
                         is_training() || !options.track_running_stats(), momentum, options.eps(),
                         /*cudnn_enabled=*/true);

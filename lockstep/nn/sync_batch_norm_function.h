@@ -1,21 +1,12 @@
 #pragma once
 
-#include <cstdint>
 #include <memory>
-#include <string>
 
 #include <ATen/core/Tensor.h>
 
-#include "lockstep/nn/layer_group.h"
+#include "lockstep/nn/batch_norm_exchange.h"
 
 namespace lockstep {
-
-/// One batch normalization layer over several ranks. Constant.
-struct SyncLayer {
-  std::shared_ptr<LayerGroup> layers;
-  std::uint64_t number = 0;  ///< Tells layers apart; the same on every rank.
-  std::string name;          ///< For messages.
-};
 
 /// What at::batch_norm takes, of a call that normalizes by the statistics of the batch.
 struct BatchNormArguments {

@@ -358,7 +358,13 @@ TEST_F(SyncedBatchNorm, CallsOfOtherSizesAreToldOnEveryRank) {
 TEST_F(SyncedBatchNorm, TheModuleEqualsTheConvertedOneAndTakesOneValueAChannel) {
   const BatchSizes sizes(world_size_, 1);
   for (const std::optional<double> momentum : {std::optional<double>(0.3), {}}) {
-    if (world_size_ == 1) break;  // As BatchNorm, it needs more than one value.
+    if (world_size_ == 1) {
+      EXPECT_SAYS(message_of<UsageError>([&] {
+                    SyncBatchNorm(3)(at::ones({1, 3}));
+                  }),
+                  "one value per channel");
+      break;
+    }
     SyncBatchNorm ours(3, {.momentum = momentum});
     torch::nn::BatchNorm1d alone(BatchNormOptions(3).momentum(momentum));
     for (int step = 0; step < 2; ++step) {
