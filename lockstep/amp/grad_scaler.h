@@ -24,9 +24,9 @@ struct GradScalerOptions {
   /// False: scale() and step() do what they would without a scaler.
   bool enabled = true;
   /// Where ranks hold different gradients, one that overflows on any rank skips the step on all:
-  /// with a sharded optimizer, a module spread over ranks, or without DistributedDataParallel.
-  /// Empty: each rank decides by its own, which is enough for DistributedDataParallel, whose
-  /// averaged gradients are the same bits on every rank.
+  /// with a module spread over ranks, or replicas without DistributedDataParallel. Empty: each rank
+  /// decides by its own, which is enough for DistributedDataParallel, with ShardedOptimizer too:
+  /// its averaged gradients are the same bits on every rank.
   ProcessGroup process_group = {};
 };
 
@@ -45,7 +45,8 @@ struct GradScalerOptions {
 ///   …
 ///   snapshot.extra = scaler.state_dict();
 ///
-/// Threads: one. With a process group unscale_ and step are collective.
+/// DistributedDataParallel's gradient_norm() is that of the scaled gradients: divide it by
+/// get_scale(). Threads: one. With a process group unscale_ and step are collective.
 /// Errors: UsageError for calls out of order; as Work::wait with a process group.
 class GradScaler {
  public:
