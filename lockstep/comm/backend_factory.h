@@ -40,6 +40,8 @@ struct BackendConfig {
   MemoryDomains domains = {};
 };
 
+struct ReduceIntoOptions;
+
 struct BackendInstance {
   c10::intrusive_ptr<c10d::Backend> backend = {};
   bool takes_cuda = true;
@@ -47,10 +49,10 @@ struct BackendInstance {
   /// no elements reach it too.
   bool checks_calls = false;
   /// As allreduce from the second tensor into the first, which comes from allocateTensor on every
-  /// rank: whatever of the second no peer needs is not copied; with a sum of squares, where that is
-  /// defined, as ProcessGroup::all_reduce_into. Empty: the backend has no such way.
+  /// rank: whatever of the second no peer needs is not copied; with a scale and a sum of squares as
+  /// ProcessGroup::all_reduce_into. Empty: the backend has no such way.
   std::function<c10::intrusive_ptr<c10d::Work>(const at::Tensor& output, const at::Tensor& input,
-                                               ReduceOp op, const at::Tensor& sum_of_squares,
+                                               const ReduceIntoOptions& options,
                                                std::chrono::milliseconds timeout)>
       all_reduce_into = {};
   /// Whether the tensor lies in memory of allocateTensor. Goes with all_reduce_into.

@@ -37,6 +37,9 @@ struct ReduceIntoOptions {
   ReduceOp op = ReduceOp::kSum;
   bool async_op = false;
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
+  /// Of kAvg: what the average is multiplied by, in the same pass; on every rank the same. Other
+  /// than 1 only where the group shares memory.
+  double scale = 1;
   /// One float64 on the CPU. The squares of the part of the results that this rank works out are
   /// added to it in the same pass; the parts of all ranks together cover the results once. Only
   /// where the group shares memory. Results are of a floating-point dtype.

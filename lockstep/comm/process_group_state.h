@@ -41,8 +41,8 @@ struct ProcessGroup::State {
   CallCheck call_check = CallCheck::kNone;
   // See BackendInstance.
   std::function<bool()> is_busy;
-  std::function<c10::intrusive_ptr<c10d::Work>(const at::Tensor&, const at::Tensor&, ReduceOp,
-                                               const at::Tensor&, std::chrono::milliseconds)>
+  std::function<c10::intrusive_ptr<c10d::Work>(const at::Tensor&, const at::Tensor&,
+                                               const ReduceIntoOptions&, std::chrono::milliseconds)>
       all_reduce_into;
   std::function<bool(const at::Tensor&)> is_shared;
   std::int64_t bucket_bytes = 0;

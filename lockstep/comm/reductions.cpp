@@ -70,6 +70,16 @@ void check_sum_of_squares(const CallSite& call, const at::Tensor& sum, const at:
   }
 }
 
+void check_scale(const CallSite& call, ReduceOp op) {
+  if (op != ReduceOp::kAvg) {
+    refuse_into(call, concat("scale goes with AVG, not with ", reduce_op_name(op)));
+  }
+  if (!call.group.all_reduce_into) {
+    refuse_into(call,
+                "the result is scaled only where the group shares memory; multiply the input");
+  }
+}
+
 }  // namespace
 
 Work ProcessGroup::all_reduce(at::Tensor tensor, const ReduceOptions& options) const {
@@ -98,10 +108,11 @@ Work ProcessGroup::all_reduce_into(at::Tensor output, at::Tensor input,
   if (output.scalar_type() != input.scalar_type()) check_conversion(call, output, input);
   if (options.sum_of_squares.defined()) check_sum_of_squares(call, options.sum_of_squares, output);
   check_reduce_op(call, options.op, output.scalar_type());
+  if (options.scale != 1) check_scale(call, options.op);
   const auto& group = call.group;
   if (group.all_reduce_into) {
     return start_agreed(call, common(options), [&](c10d::Backend&, auto timeout) {
-      return group.all_reduce_into(output, input, options.op, options.sum_of_squares, timeout);
+      return group.all_reduce_into(output, input, options, timeout);
     });
   }
   if (!output.is_same(input)) output.copy_(input.view(output.sizes()));

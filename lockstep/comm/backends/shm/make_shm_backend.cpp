@@ -1,6 +1,7 @@
 #include "lockstep/comm/backends/shm/connect.h"
 #include "lockstep/comm/backends/shm/measure_placement.h"
 #include "lockstep/comm/backends/shm/shm_backend.h"
+#include "lockstep/comm/process_group.h"
 
 namespace lockstep {
 namespace {
@@ -37,9 +38,9 @@ BackendInstance make_shm_backend(const BackendConfig& config) {
           .checks_calls = true,
           .all_reduce_into =
               [backend = backend.get()](const at::Tensor& output, const at::Tensor& input,
-                                        ReduceOp op, const at::Tensor& sum_of_squares,
+                                        const ReduceIntoOptions& options,
                                         std::chrono::milliseconds timeout) {
-                return backend->all_reduce_into(output, input, op, sum_of_squares, timeout);
+                return backend->all_reduce_into(output, input, options, timeout);
               },
           .is_shared = [backend = backend.get()](
                            const at::Tensor& tensor) { return backend->is_shared(tensor); },

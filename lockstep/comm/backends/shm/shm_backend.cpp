@@ -8,6 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/backends/shm/shm_work.h"
 #include "lockstep/comm/backends/shm/transfer.h"
+#include "lockstep/comm/process_group.h"
 
 namespace lockstep {
 
@@ -87,14 +88,14 @@ ShmBackend::WorkPtr ShmBackend::start(const char* name, std::unique_ptr<shm::Ope
 }
 
 ShmBackend::WorkPtr ShmBackend::all_reduce_into(const at::Tensor& output, const at::Tensor& input,
-                                                ReduceOp op, const at::Tensor& sum_of_squares,
+                                                const ReduceIntoOptions& options,
                                                 std::chrono::milliseconds timeout) {
   const Piece target = piece_of(output);
   const Piece source = piece_of(input);
   const auto offset = heap_->offset_of(target.data, target.bytes);
   Call call{.kind = CallKind::kAllReduce,
             .element = target.element,
-            .op = op,
+            .op = options.op,
             .in_shared_memory = offset.has_value(),
             .elements = target.elements()};
   shm::ReduceBuffers buffers{.input = source.data, .output = target.data, .shared_offset = offset};
@@ -105,12 +106,14 @@ ShmBackend::WorkPtr ShmBackend::all_reduce_into(const at::Tensor& output, const 
     buffers.input_offset = heap_->offset_of(source.data, source.bytes).value_or(0);
   }
   Tensors tensors{output, input};
-  if (sum_of_squares.defined()) {
-    buffers.sum_of_squares = sum_of_squares.mutable_data_ptr<double>();
-    tensors.push_back(sum_of_squares);
+  if (options.sum_of_squares.defined()) {
+    buffers.sum_of_squares = options.sum_of_squares.mutable_data_ptr<double>();
+    tensors.push_back(options.sum_of_squares);
   }
-  return start(name(call.kind), make_all_reduce(call, reduction(target.element, op), buffers),
-               std::move(tensors), timeout);
+  Reduction scaled = reduction(target.element, options.op);
+  scaled.factor *= options.scale;
+  return start(name(call.kind), make_all_reduce(call, scaled, buffers), std::move(tensors),
+               timeout);
 }
 
 ShmBackend::WorkPtr ShmBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {

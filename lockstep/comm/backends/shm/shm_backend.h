@@ -26,10 +26,10 @@ class ShmBackend final : public c10d::Backend {
   ShmBackend(std::unique_ptr<shm::Engine> engine, std::chrono::milliseconds timeout);
 
   /// As allreduce, from `input` into `output`. Where `output` lies in memory of allocateTensor, all
-  /// ranks promise that theirs does: see shm::make_all_reduce. Dtypes that differ and
-  /// `sum_of_squares`, which may be undefined: as ProcessGroup::all_reduce_into has checked them.
-  WorkPtr all_reduce_into(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
-                          const at::Tensor& sum_of_squares, std::chrono::milliseconds timeout);
+  /// ranks promise that theirs does: see shm::make_all_reduce. Dtypes that differ and options: as
+  /// ProcessGroup::all_reduce_into has checked them.
+  WorkPtr all_reduce_into(const at::Tensor& output, const at::Tensor& input,
+                          const ReduceIntoOptions& options, std::chrono::milliseconds timeout);
   /// Whether the tensor lies in memory of allocateTensor, without gaps.
   bool is_shared(const at::Tensor& tensor) const;
 
