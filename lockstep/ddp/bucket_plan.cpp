@@ -18,10 +18,10 @@ struct OpenBucket {
 
 std::vector<Bucket> plan_buckets(const std::vector<GradientShape>& shapes,
                                  const std::vector<std::size_t>& order, const BucketCaps& caps) {
-  LOCKSTEP_ASSERT(order.size() == shapes.size());
+  LOCKSTEP_ASSERT(!caps.empty());
   std::vector<OpenBucket> closed;
   std::map<int, OpenBucket> open;  // by kind
-  bool first_is_open = true;
+  std::size_t capped = 0;          // how many buckets have come to their cap
   for (std::size_t position = 0; position < order.size(); ++position) {
     const std::size_t index = order[position];
     const GradientShape& shape = shapes.at(index);
@@ -33,10 +33,10 @@ std::vector<Bucket> plan_buckets(const std::vector<GradientShape>& shapes,
     bucket.indices.push_back(index);
     bucket.bytes += shape.bytes;
     bucket.last_position = position;
-    if (bucket.bytes >= (first_is_open ? caps.first_bytes : caps.bytes)) {
+    if (bucket.bytes >= caps[std::min(capped, caps.size() - 1)]) {
       closed.push_back(std::move(bucket));
       open.erase(shape.kind);
-      first_is_open = false;
+      ++capped;
     }
   }
   for (auto& [kind, bucket] : open) closed.push_back(std::move(bucket));

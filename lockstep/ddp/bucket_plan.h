@@ -15,19 +15,18 @@ struct GradientShape {
   bool alone = false;
 };
 
-struct BucketCaps {
-  /// The first bucket is small, so that its exchange starts early in backward.
-  std::int64_t first_bytes = 0;
-  std::int64_t bytes = 0;
-};
+/// Of the first bucket, the second, …; the last holds for all after it. A small first one lets its
+/// exchange start early in backward. Not empty.
+using BucketCaps = std::vector<std::int64_t>;
 
 /// Indices of the parameters whose gradients are exchanged together.
 using Bucket = std::vector<std::size_t>;
 
 /// Assigns gradients to buckets in the order in which they become ready. A bucket is closed by the
 /// gradient that brings it to its cap, so one larger than the cap has a bucket of its own or ends
-/// one. Buckets come in the order in which they are complete. `order` names each index of `shapes`
-/// once. After "PyTorch Distributed" (Li et al., VLDB 2020), section 4.2.
+/// one. Buckets come in the order in which they are complete. `order` names indices of `shapes`,
+/// each at most once; the others get no bucket. After "PyTorch Distributed" (Li et al., VLDB 2020),
+/// section 4.2.
 std::vector<Bucket> plan_buckets(const std::vector<GradientShape>& shapes,
                                  const std::vector<std::size_t>& order, const BucketCaps& caps);
 

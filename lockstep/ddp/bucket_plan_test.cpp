@@ -24,40 +24,44 @@ std::vector<std::size_t> in_order(std::size_t count) {
 }
 
 TEST(BucketPlan, NothingToPlan) {
-  EXPECT_TRUE(plan_buckets({}, {}, {.first_bytes = 1, .bytes = 1}).empty());
+  EXPECT_TRUE(plan_buckets({}, {}, {1, 1}).empty());
 }
 
 TEST(BucketPlan, TheGradientThatReachesTheCapClosesTheBucket) {
   const auto shapes = shapes_of({4, 4, 4, 4, 4});
-  EXPECT_EQ(plan_buckets(shapes, in_order(5), {.first_bytes = 4, .bytes = 8}),
-            (Buckets{{0}, {1, 2}, {3, 4}}));
-  EXPECT_EQ(plan_buckets(shapes, in_order(5), {.first_bytes = 5, .bytes = 9}),
-            (Buckets{{0, 1}, {2, 3, 4}}));
+  EXPECT_EQ(plan_buckets(shapes, in_order(5), {4, 8}), (Buckets{{0}, {1, 2}, {3, 4}}));
+  EXPECT_EQ(plan_buckets(shapes, in_order(5), {5, 9}), (Buckets{{0, 1}, {2, 3, 4}}));
+}
+
+TEST(BucketPlan, TheLastCapHoldsForAllAfterIt) {
+  EXPECT_EQ(plan_buckets(shapes_of({1, 1, 1, 1, 1, 1, 1}), in_order(7), {1, 2, 3}),
+            (Buckets{{0}, {1, 2}, {3, 4, 5}, {6}}));
+  EXPECT_EQ(plan_buckets(shapes_of({1, 1, 1, 1}), in_order(4), {2}), (Buckets{{0, 1}, {2, 3}}));
+}
+
+TEST(BucketPlan, WhatIsNotInTheOrderGetsNoBucket) {
+  EXPECT_EQ(plan_buckets(shapes_of({4, 4, 4}), {2, 0}, {4}), (Buckets{{2}, {0}}));
 }
 
 TEST(BucketPlan, AGradientLargerThanTheCapEndsItsBucket) {
-  EXPECT_EQ(plan_buckets(shapes_of({1, 100, 1}), in_order(3), {.first_bytes = 10, .bytes = 10}),
-            (Buckets{{0, 1}, {2}}));
+  EXPECT_EQ(plan_buckets(shapes_of({1, 100, 1}), in_order(3), {10, 10}), (Buckets{{0, 1}, {2}}));
 }
 
 TEST(BucketPlan, AGradientThatStandsAloneClosesNoOther) {
   std::vector<GradientShape> shapes = shapes_of({4, 100, 4, 4});
   shapes[1].alone = true;
-  EXPECT_EQ(plan_buckets(shapes, in_order(4), {.first_bytes = 8, .bytes = 8}),
-            (Buckets{{1}, {0, 2}, {3}}));
+  EXPECT_EQ(plan_buckets(shapes, in_order(4), {8, 8}), (Buckets{{1}, {0, 2}, {3}}));
 }
 
 TEST(BucketPlan, FollowsTheOrderOfReadiness) {
-  EXPECT_EQ(plan_buckets(shapes_of({4, 4, 4}), {2, 0, 1}, {.first_bytes = 4, .bytes = 8}),
-            (Buckets{{2}, {0, 1}}));
+  EXPECT_EQ(plan_buckets(shapes_of({4, 4, 4}), {2, 0, 1}, {4, 8}), (Buckets{{2}, {0, 1}}));
 }
 
 TEST(BucketPlan, KindsDoNotMixAndCompleteBucketsComeFirst) {
   std::vector<GradientShape> shapes = shapes_of({4, 4, 4, 4});
   shapes[0].kind = 1;
   shapes[3].kind = 1;
-  EXPECT_EQ(plan_buckets(shapes, in_order(4), {.first_bytes = 64, .bytes = 64}),
-            (Buckets{{1, 2}, {0, 3}}));
+  EXPECT_EQ(plan_buckets(shapes, in_order(4), {64, 64}), (Buckets{{1, 2}, {0, 3}}));
 }
 
 TEST(BucketPlan, EveryGradientIsInOneBucketWhateverTheSizes) {
@@ -71,8 +75,8 @@ TEST(BucketPlan, EveryGradientIsInOneBucketWhateverTheSizes) {
     }
     auto order = in_order(count);
     std::shuffle(order.begin(), order.end(), random);
-    const BucketCaps caps{.first_bytes = static_cast<std::int64_t>(random() % 40),
-                          .bytes = static_cast<std::int64_t>(random() % 100)};
+    const BucketCaps caps{static_cast<std::int64_t>(random() % 40),
+                          static_cast<std::int64_t>(random() % 100)};
     std::vector<std::size_t> seen;
     for (const Bucket& bucket : plan_buckets(shapes, order, caps)) {
       ASSERT_FALSE(bucket.empty());
@@ -83,7 +87,7 @@ TEST(BucketPlan, EveryGradientIsInOneBucketWhateverTheSizes) {
         seen.push_back(bucket[i]);
       }
       if (bucket.size() > 1) {
-        ASSERT_LT(before_last, std::max(caps.bytes, caps.first_bytes));
+        ASSERT_LT(before_last, std::max(caps[0], caps[1]));
       }
     }
     std::sort(seen.begin(), seen.end());

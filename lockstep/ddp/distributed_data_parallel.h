@@ -2,12 +2,16 @@
 
 #include <concepts>
 #include <memory>
+#include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/ddp/output_tensors.h"
 #include "lockstep/ddp/replica.h"
+#include "lockstep/ddp/uneven_inputs.h"
 
 namespace lockstep {
 
@@ -66,6 +70,7 @@ requires(!ModuleHolder<Module>) class DistributedDataParallel {
       replica_.after_forward();
     } else {
       decltype(auto) outputs = module_->forward(std::forward<Args>(args)...);
+      if (replica_.finds_unused_parameters()) add_outputs(outputs);
       replica_.after_forward();
       return outputs;
     }
@@ -73,6 +78,29 @@ requires(!ModuleHolder<Module>) class DistributedDataParallel {
   template <class... Args>
   decltype(auto) operator()(Args&&... args) {
     return forward(std::forward<Args>(args)...);
+  }
+
+  /// As loss.backward(), for a loss that is a mean over `weight` samples (or tokens, …): when
+  /// gradients are exchanged they become Σ weight × gradient / Σ weight over all ranks and over all
+  /// backward passes since the last exchange, which is the gradient that one process would have on
+  /// all samples together, however they are split. All passes of a step, on all ranks, must be made
+  /// so. Costs a message of 8 bytes a step, under way while backward runs.
+  /// Errors: UsageError for a weight below 0 and for a loss that is not one number.
+  void backward(const at::Tensor& loss, const WeightedBackwardOptions& options = {}) {
+    replica_.backward(loss, options);
+  }
+
+  /// This rank's batches, for ranks that have different numbers of them: see UnevenInputs. `loader`
+  /// is a torch::data loader or any range of batches.
+  template <class Loader>
+  auto join(Loader& loader,
+            UnevenInputsOptions<std::remove_cvref_t<decltype(*loader.begin())>> options = {}) {
+    using Batch = std::remove_cvref_t<decltype(*loader.begin())>;
+    auto next = [&loader, at = std::optional<decltype(loader.begin())>()]() mutable {
+      at ? static_cast<void>(++*at) : static_cast<void>(at.emplace(loader.begin()));
+      return *at == loader.end() ? std::optional<Batch>() : std::optional<Batch>(**at);
+    };
+    return UnevenInputs<Batch>(replica_, std::move(next), std::move(options));
   }
 
   /// While the returned guard lives, backward() leaves this rank's own gradients in .grad, to which
@@ -94,6 +122,19 @@ requires(!ModuleHolder<Module>) class DistributedDataParallel {
   const ProcessGroup& process_group() const { return replica_.process_group(); }
 
  private:
+  template <class Outputs>
+  void add_outputs(const Outputs& outputs) {
+    if constexpr (HoldsTensors<Outputs>::value) {
+      std::vector<at::Tensor> tensors;
+      collect_tensors(outputs, tensors);
+      replica_.add_outputs(tensors);
+    } else {
+      throw UsageError(
+          "DistributedDataParallel: find_unused_parameters cannot look into what forward returns; "
+          "return tensors in containers, tuples or optionals, or leave the option out");
+    }
+  }
+
   std::shared_ptr<Module> module_;
   Replica replica_;
 };

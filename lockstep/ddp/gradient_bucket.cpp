@@ -2,59 +2,42 @@
 
 #include <cstring>
 
-#include <ATen/ScalarOps.h>
 #include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/mul.h>
 #include <ATen/ops/ones.h>
 #include <c10/core/GradMode.h>
 
-#include "lockstep/ddp/gradient_view.h"
+#include "lockstep/ddp/set_gradient.h"
 
 namespace lockstep {
 
 GradientBucket::GradientBucket(const ProcessGroup& group, const ExchangeOptions& options,
-                               std::vector<std::size_t> indices, std::vector<at::Tensor> parameters)
+                               std::vector<std::size_t> indices,
+                               const std::vector<at::Tensor>& parameters)
     : GradientExchange(std::move(indices)),
       group_(group),
       shares_memory_(group.shares_memory()),
-      scale_(shares_memory_ ? 1.0 : 1.0 / group.world_size()),
-      sum_of_squares_(options.sum_of_squares) {
-  for (const at::Tensor& parameter : parameters) elements_ += parameter.numel();
+      as_view_(options.gradient_as_bucket_view),
+      elements_(FlatGradients::elements(parameters)),
+      sum_of_squares_(options.sum_of_squares),
+      has_gradient_(parameters.size()) {
   const auto flags = static_cast<std::int64_t>(parameters.size());
-  const at::ScalarType dtype = parameters[0].scalar_type();
+  const at::ScalarType dtype = FlatGradients::dtype(parameters[0]);
   flat_ = group.allocate_tensor(elements_ + flags, dtype).zero_();
+  views_.emplace_back(flat_, parameters);
   sent_ = flat_;
   if (dtype == at::kFloat && options.dtype) {
     sent_ = group.allocate_tensor(elements_ + flags, *options.dtype).zero_();
+    views_.emplace_back(sent_, parameters);
   }
   flags_ = sent_.narrow(0, elements_, flags);
   one_ = at::ones({1}, sent_.scalar_type());
-  std::int64_t offset = 0;
-  for (at::Tensor& parameter : parameters) {
-    at::Tensor view = gradient_view(flat_, offset, parameter);
-    at::Tensor sent = sent_.is_same(flat_) ? view : gradient_view(sent_, offset, parameter);
-    offset += parameter.numel();
-    slots_.push_back({std::move(parameter), std::move(view), std::move(sent)});
-  }
 }
 
-void GradientBucket::fill(std::size_t position) {
-  const c10::NoGradGuard no_grad;
-  Slot& slot = slots_[position];
-  const at::Tensor& gradient = slot.parameter.grad();
-  slot.has_gradient = gradient.defined();
-  set_flag(position, slot.has_gradient);
-  if (!slot.has_gradient) {
-    slot.sent.zero_();
-  } else if (scale_ != 1) {
-    // Also where the gradient is the view itself, as after accumulation without exchange.
-    // A wrapped number keeps its precision: 1/3 as bfloat16 would scale every gradient by 1.002.
-    at::mul_out(slot.sent, gradient, at::native::wrapped_scalar_tensor(scale_));
-  } else if (!sent_.is_same(flat_) || !lies_as_gradient_view(gradient, slot.parameter)) {
-    slot.sent.copy_(gradient);
-  } else if (gradient.const_data_ptr() != slot.view.const_data_ptr()) {
-    std::memcpy(slot.view.mutable_data_ptr(), gradient.const_data_ptr(), gradient.nbytes());
-  }
+void GradientBucket::fill(std::size_t position, GradientScale& scale) {
+  // Where memory is shared the pass that averages multiplies.
+  const double factor = shares_memory_ ? 1 : scale.get() / group_.world_size();
+  has_gradient_[position] = views_.back().fill(position, factor);
+  set_flag(position, has_gradient_[position]);
 }
 
 void GradientBucket::set_flag(std::size_t position, bool flag) {
@@ -72,23 +55,21 @@ void GradientBucket::set_flag(std::size_t position, bool flag) {
   }
 }
 
-void GradientBucket::exchange(const at::Tensor& output, const at::Tensor& input,
+void GradientBucket::exchange(const at::Tensor& output, const at::Tensor& input, double scale,
                               const at::Tensor& squares) {
   const ReduceOp op = shares_memory_ ? ReduceOp::kAvg : ReduceOp::kSum;
-  works_.push_back(group_.all_reduce_into(output, input,
-                                          {.op = op, .async_op = true, .sum_of_squares = squares}));
+  works_.push_back(group_.all_reduce_into(
+      output, input, {.op = op, .async_op = true, .scale = scale, .sum_of_squares = squares}));
 }
 
-void GradientBucket::start_average() {
+void GradientBucket::start_average(GradientScale& scale) {
   const c10::NoGradGuard no_grad;
-  const at::Tensor& output = shares_memory_ ? flat_ : sent_;
-  if (!shares_memory_ || !sum_of_squares_.defined()) {
-    exchange(output, sent_, {});
-    return;
-  }
+  if (!shares_memory_) return exchange(sent_, sent_, 1, {});
+  if (!sum_of_squares_.defined()) return exchange(flat_, sent_, scale.get(), {});
   // Flags are no gradients: their squares would count.
-  exchange(output.narrow(0, 0, elements_), sent_.narrow(0, 0, elements_), sum_of_squares_);
-  exchange(output.narrow(0, elements_, flags_.numel()), flags_, {});
+  exchange(flat_.narrow(0, 0, elements_), sent_.narrow(0, 0, elements_), scale.get(),
+           sum_of_squares_);
+  exchange(flat_.narrow(0, elements_, flags_.numel()), flags_, 1, {});
 }
 
 void GradientBucket::add_own_share_of_squares() {
@@ -109,15 +90,15 @@ void GradientBucket::finish() {
     if (sum_of_squares_.defined()) add_own_share_of_squares();
   }
   at::Tensor flags;  // Fetched only where a gradient is missing: on CUDA that waits for the device.
-  for (std::size_t position = 0; position < slots_.size(); ++position) {
-    Slot& slot = slots_[position];
-    if (!slot.has_gradient) {
+  const FlatGradients& gradients = views_.front();
+  for (std::size_t position = 0; position < gradients.size(); ++position) {
+    if (!has_gradient_[position]) {
       if (!flags.defined()) {
         flags = flat_.narrow(0, elements_, flags_.numel()).to(at::kCPU, at::kDouble);
       }
       if (flags.const_data_ptr<double>()[position] == 0) continue;
     }
-    slot.parameter.mutable_grad() = slot.view;
+    set_gradient(gradients.parameter(position), gradients.view(position), as_view_);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/ddp/flat_gradients.h"
 #include "lockstep/ddp/gradient_exchange.h"
 
 namespace lockstep {
@@ -21,33 +22,29 @@ class GradientBucket final : public GradientExchange {
  public:
   /// `parameters` share dtype and device.
   GradientBucket(const ProcessGroup& group, const ExchangeOptions& options,
-                 std::vector<std::size_t> indices, std::vector<at::Tensor> parameters);
+                 std::vector<std::size_t> indices, const std::vector<at::Tensor>& parameters);
 
-  void fill(std::size_t position) override;
-  void start_average() override;
+  void fill(std::size_t position, GradientScale& scale) override;
+  void start_average(GradientScale& scale) override;
   void finish() override;
 
  private:
-  struct Slot {
-    at::Tensor parameter;
-    at::Tensor view;  ///< the parameter's part of flat_, in its shape and strides
-    at::Tensor sent;  ///< that of sent_
-    bool has_gradient = false;
-  };
   void set_flag(std::size_t position, bool flag);
-  void exchange(const at::Tensor& output, const at::Tensor& input, const at::Tensor& squares);
+  void exchange(const at::Tensor& output, const at::Tensor& input, double scale,
+                const at::Tensor& squares);
   void add_own_share_of_squares();
 
   ProcessGroup group_;
   bool shares_memory_;
-  double scale_;  ///< of gradients as they are copied
-  std::int64_t elements_ = 0;
-  at::Tensor sum_of_squares_;
-  std::vector<Slot> slots_;
+  bool as_view_;
+  std::int64_t elements_ = 0;  ///< of all gradients
   at::Tensor flat_;
-  at::Tensor sent_;   ///< flat_ itself, unless gradients travel in another dtype
-  at::Tensor flags_;  ///< of sent_
-  at::Tensor one_;    ///< of the dtype of sent_, on the CPU
+  at::Tensor sent_;  ///< flat_, or what travels in its place
+  at::Tensor flags_;
+  at::Tensor one_;
+  at::Tensor sum_of_squares_;
+  std::vector<FlatGradients> views_;  ///< of flat_; where it is another tensor, of sent_, too
+  std::vector<bool> has_gradient_;
   std::vector<Work> works_;
 };
 

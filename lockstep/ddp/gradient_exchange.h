@@ -1,11 +1,15 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+
+#include "lockstep/ddp/comm_hook.h"
+#include "lockstep/ddp/gradient_scale.h"
 
 namespace lockstep {
 
@@ -13,6 +17,9 @@ namespace lockstep {
 struct ExchangeOptions {
   /// Gradients of float32 parameters travel in this dtype; unset: as they are.
   std::optional<at::ScalarType> dtype = std::nullopt;
+  /// As in DistributedDataParallelOptions.
+  bool gradient_as_bucket_view = true;
+  std::shared_ptr<CommHook> comm_hook = {};
   /// One float64 on the group's device. finish() has added to it the squares of some of the
   /// averaged gradients: over all ranks, each once. Undefined: they are not asked for.
   at::Tensor sum_of_squares = {};
@@ -29,13 +36,13 @@ class GradientExchange {
 
   /// Of the parameters, as the caller numbers them.
   const std::vector<std::size_t>& indices() const { return indices_; }
-  std::size_t size() const { return indices_.size(); }
 
   /// Takes the gradient of the parameter at this position of indices(), or zeros when it has none.
-  virtual void fill(std::size_t position) = 0;
+  /// Again, in place of what it took, where the gradient has changed since.
+  virtual void fill(std::size_t position, GradientScale& scale) = 0;
 
-  /// Once all are there. Waits for nobody.
-  virtual void start_average() = 0;
+  /// Once all are there. Waits for no gradient of a peer.
+  virtual void start_average(GradientScale& scale) = 0;
 
   /// Waits for the average and makes it the gradient of each parameter that any rank has one for.
   virtual void finish() = 0;

@@ -2,44 +2,26 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <mutex>
 #include <numeric>
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include "lockstep/base/check.h"
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/gradient_bucket.h"
+#include "lockstep/ddp/end_of_backward.h"
+#include "lockstep/ddp/exchange_plan.h"
+#include "lockstep/ddp/exchange_schedule.h"
+#include "lockstep/ddp/gradient_hooks.h"
 #include "lockstep/ddp/gradient_memory.h"
+#include "lockstep/ddp/graph_agreement.h"
 #include "lockstep/ddp/large_gradient.h"
+#include "lockstep/ddp/reached_parameters.h"
+#include "lockstep/ddp/step_totals.h"
 
 namespace lockstep {
-namespace {
-
-using Nodes = decltype(torch::autograd::impl::grad_accumulator(std::declval<at::Tensor>()));
-
-// Runs after autograd has written a parameter's .grad.
-class AfterAccumulate final : public torch::autograd::FunctionPostHook {
- public:
-  explicit AfterAccumulate(std::function<void()> action) : action_(std::move(action)) {}
-  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                            const torch::autograd::variable_list&) override {
-    action_();
-    return outputs;
-  }
-
- private:
-  std::function<void()> action_;
-};
-
-}  // namespace
 
 struct GradientReducer::Impl {
   // Constant after construction.
@@ -48,116 +30,222 @@ struct GradientReducer::Impl {
   ProcessGroup group;
   Options options;
   ExchangeOptions exchange;
-  std::vector<GradientShape> shapes;
   std::unique_ptr<GradientMemory> memory;
-  struct Hook {
-    Nodes accumulator;  // kept alive: the parameter holds it weakly
-    std::uintptr_t key;
-  };
-  std::vector<Hook> hooks;
+  std::unique_ptr<GradientHooks> hooks;
 
   mutable std::mutex mutex;  // guards all that follows
   bool sync = true;
-  bool rebuilt = false;
-  bool has_norm = false;  // exchange.sum_of_squares is that of all gradients
-  std::vector<std::unique_ptr<GradientExchange>> buckets;
-  struct Place {
-    std::size_t bucket;
-    std::size_t position;
+  bool has_norm = false;                       // exchange.sum_of_squares is that of all gradients
+  std::unique_ptr<ReachedParameters> reached;  // null where unused parameters are not looked for
+
+  // Known once the first backward pass has shown it.
+  bool is_planned = false;
+  std::vector<std::unique_ptr<GradientExchange>> exchanges;
+  std::vector<ExchangePlace> places;  // of each parameter
+  std::vector<bool> is_sparse;
+  std::vector<int> additions;  // to each gradient, on this rank, in one backward pass
+  // Got a gradient although the outputs of forward do not depend on them.
+  std::vector<bool> used_elsewhere;
+
+  // Of the gradients since the last exchange.
+  enum class Weighing : std::uint8_t { kUnknown, kPlain, kWeighted };
+  Weighing weighing = Weighing::kUnknown;
+  bool is_announced = false;  // the weight of the backward pass under way
+  double weight = 0;
+
+  struct Votes {
+    bool has_data = true;
+    std::vector<double> own;
+    std::optional<std::vector<double>> sums = std::nullopt;
   };
-  std::vector<Place> places;  // of each parameter
+  std::optional<Votes> votes;
 
   // Of the backward pass under way.
   bool in_backward = false;
-  std::vector<bool> ready;            // by parameter
-  std::vector<std::size_t> unready;   // by bucket: how many gradients it waits for
-  std::size_t next_bucket = 0;        // buckets start in order, the same on every rank
-  std::vector<std::size_t> arrivals;  // parameters in the order in which they became ready
+  GradientScale scale;
+  StepTotals totals;
+  ExchangeSchedule schedule;
+  std::vector<int> expected;                // additions
+  std::vector<std::size_t> last_additions;  // in the first pass: which parameters, in order
 
-  void build(const std::vector<std::size_t>& order);
-  void begin_backward();
-  void add_up_squares();
+  bool is_reached(std::size_t index) const {
+    return !reached || !reached->is_known() || reached->contains(index);
+  }
+  explicit Impl(ProcessGroup of) : group(std::move(of)), totals(group) {}
+
+  UsageError usage_error(std::size_t index, const std::string& what) const;
   void gradient_ready(std::size_t index);
-  void mark_ready(std::size_t index);
+  void check_weighing();
+  void find_scale();
+  void begin_backward();
+  void fill(std::size_t index);
+  void start_complete();
   void finish_backward();
-  void rebuild_in_order_of_arrival();
+  void plan_by_first_pass();
+  ObservedGraph observe() const;
+  void check_layout(std::size_t index) const;
+  void add_up_squares();
 };
 
-void GradientReducer::Impl::build(const std::vector<std::size_t>& order) {
-  buckets.clear();
-  places.resize(parameters.size());
-  for (Bucket& indices : plan_buckets(shapes, order, options.caps)) {
-    std::vector<at::Tensor> members;
-    for (std::size_t position = 0; position < indices.size(); ++position) {
-      places[indices[position]] = {buckets.size(), position};
-      members.push_back(parameters[indices[position]]);
-    }
-    if (shapes[indices[0]].alone) {
-      buckets.push_back(std::make_unique<LargeGradient>(group, exchange, indices[0], members[0]));
-    } else {
-      buckets.push_back(std::make_unique<GradientBucket>(group, exchange, std::move(indices),
-                                                         std::move(members)));
-    }
-  }
-}
-
-void GradientReducer::Impl::begin_backward() {
-  in_backward = true;
-  ready.assign(parameters.size(), false);
-  unready.clear();
-  for (const auto& bucket : buckets) unready.push_back(bucket->size());
-  next_bucket = 0;
-  arrivals.clear();
-  has_norm = false;
-  if (options.gradient_norm) exchange.sum_of_squares.zero_();
-  torch::autograd::Engine::get_default_engine().queue_callback([this] { finish_backward(); });
+UsageError GradientReducer::Impl::usage_error(std::size_t index, const std::string& what) const {
+  return UsageError(concat("DistributedDataParallel on rank ", group.rank(), ": parameter '",
+                           names[index], "' ", what));
 }
 
 void GradientReducer::Impl::gradient_ready(std::size_t index) {
   const std::lock_guard lock(mutex);
+  check_weighing();
   if (!sync) return;
-  if (parameters[index].grad().layout() != at::kStrided) {
-    throw UsageError(concat("DistributedDataParallel on rank ", group.rank(), ": parameter '",
-                            names[index],
-                            "' has a sparse gradient, which is not supported yet; build its "
-                            "embedding without sparse(true)"));
-  }
   if (!in_backward) begin_backward();
-  if (ready[index]) {
-    throw UsageError(concat("DistributedDataParallel on rank ", group.rank(), ": parameter '",
-                            names[index],
-                            "' got a second gradient in one backward pass: after a backward that "
-                            "failed build the wrapper anew; a module that runs its "
-                            "own backward inside (checkpointing) is not supported yet"));
+  if (!is_reached(index)) used_elsewhere[index] = true;
+  if (!is_planned) {
+    ++additions[index];
+    last_additions.push_back(index);
+    return;
   }
-  mark_ready(index);
+  switch (schedule.arrive(index)) {
+    case ExchangeSchedule::Arrival::kPart:
+      return;
+    case ExchangeSchedule::Arrival::kComplete:
+    case ExchangeSchedule::Arrival::kMore:
+      fill(index);
+      return start_complete();
+    case ExchangeSchedule::Arrival::kLate:
+      throw usage_error(index,
+                        "got a further gradient after its bucket was exchanged: more in one "
+                        "backward pass than in the first one, or, with find_unused_parameters, one "
+                        "that does not come from the outputs of forward; after a backward that "
+                        "failed build the wrapper anew");
+    case ExchangeSchedule::Arrival::kNotExchanged:
+      throw usage_error(index,
+                        "got a gradient that no rank had in the first backward pass; with a graph "
+                        "that changes leave out static_graph");
+  }
 }
 
-void GradientReducer::Impl::mark_ready(std::size_t index) {
-  ready[index] = true;
-  arrivals.push_back(index);
-  const Place& place = places[index];
-  buckets[place.bucket]->fill(place.position);
-  --unready[place.bucket];
-  for (; next_bucket < buckets.size() && unready[next_bucket] == 0; ++next_bucket) {
-    buckets[next_bucket]->start_average();
+// Gradients with and without a weight cannot be added up.
+void GradientReducer::Impl::check_weighing() {
+  const Weighing now = is_announced ? Weighing::kWeighted : Weighing::kPlain;
+  if (weighing == Weighing::kUnknown) weighing = now;
+  if (weighing == now) return;
+  throw UsageError(concat("DistributedDataParallel on rank ", group.rank(),
+                          ": some of the backward passes between two exchanges have a weight, and "
+                          "others have none; call model.backward(loss, {.weight = n}) for all"));
+}
+
+void GradientReducer::Impl::find_scale() {
+  scale = {};
+  if (weighing != Weighing::kWeighted && !votes) return;
+  std::vector<double> numbers{weight};
+  if (votes) {
+    if (weighing == Weighing::kPlain) numbers[0] = votes->has_data ? 1 : 0;
+    numbers.insert(numbers.end(), votes->own.begin(), votes->own.end());
   }
+  totals.start(numbers);
+  scale = GradientScale([this] {
+    const double total = totals.get()[0];
+    return total > 0 ? group.world_size() / total : 0;
+  });
+}
+
+void GradientReducer::Impl::begin_backward() {
+  in_backward = true;
+  find_scale();
+  has_norm = false;
+  if (options.gradient_norm) exchange.sum_of_squares.zero_();
+  at_end_of_backward([this] { finish_backward(); });
+  if (!is_planned) return;
+  expected = additions;
+  for (std::size_t index = 0; index < parameters.size(); ++index) {
+    const bool may_come = is_reached(index) || used_elsewhere[index];
+    if (!may_come) {
+      expected[index] = 0;
+    } else if (expected[index] == 0 && !options.static_graph) {
+      expected[index] = 1;  // not in the first pass, but the graph may have changed
+    }
+  }
+  schedule.begin(expected);
+  for (std::size_t index = 0; index < parameters.size(); ++index) {
+    if (expected[index] == 0 && places[index].exchange != ExchangeSchedule::kNoBucket) fill(index);
+  }
+  start_complete();
+}
+
+void GradientReducer::Impl::check_layout(std::size_t index) const {
+  const at::Tensor& gradient = parameters[index].grad();
+  if (!gradient.defined()) return;
+  const bool sparse = gradient.layout() == at::kSparse;
+  if (sparse ? is_sparse[index] : !is_sparse[index] && gradient.layout() == at::kStrided) return;
+  throw usage_error(
+      index, concat("has a ", is_sparse[index] ? "strided" : "sparse",
+                    " gradient where some rank had a ", is_sparse[index] ? "sparse" : "strided",
+                    " one in the first backward pass; use it in one way only"));
+}
+
+void GradientReducer::Impl::fill(std::size_t index) {
+  check_layout(index);
+  const ExchangePlace& place = places[index];
+  exchanges[place.exchange]->fill(place.position, scale);
+}
+
+void GradientReducer::Impl::start_complete() {
+  while (const auto next = schedule.take_next()) exchanges[*next]->start_average(scale);
 }
 
 void GradientReducer::Impl::finish_backward() {
   {
     const std::lock_guard lock(mutex);
-    for (std::size_t index = 0; index < parameters.size(); ++index) {
-      if (!ready[index]) mark_ready(index);
+    if (!is_planned) {
+      plan_by_first_pass();
+      schedule.begin(std::vector<int>(parameters.size(), 1));
     }
-    LOCKSTEP_ASSERT(next_bucket == buckets.size());
-    for (const auto& bucket : buckets) bucket->finish();
+    for (const std::size_t index : schedule.complete_all()) fill(index);
+    start_complete();
+    for (const auto& one : exchanges) one->finish();
     if (options.gradient_norm) add_up_squares();
+    if (votes) votes->sums.emplace(totals.get().begin() + 1, totals.get().end());
     in_backward = false;
+    weighing = Weighing::kUnknown;
+    weight = 0;
+    if (reached) reached->clear();
     memory->close();
-    if (!rebuilt) rebuild_in_order_of_arrival();
   }
   if (options.after_exchange) options.after_exchange();
+}
+
+ObservedGraph GradientReducer::Impl::observe() const {
+  ObservedGraph graph;
+  std::vector<bool> seen(parameters.size());
+  // Complete is a gradient with its last addition; what got none comes last.
+  for (auto index = last_additions.rbegin(); index != last_additions.rend(); ++index) {
+    if (!seen[*index]) graph.order.push_back(*index);
+    seen[*index] = true;
+  }
+  std::reverse(graph.order.begin(), graph.order.end());
+  for (std::size_t index = 0; index < parameters.size(); ++index) {
+    if (!seen[index]) graph.order.push_back(index);
+    const at::Tensor& gradient = parameters[index].grad();
+    graph.has_gradient.push_back(gradient.defined());
+    graph.is_sparse.push_back(gradient.defined() && gradient.layout() == at::kSparse);
+  }
+  return graph;
+}
+
+void GradientReducer::Impl::plan_by_first_pass() {
+  const ObservedGraph graph = agree_on_graph(group, observe());
+  is_sparse = graph.is_sparse;
+  ExchangePlan plan = plan_exchanges(parameters, group, exchange, graph,
+                                     {.caps = options.caps,
+                                      .leave_out_unused = options.static_graph,
+                                      .delayed = options.delayed,
+                                      .delay_until = options.delay_until});
+  exchanges = std::move(plan.exchanges);
+  places = std::move(plan.places);
+  std::vector<std::size_t> bucket_of;
+  for (const ExchangePlace& place : places) bucket_of.push_back(place.exchange);
+  schedule = ExchangeSchedule(std::move(bucket_of), exchanges.size());
+  is_planned = true;
+  last_additions = {};
 }
 
 void GradientReducer::Impl::add_up_squares() {
@@ -165,60 +253,42 @@ void GradientReducer::Impl::add_up_squares() {
   has_norm = true;
 }
 
-void GradientReducer::Impl::rebuild_in_order_of_arrival() {
-  rebuilt = true;
-  const auto count = static_cast<std::int64_t>(arrivals.size());
-  const at::Tensor order = at::empty({count}, at::kLong);
-  std::copy(arrivals.begin(), arrivals.end(), order.mutable_data_ptr<std::int64_t>());
-  const at::Tensor on_device = order.to(group.device());
-  group.broadcast(on_device, 0);
-  const at::Tensor agreed = on_device.to(at::kCPU);
-  const auto* begin = agreed.const_data_ptr<std::int64_t>();
-  build({begin, begin + count});
-}
-
 GradientReducer::GradientReducer(std::vector<at::Tensor> parameters, std::vector<std::string> names,
                                  ProcessGroup group, Options options)
-    : impl_(std::make_unique<Impl>()) {
+    : impl_(std::make_unique<Impl>(std::move(group))) {
   impl_->parameters = std::move(parameters);
   impl_->names = std::move(names);
-  impl_->group = std::move(group);
   impl_->options = std::move(options);
+  impl_->exchange.gradient_as_bucket_view = impl_->options.gradient_as_bucket_view;
+  impl_->exchange.comm_hook = impl_->options.comm_hook;
   // A gradient that travels nowhere need not be rounded.
   if (impl_->group.world_size() > 1) impl_->exchange.dtype = impl_->options.exchange_dtype;
   if (impl_->options.gradient_norm) {
     impl_->exchange.sum_of_squares =
         at::zeros({1}, at::TensorOptions(at::kDouble).device(impl_->group.device()));
   }
-
+  const std::size_t count = impl_->parameters.size();
+  impl_->additions.resize(count);
+  impl_->used_elsewhere.resize(count);
   std::vector<std::size_t> large;  // in bytes
-  std::map<std::pair<at::ScalarType, std::string>, int> kinds;
   for (const at::Tensor& parameter : impl_->parameters) {
-    const auto [kind, is_new] =
-        kinds.try_emplace({parameter.scalar_type(), parameter.device().str()}, kinds.size());
-    impl_->shapes.push_back(
-        {.bytes = static_cast<std::int64_t>(parameter.nbytes()),
-         .kind = kind->second,
-         .alone = LargeGradient::suits(impl_->group, impl_->exchange, parameter)});
-    if (impl_->shapes.back().alone) large.push_back(parameter.nbytes());
+    if (LargeGradient::suits(impl_->group, impl_->exchange, parameter)) {
+      large.push_back(parameter.nbytes());
+    }
   }
   impl_->memory = std::make_unique<GradientMemory>(impl_->group, std::move(large));
-  // Gradients come in about the reverse order of the parameters, until the first pass shows it.
-  std::vector<std::size_t> order(impl_->parameters.size());
-  std::iota(order.rbegin(), order.rend(), 0);
-  impl_->build(order);
-
-  for (std::size_t index = 0; index < impl_->parameters.size(); ++index) {
-    auto accumulator = torch::autograd::impl::grad_accumulator(impl_->parameters[index]);
-    const auto key = accumulator->add_post_hook(std::make_unique<AfterAccumulate>(
-        [impl = impl_.get(), index] { impl->gradient_ready(index); }));
-    impl_->hooks.push_back({std::move(accumulator), key});
+  impl_->hooks = std::make_unique<GradientHooks>(
+      impl_->parameters, [impl = impl_.get()](std::size_t index) { impl->gradient_ready(index); });
+  if (impl_->options.find_unused_parameters) {
+    std::vector<const torch::autograd::Node*> accumulators;
+    for (std::size_t index = 0; index < count; ++index) {
+      accumulators.push_back(impl_->hooks->accumulator(index));
+    }
+    impl_->reached = std::make_unique<ReachedParameters>(accumulators);
   }
 }
 
-GradientReducer::~GradientReducer() {
-  for (Impl::Hook& hook : impl_->hooks) hook.accumulator->del_post_hook(hook.key);
-}
+GradientReducer::~GradientReducer() = default;
 
 void GradientReducer::before_forward() {
   impl_->memory->close();
@@ -226,6 +296,11 @@ void GradientReducer::before_forward() {
 
 void GradientReducer::after_forward() {
   if (c10::GradMode::is_enabled()) impl_->memory->open();
+}
+
+void GradientReducer::add_outputs(const std::vector<at::Tensor>& outputs) {
+  const std::lock_guard lock(impl_->mutex);
+  if (impl_->reached && c10::GradMode::is_enabled()) impl_->reached->add(outputs);
 }
 
 void GradientReducer::set_sync(bool sync) {
@@ -240,14 +315,41 @@ bool GradientReducer::sync() const {
 
 void GradientReducer::check_parameters() const {
   for (std::size_t index = 0; index < impl_->parameters.size(); ++index) {
-    const at::Tensor& parameter = impl_->parameters[index];
-    const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameter);
-    if (parameter.requires_grad() && accumulator == impl_->hooks[index].accumulator) continue;
-    throw UsageError(concat("DistributedDataParallel on rank ", impl_->group.rank(),
-                            ": parameter '", impl_->names[index],
-                            "' was frozen or changed in dtype or device after the module was "
-                            "wrapped; change it first, then wrap the module"));
+    if (impl_->hooks->leads_here(index, impl_->parameters[index])) continue;
+    throw impl_->usage_error(index,
+                             "was frozen or changed in dtype or device after the module was "
+                             "wrapped; change it first, then wrap the module");
   }
+}
+
+void GradientReducer::announce_weight(double weight) {
+  const std::lock_guard lock(impl_->mutex);
+  const bool has_gradients =
+      std::any_of(impl_->parameters.begin(), impl_->parameters.end(),
+                  [](const at::Tensor& parameter) { return parameter.grad().defined(); });
+  if (!has_gradients) {  // Those that were added up were given up.
+    impl_->weighing = Impl::Weighing::kUnknown;
+    impl_->weight = 0;
+  }
+  impl_->weight += weight;
+  impl_->is_announced = true;
+}
+
+void GradientReducer::end_of_weighted_pass() {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->is_announced = false;
+}
+
+void GradientReducer::cast_votes(bool has_data, std::vector<double> votes) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->votes = Impl::Votes{.has_data = has_data, .own = std::move(votes)};
+}
+
+std::optional<std::vector<double>> GradientReducer::withdraw_votes() {
+  const std::lock_guard lock(impl_->mutex);
+  auto sums = impl_->votes ? std::move(impl_->votes->sums) : std::nullopt;
+  impl_->votes.reset();
+  return sums;
 }
 
 std::optional<double> GradientReducer::gradient_norm() const {

@@ -11,6 +11,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/ddp/bucket_plan.h"
+#include "lockstep/ddp/comm_hook.h"
 
 namespace lockstep {
 
@@ -20,21 +21,32 @@ namespace lockstep {
 /// bucket is exchanged at once; at the end of backward() the rest is exchanged and every .grad
 /// becomes a view of its bucket. In a group that shares memory large gradients are not copied:
 /// autograd writes them there, and they are averaged where they lie. Parameters without a gradient
-/// on this rank take part with zeros, and keep an undefined .grad when no rank has one. Buckets
-/// start in reverse order of the parameters and are rebuilt after the first exchange in the order
-/// in which rank 0's gradients came. The norm of the averages, where it is asked for, is worked out
-/// from the sums of squares of all buckets, of which each rank has a share.
+/// on this rank take part with zeros, and keep an undefined .grad when no rank has one.
+///
+/// The first backward pass that exchanges gradients does so at its end: it shows in which order
+/// they come (rank 0's counts), how often autograd adds to each (more than once where a module runs
+/// backward passes of its own), which are sparse and which no rank has. Buckets are planned by
+/// that. The norm of the averages, where it is asked for, is worked out from the sums of squares of
+/// all buckets, of which each rank has a share.
 ///
 /// Threads: create and set from the training thread; hooks run on autograd's threads.
-/// Lifetime: the hooks are removed with it. Errors: from backward(): UsageError when a parameter
-/// gets two gradients in one backward pass, else as Work::wait; after either, discard it.
+/// Lifetime: the hooks are removed with it. Errors: from backward(): UsageError for a gradient that
+/// comes after its bucket was exchanged, or that is of another layout than in the first pass; else
+/// as Work::wait; after any, discard it.
 class GradientReducer {
  public:
   struct Options {
     BucketCaps caps;
     /// As in DistributedDataParallelOptions.
+    bool find_unused_parameters = false;
+    bool static_graph = false;
+    bool gradient_as_bucket_view = true;
     bool gradient_norm = false;
     std::optional<at::ScalarType> exchange_dtype = std::nullopt;
+    std::shared_ptr<CommHook> comm_hook = {};
+    /// Exchanged after the bucket with the gradient of `delay_until`: parameters' indices.
+    std::vector<std::size_t> delayed = {};
+    std::size_t delay_until = 0;
     /// Called at the end of each backward pass whose gradients were exchanged.
     std::function<void()> after_exchange;
   };
@@ -49,6 +61,8 @@ class GradientReducer {
   /// Around each forward pass, on the thread that will call backward().
   void before_forward();
   void after_forward();
+  /// What it returned; for find_unused_parameters.
+  void add_outputs(const std::vector<at::Tensor>& outputs);
 
   /// While off, backward() leaves local gradients in .grad.
   void set_sync(bool sync);
@@ -57,6 +71,19 @@ class GradientReducer {
   /// Errors: UsageError naming a parameter that no longer leads its gradients here, because its
   /// dtype or device was changed or it was frozen after construction.
   void check_parameters() const;
+
+  /// The next backward pass, up to end_of_weighted_pass(), is of a loss that this rank gives this
+  /// weight, 0 or more. Weights add up until gradients are exchanged: these become the weighted
+  /// mean, over all ranks and all backward passes since the last exchange, of which each must have
+  /// been announced so.
+  void announce_weight(double weight);
+  void end_of_weighted_pass();
+
+  /// Until they are withdrawn, exchanges add these numbers up over all ranks beside the gradients,
+  /// and gradients without a weight are averaged over the ranks that have data.
+  void cast_votes(bool has_data, std::vector<double> votes);
+  /// The sums of the last exchange; nothing where there was none.
+  std::optional<std::vector<double>> withdraw_votes();
 
   /// Of all averaged gradients after the last backward pass that exchanged them; empty before the
   /// first, and where it was not asked for.

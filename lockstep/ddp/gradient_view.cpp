@@ -1,6 +1,7 @@
 #include "lockstep/ddp/gradient_view.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/view_as_complex.h>
 
 namespace lockstep {
 
@@ -8,10 +9,15 @@ at::Tensor flat_view(const at::Tensor& dense) {
   return dense.as_strided({dense.numel()}, {1});
 }
 
+std::int64_t flat_elements(const at::Tensor& parameter) {
+  return parameter.numel() * (parameter.is_complex() ? 2 : 1);
+}
+
 at::Tensor gradient_view(const at::Tensor& flat, std::int64_t offset, const at::Tensor& parameter) {
   // Below autograd's notice: detaching in place is refused to what it knows as a view.
   const at::AutoDispatchBelowADInplaceOrView guard;
-  const at::Tensor part = flat.narrow(0, offset, parameter.numel());
+  at::Tensor part = flat.narrow(0, offset, flat_elements(parameter));
+  if (parameter.is_complex()) part = at::view_as_complex(part.view({parameter.numel(), 2}));
   if (!parameter.is_non_overlapping_and_dense()) return part.view(parameter.sizes());
   return part.as_strided(parameter.sizes(), parameter.strides());
 }

@@ -5,13 +5,15 @@
 #include <c10/core/GradMode.h>
 
 #include "lockstep/ddp/gradient_view.h"
+#include "lockstep/ddp/set_gradient.h"
 
 namespace lockstep {
 
 bool LargeGradient::suits(const ProcessGroup& group, const ExchangeOptions& options,
                           const at::Tensor& parameter) {
   const bool converts = options.dtype && parameter.scalar_type() == at::kFloat;
-  return group.shares_memory() && parameter.is_cpu() && !converts &&
+  return group.shares_memory() && !options.comm_hook && parameter.is_cpu() &&
+         !parameter.is_complex() && !converts &&
          static_cast<std::int64_t>(parameter.nbytes()) >= kLeastBytes;
 }
 
@@ -20,6 +22,7 @@ LargeGradient::LargeGradient(const ProcessGroup& group, const ExchangeOptions& o
     : GradientExchange({index}),
       group_(group),
       parameter_(std::move(parameter)),
+      as_view_(options.gradient_as_bucket_view),
       chunk_elements_(std::max<std::int64_t>(group.bucket_bytes() / parameter_.element_size(), 1)),
       sum_of_squares_(options.sum_of_squares),
       flag_(group.allocate_tensor(1, parameter_.scalar_type())) {}
@@ -32,26 +35,28 @@ const at::Tensor& LargeGradient::own() {
   return own_;
 }
 
-void LargeGradient::fill(std::size_t) {
+void LargeGradient::fill(std::size_t, GradientScale&) {
   const c10::NoGradGuard no_grad;
   const at::Tensor& gradient = parameter_.grad();
   flag_.fill_(gradient.defined() ? 1 : 0);
   if (gradient.defined() && lies_as_gradient_view(gradient, parameter_)) {
     input_ = gradient;
-    output_ = group_.is_shared(gradient) ? gradient : own();
+    // What has a graph is not written to: the graph may have saved it.
+    output_ = group_.is_shared(gradient) && !gradient.requires_grad() ? gradient : own();
     return;
   }
   input_ = output_ = own();
   gradient.defined() ? own_.copy_(gradient) : own_.zero_();
 }
 
-void LargeGradient::exchange(const at::Tensor& output, const at::Tensor& input,
+void LargeGradient::exchange(const at::Tensor& output, const at::Tensor& input, double scale,
                              const at::Tensor& squares) {
   works_.push_back(group_.all_reduce_into(
-      output, input, {.op = ReduceOp::kAvg, .async_op = true, .sum_of_squares = squares}));
+      output, input,
+      {.op = ReduceOp::kAvg, .async_op = true, .scale = scale, .sum_of_squares = squares}));
 }
 
-void LargeGradient::start_average() {
+void LargeGradient::start_average(GradientScale& scale) {
   const c10::NoGradGuard no_grad;
   // In the same pieces on every rank, wherever its gradient lies.
   const at::Tensor output = flat_view(output_);
@@ -59,17 +64,17 @@ void LargeGradient::start_average() {
   for (std::int64_t begin = 0; begin < output.numel(); begin += chunk_elements_) {
     const std::int64_t elements = std::min(chunk_elements_, output.numel() - begin);
     const at::Tensor chunk = output.narrow(0, begin, elements);
-    exchange(chunk, output_.is_same(input_) ? chunk : input.narrow(0, begin, elements),
+    exchange(chunk, output_.is_same(input_) ? chunk : input.narrow(0, begin, elements), scale.get(),
              sum_of_squares_);
   }
-  exchange(flag_, flag_, {});
+  exchange(flag_, flag_, 1, {});
 }
 
 void LargeGradient::finish() {
   for (const Work& work : works_) work.wait();
   works_.clear();
   if (parameter_.grad().defined() || flag_.item<double>() != 0) {
-    if (!parameter_.grad().is_same(output_)) parameter_.mutable_grad() = output_;
+    set_gradient(parameter_, output_, as_view_);
   }
   input_.reset();
   output_.reset();

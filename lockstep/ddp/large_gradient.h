@@ -19,23 +19,25 @@ class LargeGradient final : public GradientExchange {
   static constexpr std::int64_t kLeastBytes = 256 * 1024;
 
   /// Whether a gradient of the parameter is one in this group: not where it travels in another
-  /// dtype, for then it has to be copied.
+  /// dtype or by a hook, for then it has to be copied.
   static bool suits(const ProcessGroup& group, const ExchangeOptions& options,
                     const at::Tensor& parameter);
 
   LargeGradient(const ProcessGroup& group, const ExchangeOptions& options, std::size_t index,
                 at::Tensor parameter);
 
-  void fill(std::size_t position) override;
-  void start_average() override;
+  void fill(std::size_t position, GradientScale& scale) override;
+  void start_average(GradientScale& scale) override;
   void finish() override;
 
  private:
   const at::Tensor& own();
-  void exchange(const at::Tensor& output, const at::Tensor& input, const at::Tensor& squares);
+  void exchange(const at::Tensor& output, const at::Tensor& input, double scale,
+                const at::Tensor& squares);
 
   ProcessGroup group_;
   at::Tensor parameter_;
+  bool as_view_;
   std::int64_t chunk_elements_;
   at::Tensor sum_of_squares_;
   at::Tensor flag_;  ///< one element: the fraction of ranks that have a gradient

@@ -5,7 +5,6 @@
 #include <string>
 
 #include <ATen/ops/empty.h>
-#include <torch/nn/module.h>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
@@ -14,17 +13,15 @@ namespace lockstep {
 namespace {
 
 // One line a tensor: "parameter fc.weight float [10, 5] strides [5, 1]".
-std::string describe(const torch::nn::Module& module, const std::string& options) {
+std::string describe_state(const ReplicaState& state, const std::string& options) {
   std::ostringstream text;
   text << options << "\n";
-  for (const auto& item : module.named_parameters()) {
-    text << "parameter " << item.key() << " " << item.value().dtype() << " " << item.value().sizes()
-         << " strides " << item.value().strides() << (item.value().requires_grad() ? "" : " frozen")
-         << "\n";
+  for (const auto& [name, tensor] : state.parameters()) {
+    text << "parameter " << name << " " << tensor.dtype() << " " << tensor.sizes() << " strides "
+         << tensor.strides() << (tensor.requires_grad() ? "" : " frozen") << "\n";
   }
-  for (const auto& item : module.named_buffers()) {
-    text << "buffer " << item.key() << " " << item.value().dtype() << " " << item.value().sizes()
-         << "\n";
+  for (const auto& [name, tensor] : state.buffers()) {
+    text << "buffer " << name << " " << tensor.dtype() << " " << tensor.sizes() << "\n";
   }
   return text.str();
 }
@@ -59,10 +56,10 @@ std::string first_difference(const std::string& ours, const std::string& referen
 
 }  // namespace
 
-void check_models_agree(const ProcessGroup& group, const torch::nn::Module& module,
+void check_models_agree(const ProcessGroup& group, const ReplicaState& state,
                         const std::string& options) {
   if (group.world_size() == 1) return;
-  const std::string ours = describe(module, options);
+  const std::string ours = describe_state(state, options);
   const std::string reference = broadcast_text(group, ours, 0);
 
   // The smallest rank that differs, or world_size when none does.

@@ -3,10 +3,7 @@
 #include <string>
 
 #include "lockstep/comm/process_group.h"
-
-namespace torch::nn {
-class Module;
-}
+#include "lockstep/ddp/replica_state.h"
 
 namespace lockstep {
 
@@ -14,7 +11,7 @@ namespace lockstep {
 /// parameters and buffers, in names, order, shapes, dtypes, need of a gradient and, for parameters,
 /// strides: gradients are exchanged in the parameter's own layout. Collective. Errors: UsageError
 /// on every rank, naming a rank that differs and the first difference.
-void check_models_agree(const ProcessGroup& group, const torch::nn::Module& module,
+void check_models_agree(const ProcessGroup& group, const ReplicaState& state,
                         const std::string& options);
 
 }  // namespace lockstep

@@ -1,7 +1,9 @@
 #include "lockstep/ddp/replica.h"
 
+#include <algorithm>
 #include <cmath>
 
+#include <ATen/ops/full_like.h>
 #include <torch/nn/module.h>
 
 #include "lockstep/base/concat.h"
@@ -18,24 +20,31 @@ constexpr double kBytesPerMb = 1024.0 * 1024.0;
 constexpr double kDefaultBucketCapMb = 25;
 constexpr double kFirstBucketCapMb = 1;
 
-BucketCaps bucket_caps(const std::optional<double>& bucket_cap_mb, const ProcessGroup& group) {
-  if (bucket_cap_mb && !(*bucket_cap_mb > 0 && std::isfinite(*bucket_cap_mb))) {
-    throw UsageError(concat("DistributedDataParallel: bucket_cap_mb=", *bucket_cap_mb,
-                            " is not a positive number of MiB"));
+BucketCaps bucket_caps(const DistributedDataParallelOptions& options, const ProcessGroup& group) {
+  std::vector<double> caps_mb = options.bucket_cap_mb_list;
+  if (caps_mb.empty() && options.bucket_cap_mb) caps_mb = {*options.bucket_cap_mb};
+  if (caps_mb.empty()) {
+    // A backend that knows what suits the machine needs no small first bucket.
+    if (group.bucket_bytes() > 0) return {group.bucket_bytes()};
+    caps_mb = {kFirstBucketCapMb, kDefaultBucketCapMb};
   }
-  // A backend that knows what suits the machine needs no small first bucket.
-  const std::int64_t preferred = group.bucket_bytes();
-  if (!bucket_cap_mb && preferred > 0) return {.first_bytes = preferred, .bytes = preferred};
-  const auto bytes = [](double mb) { return static_cast<std::int64_t>(mb * kBytesPerMb); };
-  return {.first_bytes = bytes(bucket_cap_mb.value_or(kFirstBucketCapMb)),
-          .bytes = bytes(bucket_cap_mb.value_or(kDefaultBucketCapMb))};
+  BucketCaps caps;
+  for (const double mb : caps_mb) caps.push_back(static_cast<std::int64_t>(mb * kBytesPerMb));
+  return caps;
 }
 
-void check_exchange_dtype(const std::optional<at::ScalarType>& dtype) {
-  if (!dtype || *dtype == at::kHalf || *dtype == at::kBFloat16) return;
-  throw UsageError(concat("DistributedDataParallel: exchange_dtype=", c10::toString(*dtype),
-                          " is neither Half nor BFloat16; leave it unset to exchange gradients as "
-                          "they are"));
+const torch::nn::Module& not_null(const std::shared_ptr<torch::nn::Module>& module) {
+  if (!module) throw UsageError("DistributedDataParallel: the module is null");
+  return *module;
+}
+
+std::size_t index_of(const std::vector<std::string>& names, const std::string& name,
+                     const char* option) {
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found != names.end()) return static_cast<std::size_t>(found - names.begin());
+  throw UsageError(concat("DistributedDataParallel: ", option, " names '", name,
+                          "', which is no parameter that requires a gradient; names are those of "
+                          "named_parameters()"));
 }
 
 }  // namespace
@@ -43,59 +52,70 @@ void check_exchange_dtype(const std::optional<at::ScalarType>& dtype) {
 Replica::Replica(std::shared_ptr<torch::nn::Module> module,
                  const DistributedDataParallelOptions& options)
     : module_(std::move(module)),
+      options_(options),
       group_(options.process_group ? options.process_group : default_process_group()),
-      forward_sync_buffers_(options.forward_sync_buffers),
-      has_gradient_norm_(options.gradient_norm) {
-  if (!module_) throw UsageError("DistributedDataParallel: the module is null");
-  const BucketCaps caps = bucket_caps(options.bucket_cap_mb, group_);
-  check_exchange_dtype(options.exchange_dtype);
-  check_models_agree(
-      group_, *module_,
-      concat("options bucket_cap_mb ", caps.bytes / kBytesPerMb, " first ",
-             caps.first_bytes / kBytesPerMb, " forward_sync_buffers ", forward_sync_buffers_,
-             " gradient_norm ", options.gradient_norm, " exchange_dtype ",
-             options.exchange_dtype ? c10::toString(*options.exchange_dtype) : "unset"));
+      state_(not_null(module_), options.parameters_and_buffers_to_ignore) {
+  check(options_);
+  if (options_.init_sync) {
+    check_models_agree(group_, state_, describe(options_));
+    std::vector<at::Tensor> tensors = state_.buffer_tensors();
+    for (const NamedTensor& parameter : state_.parameters()) tensors.push_back(parameter.tensor);
+    broadcast_tensors(group_, tensors, 0);
+  }
+  make_reducer();
+}
 
+void Replica::make_reducer() {
   std::vector<at::Tensor> trained;
   std::vector<std::string> names;
-  for (const auto& item : module_->named_parameters()) {
-    if (!item.value().requires_grad()) continue;
-    if (!at::isFloatingType(item.value().scalar_type())) {
+  for (const auto& [name, parameter] : state_.parameters()) {
+    if (!parameter.requires_grad()) continue;
+    const at::ScalarType dtype = parameter.scalar_type();
+    if (!at::isFloatingType(c10::toRealValueType(dtype)) || dtype == at::kComplexHalf) {
       throw UsageError(concat("DistributedDataParallel on rank ", group_.rank(), ": parameter '",
-                              item.key(), "' has dtype ", c10::toString(item.value().scalar_type()),
-                              "; gradients of real floating-point dtypes can be exchanged"));
+                              name, "' has dtype ", c10::toString(dtype),
+                              "; gradients of floating-point and complex float and double dtypes "
+                              "can be exchanged"));
     }
-    trained.push_back(item.value());
-    names.push_back(item.key());
+    trained.push_back(parameter);
+    names.push_back(name);
   }
   if (trained.empty()) {
     throw UsageError(concat("DistributedDataParallel on rank ", group_.rank(),
                             ": no parameter of the module requires a gradient; there is nothing to "
                             "keep in step, use the module as it is"));
   }
-  std::vector<at::Tensor> state = module_->parameters();
-  const auto buffers = module_->buffers();
-  state.insert(state.end(), buffers.begin(), buffers.end());
-  broadcast_tensors(group_, state, 0);
-  if (group_.world_size() == 1 && !options.gradient_norm) return;
-  reducer_ = std::make_unique<GradientReducer>(
-      std::move(trained), std::move(names), group_,
-      GradientReducer::Options{.caps = caps,
-                               .gradient_norm = options.gradient_norm,
-                               .exchange_dtype = options.exchange_dtype,
-                               .after_exchange = [this] {
-                                 if (module_->is_training()) sync_buffers();
-                               }});
+  GradientReducer::Options options{.caps = bucket_caps(options_, group_),
+                                   .find_unused_parameters = options_.find_unused_parameters,
+                                   .static_graph = options_.static_graph,
+                                   .gradient_as_bucket_view = options_.gradient_as_bucket_view,
+                                   .gradient_norm = options_.gradient_norm,
+                                   .exchange_dtype = options_.exchange_dtype,
+                                   .after_exchange = [this] {
+                                     if (module_->is_training()) sync_buffers();
+                                   }};
+  for (const std::string& name : options_.delay_all_reduce_named_params) {
+    options.delayed.push_back(index_of(names, name, "delay_all_reduce_named_params"));
+  }
+  if (!options.delayed.empty()) {
+    options.delay_until =
+        index_of(names, options_.param_to_hook_all_reduce, "param_to_hook_all_reduce");
+  }
+  options.comm_hook = options_.comm_hook;
+  reducer_ = std::make_unique<GradientReducer>(std::move(trained), std::move(names), group_,
+                                               std::move(options));
 }
 
 Replica::~Replica() = default;
 
 std::vector<at::Tensor> Replica::parameters() const {
-  return module_->parameters();
+  std::vector<at::Tensor> tensors;
+  for (NamedTensor& parameter : state_.parameters()) tensors.push_back(std::move(parameter.tensor));
+  return tensors;
 }
 
 double Replica::gradient_norm() const {
-  if (!has_gradient_norm_) {
+  if (!options_.gradient_norm) {
     throw UsageError(concat("DistributedDataParallel on rank ", group_.rank(),
                             ": gradient_norm() was not asked for; construct it with "
                             "{.gradient_norm = true}"));
@@ -110,7 +130,6 @@ double Replica::gradient_norm() const {
 }
 
 void Replica::before_forward() {
-  if (!reducer_) return;
   if (reducer_->in_backward()) {
     throw UsageError(
         concat("DistributedDataParallel on rank ", group_.rank(),
@@ -125,22 +144,56 @@ void Replica::before_forward() {
 }
 
 void Replica::after_forward() {
-  if (reducer_) reducer_->after_forward();
+  reducer_->after_forward();
+}
+
+void Replica::add_outputs(const std::vector<at::Tensor>& outputs) {
+  reducer_->add_outputs(outputs);
+}
+
+void Replica::backward(const at::Tensor& loss, const WeightedBackwardOptions& options) {
+  const auto refuse = [&](const std::string& what) {
+    throw UsageError(
+        concat("DistributedDataParallel::backward on rank ", group_.rank(), ": ", what));
+  };
+  if (!(options.weight >= 0 && std::isfinite(options.weight))) {
+    refuse(concat("weight=", options.weight,
+                  " is not a number of samples; it must be 0 or more, and finite"));
+  }
+  if (!loss.defined() || loss.numel() != 1) {
+    refuse(
+        concat("the loss has ", loss.defined() ? loss.numel() : 0,
+               " elements; it must be one number, the mean over the samples that are its weight"));
+  }
+  struct WeightedPass {
+    GradientReducer& reducer;
+    ~WeightedPass() { reducer.end_of_weighted_pass(); }
+  } const pass{*reducer_};
+  reducer_->announce_weight(options.weight);
+  loss.backward(at::full_like(loss, options.weight), options.retain_graph, options.create_graph);
+}
+
+void Replica::cast_votes(bool has_data, std::vector<double> votes) {
+  reducer_->cast_votes(has_data, std::move(votes));
+}
+
+std::optional<std::vector<double>> Replica::withdraw_votes() {
+  return reducer_->withdraw_votes();
 }
 
 void Replica::sync_buffers() {
   buffers_differ_ = false;
-  if (forward_sync_buffers_) broadcast_tensors(group_, module_->buffers(), 0);
+  if (group_.world_size() == 1) return;
+  if (options_.forward_sync_buffers) broadcast_tensors(group_, state_.buffer_tensors(), 0);
 }
 
 NoSyncGuard::NoSyncGuard(Replica& replica) : reducer_(replica.reducer_.get()) {
-  if (!reducer_) return;
   before_ = reducer_->sync();
   reducer_->set_sync(false);
 }
 
 NoSyncGuard::~NoSyncGuard() {
-  if (reducer_) reducer_->set_sync(before_);
+  reducer_->set_sync(before_);
 }
 
 }  // namespace lockstep

@@ -7,6 +7,8 @@
 #include <ATen/core/Tensor.h>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/ddp/distributed_data_parallel_options.h"
+#include "lockstep/ddp/replica_state.h"
 
 namespace torch::nn {
 class Module;
@@ -14,27 +16,17 @@ class Module;
 
 namespace lockstep {
 
-/// Names and defaults are those of torch.nn.parallel.DistributedDataParallel.
-struct DistributedDataParallelOptions {
-  /// Empty: the default group.
-  ProcessGroup process_group = {};
-  /// Gradients are exchanged in buckets of this many MiB. Unset: what the backend has measured to
-  /// be best (shm: 1 or 8), else 25, and 1 for the first.
-  std::optional<double> bucket_cap_mb = std::nullopt;
-  /// Give every rank rank 0's buffers (running statistics and the like): before each forward in
-  /// training mode and at the end of each backward pass, so that they agree whenever a step ends.
-  /// Evaluation communicates only in the first forward after a training forward without backward.
-  bool forward_sync_buffers = true;
-  /// Work out the L2 norm of all averaged gradients while they are averaged, for gradient_norm().
-  bool gradient_norm = false;
-  /// Gradients of float32 parameters travel in this dtype, kHalf or kBFloat16, as with PyTorch's
-  /// fp16_compress_hook and bf16_compress_hook; .grad stays float32. Unset: in their own. Where the
-  /// group shares memory they are rounded once, when they are copied, and averaged in float32;
-  /// elsewhere they are divided by the number of ranks, rounded and summed in this dtype.
-  std::optional<at::ScalarType> exchange_dtype = std::nullopt;
-};
-
 class GradientReducer;
+
+/// Of DistributedDataParallel::backward.
+struct WeightedBackwardOptions {
+  /// How much this loss counts beside those of other ranks and other backward passes: the number of
+  /// samples or tokens that it is the mean of. 0 or more; 0 for one that does not count.
+  double weight = 1;
+  /// As in Tensor::backward.
+  bool retain_graph = false;
+  bool create_graph = false;
+};
 
 /// The part of DistributedDataParallel that does not depend on the module's type: makes a module
 /// the replica of rank 0's and keeps it so. Threads, lifetime, errors: as DistributedDataParallel.
@@ -47,6 +39,15 @@ class Replica {
 
   void before_forward();
   void after_forward();
+  /// Whether forward is to tell its outputs.
+  bool finds_unused_parameters() const { return options_.find_unused_parameters; }
+  void add_outputs(const std::vector<at::Tensor>& outputs);
+
+  void backward(const at::Tensor& loss, const WeightedBackwardOptions& options);
+
+  /// See GradientReducer.
+  void cast_votes(bool has_data, std::vector<double> votes);
+  std::optional<std::vector<double>> withdraw_votes();
 
   std::vector<at::Tensor> parameters() const;
   double gradient_norm() const;
@@ -54,14 +55,15 @@ class Replica {
 
  private:
   friend class NoSyncGuard;
+  void make_reducer();
   void sync_buffers();
 
   std::shared_ptr<torch::nn::Module> module_;
+  DistributedDataParallelOptions options_;
   ProcessGroup group_;
-  bool forward_sync_buffers_;
-  bool has_gradient_norm_;
+  ReplicaState state_;
   bool buffers_differ_ = false;  // a training forward has changed them since the last exchange
-  std::unique_ptr<GradientReducer> reducer_;  // null where nothing is to be done with gradients
+  std::unique_ptr<GradientReducer> reducer_;
 };
 
 /// Keeps gradients local while it lives. Guards nest.

@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/batchnorm.h>
-#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
@@ -332,25 +331,6 @@ TEST_F(Ddp, BuffersOfAnyDtypeAreExchanged) {
   at::Tensor codes = module->register_buffer("codes", at::full({5}, rank_ + 1, at::kChar));
   const DistributedDataParallel model(module);
   EXPECT_TRUE(at::equal(codes, at::ones({5}, at::kChar)));
-}
-
-TEST_F(Ddp, ASparseGradientIsRefusedByName) {
-  if (world_size_ == 1) return;  // Nothing is exchanged.
-  struct Words : torch::nn::Module {
-    Words() { table = register_module("table", torch::nn::Embedding(options())); }
-    static torch::nn::EmbeddingOptions options() {
-      return torch::nn::EmbeddingOptions(10, 3).sparse(true);
-    }
-    at::Tensor forward(const at::Tensor& x) { return table(x); }
-    torch::nn::Embedding table{nullptr};
-  };
-  DistributedDataParallel model(std::make_shared<Words>());
-  try {
-    model(at::arange(4)).sum().backward();
-    FAIL() << "accepted a sparse gradient";
-  } catch (const UsageError& error) {
-    EXPECT_NE(std::string(error.what()).find("'table.weight'"), std::string::npos) << error.what();
-  }
 }
 
 TEST_F(Ddp, UsesTheGroupItIsGiven) {

@@ -1,0 +1,104 @@
+#include "lockstep/ddp/batch_vote.h"
+
+#include <algorithm>
+
+#include <ATen/ops/empty.h>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+// Which slots of a ballot, of which rank r's number i is 1 where it has more than i batches,
+// anybody has marked: the most that any rank has.
+int highest_of(const std::vector<double>& totals) {
+  return static_cast<int>(
+      std::count_if(totals.begin(), totals.end(), [](double ranks) { return ranks > 0; }));
+}
+
+}  // namespace
+
+BatchVote::BatchVote(Replica& replica, int batches_per_step)
+    : replica_(replica), batches_per_step_(batches_per_step) {
+  if (batches_per_step < 1) {
+    throw UsageError(concat("DistributedDataParallel::join: accumulation_steps=", batches_per_step,
+                            " is not a number of batches; it must be 1 or more"));
+  }
+}
+
+BatchVote::~BatchVote() {
+  replica_.withdraw_votes();
+}
+
+std::vector<double> BatchVote::ballot(int available) const {
+  std::vector<double> slots(static_cast<std::size_t>(batches_per_step_), 0.0);
+  std::fill_n(slots.begin(), std::min(available, batches_per_step_), 1.0);
+  return slots;
+}
+
+int BatchVote::ask(int available) {
+  const ProcessGroup& group = replica_.process_group();
+  const std::vector<double> own = ballot(available);
+  const at::Tensor slots = at::empty({batches_per_step_}, at::kDouble);
+  std::copy(own.begin(), own.end(), slots.mutable_data_ptr<double>());
+  const at::Tensor on_device = slots.to(group.device());
+  group.all_reduce(on_device);
+  const at::Tensor totals = on_device.to(at::kCPU);
+  const auto* const first = totals.const_data_ptr<double>();
+  all_have_ = first[0] == group.world_size();
+  return highest_of({first, first + batches_per_step_});
+}
+
+void BatchVote::cast(bool has_data, int available) {
+  cast_ = available;
+  replica_.cast_votes(has_data, ballot(available));
+}
+
+int BatchVote::count() {
+  const auto totals = replica_.withdraw_votes();
+  return totals ? highest_of(*totals) : ask(cast_);
+}
+
+std::vector<BatchTensorShape> BatchVote::agree_on_shapes(
+    const std::vector<BatchTensorShape>& own) const {
+  const ProcessGroup& group = replica_.process_group();
+  const auto on_group = at::TensorOptions(at::kLong).device(group.device());
+  const at::Tensor source = at::empty({1}, on_group);
+  source.fill_(own.empty() ? group.world_size() : group.rank());
+  group.all_reduce(source, {.op = ReduceOp::kMin});
+  const int root = source.item<int>();
+  if (root == group.world_size()) return own;  // lists of samples only
+
+  // Per tensor: dtype, number of dimensions, sizes.
+  std::vector<std::int64_t> numbers;
+  for (const BatchTensorShape& shape : own) {
+    numbers.push_back(static_cast<std::int64_t>(shape.dtype));
+    numbers.push_back(static_cast<std::int64_t>(shape.sizes.size()));
+    numbers.insert(numbers.end(), shape.sizes.begin(), shape.sizes.end());
+  }
+  const at::Tensor length = at::empty({1}, on_group);
+  length.fill_(static_cast<std::int64_t>(numbers.size()));
+  group.broadcast(length, root);
+  numbers.resize(static_cast<std::size_t>(length.item<std::int64_t>()));
+  const at::Tensor message = at::empty({length.item<std::int64_t>()}, at::kLong);
+  std::copy(numbers.begin(), numbers.end(), message.mutable_data_ptr<std::int64_t>());
+  const at::Tensor on_device = message.to(group.device());
+  group.broadcast(on_device, root);
+  if (!own.empty()) return own;
+
+  const at::Tensor received = on_device.to(at::kCPU);
+  const auto* number = received.const_data_ptr<std::int64_t>();
+  const auto* const end = number + received.numel();
+  std::vector<BatchTensorShape> shapes;
+  while (number != end) {
+    BatchTensorShape shape{.dtype = static_cast<at::ScalarType>(*number++)};
+    const std::int64_t dimensions = *number++;
+    shape.sizes.assign(number, number + dimensions);
+    number += dimensions;
+    shapes.push_back(std::move(shape));
+  }
+  return shapes;
+}
+
+}  // namespace lockstep

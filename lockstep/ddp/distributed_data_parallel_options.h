@@ -1,0 +1,68 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <c10/core/ScalarType.h>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/ddp/comm_hook.h"
+
+namespace lockstep {
+
+/// Names are those of torch.nn.parallel.DistributedDataParallel, and defaults where not said
+/// otherwise. All ranks must give the same.
+struct DistributedDataParallelOptions {
+  /// Empty: the default group.
+  ProcessGroup process_group = {};
+  /// Gradients are exchanged in buckets of this many MiB. Unset: what the backend has measured to
+  /// be best (shm: 1 or 8), else 25, and 1 for the first.
+  std::optional<double> bucket_cap_mb = std::nullopt;
+  /// The caps of the first, second, … bucket; the last one holds for all after it. Instead of
+  /// bucket_cap_mb.
+  std::vector<double> bucket_cap_mb_list = {};
+  /// Compare the modules of all ranks and give every rank rank 0's parameters and buffers.
+  /// Without it they must be the same already.
+  bool init_sync = true;
+  /// Give every rank rank 0's buffers (running statistics and the like): before each forward in
+  /// training mode and at the end of each backward pass, so that they agree whenever a step ends.
+  /// Evaluation communicates only in the first forward after a training forward without backward.
+  bool forward_sync_buffers = true;
+  /// Parameters that a backward pass does not reach need no option. With this one they are found
+  /// in forward, by walking the graph of its outputs, so that buckets need not wait for them until
+  /// backward ends: for models that leave out different parameters in different steps.
+  bool find_unused_parameters = false;
+  /// The graph stays what it is in the first backward pass that exchanges gradients. Parameters
+  /// that no rank uses then are never exchanged.
+  bool static_graph = false;
+  /// .grad is a view of the bucket, which the next backward pass writes to: no copy. Otherwise it
+  /// keeps its own memory. PyTorch's default is false.
+  bool gradient_as_bucket_view = true;
+  /// Names, as in named_parameters() and named_buffers(), of what is neither compared nor
+  /// exchanged.
+  std::vector<std::string> parameters_and_buffers_to_ignore = {};
+  /// Parameters whose gradients are exchanged together, once that of param_to_hook_all_reduce is
+  /// there (both names, or neither): for gradients that come in late pieces.
+  std::vector<std::string> delay_all_reduce_named_params = {};
+  std::string param_to_hook_all_reduce = {};
+  /// Work out the L2 norm of all averaged gradients while they are averaged, for gradient_norm().
+  bool gradient_norm = false;
+  /// Gradients of float32 parameters travel in this dtype, kHalf or kBFloat16, as with PyTorch's
+  /// fp16_compress_hook and bf16_compress_hook; .grad stays float32. Unset: in their own. Where the
+  /// group shares memory they are rounded once, when they are copied, and averaged in float32;
+  /// elsewhere they are divided by the number of ranks, rounded and summed in this dtype.
+  std::optional<at::ScalarType> exchange_dtype = std::nullopt;
+  /// Averages buckets in place of an all-reduce; see ddp/hooks/. Null: none. Not with
+  /// exchange_dtype.
+  std::shared_ptr<CommHook> comm_hook = {};
+};
+
+/// One line of text that differs where options differ.
+std::string describe(const DistributedDataParallelOptions& options);
+
+/// Errors: UsageError for values that cannot work, naming the option.
+void check(const DistributedDataParallelOptions& options);
+
+}  // namespace lockstep

@@ -1,0 +1,94 @@
+#include "lockstep/ddp/exchange_plan.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "lockstep/ddp/exchange_schedule.h"
+#include "lockstep/ddp/gradient_bucket.h"
+#include "lockstep/ddp/hooked_bucket.h"
+#include "lockstep/ddp/large_gradient.h"
+#include "lockstep/ddp/own_gradients.h"
+#include "lockstep/ddp/sparse_gradient.h"
+
+namespace lockstep {
+namespace {
+
+std::vector<GradientShape> shapes_of(const std::vector<at::Tensor>& parameters,
+                                     const ProcessGroup& group, const ExchangeOptions& exchange,
+                                     const ObservedGraph& graph) {
+  std::vector<GradientShape> shapes;
+  std::map<std::pair<at::ScalarType, std::string>, int> kinds;
+  for (std::size_t index = 0; index < parameters.size(); ++index) {
+    const at::Tensor& parameter = parameters[index];
+    const auto [kind, is_new] =
+        kinds.try_emplace({parameter.scalar_type(), parameter.device().str()}, kinds.size());
+    const bool alone = graph.is_sparse[index] || LargeGradient::suits(group, exchange, parameter);
+    shapes.push_back({.bytes = static_cast<std::int64_t>(parameter.nbytes()),
+                      .kind = kind->second,
+                      .alone = alone});
+  }
+  return shapes;
+}
+
+// The buckets of those that are not delayed, then, where their turn is, of those that are.
+std::vector<Bucket> plan_with_delay(const std::vector<GradientShape>& shapes,
+                                    const std::vector<std::size_t>& order,
+                                    const ExchangePlanOptions& options) {
+  const auto is_delayed = [&](std::size_t index) {
+    return std::find(options.delayed.begin(), options.delayed.end(), index) !=
+           options.delayed.end();
+  };
+  std::vector<std::size_t> at_once;
+  std::vector<std::size_t> later;
+  for (const std::size_t index : order) (is_delayed(index) ? later : at_once).push_back(index);
+  std::vector<Bucket> buckets = plan_buckets(shapes, at_once, options.caps);
+  const std::vector<Bucket> delayed = plan_buckets(shapes, later, options.caps);
+  const auto after = std::find_if(buckets.begin(), buckets.end(), [&](const Bucket& bucket) {
+    return std::find(bucket.begin(), bucket.end(), options.delay_until) != bucket.end();
+  });
+  buckets.insert(after == buckets.end() ? after : after + 1, delayed.begin(), delayed.end());
+  return buckets;
+}
+
+}  // namespace
+
+ExchangePlan plan_exchanges(const std::vector<at::Tensor>& parameters, const ProcessGroup& group,
+                            const ExchangeOptions& exchange, const ObservedGraph& graph,
+                            const ExchangePlanOptions& options) {
+  std::vector<std::size_t> order;
+  for (const std::size_t index : graph.order) {
+    if (graph.has_gradient[index] || !options.leave_out_unused) order.push_back(index);
+  }
+  const std::vector<GradientShape> shapes = shapes_of(parameters, group, exchange, graph);
+  ExchangePlan plan;
+  std::size_t hooked = 0;  // buckets
+  plan.places.assign(parameters.size(), {ExchangeSchedule::kNoBucket});
+  for (Bucket& bucket : plan_with_delay(shapes, order, options)) {
+    std::vector<at::Tensor> members;
+    for (std::size_t position = 0; position < bucket.size(); ++position) {
+      plan.places[bucket[position]] = {plan.exchanges.size(), position};
+      members.push_back(parameters[bucket[position]]);
+    }
+    const std::size_t first = bucket[0];
+    if (group.world_size() == 1 && !exchange.comm_hook) {
+      plan.exchanges.push_back(
+          std::make_unique<OwnGradients>(exchange, std::move(bucket), std::move(members)));
+    } else if (graph.is_sparse[first]) {
+      plan.exchanges.push_back(
+          std::make_unique<SparseGradient>(group, exchange, first, members[0]));
+    } else if (shapes[first].alone) {
+      plan.exchanges.push_back(std::make_unique<LargeGradient>(group, exchange, first, members[0]));
+    } else if (exchange.comm_hook) {
+      plan.exchanges.push_back(
+          std::make_unique<HookedBucket>(group, exchange, hooked++, std::move(bucket), members));
+    } else {
+      plan.exchanges.push_back(
+          std::make_unique<GradientBucket>(group, exchange, std::move(bucket), members));
+    }
+  }
+  return plan;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace lockstep {
+
+/// Says which buckets of gradients may be exchanged while a backward pass goes on: in their order,
+/// which is the same on every rank, each once its own gradients are complete and the buckets before
+/// it have been given out. Pure: it knows numbers only.
+class ExchangeSchedule {
+ public:
+  /// The bucket of a gradient that is not exchanged.
+  static constexpr std::size_t kNoBucket = SIZE_MAX;
+
+  ExchangeSchedule() = default;
+  /// bucket_of[i]: the bucket of gradient i.
+  ExchangeSchedule(std::vector<std::size_t> bucket_of, std::size_t bucket_count);
+
+  /// A backward pass begins. expected[i]: how often autograd adds to gradient i until it is
+  /// complete; 0 where it is from the start.
+  void begin(const std::vector<int>& expected);
+
+  enum class Arrival : std::uint8_t {
+    kPart,      ///< more of it is expected
+    kComplete,  ///< it is complete
+    kMore,      ///< it was complete, but may still be replaced
+    kLate,      ///< it was complete, and its bucket has been given out
+    kNotExchanged,
+  };
+  /// Autograd has added to a gradient.
+  Arrival arrive(std::size_t gradient);
+
+  /// The pass is over: counts the gradients that were incomplete as complete, and returns them.
+  std::vector<std::size_t> complete_all();
+
+  /// The next bucket to exchange, if it is complete. Each is given out once a pass.
+  std::optional<std::size_t> take_next();
+
+ private:
+  std::vector<std::size_t> bucket_of_;
+  std::vector<std::size_t> sizes_;    // of each bucket, in gradients
+  std::vector<int> missing_;          // of each gradient, in additions
+  std::vector<std::size_t> waiting_;  // of each bucket: its incomplete gradients
+  std::size_t next_ = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,56 @@
+#include "lockstep/ddp/flat_messages.h"
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/cat.h>
+#include <c10/core/GradMode.h>
+
+namespace lockstep {
+namespace {
+
+// Bounds the memory that the copy takes; PyTorch's figure.
+constexpr std::int64_t kMessageBytes = std::int64_t{250} << 20;
+
+void exchange_message(const std::vector<at::Tensor>& tensors,
+                      const std::function<bool(const at::Tensor&)>& exchange) {
+  std::vector<at::Tensor> flat;
+  for (const at::Tensor& tensor : tensors) flat.push_back(tensor.reshape({-1}));
+  const at::Tensor message = flat.size() == 1 ? flat[0].contiguous() : at::cat(flat);
+  if (!exchange(message)) return;
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  std::int64_t offset = 0;
+  for (at::Tensor tensor : tensors) {
+    tensor.copy_(message.narrow(0, offset, tensor.numel()).view(tensor.sizes()));
+    offset += tensor.numel();
+  }
+}
+
+}  // namespace
+
+void exchange_flat(const std::vector<at::Tensor>& tensors,
+                   const std::function<bool(const at::Tensor&)>& exchange) {
+  const c10::NoGradGuard no_grad;
+  struct Message {
+    std::vector<at::Tensor> tensors;
+    std::int64_t bytes = 0;
+  };
+  // One open message for each dtype and device, in the order in which they first come.
+  std::map<std::pair<at::ScalarType, std::string>, Message> open;
+  for (const at::Tensor& tensor : tensors) {
+    Message& message = open[{tensor.scalar_type(), tensor.device().str()}];
+    message.tensors.push_back(tensor.detach());
+    message.bytes += static_cast<std::int64_t>(tensor.nbytes());
+    if (message.bytes >= kMessageBytes) {
+      exchange_message(message.tensors, exchange);
+      message = {};
+    }
+  }
+  for (const auto& [kind, message] : open) {
+    if (!message.tensors.empty()) exchange_message(message.tensors, exchange);
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,51 @@
+#include "lockstep/ddp/gradient_hooks.h"
+
+#include <memory>
+
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+
+namespace lockstep {
+namespace {
+
+// Runs after autograd has written a parameter's .grad.
+class AfterAccumulate final : public torch::autograd::FunctionPostHook {
+ public:
+  AfterAccumulate(std::function<void(std::size_t)> action, std::size_t index)
+      : action_(std::move(action)), index_(index) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list&) override {
+    action_(index_);
+    return outputs;
+  }
+
+ private:
+  std::function<void(std::size_t)> action_;
+  std::size_t index_;
+};
+
+}  // namespace
+
+GradientHooks::GradientHooks(const std::vector<at::Tensor>& parameters,
+                             const std::function<void(std::size_t)>& action) {
+  for (std::size_t index = 0; index < parameters.size(); ++index) {
+    auto accumulator = torch::autograd::impl::grad_accumulator(parameters[index]);
+    const auto key = accumulator->add_post_hook(std::make_unique<AfterAccumulate>(action, index));
+    hooks_.push_back({std::move(accumulator), key});
+  }
+}
+
+GradientHooks::~GradientHooks() {
+  for (Hook& hook : hooks_) hook.accumulator->del_post_hook(hook.key);
+}
+
+bool GradientHooks::leads_here(std::size_t index, const at::Tensor& parameter) const {
+  return parameter.requires_grad() &&
+         torch::autograd::impl::try_get_grad_accumulator(parameter) == hooks_[index].accumulator;
+}
+
+const torch::autograd::Node* GradientHooks::accumulator(std::size_t index) const {
+  return hooks_[index].accumulator.get();
+}
+
+}  // namespace lockstep

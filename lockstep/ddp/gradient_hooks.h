@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/variable.h>
+
+namespace lockstep {
+
+/// Calls an action whenever autograd has added to the gradient of one of some parameters.
+/// Threads: the action runs on autograd's. Lifetime: the hooks are removed with it.
+class GradientHooks {
+ public:
+  using Accumulator = decltype(torch::autograd::impl::grad_accumulator(std::declval<at::Tensor>()));
+
+  GradientHooks() = default;
+  /// `action` gets the parameter's index.
+  GradientHooks(const std::vector<at::Tensor>& parameters,
+                const std::function<void(std::size_t)>& action);
+  ~GradientHooks();
+  GradientHooks(const GradientHooks&) = delete;
+  GradientHooks& operator=(const GradientHooks&) = delete;
+
+  /// Whether the gradient of the parameter, of this index, still comes by the hook. It does not
+  /// once the parameter's dtype or device was changed or it was frozen.
+  bool leads_here(std::size_t index, const at::Tensor& parameter) const;
+
+  /// Where the gradient of this index is added up.
+  const torch::autograd::Node* accumulator(std::size_t index) const;
+
+ private:
+  struct Hook {
+    Accumulator accumulator;  // kept alive: the parameter holds it weakly
+    std::uintptr_t key;
+  };
+  std::vector<Hook> hooks_;
+};
+
+}  // namespace lockstep

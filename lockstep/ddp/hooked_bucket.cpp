@@ -1,0 +1,52 @@
+#include "lockstep/ddp/hooked_bucket.h"
+
+#include <utility>
+
+#include <ATen/ops/linalg_vector_norm.h>
+#include <c10/core/GradMode.h>
+
+#include "lockstep/ddp/set_gradient.h"
+
+namespace lockstep {
+
+HookedBucket::HookedBucket(const ProcessGroup& group, const ExchangeOptions& options,
+                           std::size_t number, std::vector<std::size_t> indices,
+                           const std::vector<at::Tensor>& parameters)
+    : GradientExchange(std::move(indices)),
+      group_(group),
+      hook_(options.comm_hook),
+      as_view_(options.gradient_as_bucket_view),
+      sum_of_squares_(options.sum_of_squares),
+      flat_(group.allocate_tensor(FlatGradients::elements(parameters),
+                                  FlatGradients::dtype(parameters[0]))),
+      gradients_(flat_, parameters),
+      bucket_{.index = number, .buffer = flat_, .parameters = parameters} {
+  for (std::size_t position = 0; position < gradients_.size(); ++position) {
+    bucket_.gradients.push_back(gradients_.view(position));
+  }
+}
+
+void HookedBucket::fill(std::size_t position, GradientScale& scale) {
+  gradients_.fill(position, scale.get());
+}
+
+void HookedBucket::start_average(GradientScale&) {
+  const c10::NoGradGuard no_grad;
+  finish_ = hook_->start(group_, bucket_);
+}
+
+void HookedBucket::finish() {
+  const c10::NoGradGuard no_grad;
+  std::exchange(finish_, nullptr)();
+  // Every rank has all of it, so that one counts it.
+  if (sum_of_squares_.defined() && group_.rank() == 0) {
+    const at::Tensor norm =
+        at::linalg_vector_norm(flat_, 2, at::OptionalIntArrayRef(), false, at::kDouble);
+    sum_of_squares_.add_(norm.square());
+  }
+  for (std::size_t position = 0; position < gradients_.size(); ++position) {
+    set_gradient(gradients_.parameter(position), gradients_.view(position), as_view_);
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/ddp/comm_hook.h"
+#include "lockstep/ddp/flat_gradients.h"
+#include "lockstep/ddp/gradient_exchange.h"
+
+namespace lockstep {
+
+/// The gradients of some parameters in one flat tensor that a CommHook averages. A parameter
+/// without a gradient gets the average all the same: zeros where no rank has one.
+class HookedBucket final : public GradientExchange {
+ public:
+  /// `parameters` share dtype and device. `number`: this bucket's.
+  HookedBucket(const ProcessGroup& group, const ExchangeOptions& options, std::size_t number,
+               std::vector<std::size_t> indices, const std::vector<at::Tensor>& parameters);
+
+  void fill(std::size_t position, GradientScale& scale) override;
+  void start_average(GradientScale& scale) override;
+  void finish() override;
+
+ private:
+  ProcessGroup group_;
+  std::shared_ptr<CommHook> hook_;
+  bool as_view_;
+  at::Tensor sum_of_squares_;
+  at::Tensor flat_;
+  FlatGradients gradients_;
+  HookBucket bucket_;
+  std::function<void()> finish_;
+};
+
+}  // namespace lockstep

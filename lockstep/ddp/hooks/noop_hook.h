@@ -1,0 +1,16 @@
+#pragma once
+
+#include "lockstep/ddp/comm_hook.h"
+
+namespace lockstep {
+
+/// Exchanges nothing: replicas drift apart. To measure what the exchange costs.
+class NoopHook final : public CommHook {
+ public:
+  std::string describe() const override { return "noop"; }
+  std::function<void()> start(const ProcessGroup&, const HookBucket&) override {
+    return [] {};
+  }
+};
+
+}  // namespace lockstep

@@ -1,0 +1,21 @@
+#include "lockstep/ddp/hooks/post_local_sgd_hook.h"
+
+#include "lockstep/base/concat.h"
+
+namespace lockstep {
+
+std::string PostLocalSgdHook::describe() const {
+  return concat("post_local_sgd from step ", options_.start_local_sgd_iter, " all-reduce ",
+                options_.post_local_gradient_allreduce);
+}
+
+std::function<void()> PostLocalSgdHook::start(const ProcessGroup& group, const HookBucket& bucket) {
+  if (steps_.size() <= bucket.index) steps_.resize(bucket.index + 1);
+  if (steps_[bucket.index]++ < options_.start_local_sgd_iter) {
+    return start_average(group, bucket.buffer);
+  }
+  if (!options_.post_local_gradient_allreduce || !options_.subgroup) return [] {};
+  return start_average(options_.subgroup, bucket.buffer);
+}
+
+}  // namespace lockstep

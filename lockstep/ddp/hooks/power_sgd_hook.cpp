@@ -1,0 +1,192 @@
+#include "lockstep/ddp/hooks/power_sgd_hook.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/linalg_qr.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+#include "lockstep/ddp/gradient_view.h"
+
+namespace lockstep {
+
+PowerSgdHook::PowerSgdHook(const PowerSgdOptions& options)
+    : options_(options),
+      random_(at::make_generator<at::CPUGeneratorImpl>(
+          static_cast<std::uint64_t>(options.random_seed))) {
+  if (options_.matrix_approximation_rank < 1) {
+    throw UsageError(concat("PowerSgdHook: matrix_approximation_rank=",
+                            options_.matrix_approximation_rank, " is less than 1"));
+  }
+  if ((options_.use_error_feedback || options_.warm_start) && options_.start_power_sgd_iter < 2) {
+    throw UsageError(concat("PowerSgdHook: start_power_sgd_iter=", options_.start_power_sgd_iter,
+                            " is less than 2, which error feedback and warm start need"));
+  }
+}
+
+std::string PowerSgdHook::describe() const {
+  return concat("power_sgd rank ", options_.matrix_approximation_rank, " from step ",
+                options_.start_power_sgd_iter, " min rate ", options_.min_compression_rate,
+                options_.use_error_feedback ? " error feedback" : "",
+                options_.warm_start ? " warm start" : "", " epsilon ",
+                options_.orthogonalization_epsilon, " seed ", options_.random_seed,
+                options_.batched ? " batched" : "");
+}
+
+bool PowerSgdHook::pays(const at::Tensor& matrix) const {
+  const auto [rows, columns] = std::pair(matrix.size(0), matrix.size(1));
+  const double sent = static_cast<double>((rows + columns) * options_.matrix_approximation_rank);
+  return sent * options_.min_compression_rate < static_cast<double>(rows * columns);
+}
+
+// Parts of the bucket as matrices; or one square matrix with a copy of all of it.
+std::vector<at::Tensor> PowerSgdHook::matrices_of(BucketState& state, const HookBucket& bucket) {
+  std::vector<at::Tensor> matrices;
+  if (options_.batched) {
+    const auto side =
+        static_cast<std::int64_t>(std::ceil(std::sqrt(static_cast<double>(bucket.buffer.numel()))));
+    if (!state.square.defined()) state.square = at::zeros({side, side}, bucket.buffer.options());
+    state.square.view({-1}).narrow(0, 0, bucket.buffer.numel()).copy_(bucket.buffer);
+    matrices.push_back(state.square);
+    return matrices;
+  }
+  for (const at::Tensor& gradient : bucket.gradients) {
+    // As it lies in memory; whatever has one dimension is one column.
+    const at::Tensor flat = flat_view(gradient);
+    const bool is_matrix = gradient.dim() > 1 && gradient.numel() > 0;
+    matrices.push_back(flat.view({is_matrix ? gradient.size(0) : -1, is_matrix ? -1 : 1}));
+  }
+  return matrices;
+}
+
+// Splits P and Q of all matrices off two flat tensors, so that each is averaged in one message.
+std::vector<PowerSgdHook::Factors> PowerSgdHook::factors_of(
+    const ProcessGroup& group, BucketState& state, const std::vector<at::Tensor>& matrices) {
+  const auto rank_of = [this](const at::Tensor& matrix) {
+    return std::min({matrix.size(0), matrix.size(1), options_.matrix_approximation_rank});
+  };
+  std::int64_t left_elements = 0;
+  std::int64_t right_elements = 0;
+  for (const at::Tensor& matrix : matrices) {
+    left_elements += matrix.size(0) * rank_of(matrix);
+    right_elements += matrix.size(1) * rank_of(matrix);
+  }
+  const bool is_new = !state.left.defined();
+  if (is_new) {
+    const at::ScalarType dtype = matrices[0].scalar_type();
+    state.left = group.allocate_tensor(left_elements, dtype).zero_();
+    state.right = group.allocate_tensor(right_elements, dtype).zero_();
+  }
+  std::vector<Factors> factors;
+  left_elements = right_elements = 0;
+  for (const at::Tensor& matrix : matrices) {
+    const std::int64_t rank = rank_of(matrix);
+    const auto take = [rank](const at::Tensor& flat, std::int64_t& offset, std::int64_t rows) {
+      const at::Tensor factor = flat.narrow(0, offset, rows * rank).view({rows, rank});
+      offset += rows * rank;
+      return factor;
+    };
+    factors.push_back({.matrix = matrix,
+                       .p = take(state.left, left_elements, matrix.size(0)),
+                       .q = take(state.right, right_elements, matrix.size(1))});
+    if (is_new || !options_.warm_start) {
+      at::Tensor q = at::empty({matrix.size(1), rank}, at::kFloat);
+      factors.back().q.copy_(q.normal_(0, 1, random_));
+    }
+  }
+  return factors;
+}
+
+void PowerSgdHook::orthogonalize(const at::Tensor& matrix) const {
+  const double epsilon = options_.orthogonalization_epsilon;
+  at::Tensor wide = matrix.scalar_type() == at::kDouble ? matrix : matrix.to(at::kFloat);
+  if (epsilon == 0) {
+    matrix.copy_(std::get<0>(at::linalg_qr(wide)));
+    return;
+  }
+  for (std::int64_t i = 0; i < wide.size(1); ++i) {
+    const at::Tensor column = wide.narrow(1, i, 1);
+    column.div_(column.norm() + epsilon);
+    if (i + 1 == wide.size(1)) break;
+    const at::Tensor others = wide.narrow(1, i + 1, wide.size(1) - i - 1);
+    others.sub_(column * (column * others).sum(0, /*keepdim=*/true));
+  }
+  if (!wide.is_same(matrix)) matrix.copy_(wide);
+}
+
+std::function<void()> PowerSgdHook::start(const ProcessGroup& group, const HookBucket& bucket) {
+  if (states_.size() <= bucket.index) states_.resize(bucket.index + 1);
+  BucketState& state = states_[bucket.index];
+  if (state.step++ < options_.start_power_sgd_iter) return start_average(group, bucket.buffer);
+
+  if (options_.use_error_feedback) {
+    if (state.error.defined()) bucket.buffer.add_(state.error);
+    if (!state.error.defined()) state.error = at::empty_like(bucket.buffer);
+    state.error.copy_(bucket.buffer);
+  }
+  std::vector<at::Tensor> compressed;
+  std::vector<at::Tensor> rest;
+  for (const at::Tensor& matrix : matrices_of(state, bucket)) {
+    (options_.batched || pays(matrix) ? compressed : rest).push_back(matrix);
+  }
+  std::function<void()> finish_rest = [] {};
+  if (!rest.empty()) {
+    std::vector<at::Tensor> flat;
+    for (const at::Tensor& matrix : rest) flat.push_back(matrix.view({-1}));
+    const at::Tensor joined = at::cat(flat);
+    if (!state.rest.defined()) {
+      state.rest = group.allocate_tensor(joined.numel(), joined.scalar_type());
+    }
+    state.rest.copy_(joined);
+    finish_rest = start_average(group, state.rest);
+  }
+  std::vector<Factors> factors;
+  Work summed;
+  if (!compressed.empty()) {
+    factors = factors_of(group, state, compressed);
+    for (Factors& factor : factors) {
+      orthogonalize(factor.q);
+      at::mm_out(factor.p, factor.matrix, factor.q);
+    }
+    summed = group.all_reduce_into(state.left, state.left, {.async_op = true});
+  }
+  elements_before_ += bucket.buffer.numel();
+  for (const at::Tensor& sent : {state.rest, state.left, state.right}) {
+    if (sent.defined()) elements_after_ += sent.numel();
+  }
+  return [this, group, bucket, &state, rest, factors, summed, finish_rest] {
+    finish_rest();
+    std::int64_t offset = 0;
+    for (const at::Tensor& matrix : rest) {
+      matrix.copy_(state.rest.narrow(0, offset, matrix.numel()).view(matrix.sizes()));
+      offset += matrix.numel();
+    }
+    if (!factors.empty()) {
+      summed.wait();
+      for (const Factors& factor : factors) {
+        orthogonalize(factor.p);
+        at::Tensor q = factor.q;
+        at::mm_out(q, factor.matrix.t(), factor.p);
+      }
+      start_average(group, state.right)();
+      for (const Factors& factor : factors) {
+        at::Tensor matrix = factor.matrix;
+        at::mm_out(matrix, factor.p, factor.q.t());
+      }
+    }
+    if (options_.batched) {
+      bucket.buffer.copy_(state.square.view({-1}).narrow(0, 0, bucket.buffer.numel()));
+    }
+    if (options_.use_error_feedback) state.error.sub_(bucket.buffer);
+  };
+}
+
+}  // namespace lockstep

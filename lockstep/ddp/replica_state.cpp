@@ -1,0 +1,63 @@
+#include "lockstep/ddp/replica_state.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include <torch/nn/module.h>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+template <class Dictionary, class IsIgnored>
+std::vector<NamedTensor> each_once(const Dictionary& named, IsIgnored&& is_ignored) {
+  std::vector<NamedTensor> tensors;
+  std::unordered_set<const void*> seen;
+  for (const auto& item : named) {
+    if (is_ignored(item.key())) continue;
+    if (seen.insert(item.value().unsafeGetTensorImpl()).second) {
+      tensors.push_back({item.key(), item.value()});
+    }
+  }
+  return tensors;
+}
+
+}  // namespace
+
+ReplicaState::ReplicaState(const torch::nn::Module& module, std::vector<std::string> ignored)
+    : module_(module), ignored_(std::move(ignored)) {
+  const auto parameters = module_.named_parameters();
+  const auto buffers = module_.named_buffers();
+  for (const std::string& name : ignored_) {
+    if (parameters.contains(name) || buffers.contains(name)) continue;
+    throw UsageError(concat("DistributedDataParallel: parameters_and_buffers_to_ignore names '",
+                            name,
+                            "', which is no parameter or buffer of the module; names are "
+                            "those of named_parameters() and named_buffers()"));
+  }
+}
+
+bool ReplicaState::is_ignored(const std::string& name) const {
+  return std::find(ignored_.begin(), ignored_.end(), name) != ignored_.end();
+}
+
+std::vector<NamedTensor> ReplicaState::parameters() const {
+  return each_once(module_.named_parameters(),
+                   [this](const std::string& name) { return is_ignored(name); });
+}
+
+std::vector<NamedTensor> ReplicaState::buffers() const {
+  return each_once(module_.named_buffers(),
+                   [this](const std::string& name) { return is_ignored(name); });
+}
+
+std::vector<at::Tensor> ReplicaState::buffer_tensors() const {
+  if (ignored_.empty()) return module_.buffers();
+  std::vector<at::Tensor> tensors;
+  for (NamedTensor& buffer : buffers()) tensors.push_back(std::move(buffer.tensor));
+  return tensors;
+}
+
+}  // namespace lockstep

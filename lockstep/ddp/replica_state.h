@@ -1,0 +1,40 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace lockstep {
+
+struct NamedTensor {
+  std::string name;
+  at::Tensor tensor;
+};
+
+/// The tensors of a module that replicas have in common: each once, by the first of its names, and
+/// without those to be left out.
+/// Threads: one at a time. Lifetime: refers to the module.
+class ReplicaState {
+ public:
+  /// `ignored`: names of parameters and buffers to leave out. Errors: UsageError for one that is
+  /// neither.
+  ReplicaState(const torch::nn::Module& module, std::vector<std::string> ignored);
+
+  std::vector<NamedTensor> parameters() const;
+  std::vector<NamedTensor> buffers() const;
+  /// As buffers(), for each step: without their names.
+  std::vector<at::Tensor> buffer_tensors() const;
+
+ private:
+  bool is_ignored(const std::string& name) const;
+
+  const torch::nn::Module& module_;
+  std::vector<std::string> ignored_;
+};
+
+}  // namespace lockstep

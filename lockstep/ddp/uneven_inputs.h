@@ -1,0 +1,168 @@
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/ddp/batch_vote.h"
+#include "lockstep/ddp/empty_batch.h"
+#include "lockstep/ddp/replica.h"
+
+namespace lockstep {
+
+template <class Batch>
+struct UnevenInputsOptions {
+  /// Gradients are exchanged after every so many batches; see UnevenInputs::accumulate.
+  int accumulation_steps = 1;
+  /// A batch without samples, for batches of which empty_batch.h does not know what it is.
+  std::function<Batch()> empty = {};
+};
+
+/// The batches of this rank, followed by batches without samples until no rank has any: ranks with
+/// different numbers of batches, none included, run the same steps. An empty batch goes through the
+/// model as others do, so that every exchange that is part of the model takes place: buffers,
+/// SyncBatchNorm, gradients. It has no part in the mean: backward passes with a weight count by
+/// their weight, which is 0 then, and those without count for the ranks that have a batch.
+///
+///   auto batches = model.join(*loader);
+///   for (auto& batch : batches) {
+///     optimizer.zero_grad();
+///     auto loss = torch::mse_loss(model(batch.data), batch.target);   // NaN for an empty batch
+///     model.backward(loss, {.weight = batch.data.size(0)});
+///     optimizer.step();
+///   }
+///
+/// Whether there is a next step is told with the gradients of the one before: it costs no message.
+/// Batches are read one step ahead. One pass: begin() once.
+/// Threads: the training thread. Lifetime: model and loader must outlive it. Errors: as Work::wait.
+template <class Batch>
+class UnevenInputs {
+ public:
+  /// `next`: the next batch of this rank, nothing at the end.
+  UnevenInputs(Replica& replica, std::function<std::optional<Batch>()> next,
+               UnevenInputsOptions<Batch> options)
+      : replica_(replica),
+        next_(std::move(next)),
+        options_(std::move(options)),
+        vote_(replica, options_.accumulation_steps) {
+    if (!knows_samples_of<Batch>() && !options_.empty) {
+      throw UsageError(
+          "DistributedDataParallel::join: what a batch of this type is without samples is not "
+          "known; say it by the option `empty`");
+    }
+  }
+
+  class Iterator {
+   public:
+    using value_type = Batch;
+    using difference_type = std::ptrdiff_t;
+    explicit Iterator(UnevenInputs& inputs) : inputs_(&inputs) {}
+    Batch& operator*() const { return *inputs_->current_; }
+    Iterator& operator++() {
+      inputs_->advance();
+      return *this;
+    }
+    void operator++(int) { ++*this; }
+    bool operator==(std::default_sentinel_t) const { return !inputs_->current_.has_value(); }
+
+   private:
+    UnevenInputs* inputs_;
+  };
+
+  Iterator begin() {
+    read_ahead();
+    steps_batches_ = vote_.ask(static_cast<int>(ahead_.size()));
+    if (steps_batches_ > 0 && !vote_.all_have() && !options_.empty) agree_on_shapes();
+    if (steps_batches_ > 0) start_step();
+    return Iterator(*this);
+  }
+  std::default_sentinel_t end() const { return {}; }
+
+  /// Whether the batch at hand is one of this rank's.
+  bool has_data() const { return has_data_; }
+
+  /// Keeps gradients local while it lives, but for the last batch of a step.
+  class [[nodiscard]] Accumulation {
+   public:
+    Accumulation(Replica& replica, bool is_last) {
+      if (!is_last) no_sync_.emplace(replica);
+    }
+
+   private:
+    std::optional<NoSyncGuard> no_sync_;
+  };
+  /// Of a step: the one after which gradients are exchanged and the optimizer has its turn.
+  bool is_last() const { return index_ + 1 == steps_batches_; }
+  Accumulation accumulate() { return Accumulation(replica_, is_last()); }
+
+ private:
+  void read_ahead() {
+    while (!at_end_ && static_cast<int>(ahead_.size()) < options_.accumulation_steps) {
+      std::optional<Batch> batch = next_();
+      at_end_ = !batch.has_value();
+      if (batch) ahead_.push_back(std::move(*batch));
+    }
+  }
+
+  void agree_on_shapes() {
+    if constexpr (knows_samples_of<Batch>()) {
+      shapes_ = vote_.agree_on_shapes(ahead_.empty() ? std::vector<BatchTensorShape>()
+                                                     : shapes_of_batch(ahead_.front()));
+    }
+  }
+
+  void start_step() {
+    index_ = 0;
+    step_has_data_ = false;
+    take_batch();
+  }
+
+  void take_batch() {
+    has_data_ = !ahead_.empty();
+    if (has_data_) {
+      current_ = std::move(ahead_.front());
+      ahead_.pop_front();
+      step_has_data_ = true;
+      if constexpr (knows_samples_of<Batch>()) {
+        if (shapes_.empty()) shapes_ = shapes_of_batch(*current_);
+      }
+    } else if (options_.empty) {
+      current_ = options_.empty();
+    } else if constexpr (knows_samples_of<Batch>()) {
+      current_ = empty_batch<Batch>(shapes_);
+    }
+    if (!is_last()) return;
+    read_ahead();
+    vote_.cast(step_has_data_, static_cast<int>(ahead_.size()));
+  }
+
+  void advance() {
+    if (!is_last()) {
+      ++index_;
+      return take_batch();
+    }
+    steps_batches_ = vote_.count();
+    if (steps_batches_ > 0) return start_step();
+    current_.reset();
+  }
+
+  Replica& replica_;
+  std::function<std::optional<Batch>()> next_;
+  UnevenInputsOptions<Batch> options_;
+  BatchVote vote_;
+  std::deque<Batch> ahead_;
+  bool at_end_ = false;  // of this rank's batches
+  std::vector<BatchTensorShape> shapes_;
+  std::optional<Batch> current_;
+  bool has_data_ = false;
+  int steps_batches_ = 0;  // how many the step at hand has
+  int index_ = 0;          // among them
+  bool step_has_data_ = false;
+};
+
+}  // namespace lockstep

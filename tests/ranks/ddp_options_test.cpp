@@ -1,0 +1,218 @@
+#include <string>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+
+#include "lockstep/ddp/distributed_data_parallel.h"
+#include "tests/ranks/ddp_fixture.h"
+#include "tests/ranks/fixture.h"
+
+namespace lockstep::testing {
+namespace {
+
+// An embedding tied to the output, whose own weight nobody uses, and a layer between.
+struct TiedImpl : torch::nn::Module {
+  TiedImpl() {
+    words = register_module("words", torch::nn::Embedding(11, 6));
+    hidden = register_module("hidden", torch::nn::Linear(6, 6));
+    output = register_module("output", torch::nn::Linear(6, 11));
+    output->register_parameter("tied", words->weight);
+    register_buffer("count", at::zeros({2}));
+  }
+  at::Tensor forward(const at::Tensor& indices) {
+    return at::matmul(at::tanh(hidden(words(indices))), words->weight.t()) + output->bias;
+  }
+  torch::nn::Embedding words{nullptr};
+  torch::nn::Linear hidden{nullptr};
+  torch::nn::Linear output{nullptr};
+};
+TORCH_MODULE(Tied);
+
+class DdpOptions : public DdpTest {
+ protected:
+  at::Tensor indices(int step = 0) const {
+    return at::remainder(at::arange(7, at::kLong) * (2 + rank_) + step, 11);
+  }
+  static at::Tensor loss_of(const at::Tensor& outputs) { return outputs.square().mean(); }
+  static std::string refusal(const DistributedDataParallelOptions& options) {
+    return message_of<UsageError>(
+        [&] { const DistributedDataParallel<TiedImpl> model(Tied(), options); });
+  }
+};
+
+TEST_F(DdpOptions, ParametersSharedBetweenModulesAreOne) {
+  DistributedDataParallel model(Tied(), {});
+  EXPECT_EQ(model.parameters().size(), model->parameters().size() - 1);
+  for (int step = 0; step < 2; ++step) {
+    expect_average_of(
+        model, [&](auto& tied) { loss_of(tied(indices(step))).backward(); }, Tied());
+  }
+}
+
+TEST_F(DdpOptions, BucketCapsChangeNothingButBuckets) {
+  for (const std::vector<double>& caps : {std::vector<double>{1e-6, 2e-4, 1}, {25.0}}) {
+    DistributedDataParallel model(Tied(), {.bucket_cap_mb_list = caps});
+    for (int step = 0; step < 2; ++step) {
+      expect_average_of(
+          model, [&](auto& tied) { loss_of(tied(indices(step))).backward(); }, Tied());
+    }
+  }
+  EXPECT_SAYS(refusal({.bucket_cap_mb_list = {1, -1}}), "bucket_cap_mb_list=-1");
+  EXPECT_SAYS(refusal({.bucket_cap_mb = 1, .bucket_cap_mb_list = {1}}), "give one");
+}
+
+TEST_F(DdpOptions, WhatIsIgnoredStaysThisRanks) {
+  Tied module;
+  const at::Tensor own = module->hidden->bias.detach().clone();
+  module->named_buffers()["count"].fill_(rank_);
+  DistributedDataParallel model(module,
+                                {.parameters_and_buffers_to_ignore = {"hidden.bias", "count"}});
+  EXPECT_TRUE(at::equal(model->hidden->bias, own));
+  Tied plain;
+  copy_state(*model, *plain);
+  loss_of(plain(indices())).backward();
+  loss_of(model(indices())).backward();
+  EXPECT_TRUE(at::equal(model->hidden->bias.grad(), plain->hidden->bias.grad()));
+  EXPECT_TRUE(at::equal(model->named_buffers()["count"], at::full({2}, rank_)));
+  EXPECT_TRUE(same_bits_everywhere({model->hidden->weight.grad().contiguous()}));
+  EXPECT_EQ(model.parameters().size(), model->parameters().size() - 2);
+  EXPECT_SAYS(refusal({.parameters_and_buffers_to_ignore = {"hidden.bais"}}), "'hidden.bais'");
+}
+
+TEST_F(DdpOptions, DelayedParametersFollowTheOneTheyAreHookedTo) {
+  DistributedDataParallel model(Tied(),
+                                {.bucket_cap_mb = 1e-6,
+                                 .delay_all_reduce_named_params = {"output.bias", "hidden.weight"},
+                                 .param_to_hook_all_reduce = "hidden.bias"});
+  for (int step = 0; step < 3; ++step) {
+    expect_average_of(
+        model, [&](auto& tied) { loss_of(tied(indices(step))).backward(); }, Tied());
+  }
+  EXPECT_SAYS(refusal({.delay_all_reduce_named_params = {"output.bias"}}), "both or neither");
+  EXPECT_SAYS(refusal({.delay_all_reduce_named_params = {"output.bias"},
+                       .param_to_hook_all_reduce = "hidden"}),
+              "param_to_hook_all_reduce names 'hidden'");
+}
+
+TEST_F(DdpOptions, WithoutInitSyncReplicasStartAsTheyAre) {
+  Tied module;
+  const at::Tensor own = module->hidden->weight.detach().clone();
+  const DistributedDataParallel model(module, {.init_sync = false});
+  EXPECT_TRUE(at::equal(model->hidden->weight, own));
+}
+
+TEST_F(DdpOptions, WithoutViewsGradientsKeepTheirMemory) {
+  DistributedDataParallel model(Tied(), {.gradient_as_bucket_view = false});
+  const at::Tensor& gradient = model->hidden->weight.grad();
+  loss_of(model(indices())).backward();
+  const at::Tensor first = gradient;
+  const at::Tensor values = first.clone();
+  model->zero_grad();
+  loss_of(model(indices(3))).backward();
+  EXPECT_TRUE(at::equal(first, values));
+  const void* const address = gradient.data_ptr();
+  expect_average_of(
+      model, [&](auto& tied) { loss_of(tied(indices(5))).backward(); }, Tied());
+  model->zero_grad(/*set_to_none=*/false);
+  loss_of(model(indices(3))).backward();
+  EXPECT_NE(address, nullptr);
+  const void* const kept = gradient.data_ptr();
+  model->zero_grad(/*set_to_none=*/false);
+  loss_of(model(indices(4))).backward();
+  EXPECT_EQ(gradient.data_ptr(), kept);
+}
+
+struct ComplexImpl : torch::nn::Module {
+  ComplexImpl() {
+    turn = register_parameter("turn", at::randn({3, 5}, at::kComplexDouble));
+    scale = register_parameter("scale", at::randn({5}, at::kDouble));
+  }
+  at::Tensor forward(const at::Tensor& x) { return at::matmul(x, turn) * scale; }
+  at::Tensor turn;
+  at::Tensor scale;
+};
+TORCH_MODULE(Complex);
+
+TEST_F(DdpOptions, ComplexParameters) {
+  DistributedDataParallel model(Complex(), {.gradient_norm = true});
+  Complex plain;
+  copy_state(*model, *plain);
+  const at::Tensor x = at::sin(at::arange(6, at::kDouble) * (rank_ + 1)).view({2, 3});
+  for (int step = 0; step < 2; ++step) {
+    model->zero_grad();
+    plain->zero_grad();
+    at::abs(model(x.to(at::kComplexDouble))).sum().backward();
+    at::abs(plain(x.to(at::kComplexDouble))).sum().backward();
+    const at::Tensor expected = at::view_as_real(plain->turn.grad()).contiguous().clone();
+    group_.all_reduce(expected, {.op = ReduceOp::kAvg});
+    EXPECT_TRUE(at::allclose(at::view_as_real(model->turn.grad()), expected));
+    const double norm = std::sqrt(expected.square().sum().item<double>() +
+                                  model->scale.grad().square().sum().item<double>());
+    EXPECT_NEAR(model.gradient_norm(), norm, 1e-9 * norm);
+  }
+}
+
+struct LookupImpl : torch::nn::Module {
+  LookupImpl() {
+    table = register_module("table",
+                            torch::nn::Embedding(torch::nn::EmbeddingOptions(13, 3).sparse(true)));
+    linear = register_module("linear", torch::nn::Linear(3, 2));
+  }
+  at::Tensor forward(const at::Tensor& indices, bool look_up = true) {
+    return linear(look_up ? table(indices) : at::ones({1, 3}));
+  }
+  torch::nn::Embedding table{nullptr};
+  torch::nn::Linear linear{nullptr};
+};
+TORCH_MODULE(Lookup);
+
+TEST_F(DdpOptions, SparseGradientsAreAveragedByTheirRows) {
+  DistributedDataParallel model(Lookup(), {.gradient_norm = true});
+  torch::optim::SGD optimizer(model.parameters(), 0.1);
+  for (int step = 0; step < 4; ++step) {
+    Lookup plain;
+    copy_state(*model, *plain);
+    // As many rows as the rank's number; in the last step but one rank 0 looks none up, in the last
+    // nobody does.
+    const at::Tensor indices = at::remainder(at::arange(rank_, at::kLong) * 5 + step + rank_, 13);
+    const bool look_up = step < 2 || (step == 2 && rank_ > 0);
+    optimizer.zero_grad();
+    model(indices, look_up).square().sum().backward();
+    plain(indices, look_up).square().sum().backward();
+    at::Tensor expected = plain->table->weight.grad();
+    expected = expected.defined() ? expected.to_dense() : at::zeros({13, 3});
+    group_.all_reduce(expected, {.op = ReduceOp::kAvg});
+    const at::Tensor& gradient = model->table->weight.grad();
+    const bool any = step < 2 || (step == 2 && world_size_ > 1);
+    ASSERT_EQ(gradient.defined(), any);
+    double squares = expected.square().sum().item<double>();
+    if (any) {
+      EXPECT_EQ(gradient.layout(), at::kSparse);
+      EXPECT_TRUE(at::allclose(gradient.to_dense(), expected));
+      EXPECT_TRUE(same_bits_everywhere({gradient.to_dense()}));
+    }
+    for (const at::Tensor& dense : {model->linear->weight, model->linear->bias}) {
+      squares += dense.grad().square().sum().item<double>();
+    }
+    EXPECT_NEAR(model.gradient_norm(), std::sqrt(squares), 1e-5 * std::sqrt(squares));
+    optimizer.step();
+    EXPECT_TRUE(same_bits_everywhere({model->table->weight.detach()}));
+  }
+}
+
+TEST_F(DdpOptions, AGradientOfAnotherLayoutThanInTheFirstPassIsRefusedByName) {
+  if (world_size_ == 1) return;  // nothing is exchanged
+  const ProcessGroup group = group_.new_group(all_ranks());
+  DistributedDataParallel model(Lookup(), {.process_group = group});
+  model(at::arange(3, at::kLong)).sum().backward();
+  model->zero_grad();
+  const std::string message = message_of<UsageError>(
+      [&] { (model(at::arange(3, at::kLong)).sum() + model->table->weight.sum()).backward(); });
+  EXPECT_SAYS(message, "'table.weight' has a strided gradient where some rank had a sparse one");
+}
+
+}  // namespace
+}  // namespace lockstep::testing

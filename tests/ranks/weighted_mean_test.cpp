@@ -1,0 +1,170 @@
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/linear.h>
+
+#include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/ddp/hooks/all_reduce_hook.h"
+#include "tests/ranks/ddp_fixture.h"
+#include "tests/ranks/fixture.h"
+
+namespace lockstep::testing {
+namespace {
+
+struct WeighedNetImpl : torch::nn::Module {
+  WeighedNetImpl() {
+    first = register_module("first", torch::nn::Linear(9, 300));
+    second = register_module("second", torch::nn::Linear(300, 300));  // large enough to lie alone
+    last = register_module("last", torch::nn::Linear(300, 2));
+  }
+  at::Tensor forward(const at::Tensor& x) { return last(at::tanh(second(at::tanh(first(x))))); }
+  torch::nn::Linear first{nullptr};
+  torch::nn::Linear second{nullptr};
+  torch::nn::Linear last{nullptr};
+};
+TORCH_MODULE(WeighedNet);
+
+using WeighedModel = DistributedDataParallel<WeighedNetImpl>;
+
+/// Rank r has counts[r % size][m] samples in its micro-batch m.
+using Split = std::vector<std::vector<std::int64_t>>;
+
+class WeightedMean : public DdpTest {
+ protected:
+  static at::Tensor samples(std::int64_t first, std::int64_t count) {
+    return at::sin(at::arange(first * 9, (first + count) * 9, at::kFloat)).view({count, 9});
+  }
+  static at::Tensor loss_of(const at::Tensor& outputs) { return outputs.square().mean(); }
+
+  // The gradients of one process on all samples.
+  void expect_that_of_one_process(const WeighedModel& model, std::int64_t total) {
+    WeighedNet whole;
+    copy_state(*model, *whole);
+    loss_of(whole(samples(0, total))).backward();
+    expect_close_gradients(model->parameters(), whole->parameters());
+    Tensors gradients;
+    for (const at::Tensor& parameter : model->parameters()) {
+      gradients.push_back(parameter.grad().contiguous());
+    }
+    EXPECT_TRUE(same_bits_everywhere(gradients));
+  }
+
+  // Trains one step in micro-batches, exchanged with the last.
+  void step(WeighedModel& model, const Split& split) {
+    std::int64_t first = 0;
+    for (int rank = 0; rank < world_size_; ++rank) {
+      const auto& counts = split[static_cast<std::size_t>(rank) % split.size()];
+      for (std::size_t micro = 0; micro < counts.size(); ++micro) {
+        if (rank == rank_) {
+          const auto backward = [&] {
+            const at::Tensor loss = loss_of(model(samples(first, counts[micro])));
+            model.backward(loss, {.weight = static_cast<double>(counts[micro])});
+          };
+          if (micro + 1 < counts.size()) {
+            const auto no_sync = model.no_sync();
+            backward();
+          } else {
+            backward();
+          }
+        }
+        first += counts[micro];
+      }
+    }
+    total_ = first;
+  }
+
+  std::int64_t total_ = 0;
+};
+
+TEST_F(WeightedMean, EqualsOneProcessHoweverTheBatchIsSplit) {
+  const Split splits[] = {
+      {{4}, {4}},                   // evenly
+      {{1}, {7}, {2}},              // one, odd, even
+      {{0}, {5}},                   // none on some ranks
+      {{3, 1, 2}, {1, 1, 9}},       // in micro-batches
+      {{0, 0, 2}, {4, 0, 0}, {1}},  // of which some are empty, and in other numbers
+  };
+  const DistributedDataParallelOptions all_options[] = {
+      {},
+      {.bucket_cap_mb = 1e-6},
+      {.gradient_as_bucket_view = false},
+      {.comm_hook = std::make_shared<AllReduceHook>()}};
+  for (const DistributedDataParallelOptions& options : all_options) {
+    for (const Split& split : splits) {
+      WeighedModel model(WeighedNet(), options);
+      for (int pass = 0; pass < 2; ++pass) {
+        model->zero_grad();
+        step(model, split);
+        if (total_ > 0) expect_that_of_one_process(model, total_);
+      }
+    }
+  }
+}
+
+TEST_F(WeightedMean, OfNoWeightAtAllIsZero) {
+  WeighedModel model(WeighedNet(), {});
+  model.backward(loss_of(model(samples(0, 3))), {.weight = 0});
+  for (const at::Tensor& parameter : model->parameters()) {
+    EXPECT_TRUE(at::equal(parameter.grad(), at::zeros_like(parameter)));
+  }
+}
+
+TEST_F(WeightedMean, NormIsThatOfTheMean) {
+  WeighedModel model(WeighedNet(), {.gradient_norm = true});
+  step(model, {{2}, {5}});
+  double squares = 0;
+  for (const at::Tensor& parameter : model->parameters()) {
+    squares += parameter.grad().to(at::kDouble).square().sum().item<double>();
+  }
+  EXPECT_NEAR(model.gradient_norm(), std::sqrt(squares), 1e-6 * std::sqrt(squares));
+}
+
+TEST_F(WeightedMean, PassesWithAndWithoutWeightDoNotMix) {
+  {
+    WeighedModel model(WeighedNet(), {});
+    {
+      const auto no_sync = model.no_sync();
+      model.backward(loss_of(model(samples(0, 3))), {.weight = 3});
+    }
+    const std::string message =
+        message_of<UsageError>([&] { loss_of(model(samples(0, 3))).backward(); });
+    EXPECT_SAYS(message, "some of the backward passes between two exchanges have a weight");
+  }
+  WeighedModel model(WeighedNet(), {});
+  {
+    const auto no_sync = model.no_sync();
+    loss_of(model(samples(0, 3))).backward();
+  }
+  const std::string message =
+      message_of<UsageError>([&] { model.backward(loss_of(model(samples(0, 3)))); });
+  EXPECT_SAYS(message, "call model.backward(loss, {.weight = n}) for all");
+}
+
+TEST_F(WeightedMean, GradientsThatWereGivenUpDoNotCount) {
+  WeighedModel model(WeighedNet(), {});
+  {
+    const auto no_sync = model.no_sync();
+    model.backward(loss_of(model(samples(50, 3))), {.weight = 30});
+  }
+  model->zero_grad();
+  step(model, {{3}, {1}});
+  expect_that_of_one_process(model, total_);
+}
+
+TEST_F(WeightedMean, WeightsAndLossesThatAreNoneAreRefused) {
+  WeighedModel model(WeighedNet(), {});
+  const at::Tensor outputs = model(samples(0, 3));
+  for (const double weight : {-1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    EXPECT_SAYS(
+        message_of<UsageError>([&] { model.backward(loss_of(outputs), {.weight = weight}); }),
+        "is not a number of samples");
+  }
+  EXPECT_SAYS(message_of<UsageError>([&] { model.backward(outputs); }), "the loss has 6 elements");
+}
+
+}  // namespace
+}  // namespace lockstep::testing
