@@ -112,6 +112,18 @@ requires(!ModuleHolder<Module>) class DistributedDataParallel {
   /// first such backward().
   double gradient_norm() const { return replica_.gradient_norm(); }
 
+  /// Compares parameters and buffers of all ranks, bit for bit, without those that are ignored; and
+  /// the optimizer's state. Collective. Errors and cost: ddp/replica_check.h.
+  void check_replicas_agree() const { replica_.check_replicas_agree(nullptr); }
+  void check_replicas_agree(const torch::optim::Optimizer& optimizer) const {
+    replica_.check_replicas_agree(&optimizer);
+  }
+  /// The comparisons of the option check_replicas_every from now on include this optimizer, which
+  /// must live as long as forward is called.
+  void check_replicas_with(const torch::optim::Optimizer& optimizer) {
+    replica_.check_replicas_with(optimizer);
+  }
+
   std::vector<at::Tensor> parameters() const { return replica_.parameters(); }
 
   Module* operator->() { return module_.get(); }

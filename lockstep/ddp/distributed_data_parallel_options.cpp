@@ -34,7 +34,8 @@ std::string describe(const DistributedDataParallelOptions& options) {
       " delay_all_reduce_named_params ", join(options.delay_all_reduce_named_params),
       " param_to_hook_all_reduce '", options.param_to_hook_all_reduce, "' gradient_norm ",
       options.gradient_norm, " exchange_dtype ",
-      options.exchange_dtype ? c10::toString(*options.exchange_dtype) : "unset", " comm_hook ",
+      options.exchange_dtype ? c10::toString(*options.exchange_dtype) : "unset",
+      " check_replicas_every ", options.check_replicas_every, " comm_hook ",
       options.comm_hook ? options.comm_hook->describe() : "none");
 }
 
@@ -55,6 +56,11 @@ void check(const DistributedDataParallelOptions& options) {
     throw UsageError(
         "DistributedDataParallel: exchange_dtype and comm_hook are both set; a CompressHook around "
         "the hook makes its gradients travel in another dtype");
+  }
+  if (options.check_replicas_every < 0) {
+    throw UsageError(
+        concat("DistributedDataParallel: check_replicas_every=", options.check_replicas_every,
+               " is not a number of steps; give 0 to compare replicas never"));
   }
   if (options.delay_all_reduce_named_params.empty() != options.param_to_hook_all_reduce.empty()) {
     throw UsageError(

@@ -54,6 +54,11 @@ struct DistributedDataParallelOptions {
   /// group shares memory they are rounded once, when they are copied, and averaged in float32;
   /// elsewhere they are divided by the number of ranks, rounded and summed in this dtype.
   std::optional<at::ScalarType> exchange_dtype = std::nullopt;
+  /// After this many exchanges of gradients, at the start of the next forward in training mode,
+  /// compare the parameters and, with forward_sync_buffers, the buffers of all ranks: see
+  /// ddp/replica_check.h for the cost and the error, and check_replicas_with for the optimizer. Not
+  /// with hooks that let replicas differ between steps (post-local SGD, no-op). 0: never.
+  int check_replicas_every = 0;
   /// Averages buckets in place of an all-reduce; see ddp/hooks/. Null: none. Not with
   /// exchange_dtype.
   std::shared_ptr<CommHook> comm_hook = {};

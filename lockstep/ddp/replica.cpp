@@ -12,6 +12,7 @@
 #include "lockstep/ddp/broadcast_tensors.h"
 #include "lockstep/ddp/gradient_reducer.h"
 #include "lockstep/ddp/model_agreement.h"
+#include "lockstep/ddp/replica_check.h"
 
 namespace lockstep {
 namespace {
@@ -92,6 +93,7 @@ void Replica::make_reducer() {
                                    .gradient_norm = options_.gradient_norm,
                                    .exchange_dtype = options_.exchange_dtype,
                                    .after_exchange = [this] {
+                                     ++exchanges_;
                                      if (module_->is_training()) sync_buffers();
                                    }};
   for (const std::string& name : options_.delay_all_reduce_named_params) {
@@ -138,9 +140,33 @@ void Replica::before_forward() {
   }
   reducer_->check_parameters();
   reducer_->before_forward();
+  if (module_->is_training()) check_when_due();
   // Evaluation communicates only after a training forward that no backward followed.
   if ((module_->is_training() || buffers_differ_) && reducer_->sync()) sync_buffers();
   buffers_differ_ = buffers_differ_ || module_->is_training();
+}
+
+void Replica::check_when_due() {
+  if (options_.check_replicas_every == 0 || exchanges_ < options_.check_replicas_every) return;
+  exchanges_ = 0;
+  std::vector<NamedTensor> tensors = state_.parameters();
+  // Buffers that are not exchanged may be each rank's own.
+  if (options_.forward_sync_buffers && !buffers_differ_) {
+    for (NamedTensor& buffer : state_.buffers()) tensors.push_back(std::move(buffer));
+  }
+  compare(std::move(tensors), optimizer_);
+}
+
+void Replica::check_replicas_agree(const torch::optim::Optimizer* optimizer) const {
+  std::vector<NamedTensor> tensors = state_.parameters();
+  for (NamedTensor& buffer : state_.buffers()) tensors.push_back(std::move(buffer));
+  compare(std::move(tensors), optimizer);
+}
+
+void Replica::compare(std::vector<NamedTensor> tensors,
+                      const torch::optim::Optimizer* optimizer) const {
+  if (optimizer == nullptr) return lockstep::check_replicas_agree(group_, tensors);
+  lockstep::check_replicas_agree(group_, tensors, *optimizer);
 }
 
 void Replica::after_forward() {

@@ -14,6 +14,10 @@ namespace torch::nn {
 class Module;
 }
 
+namespace torch::optim {
+class Optimizer;
+}
+
 namespace lockstep {
 
 class GradientReducer;
@@ -49,6 +53,10 @@ class Replica {
   void cast_votes(bool has_data, std::vector<double> votes);
   std::optional<std::vector<double>> withdraw_votes();
 
+  /// See DistributedDataParallel.
+  void check_replicas_agree(const torch::optim::Optimizer* optimizer) const;
+  void check_replicas_with(const torch::optim::Optimizer& optimizer) { optimizer_ = &optimizer; }
+
   std::vector<at::Tensor> parameters() const;
   double gradient_norm() const;
   const ProcessGroup& process_group() const { return group_; }
@@ -57,12 +65,16 @@ class Replica {
   friend class NoSyncGuard;
   void make_reducer();
   void sync_buffers();
+  void check_when_due();
+  void compare(std::vector<NamedTensor> tensors, const torch::optim::Optimizer* optimizer) const;
 
   std::shared_ptr<torch::nn::Module> module_;
   DistributedDataParallelOptions options_;
   ProcessGroup group_;
   ReplicaState state_;
   bool buffers_differ_ = false;  // a training forward has changed them since the last exchange
+  const torch::optim::Optimizer* optimizer_ = nullptr;  // to be compared, too
+  int exchanges_ = 0;                                   // since replicas were compared
   std::unique_ptr<GradientReducer> reducer_;
 };
 
