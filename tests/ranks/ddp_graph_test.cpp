@@ -1,14 +1,13 @@
-#include <functional>
 #include <string>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "tests/checkpoint.h"
 #include "tests/ranks/ddp_fixture.h"
 #include "tests/ranks/fixture.h"
 
@@ -26,27 +25,6 @@ struct BlockImpl : torch::nn::Module {
   torch::nn::Linear second{nullptr};
 };
 TORCH_MODULE(Block);
-
-using Part = std::function<at::Tensor(const at::Tensor&)>;
-
-// Keeps nothing of the part's forward pass and runs it again in backward, with a backward pass of
-// its own.
-struct Checkpoint : torch::autograd::Function<Checkpoint> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
-                            const Part& part) {
-    context->save_for_backward({input});
-    context->saved_data["part"] = reinterpret_cast<std::int64_t>(&part);
-    return part(input);
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list gradients) {
-    const auto& part = *reinterpret_cast<const Part*>(context->saved_data["part"].toInt());
-    const c10::AutoGradMode with_graph(true);
-    const at::Tensor input = context->get_saved_variables()[0].detach().requires_grad_(true);
-    part(input).backward(gradients[0]);
-    return {input.grad(), at::Tensor()};
-  }
-};
 
 // Two blocks of which the second is used `uses` times; each use may be checkpointed, and
 // checkpoints may lie in one another.
