@@ -112,6 +112,15 @@ requires(!ModuleHolder<Module>) class DistributedDataParallel {
   /// first such backward().
   double gradient_norm() const { return replica_.gradient_norm(); }
 
+  /// What is exchanged together, in the order in which exchanges start: the same on every rank.
+  /// Empty before the first exchange, which shows what backward brings when.
+  std::vector<BucketLayout> bucket_layout() const { return replica_.bucket_layout(); }
+
+  /// When the buckets of the last backward() that exchanged gradients were exchanged, on this rank,
+  /// and how much of it backward hid. Errors: UsageError without the option measure_exchange, and
+  /// before the first such backward().
+  ExchangeReport exchange_report() const { return replica_.exchange_report(); }
+
   /// Compares parameters and buffers of all ranks, bit for bit, without those that are ignored; and
   /// the optimizer's state. Collective. Errors and cost: ddp/replica_check.h.
   void check_replicas_agree() const { replica_.check_replicas_agree(nullptr); }

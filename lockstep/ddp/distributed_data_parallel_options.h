@@ -59,6 +59,9 @@ struct DistributedDataParallelOptions {
   /// ddp/replica_check.h for the cost and the error, and check_replicas_with for the optimizer. Not
   /// with hooks that let replicas differ between steps (post-local SGD, no-op). 0: never.
   int check_replicas_every = 0;
+  /// Note when each bucket is ready, exchanged and waited for, for exchange_report(). It reads the
+  /// clock some times a parameter and asks exchanges under way whether they are complete.
+  bool measure_exchange = false;
   /// Averages buckets in place of an all-reduce; see ddp/hooks/. Null: none. Not with
   /// exchange_dtype.
   std::shared_ptr<CommHook> comm_hook = {};

@@ -52,6 +52,34 @@ std::vector<Bucket> plan_with_delay(const std::vector<GradientShape>& shapes,
   return buckets;
 }
 
+BucketKind kind_of(std::size_t first, const std::vector<GradientShape>& shapes,
+                   const ProcessGroup& group, const ExchangeOptions& exchange,
+                   const ObservedGraph& graph) {
+  if (group.world_size() == 1 && !exchange.comm_hook) return BucketKind::kNotExchanged;
+  if (graph.is_sparse[first]) return BucketKind::kSparseGradient;
+  if (shapes[first].alone) return BucketKind::kLargeGradient;
+  return exchange.comm_hook ? BucketKind::kCommHook : BucketKind::kBucket;
+}
+
+// `number`: of the hook's buckets.
+std::unique_ptr<GradientExchange> make_exchange(BucketKind kind, const ProcessGroup& group,
+                                                const ExchangeOptions& exchange, std::size_t number,
+                                                Bucket bucket, std::vector<at::Tensor> members) {
+  switch (kind) {
+    case BucketKind::kNotExchanged:
+      return std::make_unique<OwnGradients>(exchange, std::move(bucket), std::move(members));
+    case BucketKind::kSparseGradient:
+      return std::make_unique<SparseGradient>(group, exchange, bucket[0], members[0]);
+    case BucketKind::kLargeGradient:
+      return std::make_unique<LargeGradient>(group, exchange, bucket[0], members[0]);
+    case BucketKind::kCommHook:
+      return std::make_unique<HookedBucket>(group, exchange, number, std::move(bucket), members);
+    case BucketKind::kBucket:
+      break;
+  }
+  return std::make_unique<GradientBucket>(group, exchange, std::move(bucket), members);
+}
+
 }  // namespace
 
 ExchangePlan plan_exchanges(const std::vector<at::Tensor>& parameters, const ProcessGroup& group,
@@ -71,24 +99,34 @@ ExchangePlan plan_exchanges(const std::vector<at::Tensor>& parameters, const Pro
       plan.places[bucket[position]] = {plan.exchanges.size(), position};
       members.push_back(parameters[bucket[position]]);
     }
-    const std::size_t first = bucket[0];
-    if (group.world_size() == 1 && !exchange.comm_hook) {
-      plan.exchanges.push_back(
-          std::make_unique<OwnGradients>(exchange, std::move(bucket), std::move(members)));
-    } else if (graph.is_sparse[first]) {
-      plan.exchanges.push_back(
-          std::make_unique<SparseGradient>(group, exchange, first, members[0]));
-    } else if (shapes[first].alone) {
-      plan.exchanges.push_back(std::make_unique<LargeGradient>(group, exchange, first, members[0]));
-    } else if (exchange.comm_hook) {
-      plan.exchanges.push_back(
-          std::make_unique<HookedBucket>(group, exchange, hooked++, std::move(bucket), members));
-    } else {
-      plan.exchanges.push_back(
-          std::make_unique<GradientBucket>(group, exchange, std::move(bucket), members));
-    }
+    plan.kinds.push_back(kind_of(bucket[0], shapes, group, exchange, graph));
+    plan.exchanges.push_back(make_exchange(plan.kinds.back(), group, exchange, hooked,
+                                           std::move(bucket), std::move(members)));
+    if (plan.kinds.back() == BucketKind::kCommHook) ++hooked;
   }
   return plan;
+}
+
+std::vector<BucketLayout> layout_of(const ExchangePlan& plan,
+                                    const std::vector<at::Tensor>& parameters,
+                                    const std::vector<std::string>& names,
+                                    const ExchangeOptions& exchange) {
+  std::vector<BucketLayout> layout;
+  for (std::size_t number = 0; number < plan.exchanges.size(); ++number) {
+    const std::vector<std::size_t>& indices = plan.exchanges[number]->indices();
+    BucketLayout& bucket = layout.emplace_back();
+    bucket.kind = plan.kinds[number];
+    bucket.dtype = parameters[indices[0]].scalar_type();
+    if (bucket.kind == BucketKind::kBucket && bucket.dtype == at::kFloat && exchange.dtype) {
+      bucket.dtype = *exchange.dtype;
+    }
+    for (const std::size_t index : indices) {
+      bucket.parameters.push_back(names[index]);
+      bucket.bytes +=
+          parameters[index].numel() * static_cast<std::int64_t>(c10::elementSize(bucket.dtype));
+    }
+  }
+  return layout;
 }
 
 }  // namespace lockstep

@@ -2,12 +2,14 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/ddp/bucket_plan.h"
+#include "lockstep/ddp/exchange_report.h"
 #include "lockstep/ddp/gradient_exchange.h"
 #include "lockstep/ddp/graph_agreement.h"
 
@@ -23,6 +25,8 @@ struct ExchangePlace {
 struct ExchangePlan {
   /// In the order in which they are to start.
   std::vector<std::unique_ptr<GradientExchange>> exchanges;
+  /// Of each exchange.
+  std::vector<BucketKind> kinds;
   /// Of each parameter.
   std::vector<ExchangePlace> places;
 };
@@ -40,5 +44,11 @@ struct ExchangePlanOptions {
 ExchangePlan plan_exchanges(const std::vector<at::Tensor>& parameters, const ProcessGroup& group,
                             const ExchangeOptions& exchange, const ObservedGraph& graph,
                             const ExchangePlanOptions& options);
+
+/// What the plan exchanges, for people. `names`: of the parameters.
+std::vector<BucketLayout> layout_of(const ExchangePlan& plan,
+                                    const std::vector<at::Tensor>& parameters,
+                                    const std::vector<std::string>& names,
+                                    const ExchangeOptions& exchange);
 
 }  // namespace lockstep

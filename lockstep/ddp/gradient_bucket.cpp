@@ -1,5 +1,6 @@
 #include "lockstep/ddp/gradient_bucket.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include <ATen/ops/linalg_vector_norm.h>
@@ -79,6 +80,11 @@ void GradientBucket::add_own_share_of_squares() {
   const at::Tensor norm = at::linalg_vector_norm(flat_.narrow(0, begin, end - begin), 2,
                                                  at::OptionalIntArrayRef(), false, at::kDouble);
   sum_of_squares_.add_(norm.square());
+}
+
+bool GradientBucket::is_averaged() const {
+  return std::all_of(works_.begin(), works_.end(),
+                     [](const Work& work) { return work.is_completed(); });
 }
 
 void GradientBucket::finish() {

@@ -26,6 +26,7 @@ class GradientBucket final : public GradientExchange {
 
   void fill(std::size_t position, GradientScale& scale) override;
   void start_average(GradientScale& scale) override;
+  bool is_averaged() const override;
   void finish() override;
 
  private:

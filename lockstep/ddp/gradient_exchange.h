@@ -44,6 +44,10 @@ class GradientExchange {
   /// Once all are there. Waits for no gradient of a peer.
   virtual void start_average(GradientScale& scale) = 0;
 
+  /// After start_average: whether finish() is known not to wait. Where no thread makes the exchange
+  /// go on, asking does.
+  virtual bool is_averaged() const { return false; }
+
   /// Waits for the average and makes it the gradient of each parameter that any rank has one for.
   virtual void finish() = 0;
 

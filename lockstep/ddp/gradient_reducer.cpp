@@ -13,6 +13,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/end_of_backward.h"
 #include "lockstep/ddp/exchange_plan.h"
+#include "lockstep/ddp/exchange_recorder.h"
 #include "lockstep/ddp/exchange_schedule.h"
 #include "lockstep/ddp/gradient_hooks.h"
 #include "lockstep/ddp/gradient_memory.h"
@@ -42,6 +43,7 @@ struct GradientReducer::Impl {
   bool is_planned = false;
   std::vector<std::unique_ptr<GradientExchange>> exchanges;
   std::vector<ExchangePlace> places;  // of each parameter
+  std::unique_ptr<ExchangeRecorder> recorder;
   std::vector<bool> is_sparse;
   std::vector<int> additions;  // to each gradient, on this rank, in one backward pass
   // Got a gradient although the outputs of forward do not depend on them.
@@ -109,7 +111,8 @@ void GradientReducer::Impl::gradient_ready(std::size_t index) {
     case ExchangeSchedule::Arrival::kComplete:
     case ExchangeSchedule::Arrival::kMore:
       fill(index);
-      return start_complete();
+      start_complete();
+      return recorder->look(exchanges);
     case ExchangeSchedule::Arrival::kLate:
       throw usage_error(index,
                         "got a further gradient after its bucket was exchanged: more in one "
@@ -150,6 +153,7 @@ void GradientReducer::Impl::find_scale() {
 
 void GradientReducer::Impl::begin_backward() {
   in_backward = true;
+  recorder->begin_backward();
   find_scale();
   has_norm = false;
   if (options.gradient_norm) exchange.sum_of_squares.zero_();
@@ -185,23 +189,34 @@ void GradientReducer::Impl::check_layout(std::size_t index) const {
 void GradientReducer::Impl::fill(std::size_t index) {
   check_layout(index);
   const ExchangePlace& place = places[index];
+  const auto range = recorder->filling(place.exchange);
   exchanges[place.exchange]->fill(place.position, scale);
 }
 
 void GradientReducer::Impl::start_complete() {
-  while (const auto next = schedule.take_next()) exchanges[*next]->start_average(scale);
+  while (const auto next = schedule.take_next()) {
+    const auto range = recorder->starting(*next);
+    exchanges[*next]->start_average(scale);
+  }
 }
 
 void GradientReducer::Impl::finish_backward() {
   {
     const std::lock_guard lock(mutex);
+    recorder->end_of_autograd();
+    recorder->look(exchanges);
     if (!is_planned) {
       plan_by_first_pass();
       schedule.begin(std::vector<int>(parameters.size(), 1));
     }
     for (const std::size_t index : schedule.complete_all()) fill(index);
     start_complete();
-    for (const auto& one : exchanges) one->finish();
+    if (options.before_wait) options.before_wait();
+    for (std::size_t number = 0; number < exchanges.size(); ++number) {
+      const auto range = recorder->finishing(number);
+      exchanges[number]->finish();
+    }
+    recorder->end_of_exchange();
     if (options.gradient_norm) add_up_squares();
     if (votes) votes->sums.emplace(totals.get().begin() + 1, totals.get().end());
     in_backward = false;
@@ -239,6 +254,7 @@ void GradientReducer::Impl::plan_by_first_pass() {
                                       .leave_out_unused = options.static_graph,
                                       .delayed = options.delayed,
                                       .delay_until = options.delay_until});
+  recorder->plan(layout_of(plan, parameters, names, exchange));
   exchanges = std::move(plan.exchanges);
   places = std::move(plan.places);
   std::vector<std::size_t> bucket_of;
@@ -259,6 +275,7 @@ GradientReducer::GradientReducer(std::vector<at::Tensor> parameters, std::vector
   impl_->parameters = std::move(parameters);
   impl_->names = std::move(names);
   impl_->options = std::move(options);
+  impl_->recorder = std::make_unique<ExchangeRecorder>(impl_->options.measure_exchange);
   impl_->exchange.gradient_as_bucket_view = impl_->options.gradient_as_bucket_view;
   impl_->exchange.comm_hook = impl_->options.comm_hook;
   // A gradient that travels nowhere need not be rounded.
@@ -356,6 +373,16 @@ std::optional<double> GradientReducer::gradient_norm() const {
   const std::lock_guard lock(impl_->mutex);
   if (!impl_->has_norm) return std::nullopt;
   return std::sqrt(impl_->exchange.sum_of_squares.item<double>());
+}
+
+std::vector<BucketLayout> GradientReducer::bucket_layout() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->recorder->layout();
+}
+
+std::optional<ExchangeReport> GradientReducer::exchange_report() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->recorder->report();
 }
 
 bool GradientReducer::in_backward() const {

@@ -12,6 +12,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/ddp/bucket_plan.h"
 #include "lockstep/ddp/comm_hook.h"
+#include "lockstep/ddp/exchange_report.h"
 
 namespace lockstep {
 
@@ -43,10 +44,13 @@ class GradientReducer {
     bool gradient_as_bucket_view = true;
     bool gradient_norm = false;
     std::optional<at::ScalarType> exchange_dtype = std::nullopt;
+    bool measure_exchange = false;
     std::shared_ptr<CommHook> comm_hook = {};
     /// Exchanged after the bucket with the gradient of `delay_until`: parameters' indices.
     std::vector<std::size_t> delayed = {};
     std::size_t delay_until = 0;
+    /// Called when all that this rank has to give has been started, and it goes on to wait.
+    std::function<void()> before_wait = {};
     /// Called at the end of each backward pass whose gradients were exchanged.
     std::function<void()> after_exchange;
   };
@@ -88,6 +92,11 @@ class GradientReducer {
   /// Of all averaged gradients after the last backward pass that exchanged them; empty before the
   /// first, and where it was not asked for.
   std::optional<double> gradient_norm() const;
+
+  /// Empty before the first exchange.
+  std::vector<BucketLayout> bucket_layout() const;
+  /// Of the last exchange; empty before the first, and where it was not asked for.
+  std::optional<ExchangeReport> exchange_report() const;
 
   /// A backward pass has begun to exchange gradients and did not end.
   bool in_backward() const;

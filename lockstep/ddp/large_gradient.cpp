@@ -70,6 +70,11 @@ void LargeGradient::start_average(GradientScale& scale) {
   exchange(flag_, flag_, 1, {});
 }
 
+bool LargeGradient::is_averaged() const {
+  return std::all_of(works_.begin(), works_.end(),
+                     [](const Work& work) { return work.is_completed(); });
+}
+
 void LargeGradient::finish() {
   for (const Work& work : works_) work.wait();
   works_.clear();

@@ -17,6 +17,7 @@ class OwnGradients final : public GradientExchange {
 
   void fill(std::size_t, GradientScale&) override {}
   void start_average(GradientScale& scale) override { scale_ = scale.get(); }
+  bool is_averaged() const override { return true; }
   void finish() override;
 
  private:

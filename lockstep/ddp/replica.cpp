@@ -92,6 +92,7 @@ void Replica::make_reducer() {
                                    .gradient_as_bucket_view = options_.gradient_as_bucket_view,
                                    .gradient_norm = options_.gradient_norm,
                                    .exchange_dtype = options_.exchange_dtype,
+                                   .measure_exchange = options_.measure_exchange,
                                    .after_exchange = [this] {
                                      ++exchanges_;
                                      if (module_->is_training()) sync_buffers();
@@ -129,6 +130,18 @@ double Replica::gradient_norm() const {
                             "call it after backward() outside no_sync()"));
   }
   return *norm;
+}
+
+std::vector<BucketLayout> Replica::bucket_layout() const {
+  return reducer_->bucket_layout();
+}
+
+ExchangeReport Replica::exchange_report() const {
+  auto report = reducer_->exchange_report();
+  if (report) return *std::move(report);
+  throw UsageError(concat("DistributedDataParallel on rank ", group_.rank(),
+                          ": exchange_report() without an exchange that was measured; construct it "
+                          "with {.measure_exchange = true} and call it after backward()"));
 }
 
 void Replica::before_forward() {

@@ -8,6 +8,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/ddp/distributed_data_parallel_options.h"
+#include "lockstep/ddp/exchange_report.h"
 #include "lockstep/ddp/replica_state.h"
 
 namespace torch::nn {
@@ -59,6 +60,8 @@ class Replica {
 
   std::vector<at::Tensor> parameters() const;
   double gradient_norm() const;
+  std::vector<BucketLayout> bucket_layout() const;
+  ExchangeReport exchange_report() const;
   const ProcessGroup& process_group() const { return group_; }
 
  private:
