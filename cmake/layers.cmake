@@ -7,6 +7,7 @@ set(LOCKSTEP_LAYERS
   "2 launch"
   "3 data"
   "3 comm/backends"
+  "3 profile"
   "3 snapshot"
   "4 amp"
   "4 ddp"

@@ -25,6 +25,8 @@
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/optim/exponential_moving_average.h"
 #include "lockstep/optim/sharded_optimizer.h"
+#include "lockstep/profile/step_timer.h"
+#include "lockstep/profile/trace.h"
 #include "lockstep/snapshot/snapshot.h"
 #include "lockstep/snapshot/snapshot_directory.h"
 #include "lockstep/train/progress_bar.h"

@@ -9,6 +9,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/ddp/comm_hook.h"
+#include "lockstep/profile/step_timer.h"
 
 namespace lockstep {
 
@@ -62,6 +63,8 @@ struct DistributedDataParallelOptions {
   /// Note when each bucket is ready, exchanged and waited for, for exchange_report(). It reads the
   /// clock some times a parameter and asks exchanges under way whether they are complete.
   bool measure_exchange = false;
+  /// Notes how long forward, backward and exchange take; see StepTimer. Null: none.
+  std::shared_ptr<StepTimer> step_timer = {};
   /// Averages buckets in place of an all-reduce; see ddp/hooks/. Null: none. Not with
   /// exchange_dtype.
   std::shared_ptr<CommHook> comm_hook = {};

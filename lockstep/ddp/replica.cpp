@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include <ATen/ops/full_like.h>
+#include <c10/core/GradMode.h>
 #include <torch/nn/module.h>
 
 #include "lockstep/base/concat.h"
@@ -96,7 +97,9 @@ void Replica::make_reducer() {
                                    .after_exchange = [this] {
                                      ++exchanges_;
                                      if (module_->is_training()) sync_buffers();
+                                     enter(StepPhase::kOther);
                                    }};
+  if (options_.step_timer) options.before_wait = [this] { options_.step_timer->arrive(); };
   for (const std::string& name : options_.delay_all_reduce_named_params) {
     options.delayed.push_back(index_of(names, name, "delay_all_reduce_named_params"));
   }
@@ -153,10 +156,16 @@ void Replica::before_forward() {
   }
   reducer_->check_parameters();
   reducer_->before_forward();
+  enter(StepPhase::kExchange);
   if (module_->is_training()) check_when_due();
   // Evaluation communicates only after a training forward that no backward followed.
   if ((module_->is_training() || buffers_differ_) && reducer_->sync()) sync_buffers();
   buffers_differ_ = buffers_differ_ || module_->is_training();
+  enter(StepPhase::kForward);
+}
+
+void Replica::enter(StepPhase phase) {
+  if (options_.step_timer) options_.step_timer->enter(phase);
 }
 
 void Replica::check_when_due() {
@@ -184,6 +193,7 @@ void Replica::compare(std::vector<NamedTensor> tensors,
 
 void Replica::after_forward() {
   reducer_->after_forward();
+  enter(c10::GradMode::is_enabled() ? StepPhase::kBackward : StepPhase::kOther);
 }
 
 void Replica::add_outputs(const std::vector<at::Tensor>& outputs) {

@@ -68,6 +68,7 @@ class Replica {
   friend class NoSyncGuard;
   void make_reducer();
   void sync_buffers();
+  void enter(StepPhase phase);
   void check_when_due();
   void compare(std::vector<NamedTensor> tensors, const torch::optim::Optimizer* optimizer) const;
 

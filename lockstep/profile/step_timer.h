@@ -1,0 +1,77 @@
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/profile/step_phase.h"
+#include "lockstep/profile/step_summary.h"
+
+namespace lockstep {
+
+/// Where the time of training steps goes on each rank, and which rank the others wait for. Passed
+/// to DistributedDataParallel, which marks forward, backward and exchange; the program marks the
+/// rest:
+///
+///   auto timer = std::make_shared<StepTimer>();
+///   DistributedDataParallel model(net, {.step_timer = timer});
+///   for (std::int64_t step = 1; step <= steps; ++step) {
+///     const Batch batch = [&] { auto data = timer->phase(StepPhase::kData); return next(); }();
+///     loss_of(model(batch.data), batch.target).backward();
+///     { auto update = timer->phase(StepPhase::kOptimizer); optimizer.step(); }
+///     if (step % 100 == 0) {
+///       const StepSummary summary = timer->summarize();
+///       if (rank == 0) std::cout << describe(summary);
+///     }
+///   }
+///
+/// A step costs some readings of the clock: nothing is allocated or sent. Each instant counts for
+/// one phase, so that phases add up to the time since the first was marked. A step ends where its
+/// gradients are exchanged. Threads: one at a time; autograd's may follow the training thread.
+class StepTimer {
+ public:
+  StepTimer() = default;
+  StepTimer(const StepTimer&) = delete;
+  StepTimer& operator=(const StepTimer&) = delete;
+
+  /// Time counts for the phase while it lives, then for the one before. Guards nest.
+  class [[nodiscard]] Guard {
+   public:
+    Guard(StepTimer& timer, StepPhase phase) : timer_(timer), before_(timer.enter(phase)) {}
+    ~Guard() { timer_.enter(before_); }
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
+
+   private:
+    StepTimer& timer_;
+    StepPhase before_;
+  };
+  Guard phase(StepPhase phase) { return {*this, phase}; }
+
+  /// From now on time counts for this phase; returns the one before. The first call starts the
+  /// clock.
+  StepPhase enter(StepPhase phase);
+
+  /// This rank has done its part of a step and waits for the others: enters kExchange.
+  void arrive();
+
+  /// What all ranks have noted since the last call, on every rank; then begins anew. Collective,
+  /// one message of 2 kB a rank. `group`: of the model; empty: the default group. Arrivals are
+  /// compared in the last 256 steps. Errors: UsageError where ranks made different numbers of
+  /// steps; else as Work::wait.
+  StepSummary summarize(const ProcessGroup& group = {});
+
+ private:
+  using Instant = std::chrono::steady_clock::time_point;
+  static constexpr std::size_t kArrivals = 256;
+
+  bool is_running_ = false;
+  StepPhase phase_ = StepPhase::kOther;
+  Instant since_;  // when it was entered
+  std::int64_t steps_ = 0;
+  std::array<std::chrono::nanoseconds, kStepPhases> total_{};
+  std::array<Instant, kArrivals> arrivals_{};  // of step i at i modulo the size
+};
+
+}  // namespace lockstep

@@ -1,0 +1,79 @@
+#include "lockstep/profile/trace.h"
+
+#include <exception>
+#include <set>
+#include <utility>
+
+#include <ATen/Context.h>
+#include <torch/csrc/autograd/profiler_kineto.h>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/comm/init_process_group.h"
+#include "lockstep/os/atomic_file.h"
+#include "lockstep/os/readable_file.h"
+#include "lockstep/os/temporary_directory.h"
+#include "lockstep/profile/trace_file.h"
+
+namespace lockstep {
+namespace {
+
+namespace profiler = torch::autograd::profiler;
+using torch::profiler::impl::ActivityType;
+
+ProcessGroup group_of(const TraceOptions& options) {
+  if (options.process_group) return options.process_group;
+  return is_initialized() ? default_process_group() : ProcessGroup();
+}
+
+std::string read_whole(const std::filesystem::path& path) {
+  const ReadableFile file(path);
+  std::string text(file.size_bytes(), '\0');
+  file.read(0, text.data(), text.size());
+  return text;
+}
+
+}  // namespace
+
+Trace::Trace(const std::filesystem::path& path, const TraceOptions& options) : path_(path) {
+  if (const ProcessGroup group = group_of(options)) {
+    path_ = trace_path(path, group.rank());
+    process_name_ = concat("rank ", group.rank());
+  }
+  if (torch::profiler::impl::profilerEnabled()) {
+    throw UsageError(
+        concat("Trace ", path_.string(), ": a profiler runs already; end it first, one at a time"));
+  }
+  const torch::profiler::impl::ProfilerConfig config(torch::profiler::impl::ProfilerState::KINETO,
+                                                     options.record_shapes);
+  std::set<ActivityType> activities{ActivityType::CPU};
+  if (at::hasCUDA()) activities.insert(ActivityType::CUDA);
+  profiler::prepareProfiler(config, activities);
+  profiler::enableProfiler(config, activities);
+  is_running_ = true;
+}
+
+Trace::~Trace() {
+  try {
+    finish();
+  } catch (const std::exception& error) {
+    log(LogLevel::kWarning, error.what());
+  }
+}
+
+void Trace::finish() {
+  if (!std::exchange(is_running_, false)) return;
+  const auto result = profiler::disableProfiler();
+  // Kineto says of no error in writing, and would leave half a file.
+  const TemporaryDirectory directory(std::filesystem::absolute(path_).parent_path(), ".trace-");
+  const std::filesystem::path raw = directory.path() / "trace.json";
+  result->save(raw.string());
+  std::string text = read_whole(raw);
+  if (!process_name_.empty()) text = with_process_name(std::move(text), process_name_);
+  AtomicFile file(path_);
+  file.write(text.data(), text.size());
+  file.commit();
+}
+
+}  // namespace lockstep
