@@ -16,6 +16,12 @@ std::string signal_name(int signal) {
   return name ? concat("SIG", name) : concat("signal ", signal);
 }
 
+void ignore_broken_pipes() {
+  struct sigaction action {};
+  if (::sigaction(SIGPIPE, nullptr, &action) != 0 || action.sa_handler != SIG_DFL) return;
+  ::signal(SIGPIPE, SIG_IGN);
+}
+
 std::optional<int> signal_number(const std::string& name) {
   const std::string wanted = name.starts_with("SIG") ? name.substr(3) : name;
   for (int signal = 1; signal < NSIG; ++signal) {

@@ -16,6 +16,11 @@ std::string signal_name(int signal);
 /// 15 for "SIGTERM" or "TERM"; nothing for a name that no signal has.
 std::optional<int> signal_number(const std::string& name);
 
+/// From now on a connection that the other side has closed is an error of the call that writes to
+/// it, instead of SIGPIPE, which ends the process. Where the process does something else on SIGPIPE
+/// that stays.
+void ignore_broken_pipes();
+
 /// Makes signals readable from a descriptor instead of interrupting. Those that the process was
 /// told to ignore (by nohup, for one) stay ignored.
 /// Threads: make it before any other thread starts; the mask is per thread.

@@ -16,6 +16,14 @@ TEST(Signals, HaveNamesAndNumbers) {
   EXPECT_EQ(signal_number(""), std::nullopt);
 }
 
+TEST(Signals, OfBrokenPipesAreIgnoredUnlessTheProcessHandlesThem) {
+  const auto before = ::signal(SIGPIPE, SIG_DFL);
+  ignore_broken_pipes();
+  EXPECT_EQ(::signal(SIGPIPE, [](int) {}), SIG_IGN);
+  ignore_broken_pipes();
+  EXPECT_NE(::signal(SIGPIPE, before), SIG_IGN);
+}
+
 TEST(SignalFd, DeliversSignalsAsValues) {
   SignalFd signals({SIGUSR1, SIGUSR2});
   EXPECT_EQ(signals.next(), std::nullopt);
