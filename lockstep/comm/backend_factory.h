@@ -3,6 +3,7 @@
 #include <chrono>
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include <c10/core/Device.h>
 #include <c10/util/intrusive_ptr.h>
@@ -55,6 +56,9 @@ struct BackendInstance {
                                                const ReduceIntoOptions& options,
                                                std::chrono::milliseconds timeout)>
       all_reduce_into = {};
+  /// Gives the next collective a name by which the backend compares it, too. Empty: it does not
+  /// compare calls itself.
+  std::function<void(std::string_view)> name_next_call = {};
   /// Whether the tensor lies in memory of allocateTensor. Goes with all_reduce_into.
   std::function<bool(const at::Tensor&)> is_shared = {};
   /// How many bytes of gradients are best exchanged at a time; 0: the backend does not say.

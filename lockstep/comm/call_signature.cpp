@@ -35,8 +35,15 @@ CallSignature& CallSignature::at_root(int rank) {
   return *this;
 }
 
+CallSignature& CallSignature::named(const std::string& its_name) {
+  LOCKSTEP_ASSERT(its_name.size() < name.size());
+  std::memcpy(name.data(), its_name.data(), its_name.size());
+  return *this;
+}
+
 std::string describe(const CallSignature& call) {
   std::string text = call.operation.data();
+  if (call.name[0] != 0) text += concat(" '", call.name.data(), "'");
   if (call.dtype != CallSignature::kNone) {
     const auto [name, legacy_name] = c10::getDtypeNames(static_cast<at::ScalarType>(call.dtype));
     text += " of ";

@@ -18,7 +18,8 @@ namespace lockstep {
 struct CallSignature {
   static constexpr std::int64_t kNone = -1;
 
-  std::array<char, 24> operation{};  ///< its name, ended by zeros
+  std::array<char, 40> operation{};  ///< its name, ended by zeros
+  std::array<char, 24> name{};       ///< what the caller has named it
   std::int64_t dtype = kNone;
   std::int64_t reduce_op = kNone;
   std::int64_t root = kNone;   ///< the source or target rank
@@ -30,6 +31,7 @@ struct CallSignature {
   CallSignature& of(at::ScalarType type);
   CallSignature& with(ReduceOp op);
   CallSignature& at_root(int rank);
+  CallSignature& named(const std::string& name);  ///< up to 23 letters
 
   bool operator==(const CallSignature&) const = default;
 };

@@ -18,9 +18,30 @@ std::chrono::milliseconds checked_timeout(const CallSite& call, const Collective
   return timeout;
 }
 
+void check_name(const CallSite& call, const std::string& name) {
+  constexpr std::size_t kMost = sizeof(CallSignature::name) - 1;
+  if (name.size() <= kMost) return;
+  throw UsageError(concat(call.operation, " of group '", call.group.name, "' on rank ",
+                          call.group.rank, ": the name '", name, "' has ", name.size(),
+                          " letters; at most ", kMost, " are compared"));
+}
+
 // Backends read 0 as "for ever".
 std::chrono::milliseconds time_left(const Deadline& deadline) {
   return std::max(deadline.remaining(), std::chrono::milliseconds(1));
+}
+
+[[noreturn]] void refuse(const CollectiveName& name, const std::string& difference) {
+  throw UsageError(concat(describe(name), ": ", difference,
+                          "; all ranks must make the same calls in the same order"));
+}
+
+template <class Value>
+std::vector<Value> gathered(const StartedCheck& gather) {
+  const at::Tensor all = gather.all.cpu();
+  std::vector<Value> values(all.nbytes() / sizeof(Value));
+  std::memcpy(values.data(), all.const_data_ptr(), values.size() * sizeof(Value));
+  return values;
 }
 
 // A call that has its number and its deadline.
@@ -37,10 +58,14 @@ struct RunningCall {
     } catch (...) {
       rethrow_named(name);
     }
-    return Work(std::make_shared<const Work::State>(std::move(work), name, deadline, in_slices));
+    auto state = std::make_shared<Work::State>(std::move(work), name, deadline, in_slices);
+    state->store = group.store;
+    state->world_size = group.world_size;
+    return Work(std::move(state));
   }
 
   Work run(const CollectiveOptions& options, const StartWork& start_work) const {
+    if (!options.name.empty() && group.name_next_call) group.name_next_call(options.name);
     Work work = start(start_work);
     if (!options.async_op) work.wait();
     return work;
@@ -50,25 +75,29 @@ struct RunningCall {
   // to the user it is part of the call.
   template <class Value>
   std::vector<Value> gather_from_all(const Value* values, std::size_t count) const {
+    const StartedCheck gather = start_gather(values, count);
+    gather.work.wait();
+    return gathered<Value>(gather);
+  }
+
+  template <class Value>
+  StartedCheck start_gather(const Value* values, std::size_t count) const {
     const auto bytes = static_cast<std::int64_t>(count * sizeof(Value));
     at::Tensor ours = at::empty({bytes}, at::kByte);
     std::memcpy(ours.mutable_data_ptr(), values, count * sizeof(Value));
     ours = ours.to(group.device);
     at::Tensor all = at::empty({bytes * group.world_size}, ours.options());
-    start([&](c10d::Backend& backend, auto timeout) {
+    Work work = start([&](c10d::Backend& backend, auto timeout) {
       c10d::AllgatherOptions arguments;
       arguments.timeout = timeout;
       return backend._allgather_base(all, ours, arguments);
-    }).wait();
-    all = all.cpu();
-    std::vector<Value> result(count * static_cast<std::size_t>(group.world_size));
-    std::memcpy(result.data(), all.const_data_ptr(), result.size() * sizeof(Value));
-    return result;
+    });
+    return {.name = name, .all = std::move(all), .work = std::move(work)};
   }
 
-  void check_signature(const CallSignature& signature) const {
-    const auto calls = gather_from_all(&signature, 1);
-    if (const auto difference = find_difference(calls)) refuse(*difference);
+  void check(const CallSignature& signature) const {
+    const CheckMessage message{.call = signature};
+    finish_check(start_gather(&message, 1));
   }
 
   void check_pairs(const ExchangeCounts& counts) const {
@@ -81,17 +110,13 @@ struct RunningCall {
       const std::int64_t* of_rank = all.data() + rank * 2 * size;
       pairs.push_back({.sent = {of_rank, size}, .received = {of_rank + size, size}});
     }
-    if (const auto difference = find_difference(pairs)) refuse(*difference);
-  }
-
-  [[noreturn]] void refuse(const std::string& difference) const {
-    throw UsageError(concat(describe(name), ": ", difference,
-                            "; all ranks must make the same calls in the same order"));
+    if (const auto difference = find_difference(pairs)) refuse(name, *difference);
   }
 };
 
 RunningCall begin_call(const CallSite& call, const CollectiveOptions& options) {
   const auto timeout = checked_timeout(call, options);
+  check_name(call, options.name);
   const auto& group = call.group;
   return {.group = group,
           .name = {call.operation, group.name, group.rank, group.sequence++, timeout},
@@ -101,6 +126,19 @@ RunningCall begin_call(const CallSite& call, const CollectiveOptions& options) {
 
 }  // namespace
 
+StartedCheck start_check(const CallSite& call, const CheckMessage& message) {
+  return begin_call(call, {.async_op = true}).start_gather(&message, 1);
+}
+
+std::vector<CheckMessage> finish_check(const StartedCheck& check) {
+  check.work.wait();
+  const auto messages = gathered<CheckMessage>(check);
+  std::vector<CallSignature> calls;
+  for (const CheckMessage& message : messages) calls.push_back(message.call);
+  if (const auto difference = find_difference(calls)) refuse(check.name, *difference);
+  return messages;
+}
+
 Work start_collective(const CallSite& call, const CallSignature& signature,
                       const CollectiveOptions& options, const StartWork& start) {
   const auto& group = call.group;
@@ -109,7 +147,7 @@ Work start_collective(const CallSite& call, const CallSignature& signature,
   if (moves_nothing && group.call_check == CallCheck::kNone) return {};
   const RunningCall running = begin_call(call, options);
   if (group.call_check == CallCheck::kExchange) {
-    running.check_signature(signature);
+    running.check(CallSignature(signature).named(options.name));
     if (moves_nothing) return {};
   }
   return running.run(options, start);
@@ -126,7 +164,7 @@ Work start_exchange(const CallSite& call, const CallSignature& signature,
   if (!call.group.backend) return {};
   const RunningCall running = begin_call(call, options);
   if (call.group.call_check == CallCheck::kExchange) {
-    running.check_signature(signature);
+    running.check(CallSignature(signature).named(options.name));
     running.check_pairs(counts);
   }
   return running.run(options, start);

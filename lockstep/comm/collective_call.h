@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -11,6 +12,7 @@
 #include "lockstep/comm/call_signature.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/tensor_check.h"
+#include "lockstep/comm/work_state.h"
 
 /// How every call goes out to the backend: counted, named for errors, checked against the other
 /// ranks' where the group does so, started with what is left of its time, and waited for unless it
@@ -37,6 +39,24 @@ struct ExchangeCounts {
 Work start_exchange(const CallSite& call, const CallSignature& signature,
                     const ExchangeCounts& counts, const CollectiveOptions& options,
                     const StartWork& start);
+
+/// What every rank tells the others of a call before it is made.
+struct CheckMessage {
+  CallSignature call = {};
+  std::array<double, 2> numbers = {};  ///< not compared
+};
+
+struct StartedCheck {
+  CollectiveName name = {};
+  at::Tensor all = {};
+  Work work = {};
+};
+
+/// Tells the others; waits for nobody.
+StartedCheck start_check(const CallSite& call, const CheckMessage& message);
+
+/// Waits for what all ranks have told. Errors: UsageError on every rank where calls differ.
+std::vector<CheckMessage> finish_check(const StartedCheck& check);
 
 /// As start_collective, where the ranks are known to make the same call.
 Work start_agreed(const CallSite& call, const CollectiveOptions& options, const StartWork& start);

@@ -1,5 +1,7 @@
 #include <array>
 #include <exception>
+#include <functional>
+#include <string>
 #include <string_view>
 
 #include <c10/util/Exception.h>
@@ -43,14 +45,17 @@ std::string first_line(std::string_view text) {
   return std::string(text.substr(0, text.find(". ")));
 }
 
-[[noreturn]] void throw_named(const CollectiveName& name, std::string_view what) {
+[[noreturn]] void throw_named(const CollectiveName& name, std::string_view what,
+                              const std::function<std::string()>& report_hang) {
   const std::string reason = first_line(what);
   const std::string head = concat(describe(name), ": ");
   switch (failure_of(what)) {
-    case CommFailure::kTimeout:
+    case CommFailure::kTimeout: {
+      const std::string others = report_hang ? report_hang() : std::string();
       throw TimeoutError(concat(head, "not complete within ", name.timeout.count(),
-                                " ms; a rank is stuck, stopped or did not make this call (", reason,
-                                ")"));
+                                " ms; a rank is stuck, stopped or did not make this call",
+                                others.empty() ? "" : ": ", others, " (", reason, ")"));
+    }
     case CommFailure::kPeerLost:
       throw PeerLost(
           concat(head, "a peer is gone; look for the rank that failed first (", reason, ")"));
@@ -85,7 +90,7 @@ std::string describe(const CollectiveName& name) {
   return concat(name.operation, number, " of group '", name.group, "' on rank ", name.rank);
 }
 
-void rethrow_named(const CollectiveName& name) {
+void rethrow_named(const CollectiveName& name, const std::function<std::string()>& report_hang) {
   try {
     throw;
   } catch (const Error&) {
@@ -93,9 +98,9 @@ void rethrow_named(const CollectiveName& name) {
   } catch (const UnnamedCommError& error) {
     throw_named(name, error);
   } catch (const c10::Error& error) {
-    throw_named(name, error.what_without_backtrace());
+    throw_named(name, error.what_without_backtrace(), report_hang);
   } catch (const std::exception& error) {
-    throw_named(name, error.what());
+    throw_named(name, error.what(), report_hang);
   }
 }
 

@@ -142,6 +142,7 @@ ProcessGroup make_process_group(std::shared_ptr<ProcessGroup::State> state,
     state->takes_cuda = instance.takes_cuda;
     state->is_busy = std::move(instance.is_busy);
     state->all_reduce_into = std::move(instance.all_reduce_into);
+    state->name_next_call = std::move(instance.name_next_call);
     state->is_shared = std::move(instance.is_shared);
     state->bucket_bytes = instance.bucket_bytes;
   }

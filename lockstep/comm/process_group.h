@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include "lockstep/comm/agreement.h"
 #include "lockstep/comm/reduce_op.h"
 #include "lockstep/comm/work.h"
 
@@ -25,18 +27,22 @@ struct CollectiveOptions {
   bool async_op = false;
   /// Deadline of this call instead of the group's.
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
+  /// Compared between ranks where calls are, to tell calls of one shape apart; up to 23 letters.
+  std::string name = {};
 };
 
 struct ReduceOptions {
   ReduceOp op = ReduceOp::kSum;
   bool async_op = false;
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
+  std::string name = {};
 };
 
 struct ReduceIntoOptions {
   ReduceOp op = ReduceOp::kSum;
   bool async_op = false;
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
+  std::string name = {};
   /// Of kAvg: what the average is multiplied by, in the same pass; on every rank the same. Other
   /// than 1 only where the group shares memory.
   double scale = 1;
@@ -65,7 +71,7 @@ struct NewGroupOptions {
 /// Whether ranks make the same call is checked before it runs: where operation, dtype, elements,
 /// reduction or root differ, every rank gets a UsageError that names both calls, no tensor is
 /// touched; the group stays usable, but for shm, whose group has then ended. The backends that do
-/// not check calls themselves (gloo, hierarchical, mpi, nccl) need an exchange of 56 bytes for it,
+/// not check calls themselves (gloo, hierarchical, mpi, nccl) need an exchange of 112 bytes for it,
 /// about the time of one small all-gather, in which an asynchronous call too waits until all ranks
 /// have made it. It is on for CPU backends and off for nccl; check_calls or LOCKSTEP_CHECK_CALLS=0
 /// switches it off for a program known to be right: what mismatched calls do then is undefined. All
@@ -156,6 +162,17 @@ class ProcessGroup {
   /// A group of some of these ranks, renumbered in the order given. Every rank of this group must
   /// call it with the same ranks, members or not; non-members get an empty ProcessGroup.
   ProcessGroup new_group(const std::vector<int>& ranks, const NewGroupOptions& options = {}) const;
+
+  /// For callers that make calls which all ranks make alike, once they have all begun: tells the
+  /// others that this rank begins `what`, of up to 39 letters, and, where given, two numbers. Waits
+  /// for nobody; Agreement::get does. Where calls are compared by the backend itself, or not at
+  /// all, only numbers are exchanged, and nothing without them.
+  Agreement begin_agreed(const std::string& what,
+                         const std::optional<Agreement::Numbers>& numbers = std::nullopt) const;
+
+  /// How often it was called before: the same on all ranks that make the same calls, for numbering
+  /// what is replicated over this group.
+  std::uint64_t count_replica() const;
 
   /// A tensor of `numel` elements that this group's collectives reach without a copy where the
   /// backend can (shm can); an ordinary one on device() otherwise. Contents are undefined. It may

@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -44,6 +45,7 @@ struct ProcessGroup::State {
   std::function<c10::intrusive_ptr<c10d::Work>(const at::Tensor&, const at::Tensor&,
                                                const ReduceIntoOptions&, std::chrono::milliseconds)>
       all_reduce_into;
+  std::function<void(std::string_view)> name_next_call;
   std::function<bool(const at::Tensor&)> is_shared;
   std::int64_t bucket_bytes = 0;
 
@@ -53,6 +55,7 @@ struct ProcessGroup::State {
 
   mutable std::atomic<std::uint64_t> sequence{0};            ///< collectives started
   mutable std::atomic<std::uint64_t> messages{0};            ///< calls of send and recv
+  mutable std::atomic<std::uint64_t> replicas{0};            ///< calls of count_replica
   mutable std::atomic<std::uint64_t> groups_made{0};         ///< calls of new_group
   mutable std::atomic<std::uint64_t> monitored_barriers{0};  ///< calls of monitored_barrier
 };

@@ -33,7 +33,7 @@ c10d::ReduceOp::RedOpType c10d_op(ReduceOp op) {
 
 template <class Options>
 CollectiveOptions common(const Options& options) {
-  return {.async_op = options.async_op, .timeout = options.timeout};
+  return {.async_op = options.async_op, .timeout = options.timeout, .name = options.name};
 }
 
 [[noreturn]] void refuse_into(const CallSite& call, const std::string& reason) {

@@ -2,6 +2,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/log.h"
+#include "lockstep/comm/hang_report.h"
 #include "lockstep/comm/work_state.h"
 
 namespace lockstep {
@@ -49,7 +50,10 @@ void Work::wait() const {
   try {
     wait_and_report(*state_);
   } catch (...) {
-    rethrow_named(state_->name);
+    rethrow_named(state_->name, [this] {
+      return state_->store ? report_hang(state_->store, state_->world_size, state_->name)
+                           : std::string();
+    });
   }
   state_->done = true;
 }

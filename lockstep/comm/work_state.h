@@ -3,11 +3,13 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
 
 #include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "lockstep/base/deadline.h"
@@ -39,6 +41,8 @@ struct Work::State {
   c10::intrusive_ptr<c10d::Work> work;
   CollectiveName name;
   Deadline deadline;
+  c10::intrusive_ptr<c10d::Store> store = {};  ///< the group's; for finding out who is missing
+  int world_size = 1;
   bool in_slices = true;  ///< whether a wait that ran out of time may be taken up again
   mutable std::mutex
       mutex;  ///< held by whoever waits: some backends wait for ever when asked twice
@@ -46,7 +50,9 @@ struct Work::State {
 };
 
 /// Called in a catch block: throws the backend's current exception as TimeoutError, PeerLost or
-/// CommError with the collective's name in front. Errors of ours pass unchanged.
-[[noreturn]] void rethrow_named(const CollectiveName& name);
+/// CommError with the collective's name in front. Errors of ours pass unchanged. `report_hang`,
+/// where given, says of a timeout what the other ranks are in.
+[[noreturn]] void rethrow_named(const CollectiveName& name,
+                                const std::function<std::string()>& report_hang = {});
 
 }  // namespace lockstep

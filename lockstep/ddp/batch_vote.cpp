@@ -8,19 +8,8 @@
 #include "lockstep/base/error.h"
 
 namespace lockstep {
-namespace {
 
-// Which slots of a ballot, of which rank r's number i is 1 where it has more than i batches,
-// anybody has marked: the most that any rank has.
-int highest_of(const std::vector<double>& totals) {
-  return static_cast<int>(
-      std::count_if(totals.begin(), totals.end(), [](double ranks) { return ranks > 0; }));
-}
-
-}  // namespace
-
-BatchVote::BatchVote(Replica& replica, int batches_per_step)
-    : replica_(replica), batches_per_step_(batches_per_step) {
+BatchVote::BatchVote(Replica& replica, int batches_per_step) : replica_(replica) {
   if (batches_per_step < 1) {
     throw UsageError(concat("DistributedDataParallel::join: accumulation_steps=", batches_per_step,
                             " is not a number of batches; it must be 1 or more"));
@@ -28,36 +17,29 @@ BatchVote::BatchVote(Replica& replica, int batches_per_step)
 }
 
 BatchVote::~BatchVote() {
-  replica_.withdraw_votes();
-}
-
-std::vector<double> BatchVote::ballot(int available) const {
-  std::vector<double> slots(static_cast<std::size_t>(batches_per_step_), 0.0);
-  std::fill_n(slots.begin(), std::min(available, batches_per_step_), 1.0);
-  return slots;
+  replica_.withdraw_vote();
 }
 
 int BatchVote::ask(int available) {
   const ProcessGroup& group = replica_.process_group();
-  const std::vector<double> own = ballot(available);
-  const at::Tensor slots = at::empty({batches_per_step_}, at::kDouble);
-  std::copy(own.begin(), own.end(), slots.mutable_data_ptr<double>());
-  const at::Tensor on_device = slots.to(group.device());
-  group.all_reduce(on_device);
-  const at::Tensor totals = on_device.to(at::kCPU);
-  const auto* const first = totals.const_data_ptr<double>();
-  all_have_ = first[0] == group.world_size();
-  return highest_of({first, first + batches_per_step_});
+  // The most, and the least as the most of its negative.
+  const at::Tensor votes = at::empty({2}, at::TensorOptions(at::kLong).device(group.device()));
+  votes.narrow(0, 0, 1).fill_(available);
+  votes.narrow(0, 1, 1).fill_(-available);
+  group.all_reduce(votes, {.op = ReduceOp::kMax});
+  const at::Tensor agreed = votes.to(at::kCPU);
+  all_have_ = agreed.const_data_ptr<std::int64_t>()[1] < 0;
+  return static_cast<int>(agreed.const_data_ptr<std::int64_t>()[0]);
 }
 
 void BatchVote::cast(bool has_data, int available) {
   cast_ = available;
-  replica_.cast_votes(has_data, ballot(available));
+  replica_.cast_vote(has_data, available);
 }
 
 int BatchVote::count() {
-  const auto totals = replica_.withdraw_votes();
-  return totals ? highest_of(*totals) : ask(cast_);
+  const auto highest = replica_.withdraw_vote();
+  return highest ? *highest : ask(cast_);
 }
 
 std::vector<BatchTensorShape> BatchVote::agree_on_shapes(

@@ -36,10 +36,7 @@ class BatchVote {
   std::vector<BatchTensorShape> agree_on_shapes(const std::vector<BatchTensorShape>& own) const;
 
  private:
-  std::vector<double> ballot(int available) const;
-
   Replica& replica_;
-  int batches_per_step_;
   int cast_ = 0;
   bool all_have_ = true;
 };

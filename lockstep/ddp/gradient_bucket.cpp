@@ -16,6 +16,7 @@ GradientBucket::GradientBucket(const ProcessGroup& group, const ExchangeOptions&
                                const std::vector<at::Tensor>& parameters)
     : GradientExchange(std::move(indices)),
       group_(group),
+      name_(options.name),
       shares_memory_(group.shares_memory()),
       as_view_(options.gradient_as_bucket_view),
       elements_(FlatGradients::elements(parameters)),
@@ -60,7 +61,8 @@ void GradientBucket::exchange(const at::Tensor& output, const at::Tensor& input,
                               const at::Tensor& squares) {
   const ReduceOp op = shares_memory_ ? ReduceOp::kAvg : ReduceOp::kSum;
   works_.push_back(group_.all_reduce_into(
-      output, input, {.op = op, .async_op = true, .scale = scale, .sum_of_squares = squares}));
+      output, input,
+      {.op = op, .async_op = true, .name = name_, .scale = scale, .sum_of_squares = squares}));
 }
 
 void GradientBucket::start_average(GradientScale& scale) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -36,6 +37,7 @@ class GradientBucket final : public GradientExchange {
   void add_own_share_of_squares();
 
   ProcessGroup group_;
+  std::string name_;
   bool shares_memory_;
   bool as_view_;
   std::int64_t elements_ = 0;  ///< of all gradients

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,8 @@ struct ExchangeOptions {
   /// As in DistributedDataParallelOptions.
   bool gradient_as_bucket_view = true;
   std::shared_ptr<CommHook> comm_hook = {};
+  /// Of each message: tells the gradients of one model from another's.
+  std::string name = {};
   /// One float64 on the group's device. finish() has added to it the squares of some of the
   /// averaged gradients: over all ranks, each once. Undefined: they are not asked for.
   at::Tensor sum_of_squares = {};

@@ -20,7 +20,6 @@
 #include "lockstep/ddp/graph_agreement.h"
 #include "lockstep/ddp/large_gradient.h"
 #include "lockstep/ddp/reached_parameters.h"
-#include "lockstep/ddp/step_totals.h"
 
 namespace lockstep {
 
@@ -55,17 +54,17 @@ struct GradientReducer::Impl {
   bool is_announced = false;  // the weight of the backward pass under way
   double weight = 0;
 
-  struct Votes {
+  struct Vote {
     bool has_data = true;
-    std::vector<double> own;
-    std::optional<std::vector<double>> sums = std::nullopt;
+    int own = 0;
+    std::optional<int> highest = std::nullopt;
   };
-  std::optional<Votes> votes;
+  std::optional<Vote> vote;
 
   // Of the backward pass under way.
   bool in_backward = false;
+  Agreement agreement;  // of all ranks that this pass begins
   GradientScale scale;
-  StepTotals totals;
   ExchangeSchedule schedule;
   std::vector<int> expected;                // additions
   std::vector<std::size_t> last_additions;  // in the first pass: which parameters, in order
@@ -73,12 +72,14 @@ struct GradientReducer::Impl {
   bool is_reached(std::size_t index) const {
     return !reached || !reached->is_known() || reached->contains(index);
   }
-  explicit Impl(ProcessGroup of) : group(std::move(of)), totals(group) {}
+  explicit Impl(ProcessGroup of) : group(std::move(of)) {
+    exchange.name = concat("model ", group.count_replica());
+  }
 
   UsageError usage_error(std::size_t index, const std::string& what) const;
   void gradient_ready(std::size_t index);
   void check_weighing();
-  void find_scale();
+  void begin_exchange();
   void begin_backward();
   void fill(std::size_t index);
   void start_complete();
@@ -86,6 +87,7 @@ struct GradientReducer::Impl {
   void plan_by_first_pass();
   ObservedGraph observe() const;
   void check_layout(std::size_t index) const;
+  void count_votes();
   void add_up_squares();
 };
 
@@ -136,17 +138,21 @@ void GradientReducer::Impl::check_weighing() {
                           "others have none; call model.backward(loss, {.weight = n}) for all"));
 }
 
-void GradientReducer::Impl::find_scale() {
+// Weights and votes go with what tells the others that this pass begins.
+void GradientReducer::Impl::begin_exchange() {
   scale = {};
-  if (weighing != Weighing::kWeighted && !votes) return;
-  std::vector<double> numbers{weight};
-  if (votes) {
-    if (weighing == Weighing::kPlain) numbers[0] = votes->has_data ? 1 : 0;
-    numbers.insert(numbers.end(), votes->own.begin(), votes->own.end());
+  const std::string what =
+      concat(weighing == Weighing::kWeighted ? "weighted " : "", "backward of ", exchange.name);
+  if (weighing != Weighing::kWeighted && !vote) {
+    agreement = group.begin_agreed(what);
+    return;
   }
-  totals.start(numbers);
+  const bool is_plain = weighing == Weighing::kPlain;
+  const double own_weight = is_plain ? (vote->has_data ? 1 : 0) : weight;
+  agreement = group.begin_agreed(what, {{own_weight, vote ? vote->own : 0.0}});
   scale = GradientScale([this] {
-    const double total = totals.get()[0];
+    double total = 0;
+    for (const Agreement::Numbers& of_rank : agreement.get()) total += of_rank[0];
     return total > 0 ? group.world_size() / total : 0;
   });
 }
@@ -154,7 +160,7 @@ void GradientReducer::Impl::find_scale() {
 void GradientReducer::Impl::begin_backward() {
   in_backward = true;
   recorder->begin_backward();
-  find_scale();
+  begin_exchange();
   has_norm = false;
   if (options.gradient_norm) exchange.sum_of_squares.zero_();
   at_end_of_backward([this] { finish_backward(); });
@@ -195,6 +201,7 @@ void GradientReducer::Impl::fill(std::size_t index) {
 
 void GradientReducer::Impl::start_complete() {
   while (const auto next = schedule.take_next()) {
+    if (*next == 0) agreement.get();  // Nothing is exchanged before all ranks have begun the same.
     const auto range = recorder->starting(*next);
     exchanges[*next]->start_average(scale);
   }
@@ -206,6 +213,7 @@ void GradientReducer::Impl::finish_backward() {
     recorder->end_of_autograd();
     recorder->look(exchanges);
     if (!is_planned) {
+      agreement.get();
       plan_by_first_pass();
       schedule.begin(std::vector<int>(parameters.size(), 1));
     }
@@ -218,7 +226,7 @@ void GradientReducer::Impl::finish_backward() {
     }
     recorder->end_of_exchange();
     if (options.gradient_norm) add_up_squares();
-    if (votes) votes->sums.emplace(totals.get().begin() + 1, totals.get().end());
+    if (vote) count_votes();
     in_backward = false;
     weighing = Weighing::kUnknown;
     weight = 0;
@@ -262,6 +270,13 @@ void GradientReducer::Impl::plan_by_first_pass() {
   schedule = ExchangeSchedule(std::move(bucket_of), exchanges.size());
   is_planned = true;
   last_additions = {};
+}
+
+void GradientReducer::Impl::count_votes() {
+  vote->highest = 0;
+  for (const Agreement::Numbers& of_rank : agreement.get()) {
+    vote->highest = std::max(*vote->highest, static_cast<int>(of_rank[1]));
+  }
 }
 
 void GradientReducer::Impl::add_up_squares() {
@@ -357,16 +372,16 @@ void GradientReducer::end_of_weighted_pass() {
   impl_->is_announced = false;
 }
 
-void GradientReducer::cast_votes(bool has_data, std::vector<double> votes) {
+void GradientReducer::cast_vote(bool has_data, int vote) {
   const std::lock_guard lock(impl_->mutex);
-  impl_->votes = Impl::Votes{.has_data = has_data, .own = std::move(votes)};
+  impl_->vote = Impl::Vote{.has_data = has_data, .own = vote};
 }
 
-std::optional<std::vector<double>> GradientReducer::withdraw_votes() {
+std::optional<int> GradientReducer::withdraw_vote() {
   const std::lock_guard lock(impl_->mutex);
-  auto sums = impl_->votes ? std::move(impl_->votes->sums) : std::nullopt;
-  impl_->votes.reset();
-  return sums;
+  const auto highest = impl_->vote ? impl_->vote->highest : std::nullopt;
+  impl_->vote.reset();
+  return highest;
 }
 
 std::optional<double> GradientReducer::gradient_norm() const {

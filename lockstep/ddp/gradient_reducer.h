@@ -83,11 +83,11 @@ class GradientReducer {
   void announce_weight(double weight);
   void end_of_weighted_pass();
 
-  /// Until they are withdrawn, exchanges add these numbers up over all ranks beside the gradients,
-  /// and gradients without a weight are averaged over the ranks that have data.
-  void cast_votes(bool has_data, std::vector<double> votes);
-  /// The sums of the last exchange; nothing where there was none.
-  std::optional<std::vector<double>> withdraw_votes();
+  /// Until it is withdrawn, exchanges find the highest vote of all ranks, beside the gradients, and
+  /// gradients without a weight are averaged over the ranks that have data.
+  void cast_vote(bool has_data, int vote);
+  /// The highest of the last exchange; nothing where there was none.
+  std::optional<int> withdraw_vote();
 
   /// Of all averaged gradients after the last backward pass that exchanged them; empty before the
   /// first, and where it was not asked for.

@@ -21,6 +21,7 @@ LargeGradient::LargeGradient(const ProcessGroup& group, const ExchangeOptions& o
                              std::size_t index, at::Tensor parameter)
     : GradientExchange({index}),
       group_(group),
+      name_(options.name),
       parameter_(std::move(parameter)),
       as_view_(options.gradient_as_bucket_view),
       chunk_elements_(std::max<std::int64_t>(group.bucket_bytes() / parameter_.element_size(), 1)),
@@ -51,9 +52,12 @@ void LargeGradient::fill(std::size_t, GradientScale&) {
 
 void LargeGradient::exchange(const at::Tensor& output, const at::Tensor& input, double scale,
                              const at::Tensor& squares) {
-  works_.push_back(group_.all_reduce_into(
-      output, input,
-      {.op = ReduceOp::kAvg, .async_op = true, .scale = scale, .sum_of_squares = squares}));
+  works_.push_back(group_.all_reduce_into(output, input,
+                                          {.op = ReduceOp::kAvg,
+                                           .async_op = true,
+                                           .name = name_,
+                                           .scale = scale,
+                                           .sum_of_squares = squares}));
 }
 
 void LargeGradient::start_average(GradientScale& scale) {

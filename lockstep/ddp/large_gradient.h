@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -37,6 +38,7 @@ class LargeGradient final : public GradientExchange {
                 const at::Tensor& squares);
 
   ProcessGroup group_;
+  std::string name_;
   at::Tensor parameter_;
   bool as_view_;
   std::int64_t chunk_elements_;

@@ -222,12 +222,12 @@ void Replica::backward(const at::Tensor& loss, const WeightedBackwardOptions& op
   loss.backward(at::full_like(loss, options.weight), options.retain_graph, options.create_graph);
 }
 
-void Replica::cast_votes(bool has_data, std::vector<double> votes) {
-  reducer_->cast_votes(has_data, std::move(votes));
+void Replica::cast_vote(bool has_data, int vote) {
+  reducer_->cast_vote(has_data, vote);
 }
 
-std::optional<std::vector<double>> Replica::withdraw_votes() {
-  return reducer_->withdraw_votes();
+std::optional<int> Replica::withdraw_vote() {
+  return reducer_->withdraw_vote();
 }
 
 void Replica::sync_buffers() {

@@ -51,8 +51,8 @@ class Replica {
   void backward(const at::Tensor& loss, const WeightedBackwardOptions& options);
 
   /// See GradientReducer.
-  void cast_votes(bool has_data, std::vector<double> votes);
-  std::optional<std::vector<double>> withdraw_votes();
+  void cast_vote(bool has_data, int vote);
+  std::optional<int> withdraw_vote();
 
   /// See DistributedDataParallel.
   void check_replicas_agree(const torch::optim::Optimizer* optimizer) const;

@@ -161,6 +161,21 @@ TEST_F(Mismatch, OfWhatTwoRanksExchangeIsRefused) {
   expect_refused_everywhere(single(6), single(0));
 }
 
+// Two calls of one shape, the other way round: only their names tell.
+TEST_F(Mismatch, OfNamesIsRefused) {
+  if (alone()) return;
+  const auto named = [](const char* name) {
+    return [name](const ProcessGroup& group, const at::Tensor& tensor) {
+      group.all_reduce(tensor, {.name = name});
+    };
+  };
+  expect_refused_everywhere(named("loss"), named("accuracy"));
+  expect_refused_everywhere(named("loss"), named(""));
+  EXPECT_SAYS(message_of<UsageError>(
+                  [&] { group_.barrier({.name = "a name that is too long to be compared"}); }),
+              "at most 23 are compared");
+}
+
 TEST_F(Mismatch, OfAsynchronousCallsIsRefused) {
   if (alone()) return;
   const auto all_reduce_async = [](const ProcessGroup& group, const at::Tensor& tensor) {

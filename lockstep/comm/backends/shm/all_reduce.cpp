@@ -20,7 +20,7 @@ struct Arithmetic {
 
 Arithmetic arithmetic(const Call& call, const Reduction& reduction, const ReduceBuffers& buffers) {
   return {.reduction = reduction,
-          .input_element = call.input_element.value_or(reduction.element),
+          .input_element = call.converts ? call.input_element : reduction.element,
           .sum_of_squares = buffers.sum_of_squares};
 }
 
@@ -161,7 +161,7 @@ class LargeAllReduce final : public Operation {
     return call().in_shared_memory ? Progress::kDone : Progress::kSome;
   }
 
-  bool converts() const { return call().input_element.has_value(); }
+  bool converts() const { return call().converts; }
 
   // Where the rank's input lies, in a call that converts.
   std::byte* input_of(Team& team, int rank) {

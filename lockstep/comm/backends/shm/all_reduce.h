@@ -14,7 +14,7 @@ struct ReduceBuffers {
   std::byte* output = nullptr;  ///< may be the input
   /// Where `output` lies in the segment, if it does.
   std::optional<std::uint64_t> shared_offset = std::nullopt;
-  /// Where `input` lies in it: needed with call.input_element, not read otherwise.
+  /// Where `input` lies in it: needed with call.converts, not read otherwise.
   std::uint64_t input_offset = 0;
   /// The squares of the results that this rank reduces are added to it, where it is given: those of
   /// all ranks cover the results once. Of floating-point numbers only.
@@ -34,7 +34,7 @@ inline constexpr std::uint64_t kEagerBytes = 4096;
 /// find out in the first round. With call.in_shared_memory they promise it beforehand: then the
 /// next collective may be posted before this one's peers have come, and `input` may be private: of
 /// it only the parts of peers are copied to `output`, and the rank's own is read where it is.
-/// With call.input_element too, inputs and outputs are both shared: nothing is copied, each rank
+/// With call.converts too, inputs and outputs are both shared: nothing is copied, each rank
 /// reads its part of all inputs and writes it, converted, to all outputs.
 std::unique_ptr<Operation> make_all_reduce(const Call& call, const Reduction& reduction,
                                            const ReduceBuffers& buffers);

@@ -1,5 +1,7 @@
 #include "lockstep/comm/backends/shm/call.h"
 
+#include <functional>
+
 #include "lockstep/base/concat.h"
 
 namespace lockstep::shm {
@@ -11,6 +13,11 @@ bool reduces(CallKind kind) {
 }
 
 }  // namespace
+
+std::uint16_t label_of(std::string_view name) {
+  const std::size_t hash = std::hash<std::string_view>()(name);
+  return static_cast<std::uint16_t>(hash % 0xffff + 1);
+}
 
 const char* name(CallKind kind) {
   switch (kind) {
@@ -42,9 +49,10 @@ std::string describe(const Call& call) {
   if (call.kind == CallKind::kBarrier) return text;
   if (call.kind != CallKind::kAllToAll) text += concat(" of ", call.elements);
   text += concat(" ", element_name(call.element), " elements");
-  if (call.input_element) text += concat(" from ", element_name(*call.input_element));
-  if (call.root >= 0) text += concat(" with root ", call.root);
+  if (call.converts) text += concat(" from ", element_name(call.input_element));
+  if (call.root >= 0) text += concat(" with root ", int{call.root});
   if (call.in_shared_memory) text += " in shared memory";
+  if (call.label != 0) text += concat(" with a name that has label ", call.label);
   return text;
 }
 

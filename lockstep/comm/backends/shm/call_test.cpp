@@ -26,6 +26,7 @@ TEST(Call, IsDescribedByWhatRanksMustAgreeOn) {
   EXPECT_EQ(describe({.kind = CallKind::kAllReduce,
                       .element = Element::kFloat32,
                       .in_shared_memory = true,
+                      .converts = true,
                       .input_element = Element::kBFloat16,
                       .elements = 3}),
             "all_reduce (SUM) of 3 float32 elements from bfloat16 in shared memory");
@@ -43,8 +44,12 @@ TEST(Call, DiffersInEveryPart) {
   EXPECT_TRUE(differs([](Call& other) { other.element = Element::kFloat16; }));
   EXPECT_TRUE(differs([](Call& other) { other.op = ReduceOp::kMax; }));
   EXPECT_TRUE(differs([](Call& other) { other.in_shared_memory = true; }));
-  EXPECT_TRUE(differs([](Call& other) { other.input_element = Element::kFloat16; }));
+  EXPECT_TRUE(differs([](Call& other) {
+    other.converts = true;
+    other.input_element = Element::kFloat16;
+  }));
   EXPECT_TRUE(differs([](Call& other) { other.root = 1; }));
+  EXPECT_TRUE(differs([](Call& other) { other.label = label_of("loss"); }));
   EXPECT_TRUE(differs([](Call& other) { other.elements = 6; }));
 }
 

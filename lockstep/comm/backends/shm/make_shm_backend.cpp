@@ -42,6 +42,8 @@ BackendInstance make_shm_backend(const BackendConfig& config) {
                                         std::chrono::milliseconds timeout) {
                 return backend->all_reduce_into(output, input, options, timeout);
               },
+          .name_next_call =
+              [backend = backend.get()](std::string_view name) { backend->name_next_call(name); },
           .is_shared = [backend = backend.get()](
                            const at::Tensor& tensor) { return backend->is_shared(tensor); },
           .bucket_bytes = far ? kBucketBytesFar : kBucketBytesNear};

@@ -32,6 +32,8 @@ class Operation {
   virtual Progress finish(Team& team) = 0;
 
   const Call& call() const { return call_; }
+  /// Before the engine has it.
+  void set_label(std::uint16_t label) { call_.label = label; }
 
  protected:
   /// Whether all have posted `round`, the first of this collective, and called the same.
@@ -39,7 +41,7 @@ class Operation {
   bool all_called(Team& team, std::uint32_t round);
 
  private:
-  const Call call_;
+  Call call_;
   bool agreed_ = false;
 };
 

@@ -79,12 +79,17 @@ std::chrono::milliseconds ShmBackend::time_allowed(std::chrono::milliseconds tim
 ShmBackend::WorkPtr ShmBackend::start(const char* name, std::unique_ptr<shm::Operation> operation,
                                       Tensors tensors, std::chrono::milliseconds timeout) {
   auto task = std::make_shared<shm::TensorTask>(name, time_allowed(timeout));
+  operation->set_label(std::exchange(next_label_, 0));
   task->operation = std::move(operation);
   task->tensors = std::move(tensors);
   engine_->start(task);
   return c10::make_intrusive<shm::ShmWork>(
       c10::intrusive_ptr<c10d::Backend>::unsafe_reclaim_from_nonowning(this), *engine_,
       std::move(task));
+}
+
+void ShmBackend::name_next_call(std::string_view name) {
+  next_label_ = shm::label_of(name);
 }
 
 ShmBackend::WorkPtr ShmBackend::all_reduce_into(const at::Tensor& output, const at::Tensor& input,
@@ -102,6 +107,7 @@ ShmBackend::WorkPtr ShmBackend::all_reduce_into(const at::Tensor& output, const 
   if (source.element == target.element) {
     check_same_size(source, target);
   } else {
+    call.converts = true;
     call.input_element = source.element;
     buffers.input_offset = heap_->offset_of(source.data, source.bytes).value_or(0);
   }
@@ -149,7 +155,7 @@ ShmBackend::WorkPtr ShmBackend::reduce(Tensors& tensors, const c10d::ReduceOptio
   shm::TransferPlan plan{.call = {.kind = CallKind::kReduce,
                                   .element = piece.element,
                                   .op = op,
-                                  .root = static_cast<std::int16_t>(options.rootRank),
+                                  .root = static_cast<std::int8_t>(options.rootRank),
                                   .elements = piece.elements()},
                          .longest_bytes = piece.bytes};
   if (getRank() == options.rootRank) {
@@ -168,7 +174,7 @@ ShmBackend::WorkPtr ShmBackend::broadcast(Tensors& tensors, const c10d::Broadcas
   const int source = static_cast<int>(options.rootRank);
   shm::TransferPlan plan{.call = {.kind = CallKind::kBroadcast,
                                   .element = piece.element,
-                                  .root = static_cast<std::int16_t>(source),
+                                  .root = static_cast<std::int8_t>(source),
                                   .elements = piece.elements()},
                          .longest_bytes = piece.bytes};
   if (getRank() == source) {
@@ -222,7 +228,7 @@ ShmBackend::WorkPtr ShmBackend::gather(std::vector<Tensors>& outputs, Tensors& i
   const int target = static_cast<int>(options.rootRank);
   shm::TransferPlan plan{.call = {.kind = CallKind::kGather,
                                   .element = input.element,
-                                  .root = static_cast<std::int16_t>(target),
+                                  .root = static_cast<std::int8_t>(target),
                                   .elements = input.elements()},
                          .longest_bytes = input.bytes};
   Tensors tensors = inputs;
@@ -251,7 +257,7 @@ ShmBackend::WorkPtr ShmBackend::scatter(Tensors& outputs, std::vector<Tensors>& 
   const int source = static_cast<int>(options.rootRank);
   shm::TransferPlan plan{.call = {.kind = CallKind::kScatter,
                                   .element = output.element,
-                                  .root = static_cast<std::int16_t>(source),
+                                  .root = static_cast<std::int8_t>(source),
                                   .elements = output.elements()},
                          .parts = getSize(),
                          .longest_bytes = output.bytes};

@@ -30,6 +30,8 @@ class ShmBackend final : public c10d::Backend {
   /// ProcessGroup::all_reduce_into has checked them.
   WorkPtr all_reduce_into(const at::Tensor& output, const at::Tensor& input,
                           const ReduceIntoOptions& options, std::chrono::milliseconds timeout);
+  /// The next collective is compared with the others' by this name, too.
+  void name_next_call(std::string_view name);
   /// Whether the tensor lies in memory of allocateTensor, without gaps.
   bool is_shared(const at::Tensor& tensor) const;
 
@@ -83,6 +85,7 @@ class ShmBackend final : public c10d::Backend {
   Reduction reduction(Element element, ReduceOp op) const;
   std::chrono::milliseconds time_allowed(std::chrono::milliseconds timeout) const;
 
+  std::uint16_t next_label_ = 0;
   const std::unique_ptr<shm::Engine> engine_;
   const std::shared_ptr<shm::Heap> heap_;
   std::chrono::milliseconds timeout_;

@@ -1,0 +1,66 @@
+#include "lockstep/comm/hang_report.h"
+
+#include <algorithm>
+#include <chrono>
+#include <future>
+#include <thread>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/comm/store_wait.h"
+#include "lockstep/comm/work_state.h"
+
+namespace lockstep {
+namespace {
+
+// Ranks that wait for each other began to within the work between two collectives.
+constexpr std::chrono::seconds kGrace{2};
+
+std::string call_of(const CollectiveName& name) {
+  return name.sequence ? concat(name.operation, " number ", *name.sequence)
+                       : std::string(name.operation);
+}
+
+std::string ask_others(c10d::Store& store, int world_size, const CollectiveName& name) {
+  try {
+    const auto key = [](int rank) { return concat("hang/", rank); };
+    const std::string own = call_of(name);
+    store.set(key(name.rank), own);
+    std::vector<std::string> keys;
+    for (int rank = 0; rank < world_size; ++rank) keys.push_back(key(rank));
+    const std::vector<int> silent = wait_for_keys(store, keys, Deadline::after(kGrace));
+    std::string text;
+    for (int rank = 0; rank < world_size; ++rank) {
+      if (std::find(silent.begin(), silent.end(), rank) != silent.end()) continue;
+      const std::string theirs = store.get_to_str(key(rank));
+      if (theirs == own) continue;
+      text += concat(text.empty() ? "" : ", ", "rank ", rank, " waits in ", theirs);
+    }
+    if (!silent.empty()) {
+      text += concat(text.empty() ? "" : ", ", "rank", silent.size() > 1 ? "s " : " ",
+                     join_numbers(silent), silent.size() > 1 ? " wait" : " waits", " in none");
+    }
+    return text;
+  } catch (const std::exception&) {
+    return {};  // whoever served the store is gone
+  }
+}
+
+}  // namespace
+
+std::string report_hang(const c10::intrusive_ptr<c10d::Store>& store, int world_size,
+                        const CollectiveName& name) {
+  // On a thread of its own: whoever serves the store may be the one that is stuck, and a store's
+  // client waits for it without limit.
+  std::promise<std::string> promise;
+  std::future<std::string> answer = promise.get_future();
+  std::thread([store, world_size, name, promise = std::move(promise)]() mutable {
+    promise.set_value(ask_others(*store, world_size, name));
+  }).detach();
+  if (answer.wait_for(2 * kGrace) != std::future_status::ready) return {};
+  return answer.get();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+
+#include <c10/util/intrusive_ptr.h>
+
+namespace c10d {
+class Store;
+}
+
+namespace lockstep {
+
+struct CollectiveName;
+
+/// Tells the other ranks of the group, through its store, in which collective this rank has waited
+/// in vain, and finds out in which they have: "rank 2 waits in broadcast number 7, rank 1 in none".
+/// Gives ranks whose deadline passes about now a few seconds to say so. Empty where all are in the
+/// same collective, or where the store is gone. Never throws.
+std::string report_hang(const c10::intrusive_ptr<c10d::Store>& store, int world_size,
+                        const CollectiveName& name);
+
+}  // namespace lockstep
