@@ -28,7 +28,10 @@ namespace lockstep {
 ///
 /// A step costs some readings of the clock: nothing is allocated or sent. Each instant counts for
 /// one phase, so that phases add up to the time since the first was marked. A step ends where its
-/// gradients are exchanged. Threads: one at a time; autograd's may follow the training thread.
+/// gradients are exchanged. Where ranks compare their calls by a message (gloo and others, see
+/// ProcessGroup) they wait for each other before the first bucket already, which counts for
+/// backward; a group with check_calls = false shows who comes late. Threads: one at a time;
+/// autograd's may follow the training thread.
 class StepTimer {
  public:
   StepTimer() = default;
