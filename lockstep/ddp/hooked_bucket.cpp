@@ -1,7 +1,9 @@
 #include "lockstep/ddp/hooked_bucket.h"
 
+#include <algorithm>
 #include <utility>
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <c10/core/GradMode.h>
 
@@ -20,18 +22,24 @@ HookedBucket::HookedBucket(const ProcessGroup& group, const ExchangeOptions& opt
       flat_(group.allocate_tensor(FlatGradients::elements(parameters),
                                   FlatGradients::dtype(parameters[0]))),
       gradients_(flat_, parameters),
-      bucket_{.index = number, .buffer = flat_, .parameters = parameters} {
+      bucket_{.index = number, .buffer = flat_, .parameters = parameters},
+      has_gradient_(parameters.size()),
+      holders_(group.allocate_tensor(static_cast<std::int64_t>(parameters.size()), at::kFloat)) {
   for (std::size_t position = 0; position < gradients_.size(); ++position) {
     bucket_.gradients.push_back(gradients_.view(position));
   }
 }
 
 void HookedBucket::fill(std::size_t position, GradientScale& scale) {
-  gradients_.fill(position, scale.get());
+  has_gradient_[position] = gradients_.fill(position, scale.get());
 }
 
 void HookedBucket::start_average(GradientScale&) {
   const c10::NoGradGuard no_grad;
+  const at::Tensor own = at::empty(holders_.sizes(), at::kFloat);
+  std::copy(has_gradient_.begin(), has_gradient_.end(), own.mutable_data_ptr<float>());
+  holders_.copy_(own);
+  counted_ = group_.all_reduce_into(holders_, holders_, {.async_op = true});
   finish_ = hook_->start(group_, bucket_);
 }
 
@@ -44,7 +52,10 @@ void HookedBucket::finish() {
         at::linalg_vector_norm(flat_, 2, at::OptionalIntArrayRef(), false, at::kDouble);
     sum_of_squares_.add_(norm.square());
   }
+  counted_.wait();
+  const at::Tensor holders = holders_.to(at::kCPU);
   for (std::size_t position = 0; position < gradients_.size(); ++position) {
+    if (holders.const_data_ptr<float>()[position] == 0) continue;
     set_gradient(gradients_.parameter(position), gradients_.view(position), as_view_);
   }
 }

@@ -12,8 +12,8 @@
 
 namespace lockstep {
 
-/// The gradients of some parameters in one flat tensor that a CommHook averages. A parameter
-/// without a gradient gets the average all the same: zeros where no rank has one.
+/// The gradients of some parameters in one flat tensor that a CommHook averages. Which of them any
+/// rank has travels beside it, in a message of its own.
 class HookedBucket final : public GradientExchange {
  public:
   /// `parameters` share dtype and device. `number`: this bucket's.
@@ -32,6 +32,9 @@ class HookedBucket final : public GradientExchange {
   at::Tensor flat_;
   FlatGradients gradients_;
   HookBucket bucket_;
+  std::vector<bool> has_gradient_;  // on this rank
+  at::Tensor holders_;              // of each gradient: how many ranks have it
+  Work counted_;
   std::function<void()> finish_;
 };
 

@@ -372,11 +372,14 @@ def passes(run):
     run.train("passes/backwards", run.wrap(Mlp()), backwards)
 
 
+def branch_step(run):
+    return lambda model, step: loss_of(
+        model(run.inputs(step), (run.rank + step) % 2)[1]).backward()
+
+
 @case
 def unused(run):
-    run.train("unused", run.wrap(Branches(), find_unused_parameters=True),
-              lambda model, step: loss_of(model(run.inputs(step), (run.rank + step) % 2)[1]).backward(),
-              steps=4)
+    run.train("unused", run.wrap(Branches(), find_unused_parameters=True), branch_step(run), steps=4)
     def outside(model, step):
         (loss_of(model(run.inputs(step))) * model.module.unused.sum()).backward()
 
@@ -424,6 +427,10 @@ def hooks(run):
     for name, hook in {"all_reduce": default_hooks.allreduce_hook, "fp16": fp16, "bf16": bf16,
                        "noop": noop}.items():
         run.train(f"hooks/{name}", with_hook(run, hook), run.plain_step)
+    # No rank has a gradient for one of the parameters; some have none in some steps.
+    model = run.wrap(Branches(), find_unused_parameters=True)
+    model.register_comm_hook(None, default_hooks.allreduce_hook)
+    run.train("hooks/unused", model, branch_step(run), steps=4)
     # The first step alone: later ones amplify what rounding does.
     run.train("hooks/per_tensor", with_hook(run, quantization_hooks.quantization_pertensor_hook),
               run.plain_step, steps=1)
@@ -496,6 +503,21 @@ def join(run):
     join_plainly(run, "join/plain", run.wrap(Mlp()))
     # Hooks divide by the number of ranks, with or without data.
     join_plainly(run, "wrong/join_with_hook", with_hook(run, default_hooks.allreduce_hook))
+
+    # Two batches a step; rank 0 has but the first one, which PyTorch forgets.
+    model = run.wrap(Mlp())
+    with model.join(divide_by_initial_world_size=False):
+        with model.no_sync():
+            run.plain_step(model, 0)
+        if run.rank > 0:
+            run.plain_step(model, 1)
+    if run.world_size > 1:
+        run.add_gradients("wrong/join_with_accumulation", model.module)
+    whole = run.one_process(Mlp())
+    batches = [inputs_of(rank, step) for rank in range(run.world_size) for step in range(2)
+               if step == 0 or rank > 0]
+    (loss_of(whole(torch.cat(batches))) / len(batches)).backward()
+    run.add_gradients("join/accumulation", whole)
 
     # A mean over samples PyTorch has not: one process on what all ranks have.
     whole = run.one_process(Mlp())

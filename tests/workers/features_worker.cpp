@@ -212,13 +212,16 @@ void FeatureRun::ignored_and_delayed() {
 }
 
 void FeatureRun::graphs() {
-  for (const bool find : {true, false}) {
-    DistributedDataParallel model(load(Branches(), "Branches"), {.find_unused_parameters = find});
-    train(find ? "unused" : "unused_without_option", model,
-          [this](auto& branches, int step) {
-            loss_of(*branches(inputs(step), (rank_ + step) % 2)[1]).backward();
-          },
-          {.steps = 4});
+  const auto branch_step = [this](auto& model, int step) {
+    loss_of(*model(inputs(step), (rank_ + step) % 2)[1]).backward();
+  };
+  const std::pair<const char*, Options> all_options[] = {
+      {"unused", {.find_unused_parameters = true}},
+      {"unused_without_option", {}},
+      {"hooks/unused", {.comm_hook = std::make_shared<AllReduceHook>()}}};
+  for (const auto& [name, options] : all_options) {
+    DistributedDataParallel model(load(Branches(), "Branches"), options);
+    train(name, model, branch_step, {.steps = 4});
   }
   DistributedDataParallel found(stack(), {.find_unused_parameters = true});
   train("outside", found, [this](auto& model, int step) {
@@ -329,6 +332,17 @@ void FeatureRun::uneven_inputs() {
     }
     add_state(name, *model);
   }
+
+  // Two batches a step; rank 0 has but the first one.
+  std::vector<at::Tensor> two{inputs(0)};
+  if (rank_ > 0) two.push_back(inputs(1));
+  DistributedDataParallel model(mlp(), {});
+  auto batches = model.join(two, {.accumulation_steps = 2});
+  for (const at::Tensor& batch : batches) {
+    const auto accumulation = batches.accumulate();
+    model.backward(loss_of(model(batch)), {.weight = batches.has_data() ? 1.0 : 0.0});
+  }
+  add_gradients("join/accumulation", *model);
 }
 
 // What PyTorch has no word for, or refuses: compared with one process on all batches.

@@ -4,7 +4,7 @@
 
 namespace lockstep {
 
-/// Exchanges nothing: replicas drift apart. To measure what the exchange costs.
+/// Exchanges no gradients: replicas drift apart. To measure what the exchange costs.
 class NoopHook final : public CommHook {
  public:
   std::string describe() const override { return "noop"; }
