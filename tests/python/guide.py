@@ -1,0 +1,43 @@
+"""Holds docs/distributed-data-parallel.md to the code: its examples are in tests/ranks/guide_test.cpp, and
+the tests that it names exist.
+
+    guide.py ROOT_OF_THE_REPOSITORY
+"""
+
+import pathlib
+import re
+import sys
+import unittest
+
+ROOT = pathlib.Path(sys.argv[1])
+GUIDE = (ROOT / "docs/distributed-data-parallel.md").read_text()
+
+
+def without_spaces(text):
+    return "".join(text.split())
+
+
+class Guide(unittest.TestCase):
+    def test_examples_are_compiled(self):
+        compiled = without_spaces((ROOT / "tests/ranks/guide_test.cpp").read_text())
+        examples = re.findall(r"```cpp\n(.*?)```", GUIDE, re.DOTALL)
+        self.assertGreater(len(examples), 10)
+        for example in examples:
+            self.assertTrue(without_spaces(example) in compiled, f"not compiled:\n{example}")
+
+    def test_named_tests_exist(self):
+        sources = [path.read_text() for folder in ("lockstep", "tests/ranks")
+                   for path in (ROOT / folder).rglob("*_test.cpp")]
+        tests = {f"{suite}.{name}" for source in sources
+                 for suite, name in re.findall(r"^TEST(?:_F)?\((\w+), (\w+)\)", source, re.MULTILINE)}
+        cases = set(re.findall(r"^@case\ndef (\w+)\(", (
+            ROOT / "tests/python/ddp_features_pytorch.py").read_text(), re.MULTILINE))
+        shown = set()
+        for row in re.findall(r"^\|.*\|$", GUIDE, re.MULTILINE):
+            shown |= set(re.findall(r"`([^`]+)`", row.split("|")[-2]))
+        self.assertEqual(shown - tests - cases, set())
+        self.assertEqual(cases - shown - {"passes", "complex", "dtypes", "frozen", "shared"}, set())
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
