@@ -21,6 +21,7 @@ warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
 import torch
 import torch.multiprocessing as mp
 
+import ddp_features_modules
 import ddp_features_pytorch
 
 WORKER, LOCKSTEP = sys.argv[1:3]
@@ -95,7 +96,7 @@ class Features(unittest.TestCase):
         directory = tempfile.TemporaryDirectory()
         cls.addClassCleanup(directory.cleanup)
         folder = directory.name
-        ddp_features_pytorch.write_weights(folder)
+        ddp_features_modules.write_weights(folder)
         cls.pytorch = {}
         cls.ours = {}
         for ranks in range(1, 5):
