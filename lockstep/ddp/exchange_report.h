@@ -38,7 +38,8 @@ struct ExchangeReport {
   struct Bucket {
     std::int64_t bytes = 0;
     Time ready{};     ///< its last gradient was there
-    Time started{};   ///< its exchange began: it was ready, and so were those before it
+    Time started{};   ///< its exchange began: it was ready, so were those before it, and all ranks
+                      ///< had begun backward
     Time complete{};  ///< it was seen to be averaged: on the next gradient's arrival, or by waiting
     Time waited{};    ///< at the end of backward, until each .grad was the average
   };

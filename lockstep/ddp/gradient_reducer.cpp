@@ -82,6 +82,7 @@ struct GradientReducer::Impl {
   void begin_exchange();
   void begin_backward();
   void fill(std::size_t index);
+  const std::vector<Agreement::Numbers>& wait_until_all_begin();
   void start_complete();
   void finish_backward();
   void plan_by_first_pass();
@@ -152,7 +153,7 @@ void GradientReducer::Impl::begin_exchange() {
   agreement = group.begin_agreed(what, {{own_weight, vote ? vote->own : 0.0}});
   scale = GradientScale([this] {
     double total = 0;
-    for (const Agreement::Numbers& of_rank : agreement.get()) total += of_rank[0];
+    for (const Agreement::Numbers& of_rank : wait_until_all_begin()) total += of_rank[0];
     return total > 0 ? group.world_size() / total : 0;
   });
 }
@@ -199,9 +200,16 @@ void GradientReducer::Impl::fill(std::size_t index) {
   exchanges[place.exchange]->fill(place.position, scale);
 }
 
+// Nothing is exchanged before all ranks have begun the same.
+const std::vector<Agreement::Numbers>& GradientReducer::Impl::wait_until_all_begin() {
+  std::optional<StepTimer::Guard> waiting;
+  if (options.step_timer) waiting.emplace(*options.step_timer, StepPhase::kExchange);
+  return agreement.get();
+}
+
 void GradientReducer::Impl::start_complete() {
   while (const auto next = schedule.take_next()) {
-    if (*next == 0) agreement.get();  // Nothing is exchanged before all ranks have begun the same.
+    if (*next == 0) wait_until_all_begin();
     const auto range = recorder->starting(*next);
     exchanges[*next]->start_average(scale);
   }
@@ -213,13 +221,13 @@ void GradientReducer::Impl::finish_backward() {
     recorder->end_of_autograd();
     recorder->look(exchanges);
     if (!is_planned) {
-      agreement.get();
+      wait_until_all_begin();
       plan_by_first_pass();
       schedule.begin(std::vector<int>(parameters.size(), 1));
     }
     for (const std::size_t index : schedule.complete_all()) fill(index);
     start_complete();
-    if (options.before_wait) options.before_wait();
+    if (options.step_timer) options.step_timer->arrive();
     for (std::size_t number = 0; number < exchanges.size(); ++number) {
       const auto range = recorder->finishing(number);
       exchanges[number]->finish();

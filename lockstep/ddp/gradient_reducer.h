@@ -13,6 +13,7 @@
 #include "lockstep/ddp/bucket_plan.h"
 #include "lockstep/ddp/comm_hook.h"
 #include "lockstep/ddp/exchange_report.h"
+#include "lockstep/profile/step_timer.h"
 
 namespace lockstep {
 
@@ -49,8 +50,8 @@ class GradientReducer {
     /// Exchanged after the bucket with the gradient of `delay_until`: parameters' indices.
     std::vector<std::size_t> delayed = {};
     std::size_t delay_until = 0;
-    /// Called when all that this rank has to give has been started, and it goes on to wait.
-    std::function<void()> before_wait = {};
+    /// Told when it waits for other ranks; null: none.
+    std::shared_ptr<StepTimer> step_timer = {};
     /// Called at the end of each backward pass whose gradients were exchanged.
     std::function<void()> after_exchange;
   };

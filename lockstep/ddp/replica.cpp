@@ -97,9 +97,9 @@ void Replica::make_reducer() {
                                    .after_exchange = [this] {
                                      ++exchanges_;
                                      if (module_->is_training()) sync_buffers();
-                                     enter(StepPhase::kOther);
+                                     if (options_.step_timer) options_.step_timer->end_step();
                                    }};
-  if (options_.step_timer) options.before_wait = [this] { options_.step_timer->arrive(); };
+  options.step_timer = options_.step_timer;
   for (const std::string& name : options_.delay_all_reduce_named_params) {
     options.delayed.push_back(index_of(names, name, "delay_all_reduce_named_params"));
   }

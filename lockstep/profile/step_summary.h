@@ -17,7 +17,7 @@ struct RankSteps {
   std::array<std::chrono::nanoseconds, kStepPhases> total{};
   /// The same where steady clocks are the same one.
   std::int64_t clock = 0;
-  /// When it began to wait for the others, in the last steps of these, by its steady clock.
+  /// When it came to wait for the others, in the last steps of these, by its steady clock.
   std::vector<std::chrono::nanoseconds> arrivals = {};
 };
 

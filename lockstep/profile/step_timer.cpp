@@ -38,6 +38,8 @@ RankSteps read_steps(const std::int64_t* numbers, std::size_t arrivals) {
   return steps;
 }
 
+constexpr auto kExchangeIndex = static_cast<std::size_t>(StepPhase::kExchange);
+
 // Steady clocks are those of a boot of a machine, which share memory.
 std::int64_t clock_id() {
   return static_cast<std::int64_t>(std::hash<std::string>()(memory_domain()));
@@ -55,7 +57,13 @@ StepPhase StepTimer::enter(StepPhase phase) {
 
 void StepTimer::arrive() {
   enter(StepPhase::kExchange);
-  arrivals_[static_cast<std::size_t>(steps_++) % kArrivals] = since_;
+  const auto ahead = total_[kExchangeIndex] - waited_;
+  arrivals_[static_cast<std::size_t>(steps_++) % kArrivals] = since_ - ahead;
+}
+
+void StepTimer::end_step() {
+  enter(StepPhase::kOther);
+  waited_ = total_[kExchangeIndex];
 }
 
 StepSummary StepTimer::summarize(const ProcessGroup& group) {
@@ -69,6 +77,7 @@ StepSummary StepTimer::summarize(const ProcessGroup& group) {
   }
   steps_ = 0;
   total_ = {};
+  waited_ = {};
 
   const at::Tensor message = at::zeros({kHeader + static_cast<std::int64_t>(kArrivals)}, at::kLong);
   write_steps(own, message.mutable_data_ptr<std::int64_t>());

@@ -28,10 +28,7 @@ namespace lockstep {
 ///
 /// A step costs some readings of the clock: nothing is allocated or sent. Each instant counts for
 /// one phase, so that phases add up to the time since the first was marked. A step ends where its
-/// gradients are exchanged. Where ranks compare their calls by a message (gloo and others, see
-/// ProcessGroup) they wait for each other before the first bucket already, which counts for
-/// backward; a group with check_calls = false shows who comes late. Threads: one at a time;
-/// autograd's may follow the training thread.
+/// gradients are exchanged. Threads: one at a time; autograd's may follow the training thread.
 class StepTimer {
  public:
   StepTimer() = default;
@@ -56,8 +53,12 @@ class StepTimer {
   /// clock.
   StepPhase enter(StepPhase phase);
 
-  /// This rank has done its part of a step and waits for the others: enters kExchange.
+  /// This rank has done its part of a step and waits for the others: enters kExchange. It arrives
+  /// as much earlier as it has waited for others since the step before: what is compared is when
+  /// ranks would come if none waited.
   void arrive();
+  /// All ranks have: enters kOther.
+  void end_step();
 
   /// What all ranks have noted since the last call, on every rank; then begins anew. Collective,
   /// one message of 2 kB a rank. `group`: of the model; empty: the default group. Arrivals are
@@ -73,6 +74,7 @@ class StepTimer {
   StepPhase phase_ = StepPhase::kOther;
   Instant since_;  // when it was entered
   std::int64_t steps_ = 0;
+  std::chrono::nanoseconds waited_{};  // of total_, up to the end of the step before
   std::array<std::chrono::nanoseconds, kStepPhases> total_{};
   std::array<Instant, kArrivals> arrivals_{};  // of step i at i modulo the size
 };

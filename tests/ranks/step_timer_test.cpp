@@ -16,19 +16,6 @@
 namespace lockstep::testing {
 namespace {
 
-// Averages once backward is over; before, where it is to, tells the last rank that this one waits.
-struct TellLastRank final : CommHook {
-  bool tells = false;
-  std::string describe() const override { return "tell last rank"; }
-  std::function<void()> start(const ProcessGroup& group, const HookBucket& bucket) override {
-    return [this, &group, buffer = bucket.buffer] {
-      const int last = group.world_size() - 1;
-      if (tells && group.rank() != last) group.send(at::zeros({1}), last);
-      group.all_reduce(buffer, {.op = ReduceOp::kAvg});
-    };
-  }
-};
-
 class StepTimes : public DdpTest {
  protected:
   static std::chrono::nanoseconds of(const StepSummary& summary, int rank, StepPhase phase) {
@@ -39,31 +26,17 @@ class StepTimes : public DdpTest {
   const std::shared_ptr<StepTimer> timer_ = std::make_shared<StepTimer>();
 };
 
-TEST_F(StepTimes, TheRankThatOthersWaitForIsNamed) {
+TEST_F(StepTimes, TheRankThatComesLastIsTheStraggler) {
   constexpr int kSteps = 5;
-  const auto hook = std::make_shared<TellLastRank>();
-  // Where passes are compared, ranks wait for each other before the hook's turn comes.
-  const ProcessGroup group = group_of_all({.check_calls = false});
-  DistributedDataParallel model(torch::nn::Linear(7, 3),
-                                {.process_group = group, .step_timer = timer_, .comm_hook = hook});
-  torch::optim::SGD optimizer(model.parameters(), 0.1);
-  for (int step = 0; step <= kSteps; ++step) {
-    {
+  for (int step = 0; step < kSteps; ++step) {
+    if (is_last_rank()) {  // It gets its batch when all others have arrived.
       const auto data = timer_->phase(StepPhase::kData);
-      // Its batch comes when all others wait for its gradients.
-      for (int rank = 0; hook->tells && is_last_rank() && rank < rank_; ++rank) {
-        group.recv(at::empty({1}), rank);
-      }
+      for (int rank = 0; rank < rank_; ++rank) group_.recv(at::empty({1}), rank);
     }
-    optimizer.zero_grad();
-    model(at::ones({2, 7})).sum().backward();
-    {
-      const auto update = timer_->phase(StepPhase::kOptimizer);
-      optimizer.step();
-    }
-    if (step > 0) continue;
-    timer_->summarize(group_);  // in the first step ranks agree on buckets before they wait
-    hook->tells = true;
+    timer_->arrive();
+    if (!is_last_rank()) group_.send(at::zeros({1}), world_size_ - 1);
+    group_.barrier();
+    timer_->end_step();
   }
   const StepSummary summary = timer_->summarize(group_);
   EXPECT_EQ(summary.steps, kSteps);
@@ -71,20 +44,61 @@ TEST_F(StepTimes, TheRankThatOthersWaitForIsNamed) {
   EXPECT_EQ(summary.arrivals_compared, kSteps);
   EXPECT_EQ(summary.ranks.back().came_last, kSteps);
   EXPECT_EQ(summary.ranks.back().ahead.count(), 0);
+  for (int rank = 0; rank + 1 < world_size_; ++rank) {
+    EXPECT_GT(summary.ranks[static_cast<std::size_t>(rank)].ahead.count(), 0);
+  }
+  EXPECT_EQ(summary.straggler.value_or(0), world_size_ - 1);
+  EXPECT_EQ(summary.waited_for.count() > 0, world_size_ > 1);
+}
+
+TEST_F(StepTimes, WhatWasWaitedForBeforeCountsToo) {
+  if (world_size_ == 1) return;
+  constexpr int kRounds = 50;
+  const int last = world_size_ - 1;
+  // The others wait for the last rank within the step, so that it arrives before they do.
+  for (int step = 0; step < 3; ++step) {
+    group_.barrier();
+    if (is_last_rank()) {
+      const auto data = timer_->phase(StepPhase::kData);
+      for (int round = 0; round < kRounds; ++round) {
+        for (int rank = 0; rank < last; ++rank) group_.send(at::zeros({1}), rank);
+        for (int rank = 0; rank < last; ++rank) group_.recv(at::empty({1}), rank);
+      }
+    } else {
+      const auto waiting = timer_->phase(StepPhase::kExchange);
+      for (int round = 0; round < kRounds; ++round) {
+        group_.recv(at::empty({1}), last);
+        group_.send(at::zeros({1}), last);
+      }
+      group_.recv(at::empty({1}), last);  // It has arrived.
+    }
+    timer_->arrive();
+    for (int rank = 0; is_last_rank() && rank < last; ++rank) group_.send(at::zeros({1}), rank);
+    group_.barrier();
+    timer_->end_step();
+  }
+  EXPECT_EQ(timer_->summarize(group_).straggler, last);
+}
+
+TEST_F(StepTimes, TheWrapperMarksItsPhases) {
+  constexpr int kSteps = 3;
+  DistributedDataParallel model(torch::nn::Linear(7, 3), {.step_timer = timer_});
+  torch::optim::SGD optimizer(model.parameters(), 0.1);
+  for (int step = 0; step < kSteps; ++step) {
+    optimizer.zero_grad();
+    model.backward(model(at::ones({2, 7})).sum(), {.weight = 2});
+    const auto update = timer_->phase(StepPhase::kOptimizer);
+    optimizer.step();
+  }
+  const StepSummary summary = timer_->summarize(group_);
+  EXPECT_EQ(summary.steps, kSteps);
   for (int rank = 0; rank < world_size_; ++rank) {
     for (const StepPhase phase :
          {StepPhase::kForward, StepPhase::kBackward, StepPhase::kExchange, StepPhase::kOptimizer}) {
       EXPECT_GT(of(summary, rank, phase).count(), 0) << rank << " " << name_of(phase);
     }
-    if (rank == world_size_ - 1) continue;
-    EXPECT_GT(summary.ranks[static_cast<std::size_t>(rank)].ahead.count(), 0);
-    // It waits for no less than the other's forward and backward.
-    EXPECT_GT(of(summary, rank, StepPhase::kExchange),
-              of(summary, world_size_ - 1, StepPhase::kForward));
+    EXPECT_EQ(of(summary, rank, StepPhase::kData).count(), 0);
   }
-  EXPECT_EQ(summary.straggler.value_or(0), world_size_ - 1);
-  if (world_size_ == 1) return;
-  EXPECT_GT(summary.waited_for.count(), 0);
 }
 
 TEST_F(StepTimes, PhasesAddUpToTheTime) {
