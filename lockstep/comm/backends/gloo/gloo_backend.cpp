@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "lockstep/base/env.h"
+#include "lockstep/os/batch_scheduling.h"
 
 namespace lockstep {
 namespace {
@@ -173,6 +174,9 @@ std::shared_ptr<::gloo::transport::Device> make_device(const BackendConfig& conf
 BackendInstance make_gloo_backend(const BackendConfig& config) {
   auto options = ProcessGroupGloo::Options::create(config.connect_timeout);
   options->group_name = config.group_name;
+  // Gloo's threads that woke up would interrupt the one that is writing, and then look in vain,
+  // again and again, for the lock that it holds, until their share of the processor is used up.
+  const BatchScheduling threads_do_not_interrupt;
   options->devices.push_back(make_device(config));
   auto backend =
       c10::make_intrusive<GlooBackend>(config.store, config.rank, config.world_size, options);
