@@ -30,6 +30,8 @@ struct GradientReducer::Impl {
   ProcessGroup group;
   Options options;
   ExchangeOptions exchange;
+  std::string backward_name;  // what ranks must agree on
+  std::string weighted_backward_name;
   std::unique_ptr<GradientMemory> memory;
   std::unique_ptr<GradientHooks> hooks;
 
@@ -74,6 +76,8 @@ struct GradientReducer::Impl {
   }
   explicit Impl(ProcessGroup of) : group(std::move(of)) {
     exchange.name = concat("model ", group.count_replica());
+    backward_name = "backward of " + exchange.name;
+    weighted_backward_name = "weighted " + backward_name;
   }
 
   UsageError usage_error(std::size_t index, const std::string& what) const;
@@ -142,8 +146,8 @@ void GradientReducer::Impl::check_weighing() {
 // Weights and votes go with what tells the others that this pass begins.
 void GradientReducer::Impl::begin_exchange() {
   scale = {};
-  const std::string what =
-      concat(weighing == Weighing::kWeighted ? "weighted " : "", "backward of ", exchange.name);
+  const std::string& what =
+      weighing == Weighing::kWeighted ? weighted_backward_name : backward_name;
   if (weighing != Weighing::kWeighted && !vote) {
     agreement = group.begin_agreed(what);
     return;

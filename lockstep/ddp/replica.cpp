@@ -232,7 +232,6 @@ std::optional<int> Replica::withdraw_vote() {
 
 void Replica::sync_buffers() {
   buffers_differ_ = false;
-  if (group_.world_size() == 1) return;
   if (options_.forward_sync_buffers) broadcast_tensors(group_, state_.buffer_tensors(), 0);
 }
 

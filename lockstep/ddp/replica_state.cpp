@@ -37,6 +37,9 @@ ReplicaState::ReplicaState(const torch::nn::Module& module, std::vector<std::str
                             "', which is no parameter or buffer of the module; names are "
                             "those of named_parameters() and named_buffers()"));
   }
+  for (NamedTensor& buffer : this->buffers()) {
+    buffer_tensors_.push_back(std::move(buffer.tensor));
+  }
 }
 
 bool ReplicaState::is_ignored(const std::string& name) const {
@@ -51,13 +54,6 @@ std::vector<NamedTensor> ReplicaState::parameters() const {
 std::vector<NamedTensor> ReplicaState::buffers() const {
   return each_once(module_.named_buffers(),
                    [this](const std::string& name) { return is_ignored(name); });
-}
-
-std::vector<at::Tensor> ReplicaState::buffer_tensors() const {
-  if (ignored_.empty()) return module_.buffers();
-  std::vector<at::Tensor> tensors;
-  for (NamedTensor& buffer : buffers()) tensors.push_back(std::move(buffer.tensor));
-  return tensors;
 }
 
 }  // namespace lockstep

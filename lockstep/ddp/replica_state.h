@@ -27,14 +27,15 @@ class ReplicaState {
 
   std::vector<NamedTensor> parameters() const;
   std::vector<NamedTensor> buffers() const;
-  /// As buffers(), for each step: without their names.
-  std::vector<at::Tensor> buffer_tensors() const;
+  /// As buffers(), without their names, for each step: those that the module had at construction.
+  const std::vector<at::Tensor>& buffer_tensors() const { return buffer_tensors_; }
 
  private:
   bool is_ignored(const std::string& name) const;
 
   const torch::nn::Module& module_;
   std::vector<std::string> ignored_;
+  std::vector<at::Tensor> buffer_tensors_;
 };
 
 }  // namespace lockstep
