@@ -20,6 +20,7 @@
 #include "lockstep/ddp/hooks/quantize_hook.h"
 #include "lockstep/ddp/periodic_model_averager.h"
 #include "lockstep/ddp/replica_check.h"
+#include "lockstep/launch/spawn.h"
 #include "lockstep/nn/convert_sync_batchnorm.h"
 #include "lockstep/nn/sync_batch_norm.h"
 #include "lockstep/optim/clip_grad.h"

@@ -35,6 +35,9 @@ inline constexpr Variable kErrorFile{"TORCHELASTIC_ERROR_FILE", "path",
 inline constexpr Variable kStoreListenFd{
     "LOCKSTEP_STORE_LISTEN_FD", "int",
     "socket bound by the launcher, on which rank 0 serves the store; set by lockstep run"};
+inline constexpr Variable kSpawn{
+    "LOCKSTEP_SPAWN", "text",
+    "which call of lockstep::spawn() in which process this one belongs to; set by it"};
 
 // Given to each process by mpirun and srun, in place of the above. First of each: Open MPI; then
 // MPICH and its kin (hydra); then Slurm.

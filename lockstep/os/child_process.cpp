@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -76,6 +77,23 @@ int read_exec_errno(int fd, pid_t child, const SpawnOptions& options) {
   }
 }
 
+std::optional<ChildExit> reap(pid_t which) {
+  int status = 0;
+  pid_t pid = 0;
+  errno = 0;
+  do {
+    pid = ::waitpid(which, &status, WNOHANG);
+  } while (pid < 0 && errno == EINTR);
+  if (pid <= 0) return std::nullopt;
+  ChildExit ended{.pid = pid};
+  if (WIFSIGNALED(status)) {
+    ended.signal = WTERMSIG(status);
+  } else {
+    ended.exit_code = WEXITSTATUS(status);
+  }
+  return ended;
+}
+
 }  // namespace
 
 pid_t spawn_process(const SpawnOptions& options) {
@@ -102,20 +120,21 @@ pid_t spawn_process(const SpawnOptions& options) {
   return child;
 }
 
+UniqueFd open_process(pid_t pid) {
+  // By number: glibc 2.36 declares it without extern "C", older ones not at all.
+  UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (process.valid()) return process;
+  throw SystemError("pidfd_open", errno, "Lockstep needs Linux 5.3 or later");
+}
+
+ChildExit reap_child(pid_t pid) {
+  if (const auto ended = reap(pid)) return *ended;
+  throw SystemError(concat("wait for the end of process ", pid), errno == 0 ? EAGAIN : errno,
+                    "no other part of the program may reap it, or ignore SIGCHLD");
+}
+
 std::optional<ChildExit> reap_any_child() {
-  int status = 0;
-  pid_t pid = 0;
-  do {
-    pid = ::waitpid(-1, &status, WNOHANG);
-  } while (pid < 0 && errno == EINTR);
-  if (pid <= 0) return std::nullopt;
-  ChildExit ended{.pid = pid};
-  if (WIFSIGNALED(status)) {
-    ended.signal = WTERMSIG(status);
-  } else {
-    ended.exit_code = WEXITSTATUS(status);
-  }
-  return ended;
+  return reap(-1);
 }
 
 void adopt_orphans() {

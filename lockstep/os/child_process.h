@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/os/unique_fd.h"
 
 namespace lockstep {
 
@@ -47,6 +48,14 @@ struct ChildExit {
   int exit_code = 0;
   int signal = 0;
 };
+
+/// Refers to a process of ours, running or not yet reaped, even when its number is given again.
+/// Readable, for poll(2), once it has ended. Errors: SystemError.
+UniqueFd open_process(pid_t pid);
+
+/// Takes note of a child that has ended. Errors: SystemError when it has not, or when another part
+/// of the program has done so before.
+ChildExit reap_child(pid_t pid);
 
 /// Takes note of one child that has ended, whichever it is; nothing when none has.
 std::optional<ChildExit> reap_any_child();

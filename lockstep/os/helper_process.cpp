@@ -11,17 +11,14 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/os/child_process.h"
 #include "lockstep/os/pipe.h"
 #include "lockstep/os/poll_timeout.h"
 
 namespace lockstep {
 namespace {
 
-// By number: glibc 2.36 declares these without extern "C", older ones not at all.
-UniqueFd open_pidfd(pid_t pid) {
-  return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-}
-
+// By number: glibc 2.36 declares it without extern "C", older ones not at all.
 void kill_process(const UniqueFd& process) {
   ::syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0);
 }
@@ -50,11 +47,11 @@ HelperProcess::HelperProcess(const char* name, const Body& body) {
     run_body(name, body, control.read_end.get());
   }
   control_ = std::move(control.write_end);
-  process_ = open_pidfd(pid);
-  if (!process_.valid()) {
-    const int error = errno;
+  try {
+    process_ = open_process(pid);
+  } catch (...) {
     ::kill(pid, SIGKILL);
-    throw SystemError("pidfd_open", error, "Lockstep needs Linux 5.3 or later");
+    throw;
   }
 }
 

@@ -1,0 +1,206 @@
+#include "lockstep/launch/spawn.h"
+
+#include <atomic>
+#include <charconv>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <poll.h>
+#include <unistd.h>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/env.h"
+#include "lockstep/base/run_main.h"
+#include "lockstep/launch/attempt_outcome.h"
+#include "lockstep/launch/error_file.h"
+#include "lockstep/launch/failure_report.h"
+#include "lockstep/launch/stop_sequence.h"
+#include "lockstep/launch/worker_environment.h"
+#include "lockstep/os/child_process.h"
+#include "lockstep/os/machine.h"
+#include "lockstep/os/poll_timeout.h"
+#include "lockstep/os/tcp_socket.h"
+#include "lockstep/os/temporary_directory.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kThisProgram = "/proc/self/exe";
+constexpr std::chrono::milliseconds kSpawnShutdownTimeout{5'000};
+
+std::atomic<int> spawn_calls = 0;
+std::atomic<bool> runs_body = false;
+
+std::vector<std::string> own_arguments() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::vector<std::string> arguments;
+  for (std::string argument; std::getline(file, argument, '\0');) arguments.push_back(argument);
+  return arguments;
+}
+
+// "<which call>:<of which process>"
+std::string mark_of(int call, pid_t process) {
+  return concat(call, ":", process);
+}
+
+// The call that this process is started for; nothing in others, such as a program that a body
+// starts.
+std::optional<int> call_to_run() {
+  const std::string mark = env::text(env::kSpawn).value_or("");
+  const auto colon = mark.find(':');
+  if (colon == std::string::npos || mark.substr(colon + 1) != concat(::getppid())) return {};
+  int call = 0;
+  std::from_chars(mark.data(), mark.data() + colon, call);
+  return call;
+}
+
+// The processes of one call.
+class SpawnedProcesses {
+ public:
+  SpawnedProcesses(int call, int count);
+  SpawnedProcesses(const SpawnedProcesses&) = delete;
+  SpawnedProcesses& operator=(const SpawnedProcesses&) = delete;
+  ~SpawnedProcesses();
+
+  /// Until all have ended.
+  AttemptOutcome wait();
+
+ private:
+  struct Process {
+    int rank;
+    pid_t pid;
+    UniqueFd handle;
+  };
+
+  void start(int call, int rank);
+  void wait_for_news();
+  void note_ended();
+  void send(int signal);
+  fs::path error_file(int rank) const { return directory_.path() / concat(rank, ".json"); }
+
+  LaunchOptions options_;
+  TemporaryDirectory directory_;
+  UniqueFd store_;
+  StopSequence stop_;
+  std::vector<Process> running_;
+  AttemptOutcome outcome_;
+};
+
+SpawnedProcesses::SpawnedProcesses(int call, int count)
+    : options_{.worker_count = count},
+      directory_(fs::temp_directory_path(), "lockstep_spawn_"),
+      store_(bind_tcp(options_.master_address, 0)),
+      stop_(kSpawnShutdownTimeout) {
+  try {
+    for (int rank = 0; rank < count; ++rank) start(call, rank);
+  } catch (...) {
+    send(SIGKILL);
+    throw;
+  }
+}
+
+SpawnedProcesses::~SpawnedProcesses() {
+  send(SIGKILL);
+}
+
+void SpawnedProcesses::start(int call, int rank) {
+  const AttemptFacts facts{.master_port = bound_port(store_.get()),
+                           .store_listen_fd = store_.get(),
+                           .allowed_cpus = allowed_cpu_count()};
+  SpawnOptions spawn{.path = kThisProgram,
+                     .arguments = own_arguments(),
+                     .environment = worker_environment(
+                         options_, facts, rank, error_file(rank).string(), env::everything())};
+  std::erase_if(spawn.environment, [](const std::string& line) {
+    return line.starts_with(concat(env::kSpawn.name, "="));
+  });
+  spawn.environment.push_back(concat(env::kSpawn.name, "=", mark_of(call, ::getpid())));
+  if (rank == 0) spawn.inherited_fds = {store_.get()};
+  const pid_t pid = spawn_process(spawn);
+  running_.push_back({rank, pid, {}});
+  running_.back().handle = open_process(pid);
+}
+
+AttemptOutcome SpawnedProcesses::wait() {
+  while (!running_.empty() && !stop_.given_up()) {
+    wait_for_news();
+    note_ended();
+    if (const auto deadline = stop_.deadline(); deadline && deadline->passed()) {
+      send(stop_.on_deadline(Deadline::Clock::now()));
+    }
+  }
+  return std::move(outcome_);
+}
+
+void SpawnedProcesses::wait_for_news() {
+  std::vector<pollfd> handles;
+  for (const Process& process : running_) handles.push_back({process.handle.get(), POLLIN, 0});
+  const auto deadline = stop_.deadline();
+  ::poll(handles.data(), handles.size(), deadline ? poll_timeout(*deadline) : -1);
+}
+
+void SpawnedProcesses::note_ended() {
+  bool failed = false;
+  std::erase_if(running_, [&](const Process& process) {
+    pollfd ready{process.handle.get(), POLLIN, 0};
+    if (::poll(&ready, 1, 0) <= 0) return false;
+    const ChildExit ended = reap_child(process.pid);
+    const ErrorReport report = read_error_file(error_file(process.rank));
+    const WorkerExit exit{.rank = process.rank,
+                          .local_rank = process.rank,
+                          .pid = process.pid,
+                          .exit_code = ended.exit_code,
+                          .signal = ended.signal,
+                          .told_to_stop = stop_.started(),
+                          .error_message = report.message,
+                          .error_code = report.exit_code};
+    outcome_.exits.push_back(exit);
+    failed = failed || exit.failed();
+    // Connections to a store whose server has ended are refused, rather than never answered.
+    if (process.rank == 0) store_.reset();
+    return true;
+  });
+  if (failed) send(stop_.on_failure(Deadline::Clock::now()));
+}
+
+void SpawnedProcesses::send(int signal) {
+  if (signal == 0) return;
+  for (const Process& process : running_) {
+    signal_group(process.pid, signal);
+    if (signal != SIGKILL) signal_group(process.pid, SIGCONT);
+  }
+}
+
+}  // namespace
+
+void spawn(const std::function<void(int rank)>& body, int process_count) {
+  if (process_count < 1) {
+    throw UsageError(concat("spawn: ", process_count, " processes; there must be at least one"));
+  }
+  if (runs_body) throw UsageError("spawn: called within the body of another spawn");
+  const int call = spawn_calls++;
+  if (const auto wanted = call_to_run()) {
+    if (call != *wanted) return;  // An earlier call, which has returned in the first process.
+    runs_body = true;
+    std::exit(run_main([&] {
+      body(env::integer(env::kRank).value_or(0));
+      return 0;
+    }));
+  }
+  const AttemptOutcome outcome = SpawnedProcesses(call, process_count).wait();
+  const WorkerExit* const cause = first_cause(outcome);
+  if (cause == nullptr) return;
+  throw ProcessFailed(
+      concat("spawn: ", describe_worker(*cause), " failed", describe_failure(*cause),
+             cause->error_message.empty() ? "" : ": ", cause->error_message),
+      cause->rank, cause->status());
+}
+
+}  // namespace lockstep

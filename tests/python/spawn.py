@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""lockstep::spawn(): processes of a program of one's own, their failures, and that none stays behind.
+
+    spawn.py <spawn_worker>
+"""
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import unittest
+
+WORKER = sys.argv[1]
+
+
+def run(way, expected=0):
+    done = subprocess.run([WORKER, way], capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode != expected:
+        raise AssertionError(f"{way}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout.splitlines(), done.stderr
+
+
+def pids(lines):
+    return [int(match[1]) for line in lines if (match := re.search(r"pid (\d+)$", line))]
+
+
+def wait_until_gone(process):
+    """Returns when the process, which is not ours, has ended: the test's time limit ends the wait."""
+    try:
+        handle = os.pidfd_open(process)
+    except ProcessLookupError:
+        return
+    select.select([handle], [], [])
+    os.close(handle)
+
+
+class Spawn(unittest.TestCase):
+    def test_each_rank_runs_once_and_then_the_first_process_goes_on(self):
+        lines, _ = run("ranks")
+        self.assertEqual(lines[-1], "all have ended")
+        ranks = sorted(line.rsplit(",", 1)[0] for line in lines[:-1])
+        self.assertEqual(ranks, [f"rank {r} of 3, local rank {r}" for r in range(3)])
+        self.assertEqual(len(set(pids(lines))), 3)
+
+    def test_one_process(self):
+        lines, _ = run("one")
+        self.assertEqual(len(pids(lines)), 1)
+
+    def test_no_process_is_refused(self):
+        _, err = run("none", expected=2)
+        self.assertIn("spawn: 0 processes; there must be at least one", err)
+
+    def test_an_exception_reaches_the_parent_with_its_rank(self):
+        lines, err = run("exception", expected=1)
+        self.assertNotIn("all have ended", lines)
+        self.assertRegex(err.splitlines()[-1], r"spawn: rank 1 \(local rank 1, pid \d+\) failed: "
+                                               r"exit code 1: Exception: out of luck")
+        for process in pids(lines):
+            wait_until_gone(process)
+
+    def test_the_exit_code_is_the_failed_process_s(self):
+        for way, code, words in (("error", 2, "UsageError: a wrong size"), ("exit", 7, "exit code 7"),
+                                 ("signal", 137, "killed by SIGKILL")):
+            with self.subTest(way):
+                _, err = run(way, expected=code)
+                self.assertIn(words, err.splitlines()[-1])
+
+    def test_one_that_ignores_sigterm_is_killed(self):
+        lines, err = run("stubborn", expected=1)
+        self.assertIn("out of luck", err.splitlines()[-1])
+        for process in pids(lines):
+            wait_until_gone(process)
+
+    def test_a_failure_can_be_caught(self):
+        lines, _ = run("caught")
+        self.assertEqual(lines[-2:], ["rank 1 with 1", "all have ended"])
+
+    def test_several_calls_one_after_the_other(self):
+        lines, _ = run("twice")
+        self.assertEqual(sorted(lines[:2]), ["first 0", "first 1"])
+        self.assertEqual(sorted(lines[2:4]), ["second 0", "second 1"])
+        self.assertEqual(lines[4:], ["all have ended"])
+
+    def test_within_another_it_is_refused(self):
+        _, err = run("within", expected=2)
+        self.assertIn("spawn: called within the body of another spawn", err)
+
+    def test_other_threads_do_no_harm(self):
+        lines, _ = run("beside_threads")
+        self.assertEqual(len(pids(lines)), 2)
+
+    def test_none_outlives_the_parent(self):
+        for stop in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
+            with self.subTest(stop), subprocess.Popen([WORKER, "wait"], stdout=subprocess.PIPE,
+                                                      text=True) as parent:
+                started = pids([parent.stdout.readline(), parent.stdout.readline()])
+                parent.send_signal(stop)
+                for process in started:
+                    wait_until_gone(process)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
