@@ -2,7 +2,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/snapshot/pickle_archive.h"
+#include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/values.h"
 
 namespace lockstep {
@@ -27,12 +27,12 @@ void save_snapshot(const std::filesystem::path& path, const Snapshot& snapshot) 
   dict.insert_or_assign("random_state", tensor_list_value(snapshot.random_state));
   dict.insert_or_assign("cuda_random_state", tensor_list_value(snapshot.cuda_random_state));
   dict.insert_or_assign("extra", tensor_dict_value(snapshot.extra));
-  write_pickle_archive(path, dict);
+  save(path, dict);
 }
 
 Snapshot load_snapshot(const std::filesystem::path& path) {
   const std::string source = concat("load ", path.string());
-  const c10::IValue dict = read_pickle_archive(path);
+  const c10::IValue dict = load(path, {.checksum_required = true});
   const std::int64_t format = integer_entry(entry(dict, "lockstep", source), "format", source);
   if (format != kFormat) {
     throw UsageError(concat(source, ": it has format ", format, ", this Lockstep (",

@@ -14,7 +14,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/os/temporary_directory.h"
-#include "lockstep/snapshot/pickle_archive.h"
+#include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/small_net.h"
 #include "lockstep/snapshot/snapshot.h"
 #include "lockstep/snapshot/snapshot_testing.h"
@@ -173,7 +173,7 @@ TEST_F(SnapshotDirectoryTest, ANewerFormatIsRefused) {
   c10::impl::GenericDict dict = make_dict();
   dict.insert_or_assign("lockstep", about);
   std::filesystem::create_directories(path());
-  write_pickle_archive(file(1), dict);
+  lockstep::save(file(1), dict);
   Training run;
   const std::string message = message_of<UsageError>([&] { load_latest(run); });
   EXPECT_NE(message.find("format 2"), std::string::npos) << message;

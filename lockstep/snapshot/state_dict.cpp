@@ -9,7 +9,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/snapshot/pickle_archive.h"
+#include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/values.h"
 
 namespace lockstep {
@@ -92,7 +92,7 @@ void load_state_dict(torch::nn::Module& module, const TensorDict& values,
 
 TensorDict read_state_dict(const std::filesystem::path& path) {
   const std::string file = path.string();
-  c10::IValue value = read_pickle_archive(path, {.checksum_required = false});
+  c10::IValue value = load(path);
   for (const char* key : {"model", "state_dict"}) {
     if (!value.isGenericDict()) break;
     const c10::IValue nested = find_value(value, key);

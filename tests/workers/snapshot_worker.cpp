@@ -15,7 +15,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/run_main.h"
 #include "lockstep/snapshot/optimizer_state.h"
-#include "lockstep/snapshot/pickle_archive.h"
+#include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/random_state.h"
 #include "lockstep/snapshot/small_net.h"
 #include "lockstep/snapshot/snapshot.h"
@@ -78,7 +78,7 @@ void resume(const std::string& kind, const std::string& path) {
   SmallNet net;
   const auto optimizer = make_optimizer(kind, net);
   load_state_dict(*net, read_state_dict(path), path);
-  const c10::IValue file = read_pickle_archive(path, {.checksum_required = false});
+  const c10::IValue file = load(path);
   load_optimizer_state_dict(*optimizer, entry(file, "optimizer", path), path);
   train_by_formula(net, *optimizer, 3);
   save_snapshot(path + ".later", {.model = state_dict(*net)});

@@ -1,4 +1,4 @@
-#include "lockstep/snapshot/pickle_archive.h"
+#include "lockstep/snapshot/save.h"
 
 #include <algorithm>
 #include <exception>
@@ -15,6 +15,7 @@
 #include "lockstep/os/readable_file.h"
 #include "lockstep/snapshot/checksum.h"
 #include "lockstep/snapshot/unpickler.h"
+#include "lockstep/snapshot/values.h"
 #include "lockstep/snapshot/writable_value.h"
 #include "lockstep/snapshot/zip_reader.h"
 
@@ -119,7 +120,7 @@ void check_byte_order(const ZipReader& archive, const std::string& file) {
 
 }  // namespace
 
-void write_pickle_archive(const std::filesystem::path& path, const c10::IValue& value) {
+void save(const std::filesystem::path& path, const c10::IValue& value) {
   const Pickled pickled = pickle(writable_value(value));
   AtomicFile file(path);
   ChecksumWriter output(file);
@@ -138,8 +139,11 @@ void write_pickle_archive(const std::filesystem::path& path, const c10::IValue& 
   file.commit();
 }
 
-c10::IValue read_pickle_archive(const std::filesystem::path& path,
-                                const ReadArchiveOptions& options) {
+void save(const std::filesystem::path& path, const TensorDict& tensors) {
+  save(path, tensor_dict_value(tensors));
+}
+
+c10::IValue load(const std::filesystem::path& path, const LoadOptions& options) {
   const ReadableFile file(path);
   const std::string name = path.string();
   const bool verified = verify_checksum(file);

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+
+#include <lockstep/lockstep.h>
+
+/// What the programs of the ladder take: total_epochs save_every [--batch_size 32].
+struct Arguments {
+  std::int64_t total_epochs = 0;
+  std::int64_t save_every = 0;
+  std::int64_t batch_size = 32;
+};
+
+/// Adds them to `app`, for a program that has further ones.
+inline void add_arguments(CLI::App& app, Arguments& arguments) {
+  const CLI::Range positive(std::int64_t{1}, std::int64_t{1'000'000'000});
+  app.add_option("total_epochs", arguments.total_epochs, "how often to go through the data")
+      ->required()
+      ->check(positive);
+  app.add_option("save_every", arguments.save_every, "epochs from one checkpoint to the next")
+      ->required()
+      ->check(positive);
+  app.add_option("--batch_size,--batch-size", arguments.batch_size, "samples a step, on each rank")
+      ->capture_default_str()
+      ->check(positive);
+}
+
+/// Returns false when it has shown its help, on the first rank. Errors: UsageError.
+inline bool parse(CLI::App& app, int argc, char** argv) {
+  try {
+    app.parse(argc, argv);
+    return true;
+  } catch (const CLI::Success& help) {
+    const char* const rank = std::getenv("RANK");
+    if (rank == nullptr || std::string(rank) == "0") app.exit(help);
+    return false;
+  } catch (const CLI::ParseError& error) {
+    throw lockstep::UsageError(std::string(error.what()) + "; see --help");
+  }
+}
