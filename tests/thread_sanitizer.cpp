@@ -12,6 +12,7 @@ extern "C" const char* __tsan_default_suppressions() {
       // seems to be freed beside the last use by another thread; and what its store closes, while
       // another thread has the same descriptor anew.
       "race:c10d::ProcessGroupGloo::\n"
+      "race:gloo::\n"
       "race:c10d::*Async*Work\n"
       "race:torch::autograd::DifferentiableViewMeta::~\n"
       "race:c10::TensorImpl::~TensorImpl\n"

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 
+#include <CLI/CLI.hpp>
 #include <lockstep/lockstep.h>
 
 /// What the programs of the ladder take: total_epochs save_every [--batch_size 32].

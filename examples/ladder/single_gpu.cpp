@@ -2,7 +2,7 @@
 //
 //   single_gpu 50 10
 //
-// The next step is multigpu.cpp.
+// multigpu.cpp is the next step.
 #include <iostream>
 
 #include <lockstep/lockstep.h>
@@ -15,13 +15,13 @@ namespace {
 
 class Trainer {
  public:
-  Trainer(torch::nn::Linear model, const Arguments& arguments, torch::Device device)
-      : model_(std::move(model)),
+  Trainer(const Arguments& arguments, torch::Device device)
+      : arguments_(arguments),
+        device_(device),
+        model_(20, 1),
         optimizer_(model_->parameters(), /*lr=*/1e-3),
-        loader_(torch::data::make_data_loader<torch::data::samplers::RandomSampler>(
-            RandomData().map(torch::data::transforms::Stack<>()), arguments.batch_size)),
-        arguments_(arguments),
-        device_(device) {
+        train_data_(prepare_loader(torch::data::samplers::RandomSampler(RandomData::kSamples),
+                                   arguments.batch_size)) {
     model_->to(device_);
   }
 
@@ -41,24 +41,21 @@ class Trainer {
   }
 
   void run_epoch(std::int64_t epoch) {
-    const auto batch_size = arguments_.batch_size;
-    const auto steps = (RandomData::kSamples + batch_size - 1) / batch_size;
-    std::cout << "[GPU0] Epoch " << epoch << " | Batchsize: " << batch_size
-              << " | Steps: " << steps << std::endl;
-    for (auto& batch : *loader_) run_batch(batch.data.to(device_), batch.target.to(device_));
+    std::cout << "[GPU0] Epoch " << epoch << " | Batchsize: " << arguments_.batch_size
+              << " | Steps: " << steps_of(RandomData::kSamples, arguments_.batch_size) << std::endl;
+    for (auto& batch : *train_data_) run_batch(batch.data.to(device_), batch.target.to(device_));
   }
 
   void save_checkpoint(std::int64_t epoch) {
-    lockstep::write_pickle_archive("checkpoint.pt", lockstep::tensor_dict_value(lockstep::state_dict(*model_)));
+    lockstep::save("checkpoint.pt", lockstep::state_dict(*model_));
     std::cout << "Epoch " << epoch << " | Training checkpoint saved at checkpoint.pt" << std::endl;
   }
 
-  torch::nn::Linear model_;
-  torch::optim::SGD optimizer_;
-  decltype(torch::data::make_data_loader<torch::data::samplers::RandomSampler>(
-      RandomData().map(torch::data::transforms::Stack<>()), 1)) loader_;
   Arguments arguments_;
   torch::Device device_;
+  torch::nn::Linear model_;
+  torch::optim::SGD optimizer_;
+  Loader<torch::data::samplers::RandomSampler> train_data_;
 };
 
 }  // namespace
@@ -69,8 +66,8 @@ int main(int argc, char** argv) {
     Arguments arguments;
     add_arguments(app, arguments);
     if (!parse(app, argc, argv)) return 0;
-    const auto device = torch::cuda::is_available() ? torch::Device(torch::kCUDA, 0) : torch::kCPU;
-    Trainer(torch::nn::Linear(20, 1), arguments, device).train();
+    torch::manual_seed(0);  // the same weights in every run
+    Trainer(arguments, torch::cuda::is_available() ? torch::kCUDA : torch::kCPU).train();
     return 0;
   });
 }

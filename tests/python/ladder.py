@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""The programs of examples/ladder, as users run them: what they print, what they save, how they resume.
+
+    ladder.py <lockstep> <folder of the programs>
+"""
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import torch
+
+LOCKSTEP, PROGRAMS = (pathlib.Path(path).resolve() for path in sys.argv[1:])
+
+
+def loss_of(state):
+    """Of a linear layer on the samples that all programs train on."""
+    torch.manual_seed(0)
+    inputs, targets = torch.rand(4096, 20), torch.rand(4096, 1)
+    return torch.nn.functional.mse_loss(inputs @ state["weight"].T + state["bias"], targets).item()
+
+
+def launched(ranks, *arguments, flags=()):
+    return [LOCKSTEP, "run", "--standalone", f"--nproc-per-node={ranks}", *flags,
+            PROGRAMS / arguments[0], *arguments[1:]]
+
+
+class Ladder(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def run_program(self, command, expected=0):
+        done = subprocess.run([str(part) for part in command], cwd=self.folder, capture_output=True,
+                              text=True, timeout=100, check=False)
+        self.assertEqual(done.returncode, expected, done.stdout + done.stderr)
+        return done.stdout.splitlines(), done.stderr
+
+    def load(self, name):
+        return torch.load(self.folder / name, weights_only=True)
+
+    def assert_learned(self, first, last):
+        self.assertLess(loss_of(last), 0.9 * loss_of(first))
+
+    def test_single_gpu(self):
+        lines, _ = self.run_program([PROGRAMS / "single_gpu", "1", "1"])
+        self.assertEqual(lines, ["[GPU0] Epoch 0 | Batchsize: 32 | Steps: 128",
+                                 "Epoch 0 | Training checkpoint saved at checkpoint.pt"])
+        first = self.load("checkpoint.pt")
+        lines, _ = self.run_program([PROGRAMS / "single_gpu", "31", "30", "--batch_size", "100"])
+        self.assertEqual(lines[-2:], ["[GPU0] Epoch 30 | Batchsize: 100 | Steps: 41",
+                                      "Epoch 30 | Training checkpoint saved at checkpoint.pt"])
+        self.assert_learned(first, self.load("checkpoint.pt"))
+
+    def test_multigpu(self):
+        lines, _ = self.run_program([PROGRAMS / "multigpu", "1", "1"])
+        self.assertEqual(sorted(lines), ["Epoch 0 | Training checkpoint saved at checkpoint.pt",
+                                         "[GPU0] Epoch 0 | Batchsize: 32 | Steps: 64",
+                                         "[GPU1] Epoch 0 | Batchsize: 32 | Steps: 64"])
+        first = self.load("checkpoint.pt")
+        lines, _ = self.run_program([PROGRAMS / "multigpu", "41", "40", "--world_size", "3"])
+        self.assertIn("[GPU2] Epoch 40 | Batchsize: 32 | Steps: 43", lines)
+        self.assert_learned(first, self.load("checkpoint.pt"))
+
+    def test_multigpu_torchrun_resumes(self):
+        for program, gpus in (("multigpu_torchrun", "01"), ("multinode", "01")):
+            with self.subTest(program):
+                lines, _ = self.run_program(launched(2, program, "3", "2"))
+                self.assertEqual(sum("Resuming" in line for line in lines), 0)
+                self.assertEqual(self.load("snapshot.pt")["EPOCHS_RUN"], 3)
+                lines, _ = self.run_program(launched(2, program, "5", "2"))
+                self.assertEqual(lines.count("Resuming training from snapshot at Epoch 3"), 2)
+                for gpu in gpus:
+                    self.assertIn(f"[GPU{gpu}] Epoch 3 | Batchsize: 32 | Steps: 64", lines)
+                snapshot = self.load("snapshot.pt")
+                self.assertEqual(snapshot["EPOCHS_RUN"], 5)
+                self.assertEqual(set(snapshot["MODEL_STATE"]), {"weight", "bias"})
+                os.remove(self.folder / "snapshot.pt")
+
+    def kill_a_rank_after(self, epoch, command):
+        """Starts the command and kills one worker once the snapshot of the epoch is there."""
+        with subprocess.Popen([str(part) for part in command], cwd=self.folder,
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as job:
+            lines, killed = [], False
+            for line in job.stdout:
+                lines.append(line.strip())
+                if not killed and f"Epoch {epoch} | Training snapshot saved" in line:
+                    path = pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children")
+                    workers = [pid for pid in map(int, path.read_text().split())
+                               if "multigpu" in pathlib.Path(f"/proc/{pid}/cmdline").read_text()]
+                    os.kill(workers[1], signal.SIGKILL)
+                    killed = True
+        self.assertTrue(killed, lines)
+        return job.returncode, lines
+
+    def test_a_killed_rank_costs_no_bit(self):
+        self.run_program(launched(2, "multigpu_torchrun", "60", "1"))
+        undisturbed = self.load("snapshot.pt")["MODEL_STATE"]
+        os.remove(self.folder / "snapshot.pt")
+        code, lines = self.kill_a_rank_after(
+            7, launched(2, "multigpu_torchrun", "60", "1", flags=["--max-restarts=1"]))
+        self.assertEqual(code, 0, lines)
+        resumed = [int(match[1]) for line in lines
+                   if (match := re.fullmatch(r"Resuming training from snapshot at Epoch (\d+)", line))]
+        self.assertEqual(len(resumed), 2)
+        self.assertGreaterEqual(resumed[0], 8)
+        snapshot = self.load("snapshot.pt")
+        self.assertEqual(snapshot["EPOCHS_RUN"], 60)
+        for name, value in undisturbed.items():
+            self.assertTrue(torch.equal(value, snapshot["MODEL_STATE"][name]), name)
+
+    def test_dp_sizes(self):
+        for replicas, parts, last in ((1, [30], [10]), (2, [15, 15], [5, 5]),
+                                      (3, [10, 10, 10], [4, 4, 2]),
+                                      (8, [4] * 7 + [2], [2] * 5)):
+            with self.subTest(replicas):
+                lines, _ = self.run_program([PROGRAMS / "dp_sizes", "--replicas", replicas])
+                self.assertEqual(lines[0] == f"Let's use {replicas} replicas!", replicas > 1)
+                inside, batches = [], []
+                for line in lines[replicas > 1:]:
+                    sizes = re.findall(r"\[(\d+), (\d)\]", line)
+                    self.assertEqual([int(size[1]) for size in sizes], [5, 2], line)
+                    self.assertEqual(sizes[0][0], sizes[1][0])
+                    if line.startswith("\tIn Model"):
+                        inside.append(int(sizes[0][0]))
+                    else:
+                        batches.append((int(sizes[0][0]), sorted(inside)))
+                        inside = []
+                self.assertEqual(batches, [(30, sorted(parts))] * 3 + [(10, sorted(last))])
+
+    def test_toy_ddp(self):
+        for demo in ("basic", "checkpoint", "model_parallel"):
+            with self.subTest(demo):
+                lines, _ = self.run_program([PROGRAMS / "toy_ddp", demo, "--world_size", "3"])
+                self.assertEqual(sorted(lines), sorted(
+                    f"{what} {demo} DDP example on rank {rank}."
+                    for what in ("Running", "Finished running") for rank in range(3)))
+        lines, _ = self.run_program(launched(2, "toy_ddp", "elastic"))
+        self.assertIn("Finished running elastic DDP example on rank 1.", lines)
+
+    def test_wrong_arguments_are_refused_with_a_line(self):
+        for command, words in ((["single_gpu"], "total_epochs is required"),
+                               (["multigpu", "0", "1"], "total_epochs"),
+                               (["multigpu", "2", "1", "--batchsize", "3"], "--batchsize"),
+                               (["toy_ddp", "fast"], "fast not in"),
+                               (["dp_sizes", "--replicas", "0"], "--replicas")):
+            with self.subTest(command):
+                _, err = self.run_program([PROGRAMS / command[0], *command[1:]], expected=2)
+                self.assertEqual(len(err.splitlines()), 1, err)
+                self.assertIn(words, err)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
