@@ -9,8 +9,15 @@
 #include "lockstep/comm/process_group_state.h"
 
 namespace lockstep {
+namespace {
+
+// Of a call's name.
+constexpr std::size_t kMostLetters = sizeof(CallSignature::name) - 1;
+
+}  // namespace
 
 struct Agreement::State {
+  std::string what;    // what errors call it
   StartedCheck check;  // where calls are compared by an exchange of ours
   at::Tensor all;      // where numbers alone are gathered
   Work gathered;
@@ -43,20 +50,22 @@ Agreement ProcessGroup::begin_agreed(const std::string& what,
   const State& group = state("begin_agreed");
   if (group.call_check != CallCheck::kExchange && !numbers) return {};
   auto agreement = std::make_shared<Agreement::State>();
+  agreement->what = what;
   if (group.world_size == 1) {
     agreement->is_complete = true;
     if (numbers) agreement->numbers.push_back(*numbers);
   } else if (group.call_check == CallCheck::kExchange) {
-    agreement->check = start_check(
-        {"agreement", group},
-        {.call = CallSignature(what.c_str()), .numbers = numbers.value_or(Agreement::Numbers{})});
+    agreement->check = start_check({agreement->what.c_str(), group},
+                                   {.call = CallSignature(agreement->what.c_str()),
+                                    .numbers = numbers.value_or(Agreement::Numbers{})});
   } else {
     at::Tensor own = at::empty({2}, at::kDouble);
     own.mutable_data_ptr<double>()[0] = (*numbers)[0];
     own.mutable_data_ptr<double>()[1] = (*numbers)[1];
     own = own.to(group.device);
     agreement->all = at::empty({2 * group.world_size}, own.options());
-    agreement->gathered = all_gather_into_tensor(agreement->all, own, {.async_op = true});
+    agreement->gathered = all_gather_into_tensor(
+        agreement->all, own, {.async_op = true, .name = what.substr(0, kMostLetters)});
   }
   return Agreement(std::move(agreement));
 }

@@ -26,7 +26,7 @@ int BatchVote::ask(int available) {
   const at::Tensor votes = at::empty({2}, at::TensorOptions(at::kLong).device(group.device()));
   votes.narrow(0, 0, 1).fill_(available);
   votes.narrow(0, 1, 1).fill_(-available);
-  group.all_reduce(votes, {.op = ReduceOp::kMax});
+  group.all_reduce(votes, {.op = ReduceOp::kMax, .name = "join"});
   const at::Tensor agreed = votes.to(at::kCPU);
   all_have_ = agreed.const_data_ptr<std::int64_t>()[1] < 0;
   return static_cast<int>(agreed.const_data_ptr<std::int64_t>()[0]);
@@ -48,7 +48,7 @@ std::vector<BatchTensorShape> BatchVote::agree_on_shapes(
   const auto on_group = at::TensorOptions(at::kLong).device(group.device());
   const at::Tensor source = at::empty({1}, on_group);
   source.fill_(own.empty() ? group.world_size() : group.rank());
-  group.all_reduce(source, {.op = ReduceOp::kMin});
+  group.all_reduce(source, {.op = ReduceOp::kMin, .name = "join"});
   const int root = source.item<int>();
   if (root == group.world_size()) return own;  // lists of samples only
 
@@ -61,12 +61,12 @@ std::vector<BatchTensorShape> BatchVote::agree_on_shapes(
   }
   const at::Tensor length = at::empty({1}, on_group);
   length.fill_(static_cast<std::int64_t>(numbers.size()));
-  group.broadcast(length, root);
+  group.broadcast(length, root, {.name = "join"});
   numbers.resize(static_cast<std::size_t>(length.item<std::int64_t>()));
   const at::Tensor message = at::empty({length.item<std::int64_t>()}, at::kLong);
   std::copy(numbers.begin(), numbers.end(), message.mutable_data_ptr<std::int64_t>());
   const at::Tensor on_device = message.to(group.device());
-  group.broadcast(on_device, root);
+  group.broadcast(on_device, root, {.name = "join"});
   if (!own.empty()) return own;
 
   const at::Tensor received = on_device.to(at::kCPU);

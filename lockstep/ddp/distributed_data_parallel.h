@@ -84,8 +84,14 @@ requires(!ModuleHolder<Module>) class DistributedDataParallel {
   /// gradients are exchanged they become Σ weight × gradient / Σ weight over all ranks and over all
   /// backward passes since the last exchange, which is the gradient that one process would have on
   /// all samples together, however they are split. All passes of a step, on all ranks, must be made
-  /// so. Costs a message of 8 bytes a step, under way while backward runs.
-  /// Errors: UsageError for a weight below 0 and for a loss that is not one number.
+  /// so. Costs a message of 16 bytes a step, under way while backward runs.
+  ///
+  /// A weight of 0 counts nothing, even where the loss is no number; but a SyncBatchNorm hands such
+  /// a loss on to other ranks. Of the parameters of other wrapped modules in the same loss the
+  /// weight is that of their gradients, too; gradients of other tensors are multiplied by it. A
+  /// backward that reaches no parameter takes part in the exchange with zeros. Gradients that are
+  /// given up, by zero_grad() before they are exchanged, do not count. Errors: UsageError for a
+  /// weight below 0 and for a loss that is not one number.
   void backward(const at::Tensor& loss, const WeightedBackwardOptions& options = {}) {
     replica_.backward(loss, options);
   }
@@ -105,7 +111,9 @@ requires(!ModuleHolder<Module>) class DistributedDataParallel {
 
   /// While the returned guard lives, backward() leaves this rank's own gradients in .grad, to which
   /// later ones add up; the first backward() after it exchanges the sum.
-  [[nodiscard]] NoSyncGuard no_sync() { return NoSyncGuard(replica_); }
+  ///
+  ///   const auto no_sync = model.no_sync(!is_last);   // of the micro-batches of a step
+  [[nodiscard]] NoSyncGuard no_sync(bool enabled = true) { return NoSyncGuard(replica_, enabled); }
 
   /// L2 norm of all averaged gradients, as the last backward() that exchanged them left them: the
   /// same bits on every rank. Errors: UsageError without the option gradient_norm, and before the

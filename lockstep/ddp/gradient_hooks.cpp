@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 
@@ -24,7 +25,33 @@ class AfterAccumulate final : public torch::autograd::FunctionPostHook {
   std::size_t index_;
 };
 
+class ZerosBefore final : public torch::autograd::FunctionPreHook {
+ public:
+  torch::autograd::variable_list operator()(
+      const torch::autograd::variable_list& gradients) override {
+    torch::autograd::variable_list zeros;
+    for (const at::Tensor& gradient : gradients) {
+      zeros.push_back(gradient.defined() ? at::zeros_like(gradient) : gradient);
+    }
+    return zeros;
+  }
+};
+
 }  // namespace
+
+GradientHooks::AddZeros::AddZeros(const GradientHooks& hooks) : hooks_(hooks) {
+  for (const Hook& hook : hooks_.hooks_) {
+    hook.accumulator->add_pre_hook(std::make_unique<ZerosBefore>());
+  }
+}
+
+GradientHooks::AddZeros::~AddZeros() {
+  for (const Hook& hook : hooks_.hooks_) {
+    std::erase_if(hook.accumulator->pre_hooks(), [](const auto& pre_hook) {
+      return dynamic_cast<const ZerosBefore*>(pre_hook.get()) != nullptr;
+    });
+  }
+}
 
 GradientHooks::GradientHooks(const std::vector<at::Tensor>& parameters,
                              const std::function<void(std::size_t)>& action) {

@@ -30,6 +30,18 @@ class GradientHooks {
   /// once the parameter's dtype or device was changed or it was frozen.
   bool leads_here(std::size_t index, const at::Tensor& parameter) const;
 
+  /// While it lives, zeros are added to gradients in place of what comes.
+  class AddZeros {
+   public:
+    explicit AddZeros(const GradientHooks& hooks);
+    ~AddZeros();
+    AddZeros(const AddZeros&) = delete;
+    AddZeros& operator=(const AddZeros&) = delete;
+
+   private:
+    const GradientHooks& hooks_;
+  };
+
   /// Where the gradient of this index is added up.
   const torch::autograd::Node* accumulator(std::size_t index) const;
 

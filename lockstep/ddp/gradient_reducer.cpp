@@ -5,6 +5,7 @@
 #include <mutex>
 #include <numeric>
 
+#include <ATen/ops/count_nonzero.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
@@ -12,11 +13,13 @@
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/end_of_backward.h"
+#include "lockstep/ddp/error_context.h"
 #include "lockstep/ddp/exchange_plan.h"
 #include "lockstep/ddp/exchange_recorder.h"
 #include "lockstep/ddp/exchange_schedule.h"
 #include "lockstep/ddp/gradient_hooks.h"
 #include "lockstep/ddp/gradient_memory.h"
+#include "lockstep/ddp/gradient_weight.h"
 #include "lockstep/ddp/graph_agreement.h"
 #include "lockstep/ddp/large_gradient.h"
 #include "lockstep/ddp/reached_parameters.h"
@@ -28,7 +31,8 @@ struct GradientReducer::Impl {
   std::vector<at::Tensor> parameters;
   std::vector<std::string> names;
   ProcessGroup group;
-  Options options;
+  DistributedDataParallelOptions options;
+  Plan plan;
   ExchangeOptions exchange;
   std::string backward_name;  // what ranks must agree on
   std::string weighted_backward_name;
@@ -50,18 +54,11 @@ struct GradientReducer::Impl {
   // Got a gradient although the outputs of forward do not depend on them.
   std::vector<bool> used_elsewhere;
 
-  // Of the gradients since the last exchange.
-  enum class Weighing : std::uint8_t { kUnknown, kPlain, kWeighted };
-  Weighing weighing = Weighing::kUnknown;
-  bool is_announced = false;  // the weight of the backward pass under way
-  double weight = 0;
-
-  struct Vote {
-    bool has_data = true;
-    int own = 0;
-    std::optional<int> highest = std::nullopt;
-  };
-  std::optional<Vote> vote;
+  GradientWeight weight;  // of the gradients since the last exchange
+  // The one that came last, and how it was left: whether gradients were changed since.
+  std::optional<std::size_t> last_gradient;
+  std::int64_t last_version = 0;
+  std::uint64_t passes = 0;  // whose gradients were or are being exchanged
 
   // Of the backward pass under way.
   bool in_backward = false;
@@ -77,12 +74,14 @@ struct GradientReducer::Impl {
   explicit Impl(ProcessGroup of) : group(std::move(of)) {
     exchange.name = concat("model ", group.count_replica());
     backward_name = "backward of " + exchange.name;
-    weighted_backward_name = "weighted " + backward_name;
+    weighted_backward_name = "weighted pass, " + exchange.name;
   }
 
   UsageError usage_error(std::size_t index, const std::string& what) const;
   void gradient_ready(std::size_t index);
-  void check_weighing();
+  void add_weight(const WeightedPass::Facts* pass);
+  void forget_what_was_given_up();
+  bool has_gradients() const;
   void begin_exchange();
   void begin_backward();
   void fill(std::size_t index);
@@ -92,8 +91,8 @@ struct GradientReducer::Impl {
   void plan_by_first_pass();
   ObservedGraph observe() const;
   void check_layout(std::size_t index) const;
-  void count_votes();
   void add_up_squares();
+  std::string context(std::size_t exchange_number) const;
 };
 
 UsageError GradientReducer::Impl::usage_error(std::size_t index, const std::string& what) const {
@@ -103,9 +102,16 @@ UsageError GradientReducer::Impl::usage_error(std::size_t index, const std::stri
 
 void GradientReducer::Impl::gradient_ready(std::size_t index) {
   const std::lock_guard lock(mutex);
-  check_weighing();
-  if (!sync) return;
-  if (!in_backward) begin_backward();
+  add_weight(WeightedPass::current());
+  if (!sync) {
+    last_gradient = index;
+    last_version = parameters[index].grad()._version();
+    return;
+  }
+  if (!in_backward) {
+    begin_backward();
+    at_end_of_backward([this] { finish_backward(); });
+  }
   if (!is_reached(index)) used_elsewhere[index] = true;
   if (!is_planned) {
     ++additions[index];
@@ -133,33 +139,38 @@ void GradientReducer::Impl::gradient_ready(std::size_t index) {
   }
 }
 
-// Gradients with and without a weight cannot be added up.
-void GradientReducer::Impl::check_weighing() {
-  const Weighing now = is_announced ? Weighing::kWeighted : Weighing::kPlain;
-  if (weighing == Weighing::kUnknown) weighing = now;
-  if (weighing == now) return;
+void GradientReducer::Impl::add_weight(const WeightedPass::Facts* pass) {
+  if (weight.add(pass)) return;
   throw UsageError(concat("DistributedDataParallel on rank ", group.rank(),
                           ": some of the backward passes between two exchanges have a weight, and "
                           "others have none; call model.backward(loss, {.weight = n}) for all"));
 }
 
+// Gradients that the program has dropped, or set to zero, since they were added up.
+void GradientReducer::Impl::forget_what_was_given_up() {
+  if (!weight.counts()) return;
+  const at::Tensor last = last_gradient ? parameters[*last_gradient].grad() : at::Tensor();
+  const bool is_untouched = last.defined() && last._version() == last_version;
+  if (!is_untouched && !has_gradients()) weight.forget();
+}
+
+bool GradientReducer::Impl::has_gradients() const {
+  return std::any_of(parameters.begin(), parameters.end(), [](const at::Tensor& parameter) {
+    const at::Tensor& gradient = parameter.grad();
+    if (!gradient.defined()) return false;
+    return at::count_nonzero(gradient.is_sparse() ? gradient._values() : gradient)
+               .item<std::int64_t>() > 0;
+  });
+}
+
 // Weights and votes go with what tells the others that this pass begins.
 void GradientReducer::Impl::begin_exchange() {
-  scale = {};
-  const std::string& what =
-      weighing == Weighing::kWeighted ? weighted_backward_name : backward_name;
-  if (weighing != Weighing::kWeighted && !vote) {
-    agreement = group.begin_agreed(what);
-    return;
-  }
-  const bool is_plain = weighing == Weighing::kPlain;
-  const double own_weight = is_plain ? (vote->has_data ? 1 : 0) : weight;
-  agreement = group.begin_agreed(what, {{own_weight, vote ? vote->own : 0.0}});
-  scale = GradientScale([this] {
-    double total = 0;
-    for (const Agreement::Numbers& of_rank : wait_until_all_begin()) total += of_rank[0];
-    return total > 0 ? group.world_size() / total : 0;
-  });
+  ++passes;
+  const auto numbers = weight.to_tell();
+  agreement =
+      group.begin_agreed(weight.is_weighted() ? weighted_backward_name : backward_name, numbers);
+  scale = numbers ? GradientScale([this] { return GradientWeight::scale(wait_until_all_begin()); })
+                  : GradientScale();
 }
 
 void GradientReducer::Impl::begin_backward() {
@@ -168,7 +179,6 @@ void GradientReducer::Impl::begin_backward() {
   begin_exchange();
   has_norm = false;
   if (options.gradient_norm) exchange.sum_of_squares.zero_();
-  at_end_of_backward([this] { finish_backward(); });
   if (!is_planned) return;
   expected = additions;
   for (std::size_t index = 0; index < parameters.size(); ++index) {
@@ -208,14 +218,31 @@ void GradientReducer::Impl::fill(std::size_t index) {
 const std::vector<Agreement::Numbers>& GradientReducer::Impl::wait_until_all_begin() {
   std::optional<StepTimer::Guard> waiting;
   if (options.step_timer) waiting.emplace(*options.step_timer, StepPhase::kExchange);
-  return agreement.get();
+  try {
+    return agreement.get();
+  } catch (const Error&) {
+    rethrow_with_context(concat("this rank begins ", backward_name));
+  }
+}
+
+// Which part of which model's gradients: "in backward of model 0, bucket 2: fc.weight … fc2.bias".
+std::string GradientReducer::Impl::context(std::size_t exchange_number) const {
+  const BucketLayout& part = recorder->layout()[exchange_number];
+  std::string text = concat("this rank is in ", backward_name, ", ", name_of(part.kind), " ",
+                            exchange_number, ": ", part.parameters.front());
+  if (part.parameters.size() > 1) text += concat(" … ", part.parameters.back());
+  return text;
 }
 
 void GradientReducer::Impl::start_complete() {
   while (const auto next = schedule.take_next()) {
     if (*next == 0) wait_until_all_begin();
     const auto range = recorder->starting(*next);
-    exchanges[*next]->start_average(scale);
+    try {
+      exchanges[*next]->start_average(scale);
+    } catch (const Error&) {
+      rethrow_with_context(context(*next));
+    }
   }
 }
 
@@ -234,18 +261,21 @@ void GradientReducer::Impl::finish_backward() {
     if (options.step_timer) options.step_timer->arrive();
     for (std::size_t number = 0; number < exchanges.size(); ++number) {
       const auto range = recorder->finishing(number);
-      exchanges[number]->finish();
+      try {
+        exchanges[number]->finish();
+      } catch (const Error&) {
+        rethrow_with_context(context(number));
+      }
     }
     recorder->end_of_exchange();
     if (options.gradient_norm) add_up_squares();
-    if (vote) count_votes();
+    weight.count_votes(agreement);
     in_backward = false;
-    weighing = Weighing::kUnknown;
-    weight = 0;
+    weight.forget();
     if (reached) reached->clear();
     memory->close();
   }
-  if (options.after_exchange) options.after_exchange();
+  if (plan.after_exchange) plan.after_exchange();
 }
 
 ObservedGraph GradientReducer::Impl::observe() const {
@@ -269,26 +299,19 @@ ObservedGraph GradientReducer::Impl::observe() const {
 void GradientReducer::Impl::plan_by_first_pass() {
   const ObservedGraph graph = agree_on_graph(group, observe());
   is_sparse = graph.is_sparse;
-  ExchangePlan plan = plan_exchanges(parameters, group, exchange, graph,
-                                     {.caps = options.caps,
-                                      .leave_out_unused = options.static_graph,
-                                      .delayed = options.delayed,
-                                      .delay_until = options.delay_until});
-  recorder->plan(layout_of(plan, parameters, names, exchange));
-  exchanges = std::move(plan.exchanges);
-  places = std::move(plan.places);
+  ExchangePlan planned = plan_exchanges(parameters, group, exchange, graph,
+                                        {.caps = plan.caps,
+                                         .leave_out_unused = options.static_graph,
+                                         .delayed = plan.delayed,
+                                         .delay_until = plan.delay_until});
+  recorder->plan(layout_of(planned, parameters, names, exchange));
+  exchanges = std::move(planned.exchanges);
+  places = std::move(planned.places);
   std::vector<std::size_t> bucket_of;
   for (const ExchangePlace& place : places) bucket_of.push_back(place.exchange);
   schedule = ExchangeSchedule(std::move(bucket_of), exchanges.size());
   is_planned = true;
   last_additions = {};
-}
-
-void GradientReducer::Impl::count_votes() {
-  vote->highest = 0;
-  for (const Agreement::Numbers& of_rank : agreement.get()) {
-    vote->highest = std::max(*vote->highest, static_cast<int>(of_rank[1]));
-  }
 }
 
 void GradientReducer::Impl::add_up_squares() {
@@ -297,11 +320,13 @@ void GradientReducer::Impl::add_up_squares() {
 }
 
 GradientReducer::GradientReducer(std::vector<at::Tensor> parameters, std::vector<std::string> names,
-                                 ProcessGroup group, Options options)
+                                 ProcessGroup group, const DistributedDataParallelOptions& options,
+                                 Plan plan)
     : impl_(std::make_unique<Impl>(std::move(group))) {
   impl_->parameters = std::move(parameters);
   impl_->names = std::move(names);
-  impl_->options = std::move(options);
+  impl_->options = options;
+  impl_->plan = std::move(plan);
   impl_->recorder = std::make_unique<ExchangeRecorder>(impl_->options.measure_exchange);
   impl_->exchange.gradient_as_bucket_view = impl_->options.gradient_as_bucket_view;
   impl_->exchange.comm_hook = impl_->options.comm_hook;
@@ -366,34 +391,34 @@ void GradientReducer::check_parameters() const {
   }
 }
 
-void GradientReducer::announce_weight(double weight) {
-  const std::lock_guard lock(impl_->mutex);
-  const bool has_gradients =
-      std::any_of(impl_->parameters.begin(), impl_->parameters.end(),
-                  [](const at::Tensor& parameter) { return parameter.grad().defined(); });
-  if (!has_gradients) {  // Those that were added up were given up.
-    impl_->weighing = Impl::Weighing::kUnknown;
-    impl_->weight = 0;
+void GradientReducer::run_weighted(double weight, const std::function<void()>& backward) {
+  const WeightedPass pass(weight);
+  std::uint64_t passes_before = 0;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->forget_what_was_given_up();
+    impl_->add_weight(WeightedPass::current());
+    passes_before = impl_->passes;
   }
-  impl_->weight += weight;
-  impl_->is_announced = true;
-}
-
-void GradientReducer::end_of_weighted_pass() {
-  const std::lock_guard lock(impl_->mutex);
-  impl_->is_announced = false;
+  std::optional<GradientHooks::AddZeros> no_gradient;
+  if (weight == 0) no_gradient.emplace(*impl_->hooks);
+  backward();
+  {
+    const std::lock_guard lock(impl_->mutex);
+    if (!impl_->sync || impl_->passes != passes_before) return;
+    impl_->begin_backward();
+  }
+  impl_->finish_backward();
 }
 
 void GradientReducer::cast_vote(bool has_data, int vote) {
   const std::lock_guard lock(impl_->mutex);
-  impl_->vote = Impl::Vote{.has_data = has_data, .own = vote};
+  impl_->weight.cast_vote(has_data, vote);
 }
 
 std::optional<int> GradientReducer::withdraw_vote() {
   const std::lock_guard lock(impl_->mutex);
-  const auto highest = impl_->vote ? impl_->vote->highest : std::nullopt;
-  impl_->vote.reset();
-  return highest;
+  return impl_->weight.withdraw_vote();
 }
 
 std::optional<double> GradientReducer::gradient_norm() const {

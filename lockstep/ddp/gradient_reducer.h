@@ -11,9 +11,9 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/ddp/bucket_plan.h"
-#include "lockstep/ddp/comm_hook.h"
+#include "lockstep/ddp/distributed_data_parallel_options.h"
 #include "lockstep/ddp/exchange_report.h"
-#include "lockstep/profile/step_timer.h"
+#include "lockstep/ddp/weighted_pass.h"
 
 namespace lockstep {
 
@@ -37,28 +37,19 @@ namespace lockstep {
 /// as Work::wait; after any, discard it.
 class GradientReducer {
  public:
-  struct Options {
+  /// What the options come to for these parameters.
+  struct Plan {
     BucketCaps caps;
-    /// As in DistributedDataParallelOptions.
-    bool find_unused_parameters = false;
-    bool static_graph = false;
-    bool gradient_as_bucket_view = true;
-    bool gradient_norm = false;
-    std::optional<at::ScalarType> exchange_dtype = std::nullopt;
-    bool measure_exchange = false;
-    std::shared_ptr<CommHook> comm_hook = {};
     /// Exchanged after the bucket with the gradient of `delay_until`: parameters' indices.
     std::vector<std::size_t> delayed = {};
     std::size_t delay_until = 0;
-    /// Told when it waits for other ranks; null: none.
-    std::shared_ptr<StepTimer> step_timer = {};
     /// Called at the end of each backward pass whose gradients were exchanged.
     std::function<void()> after_exchange;
   };
 
   /// `parameters` require gradients; `names` are theirs, for errors.
   GradientReducer(std::vector<at::Tensor> parameters, std::vector<std::string> names,
-                  ProcessGroup group, Options options);
+                  ProcessGroup group, const DistributedDataParallelOptions& options, Plan plan);
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
@@ -77,17 +68,15 @@ class GradientReducer {
   /// dtype or device was changed or it was frozen after construction.
   void check_parameters() const;
 
-  /// The next backward pass, up to end_of_weighted_pass(), is of a loss that this rank gives this
-  /// weight, 0 or more. Weights add up until gradients are exchanged: these become the weighted
-  /// mean, over all ranks and all backward passes since the last exchange, of which each must have
-  /// been announced so.
-  void announce_weight(double weight);
-  void end_of_weighted_pass();
+  /// Runs `backward`, a pass of a loss that this rank gives a weight. Weights add up until
+  /// gradients are exchanged: these become the weighted mean, over all ranks and all backward
+  /// passes since the last exchange, of which each must have one. A pass of weight 0 adds nothing,
+  /// not even what is no number; one that reaches no parameter takes part in the exchange all the
+  /// same.
+  void run_weighted(double weight, const std::function<void()>& backward);
 
-  /// Until it is withdrawn, exchanges find the highest vote of all ranks, beside the gradients, and
-  /// gradients without a weight are averaged over the ranks that have data.
+  /// See GradientWeight.
   void cast_vote(bool has_data, int vote);
-  /// The highest of the last exchange; nothing where there was none.
   std::optional<int> withdraw_vote();
 
   /// Of all averaged gradients after the last backward pass that exchanged them; empty before the

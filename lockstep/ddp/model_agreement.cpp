@@ -12,6 +12,8 @@
 namespace lockstep {
 namespace {
 
+constexpr const char* kCallName = "models compared";
+
 // One line a tensor: "parameter fc.weight float [10, 5] strides [5, 1]".
 std::string describe_state(const ReplicaState& state, const std::string& options) {
   std::ostringstream text;
@@ -31,12 +33,12 @@ std::string broadcast_text(const ProcessGroup& group, const std::string& text, i
   const auto options = at::TensorOptions(at::kByte).device(group.device());
   const at::Tensor length =
       at::empty({1}, options.dtype(at::kLong)).fill_(static_cast<std::int64_t>(text.size()));
-  group.broadcast(length, source);
+  group.broadcast(length, source, {.name = kCallName});
   const auto bytes = length.item<std::int64_t>();
   at::Tensor message = at::empty({bytes}, at::kByte);
   if (group.rank() == source) std::memcpy(message.data_ptr(), text.data(), text.size());
   message = message.to(group.device());
-  group.broadcast(message, source);
+  group.broadcast(message, source, {.name = kCallName});
   message = message.to(at::kCPU);
   return {static_cast<const char*>(message.const_data_ptr()), static_cast<std::size_t>(bytes)};
 }
@@ -66,7 +68,7 @@ void check_models_agree(const ProcessGroup& group, const ReplicaState& state,
   const auto on_device = at::TensorOptions(at::kLong).device(group.device());
   const int own = ours == reference ? group.world_size() : group.rank();
   const at::Tensor culprit = at::empty({1}, on_device).fill_(own);
-  group.all_reduce(culprit, {.op = ReduceOp::kMin});
+  group.all_reduce(culprit, {.op = ReduceOp::kMin, .name = kCallName});
   const int rank = culprit.item<int>();
   if (rank == group.world_size()) return;
 

@@ -58,8 +58,8 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module,
       group_(options.process_group ? options.process_group : default_process_group()),
       state_(not_null(module_), options.parameters_and_buffers_to_ignore) {
   check(options_);
+  check_models_agree(group_, state_, describe(options_));
   if (options_.init_sync) {
-    check_models_agree(group_, state_, describe(options_));
     std::vector<at::Tensor> tensors = state_.buffer_tensors();
     for (const NamedTensor& parameter : state_.parameters()) tensors.push_back(parameter.tensor);
     broadcast_tensors(group_, tensors, 0);
@@ -71,7 +71,10 @@ void Replica::make_reducer() {
   std::vector<at::Tensor> trained;
   std::vector<std::string> names;
   for (const auto& [name, parameter] : state_.parameters()) {
-    if (!parameter.requires_grad()) continue;
+    if (!parameter.requires_grad()) {
+      frozen_.push_back({name, parameter});
+      continue;
+    }
     const at::ScalarType dtype = parameter.scalar_type();
     if (!at::isFloatingType(c10::toRealValueType(dtype)) || dtype == at::kComplexHalf) {
       throw UsageError(concat("DistributedDataParallel on rank ", group_.rank(), ": parameter '",
@@ -87,29 +90,20 @@ void Replica::make_reducer() {
                             ": no parameter of the module requires a gradient; there is nothing to "
                             "keep in step, use the module as it is"));
   }
-  GradientReducer::Options options{.caps = bucket_caps(options_, group_),
-                                   .find_unused_parameters = options_.find_unused_parameters,
-                                   .static_graph = options_.static_graph,
-                                   .gradient_as_bucket_view = options_.gradient_as_bucket_view,
-                                   .gradient_norm = options_.gradient_norm,
-                                   .exchange_dtype = options_.exchange_dtype,
-                                   .measure_exchange = options_.measure_exchange,
-                                   .after_exchange = [this] {
-                                     ++exchanges_;
-                                     if (module_->is_training()) sync_buffers();
-                                     if (options_.step_timer) options_.step_timer->end_step();
-                                   }};
-  options.step_timer = options_.step_timer;
+  GradientReducer::Plan plan{.caps = bucket_caps(options_, group_), .after_exchange = [this] {
+                               ++exchanges_;
+                               if (module_->is_training()) sync_buffers();
+                               if (options_.step_timer) options_.step_timer->end_step();
+                             }};
   for (const std::string& name : options_.delay_all_reduce_named_params) {
-    options.delayed.push_back(index_of(names, name, "delay_all_reduce_named_params"));
+    plan.delayed.push_back(index_of(names, name, "delay_all_reduce_named_params"));
   }
-  if (!options.delayed.empty()) {
-    options.delay_until =
+  if (!plan.delayed.empty()) {
+    plan.delay_until =
         index_of(names, options_.param_to_hook_all_reduce, "param_to_hook_all_reduce");
   }
-  options.comm_hook = options_.comm_hook;
   reducer_ = std::make_unique<GradientReducer>(std::move(trained), std::move(names), group_,
-                                               std::move(options));
+                                               options_, std::move(plan));
 }
 
 Replica::~Replica() = default;
@@ -154,7 +148,7 @@ void Replica::before_forward() {
                ": the backward pass before this forward did not end; after an error in "
                "backward() build the wrapper anew"));
   }
-  reducer_->check_parameters();
+  check_parameters();
   reducer_->before_forward();
   enter(StepPhase::kExchange);
   if (module_->is_training()) check_when_due();
@@ -162,6 +156,17 @@ void Replica::before_forward() {
   if ((module_->is_training() || buffers_differ_) && reducer_->sync()) sync_buffers();
   buffers_differ_ = buffers_differ_ || module_->is_training();
   enter(StepPhase::kForward);
+}
+
+void Replica::check_parameters() const {
+  reducer_->check_parameters();
+  for (const auto& [name, parameter] : frozen_) {
+    if (!parameter.requires_grad()) continue;
+    throw UsageError(concat("DistributedDataParallel on rank ", group_.rank(), ": parameter '",
+                            name,
+                            "' was frozen when the module was wrapped and is trained now, so that "
+                            "its gradient is not exchanged; wrap the module again"));
+  }
 }
 
 void Replica::enter(StepPhase phase) {
@@ -214,12 +219,9 @@ void Replica::backward(const at::Tensor& loss, const WeightedBackwardOptions& op
         concat("the loss has ", loss.defined() ? loss.numel() : 0,
                " elements; it must be one number, the mean over the samples that are its weight"));
   }
-  struct WeightedPass {
-    GradientReducer& reducer;
-    ~WeightedPass() { reducer.end_of_weighted_pass(); }
-  } const pass{*reducer_};
-  reducer_->announce_weight(options.weight);
-  loss.backward(at::full_like(loss, options.weight), options.retain_graph, options.create_graph);
+  reducer_->run_weighted(options.weight, [&] {
+    loss.backward(at::full_like(loss, options.weight), options.retain_graph, options.create_graph);
+  });
 }
 
 void Replica::cast_vote(bool has_data, int vote) {
@@ -235,9 +237,9 @@ void Replica::sync_buffers() {
   if (options_.forward_sync_buffers) broadcast_tensors(group_, state_.buffer_tensors(), 0);
 }
 
-NoSyncGuard::NoSyncGuard(Replica& replica) : reducer_(replica.reducer_.get()) {
-  before_ = reducer_->sync();
-  reducer_->set_sync(false);
+NoSyncGuard::NoSyncGuard(Replica& replica, bool enabled)
+    : reducer_(replica.reducer_.get()), before_(reducer_->sync()) {
+  reducer_->set_sync(before_ && !enabled);
 }
 
 NoSyncGuard::~NoSyncGuard() {

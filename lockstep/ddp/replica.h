@@ -67,6 +67,7 @@ class Replica {
  private:
   friend class NoSyncGuard;
   void make_reducer();
+  void check_parameters() const;
   void sync_buffers();
   void enter(StepPhase phase);
   void check_when_due();
@@ -76,23 +77,24 @@ class Replica {
   DistributedDataParallelOptions options_;
   ProcessGroup group_;
   ReplicaState state_;
-  bool buffers_differ_ = false;  // a training forward has changed them since the last exchange
+  std::vector<NamedTensor> frozen_;  // parameters
+  bool buffers_differ_ = false;      // a training forward has changed them since the last exchange
   const torch::optim::Optimizer* optimizer_ = nullptr;  // to be compared, too
   int exchanges_ = 0;                                   // since replicas were compared
   std::unique_ptr<GradientReducer> reducer_;
 };
 
-/// Keeps gradients local while it lives. Guards nest.
-class NoSyncGuard {
+/// Keeps gradients local while it lives, unless it is not enabled. Guards nest.
+class [[nodiscard]] NoSyncGuard {
  public:
-  explicit NoSyncGuard(Replica& replica);
+  explicit NoSyncGuard(Replica& replica, bool enabled = true);
   ~NoSyncGuard();
   NoSyncGuard(const NoSyncGuard&) = delete;
   NoSyncGuard& operator=(const NoSyncGuard&) = delete;
 
  private:
   GradientReducer* reducer_;
-  bool before_ = true;
+  bool before_;
 };
 
 }  // namespace lockstep

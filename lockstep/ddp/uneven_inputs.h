@@ -86,19 +86,10 @@ class UnevenInputs {
   /// Whether the batch at hand is one of this rank's.
   bool has_data() const { return has_data_; }
 
-  /// Keeps gradients local while it lives, but for the last batch of a step.
-  class [[nodiscard]] Accumulation {
-   public:
-    Accumulation(Replica& replica, bool is_last) {
-      if (!is_last) no_sync_.emplace(replica);
-    }
-
-   private:
-    std::optional<NoSyncGuard> no_sync_;
-  };
   /// Of a step: the one after which gradients are exchanged and the optimizer has its turn.
   bool is_last() const { return index_ + 1 == steps_batches_; }
-  Accumulation accumulate() { return Accumulation(replica_, is_last()); }
+  /// Keeps gradients local while it lives, but for the last batch of a step.
+  NoSyncGuard accumulate() { return NoSyncGuard(replica_, !is_last()); }
 
  private:
   void read_ahead() {

@@ -45,7 +45,12 @@ TEST_F(DdpMismatch, OfTwoModelsOfOneShapeIsRefused) {
     const std::string message =
         refusal([](PlainModel& first, PlainModel&) { run(first); },
                 [](PlainModel&, PlainModel& second) { run(second); }, steps);
-    if (group_.backend_name() != "shm") {
+    if (group_.backend_name() == "shm") {
+      EXPECT_SAYS(message, "named 'model 1'");
+      EXPECT_SAYS(message, "named 'model 0'");
+      EXPECT_SAYS(message, "this rank is in backward of model ");
+      EXPECT_SAYS(message, ": bias … weight");
+    } else {
       EXPECT_SAYS(message, "called backward of model 1, but rank 0 backward of model 0");
     }
   }
@@ -63,11 +68,12 @@ TEST_F(DdpMismatch, OfAPassAndAnotherCollectiveIsRefused) {
 
 TEST_F(DdpMismatch, OfPassesWithAndWithoutWeightIsRefused) {
   if (world_size_ == 1) return;  // nobody to differ from
-  refusal(
+  const std::string message = refusal(
       [](PlainModel& first, PlainModel&) {
         first.backward(first(at::ones({2, 5})).sum());
       },
       [](PlainModel& first, PlainModel&) { run(first); }, 1);
+  EXPECT_SAYS(message, "weighted pass, model 0");
 }
 
 }  // namespace

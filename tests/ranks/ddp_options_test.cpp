@@ -104,6 +104,38 @@ TEST_F(DdpOptions, WithoutInitSyncReplicasStartAsTheyAre) {
   EXPECT_TRUE(at::equal(model->hidden->weight, own));
 }
 
+TEST_F(DdpOptions, ModelsThatDifferAreRefusedWithoutInitSyncToo) {
+  if (world_size_ == 1) return;  // nobody to differ from
+  const std::int64_t outputs = rank_ == world_size_ - 1 ? 5 : 4;
+  const std::string message = message_of<UsageError>([&] {
+    const DistributedDataParallel model(torch::nn::Linear(6, outputs), {.init_sync = false});
+  });
+  EXPECT_SAYS(message, "parameter weight float [5, 6]");
+}
+
+TEST_F(DdpOptions, AFrozenParameterThatIsTrainedLaterIsRefusedByName) {
+  torch::nn::Linear module(4, 3);
+  module->weight.set_requires_grad(false);
+  DistributedDataParallel model(module);
+  model(at::ones({2, 4})).sum().backward();
+  module->weight.set_requires_grad(true);
+  EXPECT_SAYS(message_of<UsageError>([&] {
+                model(at::ones({2, 4}));
+              }),
+              "parameter 'weight' was frozen when the module was wrapped");
+}
+
+TEST_F(DdpOptions, NoSyncThatIsNotEnabledExchanges) {
+  DistributedDataParallel model(torch::nn::Linear(1, 1));
+  for (const bool enabled : {true, false}) {
+    const auto no_sync = model.no_sync(enabled);
+    model->zero_grad();
+    (model(at::ones({1, 1})) * rank_).sum().backward();
+    const double expected = enabled ? rank_ : (world_size_ - 1) / 2.0;
+    EXPECT_EQ(model->bias.grad().item<double>(), expected);
+  }
+}
+
 TEST_F(DdpOptions, WithoutViewsGradientsKeepTheirMemory) {
   DistributedDataParallel model(Tied(), {.gradient_as_bucket_view = false});
   const at::Tensor& gradient = model->hidden->weight.grad();

@@ -39,6 +39,9 @@ class WeightedMean : public DdpTest {
     return at::sin(at::arange(first * 9, (first + count) * 9, at::kFloat)).view({count, 9});
   }
   static at::Tensor loss_of(const at::Tensor& outputs) { return outputs.square().mean(); }
+  static at::Tensor loss_per_sample(const at::Tensor& outputs) {
+    return outputs.square().mean(/*dim=*/1, /*keepdim=*/true);
+  }
 
   // The gradients of one process on all samples.
   void expect_that_of_one_process(const WeighedModel& model, std::int64_t total) {
@@ -153,6 +156,70 @@ TEST_F(WeightedMean, GradientsThatWereGivenUpDoNotCount) {
   model->zero_grad();
   step(model, {{3}, {1}});
   expect_that_of_one_process(model, total_);
+}
+
+TEST_F(WeightedMean, GradientsThatWereSetToZeroDoNotCount) {
+  WeighedModel model(WeighedNet(), {});
+  for (int pass = 0; pass < 2; ++pass) {
+    {
+      const auto no_sync = model.no_sync();
+      model.backward(loss_of(model(samples(50, 3))), {.weight = 30});
+    }
+    model->zero_grad(/*set_to_none=*/false);
+    step(model, {{3, 2}, {1}});
+    expect_that_of_one_process(model, total_);
+    model->zero_grad(/*set_to_none=*/false);
+  }
+}
+
+TEST_F(WeightedMean, OfWeightZeroCountsNothingEvenWhereTheLossIsNoNumber) {
+  WeighedModel model(WeighedNet(), {});
+  for (int pass = 0; pass < 2;
+       ++pass) {  // the first is exchanged at its end, the second on the way
+    model->zero_grad();
+    const bool is_masked = rank_ == 0;
+    const std::int64_t first = is_masked ? 0 : 4 * (rank_ - 1);
+    const at::Tensor mask = at::full({4, 1}, is_masked ? 0.0 : 1.0);
+    const at::Tensor loss = (loss_per_sample(model(samples(first, 4))) * mask).sum() / mask.sum();
+    model.backward(loss, {.weight = mask.sum().item<double>()});
+    if (world_size_ == 1) {
+      EXPECT_EQ(model->first->weight.grad().count_nonzero().item<int>(), 0);
+    } else {
+      expect_that_of_one_process(model, 4 * (world_size_ - 1));
+    }
+  }
+}
+
+TEST_F(WeightedMean, IsThatOfEveryModelInTheLoss) {
+  WeighedModel first(WeighedNet(), {});
+  WeighedModel second(WeighedNet(), {});
+  for (int pass = 0; pass < 2; ++pass) {
+    first->zero_grad();
+    second->zero_grad();
+    // Rank r has r + 1 samples, behind those of the ranks before it.
+    const std::int64_t count = rank_ + 1;
+    const at::Tensor inputs = samples(rank_ * count / 2, count);
+    first.backward(loss_of(first(inputs)) + loss_of(second(inputs)),
+                   {.weight = static_cast<double>(count)});
+    const std::int64_t total = world_size_ * (world_size_ + 1) / 2;
+    expect_that_of_one_process(first, total);
+    expect_that_of_one_process(second, total);
+  }
+}
+
+TEST_F(WeightedMean, APassThatReachesNoParameterTakesPart) {
+  WeighedModel model(WeighedNet(), {});
+  for (int pass = 0; pass < 2; ++pass) {
+    model->zero_grad();
+    if (rank_ == world_size_ - 1) {
+      const at::Tensor other = at::ones({3}).requires_grad_();
+      model(samples(0, 1));
+      model.backward(other.square().mean(), {.weight = 0});
+    } else {
+      model.backward(loss_of(model(samples(2 * rank_, 2))), {.weight = 2});
+    }
+    if (world_size_ > 1) expect_that_of_one_process(model, 2 * (world_size_ - 1));
+  }
 }
 
 TEST_F(WeightedMean, WeightsAndLossesThatAreNoneAreRefused) {

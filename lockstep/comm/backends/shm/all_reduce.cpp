@@ -50,7 +50,7 @@ class EagerAllReduce final : public Operation {
     if (!team.may_post(!fits_entry_)) return Progress::kNone;
     round_ = team.next_round();
     Entry& entry = team.entry_to_post();
-    entry.call = call();
+    write_call(team);
     std::byte* const target = fits_entry_ ? entry.data : team.slot(team.rank(), round_);
     if (bytes_ != 0) lockstep::copy(target, buffers_.input, bytes_, store(team));
     team.post();
@@ -153,7 +153,7 @@ class LargeAllReduce final : public Operation {
     }
     first_ = team.next_round();
     Entry& entry = team.entry_to_post();
-    entry.call = call();
+    write_call(team);
     entry.buffer = buffers_.shared_offset.value_or(0);
     if (converts()) std::memcpy(entry.data, &buffers_.input_offset, sizeof buffers_.input_offset);
     team.post();

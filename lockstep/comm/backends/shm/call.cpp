@@ -1,5 +1,6 @@
 #include "lockstep/comm/backends/shm/call.h"
 
+#include <algorithm>
 #include <functional>
 
 #include "lockstep/base/concat.h"
@@ -12,11 +13,31 @@ bool reduces(CallKind kind) {
          kind == CallKind::kReduceScatter;
 }
 
+// " (SUM) of 12 float32 elements"
+std::string describe_tensors(const Call& call) {
+  std::string text;
+  if (reduces(call.kind)) text += concat(" (", reduce_op_name(call.op), ")");
+  if (call.kind != CallKind::kAllToAll) text += concat(" of ", std::uint64_t{call.elements});
+  text += concat(" ", element_name(call.element), " elements");
+  if (call.converts) text += concat(" from ", element_name(call.input_element));
+  if (call.root >= 0) text += concat(" with root ", int{call.root});
+  if (call.in_shared_memory) text += " in shared memory";
+  return text;
+}
+
 }  // namespace
 
-std::uint16_t label_of(std::string_view name) {
-  const std::size_t hash = std::hash<std::string_view>()(name);
-  return static_cast<std::uint16_t>(hash % 0xffff + 1);
+void Call::set_name(std::string_view name) {
+  const std::uint64_t hash = std::hash<std::string_view>()(name);
+  label_high = static_cast<std::uint16_t>(hash % 0xffff + 1);
+  label_low = hash >> 40;
+}
+
+CallName call_name(std::string_view name) {
+  CallName result{};
+  const std::size_t length = std::min(name.size(), result.size() - 1);
+  std::copy_n(name.begin(), length, result.begin());
+  return result;
 }
 
 const char* name(CallKind kind) {
@@ -43,16 +64,10 @@ const char* name(CallKind kind) {
   return "?";
 }
 
-std::string describe(const Call& call) {
-  std::string text = name(call.kind);
-  if (reduces(call.kind)) text += concat(" (", reduce_op_name(call.op), ")");
-  if (call.kind == CallKind::kBarrier) return text;
-  if (call.kind != CallKind::kAllToAll) text += concat(" of ", call.elements);
-  text += concat(" ", element_name(call.element), " elements");
-  if (call.converts) text += concat(" from ", element_name(call.input_element));
-  if (call.root >= 0) text += concat(" with root ", int{call.root});
-  if (call.in_shared_memory) text += " in shared memory";
-  if (call.label != 0) text += concat(" with a name that has label ", call.label);
+std::string describe(const Call& call, const CallName& name) {
+  std::string text = shm::name(call.kind);
+  if (call.kind != CallKind::kBarrier) text += describe_tensors(call);
+  if (call.has_name()) text += concat(" named '", name.data(), "'");
   return text;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -32,20 +33,27 @@ struct Call {
   /// The inputs are of `input_element`, another than the results'.
   bool converts : 1 = false;
   Element input_element = Element::kUint8;
-  std::int8_t root = -1;       ///< source or target; -1 where there is none
-  std::uint16_t label = 0;     ///< of what the caller has named the call; 0 where it has not
-  std::uint64_t elements = 0;  ///< of each rank's part; 0 where ranks may differ
+  std::int8_t root = -1;  ///< source or target; -1 where there is none
+  /// Of what the caller has named the call, 40 bits of a hash in two parts; 0 where it has not.
+  std::uint16_t label_high = 0;
+  std::uint64_t label_low : 24 = 0;
+  std::uint64_t elements : 40 = 0;  ///< of each rank's part; 0 where ranks may differ
+
+  void set_name(std::string_view name);
+  bool has_name() const { return label_high != 0; }
 
   friend bool operator==(const Call&, const Call&) = default;
 };
 
-/// Of a name, 1 or more.
-std::uint16_t label_of(std::string_view name);
+/// The beginning of a call's name, ended by zeros; as long as ProcessGroup allows.
+using CallName = std::array<char, 24>;
+
+CallName call_name(std::string_view name);
 
 /// "all_reduce"
 const char* name(CallKind kind);
 
-/// "all_reduce (SUM) of 12 float32 elements"
-std::string describe(const Call& call);
+/// "all_reduce (SUM) of 12 float32 elements", and with a name "… named 'loss'".
+std::string describe(const Call& call, const CallName& name = {});
 
 }  // namespace lockstep::shm

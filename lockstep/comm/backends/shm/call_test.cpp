@@ -1,5 +1,9 @@
 #include "lockstep/comm/backends/shm/call.h"
 
+#include <set>
+#include <string>
+#include <utility>
+
 #include <gtest/gtest.h>
 
 namespace lockstep::shm {
@@ -31,6 +35,19 @@ TEST(Call, IsDescribedByWhatRanksMustAgreeOn) {
                       .elements = 3}),
             "all_reduce (SUM) of 3 float32 elements from bfloat16 in shared memory");
   EXPECT_EQ(describe({.kind = CallKind::kBarrier}), "barrier");
+  Call named{.kind = CallKind::kBarrier};
+  named.set_name("epoch");
+  EXPECT_EQ(describe(named, call_name("epoch")), "barrier named 'epoch'");
+}
+
+TEST(Call, TellsTensOfThousandsOfNamesApart) {
+  std::set<std::pair<int, int>> labels;
+  for (int i = 0; i < 50'000; ++i) {
+    Call call;
+    call.set_name(std::to_string(i));
+    labels.emplace(int{call.label_high}, static_cast<int>(call.label_low));
+  }
+  EXPECT_EQ(labels.size(), 50'000);
 }
 
 TEST(Call, DiffersInEveryPart) {
@@ -49,7 +66,7 @@ TEST(Call, DiffersInEveryPart) {
     other.input_element = Element::kFloat16;
   }));
   EXPECT_TRUE(differs([](Call& other) { other.root = 1; }));
-  EXPECT_TRUE(differs([](Call& other) { other.label = label_of("loss"); }));
+  EXPECT_TRUE(differs([](Call& other) { other.set_name("loss"); }));
   EXPECT_TRUE(differs([](Call& other) { other.elements = 6; }));
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -49,6 +50,8 @@ struct Control {
   alignas(2 * kLineBytes) std::atomic<std::uint32_t> ping;
   /// Written before the group is connected.
   alignas(kLineBytes) Processors processors;
+  /// By round: what named calls are called, for errors.
+  alignas(kLineBytes) std::array<CallName, kEntries> names;
 };
 static_assert(sizeof(Control) <= kControlBytes);
 

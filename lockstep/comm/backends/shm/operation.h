@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "lockstep/comm/backends/shm/call.h"
 #include "lockstep/comm/backends/shm/team.h"
@@ -33,15 +34,18 @@ class Operation {
 
   const Call& call() const { return call_; }
   /// Before the engine has it.
-  void set_label(std::uint16_t label) { call_.label = label; }
+  void set_name(std::string_view name);
 
  protected:
+  /// Writes what is called to the entry of the next round.
+  void write_call(Team& team) const;
   /// Whether all have posted `round`, the first of this collective, and called the same.
   /// Errors: UsageError naming a rank that called something else, and both calls.
   bool all_called(Team& team, std::uint32_t round);
 
  private:
   Call call_;
+  CallName name_ = {};
   bool agreed_ = false;
 };
 

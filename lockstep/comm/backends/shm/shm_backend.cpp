@@ -79,7 +79,8 @@ std::chrono::milliseconds ShmBackend::time_allowed(std::chrono::milliseconds tim
 ShmBackend::WorkPtr ShmBackend::start(const char* name, std::unique_ptr<shm::Operation> operation,
                                       Tensors tensors, std::chrono::milliseconds timeout) {
   auto task = std::make_shared<shm::TensorTask>(name, time_allowed(timeout));
-  operation->set_label(std::exchange(next_label_, 0));
+  if (!next_name_.empty()) operation->set_name(next_name_);
+  next_name_.clear();
   task->operation = std::move(operation);
   task->tensors = std::move(tensors);
   engine_->start(task);
@@ -89,7 +90,7 @@ ShmBackend::WorkPtr ShmBackend::start(const char* name, std::unique_ptr<shm::Ope
 }
 
 void ShmBackend::name_next_call(std::string_view name) {
-  next_label_ = shm::label_of(name);
+  next_name_ = name;
 }
 
 ShmBackend::WorkPtr ShmBackend::all_reduce_into(const at::Tensor& output, const at::Tensor& input,

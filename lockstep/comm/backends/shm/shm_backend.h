@@ -85,7 +85,7 @@ class ShmBackend final : public c10d::Backend {
   Reduction reduction(Element element, ReduceOp op) const;
   std::chrono::milliseconds time_allowed(std::chrono::milliseconds timeout) const;
 
-  std::uint16_t next_label_ = 0;
+  std::string next_name_;
   const std::unique_ptr<shm::Engine> engine_;
   const std::shared_ptr<shm::Heap> heap_;
   std::chrono::milliseconds timeout_;

@@ -57,6 +57,8 @@ class Team {
   /// held before.
   bool may_post(bool with_slot);
   Entry& entry_to_post() { return entry(rank_, next_round_); }
+  /// What errors call the collective of the next round.
+  void name_round(const CallName& name) { own_.names[next_round_ % kEntries] = name; }
   void post();
   void set_reduced(std::uint32_t rounds);
   void set_released(std::uint32_t rounds);
@@ -69,6 +71,10 @@ class Team {
 
   Entry& entry(int rank, std::uint32_t round) {
     return *reinterpret_cast<Entry*>(at(layout().entry(rank, round)));
+  }
+  /// Of a round that has one.
+  const CallName& name_of(int rank, std::uint32_t round) {
+    return control(rank).names[round % kEntries];
   }
   std::byte* slot(int rank, std::uint32_t round) { return at(layout().slot(rank, round)); }
   MessageCounters& messages(int rank, int peer) {

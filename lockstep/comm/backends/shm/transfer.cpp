@@ -38,7 +38,7 @@ class Transfer final : public Operation {
     if (!team.may_post(!plan_.outgoing.empty())) return Progress::kNone;
     if (posted_ == 0) {
       first_ = team.next_round();
-      team.entry_to_post().call = call();
+      write_call(team);
     }
     std::byte* const slot = team.slot(team.rank(), team.next_round());
     if (plan_.sizes_differ && posted_ == 0) tell_sizes(slot, team.rank());

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+namespace lockstep {
+
+/// Marks the backward passes that the calling thread runs while it lives as those of a loss with a
+/// weight: seen on every thread that autograd uses for them.
+class WeightedPass {
+ public:
+  struct Facts {
+    double weight;
+    std::uint64_t number;  ///< of this pass among all
+  };
+
+  explicit WeightedPass(double weight);
+
+  /// Of the pass that the calling thread works on; null where it has no weight.
+  static const Facts* current();
+
+ private:
+  c10::DebugInfoGuard guard_;
+};
+
+}  // namespace lockstep
