@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep {
+
+/// One file of a checksum list.
+struct FileChecksum {
+  /// SHA-256, 64 lower-case hexadecimal digits.
+  std::string sha256;
+  /// Relative to the list's folder.
+  std::string name;
+};
+
+/// What a folder's checksum list is called.
+inline constexpr const char* kChecksumListName = "SHA256SUMS";
+
+/// A list as `sha256sum` writes it and `sha256sum --check SHA256SUMS` reads it: one line a file,
+/// the checksum, two spaces and the name.
+std::string format_checksum_list(const std::vector<FileChecksum>& files);
+
+/// Errors: CorruptFile naming `list_name`, the line and what is wrong with it.
+std::vector<FileChecksum> parse_checksum_list(std::string_view text, const std::string& list_name);
+
+}  // namespace lockstep
