@@ -4,6 +4,7 @@ set(LOCKSTEP_LAYERS
   "0 base"
   "1 os"
   "2 comm"
+  "2 fetch"
   "2 launch"
   "3 data"
   "3 comm/backends"
@@ -17,4 +18,4 @@ set(LOCKSTEP_LAYERS
   "6 cli"
 )
 # Folders that must not see LibTorch at all: the launcher starts without loading it.
-set(LOCKSTEP_FOLDERS_WITHOUT_TORCH base os launch cli)
+set(LOCKSTEP_FOLDERS_WITHOUT_TORCH base os fetch launch cli)
