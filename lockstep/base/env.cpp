@@ -50,7 +50,8 @@ constexpr std::array kAll = {&kRank,
                              &kLogLinePrefix,
                              &kOmpNumThreads,
                              &kCudaVisibleDevices,
-                             &kPath};
+                             &kPath,
+                             &kPipIndexUrl};
 
 [[noreturn]] void refuse(const Variable& variable, const std::string& value, const char* wanted) {
   throw UsageError(concat("environment variable ", variable.name, "='", value, "' is not ", wanted,

@@ -98,6 +98,11 @@ inline constexpr Variable kCudaVisibleDevices{
     "CUDA_VISIBLE_DEVICES", "list", "devices that --nproc-per-node=gpu counts (default all)"};
 inline constexpr Variable kPath{"PATH", "list", "where programs given without a / are looked up"};
 
+// Read by lockstep data.
+inline constexpr Variable kPipIndexUrl{
+    "PIP_INDEX_URL", "URL",
+    "index of Python packages, some of which carry data (default https://pypi.org/simple)"};
+
 /// All of the above, for --help.
 std::span<const Variable* const> all();
 

@@ -19,6 +19,9 @@ int run_command(const std::vector<std::string>& arguments);
 /// Times the backends of this machine: `lockstep bench all-reduce [flags]`.
 int bench_command(const std::vector<std::string>& arguments);
 
+/// Fetches data sets: `lockstep data get NAME`. It becomes the program lockstep-data.
+int data_command(const std::vector<std::string>& arguments);
+
 /// Shows the environment variables that Lockstep reads.
 int env_command(const std::vector<std::string>& arguments);
 
