@@ -28,6 +28,17 @@ std::vector<std::string> names_in(const fs::path& folder) {
   return names;
 }
 
+// Another version may word a recipe in another way, or with fields that are not known here.
+bool was_made_by(const Recipe& recipe, const fs::path& folder) {
+  const std::string json = read_text_file(folder / kRecipeFile);
+  try {
+    const std::vector<Recipe> recipes = parse_recipes(json, (folder / kRecipeFile).string());
+    return recipes.size() == 1 && makes_same_data(recipes.front(), recipe);
+  } catch (const UsageError&) {
+    return false;
+  }
+}
+
 std::string licence_text(const Recipe& recipe) {
   std::string text = recipe.name + ": " + recipe.summary + "\n\n";
   for (const std::string& line : recipe.licences) text += line + "\n";
@@ -67,9 +78,7 @@ DataFolderState inspect_data_folder(const fs::path& folder, const Recipe& recipe
       return {Kind::kOutdated, file.name + " was changed or damaged"};
     }
   }
-  if (read_text_file(folder / kRecipeFile) != recipe.json) {
-    return {Kind::kOutdated, "it was made by another recipe"};
-  }
+  if (!was_made_by(recipe, folder)) return {Kind::kOutdated, "it was made by another recipe"};
   return {Kind::kWhole};
 }
 

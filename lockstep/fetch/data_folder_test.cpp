@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "lockstep/base/concat.h"
 #include "lockstep/fetch/text_file.h"
 #include "lockstep/os/temporary_directory.h"
 
@@ -15,11 +16,14 @@ using Kind = DataFolderState::Kind;
 
 class DataFolderTest : public testing::Test {
  protected:
-  void SetUp() override {
-    recipe_.name = "mine";
-    recipe_.summary = "my data";
-    recipe_.licences = {"mine", "all of it"};
-    recipe_.json = "{}\n";
+  // Of a file of `size_bytes`.
+  static Recipe recipe_of(int size_bytes, const std::string& summary) {
+    return parse_recipes(concat(R"({"name": "mine", "summary": ")", summary,
+                                R"(", "licences": ["mine", "all of it"], "make": "files",
+                                "sources": [{"url": "https://host/a.bin", "md5": ")",
+                                std::string(32, '0'), R"(", "bytes": )", size_bytes, "}]}"),
+                         "test")
+        .front();
   }
   void make() const {
     fs::create_directory(folder_);
@@ -35,7 +39,7 @@ class DataFolderTest : public testing::Test {
 
   const TemporaryDirectory directory_{fs::temp_directory_path(), "lockstep-folder-"};
   const fs::path folder_ = directory_.path() / "mine";
-  Recipe recipe_;
+  Recipe recipe_ = recipe_of(3, "my data");
 };
 
 TEST_F(DataFolderTest, IsFreeThenWhole) {
@@ -58,7 +62,9 @@ TEST_F(DataFolderTest, NoticesEveryChange) {
   expect(Kind::kOutdated, "a.bin is missing");
   fs::remove_all(folder_);
   make();
-  recipe_.json = "{\"other\": 1}\n";
+  recipe_ = recipe_of(3, "said in other words");
+  expect(Kind::kWhole);
+  recipe_ = recipe_of(4, "my data");
   expect(Kind::kOutdated, "another recipe");
 }
 

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <set>
 #include <string_view>
+#include <tuple>
 
 #include <nlohmann/json.hpp>
 
@@ -203,6 +204,19 @@ std::vector<std::string> recipe_files(const Recipe& recipe) {
     for (const std::string& member : source.members) files.push_back(last_part(member));
   }
   return files;
+}
+
+bool makes_same_data(const Recipe& first, const Recipe& second) {
+  const auto what = [](const Recipe& recipe) {
+    return std::tie(recipe.make, recipe.text_file, recipe.train_crops, recipe.test_crops);
+  };
+  const auto of = [](const RecipeSource& source) {
+    return std::tie(source.file_name, source.size_bytes, source.sha256, source.md5, source.members);
+  };
+  return what(first) == what(second) &&
+         std::equal(first.sources.begin(), first.sources.end(), second.sources.begin(),
+                    second.sources.end(),
+                    [&](const RecipeSource& a, const RecipeSource& b) { return of(a) == of(b); });
 }
 
 std::vector<Recipe> parse_recipes(const std::string& json, const std::string& origin) {

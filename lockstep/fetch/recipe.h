@@ -48,6 +48,9 @@ struct Recipe {
 /// The files, without paths, that a recipe's sources give, in its order.
 std::vector<std::string> recipe_files(const Recipe& recipe);
 
+/// True when both make the same bytes, wherever these come from and whatever is said about them.
+bool makes_same_data(const Recipe& first, const Recipe& second);
+
 /// A recipe, or a list of them. Nothing is taken that is not known. Errors: UsageError naming
 /// `origin`, the field and what is wrong with it.
 std::vector<Recipe> parse_recipes(const std::string& json, const std::string& origin);
