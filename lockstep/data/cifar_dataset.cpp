@@ -132,7 +132,7 @@ void convert_image(const std::uint8_t* record, const float* values, float* image
 }  // namespace
 
 Cifar100Dataset::Cifar100Dataset(at::Tensor records, std::vector<std::string> class_names,
-                                 std::string name, const CifarOptions& options)
+                                 const std::string& name, const CifarOptions& options)
     : records_(std::move(records)),
       labels_(label_column(records_, 1)),
       coarse_labels_(label_column(records_, 0)),

@@ -69,7 +69,7 @@ class Cifar100Dataset
   const std::vector<std::string>& class_names() const { return class_names_; }
 
  private:
-  Cifar100Dataset(at::Tensor records, std::vector<std::string> class_names, std::string name,
+  Cifar100Dataset(at::Tensor records, std::vector<std::string> class_names, const std::string& name,
                   const CifarOptions& options);
 
   at::Tensor records_;  ///< [size, 3074], uint8

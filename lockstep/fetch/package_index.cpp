@@ -63,7 +63,7 @@ std::string link_in_html(const std::string& page, const std::string& file_name) 
     if (at >= page.size() || (page[at] != '"' && page[at] != '\'')) continue;
     const std::size_t end = page.find(page[at], at + 1);
     if (end == std::string::npos) break;
-    const std::string link = page.substr(at + 1, end - at - 1);
+    std::string link = page.substr(at + 1, end - at - 1);
     if (linked_file(link) == file_name) return link;
     at = end;
   }
@@ -89,7 +89,7 @@ std::string package_file_url(const std::string& page, const std::string& page_ur
                                "; name an index that has it, as in --index-url "
                                "https://pypi.org/simple"));
   }
-  const std::string url = join_url(page_url, link);
+  std::string url = join_url(page_url, link);
   if (url_scheme(url) == "file" && url_scheme(page_url) != "file") {
     throw DownloadError(concat("package index page ", shown_url(page_url), " lists ", file_name,
                                " as a file of this machine; name another index by --index-url"));

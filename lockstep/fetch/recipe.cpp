@@ -101,7 +101,7 @@ void check_file_name(const Fields& fields, const std::string& name) {
 }
 
 std::string checksum(Fields& fields, const char* name, std::size_t digits) {
-  const std::string value = fields.text(name);
+  std::string value = fields.text(name);
   const bool hexadecimal = value.find_first_not_of("0123456789abcdef") == std::string::npos;
   if (!value.empty() && (value.size() != digits || !hexadecimal)) {
     fields.refuse("'", name, "' must be ", digits, " lower-case hexadecimal digits");

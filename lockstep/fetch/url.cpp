@@ -36,7 +36,7 @@ UrlHandle parsed(const std::string& url) {
 }  // namespace
 
 std::string url_scheme(const std::string& url) {
-  const std::string scheme = part_of(parsed(url), CURLUPART_SCHEME);
+  std::string scheme = part_of(parsed(url), CURLUPART_SCHEME);
   if (scheme != "https" && scheme != "http" && scheme != "file") {
     throw UsageError(concat("URL ", shown_url(url), " is of kind '", scheme,
                             "'; give one that begins with https://, http:// or file://"));
@@ -54,7 +54,7 @@ std::string join_url(const std::string& base, const std::string& reference) {
 }
 
 std::string shown_url(const std::string& url) {
-  const std::string plain = url.substr(0, url.find_first_of("?#"));
+  std::string plain = url.substr(0, url.find_first_of("?#"));
   const std::size_t scheme_end = plain.find("://");
   if (scheme_end == std::string::npos) return plain;
   const std::size_t host = scheme_end + 3;
