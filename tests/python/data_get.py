@@ -4,136 +4,21 @@ usage: data_get.py <lockstep program>
 """
 
 import hashlib
-import io
 import json
 import os
 import pathlib
 import signal
-import struct
 import subprocess
 import sys
-import tarfile
 import tempfile
 import unittest
-import zipfile
-import zlib
 
-from data_server import DataServer
+from data_files import DataTestCase, png, recipe, source, tar_gz_of, zip_of
 
-LOCKSTEP = None
 RECORD_BYTES = 2 + 3 * 32 * 32
 
 
-def png(width, height, pixel):
-    """An RGB image of pixel(x, y) -> three bytes."""
-    rows = b"".join(
-        b"\0" + b"".join(bytes(pixel(x, y)) for x in range(width)) for y in range(height)
-    )
-
-    def chunk(kind, data):
-        checksum = struct.pack(">I", zlib.crc32(kind + data))
-        return struct.pack(">I", len(data)) + kind + data + checksum
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        chunk(*part)
-        for part in ((b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
-    )
-
-
-def zip_of(files):
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-    return stream.getvalue()
-
-
-def tar_gz_of(files):
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w:gz") as archive:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return stream.getvalue()
-
-
-def source(content, **fields):
-    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest(), **fields}
-
-
-def recipe(name, sources, make="files", **fields):
-    return {
-        "name": name,
-        "summary": "made up",
-        "sources": sources,
-        "make": make,
-        "licences": ["made up, CC0"],
-        **fields,
-    }
-
-
-class DataGet(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        self.target = self.folder / "sets" / "mine"
-        self.server = DataServer()
-        self.addCleanup(self.server.close)
-
-    def command(self, a_recipe, *flags):
-        file = self.folder / "recipe.json"
-        file.write_text(json.dumps(a_recipe))
-        return [LOCKSTEP, "data", "get", f"--recipe={file}", f"--to={self.target}", *flags]
-
-    def environment(self, **variables):
-        names = ("http_proxy", "https_proxy", "all_proxy", "pip_index_url")
-        kept = {name: value for name, value in os.environ.items() if name.lower() not in names}
-        return {**kept, **variables}
-
-    def run_get(self, a_recipe, *flags, **variables):
-        return subprocess.run(
-            self.command(a_recipe, *flags),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            env=self.environment(**variables),
-        )
-
-    def get(self, a_recipe, *flags, **variables):
-        result = self.run_get(a_recipe, *flags, **variables)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertNotIn("\x1b", result.stderr)
-        checked = subprocess.run(
-            ["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=self.target
-        )
-        self.assertEqual(checked.returncode, 0)
-        self.assertEqual(self.leftovers(), [])
-        return result
-
-    def refused(self, a_recipe, message, *flags, code=1, **variables):
-        result = self.run_get(a_recipe, *flags, **variables)
-        self.assertEqual(result.returncode, code, result.stderr)
-        self.assertIn(message, result.stderr)
-        # Beside it there is only how far a download is, when it takes longer than two seconds.
-        self.assertEqual(result.stderr.count("lockstep: "), 1, result.stderr)
-        self.assertTrue(result.stderr.splitlines()[-1].startswith("lockstep: "), result.stderr)
-        self.assertNotIn("secret", result.stderr)
-        self.assertEqual(self.leftovers(), [])
-        return result
-
-    def leftovers(self):
-        parent = self.target.parent
-        entries = parent.iterdir() if parent.exists() else ()
-        return [path.name for path in entries if path != self.target]
-
-    def one_file(self, content=b"12345" * 100_000, path="/file.bin"):
-        """A recipe of one file at `path` of the server."""
-        self.server.files.setdefault(path, content)
-        return recipe("mine", [source(content, url=self.server.url + path)])
-
+class DataGet(DataTestCase):
     # What is made
 
     def photo_recipe(self):
@@ -366,7 +251,7 @@ class DataCommand(unittest.TestCase):
     def run_data(self, *arguments):
         with tempfile.TemporaryDirectory() as folder:
             return subprocess.run(
-                [LOCKSTEP, "data", *arguments],
+                [DataTestCase.lockstep, "data", *arguments],
                 capture_output=True,
                 text=True,
                 timeout=60,
@@ -403,5 +288,5 @@ class DataCommand(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    LOCKSTEP = os.path.abspath(sys.argv[1])
+    DataTestCase.lockstep = os.path.abspath(sys.argv[1])
     unittest.main(argv=sys.argv[:1])
