@@ -1,14 +1,15 @@
 #include "lockstep/ddp/comm_hook.h"
 
+#include <cmath>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
-#include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/ddp/hooks/all_reduce_hook.h"
 #include "lockstep/ddp/hooks/compress_hook.h"
 #include "lockstep/ddp/hooks/noop_hook.h"
@@ -16,78 +17,12 @@
 #include "lockstep/ddp/hooks/power_sgd_hook.h"
 #include "lockstep/ddp/hooks/quantize_hook.h"
 #include "lockstep/ddp/periodic_model_averager.h"
-#include "tests/ranks/ddp_fixture.h"
-#include "tests/ranks/fixture.h"
+#include "tests/ranks/comm_hook_fixture.h"
 
 namespace lockstep::testing {
 namespace {
 
-struct HookedNetImpl : torch::nn::Module {
-  HookedNetImpl() {
-    first = register_module("first", torch::nn::Linear(20, 31));
-    second = register_module("second", torch::nn::Linear(31, 23));
-    unused = register_parameter("unused", at::ones({4}));
-  }
-  at::Tensor forward(const at::Tensor& x) { return second(at::tanh(first(x))); }
-  torch::nn::Linear first{nullptr};
-  torch::nn::Linear second{nullptr};
-  at::Tensor unused;
-};
-TORCH_MODULE(HookedNet);
-
-using HookedModel = DistributedDataParallel<HookedNetImpl>;
-
-class CommHooks : public DdpTest {
- protected:
-  at::Tensor inputs(int step) const {
-    return at::sin(at::arange(6 * 20, at::kFloat) * (1 + rank_) + step).view({6, 20});
-  }
-  static at::Tensor loss_of(const at::Tensor& outputs) { return outputs.square().mean(); }
-
-  HookedModel make(std::shared_ptr<CommHook> hook, double bucket_cap_mb = 1) const {
-    return HookedModel(HookedNet(), {.bucket_cap_mb = bucket_cap_mb, .comm_hook = std::move(hook)});
-  }
-
-  // The gradients of one step after another, each from the same parameters.
-  Tensors gradients_of(HookedModel& model, int steps) const {
-    Tensors gradients;
-    for (int step = 0; step < steps; ++step) {
-      model->zero_grad();
-      loss_of(model(inputs(step))).backward();
-      for (const at::Tensor& parameter : model->parameters()) {
-        if (parameter.grad().defined()) gradients.push_back(parameter.grad().clone());
-      }
-    }
-    return gradients;
-  }
-
-  // How far the gradients are from the averages, of which the largest is about 1.
-  double largest_error(HookedModel& model, int step) const {
-    HookedNet plain;
-    copy_state(*model, *plain);
-    model->zero_grad();
-    loss_of(model(inputs(step))).backward();
-    loss_of(plain(inputs(step))).backward();
-    double error = 0;
-    for (std::size_t i = 0; i < plain->parameters().size(); ++i) {
-      if (!plain->parameters()[i].grad().defined()) continue;
-      const at::Tensor average = plain->parameters()[i].grad().contiguous().clone();
-      group_.all_reduce(average, {.op = ReduceOp::kAvg});
-      const at::Tensor difference = model->parameters()[i].grad() - average;
-      error = std::max(error, (difference.abs().max() / average.abs().max()).item<double>());
-    }
-    EXPECT_TRUE(same_bits_everywhere(gradients_now(model)));
-    return error;
-  }
-
-  static Tensors gradients_now(const HookedModel& model) {
-    Tensors gradients;
-    for (const at::Tensor& parameter : model->parameters()) {
-      if (parameter.grad().defined()) gradients.push_back(parameter.grad().contiguous());
-    }
-    return gradients;
-  }
-};
+class CommHooks : public CommHookTest {};
 
 TEST_F(CommHooks, AllReduceIsWhatThereIsWithoutAHook) {
   for (const double cap : {1e-6, 1.0}) {
@@ -150,79 +85,6 @@ TEST_F(CommHooks, NoopLeavesEachRankItsOwn) {
   loss_of(model(inputs(0))).backward();
   loss_of(plain(inputs(0))).backward();
   EXPECT_TRUE(at::equal(model->first->weight.grad(), plain->first->weight.grad()));
-}
-
-TEST_F(CommHooks, PowerSgdIsExactAtFirstAndWhereItsRankIsFull) {
-  const auto options = [](std::int64_t rank, bool batched) {
-    return PowerSgdOptions{.matrix_approximation_rank = rank,
-                           .start_power_sgd_iter = 2,
-                           .min_compression_rate = 1e-3,
-                           .batched = batched};
-  };
-  HookedModel model = make(std::make_shared<PowerSgdHook>(options(1, false)));
-  EXPECT_LT(largest_error(model, 0), 1e-5);
-  EXPECT_LT(largest_error(model, 1), 1e-5);
-  EXPECT_GT(largest_error(model, 2), 1e-2);
-  for (const bool batched : {false, true}) {
-    HookedModel full = make(std::make_shared<PowerSgdHook>(options(100, batched)));
-    for (int step = 0; step < 4; ++step) EXPECT_LT(largest_error(full, step), 1e-3) << batched;
-  }
-}
-
-// What an approximation leaves out is not lost: in the long run the sum of what is applied is that
-// of the averages.
-TEST_F(CommHooks, PowerSgdFeedsBackWhatItLeavesOut) {
-  for (const bool batched : {false, true}) {
-    const auto hook = std::make_shared<PowerSgdHook>(PowerSgdOptions{
-        .matrix_approximation_rank = 2, .start_power_sgd_iter = 2, .batched = batched});
-    HookedModel model = make(hook);
-    const HookedModel exact = make(nullptr);
-    HookedNet plain;
-    copy_state(*model, *plain);
-    loss_of(plain(inputs(0))).backward();
-    const at::Tensor average = plain->second->weight.grad().clone();
-    group_.all_reduce(average, {.op = ReduceOp::kAvg});
-    at::Tensor sum = at::zeros_like(average);
-    constexpr int kSteps = 60;
-    for (int step = 0; step < kSteps; ++step) {
-      model->zero_grad();
-      loss_of(model(inputs(0))).backward();
-      sum += model->second->weight.grad();
-    }
-    const double error = ((sum / kSteps - average).norm() / average.norm()).item<double>();
-    EXPECT_LT(error, batched ? 0.25 : 0.1);
-    EXPECT_LT(hook->elements_after(), hook->elements_before());
-  }
-}
-
-TEST_F(CommHooks, PowerSgdTrains) {
-  for (const PowerSgdOptions& options :
-       {PowerSgdOptions{.start_power_sgd_iter = 3},
-        PowerSgdOptions{
-            .start_power_sgd_iter = 3, .warm_start = false, .orthogonalization_epsilon = 1e-8},
-        PowerSgdOptions{.matrix_approximation_rank = 2,
-        .start_power_sgd_iter = 3,
-        .use_error_feedback = false,
-        .batched = true}}) {
-    HookedModel model = make(std::make_shared<PowerSgdHook>(options));
-    torch::optim::SGD optimizer(model.parameters(), 0.5);
-    double first = 0;
-    double last = 0;
-    for (int step = 0; step < 40; ++step) {
-      optimizer.zero_grad();
-      const at::Tensor loss = loss_of(model(inputs(0)));
-      loss.backward();
-      optimizer.step();
-      last = loss.item<double>();
-      if (step == 0) first = last;
-    }
-    EXPECT_LT(last, 0.5 * first);
-    EXPECT_TRUE(same_bits_everywhere(model->parameters()));
-  }
-  EXPECT_SAYS(message_of<UsageError>([] { PowerSgdHook hook({.start_power_sgd_iter = 1}); }),
-              "start_power_sgd_iter=1");
-  EXPECT_SAYS(message_of<UsageError>([] { PowerSgdHook hook({.matrix_approximation_rank = 0}); }),
-              "matrix_approximation_rank=0");
 }
 
 TEST_F(CommHooks, LocalSgdDriftsBetweenAverages) {

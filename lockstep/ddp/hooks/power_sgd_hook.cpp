@@ -10,6 +10,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/linalg_qr.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros.h>
 
 #include "lockstep/base/concat.h"
@@ -29,6 +30,20 @@ PowerSgdHook::PowerSgdHook(const PowerSgdOptions& options)
   if ((options_.use_error_feedback || options_.warm_start) && options_.start_power_sgd_iter < 2) {
     throw UsageError(concat("PowerSgdHook: start_power_sgd_iter=", options_.start_power_sgd_iter,
                             " is less than 2, which error feedback and warm start need"));
+  }
+  if (options_.start_power_sgd_iter < 0) {
+    throw UsageError(concat("PowerSgdHook: start_power_sgd_iter=", options_.start_power_sgd_iter,
+                            " is negative; 0 compresses from the first step on"));
+  }
+  if (!(options_.min_compression_rate > 0)) {
+    throw UsageError(concat("PowerSgdHook: min_compression_rate=", options_.min_compression_rate,
+                            " is no factor; give one above 0, such as 2"));
+  }
+  if (!(options_.orthogonalization_epsilon >= 0 &&
+        std::isfinite(options_.orthogonalization_epsilon))) {
+    throw UsageError(
+        concat("PowerSgdHook: orthogonalization_epsilon=", options_.orthogonalization_epsilon,
+               " is not 0 or more, and finite; give 0 to orthogonalize by QR"));
   }
 }
 
@@ -59,8 +74,9 @@ std::vector<at::Tensor> PowerSgdHook::matrices_of(BucketState& state, const Hook
     return matrices;
   }
   for (const at::Tensor& gradient : bucket.gradients) {
-    // As it lies in memory; whatever has one dimension is one column.
-    const at::Tensor flat = flat_view(gradient);
+    // As it lies in memory, complex numbers as pairs; whatever has one dimension is one column.
+    const at::Tensor flat =
+        flat_view(gradient.is_complex() ? at::view_as_real(gradient) : gradient);
     const bool is_matrix = gradient.dim() > 1 && gradient.numel() > 0;
     matrices.push_back(flat.view({is_matrix ? gradient.size(0) : -1, is_matrix ? -1 : 1}));
   }

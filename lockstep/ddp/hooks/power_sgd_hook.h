@@ -33,7 +33,8 @@ struct PowerSgdOptions {
 
 /// Averages an approximation of low rank of each gradient that has more than one dimension:
 /// PowerSGD (Vogels et al., NeurIPS 2019, algorithm 1 and 2). Approximations come from sums over
-/// all ranks, so that all have the same; machines of different kinds may round them differently.
+/// all ranks, so that all have the same; machines of different kinds may round them differently. A
+/// complex gradient is approximated as a real one with twice the columns.
 /// Memory: a copy of all gradients with error feedback. Errors: from the constructor UsageError for
 /// options that cannot work.
 class PowerSgdHook final : public CommHook {
