@@ -1,6 +1,18 @@
 #include "lockstep/ddp/comm_hook.h"
 
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+
 namespace lockstep {
+
+void CommHook::claim() {
+  if (is_claimed_) {
+    throw UsageError(concat("DistributedDataParallel: comm_hook '", describe(),
+                            "' serves another model already, and keeps state of its gradients; "
+                            "make a hook for each model"));
+  }
+  is_claimed_ = true;
+}
 
 std::function<void()> start_average(const ProcessGroup& group, const at::Tensor& tensor) {
   if (group.world_size() == 1) return [] {};

@@ -1,6 +1,7 @@
 #include "lockstep/ddp/distributed_data_parallel_options.h"
 
-#include <cmath>
+#include <algorithm>
+#include <sstream>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
@@ -8,10 +9,13 @@
 namespace lockstep {
 namespace {
 
+// Far beyond any model, and as bytes within an int64.
+constexpr double kMostMb = 1e9;
+
 void check_cap(const char* option, double mb) {
-  if (mb > 0 && std::isfinite(mb)) return;
-  throw UsageError(
-      concat("DistributedDataParallel: ", option, "=", mb, " is not a positive number of MiB"));
+  if (mb > 0 && mb <= kMostMb) return;
+  throw UsageError(concat("DistributedDataParallel: ", option, "=", mb,
+                          " is not a number of MiB; it must be above 0 and at most ", kMostMb));
 }
 
 template <class Items>
@@ -21,22 +25,58 @@ std::string join(const Items& items) {
   return text + "]";
 }
 
+void check_delayed(const DistributedDataParallelOptions& options) {
+  const auto& delayed = options.delay_all_reduce_named_params;
+  const std::string& until = options.param_to_hook_all_reduce;
+  if (delayed.empty() != until.empty()) {
+    throw UsageError(
+        "DistributedDataParallel: delay_all_reduce_named_params and param_to_hook_all_reduce go "
+        "together; give both or neither");
+  }
+  if (std::find(delayed.begin(), delayed.end(), until) != delayed.end()) {
+    throw UsageError(concat("DistributedDataParallel: delay_all_reduce_named_params holds '", until,
+                            "', which is param_to_hook_all_reduce, so that it would wait for "
+                            "itself; name it in one of them"));
+  }
+}
+
+void check_hook(const DistributedDataParallelOptions& options) {
+  const CommHook& hook = *options.comm_hook;
+  if (options.exchange_dtype) {
+    throw UsageError(
+        "DistributedDataParallel: exchange_dtype and comm_hook are both set; a CompressHook around "
+        "the hook makes its gradients travel in another dtype");
+  }
+  if (options.check_replicas_every > 0 && !hook.keeps_replicas_equal()) {
+    throw UsageError(concat("DistributedDataParallel: check_replicas_every=",
+                            options.check_replicas_every, " with comm_hook '", hook.describe(),
+                            "', which lets replicas differ between steps; leave one of them out"));
+  }
+}
+
 }  // namespace
 
 std::string describe(const DistributedDataParallelOptions& options) {
-  const std::string cap =
-      options.bucket_cap_mb ? concat(*options.bucket_cap_mb) : std::string("unset");
-  return concat(
-      "options bucket_cap_mb ", cap, " bucket_cap_mb_list ", join(options.bucket_cap_mb_list),
-      " forward_sync_buffers ", options.forward_sync_buffers, " find_unused_parameters ",
-      options.find_unused_parameters, " static_graph ", options.static_graph,
-      " parameters_and_buffers_to_ignore ", join(options.parameters_and_buffers_to_ignore),
-      " delay_all_reduce_named_params ", join(options.delay_all_reduce_named_params),
-      " param_to_hook_all_reduce '", options.param_to_hook_all_reduce, "' gradient_norm ",
-      options.gradient_norm, " exchange_dtype ",
-      options.exchange_dtype ? c10::toString(*options.exchange_dtype) : "unset",
-      " check_replicas_every ", options.check_replicas_every, " comm_hook ",
-      options.comm_hook ? options.comm_hook->describe() : "none");
+  std::ostringstream text;
+  text << std::boolalpha;
+  const auto add = [&](const char* option, const auto& value) {
+    text << "option " << option << "=" << value << "\n";
+  };
+  if (options.bucket_cap_mb) add("bucket_cap_mb", *options.bucket_cap_mb);
+  if (!options.bucket_cap_mb) add("bucket_cap_mb", "unset");
+  add("bucket_cap_mb_list", join(options.bucket_cap_mb_list));
+  add("init_sync", options.init_sync);
+  add("forward_sync_buffers", options.forward_sync_buffers);
+  add("find_unused_parameters", options.find_unused_parameters);
+  add("static_graph", options.static_graph);
+  add("parameters_and_buffers_to_ignore", join(options.parameters_and_buffers_to_ignore));
+  add("delay_all_reduce_named_params", join(options.delay_all_reduce_named_params));
+  add("param_to_hook_all_reduce", concat("'", options.param_to_hook_all_reduce, "'"));
+  add("gradient_norm", options.gradient_norm);
+  add("exchange_dtype", options.exchange_dtype ? c10::toString(*options.exchange_dtype) : "unset");
+  add("check_replicas_every", options.check_replicas_every);
+  add("comm_hook", options.comm_hook ? options.comm_hook->describe() : "none");
+  return text.str();
 }
 
 void check(const DistributedDataParallelOptions& options) {
@@ -52,21 +92,15 @@ void check(const DistributedDataParallelOptions& options) {
                             " is neither Half nor BFloat16; leave it unset to exchange gradients "
                             "as they are"));
   }
-  if (dtype && options.comm_hook) {
-    throw UsageError(
-        "DistributedDataParallel: exchange_dtype and comm_hook are both set; a CompressHook around "
-        "the hook makes its gradients travel in another dtype");
-  }
   if (options.check_replicas_every < 0) {
     throw UsageError(
         concat("DistributedDataParallel: check_replicas_every=", options.check_replicas_every,
                " is not a number of steps; give 0 to compare replicas never"));
   }
-  if (options.delay_all_reduce_named_params.empty() != options.param_to_hook_all_reduce.empty()) {
-    throw UsageError(
-        "DistributedDataParallel: delay_all_reduce_named_params and param_to_hook_all_reduce go "
-        "together; give both or neither");
-  }
+  check_delayed(options);
+  if (!options.comm_hook) return;
+  check_hook(options);
+  options.comm_hook->claim();
 }
 
 }  // namespace lockstep

@@ -18,8 +18,8 @@ namespace lockstep {
 struct DistributedDataParallelOptions {
   /// Empty: the default group.
   ProcessGroup process_group = {};
-  /// Gradients are exchanged in buckets of this many MiB. Unset: what the backend has measured to
-  /// be best (shm: 1 or 8), else 25, and 1 for the first.
+  /// Gradients are exchanged in buckets of this many MiB, 1e9 at most. Unset: what the backend has
+  /// measured to be best (shm: 1 or 8), else 25, and 1 for the first.
   std::optional<double> bucket_cap_mb = std::nullopt;
   /// The caps of the first, second, … bucket; the last one holds for all after it. Instead of
   /// bucket_cap_mb.
@@ -58,22 +58,23 @@ struct DistributedDataParallelOptions {
   /// After this many exchanges of gradients, at the start of the next forward in training mode,
   /// compare the parameters and, with forward_sync_buffers, the buffers of all ranks: see
   /// ddp/replica_check.h for the cost and the error, and check_replicas_with for the optimizer. Not
-  /// with hooks that let replicas differ between steps (post-local SGD, no-op). 0: never.
+  /// with hooks that let replicas differ between steps (post-local SGD, no-op): refused. 0: never.
   int check_replicas_every = 0;
   /// Note when each bucket is ready, exchanged and waited for, for exchange_report(). It reads the
   /// clock some times a parameter and asks exchanges under way whether they are complete.
   bool measure_exchange = false;
   /// Notes how long forward, backward and exchange take; see StepTimer. Null: none.
   std::shared_ptr<StepTimer> step_timer = {};
-  /// Averages buckets in place of an all-reduce; see ddp/hooks/. Null: none. Not with
-  /// exchange_dtype.
+  /// Averages buckets in place of an all-reduce; see ddp/hooks/. An object serves one model. Null:
+  /// none. Not with exchange_dtype.
   std::shared_ptr<CommHook> comm_hook = {};
 };
 
-/// One line of text that differs where options differ.
+/// A line of text for each option that must be the same on all ranks: "option static_graph=true".
 std::string describe(const DistributedDataParallelOptions& options);
 
-/// Errors: UsageError for values that cannot work, naming the option.
+/// Claims the hook for the model that is given these options. Errors: UsageError for values that
+/// cannot work, naming the option, and for a hook that serves another model.
 void check(const DistributedDataParallelOptions& options);
 
 }  // namespace lockstep

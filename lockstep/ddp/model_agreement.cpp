@@ -17,7 +17,7 @@ constexpr const char* kCallName = "models compared";
 // One line a tensor: "parameter fc.weight float [10, 5] strides [5, 1]".
 std::string describe_state(const ReplicaState& state, const std::string& options) {
   std::ostringstream text;
-  text << options << "\n";
+  text << options;
   for (const auto& [name, tensor] : state.parameters()) {
     text << "parameter " << name << " " << tensor.dtype() << " " << tensor.sizes() << " strides "
          << tensor.strides() << (tensor.requires_grad() ? "" : " frozen") << "\n";
@@ -77,7 +77,7 @@ void check_models_agree(const ProcessGroup& group, const ReplicaState& state,
       broadcast_text(group, is_culprit ? first_difference(ours, reference) : "", rank);
   throw UsageError(concat("DistributedDataParallel on rank ", group.rank(), ": the model of rank ",
                           rank, " differs from that of rank 0: ", difference,
-                          "; build the same model on every rank"));
+                          "; build the same model with the same options on every rank"));
 }
 
 }  // namespace lockstep

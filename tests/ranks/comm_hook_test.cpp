@@ -135,7 +135,55 @@ TEST_F(CommHooks, ThatDifferBetweenRanksAreRefused) {
   EXPECT_SAYS(message, "quantize in chunks of 512");
 }
 
-TEST_F(CommHooks, PeriodsThatAreNoneAreRefused) {
+TEST_F(CommHooks, ServeOneModel) {
+  const auto compressed = std::make_shared<NoopHook>();
+  const std::shared_ptr<CommHook> hooks[] = {
+      std::make_shared<PowerSgdHook>(PowerSgdOptions{.start_power_sgd_iter = 2}),
+      std::make_shared<PostLocalSgdHook>(PostLocalSgdOptions{.start_local_sgd_iter = 1}),
+      std::make_shared<CompressHook>(at::kHalf, compressed)};
+  for (const auto& hook : hooks) {
+    HookedModel model = make(hook);
+    EXPECT_SAYS(message_of<UsageError>([&] { make(hook); }),
+                "comm_hook '" + hook->describe() + "' serves another model already");
+    for (int step = 0; step < 3; ++step) loss_of(model(inputs(step))).backward();
+  }
+  EXPECT_SAYS(message_of<UsageError>([&] { CompressHook second(at::kHalf, compressed); }),
+              "comm_hook 'noop'");
+}
+
+TEST_F(CommHooks, ThatLetReplicasDifferGoWithoutTheirComparison) {
+  const auto refusal = [&](std::shared_ptr<CommHook> hook) {
+    return message_of<UsageError>([&] {
+      HookedModel(HookedNet(), {.check_replicas_every = 5, .comm_hook = std::move(hook)});
+    });
+  };
+  EXPECT_SAYS(refusal(std::make_shared<NoopHook>()),
+              "check_replicas_every=5 with comm_hook 'noop'");
+  EXPECT_SAYS(refusal(std::make_shared<PostLocalSgdHook>(PostLocalSgdOptions{})),
+              "with comm_hook 'post_local_sgd");
+  EXPECT_SAYS(refusal(std::make_shared<CompressHook>(at::kHalf, std::make_shared<NoopHook>())),
+              "with comm_hook 'compress to Half for noop'");
+  EXPECT_EQ(refusal(std::make_shared<CompressHook>(at::kHalf)), "no error");
+}
+
+struct Failing final : CommHook {
+  std::string describe() const override { return "failing"; }
+  std::function<void()> start(const ProcessGroup&, const HookBucket&) override {
+    throw UsageError("no more");
+  }
+};
+
+TEST_F(CommHooks, MayThrowOutOfBackward) {
+  const ProcessGroup group = group_of_all();
+  HookedModel model(HookedNet(),
+                    {.process_group = group, .comm_hook = std::make_shared<Failing>()});
+  EXPECT_SAYS(message_of<UsageError>([&] { loss_of(model(inputs(0))).backward(); }), "no more");
+  EXPECT_SAYS(message_of<UsageError>([&] { model(inputs(0)); }), "build the wrapper anew");
+}
+
+TEST_F(CommHooks, StepsThatAreNoneAreRefused) {
+  EXPECT_SAYS(message_of<UsageError>([] { PostLocalSgdHook hook({.start_local_sgd_iter = -1}); }),
+              "start_local_sgd_iter=-1");
   EXPECT_SAYS(message_of<UsageError>([&] { PeriodicModelAverager averager({.period = 0}); }),
               "period=0");
 }

@@ -1,4 +1,7 @@
+#include <cmath>
+#include <limits>
 #include <string>
+#include <vector>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -62,6 +65,22 @@ TEST_F(DdpOptions, BucketCapsChangeNothingButBuckets) {
   }
   EXPECT_SAYS(refusal({.bucket_cap_mb_list = {1, -1}}), "bucket_cap_mb_list=-1");
   EXPECT_SAYS(refusal({.bucket_cap_mb = 1, .bucket_cap_mb_list = {1}}), "give one");
+  for (const double mb : {0.0, 1e30, std::numeric_limits<double>::infinity(), std::nan("")}) {
+    EXPECT_SAYS(refusal({.bucket_cap_mb = mb}), "above 0 and at most 1e+09");
+    EXPECT_SAYS(refusal({.bucket_cap_mb_list = {1, mb}}), "bucket_cap_mb_list=");
+  }
+  DistributedDataParallel model(Tied(), {.bucket_cap_mb = 1e9});
+  loss_of(model(indices())).backward();
+}
+
+TEST_F(DdpOptions, EachThatMustAgreeHasALine) {
+  const std::string lines = describe(DistributedDataParallelOptions{
+      .bucket_cap_mb = 0.5, .init_sync = false, .delay_all_reduce_named_params = {"a", "b"}});
+  for (const char* line : {"option bucket_cap_mb=0.5\n", "option init_sync=false\n",
+                           "option delay_all_reduce_named_params=[a,b]\n",
+                           "option static_graph=false\n", "option comm_hook=none\n"}) {
+    EXPECT_SAYS(lines, line);
+  }
 }
 
 TEST_F(DdpOptions, WhatIsIgnoredStaysThisRanks) {
@@ -92,6 +111,9 @@ TEST_F(DdpOptions, DelayedParametersFollowTheOneTheyAreHookedTo) {
         model, [&](auto& tied) { loss_of(tied(indices(step))).backward(); }, Tied());
   }
   EXPECT_SAYS(refusal({.delay_all_reduce_named_params = {"output.bias"}}), "both or neither");
+  EXPECT_SAYS(refusal({.delay_all_reduce_named_params = {"output.bias", "hidden.bias"},
+                       .param_to_hook_all_reduce = "hidden.bias"}),
+              "holds 'hidden.bias', which is param_to_hook_all_reduce");
   EXPECT_SAYS(refusal({.delay_all_reduce_named_params = {"output.bias"},
                        .param_to_hook_all_reduce = "hidden"}),
               "param_to_hook_all_reduce names 'hidden'");

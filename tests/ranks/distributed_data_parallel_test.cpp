@@ -13,6 +13,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init_process_group.h"
+#include "tests/ranks/fixture.h"
 
 namespace lockstep::testing {
 namespace {
@@ -304,8 +305,14 @@ TEST_F(Ddp, HalfPrecisionGradientsAreScaledByTheExactFraction) {
 
 TEST_F(Ddp, OptionsAndLayoutsThatDifferAreRefused) {
   if (world_size_ == 1) return;  // Nothing to differ from.
-  EXPECT_THROW(DistributedDataParallel(Mlp(), {.bucket_cap_mb = 1 + rank_}), UsageError);
-  EXPECT_THROW(DistributedDataParallel(Mlp(), {.forward_sync_buffers = rank_ == 0}), UsageError);
+  const auto refusal = [](const DistributedDataParallelOptions& options) {
+    return message_of<UsageError>([&] { DistributedDataParallel(Mlp(), options); });
+  };
+  EXPECT_SAYS(refusal({.bucket_cap_mb = 1 + rank_}),
+              "it has option bucket_cap_mb=2 where rank 0 has option bucket_cap_mb=1; build");
+  EXPECT_SAYS(refusal({.forward_sync_buffers = rank_ == 0}),
+              "it has option forward_sync_buffers=false where rank 0 has option "
+              "forward_sync_buffers=true; build");
   Mlp module;
   if (rank_ == 1) {
     const torch::NoGradGuard no_grad;

@@ -8,9 +8,11 @@ namespace lockstep {
 
 CompressHook::CompressHook(at::ScalarType dtype, std::shared_ptr<CommHook> inner)
     : dtype_(dtype), inner_(std::move(inner)) {
-  if (dtype == at::kHalf || dtype == at::kBFloat16) return;
-  throw UsageError(concat("CompressHook: dtype ", c10::toString(dtype),
-                          " is neither Half nor BFloat16, in which gradients can be averaged"));
+  if (dtype != at::kHalf && dtype != at::kBFloat16) {
+    throw UsageError(concat("CompressHook: dtype ", c10::toString(dtype),
+                            " is neither Half nor BFloat16, in which gradients can be averaged"));
+  }
+  if (inner_) inner_->claim();
 }
 
 std::string CompressHook::describe() const {

@@ -16,10 +16,11 @@ namespace lockstep {
 class CompressHook final : public CommHook {
  public:
   /// `dtype`: kHalf or kBFloat16. `inner` averages what is compressed; null: an all-reduce.
-  /// Errors: UsageError for another dtype.
+  /// Errors: UsageError for another dtype, and for an `inner` that serves elsewhere.
   explicit CompressHook(at::ScalarType dtype, std::shared_ptr<CommHook> inner = nullptr);
 
   std::string describe() const override;
+  bool keeps_replicas_equal() const override { return !inner_ || inner_->keeps_replicas_equal(); }
   std::function<void()> start(const ProcessGroup& group, const HookBucket& bucket) override;
 
  private:

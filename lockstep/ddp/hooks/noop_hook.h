@@ -8,6 +8,7 @@ namespace lockstep {
 class NoopHook final : public CommHook {
  public:
   std::string describe() const override { return "noop"; }
+  bool keeps_replicas_equal() const override { return false; }
   std::function<void()> start(const ProcessGroup&, const HookBucket&) override {
     return [] {};
   }

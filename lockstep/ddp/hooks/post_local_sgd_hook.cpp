@@ -1,8 +1,15 @@
 #include "lockstep/ddp/hooks/post_local_sgd_hook.h"
 
 #include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
+
+PostLocalSgdHook::PostLocalSgdHook(const PostLocalSgdOptions& options) : options_(options) {
+  if (options_.start_local_sgd_iter >= 0) return;
+  throw UsageError(concat("PostLocalSgdHook: start_local_sgd_iter=", options_.start_local_sgd_iter,
+                          " is negative; 0 averages in the subgroup from the first step on"));
+}
 
 std::string PostLocalSgdHook::describe() const {
   return concat("post_local_sgd from step ", options_.start_local_sgd_iter, " all-reduce ",

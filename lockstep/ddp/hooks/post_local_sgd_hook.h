@@ -9,7 +9,7 @@ namespace lockstep {
 
 /// Names and defaults are those of torch.distributed's PostLocalSGDState.
 struct PostLocalSgdOptions {
-  /// From this step on gradients are averaged in the subgroup only.
+  /// From this step on gradients are averaged in the subgroup only; 0: from the first.
   std::int64_t start_local_sgd_iter = 0;
   /// Whether gradients are averaged in the subgroup at all.
   bool post_local_gradient_allreduce = true;
@@ -22,9 +22,11 @@ struct PostLocalSgdOptions {
 /// two such averages replicas differ.
 class PostLocalSgdHook final : public CommHook {
  public:
-  explicit PostLocalSgdHook(const PostLocalSgdOptions& options) : options_(options) {}
+  /// Errors: UsageError for a negative start_local_sgd_iter.
+  explicit PostLocalSgdHook(const PostLocalSgdOptions& options);
 
   std::string describe() const override;
+  bool keeps_replicas_equal() const override { return false; }
   std::function<void()> start(const ProcessGroup& group, const HookBucket& bucket) override;
 
  private:
