@@ -12,6 +12,10 @@ namespace {
 
 torch::nn::BatchNormOptions base_options(std::int64_t num_features,
                                          const SyncBatchNormOptions& options) {
+  if (num_features < 1) {
+    throw UsageError(concat("SyncBatchNorm: num_features=", num_features,
+                            " is not a number of channels; it must be 1 or more"));
+  }
   return torch::nn::BatchNormOptions(num_features)
       .eps(options.eps)
       .momentum(options.momentum)

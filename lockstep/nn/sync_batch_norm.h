@@ -35,8 +35,8 @@ struct SyncBatchNormOptions {
 /// Collective: construction, and in training forward and backward. Gradients of weight and bias are
 /// this rank's share: DistributedDataParallel averages them. Clones belong to the same group.
 /// Threads: the one that uses the group. Lifetime: keeps a process group of its own alive.
-/// Errors: UsageError for an input of another shape; in training, on every rank; else as
-/// Work::wait.
+/// Errors: UsageError for a number of features below 1, and for an input of another shape; in
+/// training, on every rank; else as Work::wait.
 class SyncBatchNormImpl
     : public torch::nn::NormImplBase<1, SyncBatchNormImpl, torch::nn::BatchNormOptions> {
  public:

@@ -391,6 +391,10 @@ TEST_F(SyncedBatchNorm, TheModuleEqualsTheConvertedOneAndTakesOneValueAChannel) 
   EXPECT_EQ(text.str(),
             "lockstep::SyncBatchNorm(3, eps=1e-05, momentum=0.1, affine=true, "
             "track_running_stats=true)");
+  for (const std::int64_t none : {0, -3}) {
+    EXPECT_SAYS(message_of<UsageError>([&] { SyncBatchNorm refused(none); }),
+                "SyncBatchNorm: num_features=" + std::to_string(none));
+  }
 }
 
 TEST_F(SyncedBatchNorm, ALayerOutlivesItsModuleAndTheGroupItsParent) {
