@@ -27,19 +27,20 @@ struct UnevenInputsOptions {
 /// different numbers of batches, none included, run the same steps. An empty batch goes through the
 /// model as others do, so that every exchange that is part of the model takes place: buffers,
 /// SyncBatchNorm, gradients. It has no part in the mean: backward passes with a weight count by
-/// their weight, which is 0 then, and those without count for the ranks that have a batch.
+/// their weight, which is 0 then, and those without count for the ranks that have a batch. forward
+/// must therefore take 0 samples: x.view({x.size(0), -1}) throws for them, x.flatten(1) does not.
 ///
 ///   auto batches = model.join(*loader);
 ///   for (auto& batch : batches) {
 ///     optimizer.zero_grad();
 ///     auto loss = torch::mse_loss(model(batch.data), batch.target);   // NaN for an empty batch
-///     model.backward(loss, {.weight = batch.data.size(0)});
+///     model.backward(loss, {.weight = static_cast<double>(batch.data.size(0))});
 ///     optimizer.step();
 ///   }
 ///
 /// Whether there is a next step is told with the gradients of the one before: it costs no message.
-/// Batches are read one step ahead. One pass: begin() once.
-/// Threads: the training thread. Lifetime: model and loader must outlive it. Errors: as Work::wait.
+/// Batches are read one step ahead. Threads: the training thread. Lifetime: model and loader must
+/// outlive it. Errors: UsageError for a second pass; else as Work::wait.
 template <class Batch>
 class UnevenInputs {
  public:
@@ -74,7 +75,14 @@ class UnevenInputs {
     UnevenInputs* inputs_;
   };
 
+  /// Once: another pass needs another join().
   Iterator begin() {
+    if (has_begun_) {
+      throw UsageError(
+          "DistributedDataParallel::join: its batches were gone through before; call join() again "
+          "for another pass");
+    }
+    has_begun_ = true;
     read_ahead();
     steps_batches_ = vote_.ask(static_cast<int>(ahead_.size()));
     if (steps_batches_ > 0 && !vote_.all_have() && !options_.empty) agree_on_shapes();
@@ -147,6 +155,7 @@ class UnevenInputs {
   UnevenInputsOptions<Batch> options_;
   BatchVote vote_;
   std::deque<Batch> ahead_;
+  bool has_begun_ = false;
   bool at_end_ = false;  // of this rank's batches
   std::vector<BatchTensorShape> shapes_;
   std::optional<Batch> current_;

@@ -243,6 +243,24 @@ TEST_F(UnevenInputsTest, TakesLoadersAndBatchesOfOtherKinds) {
   EXPECT_EQ(steps, world_size_ - 1);
 }
 
+TEST_F(UnevenInputsTest, AreGoneThroughOnce) {
+  UnevenModel model{UnevenNet()};
+  const std::vector<Batch> own = batches_of(rank_);
+  auto batches = model.join(own);
+  const auto pass = [&](auto& all) {
+    std::size_t steps = 0;
+    for (const Batch& item : all) {
+      loss_of(model(item.data), item.target).backward();
+      ++steps;
+    }
+    return steps;
+  };
+  EXPECT_EQ(pass(batches), most_batches());
+  EXPECT_SAYS(message_of<UsageError>([&] { pass(batches); }), "call join() again");
+  auto another = model.join(own);
+  EXPECT_EQ(pass(another), most_batches());
+}
+
 struct Opaque5 {
   at::Tensor x;
 };
