@@ -84,7 +84,6 @@ requires(!ModuleHolder<Module>) class DataParallel {
       replicas_->run(scatter.replicas(), [&](int i, torch::nn::Module& replica) {
         outputs[static_cast<std::size_t>(i)] = call(i, replica);
       });
-      if (count == 1) return *std::move(outputs[0]);
       std::vector<Output> all;
       for (std::optional<Output>& output : outputs) all.push_back(*std::move(output));
       return data_parallel::gather_values(

@@ -250,6 +250,7 @@ void ModuleReplicas::run(int count, const std::function<void(int, torch::nn::Mod
 }
 
 at::Tensor ModuleReplicas::gather(const std::vector<at::Tensor>& outputs) const {
+  if (outputs.size() == 1 && outputs[0].defined()) return outputs[0].to(output_device_);
   std::vector<at::Tensor> parts;
   for (const at::Tensor& output : outputs) {
     if (!output.defined()) continue;

@@ -24,7 +24,7 @@ struct DataParallelOptions {
   /// One replica on each; the CPU may be named several times: {at::kCPU, at::kCPU}. Empty: all CUDA
   /// devices for a module that is on one, else as many times the CPU as an operator uses threads.
   std::vector<c10::Device> device_ids = {};
-  /// Where the outputs are gathered. Unset: the first of device_ids.
+  /// Where the outputs are gathered: any device. Unset: the first of device_ids.
   std::optional<c10::Device> output_device = std::nullopt;
   /// The dimension of inputs and outputs in which a batch is split.
   std::int64_t dim = 0;
@@ -78,7 +78,7 @@ class ModuleReplicas {
   /// Runs forward(i, replica) for the first `count` replicas, each in its thread.
   void run(int count, const std::function<void(int, torch::nn::Module&)>& forward);
 
-  /// The outputs of all replicas as one; of tensors without dimension, a vector.
+  /// The outputs of all replicas as one; of several without dimension, a vector.
   at::Tensor gather(const std::vector<at::Tensor>& outputs) const;
 
  private:

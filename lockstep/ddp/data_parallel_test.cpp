@@ -119,6 +119,20 @@ TEST(DataParallel, FollowsTheModuleThroughTraining) {
   EXPECT_TRUE(at::allclose(net->first->weight, whole->first->weight, 1e-4, 1e-5));
 }
 
+TEST(DataParallel, GathersOnTheOutputDevice) {
+  SplitNet net;
+  const at::Tensor expected = net->forward(batch_of(5));
+  DataParallel on_cpu(net, {.device_ids = cpus(2), .output_device = at::kCPU});
+  EXPECT_TRUE(at::allclose(on_cpu(batch_of(5)), expected, 1e-5, 1e-6));
+  // One that is not among device_ids; also where there is work for one replica only.
+  DataParallel on_meta(net, {.device_ids = cpus(2), .output_device = at::kMeta});
+  for (const std::int64_t size : {5, 1}) {
+    const at::Tensor output = on_meta(batch_of(size));
+    EXPECT_TRUE(output.is_meta());
+    EXPECT_EQ(output.size(0), size);
+  }
+}
+
 TEST(DataParallel, SplitsAsPyTorchDoes) {
   auto sizes = parallel_call(8, [](const at::Tensor& x) { return at::full({1}, x.size(0)); });
   const auto expect_sizes = [&](std::int64_t batch, const std::vector<float>& expected) {
