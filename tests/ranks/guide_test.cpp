@@ -1,5 +1,7 @@
+#include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -7,31 +9,17 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/data/example.h>
-#include <torch/nn/modules/batchnorm.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
 #include "lockstep/lockstep.h"
-#include "tests/ranks/fixture.h"
+#include "lockstep/os/temporary_directory.h"
+#include "lockstep/snapshot/agreement.h"
+#include "tests/ranks/guide_fixture.h"
 
 // The examples of docs/distributed-data-parallel.md: the test `guide` finds each of them here.
 namespace lockstep::testing {
 namespace {
-
-struct NetImpl : torch::nn::Cloneable<NetImpl> {
-  NetImpl() { reset(); }
-  void reset() override {
-    first = register_module("first", torch::nn::Linear(4, 6));
-    norm = register_module("norm", torch::nn::BatchNorm1d(6));
-    last = register_module("last", torch::nn::Linear(6, 1));
-  }
-  at::Tensor forward(const at::Tensor& x) { return last(at::tanh(norm(first(x)))); }
-  torch::nn::Linear first{nullptr};
-  torch::nn::BatchNorm1d norm{nullptr};
-  torch::nn::Linear last{nullptr};
-};
-TORCH_MODULE(Net);
 
 struct Halve final : lockstep::CommHook {
   std::string describe() const override { return "halve"; }
@@ -42,26 +30,9 @@ struct Halve final : lockstep::CommHook {
   }
 };
 
-class Guide : public Conformance {
- protected:
-  static at::Tensor loss_of(const at::Tensor& outputs) { return outputs.square().mean(); }
-
-  void SetUp() override {
-    inputs = at::sin(at::arange(32, at::kFloat) * (1 + rank_)).view({8, 4});
-    targets = inputs.sum(1, true);
-  }
-  template <class Model>
-  void expect_in_step(const Model& model) {
-    for (const at::Tensor& parameter : model->parameters()) EXPECT_TRUE(parameter.grad().defined());
-    Tensors state;
-    for (const at::Tensor& parameter : model->parameters()) state.push_back(parameter.detach());
-    EXPECT_TRUE(same_bits_everywhere(state));
-  }
-
-  const ProcessGroup& group = group_;
-  at::Tensor inputs;
-  at::Tensor targets;
-  const double max_norm = 0.1;
+struct Reviews {
+  at::Tensor words;
+  std::vector<std::string> authors;
 };
 
 TEST_F(Guide, Accumulation) {
@@ -103,6 +74,46 @@ TEST_F(Guide, UnevenInputs) {
     auto loss = torch::mse_loss(model(batch.data), batch.target);
     model.backward(loss, {.weight = static_cast<double>(batch.data.size(0))});
     optimizer.step();
+  }
+  expect_in_step(model);
+}
+
+TEST_F(Guide, UnevenInputsWithAccumulation) {
+  using Examples = std::vector<torch::data::Example<>>;
+  const auto loader = std::make_unique<Examples>(static_cast<std::size_t>(1 + 3 * rank_),
+                                                 Examples::value_type(inputs, targets));
+  Net net;
+  lockstep::convert_sync_batchnorm(*net, {.process_group = group});
+  lockstep::DistributedDataParallel model(net, {.process_group = group});
+  torch::optim::SGD optimizer(model->parameters(), 0.01);
+  double total_loss = 0;
+
+  auto batches = model.join(*loader, {.accumulation_steps = 4});
+  for (auto& batch : batches) {
+    {
+      const auto accumulation = batches.accumulate();  // only the last of a step is exchanged
+      auto loss = torch::mse_loss(model(batch.data), batch.target);
+      if (batches.has_data()) total_loss += loss.item<double>();
+      model.backward(loss, {.weight = static_cast<double>(batch.data.size(0))});
+    }
+    if (!batches.is_last()) continue;
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+  EXPECT_GT(total_loss, 0);
+  EXPECT_TRUE(same_bits_everywhere({model->first->weight.detach()}));
+}
+
+TEST_F(Guide, UnevenInputsOfATypeOfOnesOwn) {
+  const std::vector<Reviews> reviews(static_cast<std::size_t>(1 + rank_), Reviews{inputs, {"me"}});
+  Net net;
+  lockstep::convert_sync_batchnorm(*net, {.process_group = group});
+  lockstep::DistributedDataParallel model(net, {.process_group = group});
+
+  auto batches = model.join(reviews, {.empty = [] { return Reviews{at::empty({0, 4}), {}}; }});
+  for (auto& batch : batches) {
+    auto loss = loss_of(model(batch.words));
+    model.backward(loss, {.weight = static_cast<double>(batch.words.size(0))});
   }
   expect_in_step(model);
 }
@@ -151,9 +162,26 @@ TEST_F(Guide, ShardedOptimizer) {
   lockstep::DistributedDataParallel model(Net(), {.process_group = group});
   lockstep::ShardedOptimizer<torch::optim::AdamW> optimizer(
       model->parameters(), torch::optim::AdamWOptions(1e-3), {.process_group = group});
+  std::optional<lockstep::TemporaryDirectory> made;
+  if (rank_ == 0) made.emplace(std::filesystem::temp_directory_path(), "guide-");
+  const std::filesystem::path directory =
+      lockstep::broadcast_text(group, made ? made->path().string() : "");
+  const int step = 1;
+
+  lockstep::SnapshotDirectory snapshots(directory, {.group = group});
+  const auto resumed = snapshots.load_latest(*model, optimizer);
+  EXPECT_FALSE(resumed);
   loss_of(model(inputs)).backward();
   optimizer.step();
   expect_in_step(model);
+  snapshots.save(*model, optimizer, {.step = step});  // on every rank: gathers, then rank 0 writes
+  group.barrier();
+  const at::Tensor weight = model->first->weight.detach().clone();
+  loss_of(model(inputs)).backward();
+  optimizer.step();
+  ASSERT_TRUE(snapshots.load_latest(*model, optimizer));
+  EXPECT_TRUE(at::equal(model->first->weight, weight));
+  group.barrier();
 }
 
 TEST_F(Guide, MixedPrecision) {
@@ -190,6 +218,47 @@ TEST_F(Guide, WhatIsExchanged) {
   }
   std::cout << model.exchange_report().overlap_ratio << " of the exchange hidden by backward\n";
   expect_in_step(model);
+}
+
+TEST_F(Guide, WhereTheTimeGoes) {
+  const int steps = 100;
+  const auto next_batch = [&] { return inputs; };
+
+  auto timer = std::make_shared<lockstep::StepTimer>();
+  lockstep::DistributedDataParallel model(Net(), {.process_group = group, .step_timer = timer});
+  torch::optim::SGD optimizer(model->parameters(), 0.01);
+
+  for (int step = 1; step <= steps; ++step) {
+    const at::Tensor batch = [&] {
+      const auto data = timer->phase(lockstep::StepPhase::kData);
+      return next_batch();
+    }();
+    optimizer.zero_grad();
+    loss_of(model(batch)).backward();  // forward, backward and exchange are marked by the wrapper
+    {
+      const auto update = timer->phase(lockstep::StepPhase::kOptimizer);
+      optimizer.step();
+    }
+    if (step % 100 != 0) continue;
+    const lockstep::StepSummary summary = timer->summarize(group);  // on every rank
+    if (group.rank() == 0) std::cout << describe(summary);
+  }
+  expect_in_step(model);
+}
+
+TEST_F(Guide, ATrace) {
+  const int steps = 12;
+  const lockstep::TemporaryDirectory made(std::filesystem::temp_directory_path(), "guide-");
+  const std::filesystem::path& directory = made.path();
+  lockstep::DistributedDataParallel model(Net(), {.process_group = group});
+  const auto train_step = [&] { loss_of(model(inputs)).backward(); };
+
+  for (int step = 0; step < steps; ++step) {
+    std::optional<lockstep::Trace> trace;
+    if (step == 10) trace.emplace(directory / "trace.json");
+    train_step();
+  }
+  EXPECT_FALSE(std::filesystem::is_empty(directory));
 }
 
 TEST_F(Guide, OneProcess) {
