@@ -135,8 +135,9 @@ TEST_F(ExchangeDtype, OfAnotherKindOrThatDiffersBetweenRanksIsRefused) {
   EXPECT_SAYS(build(at::kDouble), "exchange_dtype=Double is neither Half nor BFloat16");
   EXPECT_SAYS(build(at::kFloat), "exchange_dtype=Float is neither Half nor BFloat16");
   if (world_size_ == 1) return;  // Nothing to differ from.
-  EXPECT_SAYS(build(rank_ == 0 ? at::kHalf : at::kBFloat16), "exchange_dtype BFloat16");
-  EXPECT_SAYS(build(rank_ == 0 ? std::nullopt : std::optional(at::kHalf)), "exchange_dtype Half");
+  EXPECT_SAYS(build(rank_ == 0 ? at::kHalf : at::kBFloat16), "exchange_dtype=BFloat16 where");
+  EXPECT_SAYS(build(rank_ == 0 ? std::nullopt : std::optional(at::kHalf)),
+              "exchange_dtype=Half where rank 0 has option exchange_dtype=unset");
 }
 
 }  // namespace
