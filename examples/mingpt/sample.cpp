@@ -1,0 +1,32 @@
+#include "examples/mingpt/sample.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/zeros.h>
+
+#include "examples/mingpt/text.h"
+#include "models/gpt_generate.h"
+
+namespace mingpt {
+namespace {
+
+at::Tensor prompt_tokens(const std::string& prompt, const Vocabulary& vocabulary) {
+  if (prompt.empty()) return at::zeros({1}, at::kLong);
+  return vocabulary.encode(from_utf8(prompt, "the prompt"));
+}
+
+}  // namespace
+
+std::string sample_text(models::GptImpl& gpt, const Vocabulary& vocabulary,
+                        const SampleOptions& options) {
+  const at::Device device = gpt.parameters().front().device();
+  const at::Tensor tokens = models::generate(
+      gpt, prompt_tokens(options.prompt, vocabulary).unsqueeze(0).to(device),
+      {.max_new_tokens = options.length,
+       .temperature = options.temperature,
+       .top_k = options.top_k,
+       .generator = device.is_cpu() ? std::optional(at::detail::createCPUGenerator(options.seed))
+                                    : std::nullopt});
+  return to_utf8(vocabulary.decode(tokens[0]));
+}
+
+}  // namespace mingpt
