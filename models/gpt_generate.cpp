@@ -40,8 +40,9 @@ at::Tensor next_token(at::Tensor logits, const GenerateOptions& options) {
     const at::Tensor least = std::get<0>(at::topk(logits, kept)).narrow(-1, kept - 1, 1);
     logits = logits.masked_fill(logits < least, -std::numeric_limits<double>::infinity());
   }
-  return at::multinomial(logits.softmax(-1), /*num_samples=*/1, /*replacement=*/false,
-                         options.generator);
+  const at::Tensor drawn = at::multinomial(logits.softmax(-1).cpu(), /*num_samples=*/1,
+                                           /*replacement=*/false, options.generator);
+  return drawn.to(logits.device());
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ struct GenerateOptions {
   double temperature = 1.0;
   /// Choose among this many likeliest tokens only. Unset: among all.
   std::optional<std::int64_t> top_k = std::nullopt;
-  /// Draws the tokens, on the model's device. Unset: the device's default generator.
+  /// Draws the tokens: one of the CPU, on whatever device the model is. Unset: the default one.
   std::optional<at::Generator> generator = std::nullopt;
 };
 
