@@ -30,6 +30,8 @@ target_compile_options(lockstep_compile_options INTERFACE
 if(LOCKSTEP_SANITIZE)
   add_compile_options(-fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -O1 -g1)
   add_link_options(-fsanitize=${LOCKSTEP_SANITIZE})
-  # Headers of LibTorch have fences, which the thread sanitizer does not follow.
-  add_compile_options($<$<AND:$<CXX_COMPILER_ID:GNU>,$<STREQUAL:${LOCKSTEP_SANITIZE},thread>>:-Wno-tsan>)
+  if(LOCKSTEP_SANITIZE STREQUAL "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # Headers of LibTorch have fences, which the thread sanitizer does not follow.
+    add_compile_options(-Wno-tsan)
+  endif()
 endif()
