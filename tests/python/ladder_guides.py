@@ -1,0 +1,53 @@
+#!/usr/bin/env python3
+"""The guides of the ladder: their commands run, and print what they say.
+
+    ladder_guides.py <folder of the programs>
+
+Every ```sh block is run, those of one guide in one folder, one after the other. Each line of the
+```text block behind it must be among what it prints, whatever the numbers of processes.
+"""
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAMS = pathlib.Path(sys.argv[1]).resolve()
+GUIDES = pathlib.Path(__file__).resolve().parents[2] / "docs" / "guides"
+BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.S)
+# mingpt's commands take minutes: its own test has them.
+ELSEWHERE = {"README.md", "README.zh.md", "mingpt.md"}
+
+
+class Guides(unittest.TestCase):
+    def run_block(self, script, folder):
+        path = f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}"
+        done = subprocess.run(["bash", "-eu", "-c", script], cwd=folder, capture_output=True,
+                              text=True, timeout=100, check=False, env={**os.environ, "PATH": path})
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return (done.stdout + done.stderr).splitlines()
+
+    def test_commands_print_what_the_guides_say(self):
+        guides = sorted(path for path in GUIDES.glob("*.md") if path.name not in ELSEWHERE)
+        self.assertGreaterEqual(len(guides), 6)
+        for guide in guides:
+            printed = []
+            with self.subTest(guide.name), tempfile.TemporaryDirectory() as folder:
+                for kind, text in BLOCK.findall(guide.read_text(encoding="utf-8")):
+                    if kind == "sh":
+                        printed = self.run_block(text, folder)
+                    elif kind == "text":
+                        for line in text.splitlines():
+                            self.assertIn(line, printed)
+
+    def test_every_guide_is_in_both_overviews(self):
+        names = {path.name for path in GUIDES.glob("*.md")} - {"README.md", "README.zh.md"}
+        for overview in ("README.md", "README.zh.md"):
+            linked = set(re.findall(r"\]\(([\w-]+\.md)\)", (GUIDES / overview).read_text("utf-8")))
+            self.assertEqual(linked - {"README.md", "README.zh.md"}, names, overview)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
