@@ -34,22 +34,33 @@ torch::nn::Sequential make_stages() {
 }  // namespace
 
 BasicBlockImpl::BasicBlockImpl(std::int64_t in_channels, std::int64_t channels, std::int64_t stride)
-    : conv1_(register_module("conv1", conv_without_bias(in_channels, channels, 3, stride))),
-      norm1_(register_module("norm1", torch::nn::BatchNorm2d(channels))),
-      conv2_(register_module("conv2", conv_without_bias(channels, channels, 3, 1))),
-      norm2_(register_module("norm2", torch::nn::BatchNorm2d(channels))),
-      shortcut_(register_module("shortcut", make_shortcut(in_channels, channels, stride))) {}
+    : in_channels_(in_channels), channels_(channels), stride_(stride) {
+  BasicBlockImpl::reset();
+}
+
+void BasicBlockImpl::reset() {
+  conv1_ = register_module("conv1", conv_without_bias(in_channels_, channels_, 3, stride_));
+  norm1_ = register_module("norm1", torch::nn::BatchNorm2d(channels_));
+  conv2_ = register_module("conv2", conv_without_bias(channels_, channels_, 3, 1));
+  norm2_ = register_module("norm2", torch::nn::BatchNorm2d(channels_));
+  shortcut_ = register_module("shortcut", make_shortcut(in_channels_, channels_, stride_));
+}
 
 at::Tensor BasicBlockImpl::forward(const at::Tensor& images) {
   const at::Tensor features = norm2_(conv2_(at::relu(norm1_(conv1_(images)))));
   return at::relu(features + (shortcut_->is_empty() ? images : shortcut_->forward(images)));
 }
 
-ResNet18Impl::ResNet18Impl(std::int64_t classes)
-    : conv_(register_module("conv", conv_without_bias(3, 64, 3, 1))),
-      norm_(register_module("norm", torch::nn::BatchNorm2d(64))),
-      stages_(register_module("stages", make_stages())),
-      classes_(register_module("classes", torch::nn::Linear(512, classes))) {}
+ResNet18Impl::ResNet18Impl(std::int64_t classes) : class_count_(classes) {
+  ResNet18Impl::reset();
+}
+
+void ResNet18Impl::reset() {
+  conv_ = register_module("conv", conv_without_bias(3, 64, 3, 1));
+  norm_ = register_module("norm", torch::nn::BatchNorm2d(64));
+  stages_ = register_module("stages", make_stages());
+  classes_ = register_module("classes", torch::nn::Linear(512, class_count_));
+}
 
 at::Tensor ResNet18Impl::forward(const at::Tensor& images) {
   const at::Tensor features = stages_->forward(at::relu(norm_(conv_(images))));

@@ -221,6 +221,17 @@ TEST_F(WeightedMean, APassThatReachesNoParameterTakesPart) {
   }
 }
 
+TEST_F(WeightedMean, OfAGraphThatIsKeptCanBeTakenTwice) {
+  WeighedModel model(WeighedNet(), {});
+  const at::Tensor loss = loss_of(model(samples(3 * rank_, 3)));
+  {
+    const auto no_sync = model.no_sync();
+    model.backward(loss, {.weight = 3, .retain_graph = true});
+  }
+  model.backward(loss, {.weight = 3});
+  expect_that_of_one_process(model, 3 * world_size_);
+}
+
 TEST_F(WeightedMean, WeightsAndLossesThatAreNoneAreRefused) {
   WeighedModel model(WeighedNet(), {});
   const at::Tensor outputs = model(samples(0, 3));

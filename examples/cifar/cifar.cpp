@@ -1,0 +1,128 @@
+#include "examples/cifar/cifar.h"
+
+#include <cstdio>
+
+#include <CLI/CLI.hpp>
+
+#include "lockstep/base/env.h"
+
+namespace cifar {
+namespace {
+
+namespace env = lockstep::env;
+
+bool is_launched() {
+  return env::text(env::kRank) || env::text(env::kOpenMpiRank) || env::text(env::kPmiRank) ||
+         env::text(env::kSlurmRank);
+}
+
+}  // namespace
+
+bool parse(const std::string& description, int argc, char** argv, Arguments& arguments) {
+  const CLI::Range count(1, 1'000'000'000);
+  arguments.nproc_per_node =
+      torch::cuda::is_available() ? static_cast<int>(torch::cuda::device_count()) : 2;
+  CLI::App app(description);
+  app.option_defaults()->always_capture_default();
+  app.add_option("--ip", arguments.ip, "address of the first machine, of several");
+  app.add_option("--port", arguments.port, "port on it")->check(CLI::Range(1, 65535));
+  app.add_option("--nnodes", arguments.nnodes, "machines")->check(count);
+  app.add_option("--node_rank,--node-rank", arguments.node_rank, "number of this one, from 0")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--nproc_per_node,--nproc-per-node", arguments.nproc_per_node,
+                 "processes on each, unless a launcher starts them")
+      ->check(count);
+  app.add_option("--batch_size,--batch-size", arguments.batch_size,
+                 "images a step, of all processes together")
+      ->check(count);
+  app.add_option("--grad_accu_steps,--grad-accu-steps", arguments.grad_accu_steps,
+                 "parts that each process takes its batch in")
+      ->check(count);
+  app.add_option("--epochs", arguments.epochs)->check(count);
+  app.add_option("--lr", arguments.lr, "learning rate of SGD with momentum 0.9")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--data", arguments.data,
+                 "a folder of CIFAR-100's binary format: lockstep data get cifar100 (or photos32)");
+  app.add_option("--synthetic", arguments.synthetic, "so many images made up, instead of --data")
+      ->check(CLI::NonNegativeNumber);
+  app.add_flag("--no_sync_bn,--no-sync-bn", arguments.no_sync_bn,
+               "batch norm over each process's images alone");
+  app.add_option("--amp_dtype,--amp-dtype", arguments.amp_dtype, "of distributed_amp")
+      ->check(CLI::IsMember({"bf16", "fp16"}));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& help) {
+    if (env::integer(env::kRank).value_or(0) == 0) app.exit(help);
+    return false;
+  } catch (const CLI::ParseError& error) {
+    throw lockstep::UsageError(std::string(error.what()) + "; see --help");
+  }
+  if (arguments.node_rank >= arguments.nnodes) {
+    throw lockstep::UsageError("--node_rank " + std::to_string(arguments.node_rank) +
+                               " of --nnodes " + std::to_string(arguments.nnodes) +
+                               "; machines are numbered from 0");
+  }
+  return true;
+}
+
+void spawn_processes(const Arguments& arguments, const Body& body) {
+  const int count = arguments.nproc_per_node;
+  lockstep::spawn(
+      [&](int local_rank) {
+        if (arguments.nnodes == 1) return body(lockstep::init_process_group());
+        body(lockstep::init_process_group(
+            {.init_method = "tcp://" + arguments.ip + ":" + std::to_string(arguments.port),
+             .rank = arguments.node_rank * count + local_rank,
+             .world_size = arguments.nnodes * count}));
+      },
+      count);
+}
+
+void run_in_processes(const Arguments& arguments, const Body& body) {
+  is_launched() ? body(lockstep::init_process_group()) : spawn_processes(arguments, body);
+}
+
+lockstep::Cifar100Dataset read_data(const Arguments& arguments, lockstep::CifarPart part) {
+  if (arguments.synthetic > 0) {
+    return lockstep::Cifar100Dataset::synthetic(static_cast<std::size_t>(arguments.synthetic),
+                                                part);
+  }
+  return lockstep::Cifar100Dataset::read(arguments.data, part);
+}
+
+void Score::add(const torch::Tensor& loss, const torch::Tensor& logits,
+                const torch::Tensor& labels) {
+  const auto samples = static_cast<double>(labels.size(0));
+  if (samples == 0) return;  // of which the mean loss is no number
+  loss_ += loss.item<double>() * samples;
+  correct_ += logits.argmax(1).eq(labels).sum().item<double>();
+  total_ += samples;
+}
+
+void Score::all_reduce(const lockstep::ProcessGroup& group) {
+  const auto sums = torch::tensor({loss_, correct_, total_}, torch::kDouble).to(group.device());
+  group.all_reduce(sums);
+  const auto on_cpu = sums.cpu();
+  loss_ = on_cpu[0].item<double>();
+  correct_ = on_cpu[1].item<double>();
+  total_ = on_cpu[2].item<double>();
+}
+
+void Report::epoch(std::int64_t epoch, const Score& train, const Score& test) {
+  const double seconds = std::chrono::duration<double>(Clock::now() - epoch_begin_).count();
+  seconds_ += seconds;
+  if (rank_ == 0) {
+    std::printf("epoch %lld/%lld  loss %.4f  accuracy %.2f %%  test accuracy %.2f %%  %.2f s\n",
+                static_cast<long long>(epoch + 1), static_cast<long long>(arguments_.epochs),
+                train.loss(), train.accuracy(), test.accuracy(), seconds);
+    std::fflush(stdout);
+  }
+  epoch_begin_ = Clock::now();
+}
+
+void Report::end() const {
+  if (rank_ != 0) return;
+  std::printf("time per epoch: %.2f s\n", seconds_ / static_cast<double>(arguments_.epochs));
+}
+
+}  // namespace cifar

@@ -1,0 +1,57 @@
+// ResNet-18 on CIFAR-100 with DataParallel: one process, each batch divided over replicas in
+// threads.
+//
+//   dataparallel --nproc_per_node 2            # replicas: one on each CUDA device, or so many on
+//   the CPU
+#include "examples/cifar/cifar.h"
+#include "models/resnet.h"
+
+namespace {
+
+void train(const cifar::Arguments& arguments) {
+  const auto train_data = cifar::read_data(arguments, lockstep::CifarPart::kTrain);
+  const auto test_data = cifar::read_data(arguments, lockstep::CifarPart::kTest);
+  const auto group = lockstep::init_process_group();  // a job of one
+
+  torch::manual_seed(0);
+  models::ResNet18 net(train_data.class_count());
+  net->to(group.device());
+  std::vector<c10::Device> devices;
+  for (int i = 0; i < arguments.nproc_per_node; ++i) {
+    devices.emplace_back(group.device().type(),
+                         group.device().is_cuda() ? static_cast<c10::DeviceIndex>(i) : -1);
+  }
+  lockstep::DataParallel model(net, {.device_ids = devices});
+  torch::optim::SGD optimizer(model->parameters(),
+                              torch::optim::SGDOptions(arguments.lr).momentum(0.9));
+  lockstep::DistributedSampler sampler(*train_data.size(), {.group = group});
+  const auto loader = cifar::make_loader(train_data, sampler, arguments.batch_size);
+
+  cifar::Report report(arguments, group.rank());
+  for (std::int64_t epoch = 0; epoch < arguments.epochs; ++epoch) {
+    sampler.set_epoch(epoch);
+    cifar::Score score;
+    for (auto& batch : *loader) {
+      const auto labels = batch.target.to(group.device());
+      optimizer.zero_grad();
+      const auto logits = model(batch.data.to(group.device()));
+      const auto loss = torch::cross_entropy_loss(logits, labels);
+      loss.backward();
+      optimizer.step();
+      score.add(loss.detach(), logits.detach(), labels);
+    }
+    report.epoch(epoch, score, cifar::evaluate(*model, test_data, group));
+  }
+  report.end();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return lockstep::run_main([&] {
+    cifar::Arguments arguments;
+    if (cifar::parse("Trains ResNet-18 on CIFAR-100 in one process.", argc, argv, arguments))
+      train(arguments);
+    return 0;
+  });
+}

@@ -1,0 +1,41 @@
+#pragma once
+
+#include "examples/cifar/cifar.h"
+#include "models/resnet.h"
+
+/// Trains ResNet-18 with DistributedDataParallel and SyncBatchNorm, in one process of the job.
+inline void train_ddp(const cifar::Arguments& arguments, const lockstep::ProcessGroup& group) {
+  const auto train_data = cifar::read_data(arguments, lockstep::CifarPart::kTrain);
+  const auto test_data = cifar::read_data(arguments, lockstep::CifarPart::kTest);
+
+  torch::manual_seed(0);
+  models::ResNet18 net(train_data.class_count());
+  net->to(group.device());
+  if (!arguments.no_sync_bn) lockstep::convert_sync_batchnorm(*net, {.process_group = group});
+  lockstep::DistributedDataParallel model(net, {.process_group = group});
+  torch::optim::SGD optimizer(model->parameters(),
+                              torch::optim::SGDOptions(arguments.lr).momentum(0.9));
+  lockstep::DistributedSampler sampler(*train_data.size(), {.group = group, .padding = false});
+  const auto loader =
+      cifar::make_loader(train_data, sampler, arguments.batch_size / group.world_size());
+
+  cifar::Report report(arguments, group.rank());
+  for (std::int64_t epoch = 0; epoch < arguments.epochs; ++epoch) {
+    sampler.set_epoch(epoch);
+    cifar::Score score;
+    // Ranks may have different numbers of images: each counts once, and none is taken twice.
+    auto batches = model.join(*loader);
+    for (auto& batch : batches) {
+      const auto labels = batch.target.to(group.device());
+      optimizer.zero_grad();
+      const auto logits = model(batch.data.to(group.device()));
+      const auto loss = torch::cross_entropy_loss(logits, labels);
+      model.backward(loss, {.weight = static_cast<double>(labels.size(0))});
+      optimizer.step();
+      score.add(loss.detach(), logits.detach(), labels);
+    }
+    score.all_reduce(group);
+    report.epoch(epoch, score, cifar::evaluate(*model, test_data, group));
+  }
+  report.end();
+}

@@ -1,0 +1,235 @@
+#include <algorithm>
+
+#include <ATen/ops/count_nonzero.h>
+
+#include "lockstep/ddp/end_of_backward.h"
+#include "lockstep/ddp/error_context.h"
+#include "lockstep/ddp/gradient_reducer_impl.h"
+
+namespace lockstep {
+
+UsageError GradientReducer::Impl::usage_error(std::size_t index, const std::string& what) const {
+  return UsageError(concat("DistributedDataParallel on rank ", group.rank(), ": parameter '",
+                           names[index], "' ", what));
+}
+
+void GradientReducer::Impl::gradient_ready(std::size_t index) {
+  const std::lock_guard lock(mutex);
+  add_weight(WeightedPass::current());
+  if (!sync) {
+    last_gradient = index;
+    last_version = parameters[index].grad()._version();
+    return;
+  }
+  if (!in_backward) {
+    begin_backward();
+    at_end_of_backward([this] { finish_backward(); });
+  }
+  if (!is_reached(index)) used_elsewhere[index] = true;
+  if (!is_planned) {
+    ++additions[index];
+    last_additions.push_back(index);
+    return;
+  }
+  switch (schedule.arrive(index)) {
+    case ExchangeSchedule::Arrival::kPart:
+      return;
+    case ExchangeSchedule::Arrival::kComplete:
+    case ExchangeSchedule::Arrival::kMore:
+      fill(index);
+      start_complete();
+      return recorder->look(exchanges);
+    case ExchangeSchedule::Arrival::kLate:
+      throw usage_error(index,
+                        "got a further gradient after its bucket was exchanged: more in one "
+                        "backward pass than in the first one, or, with find_unused_parameters, one "
+                        "that does not come from the outputs of forward; after a backward that "
+                        "failed build the wrapper anew");
+    case ExchangeSchedule::Arrival::kNotExchanged:
+      throw usage_error(index,
+                        "got a gradient that no rank had in the first backward pass; with a graph "
+                        "that changes leave out static_graph");
+  }
+}
+
+void GradientReducer::Impl::add_weight(const WeightedPass::Facts* pass) {
+  if (weight.add(pass)) return;
+  throw UsageError(concat("DistributedDataParallel on rank ", group.rank(),
+                          ": some of the backward passes between two exchanges have a weight, and "
+                          "others have none; call model.backward(loss, {.weight = n}) for all"));
+}
+
+// Gradients that the program has dropped, or set to zero, since they were added up.
+void GradientReducer::Impl::forget_what_was_given_up() {
+  if (!weight.counts()) return;
+  const at::Tensor last = last_gradient ? parameters[*last_gradient].grad() : at::Tensor();
+  const bool is_untouched = last.defined() && last._version() == last_version;
+  if (!is_untouched && !has_gradients()) weight.forget();
+}
+
+bool GradientReducer::Impl::has_gradients() const {
+  return std::any_of(parameters.begin(), parameters.end(), [](const at::Tensor& parameter) {
+    const at::Tensor& gradient = parameter.grad();
+    if (!gradient.defined()) return false;
+    return at::count_nonzero(gradient.is_sparse() ? gradient._values() : gradient)
+               .item<std::int64_t>() > 0;
+  });
+}
+
+// Weights and votes go with what tells the others that this pass begins.
+void GradientReducer::Impl::begin_exchange() {
+  ++passes;
+  const auto numbers = weight.to_tell();
+  agreement =
+      group.begin_agreed(weight.is_weighted() ? weighted_backward_name : backward_name, numbers);
+  scale = numbers ? GradientScale([this] { return GradientWeight::scale(wait_until_all_begin()); })
+                  : GradientScale();
+}
+
+void GradientReducer::Impl::begin_backward() {
+  in_backward = true;
+  recorder->begin_backward();
+  begin_exchange();
+  has_norm = false;
+  if (options.gradient_norm) exchange.sum_of_squares.zero_();
+  if (!is_planned) return;
+  expected = additions;
+  for (std::size_t index = 0; index < parameters.size(); ++index) {
+    const bool may_come = is_reached(index) || used_elsewhere[index];
+    if (!may_come) {
+      expected[index] = 0;
+    } else if (expected[index] == 0 && !options.static_graph) {
+      expected[index] = 1;  // not in the first pass, but the graph may have changed
+    }
+  }
+  schedule.begin(expected);
+  for (std::size_t index = 0; index < parameters.size(); ++index) {
+    if (expected[index] == 0 && places[index].exchange != ExchangeSchedule::kNoBucket) fill(index);
+  }
+  start_complete();
+}
+
+void GradientReducer::Impl::check_layout(std::size_t index) const {
+  const at::Tensor& gradient = parameters[index].grad();
+  if (!gradient.defined()) return;
+  const bool sparse = gradient.layout() == at::kSparse;
+  if (sparse ? is_sparse[index] : !is_sparse[index] && gradient.layout() == at::kStrided) return;
+  throw usage_error(
+      index, concat("has a ", is_sparse[index] ? "strided" : "sparse",
+                    " gradient where some rank had a ", is_sparse[index] ? "sparse" : "strided",
+                    " one in the first backward pass; use it in one way only"));
+}
+
+void GradientReducer::Impl::fill(std::size_t index) {
+  check_layout(index);
+  const ExchangePlace& place = places[index];
+  const auto range = recorder->filling(place.exchange);
+  exchanges[place.exchange]->fill(place.position, scale);
+}
+
+// Nothing is exchanged before all ranks have begun the same.
+const std::vector<Agreement::Numbers>& GradientReducer::Impl::wait_until_all_begin() {
+  std::optional<StepTimer::Guard> waiting;
+  if (options.step_timer) waiting.emplace(*options.step_timer, StepPhase::kExchange);
+  try {
+    return agreement.get();
+  } catch (const Error&) {
+    rethrow_with_context(concat("this rank begins ", backward_name));
+  }
+}
+
+// Which part of which model's gradients: "in backward of model 0, bucket 2: fc.weight … fc2.bias".
+std::string GradientReducer::Impl::context(std::size_t exchange_number) const {
+  const BucketLayout& part = recorder->layout()[exchange_number];
+  std::string text = concat("this rank is in ", backward_name, ", ", name_of(part.kind), " ",
+                            exchange_number, ": ", part.parameters.front());
+  if (part.parameters.size() > 1) text += concat(" … ", part.parameters.back());
+  return text;
+}
+
+void GradientReducer::Impl::start_complete() {
+  while (const auto next = schedule.take_next()) {
+    if (*next == 0) wait_until_all_begin();
+    const auto range = recorder->starting(*next);
+    try {
+      exchanges[*next]->start_average(scale);
+    } catch (const Error&) {
+      rethrow_with_context(context(*next));
+    }
+  }
+}
+
+void GradientReducer::Impl::finish_backward() {
+  {
+    const std::lock_guard lock(mutex);
+    recorder->end_of_autograd();
+    recorder->look(exchanges);
+    if (!is_planned) {
+      wait_until_all_begin();
+      plan_by_first_pass();
+      schedule.begin(std::vector<int>(parameters.size(), 1));
+    }
+    for (const std::size_t index : schedule.complete_all()) fill(index);
+    start_complete();
+    if (options.step_timer) options.step_timer->arrive();
+    for (std::size_t number = 0; number < exchanges.size(); ++number) {
+      const auto range = recorder->finishing(number);
+      try {
+        exchanges[number]->finish();
+      } catch (const Error&) {
+        rethrow_with_context(context(number));
+      }
+    }
+    recorder->end_of_exchange();
+    if (options.gradient_norm) add_up_squares();
+    weight.count_votes(agreement);
+    in_backward = false;
+    weight.forget();
+    if (reached) reached->clear();
+    memory->close();
+  }
+  if (plan.after_exchange) plan.after_exchange();
+}
+
+ObservedGraph GradientReducer::Impl::observe() const {
+  ObservedGraph graph;
+  std::vector<bool> seen(parameters.size());
+  // Complete is a gradient with its last addition; what got none comes last.
+  for (auto index = last_additions.rbegin(); index != last_additions.rend(); ++index) {
+    if (!seen[*index]) graph.order.push_back(*index);
+    seen[*index] = true;
+  }
+  std::reverse(graph.order.begin(), graph.order.end());
+  for (std::size_t index = 0; index < parameters.size(); ++index) {
+    if (!seen[index]) graph.order.push_back(index);
+    const at::Tensor& gradient = parameters[index].grad();
+    graph.has_gradient.push_back(gradient.defined());
+    graph.is_sparse.push_back(gradient.defined() && gradient.layout() == at::kSparse);
+  }
+  return graph;
+}
+
+void GradientReducer::Impl::plan_by_first_pass() {
+  const ObservedGraph graph = agree_on_graph(group, observe());
+  is_sparse = graph.is_sparse;
+  ExchangePlan planned = plan_exchanges(parameters, group, exchange, graph,
+                                        {.caps = plan.caps,
+                                         .leave_out_unused = options.static_graph,
+                                         .delayed = plan.delayed,
+                                         .delay_until = plan.delay_until});
+  recorder->plan(layout_of(planned, parameters, names, exchange));
+  exchanges = std::move(planned.exchanges);
+  places = std::move(planned.places);
+  std::vector<std::size_t> bucket_of;
+  for (const ExchangePlace& place : places) bucket_of.push_back(place.exchange);
+  schedule = ExchangeSchedule(std::move(bucket_of), exchanges.size());
+  is_planned = true;
+  last_additions = {};
+}
+
+void GradientReducer::Impl::add_up_squares() {
+  group.all_reduce_into(exchange.sum_of_squares, exchange.sum_of_squares);
+  has_norm = true;
+}
+
+}  // namespace lockstep

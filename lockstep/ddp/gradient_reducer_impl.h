@@ -1,0 +1,98 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/agreement.h"
+#include "lockstep/ddp/exchange_plan.h"
+#include "lockstep/ddp/exchange_recorder.h"
+#include "lockstep/ddp/exchange_schedule.h"
+#include "lockstep/ddp/gradient_hooks.h"
+#include "lockstep/ddp/gradient_memory.h"
+#include "lockstep/ddp/gradient_reducer.h"
+#include "lockstep/ddp/gradient_scale.h"
+#include "lockstep/ddp/gradient_weight.h"
+#include "lockstep/ddp/graph_agreement.h"
+#include "lockstep/ddp/reached_parameters.h"
+
+namespace lockstep {
+
+/// What GradientReducer knows and does while backward runs: see its comment.
+/// Threads: the functions that autograd's hooks call lock the mutex; the others want it locked.
+struct GradientReducer::Impl {
+  // Constant after construction.
+  std::vector<at::Tensor> parameters;
+  std::vector<std::string> names;
+  ProcessGroup group;
+  DistributedDataParallelOptions options;
+  Plan plan;
+  ExchangeOptions exchange;
+  std::string backward_name;  // what ranks must agree on
+  std::string weighted_backward_name;
+  std::unique_ptr<GradientMemory> memory;
+  std::unique_ptr<GradientHooks> hooks;
+
+  mutable std::mutex mutex;  // guards all that follows
+  bool sync = true;
+  bool has_norm = false;                       // exchange.sum_of_squares is that of all gradients
+  std::unique_ptr<ReachedParameters> reached;  // null where unused parameters are not looked for
+
+  // Known once the first backward pass has shown it.
+  bool is_planned = false;
+  std::vector<std::unique_ptr<GradientExchange>> exchanges;
+  std::vector<ExchangePlace> places;  // of each parameter
+  std::unique_ptr<ExchangeRecorder> recorder;
+  std::vector<bool> is_sparse;
+  std::vector<int> additions;  // to each gradient, on this rank, in one backward pass
+  // Got a gradient although the outputs of forward do not depend on them.
+  std::vector<bool> used_elsewhere;
+
+  GradientWeight weight;  // of the gradients since the last exchange
+  // The one that came last, and how it was left: whether gradients were changed since.
+  std::optional<std::size_t> last_gradient;
+  std::int64_t last_version = 0;
+  std::uint64_t passes = 0;  // whose gradients were or are being exchanged
+
+  // Of the backward pass under way.
+  bool in_backward = false;
+  Agreement agreement;  // of all ranks that this pass begins
+  GradientScale scale;
+  ExchangeSchedule schedule;
+  std::vector<int> expected;                // additions
+  std::vector<std::size_t> last_additions;  // in the first pass: which parameters, in order
+
+  bool is_reached(std::size_t index) const {
+    return !reached || !reached->is_known() || reached->contains(index);
+  }
+  explicit Impl(ProcessGroup of) : group(std::move(of)) {
+    exchange.name = concat("model ", group.count_replica());
+    backward_name = "backward of " + exchange.name;
+    weighted_backward_name = "weighted pass, " + exchange.name;
+  }
+
+  UsageError usage_error(std::size_t index, const std::string& what) const;
+  void gradient_ready(std::size_t index);
+  void add_weight(const WeightedPass::Facts* pass);
+  void forget_what_was_given_up();
+  bool has_gradients() const;
+  void begin_exchange();
+  void begin_backward();
+  void fill(std::size_t index);
+  const std::vector<Agreement::Numbers>& wait_until_all_begin();
+  void start_complete();
+  void finish_backward();
+  void plan_by_first_pass();
+  ObservedGraph observe() const;
+  void check_layout(std::size_t index) const;
+  void add_up_squares();
+  std::string context(std::size_t exchange_number) const;
+};
+
+}  // namespace lockstep
