@@ -16,6 +16,7 @@ extern "C" const char* __tsan_default_suppressions() {
       "race:c10d::*Async*Work\n"
       "race:torch::autograd::DifferentiableViewMeta::~\n"
       "race:c10::TensorImpl::~TensorImpl\n"
+      "race:at::ThreadLocalState::~ThreadLocalState\n"
       "race:c10::intrusive_ptr<*::reset_not_null_\n"
       "race:std::vector<std::vector<at::Tensor\n"
       "race:uv__\n";
