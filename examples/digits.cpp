@@ -26,7 +26,7 @@
 #include <torch/data/transforms/stack.h>
 #include <torch/optim/adam.h>
 
-#include "lockstep/base/env.h"
+#include "examples/command_line.h"
 #include "lockstep/data/digits_dataset.h"
 #include "lockstep/lockstep.h"
 #include "models/convnet.h"
@@ -217,17 +217,7 @@ int run(int argc, char** argv) {
   app.add_option("--snapshot-dir", arguments.snapshot_dir,
                  "where snapshots are kept and looked for");
   app.add_flag("--no-progress", arguments.no_progress, "no progress bar, only a line an epoch");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& help) {
-    // Every process has the same arguments: one of them helps.
-    const bool speaks = lockstep::env::integer(lockstep::env::kRank).value_or(0) == 0;
-    return speaks ? app.exit(help) : 0;
-  } catch (const CLI::ParseError& error) {
-    // Said by every process: the launcher ends the others when the first one fails.
-    throw lockstep::UsageError(std::string(error.what()) + "; see --help");
-  }
-  return train(arguments);
+  return parse_command_line(app, argc, argv) ? train(arguments) : 0;
 }
 
 }  // namespace

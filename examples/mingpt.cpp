@@ -15,6 +15,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "examples/command_line.h"
 #include "examples/mingpt/config.h"
 #include "examples/mingpt/model_file.h"
 #include "examples/mingpt/sample.h"
@@ -98,13 +99,7 @@ int run(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--top-k", sampling.top_k, "choose among this many characters only")
       ->check(CLI::PositiveNumber);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& help) {
-    return is_first_process() ? app.exit(help) : 0;
-  } catch (const CLI::ParseError& error) {
-    throw lockstep::UsageError(std::string(error.what()) + "; see --help");
-  }
+  if (!parse_command_line(app, argc, argv)) return 0;
   const mingpt::Config config = configure(arguments);
   // Every process has the same arguments: one of them speaks.
   if (arguments.show_config) {

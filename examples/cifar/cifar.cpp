@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "examples/command_line.h"
 #include "lockstep/base/env.h"
 
 namespace cifar {
@@ -49,14 +50,7 @@ bool parse(const std::string& description, int argc, char** argv, Arguments& arg
                "batch norm over each process's images alone");
   app.add_option("--amp_dtype,--amp-dtype", arguments.amp_dtype, "of distributed_amp")
       ->check(CLI::IsMember({"bf16", "fp16"}));
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& help) {
-    if (env::integer(env::kRank).value_or(0) == 0) app.exit(help);
-    return false;
-  } catch (const CLI::ParseError& error) {
-    throw lockstep::UsageError(std::string(error.what()) + "; see --help");
-  }
+  if (!parse_command_line(app, argc, argv)) return false;
   if (arguments.node_rank >= arguments.nnodes) {
     throw lockstep::UsageError("--node_rank " + std::to_string(arguments.node_rank) +
                                " of --nnodes " + std::to_string(arguments.nnodes) +

@@ -1,8 +1,7 @@
 // ResNet-18 on CIFAR-100 with DataParallel: one process, each batch divided over replicas in
 // threads.
 //
-//   dataparallel --nproc_per_node 2            # replicas: one on each CUDA device, or so many on
-//   the CPU
+//   dataparallel --nproc_per_node 2     # replicas, one on each CUDA device, else all on the CPU
 #include "examples/cifar/cifar.h"
 #include "models/resnet.h"
 

@@ -1,10 +1,20 @@
 #pragma once
 
+#include <optional>
+
 #include "examples/cifar/cifar.h"
 #include "models/resnet.h"
 
+struct TrainDdpOptions {
+  /// Parts that each process takes its batch in; gradients are exchanged after the last.
+  int grad_accu_steps = 1;
+  /// Mixed precision: bfloat16, or float16 with a scaled loss. Unset: float32.
+  std::optional<torch::ScalarType> autocast_dtype = std::nullopt;
+};
+
 /// Trains ResNet-18 with DistributedDataParallel and SyncBatchNorm, in one process of the job.
-inline void train_ddp(const cifar::Arguments& arguments, const lockstep::ProcessGroup& group) {
+inline void train_ddp(const cifar::Arguments& arguments, const lockstep::ProcessGroup& group,
+                      const TrainDdpOptions& options = {}) {
   const auto train_data = cifar::read_data(arguments, lockstep::CifarPart::kTrain);
   const auto test_data = cifar::read_data(arguments, lockstep::CifarPart::kTest);
 
@@ -16,23 +26,37 @@ inline void train_ddp(const cifar::Arguments& arguments, const lockstep::Process
   torch::optim::SGD optimizer(model->parameters(),
                               torch::optim::SGDOptions(arguments.lr).momentum(0.9));
   lockstep::DistributedSampler sampler(*train_data.size(), {.group = group, .padding = false});
-  const auto loader =
-      cifar::make_loader(train_data, sampler, arguments.batch_size / group.world_size());
+  const auto loader = cifar::make_loader(
+      train_data, sampler, arguments.batch_size / group.world_size() / options.grad_accu_steps);
+  // bfloat16 has the range of float32, and needs no scaling.
+  lockstep::GradScaler scaler({.enabled = options.autocast_dtype == torch::kHalf});
 
   cifar::Report report(arguments, group.rank());
   for (std::int64_t epoch = 0; epoch < arguments.epochs; ++epoch) {
     sampler.set_epoch(epoch);
     cifar::Score score;
     // Ranks may have different numbers of images: each counts once, and none is taken twice.
-    auto batches = model.join(*loader);
+    auto batches = model.join(*loader, {.accumulation_steps = options.grad_accu_steps});
     for (auto& batch : batches) {
       const auto labels = batch.target.to(group.device());
-      optimizer.zero_grad();
-      const auto logits = model(batch.data.to(group.device()));
-      const auto loss = torch::cross_entropy_loss(logits, labels);
-      model.backward(loss, {.weight = static_cast<double>(labels.size(0))});
-      optimizer.step();
+      torch::Tensor logits;
+      torch::Tensor loss;
+      {
+        const auto accumulation = batches.accumulate();  // only the last part is exchanged
+        {
+          const lockstep::Autocast autocast({.device_type = group.device().type(),
+                                             .dtype = options.autocast_dtype,
+                                             .enabled = options.autocast_dtype.has_value()});
+          logits = model(batch.data.to(group.device()));
+          loss = torch::cross_entropy_loss(logits, labels);
+        }
+        model.backward(scaler.scale(loss), {.weight = static_cast<double>(labels.size(0))});
+      }
       score.add(loss.detach(), logits.detach(), labels);
+      if (!batches.is_last()) continue;
+      scaler.step(optimizer);
+      scaler.update();
+      optimizer.zero_grad();
     }
     score.all_reduce(group);
     report.epoch(epoch, score, cifar::evaluate(*model, test_data, group));

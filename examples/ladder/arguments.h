@@ -1,10 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include <CLI/CLI.hpp>
-#include <lockstep/lockstep.h>
+
+#include "examples/command_line.h"
 
 /// What the programs of the ladder take: total_epochs save_every [--batch_size 32].
 struct Arguments {
@@ -25,18 +25,4 @@ inline void add_arguments(CLI::App& app, Arguments& arguments) {
   app.add_option("--batch_size,--batch-size", arguments.batch_size, "samples a step, on each rank")
       ->capture_default_str()
       ->check(positive);
-}
-
-/// Returns false when it has shown its help, on the first rank. Errors: UsageError.
-inline bool parse(CLI::App& app, int argc, char** argv) {
-  try {
-    app.parse(argc, argv);
-    return true;
-  } catch (const CLI::Success& help) {
-    const char* const rank = std::getenv("RANK");
-    if (rank == nullptr || std::string(rank) == "0") app.exit(help);
-    return false;
-  } catch (const CLI::ParseError& error) {
-    throw lockstep::UsageError(std::string(error.what()) + "; see --help");
-  }
 }

@@ -9,7 +9,7 @@
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>
 
-#include "examples/ladder/arguments.h"
+#include "examples/command_line.h"
 
 namespace {
 
@@ -63,7 +63,7 @@ int main(int argc, char** argv) {
     int replicas = torch::cuda::is_available() ? static_cast<int>(torch::cuda::device_count()) : 2;
     app.add_option("--replicas", replicas, "how many (default: the CUDA devices, 2 without)")
         ->check(CLI::Range(1, 1024));
-    if (!parse(app, argc, argv)) return 0;
+    if (!parse_command_line(app, argc, argv)) return 0;
 
     Model net;
     const auto replica_devices = devices(replicas);

@@ -81,7 +81,7 @@ int main(int argc, char** argv) {
     app.add_option("--world_size,--world-size", world_size,
                    "processes (default: one for each CUDA device, 2 without)")
         ->check(CLI::Range(1, 1024));
-    if (!parse(app, argc, argv)) return 0;
+    if (!parse_command_line(app, argc, argv)) return 0;
     torch::manual_seed(0);  // the same weights in every run
     // From here on in every process, with the number of its rank.
     lockstep::spawn([&](int) { Trainer(arguments, lockstep::init_process_group()).train(); },

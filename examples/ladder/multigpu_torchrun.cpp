@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
         "Trains a linear layer on random data, on one machine, from the last snapshot on.");
     Arguments arguments;
     add_arguments(app, arguments);
-    if (!parse(app, argc, argv)) return 0;
+    if (!parse_command_line(app, argc, argv)) return 0;
     torch::manual_seed(0);  // the same weights in every run
     const auto group = lockstep::init_process_group();
     ResumingTrainer(arguments, group, lockstep::env::integer(lockstep::env::kLocalRank).value_or(0))

@@ -65,7 +65,7 @@ int main(int argc, char** argv) {
     CLI::App app("Trains a linear layer on random data, on one device.");
     Arguments arguments;
     add_arguments(app, arguments);
-    if (!parse(app, argc, argv)) return 0;
+    if (!parse_command_line(app, argc, argv)) return 0;
     torch::manual_seed(0);  // the same weights in every run
     Trainer(arguments, torch::cuda::is_available() ? torch::kCUDA : torch::kCPU).train();
     return 0;

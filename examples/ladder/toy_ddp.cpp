@@ -13,7 +13,7 @@
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>
 
-#include "examples/ladder/arguments.h"
+#include "examples/command_line.h"
 
 namespace {
 
@@ -117,7 +117,7 @@ int main(int argc, char** argv) {
     app.add_option("--world_size,--world-size", world_size, "processes to start, unless elastic")
         ->capture_default_str()
         ->check(CLI::Range(1, 1024));
-    if (!parse(app, argc, argv)) return 0;
+    if (!parse_command_line(app, argc, argv)) return 0;
     if (demo == "elastic") {
       run_demo(demo);
     } else {
