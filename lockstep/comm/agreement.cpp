@@ -9,12 +9,6 @@
 #include "lockstep/comm/process_group_state.h"
 
 namespace lockstep {
-namespace {
-
-// Of a call's name.
-constexpr std::size_t kMostLetters = sizeof(CallSignature::name) - 1;
-
-}  // namespace
 
 struct Agreement::State {
   std::string what;    // what errors call it
@@ -65,7 +59,8 @@ Agreement ProcessGroup::begin_agreed(const std::string& what,
     own = own.to(group.device);
     agreement->all = at::empty({2 * group.world_size}, own.options());
     agreement->gathered = all_gather_into_tensor(
-        agreement->all, own, {.async_op = true, .name = what.substr(0, kMostLetters)});
+        agreement->all, own,
+        {.async_op = true, .name = what.substr(0, CallSignature::kMostNameLetters)});
   }
   return Agreement(std::move(agreement));
 }

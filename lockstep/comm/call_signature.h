@@ -17,9 +17,10 @@ namespace lockstep {
 /// bytes, so it holds no pointer and no padding.
 struct CallSignature {
   static constexpr std::int64_t kNone = -1;
+  static constexpr std::size_t kMostNameLetters = 23;
 
-  std::array<char, 40> operation{};  ///< its name, ended by zeros
-  std::array<char, 24> name{};       ///< what the caller has named it
+  std::array<char, 40> operation{};               ///< its name, ended by zeros
+  std::array<char, kMostNameLetters + 1> name{};  ///< what the caller has named it
   std::int64_t dtype = kNone;
   std::int64_t reduce_op = kNone;
   std::int64_t root = kNone;   ///< the source or target rank

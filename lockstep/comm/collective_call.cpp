@@ -19,11 +19,10 @@ std::chrono::milliseconds checked_timeout(const CallSite& call, const Collective
 }
 
 void check_name(const CallSite& call, const std::string& name) {
-  constexpr std::size_t kMost = sizeof(CallSignature::name) - 1;
-  if (name.size() <= kMost) return;
+  if (name.size() <= CallSignature::kMostNameLetters) return;
   throw UsageError(concat(call.operation, " of group '", call.group.name, "' on rank ",
                           call.group.rank, ": the name '", name, "' has ", name.size(),
-                          " letters; at most ", kMost, " are compared"));
+                          " letters; at most ", CallSignature::kMostNameLetters, " are compared"));
 }
 
 // Backends read 0 as "for ever".
