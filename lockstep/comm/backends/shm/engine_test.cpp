@@ -1,6 +1,7 @@
 #include "lockstep/comm/backends/shm/engine.h"
 
 #include <cstring>
+#include <latch>
 #include <numeric>
 
 #include <gmock/gmock.h>
@@ -125,9 +126,11 @@ TEST(Engine, ARankRunsAheadUntilEntriesOrSlotsAreFull) {
 
 TEST(Engine, GroupsWaitForEachOtherCrosswise) {
   const auto one = testing_engine::make_segment(2);
+  std::latch both_present(2);
   const auto outcomes = on_ranks(2, [&](Engine& engine) {
     const int rank = engine.team().rank();
     Engine other(one, rank, "other", {});
+    both_present.arrive_and_wait();
     // Rank 0 waits in this group first, rank 1 in the other; each has only started its part there.
     const auto here = start(engine, "barrier", barrier());
     const auto there = start(other, "barrier", barrier());
