@@ -13,9 +13,11 @@ Usage: scripts/quickstart.sh [options] [-- arguments of the example]
 
 Installs what is missing (Debian packages, LibTorch), builds, and trains a small convolutional net
 on handwritten digits with two processes. Run again, it goes on where it was, or says that the
-training is complete. Ctrl-C stops it.
+training is complete. Ctrl-C stops it. To build every other program afterwards:
 
-  --build-only    stop after building the library, the lockstep command and the examples
+  cmake --build --preset release
+
+  --build-only    stop after building the library, the lockstep command and the example
 $SETUP_OPTIONS_HELP
 
 The example's own arguments: scripts/quickstart.sh -- --help
@@ -39,7 +41,7 @@ done
 
 ensure_packages
 ensure_libtorch
-configure_and_build all
+configure_and_build lockstep digits
 if $build_only; then exit; fi
 
 train=(build/release/bin/lockstep run --standalone --nproc-per-node=2 build/release/bin/digits
