@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "bench/ddp_step/task.h"
+#include "bench/tasks/task.h"
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep::bench {

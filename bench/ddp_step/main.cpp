@@ -22,7 +22,7 @@
 #include <torch/optim/sgd.h>
 
 #include "bench/ddp_step/exchange.h"
-#include "bench/ddp_step/task.h"
+#include "bench/tasks/task.h"
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/run_main.h"
@@ -42,6 +42,7 @@ class Training {
   Training(const std::string& model, const std::string& exchange, const ProcessGroup& control)
       : task_(make_task(model)),
         forward_(make_exchange(exchange, control, task_)),
+        batch_(task_.samples(task_.batch_size)),
         parameters_(task_.model->parameters()),
         optimizer_(parameters_, kLearningRate) {
     for (int i = 0; i < kWarmUpSteps; ++i) step();
@@ -50,7 +51,7 @@ class Training {
   void step() {
     // Optimizer::zero_grad detaches gradients first, which views of c10d's buckets do not allow.
     for (at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
-    task_.loss(forward_(task_.inputs), task_.targets).backward();
+    task_.loss(forward_(batch_.data), batch_.target).backward();
     optimizer_.step();
   }
 
@@ -58,6 +59,7 @@ class Training {
   static constexpr int kWarmUpSteps = 3;  // buckets are rebuilt after the first
   Task task_;
   Forward forward_;
+  torch::data::Example<> batch_;
   std::vector<at::Tensor> parameters_;
   torch::optim::SGD optimizer_;
 };

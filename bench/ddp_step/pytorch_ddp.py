@@ -2,6 +2,7 @@
 DistributedDataParallel with gloo. Commands and answers are those of main.cpp."""
 import json
 import os
+import pathlib
 import sys
 import time
 
@@ -9,80 +10,19 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "tasks"))
+from tasks import make_task  # noqa: E402
+
 LEARNING_RATE = 1e-3
 WARM_UP_STEPS = 3
 
 
-class BasicBlock(nn.Module):
-    def __init__(self, in_channels, channels, stride):
-        super().__init__()
-        self.conv1 = nn.Conv2d(in_channels, channels, 3, stride, 1, bias=False)
-        self.norm1 = nn.BatchNorm2d(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
-        self.norm2 = nn.BatchNorm2d(channels)
-        self.shortcut = nn.Sequential()
-        if in_channels != channels or stride != 1:
-            self.shortcut = nn.Sequential(nn.Conv2d(in_channels, channels, 1, stride, bias=False),
-                                          nn.BatchNorm2d(channels))
-
-    def forward(self, images):
-        features = self.norm2(self.conv2(torch.relu(self.norm1(self.conv1(images)))))
-        return torch.relu(features + self.shortcut(images))
-
-
-class ResNet18(nn.Module):
-    def __init__(self, classes=10):
-        super().__init__()
-        self.conv = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
-        self.norm = nn.BatchNorm2d(64)
-        blocks, in_channels = [], 64
-        for channels in (64, 128, 256, 512):
-            blocks += [BasicBlock(in_channels, channels, 1 if channels == 64 else 2),
-                       BasicBlock(channels, channels, 1)]
-            in_channels = channels
-        self.stages = nn.Sequential(*blocks)
-        self.classes = nn.Linear(512, classes)
-
-    def forward(self, images):
-        features = self.stages(torch.relu(self.norm(self.conv(images))))
-        return self.classes(torch.nn.functional.adaptive_avg_pool2d(features, 1).flatten(1))
-
-
-class Written(nn.Module):
-    """Backward does nothing but write the gradients of ResNet-18."""
-
-    def __init__(self):
-        super().__init__()
-        self.model = ResNet18()
-
-    def forward(self, factor):
-        total = factor
-        for parameter in self.parameters():
-            total = total + parameter.sum()
-        return total
-
-
-def make_task(name):
-    mse, cross_entropy = nn.functional.mse_loss, nn.functional.cross_entropy
-    if name == "toy":
-        return (nn.Sequential(nn.Linear(10, 10), nn.ReLU(), nn.Linear(10, 5)),
-                torch.randn(20, 10), torch.randn(20, 5), mse)
-    if name == "linear":
-        return nn.Linear(20, 1), torch.randn(32, 20), torch.randn(32, 1), mse
-    if name == "mlp":
-        return (nn.Sequential(nn.Linear(1024, 4096), nn.ReLU(), nn.Linear(4096, 1024), nn.ReLU(),
-                              nn.Linear(1024, 100)),
-                torch.randn(16, 1024), torch.randint(100, (16,)), cross_entropy)
-    if name == "written":
-        return Written(), torch.zeros(1), torch.zeros(1), mse
-    assert name == "resnet18", name
-    return ResNet18(), torch.randn(32, 3, 32, 32), torch.randint(10, (32,)), cross_entropy
-
-
 class Training:
     def __init__(self, model):
-        module, self.inputs, self.targets, self.loss = make_task(model)
-        self.model = nn.parallel.DistributedDataParallel(module)
+        task = make_task(model)
+        self.inputs, self.targets = task.samples(task.batch_size)
+        self.loss = task.loss
+        self.model = nn.parallel.DistributedDataParallel(task.model)
         self.optimizer = torch.optim.SGD(self.model.parameters(), LEARNING_RATE)
         for _ in range(WARM_UP_STEPS):
             self.step()

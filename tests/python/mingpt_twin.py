@@ -67,8 +67,11 @@ class Gpt(nn.Module):
             if getattr(module, "bias", None) is not None:
                 nn.init.zeros_(module.bias)
 
+    def logits(self, idx):
+        return self.head(self.ln_f(self.blocks(self.emb_stem(idx))))
+
     def forward(self, idx, targets):
-        logits = self.head(self.ln_f(self.blocks(self.emb_stem(idx))))
+        logits = self.logits(idx)
         return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
 
 

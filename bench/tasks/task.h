@@ -1,22 +1,25 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 
 #include <ATen/core/Tensor.h>
+#include <torch/data/example.h>
 #include <torch/nn/modules/container/sequential.h>
 
 namespace lockstep::bench {
 
-/// A model with one batch and its loss; the same in pytorch_ddp.py.
+/// A model to train on random samples; the same in tasks.py.
 struct Task {
   torch::nn::Sequential model;
-  at::Tensor inputs;
-  at::Tensor targets;
+  std::int64_t batch_size;  ///< of one rank
+  std::function<torch::data::Example<>(std::int64_t count)> samples;
   std::function<at::Tensor(const at::Tensor& outputs, const at::Tensor& targets)> loss;
+  bool with_adamw = false;  ///< else SGD
 };
 
-/// "toy", "linear", "mlp", "resnet18", "written". Errors: UsageError for any other name.
+/// "toy", "linear", "mlp", "resnet18", "mingpt", "written". Errors: UsageError for any other name.
 Task make_task(const std::string& name);
 
 }  // namespace lockstep::bench

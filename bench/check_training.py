@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""The short form of bench/training/run.py and report.py for CI: both programs train, what they report
+has its documented shape, and the page follows from known runs by the formulas.
+
+    check_training.py BUILD-FOLDER
+"""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TRAINING = pathlib.Path(__file__).resolve().parent / "training"
+sys.path.append(str(TRAINING))
+import report  # noqa: E402
+
+BUILD = pathlib.Path(sys.argv.pop()).resolve()
+
+
+def run_of(framework, steps_ms, processes=2, parallel="ddp", turn=0):
+    return {"task": "toy", "parallel": parallel, "precision": "float32", "processes": processes,
+            "framework": framework, "round": turn, "steps_s": [step / 1e3 for step in steps_ms],
+            "epoch_s": 2.0, "start_up_s": 1.0, "peak_kb": 2048, "batch_size": 20 * processes}
+
+
+class Report(unittest.TestCase):
+    KEY = ("toy", "ddp", "float32", 2)
+
+    def test_figures(self):
+        rows = report.summarize([run_of("lockstep", [1, 2, 9]), run_of("lockstep", [4], turn=1),
+                                 run_of("lockstep", [4], turn=2)])
+        row = rows[*self.KEY, "lockstep"]
+        self.assertAlmostEqual(row["step_ms"], 4)  # of 2, 4 and 4
+        self.assertAlmostEqual(row["samples_per_s"], 40 / 4e-3)
+        self.assertEqual(row["peak_mb"], 2)
+
+    def test_ratios_are_taken_within_a_round(self):
+        runs = [run_of("lockstep", [1], turn=0), run_of("pytorch", [30], turn=0),
+                # The runs of a round come in any order.
+                run_of("pytorch", [20], turn=2), run_of("lockstep", [1], turn=1),
+                run_of("lockstep", [2], turn=2), run_of("pytorch", [50], turn=1)]
+        rows = report.summarize(runs)
+        ratio = report.ratio_of(rows, (*self.KEY, "lockstep"), (*self.KEY, "pytorch"))
+        for value, expected in zip(ratio, (30, 10, 50)):
+            self.assertAlmostEqual(value, expected)
+
+    def test_scaling(self):
+        rows = report.summarize([run_of("lockstep", [4], processes=1), run_of("lockstep", [5]),
+                                 run_of("lockstep", [4.5], parallel="none")])
+        self.assertEqual(report.scaling_of(rows)[0][1:], ["Lockstep", "80 %", "90 %"])
+
+    def test_says_where_another_is_ahead(self):
+        rows = report.summarize([run_of("lockstep", [1]), run_of("fabric", [0.5])])
+        self.assertEqual(report.behind_of(rows),
+                         ["toy, 10-10-5, DDP, 2 processes: a step takes 1 ms, 0.5 ms with Fabric."])
+        self.assertEqual(report.behind_of(report.summarize([run_of("lockstep", [1]),
+                                                            run_of("fabric", [0.99])])), [])
+
+
+class Training(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.json = pathlib.Path(folder.name) / "training.json"
+        self.html = pathlib.Path(folder.name) / "training.html"
+
+    def run_script(self, name, *arguments, exit_code=0):
+        done = subprocess.run([sys.executable, TRAINING / name, *arguments], capture_output=True,
+                              text=True, timeout=170, check=False)
+        self.assertEqual(done.returncode, exit_code, done.stdout + done.stderr)
+        return done
+
+    def test_runs_and_page(self):
+        self.run_script("run.py", f"--build={BUILD}", "--tasks=linear", "--rounds=1",
+                        "--frameworks=lockstep,pytorch", f"--json={self.json}")
+        runs = json.loads(self.json.read_text(encoding="utf-8"))["runs"]
+        found = {(run["parallel"], run["processes"], run["framework"]) for run in runs}
+        self.assertEqual(found, {("ddp", 1, "lockstep"), ("ddp", 1, "pytorch"),
+                                 ("ddp", 2, "lockstep"), ("ddp", 2, "pytorch"),
+                                 ("none", 2, "lockstep")})
+        for run in runs:
+            self.assertEqual(run["batch_size"], 32 * run["processes"])
+            for value in [*run["steps_s"], run["epoch_s"], run["start_up_s"], run["peak_kb"]]:
+                self.assertGreater(value, 0)
+        table = self.run_script("report.py", str(self.json), f"--html={self.html}").stdout
+        self.assertIn("| Linear(20, 1), DDP, 2 processes |", table)
+        page = self.html.read_text(encoding="utf-8")
+        for text in ("Linear(20, 1), DDP, 2 processes", "Where Lockstep is not ahead",
+                     'class="pytorch"'):
+            self.assertIn(text, page)
+        for outside in ("<script", "http:", "https:", "src="):
+            self.assertNotIn(outside, page)
+
+    def test_wrong_input_is_one_line(self):
+        self.json.write_text("{}", encoding="utf-8")
+        error = self.run_script("report.py", str(self.json), exit_code=1).stderr
+        self.assertEqual(error.count("\n"), 1, error)
+        error = self.run_script("run.py", "--tasks=lynear", "--json=x", exit_code=2).stderr
+        self.assertIn("there is no 'lynear'; choose of toy, linear", error)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,177 @@
+#!/usr/bin/env python3
+"""Makes a page of what bench/training/run.py measured: one HTML file with its plots that needs nothing
+else, and the table in Markdown on the standard output.
+
+    bench/training/report.py training.json --html=docs/training.html    # needs: pip install jinja2
+"""
+import argparse
+import json
+import pathlib
+import statistics
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+FRAMEWORKS = {"lockstep": "Lockstep", "pytorch": "PyTorch", "accelerate": "Accelerate",
+              "fabric": "Fabric"}
+TASKS = {"toy": "toy, 10-10-5", "linear": "Linear(20, 1)", "mlp": "MLP, 8.5 M parameters",
+         "mingpt": "minGPT, 0.8 M parameters", "resnet18": "ResNet-18, CIFAR-100"}
+PARALLEL = {"ddp": "DDP", "dp": "DP", "none": "no exchange"}
+KEY = ("task", "parallel", "precision", "processes", "framework")
+# What is drawn and compared: heading, unit, whether more is better.
+METRICS = {"samples_per_s": ("Samples a second", "", True),
+           "step_ms": ("A step", "ms", False),
+           "epoch_s": ("An epoch through the loader", "s", False),
+           "start_up_s": ("Start to first complete step", "s", False),
+           "peak_mb": ("Peak memory of a process", "MB", False)}
+
+
+def summarize(runs):
+    """{(task, parallel, precision, processes, framework): row}, medians over the rounds."""
+    groups = {}
+    for run in sorted(runs, key=lambda run: run["round"]):
+        key = tuple(run[field] for field in KEY)
+        groups.setdefault(key, []).append(run)
+    rows = {}
+    for key, group in groups.items():
+        steps = [statistics.median(run["steps_s"]) for run in group]
+        median = lambda name: statistics.median(run[name] for run in group)  # noqa: E731, B023
+        step = statistics.median(steps)
+        rows[key] = {"step_ms": step * 1e3, "samples_per_s": group[0]["batch_size"] / step,
+                     "epoch_s": median("epoch_s"), "start_up_s": median("start_up_s"),
+                     "peak_mb": median("peak_kb") / 1024, "steps": steps}
+    return rows
+
+
+def ratio_of(rows, key, other):
+    """How many times faster `key` steps than `other`: median, least and most of the rounds."""
+    if key not in rows or other not in rows:
+        return None
+    ratios = sorted(theirs / ours for ours, theirs in zip(rows[key]["steps"], rows[other]["steps"]))
+    return statistics.median(ratios), ratios[0], ratios[-1]
+
+
+def name_of(task, parallel, precision, processes):
+    words = [TASKS[task], PARALLEL[parallel] + (" + AMP" if precision == "bfloat16" else "")]
+    return ", ".join([*words, f"{processes} process" + ("es" if processes > 1 else "")])
+
+
+def cases_of(rows):
+    """What frameworks are compared in: (task, parallel, precision, processes)."""
+    return [case for case in dict.fromkeys(key[:4] for key in rows) if case[1] != "none"]
+
+
+def number(value):
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def table_of(rows):
+    """What the README shows: a line a case, as cells."""
+    lines = []
+    for case in cases_of(rows):
+        ours = rows.get((*case, "lockstep"))
+        theirs = {name: rows.get((*case, name)) for name in FRAMEWORKS if name != "lockstep"}
+        pytorch = theirs["pytorch"]
+        faster = ratio_of(rows, (*case, "lockstep"), (*case, "pytorch"))
+        cells = [name_of(*case), number(ours["step_ms"]) if ours else "–"]
+        cells += [number(row["step_ms"]) if row else "–" for row in theirs.values()]
+        cells.append(f"{faster[0]:.3g} ×" if faster else "–")
+        for metric in ("start_up_s", "peak_mb"):
+            cells.append(f"{number(ours[metric])} / {number(pytorch[metric])}"
+                         if ours and pytorch else "–")
+        lines.append(cells)
+    return lines
+
+
+TABLE_HEADING = ["", "Lockstep, ms a step", "PyTorch", "Accelerate", "Fabric", "to PyTorch",
+                 "start-up, s", "memory, MB"]
+
+
+def scaling_of(rows):
+    """Two processes against one, and against two that do not communicate, as cells."""
+    lines = []
+    for task, parallel, precision, processes, framework in rows:
+        one = (task, "ddp", precision, 1, framework)
+        if parallel != "ddp" or processes != 2 or one not in rows:
+            continue
+        two = (task, "ddp", precision, 2, framework)
+        efficiency = rows[two]["samples_per_s"] / (2 * rows[one]["samples_per_s"])
+        alone = ratio_of(rows, two, (task, "none", precision, 2, "lockstep"))
+        lines.append([name_of(task, "ddp", precision, 2), FRAMEWORKS[framework],
+                      f"{100 * efficiency:.0f} %", f"{100 * alone[0]:.0f} %" if alone else "–"])
+    return lines
+
+
+SCALING_HEADING = ["", "", "of twice one process", "of two that do not communicate"]
+
+
+def behind_of(rows):
+    """Sentences: where another framework is more than two per cent ahead."""
+    sentences = []
+    for case in cases_of(rows):
+        ours = rows.get((*case, "lockstep"))
+        for name, label in FRAMEWORKS.items():
+            theirs = rows.get((*case, name))
+            if name == "lockstep" or ours is None or theirs is None:
+                continue
+            for metric, (heading, unit, more_is_better) in METRICS.items():
+                if metric == "samples_per_s":
+                    continue  # says what the step says
+                if ours[metric] > 1.02 * theirs[metric] and not more_is_better:
+                    sentences.append(f"{name_of(*case)}: {heading.lower()} takes "
+                                     f"{number(ours[metric])} {unit}, {number(theirs[metric])} {unit} "
+                                     f"with {label}.")
+    return sentences
+
+
+def charts_of(rows):
+    """[{metric, cases: [{name, bars: [...]}]}] for the template."""
+    charts = []
+    for metric, (heading, unit, more_is_better) in METRICS.items():
+        cases = []
+        for case in cases_of(rows):
+            values = {name: rows[(*case, name)][metric] for name in FRAMEWORKS if (*case, name) in rows}
+            most = max(values.values())
+            cases.append({"name": name_of(*case),
+                          "bars": [{"framework": name, "label": FRAMEWORKS[name],
+                                    "percent": 100 * value / most, "text": f"{number(value)} {unit}"}
+                                   for name, value in values.items()]})
+        charts.append({"heading": heading, "cases": cases,
+                       "better": "more is better" if more_is_better else "less is better"})
+    return charts
+
+
+def markdown_of(heading, lines):
+    rule = ["---"] * len(heading)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [heading, rule, *lines])
+
+
+def page_of(report, rows):
+    import jinja2
+    loader = jinja2.FileSystemLoader(HERE)
+    template = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True,
+                                  lstrip_blocks=True).get_template("report.html.j2")
+    rounds = 1 + max(run["round"] for run in report["runs"])
+    return template.render(report=report, rounds=rounds, table_heading=TABLE_HEADING,
+                           table=table_of(rows), scaling_heading=SCALING_HEADING,
+                           scaling=scaling_of(rows), behind=behind_of(rows), charts=charts_of(rows))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", help="what run.py --json=FILE wrote")
+    parser.add_argument("--html", help="the page to write")
+    arguments = parser.parse_args()
+    try:
+        report = json.loads(pathlib.Path(arguments.results).read_text(encoding="utf-8"))
+        rows = summarize(report["runs"])
+    except (OSError, ValueError, KeyError) as error:
+        sys.exit(f"report.py: {arguments.results} is not what run.py --json wrote: {error!r}")
+    print(markdown_of(TABLE_HEADING, table_of(rows)), end="\n\n")
+    print(markdown_of(SCALING_HEADING, scaling_of(rows)))
+    if arguments.html:
+        pathlib.Path(arguments.html).write_text(page_of(report, rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
