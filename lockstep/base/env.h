@@ -58,6 +58,21 @@ inline constexpr Variable kPmiLocalWorldSize{"MPI_LOCALNRANKS", "int",
 inline constexpr Variable kSlurmRank{"SLURM_PROCID", "int", "RANK under srun"};
 inline constexpr Variable kSlurmWorldSize{"SLURM_STEP_NUM_TASKS", "int", "WORLD_SIZE under srun"};
 inline constexpr Variable kSlurmLocalRank{"SLURM_LOCALID", "int", "LOCAL_RANK under srun"};
+inline constexpr Variable kSlurmNode{"SLURM_NODEID", "int",
+                                     "number of this machine among those of srun"};
+inline constexpr Variable kSlurmTasksPerNode{"SLURM_STEP_TASKS_PER_NODE", "list",
+                                             "LOCAL_WORLD_SIZE under srun, of each machine"};
+
+// From these the ranks know where to meet when MASTER_ADDR and MASTER_PORT are not set.
+inline constexpr Variable kOpenMpiJob{"PMIX_NAMESPACE", "text",
+                                      "the job under Open MPI's mpirun: stands for a port"};
+inline constexpr Variable kPmiConnection{"PMI_FD", "int",
+                                         "connection to MPICH's mpirun, which passes texts on"};
+inline constexpr Variable kSlurmNodes{"SLURM_STEP_NODELIST", "list",
+                                      "the machines of srun: rank 0 is on the first"};
+inline constexpr Variable kSlurmJob{"SLURM_JOB_ID", "int",
+                                    "the job under srun: with the step it stands for a port"};
+inline constexpr Variable kSlurmStep{"SLURM_STEP_ID", "int", "the step of the job under srun"};
 
 // Set by users.
 inline constexpr Variable kTimeout{"LOCKSTEP_TIMEOUT_S", "seconds",

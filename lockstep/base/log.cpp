@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include "lockstep/base/env.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/launched_place.h"
 
 namespace lockstep {
 namespace {
@@ -37,6 +39,14 @@ Threshold threshold() {
   return {LogLevel::kWarning, wanted.value_or("")};
 }
 
+// A variable that is no number is the error of whoever needs the number.
+std::string rank_text() try {
+  const auto rank = launched_rank();
+  return rank ? std::to_string(*rank) : "";
+} catch (const UsageError&) {
+  return "";
+}
+
 void write_line(const std::string& rank, LogLevel level, std::string_view message) {
   std::string line = "lockstep";
   if (!rank.empty()) line.append("[").append(rank).append("]");
@@ -48,7 +58,7 @@ void write_line(const std::string& rank, LogLevel level, std::string_view messag
 }  // namespace
 
 void log(LogLevel level, std::string_view message) noexcept try {
-  static const std::string rank = env::text(env::kRank).value_or("");
+  static const std::string rank = rank_text();
   static const Threshold least = [] {
     Threshold read = threshold();
     if (!read.unknown.empty()) {

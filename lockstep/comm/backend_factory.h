@@ -80,7 +80,11 @@ BackendInstance make_backend(const std::string& name, const BackendConfig& confi
 /// Whether this is a CUDA build and the machine has a device for each of so many ranks.
 bool has_cuda_device_each(int local_world_size);
 
-/// `text` of rank 0, on all ranks of a job that mpirun or srun started; returns on none before rank
+/// The MPI that this build has: its ranks can meet through it when its own mpirun started them.
+enum class MpiLibrary { kNone, kOpenMpi, kOther };
+MpiLibrary mpi_library();
+
+/// `text` of rank 0, on all ranks of a job that mpirun started; returns on none before rank
 /// 0 has called it. At most 511 bytes. Errors: UsageError in a build without MPI, or when MPI sees
 /// fewer than `world_size` processes; std::runtime_error with MPI's text, at the deadline too.
 std::string broadcast_by_mpi(std::string text, int world_size, const Deadline& deadline);

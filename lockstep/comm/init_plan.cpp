@@ -1,12 +1,13 @@
 #include "lockstep/comm/init_plan.h"
 
-#include <array>
 #include <charconv>
 #include <string_view>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/launched_place.h"
+#include "lockstep/comm/launcher_address.h"
 
 namespace lockstep {
 namespace {
@@ -49,60 +50,34 @@ T require(const std::optional<T>& value, const char* option, const std::string& 
   return *value;
 }
 
-// What launchers of MPI programs tell each process, in place of RANK, WORLD_SIZE and so on.
-struct MpiLauncher {
-  const env::Variable& rank;
-  const env::Variable& world_size;
-  const env::Variable& local_rank;
-  const env::Variable* local_world_size;  // null: not told
-};
-constexpr std::array kMpiLaunchers = {
-    MpiLauncher{env::kOpenMpiRank, env::kOpenMpiWorldSize, env::kOpenMpiLocalRank,
-                &env::kOpenMpiLocalWorldSize},
-    MpiLauncher{env::kPmiRank, env::kPmiWorldSize, env::kPmiLocalRank, &env::kPmiLocalWorldSize},
-    MpiLauncher{env::kSlurmRank, env::kSlurmWorldSize, env::kSlurmLocalRank, nullptr},
-};
-
-// Takes the places that mpirun or srun gave out. Returns whether there were any.
-bool plan_mpi(InitPlan& plan) {
-  for (const MpiLauncher& launcher : kMpiLaunchers) {
-    const auto rank = env::integer(launcher.rank);
-    const auto world_size = env::integer(launcher.world_size);
-    if (!rank || !world_size) continue;
-    plan.rank = *rank;
-    plan.world_size = *world_size;
-    plan.local_rank = env::integer(launcher.local_rank).value_or(plan.rank);
-    const auto local_world_size = launcher.local_world_size != nullptr
-                                      ? env::integer(*launcher.local_world_size)
-                                      : std::nullopt;
-    plan.local_world_size = local_world_size.value_or(plan.world_size);
-    plan.one_machine = local_world_size == plan.world_size;
-    return true;
-  }
-  return false;
-}
-
-// Where the ranks that mpirun or srun started meet.
-void plan_mpi_store(InitPlan& plan) {
-  if (plan.world_size == 1) return;
-  const auto host = env::text(env::kMasterAddr);
-  const auto port = env::integer(env::kMasterPort);
-  if (host && port) {
-    set_address(plan, *host, *port, "MASTER_ADDR and MASTER_PORT");
-  } else {
-    plan.store = InitPlan::Store::kMpi;
+// Takes the place that mpirun or srun gave out, and where its ranks meet. Returns whether there was
+// one.
+bool plan_launched(InitPlan& plan, MpiLibrary mpi) {
+  const auto place = launched_place();
+  if (!place) return false;
+  plan.rank = place->rank;
+  plan.world_size = place->world_size;
+  plan.local_rank = place->local_rank;
+  plan.local_world_size = place->local_world_size;
+  plan.one_machine = place->one_machine;
+  if (plan.world_size == 1) return true;
+  const LauncherAddress address = launcher_address(*place, mpi);
+  plan.store = address.store;
+  if (address.store == InitPlan::Store::kTcp) {
+    plan.address_source = address.source;
+    set_address(plan, address.host, address.port,
+                address.source.empty() ? "MASTER_ADDR and MASTER_PORT" : address.source);
   }
   plan.serves_store = plan.rank == 0;
+  return true;
 }
 
-// Returns whether mpirun or srun gave the ranks their places.
-bool plan_env(InitPlan& plan, const InitOptions& options) {
+// Returns whether mpirun or srun gave this rank its place.
+bool plan_env(InitPlan& plan, const InitOptions& options, MpiLibrary mpi) {
   const auto rank = options.rank ? options.rank : env::integer(env::kRank);
   const auto world_size = options.world_size ? options.world_size : env::integer(env::kWorldSize);
   if (!rank && !world_size) {
-    if (!plan_mpi(plan)) return false;  // No launcher: a job of one process.
-    plan_mpi_store(plan);
-    return true;
+    return plan_launched(plan, mpi);  // No launcher: a job of one process.
   }
   if (!rank || !world_size) {
     refuse(concat(rank ? "RANK is set but WORLD_SIZE is not" : "WORLD_SIZE is set but RANK is not",
@@ -126,16 +101,16 @@ bool plan_env(InitPlan& plan, const InitOptions& options) {
 
 }  // namespace
 
-InitPlan plan_init(const InitOptions& options, bool has_store) {
+InitPlan plan_init(const InitOptions& options, bool has_store, MpiLibrary mpi) {
   InitPlan plan;
-  bool from_mpi = false;
+  bool has_place = false;
   const std::string& method = options.init_method;
   if (has_store) {
     plan.rank = require(options.rank, "rank", "a store");
     plan.world_size = require(options.world_size, "world_size", "a store");
     plan.store = InitPlan::Store::kGiven;
   } else if (method == "env://") {
-    from_mpi = plan_env(plan, options);
+    has_place = plan_env(plan, options, mpi);
   } else if (method.starts_with("tcp://")) {
     plan.rank = require(options.rank, "rank", method);
     plan.world_size = require(options.world_size, "world_size", method);
@@ -157,7 +132,7 @@ InitPlan plan_init(const InitOptions& options, bool has_store) {
   }
 
   plan.generation = env::integer(env::kRestartCount).value_or(0);
-  if (!from_mpi) {
+  if (!has_place) {
     plan.local_rank = env::integer(env::kLocalRank).value_or(plan.rank);
     plan.local_world_size = env::integer(env::kLocalWorldSize).value_or(plan.world_size);
   }

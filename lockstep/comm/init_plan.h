@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "lockstep/comm/backend_factory.h"
 #include "lockstep/comm/init_process_group.h"
 
 namespace lockstep {
@@ -17,10 +18,13 @@ struct InitPlan {
     kFile,   ///< at path
     kGiven,  ///< the caller's
     kMpi,    ///< at an address that rank 0 chooses and tells the others through MPI
+    kPmi,    ///< the same through MPICH's mpirun, without MPI
   };
   Store store = Store::kNone;
   std::string host;
   std::uint16_t port = 0;
+  /// The variables that host and port were worked out from; empty where they were given.
+  std::string address_source;
   std::string path;
   /// Rank 0 serves the TCP store itself, unless the launcher does.
   bool serves_store = false;
@@ -42,7 +46,7 @@ struct InitPlan {
 };
 
 /// Errors: UsageError naming the option or variable that is missing or cannot work.
-/// `has_store`: the caller brings a store, init_method is not looked at.
-InitPlan plan_init(const InitOptions& options, bool has_store);
+/// `has_store`: the caller brings a store, init_method is not looked at. `mpi`: of this build.
+InitPlan plan_init(const InitOptions& options, bool has_store, MpiLibrary mpi);
 
 }  // namespace lockstep

@@ -70,7 +70,9 @@ ProcessGroup join(InitPlan plan, c10::intrusive_ptr<c10d::Store> store, int job)
   if (!shares_memory) state->device = backend_device(state->backend_name, state->local_rank);
   if (plan.world_size > 1) {
     UniqueFd store_socket;
-    if (plan.store == InitPlan::Store::kMpi) store_socket = meet_by_mpi(plan, deadline);
+    if (plan.store == InitPlan::Store::kMpi || plan.store == InitPlan::Store::kPmi) {
+      store_socket = meet_by_launcher(plan, deadline);
+    }
     meet(*state, plan, std::move(store), job, shares_memory, deadline);
     if (shares_memory) state->domains = read_memory_domains(*state->store, plan.world_size);
     if (plan.store == InitPlan::Store::kTcp) {
@@ -93,7 +95,7 @@ ProcessGroup init(const InitOptions& options, const c10::intrusive_ptr<c10d::Sto
         "init_process_group: there is a default group already; call destroy_process_group() first, "
         "or use new_group() for more groups");
   }
-  const InitPlan plan = plan_init(options, store.defined());
+  const InitPlan plan = plan_init(options, store.defined(), mpi_library());
   // Gloo and the store's clients write to connections that peers may have closed.
   if (plan.world_size > 1) ignore_broken_pipes();
   current.group = join(plan, store, current.groups_made++);

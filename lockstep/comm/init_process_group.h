@@ -23,8 +23,8 @@ struct InitOptions {
   std::string backend = {};
   /// Where ranks meet:
   ///   env://             RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, as any launcher sets them;
-  ///                      without RANK and WORLD_SIZE what mpirun or srun sets, the ranks then
-  ///                      meet through MPI unless MASTER_ADDR and MASTER_PORT are set too;
+  ///                      without RANK and WORLD_SIZE what mpirun or srun sets: the ranks then
+  ///                      find each other without MASTER_ADDR and MASTER_PORT, or by them;
   ///                      without any of these the job is this one process
   ///   tcp://host:port    rank 0 listens there; needs rank and world_size
   ///   file:///path       a file that all ranks see, not there before; needs rank and world_size

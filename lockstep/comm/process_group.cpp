@@ -34,6 +34,9 @@ int ProcessGroup::rank() const {
 int ProcessGroup::world_size() const {
   return state("world_size").world_size;
 }
+int ProcessGroup::local_rank() const {
+  return state("local_rank").local_rank;
+}
 const std::string& ProcessGroup::name() const {
   return state("name").name;
 }

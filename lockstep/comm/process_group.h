@@ -88,6 +88,8 @@ class ProcessGroup {
 
   int rank() const;
   int world_size() const;
+  /// This rank's number on its machine, from 0, whatever the group.
+  int local_rank() const;
   const std::string& name() const;
   const std::string& backend_name() const;
   /// Where the backend expects tensors: the CPU, or this rank's CUDA device.

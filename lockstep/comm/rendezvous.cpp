@@ -9,9 +9,11 @@
 #include <unistd.h>
 
 #include "lockstep/base/concat.h"
+#include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/comm/backend_factory.h"
+#include "lockstep/comm/pmi_exchange.h"
 #include "lockstep/comm/quiet_c10d.h"
 #include "lockstep/comm/store_wait.h"
 #include "lockstep/os/tcp_socket.h"
@@ -35,19 +37,39 @@ UniqueFd serving_socket(const InitPlan& plan) {
   return bind_tcp_for_peers(plan.host, plan.port);
 }
 
+// What to do where host and port were worked out, not given.
+std::string advice(const InitPlan& plan) {
+  if (plan.address_source.empty()) return "";
+  return concat("; host and port follow from ", plan.address_source,
+                ": set MASTER_ADDR and MASTER_PORT on all ranks for others");
+}
+
+// Calls `open`, whose errors do not know what the address is for.
+template <class Open>
+auto at_address(const InitPlan& plan, Open open) {
+  const std::string who = concat("init_process_group on rank ", plan.rank, ": ");
+  try {
+    return open();
+  } catch (const TimeoutError& error) {
+    throw TimeoutError(concat(who, error.what(), advice(plan)));
+  } catch (const UsageError& error) {
+    throw UsageError(concat(who, error.what(), advice(plan)));
+  } catch (const SystemError& error) {
+    if (plan.address_source.empty()) throw;
+    throw SystemError(concat(who, "bind to ", plan.host, " port ", plan.port), error.errno_value(),
+                      advice(plan).substr(2));
+  }
+}
+
 c10::intrusive_ptr<c10d::Store> open_tcp_store(const InitPlan& plan, const Deadline& deadline) {
   c10d::TCPStoreOptions options;
   options.port = plan.port;
   options.waitWorkers = false;  // join_world waits, and says for whom.
   if (plan.serves_store) {
     options.isServer = true;
-    options.masterListenFd = serving_socket(plan).release();
+    options.masterListenFd = at_address(plan, [&] { return serving_socket(plan); }).release();
   } else {
-    try {
-      wait_for_listener(plan.host, plan.port, deadline);
-    } catch (const TimeoutError& error) {
-      throw TimeoutError(concat("init_process_group on rank ", plan.rank, ": ", error.what()));
-    }
+    at_address(plan, [&] { wait_for_listener(plan.host, plan.port, deadline); });
   }
   options.timeout = std::max(deadline.remaining(), std::chrono::milliseconds(1));
   try {
@@ -64,6 +86,39 @@ std::string host_name() {
   std::array<char, 256> name{};
   if (::gethostname(name.data(), name.size() - 1) != 0) throw SystemError("gethostname", errno);
   return name.data();
+}
+
+struct Meeting {
+  UniqueFd socket;      // of rank 0
+  std::string address;  // "<port>/<host>"
+};
+
+Meeting meet_once(const InitPlan& plan, const Deadline& deadline) {
+  Meeting meeting;
+  if (plan.rank == 0) {
+    const std::string host = plan.one_machine ? "127.0.0.1" : host_name();
+    meeting.socket = plan.one_machine ? bind_tcp(host, 0) : bind_tcp_for_peers(host, 0);
+    meeting.address = concat(bound_port(meeting.socket.get()), "/", host);
+  }
+  try {
+    meeting.address = plan.store == InitPlan::Store::kMpi
+                          ? broadcast_by_mpi(meeting.address, plan.world_size, deadline)
+                          : broadcast_by_pmi(env::integer(env::kPmiConnection).value_or(-1),
+                                             plan.rank, meeting.address, deadline);
+  } catch (const std::runtime_error& error) {
+    if (dynamic_cast<const Error*>(&error) != nullptr) throw;
+    throw CommError(concat("init_process_group on rank ", plan.rank,
+                           ": no address of the store from rank 0 by MPI (", error.what(), ")"));
+  }
+  return meeting;
+}
+
+void take_address(InitPlan& plan, const Meeting& meeting) {
+  const auto slash = meeting.address.find('/');
+  plan.store = InitPlan::Store::kTcp;
+  plan.port = static_cast<std::uint16_t>(std::stoi(meeting.address.substr(0, slash)));
+  plan.host = meeting.address.substr(slash + 1);
+  if (meeting.socket.valid()) plan.listen_fd = meeting.socket.get();
 }
 
 std::string joined_key(int rank) {
@@ -115,27 +170,17 @@ void check_world_sizes(c10d::Store& store, const InitPlan& plan) {
 
 }  // namespace
 
-UniqueFd meet_by_mpi(InitPlan& plan, const Deadline& deadline) {
-  UniqueFd socket;
-  std::string address;
-  if (plan.rank == 0) {
-    const std::string host = plan.one_machine ? "127.0.0.1" : host_name();
-    socket = plan.one_machine ? bind_tcp(host, 0) : bind_tcp_for_peers(host, 0);
-    address = concat(bound_port(socket.get()), " ", host);
+UniqueFd meet_by_launcher(InitPlan& plan, const Deadline& deadline) {
+  if (plan.store == InitPlan::Store::kMpi) {
+    Meeting meeting = meet_once(plan, deadline);
+    take_address(plan, meeting);
+    return std::move(meeting.socket);
   }
-  try {
-    address = broadcast_by_mpi(std::move(address), plan.world_size, deadline);
-  } catch (const std::runtime_error& error) {
-    if (dynamic_cast<const Error*>(&error) != nullptr) throw;
-    throw CommError(concat("init_process_group on rank ", plan.rank,
-                           ": no address of the store from rank 0 by MPI (", error.what(), ")"));
-  }
-  const auto space = address.find(' ');
-  plan.store = InitPlan::Store::kTcp;
-  plan.port = static_cast<std::uint16_t>(std::stoi(address.substr(0, space)));
-  plan.host = address.substr(space + 1);
-  if (socket.valid()) plan.listen_fd = socket.get();
-  return socket;
+  // MPICH's mpirun passes on one text a process: its later groups meet where the first did.
+  static Meeting first;
+  if (first.address.empty()) first = meet_once(plan, deadline);
+  take_address(plan, first);
+  return {};
 }
 
 c10::intrusive_ptr<c10d::Store> open_store(const InitPlan& plan, const Deadline& deadline) {

@@ -14,10 +14,11 @@ class Store;
 
 namespace lockstep {
 
-/// For a plan whose ranks meet through MPI: makes it one with a TCP store at a free port that rank
-/// 0 chose. The socket, valid on rank 0 only, is the plan's listen_fd and must outlive open_store.
-/// Errors: those of broadcast_by_mpi, with the rank's name in front.
-UniqueFd meet_by_mpi(InitPlan& plan, const Deadline& deadline);
+/// For a plan whose ranks meet through mpirun, by MPI or without it: makes it one with a TCP store
+/// at a free port that rank 0 chose. On rank 0 the plan's listen_fd is bound to it, by the socket
+/// that is returned, if one is: it must outlive open_store.
+/// Errors: those of broadcast_by_mpi, with the rank's name in front, and of broadcast_by_pmi.
+UniqueFd meet_by_launcher(InitPlan& plan, const Deadline& deadline);
 
 /// Opens the plan's store: serves it on rank 0 where the plan says so, else connects as soon as it
 /// is served. Errors: TimeoutError when nobody serves it in time; SystemError when the port is

@@ -229,6 +229,14 @@ c10::Device mpi_device(int) {
   return c10::kCPU;
 }
 
+MpiLibrary mpi_library() {
+#ifdef OPEN_MPI
+  return MpiLibrary::kOpenMpi;
+#else
+  return MpiLibrary::kOther;
+#endif
+}
+
 std::string broadcast_by_mpi(std::string text, int world_size, const Deadline& deadline) {
   std::vector<int> everyone;
   std::shared_ptr<mpi::Communicator> communicator;

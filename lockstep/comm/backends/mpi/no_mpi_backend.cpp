@@ -22,12 +22,13 @@ BackendInstance make_mpi_backend(const BackendConfig&) {
   refuse_mpi();
 }
 
+MpiLibrary mpi_library() {
+  return MpiLibrary::kNone;
+}
+
+// Ranks are never told to meet through an MPI that there is not.
 std::string broadcast_by_mpi(std::string, int, const Deadline&) {
-  throw UsageError(
-      "init_process_group: this process was started by mpirun or srun, but this build has no MPI "
-      "to "
-      "meet the other ranks by; set MASTER_ADDR and MASTER_PORT, or configure with "
-      "-DLOCKSTEP_WITH_MPI=ON");
+  refuse_mpi();
 }
 
 }  // namespace lockstep

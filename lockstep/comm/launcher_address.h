@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string>
+
+#include "lockstep/base/launched_place.h"
+#include "lockstep/comm/backend_factory.h"
+#include "lockstep/comm/init_plan.h"
+
+namespace lockstep {
+
+/// Where ranks meet that mpirun or srun started.
+struct LauncherAddress {
+  InitPlan::Store store = InitPlan::Store::kNone;
+  std::string host = {};  ///< of a TCP store
+  int port = 0;
+  /// The variables that host and port were worked out from; empty where a user set them.
+  std::string source = {};
+};
+
+/// In this order: at MASTER_ADDR and MASTER_PORT; under srun at the first machine of the step, with
+/// a port that the numbers of job and step stand for (one of the two may be set); through the MPI
+/// of this build if it is that of the mpirun; through MPICH's mpirun itself; on one machine at a
+/// port that Open MPI's name of the job stands for.
+/// Errors: UsageError that says what to set where none of these can be had.
+LauncherAddress launcher_address(const LaunchedPlace& place, MpiLibrary mpi);
+
+}  // namespace lockstep

@@ -1,0 +1,90 @@
+#include "lockstep/comm/pmi_exchange.h"
+
+#include <array>
+#include <cerrno>
+#include <string_view>
+
+#include <poll.h>
+#include <unistd.h>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+#include "lockstep/os/poll_timeout.h"
+#include "lockstep/os/write_all.h"
+
+namespace lockstep {
+namespace {
+
+// One request a line, one reply a line: "cmd=name key=value key=value".
+class PmiConnection {
+ public:
+  PmiConnection(int fd, int rank, const Deadline& deadline)
+      : fd_(fd), rank_(rank), deadline_(deadline) {}
+
+  // Returns the reply. `expected`: how it begins if all went well.
+  std::string ask(const std::string& request, std::string_view expected) {
+    if (!write_all(fd_, request + "\n", deadline_)) fail(request, "does not read");
+    const std::string reply = read_line(request);
+    if (!reply.starts_with(expected)) fail(request, concat("replied '", reply, "'"));
+    return reply;
+  }
+
+ private:
+  std::string read_line(const std::string& request) {
+    auto end = std::string::npos;
+    while ((end = read_.find('\n')) == std::string::npos) {
+      pollfd waiting{fd_, POLLIN, 0};
+      const int ready = ::poll(&waiting, 1, poll_timeout(deadline_));
+      if (ready == 0 && deadline_.passed()) {
+        throw TimeoutError(concat("init_process_group on rank ", rank_, ": no reply of mpirun to '",
+                                  request, "' in time; look at what the other ranks are doing"));
+      }
+      if (ready < 0 && errno != EINTR) fail(request, "cannot be waited for");
+      if (ready <= 0) continue;
+      std::array<char, 1024> piece;
+      const auto size = ::read(fd_, piece.data(), piece.size());
+      if (size < 0 && errno == EINTR) continue;
+      if (size <= 0) fail(request, "closed the connection");
+      read_.append(piece.data(), static_cast<std::size_t>(size));
+    }
+    std::string line = read_.substr(0, end);
+    read_.erase(0, end + 1);
+    return line;
+  }
+
+  [[noreturn]] void fail(const std::string& request, std::string_view what) const {
+    throw CommError(concat("init_process_group on rank ", rank_, ": mpirun, asked '", request,
+                           "' by PMI_FD, ", what,
+                           "; set MASTER_ADDR and MASTER_PORT to do without it"));
+  }
+
+  const int fd_;
+  const int rank_;
+  const Deadline deadline_;
+  std::string read_;
+};
+
+// Of a reply: what follows "name=", up to the next space. Empty: not there.
+std::string field(const std::string& reply, const std::string& name) {
+  const std::string marked = concat(" ", name, "=");
+  const auto begin = reply.find(marked);
+  if (begin == std::string::npos) return "";
+  const auto value = reply.substr(begin + marked.size());
+  return value.substr(0, value.find(' '));
+}
+
+}  // namespace
+
+std::string broadcast_by_pmi(int fd, int rank, const std::string& text, const Deadline& deadline) {
+  PmiConnection mpirun(fd, rank, deadline);
+  mpirun.ask("cmd=init pmi_version=1 pmi_subversion=1", "cmd=response_to_init pmi_version=1");
+  const auto space = field(mpirun.ask("cmd=get_my_kvsname", "cmd=my_kvsname"), "kvsname");
+  const auto key = concat("kvsname=", space, " key=lockstep");
+  if (rank == 0) mpirun.ask(concat("cmd=put ", key, " value=", text), "cmd=put_result rc=0");
+  mpirun.ask("cmd=barrier_in", "cmd=barrier_out");
+  const auto told = field(mpirun.ask(concat("cmd=get ", key), "cmd=get_result rc=0"), "value");
+  mpirun.ask("cmd=finalize", "cmd=finalize_ack");
+  return told;
+}
+
+}  // namespace lockstep
