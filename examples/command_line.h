@@ -4,8 +4,8 @@
 
 #include <CLI/CLI.hpp>
 
-#include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/launched_place.h"
 
 /// Reads the command line of a program that runs in several processes. Every process has the same
 /// arguments: the first alone shows the help, and all say what is wrong, since the launcher ends
@@ -15,7 +15,7 @@ inline bool parse_command_line(CLI::App& app, int argc, char** argv) {
     app.parse(argc, argv);
     return true;
   } catch (const CLI::Success& help) {
-    if (lockstep::env::integer(lockstep::env::kRank).value_or(0) == 0) app.exit(help);
+    if (lockstep::launched_rank().value_or(0) == 0) app.exit(help);
     return false;
   } catch (const CLI::ParseError& error) {
     throw lockstep::UsageError(std::string(error.what()) + "; see --help");

@@ -20,7 +20,7 @@
 #include "examples/mingpt/model_file.h"
 #include "examples/mingpt/sample.h"
 #include "examples/mingpt/trainer.h"
-#include "lockstep/base/env.h"
+#include "lockstep/base/launched_place.h"
 #include "lockstep/lockstep.h"
 
 namespace {
@@ -34,7 +34,7 @@ struct Arguments {
 };
 
 bool is_first_process() {
-  return lockstep::env::integer(lockstep::env::kRank).value_or(0) == 0;
+  return lockstep::launched_rank().value_or(0) == 0;
 }
 
 mingpt::Config configure(const Arguments& arguments) {

@@ -5,19 +5,9 @@
 #include <CLI/CLI.hpp>
 
 #include "examples/command_line.h"
-#include "lockstep/base/env.h"
+#include "lockstep/base/launched_place.h"
 
 namespace cifar {
-namespace {
-
-namespace env = lockstep::env;
-
-bool is_launched() {
-  return env::text(env::kRank) || env::text(env::kOpenMpiRank) || env::text(env::kPmiRank) ||
-         env::text(env::kSlurmRank);
-}
-
-}  // namespace
 
 bool parse(const std::string& description, int argc, char** argv, Arguments& arguments) {
   const CLI::Range count(1, 1'000'000'000);
@@ -73,7 +63,8 @@ void spawn_processes(const Arguments& arguments, const Body& body) {
 }
 
 void run_in_processes(const Arguments& arguments, const Body& body) {
-  is_launched() ? body(lockstep::init_process_group()) : spawn_processes(arguments, body);
+  lockstep::launched_rank() ? body(lockstep::init_process_group())
+                            : spawn_processes(arguments, body);
 }
 
 lockstep::Cifar100Dataset read_data(const Arguments& arguments, lockstep::CifarPart part) {

@@ -10,7 +10,6 @@
 
 #include "examples/ladder/arguments.h"
 #include "examples/ladder/resuming_trainer.h"
-#include "lockstep/base/env.h"
 
 int main(int argc, char** argv) {
   return lockstep::run_main([&] {
@@ -21,8 +20,7 @@ int main(int argc, char** argv) {
     if (!parse_command_line(app, argc, argv)) return 0;
     torch::manual_seed(0);  // the same weights in every run
     const auto group = lockstep::init_process_group();
-    ResumingTrainer(arguments, group, lockstep::env::integer(lockstep::env::kLocalRank).value_or(0))
-        .train();
+    ResumingTrainer(arguments, group, group.local_rank()).train();
     return 0;
   });
 }
