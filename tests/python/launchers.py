@@ -16,92 +16,15 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import unittest
 
 import torch
 
+from ladder_jobs import ARGUMENTS, DEADLINE_S, EXPECTED, Job, environment, run, saved_in, timeless
 from slurm_cluster import Missing, SlurmCluster, free_ports
 
 LOCKSTEP, PROGRAMS = (pathlib.Path(path).resolve() for path in sys.argv[1:3])
 MPIEXEC = sys.argv[3] if len(sys.argv) > 3 else None
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-# A bound on what hangs, far above what anything here takes.
-DEADLINE_S = 100
-
-TEXT = "".join(f"{i} times {i % 7} is {i * (i % 7)}; so it is.\n" for i in range(200))
-JOBS = {
-    "multigpu_torchrun": ["2", "1"],
-    "multinode": ["2", "1"],
-    "toy_ddp": ["elastic"],
-    "digits": ["--data", ROOT / "examples/data/digits.csv", "--epochs", "1",
-               "--snapshot-dir", "snapshots"],
-    "distributed": ["--synthetic", "8", "--batch_size", "4", "--epochs", "1"],
-    "mingpt": ["gpt_config.n_layer=1", "gpt_config.n_head=2", "gpt_config.n_embd=32",
-               "data_config.block_size=16", "trainer_config.batch_size=8", "data_config.path=text.txt",
-               "trainer_config.snapshot_path=snapshots", "trainer_config.max_steps=10"],
-}
-# Of lines: all that a program prints, each once, whatever the order.
-EXPECTED = {
-    "multigpu_torchrun": [r"\[GPU0\] Epoch [01] \| Batchsize: 32 \| Steps: 64",
-                          r"\[GPU1\] Epoch [01] \| Batchsize: 32 \| Steps: 64",
-                          r"Epoch [01] \| Training snapshot saved at snapshot.pt"],
-    "toy_ddp": [r"(Running|Finished running) elastic DDP example on rank [01]\."],
-    "digits": [r"Test accuracy: [5-9]\d\.\d\d % \(\d+ of 359 digits\), trained in TIME"],
-    "distributed": [r"epoch 1/1  loss \d\.\d+  accuracy .* TIME", r"time per epoch: TIME"],
-    "mingpt": [r"\[RANK0\] Step 10 \| Eval Loss [12]\.\d+"],
-}
-EXPECTED["multinode"] = EXPECTED["multigpu_torchrun"]
-
-
-def environment():
-    """One thread a rank, for launchers differ in that; nothing of another job's."""
-    strange = ("LOCKSTEP_", "SLURM_", "PMI", "OMPI_COMM", "TORCHELASTIC_", "MASTER_", "PET_")
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(strange)}
-    # Open MPI wants to be asked for more ranks than processors, and to run as root.
-    return {**inherited, "OMP_NUM_THREADS": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
-            "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-
-
-def saved_in(folder):
-    """The weights in the newest file of torch.save's format: name to tensor. None: there is none."""
-    files = sorted(folder.rglob("*.pt"))
-    if not files:
-        return None
-    state = torch.load(files[-1], weights_only=True)
-    return state.get("MODEL_STATE") or state["model"]
-
-
-class Job:
-    """A program in a folder of its own."""
-
-    def __init__(self, program):
-        self.program = program
-        self.path = PROGRAMS / program
-        # pylint: disable=consider-using-with  # done() removes it.
-        self._temporary = tempfile.TemporaryDirectory()
-        self.folder = pathlib.Path(self._temporary.name)
-        (self.folder / "text.txt").write_text(TEXT, encoding="utf-8")
-
-    def done(self):
-        self._temporary.cleanup()
-
-    def run(self, launcher, **variables):
-        """Runs launcher(folder) + program. Returns its lines in order, without times."""
-        command = [*launcher(self.folder), self.path, *JOBS[self.program]]
-        ended = run(command, self.folder, **variables)
-        if ended.returncode != 0:
-            raise AssertionError(f"{self.program}: {ended.returncode}\n{ended.stdout}{ended.stderr}")
-        return timeless(ended.stdout)
-
-
-def run(command, folder, **variables):
-    return subprocess.run([str(part) for part in command], cwd=folder, capture_output=True, text=True,
-                          timeout=DEADLINE_S, check=False, env=environment() | variables)
-
-
-def timeless(output):
-    return sorted(re.sub(r"[\d.]+ (s|steps/s)$", "TIME", line) for line in output.splitlines())
 
 
 def lockstep_run(_):
@@ -116,16 +39,16 @@ def version_of(path):
 @functools.cache
 def reference(program):
     """What the program prints and saves under lockstep run."""
-    job = Job(program)
+    job = Job(PROGRAMS / program)
     try:
         return job.run(lockstep_run), saved_in(job.folder)
     finally:
         job.done()
 
 
-def restarting(command):
-    """Starts the command and kills a worker once there is a snapshot. Returns its lines."""
-    with command as job:
+def kill_a_worker(job):
+    """Kills one of the job once it has a snapshot. Returns exit code and lines."""
+    with job:
         lines, killed = [], False
         for line in job.stdout:
             lines.append(line.strip())
@@ -140,7 +63,7 @@ def restarting(command):
 
 class Launchers(unittest.TestCase):
     def job(self, program):
-        job = Job(program)
+        job = Job(PROGRAMS / program)
         self.addCleanup(job.done)
         return job
 
@@ -159,7 +82,7 @@ class Launchers(unittest.TestCase):
 
 class LockstepRun(Launchers):
     def test_every_program(self):
-        for program in JOBS:
+        for program in ARGUMENTS:
             with self.subTest(program):
                 lines, saved = reference(program)
                 for pattern in EXPECTED[program]:
@@ -176,14 +99,14 @@ class Torchrun(Launchers):
     COMMAND = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nproc-per-node=2"]
 
     def test_every_program(self):
-        for program in JOBS.keys() - {"multinode"}:  # it has two nodes below
+        for program in ARGUMENTS.keys() - {"multinode"}:  # it has two nodes below
             self.assert_as_reference(program, lambda _: [*self.COMMAND, "--standalone"])
 
     def test_two_nodes(self):
         job, (port,) = self.job("multinode"), free_ports(1)
         command = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nnodes=2",
                    "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}",
-                   "--rdzv-id=launchers", "--local-addr=127.0.0.1", job.path, *JOBS["multinode"]]
+                   "--rdzv-id=launchers", "--local-addr=127.0.0.1", job.path, *ARGUMENTS["multinode"]]
         agents = [subprocess.Popen(list(map(str, command)), cwd=job.folder, env=environment(),
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
                   for _ in range(2)]
@@ -201,7 +124,7 @@ class Torchrun(Launchers):
         ended = run([*lockstep_run(None), undisturbed.path, *arguments], undisturbed.folder)
         self.assertEqual(ended.returncode, 0, ended.stderr)
         job = self.job("multigpu_torchrun")
-        code, lines = restarting(subprocess.Popen(
+        code, lines = kill_a_worker(subprocess.Popen(
             [*self.COMMAND, "--standalone", "--max-restarts=1", job.path, *arguments],
             cwd=job.folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             text=True))
@@ -229,7 +152,7 @@ class Mpirun(Launchers):
         path = mpirun_of(word)
         if not path:
             self.skipTest(f"no mpirun says {word}: apt-get install {package}")
-        for program in JOBS:
+        for program in ARGUMENTS:
             self.assert_as_reference(program, lambda _: [path, "-n", "2"])
 
     def test_every_program_under_open_mpi(self):
@@ -258,7 +181,7 @@ class Slurm(Launchers):
         return lambda folder: [*self.cluster.on(folder), "srun", *flags]
 
     def test_every_program_on_one_node(self):
-        for program in JOBS:
+        for program in ARGUMENTS:
             self.assert_as_reference(program, self.srun("--nodes=1", "--ntasks=2"))
 
     def test_two_nodes(self):
@@ -277,7 +200,7 @@ class Slurm(Launchers):
         ended = os.open(job.folder / "ended", os.O_RDWR)
         self.addCleanup(os.close, ended)
         script = job.folder / "job.sh"
-        script.write_text(f"#!/bin/sh\nsrun {job.path} {' '.join(JOBS['multinode'])}\n"
+        script.write_text(f"#!/bin/sh\nsrun {job.path} {' '.join(ARGUMENTS['multinode'])}\n"
                           "echo code $? >ended\n", "utf-8")
         submitted = run([*self.cluster.on(job.folder), "sbatch", "--nodes=2", "--ntasks=2",
                          "--output=output.txt", script], job.folder)
