@@ -75,13 +75,13 @@ TEST_F(CifarDatasetTest, ReadsPixelsAndBothLabels) {
   EXPECT_EQ(train.pixels().sizes(), (std::vector<std::int64_t>{103, 3, 32, 32}));
   EXPECT_EQ(train.pixels()[5][2][31][7].item<int>(), (7 * 5 + 2 * 1024 + 31 * 32 + 7) % 251);
 
-  const std::vector<std::size_t> indices = {102, 0, 5};
+  const std::vector<std::size_t> indices = {102, 0, 25};
   const auto batch = train.get_batch(indices);
   EXPECT_EQ(batch.data.sizes(), (std::vector<std::int64_t>{3, 3, 32, 32}));
-  EXPECT_TRUE(at::equal(batch.target, at::tensor({2, 0, 5}, at::kLong)));
-  const at::Tensor chosen = train.pixels().index_select(0, at::tensor({102, 0, 5}, at::kLong));
+  EXPECT_TRUE(at::equal(batch.target, at::tensor({2, 0, 25}, at::kLong)));
+  const at::Tensor chosen = train.pixels().index_select(0, at::tensor({102, 0, 25}, at::kLong));
   EXPECT_TRUE(at::equal(batch.data, chosen.to(at::kFloat).div(255)));
-  EXPECT_TRUE(at::equal(train.get(5).data, batch.data[2]));
+  EXPECT_TRUE(at::equal(train.get(25).data, batch.data[2]));
   EXPECT_EQ(train.get_batch({}).data.size(0), 0);
   EXPECT_THROW(train.get(103), UsageError);
 }
@@ -150,6 +150,13 @@ TEST_F(CifarDatasetTest, StaysWholeWhenAnotherFileTakesItsPlace) {
   write_file(folder_ / "new.bin", std::string(kCifarRecordBytes, '\0'));
   fs::rename(folder_ / "new.bin", folder_ / "train.bin");
   EXPECT_TRUE(at::equal(train.get(2).data, before));
+}
+
+TEST_F(CifarDatasetTest, WhatIsDoneToThePixelsStaysInMemory) {
+  write_file(folder_ / "train.bin", records_of(3));
+  Cifar100Dataset::read(folder_, CifarPart::kTrain).pixels().zero_();
+  const Cifar100Dataset again = Cifar100Dataset::read(folder_, CifarPart::kTrain);
+  EXPECT_EQ(again.pixels()[2][0][0][9].item<int>(), 7 * 2 + 9);
 }
 
 TEST(SyntheticCifar, DependsOnSeedPartAndIndexAlone) {

@@ -42,10 +42,11 @@ TEST_F(DownloadTest, EndsWhenItIsTold) {
 }
 
 TEST_F(DownloadTest, RefusesMoreThanThereShouldBe) {
-  write_text_file(source_, "12345");
-  EXPECT_THROW(download(url_, target_, {.most_bytes = 4}), DownloadError);
+  // In many pieces, each of them small enough.
+  write_text_file(source_, std::string(1'000'003, 'x'));
+  EXPECT_THROW(download(url_, target_, {.most_bytes = 1'000'002}), DownloadError);
   EXPECT_FALSE(fs::exists(target_));
-  download(url_, target_, {.most_bytes = 5});
+  download(url_, target_, {.most_bytes = 1'000'003});
 }
 
 TEST_F(DownloadTest, SaysWhatCannotBeFetchedOrWritten) {

@@ -18,6 +18,7 @@ TEST(PackageIndex, NamesThePageOfAPackage) {
 
 TEST(PackageIndex, FindsAFileInJson) {
   const std::string page = R"( {"meta": {"api-version": "1.0"}, "files": [
+    {"filename": "name-1.tar.gz.asc", "url": "https://files.host/signature"},
     {"filename": "name-1.tar.gz", "url": "https://files.host/1"}, 7, {"filename": 1},
     {"filename": "name-2.tar.gz", "url": "../../2/name-2.tar.gz"}]})";
   EXPECT_EQ(package_file_url(page, kPage, "name-1.tar.gz"), "https://files.host/1");

@@ -96,6 +96,28 @@ TEST(Recipe, RefusesFilesThatWouldLieElsewhereOrOverOthers) {
   }
 }
 
+TEST(Recipe, MakesTheSameDataWhateverItIsCalledAndWhereverItComesFrom) {
+  const auto same = [](const std::string& old_part, const std::string& new_part) {
+    return makes_same_data(parse_recipes(recipe_text(), "one").front(),
+                           parse_recipes(recipe_text(old_part, new_part), "other").front());
+  };
+  EXPECT_TRUE(same("my images", "said in other words"));
+  EXPECT_TRUE(same("host/", "mirror/"));
+  EXPECT_FALSE(same("\"bytes\": 12", "\"bytes\": 13"));
+  EXPECT_FALSE(same("<md5>", std::string(32, 'c')));
+  EXPECT_FALSE(same("<sha256>", std::string(64, 'c')));
+  EXPECT_FALSE(same(", \"mine/test.bin\"", ""));
+  EXPECT_FALSE(same("name-1.whl", "name-2.whl"));
+  EXPECT_FALSE(same("\"files\"", "\"text\", \"text_file\": \"a\""));
+  const auto crops = [](const char* counts) {
+    const std::string make = std::string("\"crops\", ") + counts;
+    return parse_recipes(recipe_text("\"files\"", make), "crops").front();
+  };
+  const Recipe recipe = crops(R"("train_crops": 3, "test_crops": 2)");
+  EXPECT_FALSE(makes_same_data(recipe, crops(R"("train_crops": 4, "test_crops": 2)")));
+  EXPECT_FALSE(makes_same_data(recipe, crops(R"("train_crops": 3, "test_crops": 3)")));
+}
+
 TEST(Recipe, ThoseBuiltInAreGood) {
   const std::vector<Recipe> recipes = builtin_recipes();
   std::vector<std::string> names;

@@ -41,13 +41,20 @@ def zip_of(files):
     return stream.getvalue()
 
 
-def tar_gz_of(files):
+def tar_gz_of(files, hard_links=()):
+    """`hard_links`: pairs of a name and the file that it is another name of."""
     stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w:gz") as archive:
+    with tarfile.open(fileobj=stream, mode="w:gz", format=tarfile.USTAR_FORMAT) as archive:
         for name, content in files.items():
             member = tarfile.TarInfo(name)
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
+        for name, file in hard_links:
+            member = tarfile.TarInfo(name)
+            member.type = tarfile.LNKTYPE
+            member.linkname = file
+            member.size = len(files[file])  # as some programs write it, though no content follows
+            archive.addfile(member)
     return stream.getvalue()
 
 

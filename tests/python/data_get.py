@@ -10,7 +10,6 @@ import pathlib
 import signal
 import subprocess
 import sys
-import tempfile
 import unittest
 
 from data_files import DataTestCase, png, recipe, source, tar_gz_of, zip_of
@@ -77,7 +76,9 @@ class DataGet(DataTestCase):
         wheel = self.folder / "mirror" / "files" / "pack-1-py3-none-any.whl"
         wheel.write_bytes(self.server.files["/files/pack-1-py3-none-any.whl"])
         before = len(self.server.requests)
-        self.get(a_recipe, "--force", f"--index-url={mirror.parent.as_uri()}")
+        # A flag wins over the environment.
+        self.get(a_recipe, "--force", f"--index-url={mirror.parent.as_uri()}",
+                 PIP_INDEX_URL="file:///none")
         self.check_photos()
         self.assertEqual(len(self.server.requests), before)
 
@@ -113,9 +114,21 @@ class DataGet(DataTestCase):
             "md5": hashlib.md5(archive).hexdigest(),
             "members": list(files),
         }
+        other = {**by_md5, "md5": hashlib.md5(b"another").hexdigest()}
+        self.refused(recipe("mine", [other]), "its MD5 is")
         self.get(recipe("mine", [by_md5]))
         for name, content in files.items():
             self.assertEqual((self.target / pathlib.Path(name).name).read_bytes(), content)
+
+    def test_a_small_photograph_gives_the_squares_that_it_has(self):
+        sources = []
+        for name, width in (("small.png", 128), ("large.png", 160)):
+            image = png(width, 32, lambda x, y: (x, y, 0))
+            self.server.files["/" + name] = image
+            sources.append(source(image, url=f"{self.server.url}/{name}"))
+        self.get(recipe("mine", sources, make="crops", train_crops=3, test_crops=4))
+        records = (self.target / "test.bin").read_bytes()
+        self.assertEqual(list(records[1::RECORD_BYTES]), [0, 1, 1, 1, 1])
 
     # What is there already
 
@@ -146,6 +159,22 @@ class DataGet(DataTestCase):
             self.refused(self.one_file(), "is in the way: it holds files", *flags, code=2)
         self.assertEqual((self.target / "thesis.tex").read_text(), "years of work")
         self.assertEqual(self.server.requests, [])
+
+    def test_of_two_at_once_the_second_takes_what_the_first_made(self):
+        content = b"12345" * 100_000
+        a_recipe = self.one_file(content)
+        self.server.files["/file.bin"] = self.server.wait_for(2, content)
+        jobs = [
+            subprocess.Popen(
+                self.command(a_recipe), stdout=subprocess.PIPE, text=True, env=self.environment()
+            )
+            for _ in range(2)
+        ]
+        outputs = [job.communicate(timeout=60)[0] for job in jobs]
+        self.assertEqual([job.returncode for job in jobs], [0, 0])
+        self.assertEqual(sum("already, whole" in output for output in outputs), 1, outputs)
+        self.assertEqual((self.target / "file.bin").read_bytes(), content)
+        self.assertEqual(self.leftovers(), [])
 
     # Servers that misbehave
 
@@ -207,6 +236,13 @@ class DataGet(DataTestCase):
                 self.refused(recipe("mine", sources), f"'{path}' would be unpacked outside")
         self.assertFalse(self.target.exists())
 
+    def test_hard_links_are_refused_which_would_be_empty_files(self):
+        archive = tar_gz_of({"mine/a.bin": b"a"}, hard_links=[("mine/b.bin", "mine/a.bin")])
+        self.server.files["/a"] = archive
+        members = ["mine/a.bin", "mine/b.bin"]
+        sources = [source(archive, url=self.server.url + "/a", members=members)]
+        self.refused(recipe("mine", sources), "mine/b.bin is no regular file")
+
     def test_an_index_without_the_file_says_so(self):
         index_url = self.server.url.replace("http://", "http://me:secret@") + "/simple"
         for page in (b'{"files": []}', b'{"files": [{"filename": ', b"<html></html>", b""):
@@ -245,46 +281,6 @@ class DataGet(DataTestCase):
             self.assertEqual(code, 128 + number)
             self.assertIn(f"stopped by {number.name}", errors)
             self.assertEqual(self.leftovers(), [])
-
-
-class DataCommand(unittest.TestCase):
-    def run_data(self, *arguments):
-        with tempfile.TemporaryDirectory() as folder:
-            return subprocess.run(
-                [DataTestCase.lockstep, "data", *arguments],
-                capture_output=True,
-                text=True,
-                timeout=60,
-                cwd=folder,
-            )
-
-    def test_lists_what_there_is_also_as_recipes(self):
-        text = self.run_data("list").stdout
-        listed = json.loads(self.run_data("list", "--json").stdout)
-        self.assertEqual([one["name"] for one in listed], ["photos32", "shakespeare", "cifar100"])
-        for one in listed:
-            self.assertIn(one["name"], text)
-
-    def test_explains_itself(self):
-        for arguments in (["--help"], ["get", "--help"], ["help"]):
-            result = self.run_data(*arguments)
-            self.assertEqual(result.returncode, 0)
-            self.assertIn("lockstep data get photos32", result.stdout)
-
-    def test_wrong_command_lines_are_said_in_one_line(self):
-        for arguments, message in (
-            (["get"], "which one?"),
-            (["get", "fotos32"], "did you mean photos32?"),
-            (["get", "photos32", "--to=."], "name the folder that is to be made"),
-            (["get", "photos32", "--to=/"], "name the folder that is to be made"),
-            (["get", "photos32", "--timeout=0"], "give whole seconds"),
-            (["get", "photos32", "--to=x", "--index-url=ftp://x"], "is of kind 'ftp'"),
-            (["get", "--recipe=none.json"], "none.json"),
-        ):
-            result = self.run_data(*arguments)
-            self.assertIn(result.returncode, (1, 2))
-            self.assertIn(message, result.stderr)
-            self.assertEqual(len(result.stderr.splitlines()), 1)
 
 
 if __name__ == "__main__":

@@ -75,6 +75,16 @@ class DataServer:
 
         return answer
 
+    def wait_for(self, clients, content):
+        """Answers once so many have asked."""
+        all_there = threading.Barrier(clients)
+
+        def answer(handler):
+            all_there.wait()
+            send(handler, content)
+
+        return answer
+
     def silent(self, handler):
         self.go_on.wait()
         handler.close_connection = True
