@@ -56,6 +56,22 @@ TEST(Generate, TemperatureZeroAndTopOneAreTheLikeliest) {
                   .equal(generate(*gpt, start(), {.max_new_tokens = 9, .top_k = 1})));
 }
 
+TEST(Generate, ANearlyColdTextIsTheLikeliest) {
+  auto gpt = writer();
+  EXPECT_TRUE(generate(*gpt, start(), {.max_new_tokens = 9, .temperature = 0})
+                  .equal(generate(*gpt, start(), {.max_new_tokens = 9, .temperature = 1e-6})));
+}
+
+TEST(Generate, EachTokenComesOfTheBlockBeforeIt) {
+  auto gpt = writer();
+  const at::Tensor text = generate(*gpt, start(), {.max_new_tokens = 10, .temperature = 0});
+  gpt->eval();
+  for (std::int64_t at = 4; at < 11; ++at) {
+    const auto [logits, loss] = gpt(text.narrow(1, at - 4, 4));
+    EXPECT_TRUE(text.select(1, at).equal(logits.select(1, -1).argmax(-1))) << at;
+  }
+}
+
 TEST(Generate, TopKLeavesOutTheRest) {
   auto gpt = writer();
   gpt->eval();
