@@ -20,7 +20,8 @@ import unittest
 
 import torch
 
-from ladder_jobs import ARGUMENTS, DEADLINE_S, EXPECTED, Job, environment, run, saved_in, timeless
+from ladder_jobs import (ARGUMENTS, DEADLINE_S, EXPECTED, ROOT, Job, environment, run, saved_in,
+                         timeless)
 from slurm_cluster import Missing, SlurmCluster, free_ports
 
 LOCKSTEP, PROGRAMS = (pathlib.Path(path).resolve() for path in sys.argv[1:3])
@@ -61,6 +62,18 @@ def kill_a_worker(job):
     return job.returncode, lines
 
 
+def commands_of_guides(launcher):
+    """Its command lines in the guides, each with the lines that it prints there."""
+    found = []
+    for name in ("multigpu-torchrun.md", "multinode.md"):
+        text = (ROOT / "docs/guides" / name).read_text("utf-8")
+        for block in re.findall(r"```console\n(.*?)```", text, re.S):
+            commands = [each.split("\n") for each in re.split(r"^\$ ", block, flags=re.M)[1:]]
+            found += [(lines[0], [line for line in lines[1:] if line]) for lines in commands
+                      if lines[0].startswith(f"{launcher} ")]
+    return found
+
+
 class Launchers(unittest.TestCase):
     def job(self, program):
         job = Job(PROGRAMS / program)
@@ -71,6 +84,19 @@ class Launchers(unittest.TestCase):
         self.assertEqual(ours is None, theirs is None)
         for name, value in (theirs or {}).items():
             self.assertTrue(torch.equal(ours[name], value), name)
+
+    def assert_guides_tell(self, launcher, starts, count):
+        """starts(folder, command line): what to run for it."""
+        found = commands_of_guides(launcher)
+        self.assertEqual(len(found), count)
+        for line, printed in found:
+            with self.subTest(line):
+                job = self.job("multinode")
+                path = f"{PROGRAMS}{os.pathsep}{LOCKSTEP.parent}{os.pathsep}{os.environ['PATH']}"
+                ended = run(starts(job.folder, line), job.folder, PATH=path)
+                self.assertEqual(ended.returncode, 0, ended.stderr)
+                self.assertIn("[GPU0] Epoch 0 | ", ended.stdout)
+                self.assertEqual(set(printed) - set(ended.stdout.splitlines()), set())
 
     def assert_as_reference(self, program, launcher, renamed=lambda line: line, **variables):
         with self.subTest(program):
@@ -101,6 +127,10 @@ class Torchrun(Launchers):
     def test_every_program(self):
         for program in ARGUMENTS.keys() - {"multinode"}:  # it has two nodes below
             self.assert_as_reference(program, lambda _: [*self.COMMAND, "--standalone"])
+
+    def test_the_guides_commands(self):
+        self.assert_guides_tell("torchrun", lambda _, line: [
+            "bash", "-c", line.replace("torchrun", f"{sys.executable} -m torch.distributed.run", 1)], 1)
 
     def test_two_nodes(self):
         job, (port,) = self.job("multinode"), free_ports(1)
@@ -161,6 +191,12 @@ class Mpirun(Launchers):
     def test_every_program_under_mpich(self):
         self.every_program("HYDRA", "mpich")
 
+    def test_the_guides_commands(self):
+        for word in ("Open MPI", "HYDRA"):
+            if path := mpirun_of(word):
+                self.assert_guides_tell("mpirun", lambda _, line, path=path: [
+                    "bash", "-c", line.replace("mpirun", path, 1)], 1)
+
     def test_the_backend_mpi_by_name(self):
         if not MPIEXEC:
             self.skipTest("this build has no MPI: apt-get install libopenmpi-dev, and configure again")
@@ -212,12 +248,9 @@ class Slurm(Launchers):
         self.assertEqual(timeless(output), lines)
         self.assert_same_bits(saved_in(job.folder), saved)
 
-    def test_a_launcher_on_each_node(self):
-        (port,) = free_ports(1)
-        agent = (f'exec {LOCKSTEP} run --nnodes=2 --node-rank=$SLURM_NODEID --master-addr=n1 '
-                 f'--master-port={port} "$@"')
-        self.assert_as_reference("multinode", lambda folder: [
-            *self.srun("--nodes=2", "--ntasks=2")(folder), "sh", "-c", agent, "sh"])
+    def test_the_guides_commands(self):
+        self.assert_guides_tell("srun", lambda folder, line: [
+            *self.cluster.on(folder), "bash", "-c", line], 3)
 
     def test_a_node_without_an_address_says_what_to_set(self):
         job = self.job("multinode")
