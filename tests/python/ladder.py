@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,27 @@ def loss_of(state):
     return torch.nn.functional.mse_loss(inputs @ state["weight"].T + state["bias"], targets).item()
 
 
+def trained_by_pytorch(world_size, epochs, batch_size=32):
+    """The weights of the ladder's training: all ranks' gradients averaged."""
+    torch.manual_seed(0)
+    inputs, targets = torch.rand(4096, 20), torch.rand(4096, 1)
+    torch.manual_seed(0)
+    model = torch.nn.Linear(20, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    samplers = [torch.utils.data.DistributedSampler(inputs, world_size, rank)
+                for rank in range(world_size)]
+    for epoch in range(epochs):
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+        for batches in zip(*(torch.tensor(list(sampler)).split(batch_size) for sampler in samplers)):
+            optimizer.zero_grad()
+            for batch in batches:
+                loss = torch.nn.functional.mse_loss(model(inputs[batch]), targets[batch])
+                (loss / world_size).backward()
+            optimizer.step()
+    return model.state_dict()
+
+
 def launched(ranks, *arguments, flags=()):
     return [LOCKSTEP, "run", "--standalone", f"--nproc-per-node={ranks}", *flags,
             PROGRAMS / arguments[0], *arguments[1:]]
@@ -37,7 +59,8 @@ class Ladder(unittest.TestCase):
 
     def run_program(self, command, expected=0):
         done = subprocess.run([str(part) for part in command], cwd=self.folder, capture_output=True,
-                              text=True, timeout=100, check=False)
+                              text=True, timeout=100, check=False,
+                              env=os.environ | {"TMPDIR": str(self.folder)})
         self.assertEqual(done.returncode, expected, done.stdout + done.stderr)
         return done.stdout.splitlines(), done.stderr
 
@@ -46,6 +69,10 @@ class Ladder(unittest.TestCase):
 
     def assert_learned(self, first, last):
         self.assertLess(loss_of(last), 0.9 * loss_of(first))
+
+    def assert_trained(self, state, world_size, epochs):
+        for name, value in trained_by_pytorch(world_size, epochs).items():
+            torch.testing.assert_close(state[name], value, rtol=0, atol=1e-6)
 
     def test_single_gpu(self):
         lines, _ = self.run_program([PROGRAMS / "single_gpu", "1", "1"])
@@ -62,10 +89,10 @@ class Ladder(unittest.TestCase):
         self.assertEqual(sorted(lines), ["Epoch 0 | Training checkpoint saved at checkpoint.pt",
                                          "[GPU0] Epoch 0 | Batchsize: 32 | Steps: 64",
                                          "[GPU1] Epoch 0 | Batchsize: 32 | Steps: 64"])
-        first = self.load("checkpoint.pt")
-        lines, _ = self.run_program([PROGRAMS / "multigpu", "41", "40", "--world_size", "3"])
-        self.assertIn("[GPU2] Epoch 40 | Batchsize: 32 | Steps: 43", lines)
-        self.assert_learned(first, self.load("checkpoint.pt"))
+        self.assert_trained(self.load("checkpoint.pt"), world_size=2, epochs=1)
+        lines, _ = self.run_program([PROGRAMS / "multigpu", "5", "4", "--world_size", "3"])
+        self.assertIn("[GPU2] Epoch 4 | Batchsize: 32 | Steps: 43", lines)
+        self.assert_trained(self.load("checkpoint.pt"), world_size=3, epochs=5)
 
     def test_multigpu_torchrun_resumes(self):
         for program, gpus in (("multigpu_torchrun", "01"), ("multinode", "01")):
@@ -80,7 +107,30 @@ class Ladder(unittest.TestCase):
                 snapshot = self.load("snapshot.pt")
                 self.assertEqual(snapshot["EPOCHS_RUN"], 5)
                 self.assertEqual(set(snapshot["MODEL_STATE"]), {"weight", "bias"})
+                self.assert_trained(snapshot["MODEL_STATE"], world_size=2, epochs=5)
                 os.remove(self.folder / "snapshot.pt")
+
+    def test_machines_resume_from_the_snapshot_of_the_first(self):
+        folders = [self.folder / name for name in ("first", "second")]
+        for folder in folders:
+            folder.mkdir()
+        for epochs in (1, 2):
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                port = free.getsockname()[1]
+            jobs = [subprocess.Popen(
+                [LOCKSTEP, "run", "--nnodes=2", f"--node-rank={node}", "--master-addr=127.0.0.1",
+                 f"--master-port={port}", PROGRAMS / "multinode", str(epochs), "1"],
+                cwd=folder, stdout=subprocess.PIPE, text=True) for node, folder in enumerate(folders)]
+            for job in jobs:
+                self.addCleanup(job.kill)
+            outputs = [job.communicate(timeout=100)[0] for job in jobs]
+            self.assertEqual([job.returncode for job in jobs], [0, 0])
+        for rank, output in enumerate(outputs):
+            self.assertIn("Resuming training from snapshot at Epoch 1\n", output)
+            self.assertIn(f"[GPU{rank}] Epoch 1 | Batchsize: 32 | Steps: 64\n", output)
+        self.assertEqual(list(folders[1].iterdir()), [])
+        self.assert_trained(self.load("first/snapshot.pt")["MODEL_STATE"], world_size=2, epochs=2)
 
     def kill_a_rank_after(self, epoch, command):
         """Starts the command and kills one worker once the snapshot of the epoch is there."""
@@ -140,6 +190,7 @@ class Ladder(unittest.TestCase):
                 self.assertEqual(sorted(lines), sorted(
                     f"{what} {demo} DDP example on rank {rank}."
                     for what in ("Running", "Finished running") for rank in range(3)))
+                self.assertEqual(list(self.folder.iterdir()), [], "left in the folder for temporaries")
         lines, _ = self.run_program(launched(2, "toy_ddp", "elastic"))
         self.assertIn("Finished running elastic DDP example on rank 1.", lines)
 
