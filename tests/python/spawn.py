@@ -9,13 +9,15 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import unittest
 
 WORKER = sys.argv[1]
 
 
-def run(way, expected=0):
-    done = subprocess.run([WORKER, way], capture_output=True, text=True, timeout=60, check=False)
+def run(way, expected=0, **variables):
+    done = subprocess.run([WORKER, way], capture_output=True, text=True, timeout=60, check=False,
+                          env=os.environ | variables)
     if done.returncode != expected:
         raise AssertionError(f"{way}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout.splitlines(), done.stderr
@@ -66,6 +68,13 @@ class Spawn(unittest.TestCase):
                 _, err = run(way, expected=code)
                 self.assertIn(words, err.splitlines()[-1])
 
+    def test_all_the_others_are_told_to_end(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for rank in (0, 2):
+                os.mkfifo(f"{folder}/{rank}")
+            lines, _ = run("told", expected=1, FIFO_FOLDER=folder)
+        self.assertEqual(lines.count("told to end"), 2)
+
     def test_one_that_ignores_sigterm_is_killed(self):
         lines, err = run("stubborn", expected=1)
         self.assertIn("out of luck", err.splitlines()[-1])
@@ -85,6 +94,15 @@ class Spawn(unittest.TestCase):
     def test_within_another_it_is_refused(self):
         _, err = run("within", expected=2)
         self.assertIn("spawn: called within the body of another spawn", err)
+
+    def test_a_program_that_a_body_starts_may_spawn_too(self):
+        lines, _ = run("nested_program")
+        self.assertEqual(sorted(line.rsplit(",", 1)[0] for line in lines),
+                         ["all have ended"] * 2 + ["rank 0 of 1, local rank 0"])
+
+    def test_a_store_whose_process_has_ended_refuses_connections(self):
+        lines, _ = run("store_gone")
+        self.assertEqual(lines, ["refused", "all have ended"])
 
     def test_other_threads_do_no_harm(self):
         lines, _ = run("beside_threads")

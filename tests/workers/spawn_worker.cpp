@@ -1,20 +1,33 @@
 // Calls lockstep::spawn() in the way that its first argument names; tests/python/spawn.py looks.
+#include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 
+#include <arpa/inet.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/run_main.h"
 #include "lockstep/launch/spawn.h"
+#include "lockstep/os/tcp_socket.h"
+#include "lockstep/os/unique_fd.h"
 
 namespace {
+
+constexpr std::chrono::seconds kSoon{30};
 
 void say(const std::string& line) {
   std::puts(line.c_str());
@@ -34,6 +47,49 @@ void tell(int rank) {
 [[noreturn]] void wait_for_a_signal(int rank) {
   tell(rank);
   for (;;) ::pause();
+}
+
+// As rank 0's store does, and then ends.
+void serve_one_connection() {
+  const int listener = std::stoi(variable("LOCKSTEP_STORE_LISTEN_FD"));
+  ::listen(listener, SOMAXCONN);
+  ::accept(listener, nullptr, nullptr);
+}
+
+void connect_until_refused() {
+  const auto port = static_cast<std::uint16_t>(std::stoi(variable("MASTER_PORT")));
+  lockstep::wait_for_listener(variable("MASTER_ADDR"), port, lockstep::Deadline::after(kSoon));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  ::inet_pton(AF_INET, variable("MASTER_ADDR").c_str(), &address.sin_addr);
+  int error = 0;
+  while (error == 0) {
+    const lockstep::UniqueFd client(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    error = ::connect(client.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0
+                ? 0
+                : errno;
+  }
+  say(error == ECONNREFUSED ? "refused" : std::strerror(error));
+}
+
+void tell_and_end(int) {
+  constexpr std::string_view kTold = "told to end\n";
+  const auto written = ::write(STDOUT_FILENO, kTold.data(), kTold.size());
+  ::_exit(written < 0);
+}
+
+// Rank 1 fails when the others, of which one has stopped, are ready to be told.
+void fail_beside_others(int rank) {
+  const std::string folder = variable("FIFO_FOLDER");
+  if (rank == 1) {
+    for (const char* fifo : {"/0", "/2"}) const std::ifstream ready(folder + fifo);
+    throw std::runtime_error("out of luck");
+  }
+  std::signal(SIGTERM, tell_and_end);
+  const std::ofstream ready(folder + "/" + std::to_string(rank));
+  if (rank == 2) std::raise(SIGSTOP);
+  wait_for_a_signal(rank);
 }
 
 // In rank 1; the others wait.
@@ -79,6 +135,21 @@ const std::map<std::string, std::function<void()>> kWays = {
      [] {
        lockstep::spawn([](int rank) { say("first " + std::to_string(rank)); }, 2);
        lockstep::spawn([](int rank) { say("second " + std::to_string(rank)); }, 2);
+     }},
+    {"told", [] { lockstep::spawn(fail_beside_others, 3); }},
+    {"nested_program",
+     [] {
+       lockstep::spawn(
+           [](int) {
+             const auto program = std::filesystem::read_symlink("/proc/self/exe").string();
+             if (std::system((program + " one").c_str()) != 0) std::exit(1);
+           },
+           1);
+     }},
+    {"store_gone",
+     [] {
+       lockstep::spawn(
+           [](int rank) { rank == 0 ? serve_one_connection() : connect_until_refused(); }, 2);
      }},
     {"beside_threads",
      [] {
