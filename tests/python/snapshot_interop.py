@@ -158,6 +158,27 @@ class Interop(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("CRC", done.stderr)
 
+    def refusal_with(self, changed_records):
+        """What is said of a file of Python with other contents of some records."""
+        torch.save({"weight": torch.arange(1000)}, self.path)
+        with zipfile.ZipFile(self.path) as archive:
+            records = {name: archive.read(name) for name in archive.namelist()}
+        with zipfile.ZipFile(self.path, "w") as archive:
+            for name, content in records.items():
+                archive.writestr(name, changed_records.get(name.split("/", 1)[1], content))
+        done = worker("print", self.path)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertEqual(len(done.stderr.splitlines()), 1)
+        return done.stderr
+
+    def test_numbers_of_another_byte_order_are_refused(self):
+        self.assertIn("big-endian", self.refusal_with({"byteorder": b"big"}))
+
+    def test_a_storage_of_another_size_is_refused(self):
+        for size_bytes in (0, 7999, 8001):
+            self.assertIn(f"storage '0' has {size_bytes} bytes instead of 8000",
+                          self.refusal_with({"data/0": bytes(size_bytes)}))
+
 
 if __name__ == "__main__":
     WORKER = sys.argv.pop(1)
