@@ -48,7 +48,7 @@ Pickled pickle(const c10::IValue& value) {
 
 /// LibTorch's archive writer on top of a stream that may fail. LibTorch does not expect that: its
 /// writer leaks, forgets the reason, and throws from its destructor. So it never learns of a
-/// failure: from then on its bytes are dropped, and the reason is thrown after the record.
+/// failure: from then on its bytes are dropped, and the reason is thrown at the end.
 class ArchiveWriter {
  public:
   explicit ArchiveWriter(ChecksumWriter& output)
@@ -71,7 +71,6 @@ class ArchiveWriter {
 
   void add(const std::string& name, const void* data, std::size_t bytes) {
     writer_.writeRecord(name, data, bytes);
-    if (error_) std::rethrow_exception(error_);
   }
 
   void finish() {
