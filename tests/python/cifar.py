@@ -140,6 +140,9 @@ class Cifar(unittest.TestCase):
             self.assertAlmostEqual(loss, losses[0], delta=0.1)
             losses.append(loss)
         self.assertEqual(len(set(losses)), 3, losses)
+        # A new scale is too large: the first of the two steps is skipped, whatever its length.
+        fast = self.train("distributed_amp", *arguments, "--amp_dtype", "fp16", "--lr", "0.1", ranks=1)
+        self.assertEqual(fast[0], losses[-1])
 
     def test_data_parallel(self):
         loss, accuracy, test = self.train("dataparallel", "--nproc_per_node", "2")
