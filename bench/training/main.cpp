@@ -2,6 +2,7 @@
 // 0 writes to --result, as JSON: when the first step was complete (seconds of the monotonic clock),
 // the time of each further step and of an epoch through a loader, of the slowest rank, and the peak
 // memory of the largest.
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <fstream>
@@ -39,13 +40,14 @@ using Clock = std::chrono::steady_clock;
 using Batch = torch::data::Example<>;
 
 constexpr int kReplicas = 2;     // of DataParallel
-constexpr int kWarmUpSteps = 2;  // buckets are rebuilt after the first step
+constexpr int kWarmUpSteps = 3;  // buckets are rebuilt after the first
+constexpr int kFewestSteps = 3;
 
 struct Job {
   std::string task;
   std::string parallel = "ddp";
   std::string precision = "float32";
-  int steps = 10;
+  double seconds = 1;
   std::int64_t samples = 1024;
   std::string result;
 };
@@ -119,8 +121,21 @@ class Training {
   std::int64_t batch_size_;
 };
 
+void max_over_ranks(const ProcessGroup& group, std::vector<double>& values) {
+  group.all_reduce(
+      at::from_blob(values.data(), {static_cast<std::int64_t>(values.size())}, at::kDouble),
+      {.op = ReduceOp::kMax});
+}
+
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// The same on all ranks: as many as fit the time, by the shortest of the steps before.
+int count_steps(const ProcessGroup& group, const std::vector<double>& before, double seconds) {
+  std::vector<double> shortest = {*std::min_element(before.begin(), before.end())};
+  max_over_ranks(group, shortest);
+  return std::max(kFewestSteps, static_cast<int>(seconds / shortest[0]));
 }
 
 std::vector<double> time_steps(Training& training, const Batch& batch, int steps) {
@@ -155,12 +170,6 @@ double peak_kilobytes() {
   throw Error("training: /proc/self/status has no VmHWM");
 }
 
-void max_over_ranks(const ProcessGroup& group, std::vector<double>& values) {
-  group.all_reduce(
-      at::from_blob(values.data(), {static_cast<std::int64_t>(values.size())}, at::kDouble),
-      {.op = ReduceOp::kMax});
-}
-
 void use_processors(const Job& job, const ProcessGroup& group) {
   if (job.parallel == "dp") return at::set_num_threads(kReplicas);
   const std::vector<int> cpus = allowed_cpus();
@@ -177,10 +186,11 @@ void run(const Job& job) {
   training.step(batch);
   const double first_step_at =
       std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
-  for (int i = 0; i < kWarmUpSteps; ++i) training.step(batch);
+  const std::vector<double> warm_up = time_steps(training, batch, kWarmUpSteps);
+  const int count = count_steps(group, warm_up, job.seconds);
 
   group.barrier();
-  std::vector<double> steps = time_steps(training, batch, job.steps);
+  std::vector<double> steps = time_steps(training, batch, count);
   max_over_ranks(group, steps);
   std::vector<double> others = {first_step_at, time_epoch(training, group, job.samples),
                                 peak_kilobytes()};
@@ -205,7 +215,7 @@ int main(int argc, char** argv) {
     app.add_option("task", job.task, "toy, linear, mlp, resnet18 or mingpt")->required();
     app.add_option("--parallel", job.parallel)->check(CLI::IsMember({"ddp", "dp", "none"}));
     app.add_option("--precision", job.precision)->check(CLI::IsMember({"float32", "bfloat16"}));
-    app.add_option("--steps", job.steps)->check(CLI::PositiveNumber);
+    app.add_option("--seconds", job.seconds, "of steps")->check(CLI::PositiveNumber);
     app.add_option("--samples", job.samples, "of an epoch")->check(CLI::PositiveNumber);
     app.add_option("--result", job.result, "the file to write")->required();
     CLI11_PARSE(app, argc, argv);

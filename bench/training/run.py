@@ -5,8 +5,8 @@ Fabric, each job a fresh start of its launcher, all in turns, so that all see th
     bench/training/run.py --json=training.json
     bench/training/report.py training.json --html=docs/training.html
 
-A job is timed from its start to its first complete step, then step by step with a batch at hand (zero
-gradients, forward, backward, optimizer), then for an epoch through the framework's own loader; the
+A job is timed from its start to its first complete step, then step by step for a second with a batch
+at hand (zero gradients, forward, backward, optimizer), then for an epoch through the framework's own loader; the
 slowest rank counts, and the peak memory of the largest. Run it by a Python that has torch, for
 Accelerate and Fabric also `pip install accelerate lightning`; a framework that is not there is left
 out, which is said. Build the target `benchmarks` first.
@@ -26,9 +26,8 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 JOB_TIMEOUT_S = 180
-# Steps with a batch at hand, and samples of an epoch.
-LENGTHS = {"toy": (1000, 4096), "linear": (1000, 4096), "mlp": (40, 1024), "mingpt": (20, 256),
-           "resnet18": (3, 128)}
+# Samples of an epoch.
+SAMPLES = {"toy": 4096, "linear": 4096, "mlp": 1024, "mingpt": 256, "resnet18": 128}
 FRAMEWORKS = {"lockstep": None, "pytorch": "torch", "accelerate": "accelerate",
               "fabric": "lightning"}
 
@@ -42,9 +41,8 @@ class Job:
     framework: str
 
     def command(self, binaries, result):
-        steps, samples = LENGTHS[self.task]
         words = [self.task, f"--parallel={self.parallel}", f"--precision={self.precision}",
-                 f"--steps={steps}", f"--samples={samples}", f"--result={result}"]
+                 f"--samples={SAMPLES[self.task]}", f"--result={result}"]
         if self.framework == "lockstep":
             launch = [binaries / "lockstep", "run", "--standalone",
                       f"--nproc-per-node={self.processes}"]
@@ -125,13 +123,13 @@ def parse_arguments():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     split = lambda text: text.split(",")  # noqa: E731
     parser.add_argument("--build", default="build/release", help="where Lockstep was built")
-    parser.add_argument("--tasks", type=split, default=list(LENGTHS), help=f"of {', '.join(LENGTHS)}")
+    parser.add_argument("--tasks", type=split, default=list(SAMPLES), help=f"of {', '.join(SAMPLES)}")
     parser.add_argument("--frameworks", type=split, default=list(FRAMEWORKS),
                         help=f"of {', '.join(FRAMEWORKS)}")
     parser.add_argument("--rounds", type=int, default=5, help="runs of each job (default 5)")
     parser.add_argument("--json", help="the file to write", required=True)
     arguments = parser.parse_args()
-    for names, known in ((arguments.tasks, LENGTHS), (arguments.frameworks, FRAMEWORKS)):
+    for names, known in ((arguments.tasks, SAMPLES), (arguments.frameworks, FRAMEWORKS)):
         for name in names:
             if name not in known:
                 parser.error(f"there is no '{name}'; choose of {', '.join(known)}")

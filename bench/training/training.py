@@ -15,7 +15,8 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "tasks"))
 from tasks import make_task  # noqa: E402
 
 LEARNING_RATE = 1e-3
-WARM_UP_STEPS = 2
+WARM_UP_STEPS = 3
+FEWEST_STEPS = 3
 REPLICAS = 2  # of DataParallel
 
 
@@ -101,6 +102,11 @@ class Training:
         self.optimizer.step()
 
 
+def count_steps(before, seconds):
+    """The same on all ranks: as many as fit the time, by the shortest of the steps before."""
+    return max(FEWEST_STEPS, int(seconds / max_over_ranks([min(before)])[0]))
+
+
 def time_steps(training, batch, steps):
     times = []
     for _ in range(steps):
@@ -153,7 +159,7 @@ def parse_arguments():
     parser.add_argument("--framework", choices=FRAMEWORKS, default="pytorch")
     parser.add_argument("--parallel", choices=["ddp", "dp", "none"], default="ddp")
     parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--seconds", type=float, default=1)
     parser.add_argument("--samples", type=int, default=1024)
     parser.add_argument("--result", required=True)
     return parser.parse_args()
@@ -166,11 +172,11 @@ def main():
     batch = training.task.samples(training.batch_size)
     training.step(*batch)
     first_step_at = time.monotonic()
-    for _ in range(WARM_UP_STEPS):
-        training.step(*batch)
+    warm_up = time_steps(training, batch, WARM_UP_STEPS)
+    count = count_steps(warm_up, arguments.seconds)
 
     barrier()
-    steps = max_over_ranks(time_steps(training, batch, arguments.steps))
+    steps = max_over_ranks(time_steps(training, batch, count))
     first_step_at, epoch, peak = max_over_ranks(
         [first_step_at, time_epoch(training, arguments.samples), peak_kilobytes()])
     world_size = dist.get_world_size() if dist.is_initialized() else 1
