@@ -18,9 +18,9 @@ import report  # noqa: E402
 BUILD = pathlib.Path(sys.argv.pop()).resolve()
 
 
-def run_of(framework, steps_ms, processes=2, parallel="ddp", turn=0):
+def run_of(framework, step_ms, processes=2, parallel="ddp", turn=0):
     return {"task": "toy", "parallel": parallel, "precision": "float32", "processes": processes,
-            "framework": framework, "round": turn, "steps_s": [step / 1e3 for step in steps_ms],
+            "framework": framework, "round": turn, "step_s": {"median": step_ms / 1e3},
             "epoch_s": 2.0, "start_up_s": 1.0, "peak_kb": 2048, "batch_size": 20 * processes}
 
 
@@ -28,34 +28,34 @@ class Report(unittest.TestCase):
     KEY = ("toy", "ddp", "float32", 2)
 
     def test_figures(self):
-        rows = report.summarize([run_of("lockstep", [1, 2, 9]), run_of("lockstep", [4], turn=1),
-                                 run_of("lockstep", [4], turn=2)])
+        rows = report.summarize([run_of("lockstep", 2), run_of("lockstep", 4, turn=1),
+                                 run_of("lockstep", 4, turn=2)])
         row = rows[*self.KEY, "lockstep"]
         self.assertAlmostEqual(row["step_ms"], 4)  # of 2, 4 and 4
         self.assertAlmostEqual(row["samples_per_s"], 40 / 4e-3)
         self.assertEqual(row["peak_mb"], 2)
 
     def test_ratios_are_taken_within_a_round(self):
-        runs = [run_of("lockstep", [1], turn=0), run_of("pytorch", [30], turn=0),
+        runs = [run_of("lockstep", 1, turn=0), run_of("pytorch", 30, turn=0),
                 # The runs of a round come in any order.
-                run_of("pytorch", [20], turn=2), run_of("lockstep", [1], turn=1),
-                run_of("lockstep", [2], turn=2), run_of("pytorch", [50], turn=1)]
+                run_of("pytorch", 20, turn=2), run_of("lockstep", 1, turn=1),
+                run_of("lockstep", 2, turn=2), run_of("pytorch", 50, turn=1)]
         rows = report.summarize(runs)
         ratio = report.ratio_of(rows, (*self.KEY, "lockstep"), (*self.KEY, "pytorch"))
         for value, expected in zip(ratio, (30, 10, 50)):
             self.assertAlmostEqual(value, expected)
 
     def test_scaling(self):
-        rows = report.summarize([run_of("lockstep", [4], processes=1), run_of("lockstep", [5]),
-                                 run_of("lockstep", [4.5], parallel="none")])
+        rows = report.summarize([run_of("lockstep", 4, processes=1), run_of("lockstep", 5),
+                                 run_of("lockstep", 4.5, parallel="none")])
         self.assertEqual(report.scaling_of(rows)[0][1:], ["Lockstep", "80 %", "90 %"])
 
     def test_says_where_another_is_ahead(self):
-        rows = report.summarize([run_of("lockstep", [1]), run_of("fabric", [0.5])])
+        rows = report.summarize([run_of("lockstep", 1), run_of("fabric", 0.5)])
         self.assertEqual(report.behind_of(rows),
                          ["toy, 10-10-5, DDP, 2 processes: a step takes 1 ms, 0.5 ms with Fabric."])
-        self.assertEqual(report.behind_of(report.summarize([run_of("lockstep", [1]),
-                                                            run_of("fabric", [0.99])])), [])
+        self.assertEqual(report.behind_of(report.summarize([run_of("lockstep", 1),
+                                                            run_of("fabric", 0.99)])), [])
 
 
 class Training(unittest.TestCase):
@@ -81,7 +81,10 @@ class Training(unittest.TestCase):
                                  ("none", 2, "lockstep")})
         for run in runs:
             self.assertEqual(run["batch_size"], 32 * run["processes"])
-            for value in [*run["steps_s"], run["epoch_s"], run["start_up_s"], run["peak_kb"]]:
+            step = run["step_s"]
+            self.assertGreaterEqual(step["count"], 3)
+            self.assertTrue(0 < step["least"] <= step["median"] <= step["p90"], run)
+            for value in [run["epoch_s"], run["start_up_s"], run["peak_kb"]]:
                 self.assertGreater(value, 0)
         table = self.run_script("report.py", str(self.json), f"--html={self.html}").stdout
         self.assertIn("| Linear(20, 1), DDP, 2 processes |", table)

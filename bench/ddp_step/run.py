@@ -8,7 +8,7 @@ zero_grad(set_to_none), forward, backward with the exchange of gradients, and SG
 Exchanges: none, lockstep-<backend>, c10d-<backend> (PyTorch's own c10d::Reducer, in C++), pytorch
 (DistributedDataParallel in Python over gloo; run it by a Python that has torch), and, to tell waiting
 from exchanging, barrier-<backend> (ranks that wait for each other once a step and exchange nothing).
-Models: toy (10-10-5), linear (20-1), mlp (1024-4096-1024-100), resnet18, and written (the 45 MB of
+Models: toy (10-10-5), linear (20-1), mlp (1024-4096-1024-100), mingpt, resnet18, and written (the 45 MB of
 gradients of ResNet-18, merely written: "added" is what their exchange takes).
 """
 import argparse
@@ -25,7 +25,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 # Steps of one turn: half a second or so of the slowest exchange.
-STEPS = {"toy": 200, "linear": 200, "mlp": 15, "resnet18": 2, "written": 10}
+STEPS = {"toy": 200, "linear": 200, "mlp": 15, "mingpt": 10, "resnet18": 2, "written": 10}
 
 
 class Program:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Makes a page of what bench/training/run.py measured: one HTML file with its plots that needs nothing
-else, and the table in Markdown on the standard output.
+"""Makes a page of what bench/training/run.py measured: one HTML file with its plots that needs
+nothing else, and the tables in Markdown on the standard output.
 
     bench/training/report.py training.json --html=docs/training.html    # needs: pip install jinja2
 """
@@ -33,7 +33,7 @@ def summarize(runs):
         groups.setdefault(key, []).append(run)
     rows = {}
     for key, group in groups.items():
-        steps = [statistics.median(run["steps_s"]) for run in group]
+        steps = [run["step_s"]["median"] for run in group]
         median = lambda name: statistics.median(run[name] for run in group)  # noqa: E731, B023
         step = statistics.median(steps)
         rows[key] = {"step_ms": step * 1e3, "samples_per_s": group[0]["batch_size"] / step,
@@ -118,8 +118,8 @@ def behind_of(rows):
                     continue  # says what the step says
                 if ours[metric] > 1.02 * theirs[metric] and not more_is_better:
                     sentences.append(f"{name_of(*case)}: {heading.lower()} takes "
-                                     f"{number(ours[metric])} {unit}, {number(theirs[metric])} {unit} "
-                                     f"with {label}.")
+                                     f"{number(ours[metric])} {unit}, "
+                                     f"{number(theirs[metric])} {unit} with {label}.")
     return sentences
 
 
@@ -129,7 +129,8 @@ def charts_of(rows):
     for metric, (heading, unit, more_is_better) in METRICS.items():
         cases = []
         for case in cases_of(rows):
-            values = {name: rows[(*case, name)][metric] for name in FRAMEWORKS if (*case, name) in rows}
+            values = {name: rows[(*case, name)][metric]
+                      for name in FRAMEWORKS if (*case, name) in rows}
             most = max(values.values())
             cases.append({"name": name_of(*case),
                           "bars": [{"framework": name, "label": FRAMEWORKS[name],

@@ -5,11 +5,11 @@ Fabric, each job a fresh start of its launcher, all in turns, so that all see th
     bench/training/run.py --json=training.json
     bench/training/report.py training.json --html=docs/training.html
 
-A job is timed from its start to its first complete step, then step by step for a second with a batch
-at hand (zero gradients, forward, backward, optimizer), then for an epoch through the framework's own loader; the
-slowest rank counts, and the peak memory of the largest. Run it by a Python that has torch, for
-Accelerate and Fabric also `pip install accelerate lightning`; a framework that is not there is left
-out, which is said. Build the target `benchmarks` first.
+A job is timed from its start to its first complete step, then step by step for a second with a
+batch at hand (zero gradients, forward, backward, optimizer), then for an epoch through the
+framework's own loader; the slowest rank counts, and the peak memory of the largest. Run it by a
+Python that has torch, for Accelerate and Fabric also `pip install accelerate lightning`; a framework
+that is not there is left out, which is said. Build the target `benchmarks` first.
 """
 import argparse
 import dataclasses
@@ -19,6 +19,7 @@ import os
 import pathlib
 import platform
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -72,6 +73,12 @@ def all_jobs(tasks, frameworks):
     return jobs
 
 
+def figures_of(times):
+    times = sorted(times)
+    return {"median": statistics.median(times), "least": times[0],
+            "p90": times[int(0.9 * (len(times) - 1))], "count": len(times)}
+
+
 def run_job(job, binaries, folder):
     result = folder / "result.json"
     result.unlink(missing_ok=True)
@@ -84,6 +91,7 @@ def run_job(job, binaries, folder):
         sys.exit(f"run.py: {job} ended with {done.returncode}:\n{done.stderr[-2000:]}")
     answer = json.loads(result.read_text(encoding="utf-8"))
     answer["start_up_s"] = answer.pop("first_step_at_s") - start
+    answer["step_s"] = figures_of(answer.pop("steps_s"))
     return answer
 
 
@@ -123,7 +131,8 @@ def parse_arguments():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     split = lambda text: text.split(",")  # noqa: E731
     parser.add_argument("--build", default="build/release", help="where Lockstep was built")
-    parser.add_argument("--tasks", type=split, default=list(SAMPLES), help=f"of {', '.join(SAMPLES)}")
+    parser.add_argument("--tasks", type=split, default=list(SAMPLES),
+                        help=f"of {', '.join(SAMPLES)}")
     parser.add_argument("--frameworks", type=split, default=list(FRAMEWORKS),
                         help=f"of {', '.join(FRAMEWORKS)}")
     parser.add_argument("--rounds", type=int, default=5, help="runs of each job (default 5)")
