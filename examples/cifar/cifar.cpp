@@ -67,6 +67,17 @@ void run_in_processes(const Arguments& arguments, const Body& body) {
                             : spawn_processes(arguments, body);
 }
 
+std::int64_t divide_batch(std::int64_t batch_size, int processes, int parts) {
+  const std::int64_t shares = std::int64_t{processes} * parts;
+  if (batch_size % shares != 0) {
+    throw lockstep::UsageError("--batch_size " + std::to_string(batch_size) +
+                               " cannot be divided over " + std::to_string(processes) +
+                               " processes with " + std::to_string(parts) +
+                               " parts each; give a multiple of " + std::to_string(shares));
+  }
+  return batch_size / shares;
+}
+
 lockstep::Cifar100Dataset read_data(const Arguments& arguments, lockstep::CifarPart part) {
   if (arguments.synthetic > 0) {
     return lockstep::Cifar100Dataset::synthetic(static_cast<std::size_t>(arguments.synthetic),

@@ -40,6 +40,9 @@ void run_in_processes(const Arguments& arguments, const Body& body);
 
 lockstep::Cifar100Dataset read_data(const Arguments& arguments, lockstep::CifarPart part);
 
+/// Images of a process in one part of a step. Errors: UsageError where they cannot be equal.
+std::int64_t divide_batch(std::int64_t batch_size, int processes, int parts);
+
 /// This rank's batches, each sample of the data set on one rank.
 inline auto make_loader(const lockstep::Cifar100Dataset& data, lockstep::DistributedSampler sampler,
                         std::int64_t batch_size) {

@@ -11,6 +11,11 @@ void train(const cifar::Arguments& arguments) {
   const auto train_data = cifar::read_data(arguments, lockstep::CifarPart::kTrain);
   const auto test_data = cifar::read_data(arguments, lockstep::CifarPart::kTest);
   const auto group = lockstep::init_process_group();  // a job of one
+  if (group.world_size() > 1) {
+    throw lockstep::UsageError(
+        "dataparallel is one process with several replicas, and was started as " +
+        std::to_string(group.world_size()) + ": start it without a launcher, or take distributed");
+  }
 
   torch::manual_seed(0);
   models::ResNet18 net(train_data.class_count());

@@ -27,7 +27,8 @@ inline void train_ddp(const cifar::Arguments& arguments, const lockstep::Process
                               torch::optim::SGDOptions(arguments.lr).momentum(0.9));
   lockstep::DistributedSampler sampler(*train_data.size(), {.group = group, .padding = false});
   const auto loader = cifar::make_loader(
-      train_data, sampler, arguments.batch_size / group.world_size() / options.grad_accu_steps);
+      train_data, sampler,
+      cifar::divide_batch(arguments.batch_size, group.world_size(), options.grad_accu_steps));
   // bfloat16 has the range of float32, and needs no scaling.
   lockstep::GradScaler scaler({.enabled = options.autocast_dtype == torch::kHalf});
 

@@ -75,6 +75,9 @@ void DistributedSampler::reset(std::optional<std::size_t> new_size) {
 }
 
 std::optional<std::vector<std::size_t>> DistributedSampler::next(std::size_t batch_size) {
+  if (batch_size == 0) {
+    throw UsageError("DistributedSampler::next: a batch of 0 samples; give the loader at least 1");
+  }
   if (position_ == indices_.size()) return std::nullopt;
   const std::size_t end = position_ + std::min(batch_size, indices_.size() - position_);
   const auto first = indices_.begin();

@@ -59,7 +59,8 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
   /// Starts the epoch given to set_epoch, for a dataset of `new_size` if given.
   void reset(std::optional<std::size_t> new_size = std::nullopt) override;
 
-  /// Up to `batch_size` further indices; nothing at the end of the epoch.
+  /// Up to `batch_size` further indices; nothing at the end of the epoch. Errors: UsageError for a
+  /// batch of none.
   std::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
 
   /// The epoch and the position in it.

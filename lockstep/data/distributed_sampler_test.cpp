@@ -101,6 +101,12 @@ TEST(DistributedSampler, ResumesWhereItWasSaved) {
   EXPECT_EQ(rest_of_epoch(resumed), rest_of_epoch(saved));
 }
 
+TEST(DistributedSampler, RefusesBatchesOfNothing) {
+  DistributedSampler sampler(5, {.num_replicas = 1, .rank = 0});
+  sampler.reset();
+  EXPECT_THROW(sampler.next(0), UsageError);
+}
+
 TEST(DistributedSampler, RefusesRanksThatDoNotExist) {
   EXPECT_THROW(DistributedSampler(5, {.num_replicas = 2, .rank = 2}), UsageError);
   EXPECT_THROW(DistributedSampler(5, {.num_replicas = 2, .rank = -1}), UsageError);

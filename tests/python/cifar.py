@@ -170,6 +170,18 @@ class Cifar(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("lockstep data get", done.stderr)
 
+    def test_what_cannot_be_trained_is_refused(self):
+        for program, arguments, words in (
+                ("distributed", ["--batch_size", "1"],
+                 "--batch_size 1 cannot be divided over 2 processes with 1 parts each; give a multiple of 2"),
+                ("distributed_gradient_accumulation", ["--batch_size", "6", "--grad_accu_steps", "2"],
+                 "give a multiple of 4"),
+                ("dataparallel", [], "was started as 2: start it without a launcher")):
+            with self.subTest(program):
+                done = self.run_program(program, "--synthetic", "20", *arguments, ranks=2, expected=2)
+                self.assertIn(words, done.stderr)
+                self.assertEqual(done.stdout, "")
+
     def test_wrong_arguments_are_refused(self):
         for arguments, words in ((["--node_rank", "1"], "--node_rank 1 of --nnodes 1"),
                                  (["--amp_dtype", "fp8"], "fp8"), (["--epohcs", "2"], "--epohcs")):
