@@ -9,6 +9,8 @@
 #include <iostream>
 #include <map>
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>
@@ -66,7 +68,11 @@ void demo_checkpoint(const lockstep::ProcessGroup& group) {
   ToyModel net;
   net->to(group.device());
   lockstep::DistributedDataParallel model(net, {.process_group = group});
-  const auto path = std::filesystem::temp_directory_path() / "model.checkpoint";
+  // A file that all ranks know and no other job has.
+  auto number = torch::tensor({static_cast<std::int64_t>(::getpid())}).to(group.device());
+  group.broadcast(number, 0);
+  const auto path = std::filesystem::temp_directory_path() /
+                    ("model." + std::to_string(number.item<std::int64_t>()) + ".checkpoint");
   // All ranks have the same parameters, so one saves and all load.
   if (group.rank() == 0) lockstep::save(path, lockstep::state_dict(*model));
   group.barrier();  // Not before it is saved; load_state_dict brings it to each rank's device.

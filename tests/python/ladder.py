@@ -185,13 +185,15 @@ class Ladder(unittest.TestCase):
                 self.assertEqual(batches, [(30, sorted(parts))] * 3 + [(10, sorted(last))])
 
     def test_toy_ddp(self):
+        others = self.folder / "model.checkpoint"
+        others.touch()
         for demo in ("basic", "checkpoint", "model_parallel"):
             with self.subTest(demo):
                 lines, _ = self.run_program([PROGRAMS / "toy_ddp", demo, "--world_size", "3"])
                 self.assertEqual(sorted(lines), sorted(
                     f"{what} {demo} DDP example on rank {rank}."
                     for what in ("Running", "Finished running") for rank in range(3)))
-                self.assertEqual(list(self.folder.iterdir()), [], "left in the folder for temporaries")
+                self.assertEqual(list(self.folder.iterdir()), [others], "in the folder for temporaries")
         lines, _ = self.run_program(launched(2, "toy_ddp", "elastic"))
         self.assertIn("Finished running elastic DDP example on rank 1.", lines)
 
