@@ -133,8 +133,11 @@ InitPlan plan_init(const InitOptions& options, bool has_store, MpiLibrary mpi) {
 
   plan.generation = env::integer(env::kRestartCount).value_or(0);
   if (!has_place) {
-    plan.local_rank = env::integer(env::kLocalRank).value_or(plan.rank);
-    plan.local_world_size = env::integer(env::kLocalWorldSize).value_or(plan.world_size);
+    // Who gave the rank may not have said which of the machine's it is; srun and mpirun do.
+    const auto place = launched_place();
+    plan.local_rank = env::integer(env::kLocalRank).value_or(place ? place->local_rank : plan.rank);
+    plan.local_world_size = env::integer(env::kLocalWorldSize)
+                                .value_or(place ? place->local_world_size : plan.world_size);
   }
   plan.backend = !options.backend.empty() ? options.backend : env::text(env::kBackend).value_or("");
   plan.check_calls = options.check_calls ? options.check_calls : env::boolean(env::kCheckCalls);

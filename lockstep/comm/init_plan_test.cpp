@@ -137,6 +137,14 @@ TEST(InitPlan, TakesThePlaceThatSrunGaveOut) {
   EXPECT_FALSE(plan.serves_store);
 }
 
+TEST(InitPlan, ARankThatIsGivenHasThePlaceOnItsMachineThatSrunGaveOut) {
+  const EnvironmentForTest environment(kUnderSrun);
+  const InitPlan plan =
+      plan_init({.init_method = "tcp://10.0.0.1:29500", .rank = 3, .world_size = 4}, false);
+  EXPECT_EQ(plan.local_rank, 1);
+  EXPECT_EQ(plan.local_world_size, 2);
+}
+
 TEST(InitPlan, RanksOfMpirunMeetAtAnAddressThatIsGiven) {
   const EnvironmentForTest environment({{"PMI_RANK", "0"},
                                         {"PMI_SIZE", "2"},
