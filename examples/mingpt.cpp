@@ -94,7 +94,7 @@ int run(int argc, char** argv) {
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1'000'000}))
       ->capture_default_str();
   app.add_option("--temperature", sampling.temperature,
-                 "below 1 bolder, above 1 more even, 0 always the likeliest character")
+                 "below 1 surer, above 1 more varied, 0 always the likeliest character")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--top-k", sampling.top_k, "choose among this many characters only")

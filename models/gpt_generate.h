@@ -12,7 +12,7 @@ namespace models {
 
 struct GenerateOptions {
   std::int64_t max_new_tokens = 100;
-  /// Divides the logits: below 1 bolder, above 1 more even. 0: always the likeliest token.
+  /// Divides the logits: below 1 surer, above 1 more varied. 0: always the likeliest token.
   double temperature = 1.0;
   /// Choose among this many likeliest tokens only. Unset: among all.
   std::optional<std::int64_t> top_k = std::nullopt;

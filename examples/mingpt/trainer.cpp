@@ -211,6 +211,7 @@ void Trainer::evaluate() {
   print(concat("Step ", position_.step, " | Eval Loss ",
                format("%.5f", (sums[0] / sums[1]).item<double>())));
   reported_at_ = Clock::now();
+  reported_step_ = position_.step;
 }
 
 void Trainer::report_step(const at::Tensor& loss) {
