@@ -30,7 +30,7 @@ class Report(unittest.TestCase):
     def test_figures(self):
         rows = report.summarize([run_of("lockstep", 2), run_of("lockstep", 4, turn=1),
                                  run_of("lockstep", 4, turn=2)])
-        row = rows[*self.KEY, "lockstep"]
+        row = rows[(*self.KEY, "lockstep")]
         self.assertAlmostEqual(row["step_ms"], 4)  # of 2, 4 and 4
         self.assertAlmostEqual(row["samples_per_s"], 40 / 4e-3)
         self.assertEqual(row["peak_mb"], 2)
@@ -49,6 +49,15 @@ class Report(unittest.TestCase):
         rows = report.summarize([run_of("lockstep", 4, processes=1), run_of("lockstep", 5),
                                  run_of("lockstep", 4.5, parallel="none")])
         self.assertEqual(report.scaling_of(rows)[0][1:], ["Lockstep", "80 %", "90 %"])
+
+    def test_goals(self):
+        rows = report.summarize([run_of("lockstep", 1), run_of("pytorch", 14),
+                                 run_of("lockstep", 1, processes=1)])
+        self.assertEqual([line[1:] for line in report.goals_of(rows)],
+                         [["≥ 15 × PyTorch's speed", "14 ×", "no"],
+                          ["≤ 60% of PyTorch's memory", "100%", "no"]])
+        met = report.goals_of(report.summarize([run_of("lockstep", 1), run_of("pytorch", 16)]))
+        self.assertEqual(met[0][2:], ["16 ×", "yes"])
 
     def test_says_where_another_is_ahead(self):
         rows = report.summarize([run_of("lockstep", 1), run_of("fabric", 0.5)])
@@ -89,7 +98,7 @@ class Training(unittest.TestCase):
         table = self.run_script("report.py", str(self.json), f"--html={self.html}").stdout
         self.assertIn("| Linear(20, 1), DDP, 2 processes |", table)
         page = self.html.read_text(encoding="utf-8")
-        for text in ("Linear(20, 1), DDP, 2 processes", "Where Lockstep is not ahead",
+        for text in ("Linear(20, 1), DDP, 2 processes", "Goals", "Where Lockstep is not ahead",
                      'class="pytorch"'):
             self.assertIn(text, page)
         for outside in ("<script", "http:", "https:", "src="):

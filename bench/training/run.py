@@ -85,8 +85,14 @@ def run_job(job, binaries, folder):
     threads = 2 if job.parallel == "dp" else 1
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONWARNINGS": "ignore"}
     start = time.monotonic()
-    done = subprocess.run(job.command(binaries, result), env=environment, capture_output=True,
-                          text=True, timeout=JOB_TIMEOUT_S, check=False)
+    try:
+        done = subprocess.run(job.command(binaries, result), env=environment, capture_output=True,
+                              text=True, timeout=JOB_TIMEOUT_S, check=False)
+    except FileNotFoundError as error:
+        sys.exit(f"run.py: there is no {error.filename}; build the target benchmarks, or name the "
+                 "build with --build")
+    except subprocess.TimeoutExpired:
+        sys.exit(f"run.py: {job} took more than {JOB_TIMEOUT_S} s; look for what holds it up")
     if done.returncode != 0 or not result.exists():
         sys.exit(f"run.py: {job} ended with {done.returncode}:\n{done.stderr[-2000:]}")
     answer = json.loads(result.read_text(encoding="utf-8"))
