@@ -5,47 +5,84 @@
 #include <CLI/CLI.hpp>
 
 #include "examples/command_line.h"
+#include "lockstep/base/env.h"
 #include "lockstep/base/launched_place.h"
 
 namespace cifar {
 
-bool parse(const std::string& description, int argc, char** argv, Arguments& arguments) {
-  const CLI::Range count(1, 1'000'000'000);
-  arguments.nproc_per_node =
-      torch::cuda::is_available() ? static_cast<int>(torch::cuda::device_count()) : 2;
-  CLI::App app(description);
-  app.option_defaults()->always_capture_default();
+namespace {
+
+const CLI::Range kCount(1, 1'000'000'000);
+
+void add_processes(CLI::App& app, Arguments& arguments) {
   app.add_option("--ip", arguments.ip, "address of the first machine, of several");
   app.add_option("--port", arguments.port, "port on it")->check(CLI::Range(1, 65535));
-  app.add_option("--nnodes", arguments.nnodes, "machines")->check(count);
+  app.add_option("--nnodes", arguments.nnodes, "machines")->check(kCount);
   app.add_option("--node_rank,--node-rank", arguments.node_rank, "number of this one, from 0")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--nproc_per_node,--nproc-per-node", arguments.nproc_per_node,
-                 "processes on each, unless a launcher starts them")
-      ->check(count);
-  app.add_option("--batch_size,--batch-size", arguments.batch_size,
-                 "images a step, of all processes together")
-      ->check(count);
   app.add_option("--grad_accu_steps,--grad-accu-steps", arguments.grad_accu_steps,
                  "parts that each process takes its batch in")
-      ->check(count);
-  app.add_option("--epochs", arguments.epochs)->check(count);
+      ->check(kCount);
+  app.add_flag("--no_sync_bn,--no-sync-bn", arguments.no_sync_bn,
+               "batch norm over each process's images alone");
+}
+
+// Not by lockstep::spawn(), which is this program's own launcher.
+bool is_launched() {
+  return lockstep::launched_rank() && !lockstep::env::text(lockstep::env::kSpawn);
+}
+
+void check_processes(const CLI::App& app, const Program& program, const Arguments& arguments) {
+  if (arguments.node_rank >= arguments.nnodes) {
+    throw lockstep::UsageError("--node_rank " + std::to_string(arguments.node_rank) +
+                               " of --nnodes " + std::to_string(arguments.nnodes) +
+                               "; machines are numbered from 0");
+  }
+  if (!is_launched()) return;
+  if (program.processes == Program::Processes::kItsOwn) {
+    throw lockstep::UsageError(
+        "this program starts its processes itself, and a launcher has started it: start it without "
+        "one, or take distributed");
+  }
+  for (const char* option : {"--ip", "--port", "--nnodes", "--node_rank", "--nproc_per_node"}) {
+    if (app.count(option) == 0) continue;
+    throw lockstep::UsageError(std::string(option) +
+                               " is for processes that this program starts itself, and a launcher "
+                               "has started it: give it to the launcher");
+  }
+}
+
+}  // namespace
+
+bool parse(const Program& program, int argc, char** argv, Arguments& arguments) {
+  const bool in_one = program.processes == Program::Processes::kOne;
+  arguments.nproc_per_node =
+      torch::cuda::is_available() ? static_cast<int>(torch::cuda::device_count()) : 2;
+  arguments.grad_accu_steps = program.grad_accu_steps;
+  CLI::App app(program.description);
+  app.option_defaults()->always_capture_default();
+  if (!in_one) add_processes(app, arguments);
+  app.add_option(
+         "--nproc_per_node,--nproc-per-node", arguments.nproc_per_node,
+         in_one ? "replicas of the model" : "processes on each, unless a launcher starts them")
+      ->check(kCount);
+  app.add_option("--batch_size,--batch-size", arguments.batch_size,
+                 in_one ? "images a step" : "images a step, of all processes together")
+      ->check(kCount);
+  app.add_option("--epochs", arguments.epochs, "times through the training images")->check(kCount);
   app.add_option("--lr", arguments.lr, "learning rate of SGD with momentum 0.9")
       ->check(CLI::PositiveNumber);
   app.add_option("--data", arguments.data,
                  "a folder of CIFAR-100's binary format: lockstep data get cifar100 (or photos32)");
   app.add_option("--synthetic", arguments.synthetic, "so many images made up, instead of --data")
       ->check(CLI::NonNegativeNumber);
-  app.add_flag("--no_sync_bn,--no-sync-bn", arguments.no_sync_bn,
-               "batch norm over each process's images alone");
-  app.add_option("--amp_dtype,--amp-dtype", arguments.amp_dtype, "of distributed_amp")
-      ->check(CLI::IsMember({"bf16", "fp16"}));
-  if (!parse_command_line(app, argc, argv)) return false;
-  if (arguments.node_rank >= arguments.nnodes) {
-    throw lockstep::UsageError("--node_rank " + std::to_string(arguments.node_rank) +
-                               " of --nnodes " + std::to_string(arguments.nnodes) +
-                               "; machines are numbered from 0");
+  if (program.has_amp_dtype) {
+    app.add_option("--amp_dtype,--amp-dtype", arguments.amp_dtype,
+                   "bf16, or fp16 with a scaled loss")
+        ->check(CLI::IsMember({"bf16", "fp16"}));
   }
+  if (!parse_command_line(app, argc, argv)) return false;
+  if (!in_one) check_processes(app, program, arguments);
   return true;
 }
 
@@ -63,8 +100,7 @@ void spawn_processes(const Arguments& arguments, const Body& body) {
 }
 
 void run_in_processes(const Arguments& arguments, const Body& body) {
-  lockstep::launched_rank() ? body(lockstep::init_process_group())
-                            : spawn_processes(arguments, body);
+  is_launched() ? body(lockstep::init_process_group()) : spawn_processes(arguments, body);
 }
 
 std::int64_t divide_batch(std::int64_t batch_size, int processes, int parts) {

@@ -19,7 +19,7 @@ struct Arguments {
   int node_rank = 0;
   int nproc_per_node = 0;         ///< at first the number of CUDA devices, or 2
   std::int64_t batch_size = 128;  ///< of all processes together
-  int grad_accu_steps = 1;
+  int grad_accu_steps = 1;        ///< parts that each process takes its batch in
   std::int64_t epochs = 2;
   double lr = 0.1;
   std::string data = "data/photos32";
@@ -28,8 +28,19 @@ struct Arguments {
   std::string amp_dtype = "bf16";
 };
 
-/// Reads the command line. False: it has shown its help. Errors: UsageError.
-bool parse(const std::string& description, int argc, char** argv, Arguments& arguments);
+/// What tells the programs apart; each has only the options that it heeds.
+struct Program {
+  enum class Processes { kOne, kItsOwn, kItsOwnOrTheLaunchers };
+
+  std::string description;
+  Processes processes = Processes::kItsOwnOrTheLaunchers;
+  int grad_accu_steps = 1;  ///< the default
+  bool has_amp_dtype = false;
+};
+
+/// Reads the command line. False: it has shown its help. Errors: UsageError, also for what a
+/// launcher has decided already.
+bool parse(const Program& program, int argc, char** argv, Arguments& arguments);
 
 using Body = std::function<void(const lockstep::ProcessGroup&)>;
 

@@ -54,7 +54,9 @@ void train(const cifar::Arguments& arguments) {
 int main(int argc, char** argv) {
   return lockstep::run_main([&] {
     cifar::Arguments arguments;
-    if (cifar::parse("Trains ResNet-18 on CIFAR-100 in one process.", argc, argv, arguments))
+    if (cifar::parse({.description = "Trains ResNet-18 on CIFAR-100 in one process.",
+                      .processes = cifar::Program::Processes::kOne},
+                     argc, argv, arguments))
       train(arguments);
     return 0;
   });

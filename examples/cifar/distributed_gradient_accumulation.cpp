@@ -6,11 +6,12 @@
 int main(int argc, char** argv) {
   return lockstep::run_main([&] {
     cifar::Arguments arguments;
-    if (!cifar::parse("Trains ResNet-18 on CIFAR-100, adding up gradients.", argc, argv, arguments))
+    if (!cifar::parse({.description = "Trains ResNet-18 on CIFAR-100, adding up gradients.",
+                       .grad_accu_steps = 4},
+                      argc, argv, arguments))
       return 0;
-    cifar::run_in_processes(arguments, [&](const lockstep::ProcessGroup& group) {
-      train_ddp(arguments, group, {.grad_accu_steps = arguments.grad_accu_steps});
-    });
+    cifar::run_in_processes(
+        arguments, [&](const lockstep::ProcessGroup& group) { train_ddp(arguments, group); });
     return 0;
   });
 }

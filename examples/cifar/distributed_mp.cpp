@@ -6,8 +6,9 @@
 int main(int argc, char** argv) {
   return lockstep::run_main([&] {
     cifar::Arguments arguments;
-    if (!cifar::parse("Trains ResNet-18 on CIFAR-100 in processes of its own.", argc, argv,
-                      arguments))
+    if (!cifar::parse({.description = "Trains ResNet-18 on CIFAR-100 in processes of its own.",
+                       .processes = cifar::Program::Processes::kItsOwn},
+                      argc, argv, arguments))
       return 0;
     cifar::spawn_processes(
         arguments, [&](const lockstep::ProcessGroup& group) { train_ddp(arguments, group); });

@@ -5,16 +5,10 @@
 #include "examples/cifar/cifar.h"
 #include "models/resnet.h"
 
-struct TrainDdpOptions {
-  /// Parts that each process takes its batch in; gradients are exchanged after the last.
-  int grad_accu_steps = 1;
-  /// Mixed precision: bfloat16, or float16 with a scaled loss. Unset: float32.
-  std::optional<torch::ScalarType> autocast_dtype = std::nullopt;
-};
-
-/// Trains ResNet-18 with DistributedDataParallel and SyncBatchNorm, in one process of the job.
+/// Trains ResNet-18 with DistributedDataParallel and SyncBatchNorm, in one process of the job; with
+/// a dtype in mixed precision: bfloat16, or float16 with a scaled loss.
 inline void train_ddp(const cifar::Arguments& arguments, const lockstep::ProcessGroup& group,
-                      const TrainDdpOptions& options = {}) {
+                      std::optional<torch::ScalarType> autocast_dtype = std::nullopt) {
   const auto train_data = cifar::read_data(arguments, lockstep::CifarPart::kTrain);
   const auto test_data = cifar::read_data(arguments, lockstep::CifarPart::kTest);
 
@@ -28,16 +22,16 @@ inline void train_ddp(const cifar::Arguments& arguments, const lockstep::Process
   lockstep::DistributedSampler sampler(*train_data.size(), {.group = group, .padding = false});
   const auto loader = cifar::make_loader(
       train_data, sampler,
-      cifar::divide_batch(arguments.batch_size, group.world_size(), options.grad_accu_steps));
+      cifar::divide_batch(arguments.batch_size, group.world_size(), arguments.grad_accu_steps));
   // bfloat16 has the range of float32, and needs no scaling.
-  lockstep::GradScaler scaler({.enabled = options.autocast_dtype == torch::kHalf});
+  lockstep::GradScaler scaler({.enabled = autocast_dtype == torch::kHalf});
 
   cifar::Report report(arguments, group.rank());
   for (std::int64_t epoch = 0; epoch < arguments.epochs; ++epoch) {
     sampler.set_epoch(epoch);
     cifar::Score score;
     // Ranks may have different numbers of images: each counts once, and none is taken twice.
-    auto batches = model.join(*loader, {.accumulation_steps = options.grad_accu_steps});
+    auto batches = model.join(*loader, {.accumulation_steps = arguments.grad_accu_steps});
     for (auto& batch : batches) {
       const auto labels = batch.target.to(group.device());
       torch::Tensor logits;
@@ -46,8 +40,8 @@ inline void train_ddp(const cifar::Arguments& arguments, const lockstep::Process
         const auto accumulation = batches.accumulate();  // only the last part is exchanged
         {
           const lockstep::Autocast autocast({.device_type = group.device().type(),
-                                             .dtype = options.autocast_dtype,
-                                             .enabled = options.autocast_dtype.has_value()});
+                                             .dtype = autocast_dtype,
+                                             .enabled = autocast_dtype.has_value()});
           logits = model(batch.data.to(group.device()));
           loss = torch::cross_entropy_loss(logits, labels);
         }

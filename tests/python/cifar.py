@@ -150,10 +150,15 @@ class Cifar(unittest.TestCase):
         self.assertTrue(0 <= accuracy <= 100 and 0 <= test <= 100)
 
     def test_two_machines(self):
+        for program in ("distributed_mp", "distributed"):
+            with self.subTest(program):
+                self.train_on_two_machines(program)
+
+    def train_on_two_machines(self, program):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
-        jobs = [subprocess.Popen(command("distributed_mp", "--nnodes", "2", "--node_rank", node,
+        jobs = [subprocess.Popen(command(program, "--nnodes", "2", "--node_rank", node,
                                          "--nproc_per_node", "2", "--port", port),
                                  stdout=subprocess.PIPE, text=True) for node in "01"]
         for job in jobs:
@@ -176,6 +181,8 @@ class Cifar(unittest.TestCase):
                  "--batch_size 1 cannot be divided over 2 processes with 1 parts each; give a multiple of 2"),
                 ("distributed_gradient_accumulation", ["--batch_size", "6", "--grad_accu_steps", "2"],
                  "give a multiple of 4"),
+                ("distributed", ["--nproc_per_node", "2"], "give it to the launcher"),
+                ("distributed_mp", [], "start it without one, or take distributed"),
                 ("dataparallel", [], "was started as 2: start it without a launcher")):
             with self.subTest(program):
                 done = self.run_program(program, "--synthetic", "20", *arguments, ranks=2, expected=2)
@@ -183,10 +190,14 @@ class Cifar(unittest.TestCase):
                 self.assertEqual(done.stdout, "")
 
     def test_wrong_arguments_are_refused(self):
-        for arguments, words in ((["--node_rank", "1"], "--node_rank 1 of --nnodes 1"),
-                                 (["--amp_dtype", "fp8"], "fp8"), (["--epohcs", "2"], "--epohcs")):
+        for program, arguments, words in (
+                ("distributed", ["--node_rank", "1"], "--node_rank 1 of --nnodes 1"),
+                ("distributed", ["--epohcs", "2"], "--epohcs"),
+                ("distributed_amp", ["--amp_dtype", "fp8"], "fp8"),
+                ("distributed", ["--amp_dtype", "fp16"], "--amp_dtype"),
+                ("dataparallel", ["--grad_accu_steps", "2"], "--grad_accu_steps")):
             with self.subTest(arguments):
-                done = self.run_program("distributed", *arguments, expected=2)
+                done = self.run_program(program, *arguments, expected=2)
                 self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
                 self.assertIn(words, done.stderr)
 

@@ -137,7 +137,7 @@ class SlurmCluster:
             if line == "up\n":
                 return
             said.append(line)
-        raise Missing(f"SLURM does not start: {''.join(said)[-2000:]}")
+        raise RuntimeError(f"SLURM does not start: {''.join(said)[-2000:]}")
 
     def _children(self):
         path = pathlib.Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
@@ -156,7 +156,7 @@ class SlurmCluster:
             if states.split() == ["idle"] * len(NODES):
                 return
             time.sleep(0.05)
-        raise Missing(f"SLURM's nodes are not idle after {START_S} s but: {states}")
+        raise RuntimeError(f"SLURM's nodes are not idle after {START_S} s but: {states}")
 
     def on(self, folder):
         """What to put in front of srun, sbatch and so on to run them in that folder."""

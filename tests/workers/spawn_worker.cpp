@@ -64,7 +64,8 @@ void connect_until_refused() {
   address.sin_port = htons(port);
   ::inet_pton(AF_INET, variable("MASTER_ADDR").c_str(), &address.sin_addr);
   int error = 0;
-  while (error == 0) {
+  // Reset: the listener was closed while the connection was being made.
+  while (error == 0 || error == ECONNRESET) {
     const lockstep::UniqueFd client(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     error = ::connect(client.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0
                 ? 0
