@@ -20,7 +20,6 @@
 #include "examples/mingpt/model_file.h"
 #include "examples/mingpt/sample.h"
 #include "examples/mingpt/trainer.h"
-#include "lockstep/base/launched_place.h"
 #include "lockstep/lockstep.h"
 
 namespace {
@@ -32,10 +31,6 @@ struct Arguments {
   bool show_config = false;
   mingpt::SampleOptions sampling;
 };
-
-bool is_first_process() {
-  return lockstep::launched_rank().value_or(0) == 0;
-}
 
 mingpt::Config configure(const Arguments& arguments) {
   mingpt::Config config;

@@ -56,8 +56,7 @@ void check_processes(const CLI::App& app, const Program& program, const Argument
 
 bool parse(const Program& program, int argc, char** argv, Arguments& arguments) {
   const bool in_one = program.processes == Program::Processes::kOne;
-  arguments.nproc_per_node =
-      torch::cuda::is_available() ? static_cast<int>(torch::cuda::device_count()) : 2;
+  arguments.nproc_per_node = default_replicas();
   arguments.grad_accu_steps = program.grad_accu_steps;
   CLI::App app(program.description);
   app.option_defaults()->always_capture_default();

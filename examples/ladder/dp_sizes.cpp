@@ -60,7 +60,7 @@ std::vector<c10::Device> devices(int replicas) {
 int main(int argc, char** argv) {
   return lockstep::run_main([&] {
     CLI::App app("Shows how DataParallel divides batches of 30, 30, 30 and 10 samples.");
-    int replicas = torch::cuda::is_available() ? static_cast<int>(torch::cuda::device_count()) : 2;
+    int replicas = default_replicas();
     app.add_option("--replicas", replicas, "how many (default: the CUDA devices, 2 without)")
         ->check(CLI::Range(1, 1024));
     if (!parse_command_line(app, argc, argv)) return 0;

@@ -76,8 +76,7 @@ int main(int argc, char** argv) {
     CLI::App app("Trains a linear layer on random data, in processes of its own.");
     Arguments arguments;
     add_arguments(app, arguments);
-    int world_size =
-        torch::cuda::is_available() ? static_cast<int>(torch::cuda::device_count()) : 2;
+    int world_size = default_replicas();
     app.add_option("--world_size,--world-size", world_size,
                    "processes (default: one for each CUDA device, 2 without)")
         ->check(CLI::Range(1, 1024));
