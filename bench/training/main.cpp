@@ -42,12 +42,12 @@ using Batch = torch::data::Example<>;
 constexpr int kReplicas = 2;     // of DataParallel
 constexpr int kWarmUpSteps = 3;  // buckets are rebuilt after the first
 constexpr int kFewestSteps = 3;
+constexpr double kSeconds = 1;  // of steps
 
 struct Job {
   std::string task;
   std::string parallel = "ddp";
   std::string precision = "float32";
-  double seconds = 1;
   std::int64_t samples = 1024;
   std::string result;
 };
@@ -132,10 +132,10 @@ double seconds_since(Clock::time_point start) {
 }
 
 // The same on all ranks: as many as fit the time, by the shortest of the steps before.
-int count_steps(const ProcessGroup& group, const std::vector<double>& before, double seconds) {
+int count_steps(const ProcessGroup& group, const std::vector<double>& before) {
   std::vector<double> shortest = {*std::min_element(before.begin(), before.end())};
   max_over_ranks(group, shortest);
-  return std::max(kFewestSteps, static_cast<int>(seconds / shortest[0]));
+  return std::max(kFewestSteps, static_cast<int>(kSeconds / shortest[0]));
 }
 
 std::vector<double> time_steps(Training& training, const Batch& batch, int steps) {
@@ -187,7 +187,7 @@ void run(const Job& job) {
   const double first_step_at =
       std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
   const std::vector<double> warm_up = time_steps(training, batch, kWarmUpSteps);
-  const int count = count_steps(group, warm_up, job.seconds);
+  const int count = count_steps(group, warm_up);
 
   group.barrier();
   std::vector<double> steps = time_steps(training, batch, count);
@@ -215,7 +215,6 @@ int main(int argc, char** argv) {
     app.add_option("task", job.task, "toy, linear, mlp, resnet18 or mingpt")->required();
     app.add_option("--parallel", job.parallel)->check(CLI::IsMember({"ddp", "dp", "none"}));
     app.add_option("--precision", job.precision)->check(CLI::IsMember({"float32", "bfloat16"}));
-    app.add_option("--seconds", job.seconds, "of steps")->check(CLI::PositiveNumber);
     app.add_option("--samples", job.samples, "of an epoch")->check(CLI::PositiveNumber);
     app.add_option("--result", job.result, "the file to write")->required();
     CLI11_PARSE(app, argc, argv);

@@ -17,6 +17,7 @@ from tasks import make_task  # noqa: E402
 LEARNING_RATE = 1e-3
 WARM_UP_STEPS = 3
 FEWEST_STEPS = 3
+SECONDS = 1  # of steps
 REPLICAS = 2  # of DataParallel
 
 
@@ -26,12 +27,11 @@ def make_loader(dataset, batch_size, sampler=None):
 
 class PyTorch:
     def __init__(self, arguments, model):
-        self.distributed = arguments.parallel != "dp"
+        self.distributed = arguments.parallel == "ddp"
         if self.distributed:
             dist.init_process_group("gloo")
-        if arguments.parallel == "ddp":
             model = torch.nn.parallel.DistributedDataParallel(model)
-        elif arguments.parallel == "dp":
+        else:
             model = torch.nn.DataParallel(model)
         self.model = model
 
@@ -102,9 +102,9 @@ class Training:
         self.optimizer.step()
 
 
-def count_steps(before, seconds):
+def count_steps(before):
     """The same on all ranks: as many as fit the time, by the shortest of the steps before."""
-    return max(FEWEST_STEPS, int(seconds / max_over_ranks([min(before)])[0]))
+    return max(FEWEST_STEPS, int(SECONDS / max_over_ranks([min(before)])[0]))
 
 
 def time_steps(training, batch, steps):
@@ -157,9 +157,8 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("task")
     parser.add_argument("--framework", choices=FRAMEWORKS, default="pytorch")
-    parser.add_argument("--parallel", choices=["ddp", "dp", "none"], default="ddp")
+    parser.add_argument("--parallel", choices=["ddp", "dp"], default="ddp")
     parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
-    parser.add_argument("--seconds", type=float, default=1)
     parser.add_argument("--samples", type=int, default=1024)
     parser.add_argument("--result", required=True)
     return parser.parse_args()
@@ -173,7 +172,7 @@ def main():
     training.step(*batch)
     first_step_at = time.monotonic()
     warm_up = time_steps(training, batch, WARM_UP_STEPS)
-    count = count_steps(warm_up, arguments.seconds)
+    count = count_steps(warm_up)
 
     barrier()
     steps = max_over_ranks(time_steps(training, batch, count))
