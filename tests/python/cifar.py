@@ -7,11 +7,12 @@ import os
 import pathlib
 import random
 import re
-import socket
 import subprocess
 import sys
 import tempfile
 import unittest
+
+from free_ports import free_port
 
 LOCKSTEP, PROGRAMS = (pathlib.Path(path).resolve() for path in sys.argv[1:])
 EPOCH = re.compile(r"epoch (\d+)/(\d+)  loss ([\d.]+)  accuracy ([\d.]+) %  test accuracy ([\d.]+) %  "
@@ -155,9 +156,7 @@ class Cifar(unittest.TestCase):
                 self.train_on_two_machines(program)
 
     def train_on_two_machines(self, program):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
+        port = str(free_port())
         jobs = [subprocess.Popen(command(program, "--nnodes", "2", "--node_rank", node,
                                          "--nproc_per_node", "2", "--port", port),
                                  stdout=subprocess.PIPE, text=True) for node in "01"]

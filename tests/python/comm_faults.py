@@ -12,16 +12,12 @@ import sys
 import tempfile
 import unittest
 
+from free_ports import free_port
+
 WORKER = os.path.abspath(sys.argv[1])
 LOCKSTEP = os.path.abspath(sys.argv[2])
 # A bound on what hangs, far above what anything here takes.
 DEADLINE_S = 100
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Rank:

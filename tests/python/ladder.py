@@ -7,13 +7,14 @@ import os
 import pathlib
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import unittest
 
 import torch
+
+from free_ports import free_port
 
 LOCKSTEP, PROGRAMS = (pathlib.Path(path).resolve() for path in sys.argv[1:])
 
@@ -116,9 +117,7 @@ class Ladder(unittest.TestCase):
             folder.mkdir()
         (folders[1] / "snapshot.pt").write_text("of another job")
         for epochs in (1, 2):
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                port = free.getsockname()[1]
+            port = free_port()
             jobs = [subprocess.Popen(
                 [LOCKSTEP, "run", "--nnodes=2", f"--node-rank={node}", "--master-addr=127.0.0.1",
                  f"--master-port={port}", PROGRAMS / "multinode", str(epochs), "1"],

@@ -20,9 +20,10 @@ import unittest
 
 import torch
 
+from free_ports import free_port
 from ladder_jobs import (ARGUMENTS, DEADLINE_S, EXPECTED, ROOT, Job, environment, run, saved_in,
                          timeless)
-from slurm_cluster import Missing, SlurmCluster, free_ports
+from slurm_cluster import Missing, SlurmCluster
 
 LOCKSTEP, PROGRAMS = (pathlib.Path(path).resolve() for path in sys.argv[1:3])
 MPIEXEC = sys.argv[3] if len(sys.argv) > 3 else None
@@ -133,7 +134,7 @@ class Torchrun(Launchers):
             "bash", "-c", line.replace("torchrun", f"{sys.executable} -m torch.distributed.run", 1)], 1)
 
     def test_two_nodes(self):
-        job, (port,) = self.job("multinode"), free_ports(1)
+        job, port = self.job("multinode"), free_port()
         command = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nnodes=2",
                    "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}",
                    "--rdzv-id=launchers", "--local-addr=127.0.0.1", job.path, *ARGUMENTS["multinode"]]

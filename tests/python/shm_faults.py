@@ -7,10 +7,11 @@ Usage: shm_faults.py SHM_WORKER [unittest arguments]
 import os
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import unittest
+
+from free_ports import free_port
 
 WORKER = os.path.abspath(sys.argv[1])
 # A bound on what hangs, far above what anything here takes.
@@ -25,12 +26,6 @@ MEMORY_GROUPS = "/sys/fs/cgroup/memory"
 SANITIZED = b"__asan_init" in open(WORKER, "rb").read() or b"__tsan_init" in open(WORKER, "rb").read()
 # The deadline of ranks of which one is stopped: longer than any collective of theirs takes.
 LATE_S = 10 if SANITIZED else 1
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Rank:

@@ -14,6 +14,8 @@ import subprocess
 import tempfile
 import time
 
+from free_ports import free_ports
+
 NODES = ("n1", "n2")
 CPUS_PER_NODE = 4
 # A bound on what hangs: it takes a second.
@@ -70,16 +72,6 @@ wait
 
 class Missing(Exception):
     """What this machine does not have or allow."""
-
-
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 class SlurmCluster:
