@@ -82,11 +82,12 @@ class Training(unittest.TestCase):
 
     def test_runs_and_page(self):
         self.run_script("run.py", f"--build={BUILD}", "--tasks=linear", "--rounds=1",
-                        "--frameworks=lockstep,pytorch", f"--json={self.json}")
+                        "--frameworks=lockstep,pytorch,pytorch-kept", f"--json={self.json}")
         runs = json.loads(self.json.read_text(encoding="utf-8"))["runs"]
         found = {(run["parallel"], run["processes"], run["framework"]) for run in runs}
         self.assertEqual(found, {("ddp", 1, "lockstep"), ("ddp", 1, "pytorch"),
                                  ("ddp", 2, "lockstep"), ("ddp", 2, "pytorch"),
+                                 ("ddp", 2, "pytorch-kept"),
                                  ("none", 2, "lockstep")})
         for run in runs:
             self.assertEqual(run["batch_size"], 32 * run["processes"])

@@ -22,6 +22,7 @@
 #include <torch/data/transforms/stack.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
+#include <torch/version.h>
 
 #include "bench/tasks/task.h"
 #include "lockstep/amp/autocast.h"
@@ -41,7 +42,7 @@ using Batch = torch::data::Example<>;
 
 constexpr int kReplicas = 2;     // of DataParallel
 constexpr int kWarmUpSteps = 3;  // buckets are rebuilt after the first
-constexpr int kFewestSteps = 3;
+constexpr int kFewestSteps = 5;
 constexpr double kSeconds = 1;  // of steps
 
 struct Job {
@@ -201,7 +202,8 @@ void run(const Job& job) {
                          {"first_step_at_s", others[0]},
                          {"epoch_s", others[1]},
                          {"peak_kb", others[2]},
-                         {"batch_size", training.batch_size() * group.world_size()}};
+                         {"batch_size", training.batch_size() * group.world_size()},
+                         {"libtorch", TORCH_VERSION}};
   if (!file.flush()) throw Error("training: cannot write " + job.result);
 }
 

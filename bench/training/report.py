@@ -11,7 +11,8 @@ import statistics
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-FRAMEWORKS = {"lockstep": "Lockstep", "pytorch": "PyTorch", "accelerate": "Accelerate",
+FRAMEWORKS = {"lockstep": "Lockstep", "pytorch": "PyTorch",
+              "pytorch-kept": "PyTorch, memory kept", "accelerate": "Accelerate",
               "fabric": "Fabric"}
 TASKS = {"toy": "toy, 10-10-5", "linear": "Linear(20, 1)", "mlp": "MLP, 8.5 M parameters",
          "mingpt": "minGPT, 0.9 M parameters", "resnet18": "ResNet-18, CIFAR-100"}
@@ -82,7 +83,7 @@ def table_of(rows):
     return lines
 
 
-TABLE_HEADING = ["", "Lockstep, ms a step", "PyTorch", "Accelerate", "Fabric",
+TABLE_HEADING = ["", "Lockstep, ms a step", *list(FRAMEWORKS.values())[1:],
                  "times PyTorch's speed", "start-up, s: Lockstep / PyTorch",
                  "memory, MB: Lockstep / PyTorch"]
 
@@ -96,7 +97,9 @@ def scaling_of(rows):
             continue
         two = (task, "ddp", precision, 2, framework)
         efficiency = rows[two]["samples_per_s"] / (2 * rows[one]["samples_per_s"])
-        alone = ratio_of(rows, two, (task, "none", precision, 2, "lockstep"))
+        # The processes that do not communicate are Lockstep's.
+        alone = (ratio_of(rows, two, (task, "none", precision, 2, "lockstep"))
+                 if framework == "lockstep" else None)
         lines.append([name_of(task, "ddp", precision, 2), FRAMEWORKS[framework],
                       f"{100 * efficiency:.0f} %", f"{100 * alone[0]:.0f} %" if alone else "–"])
     return lines
@@ -185,7 +188,9 @@ def page_of(report, rows):
     template = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True,
                                   lstrip_blocks=True).get_template("report.html.j2")
     rounds = 1 + max(run["round"] for run in report["runs"])
-    return template.render(report=report, rounds=rounds, table_heading=TABLE_HEADING,
+    libtorch = next((run["libtorch"] for run in report["runs"] if "libtorch" in run), "unknown")
+    return template.render(report=report, rounds=rounds, libtorch=libtorch,
+                           table_heading=TABLE_HEADING,
                            table=table_of(rows), scaling_heading=SCALING_HEADING,
                            scaling=scaling_of(rows), goals_heading=GOALS_HEADING,
                            goals=goals_of(rows), behind=behind_of(rows), charts=charts_of(rows))

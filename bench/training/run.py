@@ -29,8 +29,11 @@ HERE = pathlib.Path(__file__).resolve().parent
 JOB_TIMEOUT_S = 180
 # Samples of an epoch.
 SAMPLES = {"toy": 4096, "linear": 4096, "mlp": 1024, "mingpt": 256, "resnet18": 128}
-FRAMEWORKS = {"lockstep": None, "pytorch": "torch", "accelerate": "accelerate",
-              "fabric": "lightning"}
+FRAMEWORKS = {"lockstep": None, "pytorch": "torch", "pytorch-kept": "torch",
+              "accelerate": "accelerate", "fabric": "lightning"}
+# What Lockstep asks of malloc by itself (docs/decisions/0011): PyTorch with it, for comparison.
+KEEP_FREED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+                     "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Job:
             launch = [sys.executable, "-m", "torch.distributed.run", "--standalone",
                       f"--nproc-per-node={self.processes}"]
             program = [HERE / "training.py"]
-            words.append(f"--framework={self.framework}")
+            words.append(f"--framework={self.framework.removesuffix('-kept')}")
         if self.parallel == "dp":
             launch = [] if self.framework == "lockstep" else [sys.executable]
         return [str(part) for part in [*launch, *program, *words]]
@@ -64,11 +67,13 @@ def all_jobs(tasks, frameworks):
     for task in tasks:
         is_small = task != "resnet18"
         for precision in ["float32"] if is_small else ["float32", "bfloat16"]:
-            peers = [name for name in frameworks if is_small or name in ("lockstep", "pytorch")]
+            peers = [name for name in frameworks
+                     if is_small or name == "lockstep" or FRAMEWORKS[name] == "torch"]
+            alone = [name for name in peers if name != "pytorch-kept"]
             if not is_small:
-                jobs += [Job(task, "dp", precision, 1, name) for name in peers]
-            for processes in (1, 2):
-                jobs += [Job(task, "ddp", precision, processes, name) for name in peers]
+                jobs += [Job(task, "dp", precision, 1, name) for name in alone]
+            for processes, names in ((1, alone), (2, peers)):
+                jobs += [Job(task, "ddp", precision, processes, name) for name in names]
             jobs.append(Job(task, "none", precision, 2, "lockstep"))
     return jobs
 
@@ -84,6 +89,8 @@ def run_job(job, binaries, folder):
     result.unlink(missing_ok=True)
     threads = 2 if job.parallel == "dp" else 1
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONWARNINGS": "ignore"}
+    if job.framework == "pytorch-kept":
+        environment |= KEEP_FREED_MEMORY
     start = time.monotonic()
     try:
         done = subprocess.run(job.command(binaries, result), env=environment, capture_output=True,

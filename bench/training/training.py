@@ -16,7 +16,7 @@ from tasks import make_task  # noqa: E402
 
 LEARNING_RATE = 1e-3
 WARM_UP_STEPS = 3
-FEWEST_STEPS = 3
+FEWEST_STEPS = 5
 SECONDS = 1  # of steps
 REPLICAS = 2  # of DataParallel
 

@@ -11,6 +11,7 @@
 #include "lockstep/comm/init_plan.h"
 #include "lockstep/comm/process_group_state.h"
 #include "lockstep/comm/rendezvous.h"
+#include "lockstep/os/freed_memory.h"
 #include "lockstep/os/signals.h"
 #include "lockstep/os/tcp_socket.h"
 
@@ -96,6 +97,7 @@ ProcessGroup init(const InitOptions& options, const c10::intrusive_ptr<c10d::Sto
         "or use new_group() for more groups");
   }
   const InitPlan plan = plan_init(options, store.defined(), mpi_library());
+  keep_freed_memory();
   // Gloo and the store's clients write to connections that peers may have closed.
   if (plan.world_size > 1) ignore_broken_pipes();
   current.group = join(plan, store, current.groups_made++);

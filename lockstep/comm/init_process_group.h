@@ -42,7 +42,9 @@ struct InitOptions {
 
 /// Joins the job and makes its group the default one. Returns when all ranks have joined.
 /// A job of one process needs no launcher and opens no port. In others SIGPIPE, where the program
-/// leaves it to end the process, is ignored from now on. Threads: main thread, once at a time.
+/// leaves it to end the process, is ignored from now on. Memory that the process frees stays with it
+/// for its next step, unless the environment sets malloc's own variables (docs/decisions/0011).
+/// Threads: main thread, once at a time.
 /// Errors: UsageError for a bad rank, world size, address or backend, or when a default group
 /// exists; TimeoutError naming the ranks that did not join; SystemError when the port is taken.
 ProcessGroup init_process_group(const InitOptions& options = {});

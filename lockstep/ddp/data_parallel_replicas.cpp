@@ -18,6 +18,7 @@
 #include "lockstep/base/concat.h"
 #include "lockstep/ddp/data_parallel_plan.h"
 #include "lockstep/ddp/data_parallel_threads.h"
+#include "lockstep/os/freed_memory.h"
 
 namespace lockstep {
 namespace {
@@ -150,6 +151,7 @@ ModuleReplicas::ModuleReplicas(std::shared_ptr<torch::nn::Module> module,
   output_device_ = options.output_device.value_or(devices_[0]);
   replicas_.resize(devices_.size());
   check_device();
+  keep_freed_memory();
 }
 
 ModuleReplicas::~ModuleReplicas() = default;
