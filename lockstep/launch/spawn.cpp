@@ -1,6 +1,7 @@
 #include "lockstep/launch/spawn.h"
 
 #include <atomic>
+#include <cerrno>
 #include <charconv>
 #include <csignal>
 #include <cstdlib>
@@ -8,9 +9,11 @@
 #include <fstream>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <poll.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "lockstep/base/concat.h"
@@ -24,6 +27,7 @@
 #include "lockstep/os/child_process.h"
 #include "lockstep/os/machine.h"
 #include "lockstep/os/poll_timeout.h"
+#include "lockstep/os/signals.h"
 #include "lockstep/os/tcp_socket.h"
 #include "lockstep/os/temporary_directory.h"
 
@@ -34,6 +38,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kThisProgram = "/proc/self/exe";
 constexpr std::chrono::milliseconds kSpawnShutdownTimeout{5'000};
+constexpr std::chrono::milliseconds kReapTimeout{1'000};  // of processes that are killed
 
 std::atomic<int> spawn_calls = 0;
 std::atomic<bool> runs_body = false;
@@ -61,6 +66,17 @@ std::optional<int> call_to_run() {
   return call;
 }
 
+// What would end this process while its own are running, unless the program handles it.
+std::vector<int> ending_signals() {
+  std::vector<int> signals;
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction action {};
+    if (::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_DFL)
+      signals.push_back(signal);
+  }
+  return signals;
+}
+
 // The processes of one call.
 class SpawnedProcesses {
  public:
@@ -69,8 +85,10 @@ class SpawnedProcesses {
   SpawnedProcesses& operator=(const SpawnedProcesses&) = delete;
   ~SpawnedProcesses();
 
-  /// Until all have ended.
+  // Until all have ended.
   AttemptOutcome wait();
+  // By which this process was told to end; 0: none.
+  int ended_by() const { return ended_by_; }
 
  private:
   struct Process {
@@ -81,10 +99,14 @@ class SpawnedProcesses {
 
   void start(int call, int rank);
   void wait_for_news();
+  void note_signals();
   void note_ended();
   void send(int signal);
+  void kill_all();
   fs::path error_file(int rank) const { return directory_.path() / concat(rank, ".json"); }
 
+  SignalFd signals_{ending_signals()};
+  int ended_by_ = 0;
   LaunchOptions options_;
   TemporaryDirectory directory_;
   UniqueFd store_;
@@ -101,13 +123,13 @@ SpawnedProcesses::SpawnedProcesses(int call, int count)
   try {
     for (int rank = 0; rank < count; ++rank) start(call, rank);
   } catch (...) {
-    send(SIGKILL);
+    kill_all();
     throw;
   }
 }
 
 SpawnedProcesses::~SpawnedProcesses() {
-  send(SIGKILL);
+  kill_all();
 }
 
 void SpawnedProcesses::start(int call, int rank) {
@@ -131,6 +153,7 @@ void SpawnedProcesses::start(int call, int rank) {
 AttemptOutcome SpawnedProcesses::wait() {
   while (!running_.empty() && !stop_.given_up()) {
     wait_for_news();
+    note_signals();
     note_ended();
     if (const auto deadline = stop_.deadline(); deadline && deadline->passed()) {
       send(stop_.on_deadline(Deadline::Clock::now()));
@@ -140,10 +163,17 @@ AttemptOutcome SpawnedProcesses::wait() {
 }
 
 void SpawnedProcesses::wait_for_news() {
-  std::vector<pollfd> handles;
+  std::vector<pollfd> handles = {{signals_.fd(), POLLIN, 0}};
   for (const Process& process : running_) handles.push_back({process.handle.get(), POLLIN, 0});
   const auto deadline = stop_.deadline();
   ::poll(handles.data(), handles.size(), deadline ? poll_timeout(*deadline) : -1);
+}
+
+void SpawnedProcesses::note_signals() {
+  while (const auto signal = signals_.next()) {
+    ended_by_ = *signal;
+    send(stop_.on_signal(*signal, Deadline::Clock::now()));
+  }
 }
 
 void SpawnedProcesses::note_ended() {
@@ -178,6 +208,19 @@ void SpawnedProcesses::send(int signal) {
   }
 }
 
+// One stuck in the kernel is left to whoever reaps the children of this process when it ends.
+void SpawnedProcesses::kill_all() {
+  send(SIGKILL);
+  const auto deadline = Deadline::after(kReapTimeout);
+  for (const Process& process : running_) {
+    pollfd ended{process.handle.get(), POLLIN, 0};
+    while (::poll(&ended, 1, poll_timeout(deadline)) < 0 && errno == EINTR) {
+    }
+    ::waitpid(process.pid, nullptr, WNOHANG);
+  }
+  running_.clear();
+}
+
 }  // namespace
 
 void spawn(const std::function<void(int rank)>& body, int process_count) {
@@ -194,7 +237,12 @@ void spawn(const std::function<void(int rank)>& body, int process_count) {
       return 0;
     }));
   }
-  const AttemptOutcome outcome = SpawnedProcesses(call, process_count).wait();
+  const auto [outcome, ended_by] = [&] {
+    SpawnedProcesses processes(call, process_count);
+    AttemptOutcome all_ended = processes.wait();
+    return std::pair(std::move(all_ended), processes.ended_by());
+  }();
+  if (ended_by != 0) ::raise(ended_by);
   const WorkerExit* const cause = first_cause(outcome);
   if (cause == nullptr) return;
   throw ProcessFailed(

@@ -38,8 +38,9 @@ class ProcessFailed : public Error {
 /// call of spawn(), there `body`, and then the process ends. So what stands before spawn() runs in
 /// every process and must lead there; what stands behind it runs in the first alone.
 ///
-/// When one fails, the others are told to end (SIGTERM, after 5 s SIGKILL). All die with the thread
-/// that called spawn().
+/// When one fails, the others are told to end (SIGTERM, after 5 s SIGKILL). SIGINT, SIGTERM and
+/// SIGHUP that reach this thread and would end this process are passed on to them in the same way,
+/// and end it after them. All die with the thread that called spawn().
 /// Threads: any, one call after another.
 /// Errors: ProcessFailed for the first process that failed by itself; UsageError for fewer than one
 /// process and for a call within `body`; SystemError when no process can be made.

@@ -108,6 +108,24 @@ class Spawn(unittest.TestCase):
         lines, _ = run("beside_threads")
         self.assertEqual(len(pids(lines)), 2)
 
+    def test_a_signal_to_end_is_passed_on_and_leaves_nothing(self):
+        for stop in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            with self.subTest(stop), tempfile.TemporaryDirectory() as folder:
+                with subprocess.Popen([WORKER, "handle"], stdout=subprocess.PIPE, text=True,
+                                      env=os.environ | {"TMPDIR": folder}) as parent:
+                    self.assertEqual(len(pids([parent.stdout.readline() for _ in range(2)])), 2)
+                    parent.send_signal(stop)
+                    self.assertEqual(parent.stdout.read().splitlines(), ["told to end"] * 2)
+                self.assertEqual(parent.returncode, -stop)
+                self.assertEqual(os.listdir(folder), [])
+
+    def test_a_program_s_own_handler_has_the_signal(self):
+        with subprocess.Popen([WORKER, "own_handler"], stdout=subprocess.PIPE, text=True) as parent:
+            self.assertEqual(len(pids([parent.stdout.readline()])), 1)
+            parent.send_signal(signal.SIGTERM)
+            self.assertEqual(parent.stdout.read().splitlines(), ["told to end"])
+        self.assertEqual(parent.returncode, 0)
+
     def test_none_outlives_the_parent(self):
         for stop in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
             with self.subTest(stop), subprocess.Popen([WORKER, "wait"], stdout=subprocess.PIPE,

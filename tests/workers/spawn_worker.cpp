@@ -93,6 +93,11 @@ void fail_beside_others(int rank) {
   wait_for_a_signal(rank);
 }
 
+void handle_signals(int rank) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, tell_and_end);
+  wait_for_a_signal(rank);
+}
+
 // In rank 1; the others wait.
 std::function<void(int)> in_rank_one(const std::function<void()>& action) {
   return [action](int rank) {
@@ -120,6 +125,12 @@ const std::map<std::string, std::function<void()>> kWays = {
              wait_for_a_signal(rank);
            },
            2);
+     }},
+    {"handle", [] { lockstep::spawn(handle_signals, 2); }},
+    {"own_handler",
+     [] {
+       std::signal(SIGTERM, tell_and_end);
+       lockstep::spawn(wait_for_a_signal, 1);
      }},
     {"wait", [] { lockstep::spawn(wait_for_a_signal, 2); }},
     {"within", [] { lockstep::spawn([](int) { lockstep::spawn(tell, 1); }, 1); }},
