@@ -23,7 +23,7 @@ struct InitPlan {
   Store store = Store::kNone;
   std::string host;
   std::uint16_t port = 0;
-  /// The variables that host and port were worked out from; empty where they were given.
+  /// What host and port were worked out from; empty where they were given.
   std::string address_source;
   std::string path;
   /// Rank 0 serves the TCP store itself, unless the launcher does.

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cerrno>
+#include <charconv>
 
 #include <fcntl.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
@@ -114,10 +115,16 @@ Meeting meet_once(const InitPlan& plan, const Deadline& deadline) {
 }
 
 void take_address(InitPlan& plan, const Meeting& meeting) {
-  const auto slash = meeting.address.find('/');
+  const char* const end = meeting.address.data() + meeting.address.size();
+  const auto [slash, error] = std::from_chars(meeting.address.data(), end, plan.port);
+  if (error != std::errc() || slash == end || *slash != '/') {
+    throw CommError(concat("init_process_group on rank ", plan.rank, ": mpirun told '",
+                           meeting.address,
+                           "' as the address of rank 0; set MASTER_ADDR and MASTER_PORT"));
+  }
+  plan.host = std::string(slash + 1, end);
+  plan.address_source = "what rank 0 told through mpirun";
   plan.store = InitPlan::Store::kTcp;
-  plan.port = static_cast<std::uint16_t>(std::stoi(meeting.address.substr(0, slash)));
-  plan.host = meeting.address.substr(slash + 1);
   if (meeting.socket.valid()) plan.listen_fd = meeting.socket.get();
 }
 
