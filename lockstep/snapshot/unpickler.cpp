@@ -289,7 +289,8 @@ class Unpickler {
   }
 
   [[noreturn]] void corrupt(const std::string& reason) const {
-    throw CorruptFile(concat("read ", file_, ": its pickle is damaged: ", reason));
+    throw CorruptFile(concat("read ", file_, ": its pickle is damaged: ", reason,
+                             "; take another copy, or delete it and start anew"));
   }
 
   [[noreturn]] void refuse(const std::string& name) const {

@@ -203,8 +203,8 @@ void ZipReader::check_overlaps() const {
 
 void ZipReader::corrupt(const std::string& reason) const {
   throw CorruptFile(concat("read ", file_.path(), ": ", reason,
-                           "; it is damaged, or no file of "
-                           "torch.save or Lockstep"));
+                           "; it is damaged, or no file of torch.save or Lockstep: take another "
+                           "copy, or delete it and start anew"));
 }
 
 }  // namespace lockstep
