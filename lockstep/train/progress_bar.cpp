@@ -50,6 +50,12 @@ void ProgressBar::epoch_done(const std::string& summary, Clock::time_point now) 
   print(summary, now);
 }
 
+void ProgressBar::epoch_done() {
+  ++progress_.epoch;
+  progress_.step = 0;
+  erase();
+}
+
 void ProgressBar::print(const std::string& message, Clock::time_point now) {
   const bool bar_was_shown = bar_shown_;
   erase();

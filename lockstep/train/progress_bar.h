@@ -46,6 +46,9 @@ class ProgressBar {
   /// Ends the epoch and prints `summary`, a line that stays.
   void epoch_done(const std::string& summary, Clock::time_point now = Clock::now());
 
+  /// Ends the epoch and takes the bar away until the next step, for a program that prints on its own.
+  void epoch_done();
+
   /// Prints a line that stays, with the bar below it.
   void print(const std::string& message, Clock::time_point now = Clock::now());
 

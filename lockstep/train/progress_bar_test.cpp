@@ -81,6 +81,16 @@ TEST_F(ProgressBarTest, ErasesTheBarBeforeALineThatStaysAndAtTheEnd) {
   EXPECT_TRUE(text.ends_with("\r\x1b[K")) << text;
 }
 
+TEST_F(ProgressBarTest, TakesTheBarAwayForAProgramThatPrintsItself) {
+  PseudoTerminal terminal(100);
+  ProgressBar bar({.epochs = 2, .steps_per_epoch = 1, .fd = terminal.inside.get()}, start_);
+  bar.step_done(0.5, start_ + seconds(1));
+  bar.epoch_done();
+  EXPECT_TRUE(read_available(terminal.outside.get()).ends_with("\r\x1b[K"));
+  bar.step_done(0.5, start_ + seconds(2));
+  EXPECT_NE(read_available(terminal.outside.get()).find("epoch 2/2"), std::string::npos);
+}
+
 TEST_F(ProgressBarTest, HonoursNoColorAndDumbTerminals) {
   ::setenv("NO_COLOR", "1", 1);
   PseudoTerminal terminal(100);
