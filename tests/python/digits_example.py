@@ -13,6 +13,8 @@ import unittest
 
 import torch
 
+from killed_rank import assert_same_bits, run_and_kill
+
 LOCKSTEP, DIGITS, DATA = None, None, None
 
 
@@ -22,8 +24,8 @@ class DigitsExample(unittest.TestCase):
         self.addCleanup(self.folder.cleanup)
         self.snapshots = pathlib.Path(self.folder.name) / "snapshots"
 
-    def command(self, *options, processes=2, snapshots=None, data=None):
-        launcher = [LOCKSTEP, "run", "--standalone", f"--nproc-per-node={processes}"]
+    def command(self, *options, processes=2, snapshots=None, data=None, flags=()):
+        launcher = [LOCKSTEP, "run", "--standalone", f"--nproc-per-node={processes}", *flags]
         return [
             *(launcher if processes > 1 else []),
             *[DIGITS, "--data", data or DATA, "--snapshot-dir", snapshots or self.snapshots],
@@ -44,11 +46,6 @@ class DigitsExample(unittest.TestCase):
         path = sorted((folder or self.snapshots).glob("*.pt"))[-1]
         return torch.load(path, weights_only=True)
 
-    def assert_same_bits(self, ours, theirs):
-        self.assertEqual(ours.keys(), theirs.keys())
-        for name, tensor in ours.items():
-            self.assertTrue(torch.equal(tensor, theirs[name]), name)
-
     def test_two_processes_learn_and_say_that_the_training_is_complete(self):
         first = self.train()
         accuracy = float(re.search(r"Test accuracy: ([\d.]+) %", first.stdout)[1])
@@ -67,7 +64,17 @@ class DigitsExample(unittest.TestCase):
         self.train("--epochs", "1")
         resumed = self.train("--epochs", "3")
         self.assertIn("resumed from", resumed.stderr)
-        self.assert_same_bits(self.newest(whole)["model"], self.newest()["model"])
+        assert_same_bits(self, self.newest()["model"], self.newest(whole)["model"])
+
+    def test_a_killed_rank_costs_no_bit(self):
+        whole = pathlib.Path(self.folder.name) / "whole"
+        self.train("--epochs", "8", snapshots=whole)
+        code, _, lines = run_and_kill(
+            self.command("--epochs", "8", flags=["--max-restarts=1"]), "epoch 2/8", DIGITS,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        self.assertEqual(code, 0, lines)
+        self.assertIn("resumed from", "\n".join(lines))
+        assert_same_bits(self, self.newest()["model"], self.newest(whole)["model"])
 
     def test_ctrl_c_stops_it_and_leaves_its_snapshots(self):
         process = subprocess.Popen(

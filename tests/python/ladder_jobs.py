@@ -49,10 +49,10 @@ def environment():
 
 
 def saved_in(folder):
-    """The weights in the newest file of torch.save's format: name to tensor. None: there is none."""
+    """The weights in the newest file of torch.save's format: name to tensor. Empty: there is none."""
     files = sorted(folder.rglob("*.pt"))
     if not files:
-        return None
+        return {}
     state = torch.load(files[-1], weights_only=True)
     return state.get("MODEL_STATE") or state["model"]
 

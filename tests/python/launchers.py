@@ -13,7 +13,6 @@ import pathlib
 import re
 import select
 import shutil
-import signal
 import subprocess
 import sys
 import unittest
@@ -21,6 +20,7 @@ import unittest
 import torch
 
 from free_ports import free_port
+from killed_rank import assert_same_bits, run_and_kill
 from ladder_jobs import (ARGUMENTS, DEADLINE_S, EXPECTED, ROOT, Job, environment, run, saved_in,
                          timeless)
 from slurm_cluster import Missing, SlurmCluster
@@ -48,21 +48,6 @@ def reference(program):
         job.done()
 
 
-def kill_a_worker(job):
-    """Kills one of the job once it has a snapshot. Returns exit code and lines."""
-    with job:
-        lines, killed = [], False
-        for line in job.stdout:
-            lines.append(line.strip())
-            if not killed and "Epoch 7 | Training snapshot saved" in line:
-                children = pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text("ascii")
-                workers = [pid for pid in map(int, children.split())
-                           if "multigpu" in pathlib.Path(f"/proc/{pid}/cmdline").read_text("utf-8")]
-                os.kill(workers[1], signal.SIGKILL)
-                killed = True
-    return job.returncode, lines
-
-
 def commands_of_guides(launcher):
     """Its command lines in the guides, each with the lines that it prints there."""
     found = []
@@ -80,11 +65,6 @@ class Launchers(unittest.TestCase):
         job = Job(PROGRAMS / program)
         self.addCleanup(job.done)
         return job
-
-    def assert_same_bits(self, ours, theirs):
-        self.assertEqual(ours is None, theirs is None)
-        for name, value in (theirs or {}).items():
-            self.assertTrue(torch.equal(ours[name], value), name)
 
     def assert_guides_tell(self, launcher, starts, count):
         """starts(folder, command line): what to run for it."""
@@ -104,7 +84,7 @@ class Launchers(unittest.TestCase):
             job = self.job(program)
             lines, saved = reference(program)
             self.assertEqual(job.run(launcher, **variables), sorted(map(renamed, lines)))
-            self.assert_same_bits(saved_in(job.folder), saved)
+            assert_same_bits(self, saved_in(job.folder), saved)
 
 
 class LockstepRun(Launchers):
@@ -115,7 +95,7 @@ class LockstepRun(Launchers):
                 for pattern in EXPECTED[program]:
                     self.assertTrue(any(re.fullmatch(pattern, line) for line in lines),
                                     f"no {pattern} in {lines}")
-                self.assertEqual(saved is None, program in ("toy_ddp", "distributed"))
+                self.assertEqual(saved == {}, program in ("toy_ddp", "distributed"))
         for program in ("multigpu_torchrun", "multinode"):
             lines, _ = reference(program)
             self.assertEqual(len(lines), len(set(lines)))
@@ -147,7 +127,7 @@ class Torchrun(Launchers):
         self.assertEqual([agent.returncode for agent in agents], [0, 0], ended)
         lines, saved = reference("multinode")
         self.assertEqual(timeless(ended[0][0] + ended[1][0]), lines)
-        self.assert_same_bits(saved_in(job.folder), saved)
+        assert_same_bits(self, saved_in(job.folder), saved)
 
     def test_a_killed_rank_costs_no_bit(self):
         arguments = ["30", "1"]
@@ -155,10 +135,9 @@ class Torchrun(Launchers):
         ended = run([*lockstep_run(None), undisturbed.path, *arguments], undisturbed.folder)
         self.assertEqual(ended.returncode, 0, ended.stderr)
         job = self.job("multigpu_torchrun")
-        code, lines = kill_a_worker(subprocess.Popen(
+        code, _, lines = run_and_kill(
             [*self.COMMAND, "--standalone", "--max-restarts=1", job.path, *arguments],
-            cwd=job.folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            text=True))
+            "Epoch 7 | Training snapshot saved", job.path, cwd=job.folder, env=environment())
         self.assertEqual(code, 0, lines)
         resumed = [int(match[1]) for line in lines
                    if (match := re.fullmatch(r"Resuming training from snapshot at Epoch (\d+)", line))]
@@ -166,7 +145,7 @@ class Torchrun(Launchers):
         self.assertGreaterEqual(resumed[0], 8)
         snapshot = torch.load(job.folder / "snapshot.pt", weights_only=True)
         self.assertEqual(snapshot["EPOCHS_RUN"], 30)
-        self.assert_same_bits(snapshot["MODEL_STATE"], saved_in(undisturbed.folder))
+        assert_same_bits(self, snapshot["MODEL_STATE"], saved_in(undisturbed.folder))
 
 
 def mpirun_of(word):
@@ -247,7 +226,7 @@ class Slurm(Launchers):
         self.assertEqual(os.read(ended, 100), b"code 0\n", output)
         lines, saved = reference("multinode")
         self.assertEqual(timeless(output), lines)
-        self.assert_same_bits(saved_in(job.folder), saved)
+        assert_same_bits(self, saved_in(job.folder), saved)
 
     def test_the_guides_commands(self):
         self.assert_guides_tell("srun", lambda folder, line: [

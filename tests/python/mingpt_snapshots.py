@@ -4,14 +4,12 @@ usage: mingpt_snapshots.py <lockstep program> <mingpt program>
 """
 
 import os
-import pathlib
 import re
-import signal
-import subprocess
 import unittest.mock
 
 import torch
 
+from killed_rank import assert_same_bits, run_and_kill
 from mingpt_run import TEXT, MingptTestCase, main
 
 
@@ -19,31 +17,6 @@ class Snapshots(MingptTestCase):
     def weights(self, name):
         newest = sorted((self.folder / name).glob("*.pt"))[-1]
         return torch.load(newest, weights_only=True)["model"]
-
-    def assert_same_bits(self, one, other):
-        one, other = self.weights(one), self.weights(other)
-        self.assertEqual(one.keys(), other.keys())
-        for name, tensor in one.items():
-            self.assertTrue(torch.equal(tensor, other[name]), name)
-
-    def rank_1_of(self, launcher):
-        for process in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                exe = os.readlink(f"/proc/{process}/exe")
-                environment = pathlib.Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
-            except OSError:
-                continue  # Gone in between, or not ours to look at.
-            is_rank_1 = exe == self.mingpt and b"RANK=1" in environment
-            if is_rank_1 and self.is_below(int(process), launcher):
-                return int(process)
-        raise AssertionError("no process of rank 1")
-
-    @staticmethod
-    def is_below(process, ancestor):
-        while process > 1 and process != ancestor:
-            status = pathlib.Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
-            process = int(status.rpartition(")")[2].split()[1])
-        return process == ancestor
 
     def test_a_run_with_a_killed_rank_ends_like_one_without(self):
         # Dropout too: its random numbers go on where they were.
@@ -58,13 +31,13 @@ class Snapshots(MingptTestCase):
         resumed = self.train(ranks=2, name="killed", **settings)
         self.assertRegex(resumed, r"Resuming training from snapshot .* at Epoch 1 \| Step \d+")
         self.assert_same_end(resumed, whole)
-        self.assert_same_bits("killed", "whole")
+        assert_same_bits(self, self.weights("killed"), self.weights("whole"))
 
         restarted, code = self.kill_after("saved at step 40", ranks=2, name="restarted",
                                           launch=["--max-restarts=1"], **settings)
         self.assertEqual(code, 0)
         self.assert_same_end(restarted, whole)
-        self.assert_same_bits("restarted", "whole")
+        assert_same_bits(self, self.weights("restarted"), self.weights("whole"))
 
     def assert_same_end(self, one, other):
         self.assertEqual(self.eval_line(one), self.eval_line(other))
@@ -72,15 +45,9 @@ class Snapshots(MingptTestCase):
 
     def kill_after(self, text, **where):
         """Kills rank 1 when a line has this text. Gives what it prints then, and its status."""
-        with subprocess.Popen(self.command(**where), stdout=subprocess.PIPE,
-                              stderr=subprocess.DEVNULL, text=True,
-                              env=os.environ | {"OMP_NUM_THREADS": "1"}) as job:
-            for line in job.stdout:
-                if text in line:
-                    os.kill(self.rank_1_of(job.pid), signal.SIGKILL)
-                    break
-            rest = job.stdout.read()
-        return rest, job.returncode
+        code, _, rest = run_and_kill(self.command(**where), text, self.mingpt,
+                                     env=os.environ | {"OMP_NUM_THREADS": "1"})
+        return "".join(f"{line}\n" for line in rest), code
 
     def test_it_resumes_in_any_epoch_and_over_gloo_with_the_same_bits(self):
         settings = {"data_config.truncate": 0.05, "trainer_config.max_epochs": 3,
