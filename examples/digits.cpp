@@ -3,17 +3,13 @@
 //   lockstep run --standalone --nproc-per-node=2 digits
 //
 // A snapshot is written after each epoch; started again, the training goes on after the last one.
-#include <charconv>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <iomanip>
 #include <iostream>
 #include <limits>
-#include <optional>
 #include <string>
-#include <system_error>
 #include <utility>
 
 #include <ATen/Context.h>
@@ -36,7 +32,6 @@ namespace {
 using Model = lockstep::DistributedDataParallel<models::ConvNetImpl>;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::int64_t kMostEpochs = 1'000'000'000;
 constexpr std::int64_t kMostSamplesAStep = 1'000'000;
 
 struct Arguments {
@@ -83,32 +78,6 @@ Score evaluate(Model& model, const lockstep::DigitsDataset& digits,
   model->train();
   group.all_reduce(counts);
   return {counts[0].item<std::int64_t>(), counts[1].item<std::int64_t>()};
-}
-
-// The whole text as a number, or nothing.
-template <typename Number>
-std::optional<Number> parse(const std::string& text) {
-  Number value{};
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  return error == std::errc() && stop == end ? std::optional(value) : std::nullopt;
-}
-
-// CLI11 takes what it reads for good: too large a number becomes the largest, 010 becomes 8.
-auto integer_between(std::int64_t least, std::int64_t most) {
-  return [=](const std::string& text) {
-    const auto value = parse<std::int64_t>(text);
-    if (value && *value >= least && *value <= most && text == std::to_string(*value))
-      return std::string();
-    return "must be an integer from " + std::to_string(least) + " to " + std::to_string(most) +
-           ", not " + text;
-  };
-}
-
-std::string require_positive(const std::string& text) {
-  const auto value = parse<double>(text);
-  return value && std::isfinite(*value) && *value > 0 ? ""
-                                                      : "must be a positive number, not " + text;
 }
 
 std::string summary(std::int64_t epoch, const Arguments& arguments, double loss, const Score& score,
@@ -205,7 +174,7 @@ int run(int argc, char** argv) {
       "snapshot after each epoch and, started again, goes on after the last one.");
   app.option_defaults()->always_capture_default();
   app.add_option("--epochs", arguments.epochs, "how often to go through the training set")
-      ->check(integer_between(1, kMostEpochs));
+      ->check(integer_between(1, kMostOfAnything));
   app.add_option("--batch-size", arguments.batch_size, "samples a step, in each process")
       ->check(integer_between(1, kMostSamplesAStep));
   app.add_option("--lr", arguments.lr, "learning rate of Adam")->check(require_positive);

@@ -5,31 +5,24 @@
 #include <CLI/CLI.hpp>
 
 #include "examples/command_line.h"
-#include "lockstep/base/env.h"
-#include "lockstep/base/launched_place.h"
 
 namespace cifar {
 
 namespace {
 
-const CLI::Range kCount(1, 1'000'000'000);
+constexpr std::int64_t kMostNodes = 100'000;
 
 void add_processes(CLI::App& app, Arguments& arguments) {
   app.add_option("--ip", arguments.ip, "address of the first machine, of several");
-  app.add_option("--port", arguments.port, "port on it")->check(CLI::Range(1, 65535));
-  app.add_option("--nnodes", arguments.nnodes, "machines")->check(kCount);
+  app.add_option("--port", arguments.port, "port on it")->check(integer_between(1, 65'535));
+  app.add_option("--nnodes", arguments.nnodes, "machines")->check(integer_between(1, kMostNodes));
   app.add_option("--node_rank,--node-rank", arguments.node_rank, "number of this one, from 0")
-      ->check(CLI::NonNegativeNumber);
+      ->check(integer_between(0, kMostNodes));
   app.add_option("--grad_accu_steps,--grad-accu-steps", arguments.grad_accu_steps,
                  "parts that each process takes its batch in")
-      ->check(kCount);
+      ->check(integer_between(1, kMostOfAnything));
   app.add_flag("--no_sync_bn,--no-sync-bn", arguments.no_sync_bn,
                "batch norm over each process's images alone");
-}
-
-// Not by lockstep::spawn(), which is this program's own launcher.
-bool is_launched() {
-  return lockstep::launched_rank() && !lockstep::env::text(lockstep::env::kSpawn);
 }
 
 void check_processes(const CLI::App& app, const Program& program, const Arguments& arguments) {
@@ -38,12 +31,8 @@ void check_processes(const CLI::App& app, const Program& program, const Argument
                                " of --nnodes " + std::to_string(arguments.nnodes) +
                                "; machines are numbered from 0");
   }
+  if (program.processes == Program::Processes::kItsOwn) refuse_launcher("distributed");
   if (!is_launched()) return;
-  if (program.processes == Program::Processes::kItsOwn) {
-    throw lockstep::UsageError(
-        "this program starts its processes itself, and a launcher has started it: start it without "
-        "one, or take distributed");
-  }
   for (const char* option : {"--ip", "--port", "--nnodes", "--node_rank", "--nproc_per_node"}) {
     if (app.count(option) == 0) continue;
     throw lockstep::UsageError(std::string(option) +
@@ -64,17 +53,18 @@ bool parse(const Program& program, int argc, char** argv, Arguments& arguments) 
   app.add_option(
          "--nproc_per_node,--nproc-per-node", arguments.nproc_per_node,
          in_one ? "replicas of the model" : "processes on each, unless a launcher starts them")
-      ->check(kCount);
+      ->check(integer_between(1, kMostProcesses));
   app.add_option("--batch_size,--batch-size", arguments.batch_size,
                  in_one ? "images a step" : "images a step, of all processes together")
-      ->check(kCount);
-  app.add_option("--epochs", arguments.epochs, "times through the training images")->check(kCount);
+      ->check(integer_between(1, kMostOfAnything));
+  app.add_option("--epochs", arguments.epochs, "times through the training images")
+      ->check(integer_between(1, kMostOfAnything));
   app.add_option("--lr", arguments.lr, "learning rate of SGD with momentum 0.9")
-      ->check(CLI::PositiveNumber);
+      ->check(require_positive);
   app.add_option("--data", arguments.data,
                  "a folder of CIFAR-100's binary format: lockstep data get cifar100 (or photos32)");
   app.add_option("--synthetic", arguments.synthetic, "so many images made up, instead of --data")
-      ->check(CLI::NonNegativeNumber);
+      ->check(integer_between(0, kMostOfAnything));
   if (program.has_amp_dtype) {
     app.add_option("--amp_dtype,--amp-dtype", arguments.amp_dtype,
                    "bf16, or fp16 with a scaled loss")
@@ -139,9 +129,18 @@ void Score::all_reduce(const lockstep::ProcessGroup& group) {
   total_ = on_cpu[2].item<double>();
 }
 
+Report::Report(const Arguments& arguments, int rank, std::int64_t samples,
+               std::int64_t step_samples)
+    : arguments_(arguments),
+      rank_(rank),
+      bar_({.epochs = arguments.epochs,
+            .steps_per_epoch = (samples + step_samples - 1) / step_samples,
+            .rank = rank}) {}
+
 void Report::epoch(std::int64_t epoch, const Score& train, const Score& test) {
   const double seconds = std::chrono::duration<double>(Clock::now() - epoch_begin_).count();
   seconds_ += seconds;
+  bar_.epoch_done();
   if (rank_ == 0) {
     std::printf("epoch %lld/%lld  loss %.4f  accuracy %.2f %%  test accuracy %.2f %%  %.2f s\n",
                 static_cast<long long>(epoch + 1), static_cast<long long>(arguments_.epochs),

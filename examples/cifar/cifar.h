@@ -76,10 +76,13 @@ class Score {
   double total_ = 0;
 };
 
-/// Prints a line an epoch, and the time per epoch in the end, on rank 0.
+/// Prints a line an epoch, and the time per epoch in the end, on rank 0, and shows how far an epoch
+/// is on the standard error.
 class Report {
  public:
-  Report(const Arguments& arguments, int rank) : arguments_(arguments), rank_(rank) {}
+  /// `samples`: of this rank in an epoch. `step_samples`: in a step.
+  Report(const Arguments& arguments, int rank, std::int64_t samples, std::int64_t step_samples);
+  void step() { bar_.step_done(); }
   void epoch(std::int64_t epoch, const Score& train, const Score& test);
   void end() const;
 
@@ -87,6 +90,7 @@ class Report {
   using Clock = std::chrono::steady_clock;
   const Arguments& arguments_;
   int rank_;
+  lockstep::ProgressBar bar_;
   Clock::time_point epoch_begin_ = Clock::now();
   double seconds_ = 0;
 };

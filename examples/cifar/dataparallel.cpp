@@ -31,7 +31,8 @@ void train(const cifar::Arguments& arguments) {
   lockstep::DistributedSampler sampler(*train_data.size(), {.group = group});
   const auto loader = cifar::make_loader(train_data, sampler, arguments.batch_size);
 
-  cifar::Report report(arguments, group.rank());
+  cifar::Report report(arguments, group.rank(), static_cast<std::int64_t>(sampler.size()),
+                       arguments.batch_size);
   for (std::int64_t epoch = 0; epoch < arguments.epochs; ++epoch) {
     sampler.set_epoch(epoch);
     cifar::Score score;
@@ -43,6 +44,7 @@ void train(const cifar::Arguments& arguments) {
       loss.backward();
       optimizer.step();
       score.add(loss.detach(), logits.detach(), labels);
+      report.step();
     }
     report.epoch(epoch, score, cifar::evaluate(*model, test_data, group));
   }
@@ -54,7 +56,8 @@ void train(const cifar::Arguments& arguments) {
 int main(int argc, char** argv) {
   return lockstep::run_main([&] {
     cifar::Arguments arguments;
-    if (cifar::parse({.description = "Trains ResNet-18 on CIFAR-100 in one process.",
+    if (cifar::parse({.description = "Trains ResNet-18 on CIFAR-100 in one process:\n"
+                                     "  dataparallel --nproc_per_node 2",
                       .processes = cifar::Program::Processes::kOne},
                      argc, argv, arguments))
       train(arguments);

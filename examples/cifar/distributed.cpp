@@ -8,8 +8,9 @@
 int main(int argc, char** argv) {
   return lockstep::run_main([&] {
     cifar::Arguments arguments;
-    if (!cifar::parse({.description = "Trains ResNet-18 on CIFAR-100 in several processes."}, argc,
-                      argv, arguments))
+    if (!cifar::parse({.description = "Trains ResNet-18 on CIFAR-100 in several processes:\n"
+                                      "  lockstep run --standalone --nproc-per-node=2 distributed"},
+                      argc, argv, arguments))
       return 0;
     cifar::run_in_processes(
         arguments, [&](const lockstep::ProcessGroup& group) { train_ddp(arguments, group); });

@@ -6,7 +6,9 @@
 int main(int argc, char** argv) {
   return lockstep::run_main([&] {
     cifar::Arguments arguments;
-    if (!cifar::parse({.description = "Trains ResNet-18 on CIFAR-100, adding up gradients.",
+    if (!cifar::parse({.description = "Trains ResNet-18 on CIFAR-100, adding up gradients:\n"
+                                      "  lockstep run --standalone --nproc-per-node=2 "
+                                      "distributed_gradient_accumulation",
                        .grad_accu_steps = 4},
                       argc, argv, arguments))
       return 0;

@@ -6,7 +6,8 @@
 int main(int argc, char** argv) {
   return lockstep::run_main([&] {
     cifar::Arguments arguments;
-    if (!cifar::parse({.description = "Trains ResNet-18 on CIFAR-100 in processes of its own.",
+    if (!cifar::parse({.description = "Trains ResNet-18 on CIFAR-100 in processes of its own:\n"
+                                      "  distributed_mp --nproc_per_node 2",
                        .processes = cifar::Program::Processes::kItsOwn},
                       argc, argv, arguments))
       return 0;

@@ -20,13 +20,14 @@ inline void train_ddp(const cifar::Arguments& arguments, const lockstep::Process
   torch::optim::SGD optimizer(model->parameters(),
                               torch::optim::SGDOptions(arguments.lr).momentum(0.9));
   lockstep::DistributedSampler sampler(*train_data.size(), {.group = group, .padding = false});
-  const auto loader = cifar::make_loader(
-      train_data, sampler,
-      cifar::divide_batch(arguments.batch_size, group.world_size(), arguments.grad_accu_steps));
+  const auto part_size =
+      cifar::divide_batch(arguments.batch_size, group.world_size(), arguments.grad_accu_steps);
+  const auto loader = cifar::make_loader(train_data, sampler, part_size);
   // bfloat16 has the range of float32, and needs no scaling.
   lockstep::GradScaler scaler({.enabled = autocast_dtype == torch::kHalf});
 
-  cifar::Report report(arguments, group.rank());
+  cifar::Report report(arguments, group.rank(), static_cast<std::int64_t>(sampler.size()),
+                       part_size * arguments.grad_accu_steps);
   for (std::int64_t epoch = 0; epoch < arguments.epochs; ++epoch) {
     sampler.set_epoch(epoch);
     cifar::Score score;
@@ -52,6 +53,7 @@ inline void train_ddp(const cifar::Arguments& arguments, const lockstep::Process
       scaler.step(optimizer);
       scaler.update();
       optimizer.zero_grad();
+      report.step();
     }
     score.all_reduce(group);
     report.epoch(epoch, score, cifar::evaluate(*model, test_data, group));

@@ -15,7 +15,7 @@ struct Arguments {
 
 /// Adds them to `app`, for a program that has further ones.
 inline void add_arguments(CLI::App& app, Arguments& arguments) {
-  const CLI::Range positive(std::int64_t{1}, std::int64_t{1'000'000'000});
+  const auto positive = integer_between(1, kMostOfAnything);
   app.add_option("total_epochs", arguments.total_epochs, "how often to go through the data")
       ->required()
       ->check(positive);

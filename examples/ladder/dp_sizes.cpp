@@ -59,10 +59,12 @@ std::vector<c10::Device> devices(int replicas) {
 
 int main(int argc, char** argv) {
   return lockstep::run_main([&] {
-    CLI::App app("Shows how DataParallel divides batches of 30, 30, 30 and 10 samples.");
+    CLI::App app(
+        "Shows how DataParallel divides batches of 30, 30, 30 and 10 samples:\n"
+        "  dp_sizes --replicas 8");
     int replicas = default_replicas();
     app.add_option("--replicas", replicas, "how many (default: the CUDA devices, 2 without)")
-        ->check(CLI::Range(1, 1024));
+        ->check(integer_between(1, kMostProcesses));
     if (!parse_command_line(app, argc, argv)) return 0;
 
     Model net;

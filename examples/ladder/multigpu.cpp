@@ -73,14 +73,16 @@ class Trainer {
 
 int main(int argc, char** argv) {
   return lockstep::run_main([&] {
-    CLI::App app("Trains a linear layer on random data, in processes of its own.");
+    CLI::App app(
+        "Trains a linear layer on random data, in processes of its own:\n  multigpu 50 10");
     Arguments arguments;
     add_arguments(app, arguments);
     int world_size = default_replicas();
     app.add_option("--world_size,--world-size", world_size,
                    "processes (default: one for each CUDA device, 2 without)")
-        ->check(CLI::Range(1, 1024));
+        ->check(integer_between(1, kMostProcesses));
     if (!parse_command_line(app, argc, argv)) return 0;
+    refuse_launcher("multigpu_torchrun");
     torch::manual_seed(0);  // the same weights in every run
     // From here on in every process, with the number of its rank.
     lockstep::spawn([&](int) { Trainer(arguments, lockstep::init_process_group()).train(); },

@@ -14,7 +14,8 @@
 int main(int argc, char** argv) {
   return lockstep::run_main([&] {
     CLI::App app(
-        "Trains a linear layer on random data, on one machine, from the last snapshot on.");
+        "Trains a linear layer on random data, on one machine, from the last snapshot on:\n"
+        "  lockstep run --standalone --nproc-per-node=2 multigpu_torchrun 50 10");
     Arguments arguments;
     add_arguments(app, arguments);
     if (!parse_command_line(app, argc, argv)) return 0;

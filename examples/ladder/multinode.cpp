@@ -14,7 +14,8 @@
 int main(int argc, char** argv) {
   return lockstep::run_main([&] {
     CLI::App app(
-        "Trains a linear layer on random data, on several machines, from the last snapshot on.");
+        "Trains a linear layer on random data, on several machines, from the last snapshot on:\n"
+        "  lockstep run --nnodes=2 --node-rank=0 --master-addr=HOST multinode 50 10");
     Arguments arguments;
     add_arguments(app, arguments);
     if (!parse_command_line(app, argc, argv)) return 0;

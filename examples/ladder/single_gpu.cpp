@@ -62,7 +62,7 @@ class Trainer {
 
 int main(int argc, char** argv) {
   return lockstep::run_main([&] {
-    CLI::App app("Trains a linear layer on random data, on one device.");
+    CLI::App app("Trains a linear layer on random data, on one device:\n  single_gpu 50 10");
     Arguments arguments;
     add_arguments(app, arguments);
     if (!parse_command_line(app, argc, argv)) return 0;

@@ -9,11 +9,10 @@
 #include <iostream>
 #include <map>
 
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include "examples/command_line.h"
 
@@ -114,7 +113,9 @@ void run_demo(const std::string& name) {
 
 int main(int argc, char** argv) {
   return lockstep::run_main([&] {
-    CLI::App app("DistributedDataParallel on a toy model.");
+    CLI::App app(
+        "DistributedDataParallel on a toy model:\n  toy_ddp basic\n"
+        "  lockstep run --standalone --nproc-per-node=2 toy_ddp elastic");
     std::string demo;
     int world_size = 2;
     app.add_option("demo", demo, "basic, checkpoint, model_parallel, or elastic, for a launcher")
@@ -122,11 +123,12 @@ int main(int argc, char** argv) {
         ->check(CLI::IsMember(kDemos));
     app.add_option("--world_size,--world-size", world_size, "processes to start, unless elastic")
         ->capture_default_str()
-        ->check(CLI::Range(1, 1024));
+        ->check(integer_between(1, kMostProcesses));
     if (!parse_command_line(app, argc, argv)) return 0;
     if (demo == "elastic") {
       run_demo(demo);
     } else {
+      refuse_launcher("toy_ddp elastic");
       lockstep::spawn([&](int) { run_demo(demo); }, world_size);
     }
     return 0;

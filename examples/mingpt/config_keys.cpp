@@ -47,6 +47,20 @@ ConfigKey number(std::string name, Field field, double least,
           [=](const Config& config) { return Json(field(config)); }};
 }
 
+/// At least 0 and below 1: a decay.
+template <class Field>
+ConfigKey decay(std::string name, Field field) {
+  return {std::move(name),
+          [=](Config& config, const Json& value) {
+            if (!value.is_number() || value < 0 || value >= 1) {
+              return std::string("must be a number from 0 to below 1");
+            }
+            field(config) = value.get<double>();
+            return std::string();
+          },
+          [=](const Config& config) { return Json(field(config)); }};
+}
+
 struct Shape {
   std::int64_t n_layer;
   std::int64_t n_head;
@@ -145,8 +159,8 @@ std::vector<ConfigKey> make_keys() {
       integer("trainer_config.seed", MINGPT_FIELD(trainer.seed), 0, kMostSeed),
       number("optimizer_config.learning_rate", MINGPT_FIELD(optimizer.learning_rate), 0),
       number("optimizer_config.weight_decay", MINGPT_FIELD(optimizer.weight_decay), 0),
-      number("optimizer_config.beta1", MINGPT_FIELD(optimizer.beta1), 0, 1),
-      number("optimizer_config.beta2", MINGPT_FIELD(optimizer.beta2), 0, 1),
+      decay("optimizer_config.beta1", MINGPT_FIELD(optimizer.beta1)),
+      decay("optimizer_config.beta2", MINGPT_FIELD(optimizer.beta2)),
       integer("optimizer_config.warmup_steps", MINGPT_FIELD(optimizer.warmup_steps), 0),
       number("optimizer_config.final_learning_rate_factor",
              MINGPT_FIELD(optimizer.final_learning_rate_factor), 0, 1),

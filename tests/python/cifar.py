@@ -3,6 +3,7 @@
 
     cifar.py <lockstep> <folder of the programs>
 """
+import json
 import os
 import pathlib
 import random
@@ -12,6 +13,7 @@ import sys
 import tempfile
 import unittest
 
+from data_files import png, recipe, source, zip_of
 from free_ports import free_port
 
 LOCKSTEP, PROGRAMS = (pathlib.Path(path).resolve() for path in sys.argv[1:])
@@ -145,10 +147,48 @@ class Cifar(unittest.TestCase):
         fast = self.train("distributed_amp", *arguments, "--amp_dtype", "fp16", "--lr", "0.1", ranks=1)
         self.assertEqual(fast[0], losses[-1])
 
+    @unittest.skipUnless((LOCKSTEP.parent / "lockstep-data").exists(),
+                         "no lockstep-data: this build has no libcurl")
+    def test_photographs_become_images_that_are_learned(self):
+        # Two photographs, one dark and one light: `data get` cuts them, every program learns them.
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            wheel = zip_of({f"pack/{shade}.png": png(160, 40, lambda x, y, base=base: (
+                base + x % 64, base + y, base)) for shade, base in (("dark", 0), ("light", 190))})
+            (folder / "pack.whl").write_bytes(wheel)
+            sources = [source(wheel, url=(folder / "pack.whl").as_uri(),
+                              members=["pack/dark.png", "pack/light.png"])]
+            (folder / "recipe.json").write_text(json.dumps(
+                recipe("shades", sources, make="crops", train_crops=24, test_crops=8)))
+            subprocess.run([LOCKSTEP, "data", "get", "shades", f"--recipe={folder}/recipe.json"],
+                           cwd=folder, check=True, capture_output=True, timeout=60)
+            for program, epochs, where in (
+                    ("distributed", 8, {"ranks": 2}), ("distributed_amp", 3, {"ranks": 2}),
+                    ("distributed_gradient_accumulation", 3, {"ranks": 1}),
+                    ("distributed_mp", 3, {}), ("dataparallel", 3, {})):
+                with self.subTest(program):
+                    done = self.run_program(program, "--synthetic", "0", "--data",
+                                            folder / "data/shades", "--batch_size", "8", "--epochs",
+                                            str(epochs), **where)
+                    losses, accuracies, tests = zip(*self.epochs(done.stdout))
+                    self.assertLess(min(losses[1:]), 0.7 * losses[0])
+                    self.assertGreaterEqual(max(accuracies), 95)
+                    if epochs == 8:  # batch norm's averages have followed
+                        self.assertGreaterEqual(max(tests), 95)
+
     def test_data_parallel(self):
         loss, accuracy, test = self.train("dataparallel", "--nproc_per_node", "2")
         self.assertTrue(3 < loss < 7, loss)
         self.assertTrue(0 <= accuracy <= 100 and 0 <= test <= 100)
+
+    def test_a_terminal_shows_how_far_an_epoch_is(self):
+        terminal, inside = os.openpty()
+        self.addCleanup(os.close, terminal)
+        done = subprocess.run(command("distributed_mp"), stdout=subprocess.PIPE, stderr=inside,
+                              text=True, timeout=200, check=True)
+        os.close(inside)
+        self.assertIn(b"epoch 1/1", os.read(terminal, 1 << 16))
+        self.epochs(done.stdout)
 
     def test_two_machines(self):
         for program in ("distributed_mp", "distributed"):

@@ -6,7 +6,6 @@
 import os
 import pathlib
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ import unittest
 import torch
 
 from free_ports import free_port
+from killed_rank import assert_same_bits, run_and_kill
 
 LOCKSTEP, PROGRAMS = (pathlib.Path(path).resolve() for path in sys.argv[1:])
 
@@ -132,37 +132,24 @@ class Ladder(unittest.TestCase):
         self.assertEqual((folders[1] / "snapshot.pt").read_text(), "of another job")
         self.assert_trained(self.load("first/snapshot.pt")["MODEL_STATE"], world_size=2, epochs=2)
 
-    def kill_a_rank_after(self, epoch, command):
-        """Starts the command and kills one worker once the snapshot of the epoch is there."""
-        with subprocess.Popen([str(part) for part in command], cwd=self.folder,
-                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as job:
-            lines, killed = [], False
-            for line in job.stdout:
-                lines.append(line.strip())
-                if not killed and f"Epoch {epoch} | Training snapshot saved" in line:
-                    path = pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children")
-                    workers = [pid for pid in map(int, path.read_text().split())
-                               if "multigpu" in pathlib.Path(f"/proc/{pid}/cmdline").read_text()]
-                    os.kill(workers[1], signal.SIGKILL)
-                    killed = True
-        self.assertTrue(killed, lines)
-        return job.returncode, lines
-
     def test_a_killed_rank_costs_no_bit(self):
-        self.run_program(launched(2, "multigpu_torchrun", "60", "1"))
-        undisturbed = self.load("snapshot.pt")["MODEL_STATE"]
-        os.remove(self.folder / "snapshot.pt")
-        code, lines = self.kill_a_rank_after(
-            7, launched(2, "multigpu_torchrun", "60", "1", flags=["--max-restarts=1"]))
-        self.assertEqual(code, 0, lines)
-        resumed = [int(match[1]) for line in lines
-                   if (match := re.fullmatch(r"Resuming training from snapshot at Epoch (\d+)", line))]
-        self.assertEqual(len(resumed), 2)
-        self.assertGreaterEqual(resumed[0], 8)
-        snapshot = self.load("snapshot.pt")
-        self.assertEqual(snapshot["EPOCHS_RUN"], 60)
-        for name, value in undisturbed.items():
-            self.assertTrue(torch.equal(value, snapshot["MODEL_STATE"][name]), name)
+        for program in ("multigpu_torchrun", "multinode"):
+            with self.subTest(program):
+                self.run_program(launched(2, program, "60", "1"))
+                undisturbed = self.load("snapshot.pt")["MODEL_STATE"]
+                os.remove(self.folder / "snapshot.pt")
+                code, _, lines = run_and_kill(
+                    launched(2, program, "60", "1", flags=["--max-restarts=1"]),
+                    "Epoch 7 | Training snapshot saved", PROGRAMS / program, cwd=self.folder)
+                self.assertEqual(code, 0, lines)
+                resumed = [int(match[1]) for line in lines if (match := re.fullmatch(
+                    r"Resuming training from snapshot at Epoch (\d+)", line))]
+                self.assertEqual(len(resumed), 2)
+                self.assertGreaterEqual(resumed[0], 8)
+                snapshot = self.load("snapshot.pt")
+                self.assertEqual(snapshot["EPOCHS_RUN"], 60)
+                assert_same_bits(self, snapshot["MODEL_STATE"], undisturbed)
+                os.remove(self.folder / "snapshot.pt")
 
     def test_dp_sizes(self):
         for replicas, parts, last in ((1, [30], [10]), (2, [15, 15], [5, 5]),
@@ -196,10 +183,27 @@ class Ladder(unittest.TestCase):
         lines, _ = self.run_program(launched(2, "toy_ddp", "elastic"))
         self.assertIn("Finished running elastic DDP example on rank 1.", lines)
 
+    def test_what_starts_its_own_processes_refuses_a_launcher(self):
+        for command, other in ((["multigpu", "1", "1"], "multigpu_torchrun"),
+                               (["toy_ddp", "basic"], "toy_ddp elastic")):
+            with self.subTest(command):
+                lines, err = self.run_program(launched(2, *command), expected=2)
+                self.assertEqual(lines, [])
+                self.assertIn(f"start it without one, or take {other}", err)
+
+    def test_help_shows_how_to_start(self):
+        for program in ("single_gpu", "multigpu", "multigpu_torchrun", "multinode", "toy_ddp",
+                        "dp_sizes", "distributed", "distributed_mp", "dataparallel",
+                        "distributed_amp", "distributed_gradient_accumulation", "digits", "mingpt"):
+            lines, _ = self.run_program([PROGRAMS / program, "--help"])
+            self.assertTrue(any(re.search(rf"(^  |`|=2 ){program}( |$|`)|=HOST {program}", line)
+                                for line in lines), lines)
+
     def test_wrong_arguments_are_refused_with_a_line(self):
         for command, words in ((["single_gpu"], "total_epochs is required"),
                                (["multigpu", "0", "1"], "total_epochs"),
                                (["multigpu", "2", "1", "--batchsize", "3"], "--batchsize"),
+                               (["multigpu", "010", "1"], "integer from 1 to 1000000000, not 010"),
                                (["toy_ddp", "fast"], "fast not in"),
                                (["dp_sizes", "--replicas", "0"], "--replicas")):
             with self.subTest(command):

@@ -120,6 +120,7 @@ class Mingpt(MingptTestCase):
             (["trainer_config.max_epochs=many"],
              'must be an integer from 1 to 2147483647, not "many"'),
             (["trainer_config.precision=fp8"], 'must be fp32, bf16 or fp16, not "fp8"'),
+            (["optimizer_config.beta1=1"], "must be a number from 0 to below 1, not 1"),
             (["gpt_config.n_head=3"], "n_embd 32 does not divide by n_head 3"),
             (["data_config.truncate=0.001"], "give more text or a smaller block_size"),
             (["--sample", "3", "trainer_config.snapshot_path=absent"], "no whole snapshot"),
