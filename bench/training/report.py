@@ -149,7 +149,7 @@ def goals_of(rows):
         add(case, f"≥ {goal} × PyTorch's speed", f"{speedup:.3g} ×", speedup >= goal)
         alone = ratio_of(rows, ours, (task, "none", precision, 2, "lockstep"))
         if task in LEAST_SHARE and alone:
-            add(case, f"≥ {LEAST_SHARE[task]:.0%} of two that do not communicate", f"{alone[0]:.0%}",
+            add(case, f"≥ {LEAST_SHARE[task]:.0%} of two that do not communicate", f"{alone[0]:.1%}",
                 alone[0] >= LEAST_SHARE[task])
         memory = rows[ours]["peak_mb"] / rows[pytorch]["peak_mb"]
         add(case, f"≤ {MOST_MEMORY:.0%} of PyTorch's memory", f"{memory:.0%}", memory <= MOST_MEMORY)
