@@ -35,6 +35,9 @@ inline constexpr Variable kErrorFile{"TORCHELASTIC_ERROR_FILE", "path",
 inline constexpr Variable kStoreListenFd{
     "LOCKSTEP_STORE_LISTEN_FD", "int",
     "socket bound by the launcher, on which rank 0 serves the store; set by lockstep run"};
+inline constexpr Variable kJobMark{
+    "LOCKSTEP_JOB", "text",
+    "marks all processes of a job, those that its workers start too; set by lockstep run"};
 inline constexpr Variable kSpawn{
     "LOCKSTEP_SPAWN", "text",
     "which call of lockstep::spawn() in which process this one belongs to; set by it"};
@@ -96,6 +99,19 @@ inline constexpr Variable kLogLevel{"LOCKSTEP_LOG", "debug|info|warning|error",
                                     "least severe message to print (default warning)"};
 inline constexpr Variable kNoColor{"NO_COLOR", "any text", "no colours when set and not empty"};
 inline constexpr Variable kTerm{"TERM", "name", "dumb: no progress bar"};
+
+// malloc's own: where one is set, init_process_group and DataParallel leave malloc alone.
+inline constexpr Variable kMallocTrimThreshold{"MALLOC_TRIM_THRESHOLD_", "bytes",
+                                               "free memory that malloc keeps (default: all)"};
+inline constexpr Variable kMallocMmapThreshold{
+    "MALLOC_MMAP_THRESHOLD_", "bytes",
+    "size from which malloc maps each block by itself (default 32 MB)"};
+inline constexpr Variable kMallocMmapMax{"MALLOC_MMAP_MAX_", "int",
+                                         "most blocks that malloc maps by themselves"};
+inline constexpr Variable kMallocTopPad{"MALLOC_TOP_PAD_", "bytes",
+                                        "what malloc asks of the system beyond its need"};
+inline constexpr Variable kGlibcTunables{"GLIBC_TUNABLES", "list",
+                                         "settings of the C library, malloc's (glibc.malloc.) too"};
 
 // Read by the launcher.
 inline constexpr Variable kPythonExec{"PYTHON_EXEC", "path",

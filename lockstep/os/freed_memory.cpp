@@ -2,23 +2,23 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <limits>
-#include <string_view>
+#include <string>
 
 #include <malloc.h>
+
+#include "lockstep/base/env.h"
 
 namespace lockstep {
 namespace {
 
 bool is_set_by_the_user() {
-  const char* tunables = std::getenv("GLIBC_TUNABLES");
-  if (tunables != nullptr && std::string_view(tunables).find("glibc.malloc.") != std::string::npos)
-    return true;
-  constexpr std::array kVariables = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_",
-                                     "MALLOC_MMAP_MAX_", "MALLOC_TOP_PAD_"};
-  return std::ranges::any_of(kVariables,
-                             [](const char* name) { return std::getenv(name) != nullptr; });
+  const auto tunables = env::text(env::kGlibcTunables);
+  if (tunables && tunables->find("glibc.malloc.") != std::string::npos) return true;
+  constexpr std::array kVariables = {&env::kMallocTrimThreshold, &env::kMallocMmapThreshold,
+                                     &env::kMallocMmapMax, &env::kMallocTopPad};
+  return std::ranges::any_of(
+      kVariables, [](const env::Variable* variable) { return env::text(*variable).has_value(); });
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "lockstep/os/freed_memory.h"
 
 #include <cstdlib>
+#include <functional>
 
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -24,7 +25,7 @@ std::size_t kept_of(std::size_t bytes) {
 }
 
 // Settings of malloc last as long as their process.
-int exit_code_of_child(int (*body)()) {
+int exit_code_of_child(const std::function<int()>& body) {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(body());
   int status = 0;
@@ -45,10 +46,8 @@ TEST(KeepFreedMemory, LeavesAloneWhatTheEnvironmentSets) {
   for (const char* setting :
        {"MALLOC_TRIM_THRESHOLD_=131072", "MALLOC_MMAP_THRESHOLD_=131072", "MALLOC_MMAP_MAX_=10",
         "MALLOC_TOP_PAD_=0", "GLIBC_TUNABLES=glibc.malloc.trim_threshold=131072"}) {
-    static const char* current;
-    current = setting;
-    EXPECT_EQ(exit_code_of_child([] {
-                ::putenv(const_cast<char*>(current));
+    EXPECT_EQ(exit_code_of_child([setting] {
+                ::putenv(const_cast<char*>(setting));
                 return keep_freed_memory() ? 1 : 0;
               }),
               0)
