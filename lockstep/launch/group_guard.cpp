@@ -3,20 +3,24 @@
 #include <cerrno>
 #include <csignal>
 #include <set>
+#include <system_error>
 
 #include <unistd.h>
 
 #include "lockstep/os/child_process.h"
+#include "lockstep/os/marked_processes.h"
 #include "lockstep/os/write_all.h"
 
 namespace lockstep {
 namespace {
 
+namespace fs = std::filesystem;
+
 // Nothing but the guard's own death keeps it from reading.
 constexpr std::chrono::milliseconds kGuardPatience{1000};
 
 // A group is announced as its number and withdrawn as its negative.
-void guard_groups(int control_fd) {
+void guard_groups(int control_fd, const std::string& mark, const fs::path& directory) {
   // The guard must not keep a terminal, a pipeline or a port open.
   close_files_from(0, control_fd);
   std::set<pid_t> groups;
@@ -31,7 +35,12 @@ void guard_groups(int control_fd) {
       groups.erase(-message);
     }
   }
-  for (const pid_t group : groups) signal_group(group, SIGKILL);
+  if (!groups.empty()) {
+    for (const pid_t group : groups) signal_group(group, SIGKILL);
+    kill_marked_processes(mark);
+  }
+  std::error_code ignored;
+  if (!directory.empty()) fs::remove_all(directory, ignored);
 }
 
 void send(const HelperProcess& process, pid_t message) {
@@ -41,7 +50,9 @@ void send(const HelperProcess& process, pid_t message) {
 
 }  // namespace
 
-GroupGuard::GroupGuard() : process_("lockstep-guard", guard_groups) {}
+GroupGuard::GroupGuard(const std::string& mark, const fs::path& directory)
+    : process_("lockstep-guard",
+               [&](int control_fd) { guard_groups(control_fd, mark, directory); }) {}
 
 GroupGuard::~GroupGuard() {
   process_.finish(Deadline::after(kGuardPatience));

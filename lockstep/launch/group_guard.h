@@ -1,16 +1,21 @@
 #pragma once
 
+#include <filesystem>
+#include <string>
+
 #include "lockstep/os/helper_process.h"
 
 namespace lockstep {
 
-/// Sees to it that no worker outlives the launcher, even one killed with SIGKILL. The kernel kills
-/// the workers themselves; what they started (a script's program, loader processes) is killed by
-/// this small process, which knows the workers' process groups.
+/// Sees to it that nothing of a job outlives the launcher, even one killed with SIGKILL. The kernel
+/// kills the workers themselves; what they started (a script's program, loader processes) is killed
+/// by this small process, which knows the workers' process groups and the job's mark. It removes
+/// the job's directory, too.
 /// Lifetime: make it before workers are started. Once it is destroyed it guards nothing.
 class GroupGuard {
  public:
-  GroupGuard();
+  /// `mark`: a line of the environment of all workers. `directory`: empty where it is to stay.
+  GroupGuard(const std::string& mark, const std::filesystem::path& directory);
   ~GroupGuard();
   GroupGuard(const GroupGuard&) = delete;
   GroupGuard& operator=(const GroupGuard&) = delete;

@@ -21,6 +21,7 @@
 #include "lockstep/launch/worker_logs.h"
 #include "lockstep/os/find_program.h"
 #include "lockstep/os/machine.h"
+#include "lockstep/os/marked_processes.h"
 #include "lockstep/os/tcp_socket.h"
 #include "lockstep/os/temporary_directory.h"
 
@@ -78,6 +79,10 @@ UniqueFd open_log(const fs::path& file) {
   return fd;
 }
 
+bool keeps_directory(const LaunchOptions& options) {
+  return writes_logs(options) || !options.log_directory.empty();
+}
+
 // The store's socket, on the machine of rank 0 only: bound by the launcher, so that the port is the
 // job's from before the first worker runs until the last has ended.
 UniqueFd bind_store(const LaunchOptions& options) {
@@ -94,8 +99,10 @@ class Launcher {
         inherited_environment_(env::everything()),
         line_prefix_(env::text(env::kLogLinePrefix).value_or(kDefaultLinePrefix)),
         signals_(signals_to_read(options)),
-        directory_(job_parent(options), job_prefix(options)) {
-    if (writes_logs(options) || !options.log_directory.empty()) directory_.keep();
+        directory_(job_parent(options), job_prefix(options)),
+        job_mark_(concat(::getpid(), "-", directory_.path().filename().string())),
+        guard_(mark_line(), keeps_directory(options) ? "" : directory_.path()) {
+    if (keeps_directory(options)) directory_.keep();
     adopt_orphans();
   }
 
@@ -107,6 +114,7 @@ class Launcher {
     UniqueFd err;
   };
 
+  std::string mark_line() const { return concat(env::kJobMark.name, "=", job_mark_); }
   AttemptOutcome run_attempt(int attempt);
   Worker make_worker(const AttemptFacts& facts, int local_rank, const WorkerFiles& streams) const;
   WorkerFiles open_streams(int attempt, int local_rank, std::vector<TailedLog>& shown) const;
@@ -120,8 +128,9 @@ class Launcher {
   const Environment inherited_environment_;
   const std::string line_prefix_;
   SignalFd signals_;
-  GroupGuard guard_;
   TemporaryDirectory directory_;
+  const std::string job_mark_;
+  GroupGuard guard_;
 };
 
 int Launcher::run() {
@@ -129,7 +138,10 @@ int Launcher::run() {
   for (int attempt = 0;; ++attempt) {
     const AttemptOutcome outcome = run_attempt(attempt);
     const WorkerExit* const cause = first_cause(outcome);
-    switch (judge(outcome, attempt, options_.max_restarts)) {
+    const Verdict verdict = judge(outcome, attempt, options_.max_restarts);
+    // What workers started in sessions of their own, which may hold devices and ports.
+    if (verdict != Verdict::kSucceeded) kill_marked_processes(mark_line());
+    switch (verdict) {
       case Verdict::kSucceeded:
         return 0;
       case Verdict::kStopped:
@@ -157,8 +169,10 @@ AttemptOutcome Launcher::run_attempt(int attempt) {
   if (!shown.empty()) tail.emplace(std::move(shown));
 
   UniqueFd store = bind_store(options_);
-  AttemptFacts facts{
-      .attempt = attempt, .master_port = options_.master_port, .allowed_cpus = allowed_cpu_count()};
+  AttemptFacts facts{.attempt = attempt,
+                     .master_port = options_.master_port,
+                     .allowed_cpus = allowed_cpu_count(),
+                     .job_mark = job_mark_};
   if (store.valid()) {
     facts.master_port = bound_port(store.get());
     facts.store_listen_fd = store.get();

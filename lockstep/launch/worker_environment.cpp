@@ -60,6 +60,7 @@ Environment worker_environment(const LaunchOptions& options, const AttemptFacts&
   // The launcher serves no store: rank 0 does, which with True would wait for the launcher's.
   set(env::kUseAgentStore.name, "False");
   set(env::kErrorFile.name, error_file);
+  if (!facts.job_mark.empty()) set(env::kJobMark.name, facts.job_mark);
   set("TORCHELASTIC_SIGNALS_TO_HANDLE", signal_list(options.signals_to_handle));
   values.try_emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   if (options.worker_count > 1) {

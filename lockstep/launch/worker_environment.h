@@ -17,6 +17,8 @@ struct AttemptFacts {
   /// The store's socket, which rank 0 inherits.
   std::optional<int> store_listen_fd{};
   int allowed_cpus = 1;
+  /// By which all processes of the job are found; empty: none.
+  std::string job_mark{};
 };
 
 /// NAME=value lines, as in environ.

@@ -254,6 +254,41 @@ TEST_F(FailureTest, NothingOutlivesAKilledLauncher) {
   }
 }
 
+// A line that starts a process in a session of its own, which ignores what it is told.
+std::string start_daemon(const std::string& pid_file) {
+  return "setsid sh -c 'trap \"\" TERM INT HUP; echo $$ > " + pid_file + ".new; mv " + pid_file +
+         ".new " + pid_file + "; while :; do sleep 1000; done' & until [ -e " + pid_file +
+         " ]; do :; done; ";
+}
+
+TEST_F(FailureTest, ADaemonOfAWorkerEndsWithAJobThatFails) {
+  const auto result = run_lockstep(run_script({}, start_daemon(path("daemon")) + "exit 3"));
+  EXPECT_EQ(result.status, 3);
+  EXPECT_FALSE(process_exists(std::stoi(read_text(path("daemon")))));
+}
+
+TEST_F(FailureTest, ADaemonOfAWorkerEndsBeforeTheRestart) {
+  const auto result = run_lockstep(run_script(
+      {"--max-restarts=1"}, "if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then " +
+                                start_daemon(path("daemon")) + "exit 3; fi; kill -0 $(cat " +
+                                path("daemon") + ") && echo alive || echo gone"));
+  EXPECT_EQ(result.status, 0);
+  EXPECT_EQ(result.out, "gone\n");
+}
+
+TEST_F(FailureTest, AKilledLauncherLeavesNoDaemonAndNoDirectory) {
+  fs::create_directory(path("tmp"));
+  LockstepProcess process(
+      run_script({}, start_daemon(path("daemon")) + tell_pid() + "exec sleep 1000"),
+      {"TMPDIR=" + path("tmp")});
+  ASSERT_TRUE(eventually([&] { return told(0); }));
+  process.signal(SIGKILL);
+  process.wait();
+  const pid_t daemon = std::stoi(read_text(path("daemon")));
+  EXPECT_TRUE(eventually([&] { return !process_exists(daemon); }));
+  EXPECT_TRUE(eventually([&] { return fs::is_empty(path("tmp")); }));
+}
+
 TEST_F(FailureTest, AKilledLauncherLeavesNoHelper) {
   LockstepProcess process(
       run_script({"--tee=3", "--log-dir=" + path("logs")}, tell_pid() + "exec sleep 1000"));
