@@ -21,6 +21,9 @@ struct WorkerExit {
   std::string error_message{};
   /// The exit code that its error file announces; 0: none.
   int error_code = 0;
+  /// Where the kernel killed a process of this machine for want of memory meanwhile: whose memory
+  /// was short.
+  std::string memory_shortage{};
 
   bool failed() const { return exit_code != 0 || signal != 0; }
   /// It had reported its error and was on its way out when the launcher's signal ended it.

@@ -12,9 +12,13 @@ namespace lockstep {
 namespace {
 
 // What usually is behind a signal that the launcher did not send.
-std::string signal_hint(int signal) {
-  switch (signal) {
+std::string signal_hint(const WorkerExit& exit) {
+  switch (exit.signal) {
     case SIGKILL:
+      if (!exit.memory_shortage.empty()) {
+        return concat(" by the kernel, out of memory: ", exit.memory_shortage,
+                      "; use less, as by smaller batches, or give the job more");
+      }
       return "; not sent by lockstep: often the kernel, out of memory (see dmesg)";
     case SIGBUS:
       return "; often a full /dev/shm or a file that became shorter";
@@ -87,7 +91,7 @@ std::string describe_end(const WorkerExit& exit) {
 
 std::string describe_failure(const WorkerExit& exit) {
   if (exit.failed_before_stop()) return concat(", then stopped with ", signal_name(exit.signal));
-  return concat(": ", describe_end(exit), exit.told_to_stop ? "" : signal_hint(exit.signal));
+  return concat(": ", describe_end(exit), exit.told_to_stop ? "" : signal_hint(exit));
 }
 
 std::string describe_worker(const WorkerExit& exit) {

@@ -22,6 +22,7 @@
 #include "lockstep/os/find_program.h"
 #include "lockstep/os/machine.h"
 #include "lockstep/os/marked_processes.h"
+#include "lockstep/os/out_of_memory.h"
 #include "lockstep/os/tcp_socket.h"
 #include "lockstep/os/temporary_directory.h"
 
@@ -183,12 +184,15 @@ AttemptOutcome Launcher::run_attempt(int attempt) {
         make_worker(facts, local_rank, streams[static_cast<std::size_t>(local_rank)]));
   }
 
+  const OutOfMemoryKills memory_kills;
   Supervisor supervisor(signals_, guard_, options_.shutdown_timeout);
   AttemptOutcome outcome = supervisor.run(workers, [&](const WorkerExit& exit) {
     // Connections to a store whose server has ended are refused, rather than never answered.
     if (exit.rank == 0) store.reset();
   });
+  const std::string shortage = memory_kills.since().value_or("");
   for (WorkerExit& exit : outcome.exits) {
+    exit.memory_shortage = shortage;
     const auto directory = worker_directory(directory_.path(), attempt, exit.local_rank);
     const ErrorReport report = read_error_file(directory / "error.json");
     exit.error_message = report.message;

@@ -254,6 +254,36 @@ TEST_F(FailureTest, NothingOutlivesAKilledLauncher) {
   }
 }
 
+// A memory cgroup of version 1 of its own, where this system has them and lets us.
+class MemoryGroup {
+ public:
+  explicit MemoryGroup(const std::string& limit) {
+    std::error_code error;
+    fs::create_directory(path_, error);
+    std::ofstream(path_ / "memory.limit_in_bytes") << limit;
+    works_ = !error && fs::exists(path_ / "memory.oom_control");
+  }
+  ~MemoryGroup() { ::rmdir(path_.c_str()); }
+  bool works() const { return works_; }
+  fs::path processes() const { return path_ / "cgroup.procs"; }
+
+ private:
+  fs::path path_ = fs::path("/sys/fs/cgroup/memory") / concat("lockstep_test_", ::getpid());
+  bool works_ = false;
+};
+
+TEST_F(FailureTest, AWorkerKilledForWantOfMemoryIsReportedAsSuch) {
+  const MemoryGroup group("200000000");
+  if (!group.works()) GTEST_SKIP() << "no memory cgroup of version 1 that may be written to";
+  // A launcher within the group; tail keeps the last line, which has no end.
+  const auto result =
+      run_lockstep(run_script({}, concat("echo $$ > ", group.processes().string(), "; exec ",
+                                         LOCKSTEP_BINARY, " run --standalone tail /dev/zero")));
+  EXPECT_EQ(result.status, 137);
+  EXPECT_THAT(result.err, HasSubstr("killed by SIGKILL by the kernel, out of memory: its memory "
+                                    "cgroup has a limit of 199 MB"));
+}
+
 // A line that starts a process in a session of its own, which ignores what it is told.
 std::string start_daemon(const std::string& pid_file) {
   return "setsid sh -c 'trap \"\" TERM INT HUP; echo $$ > " + pid_file + ".new; mv " + pid_file +

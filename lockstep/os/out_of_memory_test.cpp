@@ -1,0 +1,84 @@
+#include "lockstep/os/out_of_memory.h"
+
+#include <fstream>
+
+#include <gtest/gtest.h>
+
+#include "lockstep/os/temporary_directory.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A system of our own.
+class OutOfMemoryTest : public testing::Test {
+ protected:
+  void write(const std::string& file, const std::string& text) const {
+    const fs::path path = root_.path() / file;
+    fs::create_directories(path.parent_path());
+    std::ofstream(path) << text;
+  }
+  OutOfMemoryKills kills() const {
+    return OutOfMemoryKills(root_.path() / "proc", root_.path() / "cgroup");
+  }
+  std::string limit_of(const std::string& file) const {
+    return "its memory cgroup has a limit of 512 MB (" + (root_.path() / file).string() + ")";
+  }
+
+ private:
+  TemporaryDirectory root_{fs::temp_directory_path(), "lockstep_test_"};
+};
+
+TEST_F(OutOfMemoryTest, CountsInTheGroupOfVersion1) {
+  write("proc/self/cgroup", "5:devices:/other\n4:cpu,memory:/job/1\n0::/\n");
+  write("cgroup/memory/job/1/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n");
+  write("cgroup/memory/job/1/memory.limit_in_bytes", "512000000\n");
+  const OutOfMemoryKills kills = this->kills();
+  EXPECT_EQ(kills.since(), std::nullopt);
+  write("cgroup/memory/job/1/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 4\n");
+  EXPECT_EQ(kills.since(), limit_of("cgroup/memory/job/1/memory.limit_in_bytes"));
+}
+
+TEST_F(OutOfMemoryTest, CountsInTheGroupOfVersion2) {
+  write("proc/self/cgroup", "0::/job\n");
+  write("cgroup/job/memory.events", "low 0\noom 1\noom_kill 0\n");
+  write("cgroup/job/memory.max", "512000000\n");
+  const OutOfMemoryKills kills = this->kills();
+  write("cgroup/job/memory.events", "low 0\noom 2\noom_kill 1\n");
+  EXPECT_EQ(kills.since(), limit_of("cgroup/job/memory.max"));
+}
+
+TEST_F(OutOfMemoryTest, FindsAContainersGroupAtTheRoot) {
+  write("proc/self/cgroup", "4:memory:/docker/0123\n");
+  write("cgroup/memory/memory.oom_control", "oom_kill 0\n");
+  write("cgroup/memory/memory.limit_in_bytes", "512000000\n");
+  const OutOfMemoryKills kills = this->kills();
+  write("cgroup/memory/memory.oom_control", "oom_kill 1\n");
+  EXPECT_EQ(kills.since(), limit_of("cgroup/memory/memory.limit_in_bytes"));
+}
+
+TEST_F(OutOfMemoryTest, ElseOnTheWholeMachine) {
+  write("proc/self/cgroup", "0::/\n");
+  write("proc/vmstat", "nr_free_pages 7\noom_kill 1\n");
+  const OutOfMemoryKills kills = this->kills();
+  EXPECT_EQ(kills.since(), std::nullopt);
+  write("proc/vmstat", "nr_free_pages 7\noom_kill 2\n");
+  EXPECT_EQ(kills.since(), "the machine had none left");
+}
+
+TEST_F(OutOfMemoryTest, AGroupWithoutALimitIsTheMachine) {
+  write("proc/self/cgroup", "0::/job\n");
+  write("cgroup/job/memory.events", "oom_kill 0\n");
+  write("cgroup/job/memory.max", "max\n");
+  const OutOfMemoryKills kills = this->kills();
+  write("cgroup/job/memory.events", "oom_kill 1\n");
+  EXPECT_EQ(kills.since(), "the machine had none left");
+}
+
+TEST_F(OutOfMemoryTest, ASystemThatDoesNotCountTellsNothing) {
+  EXPECT_EQ(kills().since(), std::nullopt);
+}
+
+}  // namespace
+}  // namespace lockstep
