@@ -1,9 +1,6 @@
 #pragma once
 
-#include <charconv>
-#include <cmath>
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include <CLI/CLI.hpp>
@@ -12,24 +9,16 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/launched_place.h"
+#include "lockstep/base/parse_number.h"
 
 constexpr std::int64_t kMostOfAnything = 1'000'000'000;
 constexpr std::int64_t kMostProcesses = 1024;
-
-/// The whole text as a number, or nothing.
-template <typename Number>
-std::optional<Number> parse_number(const std::string& text) {
-  Number value{};
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  return error == std::errc() && stop == end ? std::optional(value) : std::nullopt;
-}
 
 /// For check(). CLI11 takes what it reads for good: too large a number becomes the largest, 010
 /// becomes 8.
 inline auto integer_between(std::int64_t least, std::int64_t most) {
   return [=](const std::string& text) {
-    const auto value = parse_number<std::int64_t>(text);
+    const auto value = lockstep::parse_number<std::int64_t>(text);
     if (value && *value >= least && *value <= most && text == std::to_string(*value))
       return std::string();
     return "must be an integer from " + std::to_string(least) + " to " + std::to_string(most) +
@@ -39,9 +28,8 @@ inline auto integer_between(std::int64_t least, std::int64_t most) {
 
 /// For check().
 inline std::string require_positive(const std::string& text) {
-  const auto value = parse_number<double>(text);
-  return value && std::isfinite(*value) && *value > 0 ? ""
-                                                      : "must be a positive number, not " + text;
+  const auto value = lockstep::parse_number<double>(text);
+  return value && *value > 0 ? "" : "must be a positive number, not " + text;
 }
 
 /// So many processes or replicas unless the user says otherwise: one a CUDA device, else two.
@@ -52,6 +40,12 @@ inline int default_replicas() {
 /// Whether this process is the job's first, by whichever launcher started it.
 inline bool is_first_process() {
   return lockstep::launched_rank().value_or(0) == 0;
+}
+
+/// For check().
+inline std::string require_not_negative(const std::string& text) {
+  const auto value = lockstep::parse_number<double>(text);
+  return value && *value >= 0 ? "" : "must be a number of at least 0, not " + text;
 }
 
 /// Whether a launcher has started this process, and not lockstep::spawn(), which is the program's

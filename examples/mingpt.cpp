@@ -6,6 +6,7 @@
 // The C++ counterpart of PyTorch's minGPT-DDP tutorial (pytorch/examples, distributed/minGPT-ddp):
 // its model, names and configuration. The parts are in examples/mingpt/, a file each.
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -38,7 +39,7 @@ mingpt::Config configure(const Arguments& arguments) {
   config.data.path = {LOCKSTEP_SOURCE_DIRECTORY "/docs", LOCKSTEP_SOURCE_DIRECTORY "/README.md"};
   if (!arguments.config_file.empty()) {
     std::ifstream file(arguments.config_file);
-    if (!file) {
+    if (!file || std::filesystem::is_directory(arguments.config_file)) {
       throw lockstep::UsageError("--config " + arguments.config_file +
                                  ": cannot be read; give a file of JSON");
     }
@@ -86,14 +87,17 @@ int run(int argc, char** argv) {
   auto* prompt = app.add_option("--sample", sampling.prompt,
                                 "do not train: continue this text, with the newest snapshot");
   app.add_option("--length", sampling.length, "characters to write")
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1'000'000}))
+      ->check(integer_between(0, 1'000'000))
+      ->needs(prompt)
       ->capture_default_str();
   app.add_option("--temperature", sampling.temperature,
                  "below 1 surer, above 1 more varied, 0 always the likeliest character")
-      ->check(CLI::NonNegativeNumber)
+      ->check(require_not_negative)
+      ->needs(prompt)
       ->capture_default_str();
   app.add_option("--top-k", sampling.top_k, "choose among this many characters only")
-      ->check(CLI::PositiveNumber);
+      ->check(integer_between(1, kMostOfAnything))
+      ->needs(prompt);
   if (!parse_command_line(app, argc, argv)) return 0;
   const mingpt::Config config = configure(arguments);
   // Every process has the same arguments: one of them speaks.

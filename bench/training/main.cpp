@@ -217,7 +217,7 @@ int main(int argc, char** argv) {
     app.add_option("task", job.task, "toy, linear, mlp, resnet18 or mingpt")->required();
     app.add_option("--parallel", job.parallel)->check(CLI::IsMember({"ddp", "dp", "none"}));
     app.add_option("--precision", job.precision)->check(CLI::IsMember({"float32", "bfloat16"}));
-    app.add_option("--samples", job.samples, "of an epoch")->check(CLI::PositiveNumber);
+    app.add_option("--samples", job.samples, "of an epoch")->check(CLI::Range(1, 1'000'000'000));
     app.add_option("--result", job.result, "the file to write")->required();
     CLI11_PARSE(app, argc, argv);
     lockstep::bench::run(job);

@@ -61,10 +61,12 @@ bool parse(const Program& program, int argc, char** argv, Arguments& arguments) 
       ->check(integer_between(1, kMostOfAnything));
   app.add_option("--lr", arguments.lr, "learning rate of SGD with momentum 0.9")
       ->check(require_positive);
-  app.add_option("--data", arguments.data,
-                 "a folder of CIFAR-100's binary format: lockstep data get cifar100 (or photos32)");
+  auto* data = app.add_option(
+      "--data", arguments.data,
+      "a folder of CIFAR-100's binary format: lockstep data get cifar100 (or photos32)");
   app.add_option("--synthetic", arguments.synthetic, "so many images made up, instead of --data")
-      ->check(integer_between(0, kMostOfAnything));
+      ->check(integer_between(1, kMostOfAnything))
+      ->excludes(data);
   if (program.has_amp_dtype) {
     app.add_option("--amp_dtype,--amp-dtype", arguments.amp_dtype,
                    "bf16, or fp16 with a scaled loss")

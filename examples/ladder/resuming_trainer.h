@@ -23,6 +23,10 @@ class ResumingTrainer {
         train_data_(prepare_loader(sampler_, arguments.batch_size)) {}
 
   void train() {
+    if (epochs_run_ >= arguments_.total_epochs && group_.rank() == 0) {
+      std::cout << "Training is complete: " << kSnapshot << " has " << epochs_run_
+                << " epochs; delete it to start anew" << std::endl;
+    }
     for (std::int64_t epoch = epochs_run_; epoch < arguments_.total_epochs; ++epoch) {
       run_epoch(epoch);
       if (group_.rank() == 0 && epoch % arguments_.save_every == 0) save_snapshot(epoch);
@@ -41,7 +45,12 @@ class ResumingTrainer {
       const auto snapshot = lockstep::load(kSnapshot);
       const auto state = lockstep::entry(snapshot, "MODEL_STATE", kSnapshot);
       lockstep::load_state_dict(*model, lockstep::tensor_dict(state, kSnapshot), kSnapshot);
-      epochs_run[0] = lockstep::integer_entry(snapshot, "EPOCHS_RUN", kSnapshot);
+      const auto count = lockstep::integer_entry(snapshot, "EPOCHS_RUN", kSnapshot);
+      if (count < 0) {
+        throw lockstep::UsageError(std::string(kSnapshot) + ": EPOCHS_RUN is " +
+                                   std::to_string(count) + "; delete the file to start anew");
+      }
+      epochs_run[0] = count;
     }
     epochs_run = epochs_run.to(group_.device());
     group_.broadcast(epochs_run, 0);

@@ -121,11 +121,16 @@ int main(int argc, char** argv) {
     app.add_option("demo", demo, "basic, checkpoint, model_parallel, or elastic, for a launcher")
         ->required()
         ->check(CLI::IsMember(kDemos));
-    app.add_option("--world_size,--world-size", world_size, "processes to start, unless elastic")
-        ->capture_default_str()
-        ->check(integer_between(1, kMostProcesses));
+    auto* processes = app.add_option("--world_size,--world-size", world_size,
+                                     "processes to start, unless elastic");
+    processes->capture_default_str()->check(integer_between(1, kMostProcesses));
     if (!parse_command_line(app, argc, argv)) return 0;
     if (demo == "elastic") {
+      if (processes->count() > 0) {
+        throw lockstep::UsageError(
+            "--world_size is for processes that this program starts itself; elastic is started by "
+            "a launcher: give it to the launcher");
+      }
       run_demo(demo);
     } else {
       refuse_launcher("toy_ddp elastic");

@@ -1,7 +1,6 @@
 #include "lockstep/base/env.h"
 
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <cstdlib>
 
@@ -9,6 +8,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/parse_number.h"
 
 namespace lockstep::env {
 namespace {
@@ -94,10 +94,8 @@ std::vector<std::string> everything() {
 std::optional<int> integer(const Variable& variable) {
   const auto value = text(variable);
   if (!value) return std::nullopt;
-  int number = 0;
-  const char* end = value->data() + value->size();
-  const auto [stop, error] = std::from_chars(value->data(), end, number);
-  if (error != std::errc() || stop != end) refuse(variable, *value, "an integer");
+  const auto number = parse_number<int>(*value);
+  if (!number) refuse(variable, *value, "an integer");
   return number;
 }
 
@@ -116,15 +114,13 @@ std::optional<bool> boolean(const Variable& variable) {
 std::optional<std::chrono::milliseconds> seconds(const Variable& variable) {
   const auto value = text(variable);
   if (!value) return std::nullopt;
-  double number = 0;
-  const char* end = value->data() + value->size();
-  const auto [stop, error] = std::from_chars(value->data(), end, number);
+  const auto number = parse_number<double>(*value);
   // A century is more than any deadline and less than what overflows the clock.
   constexpr double kLongestSeconds = 3.2e9;
-  if (error != std::errc() || stop != end || !(number > 0) || number > kLongestSeconds) {
+  if (!number || !(*number > 0) || *number > kLongestSeconds) {
     refuse(variable, *value, "a positive number of seconds");
   }
-  return std::chrono::milliseconds(static_cast<long long>(std::ceil(number * 1000)));
+  return std::chrono::milliseconds(static_cast<long long>(std::ceil(*number * 1000)));
 }
 
 }  // namespace lockstep::env

@@ -1,12 +1,12 @@
 #include "lockstep/cli/bench_options.h"
 
 #include <algorithm>
-#include <charconv>
 #include <limits>
 #include <sstream>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/parse_number.h"
 #include "lockstep/cli/nearest_name.h"
 #include "lockstep/cli/split_arguments.h"
 
@@ -21,13 +21,9 @@ constexpr std::int64_t kMostSampleMs = 60'000;
 
 std::int64_t integer_of(const char* flag, const std::string& text, std::int64_t least,
                         std::int64_t most) {
-  std::int64_t value = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || stop != end || value < least || value > most) {
-    throw UsageError(concat(flag, "='", text, "': give an integer from ", least, " to ", most));
-  }
-  return value;
+  const auto value = parse_number<std::int64_t>(text);
+  if (value && *value >= least && *value <= most) return *value;
+  throw UsageError(concat(flag, "='", text, "': give an integer from ", least, " to ", most));
 }
 
 std::vector<std::string> list_of(const char* flag, const std::string& text) {

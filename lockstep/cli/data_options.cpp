@@ -6,8 +6,8 @@
 #include <CLI/CLI.hpp>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/parse_number.h"
 #include "lockstep/cli/nearest_name.h"
-#include "lockstep/launch/parse_number.h"
 
 namespace lockstep {
 namespace {
@@ -15,7 +15,7 @@ namespace {
 constexpr int kLongestTimeoutSeconds = 86'400;
 
 std::chrono::seconds timeout_of(const std::string& text) {
-  const auto seconds = parse_integer(text);
+  const auto seconds = parse_number<int>(text);
   if (!seconds || *seconds < 1 || *seconds > kLongestTimeoutSeconds) {
     throw UsageError("--timeout='" + text + "': give whole seconds from 1 to " +
                      std::to_string(kLongestTimeoutSeconds));

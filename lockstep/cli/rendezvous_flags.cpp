@@ -6,8 +6,8 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/parse_number.h"
 #include "lockstep/cli/nearest_name.h"
-#include "lockstep/launch/parse_number.h"
 
 namespace lockstep {
 namespace {
@@ -22,7 +22,7 @@ struct Endpoint {
 };
 
 std::uint16_t parse_port(const char* flag, const std::string& text) {
-  const auto port = parse_integer(text);
+  const auto port = parse_number<int>(text);
   if (!port || *port < 0 || *port > 65535) {
     throw UsageError(concat(flag, ": '", text, "' is no port; give a number up to 65535"));
   }
@@ -53,8 +53,8 @@ Endpoint parse_endpoint(const std::string& text) {
 int parse_node_count(const std::string& text) {
   if (text.empty()) return 1;
   const auto colon = text.find(':');
-  const auto least = parse_integer(text.substr(0, colon));
-  const auto most = colon == std::string::npos ? least : parse_integer(text.substr(colon + 1));
+  const auto least = parse_number<int>(text.substr(0, colon));
+  const auto most = colon == std::string::npos ? least : parse_number<int>(text.substr(colon + 1));
   if (!least || !most || *least < 1 || *most < *least) {
     throw UsageError(concat("--nnodes='", text, "': give a number of machines from 1"));
   }
@@ -67,7 +67,7 @@ int parse_node_count(const std::string& text) {
 }
 
 int parse_node_rank(const std::string& text, int node_count) {
-  const auto rank = parse_integer(text.empty() ? "0" : text);
+  const auto rank = parse_number<int>(text.empty() ? "0" : text);
   if (!rank || *rank < 0 || *rank >= node_count) {
     throw UsageError(concat("--node-rank='", text, "' with --nnodes=", node_count,
                             ": node ranks are 0 to ", node_count - 1));

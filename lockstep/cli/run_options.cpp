@@ -6,9 +6,9 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/parse_number.h"
 #include "lockstep/cli/nearest_name.h"
 #include "lockstep/cli/rendezvous_flags.h"
-#include "lockstep/launch/parse_number.h"
 #include "lockstep/os/signals.h"
 
 namespace lockstep {
@@ -24,7 +24,7 @@ int count_of_workers(const std::string& text, const RunFacts& facts) {
         "--nproc-per-node=gpu: this machine has no GPU to use (no /dev/nvidia0, or "
         "CUDA_VISIBLE_DEVICES is empty); give a number");
   }
-  const auto count = parse_integer(text);
+  const auto count = parse_number<int>(text);
   if (!count || *count < 1) {
     throw UsageError(concat("--nproc-per-node='", text,
                             "': give a number of workers from 1, or auto, cpu or gpu"));
@@ -55,7 +55,7 @@ std::chrono::milliseconds shutdown_timeout_of(const RunFlags& flags, const RunFa
   const std::string& text = given ? flags.shutdown_timeout : facts.shutdown_timeout;
   if (text.empty()) return LaunchOptions{}.shutdown_timeout;
   constexpr double kLongestSeconds = 1e7;
-  const auto seconds = parse_decimal(text);
+  const auto seconds = parse_number<double>(text);
   if (!seconds || *seconds < 0 || *seconds > kLongestSeconds) {
     throw UsageError(concat(given ? "--shutdown-timeout" : "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "='",
                             text, "': give seconds from 0"));
@@ -83,7 +83,7 @@ std::vector<int> ranks_of(const std::string& text) {
   std::vector<int> ranks;
   std::istringstream entries(text);
   for (std::string entry; std::getline(entries, entry, ',');) {
-    const auto rank = parse_integer(entry);
+    const auto rank = parse_number<int>(entry);
     if (!rank || *rank < 0) {
       throw UsageError(concat("--local-ranks-filter='", text, "': give local ranks, as in 0,1"));
     }
@@ -93,7 +93,7 @@ std::vector<int> ranks_of(const std::string& text) {
 }
 
 int restarts_of(const RunFlags& flags, int node_count) {
-  const auto count = parse_integer(flags.max_restarts.empty() ? "0" : flags.max_restarts);
+  const auto count = parse_number<int>(flags.max_restarts.empty() ? "0" : flags.max_restarts);
   if (!count || *count < 0) {
     throw UsageError(concat("--max-restarts='", flags.max_restarts, "': give a number from 0"));
   }
@@ -107,7 +107,7 @@ int restarts_of(const RunFlags& flags, int node_count) {
 
 // torchrun's flags that change nothing here are checked as it does; those that would are refused.
 void check_torchrun_flags(const RunFlags& flags) {
-  const auto interval = parse_decimal(flags.monitor_interval);
+  const auto interval = parse_number<double>(flags.monitor_interval);
   if (!flags.monitor_interval.empty() && (!interval || *interval <= 0)) {
     throw UsageError(
         concat("--monitor-interval='", flags.monitor_interval, "': give seconds greater than 0"));

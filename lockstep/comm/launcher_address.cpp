@@ -1,12 +1,12 @@
 #include "lockstep/comm/launcher_address.h"
 
-#include <charconv>
 #include <cstdint>
 #include <optional>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/parse_number.h"
 #include "lockstep/base/slurm_lists.h"
 
 namespace lockstep {
@@ -36,12 +36,7 @@ int port_of_text(const std::string& text) {
 
 // Of more digits than an int has: the numbers of federated jobs and special steps.
 std::optional<std::uint64_t> number_in(const env::Variable& variable) {
-  const auto text = env::text(variable).value_or("");
-  std::uint64_t number = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  if (error != std::errc() || stop != end) return std::nullopt;
-  return number;
+  return parse_number<std::uint64_t>(env::text(variable).value_or(""));
 }
 
 LauncherAddress address_of_step(const LaunchedPlace& place, const std::optional<std::string>& host,

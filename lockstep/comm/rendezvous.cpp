@@ -1,8 +1,8 @@
 #include "lockstep/comm/rendezvous.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 
 #include <fcntl.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
@@ -13,6 +13,7 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/parse_number.h"
 #include "lockstep/comm/backend_factory.h"
 #include "lockstep/comm/pmi_exchange.h"
 #include "lockstep/comm/quiet_c10d.h"
@@ -115,14 +116,15 @@ Meeting meet_once(const InitPlan& plan, const Deadline& deadline) {
 }
 
 void take_address(InitPlan& plan, const Meeting& meeting) {
-  const char* const end = meeting.address.data() + meeting.address.size();
-  const auto [slash, error] = std::from_chars(meeting.address.data(), end, plan.port);
-  if (error != std::errc() || slash == end || *slash != '/') {
+  const auto slash = std::min(meeting.address.find('/'), meeting.address.size());
+  const auto port = parse_number<std::uint16_t>(meeting.address.substr(0, slash));
+  if (!port || slash == meeting.address.size()) {
     throw CommError(concat("init_process_group on rank ", plan.rank, ": mpirun told '",
                            meeting.address,
                            "' as the address of rank 0; set MASTER_ADDR and MASTER_PORT"));
   }
-  plan.host = std::string(slash + 1, end);
+  plan.port = *port;
+  plan.host = meeting.address.substr(slash + 1);
   plan.address_source = "what rank 0 told through mpirun";
   plan.store = InitPlan::Store::kTcp;
   if (meeting.socket.valid()) plan.listen_fd = meeting.socket.get();

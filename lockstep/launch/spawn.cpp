@@ -5,7 +5,6 @@
 #include <charconv>
 #include <csignal>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <string>
@@ -24,17 +23,15 @@
 #include "lockstep/launch/failure_report.h"
 #include "lockstep/launch/stop_sequence.h"
 #include "lockstep/launch/worker_environment.h"
+#include "lockstep/os/caught_signals.h"
 #include "lockstep/os/child_process.h"
 #include "lockstep/os/machine.h"
+#include "lockstep/os/memory_file.h"
 #include "lockstep/os/poll_timeout.h"
-#include "lockstep/os/signals.h"
 #include "lockstep/os/tcp_socket.h"
-#include "lockstep/os/temporary_directory.h"
 
 namespace lockstep {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr const char* kThisProgram = "/proc/self/exe";
 constexpr std::chrono::milliseconds kSpawnShutdownTimeout{5'000};
@@ -48,6 +45,15 @@ std::vector<std::string> own_arguments() {
   std::vector<std::string> arguments;
   for (std::string argument; std::getline(file, argument, '\0');) arguments.push_back(argument);
   return arguments;
+}
+
+// As the signal would have ended this process at once, also where another thread got it.
+void end_by(int signal) {
+  sigset_t signals;
+  ::sigemptyset(&signals);
+  ::sigaddset(&signals, signal);
+  ::pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  ::raise(signal);
 }
 
 // "<which call>:<of which process>"
@@ -64,17 +70,6 @@ std::optional<int> call_to_run() {
   int call = 0;
   std::from_chars(mark.data(), mark.data() + colon, call);
   return call;
-}
-
-// What would end this process while its own are running, unless the program handles it.
-std::vector<int> ending_signals() {
-  std::vector<int> signals;
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
-    struct sigaction action {};
-    if (::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_DFL)
-      signals.push_back(signal);
-  }
-  return signals;
 }
 
 // The processes of one call.
@@ -103,12 +98,15 @@ class SpawnedProcesses {
   void note_ended();
   void send(int signal);
   void kill_all();
-  fs::path error_file(int rank) const { return directory_.path() / concat(rank, ".json"); }
+  // Files without a name: nothing of them is left however this process ends.
+  std::string error_file(int rank, const std::string& process) const {
+    return concat("/proc/", process, "/fd/", error_files_[static_cast<std::size_t>(rank)].get());
+  }
 
-  SignalFd signals_{ending_signals()};
+  CaughtSignals signals_{{SIGINT, SIGTERM, SIGHUP}};
   int ended_by_ = 0;
   LaunchOptions options_;
-  TemporaryDirectory directory_;
+  std::vector<UniqueFd> error_files_;
   UniqueFd store_;
   StopSequence stop_;
   std::vector<Process> running_;
@@ -117,11 +115,13 @@ class SpawnedProcesses {
 
 SpawnedProcesses::SpawnedProcesses(int call, int count)
     : options_{.worker_count = count},
-      directory_(fs::temp_directory_path(), "lockstep_spawn_"),
       store_(bind_tcp(options_.master_address, 0)),
       stop_(kSpawnShutdownTimeout) {
   try {
-    for (int rank = 0; rank < count; ++rank) start(call, rank);
+    for (int rank = 0; rank < count; ++rank) {
+      error_files_.push_back(make_memory_file("lockstep-error", 0));
+      start(call, rank);
+    }
   } catch (...) {
     kill_all();
     throw;
@@ -136,10 +136,11 @@ void SpawnedProcesses::start(int call, int rank) {
   const AttemptFacts facts{.master_port = bound_port(store_.get()),
                            .store_listen_fd = store_.get(),
                            .allowed_cpus = allowed_cpu_count()};
-  SpawnOptions spawn{.path = kThisProgram,
-                     .arguments = own_arguments(),
-                     .environment = worker_environment(
-                         options_, facts, rank, error_file(rank).string(), env::everything())};
+  SpawnOptions spawn{
+      .path = kThisProgram,
+      .arguments = own_arguments(),
+      .environment = worker_environment(options_, facts, rank, error_file(rank, concat(::getpid())),
+                                        env::everything())};
   std::erase_if(spawn.environment, [](const std::string& line) {
     return line.starts_with(concat(env::kSpawn.name, "="));
   });
@@ -182,7 +183,7 @@ void SpawnedProcesses::note_ended() {
     pollfd ready{process.handle.get(), POLLIN, 0};
     if (::poll(&ready, 1, 0) <= 0) return false;
     const ChildExit ended = reap_child(process.pid);
-    const ErrorReport report = read_error_file(error_file(process.rank));
+    const ErrorReport report = read_error_file(error_file(process.rank, "self"));
     const WorkerExit exit{.rank = process.rank,
                           .local_rank = process.rank,
                           .pid = process.pid,
@@ -242,7 +243,7 @@ void spawn(const std::function<void(int rank)>& body, int process_count) {
     AttemptOutcome all_ended = processes.wait();
     return std::pair(std::move(all_ended), processes.ended_by());
   }();
-  if (ended_by != 0) ::raise(ended_by);
+  if (ended_by != 0) end_by(ended_by);
   const WorkerExit* const cause = first_cause(outcome);
   if (cause == nullptr) return;
   throw ProcessFailed(

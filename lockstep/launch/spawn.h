@@ -39,9 +39,8 @@ class ProcessFailed : public Error {
 /// every process and must lead there; what stands behind it runs in the first alone.
 ///
 /// When one fails, the others are told to end (SIGTERM, after 5 s SIGKILL). SIGINT, SIGTERM and
-/// SIGHUP that reach this thread and would end this process are passed on to them in the same way,
-/// and end it after them. All die with the thread that called spawn().
-/// Threads: any, one call after another.
+/// SIGHUP, where they would end this process, are passed on to them in the same way and end it
+/// after them. All die with the thread that called spawn(). Threads: any, one call after another.
 /// Errors: ProcessFailed for the first process that failed by itself; UsageError for fewer than one
 /// process and for a call within `body`; SystemError when no process can be made.
 void spawn(const std::function<void(int rank)>& body, int process_count);

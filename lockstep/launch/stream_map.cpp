@@ -4,7 +4,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/launch/parse_number.h"
+#include "lockstep/base/parse_number.h"
 
 namespace lockstep {
 namespace {
@@ -23,7 +23,7 @@ Streams StreamMap::of(int local_rank) const {
 
 StreamMap parse_stream_map(const std::string& flag, const std::string& text) {
   const auto streams = [&](const std::string& number) {
-    const auto value = parse_integer(number);
+    const auto value = parse_number<int>(number);
     if (!value || *value < 0 || *value > 3) refuse(flag, text);
     return Streams{(*value & 1) != 0, (*value & 2) != 0};
   };
@@ -33,7 +33,7 @@ StreamMap parse_stream_map(const std::string& flag, const std::string& text) {
   for (std::string entry; std::getline(entries, entry, ',');) {
     const auto colon = entry.find(':');
     if (colon == std::string::npos) refuse(flag, text);
-    const auto local_rank = parse_integer(entry.substr(0, colon));
+    const auto local_rank = parse_number<int>(entry.substr(0, colon));
     if (!local_rank || *local_rank < 0) refuse(flag, text);
     by_local_rank[*local_rank] = streams(entry.substr(colon + 1));
   }

@@ -6,7 +6,7 @@ namespace lockstep {
 /// handing it back to the system, which would clear it page by page when the next step wants it:
 /// all blocks below 32 MB, without limit in sum (mallopt(3): M_TRIM_THRESHOLD, M_MMAP_THRESHOLD).
 /// Returns false and changes nothing where the environment tells malloc what to do (MALLOC_…_,
-/// GLIBC_TUNABLES), or where the allocator cannot be told. Threads: any.
+/// GLIBC_TUNABLES); false too where the allocator cannot be told. Threads: any.
 bool keep_freed_memory();
 
 }  // namespace lockstep

@@ -85,7 +85,8 @@ bool verify_checksum(const ReadableFile& file) {
     }
     throw CorruptFile(concat("verify ", file.path(),
                              ": no checksum at its end; it is truncated, "
-                             "damaged, or no snapshot"));
+                             "damaged, or no snapshot: take another copy, or delete it and start "
+                             "anew"));
   }
   const auto hash = std::make_unique<ChecksumHash>();
   std::vector<char> chunk(kChunkBytes);

@@ -36,7 +36,8 @@ def write_data(folder, records, test_records=None):
 
 def command(program, *arguments, ranks=None):
     launcher = [LOCKSTEP, "run", "--standalone", f"--nproc-per-node={ranks}"] if ranks else []
-    small = [part for flag in SMALL.items() if flag[0] not in arguments for part in flag]
+    given = {*arguments, "--synthetic"} if "--data" in arguments else arguments
+    small = [part for flag in SMALL.items() if flag[0] not in given for part in flag]
     return [str(part) for part in [*launcher, PROGRAMS / program, *small, *arguments]]
 
 
@@ -80,7 +81,7 @@ class Cifar(unittest.TestCase):
 
     def test_each_image_counts_once_whatever_the_number_of_processes(self):
         # 29 images: no number of processes divides them. The weights stay: all see the same batches.
-        arguments = ["--synthetic", "0", "--data", self.folder_of(noise(29)), "--epochs", "2",
+        arguments = ["--data", self.folder_of(noise(29)), "--epochs", "2",
                      "--lr", "1e-30"]
 
         def train(*more, ranks, batch_size=12, program="distributed"):
@@ -105,7 +106,7 @@ class Cifar(unittest.TestCase):
 
     def test_each_image_has_the_same_part_in_a_step(self):
         # The step of the last image decides on the second epoch's loss.
-        arguments = ["distributed", "--synthetic", "0", "--data", self.folder_of(noise(7)),
+        arguments = ["distributed", "--data", self.folder_of(noise(7)),
                      "--batch_size", "6", "--epochs", "2"]
         one = self.train(*arguments, ranks=1)
         for ranks in (2, 3):
@@ -116,7 +117,7 @@ class Cifar(unittest.TestCase):
                         for record in noise(20, first=100 + add)] for add in (0, 192))
 
         def correct(records):
-            arguments = ["--synthetic", "0", "--data", self.folder_of(noise(12), records)]
+            arguments = ["--data", self.folder_of(noise(12), records)]
             return self.train("distributed", *arguments, ranks=1)[2] / 100 * len(records)
 
         self.assertAlmostEqual(correct(dark + light), correct(dark) + correct(light), delta=0.01)
@@ -125,7 +126,7 @@ class Cifar(unittest.TestCase):
         # Of one image with many labels, parts have the statistics of the batch.
         image = noise(1)[0][2:]
         folder = self.folder_of([record[:2] + image for record in noise(29)])
-        data = ["--synthetic", "0", "--data", folder]
+        data = ["--data", folder]
         whole = self.train("distributed", *data, "--batch_size", "12", ranks=1)
         for ranks in (1, 2):
             parts = self.train("distributed_gradient_accumulation", *data, "--batch_size", "12",
@@ -167,7 +168,7 @@ class Cifar(unittest.TestCase):
                     ("distributed_gradient_accumulation", 3, {"ranks": 1}),
                     ("distributed_mp", 3, {}), ("dataparallel", 3, {})):
                 with self.subTest(program):
-                    done = self.run_program(program, "--synthetic", "0", "--data",
+                    done = self.run_program(program, "--data",
                                             folder / "data/shades", "--batch_size", "8", "--epochs",
                                             str(epochs), **where)
                     losses, accuracies, tests = zip(*self.epochs(done.stdout))
@@ -232,6 +233,7 @@ class Cifar(unittest.TestCase):
         for program, arguments, words in (
                 ("distributed", ["--node_rank", "1"], "--node_rank 1 of --nnodes 1"),
                 ("distributed", ["--epohcs", "2"], "--epohcs"),
+                ("distributed", ["--synthetic", "8", "--data", "x"], "excludes"),
                 ("distributed_amp", ["--amp_dtype", "fp8"], "fp8"),
                 ("distributed", ["--amp_dtype", "fp16"], "--amp_dtype"),
                 ("dataparallel", ["--grad_accu_steps", "2"], "--grad_accu_steps")):

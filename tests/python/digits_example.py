@@ -68,9 +68,9 @@ class DigitsExample(unittest.TestCase):
 
     def test_a_killed_rank_costs_no_bit(self):
         whole = pathlib.Path(self.folder.name) / "whole"
-        self.train("--epochs", "8", snapshots=whole)
+        self.train("--epochs", "15", snapshots=whole)
         code, _, lines = run_and_kill(
-            self.command("--epochs", "8", flags=["--max-restarts=1"]), "epoch 2/8", DIGITS,
+            self.command("--epochs", "15", flags=["--max-restarts=1"]), "epoch  2/15", DIGITS,
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         self.assertEqual(code, 0, lines)
         self.assertIn("resumed from", "\n".join(lines))

@@ -109,6 +109,12 @@ class Ladder(unittest.TestCase):
                 self.assertEqual(snapshot["EPOCHS_RUN"], 5)
                 self.assertEqual(set(snapshot["MODEL_STATE"]), {"weight", "bias"})
                 self.assert_trained(snapshot["MODEL_STATE"], world_size=2, epochs=5)
+                lines, _ = self.run_program(launched(2, program, "5", "2"))
+                self.assertIn("Training is complete: snapshot.pt has 5 epochs; delete it to start anew",
+                              lines)
+                torch.save({**snapshot, "EPOCHS_RUN": -5}, self.folder / "snapshot.pt")
+                _, err = self.run_program(launched(2, program, "5", "2"), expected=2)
+                self.assertIn("snapshot.pt: EPOCHS_RUN is -5; delete the file", err)
                 os.remove(self.folder / "snapshot.pt")
 
     def test_machines_resume_from_the_snapshot_of_the_first(self):
@@ -135,11 +141,11 @@ class Ladder(unittest.TestCase):
     def test_a_killed_rank_costs_no_bit(self):
         for program in ("multigpu_torchrun", "multinode"):
             with self.subTest(program):
-                self.run_program(launched(2, program, "60", "1"))
+                self.run_program(launched(2, program, "100", "1"))
                 undisturbed = self.load("snapshot.pt")["MODEL_STATE"]
                 os.remove(self.folder / "snapshot.pt")
                 code, _, lines = run_and_kill(
-                    launched(2, program, "60", "1", flags=["--max-restarts=1"]),
+                    launched(2, program, "100", "1", flags=["--max-restarts=1"]),
                     "Epoch 7 | Training snapshot saved", PROGRAMS / program, cwd=self.folder)
                 self.assertEqual(code, 0, lines)
                 resumed = [int(match[1]) for line in lines if (match := re.fullmatch(
@@ -147,7 +153,7 @@ class Ladder(unittest.TestCase):
                 self.assertEqual(len(resumed), 2)
                 self.assertGreaterEqual(resumed[0], 8)
                 snapshot = self.load("snapshot.pt")
-                self.assertEqual(snapshot["EPOCHS_RUN"], 60)
+                self.assertEqual(snapshot["EPOCHS_RUN"], 100)
                 assert_same_bits(self, snapshot["MODEL_STATE"], undisturbed)
                 os.remove(self.folder / "snapshot.pt")
 
@@ -205,6 +211,7 @@ class Ladder(unittest.TestCase):
                                (["multigpu", "2", "1", "--batchsize", "3"], "--batchsize"),
                                (["multigpu", "010", "1"], "integer from 1 to 1000000000, not 010"),
                                (["toy_ddp", "fast"], "fast not in"),
+                               (["toy_ddp", "elastic", "--world_size", "3"], "give it to the launcher"),
                                (["dp_sizes", "--replicas", "0"], "--replicas")):
             with self.subTest(command):
                 _, err = self.run_program([PROGRAMS / command[0], *command[1:]], expected=2)

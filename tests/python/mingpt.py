@@ -125,6 +125,11 @@ class Mingpt(MingptTestCase):
             (["data_config.truncate=0.001"], "give more text or a smaller block_size"),
             (["--sample", "3", "trainer_config.snapshot_path=absent"], "no whole snapshot"),
             (["--lenght", "3"], "--lenght"),
+            (["--length", "3"], "requires --sample"),
+            (["--sample", "3", "--length", "010"], "must be an integer from 0 to 1000000, not 010"),
+            (["--sample", "3", "--temperature", "inf"], "must be a number of at least 0, not inf"),
+            (["--sample", "3", "--top-k", "0"], "must be an integer from 1 to"),
+            (["--config", str(self.folder)], "cannot be read; give a file of JSON"),
         ):
             with self.subTest(arguments=arguments):
                 settings = [each for each in self.command() if "=" not in str(each)

@@ -20,7 +20,7 @@ class Snapshots(MingptTestCase):
 
     def test_a_run_with_a_killed_rank_ends_like_one_without(self):
         # Dropout too: its random numbers go on where they were.
-        settings = {"trainer_config.max_steps": 240, "trainer_config.save_every_steps": 20,
+        settings = {"trainer_config.max_steps": 480, "trainer_config.save_every_steps": 20,
                     "gpt_config.resid_pdrop": 0.1, "gpt_config.attn_pdrop": 0.1}
         whole = self.train(ranks=2, name="whole", **settings)
 

@@ -119,6 +119,14 @@ class Spawn(unittest.TestCase):
                 self.assertEqual(parent.returncode, -stop)
                 self.assertEqual(os.listdir(folder), [])
 
+    def test_a_signal_that_another_thread_gets_is_passed_on(self):
+        with subprocess.Popen([WORKER, "handle_beside_threads"], stdout=subprocess.PIPE,
+                              text=True) as parent:
+            self.assertEqual(len(pids([parent.stdout.readline() for _ in range(2)])), 2)
+            parent.send_signal(signal.SIGTERM)
+            self.assertEqual(parent.stdout.read().splitlines(), ["told to end"] * 2)
+        self.assertEqual(parent.returncode, -signal.SIGTERM)
+
     def test_a_program_s_own_handler_has_the_signal(self):
         with subprocess.Popen([WORKER, "own_handler"], stdout=subprocess.PIPE, text=True) as parent:
             self.assertEqual(len(pids([parent.stdout.readline()])), 1)
@@ -128,12 +136,14 @@ class Spawn(unittest.TestCase):
 
     def test_none_outlives_the_parent(self):
         for stop in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
-            with self.subTest(stop), subprocess.Popen([WORKER, "wait"], stdout=subprocess.PIPE,
-                                                      text=True) as parent:
-                started = pids([parent.stdout.readline(), parent.stdout.readline()])
-                parent.send_signal(stop)
-                for process in started:
-                    wait_until_gone(process)
+            with self.subTest(stop), tempfile.TemporaryDirectory() as folder:
+                with subprocess.Popen([WORKER, "wait"], stdout=subprocess.PIPE, text=True,
+                                      env=os.environ | {"TMPDIR": folder}) as parent:
+                    started = pids([parent.stdout.readline(), parent.stdout.readline()])
+                    parent.send_signal(stop)
+                    for process in started:
+                        wait_until_gone(process)
+                self.assertEqual(os.listdir(folder), [])
 
 
 if __name__ == "__main__":

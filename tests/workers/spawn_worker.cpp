@@ -127,6 +127,17 @@ const std::map<std::string, std::function<void()>> kWays = {
            2);
      }},
     {"handle", [] { lockstep::spawn(handle_signals, 2); }},
+    {"handle_beside_threads",
+     [] {
+       // The first thread gets no signal of the process: another has to.
+       std::jthread idle([](const std::stop_token& stop) {
+         while (!stop.stop_requested()) ::pause();
+       });
+       sigset_t all;
+       ::sigfillset(&all);
+       ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
+       lockstep::spawn(handle_signals, 2);
+     }},
     {"own_handler",
      [] {
        std::signal(SIGTERM, tell_and_end);

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <charconv>
+#include <cmath>
+#include <concepts>
+#include <optional>
+#include <string_view>
+#include <system_error>
+
+namespace lockstep {
+
+/// The finite number that the whole text is, or nothing: also where it is too large for the type.
+template <class Number>
+requires(std::integral<Number> ||
+         std::floating_point<Number>) std::optional<Number> parse_number(std::string_view text) {
+  Number value{};
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stop != end) return std::nullopt;
+  if constexpr (std::floating_point<Number>) {
+    if (!std::isfinite(value)) return std::nullopt;
+  }
+  return value;
+}
+
+}  // namespace lockstep
