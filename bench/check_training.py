@@ -11,7 +11,8 @@ import sys
 import tempfile
 import unittest
 
-TRAINING = pathlib.Path(__file__).resolve().parent / "training"
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+TRAINING = ROOT / "bench" / "training"
 sys.path.append(str(TRAINING))
 import report  # noqa: E402
 
@@ -48,14 +49,14 @@ class Report(unittest.TestCase):
     def test_scaling(self):
         rows = report.summarize([run_of("lockstep", 4, processes=1), run_of("lockstep", 5),
                                  run_of("lockstep", 4.5, parallel="none")])
-        self.assertEqual(report.scaling_of(rows)[0][1:], ["Lockstep", "80 %", "90 %"])
+        self.assertEqual(report.scaling_of(rows)[0][1:], ["Lockstep", "80%", "90.0%"])
 
     def test_goals(self):
         rows = report.summarize([run_of("lockstep", 1), run_of("pytorch", 14),
                                  run_of("lockstep", 1, processes=1)])
         self.assertEqual([line[1:] for line in report.goals_of(rows)],
-                         [["≥ 15 × PyTorch's speed", "14 ×", "no"],
-                          ["≤ 60% of PyTorch's memory", "100%", "no"]])
+                         [["≥ 15 × PyTorch's speed", "14 ×", f"no: {report.SPEED_REASON}"],
+                          ["≤ 60% of PyTorch's memory", "100%", f"no: {report.MEMORY_REASON}"]])
         met = report.goals_of(report.summarize([run_of("lockstep", 1), run_of("pytorch", 16)]))
         self.assertEqual(met[0][2:], ["16 ×", "yes"])
 
@@ -65,6 +66,18 @@ class Report(unittest.TestCase):
                          ["toy, 10-10-5, DDP, 2 processes: a step takes 1 ms, 0.5 ms with Fabric."])
         self.assertEqual(report.behind_of(report.summarize([run_of("lockstep", 1),
                                                             run_of("fabric", 0.99)])), [])
+        rows = report.summarize([run_of("lockstep", 1, processes=1), run_of("lockstep", 2),
+                                 run_of("fabric", 2, processes=1), run_of("fabric", 3)])
+        self.assertEqual(report.behind_of(rows), [
+            "toy, 10-10-5, DDP, 2 processes: two processes reach 50% of twice one, 67% with Fabric."])
+
+    def test_the_page_and_the_readme_show_what_was_measured(self):
+        measured = json.loads((ROOT / "docs/training.json").read_text(encoding="utf-8"))
+        rows = report.summarize(measured["runs"])
+        readme = (ROOT / "README.md").read_text(encoding="utf-8")
+        self.assertIn(report.markdown_of(report.README_HEADING, report.readme_table_of(rows)), readme)
+        self.assertEqual(report.page_of(measured, rows),
+                         (ROOT / "docs/training.html").read_text(encoding="utf-8"))
 
 
 class Training(unittest.TestCase):

@@ -15,6 +15,8 @@ import sys
 import tempfile
 import unittest
 
+from free_ports import free_port
+
 PROGRAMS = pathlib.Path(sys.argv[1]).resolve()
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GUIDES = ROOT / "docs" / "guides"
@@ -29,6 +31,7 @@ def without_figures(line):
 
 class Guides(unittest.TestCase):
     def run_block(self, script, folder):
+        script = re.sub(r"--master-port=\d+", f"--master-port={free_port()}", script)
         path = f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}"
         done = subprocess.run(["bash", "-eu", "-c", script], cwd=folder, capture_output=True,
                               text=True, timeout=100, check=False, env={**os.environ, "PATH": path})

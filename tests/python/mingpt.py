@@ -94,20 +94,28 @@ class Mingpt(MingptTestCase):
         self.assertIn("gpt_config.n_head=2\n", shown)
         self.assertIn("trainer_config.max_steps=7\n", shown)
 
-    def test_the_guides_settings_are_taken(self):
+    def test_the_guides_commands(self):
         guide = pathlib.Path(__file__).parents[2] / "docs/guides/mingpt.md"
-        guide = guide.read_text(encoding="utf-8")
-        (self.folder / "gpt2.json").write_text(re.search(r"```json\n(.*?)```", guide, re.S)[1])
+        text = guide.read_text(encoding="utf-8")
+        (self.folder / "gpt2.json").write_text(re.search(r"```json\n(.*?)```", text, re.S)[1])
         commands = [shlex.split(line, comments=True)
-                    for block in re.findall(r"```sh\n(.*?)```", guide, re.S)
+                    for block in re.findall(r"```sh\n(.*?)```", text, re.S)
                     for line in block.replace("\\\n", " ").splitlines()]
         commands = [words[words.index("mingpt") + 1:] for words in commands if "mingpt" in words]
         self.assertGreater(len(commands), 4)
-        for arguments in commands:
+        small = [f"{key}={value}" for key, value in (TINY | {
+            "data_config.path": guide, "data_config.truncate": 1,
+            "trainer_config.snapshot_path": "run", "trainer_config.max_steps": 4}).items()]
+        for arguments in sorted(commands, key=lambda words: "--sample" in words):
             with self.subTest(arguments=arguments):
                 result = subprocess.run([self.mingpt, "--show-config", *arguments], cwd=self.folder,
                                         capture_output=True, text=True, timeout=60)
                 self.assertEqual(result.returncode, 0, result.stderr)
+                result = subprocess.run([self.mingpt, *arguments, *small], cwd=self.folder,
+                                        capture_output=True, text=True, timeout=60)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                if "--sample" not in arguments:
+                    self.assertIn("[RANK0] Step 4 | Eval Loss", result.stdout)
 
     def test_what_cannot_be_is_refused_in_one_line(self):
         broken = self.folder / "broken.json"
