@@ -1,0 +1,189 @@
+#include "lockstep/launch/rendezvous_state.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "lockstep/base/concat.h"
+
+namespace lockstep {
+namespace {
+
+using Phase = RendezvousState::Phase;
+using Nodes = std::vector<RendezvousNode>;
+
+bool contains(const Nodes& nodes, const std::string& id) {
+  return std::ranges::find(nodes, id, &RendezvousNode::id) != nodes.end();
+}
+
+bool erase_node(Nodes& nodes, const std::string& id) {
+  return std::erase_if(nodes, [&](const RendezvousNode& node) { return node.id == id; }) > 0;
+}
+
+int count_of(const Nodes& nodes) {
+  return static_cast<int>(nodes.size());
+}
+
+bool is_member(const RendezvousState& state, const std::string& id, std::uint64_t generation) {
+  return state.phase == Phase::kRunning && state.generation == generation &&
+         contains(state.nodes, id);
+}
+
+std::string names_of(const Nodes& nodes) {
+  std::string text;
+  for (const RendezvousNode& node : nodes) text += (text.empty() ? "" : ", ") + node.name;
+  return text.empty() ? "none" : text;
+}
+
+void run_round(RendezvousState& state, const RendezvousRules& rules) {
+  // Those of the round before keep their order, newcomers follow in theirs.
+  const auto place = [&](const RendezvousNode& node) {
+    return std::ranges::find(state.last_members, node.id) - state.last_members.begin();
+  };
+  std::ranges::stable_sort(state.nodes, {}, place);
+  if (count_of(state.nodes) > rules.max_nodes) {
+    const auto first = state.nodes.begin() + rules.max_nodes;
+    state.waiting.insert(state.waiting.begin(), first, state.nodes.end());
+    state.nodes.erase(first, state.nodes.end());
+  }
+  state.phase = Phase::kRunning;
+  ++state.generation;
+  state.expected.clear();
+  state.last_members.clear();
+  state.succeeded.clear();
+}
+
+// All that can be there are: after the first round nobody waits for those that may never come.
+void run_round_if_complete(RendezvousState& state, const RendezvousRules& rules) {
+  const bool full = count_of(state.nodes) >= rules.max_nodes;
+  const bool again = state.generation > 0 && count_of(state.nodes) >= rules.min_nodes;
+  if (state.expected.empty() && (full || again)) run_round(state, rules);
+}
+
+void gather_again(RendezvousState& state, const RendezvousRules& rules) {
+  state.phase = Phase::kGathering;
+  ++state.gathering;
+  state.last_members.clear();
+  for (const RendezvousNode& node : state.nodes) state.last_members.push_back(node.id);
+  state.expected = std::move(state.nodes);
+  // These run no workers that would have to be stopped.
+  state.nodes = std::move(state.waiting);
+  state.waiting.clear();
+  state.succeeded.clear();
+  run_round_if_complete(state, rules);
+}
+
+void fail(RendezvousState& state, std::string cause) {
+  state.phase = Phase::kFailed;
+  state.cause = std::move(cause);
+}
+
+}  // namespace
+
+std::optional<RendezvousTimer> timer_of(const RendezvousState& state,
+                                        const RendezvousRules& rules) {
+  if (state.phase != Phase::kGathering) return std::nullopt;
+  const auto kind = count_of(state.nodes) < rules.min_nodes ? RendezvousTimer::Kind::kJoin
+                                                            : RendezvousTimer::Kind::kLastCall;
+  return RendezvousTimer{kind, state.gathering};
+}
+
+RendezvousState join(RendezvousState state, const RendezvousRules& rules,
+                     const RendezvousNode& node) {
+  if (state.ended() || contains(state.nodes, node.id) || contains(state.waiting, node.id)) {
+    return state;
+  }
+  if (state.phase == Phase::kGathering) {
+    erase_node(state.expected, node.id);
+    state.nodes.push_back(node);
+    run_round_if_complete(state, rules);
+  } else {
+    state.waiting.push_back(node);
+    if (count_of(state.nodes) < rules.max_nodes) gather_again(state, rules);
+  }
+  return state;
+}
+
+RendezvousState remove(RendezvousState state, const RendezvousRules& rules, const std::string& id) {
+  if (state.ended()) return state;
+  erase_node(state.waiting, id);
+  const bool was_expected = erase_node(state.expected, id);
+  const bool was_there = erase_node(state.nodes, id);
+  if (state.phase == Phase::kRunning) {
+    if (was_there) gather_again(state, rules);
+  } else if (was_expected || was_there) {
+    run_round_if_complete(state, rules);
+  }
+  return state;
+}
+
+RendezvousState worker_failed(RendezvousState state, const RendezvousRules& rules,
+                              const std::string& id, std::uint64_t generation,
+                              const WorkerFault& fault) {
+  if (!is_member(state, id, generation)) return state;
+  const bool is_same = !fault.place.empty() && fault == state.fault;
+  state.same_faults = is_same ? state.same_faults + 1 : 1;
+  state.fault = fault;
+  if (state.restarts >= rules.max_restarts) {
+    fail(state, fault.text);
+  } else if (state.same_faults >= rules.most_same_faults) {
+    fail(state,
+         concat(fault.text, " at ", fault.place, ", ", state.same_faults, " times in a row"));
+  } else {
+    ++state.restarts;
+    gather_again(state, rules);
+  }
+  return state;
+}
+
+RendezvousState workers_succeeded(RendezvousState state, const std::string& id,
+                                  std::uint64_t generation) {
+  if (!is_member(state, id, generation)) return state;
+  state.succeeded.insert(id);
+  if (state.succeeded.size() == state.nodes.size()) state.phase = Phase::kSucceeded;
+  return state;
+}
+
+RendezvousState timed_out(RendezvousState state, const RendezvousRules& rules,
+                          const RendezvousTimer& timer) {
+  if (timer_of(state, rules) != timer) return state;
+  if (timer.kind == RendezvousTimer::Kind::kLastCall) {
+    run_round(state, rules);
+  } else {
+    fail(state, concat(count_of(state.nodes), " of at least ", rules.min_nodes,
+                       " machines joined in time: ", names_of(state.nodes)));
+  }
+  return state;
+}
+
+AgentAction next_action(const RendezvousState& state, const std::string& id,
+                        std::optional<std::uint64_t> running, std::uint64_t done) {
+  const bool is_in_round = state.phase == Phase::kRunning && contains(state.nodes, id);
+  if (running) {
+    const bool may_run = is_in_round && *running == state.generation;
+    return may_run ? AgentAction::kWait : AgentAction::kStopWorkers;
+  }
+  if (state.ended()) return AgentAction::kEnd;
+  if (is_in_round) {
+    return done == state.generation ? AgentAction::kWait : AgentAction::kStartWorkers;
+  }
+  const bool is_there = contains(state.nodes, id) || contains(state.waiting, id);
+  return is_there ? AgentAction::kWait : AgentAction::kJoin;
+}
+
+std::optional<NodePlacement> placement_of(const RendezvousState& state, const std::string& id) {
+  if (state.phase != Phase::kRunning) return std::nullopt;
+  std::optional<NodePlacement> placement;
+  int ranks = 0;
+  for (int i = 0; i < count_of(state.nodes); ++i) {
+    const RendezvousNode& node = state.nodes[static_cast<std::size_t>(i)];
+    if (node.id == id) placement = {.node_rank = i, .first_rank = ranks};
+    ranks += node.worker_count;
+  }
+  if (placement) {
+    placement->node_count = count_of(state.nodes);
+    placement->world_size = ranks;
+  }
+  return placement;
+}
+
+}  // namespace lockstep

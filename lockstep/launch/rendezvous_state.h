@@ -1,0 +1,112 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace lockstep {
+
+/// One machine of a job, as its agent announces it.
+struct RendezvousNode {
+  std::string id;    ///< of this start of the agent: one that was lost comes back as another
+  std::string name;  ///< for people: its host
+  int worker_count = 1;
+  bool operator==(const RendezvousNode&) const = default;
+};
+
+struct RendezvousRules {
+  int min_nodes = 1;
+  int max_nodes = 1;
+  int max_restarts = 0;      ///< of the whole job, after failures of workers
+  int most_same_faults = 3;  ///< so often in a row the same fault at the same place ends the job
+};
+
+struct WorkerFault {
+  std::string text;   ///< rank and end of the worker that failed first, "rank 3: killed by SIGSEGV"
+  std::string place;  ///< where the training was, "step 1207"; empty: not known
+  bool operator==(const WorkerFault&) const = default;
+};
+
+/// What the agents of a job agree on: a value that each event turns into the next, with no clock
+/// and no network. Whoever keeps it (one agent's control service, or etcd by compare-and-swap)
+/// applies the events below one after another; an event that is delivered twice, late, or of an
+/// earlier generation changes nothing.
+///
+/// A round gathers nodes and then runs their workers under a generation of its own. A change of
+/// membership or a failed worker ends the round on all nodes: each stops its workers and joins the
+/// next. A node keeps its place among those that remain.
+/// Source of the rules: torchrun's dynamic rendezvous, but for the generation that fences all, and
+/// for rounds after the first, which start as soon as all that are alive are there.
+struct RendezvousState {
+  enum class Phase { kGathering, kRunning, kSucceeded, kFailed };
+
+  Phase phase = Phase::kGathering;
+  std::uint64_t generation = 0;  ///< of the round that runs or ran last; 0: none has
+  std::uint64_t gathering = 1;   ///< number of the gathering, for its timer
+  /// Gathering: those that have joined, in that order. Else the members, by node rank.
+  std::vector<RendezvousNode> nodes;
+  /// Ready, but not in the round: beyond max_nodes.
+  std::vector<RendezvousNode> waiting;
+  /// Gathering: members of the round before that are alive and have yet to join, by node rank.
+  std::vector<RendezvousNode> expected;
+  /// Gathering: ids of the members of the round before, by node rank.
+  std::vector<std::string> last_members;
+  /// Running: ids of those whose workers have all ended well.
+  std::set<std::string> succeeded;
+  int restarts = 0;
+  /// The fault that ended the last round, and how often in a row it has been the same.
+  WorkerFault fault;
+  int same_faults = 0;
+  /// Why the job failed, in a line.
+  std::string cause;
+
+  bool ended() const { return phase == Phase::kSucceeded || phase == Phase::kFailed; }
+  bool operator==(const RendezvousState&) const = default;
+};
+
+/// What is to happen when nothing else does; whoever runs it starts anew when it changes.
+struct RendezvousTimer {
+  enum class Kind {
+    kJoin,      ///< too few nodes: the job fails
+    kLastCall,  ///< enough nodes: the round starts without more
+  };
+  Kind kind;
+  std::uint64_t gathering;
+  bool operator==(const RendezvousTimer&) const = default;
+};
+std::optional<RendezvousTimer> timer_of(const RendezvousState& state, const RendezvousRules& rules);
+
+/// The events. Each returns the state after it.
+RendezvousState join(RendezvousState state, const RendezvousRules& rules,
+                     const RendezvousNode& node);
+/// It was lost, or leaves.
+RendezvousState remove(RendezvousState state, const RendezvousRules& rules, const std::string& id);
+RendezvousState worker_failed(RendezvousState state, const RendezvousRules& rules,
+                              const std::string& id, std::uint64_t generation,
+                              const WorkerFault& fault);
+RendezvousState workers_succeeded(RendezvousState state, const std::string& id,
+                                  std::uint64_t generation);
+RendezvousState timed_out(RendezvousState state, const RendezvousRules& rules,
+                          const RendezvousTimer& timer);
+
+/// What an agent does next, given what it knows of the state.
+enum class AgentAction { kWait, kJoin, kStartWorkers, kStopWorkers, kEnd };
+/// `running`: the generation whose workers it runs; nothing: it runs none. `done`: the generation
+/// whose workers have all ended well; 0: none.
+AgentAction next_action(const RendezvousState& state, const std::string& id,
+                        std::optional<std::uint64_t> running, std::uint64_t done);
+
+/// Where the workers of a member stand in the round that runs.
+struct NodePlacement {
+  int node_rank = 0;
+  int node_count = 0;
+  int first_rank = 0;
+  int world_size = 0;
+  bool operator==(const NodePlacement&) const = default;
+};
+/// Nothing for a node that is no member, or when no round runs.
+std::optional<NodePlacement> placement_of(const RendezvousState& state, const std::string& id);
+
+}  // namespace lockstep

@@ -1,0 +1,240 @@
+#include "lockstep/launch/rendezvous_state.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/base/concat.h"
+
+namespace lockstep {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using Phase = RendezvousState::Phase;
+using Kind = RendezvousTimer::Kind;
+
+RendezvousNode node(const std::string& id, int worker_count = 1) {
+  return {.id = id, .name = "host of " + id, .worker_count = worker_count};
+}
+
+std::vector<std::string> ids(const std::vector<RendezvousNode>& nodes) {
+  std::vector<std::string> result;
+  for (const RendezvousNode& each : nodes) result.push_back(each.id);
+  return result;
+}
+
+// Applies events one after another.
+struct Job {
+  RendezvousRules rules;
+  RendezvousState state{};
+
+  void join(const std::string& id, int worker_count = 1) {
+    state = lockstep::join(state, rules, node(id, worker_count));
+  }
+  void remove(const std::string& id) { state = lockstep::remove(state, rules, id); }
+  void fail(const std::string& id, const WorkerFault& fault) {
+    state = worker_failed(state, rules, id, state.generation, fault);
+  }
+  void succeed(const std::string& id) { state = workers_succeeded(state, id, state.generation); }
+  void time_out() { state = timed_out(state, rules, timer_of(state, rules).value()); }
+  AgentAction action(const std::string& id, std::optional<std::uint64_t> running = {},
+                     std::uint64_t done = 0) const {
+    return next_action(state, id, running, done);
+  }
+};
+
+Job running_job(RendezvousRules rules, const std::vector<std::string>& members) {
+  Job job{rules};
+  for (const std::string& id : members) job.join(id);
+  if (job.state.phase == Phase::kGathering) job.time_out();
+  return job;
+}
+
+TEST(RendezvousStateTest, ARoundRunsWhenAllAreThere) {
+  Job job{{.min_nodes = 2, .max_nodes = 2}};
+  EXPECT_EQ(job.action("a"), AgentAction::kJoin);
+  job.join("a", 4);
+  EXPECT_EQ(job.action("a"), AgentAction::kWait);
+  EXPECT_EQ(timer_of(job.state, job.rules)->kind, Kind::kJoin);
+  job.join("a", 4);  // again: the answer was lost
+  job.join("b", 3);
+  EXPECT_EQ(job.state.phase, Phase::kRunning);
+  EXPECT_EQ(job.state.generation, 1U);
+  EXPECT_EQ(timer_of(job.state, job.rules), std::nullopt);
+  EXPECT_EQ(placement_of(job.state, "a"), (NodePlacement{0, 2, 0, 7}));
+  EXPECT_EQ(placement_of(job.state, "b"), (NodePlacement{1, 2, 4, 7}));
+  EXPECT_EQ(placement_of(job.state, "c"), std::nullopt);
+  EXPECT_EQ(job.action("b"), AgentAction::kStartWorkers);
+  EXPECT_EQ(job.action("b", 1), AgentAction::kWait);
+}
+
+TEST(RendezvousStateTest, TheLastCallStartsWithFewerThanMost) {
+  Job job{{.min_nodes = 2, .max_nodes = 4}};
+  job.join("a");
+  job.join("b");
+  EXPECT_EQ(job.state.phase, Phase::kGathering);
+  const RendezvousTimer last_call = timer_of(job.state, job.rules).value();
+  EXPECT_EQ(last_call.kind, Kind::kLastCall);
+  job.join("c");
+  EXPECT_EQ(timer_of(job.state, job.rules), last_call) << "a newcomer does not put it off";
+  job.time_out();
+  EXPECT_THAT(ids(job.state.nodes), ElementsAre("a", "b", "c"));
+  const RendezvousState before = job.state;
+  job.state = timed_out(job.state, job.rules, last_call);
+  EXPECT_EQ(job.state, before) << "a timer of an earlier gathering";
+}
+
+TEST(RendezvousStateTest, TooFewNodesFailTheJobByName) {
+  Job job{{.min_nodes = 3, .max_nodes = 3}};
+  job.join("a");
+  job.join("b");
+  job.time_out();
+  EXPECT_EQ(job.state.phase, Phase::kFailed);
+  EXPECT_EQ(job.state.cause, "2 of at least 3 machines joined in time: host of a, host of b");
+  job.join("c");
+  EXPECT_EQ(job.action("c"), AgentAction::kEnd);
+}
+
+TEST(RendezvousStateTest, AFailedWorkerEndsTheRoundEverywhere) {
+  Job job = running_job({.min_nodes = 2, .max_nodes = 2, .max_restarts = 1}, {"a", "b"});
+  job.fail("b", {"rank 1: killed by SIGKILL", ""});
+  EXPECT_EQ(job.state.phase, Phase::kGathering);
+  EXPECT_EQ(job.action("a", 1), AgentAction::kStopWorkers);
+  EXPECT_EQ(job.action("a"), AgentAction::kJoin);
+  job.fail("a", {"rank 0: exit code 1", ""});  // what followed, of the same generation
+  EXPECT_EQ(job.state.restarts, 1);
+  job.join("b");
+  job.join("a");
+  EXPECT_EQ(job.state.generation, 2U);
+  EXPECT_THAT(ids(job.state.nodes), ElementsAre("a", "b")) << "they keep their places";
+  job.fail("a", {"rank 0: exit code 3", ""});
+  EXPECT_EQ(job.state.phase, Phase::kFailed);
+  EXPECT_EQ(job.state.cause, "rank 0: exit code 3");
+  EXPECT_EQ(job.action("b", 2), AgentAction::kStopWorkers);
+  EXPECT_EQ(job.action("b"), AgentAction::kEnd);
+}
+
+TEST(RendezvousStateTest, AFailureOfAnEarlierGenerationIsNone) {
+  Job job = running_job({.min_nodes = 1, .max_nodes = 2, .max_restarts = 1}, {"a", "b"});
+  job.remove("b");
+  job.join("a");
+  EXPECT_EQ(job.state.generation, 2U);
+  const RendezvousState before = job.state;
+  job.state = worker_failed(job.state, job.rules, "a", 1, {"rank 0: exit code 1", ""});
+  job.state = workers_succeeded(job.state, "a", 1);
+  EXPECT_EQ(job.state, before);
+}
+
+TEST(RendezvousStateTest, TheSameFaultAtTheSamePlaceEndsTheJob) {
+  Job job = running_job({.min_nodes = 1, .max_nodes = 1, .max_restarts = 100}, {"a"});
+  const auto fail_at = [&](const std::string& place) {
+    job.fail("a", {"rank 0: killed by SIGSEGV", place});
+    job.join("a");
+  };
+  for (const char* place : {"step 7", "step 7", "step 8", "", "", "", "step 7", "step 7"}) {
+    fail_at(place);
+    ASSERT_EQ(job.state.phase, Phase::kRunning) << place;
+  }
+  fail_at("step 7");
+  EXPECT_EQ(job.state.phase, Phase::kFailed);
+  EXPECT_EQ(job.state.cause, "rank 0: killed by SIGSEGV at step 7, 3 times in a row");
+}
+
+TEST(RendezvousStateTest, ALostNodeIsReplacedByOneThatWaits) {
+  Job job = running_job({.min_nodes = 2, .max_nodes = 2}, {"a", "b"});
+  job.join("c");
+  EXPECT_EQ(job.state.phase, Phase::kRunning) << "there is no room for it";
+  EXPECT_EQ(job.action("c"), AgentAction::kWait);
+  job.remove("a");
+  EXPECT_EQ(job.state.phase, Phase::kGathering) << "b has to stop its workers first";
+  job.join("b");
+  EXPECT_THAT(ids(job.state.nodes), ElementsAre("b", "c"));
+  EXPECT_EQ(job.state.restarts, 0) << "a change of membership is free";
+}
+
+TEST(RendezvousStateTest, TheRestGoesOnAtOnceWhenTheyAreEnough) {
+  Job job = running_job({.min_nodes = 1, .max_nodes = 3}, {"a", "b", "c"});
+  job.remove("b");
+  job.join("c");
+  EXPECT_EQ(job.state.phase, Phase::kGathering) << "a is alive";
+  job.join("a");
+  EXPECT_EQ(job.state.phase, Phase::kRunning) << "without a last call";
+  EXPECT_THAT(ids(job.state.nodes), ElementsAre("a", "c"));
+}
+
+TEST(RendezvousStateTest, OneThatDiesBeforeItJoinsAgainIsNotWaitedFor) {
+  Job job = running_job({.min_nodes = 1, .max_nodes = 2, .max_restarts = 1}, {"a", "b"});
+  job.fail("a", {"rank 0: exit code 1", ""});
+  job.join("a");
+  job.remove("b");
+  EXPECT_EQ(job.state.phase, Phase::kRunning);
+  EXPECT_THAT(ids(job.state.nodes), ElementsAre("a"));
+}
+
+TEST(RendezvousStateTest, TooFewAfterALossWaitForAnother) {
+  Job job = running_job({.min_nodes = 2, .max_nodes = 2}, {"a", "b"});
+  job.remove("a");
+  job.join("b");
+  EXPECT_EQ(job.state.phase, Phase::kGathering);
+  EXPECT_EQ(timer_of(job.state, job.rules)->kind, Kind::kJoin);
+  job.join("c");
+  EXPECT_THAT(ids(job.state.nodes), ElementsAre("b", "c"));
+}
+
+TEST(RendezvousStateTest, ANewNodeIsTakenInWhereThereIsRoom) {
+  Job job = running_job({.min_nodes = 1, .max_nodes = 3}, {"a"});
+  job.join("b");
+  EXPECT_EQ(job.action("a", 1), AgentAction::kStopWorkers);
+  job.join("a");
+  EXPECT_EQ(job.state.phase, Phase::kRunning);
+  EXPECT_THAT(ids(job.state.nodes), ElementsAre("a", "b"));
+}
+
+TEST(RendezvousStateTest, ANodeThatWasGivenUpIsFenced) {
+  Job job = running_job({.min_nodes = 1, .max_nodes = 2}, {"a", "b"});
+  job.remove("b");
+  job.join("a");
+  // It was only cut off, and its workers still run.
+  EXPECT_EQ(job.action("b", 1), AgentAction::kStopWorkers);
+  EXPECT_EQ(job.action("b"), AgentAction::kJoin);
+}
+
+TEST(RendezvousStateTest, TheJobSucceedsWhenAllHave) {
+  Job job = running_job({.min_nodes = 2, .max_nodes = 2}, {"a", "b"});
+  job.succeed("a");
+  job.succeed("a");
+  EXPECT_EQ(job.state.phase, Phase::kRunning);
+  EXPECT_EQ(job.action("a", {}, 1), AgentAction::kWait);
+  job.succeed("b");
+  EXPECT_EQ(job.state.phase, Phase::kSucceeded);
+  EXPECT_EQ(job.action("a", {}, 1), AgentAction::kEnd);
+  const RendezvousState before = job.state;
+  job.remove("a");
+  job.join("c");
+  EXPECT_EQ(job.state, before);
+}
+
+TEST(RendezvousStateTest, OneThatHadSucceededRunsAgainWithTheOthers) {
+  Job job = running_job({.min_nodes = 2, .max_nodes = 2, .max_restarts = 1}, {"a", "b"});
+  job.succeed("a");
+  job.fail("b", {"rank 1: exit code 1", ""});
+  EXPECT_EQ(job.action("a", {}, 1), AgentAction::kJoin);
+  job.join("a");
+  job.join("b");
+  EXPECT_THAT(job.state.succeeded, IsEmpty());
+  EXPECT_EQ(job.action("a", {}, 1), AgentAction::kStartWorkers);
+}
+
+TEST(RendezvousStateTest, MoreThanMostWait) {
+  Job job{{.min_nodes = 1, .max_nodes = 2}};
+  for (const char* id : {"a", "b", "c"}) job.join(id);
+  EXPECT_THAT(ids(job.state.nodes), ElementsAre("a", "b"));
+  EXPECT_THAT(ids(job.state.waiting), ElementsAre("c"));
+  job.remove("c");
+  EXPECT_THAT(ids(job.state.waiting), IsEmpty());
+  EXPECT_EQ(job.state.phase, Phase::kRunning);
+}
+
+}  // namespace
+}  // namespace lockstep
