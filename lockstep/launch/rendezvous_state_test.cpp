@@ -12,7 +12,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using Phase = RendezvousState::Phase;
-using Kind = RendezvousTimer::Kind;
+using TimerKind = RendezvousTimer::Kind;
 
 RendezvousNode node(const std::string& id, int worker_count = 1) {
   return {.id = id, .name = "host of " + id, .worker_count = worker_count};
@@ -56,7 +56,7 @@ TEST(RendezvousStateTest, ARoundRunsWhenAllAreThere) {
   EXPECT_EQ(job.action("a"), AgentAction::kJoin);
   job.join("a", 4);
   EXPECT_EQ(job.action("a"), AgentAction::kWait);
-  EXPECT_EQ(timer_of(job.state, job.rules)->kind, Kind::kJoin);
+  EXPECT_EQ(timer_of(job.state, job.rules)->kind, TimerKind::kJoin);
   job.join("a", 4);  // again: the answer was lost
   job.join("b", 3);
   EXPECT_EQ(job.state.phase, Phase::kRunning);
@@ -75,7 +75,7 @@ TEST(RendezvousStateTest, TheLastCallStartsWithFewerThanMost) {
   job.join("b");
   EXPECT_EQ(job.state.phase, Phase::kGathering);
   const RendezvousTimer last_call = timer_of(job.state, job.rules).value();
-  EXPECT_EQ(last_call.kind, Kind::kLastCall);
+  EXPECT_EQ(last_call.kind, TimerKind::kLastCall);
   job.join("c");
   EXPECT_EQ(timer_of(job.state, job.rules), last_call) << "a newcomer does not put it off";
   job.time_out();
@@ -177,7 +177,7 @@ TEST(RendezvousStateTest, TooFewAfterALossWaitForAnother) {
   job.remove("a");
   job.join("b");
   EXPECT_EQ(job.state.phase, Phase::kGathering);
-  EXPECT_EQ(timer_of(job.state, job.rules)->kind, Kind::kJoin);
+  EXPECT_EQ(timer_of(job.state, job.rules)->kind, TimerKind::kJoin);
   job.join("c");
   EXPECT_THAT(ids(job.state.nodes), ElementsAre("b", "c"));
 }
