@@ -1,6 +1,5 @@
 #include "lockstep/launch/rendezvous_state.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "lockstep/base/concat.h"
@@ -8,9 +7,7 @@
 namespace lockstep {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using Ids = std::vector<std::string>;
 using Phase = RendezvousState::Phase;
 using TimerKind = RendezvousTimer::Kind;
 
@@ -18,8 +15,8 @@ RendezvousNode node(const std::string& id, int worker_count = 1) {
   return {.id = id, .name = "host of " + id, .worker_count = worker_count};
 }
 
-std::vector<std::string> ids(const std::vector<RendezvousNode>& nodes) {
-  std::vector<std::string> result;
+Ids ids(const std::vector<RendezvousNode>& nodes) {
+  Ids result;
   for (const RendezvousNode& each : nodes) result.push_back(each.id);
   return result;
 }
@@ -44,7 +41,7 @@ struct Job {
   }
 };
 
-Job running_job(RendezvousRules rules, const std::vector<std::string>& members) {
+Job running_job(RendezvousRules rules, const Ids& members) {
   Job job{rules};
   for (const std::string& id : members) job.join(id);
   if (job.state.phase == Phase::kGathering) job.time_out();
@@ -79,7 +76,7 @@ TEST(RendezvousStateTest, TheLastCallStartsWithFewerThanMost) {
   job.join("c");
   EXPECT_EQ(timer_of(job.state, job.rules), last_call) << "a newcomer does not put it off";
   job.time_out();
-  EXPECT_THAT(ids(job.state.nodes), ElementsAre("a", "b", "c"));
+  EXPECT_EQ(ids(job.state.nodes), Ids({"a", "b", "c"}));
   const RendezvousState before = job.state;
   job.state = timed_out(job.state, job.rules, last_call);
   EXPECT_EQ(job.state, before) << "a timer of an earlier gathering";
@@ -107,7 +104,7 @@ TEST(RendezvousStateTest, AFailedWorkerEndsTheRoundEverywhere) {
   job.join("b");
   job.join("a");
   EXPECT_EQ(job.state.generation, 2U);
-  EXPECT_THAT(ids(job.state.nodes), ElementsAre("a", "b")) << "they keep their places";
+  EXPECT_EQ(ids(job.state.nodes), Ids({"a", "b"})) << "they keep their places";
   job.fail("a", {"rank 0: exit code 3", ""});
   EXPECT_EQ(job.state.phase, Phase::kFailed);
   EXPECT_EQ(job.state.cause, "rank 0: exit code 3");
@@ -149,7 +146,7 @@ TEST(RendezvousStateTest, ALostNodeIsReplacedByOneThatWaits) {
   job.remove("a");
   EXPECT_EQ(job.state.phase, Phase::kGathering) << "b has to stop its workers first";
   job.join("b");
-  EXPECT_THAT(ids(job.state.nodes), ElementsAre("b", "c"));
+  EXPECT_EQ(ids(job.state.nodes), Ids({"b", "c"}));
   EXPECT_EQ(job.state.restarts, 0) << "a change of membership is free";
 }
 
@@ -160,7 +157,7 @@ TEST(RendezvousStateTest, TheRestGoesOnAtOnceWhenTheyAreEnough) {
   EXPECT_EQ(job.state.phase, Phase::kGathering) << "a is alive";
   job.join("a");
   EXPECT_EQ(job.state.phase, Phase::kRunning) << "without a last call";
-  EXPECT_THAT(ids(job.state.nodes), ElementsAre("a", "c"));
+  EXPECT_EQ(ids(job.state.nodes), Ids({"a", "c"}));
 }
 
 TEST(RendezvousStateTest, OneThatDiesBeforeItJoinsAgainIsNotWaitedFor) {
@@ -169,7 +166,7 @@ TEST(RendezvousStateTest, OneThatDiesBeforeItJoinsAgainIsNotWaitedFor) {
   job.join("a");
   job.remove("b");
   EXPECT_EQ(job.state.phase, Phase::kRunning);
-  EXPECT_THAT(ids(job.state.nodes), ElementsAre("a"));
+  EXPECT_EQ(ids(job.state.nodes), Ids({"a"}));
 }
 
 TEST(RendezvousStateTest, TooFewAfterALossWaitForAnother) {
@@ -179,7 +176,7 @@ TEST(RendezvousStateTest, TooFewAfterALossWaitForAnother) {
   EXPECT_EQ(job.state.phase, Phase::kGathering);
   EXPECT_EQ(timer_of(job.state, job.rules)->kind, TimerKind::kJoin);
   job.join("c");
-  EXPECT_THAT(ids(job.state.nodes), ElementsAre("b", "c"));
+  EXPECT_EQ(ids(job.state.nodes), Ids({"b", "c"}));
 }
 
 TEST(RendezvousStateTest, ANewNodeIsTakenInWhereThereIsRoom) {
@@ -188,7 +185,7 @@ TEST(RendezvousStateTest, ANewNodeIsTakenInWhereThereIsRoom) {
   EXPECT_EQ(job.action("a", 1), AgentAction::kStopWorkers);
   job.join("a");
   EXPECT_EQ(job.state.phase, Phase::kRunning);
-  EXPECT_THAT(ids(job.state.nodes), ElementsAre("a", "b"));
+  EXPECT_EQ(ids(job.state.nodes), Ids({"a", "b"}));
 }
 
 TEST(RendezvousStateTest, ANodeThatWasGivenUpIsFenced) {
@@ -222,17 +219,17 @@ TEST(RendezvousStateTest, OneThatHadSucceededRunsAgainWithTheOthers) {
   EXPECT_EQ(job.action("a", {}, 1), AgentAction::kJoin);
   job.join("a");
   job.join("b");
-  EXPECT_THAT(job.state.succeeded, IsEmpty());
+  EXPECT_TRUE(job.state.succeeded.empty());
   EXPECT_EQ(job.action("a", {}, 1), AgentAction::kStartWorkers);
 }
 
 TEST(RendezvousStateTest, MoreThanMostWait) {
   Job job{{.min_nodes = 1, .max_nodes = 2}};
   for (const char* id : {"a", "b", "c"}) job.join(id);
-  EXPECT_THAT(ids(job.state.nodes), ElementsAre("a", "b"));
-  EXPECT_THAT(ids(job.state.waiting), ElementsAre("c"));
+  EXPECT_EQ(ids(job.state.nodes), Ids({"a", "b"}));
+  EXPECT_EQ(ids(job.state.waiting), Ids({"c"}));
   job.remove("c");
-  EXPECT_THAT(ids(job.state.waiting), IsEmpty());
+  EXPECT_EQ(ids(job.state.waiting), Ids());
   EXPECT_EQ(job.state.phase, Phase::kRunning);
 }
 
