@@ -32,6 +32,12 @@ inline std::string require_positive(const std::string& text) {
   return value && *value > 0 ? "" : "must be a positive number, not " + text;
 }
 
+/// For check().
+inline std::string require_not_negative(const std::string& text) {
+  const auto value = lockstep::parse_number<double>(text);
+  return value && *value >= 0 ? "" : "must be a number of at least 0, not " + text;
+}
+
 /// So many processes or replicas unless the user says otherwise: one a CUDA device, else two.
 inline int default_replicas() {
   return torch::cuda::is_available() ? static_cast<int>(torch::cuda::device_count()) : 2;
@@ -40,12 +46,6 @@ inline int default_replicas() {
 /// Whether this process is the job's first, by whichever launcher started it.
 inline bool is_first_process() {
   return lockstep::launched_rank().value_or(0) == 0;
-}
-
-/// For check().
-inline std::string require_not_negative(const std::string& text) {
-  const auto value = lockstep::parse_number<double>(text);
-  return value && *value >= 0 ? "" : "must be a number of at least 0, not " + text;
 }
 
 /// Whether a launcher has started this process, and not lockstep::spawn(), which is the program's

@@ -1,11 +1,11 @@
 #include "lockstep/comm/init_plan.h"
 
-#include <charconv>
 #include <string_view>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/parse_number.h"
 #include "lockstep/base/launched_place.h"
 #include "lockstep/comm/launcher_address.h"
 
@@ -34,9 +34,7 @@ void parse_tcp(InitPlan& plan, const std::string& init_method, std::string_view 
   const auto colon = address.rfind(':');
   int port = 0;
   if (colon != std::string_view::npos) {
-    const auto digits = address.substr(colon + 1);
-    const auto [end, error] = std::from_chars(digits.begin(), digits.end(), port);
-    if (error != std::errc() || end != digits.end()) port = 0;
+    port = parse_number<int>(address.substr(colon + 1)).value_or(0);
   }
   if (port == 0) refuse(concat("'", init_method, "' has no port; write tcp://host:port"));
   std::string_view host = address.substr(0, colon);

@@ -121,10 +121,18 @@ pid_t spawn_process(const SpawnOptions& options) {
 }
 
 UniqueFd open_process(pid_t pid) {
-  // By number: glibc 2.36 declares it without extern "C", older ones not at all.
-  UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  UniqueFd process = find_process(pid);
   if (process.valid()) return process;
   throw SystemError("pidfd_open", errno, "Lockstep needs Linux 5.3 or later");
+}
+
+// By numbers: glibc 2.36 declares these without extern "C", older ones not at all.
+UniqueFd find_process(pid_t pid) noexcept {
+  return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+}
+
+bool kill_process(const UniqueFd& process) noexcept {
+  return ::syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0) == 0;
 }
 
 ChildExit reap_child(pid_t pid) {

@@ -53,6 +53,12 @@ struct ChildExit {
 /// Readable, for poll(2), once it has ended. Errors: SystemError.
 UniqueFd open_process(pid_t pid);
 
+/// The same for any process; not valid when there is none, and errno says why.
+UniqueFd find_process(pid_t pid) noexcept;
+
+/// Sends SIGKILL. Returns false when the process has ended and been reaped, or is not ours to kill.
+bool kill_process(const UniqueFd& process) noexcept;
+
 /// Takes note of a child that has ended. Errors: SystemError when it has not, or when another part
 /// of the program has done so before.
 ChildExit reap_child(pid_t pid);

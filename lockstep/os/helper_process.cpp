@@ -5,7 +5,6 @@
 
 #include <poll.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,11 +16,6 @@
 
 namespace lockstep {
 namespace {
-
-// By number: glibc 2.36 declares it without extern "C", older ones not at all.
-void kill_process(const UniqueFd& process) {
-  ::syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0);
-}
 
 [[noreturn]] void run_body(const char* name, const HelperProcess::Body& body, int control_fd) {
   // Out of reach of the terminal's signals; those sent to it directly stay blocked as inherited.

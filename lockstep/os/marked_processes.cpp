@@ -1,17 +1,16 @@
 #include "lockstep/os/marked_processes.h"
 
 #include <cctype>
-#include <csignal>
 #include <cstdlib>
 #include <memory>
 #include <set>
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "lockstep/base/concat.h"
+#include "lockstep/os/child_process.h"
 #include "lockstep/os/unique_fd.h"
 
 namespace lockstep {
@@ -28,15 +27,6 @@ std::string read_whole(const std::string& path) {
     text.append(piece, static_cast<std::size_t>(size));
   }
   return text;
-}
-
-// By numbers: glibc 2.36 declares them without extern "C", older ones not at all.
-UniqueFd handle_of(pid_t process) {
-  return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
-}
-
-bool kill_by_handle(const UniqueFd& handle) {
-  return ::syscall(SYS_pidfd_send_signal, handle.get(), SIGKILL, nullptr, 0) == 0;
 }
 
 bool has_line(pid_t process, const std::string& line) {
@@ -71,8 +61,8 @@ void kill_marked_processes(const std::string& line) noexcept try {
     bool found = false;
     for (const pid_t process : processes()) {
       if (process == self) continue;
-      const UniqueFd handle = handle_of(process);  // before the look: numbers are given again
-      if (handle.valid() && has_line(process, line)) found = kill_by_handle(handle) || found;
+      const UniqueFd handle = find_process(process);  // before the look: numbers are given again
+      if (handle.valid() && has_line(process, line)) found = kill_process(handle) || found;
     }
     if (!found) return;
     ::usleep(1000);  // for those that are dying

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import unittest
 
+from killed_rank import is_below
+
 WORKER = os.path.abspath(sys.argv[1])
 MPIEXEC = sys.argv[2]
 RANKS = 3
@@ -16,23 +18,12 @@ RANKS = 3
 DEADLINE_S = 60
 
 
-def parent_of(pid):
-    with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-        return int(file.read().rpartition(")")[2].split()[1])
-
-
-def ancestors(pid):
-    while pid > 1:
-        pid = parent_of(pid)
-        yield pid
-
-
 def workers_of(launcher):
     """The workers of this launcher, however many helpers are between."""
     found = []
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         try:
-            if os.readlink(f"/proc/{pid}/exe") == WORKER and launcher in ancestors(pid):
+            if os.readlink(f"/proc/{pid}/exe") == WORKER and is_below(pid, launcher):
                 found.append(pid)
         except OSError:
             pass  # Gone in between, or not ours to look at.
