@@ -1,7 +1,7 @@
 // The ladder, fourth step: several machines. On the first of two, and on the other with
 // --node-rank=1:
 //
-//   lockstep run --nnodes=2 --node-rank=0 --master-addr=HOST --nproc-per-node=2 multinode 50 10
+//   lockstep run --nnodes=2 --node-rank=0 --master-addr=HOST --secret-file=FILE multinode 50 10
 //
 // Against multigpu_torchrun.cpp: lines name the rank among all processes instead of that on the
 // machine. Nothing else changes: devices go by the local rank, rank 0 alone reads and writes.
@@ -15,7 +15,8 @@ int main(int argc, char** argv) {
   return lockstep::run_main([&] {
     CLI::App app(
         "Trains a linear layer on random data, on several machines, from the last snapshot on:\n"
-        "  lockstep run --nnodes=2 --node-rank=0 --master-addr=HOST multinode 50 10");
+        "  lockstep run --nnodes=2 --node-rank=0 --master-addr=HOST --secret-file=FILE multinode "
+        "50 10");
     Arguments arguments;
     add_arguments(app, arguments);
     if (!parse_command_line(app, argc, argv)) return 0;

@@ -38,6 +38,9 @@ inline constexpr Variable kStoreListenFd{
 inline constexpr Variable kJobMark{
     "LOCKSTEP_JOB", "text",
     "marks all processes of a job, those that its workers start too; set by lockstep run"};
+inline constexpr Variable kJobSecret{
+    "LOCKSTEP_JOB_SECRET", "text",
+    "by which machines of a job know each other; workers do not get it (lockstep run --help)"};
 inline constexpr Variable kSpawn{
     "LOCKSTEP_SPAWN", "text",
     "which call of lockstep::spawn() in which process this one belongs to; set by it"};

@@ -1,6 +1,7 @@
 #include "lockstep/cli/rendezvous_flags.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <sstream>
 
@@ -50,20 +51,20 @@ Endpoint parse_endpoint(const std::string& text) {
   return {host, parse_port(kFlag, rest.substr(1))};
 }
 
-int parse_node_count(const std::string& text) {
-  if (text.empty()) return 1;
+struct NodeCounts {
+  int min = 1;
+  int max = 1;
+};
+
+NodeCounts parse_node_counts(const std::string& text) {
+  if (text.empty()) return {};
   const auto colon = text.find(':');
   const auto least = parse_number<int>(text.substr(0, colon));
   const auto most = colon == std::string::npos ? least : parse_number<int>(text.substr(colon + 1));
   if (!least || !most || *least < 1 || *most < *least) {
-    throw UsageError(concat("--nnodes='", text, "': give a number of machines from 1"));
+    throw UsageError(concat("--nnodes='", text, "': give a number of machines from 1, or MIN:MAX"));
   }
-  if (*least != *most) {
-    throw UsageError(concat("--nnodes=", text,
-                            ": this version needs one fixed number of machines, ",
-                            "as in --nnodes=", *most));
-  }
-  return *least;
+  return {*least, *most};
 }
 
 int parse_node_rank(const std::string& text, int node_count) {
@@ -75,91 +76,180 @@ int parse_node_rank(const std::string& text, int node_count) {
   return *rank;
 }
 
-void check_backend(const RunFlags& flags, int node_count) {
+RendezvousOptions::Backend backend_of(const RunFlags& flags, const NodeCounts& nodes) {
   const std::string& backend = flags.rdzv_backend;
   if (!backend.empty() && backend != "static" && backend != "c10d") {
     throw UsageError(concat("--rdzv-backend=", backend,
                             " is not in this version; use static or c10d",
                             did_you_mean(backend, {"static", "c10d"})));
   }
-  if (flags.standalone && node_count > 1) {
-    throw UsageError(
-        concat("--standalone is for one machine, but --nnodes=", node_count, "; drop one of them"));
+  if (flags.standalone && nodes.max > 1) {
+    throw UsageError(concat("--standalone is for one machine, but --nnodes=", flags.nnodes,
+                            "; drop one of them"));
   }
-  if (backend == "c10d" && node_count > 1 && flags.node_rank.empty()) {
-    throw UsageError(
-        "--rdzv-backend=c10d does not yet number the machines itself: give each its --node-rank, "
-        "from 0, and all the same --rdzv-endpoint=HOST:PORT, an address of the one with rank 0");
+  if (backend == "c10d" || flags.standalone) return RendezvousOptions::Backend::kC10d;
+  if (nodes.min != nodes.max) {
+    throw UsageError(concat("--nnodes=", flags.nnodes,
+                            ": machines that may come and go cannot be numbered; use "
+                            "--rdzv-backend=c10d --rdzv-endpoint=HOST:PORT"));
   }
+  return RendezvousOptions::Backend::kStatic;
 }
 
-// Nothing in this version waits at a rendezvous: what torchrun's backends know is accepted.
-void check_configuration(const std::string& text) {
-  const std::vector<std::string> known = {"join_timeout",
-                                          "last_call_timeout",
-                                          "close_timeout",
-                                          "heartbeat_timeout",
-                                          "keep_alive_interval",
-                                          "keep_alive_max_attempt",
-                                          "read_timeout",
-                                          "store_type",
-                                          "is_host",
-                                          "timeout",
-                                          "rank"};
-  std::istringstream entries(text);
-  for (std::string entry; std::getline(entries, entry, ',');) {
+std::chrono::milliseconds parse_seconds(const std::string& key, const std::string& text) {
+  const auto seconds = parse_number<double>(text);
+  constexpr double kLongestSeconds = 1e7;
+  if (!seconds || !(*seconds > 0) || *seconds > kLongestSeconds) {
+    throw UsageError(concat("--rdzv-conf: ", key, "=", text, ": give seconds greater than 0"));
+  }
+  return std::chrono::milliseconds(std::llround(*seconds * 1000));
+}
+
+// --rdzv-conf: torchrun's keys; what has no meaning here (read_timeout, store_type) is accepted.
+class Configuration {
+ public:
+  explicit Configuration(const std::string& text) {
+    std::istringstream entries(text);
+    for (std::string entry; std::getline(entries, entry, ',');) take(entry);
+  }
+
+  void apply(RendezvousOptions& options) const {
+    RendezvousTimeouts& timeouts = options.timeouts;
+    if (timeout_) timeouts.join = *timeout_;
+    if (join_) timeouts.join = *join_;
+    if (last_call_) timeouts.last_call = *last_call_;
+    const auto attempts = timeouts.keep_alive_limit / timeouts.keep_alive_interval;
+    if (interval_) timeouts.keep_alive_interval = *interval_;
+    timeouts.keep_alive_limit = timeouts.keep_alive_interval * attempts_.value_or(attempts);
+    options.is_host = is_host_;
+  }
+
+ private:
+  void take(const std::string& entry) {
+    const std::vector<std::string> known = {"join_timeout",
+                                            "last_call_timeout",
+                                            "close_timeout",
+                                            "heartbeat_timeout",
+                                            "keep_alive_interval",
+                                            "keep_alive_max_attempt",
+                                            "read_timeout",
+                                            "store_type",
+                                            "is_host",
+                                            "timeout",
+                                            "rank"};
     const auto equals = entry.find('=');
     const std::string key = entry.substr(0, equals);
     if (equals == std::string::npos) {
       throw UsageError(concat("--rdzv-conf: '", entry, "' is not KEY=VALUE"));
     }
+    const std::string value = entry.substr(equals + 1);
     if (std::find(known.begin(), known.end(), key) == known.end()) {
       throw UsageError(concat("--rdzv-conf: unknown key '", key, "'", did_you_mean(key, known)));
     }
+    if (key == "timeout") timeout_ = parse_seconds(key, value);
+    if (key == "join_timeout") join_ = parse_seconds(key, value);
+    if (key == "last_call_timeout") last_call_ = parse_seconds(key, value);
+    if (key == "keep_alive_interval") interval_ = parse_seconds(key, value);
+    if (key == "keep_alive_max_attempt") take_attempts(value);
+    if (key == "is_host") take_is_host(value);
   }
+
+  void take_attempts(const std::string& value) {
+    attempts_ = parse_number<int>(value);
+    if (!attempts_ || *attempts_ < 1) {
+      throw UsageError(
+          concat("--rdzv-conf: keep_alive_max_attempt=", value, ": give a number from 1"));
+    }
+  }
+
+  void take_is_host(std::string value) {
+    std::ranges::transform(value, value.begin(), [](unsigned char c) { return std::tolower(c); });
+    const bool yes = value == "1" || value == "true" || value == "t" || value == "yes";
+    const bool no = value == "0" || value == "false" || value == "f" || value == "no";
+    if (!yes && !no) throw UsageError(concat("--rdzv-conf: is_host=", value, ": give 1 or 0"));
+    is_host_ = yes;
+  }
+
+  std::optional<std::chrono::milliseconds> timeout_;
+  std::optional<std::chrono::milliseconds> join_;
+  std::optional<std::chrono::milliseconds> last_call_;
+  std::optional<std::chrono::milliseconds> interval_;
+  std::optional<int> attempts_;
+  std::optional<bool> is_host_;
+};
+
+bool is_loopback_name(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
 
-std::string master_address_of(const RunFlags& flags, const Endpoint& endpoint, int node_count,
-                              int node_rank) {
+// Whoever reaches the agents' port could otherwise stop the job, or take part in it.
+void check_secret(const RendezvousOptions& rendezvous) {
+  if (!rendezvous.secret.empty() || is_loopback_name(rendezvous.host)) return;
+  throw UsageError(concat("--nnodes=", rendezvous.max_nodes, " at ", rendezvous.host,
+                          ": machines of a job know each other by a secret, and there is none; put "
+                          "the same in LOCKSTEP_JOB_SECRET, or in a file for --secret-file, on "
+                          "each, as from: openssl rand -hex 32"));
+}
+
+std::string host_for_several(const RunFlags& flags, const Endpoint& endpoint, int node_rank,
+                             bool numbered) {
   if (!endpoint.host.empty()) return endpoint.host;
+  if (!numbered) {
+    throw UsageError(concat("--nnodes=", flags.nnodes,
+                            " with --rdzv-backend=c10d needs --rdzv-endpoint=HOST[:PORT], an "
+                            "address of one of the machines"));
+  }
   if (!flags.master_addr.empty()) return flags.master_addr;
   if (!flags.local_addr.empty() && node_rank == 0) return flags.local_addr;
-  if (node_count == 1) return "127.0.0.1";
-  throw UsageError(concat("--nnodes=", node_count,
+  throw UsageError(concat("--nnodes=", flags.nnodes,
                           " needs --master-addr=HOST, an address of the machine with rank 0"));
+}
+
+std::string address_on_one_machine(const RunFlags& flags, const Endpoint& endpoint) {
+  if (!endpoint.host.empty()) return endpoint.host;
+  if (!flags.master_addr.empty()) return flags.master_addr;
+  return flags.local_addr.empty() ? "127.0.0.1" : flags.local_addr;
 }
 
 }  // namespace
 
-RendezvousOptions resolve_rendezvous(const RunFlags& flags) {
-  RendezvousOptions options;
-  options.node_count = parse_node_count(flags.nnodes);
-  options.node_rank = parse_node_rank(flags.node_rank, options.node_count);
-  check_backend(flags, options.node_count);
-  check_configuration(flags.rdzv_conf);
+JobPlace resolve_rendezvous(const RunFlags& flags, const std::string& secret) {
+  JobPlace place;
+  RendezvousOptions& options = place.rendezvous;
+  const NodeCounts nodes = parse_node_counts(flags.nnodes);
+  options.min_nodes = nodes.min;
+  options.max_nodes = nodes.max;
+  options.backend = backend_of(flags, nodes);
+  const bool numbered = options.backend == RendezvousOptions::Backend::kStatic;
+  if (numbered) options.node_rank = parse_node_rank(flags.node_rank, nodes.max);
+  Configuration(flags.rdzv_conf).apply(options);
 
   std::optional<std::uint16_t> port;
   if (!flags.master_port.empty()) port = parse_port("--master-port", flags.master_port);
   if (flags.standalone) {
-    options.master_port = port.value_or(0);
-    return options;
+    place.master_port = port.value_or(0);
+    return place;
   }
   Endpoint endpoint;
   if (!flags.rdzv_endpoint.empty()) endpoint = parse_endpoint(flags.rdzv_endpoint);
   if (endpoint.port) port = endpoint.port;
-  options.master_address =
-      master_address_of(flags, endpoint, options.node_count, options.node_rank);
-  if (options.node_count == 1) {
-    options.master_port = port.value_or(0);
-    return options;
+  if (nodes.max == 1) {
+    place.master_address = address_on_one_machine(flags, endpoint);
+    place.master_port = port.value_or(0);
+    return place;
   }
-  options.master_port = port.value_or(flags.rdzv_backend == "c10d" ? kElasticPort : kStaticPort);
-  if (options.master_port == 0) {
-    throw UsageError(
-        concat("port 0 with --nnodes=", options.node_count,
-               ": all machines must know the port; give one, as in --master-port=", kStaticPort));
+  options.host = host_for_several(flags, endpoint, options.node_rank, numbered);
+  options.port = port.value_or(numbered ? kStaticPort : kElasticPort);
+  if (options.port == 0) {
+    throw UsageError(concat("port 0 with --nnodes=", flags.nnodes,
+                            ": all machines must know the port; give one, as in ",
+                            numbered ? "--master-port=29500" : "--rdzv-endpoint=HOST:29400"));
   }
-  return options;
+  options.own_address = flags.local_addr;
+  options.secret = secret;
+  if (numbered && !options.is_host) options.is_host = options.node_rank == 0;
+  check_secret(options);
+  return place;
 }
 
 }  // namespace lockstep

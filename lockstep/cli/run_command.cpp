@@ -1,14 +1,18 @@
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <random>
 
+#include "lockstep/agent/meet.h"
 #include "lockstep/base/concat.h"
 #include "lockstep/base/env.h"
+#include "lockstep/base/error.h"
 #include "lockstep/cli/command.h"
 #include "lockstep/cli/run_flags.h"
 #include "lockstep/cli/run_options.h"
 #include "lockstep/launch/launcher.h"
 #include "lockstep/os/machine.h"
+#include "lockstep/os/readable_file.h"
 
 namespace lockstep {
 namespace {
@@ -33,6 +37,20 @@ int usable_gpus() {
   return std::min(present, static_cast<int>(listed));
 }
 
+// Without the line end that editors leave.
+std::string job_secret(const std::string& file) {
+  if (file.empty()) return env::text(env::kJobSecret).value_or("");
+  const ReadableFile opened(file);
+  constexpr std::uint64_t kLongestBytes = 4'096;
+  std::string secret(std::min(opened.size_bytes(), kLongestBytes), '\0');
+  opened.read(0, secret.data(), secret.size());
+  while (!secret.empty() && std::isspace(static_cast<unsigned char>(secret.back()))) {
+    secret.pop_back();
+  }
+  if (secret.empty()) throw UsageError(concat("--secret-file=", file, ": there is nothing in it"));
+  return secret;
+}
+
 }  // namespace
 
 int run_command(const std::vector<std::string>& arguments) {
@@ -41,11 +59,15 @@ int run_command(const std::vector<std::string>& arguments) {
     std::fputs(flags.help.c_str(), stdout);
     return 0;
   }
-  return launch(resolve_run_options(
+  const LaunchOptions options = resolve_run_options(
       flags, {.allowed_cpus = allowed_cpu_count(),
               .gpus = usable_gpus(),
               .random_id = random_id(),
-              .shutdown_timeout = env::text(env::kShutdownTimeout).value_or("")}));
+              .secret = job_secret(flags.secret_file),
+              .shutdown_timeout = env::text(env::kShutdownTimeout).value_or("")});
+  if (options.rendezvous.max_nodes == 1) return launch(options);
+  const auto rendezvous = meet(options);
+  return launch(options, *rendezvous);
 }
 
 }  // namespace lockstep

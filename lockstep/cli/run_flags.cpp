@@ -16,12 +16,12 @@ constexpr const char* kUsage = "lockstep run [flags] program [arguments of the p
 
 constexpr const char* kDescription =
     "Starts a program on several processes that train together, and looks after them: when one\n"
-    "fails, the others of this machine are stopped and the first of them to fail is named. With\n"
-    "several machines, each one's launcher looks after its own workers only: those of another\n"
-    "machine learn of a failure when their collectives fail. Flags and the environment given\n"
-    "to workers are torchrun's; --nproc_per_node is the same as --nproc-per-node, and each flag "
-    "has\n"
-    "a default in the environment: PET_NPROC_PER_NODE=2.";
+    "fails, or a machine is lost, all are stopped, the first to fail is named, and all are "
+    "started\n"
+    "again if --max-restarts allows it. Flags and the environment given to workers are "
+    "torchrun's;\n"
+    "--nproc_per_node is the same as --nproc-per-node, and each flag has a default in the\n"
+    "environment: PET_NPROC_PER_NODE=2.";
 
 constexpr const char* kFooter = R"(What workers get:
   RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and torchrun's others,
@@ -36,8 +36,12 @@ Examples:
   lockstep run --standalone --nproc-per-node=2 ./train --epochs=10
   lockstep run --standalone --nproc-per-node=gpu --max-restarts=3 --tee=3 --log-dir=logs ./train
   lockstep run --standalone --nproc-per-node=2 train.py          # a Python program
-  lockstep run --nnodes=2 --node-rank=0 --master-addr=10.0.0.1 --nproc-per-node=8 ./train
-  lockstep run --nnodes=2 --node-rank=1 --master-addr=10.0.0.1 --nproc-per-node=8 ./train
+On several machines, the same on each, with one secret made by: openssl rand -hex 32 > job.secret
+  lockstep run --nnodes=2:4 --rdzv-backend=c10d --rdzv-endpoint=10.0.0.1 --secret-file=job.secret \
+    --nproc-per-node=8 --max-restarts=3 ./train
+or, numbered:
+  lockstep run --nnodes=2 --node-rank=0 --master-addr=10.0.0.1 --secret-file=job.secret ./train
+  lockstep run --nnodes=2 --node-rank=1 --master-addr=10.0.0.1 --secret-file=job.secret ./train
 )";
 
 // PET_NPROC_PER_NODE for nproc-per-node, as in torchrun.
@@ -93,18 +97,33 @@ void add_flags(CLI::App& app, RunFlags& flags) {
   table.flag("--virtual-local-rank", flags.virtual_local_rank,
              "each worker has LOCAL_RANK=0 and sees one device");
 
-  table.group("Several machines: the same command on each, with its own --node-rank");
-  table.text("--nnodes", flags.nnodes, "N", "number of machines (default 1)");
-  table.text("--node-rank", flags.node_rank, "K", "rank of this machine, from 0");
-  table.text("--master-addr", flags.master_addr, "HOST", "address of the machine with rank 0");
-  table.text("--master-port", flags.master_port, "PORT",
-             "port of the store there (default 29500; on one\nmachine any free one)");
-  table.text("--local-addr", flags.local_addr, "HOST", "address of this machine, if it has rank 0");
-  table.text("--rdzv-backend", flags.rdzv_backend, "static|c10d", "how machines find each other");
+  table.group("Several machines: the same command on each");
+  table.text("--nnodes", flags.nnodes, "N|MIN:MAX",
+             "number of machines (default 1); with MIN:MAX they may\njoin and leave while the job "
+             "runs (c10d)");
+  table.text("--rdzv-backend", flags.rdzv_backend, "static|c10d",
+             "static (default): each machine has its --node-rank;\nc10d: they are numbered as they "
+             "come, and may be\nreplaced");
   table.text("--rdzv-endpoint", flags.rdzv_endpoint, "HOST[:PORT]",
-             "another way to give --master-addr and --master-port");
-  table.text("--rdzv-id", flags.rdzv_id, "ID", "id of the job, TORCHELASTIC_RUN_ID for workers");
-  table.text("--rdzv-conf", flags.rdzv_conf, "KEY=VALUE,...", "accepted as torchrun does");
+             "where the launchers meet: an address of one of the\nmachines (port 29400)");
+  table.text("--node-rank", flags.node_rank, "K", "static: rank of this machine, from 0");
+  table.text("--master-addr", flags.master_addr, "HOST",
+             "static: another way to give the endpoint, an address\nof the machine with rank 0");
+  table.text("--master-port", flags.master_port, "PORT",
+             "its port (default 29500); on one machine that of the\njob's store (default: any "
+             "free one)");
+  table.text(
+      "--local-addr", flags.local_addr, "HOST",
+      "address of this machine for the others (default: the\none that leads to the endpoint)");
+  table.text("--secret-file", flags.secret_file, "FILE",
+             "by its content, the same on each, the machines of a\njob know each other; or give it "
+             "in LOCKSTEP_JOB_SECRET");
+  table.text(
+      "--rdzv-id", flags.rdzv_id, "ID",
+      "id of the job, the same on each (default none), and\nTORCHELASTIC_RUN_ID for workers");
+  table.text("--rdzv-conf", flags.rdzv_conf, "KEY=VALUE,...",
+             "join_timeout (600 s), last_call_timeout (30 s, for\nmore than MIN), "
+             "keep_alive_interval (5 s),\nkeep_alive_max_attempt (6), is_host");
 
   table.group("Failures and stopping");
   table.text("--max-restarts", flags.max_restarts, "N",

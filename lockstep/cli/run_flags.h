@@ -24,6 +24,7 @@ struct RunFlags {
   std::string rdzv_endpoint;
   std::string rdzv_id;
   std::string rdzv_conf;
+  std::string secret_file;
 
   std::string max_restarts;
   std::string shutdown_timeout;

@@ -92,15 +92,10 @@ std::vector<int> ranks_of(const std::string& text) {
   return ranks;
 }
 
-int restarts_of(const RunFlags& flags, int node_count) {
+int restarts_of(const RunFlags& flags) {
   const auto count = parse_number<int>(flags.max_restarts.empty() ? "0" : flags.max_restarts);
   if (!count || *count < 0) {
     throw UsageError(concat("--max-restarts='", flags.max_restarts, "': give a number from 0"));
-  }
-  if (*count > 0 && node_count > 1) {
-    throw UsageError(concat("--max-restarts=", *count, " with --nnodes=", node_count,
-                            ": this version restarts jobs on one machine only; use "
-                            "--max-restarts=0"));
   }
   return *count;
 }
@@ -135,21 +130,20 @@ void check_torchrun_flags(const RunFlags& flags) {
 
 LaunchOptions resolve_run_options(const RunFlags& flags, const RunFacts& facts) {
   check_torchrun_flags(flags);
-  const RendezvousOptions rendezvous = resolve_rendezvous(flags);
+  const JobPlace place = resolve_rendezvous(flags, facts.secret);
   LaunchOptions options;
   options.program = program_of(flags);
   options.worker_count = count_of_workers(flags.nproc_per_node, facts);
-  options.node_count = rendezvous.node_count;
-  options.node_rank = rendezvous.node_rank;
-  options.master_address = rendezvous.master_address;
-  options.master_port = rendezvous.master_port;
+  options.rendezvous = place.rendezvous;
+  options.master_address = place.master_address;
+  options.master_port = place.master_port;
   if (!flags.role.empty()) options.role = flags.role;
   if (!flags.rdzv_id.empty()) {
     options.run_id = flags.rdzv_id;
-  } else if (options.node_count == 1) {
+  } else if (options.rendezvous.max_nodes == 1) {
     options.run_id = facts.random_id;
   }
-  options.max_restarts = restarts_of(flags, options.node_count);
+  options.max_restarts = restarts_of(flags);
   options.shutdown_timeout = shutdown_timeout_of(flags, facts);
   options.signals_to_handle = signals_of(flags.signals_to_handle);
   options.log_directory = flags.log_dir;

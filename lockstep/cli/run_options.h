@@ -13,6 +13,8 @@ struct RunFacts {
   int gpus = 0;
   /// For a job on one machine that was given no id.
   std::string random_id{};
+  /// Of the job: from --secret-file or LOCKSTEP_JOB_SECRET; empty: there is none.
+  std::string secret{};
   /// TORCH_ELASTIC_SHUTDOWN_TIMEOUT, or empty.
   std::string shutdown_timeout{};
 };

@@ -34,7 +34,7 @@ bool refuses(const std::vector<std::string>& arguments, const std::string& part)
 TEST(RunOptions, DefaultsAreTorchruns) {
   const LaunchOptions options = options_of({}, {.random_id = "abc"});
   EXPECT_EQ(options.worker_count, 1);
-  EXPECT_EQ(options.node_count, 1);
+  EXPECT_EQ(options.rendezvous.max_nodes, 1);
   EXPECT_EQ(options.max_restarts, 0);
   EXPECT_EQ(options.role, "default");
   EXPECT_EQ(options.run_id, "abc");
@@ -137,15 +137,44 @@ TEST(RunOptions, OneMachineServesTheStoreWhereItIsTold) {
 }
 
 TEST(RunOptions, SeveralMachinesMeetAtTheFirst) {
-  const LaunchOptions options =
-      options_of({"--nnodes=2", "--node-rank=1", "--master-addr=10.0.0.1", "--nproc-per-node=4"});
-  EXPECT_EQ(options.world_size(), 8);
-  EXPECT_EQ(options.rank_of(0), 4);
-  EXPECT_EQ(options.master_port, 29500);
+  const RunFacts facts{.random_id = "abc", .secret = "secret"};
+  const LaunchOptions options = options_of(
+      {"--nnodes=2", "--node-rank=1", "--master-addr=10.0.0.1", "--max-restarts=2"}, facts);
+  EXPECT_EQ(options.rendezvous.backend, RendezvousOptions::Backend::kStatic);
+  EXPECT_EQ(options.rendezvous.min_nodes, 2);
+  EXPECT_EQ(options.rendezvous.max_nodes, 2);
+  EXPECT_EQ(options.rendezvous.node_rank, 1);
+  EXPECT_EQ(options.rendezvous.is_host, false);
+  EXPECT_EQ(options.rendezvous.host, "10.0.0.1");
+  EXPECT_EQ(options.rendezvous.port, 29500);
+  EXPECT_EQ(options.rendezvous.secret, "secret");
+  EXPECT_EQ(options.max_restarts, 2);
   EXPECT_EQ(options.run_id, "none") << "all machines must have the same id";
-  EXPECT_EQ(options_of({"--nnodes=2", "--node-rank=1", "--rdzv-backend=c10d", "--rdzv-endpoint=a"})
-                .master_port,
-            29400);
+}
+
+TEST(RunOptions, MachinesThatComeAndGoMeetAtTheEndpoint) {
+  const LaunchOptions options =
+      options_of({"--nnodes=1:3", "--rdzv-backend=c10d", "--rdzv-endpoint=a", "--local-addr=b",
+                  "--rdzv-conf=join_timeout=5,last_call_timeout=0.5,keep_alive_interval=2,"
+                  "keep_alive_max_attempt=4,is_host=True,read_timeout=60"},
+                 {.secret = "secret"});
+  EXPECT_EQ(options.rendezvous.backend, RendezvousOptions::Backend::kC10d);
+  EXPECT_EQ(options.rendezvous.min_nodes, 1);
+  EXPECT_EQ(options.rendezvous.max_nodes, 3);
+  EXPECT_EQ(options.rendezvous.port, 29400);
+  EXPECT_EQ(options.rendezvous.own_address, "b");
+  EXPECT_EQ(options.rendezvous.is_host, true);
+  EXPECT_EQ(options.rendezvous.timeouts.join, std::chrono::seconds(5));
+  EXPECT_EQ(options.rendezvous.timeouts.last_call, std::chrono::milliseconds(500));
+  EXPECT_EQ(options.rendezvous.timeouts.keep_alive_interval, std::chrono::seconds(2));
+  EXPECT_EQ(options.rendezvous.timeouts.keep_alive_limit, std::chrono::seconds(8));
+}
+
+TEST(RunOptions, MachinesInANetworkNeedASecret) {
+  EXPECT_TRUE(refuses({"--nnodes=2", "--master-addr=10.0.0.1"}, "LOCKSTEP_JOB_SECRET"));
+  for (const char* host : {"127.0.0.1", "localhost", "::1"}) {
+    EXPECT_EQ(options_of({"--nnodes=2", "--master-addr", host}).rendezvous.host, host);
+  }
 }
 
 TEST(RunOptions, RefusesRendezvousThatCannotWork) {
@@ -153,11 +182,10 @@ TEST(RunOptions, RefusesRendezvousThatCannotWork) {
   EXPECT_TRUE(refuses({two}, "needs --master-addr"));
   EXPECT_TRUE(refuses({two, "--node-rank=2", "--master-addr=a"}, "node ranks are 0 to 1"));
   EXPECT_TRUE(refuses({"--node-rank=1"}, "node ranks are 0 to 0"));
-  EXPECT_TRUE(refuses({two, "--rdzv-backend=c10d", "--rdzv-endpoint=a"}, "--node-rank"));
+  EXPECT_TRUE(refuses({two, "--rdzv-backend=c10d"}, "needs --rdzv-endpoint"));
   EXPECT_TRUE(refuses({two, "--standalone"}, "--standalone is for one machine"));
-  EXPECT_TRUE(refuses({two, "--master-addr=a", "--max-restarts=1"}, "--max-restarts=0"));
   EXPECT_TRUE(refuses({two, "--master-addr=a", "--master-port=0"}, "port 0"));
-  EXPECT_TRUE(refuses({"--nnodes=1:2"}, "one fixed number"));
+  EXPECT_TRUE(refuses({"--nnodes=1:2"}, "--rdzv-backend=c10d"));
   EXPECT_TRUE(refuses({"--nnodes=2:1"}, "--nnodes='2:1'"));
   EXPECT_TRUE(refuses({"--nnodes=0"}, "--nnodes='0'"));
   EXPECT_TRUE(refuses({"--rdzv-backend=etcd-v2"}, "is not in this version"));
@@ -167,6 +195,9 @@ TEST(RunOptions, RefusesRendezvousThatCannotWork) {
   EXPECT_TRUE(refuses({"--master-port=http"}, "'http' is no port"));
   EXPECT_TRUE(refuses({"--rdzv-conf=join_timout=3"}, "did you mean join_timeout?"));
   EXPECT_TRUE(refuses({"--rdzv-conf=x"}, "not KEY=VALUE"));
+  EXPECT_TRUE(refuses({"--rdzv-conf=join_timeout=0"}, "join_timeout=0"));
+  EXPECT_TRUE(refuses({"--rdzv-conf=keep_alive_max_attempt=x"}, "keep_alive_max_attempt=x"));
+  EXPECT_TRUE(refuses({"--rdzv-conf=is_host=maybe"}, "is_host=maybe"));
 }
 
 TEST(RunOptions, RefusesValuesThatMakeNoSense) {

@@ -1,8 +1,6 @@
 #include "lockstep/comm/rendezvous.h"
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
 
 #include <fcntl.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
@@ -18,6 +16,7 @@
 #include "lockstep/comm/pmi_exchange.h"
 #include "lockstep/comm/quiet_c10d.h"
 #include "lockstep/comm/store_wait.h"
+#include "lockstep/os/machine.h"
 #include "lockstep/os/tcp_socket.h"
 
 namespace lockstep {
@@ -82,12 +81,6 @@ c10::intrusive_ptr<c10d::Store> open_tcp_store(const InitPlan& plan, const Deadl
                               "; check MASTER_ADDR, MASTER_PORT and that rank 0 runs (",
                               error.what_without_backtrace(), ")"));
   }
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0) throw SystemError("gethostname", errno);
-  return name.data();
 }
 
 struct Meeting {

@@ -12,8 +12,15 @@ bool failed_by_itself(const WorkerExit& exit) {
   return exit.failed() && !exit.told_to_stop;
 }
 
-// The error of a worker that noticed the end or the failure of another.
-bool is_consequence(const WorkerExit& exit) {
+// Ended with an error of its own, even if only after it had been told to stop.
+bool has_error_of_its_own(const WorkerExit& exit) {
+  if (!exit.failed() || follows_another(exit)) return false;
+  return !exit.told_to_stop || !exit.error_message.empty();
+}
+
+}  // namespace
+
+bool follows_another(const WorkerExit& exit) {
   constexpr std::array<std::string_view, 2> kTypes = {"PeerLost:", "PeerFailed:"};
   // What Python programs have from Gloo.
   constexpr std::array<std::string_view, 2> kPhrases = {"Connection reset by peer",
@@ -26,14 +33,6 @@ bool is_consequence(const WorkerExit& exit) {
          });
 }
 
-// Ended with an error of its own, even if only after it had been told to stop.
-bool has_error_of_its_own(const WorkerExit& exit) {
-  if (!exit.failed() || is_consequence(exit)) return false;
-  return !exit.told_to_stop || !exit.error_message.empty();
-}
-
-}  // namespace
-
 int WorkerExit::status() const {
   if (failed_before_stop()) return error_code != 0 ? error_code : 1;
   return signal != 0 ? 128 + signal : exit_code;
@@ -43,17 +42,9 @@ const WorkerExit* first_cause(const AttemptOutcome& outcome) {
   const auto& exits = outcome.exits;
   const auto first = std::find_if(exits.begin(), exits.end(), failed_by_itself);
   if (first == exits.end()) return nullptr;
-  if (!is_consequence(*first)) return &*first;
+  if (!follows_another(*first)) return &*first;
   const auto origin = std::find_if(exits.begin(), exits.end(), has_error_of_its_own);
   return origin == exits.end() ? &*first : &*origin;
-}
-
-Verdict judge(const AttemptOutcome& outcome, int restarts_done, int max_restarts) {
-  const bool failed = first_cause(outcome) != nullptr;
-  const bool restarts_left = restarts_done < max_restarts && outcome.stuck.empty();
-  if (failed && !restarts_left) return Verdict::kFailed;
-  if (outcome.stop_signal != 0) return Verdict::kStopped;
-  return failed ? Verdict::kRestart : Verdict::kSucceeded;
 }
 
 }  // namespace lockstep

@@ -48,9 +48,7 @@ struct AttemptOutcome {
 /// exits: a process may need longer to end than its peers need to notice.
 const WorkerExit* first_cause(const AttemptOutcome& outcome);
 
-enum class Verdict { kSucceeded, kStopped, kRestart, kFailed };
-
-/// What the launcher does after an attempt.
-Verdict judge(const AttemptOutcome& outcome, int restarts_done, int max_restarts);
+/// It says that it only lost its connection to another or that another failed.
+bool follows_another(const WorkerExit& exit);
 
 }  // namespace lockstep

@@ -61,28 +61,6 @@ TEST(FirstCause, IsNotAWorkerThatFollowsAnothersError) {
       << "the type is what the message begins with";
 }
 
-TEST(Judge, RestartsWhileThereAreRestartsLeft) {
-  const AttemptOutcome good{.exits = {exited(0, 0)}};
-  const AttemptOutcome bad{.exits = {exited(0, 1)}};
-  EXPECT_EQ(judge(good, 0, 3), Verdict::kSucceeded);
-  EXPECT_EQ(judge(bad, 0, 0), Verdict::kFailed);
-  for (int done = 0; done < 3; ++done) EXPECT_EQ(judge(bad, done, 3), Verdict::kRestart);
-  EXPECT_EQ(judge(bad, 3, 3), Verdict::kFailed);
-}
-
-TEST(Judge, AStoppedJobIsNotRestarted) {
-  AttemptOutcome bad{.exits = {exited(0, 1)}, .stop_signal = SIGINT};
-  EXPECT_EQ(judge(bad, 0, 3), Verdict::kStopped);
-  EXPECT_EQ(judge(bad, 3, 3), Verdict::kFailed) << "it had failed before";
-  const AttemptOutcome stopped_well{.exits = {stopped(exited(0, 0))}, .stop_signal = SIGTERM};
-  EXPECT_EQ(judge(stopped_well, 0, 3), Verdict::kStopped);
-}
-
-TEST(Judge, WorkersThatCannotBeKilledForbidARestart) {
-  const AttemptOutcome outcome{.exits = {exited(0, 1)}, .stuck = {killed(1, 0)}};
-  EXPECT_EQ(judge(outcome, 0, 3), Verdict::kFailed);
-}
-
 TEST(WorkerExit, StatusIsTheShells) {
   EXPECT_EQ(exited(0, 42).status(), 42);
   EXPECT_EQ(killed(0, SIGKILL).status(), 137);

@@ -3,9 +3,11 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "lockstep/launch/rendezvous_timeouts.h"
 #include "lockstep/launch/stream_map.h"
 
 namespace lockstep {
@@ -20,16 +22,39 @@ struct Program {
   std::vector<std::string> arguments{};
 };
 
-/// A job as this machine sees it: `worker_count` workers here, as many on each other machine.
+/// How the machines of a job find each other.
+struct RendezvousOptions {
+  enum class Backend {
+    kStatic,  ///< numbered by the user
+    kC10d,    ///< numbered as they come
+  };
+
+  Backend backend = Backend::kStatic;
+  int min_nodes = 1;
+  int max_nodes = 1;
+  /// kStatic: the rank of this machine.
+  int node_rank = 0;
+  /// Where the agents meet: an address of the machine whose agent serves the rendezvous.
+  std::string host{};
+  std::uint16_t port = 0;
+  /// Whether that is this machine; nothing: found out.
+  std::optional<bool> is_host{};
+  /// The address of this machine for others; empty: found out.
+  std::string own_address{};
+  /// What only agents of the job know, and who may join without: see docs/security.md.
+  std::string secret{};
+  RendezvousTimeouts timeouts{};
+};
+
+/// A job as this machine sees it, with `worker_count` workers here.
 struct LaunchOptions {
   Program program{};
 
   int worker_count = 1;
-  int node_count = 1;
-  int node_rank = 0;
   std::string role = "default";
   std::string run_id = "none";
-  /// Where rank 0 serves the store. Port 0: a free one for each attempt (one machine only).
+  RendezvousOptions rendezvous{};
+  /// Where rank 0 serves the store of a job on one machine. Port 0: a free one for each attempt.
   std::string master_address = "127.0.0.1";
   std::uint16_t master_port = 0;
 
@@ -48,9 +73,6 @@ struct LaunchOptions {
   std::vector<int> console_ranks{};
   /// Each worker sees one device and LOCAL_RANK=0.
   bool virtual_local_rank = false;
-
-  int world_size() const { return node_count * worker_count; }
-  int rank_of(int local_rank) const { return node_rank * worker_count + local_rank; }
 };
 
 }  // namespace lockstep

@@ -3,35 +3,37 @@
 #include <cerrno>
 #include <csignal>
 #include <optional>
+#include <random>
 #include <system_error>
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/env.h"
-#include "lockstep/launch/attempt_outcome.h"
+#include "lockstep/launch/attempt.h"
 #include "lockstep/launch/console.h"
-#include "lockstep/launch/error_file.h"
 #include "lockstep/launch/failure_report.h"
-#include "lockstep/launch/log_tail.h"
-#include "lockstep/launch/supervisor.h"
-#include "lockstep/launch/worker_command.h"
-#include "lockstep/launch/worker_environment.h"
+#include "lockstep/launch/job_directory.h"
+#include "lockstep/launch/local_rendezvous.h"
 #include "lockstep/launch/worker_logs.h"
+#include "lockstep/os/child_process.h"
 #include "lockstep/os/find_program.h"
 #include "lockstep/os/machine.h"
 #include "lockstep/os/marked_processes.h"
-#include "lockstep/os/out_of_memory.h"
 #include "lockstep/os/tcp_socket.h"
-#include "lockstep/os/temporary_directory.h"
 
 namespace lockstep {
 namespace {
 
-namespace fs = std::filesystem;
+using Status = AgentReport::Status;
+using std::chrono::milliseconds;
 
 constexpr const char* kDefaultLinePrefix = "[${role_name}${local_rank}]:";
+
+// The same text for the same failure; empty where the worker did not say what it was.
+std::string place_of_failure(const WorkerExit& exit) {
+  return exit.error_message.empty() ? "" : concat("rank ", exit.rank, ": ", exit.error_message);
+}
 
 std::vector<int> signals_to_read(const LaunchOptions& options) {
   std::vector<int> signals = options.signals_to_handle;
@@ -51,230 +53,287 @@ std::string executable_of(const Program& program) {
   return find_program(env::text(env::kPythonExec).value_or("python3"), path);
 }
 
-fs::path job_parent(const LaunchOptions& options) {
-  if (options.log_directory.empty() || options.log_directory == "/dev/null") {
-    return fs::temp_directory_path();
-  }
-  std::error_code error;
-  fs::create_directories(options.log_directory, error);
-  if (error) {
-    throw SystemError(concat("make the log directory ", options.log_directory), error.value(),
-                      "give --log-dir a directory that you may write to");
-  }
-  return fs::absolute(options.log_directory);
+std::string host_and_pid() {
+  return concat(host_name(), " (pid ", ::getpid(), ")");
 }
 
-std::string job_prefix(const LaunchOptions& options) {
-  std::string name = options.log_directory.empty() || options.log_directory == "/dev/null"
-                         ? "lockstep"
-                         : options.run_id;
-  for (char& c : name) {
-    if (c == '/') c = '_';
-  }
-  return name + "_";
+RendezvousNode own_node(const LaunchOptions& options) {
+  std::random_device random;
+  RendezvousNode node{.id = concat(host_name(), "-", ::getpid(), "-", random()),
+                      .name = host_and_pid(),
+                      .worker_count = options.worker_count,
+                      .role = options.role};
+  const RendezvousOptions& rendezvous = options.rendezvous;
+  if (rendezvous.backend == RendezvousOptions::Backend::kStatic) node.rank = rendezvous.node_rank;
+  return node;
 }
 
-UniqueFd open_log(const fs::path& file) {
-  UniqueFd fd(::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (!fd.valid()) throw SystemError(concat("write the log ", file.string()), errno);
-  return fd;
-}
-
-bool keeps_directory(const LaunchOptions& options) {
-  return writes_logs(options) || !options.log_directory.empty();
-}
-
-// The store's socket, on the machine of rank 0 only: bound by the launcher, so that the port is the
-// job's from before the first worker runs until the last has ended.
-UniqueFd bind_store(const LaunchOptions& options) {
-  if (options.node_rank != 0) return {};
-  const auto bind = options.node_count > 1 ? bind_tcp_for_peers : bind_tcp;
-  return bind(options.master_address, options.master_port);
-}
-
+// The agent of this machine: does what the rendezvous asks of it until the job has ended.
 class Launcher {
  public:
-  explicit Launcher(const LaunchOptions& options)
+  Launcher(const LaunchOptions& options, JobRendezvous& rendezvous)
       : options_(options),
-        executable_(executable_of(options.program)),
-        inherited_environment_(env::everything()),
-        line_prefix_(env::text(env::kLogLinePrefix).value_or(kDefaultLinePrefix)),
+        rendezvous_(rendezvous),
         signals_(signals_to_read(options)),
-        directory_(job_parent(options), job_prefix(options)),
-        job_mark_(concat(::getpid(), "-", directory_.path().filename().string())),
-        guard_(mark_line(), keeps_directory(options) ? "" : directory_.path()) {
-    if (keeps_directory(options)) directory_.keep();
+        directory_(make_job_directory(options)),
+        job_{.options = options,
+             .executable = executable_of(options.program),
+             .inherited_environment = env::everything(),
+             .line_pattern = env::text(env::kLogLinePrefix).value_or(kDefaultLinePrefix),
+             .directory = directory_.path(),
+             .job_mark = concat(::getpid(), "-", directory_.path().filename().string())},
+        guard_(mark_line(), keeps_job_directory(options) ? "" : directory_.path()),
+        report_{.node = own_node(options)} {
+    if (keeps_job_directory(options)) directory_.keep();
     adopt_orphans();
   }
 
   int run();
 
  private:
-  struct WorkerFiles {
-    UniqueFd out;
-    UniqueFd err;
-  };
-
-  std::string mark_line() const { return concat(env::kJobMark.name, "=", job_mark_); }
-  AttemptOutcome run_attempt(int attempt);
-  Worker make_worker(const AttemptFacts& facts, int local_rank, const WorkerFiles& streams) const;
-  WorkerFiles open_streams(int attempt, int local_rank, std::vector<TailedLog>& shown) const;
-  UniqueFd open_stream(const StreamPlan& plan, const fs::path& file, int console_fd, int local_rank,
-                       std::vector<TailedLog>& shown) const;
-  void finish_tail(LogTail& tail, AttemptOutcome& outcome);
-  int report_stop(const AttemptOutcome& outcome) const;
+  std::string mark_line() const { return concat(env::kJobMark.name, "=", job_.job_mark); }
+  bool on_one_machine() const { return options_.rendezvous.max_nodes == 1; }
+  std::optional<int> next_step();
+  bool has_joined() const {
+    return report_.status == Status::kReady && report_.generation == rendezvous_.view().generation;
+  }
+  void join();
+  std::optional<int> wait_for_others();
+  std::optional<int> run_generation();
+  void tell_of_failure(const WorkerExit& cause, std::uint64_t generation);
+  void wait_for_verdict(std::uint64_t generation, milliseconds patience);
+  int end();
+  int give_up();
+  int leave(int signal);
+  void say_who_did_not_end() const;
 
   const LaunchOptions& options_;
-  const std::string executable_;
-  const Environment inherited_environment_;
-  const std::string line_prefix_;
+  JobRendezvous& rendezvous_;
   SignalFd signals_;
   TemporaryDirectory directory_;
-  const std::string job_mark_;
+  const JobOnThisMachine job_;
   GroupGuard guard_;
+  AgentReport report_;
+  UniqueFd store_;
+  /// The last generation whose workers ran here and have ended.
+  std::uint64_t done_ = 0;
+  AttemptOutcome outcome_;
+  Deadline::Clock::time_point started_{};
+  int restarts_told_ = 0;
 };
 
 int Launcher::run() {
   if (writes_logs(options_)) say(concat("logs in ", directory_.path().string()));
-  for (int attempt = 0;; ++attempt) {
-    const AttemptOutcome outcome = run_attempt(attempt);
-    const WorkerExit* const cause = first_cause(outcome);
-    const Verdict verdict = judge(outcome, attempt, options_.max_restarts);
-    // What workers started in sessions of their own, which may hold devices and ports.
-    if (verdict != Verdict::kSucceeded) kill_marked_processes(mark_line());
-    switch (verdict) {
-      case Verdict::kSucceeded:
-        return 0;
-      case Verdict::kStopped:
-        return report_stop(outcome);
-      case Verdict::kRestart:
-        say(concat(describe_worker(*cause), " failed", describe_failure(*cause),
-                   cause->error_message.empty() ? "" : ": ", cause->error_message, "; restart ",
-                   attempt + 1, " of ", options_.max_restarts));
-        break;
-      case Verdict::kFailed:
-        say_text(failure_report(outcome, options_,
-                                worker_directory(directory_.path(), attempt, 0).parent_path()));
-        return cause->status();
+  rendezvous_.report(report_);
+  for (;;) {
+    if (const auto status = next_step()) return *status;
+  }
+}
+
+std::optional<int> Launcher::next_step() {
+  switch (next_action(rendezvous_.view(), std::nullopt, done_)) {
+    case AgentAction::kJoin:
+      if (has_joined()) break;  // Which is not known there yet.
+      join();
+      return std::nullopt;
+    case AgentAction::kStartWorkers:
+      return run_generation();
+    case AgentAction::kEnd:
+      return end();
+    case AgentAction::kWait:
+    case AgentAction::kStopWorkers:  // There are none.
+      break;
+  }
+  return wait_for_others();
+}
+
+// Each time with a socket of its own for the store: the port is the generation's from before its
+// first worker runs until the last has ended.
+void Launcher::join() {
+  const AgentView& view = rendezvous_.view();
+  if (view.generation > 0 && !view.cause.empty()) {
+    const bool restarted = view.restarts > restarts_told_;
+    say(concat(view.cause, restarted
+                               ? concat("; restart ", view.restarts, " of ", options_.max_restarts)
+                               : "; starting again"));
+    restarts_told_ = view.restarts;
+  }
+  store_.reset();
+  if (on_one_machine()) {
+    store_ = bind_tcp(options_.master_address, options_.master_port);
+    report_.node.store_host = options_.master_address;
+  } else {
+    report_.node.store_host = rendezvous_.own_address();
+    store_ = bind_tcp_for_peers(report_.node.store_host, 0);
+  }
+  report_.node.store_port = bound_port(store_.get());
+  report_.status = Status::kReady;
+  report_.generation = view.generation;
+  rendezvous_.report(report_);
+}
+
+std::optional<int> Launcher::wait_for_others() {
+  constexpr milliseconds kFirstWord{2'000};
+  constexpr milliseconds kNextWord{10'000};
+  const AgentView before = rendezvous_.view();
+  Deadline next_word = Deadline::after(kFirstWord);
+  for (;;) {
+    while (const auto signal = signals_.next()) {
+      if (*signal != SIGCHLD) return leave(*signal);
+      while (reap_any_child()) {
+      }
     }
+    if (!(rendezvous_.view() == before)) return std::nullopt;
+    if (next_word.passed()) {
+      const std::string missing = rendezvous_.missing();
+      if (!missing.empty()) say(concat("waiting: ", missing));
+      next_word = Deadline::after(kNextWord);
+    }
+    rendezvous_.wait(signals_.fd(), next_word);
   }
 }
 
-AttemptOutcome Launcher::run_attempt(int attempt) {
-  std::vector<TailedLog> shown;
-  std::vector<WorkerFiles> streams;
-  for (int local_rank = 0; local_rank < options_.worker_count; ++local_rank) {
-    streams.push_back(open_streams(attempt, local_rank, shown));
+std::optional<int> Launcher::run_generation() {
+  const AgentView view = rendezvous_.view();
+  const std::uint64_t generation = view.generation;
+  const NodePlacement placement = view.placement.value();
+  if (!on_one_machine()) {
+    say(concat("generation ", generation, ": machine ", placement.node_rank, " of ",
+               placement.node_count, ", ranks ", placement.first_rank, " to ",
+               placement.first_rank + options_.worker_count - 1, " of ", placement.world_size));
   }
-  std::optional<LogTail> tail;
-  if (!shown.empty()) tail.emplace(std::move(shown));
-
-  UniqueFd store = bind_store(options_);
-  AttemptFacts facts{.attempt = attempt,
-                     .master_port = options_.master_port,
-                     .allowed_cpus = allowed_cpu_count(),
-                     .job_mark = job_mark_};
-  if (store.valid()) {
-    facts.master_port = bound_port(store.get());
-    facts.store_listen_fd = store.get();
+  report_.status = Status::kRunning;
+  report_.generation = generation;
+  rendezvous_.report(report_);
+  started_ = Deadline::Clock::now();
+  outcome_ = run_attempt(job_, generation, placement, std::move(store_), rendezvous_, signals_,
+                         guard_, [&](const WorkerExit& exit) {
+                           if (exit.told_to_stop || follows_another(exit)) return;
+                           tell_of_failure(exit, generation);
+                         });
+  done_ = generation;
+  const WorkerExit* const cause = first_cause(outcome_);
+  const bool stopped = outcome_.stop_signal != 0;
+  // What workers started in sessions of their own, which may hold devices and ports.
+  const bool well = cause == nullptr && !stopped && rendezvous_.view().generation == generation &&
+                    rendezvous_.view().placement;
+  if (!well) kill_marked_processes(mark_line());
+  if (cause != nullptr) {
+    // A worker of another machine may have failed first, and its agent be about to say so.
+    if (follows_another(*cause) && placement.node_count > 1) {
+      wait_for_verdict(generation, milliseconds(1'000));
+    }
+    tell_of_failure(*cause, generation);
+  } else {
+    report_.status = well ? Status::kSucceeded : Status::kIdle;
+    rendezvous_.report(report_);
   }
-  std::vector<Worker> workers;
-  for (int local_rank = 0; local_rank < options_.worker_count; ++local_rank) {
-    workers.push_back(
-        make_worker(facts, local_rank, streams[static_cast<std::size_t>(local_rank)]));
-  }
-
-  const OutOfMemoryKills memory_kills;
-  Supervisor supervisor(signals_, guard_, options_.shutdown_timeout);
-  AttemptOutcome outcome = supervisor.run(workers, [&](const WorkerExit& exit) {
-    // Connections to a store whose server has ended are refused, rather than never answered.
-    if (exit.rank == 0) store.reset();
-  });
-  const std::string shortage = memory_kills.since().value_or("");
-  for (WorkerExit& exit : outcome.exits) {
-    exit.memory_shortage = shortage;
-    const auto directory = worker_directory(directory_.path(), attempt, exit.local_rank);
-    const ErrorReport report = read_error_file(directory / "error.json");
-    exit.error_message = report.message;
-    exit.error_code = report.exit_code;
-  }
-  if (tail) finish_tail(*tail, outcome);
-  return outcome;
+  if (cause != nullptr && !outcome_.stuck.empty()) return give_up();
+  if (!stopped) return std::nullopt;
+  if (cause != nullptr) wait_for_verdict(generation, milliseconds(1'000));
+  if (rendezvous_.view().phase == RendezvousState::Phase::kFailed) return end();
+  say_who_did_not_end();
+  return leave(outcome_.stop_signal);
 }
 
-Worker Launcher::make_worker(const AttemptFacts& facts, int local_rank,
-                             const WorkerFiles& streams) const {
-  const fs::path error_file =
-      worker_directory(directory_.path(), facts.attempt, local_rank) / "error.json";
-  Worker worker{.rank = options_.rank_of(local_rank), .local_rank = local_rank};
-  worker.spawn.path = executable_;
-  const std::string python = env::text(env::kPythonExec).value_or("python3");
-  worker.spawn.arguments = worker_command(options_.program, python, local_rank);
-  worker.spawn.environment =
-      worker_environment(options_, facts, local_rank, error_file.string(), inherited_environment_);
-  worker.spawn.stdout_fd = streams.out.get();
-  worker.spawn.stderr_fd = streams.err.get();
-  if (worker.rank == 0 && facts.store_listen_fd) {
-    worker.spawn.inherited_fds = {*facts.store_listen_fd};
+void Launcher::tell_of_failure(const WorkerExit& cause, std::uint64_t generation) {
+  if (report_.status == Status::kFailed) return;  // The first is told already.
+  // The same error of a program that ran for long each time is no loop of crashes.
+  constexpr std::chrono::minutes kLongRun{10};
+  const bool soon = Deadline::Clock::now() - started_ < kLongRun;
+  const std::string where = on_one_machine() ? "" : concat(" on ", host_name());
+  report_.status = Status::kFailed;
+  report_.generation = generation;
+  report_.fault = {.text = concat(describe_worker(cause), where, " failed", describe_failure(cause),
+                                  cause.error_message.empty() ? "" : ": ", cause.error_message),
+                   .place = soon && !follows_another(cause) ? place_of_failure(cause) : "",
+                   .status = cause.status()};
+  rendezvous_.report(report_);
+}
+
+// Until the round has ended.
+void Launcher::wait_for_verdict(std::uint64_t generation, milliseconds patience) {
+  const Deadline deadline = Deadline::after(patience);
+  while (next_action(rendezvous_.view(), generation, 0) == AgentAction::kWait &&
+         !deadline.passed()) {
+    rendezvous_.wait(-1, deadline);
   }
-  return worker;
 }
 
-Launcher::WorkerFiles Launcher::open_streams(int attempt, int local_rank,
-                                             std::vector<TailedLog>& shown) const {
-  const fs::path directory = worker_directory(directory_.path(), attempt, local_rank);
-  std::error_code error;
-  fs::create_directories(directory, error);
-  if (error) throw SystemError(concat("make the directory ", directory.string()), error.value());
-  const WorkerLogPlan plan = plan_worker_logs(options_, local_rank);
-  return {open_stream(plan.out, directory / "stdout.log", STDOUT_FILENO, local_rank, shown),
-          open_stream(plan.err, directory / "stderr.log", STDERR_FILENO, local_rank, shown)};
-}
-
-UniqueFd Launcher::open_stream(const StreamPlan& plan, const fs::path& file, int console_fd,
-                               int local_rank, std::vector<TailedLog>& shown) const {
-  if (plan.target == StreamPlan::Target::kConsole) return {};
-  if (plan.target == StreamPlan::Target::kNowhere) return open_log("/dev/null");
-  if (plan.shown) {
-    shown.push_back({file, log_line_prefix(line_prefix_, options_, local_rank), console_fd});
+int Launcher::end() {
+  const AgentView view = rendezvous_.view();
+  if (view.phase == RendezvousState::Phase::kSucceeded) return 0;
+  const WorkerExit* const cause = first_cause(outcome_);
+  const bool is_own = cause != nullptr && done_ == view.generation &&
+                      report_.status == Status::kFailed &&
+                      view.cause.starts_with(report_.fault.text);
+  if (!is_own) {
+    say(concat("the job failed: ", view.cause));
+    return view.status;
   }
-  return open_log(file);
+  say_text(failure_report(outcome_, options_, attempt_directory(job_, done_)));
+  if (view.cause != report_.fault.text) {
+    say(concat("not started again, as it failed so", view.cause.substr(report_.fault.text.size())));
+  }
+  return view.status;
 }
 
-void Launcher::finish_tail(LogTail& tail, AttemptOutcome& outcome) {
-  // Longer than a slow terminal needs; the logs hold everything.
-  constexpr std::chrono::milliseconds kSlowConsole{30'000};
-  const LogTail::Result result = tail.finish(Deadline::after(kSlowConsole), signals_);
-  if (result.complete) return;
-  if (outcome.stop_signal == 0) outcome.stop_signal = result.stop_signal;
-  say(concat("the console did not take all of the workers' output; it is in ",
-             directory_.path().string()));
+// Workers that cannot be killed hold devices and ports that others would need.
+int Launcher::give_up() {
+  report_.status = Status::kLeaving;
+  report_.farewell = "left: its workers cannot be killed";
+  rendezvous_.report(report_);
+  say_text(failure_report(outcome_, options_, attempt_directory(job_, done_)));
+  return first_cause(outcome_)->status();
 }
 
-int Launcher::report_stop(const AttemptOutcome& outcome) const {
-  for (const WorkerExit& exit : outcome.exits) {
+void Launcher::say_who_did_not_end() const {
+  for (const WorkerExit& exit : outcome_.exits) {
     if (exit.told_to_stop && exit.signal == SIGKILL) {
       say(concat("killed ", describe_worker(exit), ", which had not ended"));
     }
   }
-  for (const WorkerExit& stuck : outcome.stuck) {
+  for (const WorkerExit& stuck : outcome_.stuck) {
     say(concat(describe_worker(stuck),
                " is still there after SIGKILL: it hangs inside the kernel"));
   }
-  say(concat("stopped by ", signal_name(outcome.stop_signal)));
-  return 128 + outcome.stop_signal;
+}
+
+int Launcher::leave(int signal) {
+  report_.status = Status::kLeaving;
+  report_.farewell = concat("left, stopped by ", signal_name(signal));
+  rendezvous_.report(report_);
+  say(concat("stopped by ", signal_name(signal)));
+  return 128 + signal;
 }
 
 }  // namespace
 
-int launch(const LaunchOptions& options) {
+int launch(const LaunchOptions& options, JobRendezvous& rendezvous) {
   // A reader of our output that goes away must not take the workers' supervision with it.
   ::signal(SIGPIPE, SIG_IGN);
+  constexpr milliseconds kFarewell{10'000};
   try {
-    return Launcher(options).run();
+    const int status = Launcher(options, rendezvous).run();
+    rendezvous.finish(-1, Deadline::after(kFarewell));
+    return status;
   } catch (const ExecError& error) {
     throw exec_refused(options.program.name, error.errno_value());
   }
+}
+
+int launch(const LaunchOptions& options) {
+  LocalRendezvous rendezvous(rules_of(options), options.master_address);
+  return launch(options, rendezvous);
+}
+
+RendezvousRules rules_of(const LaunchOptions& options) {
+  const RendezvousOptions& rendezvous = options.rendezvous;
+  const bool numbered = rendezvous.backend == RendezvousOptions::Backend::kStatic;
+  return {.min_nodes = rendezvous.min_nodes,
+          .max_nodes = rendezvous.max_nodes,
+          .max_restarts = options.max_restarts,
+          .machines_may_change = !numbered};
 }
 
 }  // namespace lockstep

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "lockstep/launch/job_rendezvous.h"
 #include "lockstep/launch/launch_options.h"
 
 namespace lockstep {
@@ -9,8 +10,15 @@ namespace lockstep {
 /// signal n ended it), 128 + n when signal n stopped the launcher. Tells the user on stderr.
 /// Threads: call from the main thread of a process with no other thread and no other children: it
 /// takes over their reaping and the signals to handle.
-/// Errors: ProgramError when the program cannot be run; SystemError when the port is taken or logs
-/// cannot be written; UsageError for a master address that does not resolve. No worker is left.
+/// Errors: those of JobRendezvous::wait(); ProgramError when the program cannot be run; SystemError
+/// when the port is taken or logs cannot be written; UsageError for a master address that does not
+/// resolve. No worker is left.
+int launch(const LaunchOptions& options, JobRendezvous& rendezvous);
+
+/// The same for a job on this machine alone.
 int launch(const LaunchOptions& options);
+
+/// What the options mean for the rendezvous.
+RendezvousRules rules_of(const LaunchOptions& options);
 
 }  // namespace lockstep

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "lockstep/launch/line_prefixer.h"
-#include "lockstep/os/poll_timeout.h"
 
 namespace lockstep {
 namespace {
@@ -91,15 +90,15 @@ void tail(const std::vector<TailedLog>& logs, int control_fd) {
 LogTail::LogTail(std::vector<TailedLog> logs)
     : process_("lockstep-tail", [&](int control_fd) { tail(logs, control_fd); }) {}
 
-LogTail::Result LogTail::finish(Deadline deadline, SignalFd& signals) {
+LogTail::Result LogTail::finish(Deadline deadline, SignalFd& signals,
+                                const std::function<void()>& wait) {
   process_.request_end();
   while (!process_.ended()) {
     if (deadline.passed()) return {.complete = false};
     while (const auto signal = signals.next()) {
       if (*signal != SIGCHLD) return {.complete = false, .stop_signal = *signal};
     }
-    std::array<pollfd, 2> ready{{{process_.process_fd(), POLLIN, 0}, {signals.fd(), POLLIN, 0}}};
-    ::poll(ready.data(), ready.size(), poll_timeout(deadline));
+    wait();
   }
   return {};
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -31,8 +32,9 @@ class LogTail {
   };
 
   /// Shows what is left, once the workers have ended, unless the console does not take it by the
-  /// deadline or the launcher is told to stop.
-  Result finish(Deadline deadline, SignalFd& signals);
+  /// deadline or the launcher is told to stop. `wait` returns at the deadline or when there are
+  /// signals to read, SIGCHLD among them; or earlier.
+  Result finish(Deadline deadline, SignalFd& signals, const std::function<void()>& wait);
 
  private:
   HelperProcess process_;

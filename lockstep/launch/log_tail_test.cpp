@@ -4,9 +4,11 @@
 #include <fstream>
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include "lockstep/os/pipe.h"
+#include "lockstep/os/poll_timeout.h"
 #include "lockstep/os/temporary_directory.h"
 
 namespace lockstep {
@@ -30,6 +32,8 @@ struct LogTailTest : testing::Test {
 
   void append(const std::string& text) { std::ofstream(file, std::ios::app) << text; }
 
+  LogTail::Result finish(LogTail& tail, Deadline deadline);
+
   LogTail make_tail() {
     append("");
     const ConsoleInstead instead(console.write_end.get());
@@ -46,27 +50,34 @@ struct LogTailTest : testing::Test {
   }
 };
 
+LogTail::Result LogTailTest::finish(LogTail& tail, Deadline deadline) {
+  return tail.finish(deadline, signals, [&] {
+    pollfd ready{signals.fd(), POLLIN, 0};
+    ::poll(&ready, 1, poll_timeout(deadline));
+  });
+}
+
 TEST_F(LogTailTest, ShowsLinesAsTheyAreWritten) {
   LogTail tail = make_tail();
   append("one\n");
   EXPECT_EQ(shown(100), "[0]:one\n");
   append("two\nlast");
   EXPECT_EQ(shown(100), "[0]:two\n");
-  EXPECT_TRUE(tail.finish(Deadline::after(std::chrono::seconds(30)), signals).complete);
+  EXPECT_TRUE(finish(tail, Deadline::after(std::chrono::seconds(30))).complete);
   EXPECT_EQ(shown(100), "[0]:last\n");
 }
 
 TEST_F(LogTailTest, GivesUpOnAConsoleThatTakesNothing) {
   LogTail tail = make_tail();
   append(std::string(1 << 20, 'x') + "\n");
-  EXPECT_FALSE(tail.finish(Deadline::after(std::chrono::milliseconds(50)), signals).complete);
+  EXPECT_FALSE(finish(tail, Deadline::after(std::chrono::milliseconds(50))).complete);
 }
 
 TEST_F(LogTailTest, GivesUpWhenTheLauncherIsToldToStop) {
   LogTail tail = make_tail();
   append(std::string(1 << 20, 'x') + "\n");
   ::raise(SIGUSR1);
-  const auto result = tail.finish(Deadline::after(std::chrono::hours(1)), signals);
+  const auto result = finish(tail, Deadline::after(std::chrono::hours(1)));
   EXPECT_FALSE(result.complete);
   EXPECT_EQ(result.stop_signal, SIGUSR1);
 }
@@ -75,7 +86,7 @@ TEST_F(LogTailTest, EndsWhenNobodyReads) {
   LogTail tail = make_tail();
   console.read_end.reset();
   append("line\n");
-  EXPECT_TRUE(tail.finish(Deadline::after(std::chrono::seconds(30)), signals).complete);
+  EXPECT_TRUE(finish(tail, Deadline::after(std::chrono::seconds(30))).complete);
 }
 
 }  // namespace

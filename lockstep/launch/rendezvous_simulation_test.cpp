@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/concat.h"
+#include "lockstep/launch/agent_view.h"
 #include "lockstep/launch/rendezvous_state.h"
 
 namespace lockstep {
@@ -72,10 +73,10 @@ class Simulation {
         if (agent.alive) set(join(state_, rules_, agent.node));
         return;
       case Message::Kind::kRemove:
-        return set(remove(state_, rules_, agent.node.id));
+        return set(remove(state_, rules_, agent.node.id, "was lost"));
       case Message::Kind::kFailed:
         return set(worker_failed(state_, rules_, agent.node.id, message.generation,
-                                 {concat("a worker of ", agent.node.id), ""}));
+                                 {.text = concat("a worker of ", agent.node.id)}));
       case Message::Kind::kSucceeded:
         return set(workers_succeeded(state_, agent.node.id, message.generation));
     }
@@ -88,7 +89,7 @@ class Simulation {
     ASSERT_LE(state_.generation, before.generation + 1);
     ASSERT_LE(state_.restarts, rules_.max_restarts);
     if (state_.generation > before.generation) check_new_round();
-    ASSERT_EQ(state_.phase == Phase::kFailed, !state_.cause.empty());
+    ASSERT_FALSE(state_.phase == Phase::kFailed && state_.cause.empty());
   }
 
   void check_new_round() {
@@ -115,7 +116,7 @@ class Simulation {
 
   void act(std::size_t number) {
     Agent& agent = agents_[number];
-    switch (next_action(agent.known, agent.node.id, agent.running, agent.done)) {
+    switch (next_action(view_of(agent.known, agent.node.id), agent.running, agent.done)) {
       case AgentAction::kWait:
         return;
       case AgentAction::kJoin:

@@ -28,15 +28,11 @@ bool is_member(const RendezvousState& state, const std::string& id, std::uint64_
          contains(state.nodes, id);
 }
 
-std::string names_of(const Nodes& nodes) {
-  std::string text;
-  for (const RendezvousNode& node : nodes) text += (text.empty() ? "" : ", ") + node.name;
-  return text.empty() ? "none" : text;
-}
-
 void run_round(RendezvousState& state, const RendezvousRules& rules) {
-  // Those of the round before keep their order, newcomers follow in theirs.
-  const auto place = [&](const RendezvousNode& node) {
+  // Those of the round before keep their order, newcomers follow in theirs; unless they are
+  // numbered.
+  const auto place = [&](const RendezvousNode& node) -> std::ptrdiff_t {
+    if (node.rank) return *node.rank;
     return std::ranges::find(state.last_members, node.id) - state.last_members.begin();
   };
   std::ranges::stable_sort(state.nodes, {}, place);
@@ -59,8 +55,9 @@ void run_round_if_complete(RendezvousState& state, const RendezvousRules& rules)
   if (state.expected.empty() && (full || again)) run_round(state, rules);
 }
 
-void gather_again(RendezvousState& state, const RendezvousRules& rules) {
+void gather_again(RendezvousState& state, const RendezvousRules& rules, std::string cause) {
   state.phase = Phase::kGathering;
+  state.cause = std::move(cause);
   ++state.gathering;
   state.last_members.clear();
   for (const RendezvousNode& node : state.nodes) state.last_members.push_back(node.id);
@@ -75,6 +72,12 @@ void gather_again(RendezvousState& state, const RendezvousRules& rules) {
 void fail(RendezvousState& state, std::string cause) {
   state.phase = Phase::kFailed;
   state.cause = std::move(cause);
+}
+
+// No worker is at fault.
+void fail_without_fault(RendezvousState& state, std::string cause) {
+  state.fault = {.text = cause};
+  fail(state, std::move(cause));
 }
 
 }  // namespace
@@ -98,18 +101,29 @@ RendezvousState join(RendezvousState state, const RendezvousRules& rules,
     run_round_if_complete(state, rules);
   } else {
     state.waiting.push_back(node);
-    if (count_of(state.nodes) < rules.max_nodes) gather_again(state, rules);
+    if (count_of(state.nodes) < rules.max_nodes) {
+      gather_again(state, rules, concat("machine ", node.name, " joined"));
+    }
   }
   return state;
 }
 
-RendezvousState remove(RendezvousState state, const RendezvousRules& rules, const std::string& id) {
+RendezvousState remove(RendezvousState state, const RendezvousRules& rules, const std::string& id,
+                       const std::string& how) {
   if (state.ended()) return state;
+  const auto gone = std::ranges::find(state.nodes, id, &RendezvousNode::id);
+  const std::string name = gone == state.nodes.end() ? "" : gone->name;
   erase_node(state.waiting, id);
   const bool was_expected = erase_node(state.expected, id);
   const bool was_there = erase_node(state.nodes, id);
   if (state.phase == Phase::kRunning) {
-    if (was_there) gather_again(state, rules);
+    if (!was_there) return state;
+    const std::string cause = concat("machine ", name, " ", how);
+    if (rules.machines_may_change) {
+      gather_again(state, rules, cause);
+    } else {
+      fail_without_fault(state, cause);
+    }
   } else if (was_expected || was_there) {
     run_round_if_complete(state, rules);
   }
@@ -120,18 +134,22 @@ RendezvousState worker_failed(RendezvousState state, const RendezvousRules& rule
                               const std::string& id, std::uint64_t generation,
                               const WorkerFault& fault) {
   if (!is_member(state, id, generation)) return state;
-  const bool is_same = !fault.place.empty() && fault == state.fault;
+  const bool is_same = !fault.place.empty() && fault.place == state.fault.place;
   state.same_faults = is_same ? state.same_faults + 1 : 1;
   state.fault = fault;
   if (state.restarts >= rules.max_restarts) {
     fail(state, fault.text);
   } else if (state.same_faults >= rules.most_same_faults) {
-    fail(state,
-         concat(fault.text, " at ", fault.place, ", ", state.same_faults, " times in a row"));
+    fail(state, concat(fault.text, ", ", state.same_faults, " times in a row"));
   } else {
     ++state.restarts;
-    gather_again(state, rules);
+    gather_again(state, rules, fault.text);
   }
+  return state;
+}
+
+RendezvousState give_up(RendezvousState state, const std::string& cause) {
+  if (!state.ended()) fail_without_fault(state, cause);
   return state;
 }
 
@@ -149,41 +167,38 @@ RendezvousState timed_out(RendezvousState state, const RendezvousRules& rules,
   if (timer.kind == RendezvousTimer::Kind::kLastCall) {
     run_round(state, rules);
   } else {
-    fail(state, concat(count_of(state.nodes), " of at least ", rules.min_nodes,
-                       " machines joined in time: ", names_of(state.nodes)));
+    fail_without_fault(state, concat(count_of(state.nodes), " of at least ", rules.min_nodes,
+                                     " machines joined in time: ", names_of(state.nodes)));
   }
   return state;
 }
 
-AgentAction next_action(const RendezvousState& state, const std::string& id,
-                        std::optional<std::uint64_t> running, std::uint64_t done) {
-  const bool is_in_round = state.phase == Phase::kRunning && contains(state.nodes, id);
-  if (running) {
-    const bool may_run = is_in_round && *running == state.generation;
-    return may_run ? AgentAction::kWait : AgentAction::kStopWorkers;
-  }
-  if (state.ended()) return AgentAction::kEnd;
-  if (is_in_round) {
-    return done == state.generation ? AgentAction::kWait : AgentAction::kStartWorkers;
-  }
-  const bool is_there = contains(state.nodes, id) || contains(state.waiting, id);
-  return is_there ? AgentAction::kWait : AgentAction::kJoin;
-}
-
 std::optional<NodePlacement> placement_of(const RendezvousState& state, const std::string& id) {
-  if (state.phase != Phase::kRunning) return std::nullopt;
-  std::optional<NodePlacement> placement;
-  int ranks = 0;
-  for (int i = 0; i < count_of(state.nodes); ++i) {
-    const RendezvousNode& node = state.nodes[static_cast<std::size_t>(i)];
-    if (node.id == id) placement = {.node_rank = i, .first_rank = ranks};
-    ranks += node.worker_count;
-  }
-  if (placement) {
-    placement->node_count = count_of(state.nodes);
-    placement->world_size = ranks;
+  const auto own = std::ranges::find(state.nodes, id, &RendezvousNode::id);
+  if (state.phase != Phase::kRunning || own == state.nodes.end()) return std::nullopt;
+  const RendezvousNode& first = state.nodes.front();
+  NodePlacement placement{.node_rank = static_cast<int>(own - state.nodes.begin()),
+                          .node_count = count_of(state.nodes),
+                          .world_size = 0,
+                          .role_world_size = 0,
+                          .store_host = first.store_host,
+                          .store_port = first.store_port};
+  for (const RendezvousNode& node : state.nodes) {
+    const bool same_role = node.role == own->role;
+    if (node.id == id) {
+      placement.first_rank = placement.world_size;
+      placement.first_role_rank = placement.role_world_size;
+    }
+    placement.world_size += node.worker_count;
+    if (same_role) placement.role_world_size += node.worker_count;
   }
   return placement;
+}
+
+std::string names_of(const Nodes& nodes) {
+  std::string text;
+  for (const RendezvousNode& node : nodes) text += (text.empty() ? "" : ", ") + node.name;
+  return text.empty() ? "none" : text;
 }
 
 }  // namespace lockstep

@@ -10,9 +10,15 @@ namespace lockstep {
 
 /// One machine of a job, as its agent announces it.
 struct RendezvousNode {
-  std::string id;    ///< of this start of the agent: one that was lost comes back as another
-  std::string name;  ///< for people: its host
+  std::string id{};    ///< of this start of the agent: one that was lost comes back as another
+  std::string name{};  ///< for people: its host
   int worker_count = 1;
+  std::string role = "default";
+  std::optional<int> rank{};  ///< its place, where the user numbers the machines
+  /// Where rank 0 serves the job's store if this becomes the first machine: a socket is bound
+  /// there.
+  std::string store_host{};
+  std::uint16_t store_port = 0;
   bool operator==(const RendezvousNode&) const = default;
 };
 
@@ -21,11 +27,14 @@ struct RendezvousRules {
   int max_nodes = 1;
   int max_restarts = 0;      ///< of the whole job, after failures of workers
   int most_same_faults = 3;  ///< so often in a row the same fault at the same place ends the job
+  /// A machine that is gone may be replaced by another; if not, the job fails with it.
+  bool machines_may_change = true;
 };
 
 struct WorkerFault {
-  std::string text;   ///< rank and end of the worker that failed first, "rank 3: killed by SIGSEGV"
-  std::string place;  ///< where the training was, "step 1207"; empty: not known
+  std::string text{};   ///< the worker that failed first, and how: "rank 3: killed by SIGSEGV"
+  std::string place{};  ///< what it was at, as its error says; empty: not known
+  int status = 1;       ///< as a shell says it
   bool operator==(const WorkerFault&) const = default;
 };
 
@@ -56,10 +65,10 @@ struct RendezvousState {
   /// Running: ids of those whose workers have all ended well.
   std::set<std::string> succeeded;
   int restarts = 0;
-  /// The fault that ended the last round, and how often in a row it has been the same.
+  /// The last fault, and how often in a row it has been the same.
   WorkerFault fault;
   int same_faults = 0;
-  /// Why the job failed, in a line.
+  /// Why the last round ended, in a line; of a job that failed, why.
   std::string cause;
 
   bool ended() const { return phase == Phase::kSucceeded || phase == Phase::kFailed; }
@@ -81,32 +90,37 @@ std::optional<RendezvousTimer> timer_of(const RendezvousState& state, const Rend
 /// The events. Each returns the state after it.
 RendezvousState join(RendezvousState state, const RendezvousRules& rules,
                      const RendezvousNode& node);
-/// It was lost, or leaves.
-RendezvousState remove(RendezvousState state, const RendezvousRules& rules, const std::string& id);
+/// It was lost, or leaves. `how`: "left", for the cause.
+RendezvousState remove(RendezvousState state, const RendezvousRules& rules, const std::string& id,
+                       const std::string& how);
 RendezvousState worker_failed(RendezvousState state, const RendezvousRules& rules,
                               const std::string& id, std::uint64_t generation,
                               const WorkerFault& fault);
+/// The job cannot go on.
+RendezvousState give_up(RendezvousState state, const std::string& cause);
 RendezvousState workers_succeeded(RendezvousState state, const std::string& id,
                                   std::uint64_t generation);
 RendezvousState timed_out(RendezvousState state, const RendezvousRules& rules,
                           const RendezvousTimer& timer);
 
-/// What an agent does next, given what it knows of the state.
-enum class AgentAction { kWait, kJoin, kStartWorkers, kStopWorkers, kEnd };
-/// `running`: the generation whose workers it runs; nothing: it runs none. `done`: the generation
-/// whose workers have all ended well; 0: none.
-AgentAction next_action(const RendezvousState& state, const std::string& id,
-                        std::optional<std::uint64_t> running, std::uint64_t done);
-
 /// Where the workers of a member stand in the round that runs.
 struct NodePlacement {
   int node_rank = 0;
-  int node_count = 0;
+  int node_count = 1;
   int first_rank = 0;
-  int world_size = 0;
+  int world_size = 1;
+  /// Among workers of the same role.
+  int first_role_rank = 0;
+  int role_world_size = 1;
+  /// Where the job's store is.
+  std::string store_host{};
+  std::uint16_t store_port = 0;
   bool operator==(const NodePlacement&) const = default;
 };
 /// Nothing for a node that is no member, or when no round runs.
 std::optional<NodePlacement> placement_of(const RendezvousState& state, const std::string& id);
+
+/// Names of nodes for people, "a, b"; "none".
+std::string names_of(const std::vector<RendezvousNode>& nodes);
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/concat.h"
+#include "lockstep/launch/agent_view.h"
 
 namespace lockstep {
 namespace {
@@ -29,7 +30,7 @@ struct Job {
   void join(const std::string& id, int worker_count = 1) {
     state = lockstep::join(state, rules, node(id, worker_count));
   }
-  void remove(const std::string& id) { state = lockstep::remove(state, rules, id); }
+  void remove(const std::string& id) { state = lockstep::remove(state, rules, id, "left"); }
   void fail(const std::string& id, const WorkerFault& fault) {
     state = worker_failed(state, rules, id, state.generation, fault);
   }
@@ -37,7 +38,7 @@ struct Job {
   void time_out() { state = timed_out(state, rules, timer_of(state, rules).value()); }
   AgentAction action(const std::string& id, std::optional<std::uint64_t> running = {},
                      std::uint64_t done = 0) const {
-    return next_action(state, id, running, done);
+    return next_action(view_of(state, id), running, done);
   }
 };
 
@@ -59,8 +60,14 @@ TEST(RendezvousStateTest, ARoundRunsWhenAllAreThere) {
   EXPECT_EQ(job.state.phase, Phase::kRunning);
   EXPECT_EQ(job.state.generation, 1U);
   EXPECT_EQ(timer_of(job.state, job.rules), std::nullopt);
-  EXPECT_EQ(placement_of(job.state, "a"), (NodePlacement{0, 2, 0, 7}));
-  EXPECT_EQ(placement_of(job.state, "b"), (NodePlacement{1, 2, 4, 7}));
+  const NodePlacement first{.node_rank = 0,
+                            .node_count = 2,
+                            .first_rank = 0,
+                            .world_size = 7,
+                            .first_role_rank = 0,
+                            .role_world_size = 7};
+  EXPECT_EQ(placement_of(job.state, "a"), first);
+  EXPECT_EQ(placement_of(job.state, "b")->first_rank, 4);
   EXPECT_EQ(placement_of(job.state, "c"), std::nullopt);
   EXPECT_EQ(job.action("b"), AgentAction::kStartWorkers);
   EXPECT_EQ(job.action("b", 1), AgentAction::kWait);
@@ -95,17 +102,17 @@ TEST(RendezvousStateTest, TooFewNodesFailTheJobByName) {
 
 TEST(RendezvousStateTest, AFailedWorkerEndsTheRoundEverywhere) {
   Job job = running_job({.min_nodes = 2, .max_nodes = 2, .max_restarts = 1}, {"a", "b"});
-  job.fail("b", {"rank 1: killed by SIGKILL", ""});
+  job.fail("b", {.text = "rank 1: killed by SIGKILL"});
   EXPECT_EQ(job.state.phase, Phase::kGathering);
   EXPECT_EQ(job.action("a", 1), AgentAction::kStopWorkers);
   EXPECT_EQ(job.action("a"), AgentAction::kJoin);
-  job.fail("a", {"rank 0: exit code 1", ""});  // what followed, of the same generation
+  job.fail("a", {.text = "rank 0: exit code 1"});  // what followed, of the same generation
   EXPECT_EQ(job.state.restarts, 1);
   job.join("b");
   job.join("a");
   EXPECT_EQ(job.state.generation, 2U);
   EXPECT_EQ(ids(job.state.nodes), Ids({"a", "b"})) << "they keep their places";
-  job.fail("a", {"rank 0: exit code 3", ""});
+  job.fail("a", {.text = "rank 0: exit code 3"});
   EXPECT_EQ(job.state.phase, Phase::kFailed);
   EXPECT_EQ(job.state.cause, "rank 0: exit code 3");
   EXPECT_EQ(job.action("b", 2), AgentAction::kStopWorkers);
@@ -118,7 +125,7 @@ TEST(RendezvousStateTest, AFailureOfAnEarlierGenerationIsNone) {
   job.join("a");
   EXPECT_EQ(job.state.generation, 2U);
   const RendezvousState before = job.state;
-  job.state = worker_failed(job.state, job.rules, "a", 1, {"rank 0: exit code 1", ""});
+  job.state = worker_failed(job.state, job.rules, "a", 1, {.text = "rank 0: exit code 1"});
   job.state = workers_succeeded(job.state, "a", 1);
   EXPECT_EQ(job.state, before);
 }
@@ -126,7 +133,7 @@ TEST(RendezvousStateTest, AFailureOfAnEarlierGenerationIsNone) {
 TEST(RendezvousStateTest, TheSameFaultAtTheSamePlaceEndsTheJob) {
   Job job = running_job({.min_nodes = 1, .max_nodes = 1, .max_restarts = 100}, {"a"});
   const auto fail_at = [&](const std::string& place) {
-    job.fail("a", {"rank 0: killed by SIGSEGV", place});
+    job.fail("a", {.text = "rank 0: killed by SIGSEGV", .place = place});
     job.join("a");
   };
   for (const char* place : {"step 7", "step 7", "step 8", "", "", "", "step 7", "step 7"}) {
@@ -135,7 +142,7 @@ TEST(RendezvousStateTest, TheSameFaultAtTheSamePlaceEndsTheJob) {
   }
   fail_at("step 7");
   EXPECT_EQ(job.state.phase, Phase::kFailed);
-  EXPECT_EQ(job.state.cause, "rank 0: killed by SIGSEGV at step 7, 3 times in a row");
+  EXPECT_EQ(job.state.cause, "rank 0: killed by SIGSEGV, 3 times in a row");
 }
 
 TEST(RendezvousStateTest, ALostNodeIsReplacedByOneThatWaits) {
@@ -162,7 +169,7 @@ TEST(RendezvousStateTest, TheRestGoesOnAtOnceWhenTheyAreEnough) {
 
 TEST(RendezvousStateTest, OneThatDiesBeforeItJoinsAgainIsNotWaitedFor) {
   Job job = running_job({.min_nodes = 1, .max_nodes = 2, .max_restarts = 1}, {"a", "b"});
-  job.fail("a", {"rank 0: exit code 1", ""});
+  job.fail("a", {.text = "rank 0: exit code 1"});
   job.join("a");
   job.remove("b");
   EXPECT_EQ(job.state.phase, Phase::kRunning);
@@ -215,7 +222,7 @@ TEST(RendezvousStateTest, TheJobSucceedsWhenAllHave) {
 TEST(RendezvousStateTest, OneThatHadSucceededRunsAgainWithTheOthers) {
   Job job = running_job({.min_nodes = 2, .max_nodes = 2, .max_restarts = 1}, {"a", "b"});
   job.succeed("a");
-  job.fail("b", {"rank 1: exit code 1", ""});
+  job.fail("b", {.text = "rank 1: exit code 1"});
   EXPECT_EQ(job.action("a", {}, 1), AgentAction::kJoin);
   job.join("a");
   job.join("b");

@@ -133,7 +133,10 @@ SpawnedProcesses::~SpawnedProcesses() {
 }
 
 void SpawnedProcesses::start(int call, int rank) {
-  const AttemptFacts facts{.master_port = bound_port(store_.get()),
+  const AttemptFacts facts{.placement = {.world_size = options_.worker_count,
+                                         .role_world_size = options_.worker_count,
+                                         .store_host = options_.master_address,
+                                         .store_port = bound_port(store_.get())},
                            .store_listen_fd = store_.get(),
                            .allowed_cpus = allowed_cpu_count()};
   SpawnOptions spawn{

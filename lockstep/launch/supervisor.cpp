@@ -3,11 +3,8 @@
 #include <algorithm>
 #include <csignal>
 
-#include <poll.h>
-
 #include "lockstep/base/concat.h"
 #include "lockstep/launch/console.h"
-#include "lockstep/os/poll_timeout.h"
 
 namespace lockstep {
 
@@ -15,12 +12,15 @@ Supervisor::~Supervisor() {
   for (const auto& [id, group] : groups_) signal_group(id, SIGKILL);
 }
 
-AttemptOutcome Supervisor::run(const std::vector<Worker>& workers,
-                               const std::function<void(const WorkerExit&)>& on_exit) {
+AttemptOutcome Supervisor::run(const std::vector<Worker>& workers, std::uint64_t generation,
+                               const OnExit& on_exit) {
   start(workers);
   for (;;) {
     handle_signals();
     note_ended_workers(on_exit);
+    if (next_action(rendezvous_.view(), generation, 0) == AgentAction::kStopWorkers) {
+      send(stop_.on_failure(Deadline::Clock::now()));
+    }
     // A job that ends well may leave processes in the background; one that is stopped may not.
     if (stop_.started() ? groups_.empty() || stop_.given_up() : !any_running()) break;
     if (!any_running()) terminate_stragglers();
@@ -54,7 +54,7 @@ void Supervisor::handle_signals() {
   }
 }
 
-void Supervisor::note_ended_workers(const std::function<void(const WorkerExit&)>& on_exit) {
+void Supervisor::note_ended_workers(const OnExit& on_exit) {
   bool failed = false;
   while (const auto ended = reap_any_child()) {
     const auto found = groups_.find(ended->pid);
@@ -64,9 +64,9 @@ void Supervisor::note_ended_workers(const std::function<void(const WorkerExit&)>
     group.worker.exit_code = ended->exit_code;
     group.worker.signal = ended->signal;
     group.worker.told_to_stop = group.told_to_stop;
+    on_exit(group.worker);
     outcome_.exits.push_back(group.worker);
     failed = failed || group.worker.failed();
-    on_exit(group.worker);
   }
   forget_empty_groups();
   if (failed) send(stop_.on_failure(Deadline::Clock::now()));
@@ -93,10 +93,8 @@ void Supervisor::send(int signal) {
 }
 
 void Supervisor::wait_for_news() {
-  pollfd ready{signals_.fd(), POLLIN, 0};
   const auto deadline = stop_.deadline();
-  const int timeout = deadline ? poll_timeout(*deadline) : -1;
-  ::poll(&ready, 1, timeout);
+  rendezvous_.wait(signals_.fd(), deadline);
   if (deadline && deadline->passed()) send(stop_.on_deadline(Deadline::Clock::now()));
 }
 

@@ -6,6 +6,7 @@
 
 #include "lockstep/launch/attempt_outcome.h"
 #include "lockstep/launch/group_guard.h"
+#include "lockstep/launch/job_rendezvous.h"
 #include "lockstep/launch/stop_sequence.h"
 #include "lockstep/os/child_process.h"
 #include "lockstep/os/signals.h"
@@ -19,22 +20,27 @@ struct Worker {
 };
 
 /// Runs the workers of one attempt to their end: starts them, watches them, stops all when one
-/// fails or the launcher is told to stop, and lets none stay behind.
+/// fails, when the launcher is told to stop or the rendezvous ends their generation, and lets none
+/// stay behind.
 /// Threads: the launcher's only one. It reaps every child of the process.
 /// Lifetime: the destructor kills whatever still runs.
 class Supervisor {
  public:
   /// `signals` must deliver SIGCHLD beside those that stop the job.
-  Supervisor(SignalFd& signals, GroupGuard& guard, std::chrono::milliseconds shutdown_timeout)
-      : signals_(signals), guard_(guard), stop_(shutdown_timeout) {}
+  Supervisor(SignalFd& signals, GroupGuard& guard, JobRendezvous& rendezvous,
+             std::chrono::milliseconds shutdown_timeout)
+      : signals_(signals), guard_(guard), rendezvous_(rendezvous), stop_(shutdown_timeout) {}
   ~Supervisor();
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
 
-  /// `on_exit` is called as each worker ends.
-  /// Errors: those of spawn_process(), after the workers started before have been killed.
-  AttemptOutcome run(const std::vector<Worker>& workers,
-                     const std::function<void(const WorkerExit&)>& on_exit);
+  using OnExit = std::function<void(WorkerExit&)>;
+
+  /// `on_exit` is called as each worker ends, and may add to what is known of it.
+  /// Errors: those of spawn_process() and JobRendezvous::wait(). The destructor kills the workers
+  /// then.
+  AttemptOutcome run(const std::vector<Worker>& workers, std::uint64_t generation,
+                     const OnExit& on_exit);
 
  private:
   // A worker with all that it started.
@@ -46,7 +52,7 @@ class Supervisor {
 
   void start(const std::vector<Worker>& workers);
   void handle_signals();
-  void note_ended_workers(const std::function<void(const WorkerExit&)>& on_exit);
+  void note_ended_workers(const OnExit& on_exit);
   void forget_empty_groups();
   void send(int signal);
   void terminate_stragglers();
@@ -55,6 +61,7 @@ class Supervisor {
 
   SignalFd& signals_;
   GroupGuard& guard_;
+  JobRendezvous& rendezvous_;
   StopSequence stop_;
   /// Those that may still have a process, by id.
   std::map<pid_t, Group> groups_;

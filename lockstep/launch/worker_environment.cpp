@@ -40,20 +40,20 @@ Environment worker_environment(const LaunchOptions& options, const AttemptFacts&
     if (equals != std::string::npos) values[line.substr(0, equals)] = line.substr(equals + 1);
   }
   const auto set = [&](const char* name, const auto& value) { values[name] = concat(value); };
-  const int rank = options.rank_of(local_rank);
-  const int world_size = options.world_size();
+  const NodePlacement& place = facts.placement;
+  const int rank = place.first_rank + local_rank;
 
   set(env::kRank.name, rank);
   set(env::kLocalRank.name, local_rank);
-  set("GROUP_RANK", options.node_rank);
-  set("ROLE_RANK", rank);
+  set("GROUP_RANK", place.node_rank);
+  set("ROLE_RANK", place.first_role_rank + local_rank);
   set("ROLE_NAME", options.role);
-  set(env::kWorldSize.name, world_size);
+  set(env::kWorldSize.name, place.world_size);
   set(env::kLocalWorldSize.name, options.worker_count);
-  set("GROUP_WORLD_SIZE", options.node_count);
-  set("ROLE_WORLD_SIZE", world_size);
-  set(env::kMasterAddr.name, options.master_address);
-  set(env::kMasterPort.name, facts.master_port);
+  set("GROUP_WORLD_SIZE", place.node_count);
+  set("ROLE_WORLD_SIZE", place.role_world_size);
+  set(env::kMasterAddr.name, place.store_host);
+  set(env::kMasterPort.name, place.store_port);
   set(env::kRestartCount.name, facts.attempt);
   set("TORCHELASTIC_MAX_RESTARTS", options.max_restarts);
   set(env::kRunId.name, options.run_id);
@@ -75,6 +75,8 @@ Environment worker_environment(const LaunchOptions& options, const AttemptFacts&
   }
   // A launcher may itself run under a launcher, whose descriptors are not ours.
   values.erase(env::kStoreListenFd.name);
+  // Whoever is in the job already has no need of what lets others in.
+  values.erase(env::kJobSecret.name);
   if (rank == 0 && facts.store_listen_fd) set(env::kStoreListenFd.name, *facts.store_listen_fd);
 
   Environment result;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/launch/launch_options.h"
+#include "lockstep/launch/rendezvous_state.h"
 
 namespace lockstep {
 
@@ -13,7 +14,8 @@ namespace lockstep {
 struct AttemptFacts {
   /// How often the job was restarted before.
   int attempt = 0;
-  std::uint16_t master_port = 0;
+  /// Where the workers of this machine stand, and where the job's store is.
+  NodePlacement placement{};
   /// The store's socket, which rank 0 inherits.
   std::optional<int> store_listen_fd{};
   int allowed_cpus = 1;

@@ -44,10 +44,10 @@ std::filesystem::path worker_directory(const std::filesystem::path& job, int att
 }
 
 std::string log_line_prefix(const std::string& pattern, const LaunchOptions& options,
-                            int local_rank) {
-  return substitute(pattern, {{"role_name", options.role},
-                              {"local_rank", concat(local_rank)},
-                              {"rank", concat(options.rank_of(local_rank))}});
+                            int local_rank, int rank) {
+  return substitute(
+      pattern,
+      {{"role_name", options.role}, {"local_rank", concat(local_rank)}, {"rank", concat(rank)}});
 }
 
 }  // namespace lockstep

@@ -34,6 +34,6 @@ std::filesystem::path worker_directory(const std::filesystem::path& job, int att
 
 /// What precedes each line on the console. `pattern` may hold ${role_name}, ${local_rank}, ${rank}.
 std::string log_line_prefix(const std::string& pattern, const LaunchOptions& options,
-                            int local_rank);
+                            int local_rank, int rank);
 
 }  // namespace lockstep

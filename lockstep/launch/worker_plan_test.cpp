@@ -92,11 +92,9 @@ TEST(WorkerLogs, DevNullTakesNoLogs) {
 TEST(WorkerLogs, NamesAreTorchruns) {
   LaunchOptions options;
   options.worker_count = 2;
-  options.node_count = 2;
-  options.node_rank = 1;
   EXPECT_EQ(worker_directory("/logs/job_x", 2, 1), "/logs/job_x/attempt_2/1");
-  EXPECT_EQ(log_line_prefix("[${role_name}${local_rank}]:", options, 1), "[default1]:");
-  EXPECT_EQ(log_line_prefix("${rank}|", options, 1), "3|");
+  EXPECT_EQ(log_line_prefix("[${role_name}${local_rank}]:", options, 1, 3), "[default1]:");
+  EXPECT_EQ(log_line_prefix("${rank}|", options, 1, 3), "3|");
 }
 
 }  // namespace

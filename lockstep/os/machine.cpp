@@ -1,7 +1,9 @@
 #include "lockstep/os/machine.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -13,6 +15,7 @@
 #include <unistd.h>
 
 #include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {
@@ -110,6 +113,12 @@ std::string memory_domain() {
   std::error_code error;
   const Path network = std::filesystem::read_symlink("/proc/self/ns/net", error);
   return concat(boot, " ", network.string());
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) throw SystemError("gethostname", errno);
+  return name.data();
 }
 
 int allowed_cpu_count() {

@@ -5,6 +5,9 @@
 
 namespace lockstep {
 
+/// The name by which this machine knows itself. Errors: SystemError.
+std::string host_name();
+
 /// Processors that this process may run on (taskset and cpusets count), at least 1.
 int allowed_cpu_count();
 

@@ -23,6 +23,8 @@ using std::chrono::milliseconds;
 // How long to leave a port alone on which nobody listens yet.
 constexpr milliseconds kRetryAfter{5};
 
+constexpr const char* kAnyAddress = "0.0.0.0";
+
 using AddressList = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 
 AddressList resolve(const std::string& host, std::uint16_t port) {
@@ -90,9 +92,10 @@ UniqueFd bind_tcp(const std::string& host, std::uint16_t port) {
   int last_errno = EADDRNOTAVAIL;
   for (const addrinfo* address = addresses.get(); address; address = address->ai_next) {
     UniqueFd fd(::socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    const int on = 1;
     // A port whose last connections linger in TIME_WAIT is free; one that somebody listens on is
-    // not.
+    // not. One that the system chooses is given to nobody else, but may still be asked for: by a
+    // rank 0 that does not take our socket.
+    const int on = 1;
     if (fd.valid() && ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
         ::bind(fd.get(), address->ai_addr, address->ai_addrlen) == 0) {
       return fd;
@@ -106,15 +109,18 @@ UniqueFd bind_tcp(const std::string& host, std::uint16_t port) {
   throw SystemError(concat("bind to ", host, " port ", port), last_errno, advice);
 }
 
+UniqueFd bind_tcp_if_own(const std::string& host, std::uint16_t port) {
+  const bool any = means_loopback_here_only(host, resolve(host, port));
+  return bind_tcp(any ? kAnyAddress : host, port);
+}
+
 UniqueFd bind_tcp_for_peers(const std::string& host, std::uint16_t port) {
-  if (!means_loopback_here_only(host, resolve(host, port))) {
-    try {
-      return bind_tcp(host, port);
-    } catch (const SystemError& error) {
-      if (error.errno_value() != EADDRNOTAVAIL) throw;
-    }
+  try {
+    return bind_tcp_if_own(host, port);
+  } catch (const SystemError& error) {
+    if (error.errno_value() != EADDRNOTAVAIL) throw;
   }
-  return bind_tcp("0.0.0.0", port);
+  return bind_tcp(kAnyAddress, port);
 }
 
 std::uint16_t bound_port(int fd) {

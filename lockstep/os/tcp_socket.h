@@ -16,8 +16,12 @@ namespace lockstep {
 UniqueFd bind_tcp(const std::string& host, std::uint16_t port);
 
 /// As bind_tcp, for peers on other machines that know this one by `host`. Bound to all addresses
-/// where `host` is none of ours (behind a translated address or a service name), or is a name that
-/// only this machine takes for loopback, as Debian's /etc/hosts does with a machine's own name.
+/// where `host` is a name that only this machine takes for loopback, as Debian's /etc/hosts does
+/// with a machine's own name.
+UniqueFd bind_tcp_if_own(const std::string& host, std::uint16_t port);
+
+/// As bind_tcp_if_own, but bound to all addresses, too, where `host` is none of ours: behind a
+/// translated address or a service name.
 UniqueFd bind_tcp_for_peers(const std::string& host, std::uint16_t port);
 
 /// The port that a bound socket has. Errors: SystemError when `fd` is no bound socket.

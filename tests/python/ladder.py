@@ -202,7 +202,7 @@ class Ladder(unittest.TestCase):
                         "dp_sizes", "distributed", "distributed_mp", "dataparallel",
                         "distributed_amp", "distributed_gradient_accumulation", "digits", "mingpt"):
             lines, _ = self.run_program([PROGRAMS / program, "--help"])
-            self.assertTrue(any(re.search(rf"(^  |`|=2 ){program}( |$|`)|=HOST {program}", line)
+            self.assertTrue(any(re.search(rf"(^  |`|=2 ){program}( |$|`)|=FILE {program}", line)
                                 for line in lines), lines)
 
     def test_wrong_arguments_are_refused_with_a_line(self):

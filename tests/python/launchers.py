@@ -75,7 +75,8 @@ class Launchers(unittest.TestCase):
             with self.subTest(line):
                 job = self.job("multinode")
                 path = f"{PROGRAMS}{os.pathsep}{LOCKSTEP.parent}{os.pathsep}{os.environ['PATH']}"
-                ended = run(starts(job.folder, line), job.folder, PATH=path)
+                ended = run(starts(job.folder, line), job.folder, PATH=path,
+                            LOCKSTEP_JOB_SECRET="a secret")
                 self.assertEqual(ended.returncode, 0, ended.stderr)
                 self.assertIn("[GPU0] Epoch 0 | ", ended.stdout)
                 self.assertEqual(set(printed) - set(ended.stdout.splitlines()), set())

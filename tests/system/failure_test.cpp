@@ -50,7 +50,7 @@ TEST_F(FailureTest, AWrongCommandLineIsRefusedInOneLine) {
   expect_refused({"run"}, 2, "no program given");
   expect_refused({"run", "--nproc-per-nod=2", "echo"}, 2, "did you mean --nproc-per-node?");
   expect_refused({"run", "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=a:1", "echo"}, 2,
-                 "--node-rank");
+                 "LOCKSTEP_JOB_SECRET");
   expect_refused({"run", "--node-rank=3", "echo"}, 2, "node ranks are 0 to 0");
   expect_refused({"run", "--numa-binding=node", "echo"}, 2, "numactl");
   expect_refused({"env", "x"}, 2, "takes no argument");

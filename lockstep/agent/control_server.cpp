@@ -1,0 +1,271 @@
+#include "lockstep/agent/control_server.h"
+
+#include <algorithm>
+
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/empty_body.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <boost/beast/http/write.hpp>
+#include <boost/beast/websocket/rfc6455.hpp>
+
+#include "lockstep/agent/handshake.h"
+#include "lockstep/agent/sealed_connection.h"
+#include "lockstep/base/concat.h"
+#include "lockstep/launch/console.h"
+
+namespace lockstep {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+namespace websocket = beast::websocket;
+using boost::system::error_code;
+using tcp = asio::ip::tcp;
+
+namespace {
+
+constexpr std::uint32_t kMostHeaderBytes = 4'096;
+
+std::string name_of(const tcp::socket& socket) {
+  error_code error;
+  const auto endpoint = socket.remote_endpoint(error);
+  return error ? "?" : endpoint.address().to_string();
+}
+
+tcp family_of(int listening) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  ::getsockname(listening, reinterpret_cast<sockaddr*>(&address), &size);
+  return address.ss_family == AF_INET6 ? tcp::v6() : tcp::v4();
+}
+
+}  // namespace
+
+// Has yet to show the secret.
+struct ControlServer::Stranger {
+  explicit Stranger(tcp::socket connected)
+      : peer(name_of(connected)), socket(std::move(connected)) {
+    parser.header_limit(kMostHeaderBytes);
+    parser.body_limit(0);
+  }
+
+  const std::string peer;
+  WebSocket socket;
+  beast::flat_buffer received{kMostHeaderBytes};
+  http::request_parser<http::empty_body> parser;
+  http::response<http::string_body> response;
+  std::string server_nonce;
+  std::string server_proof;
+
+  beast::tcp_stream& stream() { return beast::get_lowest_layer(socket); }
+};
+
+// Has shown it.
+struct ControlServer::Agent {
+  std::string peer;
+  std::shared_ptr<SealedConnection> connection;
+  std::string id{};  ///< empty until it has reported
+  std::uint64_t number = 0;
+  AgentView told{};
+};
+
+ControlServer::ControlServer(asio::io_context& io, RendezvousService& service, Settings settings,
+                             UniqueFd listening)
+    : io_(io),
+      service_(service),
+      settings_(std::move(settings)),
+      secret_(settings_.job, settings_.secret),
+      acceptor_(io),
+      accept_again_(io) {
+  acceptor_.assign(family_of(listening.get()), listening.get());
+  static_cast<void>(listening.release());
+  accept();
+}
+
+ControlServer::~ControlServer() {
+  for (const auto& [key, agent] : agents_) agent->connection->close();
+  for (const auto& stranger : strangers_) stranger->stream().close();
+}
+
+void ControlServer::stop_listening() {
+  error_code ignored;
+  acceptor_.close(ignored);
+}
+
+std::size_t ControlServer::agent_count() const {
+  return agents_.size();
+}
+
+void ControlServer::accept() {
+  acceptor_.async_accept([this](error_code error, tcp::socket socket) {
+    if (error == asio::error::operation_aborted || !acceptor_.is_open()) return;
+    if (!error) {
+      take(std::move(socket));
+      return accept();
+    }
+    // Of descriptors, most likely: there will be some again.
+    constexpr std::chrono::milliseconds kShortOfThem{100};
+    accept_again_.expires_after(kShortOfThem);
+    accept_again_.async_wait([this](error_code stopped) {
+      if (!stopped) accept();
+    });
+  });
+}
+
+void ControlServer::take(tcp::socket socket) {
+  keep_from_workers(socket);
+  if (strangers_.size() >= settings_.most_strangers) {
+    note_refusal(strangers_.front()->peer, "too many connections that show no secret");
+    forget(strangers_.front());
+  }
+  strangers_.push_back(std::make_shared<Stranger>(std::move(socket)));
+  greet(strangers_.back());
+}
+
+void ControlServer::greet(const std::shared_ptr<Stranger>& stranger) {
+  stranger->stream().expires_after(settings_.handshake_timeout);
+  http::async_read(stranger->stream(), stranger->received, stranger->parser,
+                   [this, stranger](error_code error, std::size_t) {
+                     if (std::ranges::find(strangers_, stranger) == strangers_.end()) return;
+                     if (error) return forget(stranger);
+                     judge(stranger);
+                   });
+}
+
+void ControlServer::judge(const std::shared_ptr<Stranger>& stranger) {
+  const auto& request = stranger->parser.get();
+  if (!websocket::is_upgrade(request)) {
+    return answer(stranger, 404, "agents of a Lockstep job meet here");
+  }
+  const auto refuse_stranger = [&](const std::string& reason) {
+    note_refusal(stranger->peer, reason);
+    answer(stranger, 403, reason);
+  };
+  const std::string job(request[handshake::kJob]);
+  if (job != handshake::job_name(settings_.job)) {
+    return refuse_stranger(concat("this is the rendezvous of job '", settings_.job, "'"));
+  }
+  const auto nonce = nonce_of(std::string(request[handshake::kNonce]));
+  const std::string proof(request[handshake::kProof]);
+  if (!nonce || !JobSecret::same_proof(proof, secret_.client_proof(*nonce))) {
+    return refuse_stranger("its secret is not that of the job");
+  }
+  if (agents_.size() >= settings_.most_agents) return refuse_stranger("too many agents");
+  admit(stranger, *nonce, random_nonce());
+}
+
+void ControlServer::admit(const std::shared_ptr<Stranger>& stranger, const Nonce& client,
+                          const Nonce& server) {
+  stranger->server_nonce = hex_of(server);
+  stranger->server_proof = secret_.server_proof(client, server);
+  stranger->socket.set_option(
+      websocket::stream_base::decorator([raw = stranger.get()](websocket::response_type& response) {
+        response.set(handshake::kNonce, raw->server_nonce);
+        response.set(handshake::kProof, raw->server_proof);
+      }));
+  stranger->socket.async_accept(stranger->parser.get(), [this, stranger, client,
+                                                         server](error_code error) {
+    if (std::ranges::find(strangers_, stranger) == strangers_.end()) return;
+    if (error) return forget(stranger);
+    strangers_.remove(stranger);
+    stranger->stream().expires_never();
+    limit(stranger->socket);
+    const auto agent = std::make_shared<Agent>();
+    agent->peer = stranger->peer;
+    agent->connection = std::make_shared<SealedConnection>(std::move(stranger->socket),
+                                                           secret_.key_to_client(client, server),
+                                                           secret_.key_to_server(client, server));
+    agents_.emplace(agent.get(), agent);
+    agent->connection->start(
+        {.on_message = [this,
+                        raw = agent.get()](const std::string& text) { take_report(*raw, text); },
+         .on_closed =
+             [this, raw = agent.get()](const std::string& reason) {
+               if (raw->id.empty()) note_refusal(raw->peer, reason);
+               drop(*raw);
+             }});
+  });
+}
+
+void ControlServer::answer(const std::shared_ptr<Stranger>& stranger, unsigned status,
+                           const std::string& text) {
+  stranger->response = {http::int_to_status(status), stranger->parser.get().version()};
+  stranger->response.set(handshake::kRefusal, handshake::one_line(text));
+  stranger->response.set(http::field::content_type, "text/plain");
+  stranger->response.keep_alive(false);
+  stranger->response.body() = text + "\n";
+  stranger->response.prepare_payload();
+  http::async_write(stranger->stream(), stranger->response,
+                    [this, stranger](error_code, std::size_t) { forget(stranger); });
+}
+
+void ControlServer::forget(const std::shared_ptr<Stranger>& stranger) {
+  const std::shared_ptr<Stranger> kept = stranger;  // It may be the list's own.
+  kept->stream().close();
+  strangers_.remove(kept);
+}
+
+void ControlServer::take_report(Agent& agent, const std::string& text) {
+  const auto message = decode_agent_message(text);
+  if (!message) return refuse(agent, "a message that is none of an agent's");
+  const RendezvousNode& node = message->report.node;
+  if (!agent.id.empty() && agent.id != node.id) return refuse(agent, "two agents in one");
+  const std::string objection = service_.objection(node);
+  if (!objection.empty()) return refuse(agent, objection);
+  agent.id = node.id;
+  agent.number = message->number;
+  service_.report(message->report, Deadline::Clock::now());
+  tell(agent);
+  tell_all();
+  if (on_change_) on_change_();
+}
+
+void ControlServer::refuse(Agent& agent, const std::string& reason) {
+  note_refusal(agent.peer, reason);
+  agent.connection->send(encode(ServiceMessage{.refusal = reason}));
+  agent.connection->close_when_sent();
+}
+
+void ControlServer::drop(Agent& agent) {
+  const auto found = agents_.find(&agent);
+  if (found == agents_.end()) return;
+  const std::shared_ptr<Agent> kept = found->second;
+  agents_.erase(found);
+  const bool is_elsewhere =
+      std::ranges::any_of(agents_, [&](const auto& entry) { return entry.second->id == kept->id; });
+  if (kept->id.empty() || is_elsewhere) return;
+  service_.closed(kept->id, Deadline::Clock::now());
+  if (on_change_) on_change_();
+}
+
+void ControlServer::tell(Agent& agent) {
+  agent.told = service_.view(agent.id);
+  agent.connection->send(
+      encode(ServiceMessage{.number = agent.number,
+                            .view = agent.told,
+                            .missing = service_.missing(Deadline::Clock::now())}));
+}
+
+void ControlServer::tell_all() {
+  const RendezvousState& state = service_.state();
+  const RoundSeen now{state.phase, state.gathering, state.generation};
+  if (now == told_) return;  // What concerns one agent alone, it is told in answer.
+  told_ = now;
+  for (const auto& [key, agent] : agents_) {
+    if (!agent->id.empty() && !(service_.view(agent->id) == agent->told)) tell(*agent);
+  }
+}
+
+void ControlServer::note_refusal(const std::string& peer, const std::string& reason) {
+  // Each of the first, then few: whoever knocks must not fill the log.
+  constexpr std::uint64_t kFirst = 10;
+  constexpr std::uint64_t kEvery = 1'000;
+  ++refusals_;
+  if (refusals_ <= kFirst || refusals_ % kEvery == 0) {
+    say(concat("refused ", peer, ": ", reason, " (refusal ", refusals_, ")"));
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "lockstep/agent/agent_messages.h"
+#include "lockstep/agent/job_secret.h"
+#include "lockstep/launch/rendezvous_service.h"
+#include "lockstep/os/unique_fd.h"
+
+namespace lockstep {
+
+/// Serves a job's rendezvous to the agents of other machines.
+/// What a stranger can make it hold is bounded: connections that have not shown the job's secret
+/// are few, short of time and, where too many, dropped from the oldest.
+/// Threads: the agent's only one; everything happens while the io_context runs.
+class ControlServer {
+ public:
+  struct Settings {
+    std::string job;
+    std::string secret;
+    std::chrono::milliseconds handshake_timeout{5'000};
+    std::size_t most_strangers = 64;
+    std::size_t most_agents = 4'096;
+  };
+  /// `listening`: a socket that listens.
+  ControlServer(boost::asio::io_context& io, RendezvousService& service, Settings settings,
+                UniqueFd listening);
+  ~ControlServer();
+  ControlServer(const ControlServer&) = delete;
+  ControlServer& operator=(const ControlServer&) = delete;
+
+  /// To be called after each change of the service that was not this server's doing.
+  void tell_all();
+  /// Called after each change that an agent's message made.
+  void on_change(std::function<void()> handler) { on_change_ = std::move(handler); }
+  /// Agents that are connected.
+  std::size_t agent_count() const;
+  /// Takes no more connections.
+  void stop_listening();
+
+ private:
+  struct Stranger;
+  struct Agent;
+
+  void accept();
+  void take(boost::asio::ip::tcp::socket socket);
+  void greet(const std::shared_ptr<Stranger>& stranger);
+  void judge(const std::shared_ptr<Stranger>& stranger);
+  void admit(const std::shared_ptr<Stranger>& stranger, const Nonce& client, const Nonce& server);
+  void answer(const std::shared_ptr<Stranger>& stranger, unsigned status, const std::string& text);
+  void forget(const std::shared_ptr<Stranger>& stranger);
+  void take_report(Agent& agent, const std::string& text);
+  void refuse(Agent& agent, const std::string& reason);
+  void drop(Agent& agent);
+  void tell(Agent& agent);
+  void note_refusal(const std::string& peer, const std::string& reason);
+
+  boost::asio::io_context& io_;
+  RendezvousService& service_;
+  const Settings settings_;
+  const JobSecret secret_;
+  boost::asio::ip::tcp::acceptor acceptor_;
+  boost::asio::steady_timer accept_again_;
+  std::function<void()> on_change_;
+  std::list<std::shared_ptr<Stranger>> strangers_;  // the oldest first
+  std::map<const Agent*, std::shared_ptr<Agent>> agents_;
+  using RoundSeen = std::tuple<RendezvousState::Phase, std::uint64_t, std::uint64_t>;
+  RoundSeen told_{};
+  std::uint64_t refusals_ = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,93 @@
+#include "lockstep/agent/joined_rendezvous.h"
+
+#include <algorithm>
+
+#include "lockstep/agent/event_loop.h"
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+#include "lockstep/os/tcp_socket.h"
+
+namespace lockstep {
+
+JoinedRendezvous::JoinedRendezvous(const LaunchOptions& options)
+    : options_(options.rendezvous),
+      client_(io_, {.job = options.run_id,
+                    .secret = options_.secret,
+                    .host = options_.host,
+                    .port = options_.port,
+                    .keep_alive_interval = options_.timeouts.keep_alive_interval}),
+      started_(Deadline::Clock::now()) {}
+
+std::string JoinedRendezvous::where() const {
+  return concat("the rendezvous at ", options_.host, " port ", options_.port);
+}
+
+std::string JoinedRendezvous::own_address() const {
+  if (!options_.own_address.empty()) return options_.own_address;
+  const std::string& address = client_.own_address();
+  return address.empty() ? local_address_towards(options_.host) : address;
+}
+
+void JoinedRendezvous::report(const AgentReport& report) {
+  client_.report(report);
+}
+
+bool JoinedRendezvous::is_cut_off(Instant now) const {
+  const auto contact = client_.last_contact();
+  return contact && now - *contact >= options_.timeouts.keep_alive_limit;
+}
+
+JoinedRendezvous::Instant JoinedRendezvous::patience_ends() const {
+  const auto contact = client_.last_contact();
+  if (!contact) return started_ + options_.timeouts.join;
+  return *contact + 2 * options_.timeouts.keep_alive_limit;
+}
+
+void JoinedRendezvous::look() {
+  if (is_cut_off(Deadline::Clock::now())) {
+    view_ = {.generation = view_.generation,
+             .restarts = view_.restarts,
+             .cause = concat("no contact with ", where(), ": ", client_.trouble())};
+  } else if (client_.told()) {
+    view_ = client_.told()->view;
+  }
+}
+
+std::string JoinedRendezvous::missing() const {
+  const std::string trouble = client_.trouble();
+  if (trouble.empty()) return client_.told() ? client_.told()->missing : "";
+  const auto left =
+      std::chrono::ceil<std::chrono::seconds>(patience_ends() - Deadline::Clock::now());
+  return concat(where(), " does not answer (", trouble, "); ", std::max(left.count(), 0L),
+                " s left");
+}
+
+void JoinedRendezvous::wait(int wake_fd, const std::optional<Deadline>& deadline) {
+  const AgentView before = view_;
+  const Instant now = Deadline::Clock::now();
+  const auto contact = client_.last_contact();
+  if (is_cut_off(now)) client_.look_host_up();
+  Instant wake_at = patience_ends();
+  if (contact && !is_cut_off(now)) wake_at = *contact + options_.timeouts.keep_alive_limit;
+  if (deadline) wake_at = std::min(wake_at, deadline->instant());
+  run_until(io_, wake_fd, Deadline(wake_at), [&] {
+    look();
+    return !(view_ == before) || !client_.refusal().empty();
+  });
+  look();
+  if (!client_.refusal().empty()) {
+    throw Error(concat(where(), " refused this machine: ", client_.refusal()));
+  }
+  if (patience_ends() <= Deadline::Clock::now()) {
+    throw TimeoutError(concat(where(), " does not answer (", client_.trouble(),
+                              "): check the address, and that the agent there runs"));
+  }
+}
+
+void JoinedRendezvous::finish(int wake_fd, const Deadline& deadline) {
+  run_until(io_, wake_fd, deadline, [&] {
+    return client_.is_heard() || !client_.trouble().empty() || !client_.refusal().empty();
+  });
+}
+
+}  // namespace lockstep

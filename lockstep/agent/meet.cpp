@@ -1,0 +1,58 @@
+#include "lockstep/agent/meet.h"
+
+#include <cerrno>
+#include <optional>
+
+#include <sys/socket.h>
+
+#include "lockstep/agent/joined_rendezvous.h"
+#include "lockstep/agent/served_rendezvous.h"
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+#include "lockstep/launch/launcher.h"
+#include "lockstep/os/tcp_socket.h"
+
+namespace lockstep {
+namespace {
+
+UniqueFd listen_at(const RendezvousOptions& options) {
+  // A machine that is told to serve may be reached by an address that it does not know of.
+  UniqueFd socket = options.is_host ? bind_tcp_for_peers(options.host, options.port)
+                                    : bind_tcp_if_own(options.host, options.port);
+  constexpr int kBacklog = 512;
+  if (::listen(socket.get(), kBacklog) != 0) {
+    throw SystemError(concat("listen at ", options.host, " port ", options.port), errno,
+                      "another program listens there; choose another port");
+  }
+  return socket;
+}
+
+// The endpoint's socket, if it is for this machine to serve and nobody does yet.
+std::optional<UniqueFd> serve_if_first(const RendezvousOptions& options) {
+  try {
+    return listen_at(options);
+  } catch (const SystemError& error) {
+    const bool elsewhere = error.errno_value() == EADDRNOTAVAIL;
+    if (elsewhere || error.errno_value() == EADDRINUSE) return std::nullopt;
+    throw;
+  } catch (const UsageError&) {
+    return std::nullopt;  // A name that is not known yet: the other machine may have to start
+                          // first.
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<JobRendezvous> meet(const LaunchOptions& options) {
+  const RendezvousOptions& rendezvous = options.rendezvous;
+  std::optional<UniqueFd> socket;
+  if (rendezvous.is_host == true) {
+    socket = listen_at(rendezvous);
+  } else if (!rendezvous.is_host) {
+    socket = serve_if_first(rendezvous);
+  }
+  if (!socket) return std::make_unique<JoinedRendezvous>(options);
+  return std::make_unique<ServedRendezvous>(options, rules_of(options), std::move(*socket));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <memory>
+
+#include "lockstep/launch/job_rendezvous.h"
+#include "lockstep/launch/launch_options.h"
+
+namespace lockstep {
+
+/// Takes part in the rendezvous of a job on several machines: serves it where this machine has the
+/// address of its endpoint and nobody serves it yet, joins it otherwise.
+/// Errors: SystemError or UsageError when this machine is to serve it and cannot.
+std::unique_ptr<JobRendezvous> meet(const LaunchOptions& options);
+
+}  // namespace lockstep

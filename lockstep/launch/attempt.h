@@ -1,0 +1,41 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "lockstep/launch/attempt_outcome.h"
+#include "lockstep/launch/group_guard.h"
+#include "lockstep/launch/job_rendezvous.h"
+#include "lockstep/launch/launch_options.h"
+#include "lockstep/launch/worker_environment.h"
+#include "lockstep/os/signals.h"
+#include "lockstep/os/unique_fd.h"
+
+namespace lockstep {
+
+/// What all attempts of a job have in common on this machine.
+struct JobOnThisMachine {
+  const LaunchOptions& options;
+  /// The file that workers execute.
+  std::string executable;
+  Environment inherited_environment;
+  /// Of the prefix of each line of a worker on the console.
+  std::string line_pattern;
+  std::filesystem::path directory;
+  std::string job_mark;
+};
+
+/// Runs the workers of one generation of a job on this machine to their end. `store`: the bound
+/// socket of the job's store, for rank 0. `on_failure` is called as each worker ends with one.
+/// Errors: ExecError when they cannot be started, SystemError when logs cannot be written, those of
+/// JobRendezvous::wait(). No worker is left.
+AttemptOutcome run_attempt(const JobOnThisMachine& job, std::uint64_t generation,
+                           const NodePlacement& placement, UniqueFd store,
+                           JobRendezvous& rendezvous, SignalFd& signals, GroupGuard& guard,
+                           const std::function<void(const WorkerExit&)>& on_failure);
+
+/// The directory of an attempt of a job, with one of each worker in it.
+std::filesystem::path attempt_directory(const JobOnThisMachine& job, std::uint64_t generation);
+
+}  // namespace lockstep

@@ -1,0 +1,47 @@
+#include "lockstep/launch/job_directory.h"
+
+#include <system_error>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+#include "lockstep/launch/worker_logs.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_temporary(const LaunchOptions& options) {
+  return options.log_directory.empty() || options.log_directory == "/dev/null";
+}
+
+fs::path parent_of(const LaunchOptions& options) {
+  if (is_temporary(options)) return fs::temp_directory_path();
+  std::error_code error;
+  fs::create_directories(options.log_directory, error);
+  if (error) {
+    throw SystemError(concat("make the log directory ", options.log_directory), error.value(),
+                      "give --log-dir a directory that you may write to");
+  }
+  return fs::absolute(options.log_directory);
+}
+
+std::string prefix_of(const LaunchOptions& options) {
+  std::string name = is_temporary(options) ? "lockstep" : options.run_id;
+  for (char& c : name) {
+    if (c == '/') c = '_';
+  }
+  return name + "_";
+}
+
+}  // namespace
+
+TemporaryDirectory make_job_directory(const LaunchOptions& options) {
+  return {parent_of(options), prefix_of(options)};
+}
+
+bool keeps_job_directory(const LaunchOptions& options) {
+  return writes_logs(options) || !options.log_directory.empty();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <filesystem>
+
+#include "lockstep/launch/launch_options.h"
+#include "lockstep/os/temporary_directory.h"
+
+namespace lockstep {
+
+/// Makes the directory of a job's logs and error files: "<log directory>/<run id>_<random>", or a
+/// temporary one. Errors: SystemError naming the log directory.
+TemporaryDirectory make_job_directory(const LaunchOptions& options);
+
+/// Whether it stays when the job has ended.
+bool keeps_job_directory(const LaunchOptions& options);
+
+}  // namespace lockstep

@@ -1,0 +1,28 @@
+#pragma once
+
+#include "lockstep/launch/rendezvous_service.h"
+
+namespace lockstep {
+
+/// The rendezvous of a job on one machine: no network, nobody to wait for.
+class LocalRendezvous : public JobRendezvous {
+ public:
+  LocalRendezvous(const RendezvousRules& rules, std::string address)
+      : service_(rules, timeouts()), address_(std::move(address)) {}
+
+  std::string own_address() const override { return address_; }
+  void report(const AgentReport& report) override;
+  const AgentView& view() const override { return view_; }
+  std::string missing() const override { return ""; }
+  void wait(int wake_fd, const std::optional<Deadline>& deadline) override;
+  void finish(int, const Deadline&) override {}
+
+ private:
+  static RendezvousTimeouts timeouts();
+
+  RendezvousService service_;
+  std::string address_;
+  AgentView view_{};
+};
+
+}  // namespace lockstep

@@ -1,0 +1,159 @@
+#include "lockstep/launch/rendezvous_service.h"
+
+#include <algorithm>
+
+#include "lockstep/base/concat.h"
+
+namespace lockstep {
+namespace {
+
+using Status = AgentReport::Status;
+using std::chrono::milliseconds;
+
+constexpr int kLossesThatFlap = 3;
+
+bool contains_node(const std::vector<RendezvousNode>& nodes, const std::string& id) {
+  return std::ranges::find(nodes, id, &RendezvousNode::id) != nodes.end();
+}
+
+std::string seconds_text(milliseconds duration) {
+  const auto ms = duration.count();
+  return ms % 1000 == 0 ? concat(ms / 1000, " s") : concat(ms, " ms");
+}
+
+}  // namespace
+
+void RendezvousService::report(const AgentReport& report, Instant now) {
+  const std::string id = report.node.id;
+  heard_[id] = {report, now + timeouts_.keep_alive_limit};
+  if (report.status != Status::kReady || now >= may_join_at(report.node.name)) apply(report);
+  if (report.status == Status::kLeaving) heard_.erase(id);
+  restart_timer(now);
+}
+
+void RendezvousService::apply(const AgentReport& report) {
+  const std::string& id = report.node.id;
+  switch (report.status) {
+    case Status::kReady:
+      // It was said before the last round, which used up what it offered.
+      if (contains_node(state_.expected, id) && report.generation < state_.generation) return;
+      state_ = join(std::move(state_), rules_, report.node);
+      return;
+    case Status::kSucceeded:
+      state_ = workers_succeeded(std::move(state_), id, report.generation);
+      return;
+    case Status::kFailed:
+      state_ = worker_failed(std::move(state_), rules_, id, report.generation, report.fault);
+      return;
+    case Status::kLeaving:
+      state_ = remove(std::move(state_), rules_, id, report.farewell);
+      return;
+    case Status::kIdle:
+    case Status::kRunning:
+      return;
+  }
+}
+
+void RendezvousService::closed(const std::string& id, Instant now) {
+  const auto agent = heard_.find(id);
+  if (agent == heard_.end()) return;
+  agent->second.lost_at = std::min(agent->second.lost_at, now + timeouts_.reconnect);
+}
+
+void RendezvousService::lose(const std::string& id, Instant now) {
+  const auto agent = heard_.find(id);
+  const std::string name = agent->second.report.node.name;
+  heard_.erase(agent);
+  Losses& losses = losses_[name];
+  losses.count = now - losses.last <= timeouts_.flapping ? losses.count + 1 : 1;
+  losses.last = now;
+  state_ = remove(std::move(state_), rules_, id, "was lost");
+}
+
+RendezvousService::Instant RendezvousService::may_join_at(const std::string& name) const {
+  const auto losses = losses_.find(name);
+  if (losses == losses_.end() || losses->second.count < kLossesThatFlap) return Instant::min();
+  constexpr int kMostDoublings = 10;
+  const int doublings = std::min(losses->second.count - kLossesThatFlap, kMostDoublings);
+  return losses->second.last + timeouts_.cool_down * (1 << doublings);
+}
+
+void RendezvousService::tick(Instant now) {
+  std::vector<std::string> lost;
+  for (const auto& [id, agent] : heard_) {
+    if (agent.lost_at <= now) lost.push_back(id);
+  }
+  for (const std::string& id : lost) lose(id, now);
+  for (const auto& [id, agent] : heard_) {
+    // One that had to cool down, or that joined while the job ran full.
+    const bool ready = agent.report.status == Status::kReady;
+    if (ready && now >= may_join_at(agent.report.node.name)) apply(agent.report);
+  }
+  if (timer_ && timer_ends_ <= now) state_ = timed_out(std::move(state_), rules_, *timer_);
+  restart_timer(now);
+}
+
+void RendezvousService::restart_timer(Instant now) {
+  const auto timer = timer_of(state_, rules_);
+  if (timer == timer_) return;
+  timer_ = timer;
+  if (!timer) return;
+  timer_ends_ =
+      now + (timer->kind == RendezvousTimer::Kind::kJoin ? timeouts_.join : timeouts_.last_call);
+}
+
+std::optional<RendezvousService::Instant> RendezvousService::next_event() const {
+  std::optional<Instant> next;
+  const auto consider = [&](Instant instant) { next = std::min(next.value_or(instant), instant); };
+  if (timer_) consider(timer_ends_);
+  for (const auto& [id, agent] : heard_) {
+    consider(agent.lost_at);
+    if (agent.report.status != Status::kReady || state_.ended()) continue;
+    const Instant may_join = may_join_at(agent.report.node.name);
+    if (may_join != Instant::min() && !view(id).is_there) consider(may_join);
+  }
+  return next;
+}
+
+std::string RendezvousService::objection(const RendezvousNode& node) const {
+  if (!node.rank) {
+    if (rules_.max_nodes > 1 || state_.nodes.empty() || state_.nodes[0].id == node.id) return "";
+    return concat("the job is for one machine and runs on ", state_.nodes[0].name);
+  }
+  for (const auto& [id, agent] : heard_) {
+    if (id != node.id && agent.report.node.rank == node.rank) {
+      return concat("node rank ", *node.rank, " is taken by ", agent.report.node.name);
+    }
+  }
+  return "";
+}
+
+std::string RendezvousService::missing(Instant now) const {
+  if (state_.phase != RendezvousState::Phase::kGathering) return "";
+  const auto left = std::chrono::ceil<std::chrono::seconds>(timer_ends_ - now);
+  const int there = static_cast<int>(state_.nodes.size());
+  std::string text =
+      concat(there, " of ", rules_.min_nodes,
+             rules_.max_nodes > rules_.min_nodes ? concat(" to ", rules_.max_nodes) : "",
+             " machines are there (", names_of(state_.nodes), ")");
+  if (!state_.expected.empty()) {
+    text += concat("; ", names_of(state_.expected), " still stop workers");
+  }
+  for (const auto& [name, losses] : losses_) {
+    const auto wait = may_join_at(name) - now;
+    if (wait > milliseconds(0)) {
+      text += concat("; ", name, " was lost ", losses.count, " times and may come back in ",
+                     seconds_text(std::chrono::ceil<std::chrono::seconds>(wait)));
+    }
+  }
+  if (timer_) text += concat("; ", left.count(), " s left");
+  return text;
+}
+
+std::vector<std::string> RendezvousService::present() const {
+  std::vector<std::string> ids;
+  for (const auto& [id, agent] : heard_) ids.push_back(id);
+  return ids;
+}
+
+}  // namespace lockstep

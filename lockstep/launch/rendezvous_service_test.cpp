@@ -1,0 +1,155 @@
+#include "lockstep/launch/rendezvous_service.h"
+
+#include <gtest/gtest.h>
+
+#include "lockstep/base/concat.h"
+
+namespace lockstep {
+namespace {
+
+using Phase = RendezvousState::Phase;
+using Status = AgentReport::Status;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// A service, its clock, and agents that say what they have to.
+struct ServiceTest : testing::Test {
+  RendezvousTimeouts timeouts{.join = seconds(100), .last_call = seconds(10)};
+  RendezvousService::Instant now{seconds(1'000)};
+  RendezvousService service{{.min_nodes = 1, .max_nodes = 3, .max_restarts = 1}, timeouts};
+
+  void report(const std::string& id, Status status, std::uint64_t generation = 0) {
+    AgentReport report{.node = {.id = id, .name = concat("host of ", id[0])}, .status = status};
+    report.generation = generation;
+    report.farewell = "left";
+    report.fault = {.text = concat("a worker of ", id), .status = 3};
+    service.report(report, now);
+  }
+  void pass(milliseconds time) {
+    now += time;
+    service.tick(now);
+  }
+  Phase phase() const { return service.state().phase; }
+  std::uint64_t generation() const { return service.state().generation; }
+  std::size_t members() const { return service.state().nodes.size(); }
+};
+
+TEST_F(ServiceTest, ARoundStartsAfterTheLastCall) {
+  report("a", Status::kReady);
+  EXPECT_EQ(service.next_event(), now + seconds(10));
+  pass(seconds(9));
+  report("b", Status::kReady);
+  EXPECT_EQ(phase(), Phase::kGathering);
+  pass(seconds(1));
+  EXPECT_EQ(phase(), Phase::kRunning);
+  EXPECT_EQ(members(), 2U);
+}
+
+TEST_F(ServiceTest, WhoIsMissingIsSaid) {
+  service = RendezvousService({.min_nodes = 2, .max_nodes = 2}, timeouts);
+  report("a", Status::kReady);
+  pass(seconds(4));
+  EXPECT_EQ(service.missing(now), "1 of 2 machines are there (host of a); 96 s left");
+  while (phase() == Phase::kGathering) {
+    report("a", Status::kReady);
+    pass(seconds(20));
+  }
+  EXPECT_EQ(phase(), Phase::kFailed);
+  EXPECT_EQ(service.view("a").cause, "1 of at least 2 machines joined in time: host of a");
+  EXPECT_EQ(service.view("a").status, 1);
+}
+
+TEST_F(ServiceTest, AnAgentThatIsNotHeardOfIsLost) {
+  for (const char* id : {"a", "b", "c"}) report(id, Status::kReady);
+  EXPECT_EQ(generation(), 1U);
+  pass(seconds(29));
+  for (const char* id : {"a", "b"}) report(id, Status::kRunning, 1);
+  EXPECT_EQ(phase(), Phase::kRunning);
+  EXPECT_EQ(service.next_event(), now + seconds(1));
+  pass(seconds(1));
+  EXPECT_EQ(phase(), Phase::kGathering);
+  EXPECT_EQ(service.state().cause, "machine host of c was lost");
+  report("a", Status::kReady, 1);
+  report("b", Status::kReady, 1);
+  EXPECT_EQ(generation(), 2U) << "the rest goes on without waiting";
+  EXPECT_EQ(members(), 2U);
+}
+
+TEST_F(ServiceTest, AClosedConnectionMayComeBackWithinASecond) {
+  report("a", Status::kReady);
+  report("b", Status::kReady);
+  report("c", Status::kReady);
+  service.closed("b", now);
+  pass(milliseconds(900));
+  report("b", Status::kRunning, 1);
+  pass(milliseconds(500));
+  EXPECT_EQ(phase(), Phase::kRunning);
+  service.closed("b", now);
+  pass(milliseconds(1'000));
+  EXPECT_EQ(phase(), Phase::kGathering);
+}
+
+TEST_F(ServiceTest, AnAgentThatLeavesIsNotWaitedFor) {
+  for (const char* id : {"a", "b", "c"}) report(id, Status::kReady);
+  report("c", Status::kLeaving);
+  EXPECT_EQ(service.state().cause, "machine host of c left");
+  report("a", Status::kReady, 1);
+  report("b", Status::kReady, 1);
+  EXPECT_EQ(generation(), 2U);
+}
+
+TEST_F(ServiceTest, WhatWasSaidBeforeARoundIsNoReadinessForTheNext) {
+  for (const char* id : {"a", "b", "c"}) report(id, Status::kReady);
+  report("c", Status::kFailed, 1);
+  EXPECT_EQ(phase(), Phase::kGathering);
+  report("a", Status::kReady, 0);
+  pass(seconds(1));
+  EXPECT_EQ(members(), 0U);
+  report("a", Status::kReady, 1);
+  EXPECT_EQ(members(), 1U);
+}
+
+TEST_F(ServiceTest, AFailureBeyondTheRestartsEndsTheJobWithItsStatus) {
+  service = RendezvousService({.min_nodes = 1, .max_nodes = 1}, timeouts);
+  report("a", Status::kReady);
+  report("a", Status::kFailed, 1);
+  EXPECT_EQ(service.view("a").cause, "a worker of a");
+  EXPECT_EQ(service.view("a").status, 3);
+}
+
+TEST_F(ServiceTest, AMachineThatFlapsCoolsDown) {
+  report("a", Status::kReady);
+  pass(seconds(10));
+  std::uint64_t seen = generation();
+  for (int i = 0; i < 3; ++i) {
+    const std::string id = concat("b", i);
+    report(id, Status::kReady);
+    report("a", Status::kReady, generation());
+    EXPECT_GT(generation(), seen) << "taken in";
+    seen = generation();
+    service.closed(id, now);
+    pass(seconds(1));
+    report("a", Status::kReady, generation());
+    seen = generation();
+    EXPECT_EQ(members(), 1U);
+  }
+  report("b4", Status::kReady);
+  EXPECT_EQ(phase(), Phase::kRunning) << "not at once";
+  EXPECT_EQ(service.next_event(), now + seconds(10));
+  pass(seconds(10));
+  report("a", Status::kReady, generation());
+  EXPECT_EQ(members(), 2U);
+}
+
+TEST_F(ServiceTest, ASecondAgentUnderOneNameIsRefusedNamingTheOwner) {
+  EXPECT_EQ(service.objection({.id = "b"}), "");
+  AgentReport first{.node = {.id = "a", .name = "first", .rank = 1}, .status = Status::kReady};
+  service.report(first, now);
+  EXPECT_EQ(service.objection(first.node), "");
+  EXPECT_EQ(service.objection({.id = "b", .name = "second", .rank = 0}), "");
+  EXPECT_EQ(service.objection({.id = "b", .name = "second", .rank = 1}),
+            "node rank 1 is taken by first");
+}
+
+}  // namespace
+}  // namespace lockstep
