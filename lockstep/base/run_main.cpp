@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/crash_handler.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
@@ -17,6 +18,7 @@ namespace {
 void write_error_file(const std::string& type, const std::string& message, int exit_code) {
   const auto path = env::text(env::kErrorFile);
   if (!path) return;
+  keep_error_file();
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const auto timestamp = std::chrono::duration_cast<std::chrono::seconds>(now).count();
   const nlohmann::json report = {
@@ -38,6 +40,7 @@ int report(const char* type, const std::string& message, int exit_code) {
 
 int run_main(const std::function<int()>& body) noexcept try {
   try {
+    report_crashes();
     return body();
   } catch (const Error& error) {
     return report(error.name(), error.what(), error.exit_code());
