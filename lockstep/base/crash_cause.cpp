@@ -50,18 +50,18 @@ void write_abort_message(CrashText& text) {
   constexpr std::size_t kMostBytes = 500;
   std::string_view message((*abort_message)->text, ::strnlen((*abort_message)->text, kMostBytes));
   while (message.ends_with('\n')) message.remove_suffix(1);
-  if (!message.empty()) text.raw(": ").text(message);
+  if (!message.empty()) text.raw(" (").text(message).raw(")");
 }
 
 void write_fault(CrashText& text, int signal, const siginfo_t& info,
                  const Interrupted& interrupted) {
   const auto address = reinterpret_cast<std::uintptr_t>(info.si_addr);
   if (signal == SIGFPE) {
-    if (info.si_code == FPE_INTDIV) text.raw(": integer division by zero");
+    if (info.si_code == FPE_INTDIV) text.raw(" (integer division by zero)");
   } else if (signal == SIGSEGV && info.si_code == SI_KERNEL) {
     text.raw(" at an address that cannot be");
   } else if (signal == SIGSEGV && is_stack_overflow(address, interrupted)) {
-    text.raw(": stack overflow");
+    text.raw(" (stack overflow)");
   } else {
     text.raw(" at address ").hexadecimal(address);
   }
@@ -106,7 +106,7 @@ CrashWords describe_exception() noexcept {
   Words words;
   try {
     if (!std::current_exception()) {
-      words.add("std::terminate without an exception: often a std::thread that was not joined");
+      words.add("std::terminate without an exception (often a std::thread that was not joined)");
       return words.letters;
     }
     throw;

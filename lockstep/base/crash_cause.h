@@ -17,7 +17,7 @@ inline constexpr std::array kCrashSignals = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SI
 /// Longer texts of exceptions are cut.
 using CrashWords = std::array<char, 1024>;
 
-/// "SIGSEGV at address 0x10", "SIGABRT: double free or corruption (top)".
+/// "SIGSEGV at address 0x10", "SIGABRT (double free or corruption (top))".
 void write_cause(CrashText& text, int signal, const siginfo_t& info,
                  const Interrupted& interrupted) noexcept;
 

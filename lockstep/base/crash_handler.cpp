@@ -71,12 +71,15 @@ void write_frames(std::span<const CrashFrame> stack) {
   report_text.raw("]");
 }
 
-// "train(+0x1234)": what addr2line and a reader without the launcher's help begin with.
-void write_place(const CrashFrame& frame) {
-  std::string_view module = frame.module.data();
-  module.remove_prefix(module.rfind('/') + 1);
-  if (module.empty()) return;
-  report_text.raw(" in ").text(module).raw("(+").hexadecimal(frame.offset).raw(")");
+// " in train(+0x1234)": what addr2line and a reader without the launcher's help begin with.
+void write_place(std::span<const CrashFrame> stack) {
+  for (const CrashFrame& frame : stack) {
+    std::string_view module = frame.module.data();
+    if (module.empty() || is_runtime_library(module)) continue;
+    module.remove_prefix(module.rfind('/') + 1);
+    report_text.raw(" in ").text(module).raw("(+").hexadecimal(frame.offset).raw(")");
+    return;
+  }
 }
 
 void compose(int signal, std::span<const CrashFrame> stack) {
@@ -85,13 +88,14 @@ void compose(int signal, std::span<const CrashFrame> stack) {
   ::prctl(PR_GET_NAME, thread.data());
   report_text.rewind(0);
   report_text.raw("{\"message\":{\"message\":\"").raw(cause_text.view());
-  if (!stack.empty()) write_place(stack.front());
+  write_place(stack);
   report_text.raw("\",\"errorCode\":").decimal(kShellOffset + static_cast<std::uint64_t>(signal));
   report_text.raw(",\"extraInfo\":{\"py_callstack\":\"\",\"timestamp\":\"");
   report_text.decimal(static_cast<std::uint64_t>(::time(nullptr))).raw("\",");
   report_text.raw("\"crash\":{\"signal\":").decimal(static_cast<std::uint64_t>(signal));
   report_text.raw(",\"cause\":\"").raw(cause_text.view());
-  report_text.raw("\",\"thread\":\"").text(thread.data()).raw("\",");
+  report_text.raw("\",\"thread\":\"").text(thread.data());
+  report_text.raw("\",\"main_thread\":").raw(::gettid() == ::getpid() ? "true," : "false,");
   write_calls();
   report_text.raw(",");
   write_frames(stack);

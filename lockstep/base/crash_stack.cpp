@@ -98,6 +98,16 @@ std::size_t collect_stack(const Interrupted& interrupted, std::span<CrashFrame> 
   return 2;
 }
 
+bool is_runtime_library(std::string_view path) noexcept {
+  path.remove_prefix(path.rfind('/') + 1);
+  for (const std::string_view name :
+       {"libc.so", "libc-", "libstdc++.so", "libc++.so", "libc++abi.so", "libgcc_s.so",
+        "libpthread", "libm.so", "ld-linux"}) {
+    if (path.starts_with(name)) return true;
+  }
+  return false;
+}
+
 MappedRange parse_mapped_range(std::string_view line) noexcept {
   // 7f0a1c000000-7f0a1c021000 r-xp 00002000 08:01 131076    /usr/lib/libc.so.6
   MappedRange range;

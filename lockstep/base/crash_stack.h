@@ -32,6 +32,10 @@ std::size_t collect_stack(const Interrupted& interrupted, std::span<CrashFrame> 
 /// Fills in the modules and offsets, by /proc/self/maps.
 void find_modules(std::span<CrashFrame> frames) noexcept;
 
+/// Whether this file is part of the C or C++ library: where abort() and uncaught exceptions end,
+/// and what faults of wrong arguments.
+bool is_runtime_library(std::string_view path) noexcept;
+
 /// A line of /proc/self/maps.
 struct MappedRange {
   std::uintptr_t begin = 0;

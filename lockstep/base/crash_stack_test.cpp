@@ -34,6 +34,16 @@ TEST(CrashStack, FindsTheFileOfAnAddress) {
   EXPECT_STREQ(frames[1].module.data(), "");
 }
 
+TEST(CrashStack, KnowsTheRuntimeLibraries) {
+  for (const char* path : {"/usr/lib/x86_64-linux-gnu/libc.so.6", "/a/libstdc++.so.6.0.30",
+                           "/lib64/ld-linux-x86-64.so.2", "libc-2.31.so"}) {
+    EXPECT_TRUE(is_runtime_library(path)) << path;
+  }
+  for (const char* path : {"", "/home/me/train", "/usr/libc.so/train", "/x/libc10.so"}) {
+    EXPECT_FALSE(is_runtime_library(path)) << path;
+  }
+}
+
 [[gnu::noinline]] std::size_t stack_from_here(std::span<CrashFrame> frames) {
   const auto here = reinterpret_cast<std::uintptr_t>(__builtin_return_address(0));
   return collect_stack({.instruction = here}, frames);

@@ -13,6 +13,7 @@
 #include "lockstep/launch/attempt_outcome.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/error_file.h"
+#include "lockstep/launch/explain_crashes.h"
 #include "lockstep/launch/failure_report.h"
 #include "lockstep/launch/log_tail.h"
 #include "lockstep/launch/supervisor.h"
@@ -148,8 +149,7 @@ int Launcher::run() {
       case Verdict::kStopped:
         return report_stop(outcome);
       case Verdict::kRestart:
-        say(concat(describe_worker(*cause), " failed", describe_failure(*cause),
-                   cause->error_message.empty() ? "" : ": ", cause->error_message, "; restart ",
+        say(concat(describe_worker(*cause), " failed", describe_failure(*cause), "; restart ",
                    attempt + 1, " of ", options_.max_restarts));
         break;
       case Verdict::kFailed:
@@ -197,7 +197,9 @@ AttemptOutcome Launcher::run_attempt(int attempt) {
     const ErrorReport report = read_error_file(directory / "error.json");
     exit.error_message = report.message;
     exit.error_code = report.exit_code;
+    exit.crash = report.crash;
   }
+  explain_crashes(outcome, worker_directory(directory_.path(), attempt, 0).parent_path());
   if (tail) finish_tail(*tail, outcome);
   return outcome;
 }

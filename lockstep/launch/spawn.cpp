@@ -191,7 +191,8 @@ void SpawnedProcesses::note_ended() {
                           .signal = ended.signal,
                           .told_to_stop = stop_.started(),
                           .error_message = report.message,
-                          .error_code = report.exit_code};
+                          .error_code = report.exit_code,
+                          .crash = report.crash};
     outcome_.exits.push_back(exit);
     failed = failed || exit.failed();
     // Connections to a store whose server has ended are refused, rather than never answered.
@@ -247,9 +248,8 @@ void spawn(const std::function<void(int rank)>& body, int process_count) {
   const WorkerExit* const cause = first_cause(outcome);
   if (cause == nullptr) return;
   throw ProcessFailed(
-      concat("spawn: ", describe_worker(*cause), " failed", describe_failure(*cause),
-             cause->error_message.empty() ? "" : ": ", cause->error_message),
-      cause->rank, cause->status());
+      concat("spawn: ", describe_worker(*cause), " failed", describe_failure(*cause)), cause->rank,
+      cause->status());
 }
 
 }  // namespace lockstep
