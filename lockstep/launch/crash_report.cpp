@@ -53,7 +53,9 @@ void add_line(std::vector<std::string>& lines, const std::string& line, int time
 
 // How the standard library gets from one function of the program to another.
 bool is_plumbing(const SourceLine& line) {
-  return line.file.find("/include/c++/") != std::string::npos;
+  // .../include/c++/12/bits/invoke.h, .../include/x86_64-linux-gnu/c++/12/bits/c++config.h
+  const auto include = line.file.find("/include/");
+  return include != std::string::npos && line.file.find("/c++/", include) != std::string::npos;
 }
 
 // Without what a fault passes through on its way to abort(), and what leads to main.
@@ -76,16 +78,16 @@ std::vector<StackFrame> of_interest(const std::vector<StackFrame>& frames) {
 }  // namespace
 
 std::string crash_message(const CrashReport& crash) {
-  const auto& frames = crash.frames;
-  const auto own = std::find_if_not(frames.begin(), frames.end(), [](const StackFrame& frame) {
-    return is_runtime(frame) || frame.module.empty();
-  });
-  if (own == frames.end()) return crash.cause;
-  if (!is_named(*own)) return concat(crash.cause, " in ", place_in_module(*own));
-  const SourceLine& line = own->lines.front();
-  std::string message = concat(crash.cause, " in ", line.function);
-  if (!line.file.empty()) message += concat(" ", last_part(line.file), ":", line.line);
-  return message;
+  for (const StackFrame& frame : crash.frames) {
+    if (is_runtime(frame) || frame.module.empty()) continue;
+    if (!is_named(frame)) return concat(crash.cause, " in ", place_in_module(frame));
+    const auto own = std::find_if_not(frame.lines.begin(), frame.lines.end(), is_plumbing);
+    if (own == frame.lines.end()) continue;
+    const std::string place =
+        own->file.empty() ? "" : concat(" ", last_part(own->file), ":", own->line);
+    return concat(crash.cause, " in ", own->function, place);
+  }
+  return crash.cause;
 }
 
 std::vector<std::string> stack_lines(const CrashReport& crash) {

@@ -87,6 +87,7 @@ TEST(CrashReport, OfTheStandardLibraryItShowsWhatFaulted) {
       .frames = {named("copy", file, 1), named("step()"), named("invoke", file, 2), named("main")}};
   EXPECT_EQ(stack_lines(crash),
             (Lines{"copy at " + file + ":1", "step() in train", "main in train"}));
+  EXPECT_EQ(crash_message({.cause = "SIGSEGV", .frames = crash.frames}), "SIGSEGV in step()");
 }
 
 TEST(CrashReport, TellsTheLastCollectives) {

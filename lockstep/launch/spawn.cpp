@@ -20,6 +20,7 @@
 #include "lockstep/base/run_main.h"
 #include "lockstep/launch/attempt_outcome.h"
 #include "lockstep/launch/error_file.h"
+#include "lockstep/launch/explain_crashes.h"
 #include "lockstep/launch/failure_report.h"
 #include "lockstep/launch/stop_sequence.h"
 #include "lockstep/launch/worker_environment.h"
@@ -239,12 +240,13 @@ void spawn(const std::function<void(int rank)>& body, int process_count) {
       return 0;
     }));
   }
-  const auto [outcome, ended_by] = [&] {
+  auto [outcome, ended_by] = [&] {
     SpawnedProcesses processes(call, process_count);
     AttemptOutcome all_ended = processes.wait();
     return std::pair(std::move(all_ended), processes.ended_by());
   }();
   if (ended_by != 0) end_by(ended_by);
+  explain_crashes(outcome);
   const WorkerExit* const cause = first_cause(outcome);
   if (cause == nullptr) return;
   throw ProcessFailed(
