@@ -1,5 +1,6 @@
 #include "lockstep/base/crash_handler.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <climits>
@@ -71,14 +72,30 @@ void write_frames(std::span<const CrashFrame> stack) {
   report_text.raw("]");
 }
 
-// " in train(+0x1234)": what addr2line and a reader without the launcher's help begin with.
-void write_place(std::span<const CrashFrame> stack) {
+// "train(+0x1234)": what addr2line and a reader without the launcher's help begin with.
+void write_place(const CrashFrame& frame) {
+  std::string_view module = frame.module.data();
+  module.remove_prefix(module.rfind('/') + 1);
+  report_text.text(module).raw("(+").hexadecimal(frame.offset).raw(")");
+}
+
+void write_message(std::span<const CrashFrame> stack) {
+  report_text.raw(cause_text.view());
   for (const CrashFrame& frame : stack) {
-    std::string_view module = frame.module.data();
-    if (module.empty() || is_runtime_library(module)) continue;
-    module.remove_prefix(module.rfind('/') + 1);
-    report_text.raw(" in ").text(module).raw("(+").hexadecimal(frame.offset).raw(")");
+    if (frame.module[0] == 0 || is_runtime_library(frame.module.data())) continue;
+    report_text.raw(" in ");
+    write_place(frame);
     return;
+  }
+}
+
+// Of this torchrun shows its reader all, and of the message nothing.
+void write_text(std::span<const CrashFrame> stack) {
+  constexpr std::size_t kMostLines = 16;
+  write_message(stack);
+  for (const CrashFrame& frame : stack.first(std::min(stack.size(), kMostLines))) {
+    report_text.raw("\\n");
+    write_place(frame);
   }
 }
 
@@ -87,10 +104,12 @@ void compose(int signal, std::span<const CrashFrame> stack) {
   std::array<char, 16> thread{};               // as long as the system keeps names
   ::prctl(PR_GET_NAME, thread.data());
   report_text.rewind(0);
-  report_text.raw("{\"message\":{\"message\":\"").raw(cause_text.view());
-  write_place(stack);
+  report_text.raw("{\"message\":{\"message\":\"");
+  write_message(stack);
   report_text.raw("\",\"errorCode\":").decimal(kShellOffset + static_cast<std::uint64_t>(signal));
-  report_text.raw(",\"extraInfo\":{\"py_callstack\":\"\",\"timestamp\":\"");
+  report_text.raw(",\"extraInfo\":{\"py_callstack\":\"");
+  write_text(stack);
+  report_text.raw("\",\"timestamp\":\"");
   report_text.decimal(static_cast<std::uint64_t>(::time(nullptr))).raw("\",");
   report_text.raw("\"crash\":{\"signal\":").decimal(static_cast<std::uint64_t>(signal));
   report_text.raw(",\"cause\":\"").raw(cause_text.view());

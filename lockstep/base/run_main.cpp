@@ -14,7 +14,8 @@
 namespace lockstep {
 namespace {
 
-// torchrun's schema: the launcher prints the message of the worker whose timestamp is the smallest.
+// torchrun's schema: the launcher prints the message of the worker whose timestamp is the smallest;
+// torchrun itself the call stack in place of the message, and a caught exception has none.
 void write_error_file(const std::string& type, const std::string& message, int exit_code) {
   const auto path = env::text(env::kErrorFile);
   if (!path) return;
@@ -25,7 +26,8 @@ void write_error_file(const std::string& type, const std::string& message, int e
       {"message",
        {{"message", type + ": " + message},
         {"errorCode", exit_code},
-        {"extraInfo", {{"py_callstack", ""}, {"timestamp", std::to_string(timestamp)}}}}}};
+        {"extraInfo",
+         {{"py_callstack", type + ": " + message}, {"timestamp", std::to_string(timestamp)}}}}}};
   std::ofstream(*path) << report.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 

@@ -116,7 +116,8 @@ void add_names(const std::filesystem::path& file, const CrashReport& crash) {
   json document = read_json(file);
   json& message = document["message"];
   message["message"] = crash_message(crash);
-  message["extraInfo"]["py_callstack"] = joined(stack_lines(crash));
+  message["extraInfo"]["py_callstack"] =
+      concat(crash_message(crash), "\n", joined(stack_lines(crash)));
   json& frames = message["extraInfo"]["crash"]["frames"];
   for (std::size_t i = 0; i < crash.frames.size(); ++i) {
     json& lines = frames.at(i)["lines"] = json::array();

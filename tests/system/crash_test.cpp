@@ -61,7 +61,24 @@ void PrintTo(const Crash& crash, std::ostream* stream) {
   *stream << crash.way;
 }
 
-struct CrashTest : testing::TestWithParam<Crash> {};
+// Empty where workers of this build can be reported in full.
+std::string reason_to_skip() {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return "the sanitizer has handlers of its own, which stay";
+#elif !defined(LOCKSTEP_HAS_LIBBACKTRACE)
+  return "built without libbacktrace: stacks have no names";
+#else
+  return "";
+#endif
+}
+
+struct CrashReportOfAJob : testing::Test {
+  void SetUp() override {
+    if (!reason_to_skip().empty()) GTEST_SKIP() << reason_to_skip();
+  }
+};
+
+struct CrashTest : CrashReportOfAJob, testing::WithParamInterface<Crash> {};
 
 TEST_P(CrashTest, TheFirstLineNamesCauseFunctionAndLine) {
   const Crash& crash = GetParam();
@@ -110,7 +127,7 @@ INSTANTIATE_TEST_SUITE_P(
               "training::load_sample\\(\\)"}),
     [](const auto& test) { return std::string(test.param.way); });
 
-TEST(CrashReportOfAJob, TheStackLeadsFromTheFaultToMain) {
+TEST_F(CrashReportOfAJob, TheStackLeadsFromTheFaultToMain) {
   const std::string report = report_of("bus", 128 + SIGBUS);
   const std::vector<std::string> functions = functions_in(report);
   ASSERT_GE(functions.size(), 4U) << report;
@@ -122,13 +139,13 @@ TEST(CrashReportOfAJob, TheStackLeadsFromTheFaultToMain) {
   EXPECT_THAT(report, HasSubstr("crash_worker.cpp:"));
 }
 
-TEST(CrashReportOfAJob, AnotherThreadIsNamed) {
+TEST_F(CrashReportOfAJob, AnotherThreadIsNamed) {
   EXPECT_THAT(report_of("thread", 128 + SIGSEGV),
               HasSubstr("thread: 'crash_worker', not the main"));
   EXPECT_THAT(report_of("segv", 128 + SIGSEGV), Not(HasSubstr("thread:")));
 }
 
-TEST(CrashReportOfAJob, TheFirstOfSeveralRanksIsNamed) {
+TEST_F(CrashReportOfAJob, TheFirstOfSeveralRanksIsNamed) {
   const auto result = run_lockstep(run_crash("segv 1", {"--nproc-per-node=2"}));
   EXPECT_EQ(result.status, 128 + SIGSEGV);
   EXPECT_THAT(result.err, HasSubstr("lockstep: rank 1 (local rank 1, pid "));
@@ -136,14 +153,14 @@ TEST(CrashReportOfAJob, TheFirstOfSeveralRanksIsNamed) {
   EXPECT_THAT(result.err, HasSubstr("others: rank 0: stopped with SIGTERM\n"));
 }
 
-TEST(CrashReportOfAJob, RestartsNameTheCauseToo) {
+TEST_F(CrashReportOfAJob, RestartsNameTheCauseToo) {
   const auto result = run_lockstep(run_crash("segv", {"--max-restarts=1"}));
   EXPECT_THAT(result.err, HasSubstr(" failed: killed by SIGSEGV at address 0x0 in "
                                     "training::write_to(int*) crash_worker.cpp:"));
   EXPECT_THAT(result.err, HasSubstr("; restart 1 of 1\n"));
 }
 
-TEST(CrashReportOfAJob, TheErrorFileHasAllOfIt) {
+TEST_F(CrashReportOfAJob, TheErrorFileHasAllOfIt) {
   const TemporaryDirectory logs(fs::temp_directory_path(), "lockstep_test_");
   run_lockstep(run_crash("thread_exception", {"--log-dir=" + logs.path().string()}));
   nlohmann::json message;
@@ -155,7 +172,8 @@ TEST(CrashReportOfAJob, TheErrorFileHasAllOfIt) {
                                              "training::load_sample() crash_worker.cpp:"));
   EXPECT_EQ(message["errorCode"], 128 + SIGABRT);
   EXPECT_THAT(message["extraInfo"]["timestamp"], testing::MatchesRegex("[0-9]+"));
-  EXPECT_THAT(message["extraInfo"]["py_callstack"], StartsWith("training::load_sample() at "));
+  EXPECT_THAT(message["extraInfo"]["py_callstack"].get<std::string>(),
+              HasSubstr("\ntraining::load_sample() at "));
   const nlohmann::json& crash = message["extraInfo"]["crash"];
   EXPECT_EQ(crash["signal"], SIGABRT);
   EXPECT_EQ(crash["collectives"].size(), 2U);
@@ -171,25 +189,25 @@ TEST(CrashReportOfAJob, TheErrorFileHasAllOfIt) {
   EXPECT_TRUE(found) << crash;
 }
 
-TEST(CrashReportOfAJob, AnErrorThatWasToldBeforeStays) {
+TEST_F(CrashReportOfAJob, AnErrorThatWasToldBeforeStays) {
   const std::string report = report_of("error_then_crash", 128 + SIGSEGV);
   EXPECT_THAT(cause_in(report), StartsWith("killed by SIGSEGV: UsageError: no such flag"));
   EXPECT_THAT(report_of("own_error", 2),
               HasSubstr(" failed first: exit code 2: UsageError: no such flag\n"));
 }
 
-TEST(CrashReportOfAJob, AHandlerOfTheProgramsOwnIsLeftAlone) {
+TEST_F(CrashReportOfAJob, AHandlerOfTheProgramsOwnIsLeftAlone) {
   const auto result = run_lockstep(run_crash("own_handler"));
   EXPECT_EQ(result.status, 7);
   EXPECT_EQ(result.out, "own handler\n");
   EXPECT_THAT(result.err, HasSubstr(" failed first: exit code 7\n"));
 }
 
-TEST(CrashReportOfAJob, AForkedProcessIsNotTheWorker) {
+TEST_F(CrashReportOfAJob, AForkedProcessIsNotTheWorker) {
   EXPECT_EQ(cause_in(report_of("fork", 3)), "exit code 3");
 }
 
-TEST(CrashReportOfAJob, WhatFollowsAnotherRanksEndIsAConsequence) {
+TEST_F(CrashReportOfAJob, WhatFollowsAnotherRanksEndIsAConsequence) {
   // Rank 0 crashes of what it hears of rank 1, which is only then on its way out.
   const TemporaryDirectory directory(fs::temp_directory_path(), "lockstep_test_");
   const std::string ready = (directory.path() / "ready").string();
@@ -205,7 +223,7 @@ TEST(CrashReportOfAJob, WhatFollowsAnotherRanksEndIsAConsequence) {
   EXPECT_THAT(result.err, HasSubstr("others: rank 0: killed by SIGABRT\n"));
 }
 
-TEST(CrashReportOfAJob, OtherProgramsHaveTodaysReport) {
+TEST_F(CrashReportOfAJob, OtherProgramsHaveTodaysReport) {
   const auto result = run_lockstep(run_script({}, "ulimit -c 0; kill -SEGV $$"));
   EXPECT_EQ(result.status, 128 + SIGSEGV);
   EXPECT_THAT(result.err,
