@@ -11,7 +11,7 @@ namespace lockstep {
 
 void explain_crashes(AttemptOutcome& outcome) noexcept try {
   // LibTorch's symbols take 0.3 s. A job that is to be started again waits no longer than this.
-  constexpr std::chrono::milliseconds kLongest{5'000};
+  constexpr std::chrono::milliseconds kLongest{10'000};
   std::vector<StackFrame*> frames;
   for (WorkerExit& exit : outcome.exits) {
     if (!exit.crash) continue;
