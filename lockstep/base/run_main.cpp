@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/crash_handler.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
@@ -13,17 +14,20 @@
 namespace lockstep {
 namespace {
 
-// torchrun's schema: the launcher prints the message of the worker whose timestamp is the smallest.
+// torchrun's schema: the launcher prints the message of the worker whose timestamp is the smallest;
+// torchrun itself the call stack in place of the message, and a caught exception has none.
 void write_error_file(const std::string& type, const std::string& message, int exit_code) {
   const auto path = env::text(env::kErrorFile);
   if (!path) return;
+  keep_error_file();
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const auto timestamp = std::chrono::duration_cast<std::chrono::seconds>(now).count();
   const nlohmann::json report = {
       {"message",
        {{"message", type + ": " + message},
         {"errorCode", exit_code},
-        {"extraInfo", {{"py_callstack", ""}, {"timestamp", std::to_string(timestamp)}}}}}};
+        {"extraInfo",
+         {{"py_callstack", type + ": " + message}, {"timestamp", std::to_string(timestamp)}}}}}};
   std::ofstream(*path) << report.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -38,6 +42,7 @@ int report(const char* type, const std::string& message, int exit_code) {
 
 int run_main(const std::function<int()>& body) noexcept try {
   try {
+    report_crashes();
     return body();
   } catch (const Error& error) {
     return report(error.name(), error.what(), error.exit_code());

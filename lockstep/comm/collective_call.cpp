@@ -6,6 +6,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/recent_calls.h"
 #include "lockstep/comm/process_group_state.h"
 #include "lockstep/comm/work_state.h"
 
@@ -49,8 +50,11 @@ struct RunningCall {
   CollectiveName name;
   Deadline deadline;
   bool in_slices;
+  // In the list of the last calls that a report of a crash has.
+  std::uint64_t ticket = recent_calls().start(name.operation, name.group, name.sequence);
 
-  Work start(const StartWork& start_work) const {
+  // `ends_call`: what is started is the call's last part.
+  Work start(const StartWork& start_work, bool ends_call) const {
     c10::intrusive_ptr<c10d::Work> work;
     try {
       work = start_work(*group.backend, time_left(deadline));
@@ -60,12 +64,13 @@ struct RunningCall {
     auto state = std::make_shared<Work::State>(std::move(work), name, deadline, in_slices);
     state->store = group.store;
     state->world_size = group.world_size;
+    if (ends_call) state->recent_call = ticket;
     return Work(std::move(state));
   }
 
   Work run(const CollectiveOptions& options, const StartWork& start_work) const {
     if (!options.name.empty() && group.name_next_call) group.name_next_call(options.name);
-    Work work = start(start_work);
+    Work work = start(start_work, true);
     if (!options.async_op) work.wait();
     return work;
   }
@@ -74,29 +79,31 @@ struct RunningCall {
   // to the user it is part of the call.
   template <class Value>
   std::vector<Value> gather_from_all(const Value* values, std::size_t count) const {
-    const StartedCheck gather = start_gather(values, count);
+    const StartedCheck gather = start_gather(values, count, false);
     gather.work.wait();
     return gathered<Value>(gather);
   }
 
   template <class Value>
-  StartedCheck start_gather(const Value* values, std::size_t count) const {
+  StartedCheck start_gather(const Value* values, std::size_t count, bool ends_call) const {
     const auto bytes = static_cast<std::int64_t>(count * sizeof(Value));
     at::Tensor ours = at::empty({bytes}, at::kByte);
     std::memcpy(ours.mutable_data_ptr(), values, count * sizeof(Value));
     ours = ours.to(group.device);
     at::Tensor all = at::empty({bytes * group.world_size}, ours.options());
-    Work work = start([&](c10d::Backend& backend, auto timeout) {
-      c10d::AllgatherOptions arguments;
-      arguments.timeout = timeout;
-      return backend._allgather_base(all, ours, arguments);
-    });
+    Work work = start(
+        [&](c10d::Backend& backend, auto timeout) {
+          c10d::AllgatherOptions arguments;
+          arguments.timeout = timeout;
+          return backend._allgather_base(all, ours, arguments);
+        },
+        ends_call);
     return {.name = name, .all = std::move(all), .work = std::move(work)};
   }
 
-  void check(const CallSignature& signature) const {
+  void check(const CallSignature& signature, bool ends_call) const {
     const CheckMessage message{.call = signature};
-    finish_check(start_gather(&message, 1));
+    finish_check(start_gather(&message, 1, ends_call));
   }
 
   void check_pairs(const ExchangeCounts& counts) const {
@@ -126,7 +133,7 @@ RunningCall begin_call(const CallSite& call, const CollectiveOptions& options) {
 }  // namespace
 
 StartedCheck start_check(const CallSite& call, const CheckMessage& message) {
-  return begin_call(call, {.async_op = true}).start_gather(&message, 1);
+  return begin_call(call, {.async_op = true}).start_gather(&message, 1, true);
 }
 
 std::vector<CheckMessage> finish_check(const StartedCheck& check) {
@@ -146,7 +153,7 @@ Work start_collective(const CallSite& call, const CallSignature& signature,
   if (moves_nothing && group.call_check == CallCheck::kNone) return {};
   const RunningCall running = begin_call(call, options);
   if (group.call_check == CallCheck::kExchange) {
-    running.check(CallSignature(signature).named(options.name));
+    running.check(CallSignature(signature).named(options.name), moves_nothing);
     if (moves_nothing) return {};
   }
   return running.run(options, start);
@@ -163,7 +170,7 @@ Work start_exchange(const CallSite& call, const CallSignature& signature,
   if (!call.group.backend) return {};
   const RunningCall running = begin_call(call, options);
   if (call.group.call_check == CallCheck::kExchange) {
-    running.check(CallSignature(signature).named(options.name));
+    running.check(CallSignature(signature).named(options.name), false);
     running.check_pairs(counts);
   }
   return running.run(options, start);

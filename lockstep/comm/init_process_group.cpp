@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "lockstep/base/concat.h"
+#include "lockstep/base/crash_handler.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/backend_choice.h"
 #include "lockstep/comm/backend_factory.h"
@@ -96,6 +97,7 @@ ProcessGroup init(const InitOptions& options, const c10::intrusive_ptr<c10d::Sto
         "init_process_group: there is a default group already; call destroy_process_group() first, "
         "or use new_group() for more groups");
   }
+  report_crashes();
   const InitPlan plan = plan_init(options, store.defined(), mpi_library());
   keep_freed_memory();
   // Gloo and the store's clients write to connections that peers may have closed.

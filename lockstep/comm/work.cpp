@@ -2,6 +2,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/recent_calls.h"
 #include "lockstep/comm/hang_report.h"
 #include "lockstep/comm/work_state.h"
 
@@ -56,6 +57,7 @@ void Work::wait() const {
     });
   }
   state_->done = true;
+  recent_calls().end(state_->recent_call);
 }
 
 }  // namespace lockstep

@@ -43,7 +43,8 @@ struct Work::State {
   Deadline deadline;
   c10::intrusive_ptr<c10d::Store> store = {};  ///< the group's; for finding out who is missing
   int world_size = 1;
-  bool in_slices = true;  ///< whether a wait that ran out of time may be taken up again
+  std::uint64_t recent_call = 0;  ///< ticket of the call that ends with this work
+  bool in_slices = true;          ///< whether a wait that ran out of time may be taken up again
   mutable std::mutex
       mutex;  ///< held by whoever waits: some backends wait for ever when asked twice
   mutable std::atomic<bool> done{false};

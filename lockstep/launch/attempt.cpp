@@ -6,6 +6,7 @@
 #include "lockstep/base/env.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/error_file.h"
+#include "lockstep/launch/explain_crashes.h"
 #include "lockstep/launch/log_tail.h"
 #include "lockstep/launch/supervisor.h"
 #include "lockstep/launch/worker_command.h"
@@ -85,6 +86,7 @@ AttemptOutcome Attempt::run(JobRendezvous& rendezvous, SignalFd& signals, GroupG
     read_error(exit);
     on_failure(exit);
   });
+  explain_crashes(outcome, attempt_directory(job_, generation_));
   if (tail) finish_tail(*tail, rendezvous, signals, outcome);
   return outcome;
 }
@@ -110,6 +112,7 @@ void Attempt::read_error(WorkerExit& exit) const {
   const ErrorReport report = read_error_file(directory_of(exit.local_rank) / "error.json");
   exit.error_message = report.message;
   exit.error_code = report.exit_code;
+  exit.crash = report.crash;
 }
 
 void Attempt::finish_tail(LogTail& tail, JobRendezvous& rendezvous, SignalFd& signals,

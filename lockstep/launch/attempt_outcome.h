@@ -1,9 +1,12 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <sys/types.h>
+
+#include "lockstep/launch/crash_report.h"
 
 namespace lockstep {
 
@@ -21,13 +24,17 @@ struct WorkerExit {
   std::string error_message{};
   /// The exit code that its error file announces; 0: none.
   int error_code = 0;
+  /// Where its error is a crash of a program of Lockstep's.
+  std::optional<CrashReport> crash{};
   /// Where the kernel killed a process of this machine for want of memory meanwhile: whose memory
   /// was short.
   std::string memory_shortage{};
 
   bool failed() const { return exit_code != 0 || signal != 0; }
   /// It had reported its error and was on its way out when the launcher's signal ended it.
-  bool failed_before_stop() const { return told_to_stop && signal != 0 && !error_message.empty(); }
+  bool failed_before_stop() const {
+    return told_to_stop && signal != 0 && !error_message.empty() && !crash;
+  }
   /// As a shell says it: 128 + n for a signal. For one that failed before it was stopped, what it
   /// would have ended with: the announced exit code, or else 1.
   int status() const;

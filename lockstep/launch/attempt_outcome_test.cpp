@@ -82,10 +82,11 @@ TEST(FailureReport, NamesTheFirstAndFoldsTheOthers) {
   for (const int rank : {0, 1, 2, 5}) outcome.exits.push_back(stopped(killed(rank, SIGTERM)));
   outcome.exits.push_back(exited(4, 0));
   const std::string report = failure_report(outcome, LaunchOptions{.worker_count = 6}, "/logs");
-  EXPECT_NE(report.find("rank 3 (local rank 3, pid 103) failed first: exit code 7\n"),
-            std::string::npos)
+  EXPECT_NE(
+      report.find(
+          "rank 3 (local rank 3, pid 103) failed first: exit code 7: ValueError: loss is nan\n"),
+      std::string::npos)
       << report;
-  EXPECT_NE(report.find("error:  ValueError: loss is nan\n"), std::string::npos) << report;
   EXPECT_NE(report.find("others: ranks 0-2,5: stopped with SIGTERM; rank 4: exit code 0\n"),
             std::string::npos)
       << report;
@@ -96,10 +97,38 @@ TEST(FailureReport, AFailureThatWasCutShortIsNoSignals) {
   origin.error_message = "CorruptFile: cut short";
   const AttemptOutcome outcome{.exits = {exited(1, 1, "PeerFailed: rank 0 failed"), origin}};
   const std::string report = failure_report(outcome, LaunchOptions{.worker_count = 2}, "/logs");
-  EXPECT_NE(report.find("pid 100) failed first, then stopped with SIGKILL\n"), std::string::npos)
+  EXPECT_NE(
+      report.find("pid 100) failed first: CorruptFile: cut short, then stopped with SIGKILL\n"),
+      std::string::npos)
       << report;
-  EXPECT_NE(report.find("error:  CorruptFile: cut short\n"), std::string::npos) << report;
   EXPECT_NE(report.find("others: rank 1: exit code 1\n"), std::string::npos) << report;
+}
+
+TEST(FailureReport, TellsOfACrash) {
+  WorkerExit crashed = killed(1, SIGSEGV);
+  crashed.error_message = "SIGSEGV at address 0x0 in step() a.cpp:4";
+  const StackFrame frame{.module = "/train",
+                         .lines = {{.function = "step()", .file = "a.cpp", .line = 4}}};
+  crashed.crash =
+      CrashReport{.thread = "loader", .frames = {frame}, .collectives = {{.call = "barrier"}}};
+  const auto report = [&](const WorkerExit& exit) {
+    return failure_report({.exits = {exit}}, LaunchOptions{.worker_count = 2}, "/logs");
+  };
+  EXPECT_NE(
+      report(crashed).find("failed first: killed by SIGSEGV at address 0x0 in step() a.cpp:4\n"
+                           "lockstep:   thread: 'loader', not the main one\n"
+                           "lockstep:   stack:  step() at a.cpp:4\n"
+                           "lockstep:   calls:  in barrier\n"),
+      std::string::npos)
+      << report(crashed);
+  // Told to stop while it crashed: what ended it is the crash.
+  WorkerExit late = stopped(crashed);
+  EXPECT_EQ(late.status(), 128 + SIGSEGV);
+  const AttemptOutcome outcome{.exits = {exited(0, 1, "PeerLost: rank 1 is gone"), late}};
+  EXPECT_EQ(first_cause(outcome)->rank, 1);
+  EXPECT_EQ(describe_failure(late), ": killed by SIGSEGV at address 0x0 in step() a.cpp:4");
+  crashed.error_message = "std::bad_alloc: no memory, uncaught";
+  EXPECT_EQ(describe_failure(crashed), ": killed by SIGSEGV: std::bad_alloc: no memory, uncaught");
 }
 
 TEST(FailureReport, PointsAtTheLogOfTheFirst) {

@@ -1,7 +1,10 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
+
+#include "lockstep/launch/crash_report.h"
 
 namespace lockstep {
 
@@ -11,10 +14,17 @@ struct ErrorReport {
   std::string message{};
   /// 0: not given.
   int exit_code = 0;
+  /// Where it is a crash of a program of Lockstep's.
+  std::optional<CrashReport> crash{};
 };
 
 /// Reads a worker's error file (torchrun's error.json). All is empty when there is no such file or
 /// it is something else.
 ErrorReport read_error_file(const std::filesystem::path& file);
+
+/// Writes what is known of the crash by now into the error file that tells of it: its message, the
+/// lines of its frames, and the stack as text, where torchrun's readers look for it. A file that
+/// cannot be written stays as it is.
+void add_names(const std::filesystem::path& file, const CrashReport& crash);
 
 }  // namespace lockstep

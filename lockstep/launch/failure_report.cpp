@@ -26,6 +26,7 @@ std::string signal_hint(const WorkerExit& exit) {
     case SIGABRT:
     case SIGFPE:
     case SIGILL:
+      if (exit.crash) return "";
       return "; a debugger shows where: gdb --args <program>";
     default:
       return "";
@@ -71,6 +72,24 @@ std::string others(const AttemptOutcome& outcome, const WorkerExit& cause) {
   return text;
 }
 
+// What a worker that crashed was in, as lines of the report.
+std::string describe_crash(const WorkerExit& exit) {
+  constexpr std::size_t kMostLines = 8;
+  std::string text;
+  const auto line = [&](const char* name, const std::string& value) {
+    if (!value.empty()) text += concat("lockstep:   ", name, value, "\n");
+  };
+  const std::string& thread = exit.crash->thread;
+  if (!thread.empty()) line("thread: ", concat("'", thread, "', not the main one"));
+  const char* name = "stack:  ";
+  for (const std::string& call : shortened(stack_lines(*exit.crash), kMostLines)) {
+    line(name, call);
+    name = "        ";
+  }
+  line("calls:  ", last_collectives(*exit.crash));
+  return text;
+}
+
 std::string where_to_look(const LaunchOptions& options, const WorkerExit& cause,
                           const std::filesystem::path& attempt_directory) {
   const WorkerLogPlan plan = plan_worker_logs(options, cause.local_rank);
@@ -90,8 +109,17 @@ std::string describe_end(const WorkerExit& exit) {
 }
 
 std::string describe_failure(const WorkerExit& exit) {
-  if (exit.failed_before_stop()) return concat(", then stopped with ", signal_name(exit.signal));
-  return concat(": ", describe_end(exit), exit.told_to_stop ? "" : signal_hint(exit));
+  const std::string& error = exit.error_message;
+  if (exit.failed_before_stop()) {
+    return concat(": ", error, ", then stopped with ", signal_name(exit.signal));
+  }
+  const std::string hint = exit.told_to_stop ? "" : signal_hint(exit);
+  if (error.empty()) return concat(": ", describe_end(exit), hint);
+  // "killed by SIGSEGV at address 0x0", which begins with the signal's name itself.
+  if (exit.crash && exit.signal != 0 && error.starts_with(signal_name(exit.signal))) {
+    return concat(": killed by ", error, hint);
+  }
+  return concat(": ", describe_end(exit), ": ", error, hint);
 }
 
 std::string describe_worker(const WorkerExit& exit) {
@@ -107,7 +135,7 @@ std::string failure_report(const AttemptOutcome& outcome, const LaunchOptions& o
   const auto line = [&](const char* name, const std::string& value) {
     if (!value.empty()) text += concat("lockstep:   ", name, value, "\n");
   };
-  line("error:  ", cause->error_message);
+  if (cause->crash) text += describe_crash(*cause);
   line("others: ", others(outcome, *cause));
   line("look:   ", where_to_look(options, *cause, attempt_directory));
   for (const WorkerExit& stuck : outcome.stuck) {

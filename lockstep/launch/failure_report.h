@@ -11,14 +11,15 @@ namespace lockstep {
 /// "exit code 3", "killed by SIGSEGV".
 std::string describe_end(const WorkerExit& exit);
 
-/// What follows "failed": ": exit code 3", ", then stopped with SIGTERM".
+/// What follows "failed": ": exit code 3", ": killed by SIGSEGV at address 0x0 in train() a.cpp:4",
+/// ": exit code 1: ValueError: bad", ": ValueError: bad, then stopped with SIGTERM".
 std::string describe_failure(const WorkerExit& exit);
 
 /// "rank 1 (local rank 1, pid 4242)".
 std::string describe_worker(const WorkerExit& exit);
 
-/// Which worker failed first, how, what it said, what became of the others and where to look:
-/// a few lines, each begun with "lockstep: ". Needs a first_cause().
+/// Which worker failed first, how and of what, where it crashed, what became of the others and
+/// where to look: a few lines, each begun with "lockstep: ". Needs a first_cause().
 /// `attempt_directory` holds the workers' log files, if they write any.
 std::string failure_report(const AttemptOutcome& outcome, const LaunchOptions& options,
                            const std::filesystem::path& attempt_directory);

@@ -32,7 +32,15 @@ constexpr const char* kDefaultLinePrefix = "[${role_name}${local_rank}]:";
 
 // The same text for the same failure; empty where the worker did not say what it was.
 std::string place_of_failure(const WorkerExit& exit) {
-  return exit.error_message.empty() ? "" : concat("rank ", exit.rank, ": ", exit.error_message);
+  if (!exit.crash) {
+    return exit.error_message.empty() ? "" : concat("rank ", exit.rank, ": ", exit.error_message);
+  }
+  // Where in its files, as addresses differ from start to start.
+  std::string place = concat("rank ", exit.rank, ": signal ", exit.signal);
+  for (const StackFrame& frame : exit.crash->frames) {
+    place += concat(" ", frame.module, "+", frame.offset);
+  }
+  return place;
 }
 
 std::vector<int> signals_to_read(const LaunchOptions& options) {
@@ -209,7 +217,8 @@ std::optional<int> Launcher::run_generation() {
   outcome_ = run_attempt(job_, generation, placement, std::move(store_), rendezvous_, signals_,
                          guard_, [&](const WorkerExit& exit) {
                            if (exit.told_to_stop || follows_another(exit)) return;
-                           tell_of_failure(exit, generation);
+                           // Later it is known better, but others have to know at once.
+                           if (!on_one_machine()) tell_of_failure(exit, generation);
                          });
   done_ = generation;
   const WorkerExit* const cause = first_cause(outcome_);
@@ -244,10 +253,10 @@ void Launcher::tell_of_failure(const WorkerExit& cause, std::uint64_t generation
   const std::string where = on_one_machine() ? "" : concat(" on ", host_name());
   report_.status = Status::kFailed;
   report_.generation = generation;
-  report_.fault = {.text = concat(describe_worker(cause), where, " failed", describe_failure(cause),
-                                  cause.error_message.empty() ? "" : ": ", cause.error_message),
-                   .place = soon && !follows_another(cause) ? place_of_failure(cause) : "",
-                   .status = cause.status()};
+  report_.fault = {
+      .text = concat(describe_worker(cause), where, " failed", describe_failure(cause)),
+      .place = soon && !follows_another(cause) ? place_of_failure(cause) : "",
+      .status = cause.status()};
   rendezvous_.report(report_);
 }
 

@@ -20,6 +20,7 @@
 #include "lockstep/base/run_main.h"
 #include "lockstep/launch/attempt_outcome.h"
 #include "lockstep/launch/error_file.h"
+#include "lockstep/launch/explain_crashes.h"
 #include "lockstep/launch/failure_report.h"
 #include "lockstep/launch/stop_sequence.h"
 #include "lockstep/launch/worker_environment.h"
@@ -194,7 +195,8 @@ void SpawnedProcesses::note_ended() {
                           .signal = ended.signal,
                           .told_to_stop = stop_.started(),
                           .error_message = report.message,
-                          .error_code = report.exit_code};
+                          .error_code = report.exit_code,
+                          .crash = report.crash};
     outcome_.exits.push_back(exit);
     failed = failed || exit.failed();
     // Connections to a store whose server has ended are refused, rather than never answered.
@@ -241,18 +243,18 @@ void spawn(const std::function<void(int rank)>& body, int process_count) {
       return 0;
     }));
   }
-  const auto [outcome, ended_by] = [&] {
+  auto [outcome, ended_by] = [&] {
     SpawnedProcesses processes(call, process_count);
     AttemptOutcome all_ended = processes.wait();
     return std::pair(std::move(all_ended), processes.ended_by());
   }();
   if (ended_by != 0) end_by(ended_by);
+  explain_crashes(outcome);
   const WorkerExit* const cause = first_cause(outcome);
   if (cause == nullptr) return;
   throw ProcessFailed(
-      concat("spawn: ", describe_worker(*cause), " failed", describe_failure(*cause),
-             cause->error_message.empty() ? "" : ": ", cause->error_message),
-      cause->rank, cause->status());
+      concat("spawn: ", describe_worker(*cause), " failed", describe_failure(*cause)), cause->rank,
+      cause->status());
 }
 
 }  // namespace lockstep

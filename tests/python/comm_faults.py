@@ -118,6 +118,20 @@ class CommFaults(unittest.TestCase):
 
     # Jobs that cannot form.
 
+    def test_a_crash_in_a_collective_is_reported_with_it(self):
+        for backend in ("shm", "gloo"):
+            with self.subTest(backend=backend):
+                result = subprocess.run(
+                    [LOCKSTEP, "run", "--standalone", "--nproc-per-node=2", "sh", "-c",
+                     f"ulimit -c 0; exec {WORKER} crash"],
+                    env=os.environ | {"LOCKSTEP_BACKEND": backend}, stderr=subprocess.PIPE,
+                    text=True, timeout=DEADLINE_S)
+                self.assertEqual(result.returncode, 128 + signal.SIGSEGV, result.stderr)
+                self.assertRegex(result.stderr, r"rank 1 .* failed first: killed by SIGSEGV in ")
+                self.assertRegex(result.stderr, r"stack: .*\n(.*\n)*.* main in fault_worker\n")
+                self.assertIn("calls:  in all_reduce number 1 of group 'default'; before it "
+                              "barrier number 0 of group 'default'\n", result.stderr)
+
     def test_a_port_that_is_taken_is_named(self):
         with socket.socket() as owner:
             owner.bind(("127.0.0.1", 0))

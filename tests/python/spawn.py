@@ -68,6 +68,11 @@ class Spawn(unittest.TestCase):
                 _, err = run(way, expected=code)
                 self.assertIn(words, err.splitlines()[-1])
 
+    def test_a_crash_is_named_with_its_place(self):
+        _, err = run("crash", expected=134)
+        self.assertRegex(err.splitlines()[-1],
+                         r"spawn: rank 1 .* failed: killed by SIGABRT in .*(kWays|spawn_worker)")
+
     def test_all_the_others_are_told_to_end(self):
         with tempfile.TemporaryDirectory() as folder:
             for rank in (0, 2):

@@ -1,6 +1,7 @@
 // A rank for the fault tests (tests/python/comm_faults.py): joins as its environment and arguments
 // say, tells on stdout how far it is, and goes on until something ends it.
-//   fault_worker join|reinit|collectives|train|pending [init_method rank world_size [store]]
+//   fault_worker join|reinit|collectives|train|pending|crash [init_method rank world_size [store]]
+#include <csignal>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -64,11 +65,23 @@ int leave_work_pending(const lockstep::ProcessGroup& group) {
   return 0;
 }
 
+// Rank 1 crashes between the start of a collective and its end.
+int crash_in_collective(const lockstep::ProcessGroup& group) {
+  group.barrier();
+  at::Tensor tensor = at::ones({1 << 10});
+  const lockstep::Work work = group.all_reduce(tensor, {.async_op = true});
+  if (group.rank() == 1) std::raise(SIGSEGV);
+  work.wait();
+  group.barrier();
+  return 0;
+}
+
 int run(const std::vector<std::string>& arguments) {
   const std::string mode = arguments.empty() ? "" : arguments[0];
   lockstep::ProcessGroup group = join(arguments);
   if (mode == "collectives") exchange_for_ever(group);
   if (mode == "train") train_for_ever(group);
+  if (mode == "crash") return crash_in_collective(group);
   if (mode == "pending") return leave_work_pending(std::move(group));
   group.barrier();
   if (mode == "reinit") {

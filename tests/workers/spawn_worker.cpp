@@ -115,6 +115,7 @@ const std::map<std::string, std::function<void()>> kWays = {
     {"error",
      [] { lockstep::spawn(in_rank_one([] { throw lockstep::UsageError("a wrong size"); }), 3); }},
     {"signal", [] { lockstep::spawn(in_rank_one([] { std::raise(SIGKILL); }), 3); }},
+    {"crash", [] { lockstep::spawn(in_rank_one([] { std::abort(); }), 3); }},
     {"exit", [] { lockstep::spawn(in_rank_one([] { std::exit(7); }), 3); }},
     {"stubborn",
      [] {

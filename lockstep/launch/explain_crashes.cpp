@@ -1,0 +1,40 @@
+#include "lockstep/launch/explain_crashes.h"
+
+#include <chrono>
+#include <vector>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/launch/error_file.h"
+#include "lockstep/launch/name_frames.h"
+
+namespace lockstep {
+
+void explain_crashes(AttemptOutcome& outcome) noexcept try {
+  // LibTorch's symbols take 0.3 s. A job that is to be started again waits no longer than this.
+  constexpr std::chrono::milliseconds kLongest{10'000};
+  std::vector<StackFrame*> frames;
+  for (WorkerExit& exit : outcome.exits) {
+    if (!exit.crash) continue;
+    for (StackFrame& frame : exit.crash->frames) frames.push_back(&frame);
+  }
+  name_frames(frames, Deadline::after(kLongest));
+  for (WorkerExit& exit : outcome.exits) {
+    if (!exit.crash) continue;
+    exit.error_message = crash_message(*exit.crash);
+  }
+} catch (const std::exception&) {
+  // Out of memory: the report has addresses in place of names.
+}
+
+void explain_crashes(AttemptOutcome& outcome,
+                     const std::filesystem::path& attempt_directory) noexcept try {
+  explain_crashes(outcome);
+  for (const WorkerExit& exit : outcome.exits) {
+    if (!exit.crash) continue;
+    add_names(attempt_directory / concat(exit.local_rank) / "error.json", *exit.crash);
+  }
+} catch (const std::exception&) {
+  // The error files stay as the workers left them.
+}
+
+}  // namespace lockstep
