@@ -27,8 +27,9 @@ std::string random_id() {
 // Devices that workers may use: CUDA_VISIBLE_DEVICES narrows what the machine has.
 int usable_gpus() {
   const int present = nvidia_device_count();
-  const auto visible = env::text(env::kCudaVisibleDevices);
+  const auto visible = env::text_or_empty(env::kCudaVisibleDevices);
   if (!visible) return present;
+  if (visible->empty()) return 0;
   const auto listed = std::count(visible->begin(), visible->end(), ',') + 1;
   return std::min(present, static_cast<int>(listed));
 }

@@ -37,8 +37,8 @@ std::vector<int> spread_over_nodes(const std::vector<CpuPlace>& places, int seat
   cores.erase(std::unique(cores.begin(), cores.end()), cores.end());
   std::vector<int> nodes;
   for (int seat = 0; seat < seat_count; ++seat) {
-    const auto begin = static_cast<std::size_t>(seat) * cores.size() /
-                       static_cast<std::size_t>(seat_count);
+    const auto begin =
+        static_cast<std::size_t>(seat) * cores.size() / static_cast<std::size_t>(seat_count);
     nodes.push_back(cores[begin].first);
   }
   return nodes;
@@ -95,10 +95,8 @@ NumaBinding parse_numa_binding(const std::string& text) {
       concat("--numa-binding='", text, "': give node, socket, exclusive or core-complex"));
 }
 
-std::vector<std::vector<int>> plan_core_binding(NumaBinding binding,
-                                                const std::vector<CpuPlace>& cpus,
-                                                const std::vector<int>& gpu_nodes,
-                                                int worker_count) {
+BindingPlan plan_core_binding(NumaBinding binding, const std::vector<CpuPlace>& cpus,
+                              const std::vector<int>& gpu_nodes, int worker_count) {
   if (binding == NumaBinding::kNone) return {};
   LOCKSTEP_ASSERT(!cpus.empty() && worker_count > 0);
   const auto workers = static_cast<std::size_t>(worker_count);
@@ -110,14 +108,14 @@ std::vector<std::vector<int>> plan_core_binding(NumaBinding binding,
     const int node_number = seats[worker];
     const std::vector<CpuPlace> node = of_node(cpus, node_number);
     if (node.empty()) {
-      throw UsageError(concat("--numa-binding: the GPU of local rank ", worker,
-                              " is at NUMA node ", node_number,
+      throw UsageError(concat("--numa-binding: the GPU of local rank ", worker, " is at NUMA node ",
+                              node_number,
                               ", of whose processors this process may use none; see taskset -p ",
                               "and the cpuset of the container, or leave the flag out"));
     }
     const auto here = static_cast<std::ptrdiff_t>(worker);
-    const auto seat = static_cast<std::size_t>(
-        std::count(seats.begin(), seats.begin() + here, node_number));
+    const auto seat =
+        static_cast<std::size_t>(std::count(seats.begin(), seats.begin() + here, node_number));
     const auto seats_of_node =
         static_cast<std::size_t>(std::count(seats.begin(), seats.end(), node_number));
     switch (binding) {
@@ -140,14 +138,18 @@ std::vector<std::vector<int>> plan_core_binding(NumaBinding binding,
   return plan;
 }
 
-int thread_share(const std::vector<std::vector<int>>& plan, int local_rank, int worker_count,
-                 int usable_cpus) {
+std::vector<int> processors_of(const BindingPlan& plan, int local_rank) {
+  return plan.empty() ? Cpus() : plan[static_cast<std::size_t>(local_rank)];
+}
+
+int thread_share(const BindingPlan& plan, int local_rank, int worker_count, int usable_cpus) {
   int threads = usable_cpus / worker_count;
   if (!plan.empty()) {
-    const Cpus& own = plan[static_cast<std::size_t>(local_rank)];
+    const Cpus own = processors_of(plan, local_rank);
     // Two workers have the same processors or none in common.
     const auto sharing = std::count(plan.begin(), plan.end(), own);
-    threads = std::min(threads, static_cast<int>(static_cast<std::ptrdiff_t>(own.size()) / sharing));
+    threads =
+        std::min(threads, static_cast<int>(static_cast<std::ptrdiff_t>(own.size()) / sharing));
   }
   return std::max(threads, 1);
 }

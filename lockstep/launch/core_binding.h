@@ -14,11 +14,15 @@ enum class NumaBinding {
   kNode,         ///< the processors of the NUMA node of its GPU
   kSocket,       ///< those of the socket of that node
   kExclusive,    ///< a share of the node's cores that is its own
-  kCoreComplex,  ///< cores of the node that share a last-level cache, its own where there are enough
+  kCoreComplex,  ///< cores of the node that share a last-level cache, its own where there are
+                 ///< enough
 };
 
 /// Reads node, socket, exclusive or core-complex. Errors: UsageError.
 NumaBinding parse_numa_binding(const std::string& text);
+
+/// Processors by local rank; empty: workers are not bound.
+using BindingPlan = std::vector<std::vector<int>>;
 
 /// The processors of each of `worker_count` workers of a machine, by local rank: of `cpus`, those
 /// that this process may use. `gpu_nodes` are the NUMA nodes of the GPUs that workers see, of which
@@ -26,14 +30,14 @@ NumaBinding parse_numa_binding(const std::string& text);
 /// over the nodes in the order of their local ranks, by the number of cores there.
 /// Hardware threads of a core stay together. Empty for kNone.
 /// Errors: UsageError where a worker would have no processor.
-std::vector<std::vector<int>> plan_core_binding(NumaBinding binding,
-                                                const std::vector<CpuPlace>& cpus,
-                                                const std::vector<int>& gpu_nodes,
-                                                int worker_count);
+BindingPlan plan_core_binding(NumaBinding binding, const std::vector<CpuPlace>& cpus,
+                              const std::vector<int>& gpu_nodes, int worker_count);
+
+/// Those of one worker; empty: it is not bound.
+std::vector<int> processors_of(const BindingPlan& plan, int local_rank);
 
 /// How many threads worker `local_rank` should compute with: its part of the time of
 /// `usable_cpus` processors, and no more than its part of those that it is bound to. At least 1.
-int thread_share(const std::vector<std::vector<int>>& plan, int local_rank, int worker_count,
-                 int usable_cpus);
+int thread_share(const BindingPlan& plan, int local_rank, int worker_count, int usable_cpus);
 
 }  // namespace lockstep

@@ -107,15 +107,14 @@ TEST(CoreBinding, WithoutGpusLocalRanksSpreadOverTheNodes) {
             plan_of(NumaBinding::kNode, kServer, 4, {0, 1, 2, 3}));
   EXPECT_EQ(plan_of(NumaBinding::kNode, kServer, 2),
             plan_of(NumaBinding::kNode, kServer, 2, {0, 2}));
-  EXPECT_EQ(plan_of(NumaBinding::kExclusive, kServer, 8),
-            (Plan{{0, 1, 16, 17},
-                  {2, 3, 18, 19},
-                  {4, 5, 20, 21},
-                  {6, 7, 22, 23},
-                  {8, 9, 24, 25},
-                  {10, 11, 26, 27},
-                  {12, 13, 28, 29},
-                  {14, 15, 30, 31}}));
+  EXPECT_EQ(plan_of(NumaBinding::kExclusive, kServer, 8), (Plan{{0, 1, 16, 17},
+                                                                {2, 3, 18, 19},
+                                                                {4, 5, 20, 21},
+                                                                {6, 7, 22, 23},
+                                                                {8, 9, 24, 25},
+                                                                {10, 11, 26, 27},
+                                                                {12, 13, 28, 29},
+                                                                {14, 15, 30, 31}}));
   EXPECT_EQ(plan_of(NumaBinding::kNode, kServer, 3, {1, 1}),
             plan_of(NumaBinding::kNode, kServer, 3))
       << "two GPUs say nothing of three workers";

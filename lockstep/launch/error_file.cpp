@@ -17,9 +17,7 @@ std::string printable_first_line(std::string text) {
   return text;
 }
 
-}  // namespace
-
-ErrorReport read_error_file(const std::filesystem::path& file) {
+nlohmann::json parse_file(const std::filesystem::path& file) {
   // Workers may write anything: no more is read than a long Python traceback needs.
   constexpr std::size_t kMostBytes = 1 << 20;
   std::ifstream stream(file, std::ios::binary);
@@ -27,7 +25,13 @@ ErrorReport read_error_file(const std::filesystem::path& file) {
   stream.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<std::size_t>(stream.gcount()));
 
-  const auto document = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
+}  // namespace
+
+ErrorReport read_error_file(const std::filesystem::path& file) {
+  const nlohmann::json document = parse_file(file);
   if (!document.is_object()) return {};
   auto message = document.value("message", nlohmann::json());
   nlohmann::json code;
@@ -40,6 +44,12 @@ ErrorReport read_error_file(const std::filesystem::path& file) {
   // Anything else is no failure's exit code.
   if (code.is_number_unsigned() && code >= 1U && code <= 255U) report.exit_code = code.get<int>();
   return report;
+}
+
+std::optional<std::string> error_document(const std::filesystem::path& file) {
+  const nlohmann::json document = parse_file(file);
+  if (!document.is_object()) return std::nullopt;
+  return document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace lockstep

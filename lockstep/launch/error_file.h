@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 
 namespace lockstep {
@@ -16,5 +17,8 @@ struct ErrorReport {
 /// Reads a worker's error file (torchrun's error.json). All is empty when there is no such file or
 /// it is something else.
 ErrorReport read_error_file(const std::filesystem::path& file);
+
+/// The whole of a worker's error file as JSON in one line; nothing where there is none.
+std::optional<std::string> error_document(const std::filesystem::path& file);
 
 }  // namespace lockstep

@@ -13,7 +13,9 @@
 #include "lockstep/launch/attempt_outcome.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/error_file.h"
+#include "lockstep/launch/event_log.h"
 #include "lockstep/launch/failure_report.h"
+#include "lockstep/launch/local_binding.h"
 #include "lockstep/launch/log_tail.h"
 #include "lockstep/launch/supervisor.h"
 #include "lockstep/launch/worker_command.h"
@@ -98,6 +100,8 @@ class Launcher {
       : options_(options),
         executable_(executable_of(options.program)),
         inherited_environment_(env::everything()),
+        events_(event_source(options), prints_events(options)),
+        processors_(bind_workers(options)),
         line_prefix_(env::text(env::kLogLinePrefix).value_or(kDefaultLinePrefix)),
         signals_(signals_to_read(options)),
         directory_(job_parent(options), job_prefix(options)),
@@ -127,6 +131,8 @@ class Launcher {
   const LaunchOptions& options_;
   const std::string executable_;
   const Environment inherited_environment_;
+  EventLog events_;
+  const BindingPlan processors_;
   const std::string line_prefix_;
   SignalFd signals_;
   TemporaryDirectory directory_;
@@ -142,6 +148,7 @@ int Launcher::run() {
     const Verdict verdict = judge(outcome, attempt, options_.max_restarts);
     // What workers started in sessions of their own, which may hold devices and ports.
     if (verdict != Verdict::kSucceeded) kill_marked_processes(mark_line());
+    events_.ended(verdict, outcome, worker_directory(directory_.path(), attempt, 0).parent_path());
     switch (verdict) {
       case Verdict::kSucceeded:
         return 0;
@@ -161,23 +168,26 @@ int Launcher::run() {
 }
 
 AttemptOutcome Launcher::run_attempt(int attempt) {
+  events_.begin_attempt(attempt);
   std::vector<TailedLog> shown;
   std::vector<WorkerFiles> streams;
   for (int local_rank = 0; local_rank < options_.worker_count; ++local_rank) {
     streams.push_back(open_streams(attempt, local_rank, shown));
   }
   std::optional<LogTail> tail;
-  if (!shown.empty()) tail.emplace(std::move(shown));
+  if (!shown.empty()) tail.emplace(shown);
 
   UniqueFd store = bind_store(options_);
   AttemptFacts facts{.attempt = attempt,
                      .master_port = options_.master_port,
-                     .allowed_cpus = allowed_cpu_count(),
+                     .allowed_cpus = usable_cpu_count(),
+                     .processors = processors_,
                      .job_mark = job_mark_};
   if (store.valid()) {
     facts.master_port = bound_port(store.get());
     facts.store_listen_fd = store.get();
   }
+  events_.assigned();
   std::vector<Worker> workers;
   for (int local_rank = 0; local_rank < options_.worker_count; ++local_rank) {
     workers.push_back(
@@ -186,10 +196,12 @@ AttemptOutcome Launcher::run_attempt(int attempt) {
 
   const OutOfMemoryKills memory_kills;
   Supervisor supervisor(signals_, guard_, options_.shutdown_timeout);
-  AttemptOutcome outcome = supervisor.run(workers, [&](const WorkerExit& exit) {
+  const auto on_exit = [&](const WorkerExit& exit) {
     // Connections to a store whose server has ended are refused, rather than never answered.
     if (exit.rank == 0) store.reset();
-  });
+  };
+  AttemptOutcome outcome =
+      supervisor.run(workers, on_exit, [&](const WorkerExit& worker) { events_.started(worker); });
   const std::string shortage = memory_kills.since().value_or("");
   for (WorkerExit& exit : outcome.exits) {
     exit.memory_shortage = shortage;
@@ -208,6 +220,7 @@ Worker Launcher::make_worker(const AttemptFacts& facts, int local_rank,
       worker_directory(directory_.path(), facts.attempt, local_rank) / "error.json";
   Worker worker{.rank = options_.rank_of(local_rank), .local_rank = local_rank};
   worker.spawn.path = executable_;
+  worker.spawn.cpus = processors_of(processors_, local_rank);
   const std::string python = env::text(env::kPythonExec).value_or("python3");
   worker.spawn.arguments = worker_command(options_.program, python, local_rank);
   worker.spawn.environment =
@@ -237,6 +250,7 @@ UniqueFd Launcher::open_stream(const StreamPlan& plan, const fs::path& file, int
   if (plan.target == StreamPlan::Target::kNowhere) return open_log("/dev/null");
   if (plan.shown) {
     shown.push_back({file, log_line_prefix(line_prefix_, options_, local_rank), console_fd});
+    add_filtered_copy(options_, shown);
   }
   return open_log(file);
 }

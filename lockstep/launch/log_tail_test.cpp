@@ -56,6 +56,24 @@ TEST_F(LogTailTest, ShowsLinesAsTheyAreWritten) {
   EXPECT_EQ(shown(100), "[0]:last\n");
 }
 
+TEST_F(LogTailTest, CopiesWhatAFilterSelectsThoughTheConsoleTakesNothing) {
+  append("");
+  const auto copy = directory.path() / "filtered_stdout.log";
+  std::ofstream(copy) << "";
+  const ConsoleInstead instead(console.write_end.get());
+  const LogTail tail({{file, "[0]:", STDOUT_FILENO},
+                      {file, "[0]:", STDOUT_FILENO, copy, parse_line_filter("loss,error")}});
+  append(std::string(1 << 20, 'x') + "\nstep 1 loss 0.5\nstep 2\nan error\n");
+  const std::string expected = "[0]:step 1 loss 0.5\n[0]:an error\n";
+  std::string copied;
+  const auto deadline = Deadline::after(std::chrono::seconds(30));
+  while (copied != expected && !deadline.passed()) {
+    std::ifstream stream(copy);
+    copied.assign(std::istreambuf_iterator<char>(stream), {});
+  }
+  EXPECT_EQ(copied, expected);
+}
+
 TEST_F(LogTailTest, GivesUpOnAConsoleThatTakesNothing) {
   LogTail tail = make_tail();
   append(std::string(1 << 20, 'x') + "\n");

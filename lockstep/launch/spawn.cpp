@@ -135,7 +135,7 @@ SpawnedProcesses::~SpawnedProcesses() {
 void SpawnedProcesses::start(int call, int rank) {
   const AttemptFacts facts{.master_port = bound_port(store_.get()),
                            .store_listen_fd = store_.get(),
-                           .allowed_cpus = allowed_cpu_count()};
+                           .allowed_cpus = usable_cpu_count()};
   SpawnOptions spawn{
       .path = kThisProgram,
       .arguments = own_arguments(),

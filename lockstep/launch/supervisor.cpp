@@ -16,8 +16,9 @@ Supervisor::~Supervisor() {
 }
 
 AttemptOutcome Supervisor::run(const std::vector<Worker>& workers,
-                               const std::function<void(const WorkerExit&)>& on_exit) {
-  start(workers);
+                               const std::function<void(const WorkerExit&)>& on_exit,
+                               const std::function<void(const WorkerExit&)>& on_start) {
+  start(workers, on_start);
   for (;;) {
     handle_signals();
     note_ended_workers(on_exit);
@@ -34,11 +35,13 @@ AttemptOutcome Supervisor::run(const std::vector<Worker>& workers,
   return std::move(outcome_);
 }
 
-void Supervisor::start(const std::vector<Worker>& workers) {
+void Supervisor::start(const std::vector<Worker>& workers,
+                       const std::function<void(const WorkerExit&)>& on_start) {
   for (const Worker& worker : workers) {
     const pid_t pid = spawn_process(worker.spawn);
     groups_[pid] = {.worker = {.rank = worker.rank, .local_rank = worker.local_rank, .pid = pid}};
     guard_.add(pid);
+    if (on_start) on_start(groups_[pid].worker);
   }
 }
 

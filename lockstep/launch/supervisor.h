@@ -31,10 +31,11 @@ class Supervisor {
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
 
-  /// `on_exit` is called as each worker ends.
+  /// `on_exit` is called as each worker ends, `on_start` as each has been started.
   /// Errors: those of spawn_process(), after the workers started before have been killed.
   AttemptOutcome run(const std::vector<Worker>& workers,
-                     const std::function<void(const WorkerExit&)>& on_exit);
+                     const std::function<void(const WorkerExit&)>& on_exit,
+                     const std::function<void(const WorkerExit&)>& on_start = {});
 
  private:
   // A worker with all that it started.
@@ -44,7 +45,8 @@ class Supervisor {
     bool told_to_stop = false;
   };
 
-  void start(const std::vector<Worker>& workers);
+  void start(const std::vector<Worker>& workers,
+             const std::function<void(const WorkerExit&)>& on_start);
   void handle_signals();
   void note_ended_workers(const std::function<void(const WorkerExit&)>& on_exit);
   void forget_empty_groups();

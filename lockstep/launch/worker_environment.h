@@ -16,7 +16,10 @@ struct AttemptFacts {
   std::uint16_t master_port = 0;
   /// The store's socket, which rank 0 inherits.
   std::optional<int> store_listen_fd{};
+  /// Of how many processors the workers of this machine have the time.
   int allowed_cpus = 1;
+  /// Those that each may use, by local rank; empty: all of them.
+  BindingPlan processors{};
   /// By which all processes of the job are found; empty: none.
   std::string job_mark{};
 };

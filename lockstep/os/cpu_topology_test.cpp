@@ -65,8 +65,10 @@ TEST_F(CpuTopologyTest, TellsNodePackageCoreAndCache) {
   write("sys/devices/system/node/online", "0-1");
   write("sys/devices/system/node/node0/cpulist", "0-1,4-5");
   write("sys/devices/system/node/node1/cpulist", "2-3,6-7");
-  for (const int cpu : {0, 1, 4, 5}) write_cpu(cpu, 0, concat(cpu % 4, ",", cpu % 4 + 4), "0-1,4-5");
-  for (const int cpu : {2, 3, 6, 7}) write_cpu(cpu, 1, concat(cpu % 4, ",", cpu % 4 + 4), "2-3,6-7");
+  for (const int cpu : {0, 1, 4, 5})
+    write_cpu(cpu, 0, concat(cpu % 4, ",", cpu % 4 + 4), "0-1,4-5");
+  for (const int cpu : {2, 3, 6, 7})
+    write_cpu(cpu, 1, concat(cpu % 4, ",", cpu % 4 + 4), "2-3,6-7");
   EXPECT_EQ(places({1, 5, 6}),
             (std::vector<CpuPlace>{{.cpu = 1, .node = 0, .package = 0, .core = 1, .cache = 0},
                                    {.cpu = 5, .node = 0, .package = 0, .core = 1, .cache = 0},

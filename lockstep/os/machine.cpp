@@ -69,6 +69,13 @@ std::uint64_t total_memory_bytes() {
          static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
+std::string host_name() {
+  char name[256] = "localhost";
+  // A name that is cut short has no end.
+  ::gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
 std::string memory_domain() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;

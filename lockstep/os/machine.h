@@ -19,6 +19,9 @@ std::uint64_t available_memory_bytes();
 /// The memory of the machine.
 std::uint64_t total_memory_bytes();
 
+/// The name of this machine.
+std::string host_name();
+
 /// The same text in all processes that can share memory with each other by passing descriptors:
 /// those of one boot of one machine and one network namespace (mostly: one container).
 std::string memory_domain();
