@@ -181,6 +181,7 @@ AttemptOutcome Launcher::run_attempt(int attempt) {
   AttemptFacts facts{.attempt = attempt,
                      .master_port = options_.master_port,
                      .allowed_cpus = usable_cpu_count(),
+                     .limited_time = usable_cpu_count() < allowed_cpu_count(),
                      .processors = processors_,
                      .job_mark = job_mark_};
   if (store.valid()) {

@@ -62,7 +62,7 @@ Environment worker_environment(const LaunchOptions& options, const AttemptFacts&
   if (!facts.job_mark.empty()) set(env::kJobMark.name, facts.job_mark);
   set("TORCHELASTIC_SIGNALS_TO_HANDLE", signal_list(options.signals_to_handle));
   values.try_emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
-  if (options.worker_count > 1) {
+  if (options.worker_count > 1 || facts.limited_time) {
     values.try_emplace(env::kOmpNumThreads.name,
                        concat(thread_share(facts.processors, local_rank, options.worker_count,
                                            facts.allowed_cpus)));
