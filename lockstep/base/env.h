@@ -122,6 +122,9 @@ inline constexpr Variable kShutdownTimeout{
 inline constexpr Variable kAgentLogLevel{
     "LOGLEVEL", "DEBUG|INFO|WARNING|ERROR",
     "above INFO, --event-log-handler=console prints nothing (default INFO)"};
+inline constexpr Variable kEnableFileTimer{
+    "TORCHELASTIC_ENABLE_FILE_TIMER", "1|0",
+    "torchrun's timer of workers, which is not here: 1 is answered with a warning"};
 inline constexpr Variable kLogLinePrefix{
     "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "text",
     "before each line shown by --tee (default [${role_name}${local_rank}]:)"};

@@ -7,6 +7,7 @@
 #include "lockstep/cli/command.h"
 #include "lockstep/cli/run_flags.h"
 #include "lockstep/cli/run_options.h"
+#include "lockstep/launch/console.h"
 #include "lockstep/launch/launcher.h"
 #include "lockstep/os/machine.h"
 
@@ -41,6 +42,10 @@ int run_command(const std::vector<std::string>& arguments) {
   if (!flags.help.empty()) {
     std::fputs(flags.help.c_str(), stdout);
     return 0;
+  }
+  if (env::text(env::kEnableFileTimer) == "1") {
+    say("TORCHELASTIC_ENABLE_FILE_TIMER=1: there is no such timer here, so torch's FileTimerClient "
+        "will find none; collectives have deadlines of their own");
   }
   return launch(resolve_run_options(
       flags, {.allowed_cpus = allowed_cpu_count(),

@@ -2,6 +2,7 @@
 
 #include <csignal>
 #include <fstream>
+#include <optional>
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -60,9 +61,13 @@ TEST_F(LogTailTest, CopiesWhatAFilterSelectsThoughTheConsoleTakesNothing) {
   append("");
   const auto copy = directory.path() / "filtered_stdout.log";
   std::ofstream(copy) << "";
-  const ConsoleInstead instead(console.write_end.get());
-  const LogTail tail({{file, "[0]:", STDOUT_FILENO},
-                      {file, "[0]:", STDOUT_FILENO, copy, parse_line_filter("loss,error")}});
+  std::optional<LogTail> tail;
+  {
+    const ConsoleInstead instead(console.write_end.get());
+    tail.emplace(std::vector<TailedLog>{
+        {.file = file, .prefix = "[0]:", .console_fd = STDOUT_FILENO},
+        {.file = file, .prefix = "[0]:", .copy = copy, .filter = parse_line_filter("loss,error")}});
+  }
   append(std::string(1 << 20, 'x') + "\nstep 1 loss 0.5\nstep 2\nan error\n");
   const std::string expected = "[0]:step 1 loss 0.5\n[0]:an error\n";
   std::string copied;
