@@ -38,7 +38,7 @@ TRAIN = """
         dist.all_gather(seen, mine)
         # In one write: the ranks share a pipe.
         sys.stdout.write(f"rank {rank} of {dist.get_world_size()} launched {dist.is_torchelastic_launched()} "
-                         f"equal {all(torch.equal(mine, other) for other in seen)}\n")
+                         f"equal {all(torch.equal(mine, other) for other in seen)}\\n")
         dist.destroy_process_group()
 
     if __name__ == "__main__":
@@ -78,7 +78,7 @@ RESTARTED = """
         dist.barrier()
         if dist.get_rank() == 1 and step == 3 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
             os.kill(os.getpid(), 9)
-    sys.stdout.write(f"rank {dist.get_rank()} from {begin} restarts {os.environ['TORCHELASTIC_RESTART_COUNT']}\n")
+    sys.stdout.write(f"rank {dist.get_rank()} from {begin} restarts {os.environ['TORCHELASTIC_RESTART_COUNT']}\\n")
     dist.destroy_process_group()
 """
 
