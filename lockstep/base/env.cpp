@@ -61,6 +61,8 @@ constexpr std::array kAll = {&kRank,
                              &kGlibcTunables,
                              &kPythonExec,
                              &kShutdownTimeout,
+                             &kAgentLogLevel,
+                             &kEnableFileTimer,
                              &kLogLinePrefix,
                              &kOmpNumThreads,
                              &kCudaVisibleDevices,
@@ -78,10 +80,16 @@ std::span<const Variable* const> all() {
   return kAll;
 }
 
-std::optional<std::string> text(const Variable& variable) {
+std::optional<std::string> text_or_empty(const Variable& variable) {
   const char* value = std::getenv(variable.name);
-  if (value == nullptr || *value == '\0') return std::nullopt;
+  if (value == nullptr) return std::nullopt;
   return std::string(value);
+}
+
+std::optional<std::string> text(const Variable& variable) {
+  auto value = text_or_empty(variable);
+  if (value && value->empty()) value.reset();
+  return value;
 }
 
 std::vector<std::string> everything() {

@@ -122,6 +122,12 @@ inline constexpr Variable kPythonExec{"PYTHON_EXEC", "path",
 inline constexpr Variable kShutdownTimeout{
     "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "seconds",
     "from telling workers to end to killing them (default 30)"};
+inline constexpr Variable kAgentLogLevel{
+    "LOGLEVEL", "DEBUG|INFO|WARNING|ERROR",
+    "above INFO, --event-log-handler=console prints nothing (default INFO)"};
+inline constexpr Variable kEnableFileTimer{
+    "TORCHELASTIC_ENABLE_FILE_TIMER", "1|0",
+    "torchrun's timer of workers, which is not here: 1 is answered with a warning"};
 inline constexpr Variable kLogLinePrefix{
     "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "text",
     "before each line shown by --tee (default [${role_name}${local_rank}]:)"};
@@ -142,6 +148,9 @@ std::span<const Variable* const> all();
 
 /// The value, or nothing when unset or empty.
 std::optional<std::string> text(const Variable& variable);
+
+/// The value, or nothing when unset: an empty CUDA_VISIBLE_DEVICES hides every device.
+std::optional<std::string> text_or_empty(const Variable& variable);
 
 /// The whole environment as it is, NAME=value each: for programs started by this one.
 std::vector<std::string> everything();

@@ -62,7 +62,7 @@ TEST(BenchOptions, RefusesInOneLineThatNamesTheFlag) {
   EXPECT_NE(refusal_of_bench({"all-reduce", "--memory=huge"}).find("shared"), std::string::npos);
   EXPECT_NE(refusal_of_bench({"all-reduce", "--backends=gloo,gloo"}).find("twice"),
             std::string::npos);
-  EXPECT_NE(refusal_of_bench({"all-reduce", "--size=4"}).find("--sizes"), std::string::npos);
+  EXPECT_NE(refusal_of_bench({"all-reduce", "--sizse=4"}).find("--sizes"), std::string::npos);
   EXPECT_NE(refusal_of_bench({"all-reduce", "gloo"}).find("'gloo'"), std::string::npos);
   for (const Words& wrong : {Words{"all-reduce", "--rounds=0"}, Words{"all-reduce", "--sizes=0"}}) {
     EXPECT_EQ(refusal_of_bench(wrong).find('\n'), std::string::npos);

@@ -10,6 +10,7 @@
 #include "lockstep/cli/command.h"
 #include "lockstep/cli/run_flags.h"
 #include "lockstep/cli/run_options.h"
+#include "lockstep/launch/console.h"
 #include "lockstep/launch/launcher.h"
 #include "lockstep/os/machine.h"
 #include "lockstep/os/readable_file.h"
@@ -31,8 +32,9 @@ std::string random_id() {
 // Devices that workers may use: CUDA_VISIBLE_DEVICES narrows what the machine has.
 int usable_gpus() {
   const int present = nvidia_device_count();
-  const auto visible = env::text(env::kCudaVisibleDevices);
+  const auto visible = env::text_or_empty(env::kCudaVisibleDevices);
   if (!visible) return present;
+  if (visible->empty()) return 0;
   const auto listed = std::count(visible->begin(), visible->end(), ',') + 1;
   return std::min(present, static_cast<int>(listed));
 }
@@ -58,6 +60,10 @@ int run_command(const std::vector<std::string>& arguments) {
   if (!flags.help.empty()) {
     std::fputs(flags.help.c_str(), stdout);
     return 0;
+  }
+  if (env::text(env::kEnableFileTimer) == "1") {
+    say("TORCHELASTIC_ENABLE_FILE_TIMER=1: there is no such timer here, so torch's FileTimerClient "
+        "will find none; collectives have deadlines of their own");
   }
   const LaunchOptions options = resolve_run_options(
       flags, {.allowed_cpus = allowed_cpu_count(),

@@ -16,12 +16,10 @@ constexpr const char* kUsage = "lockstep run [flags] program [arguments of the p
 
 constexpr const char* kDescription =
     "Starts a program on several processes that train together, and looks after them: when one\n"
-    "fails, or a machine is lost, all are stopped, the first to fail is named, and all are "
-    "started\n"
-    "again if --max-restarts allows it. Flags and the environment given to workers are "
-    "torchrun's;\n"
-    "--nproc_per_node is the same as --nproc-per-node, and each flag has a default in the\n"
-    "environment: PET_NPROC_PER_NODE=2.";
+    "fails, or a machine is lost, all are stopped, the first to fail is named, and all are started\n"
+    "again if --max-restarts allows it. Flags and the environment given to workers are torchrun's;\n"
+    "--nproc_per_node is the same as --nproc-per-node, a beginning that is of one flag only is\n"
+    "enough (--nproc), and each flag has a default in the environment: PET_NPROC_PER_NODE=2.";
 
 constexpr const char* kFooter = R"(What workers get:
   RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and torchrun's others,
@@ -96,6 +94,11 @@ void add_flags(CLI::App& app, RunFlags& flags) {
   table.text("--role", flags.role, "NAME", "name of the workers in logs (default \"default\")");
   table.flag("--virtual-local-rank", flags.virtual_local_rank,
              "each worker has LOCAL_RANK=0 and sees one device");
+  table.text(
+      "--numa-binding", flags.numa_binding, "MODE",
+      "processors of each worker: node or socket, all of its\nGPU's; exclusive, a share of "
+      "the node's cores; or\ncore-complex, cores with one cache. Without GPUs the\nnodes are "
+      "divided by local rank (default: none is bound)");
 
   table.group("Several machines: the same command on each");
   table.text("--nnodes", flags.nnodes, "N|MIN:MAX",
@@ -147,14 +150,17 @@ void add_flags(CLI::App& app, RunFlags& flags) {
              "to log files and the console, each line marked with\nits rank");
   table.text("--local-ranks-filter", flags.local_ranks_filter, "RANK,...",
              "local ranks whose output reaches the console (default all)");
+  table.text("--duplicate-stdout-filters", flags.duplicate_stdout_filters, "TEXT,...",
+             "lines that --tee shows and that hold one of the texts\ngo to "
+             "attempt_<n>/filtered_stdout.log too; \",,\" is a comma");
+  table.text("--duplicate-stderr-filters", flags.duplicate_stderr_filters, "TEXT,...",
+             "the same of stderr, to filtered_stderr.log");
+  table.text("--event-log-handler", flags.event_log_handler, "null|console",
+             "console: torchrun's events on stderr, a line of JSON each");
 
-  table.group("");  // Hidden: torchrun's that are of no use here, and those that are refused.
+  table.group("");  // Hidden: torchrun's that are of no use here.
   table.text("--start-method", flags.start_method, "NAME", "");
-  table.text("--event-log-handler", flags.event_log_handler, "NAME", "");
   table.text("--logs-specs", flags.logs_specs, "NAME", "");
-  table.text("--numa-binding", flags.numa_binding, "NAME", "");
-  table.text("--duplicate-stdout-filters", flags.duplicate_stdout_filters, "LIST", "");
-  table.text("--duplicate-stderr-filters", flags.duplicate_stderr_filters, "LIST", "");
 }
 
 std::vector<FlagName> names_of(const CLI::App& app) {

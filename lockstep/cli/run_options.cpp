@@ -100,7 +100,7 @@ int restarts_of(const RunFlags& flags) {
   return *count;
 }
 
-// torchrun's flags that change nothing here are checked as it does; those that would are refused.
+// torchrun's flags that change nothing here are checked as it does.
 void check_torchrun_flags(const RunFlags& flags) {
   const auto interval = parse_number<double>(flags.monitor_interval);
   if (!flags.monitor_interval.empty() && (!interval || *interval <= 0)) {
@@ -112,18 +112,19 @@ void check_torchrun_flags(const RunFlags& flags) {
     throw UsageError(concat("--start-method='", flags.start_method,
                             "': torchrun knows spawn, fork and forkserver"));
   }
-  const auto refuse = [](const char* name, const std::string& value, const char* harmless,
-                         const char* advice) {
-    if (value.empty() || value == harmless) return;
-    throw UsageError(concat(name, "=", value, " is not in this version; ", advice));
-  };
-  refuse("--event-log-handler", flags.event_log_handler, "null", "leave it out");
-  refuse("--logs-specs", flags.logs_specs, "default", "leave it out");
-  refuse("--numa-binding", flags.numa_binding, "", "run the program through numactl instead");
-  refuse("--duplicate-stdout-filters", flags.duplicate_stdout_filters, "",
-         "filter the files that --redirects writes");
-  refuse("--duplicate-stderr-filters", flags.duplicate_stderr_filters, "",
-         "filter the files that --redirects writes");
+  if (!flags.logs_specs.empty() && flags.logs_specs != "default") {
+    throw UsageError(concat("--logs-specs=", flags.logs_specs,
+                            ": that is code in Python of torchrun's; only default is here, and "
+                            "--log-dir, --redirects and --tee say where logs go"));
+  }
+}
+
+bool prints_events(const RunFlags& flags) {
+  const std::string& handler = flags.event_log_handler;
+  if (handler == "console") return true;
+  // torchrun's third is a handler of nothing too.
+  if (handler.empty() || handler == "null" || handler == "dynamic_rendezvous") return false;
+  throw UsageError(concat("--event-log-handler='", handler, "': give null or console"));
 }
 
 }  // namespace
@@ -151,6 +152,10 @@ LaunchOptions resolve_run_options(const RunFlags& flags, const RunFacts& facts) 
     options.redirects = parse_stream_map("--redirects", flags.redirects);
   if (!flags.tee.empty()) options.tee = parse_stream_map("--tee", flags.tee);
   options.console_ranks = ranks_of(flags.local_ranks_filter);
+  options.copied_out = parse_line_filter(flags.duplicate_stdout_filters);
+  options.copied_err = parse_line_filter(flags.duplicate_stderr_filters);
+  options.prints_events = prints_events(flags);
+  if (!flags.numa_binding.empty()) options.numa_binding = parse_numa_binding(flags.numa_binding);
   options.virtual_local_rank = flags.virtual_local_rank;
   return options;
 }

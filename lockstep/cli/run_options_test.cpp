@@ -43,6 +43,9 @@ TEST(RunOptions, DefaultsAreTorchruns) {
   EXPECT_EQ(options.master_port, 0);
   EXPECT_EQ(options.program.name, "./train");
   EXPECT_EQ(options.program.kind, Program::Kind::kExecutable);
+  EXPECT_EQ(options.numa_binding, NumaBinding::kNone);
+  EXPECT_TRUE(options.copied_out.selects_none());
+  EXPECT_FALSE(options.prints_events);
 }
 
 TEST(RunOptions, EveryFlagOfTorchrunIsKnown) {
@@ -57,7 +60,7 @@ TEST(RunOptions, EveryFlagOfTorchrunIsKnown) {
                                             "--max_restarts=3",
                                             "--monitor_interval=0.1",
                                             "--start_method=spawn",
-                                            "--event_log_handler=null",
+                                            "--event_log_handler=console",
                                             "--role=trainer",
                                             "--no_python",
                                             "--log_dir=logs",
@@ -70,6 +73,9 @@ TEST(RunOptions, EveryFlagOfTorchrunIsKnown) {
                                             "--signals_to_handle=SIGTERM,USR1",
                                             "--shutdown_timeout=2.5",
                                             "--virtual_local_rank",
+                                            "--numa_binding=core-complex",
+                                            "--duplicate_stdout_filters=a,,b,c",
+                                            "--duplicate_stderr_filters=d",
                                             "--logs_specs=default"});
   EXPECT_EQ(options.worker_count, 2);
   EXPECT_EQ(options.run_id, "job");
@@ -82,6 +88,10 @@ TEST(RunOptions, EveryFlagOfTorchrunIsKnown) {
   EXPECT_EQ(options.signals_to_handle, (std::vector<int>{SIGTERM, SIGUSR1}));
   EXPECT_EQ(options.shutdown_timeout, std::chrono::milliseconds(2500));
   EXPECT_TRUE(options.virtual_local_rank);
+  EXPECT_EQ(options.numa_binding, NumaBinding::kCoreComplex);
+  EXPECT_EQ(options.copied_out.texts(), (std::vector<std::string>{"a,b", "c"}));
+  EXPECT_EQ(options.copied_err.texts(), (std::vector<std::string>{"d"}));
+  EXPECT_TRUE(options.prints_events);
 }
 
 TEST(RunOptions, FlagBeatsEnvironmentBeatsDefault) {
@@ -215,12 +225,10 @@ TEST(RunOptions, RefusesValuesThatMakeNoSense) {
             std::string::npos);
 }
 
-TEST(RunOptions, RefusesFlagsOfTorchrunThatThisVersionDoesNotDo) {
-  for (const char* flag :
-       {"--numa-binding=node", "--logs-specs=mine", "--event-log-handler=console",
-        "--duplicate-stdout-filters=a", "--duplicate-stderr-filters=a"}) {
-    EXPECT_TRUE(refuses({flag}, "is not in this version"));
-  }
+TEST(RunOptions, RefusesPluginsOfTorchrun) {
+  EXPECT_TRUE(refuses({"--logs-specs=mine"}, "only default"));
+  EXPECT_TRUE(refuses({"--event-log-handler=mine"}, "give null or console"));
+  EXPECT_TRUE(refuses({"--numa-binding=nodes"}, "node, socket, exclusive or core-complex"));
 }
 
 TEST(RunFlags, HelpTeaches) {

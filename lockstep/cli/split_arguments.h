@@ -22,8 +22,10 @@ struct SplitArguments {
 };
 
 /// Tells a command's own flags from the program to run and its arguments: the program is what comes
-/// first that is neither a flag nor a flag's value. "--" before it ends the flags.
-/// Errors: UsageError for a flag that is not known or has no value, with the nearest name.
+/// first that is neither a flag nor a flag's value. "--" before it ends the flags. As torchrun
+/// does, takes the beginning of a name that is of one flag only, "-r=3" for "-r3", and "-mr3" for
+/// "-m -r3". Errors: UsageError for a flag that is not known, stands for several or has no value,
+/// with the nearest name.
 SplitArguments split_arguments(const std::vector<std::string>& arguments,
                                const std::vector<FlagName>& known);
 

@@ -29,7 +29,7 @@ class Attempt {
   Attempt(const JobOnThisMachine& job, std::uint64_t generation, const NodePlacement& placement,
           UniqueFd store);
 
-  AttemptOutcome run(JobRendezvous& rendezvous, SignalFd& signals, GroupGuard& guard,
+  AttemptOutcome run(const AttemptWatch& watch,
                      const std::function<void(const WorkerExit&)>& on_failure);
 
  private:
@@ -38,8 +38,7 @@ class Attempt {
   }
   Worker make_worker(int local_rank, const WorkerStreams& streams) const;
   void read_error(WorkerExit& exit) const;
-  void finish_tail(LogTail& tail, JobRendezvous& rendezvous, SignalFd& signals,
-                   AttemptOutcome& outcome) const;
+  void finish_tail(LogTail& tail, const AttemptWatch& watch, AttemptOutcome& outcome) const;
 
   const JobOnThisMachine& job_;
   const std::uint64_t generation_;
@@ -54,12 +53,14 @@ Attempt::Attempt(const JobOnThisMachine& job, std::uint64_t generation,
       store_(placement.node_rank == 0 ? std::move(store) : UniqueFd()),
       facts_{.attempt = attempt_of(generation),
              .placement = placement,
-             .allowed_cpus = allowed_cpu_count(),
+             .allowed_cpus = usable_cpu_count(),
+             .limited_time = usable_cpu_count() < allowed_cpu_count(),
+             .processors = job.processors,
              .job_mark = job.job_mark} {
   if (store_.valid()) facts_.store_listen_fd = store_.get();
 }
 
-AttemptOutcome Attempt::run(JobRendezvous& rendezvous, SignalFd& signals, GroupGuard& guard,
+AttemptOutcome Attempt::run(const AttemptWatch& watch,
                             const std::function<void(const WorkerExit&)>& on_failure) {
   const LaunchOptions& options = job_.options;
   std::vector<TailedLog> shown;
@@ -70,15 +71,17 @@ AttemptOutcome Attempt::run(JobRendezvous& rendezvous, SignalFd& signals, GroupG
                                           shown));
   }
   std::optional<LogTail> tail;
-  if (!shown.empty()) tail.emplace(std::move(shown));
+  if (!shown.empty()) tail.emplace(shown);
+  watch.events.assigned(facts_.attempt, facts_.placement);
   std::vector<Worker> workers;
   for (int local_rank = 0; local_rank < options.worker_count; ++local_rank) {
     workers.push_back(make_worker(local_rank, streams[static_cast<std::size_t>(local_rank)]));
   }
 
   const OutOfMemoryKills memory_kills;
-  Supervisor supervisor(signals, guard, rendezvous, options.shutdown_timeout);
-  AttemptOutcome outcome = supervisor.run(workers, generation_, [&](WorkerExit& exit) {
+  Supervisor supervisor(watch.signals, watch.guard, watch.rendezvous, options.shutdown_timeout);
+  const auto on_start = [&](const WorkerExit& worker) { watch.events.started(worker); };
+  AttemptOutcome outcome = supervisor.run(workers, generation_, on_start, [&](WorkerExit& exit) {
     // Connections to a store whose server has ended are refused, rather than never answered.
     if (exit.rank == 0) store_.reset();
     if (!exit.failed()) return;
@@ -87,7 +90,7 @@ AttemptOutcome Attempt::run(JobRendezvous& rendezvous, SignalFd& signals, GroupG
     on_failure(exit);
   });
   explain_crashes(outcome, attempt_directory(job_, generation_));
-  if (tail) finish_tail(*tail, rendezvous, signals, outcome);
+  if (tail) finish_tail(*tail, watch, outcome);
   return outcome;
 }
 
@@ -96,6 +99,7 @@ Worker Attempt::make_worker(int local_rank, const WorkerStreams& streams) const 
   const std::string error_file = (directory_of(local_rank) / "error.json").string();
   Worker worker{.rank = facts_.placement.first_rank + local_rank, .local_rank = local_rank};
   worker.spawn.path = job_.executable;
+  worker.spawn.cpus = processors_of(job_.processors, local_rank);
   const std::string python = env::text(env::kPythonExec).value_or("python3");
   worker.spawn.arguments = worker_command(options.program, python, local_rank);
   worker.spawn.environment =
@@ -115,13 +119,12 @@ void Attempt::read_error(WorkerExit& exit) const {
   exit.crash = report.crash;
 }
 
-void Attempt::finish_tail(LogTail& tail, JobRendezvous& rendezvous, SignalFd& signals,
-                          AttemptOutcome& outcome) const {
+void Attempt::finish_tail(LogTail& tail, const AttemptWatch& watch, AttemptOutcome& outcome) const {
   // Longer than a slow terminal needs; the logs hold everything.
   constexpr std::chrono::milliseconds kSlowConsole{30'000};
   const Deadline deadline = Deadline::after(kSlowConsole);
-  const LogTail::Result result =
-      tail.finish(deadline, signals, [&] { rendezvous.wait(signals.fd(), deadline); });
+  const LogTail::Result result = tail.finish(
+      deadline, watch.signals, [&] { watch.rendezvous.wait(watch.signals.fd(), deadline); });
   if (result.complete) return;
   if (outcome.stop_signal == 0) outcome.stop_signal = result.stop_signal;
   say(concat("the console did not take all of the workers' output; it is in ",
@@ -132,10 +135,9 @@ void Attempt::finish_tail(LogTail& tail, JobRendezvous& rendezvous, SignalFd& si
 
 AttemptOutcome run_attempt(const JobOnThisMachine& job, std::uint64_t generation,
                            const NodePlacement& placement, UniqueFd store,
-                           JobRendezvous& rendezvous, SignalFd& signals, GroupGuard& guard,
+                           const AttemptWatch& watch,
                            const std::function<void(const WorkerExit&)>& on_failure) {
-  return Attempt(job, generation, placement, std::move(store))
-      .run(rendezvous, signals, guard, on_failure);
+  return Attempt(job, generation, placement, std::move(store)).run(watch, on_failure);
 }
 
 fs::path attempt_directory(const JobOnThisMachine& job, std::uint64_t generation) {

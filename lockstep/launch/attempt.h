@@ -5,6 +5,7 @@
 #include <string>
 
 #include "lockstep/launch/attempt_outcome.h"
+#include "lockstep/launch/event_log.h"
 #include "lockstep/launch/group_guard.h"
 #include "lockstep/launch/job_rendezvous.h"
 #include "lockstep/launch/launch_options.h"
@@ -22,8 +23,18 @@ struct JobOnThisMachine {
   Environment inherited_environment;
   /// Of the prefix of each line of a worker on the console.
   std::string line_pattern;
+  /// Those that each worker may use, by local rank; empty: all of them.
+  BindingPlan processors;
   std::filesystem::path directory;
   std::string job_mark;
+};
+
+/// What an attempt is watched with.
+struct AttemptWatch {
+  JobRendezvous& rendezvous;
+  SignalFd& signals;
+  GroupGuard& guard;
+  EventLog& events;
 };
 
 /// Runs the workers of one generation of a job on this machine to their end. `store`: the bound
@@ -32,7 +43,7 @@ struct JobOnThisMachine {
 /// JobRendezvous::wait(). No worker is left.
 AttemptOutcome run_attempt(const JobOnThisMachine& job, std::uint64_t generation,
                            const NodePlacement& placement, UniqueFd store,
-                           JobRendezvous& rendezvous, SignalFd& signals, GroupGuard& guard,
+                           const AttemptWatch& watch,
                            const std::function<void(const WorkerExit&)>& on_failure);
 
 /// The directory of an attempt of a job, with one of each worker in it.

@@ -128,4 +128,10 @@ void add_names(const std::filesystem::path& file, const CrashReport& crash) {
   std::ofstream(file) << document.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
+std::optional<std::string> error_document(const std::filesystem::path& file) {
+  const json document = read_json(file);
+  if (!document.is_object()) return std::nullopt;
+  return document.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
 }  // namespace lockstep

@@ -27,4 +27,7 @@ ErrorReport read_error_file(const std::filesystem::path& file);
 /// cannot be written stays as it is.
 void add_names(const std::filesystem::path& file, const CrashReport& crash);
 
+/// The whole of a worker's error file as JSON in one line; nothing where there is none.
+std::optional<std::string> error_document(const std::filesystem::path& file);
+
 }  // namespace lockstep

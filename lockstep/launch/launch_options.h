@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/launch/core_binding.h"
+#include "lockstep/launch/line_filter.h"
 #include "lockstep/launch/rendezvous_timeouts.h"
 #include "lockstep/launch/stream_map.h"
 
@@ -71,6 +73,14 @@ struct LaunchOptions {
   StreamMap tee{};
   /// Local ranks whose output reaches the console. Empty: all.
   std::vector<int> console_ranks{};
+  /// Of the lines that `tee` shows, those that are written to the attempt's filtered_stdout.log and
+  /// filtered_stderr.log too.
+  LineFilter copied_out{};
+  LineFilter copied_err{};
+  /// Prints what happens to the workers on stderr, as torchrun's events.
+  bool prints_events = false;
+  /// Which of this machine's processors each worker may use.
+  NumaBinding numa_binding = NumaBinding::kNone;
   /// Each worker sees one device and LOCAL_RANK=0.
   bool virtual_local_rank = false;
 };

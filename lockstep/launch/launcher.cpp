@@ -1,5 +1,6 @@
 #include "lockstep/launch/launcher.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <optional>
@@ -12,8 +13,10 @@
 #include "lockstep/base/env.h"
 #include "lockstep/launch/attempt.h"
 #include "lockstep/launch/console.h"
+#include "lockstep/launch/event_log.h"
 #include "lockstep/launch/failure_report.h"
 #include "lockstep/launch/job_directory.h"
+#include "lockstep/launch/local_binding.h"
 #include "lockstep/launch/local_rendezvous.h"
 #include "lockstep/launch/worker_logs.h"
 #include "lockstep/os/child_process.h"
@@ -88,8 +91,10 @@ class Launcher {
              .executable = executable_of(options.program),
              .inherited_environment = env::everything(),
              .line_pattern = env::text(env::kLogLinePrefix).value_or(kDefaultLinePrefix),
+             .processors = bind_workers(options),
              .directory = directory_.path(),
              .job_mark = concat(::getpid(), "-", directory_.path().filename().string())},
+        events_(event_source(options), prints_events(options)),
         guard_(mark_line(), keeps_job_directory(options) ? "" : directory_.path()),
         report_{.node = own_node(options)} {
     if (keeps_job_directory(options)) directory_.keep();
@@ -113,6 +118,7 @@ class Launcher {
   int end();
   int give_up();
   int leave(int signal);
+  void tell_events(JobEnd how) const;
   void say_who_did_not_end() const;
 
   const LaunchOptions& options_;
@@ -120,6 +126,7 @@ class Launcher {
   SignalFd signals_;
   TemporaryDirectory directory_;
   const JobOnThisMachine job_;
+  EventLog events_;
   GroupGuard guard_;
   AgentReport report_;
   UniqueFd store_;
@@ -166,6 +173,7 @@ void Launcher::join() {
                                : "; starting again"));
     restarts_told_ = view.restarts;
   }
+  events_.gathering();
   store_.reset();
   if (on_one_machine()) {
     store_ = bind_tcp(options_.master_address, options_.master_port);
@@ -214,12 +222,13 @@ std::optional<int> Launcher::run_generation() {
   report_.generation = generation;
   rendezvous_.report(report_);
   started_ = Deadline::Clock::now();
-  outcome_ = run_attempt(job_, generation, placement, std::move(store_), rendezvous_, signals_,
-                         guard_, [&](const WorkerExit& exit) {
-                           if (exit.told_to_stop || follows_another(exit)) return;
-                           // Later it is known better, but others have to know at once.
-                           if (!on_one_machine()) tell_of_failure(exit, generation);
-                         });
+  // Later it is known better, but the other machines have to know at once.
+  const auto tell_early = [&](const WorkerExit& exit) {
+    if (on_one_machine() || exit.told_to_stop || follows_another(exit)) return;
+    tell_of_failure(exit, generation);
+  };
+  outcome_ = run_attempt(job_, generation, placement, std::move(store_),
+                         {rendezvous_, signals_, guard_, events_}, tell_early);
   done_ = generation;
   const WorkerExit* const cause = first_cause(outcome_);
   const bool stopped = outcome_.stop_signal != 0;
@@ -271,7 +280,9 @@ void Launcher::wait_for_verdict(std::uint64_t generation, milliseconds patience)
 
 int Launcher::end() {
   const AgentView view = rendezvous_.view();
-  if (view.phase == RendezvousState::Phase::kSucceeded) return 0;
+  const bool succeeded = view.phase == RendezvousState::Phase::kSucceeded;
+  tell_events(succeeded ? JobEnd::kSucceeded : JobEnd::kFailed);
+  if (succeeded) return 0;
   const WorkerExit* const cause = first_cause(outcome_);
   const bool is_own = cause != nullptr && done_ == view.generation &&
                       report_.status == Status::kFailed &&
@@ -296,6 +307,10 @@ int Launcher::give_up() {
   return first_cause(outcome_)->status();
 }
 
+void Launcher::tell_events(JobEnd how) const {
+  events_.ended(how, outcome_, attempt_directory(job_, std::max<std::uint64_t>(done_, 1)));
+}
+
 void Launcher::say_who_did_not_end() const {
   for (const WorkerExit& exit : outcome_.exits) {
     if (exit.told_to_stop && exit.signal == SIGKILL) {
@@ -312,6 +327,8 @@ int Launcher::leave(int signal) {
   report_.status = Status::kLeaving;
   report_.farewell = concat("left, stopped by ", signal_name(signal));
   rendezvous_.report(report_);
+  outcome_.stop_signal = signal;
+  tell_events(JobEnd::kStopped);
   say(concat("stopped by ", signal_name(signal)));
   return 128 + signal;
 }

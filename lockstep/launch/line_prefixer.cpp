@@ -14,18 +14,21 @@ std::string LinePrefixer::feed(std::string_view chunk) {
     begun_.append(chunk.substr(0, taken));
     chunk.remove_prefix(taken + (complete ? 1 : 0));
     if (complete || begun_.size() == kLongestLineBytes) {
-      result.append(prefix_).append(begun_).append("\n");
-      begun_.clear();
+      finish_line(result);
     }
   }
   return result;
 }
 
 std::string LinePrefixer::flush() {
-  if (begun_.empty()) return {};
-  std::string line = prefix_ + begun_ + "\n";
-  begun_.clear();
+  std::string line;
+  if (!begun_.empty()) finish_line(line);
   return line;
+}
+
+void LinePrefixer::finish_line(std::string& lines) {
+  if (!filter_ || filter_->selects(begun_)) lines.append(prefix_).append(begun_).append("\n");
+  begun_.clear();
 }
 
 }  // namespace lockstep

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
+
+#include "lockstep/launch/line_filter.h"
 
 namespace lockstep {
 
@@ -12,7 +15,10 @@ class LinePrefixer {
   /// A line longer than this is cut: a progress bar may never write the end of its line.
   static constexpr std::size_t kLongestLineBytes = 64 * 1024;
 
-  explicit LinePrefixer(std::string prefix) : prefix_(std::move(prefix)) {}
+  /// Lines that `filter`, if there is one, does not select are left out; it does not see the
+  /// prefix.
+  explicit LinePrefixer(std::string prefix, std::optional<LineFilter> filter = std::nullopt)
+      : prefix_(std::move(prefix)), filter_(std::move(filter)) {}
 
   /// The lines that `chunk` completes, prefixed; the rest waits for more.
   std::string feed(std::string_view chunk);
@@ -20,7 +26,10 @@ class LinePrefixer {
   std::string flush();
 
  private:
+  void finish_line(std::string& lines);
+
   std::string prefix_;
+  std::optional<LineFilter> filter_;
   std::string begun_;
 };
 

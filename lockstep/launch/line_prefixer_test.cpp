@@ -22,6 +22,13 @@ TEST(LinePrefixer, CompletesTheLastLine) {
   EXPECT_EQ(lines.flush(), "");
 }
 
+TEST(LinePrefixer, LeavesOutWhatItsFilterDoesNotSelect) {
+  LinePrefixer lines("[0]:", parse_line_filter("a,0"));
+  EXPECT_EQ(lines.feed("bat\nbit\nc"), "[0]:bat\n");
+  EXPECT_EQ(lines.feed("ar\nx"), "[0]:car\n");
+  EXPECT_EQ(lines.flush(), "") << "the prefix is not searched";
+}
+
 TEST(LinePrefixer, IsIndifferentToHowTheStreamIsCut) {
   const std::string text = "a\n\nbc\r\ndef\n\n\nrest";
   const std::string expected = ">a\n>\n>bc\r\n>def\n>\n>\n>rest\n";

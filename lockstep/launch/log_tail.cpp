@@ -1,8 +1,10 @@
 #include "lockstep/launch/log_tail.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <iterator>
 #include <utility>
 
 #include <fcntl.h>
@@ -19,7 +21,20 @@ struct Stream {
   UniqueFd file;
   LinePrefixer lines;
   int console_fd;
+  UniqueFd copy;
+
+  int target() const { return copy.valid() ? copy.get() : console_fd; }
 };
+
+Stream open_stream_of(const TailedLog& log) {
+  Stream stream{UniqueFd(::open(log.file.c_str(), O_RDONLY | O_CLOEXEC)), LinePrefixer(log.prefix),
+                log.console_fd, UniqueFd()};
+  if (log.copy.empty()) return stream;
+  stream.lines = LinePrefixer(log.prefix, log.filter);
+  stream.console_fd = -1;
+  stream.copy = UniqueFd(::open(log.copy.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  return stream;
+}
 
 // This process exists to wait for the console, so it writes without a deadline.
 // False when nobody reads any more.
@@ -46,7 +61,7 @@ bool show_new_lines(Stream& stream) {
     if (size < 0 && errno == EINTR) continue;
     if (size <= 0) return true;
     const std::string_view text(chunk.data(), static_cast<std::size_t>(size));
-    if (!show(stream.console_fd, stream.lines.feed(text))) return false;
+    if (!show(stream.target(), stream.lines.feed(text))) return false;
   }
 }
 
@@ -72,8 +87,7 @@ void tail(const std::vector<TailedLog>& logs, int control_fd) {
   std::vector<Stream> streams;
   for (const TailedLog& log : logs) {
     if (changes.valid()) ::inotify_add_watch(changes.get(), log.file.c_str(), IN_MODIFY);
-    streams.push_back({UniqueFd(::open(log.file.c_str(), O_RDONLY | O_CLOEXEC)),
-                       LinePrefixer(log.prefix), log.console_fd});
+    streams.push_back(open_stream_of(log));
   }
   // What was written before a watch began is no change to it, so each look comes before a wait; the
   // last comes after the launcher has said that no worker writes any more.
@@ -82,18 +96,34 @@ void tail(const std::vector<TailedLog>& logs, int control_fd) {
     if (!more) break;
     more = wait_for_change(control_fd, changes.get());
   }
-  for (Stream& stream : streams) show(stream.console_fd, stream.lines.flush());
+  for (Stream& stream : streams) show(stream.target(), stream.lines.flush());
+}
+
+std::vector<TailedLog> only(bool copies, const std::vector<TailedLog>& logs) {
+  std::vector<TailedLog> result;
+  std::copy_if(logs.begin(), logs.end(), std::back_inserter(result),
+               [&](const TailedLog& log) { return log.copy.empty() != copies; });
+  return result;
 }
 
 }  // namespace
 
-LogTail::LogTail(std::vector<TailedLog> logs)
-    : process_("lockstep-tail", [&](int control_fd) { tail(logs, control_fd); }) {}
+LogTail::LogTail(const std::vector<TailedLog>& logs)
+    : process_("lockstep-tail", [&](int control_fd) { tail(only(false, logs), control_fd); }) {
+  const std::vector<TailedLog> copies = only(true, logs);
+  if (copies.empty()) return;
+  copier_.emplace("lockstep-copy", [&](int control_fd) { tail(copies, control_fd); });
+}
+
+bool LogTail::ended() const {
+  return process_.ended() && (!copier_ || copier_->ended());
+}
 
 LogTail::Result LogTail::finish(Deadline deadline, SignalFd& signals,
                                 const std::function<void()>& wait) {
   process_.request_end();
-  while (!process_.ended()) {
+  if (copier_) copier_->request_end();
+  while (!ended()) {
     if (deadline.passed()) return {.complete = false};
     while (const auto signal = signals.next()) {
       if (*signal != SIGCHLD) return {.complete = false, .stop_signal = *signal};

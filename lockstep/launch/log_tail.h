@@ -2,9 +2,11 @@
 
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "lockstep/launch/line_filter.h"
 #include "lockstep/os/helper_process.h"
 #include "lockstep/os/signals.h"
 
@@ -15,15 +17,19 @@ struct TailedLog {
   std::filesystem::path file{};
   std::string prefix{};
   int console_fd = -1;
+  /// When not empty, the lines that `filter` selects are appended to this file instead.
+  /// It must exist.
+  std::filesystem::path copy{};
+  LineFilter filter{};
 };
 
 /// Shows lines of log files on the console as they are written, in a process of its own: a console
 /// that is slow, stopped or closed delays neither the workers, which write to files, nor the
-/// launcher.
+/// launcher. Copies of lines are made by another process, which no console holds up either.
 class LogTail {
  public:
   /// The files must exist.
-  explicit LogTail(std::vector<TailedLog> logs);
+  explicit LogTail(const std::vector<TailedLog>& logs);
 
   struct Result {
     bool complete = true;
@@ -37,7 +43,10 @@ class LogTail {
   Result finish(Deadline deadline, SignalFd& signals, const std::function<void()>& wait);
 
  private:
+  bool ended() const;
+
   HelperProcess process_;
+  std::optional<HelperProcess> copier_;
 };
 
 }  // namespace lockstep

@@ -2,6 +2,7 @@
 
 #include <csignal>
 #include <fstream>
+#include <optional>
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -65,6 +66,28 @@ TEST_F(LogTailTest, ShowsLinesAsTheyAreWritten) {
   EXPECT_EQ(shown(100), "[0]:two\n");
   EXPECT_TRUE(finish(tail, Deadline::after(std::chrono::seconds(30))).complete);
   EXPECT_EQ(shown(100), "[0]:last\n");
+}
+
+TEST_F(LogTailTest, CopiesWhatAFilterSelectsThoughTheConsoleTakesNothing) {
+  append("");
+  const auto copy = directory.path() / "filtered_stdout.log";
+  std::ofstream(copy) << "";
+  std::optional<LogTail> tail;
+  {
+    const ConsoleInstead instead(console.write_end.get());
+    tail.emplace(std::vector<TailedLog>{
+        {.file = file, .prefix = "[0]:", .console_fd = STDOUT_FILENO},
+        {.file = file, .prefix = "[0]:", .copy = copy, .filter = parse_line_filter("loss,error")}});
+  }
+  append(std::string(1 << 20, 'x') + "\nstep 1 loss 0.5\nstep 2\nan error\n");
+  const std::string expected = "[0]:step 1 loss 0.5\n[0]:an error\n";
+  std::string copied;
+  const auto deadline = Deadline::after(std::chrono::seconds(30));
+  while (copied != expected && !deadline.passed()) {
+    std::ifstream stream(copy);
+    copied.assign(std::istreambuf_iterator<char>(stream), {});
+  }
+  EXPECT_EQ(copied, expected);
 }
 
 TEST_F(LogTailTest, GivesUpOnAConsoleThatTakesNothing) {

@@ -139,7 +139,7 @@ void SpawnedProcesses::start(int call, int rank) {
                                          .store_host = options_.master_address,
                                          .store_port = bound_port(store_.get())},
                            .store_listen_fd = store_.get(),
-                           .allowed_cpus = allowed_cpu_count()};
+                           .allowed_cpus = usable_cpu_count()};
   SpawnOptions spawn{
       .path = kThisProgram,
       .arguments = own_arguments(),

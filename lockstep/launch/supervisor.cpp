@@ -13,8 +13,8 @@ Supervisor::~Supervisor() {
 }
 
 AttemptOutcome Supervisor::run(const std::vector<Worker>& workers, std::uint64_t generation,
-                               const OnExit& on_exit) {
-  start(workers);
+                               const OnStart& on_start, const OnExit& on_exit) {
+  start(workers, on_start);
   for (;;) {
     handle_signals();
     note_ended_workers(on_exit);
@@ -34,11 +34,12 @@ AttemptOutcome Supervisor::run(const std::vector<Worker>& workers, std::uint64_t
   return std::move(outcome_);
 }
 
-void Supervisor::start(const std::vector<Worker>& workers) {
+void Supervisor::start(const std::vector<Worker>& workers, const OnStart& on_start) {
   for (const Worker& worker : workers) {
     const pid_t pid = spawn_process(worker.spawn);
     groups_[pid] = {.worker = {.rank = worker.rank, .local_rank = worker.local_rank, .pid = pid}};
     guard_.add(pid);
+    on_start(groups_[pid].worker);
   }
 }
 

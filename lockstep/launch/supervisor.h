@@ -34,13 +34,15 @@ class Supervisor {
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
 
+  using OnStart = std::function<void(const WorkerExit&)>;
   using OnExit = std::function<void(WorkerExit&)>;
 
-  /// `on_exit` is called as each worker ends, and may add to what is known of it.
+  /// `on_start` is called as each worker has been started; `on_exit` as each ends, and may add to
+  /// what is known of it.
   /// Errors: those of spawn_process() and JobRendezvous::wait(). The destructor kills the workers
   /// then.
   AttemptOutcome run(const std::vector<Worker>& workers, std::uint64_t generation,
-                     const OnExit& on_exit);
+                     const OnStart& on_start, const OnExit& on_exit);
 
  private:
   // A worker with all that it started.
@@ -50,7 +52,7 @@ class Supervisor {
     bool told_to_stop = false;
   };
 
-  void start(const std::vector<Worker>& workers);
+  void start(const std::vector<Worker>& workers, const OnStart& on_start);
   void handle_signals();
   void note_ended_workers(const OnExit& on_exit);
   void forget_empty_groups();

@@ -1,6 +1,5 @@
 #include "lockstep/launch/worker_environment.h"
 
-#include <algorithm>
 #include <map>
 #include <sstream>
 
@@ -63,9 +62,10 @@ Environment worker_environment(const LaunchOptions& options, const AttemptFacts&
   if (!facts.job_mark.empty()) set(env::kJobMark.name, facts.job_mark);
   set("TORCHELASTIC_SIGNALS_TO_HANDLE", signal_list(options.signals_to_handle));
   values.try_emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
-  if (options.worker_count > 1) {
+  if (options.worker_count > 1 || facts.limited_time) {
     values.try_emplace(env::kOmpNumThreads.name,
-                       concat(std::max(1, facts.allowed_cpus / options.worker_count)));
+                       concat(thread_share(facts.processors, local_rank, options.worker_count,
+                                           facts.allowed_cpus)));
   }
   if (options.virtual_local_rank) {
     const auto listed = values.find(env::kCudaVisibleDevices.name);

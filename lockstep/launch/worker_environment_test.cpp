@@ -107,16 +107,19 @@ TEST(WorkerEnvironment, KeepsWhatIsInheritedAndOverridesTheJobs) {
 }
 
 TEST(WorkerEnvironment, SharesProcessorsAmongWorkers) {
-  const auto threads = [](int worker_count, int cpus) {
+  const auto threads = [](int worker_count, int cpus, AttemptFacts facts = {}) {
     LaunchOptions options;
     options.worker_count = worker_count;
-    auto values = environment_of(options, {.allowed_cpus = cpus}, 0);
+    facts.allowed_cpus = cpus;
+    auto values = environment_of(options, facts, 0);
     return values.contains("OMP_NUM_THREADS") ? values["OMP_NUM_THREADS"] : "unset";
   };
   EXPECT_EQ(threads(1, 8), "unset");
   EXPECT_EQ(threads(2, 8), "4");
   EXPECT_EQ(threads(3, 8), "2");
   EXPECT_EQ(threads(4, 2), "1");
+  EXPECT_EQ(threads(1, 3, {.limited_time = true}), "3");
+  EXPECT_EQ(threads(2, 8, {.processors = {{0, 1}, {2, 3}}}), "2");
 }
 
 TEST(WorkerEnvironment, VirtualLocalRankShowsOneDevice) {

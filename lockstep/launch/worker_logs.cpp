@@ -1,9 +1,15 @@
 #include "lockstep/launch/worker_logs.h"
 
 #include <algorithm>
+#include <cerrno>
+
+#include <fcntl.h>
+#include <unistd.h>
 
 #include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
 #include "lockstep/launch/worker_command.h"
+#include "lockstep/os/unique_fd.h"
 
 namespace lockstep {
 namespace {
@@ -36,6 +42,18 @@ bool writes_logs(const LaunchOptions& options) {
     if (plan.err.target == StreamPlan::Target::kFile) return true;
   }
   return false;
+}
+
+void add_filtered_copy(const LaunchOptions& options, std::vector<TailedLog>& shown) {
+  TailedLog log = shown.back();
+  const bool is_out = log.console_fd == STDOUT_FILENO;
+  log.filter = is_out ? options.copied_out : options.copied_err;
+  if (log.filter.selects_none()) return;
+  const auto attempt_directory = log.file.parent_path().parent_path();
+  log.copy = attempt_directory / (is_out ? "filtered_stdout.log" : "filtered_stderr.log");
+  const UniqueFd made(::open(log.copy.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+  if (!made.valid()) throw SystemError(concat("write the log ", log.copy.string()), errno);
+  shown.push_back(std::move(log));
 }
 
 std::filesystem::path worker_directory(const std::filesystem::path& job, int attempt,

@@ -2,8 +2,10 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "lockstep/launch/launch_options.h"
+#include "lockstep/launch/log_tail.h"
 
 namespace lockstep {
 
@@ -27,6 +29,11 @@ WorkerLogPlan plan_worker_logs(const LaunchOptions& options, int local_rank);
 
 /// True when any worker of this machine writes a log file.
 bool writes_logs(const LaunchOptions& options);
+
+/// Of the log that was added last to those `shown` on stdout or stderr: adds what is copied of its
+/// lines to filtered_stdout.log or filtered_stderr.log of the attempt, which it makes.
+/// Errors: SystemError.
+void add_filtered_copy(const LaunchOptions& options, std::vector<TailedLog>& shown);
 
 /// "<job>/attempt_<n>/<local rank>": holds stdout.log, stderr.log and error.json.
 std::filesystem::path worker_directory(const std::filesystem::path& job, int attempt,

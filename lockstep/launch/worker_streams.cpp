@@ -35,6 +35,7 @@ WorkerStreams open_worker_streams(const LaunchOptions& options, const fs::path& 
     if (plan.target == StreamPlan::Target::kNowhere) return open_log("/dev/null");
     if (plan.shown) {
       shown.push_back({file, log_line_prefix(pattern, options, local_rank, rank), console_fd});
+      add_filtered_copy(options, shown);
     }
     return open_log(file);
   };

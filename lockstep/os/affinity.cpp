@@ -1,6 +1,6 @@
 #include "lockstep/os/affinity.h"
 
-#include <sched.h>
+#include <cerrno>
 
 namespace lockstep {
 namespace {
@@ -8,34 +8,43 @@ namespace {
 // The kernel refuses a set smaller than its own; 8192 is the most that Linux supports.
 constexpr int kMostCpus = 8192;
 
-class CpuSet {
- public:
-  CpuSet() : set_(CPU_ALLOC(kMostCpus)) {
-    if (set_ != nullptr) CPU_ZERO_S(bytes(), set_);
-  }
-  ~CpuSet() { CPU_FREE(set_); }
-  CpuSet(const CpuSet&) = delete;
-  CpuSet& operator=(const CpuSet&) = delete;
-
-  void add(int cpu) {
-    if (set_ != nullptr && cpu >= 0 && cpu < kMostCpus) CPU_SET_S(cpu, bytes(), set_);
-  }
-  bool read() { return set_ != nullptr && ::sched_getaffinity(0, bytes(), set_) == 0; }
-  bool apply() const { return set_ != nullptr && ::sched_setaffinity(0, bytes(), set_) == 0; }
-  std::vector<int> cpus() const {
-    std::vector<int> result;
-    for (int cpu = 0; cpu < kMostCpus; ++cpu) {
-      if (CPU_ISSET_S(cpu, bytes(), set_)) result.push_back(cpu);
-    }
-    return result;
-  }
-
- private:
-  static std::size_t bytes() { return CPU_ALLOC_SIZE(kMostCpus); }
-  cpu_set_t* set_;
-};
+std::size_t set_bytes() {
+  return CPU_ALLOC_SIZE(kMostCpus);
+}
 
 }  // namespace
+
+CpuSet::CpuSet() : set_(CPU_ALLOC(kMostCpus)) {
+  if (set_ != nullptr) CPU_ZERO_S(set_bytes(), set_);
+}
+
+CpuSet::CpuSet(const std::vector<int>& cpus) : CpuSet() {
+  for (const int cpu : cpus) add(cpu);
+}
+
+void CpuSet::add(int cpu) {
+  if (set_ != nullptr && cpu >= 0 && cpu < kMostCpus) CPU_SET_S(cpu, set_bytes(), set_);
+}
+
+bool CpuSet::read() {
+  return set_ != nullptr && ::sched_getaffinity(0, set_bytes(), set_) == 0;
+}
+
+bool CpuSet::apply() const {
+  if (set_ == nullptr) {
+    errno = ENOMEM;
+    return false;
+  }
+  return ::sched_setaffinity(0, set_bytes(), set_) == 0;
+}
+
+std::vector<int> CpuSet::cpus() const {
+  std::vector<int> result;
+  for (int cpu = 0; set_ != nullptr && cpu < kMostCpus; ++cpu) {
+    if (CPU_ISSET_S(cpu, set_bytes(), set_)) result.push_back(cpu);
+  }
+  return result;
+}
 
 std::vector<int> allowed_cpus() {
   CpuSet set;
@@ -43,18 +52,14 @@ std::vector<int> allowed_cpus() {
 }
 
 bool pin_to_cpu(int cpu) {
-  CpuSet set;
-  set.add(cpu);
-  return set.apply();
+  return CpuSet({cpu}).apply();
 }
 
 PinnedToCpu::PinnedToCpu(int cpu) : before_(allowed_cpus()), pinned_(pin_to_cpu(cpu)) {}
 
 PinnedToCpu::~PinnedToCpu() {
   if (!pinned_ || before_.empty()) return;
-  CpuSet set;
-  for (const int cpu : before_) set.add(cpu);
-  set.apply();
+  CpuSet(before_).apply();
 }
 
 }  // namespace lockstep

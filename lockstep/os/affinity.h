@@ -2,7 +2,30 @@
 
 #include <vector>
 
+#include <sched.h>
+
 namespace lockstep {
+
+/// Processors, as the kernel takes them.
+class CpuSet {
+ public:
+  CpuSet();
+  explicit CpuSet(const std::vector<int>& cpus);
+  CpuSet(const CpuSet&) = delete;
+  CpuSet& operator=(const CpuSet&) = delete;
+  ~CpuSet() { CPU_FREE(set_); }
+
+  void add(int cpu);
+  /// Makes it that of the calling thread. False when the system does not tell.
+  bool read();
+  /// Keeps the calling thread, and those it starts from now on, on these processors. False, with
+  /// errno, when the system refuses. Safe between fork and exec.
+  bool apply() const;
+  std::vector<int> cpus() const;
+
+ private:
+  cpu_set_t* set_;
+};
 
 /// Numbers of the processors that the calling thread may run on, ascending; empty when the system
 /// does not tell.

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <utility>
 
 #include <fcntl.h>
 #include <poll.h>
@@ -12,6 +13,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/deadline.h"
+#include "lockstep/os/affinity.h"
 #include "lockstep/os/pipe.h"
 #include "lockstep/os/poll_timeout.h"
 
@@ -26,14 +28,20 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   return result;
 }
 
+std::optional<CpuSet> set_of(const std::vector<int>& cpus) {
+  if (cpus.empty()) return std::nullopt;
+  return std::optional<CpuSet>(std::in_place, cpus);
+}
+
 // Between fork and exec: only async-signal-safe calls, no allocation. Returns errno.
 int become_program(const SpawnOptions& options, char* const* arguments, char* const* environment,
-                   pid_t parent) {
+                   const std::optional<CpuSet>& cpus, pid_t parent) {
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return errno;
   // The parent may have died before the line above; then nobody would ever kill this process.
   if (::getppid() != parent) ::_exit(kExitFailure);
   // A session, not only a group: a background group that reads from its terminal is stopped.
   ::setsid();
+  if (cpus && !cpus->apply()) return errno;
   // dup2 to the same number would leave close-on-exec set; ours are never 1 or 2.
   if (options.stdout_fd >= 0 && ::dup2(options.stdout_fd, STDOUT_FILENO) < 0) return errno;
   if (options.stderr_fd >= 0 && ::dup2(options.stderr_fd, STDERR_FILENO) < 0) return errno;
@@ -99,6 +107,7 @@ std::optional<ChildExit> reap(pid_t which) {
 pid_t spawn_process(const SpawnOptions& options) {
   const std::vector<char*> arguments = pointers(options.arguments);
   const std::vector<char*> environment = pointers(options.environment);
+  const std::optional<CpuSet> cpus = set_of(options.cpus);
   Pipe report = make_pipe();
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
@@ -107,7 +116,7 @@ pid_t spawn_process(const SpawnOptions& options) {
                       "see the limits on processes (ulimit -u, pids.max) and memory");
   }
   if (child == 0) {
-    const int error = become_program(options, arguments.data(), environment.data(), parent);
+    const int error = become_program(options, arguments.data(), environment.data(), cpus, parent);
     [[maybe_unused]] const auto written = ::write(report.write_end.get(), &error, sizeof(error));
     ::_exit(kExitFailure);
   }

@@ -24,6 +24,8 @@ struct SpawnOptions {
   int stderr_fd = -1;
   /// Descriptors that the program gets under the same number; all others of ours are closed in it.
   std::vector<int> inherited_fds{};
+  /// The only processors that it may run on. Empty: those that this process may run on.
+  std::vector<int> cpus{};
   /// How long the system may take to load the program (a file on a dead file server).
   std::chrono::milliseconds exec_timeout{60'000};
 };

@@ -16,6 +16,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/os/control_groups.h"
 
 namespace lockstep {
 namespace {
@@ -39,46 +40,10 @@ std::optional<std::uint64_t> number_after(const Path& path, const std::string& w
   return std::nullopt;
 }
 
-// Calls visit(folder) for this process's control group of a controller and those above it, which
-// limit it too. Version 2 has one hierarchy, version 1 one for each controller.
-template <class Visit>
-void for_each_cgroup(const std::string& controller, Visit&& visit) {
-  std::ifstream file("/proc/self/cgroup");
-  for (std::string line; std::getline(file, line);) {
-    const auto first = line.find(':');
-    const auto second = line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = concat(",", line.substr(first + 1, second - first - 1), ",");
-    const bool unified = controllers == ",,";
-    if (!unified && controllers.find(concat(",", controller, ",")) == std::string::npos) continue;
-    const Path root = unified ? Path("/sys/fs/cgroup") : Path("/sys/fs/cgroup") / controller;
-    for (Path group = Path(line.substr(second + 1)).relative_path();; group = group.parent_path()) {
-      visit(root / group);
-      if (group.empty()) break;
-    }
-  }
-}
-
 }  // namespace
 
 int usable_cpu_count(int allowed) {
-  double cpus = allowed;
-  const auto limit = [&](std::optional<std::uint64_t> quota, std::optional<std::uint64_t> period) {
-    if (!quota || !period || *period == 0) return;
-    const double share = static_cast<double>(*quota) / static_cast<double>(*period);
-    if (share > 0) cpus = std::min(cpus, share);
-  };
-  for_each_cgroup("cpu", [&](const Path& group) {
-    std::ifstream file(group / "cpu.max");
-    std::uint64_t quota = 0;
-    std::uint64_t period = 0;
-    if (file >> quota >> period) limit(quota, period);
-    const auto old_quota = number_in(group / "cpu.cfs_quota_us");
-    // "-1" stands for no limit and is read as a huge number.
-    if (old_quota && *old_quota < std::numeric_limits<std::uint32_t>::max()) {
-      limit(old_quota, number_in(group / "cpu.cfs_period_us"));
-    }
-  });
+  const double cpus = std::min(static_cast<double>(allowed), cpu_quota().value_or(allowed));
   return std::max(1, static_cast<int>(cpus + 0.999));
 }
 
@@ -95,7 +60,7 @@ std::uint64_t available_memory_bytes() {
     const std::uint64_t used = *used_bytes - std::min(*used_bytes, cached);
     available = std::min(available, *limit_bytes - std::min(*limit_bytes, used));
   };
-  for_each_cgroup("memory", [&](const Path& group) {
+  for_each_control_group("memory", [&](const Path& group) {
     limit(group, "memory.max", "memory.current");
     limit(group, "memory.limit_in_bytes", "memory.usage_in_bytes");
   });
@@ -107,18 +72,19 @@ std::uint64_t total_memory_bytes() {
          static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
+std::string host_name() {
+  char name[256] = "localhost";
+  // A name that is cut short has no end.
+  ::gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
 std::string memory_domain() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   std::error_code error;
   const Path network = std::filesystem::read_symlink("/proc/self/ns/net", error);
   return concat(boot, " ", network.string());
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0) throw SystemError("gethostname", errno);
-  return name.data();
 }
 
 int allowed_cpu_count() {

@@ -72,6 +72,13 @@ TEST_F(LaunchTest, VariablesAreDefaultsOfFlags) {
       "1\n");
 }
 
+TEST_F(LaunchTest, TheMissingTimerOfTorchrunIsTold) {
+  const auto told = run_lockstep({"run", "true"}, {"TORCHELASTIC_ENABLE_FILE_TIMER=1"});
+  EXPECT_EQ(told.status, 0);
+  EXPECT_THAT(told.err, HasSubstr("FileTimerClient"));
+  EXPECT_EQ(run_lockstep({"run", "true"}, {"TORCHELASTIC_ENABLE_FILE_TIMER=0"}).err, "");
+}
+
 TEST_F(LaunchTest, ScriptsInPythonAreRunByPython) {
   std::ofstream(path("program.py")) << "import os, sys; print(os.environ['RANK'], sys.argv[1:])\n";
   const auto result = run_lockstep({"run", path("program.py"), "a"}, {"PYTHON_EXEC=python3"});

@@ -1,0 +1,66 @@
+#include "lockstep/os/control_groups.h"
+
+#include <algorithm>
+#include <fstream>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/parse_number.h"
+
+namespace lockstep {
+namespace {
+
+using Path = std::filesystem::path;
+
+// Of how many processors the time is: nothing where there is no limit, which version 2 calls "max"
+// and version 1 "-1".
+std::optional<double> processors_of(const std::string& quota_us, const std::string& period_us) {
+  const auto quota = parse_number<double>(quota_us);
+  const auto period = parse_number<double>(period_us);
+  if (!quota || !period || *quota <= 0 || *period <= 0) return std::nullopt;
+  return *quota / *period;
+}
+
+std::string word_in(const Path& file) {
+  std::string word;
+  std::ifstream(file) >> word;
+  return word;
+}
+
+}  // namespace
+
+void for_each_control_group(const std::string& controller,
+                            const std::function<void(const Path&)>& visit, const Path& root) {
+  const Path mounts = root / "sys/fs/cgroup";
+  std::ifstream file(root / "proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    const auto first = line.find(':');
+    const auto second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = concat(",", line.substr(first + 1, second - first - 1), ",");
+    const bool unified = controllers == ",,";
+    if (!unified && controllers.find(concat(",", controller, ",")) == std::string::npos) continue;
+    const Path mount = unified ? mounts : mounts / controller;
+    for (Path group = Path(line.substr(second + 1)).relative_path();; group = group.parent_path()) {
+      visit(mount / group);
+      if (group.empty()) break;
+    }
+  }
+}
+
+std::optional<double> cpu_quota(const Path& root) {
+  std::optional<double> least;
+  const auto limit = [&](std::optional<double> cpus) {
+    if (cpus) least = std::min(least.value_or(*cpus), *cpus);
+  };
+  const auto visit = [&](const Path& group) {
+    std::string quota;
+    std::string period;
+    std::ifstream(group / "cpu.max") >> quota >> period;
+    limit(processors_of(quota, period));
+    limit(processors_of(word_in(group / "cpu.cfs_quota_us"), word_in(group / "cpu.cfs_period_us")));
+  };
+  for_each_control_group("cpu", visit, root);
+  return least;
+}
+
+}  // namespace lockstep
