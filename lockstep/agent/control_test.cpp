@@ -115,5 +115,24 @@ TEST_F(ControlTest, AConnectionThatIsSilentIsMadeAnew) {
   EXPECT_EQ(service.present().size(), 1U);
 }
 
+TEST_F(ControlTest, AReplayedGreetingIsNoAgentAndIsClosedSoon) {
+  serve(milliseconds(50));
+  const auto socket = replay(greeting());
+  EXPECT_TRUE(is_closed_by_server(*socket));
+  EXPECT_EQ(server->agent_count(), 0U);
+}
+
+TEST_F(ControlTest, ReplayedGreetingsKeepNobodyOut) {
+  serve();
+  std::vector<std::unique_ptr<tcp::socket>> sockets;
+  for (int i = 0; i < 4; ++i) sockets.push_back(replay(greeting()));
+  // The oldest made way.
+  EXPECT_TRUE(is_closed_by_server(*sockets[0]));
+  EXPECT_TRUE(is_closed_by_server(*sockets[1]));
+  connect();
+  EXPECT_TRUE(run_both_until([&] { return client->is_heard(); }));
+  EXPECT_EQ(server->agent_count(), 1U);
+}
+
 }  // namespace
 }  // namespace lockstep
