@@ -75,16 +75,16 @@ class Agent:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"it does not end: {self.said()}") from None
 
-    def workers(self, attempt=None):
-        """Of the last attempt, or the given one, by rank."""
-        found = []
-        for path in self.directory.glob("*-*"):
-            if not path.suffix:
-                world_size, store, pid = path.read_text("utf-8").split()
-                found.append(Worker(*map(int, path.name.split("-")), int(world_size), store, int(pid)))
-        if attempt is None:
-            attempt = max((worker.attempt for worker in found), default=-1)
-        return sorted((w for w in found if w.attempt == attempt), key=lambda worker: worker.rank)
+    def workers(self):
+        """Of the last attempt, by rank."""
+        started = [tuple(map(int, path.name.split("-"))) for path in self.directory.glob("*-*")
+                   if not path.suffix]
+        last = max(started, default=(-1,))[0]
+        return [self.worker(attempt, rank) for attempt, rank in sorted(started) if attempt == last]
+
+    def worker(self, attempt, rank):
+        world_size, store, pid = (self.directory / f"{attempt}-{rank}").read_text("utf-8").split()
+        return Worker(attempt, rank, int(world_size), store, int(pid))
 
     def environment_of(self, worker):
         return (self.directory / f"{worker.attempt}-{worker.rank}.env").read_text("utf-8")
