@@ -1,5 +1,7 @@
 #include "lockstep/agent/control_client.h"
 
+#include <algorithm>
+
 #include <boost/asio/connect.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/websocket/stream.hpp>
@@ -51,7 +53,7 @@ void ControlClient::connect() {
     for (const auto& entry : found) addresses_.push_back(entry.endpoint());
   }
   attempt_ = std::make_shared<Attempt>(io_);
-  attempt_->stream().expires_after(settings_.connect_timeout);
+  attempt_->stream().expires_after(std::min(settings_.connect_timeout, answer_timeout()));
   attempt_->stream().async_connect(
       addresses_, [this, attempt = attempt_](error_code error, const tcp::endpoint&) {
         if (attempt != attempt_) return;
@@ -114,6 +116,7 @@ void ControlClient::fail(const std::shared_ptr<Attempt>& attempt, const std::str
 void ControlClient::try_later(const std::string& reason) {
   constexpr milliseconds kRetryAfter{100};
   trouble_ = reason;
+  unanswered_since_.reset();
   keep_alive_.cancel();
   if (!refusal_.empty()) return;
   retry_.expires_after(kRetryAfter);
@@ -130,6 +133,7 @@ void ControlClient::take(const std::string& text) {
     return try_later("a message that is none of a rendezvous");
   }
   last_contact_ = Clock::now();
+  unanswered_since_.reset();
   if (!message->refusal.empty()) {
     refusal_ = message->refusal;
     connection_->close();
@@ -147,13 +151,26 @@ void ControlClient::report(const AgentReport& report) {
 
 void ControlClient::send() {
   connection_->send(encode(AgentMessage{.number = number_, .report = report_}));
+  if (!unanswered_since_) unanswered_since_ = Clock::now();
   send_again_later();
+}
+
+milliseconds ControlClient::answer_timeout() const {
+  return std::max(settings_.keep_alive_interval, settings_.shortest_timeout);
 }
 
 void ControlClient::send_again_later() {
   keep_alive_.expires_after(settings_.keep_alive_interval);
   keep_alive_.async_wait([this](error_code error) {
-    if (!error && connection_) send();
+    if (error || !connection_) return;
+    const bool is_silent =
+        unanswered_since_ && Clock::now() - *unanswered_since_ >= answer_timeout();
+    if (!is_silent) return send();
+    // The network may be there again long before the transport, whose attempts become ever rarer,
+    // finds out.
+    connection_->close();
+    connection_.reset();
+    try_later("no answer");
   });
 }
 

@@ -26,9 +26,12 @@ class ControlClient {
     std::string secret;
     std::string host;
     std::uint16_t port = 0;
-    /// A report is sent again so often, to say that this agent is there.
+    /// A report is sent again so often, to say that this agent is there. A connection on which
+    /// nothing has come in answer for as long is made anew.
     std::chrono::milliseconds keep_alive_interval{5'000};
     std::chrono::milliseconds connect_timeout{5'000};
+    /// A few round trips across the world: an answer may take so long however short the interval.
+    std::chrono::milliseconds shortest_timeout{1'000};
   };
   using Clock = std::chrono::steady_clock;
 
@@ -65,6 +68,7 @@ class ControlClient {
   void try_later(const std::string& reason);
   void send();
   void send_again_later();
+  std::chrono::milliseconds answer_timeout() const;
 
   boost::asio::io_context& io_;
   const Settings settings_;
@@ -78,6 +82,8 @@ class ControlClient {
   std::uint64_t number_ = 0;
   std::optional<ServiceMessage> told_;
   std::optional<Clock::time_point> last_contact_;
+  /// When the first report was sent after which nothing has come.
+  std::optional<Clock::time_point> unanswered_since_;
   std::string trouble_ = "not connected yet";
   std::string refusal_;
   std::string own_address_;

@@ -64,9 +64,14 @@ struct ControlServer::Stranger {
 
 // Has shown it.
 struct ControlServer::Agent {
-  std::string peer;
-  std::shared_ptr<SealedConnection> connection;
+  Agent(asio::io_context& io, std::string peer_name)
+      : peer(std::move(peer_name)), first_report_due(io) {}
+
+  const std::string peer;
+  asio::steady_timer first_report_due;
+  std::shared_ptr<SealedConnection> connection{};
   std::string id{};  ///< empty until it has reported
+  bool is_refused = false;
   std::uint64_t number = 0;
   AgentView told{};
 };
@@ -86,16 +91,13 @@ ControlServer::ControlServer(asio::io_context& io, RendezvousService& service, S
 
 ControlServer::~ControlServer() {
   for (const auto& [key, agent] : agents_) agent->connection->close();
+  for (const auto& newcomer : newcomers_) newcomer->connection->close();
   for (const auto& stranger : strangers_) stranger->stream().close();
 }
 
 void ControlServer::stop_listening() {
   error_code ignored;
   acceptor_.close(ignored);
-}
-
-std::size_t ControlServer::agent_count() const {
-  return agents_.size();
 }
 
 void ControlServer::accept() {
@@ -172,20 +174,33 @@ void ControlServer::admit(const std::shared_ptr<Stranger>& stranger, const Nonce
     strangers_.remove(stranger);
     stranger->stream().expires_never();
     limit(stranger->socket);
-    const auto agent = std::make_shared<Agent>();
-    agent->peer = stranger->peer;
+    const auto agent = std::make_shared<Agent>(io_, stranger->peer);
     agent->connection = std::make_shared<SealedConnection>(std::move(stranger->socket),
                                                            secret_.key_to_client(client, server),
                                                            secret_.key_to_server(client, server));
-    agents_.emplace(agent.get(), agent);
+    await_first_report(agent);
     agent->connection->start(
         {.on_message = [this,
                         raw = agent.get()](const std::string& text) { take_report(*raw, text); },
          .on_closed =
              [this, raw = agent.get()](const std::string& reason) {
-               if (raw->id.empty()) note_refusal(raw->peer, reason);
+               if (raw->id.empty() && !raw->is_refused) note_refusal(raw->peer, reason);
                drop(*raw);
              }});
+  });
+}
+
+void ControlServer::await_first_report(const std::shared_ptr<Agent>& agent) {
+  if (newcomers_.size() >= settings_.most_strangers) {
+    note_refusal(newcomers_.front()->peer, "too many connections that say nothing");
+    drop(*newcomers_.front());
+  }
+  newcomers_.push_back(agent);
+  agent->first_report_due.expires_after(settings_.handshake_timeout);
+  agent->first_report_due.async_wait([this, agent](error_code stopped) {
+    if (stopped || std::ranges::find(newcomers_, agent) == newcomers_.end()) return;
+    if (!agent->is_refused) note_refusal(agent->peer, "it says nothing after its greeting");
+    drop(*agent);
   });
 }
 
@@ -214,7 +229,7 @@ void ControlServer::take_report(Agent& agent, const std::string& text) {
   if (!agent.id.empty() && agent.id != node.id) return refuse(agent, "two agents in one");
   const std::string objection = service_.objection(node);
   if (!objection.empty()) return refuse(agent, objection);
-  agent.id = node.id;
+  if (agent.id.empty()) take_in(agent, node.id);
   agent.number = message->number;
   service_.report(message->report, Deadline::Clock::now());
   tell(agent);
@@ -222,21 +237,34 @@ void ControlServer::take_report(Agent& agent, const std::string& text) {
   if (on_change_) on_change_();
 }
 
+void ControlServer::take_in(Agent& agent, const std::string& id) {
+  // It may have a new connection in place of one that had fallen silent.
+  std::erase_if(agents_, [&](const auto& entry) {
+    if (entry.second->id != id) return false;
+    entry.second->connection->close();
+    return true;
+  });
+  const auto found = std::ranges::find(newcomers_, &agent, &std::shared_ptr<Agent>::get);
+  agent.id = id;
+  agent.first_report_due.cancel();
+  agents_.emplace(&agent, *found);
+  newcomers_.erase(found);
+}
+
 void ControlServer::refuse(Agent& agent, const std::string& reason) {
   note_refusal(agent.peer, reason);
+  agent.is_refused = true;
   agent.connection->send(encode(ServiceMessage{.refusal = reason}));
   agent.connection->close_when_sent();
 }
 
 void ControlServer::drop(Agent& agent) {
-  const auto found = agents_.find(&agent);
-  if (found == agents_.end()) return;
-  const std::shared_ptr<Agent> kept = found->second;
-  agents_.erase(found);
-  const bool is_elsewhere =
-      std::ranges::any_of(agents_, [&](const auto& entry) { return entry.second->id == kept->id; });
-  if (kept->id.empty() || is_elsewhere) return;
-  service_.closed(kept->id, Deadline::Clock::now());
+  const std::string id = agent.id;
+  agent.connection->close();
+  agent.first_report_due.cancel();
+  std::erase_if(newcomers_, [&](const auto& newcomer) { return newcomer.get() == &agent; });
+  if (agents_.erase(&agent) == 0) return;
+  service_.closed(id, Deadline::Clock::now());
   if (on_change_) on_change_();
 }
 
@@ -254,7 +282,7 @@ void ControlServer::tell_all() {
   if (now == told_) return;  // What concerns one agent alone, it is told in answer.
   told_ = now;
   for (const auto& [key, agent] : agents_) {
-    if (!agent->id.empty() && !(service_.view(agent->id) == agent->told)) tell(*agent);
+    if (!(service_.view(agent->id) == agent->told)) tell(*agent);
   }
 }
 

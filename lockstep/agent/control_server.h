@@ -20,7 +20,8 @@ namespace lockstep {
 
 /// Serves a job's rendezvous to the agents of other machines.
 /// What a stranger can make it hold is bounded: connections that have not shown the job's secret
-/// are few, short of time and, where too many, dropped from the oldest.
+/// are few, short of time and, where too many, dropped from the oldest. So are those whose greeting
+/// shows it, which may be a repeated one, until a message of theirs opens.
 /// Threads: the agent's only one; everything happens while the io_context runs.
 class ControlServer {
  public:
@@ -43,7 +44,7 @@ class ControlServer {
   /// Called after each change that an agent's message made.
   void on_change(std::function<void()> handler) { on_change_ = std::move(handler); }
   /// Agents that are connected.
-  std::size_t agent_count() const;
+  std::size_t agent_count() const { return agents_.size(); }
   /// Takes no more connections.
   void stop_listening();
 
@@ -58,7 +59,9 @@ class ControlServer {
   void admit(const std::shared_ptr<Stranger>& stranger, const Nonce& client, const Nonce& server);
   void answer(const std::shared_ptr<Stranger>& stranger, unsigned status, const std::string& text);
   void forget(const std::shared_ptr<Stranger>& stranger);
+  void await_first_report(const std::shared_ptr<Agent>& agent);
   void take_report(Agent& agent, const std::string& text);
+  void take_in(Agent& agent, const std::string& id);
   void refuse(Agent& agent, const std::string& reason);
   void drop(Agent& agent);
   void tell(Agent& agent);
@@ -72,6 +75,7 @@ class ControlServer {
   boost::asio::steady_timer accept_again_;
   std::function<void()> on_change_;
   std::list<std::shared_ptr<Stranger>> strangers_;  // the oldest first
+  std::list<std::shared_ptr<Agent>> newcomers_;     // have yet to report; the oldest first
   std::map<const Agent*, std::shared_ptr<Agent>> agents_;
   using RoundSeen = std::tuple<RendezvousState::Phase, std::uint64_t, std::uint64_t>;
   RoundSeen told_{};

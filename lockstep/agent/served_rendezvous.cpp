@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/agent/event_loop.h"
+#include "lockstep/base/concat.h"
 #include "lockstep/os/tcp_socket.h"
 
 namespace lockstep {
@@ -25,7 +26,8 @@ void ServedRendezvous::report(const AgentReport& report) {
   report_ = report;
   if (report.status == AgentReport::Status::kLeaving) {
     // Without it there is no rendezvous.
-    service_.end("the machine that serves the rendezvous " + report.farewell);
+    service_.end(
+        concat("machine ", report.node.name, ", which serves the rendezvous, ", report.farewell));
   } else {
     service_.report(report, Deadline::Clock::now());
   }

@@ -25,10 +25,20 @@ std::string seconds_text(milliseconds duration) {
 
 void RendezvousService::report(const AgentReport& report, Instant now) {
   const std::string id = report.node.id;
-  heard_[id] = {report, now + timeouts_.keep_alive_limit};
+  const auto idle_since = heard_[id].idle_since;
+  heard_[id] = {report, now + timeouts_.keep_alive_limit, idle_since};
+  note_idle(id, now);
   if (report.status != Status::kReady || now >= may_join_at(report.node.name)) apply(report);
   if (report.status == Status::kLeaving) heard_.erase(id);
   restart_timer(now);
+}
+
+// Of one that leaves this is the word before the last.
+void RendezvousService::note_idle(const std::string& id, Instant now) {
+  Heard& agent = heard_.at(id);
+  const bool is_idle = agent.report.status == Status::kIdle && view(id).placement &&
+                       agent.report.generation == state_.generation;
+  agent.idle_since = is_idle ? agent.idle_since.value_or(now) : std::optional<Instant>();
 }
 
 void RendezvousService::apply(const AgentReport& report) {
@@ -37,6 +47,7 @@ void RendezvousService::apply(const AgentReport& report) {
     case Status::kReady:
       // It was said before the last round, which used up what it offered.
       if (contains_node(state_.expected, id) && report.generation < state_.generation) return;
+      state_ = workers_stopped(std::move(state_), rules_, id, report.generation);
       state_ = join(std::move(state_), rules_, report.node);
       return;
     case Status::kSucceeded:
@@ -89,6 +100,10 @@ void RendezvousService::tick(Instant now) {
     const bool ready = agent.report.status == Status::kReady;
     if (ready && now >= may_join_at(agent.report.node.name)) apply(agent.report);
   }
+  for (const auto& [id, agent] : heard_) {
+    if (!agent.idle_since || *agent.idle_since + timeouts_.reconnect > now) continue;
+    state_ = workers_stopped(std::move(state_), rules_, id, agent.report.generation);
+  }
   if (timer_ && timer_ends_ <= now) state_ = timed_out(std::move(state_), rules_, *timer_);
   restart_timer(now);
 }
@@ -108,6 +123,7 @@ std::optional<RendezvousService::Instant> RendezvousService::next_event() const 
   if (timer_) consider(timer_ends_);
   for (const auto& [id, agent] : heard_) {
     consider(agent.lost_at);
+    if (agent.idle_since && view(id).placement) consider(*agent.idle_since + timeouts_.reconnect);
     if (agent.report.status != Status::kReady || state_.ended()) continue;
     const Instant may_join = may_join_at(agent.report.node.name);
     if (may_join != Instant::min() && !view(id).is_there) consider(may_join);

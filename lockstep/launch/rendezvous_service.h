@@ -46,6 +46,7 @@ class RendezvousService {
   };
 
   void apply(const AgentReport& report);
+  void note_idle(const std::string& id, Instant now);
   void lose(const std::string& id, Instant now);
   void restart_timer(Instant now);
   Instant may_join_at(const std::string& name) const;
@@ -56,6 +57,8 @@ class RendezvousService {
   struct Heard {
     AgentReport report;
     Instant lost_at;
+    /// Since when it runs no workers, though it is a member of the round that runs.
+    std::optional<Instant> idle_since{};
   };
   std::map<std::string, Heard> heard_;    // by id
   std::map<std::string, Losses> losses_;  // by name

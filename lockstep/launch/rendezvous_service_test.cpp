@@ -89,6 +89,39 @@ TEST_F(ServiceTest, AClosedConnectionMayComeBackWithinASecond) {
   EXPECT_EQ(phase(), Phase::kGathering);
 }
 
+// An answer to it was lost with the link: it held itself for lost before it was, and stopped.
+TEST_F(ServiceTest, AMemberThatStoppedByItselfIsStartedAgain) {
+  for (const char* id : {"a", "b", "c"}) report(id, Status::kReady);
+  for (const char* id : {"a", "b", "c"}) report(id, Status::kRunning, 1);
+  report("b", Status::kReady, 1);
+  EXPECT_EQ(phase(), Phase::kGathering);
+  EXPECT_EQ(service.state().cause, "machine host of b was cut off and stopped its workers");
+  report("a", Status::kReady, 1);
+  report("c", Status::kReady, 1);
+  EXPECT_EQ(generation(), 2U);
+  EXPECT_EQ(members(), 3U);
+}
+
+TEST_F(ServiceTest, SoIsOneThatKnowsNotYetThatItMayJoin) {
+  for (const char* id : {"a", "b", "c"}) report(id, Status::kReady);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(phase(), Phase::kRunning) << "it may be about to leave";
+    report("b", Status::kIdle, 1);
+    pass(milliseconds(250));
+  }
+  EXPECT_EQ(phase(), Phase::kGathering);
+  report("b", Status::kIdle, 1);
+  pass(seconds(2));
+  EXPECT_EQ(service.state().gathering, 2U) << "once";
+}
+
+TEST_F(ServiceTest, WhoseWorkersHaveAllSucceededHasNoneToStartAgain) {
+  for (const char* id : {"a", "b", "c"}) report(id, Status::kReady);
+  report("b", Status::kSucceeded, 1);
+  report("b", Status::kReady, 1);
+  EXPECT_EQ(phase(), Phase::kRunning);
+}
+
 TEST_F(ServiceTest, AnAgentThatLeavesIsNotWaitedFor) {
   for (const char* id : {"a", "b", "c"}) report(id, Status::kReady);
   report("c", Status::kLeaving);

@@ -43,7 +43,7 @@ class Simulation {
 
  private:
   struct Message {
-    enum class Kind { kJoin, kRemove, kFailed, kSucceeded } kind;
+    enum class Kind { kJoin, kRemove, kFailed, kSucceeded, kStopped } kind;
     std::size_t agent;
     std::uint64_t generation;
   };
@@ -79,6 +79,8 @@ class Simulation {
                                  {.text = concat("a worker of ", agent.node.id)}));
       case Message::Kind::kSucceeded:
         return set(workers_succeeded(state_, agent.node.id, message.generation));
+      case Message::Kind::kStopped:
+        return set(workers_stopped(state_, rules_, agent.node.id, message.generation));
     }
   }
 
@@ -140,7 +142,7 @@ class Simulation {
     Agent& agent = agents_[number];
     if (!agent.running) return;
     messages_.push_back({how, number, *agent.running});
-    if (how == Message::Kind::kSucceeded) agent.done = *agent.running;
+    if (how != Message::Kind::kFailed) agent.done = *agent.running;
     agent.running.reset();
   }
 
@@ -148,7 +150,7 @@ class Simulation {
     const auto number = static_cast<std::size_t>(draw(0, static_cast<int>(agents_.size()) - 1));
     Agent& agent = agents_[number];
     const bool acts = agent.alive && !agent.ended;
-    switch (draw(1, 12)) {
+    switch (draw(1, 13)) {
       case 1:
       case 2:
         if (acts) look(agent);
@@ -172,7 +174,10 @@ class Simulation {
         if (happens_once_in(2)) agent.alive = false;
         messages_.push_back({Message::Kind::kRemove, number, 0});
         return;
-      case 11:
+      case 11:  // It is cut off for so long that it stops by itself.
+        if (acts && happens_once_in(8)) end_workers(number, Message::Kind::kStopped);
+        return;
+      case 12:
         if (happens_once_in(8)) add_agent();
         return;
       default:

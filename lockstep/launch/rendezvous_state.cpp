@@ -148,6 +148,15 @@ RendezvousState worker_failed(RendezvousState state, const RendezvousRules& rule
   return state;
 }
 
+RendezvousState workers_stopped(RendezvousState state, const RendezvousRules& rules,
+                                const std::string& id, std::uint64_t generation) {
+  if (!is_member(state, id, generation) || state.succeeded.contains(id)) return state;
+  const auto node = std::ranges::find(state.nodes, id, &RendezvousNode::id);
+  gather_again(state, rules,
+               concat("machine ", node->name, " was cut off and stopped its workers"));
+  return state;
+}
+
 RendezvousState give_up(RendezvousState state, const std::string& cause) {
   if (!state.ended()) fail_without_fault(state, cause);
   return state;

@@ -96,6 +96,9 @@ RendezvousState remove(RendezvousState state, const RendezvousRules& rules, cons
 RendezvousState worker_failed(RendezvousState state, const RendezvousRules& rules,
                               const std::string& id, std::uint64_t generation,
                               const WorkerFault& fault);
+/// A member has stopped its workers by itself, as one does that was cut off, and would start again.
+RendezvousState workers_stopped(RendezvousState state, const RendezvousRules& rules,
+                                const std::string& id, std::uint64_t generation);
 /// The job cannot go on.
 RendezvousState give_up(RendezvousState state, const std::string& cause);
 RendezvousState workers_succeeded(RendezvousState state, const std::string& id,

@@ -1,0 +1,149 @@
+"""The rendezvous of the launchers of three machines: who joins, leaves, is lost or fails.
+
+Usage: rendezvous.py LOCKSTEP [unittest arguments]
+"""
+
+import os
+import signal
+import sys
+import time
+import unittest
+
+from rendezvous_job import KEEP_ALIVE_LIMIT_S, JobTest, wait_for_round
+
+JobTest.lockstep = os.path.abspath(sys.argv[1])
+
+
+class MembershipTest(JobTest):
+    def start_machines(self, count, conf=None):
+        """The first of them serves the rendezvous, and so is the first to join."""
+        agents = [self.start_elastic(machine, "--nproc-per-node=2", conf=conf)
+                  for machine in range(count)]
+        return agents, wait_for_round(agents)
+
+    def cut_off(self, machine):
+        self.machines.pull_cable(machine)
+        self.addCleanup(self.machines.plug_cable_in, machine)
+
+    def test_a_machine_joins_and_those_there_keep_their_order(self):
+        agents, before = self.start_machines(2)
+        self.assertEqual(before.ranks, [[0, 1], [2, 3]])
+        agents.append(self.start_elastic(2, "--nproc-per-node=1"))
+        after = wait_for_round(agents, before)
+        self.assertEqual(after.ranks, [[0, 1], [2, 3], [4]])
+        self.assertNotEqual(after.store, before.store)
+        self.expect_stopped(before.pids)
+        for agent in agents[:2]:
+            self.assertIn(f"machine machine-2 (pid {agents[2].pid}) joined", agent.said())
+
+    def test_a_machine_leaves_and_the_others_go_on_at_once(self):
+        agents, before = self.start_machines(3)
+        start = time.monotonic()
+        agents[1].process.send_signal(signal.SIGTERM)
+        after = wait_for_round([agents[0], agents[2]], before)
+        self.assertLess(time.monotonic() - start, KEEP_ALIVE_LIMIT_S)
+        self.assertEqual(after.ranks, [[0, 1], [2, 3]])
+        self.assertEqual(agents[1].ended(), 128 + signal.SIGTERM)
+        self.expect_stopped(before.pids)
+        for agent in (agents[0], agents[2]):
+            self.assertIn(f"machine machine-1 (pid {agents[1].pid}) left, stopped by SIGTERM",
+                          agent.said())
+
+    def test_a_killed_agent_is_lost_with_its_workers(self):
+        agents, before = self.start_machines(3)
+        agents[1].process.kill()
+        after = wait_for_round([agents[0], agents[2]], before)
+        self.assertEqual(after.ranks, [[0, 1], [2, 3]])
+        self.expect_stopped(before.pids)
+        for agent in (agents[0], agents[2]):
+            self.assertIn(f"machine machine-1 (pid {agents[1].pid}) was lost", agent.said())
+
+    def test_a_machine_that_is_cut_off_stops_its_workers_and_comes_back(self):
+        agents, before = self.start_machines(3)
+        self.cut_off(1)
+        after = wait_for_round([agents[0], agents[2]], before)
+        self.assertEqual(after.ranks, [[0, 1], [2, 3]])
+        self.assertIn(f"machine machine-1 (pid {agents[1].pid}) was lost", agents[0].said())
+        self.expect_stopped(before.pids)
+        agents[1].wait_until_said("no contact with the rendezvous at 10.213.78.1")
+        self.machines.plug_cable_in(1)
+        whole = wait_for_round([agents[0], agents[2], agents[1]], after)
+        self.assertEqual(whole.ranks, [[0, 1], [2, 3], [4, 5]])
+
+    def test_a_short_cut_changes_nothing(self):
+        limit_s = 4.0
+        agents, before = self.start_machines(2, conf={"keep_alive_max_attempt": 20})
+        self.cut_off(1)
+        time.sleep(0.55 * limit_s)
+        self.machines.plug_cable_in(1)
+        time.sleep(0.6 * limit_s)
+        self.expect_undisturbed(agents, before)
+
+
+class FailureTest(JobTest):
+    def test_restarts_are_counted_for_the_job(self):
+        agents = [self.start_numbered(machine, "--max-restarts=2") for machine in range(2)]
+        round_ = wait_for_round(agents)
+        for restart, machine in ((1, 0), (2, 1)):
+            os.kill(round_.pids[machine], signal.SIGKILL)
+            after = wait_for_round(agents, round_)
+            self.expect_stopped(round_.pids)
+            self.assertEqual(after.attempt, restart)
+            for agent in agents:
+                self.assertIn(f"restart {restart} of 2", agent.said())
+            round_ = after
+        os.kill(round_.pids[1], signal.SIGKILL)
+        for agent in agents:
+            self.assertEqual(agent.ended(), 128 + signal.SIGKILL, agent.said())
+        self.expect_stopped(round_.pids)
+        for agent in agents:
+            said = agent.said().partition("restart 2 of 2")[2]
+            self.assertIn("rank 1 (local rank 0, pid", said)
+            self.assertIn("killed by SIGKILL", said)
+        self.assertIn(f"the job failed: rank 1 (local rank 0, pid {round_.pids[1]}) on machine-1 failed",
+                      agents[0].said())
+
+    def test_a_lost_machine_of_a_numbered_job_ends_it(self):
+        agents = [self.start_numbered(machine) for machine in range(2)]
+        before = wait_for_round(agents)
+        agents[1].process.kill()
+        self.assertEqual(agents[0].ended(), 1)
+        self.assertIn(f"the job failed: machine machine-1 (pid {agents[1].pid}) was lost",
+                      agents[0].said())
+        self.expect_stopped(before.pids)
+
+    def test_without_the_machine_that_serves_the_rendezvous_all_end(self):
+        agents = [self.start_elastic(machine) for machine in range(3)]
+        before = wait_for_round(agents)
+        agents[0].process.send_signal(signal.SIGTERM)
+        self.assertEqual(agents[0].ended(), 128 + signal.SIGTERM)
+        for agent in agents[1:]:
+            self.assertEqual(agent.ended(), 1, agent.said())
+            self.assertIn(f"machine machine-0 (pid {agents[0].pid}), which serves the rendezvous, left, "
+                          "stopped by SIGTERM", agent.said())
+        self.expect_stopped(before.pids)
+
+    def test_who_is_missing_is_said_until_the_join_timeout(self):
+        agent = self.start_numbered(0, conf={"join_timeout": 2.5})
+        agent.wait_until_said(f"waiting: 1 of 2 machines are there (machine-0 (pid {agent.pid}))")
+        self.assertEqual(agent.ended(), 1)
+        self.assertIn("1 of at least 2 machines joined in time: machine-0", agent.said())
+
+    def test_who_serves_no_rendezvous_is_said_until_the_join_timeout(self):
+        agent = self.start_numbered(1, conf={"join_timeout": 2.5})
+        agent.wait_until_said("waiting: the rendezvous at 10.213.78.1 port")
+        self.assertEqual(agent.ended(), 1)
+        self.assertIn("does not answer (Connection refused)", agent.said())
+
+
+class OneMachineTest(JobTest):
+    machine_count = 1
+
+    def test_two_agents_meet_on_loopback_without_a_secret(self):
+        agents = [self.start(0, "--nnodes=2", "--rdzv-backend=c10d", secret=None,
+                             endpoint=f"localhost:{self.port}") for _ in range(2)]
+        self.assertEqual(wait_for_round(agents).world_size, 2)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])
