@@ -12,11 +12,9 @@ import argparse
 import contextlib
 import json
 import pathlib
-import os
 import sys
-import threading
 
-from jobs import ROOT, Job, TookTooLong, machine, scratch, seconds_now
+from jobs import ROOT, Hold, Job, TookTooLong, machine, scratch, seconds_now
 
 
 def launch_all(arguments):
@@ -27,9 +25,8 @@ def launch_all(arguments):
         if arguments.train:
             program = ["--nproc-per-node=2", arguments.binaries / "step_worker", pipe.path, 1]
         else:
-            hold = os.path.join(folder, "hold")
-            os.mkfifo(hold)
-            program = [arguments.binaries / "lockstep-launch-worker", pipe.path, hold]
+            hold = Hold(folder)
+            program = [arguments.binaries / "lockstep-launch-worker", pipe.path, hold.path]
         started_s = seconds_now()
         started = [jobs.enter_context(Job([*launcher, *program], folder))
                    for _ in range(arguments.launches)]
@@ -40,7 +37,7 @@ def launch_all(arguments):
                 ports = [line[4] for line in pipe.expect(arguments.launches, "first")]
             except TookTooLong as error:
                 failed.append(str(error))
-            threading.Thread(target=lambda: open(hold, "wb").close(), daemon=True).start()
+            hold.let_go()
             if not failed:
                 pipe.expect(arguments.launches, "last")
         for job in started:

@@ -77,17 +77,29 @@ class Pipe:
         return self.lines.pop()
 
     def expect(self, count, event):
-        """So many lines that begin with `event`; others are passed over."""
-        deadline_s, found = seconds_now() + PATIENCE_S, []
+        """So many lines that begin with `event`; others stay for later."""
+        deadline_s, found, others = seconds_now() + PATIENCE_S, [], []
         while len(found) < count:
             line = self.read(deadline_s)
             if line is None:
                 raise TookTooLong(f"{len(found)} of {count} workers wrote '{event}'")
-            if line[0] == event:
-                found.append(line)
+            (found if line[0] == event else others).append(line)
+        self.lines += reversed(others)
         return found
 
     def close(self):
+        os.close(self.file)
+
+
+class Hold:
+    """A named pipe on which launch_workers wait until it is let go."""
+
+    def __init__(self, folder):
+        self.path = os.path.join(folder, "hold")
+        os.mkfifo(self.path)
+        self.file = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+
+    def let_go(self):
         os.close(self.file)
 
 

@@ -5,8 +5,8 @@
 //
 //   launch_worker PIPE [HOLD]
 //
-// HOLD: a named pipe that it reads to its end. NS is CLOCK_MONOTONIC, which Python's
-// time.monotonic_ns() reads as well.
+// HOLD: a named pipe, with a writer, that it reads to its end. NS is CLOCK_MONOTONIC, which
+// Python's time.monotonic_ns() reads as well.
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -45,12 +45,11 @@ int main(int argc, char** argv) {
   if (argc < 2) return 2;
   const int pipe = ::open(argv[1], O_WRONLY | O_CLOEXEC);
   if (pipe < 0) return 1;
+  // Before the line, so that who has read it may close its end.
+  const int hold = argc > 2 ? ::open(argv[2], O_RDONLY | O_CLOEXEC) : -1;
   tell(pipe, "first", started);
-  if (argc > 2) {
-    const int hold = ::open(argv[2], O_RDONLY | O_CLOEXEC);
-    char byte = 0;
-    while (hold >= 0 && ::read(hold, &byte, 1) > 0) {
-    }
+  char byte = 0;
+  while (hold >= 0 && ::read(hold, &byte, 1) > 0) {
   }
   tell(pipe, "last", now());
 }

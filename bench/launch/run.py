@@ -13,13 +13,11 @@ memory              of the launcher and what helps it, without the workers, whil
 import argparse
 import contextlib
 import json
-import os
 import pathlib
 import statistics
 import sys
-import threading
 
-from jobs import Job, MARK, ROOT, find_torchrun, free_port, machine, marked_processes, scratch
+from jobs import MARK, Hold, Job, ROOT, find_torchrun, free_port, machine, marked_processes, scratch
 
 HERE = pathlib.Path(__file__).resolve().parent
 # What, and its unit; "exec" is the worker without any launcher.
@@ -87,14 +85,12 @@ class Subject:
 
     def memory(self):
         with scratch() as (folder, pipe):
-            hold = os.path.join(folder, "hold")
-            os.mkfifo(hold)
-            with Job(self.command(2, self.worker, pipe.path, hold), folder) as job:
+            hold = Hold(folder)
+            with Job(self.command(2, self.worker, pipe.path, hold.path), folder) as job:
                 workers = {int(line[3]) for line in pipe.expect(2, "first")}
                 own = set(marked_processes(f"{MARK}={job.mark}")) - workers
                 resident, share = map(sum, zip(*map(memory_of, own)))
-                # The workers go on once this end is closed.
-                threading.Thread(target=lambda: open(hold, "wb").close(), daemon=True).start()
+                hold.let_go()
                 pipe.expect(2, "last")
                 job.end_ns()
         return {"memory, resident": resident / 1e6, "memory, proportional share": share / 1e6}
