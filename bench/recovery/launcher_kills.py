@@ -5,7 +5,7 @@ the job, those in sessions of their own included, shared memory and temporary fi
     bench/recovery/launcher_kills.py --binaries=build/release/bin --kills=200
 
 Each worker is a shell that starts two processes by setsid, one of them with a child, and then trains over
-shm. Kills fall between the launcher's own start and the training.
+shm. Half of the kills fall into the launcher's own start, half into that of the workers and the training.
 """
 import argparse
 import json
@@ -21,7 +21,8 @@ sys.path.append(str(HERE.parent / "launch"))
 from jobs import MARK, ROOT, Job, machine, marked_processes, scratch, seconds_now  # noqa: E402
 
 LIMIT_S = 1
-LATEST_S = 0.8
+# How long after the launcher's start a kill falls at the latest.
+LATEST_S = (0.04, 0.8)
 SCRIPT = 'setsid sleep 600 & setsid sh -c "sleep 600; :" & exec "$0" "$1"'
 SHARED_MEMORY = ("/dev/shm", "/proc/sysvipc/shm")
 
@@ -85,7 +86,7 @@ def main():
     for number in range(arguments.kills):
         if sys.stderr.isatty():
             print(f"\r\033[K{number} of {arguments.kills}", end="", file=sys.stderr, flush=True)
-        kills.append(kill_once(arguments.binaries.resolve(), randomness.uniform(0, LATEST_S)))
+        kills.append(kill_once(arguments.binaries.resolve(), randomness.uniform(0, LATEST_S[number % 2])))
     left = {what: sum(len(kill[what]) for kill in kills)
             for what in ("processes", "files", "shared_memory")}
     gone = [kill["gone_s"] * 1e3 for kill in kills if kill["gone_s"] is not None]
