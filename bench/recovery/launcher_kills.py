@@ -21,8 +21,8 @@ sys.path.append(str(HERE.parent / "launch"))
 from jobs import MARK, ROOT, Job, machine, marked_processes, scratch, seconds_now  # noqa: E402
 
 LIMIT_S = 1
-# How long after the launcher's start a kill falls at the latest.
-LATEST_S = (0.04, 0.8)
+# Between which moments after the launcher's start a kill falls.
+OWN_START_S, LATER_S = (0, 0.04), (0.04, 0.8)
 SCRIPT = 'setsid sleep 600 & setsid sh -c "sleep 600; :" & exec "$0" "$1"'
 SHARED_MEMORY = ("/dev/shm", "/proc/sysvipc/shm")
 
@@ -76,17 +76,18 @@ def main():
     parser.add_argument("--binaries", type=pathlib.Path, default=ROOT / "build/release/bin")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
-    parser.add_argument("--quick", action="store_true", help="4 kills")
+    parser.add_argument("--quick", action="store_true", help="4 kills, not in the launcher's start")
     parser.add_argument("--json", help="write all figures to this file")
     arguments = parser.parse_args()
+    moments = [OWN_START_S, LATER_S]
     if arguments.quick:
-        arguments.kills = 4
+        arguments.kills, moments = 4, [LATER_S]
     print(f"seed {arguments.seed}")
     randomness, before, kills = random.Random(arguments.seed), machine(), []
     for number in range(arguments.kills):
         if sys.stderr.isatty():
             print(f"\r\033[K{number} of {arguments.kills}", end="", file=sys.stderr, flush=True)
-        kills.append(kill_once(arguments.binaries.resolve(), randomness.uniform(0, LATEST_S[number % 2])))
+        kills.append(kill_once(arguments.binaries.resolve(), randomness.uniform(*moments[number % len(moments)])))
     left = {what: sum(len(kill[what]) for kill in kills)
             for what in ("processes", "files", "shared_memory")}
     gone = [kill["gone_s"] * 1e3 for kill in kills if kill["gone_s"] is not None]
