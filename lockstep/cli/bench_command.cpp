@@ -1,13 +1,42 @@
 #include <cstdio>
+#include <filesystem>
 
+#include "lockstep/base/concat.h"
+#include "lockstep/base/env.h"
 #include "lockstep/cli/bench_options.h"
 #include "lockstep/cli/command.h"
 #include "lockstep/cli/program_beside.h"
 #include "lockstep/launch/launcher.h"
+#include "lockstep/os/find_program.h"
 
 namespace lockstep {
+namespace {
+
+// A script in Python, which stands in the same place in the build folder and where it is installed.
+[[noreturn]] void time_the_launcher(const std::vector<std::string>& arguments) {
+  const std::filesystem::path binaries = program_folder();
+  const std::filesystem::path script =
+      binaries.parent_path() / "share/lockstep/bench/launch/run.py";
+  std::error_code ignored;
+  if (!std::filesystem::exists(script, ignored)) {
+    throw ProgramError(
+        concat("bench launch: there is no ", script.string(), "; install Lockstep again"),
+        ProgramError::kNotFound);
+  }
+  const std::string path = env::text(env::kPath).value_or("/usr/local/bin:/usr/bin:/bin");
+  std::vector<std::string> words = {
+      find_program(env::text(env::kPythonExec).value_or("python3"), path), script.string(),
+      "--binaries=" + binaries.string()};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  become_program(words);
+}
+
+}  // namespace
 
 int bench_command(const std::vector<std::string>& arguments) {
+  if (!arguments.empty() && arguments.front() == kLaunchBenchmark) {
+    time_the_launcher({arguments.begin() + 1, arguments.end()});
+  }
   const BenchOptions options = parse_bench_options(arguments);
   if (options.help) {
     std::fputs(bench_help(), stdout);

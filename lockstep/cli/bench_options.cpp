@@ -122,7 +122,7 @@ BenchOptions parse_bench_options(const std::vector<std::string>& arguments) {
   }
   if (arguments.front() != kBenchmark) {
     throw UsageError(concat("there is no benchmark '", arguments.front(), "'",
-                            did_you_mean(arguments.front(), {kBenchmark}),
+                            did_you_mean(arguments.front(), {kBenchmark, kLaunchBenchmark}),
                             "; as in: lockstep bench all-reduce --nproc-per-node=2"));
   }
   const SplitArguments split =
@@ -150,6 +150,7 @@ BenchOptions parse_bench_options(const std::vector<std::string>& arguments) {
 
 const char* bench_help() {
   return R"(Usage: lockstep bench all-reduce [flags]
+       lockstep bench launch [flags]   the launcher beside torchrun; --help lists its flags
 
 Times the sum of a tensor over all ranks of this machine, as each backend does it, beside what the
 machine itself allows. All is measured in one run, in turns, because two processors may share a cache

@@ -6,6 +6,9 @@
 
 namespace lockstep {
 
+/// The benchmark of the launcher, which is a script with flags of its own: bench/launch/run.py.
+inline constexpr const char* kLaunchBenchmark = "launch";
+
 /// Where the tensors of a benchmark lie.
 enum class BenchMemory {
   kShared,   ///< what the backend itself allocates; ordinary memory for backends that allocate none

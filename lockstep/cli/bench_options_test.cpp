@@ -54,6 +54,7 @@ TEST(BenchOptions, HelpIsThereBeforeAndAfterTheBenchmark) {
 TEST(BenchOptions, RefusesInOneLineThatNamesTheFlag) {
   EXPECT_NE(refusal_of_bench({}).find("all-reduce"), std::string::npos);
   EXPECT_NE(refusal_of_bench({"all-redcue"}).find("did you mean all-reduce"), std::string::npos);
+  EXPECT_NE(refusal_of_bench({"lanuch"}).find("did you mean launch"), std::string::npos);
   EXPECT_NE(refusal_of_bench({"all-reduce", "--nproc-per-node=1"}).find("from 2 to"),
             std::string::npos);
   EXPECT_NE(refusal_of_bench({"all-reduce", "--sizes=6"}).find("multiple of 4"), std::string::npos);

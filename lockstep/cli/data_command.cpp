@@ -1,12 +1,8 @@
-#include <cerrno>
 #include <string>
 #include <vector>
 
-#include <unistd.h>
-
 #include "lockstep/cli/command.h"
 #include "lockstep/cli/program_beside.h"
-#include "lockstep/os/find_program.h"
 
 namespace lockstep {
 
@@ -15,11 +11,7 @@ namespace lockstep {
 int data_command(const std::vector<std::string>& arguments) {
   std::vector<std::string> words = {program_beside("lockstep-data", "data")};
   words.insert(words.end(), arguments.begin(), arguments.end());
-  std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  ::execv(words.front().c_str(), pointers.data());
-  throw exec_refused(words.front(), errno);
+  become_program(words);
 }
 
 }  // namespace lockstep

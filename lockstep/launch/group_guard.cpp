@@ -19,23 +19,30 @@ namespace fs = std::filesystem;
 // Nothing but the guard's own death keeps it from reading.
 constexpr std::chrono::milliseconds kGuardPatience{1000};
 
-// A group is announced as its number and withdrawn as its negative.
+// A group is announced as its number and withdrawn as its negative; the farewell of a launcher that
+// ends by itself.
+constexpr pid_t kFarewell = 0;
+
 void guard_groups(int control_fd, const std::string& mark, const fs::path& directory) {
   // The guard must not keep a terminal, a pipeline or a port open.
   close_files_from(0, control_fd);
   std::set<pid_t> groups;
-  pid_t message = 0;
+  bool ended_well = false;
   for (;;) {
+    pid_t message = 0;
     const ssize_t size = ::read(control_fd, &message, sizeof(message));
     if (size < 0 && errno == EINTR) continue;
     if (size != sizeof(message)) break;
-    if (message > 0) {
+    if (message == kFarewell) {
+      ended_well = groups.empty();
+    } else if (message > 0) {
       groups.insert(message);
     } else {
       groups.erase(-message);
     }
   }
-  if (!groups.empty()) {
+  // A launcher that was killed may have started a worker that it had not announced yet.
+  if (!ended_well) {
     for (const pid_t group : groups) signal_group(group, SIGKILL);
     kill_marked_processes(mark);
   }
@@ -55,6 +62,11 @@ GroupGuard::GroupGuard(const std::string& mark, const fs::path& directory)
                [&](int control_fd) { guard_groups(control_fd, mark, directory); }) {}
 
 GroupGuard::~GroupGuard() {
+  try {
+    send(process_, kFarewell);
+  } catch (...) {
+    // The guard has ended: nothing is to be told.
+  }
   process_.finish(Deadline::after(kGuardPatience));
 }
 

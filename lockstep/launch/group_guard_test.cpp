@@ -1,0 +1,54 @@
+#include "lockstep/launch/group_guard.h"
+
+#include <chrono>
+#include <csignal>
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/os/pipe.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::chrono::seconds kPatience{40};
+
+// A process of the job in a session of its own, which the guard was not told of. It holds the pipe
+// open for writing until it ends.
+void start_stranger(const std::string& mark, int held_fd) {
+  const pid_t pid = ::fork();
+  if (pid != 0) return;
+  ::setsid();
+  ::dup2(held_fd, STDOUT_FILENO);  // which exec leaves open
+  std::string line = mark;
+  char* const environment[] = {line.data(), nullptr};
+  const char* const words[] = {"/bin/sleep", "600", nullptr};
+  ::execve(words[0], const_cast<char* const*>(words), environment);
+  ::_exit(1);
+}
+
+TEST(GroupGuard, EndsWhatAKilledLauncherHadStartedAndNotYetAnnounced) {
+  const std::string mark = concat("LOCKSTEP_JOB=group-guard-test-", ::getpid());
+  Pipe alive = make_pipe();
+  const pid_t launcher = ::fork();
+  ASSERT_GE(launcher, 0);
+  if (launcher == 0) {
+    GroupGuard guard(mark, "");
+    start_stranger(mark, alive.write_end.get());
+    ::raise(SIGKILL);
+  }
+  alive.write_end.reset();
+  ASSERT_EQ(::waitpid(launcher, nullptr, 0), launcher);
+  // The end of the pipe comes with the end of the last that holds it.
+  char byte = 0;
+  pollfd ready{alive.read_end.get(), POLLIN, 0};
+  const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(kPatience).count();
+  ASSERT_EQ(::poll(&ready, 1, static_cast<int>(limit)), 1) << "it lives still: " << mark;
+  EXPECT_EQ(::read(alive.read_end.get(), &byte, 1), 0);
+}
+
+}  // namespace
+}  // namespace lockstep
