@@ -156,10 +156,10 @@ std::string RendezvousService::missing(Instant now) const {
     text += concat("; ", names_of(state_.expected), " still stop workers");
   }
   for (const auto& [name, losses] : losses_) {
-    const auto wait = may_join_at(name) - now;
-    if (wait > milliseconds(0)) {
+    const Instant may_join = may_join_at(name);
+    if (may_join > now) {
       text += concat("; ", name, " was lost ", losses.count, " times and may come back in ",
-                     seconds_text(std::chrono::ceil<std::chrono::seconds>(wait)));
+                     seconds_text(std::chrono::ceil<std::chrono::seconds>(may_join - now)));
     }
   }
   if (timer_) text += concat("; ", left.count(), " s left");
