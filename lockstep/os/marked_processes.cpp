@@ -29,10 +29,17 @@ std::string read_whole(const std::string& path) {
   return text;
 }
 
-bool has_line(pid_t process, const std::string& line) {
+bool has_line(const std::string& environment, const std::string& line) {
   const std::string zero(1, '\0');
-  return (zero + read_whole(concat("/proc/", process, "/environ"))).find(zero + line + zero) !=
-         std::string::npos;
+  return (zero + environment).find(zero + line + zero) != std::string::npos;
+}
+
+// While it executes another program a process has a file, but neither arguments nor environment.
+// Kernel threads and the dead have no file, those of other users none that may be read.
+bool is_in_exec(pid_t process) {
+  char target[1];
+  return read_whole(concat("/proc/", process, "/cmdline")).empty() &&
+         ::readlink(concat("/proc/", process, "/exe").c_str(), target, sizeof target) > 0;
 }
 
 struct CloseFolder {
@@ -56,13 +63,17 @@ std::set<pid_t> processes() {
 
 void kill_marked_processes(const std::string& line) noexcept try {
   const pid_t self = ::getpid();
-  // Again and again: one may have started another since the last look.
+  // Again and again: one may have started another since the last look, or may not show yet whose it
+  // is.
   for (int pass = 0; pass < kMostPasses; ++pass) {
     bool found = false;
     for (const pid_t process : processes()) {
       if (process == self) continue;
       const UniqueFd handle = find_process(process);  // before the look: numbers are given again
-      if (handle.valid() && has_line(process, line)) found = kill_process(handle) || found;
+      if (!handle.valid()) continue;
+      const std::string environment = read_whole(concat("/proc/", process, "/environ"));
+      if (has_line(environment, line)) found = kill_process(handle) || found;
+      if (environment.empty() && is_in_exec(process)) found = true;
     }
     if (!found) return;
     ::usleep(1000);  // for those that are dying
