@@ -10,6 +10,7 @@
 #include "lockstep/cli/command.h"
 #include "lockstep/cli/run_flags.h"
 #include "lockstep/cli/run_options.h"
+#include "lockstep/cli/srun_step.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/launcher.h"
 #include "lockstep/os/machine.h"
@@ -56,7 +57,7 @@ std::string job_secret(const std::string& file) {
 }  // namespace
 
 int run_command(const std::vector<std::string>& arguments) {
-  const RunFlags flags = parse_run_flags(arguments);
+  RunFlags flags = parse_run_flags(arguments);
   if (!flags.help.empty()) {
     std::fputs(flags.help.c_str(), stdout);
     return 0;
@@ -65,6 +66,7 @@ int run_command(const std::vector<std::string>& arguments) {
     say("TORCHELASTIC_ENABLE_FILE_TIMER=1: there is no such timer here, so torch's FileTimerClient "
         "will find none; collectives have deadlines of their own");
   }
+  meet_in_step(flags, srun_step());
   const LaunchOptions options = resolve_run_options(
       flags, {.allowed_cpus = allowed_cpu_count(),
               .gpus = usable_gpus(),

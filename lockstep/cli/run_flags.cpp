@@ -37,6 +37,8 @@ Examples:
 On several machines, the same on each, with one secret made by: openssl rand -hex 32 > job.secret
   lockstep run --nnodes=2:4 --rdzv-backend=c10d --rdzv-endpoint=10.0.0.1 --secret-file=job.secret \
     --nproc-per-node=8 --max-restarts=3 ./train
+under Slurm, with LOCKSTEP_JOB_SECRET exported:
+  srun --ntasks-per-node=1 lockstep run --nproc-per-node=8 ./train
 or, numbered:
   lockstep run --nnodes=2 --node-rank=0 --master-addr=10.0.0.1 --secret-file=job.secret ./train
   lockstep run --nnodes=2 --node-rank=1 --master-addr=10.0.0.1 --secret-file=job.secret ./train

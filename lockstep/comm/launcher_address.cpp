@@ -6,6 +6,7 @@
 #include "lockstep/base/concat.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/job_port.h"
 #include "lockstep/base/parse_number.h"
 #include "lockstep/base/slurm_lists.h"
 
@@ -16,16 +17,6 @@ using Launcher = LaunchedPlace::Launcher;
 using Store = InitPlan::Store;
 
 constexpr const char* kLoopback = "127.0.0.1";
-
-// Below those that systems give out by themselves (32768 on) and launchers use (29400, 29500).
-constexpr std::uint64_t kFirstPort = 15000;
-constexpr std::uint64_t kPorts = 14000;
-// Steps of one job have ports apart; a prime, so that few of other jobs have the same.
-constexpr std::uint64_t kPortsBetweenSteps = 1009;
-
-int port_of_number(std::uint64_t number) {
-  return static_cast<int>(kFirstPort + number % kPorts);
-}
 
 // FNV-1a.
 int port_of_text(const std::string& text) {
@@ -47,7 +38,7 @@ LauncherAddress address_of_step(const LaunchedPlace& place, const std::optional<
                                        : std::nullopt;
   const auto job = number_in(env::kSlurmJob);
   const auto step = number_in(env::kSlurmStep);
-  if (!port && job && step) port = port_of_number(*job + kPortsBetweenSteps * *step);
+  if (!port && job && step) port = port_of_step(*job, *step);
   if ((!host && !first) || !port) {
     throw UsageError(
         concat("init_process_group: srun started this process, but SLURM_STEP_NODELIST='",
