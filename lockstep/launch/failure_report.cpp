@@ -6,6 +6,7 @@
 #include "lockstep/base/check.h"
 #include "lockstep/base/concat.h"
 #include "lockstep/launch/worker_logs.h"
+#include "lockstep/os/machine.h"
 #include "lockstep/os/signals.h"
 
 namespace lockstep {
@@ -130,7 +131,8 @@ std::string failure_report(const AttemptOutcome& outcome, const LaunchOptions& o
                            const std::filesystem::path& attempt_directory) {
   const WorkerExit* const cause = first_cause(outcome);
   LOCKSTEP_ASSERT(cause != nullptr);
-  std::string text = concat("lockstep: ", describe_worker(*cause), " failed first",
+  const std::string where = options.rendezvous.max_nodes > 1 ? concat(" on ", host_name()) : "";
+  std::string text = concat("lockstep: ", describe_worker(*cause), where, " failed first",
                             describe_failure(*cause), "\n");
   const auto line = [&](const char* name, const std::string& value) {
     if (!value.empty()) text += concat("lockstep:   ", name, value, "\n");

@@ -23,7 +23,18 @@ constexpr std::chrono::milliseconds kGuardPatience{1000};
 // ends by itself.
 constexpr pid_t kFarewell = 0;
 
-void guard_groups(int control_fd, const std::string& mark, const fs::path& directory) {
+void remove_files(const GuardedFiles& files) {
+  if (files.prefix.empty()) return;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(files.folder, error)) {
+    std::error_code ignored;
+    if (entry.path().filename().string().starts_with(files.prefix)) {
+      fs::remove_all(entry.path(), ignored);
+    }
+  }
+}
+
+void guard_groups(int control_fd, const std::string& mark, const GuardedFiles& files) {
   // The guard must not keep a terminal, a pipeline or a port open.
   close_files_from(0, control_fd);
   std::set<pid_t> groups;
@@ -46,8 +57,7 @@ void guard_groups(int control_fd, const std::string& mark, const fs::path& direc
     for (const pid_t group : groups) signal_group(group, SIGKILL);
     kill_marked_processes(mark);
   }
-  std::error_code ignored;
-  if (!directory.empty()) fs::remove_all(directory, ignored);
+  remove_files(files);
 }
 
 void send(const HelperProcess& process, pid_t message) {
@@ -57,9 +67,8 @@ void send(const HelperProcess& process, pid_t message) {
 
 }  // namespace
 
-GroupGuard::GroupGuard(const std::string& mark, const fs::path& directory)
-    : process_("lockstep-guard",
-               [&](int control_fd) { guard_groups(control_fd, mark, directory); }) {}
+GroupGuard::GroupGuard(const std::string& mark, const GuardedFiles& files)
+    : process_("lockstep-guard", [&](int control_fd) { guard_groups(control_fd, mark, files); }) {}
 
 GroupGuard::~GroupGuard() {
   try {

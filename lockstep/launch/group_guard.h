@@ -7,15 +7,22 @@
 
 namespace lockstep {
 
+/// Files of a folder whose names begin so; an empty prefix: none.
+struct GuardedFiles {
+  std::filesystem::path folder{};
+  std::string prefix{};
+};
+
 /// Sees to it that nothing of a job outlives the launcher, even one killed with SIGKILL. The kernel
 /// kills the workers themselves; what they started (a script's program, loader processes) is killed
 /// by this small process, which knows the workers' process groups and the job's mark. It removes
-/// the job's directory, too.
-/// Lifetime: make it before workers are started. Once it is destroyed it guards nothing.
+/// the job's temporary files, too.
+/// Lifetime: make it before the files, and before workers are started. Once it is destroyed it
+/// guards nothing.
 class GroupGuard {
  public:
-  /// `mark`: a line of the environment of all workers. `directory`: empty where it is to stay.
-  GroupGuard(const std::string& mark, const std::filesystem::path& directory);
+  /// `mark`: a line of the environment of all workers.
+  GroupGuard(const std::string& mark, const GuardedFiles& files);
   ~GroupGuard();
   GroupGuard(const GroupGuard&) = delete;
   GroupGuard& operator=(const GroupGuard&) = delete;

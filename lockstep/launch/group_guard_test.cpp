@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -10,6 +11,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/os/pipe.h"
+#include "lockstep/os/temporary_directory.h"
 
 namespace lockstep {
 namespace {
@@ -36,7 +38,7 @@ TEST(GroupGuard, EndsWhatAKilledLauncherHadStartedAndNotYetAnnounced) {
   const pid_t launcher = ::fork();
   ASSERT_GE(launcher, 0);
   if (launcher == 0) {
-    GroupGuard guard(mark, "");
+    GroupGuard guard(mark, {});
     start_stranger(mark, alive.write_end.get());
     ::raise(SIGKILL);
   }
@@ -48,6 +50,20 @@ TEST(GroupGuard, EndsWhatAKilledLauncherHadStartedAndNotYetAnnounced) {
   const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(kPatience).count();
   ASSERT_EQ(::poll(&ready, 1, static_cast<int>(limit)), 1) << "it lives still: " << mark;
   EXPECT_EQ(::read(alive.read_end.get(), &byte, 1), 0);
+}
+
+TEST(GroupGuard, RemovesFilesOfThePrefixAlone) {
+  namespace fs = std::filesystem;
+  const TemporaryDirectory folder(fs::temp_directory_path(), "lockstep_test_");
+  const fs::path mine = folder.path() / "job_7_abc";
+  const fs::path other = folder.path() / "job_71_abc";
+  {
+    const GroupGuard guard("LOCKSTEP_JOB=none", {.folder = folder.path(), .prefix = "job_7_"});
+    fs::create_directories(mine / "inside");
+    fs::create_directories(other);
+  }
+  EXPECT_FALSE(fs::exists(mine));
+  EXPECT_TRUE(fs::exists(other));
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <system_error>
 
+#include <unistd.h>
+
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/launch/worker_logs.h"
@@ -26,8 +28,9 @@ fs::path parent_of(const LaunchOptions& options) {
   return fs::absolute(options.log_directory);
 }
 
+// A temporary directory is known by it as this launcher's.
 std::string prefix_of(const LaunchOptions& options) {
-  std::string name = is_temporary(options) ? "lockstep" : options.run_id;
+  std::string name = is_temporary(options) ? concat("lockstep_", ::getpid()) : options.run_id;
   for (char& c : name) {
     if (c == '/') c = '_';
   }
@@ -38,6 +41,11 @@ std::string prefix_of(const LaunchOptions& options) {
 
 TemporaryDirectory make_job_directory(const LaunchOptions& options) {
   return {parent_of(options), prefix_of(options)};
+}
+
+GuardedFiles guarded_files(const LaunchOptions& options) {
+  if (keeps_job_directory(options)) return {};
+  return {.folder = fs::temp_directory_path(), .prefix = prefix_of(options)};
 }
 
 bool keeps_job_directory(const LaunchOptions& options) {

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "lockstep/launch/group_guard.h"
 #include "lockstep/launch/launch_options.h"
 #include "lockstep/os/temporary_directory.h"
 
@@ -13,5 +14,9 @@ TemporaryDirectory make_job_directory(const LaunchOptions& options);
 
 /// Whether it stays when the job has ended.
 bool keeps_job_directory(const LaunchOptions& options);
+
+/// What the guard of a job removes: its directory, if that is temporary, even where the launcher is
+/// killed while it makes it.
+GuardedFiles guarded_files(const LaunchOptions& options);
 
 }  // namespace lockstep

@@ -64,13 +64,18 @@ std::string executable_of(const Program& program) {
   return find_program(env::text(env::kPythonExec).value_or("python3"), path);
 }
 
+// So that nothing has the name of what was there before.
+std::uint64_t random_number() {
+  std::random_device random;
+  return (std::uint64_t{random()} << 32) | random();
+}
+
 std::string host_and_pid() {
   return concat(host_name(), " (pid ", ::getpid(), ")");
 }
 
 RendezvousNode own_node(const LaunchOptions& options) {
-  std::random_device random;
-  RendezvousNode node{.id = concat(host_name(), "-", ::getpid(), "-", random()),
+  RendezvousNode node{.id = concat(host_name(), "-", ::getpid(), "-", random_number()),
                       .name = host_and_pid(),
                       .worker_count = options.worker_count,
                       .role = options.role};
@@ -86,6 +91,8 @@ class Launcher {
       : options_(options),
         rendezvous_(rendezvous),
         signals_(signals_to_read(options)),
+        job_mark_(concat(::getpid(), "-", random_number())),
+        guard_(mark_line(), guarded_files(options)),
         directory_(make_job_directory(options)),
         job_{.options = options,
              .executable = executable_of(options.program),
@@ -93,9 +100,8 @@ class Launcher {
              .line_pattern = env::text(env::kLogLinePrefix).value_or(kDefaultLinePrefix),
              .processors = bind_workers(options),
              .directory = directory_.path(),
-             .job_mark = concat(::getpid(), "-", directory_.path().filename().string())},
+             .job_mark = job_mark_},
         events_(event_source(options), prints_events(options)),
-        guard_(mark_line(), keeps_job_directory(options) ? "" : directory_.path()),
         report_{.node = own_node(options)} {
     if (keeps_job_directory(options)) directory_.keep();
     adopt_orphans();
@@ -104,7 +110,7 @@ class Launcher {
   int run();
 
  private:
-  std::string mark_line() const { return concat(env::kJobMark.name, "=", job_.job_mark); }
+  std::string mark_line() const { return concat(env::kJobMark.name, "=", job_mark_); }
   bool on_one_machine() const { return options_.rendezvous.max_nodes == 1; }
   std::optional<int> next_step();
   bool has_joined() const {
@@ -124,10 +130,11 @@ class Launcher {
   const LaunchOptions& options_;
   JobRendezvous& rendezvous_;
   SignalFd signals_;
+  const std::string job_mark_;
+  GroupGuard guard_;
   TemporaryDirectory directory_;
   const JobOnThisMachine job_;
   EventLog events_;
-  GroupGuard guard_;
   AgentReport report_;
   UniqueFd store_;
   /// The last generation whose workers ran here and have ended.
