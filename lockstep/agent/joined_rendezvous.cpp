@@ -5,7 +5,6 @@
 #include "lockstep/agent/event_loop.h"
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/os/tcp_socket.h"
 
 namespace lockstep {
 
@@ -24,8 +23,7 @@ std::string JoinedRendezvous::where() const {
 
 std::string JoinedRendezvous::own_address() const {
   if (!options_.own_address.empty()) return options_.own_address;
-  const std::string& address = client_.own_address();
-  return address.empty() ? local_address_towards(options_.host) : address;
+  return client_.own_address();
 }
 
 void JoinedRendezvous::report(const AgentReport& report) {
@@ -64,6 +62,7 @@ std::string JoinedRendezvous::missing() const {
 
 void JoinedRendezvous::wait(int wake_fd, const std::optional<Deadline>& deadline) {
   const AgentView before = view_;
+  const bool was_reached = is_reached();
   const Instant now = Deadline::Clock::now();
   const auto contact = client_.last_contact();
   if (is_cut_off(now)) client_.look_host_up();
@@ -72,7 +71,7 @@ void JoinedRendezvous::wait(int wake_fd, const std::optional<Deadline>& deadline
   if (deadline) wake_at = std::min(wake_at, deadline->instant());
   run_until(io_, wake_fd, Deadline(wake_at), [&] {
     look();
-    return !(view_ == before) || !client_.refusal().empty();
+    return !(view_ == before) || is_reached() != was_reached || !client_.refusal().empty();
   });
   look();
   if (!client_.refusal().empty()) {

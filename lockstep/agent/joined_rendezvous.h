@@ -16,6 +16,7 @@ class JoinedRendezvous : public JobRendezvous {
  public:
   explicit JoinedRendezvous(const LaunchOptions& options);
 
+  bool is_reached() const override { return client_.told().has_value(); }
   std::string own_address() const override;
   void report(const AgentReport& report) override;
   const AgentView& view() const override { return view_; }

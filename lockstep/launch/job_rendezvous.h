@@ -36,7 +36,9 @@ class JobRendezvous {
  public:
   virtual ~JobRendezvous() = default;
 
-  /// The address of this machine at which others reach it.
+  /// Whether the view is more than a beginning: the job was reached once.
+  virtual bool is_reached() const { return true; }
+  /// The address of this machine at which others reach it, once the job is reached.
   virtual std::string own_address() const = 0;
 
   virtual void report(const AgentReport& report) = 0;
@@ -44,7 +46,7 @@ class JobRendezvous {
   /// Whom or what the job waits for, in a line for people; empty: nothing is known.
   virtual std::string missing() const = 0;
 
-  /// Returns when the view has changed, when `wake_fd` is readable, or at the deadline.
+  /// Returns when the view has changed, when the job is reached, when `wake_fd` is readable, or at the deadline.
   /// Errors: Error when the job can no longer be reached.
   virtual void wait(int wake_fd, const std::optional<Deadline>& deadline) = 0;
 

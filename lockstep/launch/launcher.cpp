@@ -155,6 +155,7 @@ int Launcher::run() {
 std::optional<int> Launcher::next_step() {
   switch (next_action(rendezvous_.view(), std::nullopt, done_)) {
     case AgentAction::kJoin:
+      if (!rendezvous_.is_reached()) break;
       if (has_joined()) break;  // Which is not known there yet.
       join();
       return std::nullopt;
@@ -199,6 +200,7 @@ std::optional<int> Launcher::wait_for_others() {
   constexpr milliseconds kFirstWord{2'000};
   constexpr milliseconds kNextWord{10'000};
   const AgentView before = rendezvous_.view();
+  const bool was_reached = rendezvous_.is_reached();
   Deadline next_word = Deadline::after(kFirstWord);
   for (;;) {
     while (const auto signal = signals_.next()) {
@@ -207,6 +209,7 @@ std::optional<int> Launcher::wait_for_others() {
       }
     }
     if (!(rendezvous_.view() == before)) return std::nullopt;
+    if (rendezvous_.is_reached() != was_reached) return std::nullopt;
     if (next_word.passed()) {
       const std::string missing = rendezvous_.missing();
       if (!missing.empty()) say(concat("waiting: ", missing));

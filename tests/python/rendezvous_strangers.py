@@ -114,11 +114,11 @@ class StrangersTest(JobTest):
         self.expect_undisturbed(agents, before)
 
     def test_what_was_overheard_opens_nothing(self):
-        agents = [self.start_elastic(0)]
+        agents, alone = self.start_job(1)
         recorder = Recorder(self.machines, STRANGER, self.server)
         self.addCleanup(recorder.close)
         agents.append(self.start_elastic(1, endpoint=f"{self.machines.address(STRANGER)}:{recorder.port}"))
-        before = wait_for_round(agents)
+        before = wait_for_round(agents, alone)
         self.assertIn(b"Lockstep-Proof", recorder.sent)
         for secret in (b"a secret", b"machine-1"):
             self.assertNotIn(secret, recorder.sent)
