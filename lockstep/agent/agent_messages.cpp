@@ -110,11 +110,9 @@ NodePlacement to_placement(Members& members) {
 
 std::string encode(const AgentMessage& message) {
   const AgentReport& report = message.report;
-  json node = {{"id", cut(report.node.id)},
-               {"name", cut(report.node.name)},
-               {"worker_count", report.node.worker_count},
-               {"role", cut(report.node.role)},
-               {"store_host", cut(report.node.store_host)},
+  json node = {{"id", cut(report.node.id)},           {"name", cut(report.node.name)},
+               {"host", cut(report.node.host)},       {"worker_count", report.node.worker_count},
+               {"role", cut(report.node.role)},       {"store_host", cut(report.node.store_host)},
                {"store_port", report.node.store_port}};
   if (report.node.rank) node["rank"] = *report.node.rank;
   return text_of({{"number", message.number},
@@ -149,6 +147,7 @@ std::optional<AgentMessage> decode_agent_message(std::string_view text) {
   report.node = {
       .id = node.text("id"),
       .name = node.text("name"),
+      .host = node.text("host"),
       .worker_count = node.integer("worker_count", 1, kMostWorkers),
       .role = node.text("role"),
       .store_host = node.text("store_host"),

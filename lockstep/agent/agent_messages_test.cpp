@@ -11,6 +11,7 @@ AgentMessage some_agent_message() {
   return {.number = 7,
           .report = {.node = {.id = "a-1",
                               .name = "host \"a\"\n\xff",
+                              .host = "a",
                               .worker_count = 3,
                               .role = "trainer",
                               .rank = 2,

@@ -77,6 +77,7 @@ std::string host_and_pid() {
 RendezvousNode own_node(const LaunchOptions& options) {
   RendezvousNode node{.id = concat(host_name(), "-", ::getpid(), "-", random_number()),
                       .name = host_and_pid(),
+                      .host = host_name(),
                       .worker_count = options.worker_count,
                       .role = options.role};
   const RendezvousOptions& rendezvous = options.rendezvous;

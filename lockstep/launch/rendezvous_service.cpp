@@ -28,7 +28,7 @@ void RendezvousService::report(const AgentReport& report, Instant now) {
   const auto idle_since = heard_[id].idle_since;
   heard_[id] = {report, now + timeouts_.keep_alive_limit, idle_since};
   note_idle(id, now);
-  if (report.status != Status::kReady || now >= may_join_at(report.node.name)) apply(report);
+  if (report.status != Status::kReady || now >= may_join_at(report.node.host)) apply(report);
   if (report.status == Status::kLeaving) heard_.erase(id);
   restart_timer(now);
 }
@@ -73,16 +73,16 @@ void RendezvousService::closed(const std::string& id, Instant now) {
 
 void RendezvousService::lose(const std::string& id, Instant now) {
   const auto agent = heard_.find(id);
-  const std::string name = agent->second.report.node.name;
+  const std::string host = agent->second.report.node.host;
   heard_.erase(agent);
-  Losses& losses = losses_[name];
+  Losses& losses = losses_[host];
   losses.count = now - losses.last <= timeouts_.flapping ? losses.count + 1 : 1;
   losses.last = now;
   state_ = remove(std::move(state_), rules_, id, "was lost");
 }
 
-RendezvousService::Instant RendezvousService::may_join_at(const std::string& name) const {
-  const auto losses = losses_.find(name);
+RendezvousService::Instant RendezvousService::may_join_at(const std::string& host) const {
+  const auto losses = losses_.find(host);
   if (losses == losses_.end() || losses->second.count < kLossesThatFlap) return Instant::min();
   constexpr int kMostDoublings = 10;
   const int doublings = std::min(losses->second.count - kLossesThatFlap, kMostDoublings);
@@ -98,7 +98,7 @@ void RendezvousService::tick(Instant now) {
   for (const auto& [id, agent] : heard_) {
     // One that had to cool down, or that joined while the job ran full.
     const bool ready = agent.report.status == Status::kReady;
-    if (ready && now >= may_join_at(agent.report.node.name)) apply(agent.report);
+    if (ready && now >= may_join_at(agent.report.node.host)) apply(agent.report);
   }
   for (const auto& [id, agent] : heard_) {
     if (!agent.idle_since || *agent.idle_since + timeouts_.reconnect > now) continue;
@@ -125,7 +125,7 @@ std::optional<RendezvousService::Instant> RendezvousService::next_event() const 
     consider(agent.lost_at);
     if (agent.idle_since && view(id).placement) consider(*agent.idle_since + timeouts_.reconnect);
     if (agent.report.status != Status::kReady || state_.ended()) continue;
-    const Instant may_join = may_join_at(agent.report.node.name);
+    const Instant may_join = may_join_at(agent.report.node.host);
     if (may_join != Instant::min() && !view(id).is_there) consider(may_join);
   }
   return next;
@@ -155,10 +155,10 @@ std::string RendezvousService::missing(Instant now) const {
   if (!state_.expected.empty()) {
     text += concat("; ", names_of(state_.expected), " still stop workers");
   }
-  for (const auto& [name, losses] : losses_) {
-    const Instant may_join = may_join_at(name);
+  for (const auto& [host, losses] : losses_) {
+    const Instant may_join = may_join_at(host);
     if (may_join > now) {
-      text += concat("; ", name, " was lost ", losses.count, " times and may come back in ",
+      text += concat("; ", host, " was lost ", losses.count, " times and may come back in ",
                      seconds_text(std::chrono::ceil<std::chrono::seconds>(may_join - now)));
     }
   }

@@ -49,7 +49,7 @@ class RendezvousService {
   void note_idle(const std::string& id, Instant now);
   void lose(const std::string& id, Instant now);
   void restart_timer(Instant now);
-  Instant may_join_at(const std::string& name) const;
+  Instant may_join_at(const std::string& host) const;
 
   RendezvousRules rules_;
   RendezvousTimeouts timeouts_;
@@ -61,7 +61,7 @@ class RendezvousService {
     std::optional<Instant> idle_since{};
   };
   std::map<std::string, Heard> heard_;    // by id
-  std::map<std::string, Losses> losses_;  // by name
+  std::map<std::string, Losses> losses_;  // by host
   std::optional<RendezvousTimer> timer_;
   Instant timer_ends_{};
 };

@@ -19,7 +19,8 @@ struct ServiceTest : testing::Test {
   RendezvousService service{{.min_nodes = 1, .max_nodes = 3, .max_restarts = 1}, timeouts};
 
   void report(const std::string& id, Status status, std::uint64_t generation = 0) {
-    AgentReport report{.node = {.id = id, .name = concat("host of ", id[0])}, .status = status};
+    AgentReport report{.node = {.id = id, .name = concat("host of ", id[0]), .host = concat(id[0])},
+                       .status = status};
     report.generation = generation;
     report.farewell = "left";
     report.fault = {.text = concat("a worker of ", id), .status = 3};

@@ -11,7 +11,8 @@ namespace lockstep {
 /// One machine of a job, as its agent announces it.
 struct RendezvousNode {
   std::string id{};    ///< of this start of the agent: one that was lost comes back as another
-  std::string name{};  ///< for people: its host
+  std::string name{};  ///< for people: its host, and the process there
+  std::string host{};  ///< the same for all agents of a machine
   int worker_count = 1;
   std::string role = "default";
   std::optional<int> rank{};  ///< its place, where the user numbers the machines
