@@ -17,6 +17,7 @@ DEADLINE_S = 120
 
 # PyTorch's own example of DistributedDataParallel, in short.
 TRAIN = """
+    import os
     import sys
     import torch
     import torch.distributed as dist
@@ -39,7 +40,8 @@ TRAIN = """
         # In one write: the ranks share a pipe.
         sys.stdout.write(f"rank {rank} of {dist.get_world_size()} launched {dist.is_torchelastic_launched()} "
                          f"equal {all(torch.equal(mine, other) for other in seen)}\\n")
-        dist.destroy_process_group()
+        sys.stdout.flush()
+        os._exit(0)  # PyTorch's Gloo sometimes aborts in the interpreter's end.
 
     if __name__ == "__main__":
         main()
@@ -79,7 +81,8 @@ RESTARTED = """
         if dist.get_rank() == 1 and step == 3 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
             os.kill(os.getpid(), 9)
     sys.stdout.write(f"rank {dist.get_rank()} from {begin} restarts {os.environ['TORCHELASTIC_RESTART_COUNT']}\\n")
-    dist.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)  # PyTorch's Gloo sometimes aborts in the interpreter's end.
 """
 
 
