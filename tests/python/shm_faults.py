@@ -12,6 +12,7 @@ import sys
 import unittest
 
 from free_ports import free_port
+from sanitizers import is_sanitized
 
 WORKER = os.path.abspath(sys.argv[1])
 # A bound on what hangs, far above what anything here takes.
@@ -23,7 +24,7 @@ COLLECTIVES = {
 }
 MEMORY_GROUPS = "/sys/fs/cgroup/memory"
 # The sanitizers take more address space than a limit leaves, and more memory.
-SANITIZED = b"__asan_init" in open(WORKER, "rb").read() or b"__tsan_init" in open(WORKER, "rb").read()
+SANITIZED = is_sanitized(WORKER)
 # The deadline of ranks of which one is stopped: longer than any collective of theirs takes.
 LATE_S = 10 if SANITIZED else 1
 
