@@ -234,7 +234,6 @@ void ControlServer::take_report(Agent& agent, const std::string& text) {
   service_.report(message->report, Deadline::Clock::now());
   tell(agent);
   tell_all();
-  if (on_change_) on_change_();
 }
 
 void ControlServer::take_in(Agent& agent, const std::string& id) {
@@ -265,7 +264,6 @@ void ControlServer::drop(Agent& agent) {
   std::erase_if(newcomers_, [&](const auto& newcomer) { return newcomer.get() == &agent; });
   if (agents_.erase(&agent) == 0) return;
   service_.closed(id, Deadline::Clock::now());
-  if (on_change_) on_change_();
 }
 
 void ControlServer::tell(Agent& agent) {

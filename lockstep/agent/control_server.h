@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -41,8 +40,6 @@ class ControlServer {
 
   /// To be called after each change of the service that was not this server's doing.
   void tell_all();
-  /// Called after each change that an agent's message made.
-  void on_change(std::function<void()> handler) { on_change_ = std::move(handler); }
   /// Agents that are connected.
   std::size_t agent_count() const { return agents_.size(); }
   /// Takes no more connections.
@@ -73,7 +70,6 @@ class ControlServer {
   const JobSecret secret_;
   boost::asio::ip::tcp::acceptor acceptor_;
   boost::asio::steady_timer accept_again_;
-  std::function<void()> on_change_;
   std::list<std::shared_ptr<Stranger>> strangers_;  // the oldest first
   std::list<std::shared_ptr<Agent>> newcomers_;     // have yet to report; the oldest first
   std::map<const Agent*, std::shared_ptr<Agent>> agents_;

@@ -83,8 +83,8 @@ void JoinedRendezvous::wait(int wake_fd, const std::optional<Deadline>& deadline
   }
 }
 
-void JoinedRendezvous::finish(int wake_fd, const Deadline& deadline) {
-  run_until(io_, wake_fd, deadline, [&] {
+void JoinedRendezvous::finish(const Deadline& deadline) {
+  run_until(io_, -1, deadline, [&] {
     return client_.is_heard() || !client_.trouble().empty() || !client_.refusal().empty();
   });
 }

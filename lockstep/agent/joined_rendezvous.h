@@ -23,7 +23,7 @@ class JoinedRendezvous : public JobRendezvous {
   std::string missing() const override;
   /// Errors: Error when the rendezvous refuses this agent, or has not been reached for too long.
   void wait(int wake_fd, const std::optional<Deadline>& deadline) override;
-  void finish(int wake_fd, const Deadline& deadline) override;
+  void finish(const Deadline& deadline) override;
 
  private:
   using Instant = Deadline::Clock::time_point;

@@ -59,10 +59,10 @@ void ServedRendezvous::wait(int wake_fd, const std::optional<Deadline>& deadline
   look();
 }
 
-void ServedRendezvous::finish(int wake_fd, const Deadline& deadline) {
+void ServedRendezvous::finish(const Deadline& deadline) {
   server_.stop_listening();
   server_.tell_all();
-  run_until(io_, wake_fd, deadline, [&] { return server_.agent_count() == 0; });
+  run_until(io_, -1, deadline, [&] { return server_.agent_count() == 0; });
 }
 
 }  // namespace lockstep

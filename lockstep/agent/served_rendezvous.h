@@ -20,7 +20,7 @@ class ServedRendezvous : public JobRendezvous {
   const AgentView& view() const override { return view_; }
   std::string missing() const override;
   void wait(int wake_fd, const std::optional<Deadline>& deadline) override;
-  void finish(int wake_fd, const Deadline& deadline) override;
+  void finish(const Deadline& deadline) override;
 
  private:
   void look();

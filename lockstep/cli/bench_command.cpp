@@ -2,7 +2,6 @@
 #include <filesystem>
 
 #include "lockstep/base/concat.h"
-#include "lockstep/base/env.h"
 #include "lockstep/cli/bench_options.h"
 #include "lockstep/cli/command.h"
 #include "lockstep/cli/program_beside.h"
@@ -23,10 +22,8 @@ namespace {
         concat("bench launch: there is no ", script.string(), "; install Lockstep again"),
         ProgramError::kNotFound);
   }
-  const std::string path = env::text(env::kPath).value_or("/usr/local/bin:/usr/bin:/bin");
-  std::vector<std::string> words = {
-      find_program(env::text(env::kPythonExec).value_or("python3"), path), script.string(),
-      "--binaries=" + binaries.string()};
+  std::vector<std::string> words = {find_python(), script.string(),
+                                    "--binaries=" + binaries.string()};
   words.insert(words.end(), arguments.begin(), arguments.end());
   become_program(words);
 }

@@ -5,8 +5,8 @@
 #include "lockstep/base/concat.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/parse_number.h"
 #include "lockstep/base/launched_place.h"
+#include "lockstep/base/parse_number.h"
 #include "lockstep/comm/launcher_address.h"
 
 namespace lockstep {

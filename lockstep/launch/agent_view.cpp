@@ -1,18 +1,13 @@
 #include "lockstep/launch/agent_view.h"
 
-#include <algorithm>
-
 namespace lockstep {
 
 using Phase = RendezvousState::Phase;
 
 AgentView view_of(const RendezvousState& state, const std::string& id) {
-  const auto among = [&](const std::vector<RendezvousNode>& nodes) {
-    return std::ranges::find(nodes, id, &RendezvousNode::id) != nodes.end();
-  };
   return {.phase = state.phase,
           .generation = state.generation,
-          .is_there = among(state.nodes) || among(state.waiting),
+          .is_there = contains_node(state.nodes, id) || contains_node(state.waiting, id),
           .placement = placement_of(state, id),
           .restarts = state.restarts,
           .cause = state.cause,

@@ -46,13 +46,13 @@ class JobRendezvous {
   /// Whom or what the job waits for, in a line for people; empty: nothing is known.
   virtual std::string missing() const = 0;
 
-  /// Returns when the view has changed, when the job is reached, when `wake_fd` is readable, or at the deadline.
-  /// Errors: Error when the job can no longer be reached.
+  /// Returns when the view has changed, when the job is reached, when `wake_fd` is readable, or at
+  /// the deadline. Errors: Error when the job can no longer be reached.
   virtual void wait(int wake_fd, const std::optional<Deadline>& deadline) = 0;
 
   /// To be called at the agent's end: returns once what it reported last is known, and, where
   /// others depend on this agent, once they know how the job ended; or at the deadline.
-  virtual void finish(int wake_fd, const Deadline& deadline) = 0;
+  virtual void finish(const Deadline& deadline) = 0;
 };
 
 }  // namespace lockstep

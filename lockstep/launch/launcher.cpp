@@ -54,14 +54,13 @@ std::vector<int> signals_to_read(const LaunchOptions& options) {
 
 // The file to execute, checked before anything is started.
 std::string executable_of(const Program& program) {
-  const std::string path = env::text(env::kPath).value_or("/usr/local/bin:/usr/bin:/bin");
-  if (program.kind == Program::Kind::kExecutable) return find_program(program.name, path);
+  if (program.kind == Program::Kind::kExecutable) return find_program(program.name);
   if (program.kind == Program::Kind::kPythonScript && ::access(program.name.c_str(), R_OK) != 0) {
     throw ProgramError(concat("cannot read ", program.name, ": ",
                               std::generic_category().message(errno), "; check the path"),
                        ProgramError::kNotFound);
   }
-  return find_program(env::text(env::kPythonExec).value_or("python3"), path);
+  return find_python();
 }
 
 // So that nothing has the name of what was there before.
@@ -352,7 +351,7 @@ int launch(const LaunchOptions& options, JobRendezvous& rendezvous) {
   constexpr milliseconds kFarewell{10'000};
   try {
     const int status = Launcher(options, rendezvous).run();
-    rendezvous.finish(-1, Deadline::after(kFarewell));
+    rendezvous.finish(Deadline::after(kFarewell));
     return status;
   } catch (const ExecError& error) {
     throw exec_refused(options.program.name, error.errno_value());

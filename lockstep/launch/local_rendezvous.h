@@ -15,7 +15,7 @@ class LocalRendezvous : public JobRendezvous {
   const AgentView& view() const override { return view_; }
   std::string missing() const override { return ""; }
   void wait(int wake_fd, const std::optional<Deadline>& deadline) override;
-  void finish(int, const Deadline&) override {}
+  void finish(const Deadline&) override {}
 
  private:
   static RendezvousTimeouts timeouts();

@@ -8,17 +8,11 @@ namespace lockstep {
 namespace {
 
 using Status = AgentReport::Status;
-using std::chrono::milliseconds;
 
 constexpr int kLossesThatFlap = 3;
 
-bool contains_node(const std::vector<RendezvousNode>& nodes, const std::string& id) {
-  return std::ranges::find(nodes, id, &RendezvousNode::id) != nodes.end();
-}
-
-std::string seconds_text(milliseconds duration) {
-  const auto ms = duration.count();
-  return ms % 1000 == 0 ? concat(ms / 1000, " s") : concat(ms, " ms");
+std::int64_t seconds_until(RendezvousService::Instant instant, RendezvousService::Instant now) {
+  return std::chrono::ceil<std::chrono::seconds>(instant - now).count();
 }
 
 }  // namespace
@@ -146,7 +140,6 @@ std::string RendezvousService::objection(const RendezvousNode& node) const {
 
 std::string RendezvousService::missing(Instant now) const {
   if (state_.phase != RendezvousState::Phase::kGathering) return "";
-  const auto left = std::chrono::ceil<std::chrono::seconds>(timer_ends_ - now);
   const int there = static_cast<int>(state_.nodes.size());
   std::string text =
       concat(there, " of ", rules_.min_nodes,
@@ -159,17 +152,11 @@ std::string RendezvousService::missing(Instant now) const {
     const Instant may_join = may_join_at(host);
     if (may_join > now) {
       text += concat("; ", host, " was lost ", losses.count, " times and may come back in ",
-                     seconds_text(std::chrono::ceil<std::chrono::seconds>(may_join - now)));
+                     seconds_until(may_join, now), " s");
     }
   }
-  if (timer_) text += concat("; ", left.count(), " s left");
+  if (timer_) text += concat("; ", seconds_until(timer_ends_, now), " s left");
   return text;
-}
-
-std::vector<std::string> RendezvousService::present() const {
-  std::vector<std::string> ids;
-  for (const auto& [id, agent] : heard_) ids.push_back(id);
-  return ids;
 }
 
 }  // namespace lockstep

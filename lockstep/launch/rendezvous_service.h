@@ -36,8 +36,6 @@ class RendezvousService {
   std::string objection(const RendezvousNode& node) const;
   /// Whom or what the job waits for, in a line.
   std::string missing(Instant now) const;
-  /// Names of the agents that are heard of.
-  std::vector<std::string> present() const;
 
  private:
   struct Losses {

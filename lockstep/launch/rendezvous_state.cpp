@@ -11,10 +11,6 @@ namespace {
 using Phase = RendezvousState::Phase;
 using Nodes = std::vector<RendezvousNode>;
 
-bool contains(const Nodes& nodes, const std::string& id) {
-  return std::ranges::find(nodes, id, &RendezvousNode::id) != nodes.end();
-}
-
 bool erase_node(Nodes& nodes, const std::string& id) {
   return std::erase_if(nodes, [&](const RendezvousNode& node) { return node.id == id; }) > 0;
 }
@@ -25,7 +21,7 @@ int count_of(const Nodes& nodes) {
 
 bool is_member(const RendezvousState& state, const std::string& id, std::uint64_t generation) {
   return state.phase == Phase::kRunning && state.generation == generation &&
-         contains(state.nodes, id);
+         contains_node(state.nodes, id);
 }
 
 void run_round(RendezvousState& state, const RendezvousRules& rules) {
@@ -92,7 +88,8 @@ std::optional<RendezvousTimer> timer_of(const RendezvousState& state,
 
 RendezvousState join(RendezvousState state, const RendezvousRules& rules,
                      const RendezvousNode& node) {
-  if (state.ended() || contains(state.nodes, node.id) || contains(state.waiting, node.id)) {
+  if (state.ended() || contains_node(state.nodes, node.id) ||
+      contains_node(state.waiting, node.id)) {
     return state;
   }
   if (state.phase == Phase::kGathering) {
@@ -202,6 +199,10 @@ std::optional<NodePlacement> placement_of(const RendezvousState& state, const st
     if (same_role) placement.role_world_size += node.worker_count;
   }
   return placement;
+}
+
+bool contains_node(const Nodes& nodes, const std::string& id) {
+  return std::ranges::find(nodes, id, &RendezvousNode::id) != nodes.end();
 }
 
 std::string names_of(const Nodes& nodes) {

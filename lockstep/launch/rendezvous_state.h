@@ -124,6 +124,7 @@ struct NodePlacement {
 /// Nothing for a node that is no member, or when no round runs.
 std::optional<NodePlacement> placement_of(const RendezvousState& state, const std::string& id);
 
+bool contains_node(const std::vector<RendezvousNode>& nodes, const std::string& id);
 /// Names of nodes for people, "a, b"; "none".
 std::string names_of(const std::vector<RendezvousNode>& nodes);
 

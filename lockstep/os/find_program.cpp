@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "lockstep/base/concat.h"
+#include "lockstep/base/env.h"
 
 namespace lockstep {
 namespace {
@@ -53,6 +54,14 @@ std::string find_program(const std::string& name, const std::string& search_path
       concat("no such program: '", name, "' is in no directory of PATH",
              here ? concat("; did you mean ./", name, "?") : "; give its path, as in ./my_program"),
       ProgramError::kNotFound);
+}
+
+std::string find_program(const std::string& name) {
+  return find_program(name, env::text(env::kPath).value_or("/usr/local/bin:/usr/bin:/bin"));
+}
+
+std::string find_python() {
+  return find_program(env::text(env::kPythonExec).value_or("python3"));
 }
 
 ProgramError exec_refused(const std::string& path, int errno_value) {

@@ -23,6 +23,10 @@ class ProgramError : public Error {
 /// first executable file of that name in the directories of `search_path` (as in PATH, ':' between
 /// them). Errors: ProgramError when there is none, it is a directory, or it may not be executed.
 std::string find_program(const std::string& name, const std::string& search_path);
+/// The same in those of PATH.
+std::string find_program(const std::string& name);
+/// The interpreter for programs in Python: that of PYTHON_EXEC, else python3.
+std::string find_python();
 
 /// The error for a file that find_program() found and the system then refused to execute.
 ProgramError exec_refused(const std::string& path, int errno_value);

@@ -3,32 +3,12 @@
 #include <fstream>
 
 #include "lockstep/base/concat.h"
+#include "lockstep/os/control_groups.h"
 
 namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Behind the second colon of a line "4:memory:/job", "0::/job".
-std::optional<std::string> path_in(const fs::path& memberships, const std::string& controller) {
-  std::ifstream file(memberships);
-  for (std::string line; std::getline(file, line);) {
-    const auto first = line.find(':');
-    const auto second = line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    if ((',' + controllers + ',').find(',' + controller + ',') != std::string::npos) {
-      return line.substr(second + 1);
-    }
-  }
-  return std::nullopt;
-}
-
-// In a container the group may be mounted as the root of the tree.
-fs::path folder_of(const fs::path& root, const std::string& group, const char* file) {
-  const fs::path inside = root / fs::path(group).relative_path();
-  return fs::exists(inside / file) ? inside : root;
-}
 
 std::optional<std::uint64_t> count_in(const fs::path& counter) {
   std::ifstream file(counter);
@@ -41,20 +21,20 @@ std::optional<std::uint64_t> count_in(const fs::path& counter) {
 
 }  // namespace
 
-OutOfMemoryKills::OutOfMemoryKills(fs::path proc, fs::path cgroups) {
-  if (const auto group = path_in(proc / "self/cgroup", "memory")) {
-    const fs::path folder = folder_of(cgroups / "memory", *group, "memory.oom_control");
-    counter_ = folder / "memory.oom_control";
-    limit_ = folder / "memory.limit_in_bytes";
-  } else if (const auto unified = path_in(proc / "self/cgroup", "")) {
-    const fs::path folder = folder_of(cgroups, *unified, "memory.events");
-    counter_ = folder / "memory.events";
-    limit_ = folder / "memory.max";
-  }
-  if (!count_in(counter_)) {
-    counter_ = proc / "vmstat";
-    limit_.clear();
-  }
+OutOfMemoryKills::OutOfMemoryKills(const fs::path& root) {
+  const auto count_by = [&](const fs::path& counter, const fs::path& limit) {
+    if (!counter_.empty() || !count_in(counter)) return;
+    counter_ = counter;
+    limit_ = limit;
+  };
+  for_each_control_group(
+      "memory",
+      [&](const fs::path& group) {
+        count_by(group / "memory.oom_control", group / "memory.limit_in_bytes");
+        count_by(group / "memory.events", group / "memory.max");
+      },
+      root);
+  count_by(root / "proc/vmstat", "");
   before_ = count_in(counter_).value_or(0);
 }
 

@@ -12,9 +12,8 @@ namespace lockstep {
 /// Threads: one. Errors: none; a system that does not count tells nothing.
 class OutOfMemoryKills {
  public:
-  /// Counts from now on. The folders are for tests.
-  explicit OutOfMemoryKills(std::filesystem::path proc = "/proc",
-                            std::filesystem::path cgroups = "/sys/fs/cgroup");
+  /// Counts from now on. `root` stands for "/".
+  explicit OutOfMemoryKills(const std::filesystem::path& root = "/");
 
   /// Whose memory was short since, and how much there is: "its memory cgroup has a limit of 512
   /// MB". Nothing when nobody was killed.

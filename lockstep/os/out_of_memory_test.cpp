@@ -19,9 +19,7 @@ class OutOfMemoryTest : public testing::Test {
     fs::create_directories(path.parent_path());
     std::ofstream(path) << text;
   }
-  OutOfMemoryKills kills() const {
-    return OutOfMemoryKills(root_.path() / "proc", root_.path() / "cgroup");
-  }
+  OutOfMemoryKills kills() const { return OutOfMemoryKills(root_.path()); }
   std::string limit_of(const std::string& file) const {
     return "its memory cgroup has a limit of 512 MB (" + (root_.path() / file).string() + ")";
   }
@@ -32,30 +30,32 @@ class OutOfMemoryTest : public testing::Test {
 
 TEST_F(OutOfMemoryTest, CountsInTheGroupOfVersion1) {
   write("proc/self/cgroup", "5:devices:/other\n4:cpu,memory:/job/1\n0::/\n");
-  write("cgroup/memory/job/1/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n");
-  write("cgroup/memory/job/1/memory.limit_in_bytes", "512000000\n");
+  write("sys/fs/cgroup/memory/job/1/memory.oom_control",
+        "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n");
+  write("sys/fs/cgroup/memory/job/1/memory.limit_in_bytes", "512000000\n");
   const OutOfMemoryKills kills = this->kills();
   EXPECT_EQ(kills.since(), std::nullopt);
-  write("cgroup/memory/job/1/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 4\n");
-  EXPECT_EQ(kills.since(), limit_of("cgroup/memory/job/1/memory.limit_in_bytes"));
+  write("sys/fs/cgroup/memory/job/1/memory.oom_control",
+        "oom_kill_disable 0\nunder_oom 0\noom_kill 4\n");
+  EXPECT_EQ(kills.since(), limit_of("sys/fs/cgroup/memory/job/1/memory.limit_in_bytes"));
 }
 
 TEST_F(OutOfMemoryTest, CountsInTheGroupOfVersion2) {
   write("proc/self/cgroup", "0::/job\n");
-  write("cgroup/job/memory.events", "low 0\noom 1\noom_kill 0\n");
-  write("cgroup/job/memory.max", "512000000\n");
+  write("sys/fs/cgroup/job/memory.events", "low 0\noom 1\noom_kill 0\n");
+  write("sys/fs/cgroup/job/memory.max", "512000000\n");
   const OutOfMemoryKills kills = this->kills();
-  write("cgroup/job/memory.events", "low 0\noom 2\noom_kill 1\n");
-  EXPECT_EQ(kills.since(), limit_of("cgroup/job/memory.max"));
+  write("sys/fs/cgroup/job/memory.events", "low 0\noom 2\noom_kill 1\n");
+  EXPECT_EQ(kills.since(), limit_of("sys/fs/cgroup/job/memory.max"));
 }
 
 TEST_F(OutOfMemoryTest, FindsAContainersGroupAtTheRoot) {
   write("proc/self/cgroup", "4:memory:/docker/0123\n");
-  write("cgroup/memory/memory.oom_control", "oom_kill 0\n");
-  write("cgroup/memory/memory.limit_in_bytes", "512000000\n");
+  write("sys/fs/cgroup/memory/memory.oom_control", "oom_kill 0\n");
+  write("sys/fs/cgroup/memory/memory.limit_in_bytes", "512000000\n");
   const OutOfMemoryKills kills = this->kills();
-  write("cgroup/memory/memory.oom_control", "oom_kill 1\n");
-  EXPECT_EQ(kills.since(), limit_of("cgroup/memory/memory.limit_in_bytes"));
+  write("sys/fs/cgroup/memory/memory.oom_control", "oom_kill 1\n");
+  EXPECT_EQ(kills.since(), limit_of("sys/fs/cgroup/memory/memory.limit_in_bytes"));
 }
 
 TEST_F(OutOfMemoryTest, ElseOnTheWholeMachine) {
@@ -69,10 +69,10 @@ TEST_F(OutOfMemoryTest, ElseOnTheWholeMachine) {
 
 TEST_F(OutOfMemoryTest, AGroupWithoutALimitIsTheMachine) {
   write("proc/self/cgroup", "0::/job\n");
-  write("cgroup/job/memory.events", "oom_kill 0\n");
-  write("cgroup/job/memory.max", "max\n");
+  write("sys/fs/cgroup/job/memory.events", "oom_kill 0\n");
+  write("sys/fs/cgroup/job/memory.max", "max\n");
   const OutOfMemoryKills kills = this->kills();
-  write("cgroup/job/memory.events", "oom_kill 1\n");
+  write("sys/fs/cgroup/job/memory.events", "oom_kill 1\n");
   EXPECT_EQ(kills.since(), "the machine had none left");
 }
 

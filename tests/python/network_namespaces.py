@@ -75,7 +75,8 @@ class TwoMachines(Namespaces):
 
     def launchers(self, lockstep, ranks_each, program, port=29517):
         """The commands that start a job, one a machine."""
-        return [[*self.on(machine), "env", "LOCKSTEP_JOB_SECRET=a secret", lockstep, "run", "--nnodes=2", f"--node-rank={machine}",
+        return [[*self.on(machine), "env", "LOCKSTEP_JOB_SECRET=a secret", lockstep, "run",
+                 "--nnodes=2", f"--node-rank={machine}",
                  f"--nproc-per-node={ranks_each}", f"--master-addr={ADDRESSES[0]}",
                  f"--master-port={port}", *program]
                 for machine in range(2)]
