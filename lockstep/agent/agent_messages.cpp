@@ -1,8 +1,6 @@
 #include "lockstep/agent/agent_messages.h"
 
-#include <limits>
-
-#include <nlohmann/json.hpp>
+#include "lockstep/agent/json_members.h"
 
 namespace lockstep {
 namespace {
@@ -10,74 +8,6 @@ namespace {
 using nlohmann::json;
 using Status = AgentReport::Status;
 using Phase = RendezvousState::Phase;
-
-constexpr std::size_t kLongestTextBytes = 2'000;
-constexpr int kMostWorkers = 1 << 20;
-
-std::string cut(const std::string& text) {
-  return text.substr(0, kLongestTextBytes);
-}
-
-std::string text_of(const json& message) {
-  // What programs print need not be UTF-8.
-  return message.dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
-// Reads members of an object and notes whether all were what they had to be.
-class Members {
- public:
-  explicit Members(const json& object) : object_(object), good_(object.is_object()) {}
-
-  bool good() const { return good_; }
-
-  std::uint64_t count(const char* name) {
-    const json* const value = find(name);
-    if (value != nullptr && value->is_number_unsigned()) return value->get<std::uint64_t>();
-    good_ = false;
-    return 0;
-  }
-  int integer(const char* name, int least, int most) {
-    const std::uint64_t value = count(name);
-    if (value >= static_cast<std::uint64_t>(least) && value <= static_cast<std::uint64_t>(most)) {
-      return static_cast<int>(value);
-    }
-    good_ = false;
-    return least;
-  }
-  std::string text(const char* name) {
-    const json* const value = find(name);
-    if (value != nullptr && value->is_string() &&
-        value->get_ref<const std::string&>().size() <= 3 * kLongestTextBytes) {
-      return value->get<std::string>();
-    }
-    good_ = false;
-    return "";
-  }
-  bool boolean(const char* name) {
-    const json* const value = find(name);
-    if (value != nullptr && value->is_boolean()) return value->get<bool>();
-    good_ = false;
-    return false;
-  }
-  bool has(const char* name) { return find(name) != nullptr; }
-  const json& object(const char* name) {
-    static const json kEmpty = json::object();
-    const json* const value = find(name);
-    if (value != nullptr && value->is_object()) return *value;
-    good_ = false;
-    return kEmpty;
-  }
-
- private:
-  const json* find(const char* name) const {
-    if (!object_.is_object()) return nullptr;
-    const auto found = object_.find(name);
-    return found == object_.end() ? nullptr : &*found;
-  }
-
-  const json& object_;
-  bool good_;
-};
 
 json to_json(const NodePlacement& placement) {
   return {{"node_rank", placement.node_rank},
@@ -90,9 +20,6 @@ json to_json(const NodePlacement& placement) {
           {"store_port", placement.store_port}};
 }
 
-constexpr int kMostInt = std::numeric_limits<int>::max();
-constexpr int kMostPort = 65'535;
-
 NodePlacement to_placement(Members& members) {
   NodePlacement placement;
   placement.node_rank = members.integer("node_rank", 0, kMostInt);
@@ -102,7 +29,7 @@ NodePlacement to_placement(Members& members) {
   placement.first_role_rank = members.integer("first_role_rank", 0, kMostInt);
   placement.role_world_size = members.integer("role_world_size", 1, kMostInt);
   placement.store_host = members.text("store_host");
-  placement.store_port = static_cast<std::uint16_t>(members.integer("store_port", 0, kMostPort));
+  placement.store_port = members.port("store_port");
   return placement;
 }
 
@@ -110,19 +37,11 @@ NodePlacement to_placement(Members& members) {
 
 std::string encode(const AgentMessage& message) {
   const AgentReport& report = message.report;
-  json node = {{"id", cut(report.node.id)},           {"name", cut(report.node.name)},
-               {"host", cut(report.node.host)},       {"worker_count", report.node.worker_count},
-               {"role", cut(report.node.role)},       {"store_host", cut(report.node.store_host)},
-               {"store_port", report.node.store_port}};
-  if (report.node.rank) node["rank"] = *report.node.rank;
   return text_of({{"number", message.number},
-                  {"node", node},
+                  {"node", to_json(report.node)},
                   {"status", static_cast<int>(report.status)},
                   {"generation", report.generation},
-                  {"fault",
-                   {{"text", cut(report.fault.text)},
-                    {"place", cut(report.fault.place)},
-                    {"status", report.fault.status}}},
+                  {"fault", to_json(report.fault)},
                   {"farewell", cut(report.farewell)}});
 }
 
@@ -143,25 +62,13 @@ std::optional<AgentMessage> decode_agent_message(std::string_view text) {
   AgentMessage message;
   AgentReport& report = message.report;
   message.number = members.count("number");
-  Members node(members.object("node"));
-  report.node = {
-      .id = node.text("id"),
-      .name = node.text("name"),
-      .host = node.text("host"),
-      .worker_count = node.integer("worker_count", 1, kMostWorkers),
-      .role = node.text("role"),
-      .store_host = node.text("store_host"),
-      .store_port = static_cast<std::uint16_t>(node.integer("store_port", 0, kMostPort))};
-  if (node.has("rank")) report.node.rank = node.integer("rank", 0, kMostInt);
+  report.node = members.node(members.object("node"));
   report.status =
       static_cast<Status>(members.integer("status", 0, static_cast<int>(Status::kLeaving)));
   report.generation = members.count("generation");
-  Members fault(members.object("fault"));
-  report.fault = {.text = fault.text("text"),
-                  .place = fault.text("place"),
-                  .status = fault.integer("status", 0, 255)};
+  report.fault = members.fault("fault");
   report.farewell = members.text("farewell");
-  if (!members.good() || !node.good() || !fault.good()) return std::nullopt;
+  if (!members.good()) return std::nullopt;
   return message;
 }
 

@@ -55,8 +55,10 @@ void ControlClient::connect() {
   attempt_ = std::make_shared<Attempt>(io_);
   attempt_->stream().expires_after(std::min(settings_.connect_timeout, answer_timeout()));
   attempt_->stream().async_connect(
-      addresses_, [this, attempt = attempt_](error_code error, const tcp::endpoint&) {
-        if (attempt != attempt_) return;
+      addresses_, [this, alive = std::weak_ptr(alive_), attempt = attempt_](error_code error,
+                                                                            const tcp::endpoint&) {
+        if (alive.expired() || attempt != attempt_) return;
+        is_gone_ = error == asio::error::connection_refused;
         if (error) return fail(attempt, error.message());
         shake_hands(attempt);
       });
@@ -73,8 +75,10 @@ void ControlClient::shake_hands(const std::shared_ptr<Attempt>& attempt) {
         request.set(handshake::kProof, secret_.client_proof(raw->nonce));
       }));
   attempt->socket.async_handshake(attempt->response, concat(settings_.host, ":", settings_.port),
-                                  handshake::kTarget, [this, attempt](error_code error) {
-                                    if (attempt == attempt_) judge(attempt, error);
+                                  handshake::kTarget,
+                                  [this, alive = std::weak_ptr(alive_), attempt](error_code error) {
+                                    if (alive.expired() || attempt != attempt_) return;
+                                    judge(attempt, error);
                                   });
 }
 
@@ -120,8 +124,8 @@ void ControlClient::try_later(const std::string& reason) {
   keep_alive_.cancel();
   if (!refusal_.empty()) return;
   retry_.expires_after(kRetryAfter);
-  retry_.async_wait([this](error_code error) {
-    if (!error) connect();
+  retry_.async_wait([this, alive = std::weak_ptr(alive_)](error_code error) {
+    if (!error && !alive.expired()) connect();
   });
 }
 
@@ -161,8 +165,8 @@ milliseconds ControlClient::answer_timeout() const {
 
 void ControlClient::send_again_later() {
   keep_alive_.expires_after(settings_.keep_alive_interval);
-  keep_alive_.async_wait([this](error_code error) {
-    if (error || !connection_) return;
+  keep_alive_.async_wait([this, alive = std::weak_ptr(alive_)](error_code error) {
+    if (error || alive.expired() || !connection_) return;
     const bool is_silent =
         unanswered_since_ && Clock::now() - *unanswered_since_ >= answer_timeout();
     if (!is_silent) return send();

@@ -18,7 +18,8 @@ namespace lockstep {
 class SealedConnection;
 
 /// An agent's connection to where its job's rendezvous is served: made again whenever it breaks.
-/// Threads: the agent's only one; everything happens while the io_context runs.
+/// Threads: the agent's only one; everything happens while the io_context runs. It may go while
+/// that runs on.
 class ControlClient {
  public:
   struct Settings {
@@ -52,6 +53,8 @@ class ControlClient {
   std::optional<Clock::time_point> last_contact() const { return last_contact_; }
   /// Why there is no connection now; empty where there is one.
   const std::string& trouble() const { return trouble_; }
+  /// No process listens there any more, as the machine says that it ran on.
+  bool is_gone() const { return is_gone_; }
   /// Why this agent may not take part. For good.
   const std::string& refusal() const { return refusal_; }
   /// The address of this machine on the connection made last; empty before that.
@@ -85,8 +88,11 @@ class ControlClient {
   /// When the first report was sent after which nothing has come.
   std::optional<Clock::time_point> unanswered_since_;
   std::string trouble_ = "not connected yet";
+  bool is_gone_ = false;
   std::string refusal_;
   std::string own_address_;
+  /// Handlers that come too late find it gone.
+  std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
 };
 
 }  // namespace lockstep

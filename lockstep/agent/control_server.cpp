@@ -72,6 +72,7 @@ struct ControlServer::Agent {
   std::shared_ptr<SealedConnection> connection{};
   std::string id{};  ///< empty until it has reported
   bool is_refused = false;
+  bool is_owed = false;  ///< an answer
   std::uint64_t number = 0;
   AgentView told{};
 };
@@ -101,19 +102,21 @@ void ControlServer::stop_listening() {
 }
 
 void ControlServer::accept() {
-  acceptor_.async_accept([this](error_code error, tcp::socket socket) {
-    if (error == asio::error::operation_aborted || !acceptor_.is_open()) return;
-    if (!error) {
-      take(std::move(socket));
-      return accept();
-    }
-    // Of descriptors, most likely: there will be some again.
-    constexpr std::chrono::milliseconds kShortOfThem{100};
-    accept_again_.expires_after(kShortOfThem);
-    accept_again_.async_wait([this](error_code stopped) {
-      if (!stopped) accept();
-    });
-  });
+  acceptor_.async_accept(
+      [this, alive = std::weak_ptr(alive_)](error_code error, tcp::socket socket) {
+        if (alive.expired() || error == asio::error::operation_aborted || !acceptor_.is_open())
+          return;
+        if (!error) {
+          take(std::move(socket));
+          return accept();
+        }
+        // Of descriptors, most likely: there will be some again.
+        constexpr std::chrono::milliseconds kShortOfThem{100};
+        accept_again_.expires_after(kShortOfThem);
+        accept_again_.async_wait([this, alive](error_code stopped) {
+          if (!stopped && !alive.expired()) accept();
+        });
+      });
 }
 
 void ControlServer::take(tcp::socket socket) {
@@ -129,7 +132,8 @@ void ControlServer::take(tcp::socket socket) {
 void ControlServer::greet(const std::shared_ptr<Stranger>& stranger) {
   stranger->stream().expires_after(settings_.handshake_timeout);
   http::async_read(stranger->stream(), stranger->received, stranger->parser,
-                   [this, stranger](error_code error, std::size_t) {
+                   [this, alive = std::weak_ptr(alive_), stranger](error_code error, std::size_t) {
+                     if (alive.expired()) return;
                      if (std::ranges::find(strangers_, stranger) == strangers_.end()) return;
                      if (error) return forget(stranger);
                      judge(stranger);
@@ -167,8 +171,10 @@ void ControlServer::admit(const std::shared_ptr<Stranger>& stranger, const Nonce
         response.set(handshake::kNonce, raw->server_nonce);
         response.set(handshake::kProof, raw->server_proof);
       }));
-  stranger->socket.async_accept(stranger->parser.get(), [this, stranger, client,
+  stranger->socket.async_accept(stranger->parser.get(), [this, alive = std::weak_ptr(alive_),
+                                                         stranger, client,
                                                          server](error_code error) {
+    if (alive.expired()) return;
     if (std::ranges::find(strangers_, stranger) == strangers_.end()) return;
     if (error) return forget(stranger);
     strangers_.remove(stranger);
@@ -197,11 +203,13 @@ void ControlServer::await_first_report(const std::shared_ptr<Agent>& agent) {
   }
   newcomers_.push_back(agent);
   agent->first_report_due.expires_after(settings_.handshake_timeout);
-  agent->first_report_due.async_wait([this, agent](error_code stopped) {
-    if (stopped || std::ranges::find(newcomers_, agent) == newcomers_.end()) return;
-    if (!agent->is_refused) note_refusal(agent->peer, "it says nothing after its greeting");
-    drop(*agent);
-  });
+  agent->first_report_due.async_wait(
+      [this, alive = std::weak_ptr(alive_), agent](error_code stopped) {
+        if (stopped || alive.expired() || std::ranges::find(newcomers_, agent) == newcomers_.end())
+          return;
+        if (!agent->is_refused) note_refusal(agent->peer, "it says nothing after its greeting");
+        drop(*agent);
+      });
 }
 
 void ControlServer::answer(const std::shared_ptr<Stranger>& stranger, unsigned status,
@@ -213,7 +221,9 @@ void ControlServer::answer(const std::shared_ptr<Stranger>& stranger, unsigned s
   stranger->response.body() = text + "\n";
   stranger->response.prepare_payload();
   http::async_write(stranger->stream(), stranger->response,
-                    [this, stranger](error_code, std::size_t) { forget(stranger); });
+                    [this, alive = std::weak_ptr(alive_), stranger](error_code, std::size_t) {
+                      if (!alive.expired()) forget(stranger);
+                    });
 }
 
 void ControlServer::forget(const std::shared_ptr<Stranger>& stranger) {
@@ -267,6 +277,8 @@ void ControlServer::drop(Agent& agent) {
 }
 
 void ControlServer::tell(Agent& agent) {
+  agent.is_owed = !settings_.may_tell();
+  if (agent.is_owed) return;
   agent.told = service_.view(agent.id);
   agent.connection->send(
       encode(ServiceMessage{.number = agent.number,
@@ -275,12 +287,13 @@ void ControlServer::tell(Agent& agent) {
 }
 
 void ControlServer::tell_all() {
-  const RendezvousState& state = service_.state();
-  const RoundSeen now{state.phase, state.gathering, state.generation};
-  if (now == told_) return;  // What concerns one agent alone, it is told in answer.
+  if (!settings_.may_tell()) return;
+  // What concerns one agent alone, it is told in answer.
+  const RoundId now = round_of(service_.state());
+  const bool is_new = !(now == told_);
   told_ = now;
   for (const auto& [key, agent] : agents_) {
-    if (!(service_.view(agent->id) == agent->told)) tell(*agent);
+    if (agent->is_owed || (is_new && !(service_.view(agent->id) == agent->told))) tell(*agent);
   }
 }
 

@@ -1,10 +1,10 @@
 #pragma once
 
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
 #include <string>
-#include <tuple>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -21,7 +21,8 @@ namespace lockstep {
 /// What a stranger can make it hold is bounded: connections that have not shown the job's secret
 /// are few, short of time and, where too many, dropped from the oldest. So are those whose greeting
 /// shows it, which may be a repeated one, until a message of theirs opens.
-/// Threads: the agent's only one; everything happens while the io_context runs.
+/// Threads: the agent's only one; everything happens while the io_context runs. It may go while
+/// that runs on.
 class ControlServer {
  public:
   struct Settings {
@@ -30,6 +31,8 @@ class ControlServer {
     std::chrono::milliseconds handshake_timeout{5'000};
     std::size_t most_strangers = 64;
     std::size_t most_agents = 4'096;
+    /// Asked before an agent is told anything: where it says no, nothing is until tell_all().
+    std::function<bool()> may_tell = [] { return true; };
   };
   /// `listening`: a socket that listens.
   ControlServer(boost::asio::io_context& io, RendezvousService& service, Settings settings,
@@ -38,7 +41,8 @@ class ControlServer {
   ControlServer(const ControlServer&) = delete;
   ControlServer& operator=(const ControlServer&) = delete;
 
-  /// To be called after each change of the service that was not this server's doing.
+  /// To be called after each change of the service that was not this server's doing, and once
+  /// agents may be told.
   void tell_all();
   /// Agents that are connected.
   std::size_t agent_count() const { return agents_.size(); }
@@ -73,9 +77,10 @@ class ControlServer {
   std::list<std::shared_ptr<Stranger>> strangers_;  // the oldest first
   std::list<std::shared_ptr<Agent>> newcomers_;     // have yet to report; the oldest first
   std::map<const Agent*, std::shared_ptr<Agent>> agents_;
-  using RoundSeen = std::tuple<RendezvousState::Phase, std::uint64_t, std::uint64_t>;
-  RoundSeen told_{};
+  RoundId told_{};
   std::uint64_t refusals_ = 0;
+  /// Handlers that come too late find it gone.
+  std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
 };
 
 }  // namespace lockstep

@@ -89,6 +89,10 @@ std::string JobSecret::server_proof(const Nonce& client, const Nonce& server) co
   return hex_of(hash("server's proof", view_of_bytes(client), view_of_bytes(server)));
 }
 
+std::string JobSecret::proof_of(std::string_view text) const {
+  return hex_of(hash("text", text, ""));
+}
+
 bool JobSecret::same_proof(std::string_view shown, std::string_view wanted) {
   return shown.size() == wanted.size() &&
          ::sodium_memcmp(shown.data(), wanted.data(), wanted.size()) == 0;

@@ -29,6 +29,8 @@ class JobSecret {
   std::string client_proof(const Nonce& client) const;
   /// What the other answers.
   std::string server_proof(const Nonce& client, const Nonce& server) const;
+  /// That an agent of the job has written a text.
+  std::string proof_of(std::string_view text) const;
   /// Compares in a time that does not tell how much of it is right.
   static bool same_proof(std::string_view shown, std::string_view wanted);
 

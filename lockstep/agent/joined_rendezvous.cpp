@@ -15,7 +15,7 @@ JoinedRendezvous::JoinedRendezvous(const LaunchOptions& options)
                     .host = options_.host,
                     .port = options_.port,
                     .keep_alive_interval = options_.timeouts.keep_alive_interval}),
-      started_(Deadline::Clock::now()) {}
+      contact_(options_.timeouts, Deadline::Clock::now()) {}
 
 std::string JoinedRendezvous::where() const {
   return concat("the rendezvous at ", options_.host, " port ", options_.port);
@@ -30,22 +30,11 @@ void JoinedRendezvous::report(const AgentReport& report) {
   client_.report(report);
 }
 
-bool JoinedRendezvous::is_cut_off(Instant now) const {
-  const auto contact = client_.last_contact();
-  return contact && now - *contact >= options_.timeouts.keep_alive_limit;
-}
-
-JoinedRendezvous::Instant JoinedRendezvous::patience_ends() const {
-  const auto contact = client_.last_contact();
-  if (!contact) return started_ + options_.timeouts.join;
-  return *contact + 2 * options_.timeouts.keep_alive_limit;
-}
-
 void JoinedRendezvous::look() {
-  if (is_cut_off(Deadline::Clock::now())) {
-    view_ = {.generation = view_.generation,
-             .restarts = view_.restarts,
-             .cause = concat("no contact with ", where(), ": ", client_.trouble())};
+  if (client_.last_contact()) contact_.note(*client_.last_contact());
+  if (contact_.is_cut_off(Deadline::Clock::now())) {
+    view_ = Contact::without_contact(view_,
+                                     concat("no contact with ", where(), ": ", client_.trouble()));
   } else if (client_.told()) {
     view_ = client_.told()->view;
   }
@@ -55,7 +44,7 @@ std::string JoinedRendezvous::missing() const {
   const std::string trouble = client_.trouble();
   if (trouble.empty()) return client_.told() ? client_.told()->missing : "";
   const auto left =
-      std::chrono::ceil<std::chrono::seconds>(patience_ends() - Deadline::Clock::now());
+      std::chrono::ceil<std::chrono::seconds>(contact_.patience_ends() - Deadline::Clock::now());
   return concat(where(), " does not answer (", trouble, "); ", std::max(left.count(), 0L),
                 " s left");
 }
@@ -63,11 +52,9 @@ std::string JoinedRendezvous::missing() const {
 void JoinedRendezvous::wait(int wake_fd, const std::optional<Deadline>& deadline) {
   const AgentView before = view_;
   const bool was_reached = is_reached();
-  const Instant now = Deadline::Clock::now();
-  const auto contact = client_.last_contact();
-  if (is_cut_off(now)) client_.look_host_up();
-  Instant wake_at = patience_ends();
-  if (contact && !is_cut_off(now)) wake_at = *contact + options_.timeouts.keep_alive_limit;
+  const Contact::Instant now = Deadline::Clock::now();
+  if (contact_.is_cut_off(now)) client_.look_host_up();
+  Contact::Instant wake_at = contact_.next_change(now);
   if (deadline) wake_at = std::min(wake_at, deadline->instant());
   run_until(io_, wake_fd, Deadline(wake_at), [&] {
     look();
@@ -77,7 +64,7 @@ void JoinedRendezvous::wait(int wake_fd, const std::optional<Deadline>& deadline
   if (!client_.refusal().empty()) {
     throw Error(concat(where(), " refused this machine: ", client_.refusal()));
   }
-  if (patience_ends() <= Deadline::Clock::now()) {
+  if (contact_.patience_ends() <= Deadline::Clock::now()) {
     throw TimeoutError(concat(where(), " does not answer (", client_.trouble(),
                               "): check the address, and that the agent there runs"));
   }

@@ -2,6 +2,7 @@
 
 #include <boost/asio/io_context.hpp>
 
+#include "lockstep/agent/contact.h"
 #include "lockstep/agent/control_client.h"
 #include "lockstep/launch/job_rendezvous.h"
 #include "lockstep/launch/launch_options.h"
@@ -9,9 +10,6 @@
 namespace lockstep {
 
 /// The rendezvous as an agent takes part that another one serves.
-///
-/// An agent that has had no contact for the limit of the keep-alive stops its workers, since the
-/// others hold it for lost; after as long again the job is over for it.
 class JoinedRendezvous : public JobRendezvous {
  public:
   explicit JoinedRendezvous(const LaunchOptions& options);
@@ -26,17 +24,13 @@ class JoinedRendezvous : public JobRendezvous {
   void finish(const Deadline& deadline) override;
 
  private:
-  using Instant = Deadline::Clock::time_point;
-
   void look();
-  bool is_cut_off(Instant now) const;
-  Instant patience_ends() const;
   std::string where() const;
 
   boost::asio::io_context io_{1};
   const RendezvousOptions options_;
   ControlClient client_;
-  const Instant started_;
+  Contact contact_;
   AgentView view_;
 };
 

@@ -5,6 +5,7 @@
 
 #include <sys/socket.h>
 
+#include "lockstep/agent/elected_rendezvous.h"
 #include "lockstep/agent/joined_rendezvous.h"
 #include "lockstep/agent/served_rendezvous.h"
 #include "lockstep/base/concat.h"
@@ -45,6 +46,9 @@ std::optional<UniqueFd> serve_if_first(const RendezvousOptions& options) {
 
 std::unique_ptr<JobRendezvous> meet(const LaunchOptions& options) {
   const RendezvousOptions& rendezvous = options.rendezvous;
+  if (rendezvous.backend == RendezvousOptions::Backend::kEtcd) {
+    return std::make_unique<ElectedRendezvous>(options, rules_of(options));
+  }
   std::optional<UniqueFd> socket;
   if (rendezvous.is_host == true) {
     socket = listen_at(rendezvous);

@@ -7,8 +7,9 @@
 
 namespace lockstep {
 
-/// Takes part in the rendezvous of a job on several machines: serves it where this machine has the
-/// address of its endpoint and nobody serves it yet, joins it otherwise.
+/// Takes part in the rendezvous of a job on several machines. Its agents elect the one that serves
+/// it where there is an etcd; else this one does where this machine has the address of the endpoint
+/// and nobody serves it yet, and joins it otherwise.
 /// Errors: SystemError or UsageError when this machine is to serve it and cannot.
 std::unique_ptr<JobRendezvous> meet(const LaunchOptions& options);
 

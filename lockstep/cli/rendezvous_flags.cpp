@@ -16,6 +16,7 @@ namespace {
 // torchrun's defaults.
 constexpr std::uint16_t kStaticPort = 29500;
 constexpr std::uint16_t kElasticPort = 29400;
+constexpr std::uint16_t kEtcdPort = 2379;
 
 struct Endpoint {
   std::string host{};
@@ -78,16 +79,18 @@ int parse_node_rank(const std::string& text, int node_count) {
 
 RendezvousOptions::Backend backend_of(const RunFlags& flags, const NodeCounts& nodes) {
   const std::string& backend = flags.rdzv_backend;
-  if (!backend.empty() && backend != "static" && backend != "c10d") {
+  const std::vector<std::string> known = {"static", "c10d", "etcd", "etcd-v2"};
+  if (!backend.empty() && std::ranges::find(known, backend) == known.end()) {
     throw UsageError(concat("--rdzv-backend=", backend,
-                            " is not in this version; use static or c10d",
-                            did_you_mean(backend, {"static", "c10d"})));
+                            " is not in this version; use static, c10d or ", "etcd",
+                            did_you_mean(backend, known)));
   }
   if (flags.standalone && nodes.max > 1) {
     throw UsageError(concat("--standalone is for one machine, but --nnodes=", flags.nnodes,
                             "; drop one of them"));
   }
   if (backend == "c10d" || flags.standalone) return RendezvousOptions::Backend::kC10d;
+  if (backend.starts_with("etcd")) return RendezvousOptions::Backend::kEtcd;
   if (nodes.min != nodes.max) {
     throw UsageError(concat("--nnodes=", flags.nnodes,
                             ": machines that may come and go cannot be numbered; use "
@@ -122,6 +125,7 @@ class Configuration {
     if (interval_) timeouts.keep_alive_interval = *interval_;
     timeouts.keep_alive_limit = timeouts.keep_alive_interval * attempts_.value_or(attempts);
     options.is_host = is_host_;
+    if (!etcd_prefix_.empty()) options.etcd_prefix = etcd_prefix_;
   }
 
  private:
@@ -136,7 +140,9 @@ class Configuration {
                                             "store_type",
                                             "is_host",
                                             "timeout",
-                                            "rank"};
+                                            "rank",
+                                            "etcd_prefix",
+                                            "protocol"};
     const auto equals = entry.find('=');
     const std::string key = entry.substr(0, equals);
     if (equals == std::string::npos) {
@@ -152,6 +158,13 @@ class Configuration {
     if (key == "keep_alive_interval") interval_ = parse_seconds(key, value);
     if (key == "keep_alive_max_attempt") take_attempts(value);
     if (key == "is_host") take_is_host(value);
+    if (key == "etcd_prefix") etcd_prefix_ = value;
+    if (key == "protocol" && value != "http") {
+      throw UsageError(
+          concat("--rdzv-conf: protocol=", value,
+                 ": etcd is spoken to by http; run `etcd gateway` or a TLS tunnel on each "
+                 "machine and give its address on loopback"));
+    }
   }
 
   void take_attempts(const std::string& value) {
@@ -176,16 +189,39 @@ class Configuration {
   std::optional<std::chrono::milliseconds> interval_;
   std::optional<int> attempts_;
   std::optional<bool> is_host_;
+  std::string etcd_prefix_;
 };
 
 bool is_loopback_name(const std::string& host) {
   return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
 
+// Where there may be several, separated by commas.
+std::vector<HostAndPort> parse_etcd(const std::string& text) {
+  std::vector<HostAndPort> addresses;
+  std::istringstream entries(text);
+  for (std::string entry; std::getline(entries, entry, ',');) {
+    const Endpoint endpoint = parse_endpoint(entry);
+    addresses.push_back({endpoint.host, endpoint.port.value_or(kEtcdPort)});
+  }
+  if (addresses.empty()) {
+    throw UsageError(
+        "--rdzv-backend=etcd needs --rdzv-endpoint=HOST[:PORT][,HOST[:PORT]...], where etcd "
+        "answers");
+  }
+  return addresses;
+}
+
 // Whoever reaches the agents' port could otherwise stop the job, or take part in it.
 void check_secret(const RendezvousOptions& rendezvous) {
-  if (!rendezvous.secret.empty() || is_loopback_name(rendezvous.host)) return;
-  throw UsageError(concat("--nnodes=", rendezvous.max_nodes, " at ", rendezvous.host,
+  if (!rendezvous.secret.empty()) return;
+  const auto is_near = [](const HostAndPort& address) { return is_loopback_name(address.host); };
+  const bool is_etcd = rendezvous.backend == RendezvousOptions::Backend::kEtcd;
+  if (is_etcd ? std::ranges::all_of(rendezvous.etcd, is_near) : is_loopback_name(rendezvous.host)) {
+    return;
+  }
+  throw UsageError(concat("--nnodes=", rendezvous.max_nodes, " at ",
+                          is_etcd ? rendezvous.etcd.front().host : rendezvous.host,
                           ": machines of a job know each other by a secret, and there is none; put "
                           "the same in LOCKSTEP_JOB_SECRET, or in a file for --secret-file, on "
                           "each, as from: openssl rand -hex 32"));
@@ -230,6 +266,18 @@ JobPlace resolve_rendezvous(const RunFlags& flags, const std::string& secret) {
     place.master_port = port.value_or(0);
     return place;
   }
+  options.own_address = flags.local_addr;
+  options.secret = secret;
+  if (options.backend == RendezvousOptions::Backend::kEtcd && nodes.max > 1) {
+    if (flags.rdzv_id.empty()) {
+      throw UsageError(
+          "--rdzv-backend=etcd needs --rdzv-id=NAME, the same on each machine: other jobs may use "
+          "that etcd");
+    }
+    options.etcd = parse_etcd(flags.rdzv_endpoint);
+    check_secret(options);
+    return place;
+  }
   Endpoint endpoint;
   if (!flags.rdzv_endpoint.empty()) endpoint = parse_endpoint(flags.rdzv_endpoint);
   if (endpoint.port) port = endpoint.port;
@@ -245,8 +293,6 @@ JobPlace resolve_rendezvous(const RunFlags& flags, const std::string& secret) {
                             ": all machines must know the port; give one, as in ",
                             numbered ? "--master-port=29500" : "--rdzv-endpoint=HOST:29400"));
   }
-  options.own_address = flags.local_addr;
-  options.secret = secret;
   if (numbered && !options.is_host) options.is_host = options.node_rank == 0;
   check_secret(options);
   return place;

@@ -16,8 +16,10 @@ constexpr const char* kUsage = "lockstep run [flags] program [arguments of the p
 
 constexpr const char* kDescription =
     "Starts a program on several processes that train together, and looks after them: when one\n"
-    "fails, or a machine is lost, all are stopped, the first to fail is named, and all are started\n"
-    "again if --max-restarts allows it. Flags and the environment given to workers are torchrun's;\n"
+    "fails, or a machine is lost, all are stopped, the first to fail is named, and all are "
+    "started\n"
+    "again if --max-restarts allows it. Flags and the environment given to workers are "
+    "torchrun's;\n"
     "--nproc_per_node is the same as --nproc-per-node, a beginning that is of one flag only is\n"
     "enough (--nproc), and each flag has a default in the environment: PET_NPROC_PER_NODE=2.";
 
@@ -105,12 +107,14 @@ void add_flags(CLI::App& app, RunFlags& flags) {
   table.group("Several machines: the same command on each");
   table.text("--nnodes", flags.nnodes, "N|MIN:MAX",
              "number of machines (default 1); with MIN:MAX they may\njoin and leave while the job "
-             "runs (c10d)");
-  table.text("--rdzv-backend", flags.rdzv_backend, "static|c10d",
+             "runs (c10d, etcd)");
+  table.text("--rdzv-backend", flags.rdzv_backend, "static|c10d|etcd",
              "static (default): each machine has its --node-rank;\nc10d: they are numbered as they "
-             "come, and may be\nreplaced");
+             "come, and may be\nreplaced; "
+             "etcd: so may the one where the others meet");
   table.text("--rdzv-endpoint", flags.rdzv_endpoint, "HOST[:PORT]",
-             "where the launchers meet: an address of one of the\nmachines (port 29400)");
+             "where the launchers meet: an address of one of the\nmachines (port 29400); "
+             "of etcd one or more, between\ncommas (port 2379)");
   table.text("--node-rank", flags.node_rank, "K", "static: rank of this machine, from 0");
   table.text("--master-addr", flags.master_addr, "HOST",
              "static: another way to give the endpoint, an address\nof the machine with rank 0");

@@ -180,6 +180,16 @@ TEST(RunOptions, MachinesThatComeAndGoMeetAtTheEndpoint) {
   EXPECT_EQ(options.rendezvous.timeouts.keep_alive_limit, std::chrono::seconds(8));
 }
 
+TEST(RunOptions, MachinesMeetByWayOfEtcd) {
+  const LaunchOptions options =
+      options_of({"--nnodes=2:3", "--rdzv-backend=etcd", "--rdzv-endpoint=localhost,[::1]:7",
+                  "--rdzv-id=a", "--rdzv-conf=etcd_prefix=/jobs,protocol=http"});
+  EXPECT_EQ(options.rendezvous.backend, RendezvousOptions::Backend::kEtcd);
+  EXPECT_EQ(options.rendezvous.etcd, (std::vector<HostAndPort>{{"localhost", 2379}, {"::1", 7}}));
+  EXPECT_EQ(options.rendezvous.etcd_prefix, "/jobs");
+  EXPECT_EQ(options_of({"--rdzv-backend=etcd"}).rendezvous.max_nodes, 1);
+}
+
 TEST(RunOptions, MachinesInANetworkNeedASecret) {
   EXPECT_TRUE(refuses({"--nnodes=2", "--master-addr=10.0.0.1"}, "LOCKSTEP_JOB_SECRET"));
   for (const char* host : {"127.0.0.1", "localhost", "::1"}) {
@@ -198,7 +208,13 @@ TEST(RunOptions, RefusesRendezvousThatCannotWork) {
   EXPECT_TRUE(refuses({"--nnodes=1:2"}, "--rdzv-backend=c10d"));
   EXPECT_TRUE(refuses({"--nnodes=2:1"}, "--nnodes='2:1'"));
   EXPECT_TRUE(refuses({"--nnodes=0"}, "--nnodes='0'"));
-  EXPECT_TRUE(refuses({"--rdzv-backend=etcd-v2"}, "is not in this version"));
+  EXPECT_TRUE(refuses({"--rdzv-backend=zeus"}, "is not in this version"));
+  const std::string etcd = "--rdzv-backend=etcd";
+  EXPECT_TRUE(refuses({two, etcd, "--rdzv-endpoint=localhost"}, "needs --rdzv-id"));
+  EXPECT_TRUE(refuses({two, etcd, "--rdzv-id=a"}, "needs --rdzv-endpoint"));
+  EXPECT_TRUE(refuses({two, etcd, "--rdzv-id=a", "--rdzv-endpoint=localhost,10.0.0.1"},
+                      "LOCKSTEP_JOB_SECRET"));
+  EXPECT_TRUE(refuses({"--rdzv-conf=protocol=https"}, "etcd gateway"));
   EXPECT_TRUE(refuses({"--rdzv-endpoint=:1"}, "HOST:PORT"));
   EXPECT_TRUE(refuses({"--rdzv-endpoint=[::1"}, "no ]"));
   EXPECT_TRUE(refuses({"--rdzv-endpoint=a:70000"}, "'70000' is no port"));

@@ -64,13 +64,15 @@ std::string error_of(const WorkerExit& worker, const std::filesystem::path& atte
 
 EventSource event_source(const LaunchOptions& options) {
   // As torchrun, which meets by c10d on one machine.
-  const RendezvousOptions& rendezvous = options.rendezvous;
-  const bool numbered =
-      rendezvous.max_nodes > 1 && rendezvous.backend == RendezvousOptions::Backend::kStatic;
+  using Backend = RendezvousOptions::Backend;
+  const auto backend =
+      options.rendezvous.max_nodes > 1 ? options.rendezvous.backend : Backend::kC10d;
   return {.run_id = options.run_id,
           .role = options.role,
           .hostname = host_name(),
-          .rdzv_backend = numbered ? "static" : "c10d",
+          .rdzv_backend = backend == Backend::kStatic ? "static"
+                          : backend == Backend::kEtcd ? "etcd"
+                                                      : "c10d",
           .entry_point = std::filesystem::path(options.program.name).filename().string(),
           .role_world_size = options.worker_count};
 }

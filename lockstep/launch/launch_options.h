@@ -24,11 +24,18 @@ struct Program {
   std::vector<std::string> arguments{};
 };
 
+struct HostAndPort {
+  std::string host{};
+  std::uint16_t port = 0;
+  bool operator==(const HostAndPort&) const = default;
+};
+
 /// How the machines of a job find each other.
 struct RendezvousOptions {
   enum class Backend {
     kStatic,  ///< numbered by the user
     kC10d,    ///< numbered as they come
+    kEtcd,    ///< the same, and whoever serves the rendezvous may be lost
   };
 
   Backend backend = Backend::kStatic;
@@ -39,6 +46,9 @@ struct RendezvousOptions {
   /// Where the agents meet: an address of the machine whose agent serves the rendezvous.
   std::string host{};
   std::uint16_t port = 0;
+  /// kEtcd: where etcd answers, in place of these; and what the names of its keys begin with.
+  std::vector<HostAndPort> etcd{};
+  std::string etcd_prefix = "/lockstep";
   /// Whether that is this machine; nothing: found out.
   std::optional<bool> is_host{};
   /// The address of this machine for others; empty: found out.

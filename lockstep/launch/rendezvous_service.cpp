@@ -17,6 +17,17 @@ std::int64_t seconds_until(RendezvousService::Instant instant, RendezvousService
 
 }  // namespace
 
+void RendezvousService::await_nodes(Instant now) {
+  for (const auto* nodes : {&state_.nodes, &state_.waiting, &state_.expected}) {
+    for (const RendezvousNode& node : *nodes) {
+      const AgentReport report{
+          .node = node, .status = Status::kRunning, .generation = state_.generation};
+      heard_[node.id] = {report, now + timeouts_.keep_alive_limit, std::nullopt};
+    }
+  }
+  restart_timer(now);
+}
+
 void RendezvousService::report(const AgentReport& report, Instant now) {
   const std::string id = report.node.id;
   const auto idle_since = heard_[id].idle_since;

@@ -23,6 +23,8 @@ class RendezvousService {
   const RendezvousState& state() const { return state_; }
   AgentView view(const std::string& id) const { return view_of(state_, id); }
 
+  /// Of a state that was taken over: its nodes have yet to be heard of, as if each had been now.
+  void await_nodes(Instant now);
   void report(const AgentReport& report, Instant now);
   /// The agent's connection has closed; it may come back.
   void closed(const std::string& id, Instant now);

@@ -46,6 +46,26 @@ TEST_F(ServiceTest, ARoundStartsAfterTheLastCall) {
   EXPECT_EQ(members(), 2U);
 }
 
+TEST_F(ServiceTest, AStateThatIsTakenOverWaitsForItsNodes) {
+  report("a", Status::kReady);
+  report("b", Status::kReady);
+  report("c", Status::kReady);
+  const RendezvousState saved = service.state();
+  ASSERT_EQ(saved.generation, 1U);
+  service = RendezvousService({.min_nodes = 1, .max_nodes = 3}, timeouts, saved);
+  service.await_nodes(now);
+  service.closed("a", now);  // the one that kept it
+  pass(milliseconds(500));
+  EXPECT_EQ(phase(), Phase::kRunning);
+  pass(milliseconds(500));
+  EXPECT_EQ(service.state().cause, "machine host of a was lost");
+  report("b", Status::kReady, 1);
+  EXPECT_EQ(phase(), Phase::kGathering) << "c has yet to be heard of";
+  pass(timeouts.keep_alive_limit - seconds(1));
+  EXPECT_EQ(generation(), 2U);
+  EXPECT_EQ(members(), 1U);
+}
+
 TEST_F(ServiceTest, WhoIsMissingIsSaid) {
   service = RendezvousService({.min_nodes = 2, .max_nodes = 2}, timeouts);
   report("a", Status::kReady);

@@ -1,6 +1,6 @@
 // Agents that join, leave, die, are cut off and come back in thousands of orders, with messages
-// that are late, doubled and overtake each other: whatever happens, what the agents agree on must
-// hold.
+// that are late, doubled and overtake each other, while whoever keeps the state is lost and another
+// goes on from what was saved: whatever happens, what the agents agree on must hold.
 #include <algorithm>
 #include <cstdlib>
 #include <map>
@@ -18,9 +18,16 @@ namespace {
 
 using Phase = RendezvousState::Phase;
 
+struct Message {
+  enum class Kind { kJoin, kRemove, kFailed, kSucceeded, kStopped } kind;
+  std::size_t agent;
+  std::uint64_t generation;
+};
+
 struct Agent {
   RendezvousNode node;
-  RendezvousState known{};  // as it was when it last looked
+  std::optional<Message> reported{};  // which it repeats
+  RendezvousState known{};            // as it was when it last looked
   std::optional<std::uint64_t> running{};
   std::uint64_t done = 0;
   bool alive = true;
@@ -42,12 +49,6 @@ class Simulation {
   }
 
  private:
-  struct Message {
-    enum class Kind { kJoin, kRemove, kFailed, kSucceeded, kStopped } kind;
-    std::size_t agent;
-    std::uint64_t generation;
-  };
-
   int draw(int least, int most) { return std::uniform_int_distribution(least, most)(random_); }
   bool happens_once_in(int times) { return draw(1, times) == 1; }
 
@@ -114,7 +115,25 @@ class Simulation {
     ASSERT_TRUE(rounds_.emplace(state_.generation, state_.nodes).second);
   }
 
-  void look(Agent& agent) { agent.known = state_; }
+  void say(const Message& message) {
+    messages_.push_back(message);
+    agents_[message.agent].reported = message;
+  }
+
+  void save() { saved_ = state_; }
+
+  // What is not saved nobody is told of.
+  void look(Agent& agent) {
+    if (round_of(saved_) == round_of(state_)) agent.known = state_;
+  }
+
+  void take_over() {
+    state_ = saved_;
+    std::erase_if(rounds_, [&](const auto& round) { return round.first > state_.generation; });
+    for (const Agent& agent : agents_) {
+      if (agent.alive && !agent.ended && agent.reported) messages_.push_back(*agent.reported);
+    }
+  }
 
   void act(std::size_t number) {
     Agent& agent = agents_[number];
@@ -122,7 +141,7 @@ class Simulation {
       case AgentAction::kWait:
         return;
       case AgentAction::kJoin:
-        messages_.push_back({Message::Kind::kJoin, number, 0});
+        say({Message::Kind::kJoin, number, 0});
         return;
       case AgentAction::kStopWorkers:
         agent.running.reset();
@@ -141,7 +160,7 @@ class Simulation {
   void end_workers(std::size_t number, Message::Kind how) {
     Agent& agent = agents_[number];
     if (!agent.running) return;
-    messages_.push_back({how, number, *agent.running});
+    say({how, number, *agent.running});
     if (how != Message::Kind::kFailed) agent.done = *agent.running;
     agent.running.reset();
   }
@@ -150,7 +169,8 @@ class Simulation {
     const auto number = static_cast<std::size_t>(draw(0, static_cast<int>(agents_.size()) - 1));
     Agent& agent = agents_[number];
     const bool acts = agent.alive && !agent.ended;
-    switch (draw(1, 13)) {
+    if (happens_once_in(2)) save();
+    switch (draw(1, 14)) {
       case 1:
       case 2:
         if (acts) look(agent);
@@ -180,6 +200,9 @@ class Simulation {
       case 12:
         if (happens_once_in(8)) add_agent();
         return;
+      case 13:
+        if (happens_once_in(8)) take_over();
+        return;
       default:
         if (const auto timer = timer_of(state_, rules_)) {
           const bool last_call = timer->kind == RendezvousTimer::Kind::kLastCall;
@@ -196,6 +219,7 @@ class Simulation {
     for (int turn = 0; turn < 100; ++turn) {
       const RendezvousState before = state_;
       for (const Message& message : std::exchange(messages_, {})) apply(message);
+      save();
       bool all_ended = true;
       for (std::size_t i = 0; i < agents_.size(); ++i) {
         Agent& agent = agents_[i];
@@ -217,6 +241,7 @@ class Simulation {
   std::mt19937_64 random_;
   RendezvousRules rules_;
   RendezvousState state_;
+  RendezvousState saved_;
   std::vector<Agent> agents_;
   std::vector<Message> messages_;
   std::map<std::uint64_t, std::vector<RendezvousNode>> rounds_;  // members of each generation

@@ -201,6 +201,10 @@ std::optional<NodePlacement> placement_of(const RendezvousState& state, const st
   return placement;
 }
 
+RoundId round_of(const RendezvousState& state) {
+  return {state.phase, state.gathering, state.generation};
+}
+
 bool contains_node(const Nodes& nodes, const std::string& id) {
   return std::ranges::find(nodes, id, &RendezvousNode::id) != nodes.end();
 }

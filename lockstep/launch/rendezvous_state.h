@@ -76,6 +76,15 @@ struct RendezvousState {
   bool operator==(const RendezvousState&) const = default;
 };
 
+/// Another with every event that concerns more than one agent.
+struct RoundId {
+  RendezvousState::Phase phase = RendezvousState::Phase::kGathering;
+  std::uint64_t gathering = 0;
+  std::uint64_t generation = 0;
+  bool operator==(const RoundId&) const = default;
+};
+RoundId round_of(const RendezvousState& state);
+
 /// What is to happen when nothing else does; whoever runs it starts anew when it changes.
 struct RendezvousTimer {
   enum class Kind {

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/launch/agent_view.h"
+#include "lockstep/launch/rendezvous_timeouts.h"
+
+namespace lockstep {
+
+/// How long an agent goes on without a word from the rendezvous. After the limit of the keep-alive
+/// it stops its workers, since the others hold it for lost; after as long again the job is over for
+/// it. One that has never reached it waits for the join timeout.
+class Contact {
+ public:
+  using Instant = Deadline::Clock::time_point;
+
+  Contact(const RendezvousTimeouts& timeouts, Instant started)
+      : timeouts_(timeouts), started_(started) {}
+
+  void note(Instant now) { last_ = now; }
+  const std::optional<Instant>& last() const { return last_; }
+  bool is_cut_off(Instant now) const { return last_ && now - *last_ >= timeouts_.keep_alive_limit; }
+  Instant patience_ends() const {
+    return last_ ? *last_ + 2 * timeouts_.keep_alive_limit : started_ + timeouts_.join;
+  }
+  /// When one of the above changes.
+  Instant next_change(Instant now) const {
+    return last_ && !is_cut_off(now) ? *last_ + timeouts_.keep_alive_limit : patience_ends();
+  }
+  /// Of an agent that is cut off: a member of no round.
+  static AgentView without_contact(const AgentView& last_view, const std::string& cause) {
+    return {.generation = last_view.generation, .restarts = last_view.restarts, .cause = cause};
+  }
+
+ private:
+  RendezvousTimeouts timeouts_;
+  Instant started_;
+  std::optional<Instant> last_;
+};
+
+}  // namespace lockstep

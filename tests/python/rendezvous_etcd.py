@@ -1,0 +1,216 @@
+"""The rendezvous by way of a real etcd: whichever machine is lost, the one that serves included, the others
+go on.
+
+Usage: rendezvous_etcd.py LOCKSTEP [unittest arguments]
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from rendezvous_job import DEADLINE_S, JobTest, wait_for, wait_for_round
+
+JobTest.lockstep = os.path.abspath(sys.argv[1])
+ETCD_MACHINE = 3
+
+
+class Etcd:
+    """On a machine of its own."""
+
+    def __init__(self, machines, machine):
+        self.directory = tempfile.TemporaryDirectory()
+        self.on = machines.on(machine)
+        self.address = f"{machines.address(machine)}:2379"
+        self.process = None
+
+    def start(self):
+        url = f"http://{self.address}"
+        peer = f"http://{self.address.partition(':')[0]}:2380"
+        self.process = subprocess.Popen(
+            [*self.on, "etcd", f"--data-dir={self.directory.name}", f"--listen-client-urls={url}",
+             f"--advertise-client-urls={url}", f"--listen-peer-urls={peer}",
+             f"--initial-advertise-peer-urls={peer}", f"--initial-cluster=default={peer}"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_for(lambda: self.ask("get", "/") is not None, lambda: "an answer of etcd")
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait(DEADLINE_S)
+
+    def close(self):
+        self.stop()
+        self.directory.cleanup()
+
+    def ask(self, *words):
+        """What etcdctl prints; None: it failed."""
+        done = subprocess.run([*self.on, "etcdctl", f"--endpoints={self.address}", *words], text=True,
+                              capture_output=True, check=False, env=os.environ | {"ETCDCTL_API": "3"})
+        return done.stdout if done.returncode == 0 else None
+
+    def value(self, key):
+        return (self.ask("get", key, "--print-value-only") or "").strip()
+
+
+class EtcdTest(JobTest):
+    machine_count = 4
+
+    @classmethod
+    def setUpClass(cls):
+        if not shutil.which("etcd") or not shutil.which("etcdctl"):
+            raise unittest.SkipTest("there is no etcd: apt-get install etcd-server etcd-client")
+        super().setUpClass()
+        cls.etcd = Etcd(cls.machines, ETCD_MACHINE)
+        cls.addClassCleanup(cls.etcd.close)
+        cls.etcd.start()
+
+    def start_job(self, count=3, *flags, conf=None):
+        return [self.start_agent(machine, *flags, conf=conf) for machine in range(count)]
+
+    def start_agent(self, machine, *flags, nodes="1:3", **options):
+        return self.start(machine, f"--nnodes={nodes}", "--rdzv-backend=etcd", f"--rdzv-id={self.id()}",
+                          *flags, endpoint=self.etcd.address, **options)
+
+    def key(self, name):
+        return f"/lockstep/{self.id()}/{name}"
+
+    def leader_of(self, agents):
+        """The agent that serves."""
+        def found():
+            record = self.etcd.value(self.key("leader"))
+            return [a for a in agents if record and f"-{a.pid}-" in json.loads(record)["id"]]
+        return wait_for(found, lambda: f"a leader; {[agent.said() for agent in agents]}")[0]
+
+    def others(self, agents, agent):
+        return [other for other in agents if other is not agent]
+
+    def test_a_machine_joins_and_leaves(self):
+        agents = self.start_job(2)
+        before = wait_for_round(agents)
+        agents.append(self.start_agent(2))
+        after = wait_for_round(agents, before)
+        self.assertEqual(after.world_size, 3)
+        self.expect_stopped(before.pids)
+        leaves = self.others(agents, self.leader_of(agents))[0]
+        leaves.process.send_signal(signal.SIGTERM)
+        self.assertEqual(leaves.ended(), 128 + signal.SIGTERM)
+        self.assertEqual(wait_for_round(self.others(agents, leaves), after).world_size, 2)
+
+    def test_whoever_serves_may_be_lost_until_one_is_left(self):
+        agents = self.start_job(conf={"keep_alive_max_attempt": 200})
+        round_ = wait_for_round(agents)
+        while len(agents) > 1:
+            leader = self.leader_of(agents)
+            leader.process.kill()
+            agents = self.others(agents, leader)
+            after = wait_for_round(agents, round_)
+            self.expect_stopped(round_.pids)
+            self.assertEqual(after.world_size, len(agents))
+            self.assertIn(f"(pid {leader.pid}) was lost", agents[0].said())
+            round_ = after
+
+    def test_whoever_serves_may_leave_and_the_others_go_on_at_once(self):
+        agents = self.start_job(conf={"keep_alive_interval": 20})
+        before = wait_for_round(agents)
+        leader = self.leader_of(agents)
+        leader.process.send_signal(signal.SIGTERM)
+        after = wait_for_round(self.others(agents, leader), before)
+        self.assertEqual(after.world_size, 2)
+        self.assertEqual(leader.ended(), 128 + signal.SIGTERM)
+        self.expect_stopped(before.pids)
+
+    def test_whoever_serves_is_cut_off_and_comes_back(self):
+        agents = self.start_job()
+        before = wait_for_round(agents)
+        leader = self.leader_of(agents)
+        machine = agents.index(leader)
+        self.machines.pull_cable(machine)
+        self.addCleanup(self.machines.plug_cable_in, machine)
+        rest = self.others(agents, leader)
+        after = wait_for_round(rest, before)
+        self.assertEqual(after.world_size, 2)
+        self.expect_stopped(before.pids)
+        self.assertIn("no longer serves the rendezvous", leader.said())
+        self.machines.plug_cable_in(machine)
+        self.assertEqual(wait_for_round([*rest, leader], after).world_size, 3)
+
+    def test_a_short_cut_of_whoever_serves_changes_nothing(self):
+        agents = self.start_job(conf={"keep_alive_max_attempt": 200})
+        before = wait_for_round(agents)
+        leader = self.leader_of(agents)
+        self.machines.pull_cable(agents.index(leader))
+        self.addCleanup(self.machines.plug_cable_in, agents.index(leader))
+        rest = self.others(agents, leader)
+        self.leader_of(rest)
+        self.machines.plug_cable_in(agents.index(leader))
+        leader.wait_until_said("no longer serves the rendezvous")
+        self.expect_undisturbed(agents, before)
+
+    def test_without_etcd_workers_run_on_for_a_while(self):
+        agents = self.start_job(conf={"keep_alive_max_attempt": 200})
+        before = wait_for_round(agents)
+        leader = self.leader_of(agents)
+        self.etcd.stop()
+        leader.wait_until_said("no longer serves the rendezvous")
+        self.etcd.start()
+        self.leader_of(agents)
+        self.expect_undisturbed(agents, before)
+        agents[0].process.send_signal(signal.SIGTERM)
+        self.assertEqual(wait_for_round(agents[1:], before).world_size, 2)
+
+    def test_failures_are_counted_whoever_serves(self):
+        agents = self.start_job(2, "--max-restarts=1", conf={"keep_alive_max_attempt": 200})
+        before = wait_for_round(agents)
+        os.kill(before.pids[0], signal.SIGKILL)
+        after = wait_for_round(agents, before)
+        leader = self.leader_of(agents)
+        leader.process.send_signal(signal.SIGTERM)
+        last = wait_for_round(self.others(agents, leader), after)
+        os.kill(last.pids[0], signal.SIGKILL)
+        agent = self.others(agents, leader)[0]
+        self.assertEqual(agent.ended(), 128 + signal.SIGKILL, agent.said())
+
+    def test_nothing_stays_in_etcd(self):
+        agents = self.start_job(2)
+        wait_for_round(agents)
+        self.assertTrue(self.etcd.value(self.key("state")))
+        for agent in agents:
+            agent.process.send_signal(signal.SIGTERM)
+            agent.ended()
+        self.assertEqual(self.etcd.ask("get", "--prefix", self.key(""), "--keys-only").strip(), "")
+
+    def test_a_state_that_no_agent_wrote_is_none(self):
+        agents = self.start_job(2, conf={"keep_alive_max_attempt": 200})
+        before = wait_for_round(agents)
+        ended = self.etcd.value(self.key("state")).replace('"phase":1', '"phase":2')
+        self.etcd.ask("put", self.key("state"), ended)
+        leader = self.leader_of(agents)
+        leader.process.kill()
+        rest = self.others(agents, leader)
+        self.assertEqual(self.leader_of(rest), rest[0])
+        self.assertEqual(wait_for_round(rest, before).world_size, 1)
+        self.expect_stopped(before.pids)
+
+    def test_an_etcd_that_does_not_answer_is_named(self):
+        nowhere = f"{self.machines.address(0)}:2379"
+        agent = self.start(0, "--nnodes=2", "--rdzv-backend=etcd", "--rdzv-id=a", endpoint=nowhere,
+                           conf={"join_timeout": 2.5})
+        agent.wait_until_said(f"waiting: etcd at {nowhere.replace(':', ' port ')}: Connection refused")
+        self.assertEqual(agent.ended(), 1)
+        self.assertIn("check --rdzv-endpoint, and that etcd runs there", agent.said())
+
+    def test_a_wrong_secret_is_refused(self):
+        agents = self.start_job(2)
+        before = wait_for_round(agents)
+        stranger = self.start_agent(2, secret="another")
+        self.assertEqual(stranger.ended(), 1)
+        self.assertIn("refused this machine: its secret is not that of the job", stranger.said())
+        self.expect_undisturbed(agents, before)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])
