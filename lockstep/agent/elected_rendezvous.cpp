@@ -102,7 +102,9 @@ void ElectedRendezvous::lead(const std::optional<std::string>& saved) {
   served_ = std::make_unique<Served>(
       Served{.service = {rules_, options_.rendezvous.timeouts, state.value_or(fresh)}});
   served_->service.await_nodes(now);
-  // A leader whose process is gone is lost as any agent is whose connection closes.
+  // The leader before has been silent for as long as its lease ran. Where its process is gone, it
+  // is lost as any agent is whose connection closes.
+  served_->service.silent_since(leader_id_, now - lease_of(options_.rendezvous.timeouts));
   if (client_ && client_->is_gone()) served_->service.closed(leader_id_, now);
   client_.reset();
   served_->server = std::make_unique<ControlServer>(

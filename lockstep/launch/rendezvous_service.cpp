@@ -70,6 +70,12 @@ void RendezvousService::apply(const AgentReport& report) {
   }
 }
 
+void RendezvousService::silent_since(const std::string& id, Instant instant) {
+  const auto agent = heard_.find(id);
+  if (agent == heard_.end()) return;
+  agent->second.lost_at = std::min(agent->second.lost_at, instant + timeouts_.keep_alive_limit);
+}
+
 void RendezvousService::closed(const std::string& id, Instant now) {
   const auto agent = heard_.find(id);
   if (agent == heard_.end()) return;

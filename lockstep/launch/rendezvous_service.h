@@ -26,6 +26,8 @@ class RendezvousService {
   /// Of a state that was taken over: its nodes have yet to be heard of, as if each had been now.
   void await_nodes(Instant now);
   void report(const AgentReport& report, Instant now);
+  /// Nothing has been heard of the agent for longer than the service knows it.
+  void silent_since(const std::string& id, Instant instant);
   /// The agent's connection has closed; it may come back.
   void closed(const std::string& id, Instant now);
   /// The job cannot go on.

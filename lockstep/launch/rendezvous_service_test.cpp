@@ -54,14 +54,14 @@ TEST_F(ServiceTest, AStateThatIsTakenOverWaitsForItsNodes) {
   ASSERT_EQ(saved.generation, 1U);
   service = RendezvousService({.min_nodes = 1, .max_nodes = 3}, timeouts, saved);
   service.await_nodes(now);
-  service.closed("a", now);  // the one that kept it
-  pass(milliseconds(500));
+  service.silent_since("a", now - seconds(5));  // the one that kept it
+  pass(timeouts.keep_alive_limit - seconds(6));
   EXPECT_EQ(phase(), Phase::kRunning);
-  pass(milliseconds(500));
+  pass(seconds(1));
   EXPECT_EQ(service.state().cause, "machine host of a was lost");
   report("b", Status::kReady, 1);
   EXPECT_EQ(phase(), Phase::kGathering) << "c has yet to be heard of";
-  pass(timeouts.keep_alive_limit - seconds(1));
+  pass(seconds(5));
   EXPECT_EQ(generation(), 2U);
   EXPECT_EQ(members(), 1U);
 }
