@@ -68,6 +68,17 @@ class Recovery(Benchmark):
         self.assertEqual(report["left"], {"processes": 0, "files": 0, "shared_memory": 0})
         self.assertEqual(len(report["kills"]), 4)
 
+    def test_messages_of_many_agents(self):
+        with tempfile.TemporaryDirectory() as folder:
+            report = pathlib.Path(folder) / "report.json"
+            done = subprocess.run([BINARIES / "many_agents", report, "16", "256"], text=True,
+                                  capture_output=True, timeout=170, check=False)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            few, many = json.loads(report.read_text(encoding="utf-8"))
+        for count in ("sent_per_agent", "told_per_agent"):
+            self.assertLess(many[count], few[count] + 1, "messages grow with the agents' number")
+            self.assertLess(many[count], 8)
+
     def test_percentile(self):
         self.assertEqual(percentile(range(1, 201), 0.99), 198)
         self.assertEqual(percentile([7], 0.99), 7)

@@ -278,7 +278,10 @@ void ControlServer::drop(Agent& agent) {
 
 void ControlServer::tell(Agent& agent) {
   agent.is_owed = !settings_.may_tell();
-  if (agent.is_owed) return;
+  if (agent.is_owed) {
+    owes_answers_ = true;
+    return;
+  }
   agent.told = service_.view(agent.id);
   agent.connection->send(
       encode(ServiceMessage{.number = agent.number,
@@ -292,6 +295,8 @@ void ControlServer::tell_all() {
   const RoundId now = round_of(service_.state());
   const bool is_new = !(now == told_);
   told_ = now;
+  if (!is_new && !owes_answers_) return;
+  owes_answers_ = false;
   for (const auto& [key, agent] : agents_) {
     if (agent->is_owed || (is_new && !(service_.view(agent->id) == agent->told))) tell(*agent);
   }

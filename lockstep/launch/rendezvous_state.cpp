@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <ranges>
 
 #include "lockstep/base/concat.h"
 
@@ -180,8 +181,9 @@ RendezvousState timed_out(RendezvousState state, const RendezvousRules& rules,
 }
 
 std::optional<NodePlacement> placement_of(const RendezvousState& state, const std::string& id) {
+  if (state.phase != Phase::kRunning) return std::nullopt;
   const auto own = std::ranges::find(state.nodes, id, &RendezvousNode::id);
-  if (state.phase != Phase::kRunning || own == state.nodes.end()) return std::nullopt;
+  if (own == state.nodes.end()) return std::nullopt;
   const RendezvousNode& first = state.nodes.front();
   NodePlacement placement{.node_rank = static_cast<int>(own - state.nodes.begin()),
                           .node_count = count_of(state.nodes),
@@ -191,7 +193,7 @@ std::optional<NodePlacement> placement_of(const RendezvousState& state, const st
                           .store_port = first.store_port};
   for (const RendezvousNode& node : state.nodes) {
     const bool same_role = node.role == own->role;
-    if (node.id == id) {
+    if (&node == &*own) {
       placement.first_rank = placement.world_size;
       placement.first_role_rank = placement.role_world_size;
     }
@@ -210,8 +212,12 @@ bool contains_node(const Nodes& nodes, const std::string& id) {
 }
 
 std::string names_of(const Nodes& nodes) {
+  constexpr std::size_t kMostNames = 8;
   std::string text;
-  for (const RendezvousNode& node : nodes) text += (text.empty() ? "" : ", ") + node.name;
+  for (const RendezvousNode& node : nodes | std::views::take(kMostNames)) {
+    text += (text.empty() ? "" : ", ") + node.name;
+  }
+  if (nodes.size() > kMostNames) text += concat(" and ", nodes.size() - kMostNames, " more");
   return text.empty() ? "none" : text;
 }
 

@@ -134,7 +134,7 @@ struct NodePlacement {
 std::optional<NodePlacement> placement_of(const RendezvousState& state, const std::string& id);
 
 bool contains_node(const std::vector<RendezvousNode>& nodes, const std::string& id);
-/// Names of nodes for people, "a, b"; "none".
+/// Names of nodes for people, "a, b"; "none"; of many the first.
 std::string names_of(const std::vector<RendezvousNode>& nodes);
 
 }  // namespace lockstep
