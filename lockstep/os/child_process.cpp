@@ -113,7 +113,7 @@ pid_t spawn_process(const SpawnOptions& options) {
   const pid_t child = ::fork();
   if (child < 0) {
     throw SystemError(concat("start a process for ", options.path), errno,
-                      "see the limits on processes (ulimit -u, pids.max) and memory");
+                      kProcessLimits);
   }
   if (child == 0) {
     const int error = become_program(options, arguments.data(), environment.data(), cpus, parent);
@@ -132,7 +132,10 @@ pid_t spawn_process(const SpawnOptions& options) {
 UniqueFd open_process(pid_t pid) {
   UniqueFd process = find_process(pid);
   if (process.valid()) return process;
-  throw SystemError("pidfd_open", errno, "Lockstep needs Linux 5.3 or later");
+  const bool too_many = errno == EMFILE || errno == ENFILE;
+  throw SystemError("pidfd_open", errno,
+                    too_many ? "raise the limit on open files (ulimit -n)"
+                             : "Lockstep needs Linux 5.3 or later");
 }
 
 // By numbers: glibc 2.36 declares these without extern "C", older ones not at all.

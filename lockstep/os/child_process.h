@@ -12,6 +12,10 @@
 
 namespace lockstep {
 
+/// What to look at when the system starts no further process.
+inline constexpr const char* kProcessLimits =
+    "see the limits on processes (ulimit -u, pids.max) and memory";
+
 struct SpawnOptions {
   /// The file to execute. Not looked up in PATH.
   std::string path{};

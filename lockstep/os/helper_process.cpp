@@ -35,7 +35,7 @@ namespace {
 HelperProcess::HelperProcess(const char* name, const Body& body) {
   Pipe control = make_pipe();
   const pid_t pid = ::fork();
-  if (pid < 0) throw SystemError(concat("start the process ", name), errno);
+  if (pid < 0) throw SystemError(concat("start the process ", name), errno, kProcessLimits);
   if (pid == 0) {
     control.write_end.reset();
     run_body(name, body, control.read_end.get());

@@ -5,6 +5,7 @@ Usage: rendezvous.py LOCKSTEP [unittest arguments]
 
 import os
 import signal
+import subprocess
 import sys
 import time
 import unittest
@@ -80,6 +81,44 @@ class MembershipTest(JobTest):
         self.expect_undisturbed(agents, before)
 
 
+class NetworkTest(JobTest):
+    def route(self, machine, verb, towards):
+        subprocess.run([*self.machines.on(machine), "ip", "route", verb, "blackhole",
+                        f"{self.machines.address(towards)}/32"], check=True)
+
+    def test_a_network_that_is_cut_in_one_direction_leaves_one_job(self):
+        agents = [self.start_elastic(machine) for machine in range(3)]
+        before = wait_for_round(agents)
+        self.route(1, "add", 0)  # Machine 1 hears the others, and they do not hear it.
+        self.addCleanup(subprocess.run, [*self.machines.on(1), "ip", "route", "flush", "type",
+                                         "blackhole"], check=False)
+        after = wait_for_round([agents[0], agents[2]], before)
+        self.assertEqual(after.world_size, 2)
+        self.expect_stopped(before.pids)
+        agents[1].wait_until_said("no contact with the rendezvous")
+        self.route(1, "del", 0)
+        self.assertEqual(wait_for_round([agents[0], agents[2], agents[1]], after).world_size, 3)
+
+    def test_a_slow_network_is_enough(self):
+        # Some 500 bytes are on their way for a second.
+        for machine in range(3):
+            subprocess.run([*self.machines.on(machine), "tc", "qdisc", "add", "dev", "cable", "root", "tbf",
+                            "rate", "64kbit", "burst", "1540", "latency", "2s"], check=True)
+            self.addCleanup(subprocess.run, [*self.machines.on(machine), "tc", "qdisc", "del", "dev",
+                                             "cable", "root"], check=False)
+        agents = [self.start_elastic(machine, conf={"keep_alive_interval": 1}) for machine in range(3)]
+        before = wait_for_round(agents)
+        agents[2].process.send_signal(signal.SIGTERM)
+        self.assertEqual(wait_for_round(agents[:2], before).world_size, 2)
+
+    def test_a_name_that_nobody_knows_is_said(self):
+        agent = self.start(1, "--nnodes=2", "--rdzv-backend=c10d", endpoint=f"no-such-host:{self.port}",
+                           conf={"join_timeout": 2.5})
+        agent.wait_until_said("waiting: the rendezvous at no-such-host port")
+        self.assertEqual(agent.ended(), 1)
+        self.assertIn("host 'no-such-host'", agent.said())
+
+
 class FailureTest(JobTest):
     def test_restarts_are_counted_for_the_job(self):
         agents = [self.start_numbered(machine, "--max-restarts=2") for machine in range(2)]
@@ -143,6 +182,13 @@ class OneMachineTest(JobTest):
         agents = [self.start(0, "--nnodes=2", "--rdzv-backend=c10d", secret=None,
                              endpoint=f"localhost:{self.port}") for _ in range(2)]
         self.assertEqual(wait_for_round(agents).world_size, 2)
+
+    def test_two_agents_meet_by_version_6(self):
+        agents = [self.start(0, "--nnodes=2", "--rdzv-backend=c10d", secret=None,
+                             endpoint=f"[::1]:{self.port}") for _ in range(2)]
+        round_ = wait_for_round(agents)
+        self.assertEqual(round_.world_size, 2)
+        self.assertTrue(round_.store.startswith("::1:"), round_.store)
 
 
 if __name__ == "__main__":
