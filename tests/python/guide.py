@@ -1,5 +1,5 @@
-"""Holds docs/distributed-data-parallel.md to the code: its examples are in tests/ranks/guide_test.cpp, and
-the tests that it names exist.
+"""Holds docs/distributed-data-parallel.md and docs/faults.md to the code: the tests that they name exist, and the
+examples of the first are in tests/ranks/guide_test.cpp.
 
     guide.py ROOT_OF_THE_REPOSITORY
 """
@@ -37,6 +37,22 @@ class Guide(unittest.TestCase):
             shown |= set(re.findall(r"`([^`]+)`", row.split("|")[-2]))
         self.assertEqual(shown - tests - cases, set())
         self.assertEqual(cases - shown - {"passes", "complex", "dtypes", "frozen", "shared"}, set())
+
+
+class Faults(unittest.TestCase):
+    """docs/faults.md"""
+
+    def test_named_tests_exist(self):
+        text = (ROOT / "docs/faults.md").read_text()
+        folders = ("lockstep", "tests/system")
+        tests = {f"{suite}.{name}" for folder in folders for path in (ROOT / folder).rglob("*_test.cpp")
+                 for suite, name in re.findall(r"^TEST(?:_F)?\((\w+), (\w+)\)", path.read_text(), re.MULTILINE)}
+        tests |= {f"{suite}.*" for suite, _ in (test.split(".") for test in tests)}
+        scripts = [path.read_text() for path in (ROOT / "tests/python").glob("*.py")]
+        tests |= {name for script in scripts for name in re.findall(r"def (test_\w+)", script)}
+        named = set(re.findall(r"`(test_\w+|[A-Z]\w+\.(?:\w+|\*))`", text))
+        self.assertGreater(len(named), 30)
+        self.assertEqual(named - tests, set())
 
 
 if __name__ == "__main__":
