@@ -76,6 +76,21 @@ class EtcdTest(EtcdJobTest):
         leader.wait_until_said("no longer serves the rendezvous")
         self.expect_undisturbed(agents, before)
 
+    def test_whoever_served_and_slept_writes_nothing(self):
+        agents = self.start_job(conf={"keep_alive_max_attempt": 200})
+        before = wait_for_round(agents)
+        sleeper = self.leader_of(agents)
+        sleeper.process.send_signal(signal.SIGSTOP)
+        self.addCleanup(sleeper.process.send_signal, signal.SIGCONT)
+        rest = self.others(agents, sleeper)
+        self.leader_of(rest)
+        state = self.etcd.value(self.key("state"))
+        sleeper.process.send_signal(signal.SIGCONT)
+        sleeper.wait_until_said("no longer serves the rendezvous")
+        self.expect_undisturbed(agents, before)
+        self.assertEqual(self.etcd.value(self.key("state")), state)
+        self.leader_of(rest)
+
     def test_without_etcd_workers_run_on_for_a_while(self):
         agents = self.start_job(conf={"keep_alive_max_attempt": 200})
         before = wait_for_round(agents)
