@@ -33,8 +33,10 @@ std::string address_of(const RendezvousOptions& options) {
 
 }  // namespace
 
-ElectedRendezvous::ElectedRendezvous(const LaunchOptions& options, const RendezvousRules& rules)
-    : options_(options),
+ElectedRendezvous::ElectedRendezvous(boost::asio::io_context& io, const LaunchOptions& options,
+                                     const RendezvousRules& rules)
+    : io_(io),
+      options_(options),
       rules_(rules),
       secret_(options.run_id, options.rendezvous.secret),
       own_address_(address_of(options.rendezvous)),
@@ -160,7 +162,7 @@ void ElectedRendezvous::look() {
     contact_.note(std::max(*client_->last_contact(), contact_.last().value_or(Instant::min())));
   }
   if (contact_.is_cut_off(now)) {
-    view_ = Contact::without_contact(view_, concat("no contact with ", where(), ": ", trouble()));
+    view_ = Contact::without_contact(view_, concat("no contact with ", where(), ": ", why_not_reached()));
   } else if (client_ && client_->told()) {
     view_ = client_->told()->view;
   }
@@ -179,6 +181,11 @@ void ElectedRendezvous::report(const AgentReport& report) {
 }
 
 std::string ElectedRendezvous::trouble() const {
+  const bool is_connected = client_ && client_->trouble().empty();
+  return leads() || is_connected ? "" : concat(where(), " is not reached: ", why_not_reached());
+}
+
+std::string ElectedRendezvous::why_not_reached() const {
   if (!election_.trouble().empty()) return election_.trouble();
   if (!client_) return "nobody serves it yet";
   return concat("who serves it does not answer (", client_->trouble(), ")");
@@ -189,7 +196,7 @@ std::string ElectedRendezvous::missing() const {
   const bool is_connected = client_ && client_->trouble().empty();
   if (is_connected) return client_->told() ? client_->told()->missing : "";
   const auto left = ceil<seconds>(contact_.patience_ends() - Deadline::Clock::now());
-  return concat(trouble(), "; ", std::max(left.count(), 0L), " s left");
+  return concat(why_not_reached(), "; ", std::max(left.count(), 0L), " s left");
 }
 
 void ElectedRendezvous::wait(int wake_fd, const std::optional<Deadline>& deadline) {
@@ -220,7 +227,7 @@ void ElectedRendezvous::wait(int wake_fd, const std::optional<Deadline>& deadlin
     throw Error(concat(where(), " refused this machine: ", client_->refusal()));
   }
   if (contact_.patience_ends() <= Deadline::Clock::now()) {
-    throw TimeoutError(concat(where(), " is not reached: ", trouble(),
+    throw TimeoutError(concat(where(), " is not reached: ", why_not_reached(),
                               "; check --rdzv-endpoint, and that etcd runs there"));
   }
 }

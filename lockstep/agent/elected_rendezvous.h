@@ -19,9 +19,11 @@ namespace lockstep {
 class ElectedRendezvous : public JobRendezvous {
  public:
   /// Errors: those of bind_tcp_for_peers() at this machine's address.
-  ElectedRendezvous(const LaunchOptions& options, const RendezvousRules& rules);
+  ElectedRendezvous(boost::asio::io_context& io, const LaunchOptions& options,
+                    const RendezvousRules& rules);
 
   bool is_reached() const override { return leads() || (client_ && client_->told()); }
+  std::string trouble() const override;
   std::string own_address() const override { return own_address_; }
   void report(const AgentReport& report) override;
   const AgentView& view() const override { return view_; }
@@ -52,9 +54,9 @@ class ElectedRendezvous : public JobRendezvous {
   void serve();
   void look();
   std::string where() const;
-  std::string trouble() const;
+  std::string why_not_reached() const;
 
-  boost::asio::io_context io_{1};
+  boost::asio::io_context& io_;
   const LaunchOptions& options_;
   const RendezvousRules rules_;
   const JobSecret secret_;

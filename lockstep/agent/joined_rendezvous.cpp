@@ -8,8 +8,11 @@
 
 namespace lockstep {
 
-JoinedRendezvous::JoinedRendezvous(const LaunchOptions& options)
-    : options_(options.rendezvous),
+namespace asio = boost::asio;
+
+JoinedRendezvous::JoinedRendezvous(asio::io_context& io, const LaunchOptions& options)
+    : io_(io),
+      options_(options.rendezvous),
       client_(io_, {.job = options.run_id,
                     .secret = options_.secret,
                     .host = options_.host,
@@ -19,6 +22,11 @@ JoinedRendezvous::JoinedRendezvous(const LaunchOptions& options)
 
 std::string JoinedRendezvous::where() const {
   return concat("the rendezvous at ", options_.host, " port ", options_.port);
+}
+
+std::string JoinedRendezvous::trouble() const {
+  const std::string trouble = client_.trouble();
+  return trouble.empty() ? "" : concat(where(), " does not answer (", trouble, ")");
 }
 
 std::string JoinedRendezvous::own_address() const {

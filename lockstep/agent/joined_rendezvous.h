@@ -12,9 +12,10 @@ namespace lockstep {
 /// The rendezvous as an agent takes part that another one serves.
 class JoinedRendezvous : public JobRendezvous {
  public:
-  explicit JoinedRendezvous(const LaunchOptions& options);
+  JoinedRendezvous(boost::asio::io_context& io, const LaunchOptions& options);
 
   bool is_reached() const override { return client_.told().has_value(); }
+  std::string trouble() const override;
   std::string own_address() const override;
   void report(const AgentReport& report) override;
   const AgentView& view() const override { return view_; }
@@ -27,7 +28,7 @@ class JoinedRendezvous : public JobRendezvous {
   void look();
   std::string where() const;
 
-  boost::asio::io_context io_{1};
+  boost::asio::io_context& io_;
   const RendezvousOptions options_;
   ControlClient client_;
   Contact contact_;

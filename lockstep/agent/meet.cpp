@@ -44,10 +44,10 @@ std::optional<UniqueFd> serve_if_first(const RendezvousOptions& options) {
 
 }  // namespace
 
-std::unique_ptr<JobRendezvous> meet(const LaunchOptions& options) {
+std::unique_ptr<JobRendezvous> meet(boost::asio::io_context& io, const LaunchOptions& options) {
   const RendezvousOptions& rendezvous = options.rendezvous;
   if (rendezvous.backend == RendezvousOptions::Backend::kEtcd) {
-    return std::make_unique<ElectedRendezvous>(options, rules_of(options));
+    return std::make_unique<ElectedRendezvous>(io, options, rules_of(options));
   }
   std::optional<UniqueFd> socket;
   if (rendezvous.is_host == true) {
@@ -55,8 +55,8 @@ std::unique_ptr<JobRendezvous> meet(const LaunchOptions& options) {
   } else if (!rendezvous.is_host) {
     socket = serve_if_first(rendezvous);
   }
-  if (!socket) return std::make_unique<JoinedRendezvous>(options);
-  return std::make_unique<ServedRendezvous>(options, rules_of(options), std::move(*socket));
+  if (!socket) return std::make_unique<JoinedRendezvous>(io, options);
+  return std::make_unique<ServedRendezvous>(io, options, rules_of(options), std::move(*socket));
 }
 
 }  // namespace lockstep

@@ -8,9 +8,10 @@
 
 namespace lockstep {
 
-ServedRendezvous::ServedRendezvous(const LaunchOptions& options, const RendezvousRules& rules,
-                                   UniqueFd listening)
-    : timeouts_(options.rendezvous.timeouts),
+ServedRendezvous::ServedRendezvous(boost::asio::io_context& io, const LaunchOptions& options,
+                                   const RendezvousRules& rules, UniqueFd listening)
+    : io_(io),
+      timeouts_(options.rendezvous.timeouts),
       service_(rules, timeouts_),
       server_(io_, service_, {.job = options.run_id, .secret = options.rendezvous.secret},
               std::move(listening)),

@@ -13,7 +13,8 @@ namespace lockstep {
 class ServedRendezvous : public JobRendezvous {
  public:
   /// `listening`: a socket that listens at the endpoint of the job.
-  ServedRendezvous(const LaunchOptions& options, const RendezvousRules& rules, UniqueFd listening);
+  ServedRendezvous(boost::asio::io_context& io, const LaunchOptions& options,
+                   const RendezvousRules& rules, UniqueFd listening);
 
   std::string own_address() const override { return own_address_; }
   void report(const AgentReport& report) override;
@@ -25,7 +26,7 @@ class ServedRendezvous : public JobRendezvous {
  private:
   void look();
 
-  boost::asio::io_context io_{1};
+  boost::asio::io_context& io_;
   const RendezvousTimeouts timeouts_;
   RendezvousService service_;
   ControlServer server_;

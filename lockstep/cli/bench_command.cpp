@@ -1,11 +1,11 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "lockstep/agent/run_job.h"
 #include "lockstep/base/concat.h"
 #include "lockstep/cli/bench_options.h"
 #include "lockstep/cli/command.h"
 #include "lockstep/cli/program_beside.h"
-#include "lockstep/launch/launcher.h"
 #include "lockstep/os/find_program.h"
 
 namespace lockstep {
@@ -40,7 +40,7 @@ int bench_command(const std::vector<std::string>& arguments) {
     return 0;
   }
   // The ranks' program loads LibTorch, which this one must not.
-  return launch(
+  return run_job(
       {.program = {.name = program_beside("lockstep-bench", "bench"), .arguments = arguments},
        .worker_count = options.nproc_per_node,
        .role = "bench",

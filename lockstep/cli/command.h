@@ -16,6 +16,9 @@ struct Command {
 /// Starts a job: `lockstep run [flags] program [arguments]`.
 int run_command(const std::vector<std::string>& arguments);
 
+/// Shows the jobs that run: `lockstep ps`.
+int ps_command(const std::vector<std::string>& arguments);
+
 /// Times the backends of this machine: `lockstep bench all-reduce [flags]`.
 int bench_command(const std::vector<std::string>& arguments);
 

@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <random>
 
-#include "lockstep/agent/meet.h"
+#include "lockstep/agent/run_job.h"
 #include "lockstep/base/concat.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
@@ -12,7 +12,6 @@
 #include "lockstep/cli/run_options.h"
 #include "lockstep/cli/srun_step.h"
 #include "lockstep/launch/console.h"
-#include "lockstep/launch/launcher.h"
 #include "lockstep/os/machine.h"
 #include "lockstep/os/readable_file.h"
 
@@ -73,9 +72,7 @@ int run_command(const std::vector<std::string>& arguments) {
               .random_id = random_id(),
               .secret = job_secret(flags.secret_file),
               .shutdown_timeout = env::text(env::kShutdownTimeout).value_or("")});
-  if (options.rendezvous.max_nodes == 1) return launch(options);
-  const auto rendezvous = meet(options);
-  return launch(options, *rendezvous);
+  return run_job(options);
 }
 
 }  // namespace lockstep

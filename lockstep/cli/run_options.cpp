@@ -141,6 +141,7 @@ LaunchOptions resolve_run_options(const RunFlags& flags, const RunFacts& facts) 
   if (!flags.role.empty()) options.role = flags.role;
   if (!flags.rdzv_id.empty()) {
     options.run_id = flags.rdzv_id;
+    options.is_named = true;
   } else if (options.rendezvous.max_nodes == 1) {
     options.run_id = facts.random_id;
   }

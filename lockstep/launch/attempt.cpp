@@ -79,16 +79,20 @@ AttemptOutcome Attempt::run(const AttemptWatch& watch,
   }
 
   const OutOfMemoryKills memory_kills;
-  Supervisor supervisor(watch.signals, watch.guard, watch.rendezvous, options.shutdown_timeout);
+  Supervisor supervisor(watch.signals, watch.guard, watch.rendezvous, watch.board,
+                        options.shutdown_timeout);
   const auto on_start = [&](const WorkerExit& worker) { watch.events.started(worker); };
-  AttemptOutcome outcome = supervisor.run(workers, generation_, on_start, [&](WorkerExit& exit) {
+  const auto on_exit = [&](WorkerExit& exit) {
     // Connections to a store whose server has ended are refused, rather than never answered.
     if (exit.rank == 0) store_.reset();
     if (!exit.failed()) return;
     exit.memory_shortage = memory_kills.since().value_or("");
     read_error(exit);
     on_failure(exit);
-  });
+  };
+  watch.board.round_begins(generation_);
+  AttemptOutcome outcome =
+      supervisor.run(workers, generation_, on_start, watch.on_started, on_exit);
   explain_crashes(outcome, attempt_directory(job_, generation_));
   if (tail) finish_tail(*tail, watch, outcome);
   return outcome;

@@ -7,6 +7,7 @@
 #include "lockstep/launch/attempt_outcome.h"
 #include "lockstep/launch/event_log.h"
 #include "lockstep/launch/group_guard.h"
+#include "lockstep/launch/job_board.h"
 #include "lockstep/launch/job_rendezvous.h"
 #include "lockstep/launch/launch_options.h"
 #include "lockstep/launch/worker_environment.h"
@@ -35,6 +36,9 @@ struct AttemptWatch {
   SignalFd& signals;
   GroupGuard& guard;
   EventLog& events;
+  JobBoard& board;
+  /// Called once the workers run.
+  std::function<void()> on_started;
 };
 
 /// Runs the workers of one generation of a job on this machine to their end. `store`: the bound

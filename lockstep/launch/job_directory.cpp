@@ -44,8 +44,17 @@ TemporaryDirectory make_job_directory(const LaunchOptions& options) {
 }
 
 GuardedFiles guarded_files(const LaunchOptions& options) {
-  if (keeps_job_directory(options)) return {};
-  return {.folder = fs::temp_directory_path(), .prefix = prefix_of(options)};
+  std::error_code error;
+  const fs::path folder = fs::temp_directory_path(error);
+  if (error) return {};
+  // One prefix is the beginning of the other.
+  return {.folder = folder,
+          .prefix = keeps_job_directory(options) ? control_directory_prefix(::getpid())
+                                                 : prefix_of(options)};
+}
+
+std::string control_directory_prefix(pid_t launcher) {
+  return concat("lockstep_", launcher, "_control_");
 }
 
 bool keeps_job_directory(const LaunchOptions& options) {

@@ -38,6 +38,8 @@ class JobRendezvous {
 
   /// Whether the view is more than a beginning: the job was reached once.
   virtual bool is_reached() const { return true; }
+  /// Why it is not reached now, in a line; empty: it is.
+  virtual std::string trouble() const { return ""; }
   /// The address of this machine at which others reach it, once the job is reached.
   virtual std::string own_address() const = 0;
 

@@ -65,6 +65,8 @@ struct LaunchOptions {
   int worker_count = 1;
   std::string role = "default";
   std::string run_id = "none";
+  /// Somebody gave it that id.
+  bool is_named = false;
   RendezvousOptions rendezvous{};
   /// Where rank 0 serves the store of a job on one machine. Port 0: a free one for each attempt.
   std::string master_address = "127.0.0.1";

@@ -15,9 +15,9 @@
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/event_log.h"
 #include "lockstep/launch/failure_report.h"
+#include "lockstep/launch/job_board.h"
 #include "lockstep/launch/job_directory.h"
 #include "lockstep/launch/local_binding.h"
-#include "lockstep/launch/local_rendezvous.h"
 #include "lockstep/launch/worker_logs.h"
 #include "lockstep/os/child_process.h"
 #include "lockstep/os/find_program.h"
@@ -85,11 +85,12 @@ RendezvousNode own_node(const LaunchOptions& options) {
 }
 
 // The agent of this machine: does what the rendezvous asks of it until the job has ended.
-class Launcher {
+class Launcher final : public LiveJob {
  public:
-  Launcher(const LaunchOptions& options, JobRendezvous& rendezvous)
+  Launcher(const LaunchOptions& options, JobRendezvous& rendezvous, JobMonitor& monitor)
       : options_(options),
         rendezvous_(rendezvous),
+        monitor_(monitor),
         signals_(signals_to_read(options)),
         job_mark_(concat(::getpid(), "-", random_number())),
         guard_(mark_line(), guarded_files(options)),
@@ -102,12 +103,18 @@ class Launcher {
              .directory = directory_.path(),
              .job_mark = job_mark_},
         events_(event_source(options), prints_events(options)),
-        report_{.node = own_node(options)} {
+        report_{.node = own_node(options)},
+        board_(options_, rendezvous) {
     if (keeps_job_directory(options)) directory_.keep();
+    if (writes_logs(options)) board_.logs_go_to(directory_.path());
     adopt_orphans();
   }
+  Launcher(const Launcher&) = delete;
+  Launcher& operator=(const Launcher&) = delete;
+  ~Launcher() override { monitor_.close(); }
 
   int run();
+  JobStatus status() const override { return board_.status(); }
 
  private:
   std::string mark_line() const { return concat(env::kJobMark.name, "=", job_mark_); }
@@ -129,6 +136,7 @@ class Launcher {
 
   const LaunchOptions& options_;
   JobRendezvous& rendezvous_;
+  JobMonitor& monitor_;
   SignalFd signals_;
   const std::string job_mark_;
   GroupGuard guard_;
@@ -136,6 +144,7 @@ class Launcher {
   const JobOnThisMachine job_;
   EventLog events_;
   AgentReport report_;
+  JobBoard board_;
   UniqueFd store_;
   /// The last generation whose workers ran here and have ended.
   std::uint64_t done_ = 0;
@@ -202,6 +211,7 @@ std::optional<int> Launcher::wait_for_others() {
   const AgentView before = rendezvous_.view();
   const bool was_reached = rendezvous_.is_reached();
   Deadline next_word = Deadline::after(kFirstWord);
+  monitor_.open(*this);
   for (;;) {
     while (const auto signal = signals_.next()) {
       if (*signal != SIGCHLD) return leave(*signal);
@@ -238,7 +248,13 @@ std::optional<int> Launcher::run_generation() {
     tell_of_failure(exit, generation);
   };
   outcome_ = run_attempt(job_, generation, placement, std::move(store_),
-                         {rendezvous_, signals_, guard_, events_}, tell_early);
+                         {.rendezvous = rendezvous_,
+                          .signals = signals_,
+                          .guard = guard_,
+                          .events = events_,
+                          .board = board_,
+                          .on_started = [&] { monitor_.open(*this); }},
+                         tell_early);
   done_ = generation;
   const WorkerExit* const cause = first_cause(outcome_);
   const bool stopped = outcome_.stop_signal != 0;
@@ -345,22 +361,17 @@ int Launcher::leave(int signal) {
 
 }  // namespace
 
-int launch(const LaunchOptions& options, JobRendezvous& rendezvous) {
+int launch(const LaunchOptions& options, JobRendezvous& rendezvous, JobMonitor& monitor) {
   // A reader of our output that goes away must not take the workers' supervision with it.
   ::signal(SIGPIPE, SIG_IGN);
   constexpr milliseconds kFarewell{10'000};
   try {
-    const int status = Launcher(options, rendezvous).run();
+    const int status = Launcher(options, rendezvous, monitor).run();
     rendezvous.finish(Deadline::after(kFarewell));
     return status;
   } catch (const ExecError& error) {
     throw exec_refused(options.program.name, error.errno_value());
   }
-}
-
-int launch(const LaunchOptions& options) {
-  LocalRendezvous rendezvous(rules_of(options), options.master_address);
-  return launch(options, rendezvous);
 }
 
 RendezvousRules rules_of(const LaunchOptions& options) {

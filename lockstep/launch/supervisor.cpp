@@ -13,8 +13,10 @@ Supervisor::~Supervisor() {
 }
 
 AttemptOutcome Supervisor::run(const std::vector<Worker>& workers, std::uint64_t generation,
-                               const OnStart& on_start, const OnExit& on_exit) {
+                               const OnStart& on_start, const std::function<void()>& on_started,
+                               const OnExit& on_exit) {
   start(workers, on_start);
+  on_started();
   for (;;) {
     handle_signals();
     note_ended_workers(on_exit);
@@ -27,7 +29,10 @@ AttemptOutcome Supervisor::run(const std::vector<Worker>& workers, std::uint64_t
     wait_for_news();
   }
   for (const auto& [id, group] : groups_) {
-    if (stop_.given_up()) outcome_.stuck.push_back(group.worker);
+    if (stop_.given_up()) {
+      outcome_.stuck.push_back(group.worker);
+      board_.given_up(group.worker);
+    }
     guard_.remove(id);
   }
   groups_.clear();
@@ -39,6 +44,7 @@ void Supervisor::start(const std::vector<Worker>& workers, const OnStart& on_sta
     const pid_t pid = spawn_process(worker.spawn);
     groups_[pid] = {.worker = {.rank = worker.rank, .local_rank = worker.local_rank, .pid = pid}};
     guard_.add(pid);
+    board_.started(groups_[pid].worker);
     on_start(groups_[pid].worker);
   }
 }
@@ -66,6 +72,7 @@ void Supervisor::note_ended_workers(const OnExit& on_exit) {
     group.worker.signal = ended->signal;
     group.worker.told_to_stop = group.told_to_stop;
     on_exit(group.worker);
+    board_.ended(group.worker);
     outcome_.exits.push_back(group.worker);
     failed = failed || group.worker.failed();
   }
@@ -84,6 +91,7 @@ void Supervisor::forget_empty_groups() {
 
 void Supervisor::send(int signal) {
   if (signal == 0) return;
+  if (stop_.started()) board_.stopping();
   terminated_ = terminated_ || signal == SIGTERM;
   for (auto& [id, group] : groups_) {
     group.told_to_stop = true;

@@ -6,6 +6,7 @@
 
 #include "lockstep/launch/attempt_outcome.h"
 #include "lockstep/launch/group_guard.h"
+#include "lockstep/launch/job_board.h"
 #include "lockstep/launch/job_rendezvous.h"
 #include "lockstep/launch/stop_sequence.h"
 #include "lockstep/os/child_process.h"
@@ -27,9 +28,13 @@ struct Worker {
 class Supervisor {
  public:
   /// `signals` must deliver SIGCHLD beside those that stop the job.
-  Supervisor(SignalFd& signals, GroupGuard& guard, JobRendezvous& rendezvous,
+  Supervisor(SignalFd& signals, GroupGuard& guard, JobRendezvous& rendezvous, JobBoard& board,
              std::chrono::milliseconds shutdown_timeout)
-      : signals_(signals), guard_(guard), rendezvous_(rendezvous), stop_(shutdown_timeout) {}
+      : signals_(signals),
+        guard_(guard),
+        rendezvous_(rendezvous),
+        board_(board),
+        stop_(shutdown_timeout) {}
   ~Supervisor();
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
@@ -37,12 +42,13 @@ class Supervisor {
   using OnStart = std::function<void(const WorkerExit&)>;
   using OnExit = std::function<void(WorkerExit&)>;
 
-  /// `on_start` is called as each worker has been started; `on_exit` as each ends, and may add to
-  /// what is known of it.
+  /// `on_start` is called as each worker has been started, `on_started` once all have; `on_exit` as
+  /// each ends, and may add to what is known of it.
   /// Errors: those of spawn_process() and JobRendezvous::wait(). The destructor kills the workers
   /// then.
   AttemptOutcome run(const std::vector<Worker>& workers, std::uint64_t generation,
-                     const OnStart& on_start, const OnExit& on_exit);
+                     const OnStart& on_start, const std::function<void()>& on_started,
+                     const OnExit& on_exit);
 
  private:
   // A worker with all that it started.
@@ -64,6 +70,7 @@ class Supervisor {
   SignalFd& signals_;
   GroupGuard& guard_;
   JobRendezvous& rendezvous_;
+  JobBoard& board_;
   StopSequence stop_;
   /// Those that may still have a process, by id.
   std::map<pid_t, Group> groups_;

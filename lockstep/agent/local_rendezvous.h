@@ -1,5 +1,7 @@
 #pragma once
 
+#include <boost/asio/io_context.hpp>
+
 #include "lockstep/launch/rendezvous_service.h"
 
 namespace lockstep {
@@ -7,8 +9,9 @@ namespace lockstep {
 /// The rendezvous of a job on one machine: no network, nobody to wait for.
 class LocalRendezvous : public JobRendezvous {
  public:
-  LocalRendezvous(const RendezvousRules& rules, std::string address)
-      : service_(rules, timeouts()), address_(std::move(address)) {}
+  /// What happens in `io` does so while it waits.
+  LocalRendezvous(boost::asio::io_context& io, const RendezvousRules& rules, std::string address)
+      : io_(io), service_(rules, timeouts()), address_(std::move(address)) {}
 
   std::string own_address() const override { return address_; }
   void report(const AgentReport& report) override;
@@ -20,6 +23,7 @@ class LocalRendezvous : public JobRendezvous {
  private:
   static RendezvousTimeouts timeouts();
 
+  boost::asio::io_context& io_;
   RendezvousService service_;
   std::string address_;
   AgentView view_{};

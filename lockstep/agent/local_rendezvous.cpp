@@ -1,8 +1,6 @@
-#include "lockstep/launch/local_rendezvous.h"
+#include "lockstep/agent/local_rendezvous.h"
 
-#include <poll.h>
-
-#include "lockstep/os/poll_timeout.h"
+#include "lockstep/agent/event_loop.h"
 
 namespace lockstep {
 
@@ -17,8 +15,8 @@ void LocalRendezvous::report(const AgentReport& report) {
 }
 
 void LocalRendezvous::wait(int wake_fd, const std::optional<Deadline>& deadline) {
-  pollfd ready{wake_fd, POLLIN, 0};
-  ::poll(&ready, 1, deadline ? poll_timeout(*deadline) : -1);
+  const AgentView before = view_;
+  run_until(io_, wake_fd, deadline, [&] { return !(view_ == before); });
 }
 
 }  // namespace lockstep

@@ -1,0 +1,124 @@
+#include "lockstep/agent/live_server.h"
+
+#include <algorithm>
+
+#include <boost/beast/core/basic_stream.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <boost/beast/http/write.hpp>
+#include <fcntl.h>
+#include <sys/socket.h>
+
+namespace lockstep {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+using boost::system::error_code;
+
+namespace {
+
+constexpr std::uint32_t kMostHeaderBytes = 4'096;
+constexpr std::uint32_t kMostBodyBytes = 1'024;
+
+int family_of_socket(int listening) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  ::getsockname(listening, reinterpret_cast<sockaddr*>(&address), &size);
+  return address.ss_family;
+}
+
+}  // namespace
+
+struct LiveServer::Connection {
+  explicit Connection(Protocol::socket connected) : stream(std::move(connected)) {
+    parser.header_limit(kMostHeaderBytes);
+    parser.body_limit(kMostBodyBytes);
+  }
+
+  beast::basic_stream<Protocol> stream;
+  beast::flat_buffer received{kMostHeaderBytes + kMostBodyBytes};
+  http::request_parser<http::string_body> parser;
+  http::response<http::string_body> response;
+};
+
+LiveServer::LiveServer(asio::io_context& io, UniqueFd listening, Handler handler, Limits limits)
+    : handler_(std::move(handler)), limits_(limits), acceptor_(io), accept_again_(io) {
+  acceptor_.assign(Protocol(family_of_socket(listening.get()), 0), listening.get());
+  static_cast<void>(listening.release());
+  accept();
+}
+
+LiveServer::~LiveServer() {
+  for (const auto& connection : connections_) connection->stream.close();
+}
+
+void LiveServer::accept() {
+  acceptor_.async_accept([this](error_code error, Protocol::socket socket) {
+    // The server itself may be gone.
+    if (error == asio::error::operation_aborted) return;
+    if (!error) {
+      take(std::move(socket));
+      return accept();
+    }
+    // Of descriptors, most likely: there will be some again.
+    constexpr std::chrono::milliseconds kShortOfThem{100};
+    accept_again_.expires_after(kShortOfThem);
+    accept_again_.async_wait([this](error_code stopped) {
+      if (!stopped) accept();
+    });
+  });
+}
+
+void LiveServer::take(Protocol::socket socket) {
+  ::fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
+  if (connections_.size() >= limits_.most_connections) forget(connections_.front());
+  const auto connection = std::make_shared<Connection>(std::move(socket));
+  connections_.push_back(connection);
+  connection->stream.expires_after(limits_.timeout);
+  http::async_read(connection->stream, connection->received, connection->parser,
+                   [this, connection](error_code error, std::size_t) {
+                     if (error == asio::error::operation_aborted) return;
+                     if (error) return forget(connection);
+                     answer(connection);
+                   });
+}
+
+void LiveServer::answer(const std::shared_ptr<Connection>& connection) {
+  const auto& request = connection->parser.get();
+  const LiveAnswer answer = handler_({.method = std::string(request.method_string()),
+                                      .target = std::string(request.target()),
+                                      .body = request.body()});
+  auto& response = connection->response;
+  response = {http::int_to_status(answer.status), request.version()};
+  response.set(http::field::content_type, answer.content_type);
+  response.set(http::field::cache_control, "no-store");
+  response.keep_alive(false);
+  response.body() = answer.body;
+  response.prepare_payload();
+  connection->stream.expires_after(limits_.timeout);
+  http::async_write(connection->stream, response,
+                    [this, connection](error_code error, std::size_t) {
+                      if (error == asio::error::operation_aborted) return;
+                      if (error) return forget(connection);
+                      end(connection);
+                    });
+}
+
+// What was sent must have arrived before the connection is closed: else, where something of the
+// request was left unread, it might be thrown away.
+void LiveServer::end(const std::shared_ptr<Connection>& connection) {
+  error_code ignored;
+  connection->stream.socket().shutdown(asio::socket_base::shutdown_send, ignored);
+  forget(connection);
+}
+
+void LiveServer::forget(const std::shared_ptr<Connection>& connection) {
+  const std::shared_ptr<Connection> kept = connection;  // It may be the list's own.
+  kept->stream.close();
+  connections_.remove(kept);
+}
+
+}  // namespace lockstep

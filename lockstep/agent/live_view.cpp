@@ -1,0 +1,38 @@
+#include "lockstep/agent/live_view.h"
+
+#include <unistd.h>
+
+#include "lockstep/agent/live_answers.h"
+#include "lockstep/agent/running_jobs.h"
+#include "lockstep/base/concat.h"
+#include "lockstep/launch/console.h"
+#include "lockstep/launch/job_directory.h"
+#include "lockstep/os/path_socket.h"
+
+namespace lockstep {
+
+void LiveView::open(LiveJob& job) noexcept {
+  if (was_opened_) return;
+  was_opened_ = true;
+  try {
+    open_control(job);
+  } catch (const std::exception& error) {
+    directory_.reset();
+    say(concat("lockstep ps will not show this job: ", error.what()));
+  }
+}
+
+void LiveView::open_control(LiveJob& job) {
+  directory_.emplace(std::filesystem::temp_directory_path(), control_directory_prefix(::getpid()));
+  control_ = std::make_unique<LiveServer>(
+      io_, listen_at_path(directory_->path() / kControlSocketName),
+      [&job](const LiveRequest& request) { return answer_request(job, request); },
+      LiveServer::Limits{});
+}
+
+void LiveView::close() noexcept {
+  control_.reset();
+  directory_.reset();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "lockstep/launch/job_status.h"
+
+namespace lockstep {
+
+/// As JSON (RFC 8259): numbers and texts in a fixed schema; docs/launcher.md lists it.
+std::string to_json(const JobStatus& status);
+
+/// Nothing for anything else than a status.
+std::optional<JobStatus> parse_status(std::string_view text);
+
+}  // namespace lockstep

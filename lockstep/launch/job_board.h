@@ -1,0 +1,50 @@
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/launch/attempt_outcome.h"
+#include "lockstep/launch/job_rendezvous.h"
+#include "lockstep/launch/job_status.h"
+#include "lockstep/launch/launch_options.h"
+
+namespace lockstep {
+
+/// What is to be seen of a job on this machine, noted as it happens.
+/// Lifetime: the options and the rendezvous must outlive it.
+class JobBoard {
+ public:
+  JobBoard(const LaunchOptions& options, const JobRendezvous& rendezvous)
+      : options_(options), rendezvous_(rendezvous) {}
+
+  void logs_go_to(const std::filesystem::path& directory) { log_directory_ = directory; }
+  /// Workers of a generation are about to be started.
+  void round_begins(std::uint64_t generation);
+  void started(const WorkerExit& worker);
+  void stopping() { is_stopping_ = true; }
+  void ended(const WorkerExit& exit);
+  void given_up(const WorkerExit& stuck);
+
+  JobStatus status() const;
+
+ private:
+  using Clock = Deadline::Clock;
+  struct Worker {
+    WorkerStatus status;
+    Clock::time_point start;
+  };
+
+  bool any_running() const;
+  JobStatus::State state() const;
+
+  const LaunchOptions& options_;
+  const JobRendezvous& rendezvous_;
+  const Clock::time_point start_ = Clock::now();
+  std::filesystem::path log_directory_;
+  std::uint64_t generation_ = 0;
+  bool is_stopping_ = false;
+  std::vector<Worker> workers_;
+};
+
+}  // namespace lockstep

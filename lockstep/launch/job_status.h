@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+
+namespace lockstep {
+
+/// A worker of the round that runs or ran last on this machine.
+struct WorkerStatus {
+  enum class State { kRunning, kSucceeded, kFailed, kStopped, kStuck };
+
+  int rank = 0;
+  int local_rank = 0;
+  pid_t pid = 0;
+  State state = State::kRunning;
+  /// From its start to its end, or until now.
+  double seconds = 0;
+  /// Of its process alone, while it runs.
+  double cpu_seconds = 0;
+  std::uint64_t resident_bytes = 0;
+  bool operator==(const WorkerStatus&) const = default;
+};
+
+/// A job as its launcher on one machine sees it.
+struct JobStatus {
+  enum class State {
+    kGathering,  ///< waits for machines
+    kRunning,
+    kStopping,  ///< its workers are told to end
+    kSucceeded,
+    kFailed,
+  };
+
+  std::string job{};      ///< its id
+  bool is_named = false;  ///< somebody gave it that id
+  pid_t pid = 0;          ///< of the launcher
+  std::string host{};
+  std::string program{};
+  std::string role{};
+  State state = State::kGathering;
+  std::uint64_t generation = 0;  ///< of the round that runs or ran last; 0: none has
+  int restarts = 0;              ///< after failures, of the whole job
+  int max_restarts = 0;
+  std::string cause{};             ///< why the last round ended, or the job
+  std::optional<int> node_rank{};  ///< of a machine that takes part in the round that runs
+  int node_count = 0;
+  int world_size = 0;
+  int worker_count = 0;                     ///< on this machine
+  double seconds = 0;                       ///< since the launcher's start
+  std::optional<double> workers_seconds{};  ///< since the workers that run were started
+  std::string log_directory{};  ///< of the workers' logs; empty: they go to the console alone
+  std::string missing{};        ///< whom the job waits for; empty: nobody
+  bool is_healthy = false;
+  std::string health{};  ///< in a line
+  std::vector<WorkerStatus> workers{};
+  bool operator==(const JobStatus&) const = default;
+};
+
+/// "running"; nothing for a text that is no state's name.
+const char* name_of(JobStatus::State state);
+std::optional<JobStatus::State> job_state_named(const std::string& name);
+const char* name_of(WorkerStatus::State state);
+std::optional<WorkerStatus::State> worker_state_named(const std::string& name);
+
+/// Sets is_healthy and health from the rest. `trouble`: why the rendezvous is not reached; empty:
+/// it is. `has_failed`: the job will not go on.
+void judge_health(JobStatus& status, const std::string& trouble, bool has_failed);
+
+}  // namespace lockstep
