@@ -42,7 +42,8 @@ std::string encode(const AgentMessage& message) {
                   {"status", static_cast<int>(report.status)},
                   {"generation", report.generation},
                   {"fault", to_json(report.fault)},
-                  {"farewell", cut(report.farewell)}});
+                  {"farewell", cut(report.farewell)},
+                  {"stop", {{"by", cut(report.stop.by)}, {"at_once", report.stop.at_once}}}});
 }
 
 std::string encode(const ServiceMessage& message) {
@@ -68,7 +69,9 @@ std::optional<AgentMessage> decode_agent_message(std::string_view text) {
   report.generation = members.count("generation");
   report.fault = members.fault("fault");
   report.farewell = members.text("farewell");
-  if (!members.good()) return std::nullopt;
+  Members stop(members.object("stop"));
+  report.stop = {.by = stop.text("by"), .at_once = stop.boolean("at_once")};
+  if (!members.good() || !stop.good()) return std::nullopt;
   return message;
 }
 

@@ -45,6 +45,7 @@ ServiceMessage some_service_message() {
 
 TEST(AgentMessages, AreReadBack) {
   AgentMessage message = some_agent_message();
+  message.report.stop = {.by = "root", .at_once = true};
   const auto decoded = decode_agent_message(encode(message));
   ASSERT_TRUE(decoded);
   message.report.node.name = "host \"a\"\n\xef\xbf\xbd";  // What is no UTF-8 is replaced.

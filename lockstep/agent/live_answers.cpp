@@ -1,13 +1,58 @@
 #include "lockstep/agent/live_answers.h"
 
+#include <nlohmann/json.hpp>
+
+#include "lockstep/agent/handshake.h"
 #include "lockstep/agent/status_json.h"
+#include "lockstep/base/concat.h"
 
 namespace lockstep {
+namespace {
+
+using nlohmann::json;
+
+LiveAnswer text_answer(unsigned status, const std::string& text) {
+  return {.status = status, .body = text + "\n"};
+}
+
+LiveAnswer done_unless(const std::string& objection) {
+  return objection.empty() ? text_answer(202, "it will be done") : text_answer(409, objection);
+}
+
+// Who wishes it, for the console and the reports of all machines.
+std::string wisher_of(const json& wish) {
+  constexpr std::size_t kLongestBytes = 100;
+  return handshake::one_line(wish.at("by").get<std::string>().substr(0, kLongestBytes));
+}
+
+LiveAnswer stop(LiveJob& job, const json& wish) {
+  const bool at_once = wish.at("at_once").get<bool>();
+  return done_unless(job.stop(
+      {.by = concat(wisher_of(wish), at_once ? " (lockstep stop --now)" : " (lockstep stop)"),
+       .at_once = at_once}));
+}
+
+}  // namespace
 
 LiveAnswer answer_request(LiveJob& job, const LiveRequest& request) {
-  if (request.target != "/status") return {.status = 404, .body = "there is: /status\n"};
-  if (request.method != "GET") return {.status = 405, .body = "it is read by GET\n"};
-  return {.content_type = "application/json", .body = to_json(job.status()) + "\n"};
+  const bool reads = request.target == "/status";
+  const bool changes = request.target == "/stop";
+  if (!reads && !changes) return text_answer(404, "there is /status and /stop");
+  if (request.method != (reads ? "GET" : "POST")) {
+    return text_answer(405, reads ? "it is read by GET" : "it is asked for by POST");
+  }
+  if (reads) return {.content_type = "application/json", .body = to_json(job.status()) + "\n"};
+  try {
+    return stop(job, json::parse(request.body));
+  } catch (const json::exception&) {
+    return text_answer(400, "the body is not what it has to be");
+  }
+}
+
+LiveRequest stop_request(const JobStop& wish) {
+  return {.method = "POST",
+          .target = "/stop",
+          .body = json({{"by", wish.by}, {"at_once", wish.at_once}}).dump()};
 }
 
 }  // namespace lockstep

@@ -87,4 +87,9 @@ std::vector<LiveReply> ask_all(const std::vector<std::filesystem::path>& sockets
   return replies;
 }
 
+LiveReply ask(const std::filesystem::path& socket, const LiveRequest& request,
+              std::chrono::milliseconds patience) {
+  return ask_all({socket}, request, patience).front();
+}
+
 }  // namespace lockstep

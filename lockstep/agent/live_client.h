@@ -23,4 +23,8 @@ struct LiveReply {
 std::vector<LiveReply> ask_all(const std::vector<std::filesystem::path>& sockets,
                                const LiveRequest& request, std::chrono::milliseconds patience);
 
+/// The same of one.
+LiveReply ask(const std::filesystem::path& socket, const LiveRequest& request,
+              std::chrono::milliseconds patience);
+
 }  // namespace lockstep

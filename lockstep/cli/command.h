@@ -19,6 +19,9 @@ int run_command(const std::vector<std::string>& arguments);
 /// Shows the jobs that run: `lockstep ps`.
 int ps_command(const std::vector<std::string>& arguments);
 
+/// Ends a job that runs: `lockstep stop`.
+int stop_command(const std::vector<std::string>& arguments);
+
 /// Times the backends of this machine: `lockstep bench all-reduce [flags]`.
 int bench_command(const std::vector<std::string>& arguments);
 

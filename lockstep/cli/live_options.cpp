@@ -34,4 +34,17 @@ PsOptions parse_ps_options(const std::vector<std::string>& arguments) {
   return options;
 }
 
+StopOptions parse_stop_options(const std::vector<std::string>& arguments) {
+  StopOptions options;
+  CLI::App app;
+  app.add_option("JOB", options.job);
+  app.add_flag("--machine-only", options.machine_only);
+  app.add_flag("--now", options.now);
+  parse_live(app, "stop", arguments, options.help);
+  if (options.now && options.machine_only) {
+    throw UsageError("stop: --now ends the job on all machines, which --machine-only rules out");
+  }
+  return options;
+}
+
 }  // namespace lockstep

@@ -16,4 +16,15 @@ struct PsOptions {
 /// Errors: UsageError.
 PsOptions parse_ps_options(const std::vector<std::string>& arguments);
 
+/// The command line of `lockstep stop`.
+struct StopOptions {
+  std::string job{};
+  bool machine_only = false;
+  bool now = false;
+  bool help = false;
+};
+
+/// Errors: UsageError.
+StopOptions parse_stop_options(const std::vector<std::string>& arguments);
+
 }  // namespace lockstep

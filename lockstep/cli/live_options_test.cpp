@@ -17,5 +17,11 @@ TEST(LiveOptions, OfPsComeInAnyOrder) {
   EXPECT_THROW(parse_ps_options({"--worker"}), UsageError);
 }
 
+TEST(LiveOptions, OfStopRuleEachOtherOut) {
+  EXPECT_TRUE(parse_stop_options({"--now", "job"}).now);
+  EXPECT_EQ(parse_stop_options({"--machine-only", "job"}).job, "job");
+  EXPECT_THROW(parse_stop_options({"--now", "--machine-only"}), UsageError);
+}
+
 }  // namespace
 }  // namespace lockstep

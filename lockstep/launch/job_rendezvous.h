@@ -27,6 +27,7 @@ struct AgentReport {
   std::uint64_t generation = 0;
   WorkerFault fault{};
   std::string farewell{};
+  JobStop stop{};
   bool operator==(const AgentReport&) const = default;
 };
 

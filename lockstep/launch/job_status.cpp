@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lockstep/base/concat.h"
+#include "lockstep/launch/rendezvous_state.h"
 
 namespace lockstep {
 namespace {
@@ -75,7 +76,8 @@ void judge_health(JobStatus& status, const std::string& trouble, bool has_failed
   if (!stuck.empty()) {
     status.health = concat("workers cannot be killed: ", stuck);
   } else if (has_failed) {
-    status.health = concat("the job has failed: ", status.cause);
+    status.health =
+        concat(is_stop(status.cause) ? "the job was " : "the job has failed: ", status.cause);
   } else if (!trouble.empty()) {
     status.health = concat("cut off from the rendezvous: ", trouble);
   } else {

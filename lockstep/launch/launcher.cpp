@@ -115,6 +115,7 @@ class Launcher final : public LiveJob {
 
   int run();
   JobStatus status() const override { return board_.status(); }
+  std::string stop(const JobStop& wish) override;
 
  private:
   std::string mark_line() const { return concat(env::kJobMark.name, "=", job_mark_); }
@@ -307,8 +308,14 @@ void Launcher::wait_for_verdict(std::uint64_t generation, milliseconds patience)
 int Launcher::end() {
   const AgentView view = rendezvous_.view();
   const bool succeeded = view.phase == RendezvousState::Phase::kSucceeded;
-  tell_events(succeeded ? JobEnd::kSucceeded : JobEnd::kFailed);
+  const bool stopped = is_stop(view.cause);
+  tell_events(succeeded ? JobEnd::kSucceeded : stopped ? JobEnd::kStopped : JobEnd::kFailed);
   if (succeeded) return 0;
+  if (stopped) {
+    say_who_did_not_end();
+    say(concat("the job was ", view.cause));
+    return view.status;
+  }
   const WorkerExit* const cause = first_cause(outcome_);
   const bool is_own = cause != nullptr && done_ == view.generation &&
                       report_.status == Status::kFailed &&
@@ -322,6 +329,17 @@ int Launcher::end() {
     say(concat("not started again, as it failed so", view.cause.substr(report_.fault.text.size())));
   }
   return view.status;
+}
+
+std::string Launcher::stop(const JobStop& wish) {
+  const std::string trouble = rendezvous_.trouble();
+  if (!trouble.empty()) {
+    return concat(trouble, ", so the job's other machines cannot be told");
+  }
+  if (!is_stop(rendezvous_.view().cause)) say(concat("told to stop the job by ", wish.by));
+  report_.stop = wish;
+  rendezvous_.report(report_);
+  return "";
 }
 
 // Workers that cannot be killed hold devices and ports that others would need.

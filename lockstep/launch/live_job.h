@@ -1,17 +1,20 @@
 #pragma once
 
 #include "lockstep/launch/job_status.h"
+#include "lockstep/launch/rendezvous_state.h"
 
 namespace lockstep {
 
-/// A running job, as one looks at it from outside. Threads: the agent's only one.
+/// A running job, as one looks at it and steers it from outside. Threads: the agent's only one.
 class LiveJob {
  public:
   virtual ~LiveJob() = default;
   virtual JobStatus status() const = 0;
+  /// Ends the job on all machines. Returns why that cannot be; empty: it will be.
+  virtual std::string stop(const JobStop& wish) = 0;
 };
 
-/// Lets others look at a job, while its launcher waits.
+/// Lets others look at a job and steer it, while its launcher waits.
 class JobMonitor {
  public:
   virtual ~JobMonitor() = default;

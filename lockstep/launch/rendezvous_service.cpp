@@ -33,6 +33,7 @@ void RendezvousService::report(const AgentReport& report, Instant now) {
   const auto idle_since = heard_[id].idle_since;
   heard_[id] = {report, now + timeouts_.keep_alive_limit, idle_since};
   note_idle(id, now);
+  if (!report.stop.by.empty()) state_ = stop(std::move(state_), report.stop);
   if (report.status != Status::kReady || now >= may_join_at(report.node.host)) apply(report);
   if (report.status == Status::kLeaving) heard_.erase(id);
   restart_timer(now);

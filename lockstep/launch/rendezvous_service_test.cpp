@@ -205,5 +205,12 @@ TEST_F(ServiceTest, ASecondAgentUnderOneNameIsRefusedNamingTheOwner) {
             "node rank 1 is taken by first");
 }
 
+TEST_F(ServiceTest, AnAgentCanStopTheJobWhateverItDoes) {
+  report("a", Status::kReady);
+  service.report({.node = {.id = "a"}, .stop = {.by = "root"}}, now);
+  EXPECT_EQ(phase(), Phase::kFailed);
+  EXPECT_EQ(service.view("a").cause, "stopped by root");
+}
+
 }  // namespace
 }  // namespace lockstep

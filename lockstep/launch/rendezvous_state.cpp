@@ -1,6 +1,7 @@
 #include "lockstep/launch/rendezvous_state.h"
 
 #include <algorithm>
+#include <csignal>
 #include <iterator>
 #include <ranges>
 
@@ -11,6 +12,10 @@ namespace {
 
 using Phase = RendezvousState::Phase;
 using Nodes = std::vector<RendezvousNode>;
+
+// No fault of a worker or a machine begins so.
+constexpr const char* kStopped = "stopped by ";
+constexpr const char* kStoppedAtOnce = "stopped at once by ";
 
 bool erase_node(Nodes& nodes, const std::string& id) {
   return std::erase_if(nodes, [&](const RendezvousNode& node) { return node.id == id; }) > 0;
@@ -160,6 +165,16 @@ RendezvousState give_up(RendezvousState state, const std::string& cause) {
   return state;
 }
 
+RendezvousState stop(RendezvousState state, const JobStop& wish) {
+  const bool hurries = wish.at_once && state.phase == Phase::kFailed && is_stop(state.cause) &&
+                       !is_stop_at_once(state.cause);
+  if (state.ended() && !hurries) return state;
+  state.cause = concat(wish.at_once ? kStoppedAtOnce : kStopped, wish.by);
+  state.fault = {.text = state.cause, .status = 128 + (wish.at_once ? SIGKILL : SIGTERM)};
+  state.phase = Phase::kFailed;
+  return state;
+}
+
 RendezvousState workers_succeeded(RendezvousState state, const std::string& id,
                                   std::uint64_t generation) {
   if (!is_member(state, id, generation)) return state;
@@ -204,11 +219,19 @@ std::optional<NodePlacement> placement_of(const RendezvousState& state, const st
 }
 
 RoundId round_of(const RendezvousState& state) {
-  return {state.phase, state.gathering, state.generation};
+  return {state.phase, state.gathering, state.generation, state.fault.status};
 }
 
 bool contains_node(const Nodes& nodes, const std::string& id) {
   return std::ranges::find(nodes, id, &RendezvousNode::id) != nodes.end();
+}
+
+bool is_stop(const std::string& cause) {
+  return cause.starts_with(kStopped) || is_stop_at_once(cause);
+}
+
+bool is_stop_at_once(const std::string& cause) {
+  return cause.starts_with(kStoppedAtOnce);
 }
 
 std::string names_of(const Nodes& nodes) {

@@ -39,6 +39,13 @@ struct WorkerFault {
   bool operator==(const WorkerFault&) const = default;
 };
 
+/// Somebody's wish that the job ends on all machines.
+struct JobStop {
+  std::string by{};      ///< for the cause: "root on host (lockstep stop)"; empty: there is no wish
+  bool at_once = false;  ///< workers are given no time to end by themselves
+  bool operator==(const JobStop&) const = default;
+};
+
 /// What the agents of a job agree on: a value that each event turns into the next, with no clock
 /// and no network. Whoever keeps it (one agent's control service, or etcd by compare-and-swap)
 /// applies the events below one after another; an event that is delivered twice, late, or of an
@@ -81,6 +88,7 @@ struct RoundId {
   RendezvousState::Phase phase = RendezvousState::Phase::kGathering;
   std::uint64_t gathering = 0;
   std::uint64_t generation = 0;
+  int status = 0;  ///< of the last fault: an end can be hurried
   bool operator==(const RoundId&) const = default;
 };
 RoundId round_of(const RendezvousState& state);
@@ -111,6 +119,8 @@ RendezvousState workers_stopped(RendezvousState state, const RendezvousRules& ru
                                 const std::string& id, std::uint64_t generation);
 /// The job cannot go on.
 RendezvousState give_up(RendezvousState state, const std::string& cause);
+/// The job ends, as one that failed by SIGTERM. One that ends so already can be hurried.
+RendezvousState stop(RendezvousState state, const JobStop& wish);
 RendezvousState workers_succeeded(RendezvousState state, const std::string& id,
                                   std::uint64_t generation);
 RendezvousState timed_out(RendezvousState state, const RendezvousRules& rules,
@@ -134,6 +144,11 @@ struct NodePlacement {
 std::optional<NodePlacement> placement_of(const RendezvousState& state, const std::string& id);
 
 bool contains_node(const std::vector<RendezvousNode>& nodes, const std::string& id);
+
+/// Whether that is the cause of an end by stop(), and of one at once.
+bool is_stop(const std::string& cause);
+bool is_stop_at_once(const std::string& cause);
+
 /// Names of nodes for people, "a, b"; "none"; of many the first.
 std::string names_of(const std::vector<RendezvousNode>& nodes);
 

@@ -240,5 +240,38 @@ TEST(RendezvousStateTest, MoreThanMostWait) {
   EXPECT_EQ(job.state.phase, Phase::kRunning);
 }
 
+TEST(RendezvousStateTest, AJobThatIsStoppedFailsAsIfBySigterm) {
+  Job job = running_job({.max_nodes = 2, .max_restarts = 5}, {"a", "b"});
+  job.state = stop(job.state, {.by = "root"});
+  EXPECT_EQ(job.state.phase, Phase::kFailed);
+  EXPECT_EQ(job.state.cause, "stopped by root");
+  EXPECT_EQ(job.state.fault.status, 143);
+  EXPECT_EQ(job.action("b", 1), AgentAction::kStopWorkers);
+  EXPECT_EQ(job.action("b"), AgentAction::kEnd);
+  const RendezvousState stopped = job.state;
+  EXPECT_EQ(stop(stopped, {.by = "another"}), stopped);
+}
+
+TEST(RendezvousStateTest, AStopCanBeHurried) {
+  Job job = running_job({}, {"a"});
+  job.state = stop(job.state, {.by = "root"});
+  job.state = stop(job.state, {.by = "root", .at_once = true});
+  EXPECT_EQ(job.state.cause, "stopped at once by root");
+  EXPECT_EQ(job.state.fault.status, 137);
+  EXPECT_TRUE(is_stop(job.state.cause));
+  EXPECT_TRUE(is_stop_at_once(job.state.cause));
+}
+
+TEST(RendezvousStateTest, AStopChangesNoEnd) {
+  Job succeeded = running_job({}, {"a"});
+  succeeded.succeed("a");
+  Job failed = running_job({}, {"a"});
+  failed.fail("a", {.text = "rank 0", .status = 3});
+  for (const RendezvousState& state : {succeeded.state, failed.state}) {
+    EXPECT_EQ(stop(state, {.by = "root", .at_once = true}), state);
+    EXPECT_FALSE(is_stop(state.cause));
+  }
+}
+
 }  // namespace
 }  // namespace lockstep

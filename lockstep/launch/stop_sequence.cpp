@@ -14,6 +14,10 @@ int StopSequence::on_signal(int signal, Time now) {
   return phase_ == Phase::kStopping && interrupts_ >= 2 ? kill(now) : 0;
 }
 
+int StopSequence::on_kill(Time now) {
+  return killed() ? 0 : kill(now);
+}
+
 int StopSequence::on_deadline(Time now) {
   if (phase_ == Phase::kStopping) return kill(now);
   if (phase_ == Phase::kKilled) {

@@ -22,6 +22,8 @@ class StopSequence {
   int on_failure(Time now);
   /// A signal that the launcher got. A second SIGINT kills at once.
   int on_signal(int signal, Time now);
+  /// The workers are to be killed, told to end or not.
+  int on_kill(Time now);
   /// To be called when deadline() has passed.
   int on_deadline(Time now);
 

@@ -61,5 +61,14 @@ TEST(StopSequence, NoTimeMeansKill) {
   EXPECT_EQ(signal.on_signal(SIGTERM, kStart), SIGKILL);
 }
 
+TEST(StopSequence, WorkersCanBeKilledWhenTheyWereToldToEnd) {
+  StopSequence stop(seconds(30));
+  EXPECT_EQ(stop.on_failure(kStart), SIGTERM);
+  EXPECT_EQ(stop.on_kill(kStart), SIGKILL);
+  EXPECT_EQ(stop.on_kill(kStart), 0);
+  EXPECT_EQ(stop.deadline()->instant(), kStart + StopSequence::kKilledTimeout);
+  EXPECT_EQ(StopSequence(seconds(30)).on_kill(kStart), SIGKILL);
+}
+
 }  // namespace
 }  // namespace lockstep

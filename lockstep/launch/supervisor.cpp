@@ -20,9 +20,7 @@ AttemptOutcome Supervisor::run(const std::vector<Worker>& workers, std::uint64_t
   for (;;) {
     handle_signals();
     note_ended_workers(on_exit);
-    if (next_action(rendezvous_.view(), generation, 0) == AgentAction::kStopWorkers) {
-      send(stop_.on_failure(Deadline::Clock::now()));
-    }
+    stop_if_told(generation);
     // A job that ends well may leave processes in the background; one that is stopped may not.
     if (stop_.started() ? groups_.empty() || stop_.given_up() : !any_running()) break;
     if (!any_running()) terminate_stragglers();
@@ -59,6 +57,13 @@ void Supervisor::handle_signals() {
     }
     send(stop_.on_signal(*signal, Deadline::Clock::now()));
   }
+}
+
+void Supervisor::stop_if_told(std::uint64_t generation) {
+  const AgentView& view = rendezvous_.view();
+  if (next_action(view, generation, 0) != AgentAction::kStopWorkers) return;
+  const auto now = Deadline::Clock::now();
+  send(is_stop_at_once(view.cause) ? stop_.on_kill(now) : stop_.on_failure(now));
 }
 
 void Supervisor::note_ended_workers(const OnExit& on_exit) {

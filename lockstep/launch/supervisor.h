@@ -60,6 +60,7 @@ class Supervisor {
 
   void start(const std::vector<Worker>& workers, const OnStart& on_start);
   void handle_signals();
+  void stop_if_told(std::uint64_t generation);
   void note_ended_workers(const OnExit& on_exit);
   void forget_empty_groups();
   void send(int signal);

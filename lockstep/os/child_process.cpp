@@ -143,8 +143,20 @@ UniqueFd find_process(pid_t pid) noexcept {
   return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
 }
 
+bool wait_for_end(const UniqueFd& process, const Deadline& deadline) noexcept {
+  pollfd ended{process.get(), POLLIN, 0};
+  for (;;) {
+    if (::poll(&ended, 1, poll_timeout(deadline)) > 0) return true;
+    if (deadline.passed()) return false;
+  }
+}
+
+bool signal_process(const UniqueFd& process, int signal) noexcept {
+  return ::syscall(SYS_pidfd_send_signal, process.get(), signal, nullptr, 0) == 0;
+}
+
 bool kill_process(const UniqueFd& process) noexcept {
-  return ::syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0) == 0;
+  return signal_process(process, SIGKILL);
 }
 
 ChildExit reap_child(pid_t pid) {

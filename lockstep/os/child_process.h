@@ -7,6 +7,7 @@
 
 #include <sys/types.h>
 
+#include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
 #include "lockstep/os/unique_fd.h"
 
@@ -61,6 +62,12 @@ UniqueFd open_process(pid_t pid);
 
 /// The same for any process; not valid when there is none, and errno says why.
 UniqueFd find_process(pid_t pid) noexcept;
+
+/// Waits for the end of any process. False when it has not come by the deadline.
+bool wait_for_end(const UniqueFd& process, const Deadline& deadline) noexcept;
+
+/// Sends a signal. Returns false when the process has ended and been reaped, or is not ours.
+bool signal_process(const UniqueFd& process, int signal) noexcept;
 
 /// Sends SIGKILL. Returns false when the process has ended and been reaped, or is not ours to kill.
 bool kill_process(const UniqueFd& process) noexcept;

@@ -11,6 +11,7 @@
 #include <string>
 #include <system_error>
 
+#include <pwd.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -77,6 +78,15 @@ std::string host_name() {
   // A name that is cut short has no end.
   ::gethostname(name, sizeof(name) - 1);
   return name;
+}
+
+std::string user_name() {
+  const uid_t user = ::geteuid();
+  std::array<char, 4096> buffer;
+  passwd entry{};
+  passwd* found = nullptr;
+  ::getpwuid_r(user, &entry, buffer.data(), buffer.size(), &found);
+  return found == nullptr ? concat("user ", user) : std::string(found->pw_name);
 }
 
 std::string memory_domain() {

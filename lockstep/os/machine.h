@@ -8,6 +8,9 @@ namespace lockstep {
 /// The name by which this machine knows itself. Errors: SystemError.
 std::string host_name();
 
+/// The name of the user whose rights this process has, or its number.
+std::string user_name();
+
 /// Processors that this process may run on (taskset and cpusets count), at least 1.
 int allowed_cpu_count();
 

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import unittest
 
+from free_ports import free_port
 from rendezvous_job import DEADLINE_S, WORKER, Agent, is_running, wait_for, wait_for_round
 
 LOCKSTEP = os.path.abspath(sys.argv[1])
@@ -148,6 +149,118 @@ class PsTest(LiveTest):
         self.environment["TMPDIR"] = str(self.sockets)
         self.start_one("--rdzv-id=job")
         self.assertIn("job", self.call("ps").stdout)
+
+
+IGNORES_SIGTERM = WORKER.replace("exec sleep", "trap '' TERM\nexec sleep")
+
+
+class StopTest(LiveTest):
+    def expect_nothing_left(self, pids):
+        wait_for(lambda: not any(map(is_running, pids)) and not list(self.sockets.iterdir()),
+                 lambda: f"{pids} and {list(self.sockets.iterdir())}")
+
+    def test_a_job_is_stopped_and_says_by_whom(self):
+        agent = self.start_one("--nproc-per-node=2")
+        pids = [worker.pid for worker in agent.workers()]
+        stopped = self.call("stop")
+        self.assertFalse(is_running(agent.pid) and agent.process.poll() is None)
+        self.assertEqual(agent.ended(), 128 + signal.SIGTERM)
+        self.assertIn(f"job {agent.pid} has ended", stopped.stderr)
+        self.assertRegex(agent.said(), r"the job was stopped by \S+ on \S+ \(lockstep stop\)\n")
+        self.expect_nothing_left(pids)
+        again = self.call("stop", agent.pid, check=False)
+        self.assertEqual((again.returncode, again.stderr),
+                         (2, f"lockstep: no job of this user runs here, so none is called {agent.pid}\n"))
+
+    def test_which_of_two_jobs_must_be_said(self):
+        agents = [self.start_one(f"--rdzv-id={name}") for name in ("one", "two")]
+        self.assertEqual(self.call("stop", check=False).returncode, 2)
+        self.call("stop", "two")
+        self.assertEqual(agents[1].ended(), 128 + signal.SIGTERM)
+        self.assertEqual(self.status_of(agents[0])["state"], "running")
+
+    def test_workers_that_do_not_end_are_named_and_killed_by_now(self):
+        self.write_worker(IGNORES_SIGTERM)
+        agent = self.start_one("--rdzv-id=job")
+        pid = agent.workers()[0].pid
+        log = self.directory / "stop"
+        with open(log, "wb") as stderr:
+            first = subprocess.Popen([LOCKSTEP, "stop"], env=os.environ | self.environment, stderr=stderr)
+        self.addCleanup(first.wait)
+        wait_for(lambda: f"waiting for rank 0 (pid {pid})" in log.read_text("utf-8"),
+                 lambda: log.read_text("utf-8"))
+        self.assertEqual(self.status_of(agent)["state"], "stopping")
+        self.call("stop", "job", "--now")
+        self.assertEqual(first.wait(DEADLINE_S), 0)
+        self.assertEqual(agent.ended(), 128 + signal.SIGKILL)
+        self.assertIn("the job was stopped at once by", agent.said())
+        self.expect_nothing_left([pid])
+
+    def test_a_launcher_that_is_stopped_is_said_to_be(self):
+        agent = self.start_one()
+        agent.process.send_signal(signal.SIGSTOP)
+        self.addCleanup(agent.process.send_signal, signal.SIGCONT)
+        refused = self.call("stop", check=False)
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn(f"(pid {agent.pid}) does not answer", refused.stderr)
+
+
+class TwoMachinesTest(LiveTest):
+    """Two launchers that meet on loopback."""
+
+    def setUp(self):
+        super().setUp()
+        self.environment["LOCKSTEP_JOB_SECRET"] = "a secret"
+        self.port = free_port()
+
+    def start_two(self, *flags):
+        self.machines = [self.start_machine(*flags)]
+        self.status_of(self.machines[0])  # It serves the rendezvous now.
+        self.machines.append(self.start_machine(*flags))
+        return wait_for_round(self.machines)
+
+    def start_machine(self, *flags):
+        return self.start("--nnodes=1:2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.port}",
+                          "--rdzv-conf=last_call_timeout=0.5,keep_alive_interval=0.2,keep_alive_max_attempt=50", *flags)
+
+    def test_a_stop_ends_the_job_on_both(self):
+        for place in range(2):
+            with self.subTest(told=place):
+                self.port = free_port()
+                before = self.start_two()
+                self.status_of(self.machines[place])
+                self.call("stop", self.machines[place].pid)
+                for machine in self.machines:
+                    self.assertEqual(machine.ended(), 128 + signal.SIGTERM)
+                    self.assertRegex(machine.said(), "the job was stopped by .* \\(lockstep stop\\)\n$")
+                wait_for(lambda: not any(map(is_running, before.pids)), lambda: before)
+
+    def test_a_stop_now_kills_on_both(self):
+        self.write_worker(IGNORES_SIGTERM)
+        before = self.start_two()
+        self.call("stop", self.machines[1].pid, "--now")
+        for machine in self.machines:
+            self.assertEqual(machine.ended(), 128 + signal.SIGKILL)
+        wait_for(lambda: not any(map(is_running, before.pids)), lambda: before)
+
+    def test_one_machine_may_leave(self):
+        before = self.start_two()
+        self.call("stop", self.machines[1].pid, "--machine-only")
+        self.assertEqual(self.machines[1].ended(), 128 + signal.SIGTERM)
+        after = wait_for_round(self.machines[:1], before)
+        self.assertEqual(after.world_size, 1)
+
+    def test_a_machine_that_is_cut_off_cannot_stop_the_job(self):
+        self.start_two()
+        served, joined = self.machines
+        served.process.send_signal(signal.SIGSTOP)
+        self.addCleanup(served.process.send_signal, signal.SIGCONT)
+        status = wait_for(lambda: not (s := self.status_of(joined))["healthy"] and s, joined.said)
+        self.assertIn("cut off from the rendezvous: the rendezvous at 127.0.0.1 port", status["health"])
+        refused = self.call("stop", joined.pid, check=False)
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("so the job's other machines cannot be told; lockstep stop --machine-only",
+                      refused.stderr)
 
 
 if __name__ == "__main__":

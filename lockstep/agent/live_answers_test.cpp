@@ -1,0 +1,58 @@
+#include "lockstep/agent/live_answers.h"
+
+#include <gtest/gtest.h>
+
+#include "lockstep/agent/status_json.h"
+
+namespace lockstep {
+namespace {
+
+// Does nothing but note what it is told.
+struct SilentJob : LiveJob {
+  std::vector<JobStop> stops{};
+  std::string objection{};
+
+  JobStatus status() const override { return {.job = "job"}; }
+  std::string stop(const JobStop& wish) override {
+    stops.push_back(wish);
+    return objection;
+  }
+};
+
+unsigned status_for(const LiveRequest& request) {
+  SilentJob job;
+  const unsigned status = answer_request(job, request).status;
+  EXPECT_TRUE(job.stops.empty());
+  return status;
+}
+
+TEST(LiveAnswers, TellTheStatus) {
+  SilentJob job;
+  const LiveAnswer answer = answer_request(job, {.method = "GET", .target = "/status"});
+  EXPECT_EQ(answer.status, 200U);
+  EXPECT_EQ(answer.content_type, "application/json");
+  EXPECT_EQ(parse_status(answer.body), job.status());
+}
+
+TEST(LiveAnswers, PassAStopOn) {
+  SilentJob job;
+  EXPECT_EQ(answer_request(job, stop_request({.by = "root\n\"", .at_once = true})).status, 202U);
+  EXPECT_EQ(job.stops, std::vector<JobStop>({{"root?\" (lockstep stop --now)", true}}));
+  job.objection = "no";
+  const LiveAnswer refused = answer_request(job, stop_request({.by = "root"}));
+  EXPECT_EQ(refused.status, 409U);
+  EXPECT_EQ(refused.body, "no\n");
+}
+
+TEST(LiveAnswers, RefuseAnythingElse) {
+  EXPECT_EQ(status_for({.method = "GET", .target = "/"}), 404U);
+  EXPECT_EQ(status_for({.method = "POST", .target = "/status"}), 405U);
+  EXPECT_EQ(status_for({.method = "GET", .target = "/stop"}), 405U);
+  for (const char* body : {"", "[]", "{}", "{\"by\":3,\"at_once\":true}", "{\"by\":\"a\"}",
+                           "{\"by\":\"a\",\"at_once\":1}"}) {
+    EXPECT_EQ(status_for({.method = "POST", .target = "/stop", .body = body}), 400U) << body;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
