@@ -209,6 +209,14 @@ ensure_python_torch() {
   step "Installing what the tests compare with: $TORCH_REQUIREMENT into .venv" install_torch
 }
 
+# What reads the launcher's metrics in a test, which is skipped without it.
+ensure_python_packages() {
+  [[ $oracle_python == "$PWD/.venv/bin/python" ]] || return 0
+  "$oracle_python" -c 'import prometheus_client' 2>/dev/null && return
+  step 'Installing a reader of metrics into .venv' "$oracle_python" -m pip install --quiet prometheus-client ||
+    say 'there is none: its test will be skipped'
+}
+
 # g++ takes up to 2 GB for a file that includes LibTorch.
 build_jobs() {
   local cores memory_gb jobs

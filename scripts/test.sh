@@ -43,5 +43,6 @@ done
 ensure_packages
 ensure_libtorch
 ensure_python_torch
+ensure_python_packages
 configure_and_build "${targets[@]}"
 step "Testing build/$preset" ctest --preset "$preset" "${ctest_arguments[@]}"

@@ -1,8 +1,11 @@
 #include "lockstep/agent/live_answers.h"
 
+#include <chrono>
+
 #include <nlohmann/json.hpp>
 
 #include "lockstep/agent/handshake.h"
+#include "lockstep/agent/job_metrics.h"
 #include "lockstep/agent/status_json.h"
 #include "lockstep/base/concat.h"
 
@@ -34,14 +37,25 @@ LiveAnswer stop(LiveJob& job, const json& wish) {
 
 }  // namespace
 
-LiveAnswer answer_request(LiveJob& job, const LiveRequest& request) {
-  const bool reads = request.target == "/status";
-  const bool changes = request.target == "/stop";
-  if (!reads && !changes) return text_answer(404, "there is /status and /stop");
-  if (request.method != (reads ? "GET" : "POST")) {
-    return text_answer(405, reads ? "it is read by GET" : "it is asked for by POST");
+LiveAnswer answer_reader(const LiveJob& job, const LiveRequest& request) {
+  const bool is_known =
+      request.target == "/healthz" || request.target == "/metrics" || request.target == "/status";
+  if (!is_known) return text_answer(404, "there is /healthz, /metrics and /status");
+  if (request.method != "GET") return text_answer(405, "it is read by GET");
+  const JobStatus status = job.status();
+  if (request.target == "/healthz") {
+    return text_answer(status.is_healthy ? 200 : 503, handshake::one_line(status.health));
   }
-  if (reads) return {.content_type = "application/json", .body = to_json(job.status()) + "\n"};
+  if (request.target == "/metrics") {
+    const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+    return {.content_type = kMetricsContentType, .body = metrics_of(status, now.count())};
+  }
+  return {.content_type = "application/json", .body = to_json(status) + "\n"};
+}
+
+LiveAnswer answer_owner(LiveJob& job, const LiveRequest& request) {
+  if (request.method != "POST") return answer_reader(job, request);
+  if (request.target != "/stop") return text_answer(404, "there is /stop");
   try {
     return stop(job, json::parse(request.body));
   } catch (const json::exception&) {

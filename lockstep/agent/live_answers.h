@@ -5,9 +5,12 @@
 
 namespace lockstep {
 
-/// What is answered to whom the job belongs: GET /status, and POST /stop with a body such as
-/// {"by": "root", "at_once": false}.
-LiveAnswer answer_request(LiveJob& job, const LiveRequest& request);
+/// What anybody may be told of a job who may connect: GET /healthz (200 or 503, and a line),
+/// /metrics (OpenMetrics), /status (JSON). Nothing here changes the job.
+LiveAnswer answer_reader(const LiveJob& job, const LiveRequest& request);
+
+/// What is answered to whom the job belongs: the same, and POST /stop.
+LiveAnswer answer_owner(LiveJob& job, const LiveRequest& request);
 
 /// What POST /stop is asked for with.
 LiveRequest stop_request(const JobStop& wish);

@@ -14,6 +14,12 @@ namespace lockstep {
 void LiveView::open(LiveJob& job) noexcept {
   if (was_opened_) return;
   was_opened_ = true;
+  if (health_listening_.valid()) {
+    health_ = std::make_unique<LiveServer>(
+        io_, std::move(health_listening_),
+        [&job](const LiveRequest& request) { return answer_reader(job, request); },
+        LiveServer::Limits{});
+  }
   try {
     open_control(job);
   } catch (const std::exception& error) {
@@ -26,11 +32,12 @@ void LiveView::open_control(LiveJob& job) {
   directory_.emplace(std::filesystem::temp_directory_path(), control_directory_prefix(::getpid()));
   control_ = std::make_unique<LiveServer>(
       io_, listen_at_path(directory_->path() / kControlSocketName),
-      [&job](const LiveRequest& request) { return answer_request(job, request); },
+      [&job](const LiveRequest& request) { return answer_owner(job, request); },
       LiveServer::Limits{});
 }
 
 void LiveView::close() noexcept {
+  health_.reset();
   control_.reset();
   directory_.reset();
 }

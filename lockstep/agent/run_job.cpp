@@ -9,9 +9,9 @@
 
 namespace lockstep {
 
-int run_job(const LaunchOptions& options) {
+int run_job(const LaunchOptions& options, UniqueFd health) {
   boost::asio::io_context io{1};
-  LiveView view(io);
+  LiveView view(io, std::move(health));
   if (options.rendezvous.max_nodes > 1) {
     const auto rendezvous = meet(io, options);
     return launch(options, *rendezvous, view);

@@ -128,6 +128,10 @@ inline constexpr Variable kAgentLogLevel{
 inline constexpr Variable kEnableFileTimer{
     "TORCHELASTIC_ENABLE_FILE_TIMER", "1|0",
     "torchrun's timer of workers, which is not here: 1 is answered with a warning"};
+inline constexpr Variable kHealthCheckPort{
+    "TORCHELASTIC_HEALTH_CHECK_PORT", "port",
+    "where the launcher tells its job's health and metrics: /healthz, /metrics and /status at "
+    "--local-addr, else on loopback (default: nowhere)"};
 inline constexpr Variable kLogLinePrefix{
     "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "text",
     "before each line shown by --tee (default [${role_name}${local_rank}]:)"};

@@ -1,7 +1,10 @@
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <cstdio>
 #include <random>
+
+#include <sys/socket.h>
 
 #include "lockstep/agent/run_job.h"
 #include "lockstep/base/concat.h"
@@ -14,6 +17,7 @@
 #include "lockstep/launch/console.h"
 #include "lockstep/os/machine.h"
 #include "lockstep/os/readable_file.h"
+#include "lockstep/os/tcp_socket.h"
 
 namespace lockstep {
 namespace {
@@ -53,6 +57,27 @@ std::string job_secret(const std::string& file) {
   return secret;
 }
 
+// Where the job's health is told, if anywhere.
+UniqueFd health_socket(const std::string& local_address) {
+  const auto port = env::integer(env::kHealthCheckPort);
+  if (!port) return UniqueFd();
+  const std::string setting = concat(env::kHealthCheckPort.name, "=", *port);
+  if (*port < 1 || *port > 65'535) throw UsageError(setting + ": give a port from 1 to 65535");
+  const std::string host = local_address.empty() ? "127.0.0.1" : local_address;
+  constexpr int kBacklog = 128;
+  try {
+    UniqueFd socket = bind_tcp(host, static_cast<std::uint16_t>(*port));
+    if (::listen(socket.get(), kBacklog) == 0) return socket;
+    throw SystemError("listen", errno);
+  } catch (const SystemError& error) {
+    throw SystemError(concat(setting, ": listen at ", host), error.errno_value(),
+                      error.errno_value() == EADDRINUSE
+                          ? "another program listens there; choose another port"
+                          : "choose a port that you may use, and by --local-addr an address of "
+                            "this machine");
+  }
+}
+
 }  // namespace
 
 int run_command(const std::vector<std::string>& arguments) {
@@ -72,7 +97,7 @@ int run_command(const std::vector<std::string>& arguments) {
               .random_id = random_id(),
               .secret = job_secret(flags.secret_file),
               .shutdown_timeout = env::text(env::kShutdownTimeout).value_or("")});
-  return run_job(options);
+  return run_job(options, health_socket(flags.local_addr));
 }
 
 }  // namespace lockstep

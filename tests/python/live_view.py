@@ -3,13 +3,17 @@
 Usage: live_view.py LOCKSTEP [unittest arguments]
 """
 
+import contextlib
+import http.client
 import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 from free_ports import free_port
@@ -205,7 +209,7 @@ class StopTest(LiveTest):
         self.assertIn(f"(pid {agent.pid}) does not answer", refused.stderr)
 
 
-class TwoMachinesTest(LiveTest):
+class MachinesTest(LiveTest):
     """Two launchers that meet on loopback."""
 
     def setUp(self):
@@ -219,9 +223,14 @@ class TwoMachinesTest(LiveTest):
         self.machines.append(self.start_machine(*flags))
         return wait_for_round(self.machines)
 
-    def start_machine(self, *flags):
+    def start_machine(self, *flags, **options):
         return self.start("--nnodes=1:2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.port}",
-                          "--rdzv-conf=last_call_timeout=0.5,keep_alive_interval=0.2,keep_alive_max_attempt=50", *flags)
+                          "--rdzv-conf=last_call_timeout=0.5,keep_alive_interval=0.2,"
+                          "keep_alive_max_attempt=50", *flags, **options)
+
+
+class TwoMachinesTest(MachinesTest):
+    """What one asks of one of them reaches the other."""
 
     def test_a_stop_ends_the_job_on_both(self):
         for place in range(2):
@@ -261,6 +270,111 @@ class TwoMachinesTest(LiveTest):
         self.assertEqual(refused.returncode, 1)
         self.assertIn("so the job's other machines cannot be told; lockstep stop --machine-only",
                       refused.stderr)
+
+
+
+class HealthTest(MachinesTest):
+    """What is told on a port."""
+
+    def ask(self, port, path):
+        """The status and the body."""
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
+        with contextlib.closing(connection):
+            connection.request("GET", path)
+            response = connection.getresponse()
+            self.content_type = response.getheader("Content-Type")
+            return response.status, response.read().decode()
+
+    def start_healthy(self, *flags):
+        self.health_port = free_port()
+        return self.start_one(*flags, environment={"TORCHELASTIC_HEALTH_CHECK_PORT": str(self.health_port)})
+
+    def start_with_health(self, *flags):
+        """The second of two machines, once both run."""
+        self.machines = [self.start_machine(*flags)]
+        self.status_of(self.machines[0])
+        self.health_port = free_port()
+        joined = self.start_machine(
+            *flags, environment={"TORCHELASTIC_HEALTH_CHECK_PORT": str(self.health_port)})
+        wait_for_round([*self.machines, joined])
+        return joined
+
+    def test_a_job_that_runs_is_healthy(self):
+        self.start_healthy("--rdzv-id=job")
+        status, text = self.ask(self.health_port, "/healthz")
+        self.assertEqual(status, 200)
+        self.assertRegex(text, r"^running; generation 1, workers run for \d+ s\n$")
+        status, text = self.ask(self.health_port, "/status")
+        self.assertEqual((status, json.loads(text)["job"]), (200, "job"))
+
+    def test_nobody_may_steer_by_the_port(self):
+        agent = self.start_healthy()
+        connection = http.client.HTTPConnection("127.0.0.1", self.health_port, timeout=DEADLINE_S)
+        with contextlib.closing(connection):
+            connection.request("POST", "/stop", json.dumps({"by": "a stranger", "at_once": True}))
+            self.assertEqual(connection.getresponse().status, 404)
+        self.assertEqual(self.status_of(agent)["state"], "running")
+
+    def test_metrics_are_openmetrics(self):
+        self.start_healthy('--rdzv-id=a "job"', "--nproc-per-node=2", "--max-restarts=3")
+        status, text = self.ask(self.health_port, "/metrics")
+        self.assertEqual((status, self.content_type),
+                         (200, "application/openmetrics-text; version=1.0.0; charset=utf-8"))
+        try:
+            from prometheus_client.openmetrics import parser
+        except ImportError:
+            self.skipTest("prometheus_client is not installed")
+        families = {family.name: family for family in parser.text_string_to_metric_families(text)}
+        self.assertEqual(families["lockstep_job"].samples[0].labels["job"], 'a "job"')
+        self.assertEqual({sample.labels["lockstep_state"]: sample.value
+                          for sample in families["lockstep_state"].samples},
+                         {"gathering": 0, "running": 1, "stopping": 0, "succeeded": 0, "failed": 0})
+        self.assertEqual([sample.value for sample in families["lockstep_worker_running"].samples], [1, 1])
+        self.assertEqual(families["lockstep_max_restarts"].samples[0].value, 3)
+        start = families["lockstep_start_time_seconds"].samples[0].value
+        self.assertLess(abs(time.time() - start), 2 * DEADLINE_S)
+
+    def test_who_is_cut_off_is_not_healthy_until_it_is_back(self):
+        joined = self.start_with_health()
+        port = self.health_port
+        self.assertEqual(self.ask(port, "/healthz")[0], 200)
+        self.machines[0].process.send_signal(signal.SIGSTOP)
+        self.addCleanup(self.machines[0].process.send_signal, signal.SIGCONT)
+        text = wait_for(lambda: (a := self.ask(port, "/healthz"))[0] == 503 and a[1], joined.said)
+        self.assertTrue(text.startswith("cut off from the rendezvous: the rendezvous at 127.0.0.1 port "))
+        self.assertRegex(text, r"; generation \d, workers run for \d+ s\n$")
+        self.machines[0].process.send_signal(signal.SIGCONT)
+        wait_for(lambda: self.ask(port, "/healthz")[0] == 200, joined.said)
+
+    def test_a_job_that_fails_is_not_healthy(self):
+        self.write_worker(IGNORES_SIGTERM)
+        joined = self.start_with_health("--shutdown-timeout=5")
+        os.kill(self.machines[0].workers()[0].pid, signal.SIGKILL)
+        text = wait_for(lambda: (a := self.ask(self.health_port, "/healthz"))[0] == 503 and a[1], joined.said)
+        self.assertIn("the job has failed: rank 0 (local rank 0, pid", text)
+        self.assertEqual(joined.ended(), 128 + signal.SIGKILL)
+
+    def test_a_flood_keeps_nobody_out(self):
+        agent = self.start_healthy()
+        before = agent.resident_kib()
+        with contextlib.ExitStack() as sockets:
+            for i in range(200):
+                flooder = socket.create_connection(("127.0.0.1", self.health_port), DEADLINE_S)
+                sockets.enter_context(flooder)
+                flooder.sendall(b"GET /healthz HTTP/1.1\r\n"[:i % 20])
+            self.assertEqual(self.ask(self.health_port, "/healthz")[0], 200)
+            self.assertLess(len(list(pathlib.Path(f"/proc/{agent.pid}/fd").iterdir())), 60)
+            self.assertLess(agent.resident_kib() - before, 1_000)
+        self.assertEqual(self.status_of(agent)["state"], "running")
+
+    def test_a_port_that_is_taken_is_said(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            agent = self.start("--standalone", environment={"TORCHELASTIC_HEALTH_CHECK_PORT": str(port)})
+            self.assertEqual(agent.ended(), 1)
+        self.assertEqual(agent.said(), f"lockstep: TORCHELASTIC_HEALTH_CHECK_PORT={port}: listen at "
+                         "127.0.0.1: Address already in use; another program listens there; choose another "
+                         "port\n")
 
 
 if __name__ == "__main__":
