@@ -19,6 +19,9 @@ int run_command(const std::vector<std::string>& arguments);
 /// Shows the jobs that run: `lockstep ps`.
 int ps_command(const std::vector<std::string>& arguments);
 
+/// Prints the logs of a job: `lockstep logs`.
+int logs_command(const std::vector<std::string>& arguments);
+
 /// Ends a job that runs: `lockstep stop`.
 int stop_command(const std::vector<std::string>& arguments);
 

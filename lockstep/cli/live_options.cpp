@@ -1,9 +1,12 @@
 #include "lockstep/cli/live_options.h"
 
+#include <sstream>
+
 #include <CLI/CLI.hpp>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/parse_number.h"
 
 namespace lockstep {
 namespace {
@@ -20,6 +23,12 @@ void parse_live(CLI::App& app, const char* command, const std::vector<std::strin
     throw UsageError(
         concat(command, ": ", error.what(), "; lockstep ", command, " --help shows its flags"));
   }
+}
+
+int number_of(const char* flag, const std::string& text) {
+  const auto number = parse_number<int>(text);
+  if (!number || *number < 0) throw UsageError(concat(flag, "='", text, "': give numbers from 0"));
+  return *number;
 }
 
 }  // namespace
@@ -43,6 +52,29 @@ StopOptions parse_stop_options(const std::vector<std::string>& arguments) {
   parse_live(app, "stop", arguments, options.help);
   if (options.now && options.machine_only) {
     throw UsageError("stop: --now ends the job on all machines, which --machine-only rules out");
+  }
+  return options;
+}
+
+LogsOptions parse_logs_options(const std::vector<std::string>& arguments) {
+  LogsOptions options;
+  std::string lines;
+  std::string local_ranks;
+  std::string attempt;
+  CLI::App app;
+  app.add_option("TARGET", options.target);
+  app.add_flag("-f,--follow", options.follow);
+  app.add_option("-n,--lines", lines);
+  app.add_option("--local-rank", local_ranks);
+  app.add_option("--attempt", attempt);
+  parse_live(app, "logs", arguments, options.help);
+  if (!lines.empty()) {
+    options.choice.last_lines = static_cast<std::uint64_t>(number_of("logs: --lines", lines));
+  }
+  if (!attempt.empty()) options.choice.attempt = number_of("logs: --attempt", attempt);
+  std::istringstream entries(local_ranks);
+  for (std::string entry; std::getline(entries, entry, ',');) {
+    options.choice.local_ranks.push_back(number_of("logs: --local-rank", entry));
   }
   return options;
 }

@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/launch/log_reader.h"
+
 namespace lockstep {
 
 /// The command line of `lockstep ps`.
@@ -26,5 +28,16 @@ struct StopOptions {
 
 /// Errors: UsageError.
 StopOptions parse_stop_options(const std::vector<std::string>& arguments);
+
+/// The command line of `lockstep logs`.
+struct LogsOptions {
+  std::string target{};  ///< a job or a directory
+  bool follow = false;
+  LogChoice choice{};
+  bool help = false;
+};
+
+/// Errors: UsageError.
+LogsOptions parse_logs_options(const std::vector<std::string>& arguments);
 
 }  // namespace lockstep

@@ -23,5 +23,19 @@ TEST(LiveOptions, OfStopRuleEachOtherOut) {
   EXPECT_THROW(parse_stop_options({"--now", "--machine-only"}), UsageError);
 }
 
+TEST(LiveOptions, OfLogsAreNumbers) {
+  const LogsOptions options =
+      parse_logs_options({"dir", "-f", "--lines=5", "--local-rank", "0,2", "--attempt=1"});
+  EXPECT_EQ(options.target, "dir");
+  EXPECT_TRUE(options.follow);
+  EXPECT_EQ(options.choice.last_lines, 5U);
+  EXPECT_EQ(options.choice.local_ranks, (std::vector<int>{0, 2}));
+  EXPECT_EQ(options.choice.attempt, 1);
+  EXPECT_FALSE(parse_logs_options({}).choice.last_lines);
+  for (const char* wrong : {"--lines=-1", "--local-rank=0,,1", "--attempt=last"}) {
+    EXPECT_THROW(parse_logs_options({wrong}), UsageError) << wrong;
+  }
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -10,7 +10,7 @@
 namespace lockstep {
 namespace {
 
-constexpr const char* kHelp = R"(Usage: lockstep ps [JOB] [flags]
+constexpr const char* kPsHelp = R"(Usage: lockstep ps [JOB] [flags]
 
 Shows the jobs that this user runs on this machine.
 
@@ -48,7 +48,7 @@ std::string json_of(const std::vector<RunningJob>& jobs) {
 int ps_command(const std::vector<std::string>& arguments) {
   const PsOptions options = parse_ps_options(arguments);
   if (options.help) {
-    std::fputs(kHelp, stdout);
+    std::fputs(kPsHelp, stdout);
     return 0;
   }
   std::vector<RunningJob> jobs = running_jobs();

@@ -16,9 +16,9 @@
 namespace lockstep {
 namespace {
 
-constexpr std::chrono::milliseconds kPatience{5'000};
+constexpr std::chrono::milliseconds kAnswerPatience{5'000};
 
-constexpr const char* kHelp = R"(Usage: lockstep stop [JOB] [flags]
+constexpr const char* kStopHelp = R"(Usage: lockstep stop [JOB] [flags]
 
 Ends a job on all its machines: workers get SIGTERM and the time of --shutdown-timeout, then SIGKILL;
 each launcher ends with exit code 143 and names who stopped the job. Returns once the launcher of this
@@ -36,7 +36,7 @@ Exit code: 0 once it has ended, 1 when it cannot be told to end, 2 when JOB does
 void ask_to_stop(const RunningJob& job, bool now) {
   const LiveReply reply = ask(
       job.socket, stop_request({.by = concat(user_name(), " on ", host_name()), .at_once = now}),
-      kPatience);
+      kAnswerPatience);
   if (reply.is_gone) return;  // It ends already.
   if (!reply.is_there) {
     throw Error(concat("the launcher of job ", job.name, " (pid ", job.pid, ") ", reply.trouble,
@@ -80,7 +80,7 @@ void wait_with_progress(const RunningJob& job, const UniqueFd& launcher) {
 int stop_command(const std::vector<std::string>& arguments) {
   const StopOptions options = parse_stop_options(arguments);
   if (options.help) {
-    std::fputs(kHelp, stdout);
+    std::fputs(kStopHelp, stdout);
     return 0;
   }
   const std::vector<RunningJob> jobs = running_jobs();

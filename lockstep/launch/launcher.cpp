@@ -31,8 +31,6 @@ namespace {
 using Status = AgentReport::Status;
 using std::chrono::milliseconds;
 
-constexpr const char* kDefaultLinePrefix = "[${role_name}${local_rank}]:";
-
 // The same text for the same failure; empty where the worker did not say what it was.
 std::string place_of_failure(const WorkerExit& exit) {
   if (!exit.crash) {

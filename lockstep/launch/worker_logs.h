@@ -39,6 +39,9 @@ void add_filtered_copy(const LaunchOptions& options, std::vector<TailedLog>& sho
 std::filesystem::path worker_directory(const std::filesystem::path& job, int attempt,
                                        int local_rank);
 
+/// torchrun's.
+inline constexpr const char* kDefaultLinePrefix = "[${role_name}${local_rank}]:";
+
 /// What precedes each line on the console. `pattern` may hold ${role_name}, ${local_rank}, ${rank}.
 std::string log_line_prefix(const std::string& pattern, const LaunchOptions& options,
                             int local_rank, int rank);

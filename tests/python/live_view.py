@@ -273,6 +273,84 @@ class TwoMachinesTest(MachinesTest):
 
 
 
+# Writes a line to each stream, and ends as the file of its attempt says once that is there.
+SPEAKER = """#!/bin/sh
+me="$TORCHELASTIC_RESTART_COUNT-$RANK"
+echo "out $me"
+echo "err $me" >&2
+echo "$WORLD_SIZE $MASTER_ADDR:$MASTER_PORT $$" > "$1/$me"
+while [ ! -e "$1/end-$TORCHELASTIC_RESTART_COUNT" ]; do sleep 0.02; done
+echo "last of $me"
+exit $(cat "$1/end-$TORCHELASTIC_RESTART_COUNT")
+"""
+
+
+class LogsTest(LiveTest):
+    def setUp(self):
+        super().setUp()
+        self.write_worker(SPEAKER)
+        self.logs = self.directory / "logs"
+
+    def start_speakers(self, *flags):
+        return self.start_one("--rdzv-id=job", f"--log-dir={self.logs}", "--redirects=3", *flags)
+
+    def let_end(self, agent, attempt, status):
+        new = agent.directory / "new"
+        new.write_text(f"{status}\n")
+        new.rename(agent.directory / f"end-{attempt}")
+
+    def test_logs_are_followed_over_a_restart_to_the_end(self):
+        agent = self.start_speakers("--nproc-per-node=2", "--max-restarts=1")
+        out, err = self.directory / "out", self.directory / "err"
+        with open(out, "wb") as stdout, open(err, "wb") as stderr:
+            follower = subprocess.Popen([LOCKSTEP, "logs", "-f"], env=os.environ | self.environment,
+                                        stdout=stdout, stderr=stderr)
+        self.addCleanup(follower.kill)
+
+        def wait_for_lines(lines):
+            wait_for(lambda: sorted(out.read_text("utf-8").splitlines()) == sorted(lines),
+                     lambda: out.read_text("utf-8") + err.read_text("utf-8") + agent.said())
+
+        lines = ["[default0]:out 0-0", "[default1]:out 0-1"]
+        wait_for_lines(lines)
+        before = wait_for_round([agent])
+        os.kill(before.pids[1], signal.SIGKILL)
+        lines += ["[default0]:out 1-0", "[default1]:out 1-1"]
+        wait_for_lines(lines)
+        self.assertIsNone(follower.poll())
+        self.let_end(agent, 1, 0)
+        self.assertEqual(agent.ended(), 0, agent.said())
+        self.assertEqual(follower.wait(DEADLINE_S), 0)
+        wait_for_lines([*lines, "[default0]:last of 1-0", "[default1]:last of 1-1"])
+        self.assertEqual(err.read_text("utf-8").splitlines(),
+                         ["lockstep: attempt 0", "[default0]:err 0-0", "[default1]:err 0-1",
+                          "lockstep: attempt 1", "[default0]:err 1-0", "[default1]:err 1-1"])
+
+    def test_logs_of_a_job_that_has_ended_are_there(self):
+        agent = self.start_speakers("--nproc-per-node=2", "--max-restarts=1")
+        self.let_end(agent, 0, 3)
+        self.let_end(agent, 1, 0)
+        self.assertEqual(agent.ended(), 0, agent.said())
+        shown = self.call("logs", self.logs)
+        self.assertEqual(shown.stdout.splitlines(),
+                         ["[default0]:out 1-0", "[default0]:last of 1-0", "[default1]:out 1-1",
+                          "[default1]:last of 1-1"])
+        self.assertEqual(shown.stderr.splitlines(), ["[default0]:err 1-0", "[default1]:err 1-1"])
+        directory, = self.logs.iterdir()
+        shown = self.call("logs", directory, "-f", "--attempt=0", "--local-rank=1", "--lines=1")
+        self.assertEqual(shown.stdout.splitlines(), ["[default1]:last of 0-1"])
+        missing = self.call("logs", directory, "--attempt=2", check=False)
+        self.assertEqual(missing.returncode, 1)
+        self.assertIn("there are no such logs in", missing.stderr)
+
+    def test_a_job_without_logs_says_how_to_have_them(self):
+        self.start_one("--rdzv-id=job")
+        refused = self.call("logs", check=False)
+        self.assertEqual((refused.returncode, refused.stderr),
+                         (1, "lockstep: job job writes no logs; start it with --log-dir=DIR and --tee=3 "
+                          "(console and files) or --redirects=3 (files)\n"))
+
+
 class HealthTest(MachinesTest):
     """What is told on a port."""
 
