@@ -35,6 +35,14 @@ LiveAnswer stop(LiveJob& job, const json& wish) {
        .at_once = at_once}));
 }
 
+LiveAnswer scale(LiveJob& job, const json& wish) {
+  const json& workers = wish.at("workers");
+  if (!workers.is_number_integer() || workers < 1 || workers > kMostWorkersToAskFor) {
+    return text_answer(400, concat("workers are 1 to ", kMostWorkersToAskFor));
+  }
+  return done_unless(job.scale(workers.get<int>(), wisher_of(wish) + " (lockstep scale)"));
+}
+
 }  // namespace
 
 LiveAnswer answer_reader(const LiveJob& job, const LiveRequest& request) {
@@ -55,12 +63,20 @@ LiveAnswer answer_reader(const LiveJob& job, const LiveRequest& request) {
 
 LiveAnswer answer_owner(LiveJob& job, const LiveRequest& request) {
   if (request.method != "POST") return answer_reader(job, request);
-  if (request.target != "/stop") return text_answer(404, "there is /stop");
+  const bool scales = request.target == "/scale";
+  if (!scales && request.target != "/stop") return text_answer(404, "there is /stop and /scale");
   try {
-    return stop(job, json::parse(request.body));
+    const json wish = json::parse(request.body);
+    return scales ? scale(job, wish) : stop(job, wish);
   } catch (const json::exception&) {
     return text_answer(400, "the body is not what it has to be");
   }
+}
+
+LiveRequest scale_request(int worker_count, const std::string& by) {
+  return {.method = "POST",
+          .target = "/scale",
+          .body = json({{"by", by}, {"workers", worker_count}}).dump()};
 }
 
 LiveRequest stop_request(const JobStop& wish) {

@@ -1,5 +1,7 @@
 #include "lockstep/agent/live_answers.h"
 
+#include <utility>
+
 #include <gtest/gtest.h>
 
 #include "lockstep/agent/status_json.h"
@@ -10,6 +12,7 @@ namespace {
 // Does nothing but note what it is told.
 struct SilentJob : LiveJob {
   std::vector<JobStop> stops{};
+  std::vector<std::pair<int, std::string>> scales{};
   std::string objection{};
 
   bool is_healthy = true;
@@ -19,6 +22,10 @@ struct SilentJob : LiveJob {
   }
   std::string stop(const JobStop& wish) override {
     stops.push_back(wish);
+    return objection;
+  }
+  std::string scale(int worker_count, const std::string& by) override {
+    scales.emplace_back(worker_count, by);
     return objection;
   }
 };
@@ -71,6 +78,16 @@ TEST(LiveAnswers, PassAStopOn) {
   const LiveAnswer refused = answer_owner(job, stop_request({.by = "root"}));
   EXPECT_EQ(refused.status, 409U);
   EXPECT_EQ(refused.body, "no\n");
+}
+
+TEST(LiveAnswers, PassAScaleOn) {
+  SilentJob job;
+  EXPECT_EQ(answer_owner(job, scale_request(3, "root")).status, 202U);
+  EXPECT_EQ(job.scales, (std::vector<std::pair<int, std::string>>{{3, "root (lockstep scale)"}}));
+  for (const int wrong : {0, -1, kMostWorkersToAskFor + 1}) {
+    EXPECT_EQ(answer_owner(job, scale_request(wrong, "root")).status, 400U);
+  }
+  EXPECT_EQ(job.scales.size(), 1U);
 }
 
 TEST(LiveAnswers, RefuseAnythingElse) {

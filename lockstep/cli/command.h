@@ -22,6 +22,9 @@ int ps_command(const std::vector<std::string>& arguments);
 /// Prints the logs of a job: `lockstep logs`.
 int logs_command(const std::vector<std::string>& arguments);
 
+/// Changes the number of workers of a job that runs: `lockstep scale`.
+int scale_command(const std::vector<std::string>& arguments);
+
 /// Ends a job that runs: `lockstep stop`.
 int stop_command(const std::vector<std::string>& arguments);
 

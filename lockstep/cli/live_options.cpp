@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "lockstep/agent/live_answers.h"
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/parse_number.h"
@@ -53,6 +54,27 @@ StopOptions parse_stop_options(const std::vector<std::string>& arguments) {
   if (options.now && options.machine_only) {
     throw UsageError("stop: --now ends the job on all machines, which --machine-only rules out");
   }
+  return options;
+}
+
+ScaleOptions parse_scale_options(const std::vector<std::string>& arguments) {
+  ScaleOptions options;
+  std::vector<std::string> words;
+  CLI::App app;
+  app.add_option("WORDS", words);
+  parse_live(app, "scale", arguments, options.help);
+  if (options.help) return options;
+  if (words.empty() || words.size() > 2) {
+    throw UsageError(
+        "scale: give a job and the number of its workers here, as in: lockstep scale train 4");
+  }
+  const auto count = parse_number<int>(words.back());
+  if (!count || *count < 1 || *count > kMostWorkersToAskFor) {
+    throw UsageError(concat("scale: '", words.back(), "' workers: give a number from 1 to ",
+                            kMostWorkersToAskFor, "; lockstep stop ends a job"));
+  }
+  options.worker_count = *count;
+  if (words.size() == 2) options.job = words.front();
   return options;
 }
 

@@ -29,6 +29,16 @@ struct StopOptions {
 /// Errors: UsageError.
 StopOptions parse_stop_options(const std::vector<std::string>& arguments);
 
+/// The command line of `lockstep scale`.
+struct ScaleOptions {
+  std::string job{};
+  int worker_count = 1;
+  bool help = false;
+};
+
+/// Errors: UsageError.
+ScaleOptions parse_scale_options(const std::vector<std::string>& arguments);
+
 /// The command line of `lockstep logs`.
 struct LogsOptions {
   std::string target{};  ///< a job or a directory

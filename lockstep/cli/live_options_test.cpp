@@ -37,5 +37,24 @@ TEST(LiveOptions, OfLogsAreNumbers) {
   }
 }
 
+TEST(LiveOptions, OfScaleEndWithTheNumber) {
+  EXPECT_EQ(parse_scale_options({"4"}).worker_count, 4);
+  EXPECT_EQ(parse_scale_options({"4"}).job, "");
+  const ScaleOptions options = parse_scale_options({"12", "3"});
+  EXPECT_EQ(options.job, "12");
+  EXPECT_EQ(options.worker_count, 3);
+  EXPECT_TRUE(parse_scale_options({"--help"}).help);
+  for (const std::vector<std::string>& wrong :
+       std::vector<std::vector<std::string>>{{},
+                                             {"job"},
+                                             {"job", "0"},
+                                             {"job", "-1"},
+                                             {"job", "x"},
+                                             {"job", "5000"},
+                                             {"a", "b", "3"}}) {
+    EXPECT_THROW(parse_scale_options(wrong), UsageError);
+  }
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -21,6 +21,7 @@ constexpr std::array kCommands = {
     Command{"run", "start a program on several processes", run_command},
     Command{"ps", "show the jobs that run on this machine", ps_command},
     Command{"logs", "print or follow what the workers of a job write", logs_command},
+    Command{"scale", "change the number of workers of a job that runs", scale_command},
     Command{"stop", "end a job that runs", stop_command},
     Command{"bench", "time the backends, or the launcher, on this machine", bench_command},
     Command{"data", "fetch data sets for the examples", data_command},

@@ -87,13 +87,14 @@ class Launcher final : public LiveJob {
  public:
   Launcher(const LaunchOptions& options, JobRendezvous& rendezvous, JobMonitor& monitor)
       : options_(options),
+        wanted_workers_(options.worker_count),
         rendezvous_(rendezvous),
         monitor_(monitor),
         signals_(signals_to_read(options)),
         job_mark_(concat(::getpid(), "-", random_number())),
         guard_(mark_line(), guarded_files(options)),
         directory_(make_job_directory(options)),
-        job_{.options = options,
+        job_{.options = options_,
              .executable = executable_of(options.program),
              .inherited_environment = env::everything(),
              .line_pattern = env::text(env::kLogLinePrefix).value_or(kDefaultLinePrefix),
@@ -114,6 +115,7 @@ class Launcher final : public LiveJob {
   int run();
   JobStatus status() const override { return board_.status(); }
   std::string stop(const JobStop& wish) override;
+  std::string scale(int worker_count, const std::string& by) override;
 
  private:
   std::string mark_line() const { return concat(env::kJobMark.name, "=", job_mark_); }
@@ -133,14 +135,16 @@ class Launcher final : public LiveJob {
   void tell_events(JobEnd how) const;
   void say_who_did_not_end() const;
 
-  const LaunchOptions& options_;
+  /// The number of workers changes between two generations; nothing else does.
+  LaunchOptions options_;
+  int wanted_workers_;
   JobRendezvous& rendezvous_;
   JobMonitor& monitor_;
   SignalFd signals_;
   const std::string job_mark_;
   GroupGuard guard_;
   TemporaryDirectory directory_;
-  const JobOnThisMachine job_;
+  JobOnThisMachine job_;
   EventLog events_;
   AgentReport report_;
   JobBoard board_;
@@ -190,6 +194,11 @@ void Launcher::join() {
     restarts_told_ = view.restarts;
   }
   events_.gathering();
+  if (options_.worker_count != wanted_workers_) {
+    options_.worker_count = wanted_workers_;
+    job_.processors = bind_workers(options_);
+  }
+  report_.node.worker_count = options_.worker_count;
   store_.reset();
   if (on_one_machine()) {
     store_ = bind_tcp(options_.master_address, options_.master_port);
@@ -239,6 +248,8 @@ std::optional<int> Launcher::run_generation() {
   }
   report_.status = Status::kRunning;
   report_.generation = generation;
+  // It may have been told meanwhile to run another number, for which this round was not made.
+  report_.node.worker_count = wanted_workers_;
   rendezvous_.report(report_);
   started_ = Deadline::Clock::now();
   // Later it is known better, but the other machines have to know at once.
@@ -336,6 +347,30 @@ std::string Launcher::stop(const JobStop& wish) {
   }
   if (!is_stop(rendezvous_.view().cause)) say(concat("told to stop the job by ", wish.by));
   report_.stop = wish;
+  rendezvous_.report(report_);
+  return "";
+}
+
+std::string Launcher::scale(int worker_count, const std::string& by) {
+  const std::string trouble = rendezvous_.trouble();
+  if (!trouble.empty()) return concat(trouble, ", so no round with other ranks can be agreed on");
+  const RendezvousState::Phase phase = rendezvous_.view().phase;
+  const bool has_ended =
+      phase == RendezvousState::Phase::kSucceeded || phase == RendezvousState::Phase::kFailed;
+  if (has_ended || report_.status == Status::kSucceeded) return "its workers here have ended";
+  if (worker_count == wanted_workers_) return concat("it has ", worker_count, " here already");
+  try {
+    LaunchOptions scaled = options_;
+    scaled.worker_count = worker_count;
+    bind_workers(scaled);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  say(concat("told to run ", worker_count, " instead of ", wanted_workers_, " workers here by ",
+             by));
+  wanted_workers_ = worker_count;
+  if (report_.status != Status::kRunning) return "";  // It will be told with the next round.
+  report_.node.worker_count = worker_count;
   rendezvous_.report(report_);
   return "";
 }

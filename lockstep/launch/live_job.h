@@ -12,6 +12,9 @@ class LiveJob {
   virtual JobStatus status() const = 0;
   /// Ends the job on all machines. Returns why that cannot be; empty: it will be.
   virtual std::string stop(const JobStop& wish) = 0;
+  /// From the next generation on, which begins soon, this machine runs so many workers. Returns as
+  /// stop() does. `by`: who wishes it, for the console.
+  virtual std::string scale(int worker_count, const std::string& by) = 0;
 };
 
 /// Lets others look at a job and steer it, while its launcher waits.

@@ -65,8 +65,10 @@ void RendezvousService::apply(const AgentReport& report) {
     case Status::kLeaving:
       state_ = remove(std::move(state_), rules_, id, report.farewell);
       return;
-    case Status::kIdle:
     case Status::kRunning:
+      state_ = resize(std::move(state_), rules_, id, report.generation, report.node.worker_count);
+      return;
+    case Status::kIdle:
       return;
   }
 }

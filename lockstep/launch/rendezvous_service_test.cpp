@@ -212,5 +212,18 @@ TEST_F(ServiceTest, AnAgentCanStopTheJobWhateverItDoes) {
   EXPECT_EQ(service.view("a").cause, "stopped by root");
 }
 
+TEST_F(ServiceTest, AnAgentThatRunsOtherwiseThanItJoinedStartsARound) {
+  report("a", Status::kReady);
+  pass(seconds(10));
+  ASSERT_EQ(phase(), Phase::kRunning);
+  AgentReport running{.node = {.id = "a", .worker_count = 2}, .status = Status::kRunning};
+  running.generation = 1;
+  service.report(running, now);
+  EXPECT_EQ(phase(), Phase::kGathering);
+  running.status = Status::kReady;
+  service.report(running, now);
+  EXPECT_EQ(service.view("a").placement->world_size, 2);
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -19,7 +19,7 @@ namespace {
 using Phase = RendezvousState::Phase;
 
 struct Message {
-  enum class Kind { kJoin, kRemove, kFailed, kSucceeded, kStopped } kind;
+  enum class Kind { kJoin, kRemove, kFailed, kSucceeded, kStopped, kResized } kind;
   std::size_t agent;
   std::uint64_t generation;
 };
@@ -82,6 +82,9 @@ class Simulation {
         return set(workers_succeeded(state_, agent.node.id, message.generation));
       case Message::Kind::kStopped:
         return set(workers_stopped(state_, rules_, agent.node.id, message.generation));
+      case Message::Kind::kResized:
+        return set(
+            resize(state_, rules_, agent.node.id, message.generation, agent.node.worker_count));
     }
   }
 
@@ -170,7 +173,7 @@ class Simulation {
     Agent& agent = agents_[number];
     const bool acts = agent.alive && !agent.ended;
     if (happens_once_in(2)) save();
-    switch (draw(1, 14)) {
+    switch (draw(1, 15)) {
       case 1:
       case 2:
         if (acts) look(agent);
@@ -202,6 +205,11 @@ class Simulation {
         return;
       case 13:
         if (happens_once_in(8)) take_over();
+        return;
+      case 14:  // It is told to run another number of workers.
+        if (!acts || !agent.running || !happens_once_in(8)) return;
+        agent.node.worker_count = draw(1, 3);
+        say({Message::Kind::kResized, number, *agent.running});
         return;
       default:
         if (const auto timer = timer_of(state_, rules_)) {

@@ -160,6 +160,17 @@ RendezvousState workers_stopped(RendezvousState state, const RendezvousRules& ru
   return state;
 }
 
+RendezvousState resize(RendezvousState state, const RendezvousRules& rules, const std::string& id,
+                       std::uint64_t generation, int worker_count) {
+  if (!is_member(state, id, generation) || state.succeeded.contains(id)) return state;
+  const auto node = std::ranges::find(state.nodes, id, &RendezvousNode::id);
+  if (node->worker_count == worker_count) return state;
+  gather_again(state, rules,
+               concat("machine ", node->name, " goes from ", node->worker_count, " to ",
+                      worker_count, worker_count == 1 ? " worker" : " workers"));
+  return state;
+}
+
 RendezvousState give_up(RendezvousState state, const std::string& cause) {
   if (!state.ended()) fail_without_fault(state, cause);
   return state;

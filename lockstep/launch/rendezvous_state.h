@@ -117,6 +117,9 @@ RendezvousState worker_failed(RendezvousState state, const RendezvousRules& rule
 /// A member has stopped its workers by itself, as one does that was cut off, and would start again.
 RendezvousState workers_stopped(RendezvousState state, const RendezvousRules& rules,
                                 const std::string& id, std::uint64_t generation);
+/// A member would run another number of workers, with which it will join again.
+RendezvousState resize(RendezvousState state, const RendezvousRules& rules, const std::string& id,
+                       std::uint64_t generation, int worker_count);
 /// The job cannot go on.
 RendezvousState give_up(RendezvousState state, const std::string& cause);
 /// The job ends, as one that failed by SIGTERM. One that ends so already can be hurried.

@@ -273,5 +273,32 @@ TEST(RendezvousStateTest, AStopChangesNoEnd) {
   }
 }
 
+TEST(RendezvousStateTest, AMachineThatChangesItsWorkersJoinsTheNextRoundWithThem) {
+  Job job{{.min_nodes = 2, .max_nodes = 2, .machines_may_change = false}};
+  job.join("a", 1);
+  job.join("b", 2);
+  job.state = resize(job.state, job.rules, "a", 1, 1);
+  EXPECT_EQ(job.state.phase, Phase::kRunning) << "as many as before";
+  job.state = resize(job.state, job.rules, "a", 0, 3);
+  EXPECT_EQ(job.state.phase, Phase::kRunning) << "said of an earlier round";
+  job.state = resize(job.state, job.rules, "a", 1, 3);
+  EXPECT_EQ(job.state.phase, Phase::kGathering);
+  EXPECT_EQ(job.state.cause, "machine host of a goes from 1 to 3 workers");
+  EXPECT_EQ(job.action("b", 1), AgentAction::kStopWorkers);
+  job.join("b", 2);
+  job.join("a", 3);
+  EXPECT_EQ(job.state.generation, 2U);
+  EXPECT_EQ(job.state.restarts, 0);
+  EXPECT_EQ(placement_of(job.state, "b")->first_rank, 3);
+  EXPECT_EQ(placement_of(job.state, "b")->world_size, 5);
+}
+
+TEST(RendezvousStateTest, AMachineWhoseWorkersHaveEndedChangesNoMore) {
+  Job job = running_job({.min_nodes = 2, .max_nodes = 2}, {"a", "b"});
+  job.succeed("a");
+  job.state = resize(job.state, job.rules, "a", 1, 3);
+  EXPECT_EQ(job.state.phase, Phase::kRunning);
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -273,6 +273,55 @@ class TwoMachinesTest(MachinesTest):
 
 
 
+class ScaleTest(MachinesTest):
+    """What the workers themselves see is what counts."""
+
+    def expect_world(self, agents, sizes, before):
+        after = wait_for_round(agents, before)
+        self.assertEqual([len(ranks) for ranks in after.ranks], sizes)
+        self.assertEqual(after.world_size, sum(sizes))
+        wait_for(lambda: not any(map(is_running, before.pids)), lambda: before)
+        return after
+
+    def test_a_job_grows_and_shrinks(self):
+        agent = self.start_one("--rdzv-id=job", "--max-restarts=1")
+        round_ = wait_for_round([agent])
+        for count in (3, 2):
+            said = self.call("scale", "job", count).stderr
+            self.assertIn(f"with {count} workers here, {count} in all", said)
+            round_ = self.expect_world([agent], [count], round_)
+        status = self.status_of(agent)
+        self.assertEqual((status["restarts"], status["generation"], status["worker_count"]), (0, 3, 2))
+        self.assertRegex(agent.said(), r"told to run 3 instead of 1 workers here by \S+ on \S+ \(lockstep")
+        # A failure is still one of those that --max-restarts counts.
+        os.kill(round_.pids[0], signal.SIGKILL)
+        round_ = self.expect_world([agent], [2], round_)
+        self.assertIn("restart 1 of 1", agent.said())
+
+    def test_a_machine_of_several_is_scaled(self):
+        before = self.start_two()
+        self.call("scale", self.machines[1].pid, 2)
+        after = self.expect_world(self.machines, [1, 2], before)
+        self.assertEqual(after.ranks, [[0], [1, 2]])
+
+    def test_numbered_machines_are_scaled_too(self):
+        self.machines = [self.start("--nnodes=2", f"--node-rank={rank}", "--master-addr=127.0.0.1",
+                                    f"--master-port={self.port}") for rank in range(2)]
+        before = wait_for_round(self.machines)
+        self.call("scale", self.machines[1].pid, 3)
+        self.assertEqual(self.expect_world(self.machines, [1, 3], before).ranks, [[0], [1, 2, 3]])
+
+    def test_what_cannot_be_is_refused(self):
+        agent = self.start_one("--rdzv-id=job")
+        for arguments, status, text in ((("job", "0"), 2, "give a number from 1 to 4096; lockstep stop"),
+                                        (("other", "2"), 2, "no job here is called 'other'"),
+                                        (("1",), 1, "job job is not scaled: it has 1 here already")):
+            refused = self.call("scale", *arguments, check=False)
+            self.assertEqual(refused.returncode, status)
+            self.assertIn(text, refused.stderr)
+        self.assertEqual(self.status_of(agent)["generation"], 1)
+
+
 # Writes a line to each stream, and ends as the file of its attempt says once that is there.
 SPEAKER = """#!/bin/sh
 me="$TORCHELASTIC_RESTART_COUNT-$RANK"
