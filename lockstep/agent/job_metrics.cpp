@@ -5,15 +5,24 @@
 #include <sstream>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 namespace lockstep {
 namespace {
 
 using State = JobStatus::State;
 using Labels = std::initializer_list<std::pair<const char*, std::string>>;
 
+// An id need not be UTF-8, which the text has to be.
+std::string valid_utf8(const std::string& text) {
+  using nlohmann::json;
+  return json::parse(json(text).dump(-1, ' ', false, json::error_handler_t::replace))
+      .get<std::string>();
+}
+
 std::string escaped(const std::string& text) {
   std::string result;
-  for (const char c : text) {
+  for (const char c : valid_utf8(text)) {
     if (c == '\\' || c == '"') result += '\\';
     result += c == '\n' ? "\\n" : std::string(1, c);
   }

@@ -48,5 +48,11 @@ TEST(JobMetrics, EscapeWhatUsersNamed) {
                        R"(role="default"} 1)"));
 }
 
+TEST(JobMetrics, AreUtf8WhateverAnIdIs) {
+  JobStatus status = measured_status();
+  status.job = "\xff";
+  EXPECT_NE(metrics_of(status, 0).find("job=\"\xef\xbf\xbd\""), std::string::npos);
+}
+
 }  // namespace
 }  // namespace lockstep

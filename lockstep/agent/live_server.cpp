@@ -11,6 +11,8 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 
+#include "lockstep/base/concat.h"
+
 namespace lockstep {
 
 namespace asio = boost::asio;
@@ -86,11 +88,20 @@ void LiveServer::take(Protocol::socket socket) {
                    });
 }
 
+// Nothing that goes wrong with an answer may end the agent, in whose loop this runs.
+LiveAnswer LiveServer::answer_of(const LiveRequest& request) const {
+  try {
+    return handler_(request);
+  } catch (const std::exception& error) {
+    return {.status = 500, .body = concat(error.what(), "\n")};
+  }
+}
+
 void LiveServer::answer(const std::shared_ptr<Connection>& connection) {
   const auto& request = connection->parser.get();
-  const LiveAnswer answer = handler_({.method = std::string(request.method_string()),
-                                      .target = std::string(request.target()),
-                                      .body = request.body()});
+  const LiveAnswer answer = answer_of({.method = std::string(request.method_string()),
+                                       .target = std::string(request.target()),
+                                       .body = request.body()});
   auto& response = connection->response;
   response = {http::int_to_status(answer.status), request.version()};
   response.set(http::field::content_type, answer.content_type);

@@ -51,6 +51,7 @@ class LiveServer {
 
   void accept();
   void take(Protocol::socket socket);
+  LiveAnswer answer_of(const LiveRequest& request) const;
   void answer(const std::shared_ptr<Connection>& connection);
   void end(const std::shared_ptr<Connection>& connection);
   void forget(const std::shared_ptr<Connection>& connection);

@@ -34,16 +34,16 @@ struct LiveServerTest : testing::Test {
   std::vector<LiveRequest> requests;
 
   void serve(LiveServer::Limits limits) {
+    serve(limits, [this](const LiveRequest& request) {
+      requests.push_back(request);
+      return LiveAnswer{.status = 503, .body = "why\n"};
+    });
+  }
+  void serve(LiveServer::Limits limits, LiveServer::Handler handler) {
     UniqueFd listening = bind_tcp("127.0.0.1", 0);
     port = bound_port(listening.get());
     ASSERT_EQ(::listen(listening.get(), 64), 0);
-    server = std::make_unique<LiveServer>(
-        io, std::move(listening),
-        [this](const LiveRequest& request) {
-          requests.push_back(request);
-          return LiveAnswer{.status = 503, .body = "why\n"};
-        },
-        limits);
+    server = std::make_unique<LiveServer>(io, std::move(listening), std::move(handler), limits);
   }
 
   std::shared_ptr<Caller> call(const std::string& text) {
@@ -74,6 +74,13 @@ TEST_F(LiveServerTest, AnswersARequestAndCloses) {
   EXPECT_EQ(requests[0].method, "POST");
   EXPECT_EQ(requests[0].target, "/a");
   EXPECT_EQ(requests[0].body, "abc");
+}
+
+TEST_F(LiveServerTest, OutlivesAnAnswerThatFails) {
+  serve({}, [](const LiveRequest&) -> LiveAnswer { throw std::runtime_error("why"); });
+  const auto caller = call(kRequest);
+  ASSERT_TRUE(eventually([&] { return caller->is_closed; }));
+  EXPECT_TRUE(caller->received.starts_with("HTTP/1.1 500 ")) << caller->received;
 }
 
 TEST_F(LiveServerTest, DropsTheOldestOfTooManyConnections) {

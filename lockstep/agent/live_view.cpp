@@ -14,18 +14,21 @@ namespace lockstep {
 void LiveView::open(LiveJob& job) noexcept {
   if (was_opened_) return;
   was_opened_ = true;
-  if (health_listening_.valid()) {
-    health_ = std::make_unique<LiveServer>(
-        io_, std::move(health_listening_),
-        [&job](const LiveRequest& request) { return answer_reader(job, request); },
-        LiveServer::Limits{});
-  }
   try {
+    open_health(job);
     open_control(job);
   } catch (const std::exception& error) {
     directory_.reset();
     say(concat("lockstep ps will not show this job: ", error.what()));
   }
+}
+
+void LiveView::open_health(const LiveJob& job) {
+  if (!health_listening_.valid()) return;
+  health_ = std::make_unique<LiveServer>(
+      io_, std::move(health_listening_),
+      [&job](const LiveRequest& request) { return answer_reader(job, request); },
+      LiveServer::Limits{});
 }
 
 void LiveView::open_control(LiveJob& job) {

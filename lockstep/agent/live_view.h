@@ -24,6 +24,7 @@ class LiveView : public JobMonitor {
   void close() noexcept override;
 
  private:
+  void open_health(const LiveJob& job);
   void open_control(LiveJob& job);
 
   boost::asio::io_context& io_;
