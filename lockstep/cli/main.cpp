@@ -13,6 +13,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/cli/command.h"
 #include "lockstep/cli/nearest_name.h"
+#include "lockstep/remote/attend.h"
 
 namespace lockstep {
 namespace {
@@ -55,6 +56,8 @@ int dispatch(const std::vector<std::string>& arguments) {
     std::puts("lockstep " LOCKSTEP_VERSION);
     return 0;
   }
+  // What --hosts starts on other machines; not for people.
+  if (name == "attend") return attend();
   std::vector<std::string> names;
   for (const Command& command : kCommands) {
     if (name == command.name) return command.run({arguments.begin() + 1, arguments.end()});

@@ -1,13 +1,17 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
+#include <filesystem>
 #include <random>
 
 #include "lockstep/agent/meet.h"
 #include "lockstep/base/concat.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/job_port.h"
 #include "lockstep/cli/command.h"
+#include "lockstep/cli/hosts_plan.h"
+#include "lockstep/cli/program_beside.h"
 #include "lockstep/cli/run_flags.h"
 #include "lockstep/cli/run_options.h"
 #include "lockstep/cli/srun_step.h"
@@ -15,6 +19,7 @@
 #include "lockstep/launch/launcher.h"
 #include "lockstep/os/machine.h"
 #include "lockstep/os/readable_file.h"
+#include "lockstep/remote/overseer.h"
 
 namespace lockstep {
 namespace {
@@ -54,6 +59,25 @@ std::string job_secret(const std::string& file) {
   return secret;
 }
 
+// The job of a machine that starts launchers on others and takes part by none.
+int run_on_hosts(const RunFlags& flags) {
+  const std::string given = job_secret(flags.secret_file);
+  std::random_device random;
+  const OverseeOptions options =
+      plan_hosts(flags, read_hosts(flags.hosts),
+                 {.secret = given.empty() ? random_id() + random_id() : given,
+                  .directory = std::filesystem::current_path().string(),
+                  .environment = env::everything(),
+                  .lockstep = (program_folder() / "lockstep").string(),
+                  .port = port_of_number(random()),
+                  .marker = random_id(),
+                  .shutdown_timeout = env::text(env::kShutdownTimeout).value_or("")});
+  const Overseen seen = oversee(options);
+  std::vector<HostEnd> ends;
+  for (const Overseen::End& end : seen.ends) ends.push_back(end.end);
+  return job_status(ends, seen.stop_signal);
+}
+
 }  // namespace
 
 int run_command(const std::vector<std::string>& arguments) {
@@ -62,6 +86,8 @@ int run_command(const std::vector<std::string>& arguments) {
     std::fputs(flags.help.c_str(), stdout);
     return 0;
   }
+  if (!flags.hosts.empty()) return run_on_hosts(flags);
+  check_no_hosts_flags(flags);
   if (env::text(env::kEnableFileTimer) == "1") {
     say("TORCHELASTIC_ENABLE_FILE_TIMER=1: there is no such timer here, so torch's FileTimerClient "
         "will find none; collectives have deadlines of their own");
