@@ -50,16 +50,11 @@ bool is_of_here(const std::string& name) {
 }
 
 std::vector<std::string> environment_for(const RunFlags& flags, const HostsFacts& facts) {
-  std::vector<std::string> lines;
+  std::vector<std::string> lines = variables_for_hosts(facts.environment);
   const auto find = [&](const std::string& name) {
     return std::ranges::find_if(
         facts.environment, [&](const std::string& line) { return line.starts_with(name + "="); });
   };
-  for (const std::string& line : facts.environment) {
-    const std::string name = line.substr(0, line.find('='));
-    const bool ours = name.starts_with("LOCKSTEP_") || name.starts_with("PET_");
-    if (ours && !is_of_here(name)) lines.push_back(line);
-  }
   for (const std::string& given : flags.env) {
     if (given.empty() || given[0] == '=') {
       throw UsageError(concat("--env='", given, "': give NAME or NAME=VALUE"));
@@ -140,6 +135,16 @@ LaunchOptions resolve(const std::vector<std::string>& arguments, const HostsFact
 }
 
 }  // namespace
+
+std::vector<std::string> variables_for_hosts(const std::vector<std::string>& environment) {
+  std::vector<std::string> lines;
+  for (const std::string& line : environment) {
+    const std::string name = line.substr(0, line.find('='));
+    const bool ours = name.starts_with("LOCKSTEP_") || name.starts_with("PET_");
+    if (ours && !is_of_here(name)) lines.push_back(line);
+  }
+  return lines;
+}
 
 std::vector<std::string> ssh_words(const std::string& ssh_command) {
   // None of them may wait for somebody at a terminal, or for a machine that is gone. A connection

@@ -32,6 +32,10 @@ struct HostsFacts {
 OverseeOptions plan_hosts(const RunFlags& flags, const std::vector<RemoteHost>& hosts,
                           const HostsFacts& facts);
 
+/// Of an environment, NAME=value each, what every machine gets: Lockstep's own, but for what
+/// belongs to one place.
+std::vector<std::string> variables_for_hosts(const std::vector<std::string>& environment);
+
 /// How `ssh` is called, from --ssh-command or by default.
 std::vector<std::string> ssh_words(const std::string& ssh_command);
 

@@ -20,6 +20,7 @@ namespace {
 
 constexpr std::array kCommands = {
     Command{"run", "start a program on several processes", run_command},
+    Command{"doctor", "check this machine, or several, and say what to mend", doctor_command},
     Command{"bench", "time the backends, or the launcher, on this machine", bench_command},
     Command{"data", "fetch data sets for the examples", data_command},
     Command{"env", "show the environment variables that Lockstep reads", env_command},
