@@ -10,6 +10,7 @@
 #include "lockstep/base/job_port.h"
 #include "lockstep/cli/command.h"
 #include "lockstep/cli/doctor_flags.h"
+#include "lockstep/cli/doctor_meeting.h"
 #include "lockstep/cli/hosts_plan.h"
 #include "lockstep/cli/program_beside.h"
 #include "lockstep/doctor/gather_facts.h"
@@ -36,9 +37,10 @@ GatherOptions gather_options(const DoctorFlags& flags) {
 }
 
 int tell(const std::vector<Finding>& findings, const DoctorFlags& flags) {
-  const std::string text = flags.json
-                               ? json_of(findings)
-                               : text_of(flags.hosts.empty() ? findings : summarized(findings));
+  const std::string text =
+      flags.json
+          ? json_of(findings)
+          : text_of(flags.hosts.empty() && flags.nnodes.empty() ? findings : summarized(findings));
   std::fputs(text.c_str(), stdout);
   return has_failed(findings) ? kExitFailure : 0;
 }
@@ -144,6 +146,14 @@ int doctor_command(const std::vector<std::string>& arguments) {
     return 0;
   }
   if (!flags.reach.empty()) return print_reach(flags);
+  if (!flags.meet.empty()) {
+    take_part_in_meeting(flags);
+    return 0;
+  }
+  if (!flags.nnodes.empty()) {
+    const auto findings = examine_by_meeting(flags);
+    return findings ? tell(*findings, flags) : kExitFailure;
+  }
   if (!flags.hosts.empty()) return tell(examine_hosts(flags), flags);
   return tell(judge_machine(gather_facts(gather_options(flags)), kNoMachine, false), flags);
 }

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cctype>
 #include <cstdio>
 #include <filesystem>
 #include <random>
@@ -12,13 +11,13 @@
 #include "lockstep/cli/command.h"
 #include "lockstep/cli/hosts_plan.h"
 #include "lockstep/cli/program_beside.h"
+#include "lockstep/cli/read_job_secret.h"
 #include "lockstep/cli/run_flags.h"
 #include "lockstep/cli/run_options.h"
 #include "lockstep/cli/srun_step.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/launcher.h"
 #include "lockstep/os/machine.h"
-#include "lockstep/os/readable_file.h"
 #include "lockstep/remote/overseer.h"
 
 namespace lockstep {
@@ -45,23 +44,9 @@ int usable_gpus() {
   return std::min(present, static_cast<int>(listed));
 }
 
-// Without the line end that editors leave.
-std::string job_secret(const std::string& file) {
-  if (file.empty()) return env::text(env::kJobSecret).value_or("");
-  const ReadableFile opened(file);
-  constexpr std::uint64_t kLongestBytes = 4'096;
-  std::string secret(std::min(opened.size_bytes(), kLongestBytes), '\0');
-  opened.read(0, secret.data(), secret.size());
-  while (!secret.empty() && std::isspace(static_cast<unsigned char>(secret.back()))) {
-    secret.pop_back();
-  }
-  if (secret.empty()) throw UsageError(concat("--secret-file=", file, ": there is nothing in it"));
-  return secret;
-}
-
 // The job of a machine that starts launchers on others and takes part by none.
 int run_on_hosts(const RunFlags& flags) {
-  const std::string given = job_secret(flags.secret_file);
+  const std::string given = read_job_secret(flags.secret_file);
   std::random_device random;
   const OverseeOptions options =
       plan_hosts(flags, read_hosts(flags.hosts),
@@ -97,7 +82,7 @@ int run_command(const std::vector<std::string>& arguments) {
       flags, {.allowed_cpus = allowed_cpu_count(),
               .gpus = usable_gpus(),
               .random_id = random_id(),
-              .secret = job_secret(flags.secret_file),
+              .secret = read_job_secret(flags.secret_file),
               .shutdown_timeout = env::text(env::kShutdownTimeout).value_or("")});
   if (options.rendezvous.max_nodes == 1) return launch(options);
   const auto rendezvous = meet(options);

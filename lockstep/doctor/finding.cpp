@@ -53,6 +53,27 @@ std::string json_of(const std::vector<Finding>& findings) {
          "\n";
 }
 
+std::optional<std::vector<Finding>> findings_of(std::string_view text) {
+  using nlohmann::json;
+  std::vector<Finding> findings;
+  try {
+    const json object = json::parse(text);
+    for (const json& each : object.at("findings")) {
+      const std::string level = each.at("level");
+      findings.push_back({.level = level == "ok"     ? Finding::Level::kOk
+                                   : level == "warn" ? Finding::Level::kWarn
+                                                     : Finding::Level::kFail,
+                          .machine = each.at("machine"),
+                          .subject = each.at("subject"),
+                          .text = each.at("text"),
+                          .cure = each.at("cure")});
+    }
+  } catch (const json::exception&) {
+    return std::nullopt;
+  }
+  return findings;
+}
+
 bool has_failed(const std::vector<Finding>& findings) {
   return std::ranges::any_of(
       findings, [](const Finding& finding) { return finding.level == Finding::Level::kFail; });

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace lockstep {
@@ -27,6 +29,8 @@ struct Finding {
 std::string text_of(const std::vector<Finding>& findings);
 /// One object of JSON: {"ok": …, "findings": [{"level", "machine", "subject", "text", "cure"}]}.
 std::string json_of(const std::vector<Finding>& findings);
+/// Back from that; nothing for anything else.
+std::optional<std::vector<Finding>> findings_of(std::string_view json);
 bool has_failed(const std::vector<Finding>& findings);
 
 }  // namespace lockstep

@@ -186,6 +186,8 @@ TEST(JudgeMachine, FindingsAreLinesAndTheWorstComeLast) {
       "ok    clock: goes\nwarn  a: memory: little; buy some\nfail  b: port: none; make one\n");
   EXPECT_TRUE(has_failed(findings));
   EXPECT_FALSE(has_failed({findings[1], findings[2]}));
+  EXPECT_EQ(findings_of(json_of(findings)), findings);
+  EXPECT_FALSE(findings_of("[]") || findings_of("{"));
   EXPECT_NE(json_of(findings).find("\"ok\": false"), std::string::npos);
 }
 

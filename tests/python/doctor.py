@@ -196,6 +196,30 @@ class SeveralTest(unittest.TestCase):
         self.expect_failures(self.examine(hosts=[*names(2), "nobody"]),
                              "nobody: machine: cannot be reached: ssh: Could not resolve hostname nobody")
 
+    def meet(self, *arguments, machines=range(COUNT)):
+        """The same command on each, which find each other; what each ended with and said."""
+        jobs = []
+        for machine in machines:
+            command = [f"{self.folder}/ssh", names()[machine],
+                       f"LOCKSTEP_JOB_SECRET=secret exec {LOCKSTEP} doctor --nnodes={len(machines)} "
+                       f"--rdzv-endpoint=machine-0:29876 --timeout=2 {' '.join(map(str, arguments))}"]
+            jobs.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                         stderr=subprocess.PIPE, text=True))
+            self.addCleanup(jobs[-1].kill)
+        ended = [job.communicate(timeout=DEADLINE_S) for job in jobs]
+        return [(job.returncode, out, err) for job, (out, err) in zip(jobs, ended)]
+
+    def test_machines_that_meet_by_themselves(self):
+        for code, out, err in self.meet(LOCKSTEP):
+            self.assertEqual(code, 0, out + err)
+            self.assertIn("ok    connections: all 3 machines reach each other", out)
+            self.assertIn("ok    machine-2: itself: ", out)
+
+    def test_all_that_meet_are_told_of_a_cut(self):
+        self.drop_connections(1, source=2)
+        for code, out, err in self.meet(LOCKSTEP):
+            self.expect_failures((code, out + err), "machine-2: connections: does not reach machine-1")
+
     def test_json_has_every_matter(self):
         code, text = self.examine("--json", hosts=names(2))
         self.assertEqual(code, 0, text)
