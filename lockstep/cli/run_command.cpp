@@ -10,6 +10,7 @@
 #include "lockstep/base/job_port.h"
 #include "lockstep/cli/command.h"
 #include "lockstep/cli/hosts_plan.h"
+#include "lockstep/cli/mpirun_job.h"
 #include "lockstep/cli/program_beside.h"
 #include "lockstep/cli/read_job_secret.h"
 #include "lockstep/cli/run_flags.h"
@@ -18,6 +19,7 @@
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/launcher.h"
 #include "lockstep/os/machine.h"
+#include "lockstep/os/tcp_socket.h"
 #include "lockstep/remote/overseer.h"
 
 namespace lockstep {
@@ -78,6 +80,11 @@ int run_command(const std::vector<std::string>& arguments) {
         "will find none; collectives have deadlines of their own");
   }
   meet_in_step(flags, srun_step());
+  if (const auto job = mpirun_job(); job && job->launchers > 1) {
+    const std::string own =
+        flags.local_addr.empty() ? local_address_towards(host_name()) : flags.local_addr;
+    meet_in_job(flags, job, own, port_of_number(std::random_device()()));
+  }
   const LaunchOptions options = resolve_run_options(
       flags, {.allowed_cpus = allowed_cpu_count(),
               .gpus = usable_gpus(),

@@ -45,6 +45,8 @@ On several machines, the same on each, with one secret made by: openssl rand -he
     --nproc-per-node=8 --max-restarts=3 ./train
 under Slurm, with LOCKSTEP_JOB_SECRET exported:
   srun --ntasks-per-node=1 lockstep run --nproc-per-node=8 ./train
+under MPICH's mpirun likewise (Open MPI's needs --master-addr too):
+  mpirun -n 2 -ppn 1 lockstep run --nproc-per-node=8 ./train
 or all from one machine, which reaches them by ssh (docs/guides/ssh.md):
   lockstep run --hosts=a:8,b:8 --max-restarts=3 ./train
 or, numbered:
