@@ -22,6 +22,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/doctor/program_facts.h"
 #include "lockstep/os/control_groups.h"
+#include "lockstep/os/file_fingerprint.h"
 #include "lockstep/os/machine.h"
 #include "lockstep/os/tcp_socket.h"
 #include "lockstep/os/temporary_directory.h"
@@ -196,7 +197,7 @@ MachineFacts gather_facts(const GatherOptions& options) {
   utsname system{};
   if (::uname(&system) == 0) facts.kernel = system.release;
   facts.lockstep_version = options.lockstep_version;
-  facts.lockstep_fingerprint = fingerprint_of("/proc/self/exe");
+  facts.lockstep_fingerprint = file_fingerprint("/proc/self/exe");
   if (!options.program.empty()) facts.program = look_at_program(options.program);
   if (options.program.ends_with(".py") || env::text(env::kPythonExec)) {
     facts.python = look_at_python();

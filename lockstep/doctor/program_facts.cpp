@@ -2,8 +2,6 @@
 
 #include <array>
 #include <cerrno>
-#include <cstdint>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -17,6 +15,7 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/os/child_process.h"
+#include "lockstep/os/file_fingerprint.h"
 #include "lockstep/os/find_program.h"
 #include "lockstep/os/pipe.h"
 #include "lockstep/os/poll_timeout.h"
@@ -119,30 +118,6 @@ std::string list_libraries(const std::string& path) {
 
 }  // namespace
 
-std::string fingerprint_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::vector<char> part(1 << 20);
-  // FNV-1a, of words for speed: nobody means to deceive.
-  std::uint64_t hash = 14'695'981'039'346'656'037ULL;
-  std::uint64_t size = 0;
-  while (file.read(part.data(), static_cast<std::streamsize>(part.size())), file.gcount() > 0) {
-    const auto count = static_cast<std::size_t>(file.gcount());
-    size += count;
-    for (std::size_t i = 0; i < count; i += 8) {
-      std::uint64_t word = 0;
-      for (std::size_t j = i; j < std::min(i + 8, count); ++j) {
-        word = word << 8 | static_cast<unsigned char>(part[j]);
-      }
-      hash = (hash ^ word) * 1'099'511'628'211ULL;
-      hash ^= hash >> 29;  // Words, unlike bytes, would leave the lower bits as they are.
-    }
-  }
-  if (size == 0) return "";
-  char digits[17];
-  std::snprintf(digits, sizeof(digits), "%016llx", static_cast<unsigned long long>(hash));
-  return digits;
-}
-
 ProgramFacts look_at_program(const std::string& name) {
   ProgramFacts facts{.name = name};
   try {
@@ -155,7 +130,7 @@ ProgramFacts look_at_program(const std::string& name) {
       facts.path = find_program(name, search_path());
       take_libraries(facts, list_libraries(facts.path));
     }
-    facts.fingerprint = fingerprint_of(facts.path);
+    facts.fingerprint = file_fingerprint(facts.path);
   } catch (const Error& error) {
     facts.trouble = error.what();
   }

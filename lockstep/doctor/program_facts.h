@@ -6,10 +6,6 @@
 
 namespace lockstep {
 
-/// The same for files of the same content, for all practical purposes; empty where it cannot be
-/// read.
-std::string fingerprint_of(const std::string& path);
-
 /// Looks at a program, without running it, as the launcher would find it. Libraries are those that
 /// the dynamic loader says.
 ProgramFacts look_at_program(const std::string& name);
