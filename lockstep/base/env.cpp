@@ -65,6 +65,7 @@ constexpr std::array kAll = {&kRank,
                              &kEnableFileTimer,
                              &kLogLinePrefix,
                              &kOmpNumThreads,
+                             &kHostsSilence,
                              &kCudaVisibleDevices,
                              &kPath,
                              &kPipIndexUrl};

@@ -54,6 +54,9 @@ Overseen ask_hosts(const DoctorFlags& flags, const std::vector<RemoteHost>& host
   options.ssh = {.command = ssh_words(flags.ssh_command),
                  .lockstep = flags.remote_lockstep.empty() ? own : flags.remote_lockstep};
   options.collects = true;
+  // Each round has what takes the time to be asked, and what ssh needs.
+  constexpr std::chrono::milliseconds kStart{5'000};
+  options.time_limit = 2 * flags.timeout + kStart;
   options.patience = flags.timeout;
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     if (arguments[i].empty()) continue;
@@ -86,7 +89,8 @@ std::vector<ExaminedMachine> gather_from(const DoctorFlags& flags,
     machine.name = hosts[end.host].name;
     machine.facts = decode_machine_facts(last_line(seen.collected[end.host]));
     if (machine.facts) continue;
-    machine.trouble = end.end.reason.empty()
+    machine.trouble = end.end.kind == HostEnd::Kind::kStopped ? "has not answered in time"
+                      : end.end.reason.empty()
                           ? concat("lockstep there ended with exit code ", end.end.status)
                           : end.end.reason;
   }

@@ -184,8 +184,10 @@ OverseeOptions plan_hosts(const RunFlags& flags, const std::vector<RemoteHost>& 
                                             .directory = facts.directory,
                                             .environment = environment,
                                             .marker = facts.marker,
+                                            .silence = facts.silence,
                                             .patience = patience}});
     options.patience = patience;
+    options.beat_interval = beat_interval(facts.silence);
   }
   return options;
 }

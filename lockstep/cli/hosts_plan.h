@@ -23,6 +23,8 @@ struct HostsFacts {
   int port = 0;
   /// By which what the machines say of the launchers is told from output.
   std::string marker{};
+  /// After which the machines end a job of which they hear nothing.
+  std::chrono::milliseconds silence = kLongestSilence;
   /// TORCH_ELASTIC_SHUTDOWN_TIMEOUT, or empty.
   std::string shutdown_timeout{};
 };

@@ -58,6 +58,7 @@ int run_on_hosts(const RunFlags& flags) {
                   .lockstep = (program_folder() / "lockstep").string(),
                   .port = port_of_number(random()),
                   .marker = random_id(),
+                  .silence = env::seconds(env::kHostsSilence).value_or(kLongestSilence),
                   .shutdown_timeout = env::text(env::kShutdownTimeout).value_or("")});
   const Overseen seen = oversee(options);
   std::vector<HostEnd> ends;

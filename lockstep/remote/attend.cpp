@@ -65,7 +65,7 @@ class Orders {
 };
 
 HostedRequest read_request(Orders& orders) {
-  const Deadline deadline = Deadline::after(kBeatLimit);
+  const Deadline deadline = Deadline::after(kLongestSilence);
   std::optional<std::string> line;
   while (!(line = orders.next_line()) && !orders.ended() && !deadline.passed()) {
     pollfd ready{orders.fd(), POLLIN, 0};
@@ -117,7 +117,7 @@ class Attendant {
  private:
   std::optional<int> wait() {
     pollfd ready[] = {{signals_.fd(), POLLIN, 0}, {is_lost_ ? -1 : orders_.fd(), POLLIN, 0}};
-    Deadline wake = is_lost_ ? Deadline::after(kBeatLimit) : silence_;
+    Deadline wake = is_lost_ ? Deadline::after(kLongestSilence) : silence_;
     if (kill_at_ && kill_at_->instant() < wake.instant()) wake = *kill_at_;
     ::poll(ready, 2, poll_timeout(wake));
     while (const auto signal = signals_.next()) {
@@ -138,7 +138,7 @@ class Attendant {
   void listen(bool has_come) {
     if (has_come) orders_.take();
     while (const auto line = orders_.next_line()) {
-      silence_ = Deadline::after(kBeatLimit);
+      silence_ = Deadline::after(request_.silence);
       if (const auto signal = signal_in(*line)) pass_on(*signal);
     }
     if (!orders_.ended() && !silence_.passed()) return;
@@ -156,7 +156,7 @@ class Attendant {
   SignalFd signals_;
   pid_t child_ = 0;
   bool is_lost_ = false;
-  Deadline silence_ = Deadline::after(kBeatLimit);
+  Deadline silence_ = Deadline::after(request_.silence);
   std::optional<Deadline> kill_at_;
 };
 

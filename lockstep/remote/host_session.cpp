@@ -108,6 +108,13 @@ void HostSession::handle(const std::vector<pollfd>& descriptors, std::size_t fir
   if (descriptors[first + 2].revents != 0) read(err_, err_lines_, true);
   if (descriptors[first + 3].revents != 0) note_end();
   const bool all_read = !out_.valid() && !err_.valid();
+  const auto is_held_up = [&](const UniqueFd& fd, std::size_t place) {
+    return fd.valid() && descriptors[first + place].fd < 0;
+  };
+  // Nobody takes what would be shown: there may be more of it.
+  if (drain_until_ && !given_up_ && (is_held_up(out_, 1) || is_held_up(err_, 2))) {
+    drain_until_ = Deadline::after(kDrain);
+  }
   if (all_read ? ssh_status_.has_value() : drain_until_ && drain_until_->passed()) conclude();
 }
 

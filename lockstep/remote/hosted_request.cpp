@@ -1,5 +1,6 @@
 #include "lockstep/remote/hosted_request.h"
 
+#include <algorithm>
 #include <csignal>
 
 #include <nlohmann/json.hpp>
@@ -31,6 +32,10 @@ std::optional<std::vector<std::string>> texts_of(const json& object, const char*
 
 bool is_text(const json& object, const char* name) {
   return object.contains(name) && object[name].is_string();
+}
+
+bool is_count(const json& object, const char* name) {
+  return object.contains(name) && object[name].is_number_unsigned();
 }
 
 std::string mark(const std::string& marker, const std::string& what) {
@@ -75,6 +80,7 @@ std::string encode(const HostedRequest& request) {
                {"directory", widened(request.directory)},
                {"environment", each(request.environment, widened)},
                {"marker", widened(request.marker)},
+               {"silence_ms", request.silence.count()},
                {"patience_ms", request.patience.count()}})
       .dump();
 }
@@ -85,14 +91,20 @@ std::optional<HostedRequest> decode_hosted_request(std::string_view text) {
   const auto arguments = texts_of(object, "arguments");
   const auto environment = texts_of(object, "environment");
   const bool good = arguments && environment && is_text(object, "directory") &&
-                    is_text(object, "marker") && object.contains("patience_ms") &&
-                    object["patience_ms"].is_number_unsigned();
+                    is_text(object, "marker") && is_count(object, "silence_ms") &&
+                    is_count(object, "patience_ms");
   if (!good) return std::nullopt;
   return HostedRequest{.arguments = each(*arguments, narrowed),
                        .directory = narrowed(object["directory"]),
                        .environment = each(*environment, narrowed),
                        .marker = narrowed(object["marker"]),
+                       .silence = std::chrono::milliseconds(object["silence_ms"]),
                        .patience = std::chrono::milliseconds(object["patience_ms"])};
+}
+
+std::chrono::milliseconds beat_interval(std::chrono::milliseconds silence) {
+  constexpr std::chrono::milliseconds kLongest{5'000};
+  return std::min(kLongest, silence / 4);
 }
 
 std::string signal_line(int signal) {

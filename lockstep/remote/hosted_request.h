@@ -19,6 +19,8 @@ struct HostedRequest {
   std::vector<std::string> environment{};
   /// By which the other side knows the lines that tell of the command and are not its output.
   std::string marker{};
+  /// How long it goes on without a line that follows.
+  std::chrono::milliseconds silence = std::chrono::seconds(60);
   /// How long the command may take to end once it is told to.
   std::chrono::milliseconds patience{0};
   bool operator==(const HostedRequest&) const = default;
@@ -29,11 +31,11 @@ std::string encode(const HostedRequest& request);
 /// Nothing for anything else.
 std::optional<HostedRequest> decode_hosted_request(std::string_view text);
 
-/// The lines that follow. One comes at least as often as kBeatInterval says: when none has come for
-/// kBeatLimit, who sends them is gone or cannot be reached.
+/// The lines that follow. Several come within HostedRequest::silence: when none has, who sends them
+/// is gone or cannot be reached.
 inline constexpr const char* kBeat = "beat";
-inline constexpr std::chrono::milliseconds kBeatInterval{5'000};
-inline constexpr std::chrono::milliseconds kBeatLimit{60'000};
+inline constexpr std::chrono::milliseconds kLongestSilence{60'000};
+std::chrono::milliseconds beat_interval(std::chrono::milliseconds silence);
 /// Sends a signal to the command.
 std::string signal_line(int signal);
 std::optional<int> signal_in(std::string_view line);

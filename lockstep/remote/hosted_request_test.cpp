@@ -12,6 +12,7 @@ HostedRequest request() {
           .directory = "/work/\xe4\xff dir/\xe6\xbc\xa2",
           .environment = {"LOCKSTEP_JOB_SECRET=abc", "EMPTY="},
           .marker = "0123",
+          .silence = std::chrono::seconds(7),
           .patience = std::chrono::seconds(40)};
 }
 
@@ -29,11 +30,16 @@ TEST(HostedRequest, AnythingElseIsNone) {
   for (
       const char* const other :
       {"[]", "{}", "beat", R"({"arguments":["run"],"directory":"/","environment":[]})",
-       R"({"arguments":[1],"directory":"/","environment":[],"marker":"","patience_ms":1})",
-       R"({"arguments":[],"directory":"/","environment":[],"marker":"","patience_ms":-1})",
-       R"({"arguments":["a\u0000b"],"directory":"","environment":[],"marker":"","patience_ms":1})"}) {
+       R"({"arguments":[1],"directory":"/","environment":[],"marker":"","silence_ms":1,"patience_ms":1})",
+       R"({"arguments":[],"directory":"/","environment":[],"marker":"","silence_ms":1,"patience_ms":-1})",
+       R"({"arguments":["a\u0000b"],"directory":"","environment":[],"marker":"","silence_ms":1,"patience_ms":1})"}) {
     EXPECT_FALSE(decode_hosted_request(other)) << other;
   }
+}
+
+TEST(HostedRequest, SeveralBeatsFitIntoTheSilence) {
+  EXPECT_EQ(beat_interval(kLongestSilence), std::chrono::seconds(5));
+  EXPECT_EQ(beat_interval(std::chrono::seconds(2)), std::chrono::milliseconds(500));
 }
 
 TEST(HostedRequest, SignalsAreLines) {

@@ -69,6 +69,7 @@ class Overseer {
                                         [this](const std::string& lines) { err_.add(lines); }));
     }
     concluded_.resize(sessions_.size());
+    if (options.time_limit) stop_at_ = Deadline::after(*options.time_limit);
   }
 
   Overseen run() {
@@ -78,11 +79,24 @@ class Overseer {
       note_ends();
       keep_time();
     }
-    while (!out_.takes_more() || !err_.takes_more()) wait();
+    show_the_rest();
     return std::move(result_);
   }
 
  private:
+  // Whoever does not read what is left may still stop it by a signal.
+  void show_the_rest() {
+    constexpr milliseconds kStoppedPatience{1'000};
+    const auto is_left = [&] { return !out_.takes_more() || !err_.takes_more(); };
+    while (is_left() && !result_.stop_signal) {
+      wait();
+      take_signals();
+    }
+    const Deadline deadline = Deadline::after(kStoppedPatience);
+    next_beat_ = deadline;
+    while (is_left() && !deadline.passed()) wait();
+  }
+
   bool all_ended() const { return result_.ends.size() == sessions_.size(); }
 
   void wait() {
@@ -148,7 +162,7 @@ class Overseer {
   void keep_time() {
     if (next_beat_.passed()) {
       for (const auto& session : sessions_) session->send(kBeat);
-      next_beat_ = Deadline::after(kBeatInterval);
+      next_beat_ = Deadline::after(options_.beat_interval);
     }
     if (stop_at_ && stop_at_->passed()) {
       stop_at_.reset();
@@ -181,7 +195,7 @@ class Overseer {
   std::size_t there_ = options_.commands.size();
   Overseen result_;
   bool stopping_ = false;
-  Deadline next_beat_ = Deadline::after(kBeatInterval);
+  Deadline next_beat_ = Deadline::after(options_.beat_interval);
   std::optional<Deadline> stop_at_;
   std::optional<Deadline> give_up_at_;
 };

@@ -26,6 +26,10 @@ struct OverseeOptions {
   std::size_t least_hosts = 0;
   /// What they write to stdout is kept instead of shown.
   bool collects = false;
+  /// How often they are told that this machine is there.
+  std::chrono::milliseconds beat_interval{5'000};
+  /// After which all are stopped.
+  std::optional<std::chrono::milliseconds> time_limit{};
   /// How long they may take to end once they are told to.
   std::chrono::milliseconds patience{0};
 };

@@ -22,6 +22,7 @@ COUNT = 3
 
 SSH = """#!/bin/sh
 case $1 in {cases}
+silent) exec sleep 1000;;
 *) echo "ssh: Could not resolve hostname $1" >&2; exit 255;;
 esac
 # The name and the list of names are of that machine alone.
@@ -219,6 +220,10 @@ class SeveralTest(unittest.TestCase):
         self.drop_connections(1, source=2)
         for code, out, err in self.meet(LOCKSTEP):
             self.expect_failures((code, out + err), "machine-2: connections: does not reach machine-1")
+
+    def test_a_machine_that_does_not_answer(self):
+        self.expect_failures(self.examine(hosts=[*names(2), "silent"], timeout="--timeout=0.5"),
+                             "silent: machine: has not answered in time")
 
     def test_json_has_every_matter(self):
         code, text = self.examine("--json", hosts=names(2))

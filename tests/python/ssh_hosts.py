@@ -102,9 +102,9 @@ class HostsTest(unittest.TestCase):
         out, err = job.communicate(timeout=DEADLINE_S)
         return job.returncode, out, err
 
-    def start_waiting(self, hosts, count, *flags):
+    def start_waiting(self, hosts, count, *flags, **variables):
         """A job whose workers and those below them wait."""
-        job = self.start(hosts, *flags, self.worker(WAITING))
+        job = self.start(hosts, *flags, self.worker(WAITING), **variables)
         pids = self.folder / "worker.sh.pids"
         wait_for(lambda: len(list(pids.glob("[0-9]"))) == count or job.poll() is not None,
                  lambda: f"{list(pids.iterdir())}")
@@ -224,6 +224,51 @@ class HostsTest(unittest.TestCase):
         self.assertIn(f"{HOSTS[1]}: the connection was lost", err)
         self.expect_nothing_left()
 
+    def test_nothing_is_left_when_no_word_comes_though_no_connection_ends(self):
+        for stopped in ("ssh ", f"{LOCKSTEP} run --hosts"):
+            with self.subTest(stopped):
+                job = self.start_waiting(TWO, 3, LOCKSTEP_HOSTS_SILENCE_S="2")
+                pids = [pid for pid, command in self.job_processes().items() if command.startswith(stopped)]
+                self.assertTrue(pids)
+                for pid in pids:
+                    os.kill(pid, signal.SIGSTOP)
+                wait_for(lambda: all(command.startswith(("ssh ", f"{LOCKSTEP} run --hosts"))
+                                     for command in self.job_processes().values()), self.job_processes)
+                for pid in pids:
+                    os.kill(pid, signal.SIGCONT)
+                _, err = job.communicate(timeout=DEADLINE_S)
+                self.assertNotEqual(job.returncode, 0, err)
+                self.expect_nothing_left()
+                self.forget_pids()
+
+    def test_what_nobody_reads_yet_is_not_lost(self):
+        # More than pipes hold, and only read long after all has ended there.
+        job = self.start(TWO, self.worker("head -c 300000 /dev/zero | tr '\\0' 'a' | fold -w 99; echo; echo end $RANK"))
+        wait_for(lambda: self.attendants() or job.poll() is not None, job.poll)
+        wait_for(lambda: not self.attendants(), self.attendants)
+        time.sleep(3)  # Longer than what others hold open is waited for.
+        out, err = job.communicate(timeout=DEADLINE_S)
+        self.assertEqual(job.returncode, 0, err)
+        self.assertEqual(sorted(line for line in out.splitlines() if line.startswith("end")),
+                         [f"end {rank}" for rank in range(3)])
+        self.assertEqual(out.count("a"), 900_000)
+
+    def attendants(self):
+        """Their environment is sshd's, their directory the job's."""
+        found = {}
+        for pid, command in processes_with(b"attend").items():
+            try:
+                if not command.startswith("ssh ") and os.readlink(f"/proc/{pid}/cwd") == str(self.folder):
+                    found[pid] = command
+            except OSError:
+                pass  # It has ended.
+        return found
+
+    def forget_pids(self):
+        for path in (self.folder / "worker.sh.pids").iterdir():
+            path.unlink()
+        (self.folder / "worker.sh.pids").rmdir()
+
     def test_nothing_is_left_when_a_launcher_or_its_attendant_is_killed(self):
         for name in ("lockstep attend", "lockstep run --nproc-per-node=2"):
             with self.subTest(name):
@@ -238,9 +283,7 @@ class HostsTest(unittest.TestCase):
                 _, err = job.communicate(timeout=DEADLINE_S)
                 self.assertNotEqual(job.returncode, 0, err)
                 self.expect_nothing_left()
-                for path in (self.folder / "worker.sh.pids").iterdir():
-                    path.unlink()
-                (self.folder / "worker.sh.pids").rmdir()
+                self.forget_pids()
 
     def test_workers_that_do_not_end_are_killed_in_time(self):
         job = self.start(TWO, "--shutdown-timeout=0.5",
@@ -259,9 +302,7 @@ class HostsTest(unittest.TestCase):
                 self.assertEqual(job.returncode, 128 + sent, err)
                 self.assertIn(f"stopped by {sent.name}", err)
                 self.expect_nothing_left()
-                for path in (self.folder / "worker.sh.pids").iterdir():
-                    path.unlink()
-                (self.folder / "worker.sh.pids").rmdir()
+                self.forget_pids()
 
     def test_a_wrong_command_line_is_told_before_anything_starts(self):
         for hosts, arguments, part in ((TWO, ["--standalone", "true"], "--hosts with --standalone"),
