@@ -1,6 +1,7 @@
 #include "lockstep/doctor/finding.h"
 
 #include <algorithm>
+#include <map>
 
 #include <nlohmann/json.hpp>
 
@@ -72,6 +73,23 @@ std::optional<std::vector<Finding>> findings_of(std::string_view text) {
     return std::nullopt;
   }
   return findings;
+}
+
+std::vector<Finding> summarized(const std::vector<Finding>& findings) {
+  std::vector<Finding> result;
+  std::map<std::string, int> in_order;
+  for (const Finding& finding : findings) {
+    if (finding.level == Finding::Level::kOk && !finding.machine.empty()) {
+      ++in_order[finding.machine];
+    } else {
+      result.push_back(finding);
+    }
+  }
+  for (const auto& [machine, count] : in_order) {
+    result.push_back(
+        {Finding::Level::kOk, machine, "itself", concat(count, " matters in order"), ""});
+  }
+  return result;
 }
 
 bool has_failed(const std::vector<Finding>& findings) {

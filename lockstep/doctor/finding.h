@@ -31,6 +31,9 @@ std::string text_of(const std::vector<Finding>& findings);
 std::string json_of(const std::vector<Finding>& findings);
 /// Back from that; nothing for anything else.
 std::optional<std::vector<Finding>> findings_of(std::string_view json);
+/// For people: what is in order on one machine of several is a number.
+std::vector<Finding> summarized(const std::vector<Finding>& findings);
+
 bool has_failed(const std::vector<Finding>& findings);
 
 }  // namespace lockstep

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "lockstep/base/concat.h"
+#include "lockstep/doctor/judge_program.h"
 
 namespace lockstep {
 namespace {
@@ -12,12 +13,6 @@ namespace {
 using Level = Finding::Level;
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
-
-std::string joined(const std::vector<std::string>& texts) {
-  std::string result;
-  for (const std::string& text : texts) result += concat(result.empty() ? "" : ", ", text);
-  return result;
-}
 
 std::string limit_text(const std::optional<std::uint64_t>& limit) {
   return limit ? std::to_string(*limit) : "unlimited";
@@ -46,8 +41,7 @@ class Judge {
     memory();
     kernel();
     devices();
-    program();
-    python();
+    judge_program(facts_, machine_, has_peers_, findings_);
     return std::move(findings_);
   }
 
@@ -263,39 +257,6 @@ class Judge {
       ok("GPUs", concat(facts_.gpus, " NVIDIA, driver ", facts_.gpu_driver));
     } else {
       ok("GPUs", "none");
-    }
-  }
-
-  void program() {
-    const ProgramFacts& program = facts_.program;
-    if (program.name.empty()) return;
-    if (!program.trouble.empty()) {
-      add(Level::kFail, "program", program.trouble,
-          has_peers_ ? "it must be at the same path on each machine" : "");
-    } else if (!program.missing_libraries.empty()) {
-      add(Level::kFail, "program",
-          concat(program.path, " needs ", joined(program.missing_libraries),
-                 ", which is not found"),
-          "install it, or set LD_LIBRARY_PATH to its folder");
-    } else {
-      ok("program",
-         concat(program.path, " (", program.fingerprint, ")",
-                program.libtorch.empty()
-                    ? ""
-                    : concat(", LibTorch ", program.libtorch_version, " of ", program.libtorch)));
-    }
-  }
-
-  void python() {
-    const PythonFacts& python = facts_.python;
-    if (!python.asked) return;
-    if (!python.trouble.empty()) {
-      add(Level::kFail, "Python", python.trouble, "set PYTHON_EXEC to the one to use");
-    } else if (python.torch_version.empty()) {
-      add(Level::kWarn, "Python", concat(python.path, " has no torch"),
-          "set PYTHON_EXEC to one that has, or pip install torch");
-    } else {
-      ok("Python", concat(python.path, ", torch ", python.torch_version));
     }
   }
 
