@@ -18,6 +18,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/doctor/wall_clock.h"
 #include "lockstep/os/poll_timeout.h"
 #include "lockstep/os/tcp_socket.h"
 
@@ -33,11 +34,6 @@ constexpr milliseconds kRetryAfter{50};
 constexpr int kRounds = 5;
 constexpr std::size_t kLongestLine = 256;
 constexpr std::size_t kMostVisitors = 1'024;
-
-double wall_clock_us() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return static_cast<double>(std::chrono::duration_cast<std::chrono::microseconds>(now).count());
-}
 
 // A call says "<token> <from>\n" a few times; each is answered by "<token> <own> <wall clock>\n".
 struct Visitor {
