@@ -9,7 +9,9 @@ set(LOCKSTEP_LAYERS
   "3 agent"
   "3 data"
   "3 comm/backends"
+  "3 doctor"
   "3 profile"
+  "3 remote"
   "3 snapshot"
   "4 amp"
   "4 ddp"
@@ -19,4 +21,4 @@ set(LOCKSTEP_LAYERS
   "6 cli"
 )
 # Folders that must not see LibTorch at all: the launcher starts without loading it.
-set(LOCKSTEP_FOLDERS_WITHOUT_TORCH base os fetch launch agent cli)
+set(LOCKSTEP_FOLDERS_WITHOUT_TORCH base os fetch launch agent doctor remote cli)

@@ -239,7 +239,11 @@ void ControlServer::take_report(Agent& agent, const std::string& text) {
   if (!agent.id.empty() && agent.id != node.id) return refuse(agent, "two agents in one");
   const std::string objection = service_.objection(node);
   if (!objection.empty()) return refuse(agent, objection);
-  if (agent.id.empty()) take_in(agent, node.id);
+  if (agent.id.empty()) {
+    const std::string oddity = service_.oddity(node);
+    if (!oddity.empty()) say(oddity);
+    take_in(agent, node.id);
+  }
   agent.number = message->number;
   service_.report(message->report, Deadline::Clock::now());
   tell(agent);

@@ -80,6 +80,9 @@ RendezvousNode Members::node(const json& value) {
                       .role = members.text("role"),
                       .store_host = members.text("store_host"),
                       .store_port = members.port("store_port")};
+  // Of another version of Lockstep, which is what is to be told.
+  if (members.has("agreement")) node.agreement = members.text("agreement");
+  if (members.has("program")) node.program = members.text("program");
   if (members.has("rank")) node.rank = members.integer("rank", 0, kMostInt);
   good_ = good_ && members.good();
   return node;
@@ -103,6 +106,8 @@ json to_json(const RendezvousNode& node) {
                  {"host", cut(node.host)},       {"worker_count", node.worker_count},
                  {"role", cut(node.role)},       {"store_host", cut(node.store_host)},
                  {"store_port", node.store_port}};
+  if (!node.agreement.empty()) result["agreement"] = cut(node.agreement);
+  if (!node.program.empty()) result["program"] = cut(node.program);
   if (node.rank) result["rank"] = *node.rank;
   return result;
 }

@@ -66,6 +66,7 @@ constexpr std::array kAll = {&kRank,
                              &kHealthCheckPort,
                              &kLogLinePrefix,
                              &kOmpNumThreads,
+                             &kHostsSilence,
                              &kCudaVisibleDevices,
                              &kPath,
                              &kPipIndexUrl};

@@ -138,6 +138,10 @@ inline constexpr Variable kLogLinePrefix{
 inline constexpr Variable kOmpNumThreads{
     "OMP_NUM_THREADS", "int",
     "threads of each worker's tensor kernels (default: processors divided by local workers)"};
+inline constexpr Variable kHostsSilence{"LOCKSTEP_HOSTS_SILENCE_S", "seconds",
+                                        "machines of --hosts end a job when they have not heard "
+                                        "for so long of the command that started "
+                                        "it, which may be stopped or cut off (default 60)"};
 inline constexpr Variable kCudaVisibleDevices{
     "CUDA_VISIBLE_DEVICES", "list", "devices that --nproc-per-node=gpu counts (default all)"};
 inline constexpr Variable kPath{"PATH", "list", "where programs given without a / are looked up"};

@@ -13,6 +13,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/cli/command.h"
 #include "lockstep/cli/nearest_name.h"
+#include "lockstep/remote/attend.h"
 
 namespace lockstep {
 namespace {
@@ -23,6 +24,7 @@ constexpr std::array kCommands = {
     Command{"logs", "print or follow what the workers of a job write", logs_command},
     Command{"scale", "change the number of workers of a job that runs", scale_command},
     Command{"stop", "end a job that runs", stop_command},
+    Command{"doctor", "check this machine, or several, and say what to mend", doctor_command},
     Command{"bench", "time the backends, or the launcher, on this machine", bench_command},
     Command{"data", "fetch data sets for the examples", data_command},
     Command{"env", "show the environment variables that Lockstep reads", env_command},
@@ -59,6 +61,8 @@ int dispatch(const std::vector<std::string>& arguments) {
     std::puts("lockstep " LOCKSTEP_VERSION);
     return 0;
   }
+  // What --hosts starts on other machines; not for people.
+  if (name == "attend") return attend();
   std::vector<std::string> names;
   for (const Command& command : kCommands) {
     if (name == command.name) return command.run({arguments.begin() + 1, arguments.end()});

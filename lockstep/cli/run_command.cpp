@@ -1,7 +1,7 @@
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <random>
 
 #include <sys/socket.h>
@@ -10,14 +10,19 @@
 #include "lockstep/base/concat.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/job_port.h"
 #include "lockstep/cli/command.h"
+#include "lockstep/cli/hosts_plan.h"
+#include "lockstep/cli/mpirun_job.h"
+#include "lockstep/cli/program_beside.h"
+#include "lockstep/cli/read_job_secret.h"
 #include "lockstep/cli/run_flags.h"
 #include "lockstep/cli/run_options.h"
 #include "lockstep/cli/srun_step.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/os/machine.h"
-#include "lockstep/os/readable_file.h"
 #include "lockstep/os/tcp_socket.h"
+#include "lockstep/remote/overseer.h"
 
 namespace lockstep {
 namespace {
@@ -43,18 +48,24 @@ int usable_gpus() {
   return std::min(present, static_cast<int>(listed));
 }
 
-// Without the line end that editors leave.
-std::string job_secret(const std::string& file) {
-  if (file.empty()) return env::text(env::kJobSecret).value_or("");
-  const ReadableFile opened(file);
-  constexpr std::uint64_t kLongestBytes = 4'096;
-  std::string secret(std::min(opened.size_bytes(), kLongestBytes), '\0');
-  opened.read(0, secret.data(), secret.size());
-  while (!secret.empty() && std::isspace(static_cast<unsigned char>(secret.back()))) {
-    secret.pop_back();
-  }
-  if (secret.empty()) throw UsageError(concat("--secret-file=", file, ": there is nothing in it"));
-  return secret;
+// The job of a machine that starts launchers on others and takes part by none.
+int run_on_hosts(const RunFlags& flags) {
+  const std::string given = read_job_secret(flags.secret_file);
+  std::random_device random;
+  const OverseeOptions options =
+      plan_hosts(flags, read_hosts(flags.hosts),
+                 {.secret = given.empty() ? random_id() + random_id() : given,
+                  .directory = std::filesystem::current_path().string(),
+                  .environment = env::everything(),
+                  .lockstep = (program_folder() / "lockstep").string(),
+                  .port = port_of_number(random()),
+                  .marker = random_id(),
+                  .silence = env::seconds(env::kHostsSilence).value_or(kLongestSilence),
+                  .shutdown_timeout = env::text(env::kShutdownTimeout).value_or("")});
+  const Overseen seen = oversee(options);
+  std::vector<HostEnd> ends;
+  for (const Overseen::End& end : seen.ends) ends.push_back(end.end);
+  return job_status(ends, seen.stop_signal);
 }
 
 // Where the job's health is told, if anywhere.
@@ -86,16 +97,23 @@ int run_command(const std::vector<std::string>& arguments) {
     std::fputs(flags.help.c_str(), stdout);
     return 0;
   }
+  if (!flags.hosts.empty()) return run_on_hosts(flags);
+  check_no_hosts_flags(flags);
   if (env::text(env::kEnableFileTimer) == "1") {
     say("TORCHELASTIC_ENABLE_FILE_TIMER=1: there is no such timer here, so torch's FileTimerClient "
         "will find none; collectives have deadlines of their own");
   }
   meet_in_step(flags, srun_step());
+  if (const auto job = mpirun_job(); job && job->launchers > 1) {
+    const std::string own =
+        flags.local_addr.empty() ? local_address_towards(host_name()) : flags.local_addr;
+    meet_in_job(flags, job, own, port_of_number(std::random_device()()));
+  }
   const LaunchOptions options = resolve_run_options(
       flags, {.allowed_cpus = allowed_cpu_count(),
               .gpus = usable_gpus(),
               .random_id = random_id(),
-              .secret = job_secret(flags.secret_file),
+              .secret = read_job_secret(flags.secret_file),
               .shutdown_timeout = env::text(env::kShutdownTimeout).value_or("")});
   return run_job(options, health_socket(flags.local_addr));
 }

@@ -23,6 +23,10 @@ constexpr const char* kDescription =
     "--nproc_per_node is the same as --nproc-per-node, a beginning that is of one flag only is\n"
     "enough (--nproc), and each flag has a default in the environment: PET_NPROC_PER_NODE=2.";
 
+// These have to be written in full: what abbreviates torchrun's flags goes on meaning them.
+constexpr const char* kBySsh =
+    "Several machines: the command on one, which starts it on each by ssh";
+
 constexpr const char* kFooter = R"(What workers get:
   RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and torchrun's others,
   "${local_rank}" replaced in their arguments, and OMP_NUM_THREADS, where it is not set, as the
@@ -41,6 +45,10 @@ On several machines, the same on each, with one secret made by: openssl rand -he
     --nproc-per-node=8 --max-restarts=3 ./train
 under Slurm, with LOCKSTEP_JOB_SECRET exported:
   srun --ntasks-per-node=1 lockstep run --nproc-per-node=8 ./train
+under MPICH's mpirun likewise (Open MPI's needs --master-addr too):
+  mpirun -n 2 -ppn 1 lockstep run --nproc-per-node=8 ./train
+or all from one machine, which reaches them by ssh (docs/guides/ssh.md):
+  lockstep run --hosts=a:8,b:8 --max-restarts=3 ./train
 or, numbered:
   lockstep run --nnodes=2 --node-rank=0 --master-addr=10.0.0.1 --secret-file=job.secret ./train
   lockstep run --nnodes=2 --node-rank=1 --master-addr=10.0.0.1 --secret-file=job.secret ./train
@@ -71,6 +79,11 @@ class FlagTable {
 
   void text(const std::string& names, std::string& value, const char* type, const char* help) {
     finish(app_.add_option(names, value, help)->type_name(type));
+  }
+  void texts(const std::string& names, std::vector<std::string>& values, const char* type,
+             const char* help) {
+    CLI::Option* const option = app_.add_option(names, values, help);
+    finish(option->type_name(type)->allow_extra_args(false));
   }
   void flag(const std::string& names, bool& value, const char* help) {
     finish(app_.add_flag(names, value, help));
@@ -134,6 +147,18 @@ void add_flags(CLI::App& app, RunFlags& flags) {
              "join_timeout (600 s), last_call_timeout (30 s, for\nmore than MIN), "
              "keep_alive_interval (5 s),\nkeep_alive_max_attempt (6), is_host");
 
+  table.group(kBySsh);
+  table.text(
+      "--hosts", flags.hosts, "FILE|LIST",
+      "the machines: a file with a host a line, \"a slots=2\",\nor a:2,b:2; the number is that "
+      "of the workers there");
+  table.text("--ssh-command", flags.ssh_command, "COMMAND",
+             "what comes before a host's name (default ssh with\noptions that ask for nothing)");
+  table.text("--remote-lockstep", flags.remote_lockstep, "PATH",
+             "lockstep on the machines (default: where it is here)");
+  table.texts("--env", flags.env, "NAME[=VALUE]",
+              "a variable for the workers there, besides LOCKSTEP_ and\nPET_; may be given often");
+
   table.group("Failures and stopping");
   table.text("--max-restarts", flags.max_restarts, "N",
              "start all workers again after a failure, at most\nthis often (default 0)");
@@ -175,7 +200,8 @@ std::vector<FlagName> names_of(const CLI::App& app) {
     const auto& letters = option->get_snames();
     names.push_back({.name = option->get_lnames().front(),
                      .letter = letters.empty() ? '\0' : letters.front().front(),
-                     .takes_value = option->get_items_expected_max() != 0});
+                     .takes_value = option->get_items_expected_max() != 0,
+                     .in_full = option->get_group() == kBySsh});
   }
   return names;
 }
@@ -193,6 +219,7 @@ RunFlags parse_run_flags(const std::vector<std::string>& arguments) {
 
   SplitArguments split = split_arguments(arguments, names_of(app));
   flags.program = std::move(split.program);
+  flags.given = split.flags;
   std::reverse(split.flags.begin(), split.flags.end());  // The order that parse() takes.
   try {
     app.parse(split.flags);

@@ -26,6 +26,12 @@ struct RunFlags {
   std::string rdzv_conf;
   std::string secret_file;
 
+  std::string hosts;
+  std::string ssh_command;
+  std::string remote_lockstep;
+  /// NAME or NAME=value each.
+  std::vector<std::string> env;
+
   std::string max_restarts;
   std::string shutdown_timeout;
   std::string signals_to_handle;
@@ -43,6 +49,8 @@ struct RunFlags {
   std::string duplicate_stdout_filters;
   std::string duplicate_stderr_filters;
 
+  /// The flags of the command line, in full: "--name" or "--name=value".
+  std::vector<std::string> given;
   /// The program and its arguments.
   std::vector<std::string> program;
   /// When not empty, what --help shows, and nothing else counts.

@@ -146,6 +146,9 @@ LaunchOptions resolve_run_options(const RunFlags& flags, const RunFacts& facts) 
     options.run_id = facts.random_id;
   }
   options.max_restarts = restarts_of(flags);
+  const RendezvousOptions& rendezvous = options.rendezvous;
+  options.agreement = concat("lockstep " LOCKSTEP_VERSION "; --nnodes=", rendezvous.min_nodes, ":",
+                             rendezvous.max_nodes, "; --max-restarts=", options.max_restarts);
   options.shutdown_timeout = shutdown_timeout_of(flags, facts);
   options.signals_to_handle = signals_of(flags.signals_to_handle);
   options.log_directory = flags.log_dir;

@@ -55,7 +55,7 @@ const FlagName& find_name(const std::string& text, const std::vector<FlagName>& 
   std::vector<const FlagName*> begun;
   for (const FlagName& flag : known) {
     if (flag.name == name) return flag;
-    if (flag.name.starts_with(name)) begun.push_back(&flag);
+    if (!flag.in_full && flag.name.starts_with(name)) begun.push_back(&flag);
   }
   if (begun.empty() || name.empty()) refuse_unknown(text, known);
   if (begun.size() == 1) return *begun.front();

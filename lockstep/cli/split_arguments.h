@@ -12,6 +12,8 @@ struct FlagName {
   /// 0: none.
   char letter = 0;
   bool takes_value = false;
+  /// Its beginning does not stand for it, nor make that of another ambiguous.
+  bool in_full = false;
 };
 
 struct SplitArguments {

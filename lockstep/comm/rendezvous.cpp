@@ -13,10 +13,10 @@
 #include "lockstep/base/log.h"
 #include "lockstep/base/parse_number.h"
 #include "lockstep/comm/backend_factory.h"
-#include "lockstep/comm/pmi_exchange.h"
 #include "lockstep/comm/quiet_c10d.h"
 #include "lockstep/comm/store_wait.h"
 #include "lockstep/os/machine.h"
+#include "lockstep/os/pmi_exchange.h"
 #include "lockstep/os/tcp_socket.h"
 
 namespace lockstep {
@@ -96,10 +96,11 @@ Meeting meet_once(const InitPlan& plan, const Deadline& deadline) {
     meeting.address = concat(bound_port(meeting.socket.get()), "/", host);
   }
   try {
-    meeting.address = plan.store == InitPlan::Store::kMpi
-                          ? broadcast_by_mpi(meeting.address, plan.world_size, deadline)
-                          : broadcast_by_pmi(env::integer(env::kPmiConnection).value_or(-1),
-                                             plan.rank, meeting.address, deadline);
+    meeting.address =
+        plan.store == InitPlan::Store::kMpi
+            ? broadcast_by_mpi(meeting.address, plan.world_size, deadline)
+            : broadcast_by_pmi("init_process_group", env::integer(env::kPmiConnection).value_or(-1),
+                               plan.rank, meeting.address, deadline);
   } catch (const std::runtime_error& error) {
     if (dynamic_cast<const Error*>(&error) != nullptr) throw;
     throw CommError(concat("init_process_group on rank ", plan.rank,

@@ -68,6 +68,8 @@ struct LaunchOptions {
   /// Somebody gave it that id.
   bool is_named = false;
   RendezvousOptions rendezvous{};
+  /// See RendezvousNode.
+  std::string agreement{};
   /// Where rank 0 serves the store of a job on one machine. Port 0: a free one for each attempt.
   std::string master_address = "127.0.0.1";
   std::uint16_t master_port = 0;

@@ -20,6 +20,7 @@
 #include "lockstep/launch/local_binding.h"
 #include "lockstep/launch/worker_logs.h"
 #include "lockstep/os/child_process.h"
+#include "lockstep/os/file_fingerprint.h"
 #include "lockstep/os/find_program.h"
 #include "lockstep/os/machine.h"
 #include "lockstep/os/marked_processes.h"
@@ -71,14 +72,20 @@ std::string host_and_pid() {
   return concat(host_name(), " (pid ", ::getpid(), ")");
 }
 
-RendezvousNode own_node(const LaunchOptions& options) {
+RendezvousNode own_node(const LaunchOptions& options, const std::string& executable) {
   RendezvousNode node{.id = concat(host_name(), "-", ::getpid(), "-", random_number()),
                       .name = host_and_pid(),
                       .host = host_name(),
                       .worker_count = options.worker_count,
-                      .role = options.role};
+                      .role = options.role,
+                      .agreement = options.agreement};
   const RendezvousOptions& rendezvous = options.rendezvous;
   if (rendezvous.backend == RendezvousOptions::Backend::kStatic) node.rank = rendezvous.node_rank;
+  const bool alone = rendezvous.max_nodes == 1;
+  if (!alone && options.program.kind != Program::Kind::kPythonModule) {
+    const bool script = options.program.kind == Program::Kind::kPythonScript;
+    node.program = quick_fingerprint(script ? options.program.name : executable);
+  }
   return node;
 }
 
@@ -102,7 +109,7 @@ class Launcher final : public LiveJob {
              .directory = directory_.path(),
              .job_mark = job_mark_},
         events_(event_source(options), prints_events(options)),
-        report_{.node = own_node(options)},
+        report_{.node = own_node(options, job_.executable)},
         board_(options_, rendezvous) {
     if (keeps_job_directory(options)) directory_.keep();
     if (writes_logs(options)) board_.logs_go_to(directory_.path());

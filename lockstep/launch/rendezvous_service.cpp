@@ -1,6 +1,8 @@
 #include "lockstep/launch/rendezvous_service.h"
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
 
 #include "lockstep/base/concat.h"
 
@@ -13,6 +15,28 @@ constexpr int kLossesThatFlap = 3;
 
 std::int64_t seconds_until(RendezvousService::Instant instant, RendezvousService::Instant now) {
   return std::chrono::ceil<std::chrono::seconds>(instant - now).count();
+}
+
+// The first parts, "; " between them, that are not the same; nothing where all are, or one side
+// says nothing.
+std::optional<std::pair<std::string, std::string>> first_difference(const std::string& left,
+                                                                    const std::string& right) {
+  constexpr std::string_view kBetween = "; ";
+  if (left.empty() || right.empty()) return std::nullopt;
+  std::size_t at_left = 0;
+  std::size_t at_right = 0;
+  const auto next = [&](const std::string& text, std::size_t& at) {
+    if (at >= text.size()) return std::string("nothing");
+    const auto end = std::min(text.find(kBetween, at), text.size());
+    std::string part = text.substr(at, end - at);
+    at = end + kBetween.size();
+    return part;
+  };
+  while (at_left < left.size() || at_right < right.size()) {
+    auto parts = std::pair(next(left, at_left), next(right, at_right));
+    if (parts.first != parts.second) return parts;
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -146,6 +170,13 @@ std::optional<RendezvousService::Instant> RendezvousService::next_event() const 
 }
 
 std::string RendezvousService::objection(const RendezvousNode& node) const {
+  for (const auto& [id, agent] : heard_) {
+    const RendezvousNode& other = agent.report.node;
+    const auto parts = first_difference(node.agreement, other.agreement);
+    if (id == node.id || !parts) continue;
+    return concat("it was started as ", parts->first, ", and ", other.name, " as ", parts->second,
+                  "; that has to be the same on all machines of a job");
+  }
   if (!node.rank) {
     if (rules_.max_nodes > 1 || state_.nodes.empty() || state_.nodes[0].id == node.id) return "";
     return concat("the job is for one machine and runs on ", state_.nodes[0].name);
@@ -154,6 +185,18 @@ std::string RendezvousService::objection(const RendezvousNode& node) const {
     if (id != node.id && agent.report.node.rank == node.rank) {
       return concat("node rank ", *node.rank, " is taken by ", agent.report.node.name);
     }
+  }
+  return "";
+}
+
+std::string RendezvousService::oddity(const RendezvousNode& node) const {
+  for (const auto& [id, agent] : heard_) {
+    const RendezvousNode& other = agent.report.node;
+    const bool known = !node.program.empty() && !other.program.empty();
+    if (id == node.id || !known || node.program == other.program || node.role != other.role)
+      continue;
+    return concat("the program of machine ", node.name, " is another file than that of machine ",
+                  other.name, "; where ranks do not do the same they wait for each other for ever");
   }
   return "";
 }

@@ -38,6 +38,8 @@ class RendezvousService {
 
   /// Why this agent may not take part, in a line for it; empty: it may.
   std::string objection(const RendezvousNode& node) const;
+  /// What is odd about its taking part, in a line for people; empty: nothing.
+  std::string oddity(const RendezvousNode& node) const;
   /// Whom or what the job waits for, in a line.
   std::string missing(Instant now) const;
 

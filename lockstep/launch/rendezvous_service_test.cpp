@@ -225,5 +225,42 @@ TEST_F(ServiceTest, AnAgentThatRunsOtherwiseThanItJoinedStartsARound) {
   EXPECT_EQ(service.view("a").placement->world_size, 2);
 }
 
+TEST_F(ServiceTest, AnAgentThatWasStartedOtherwiseIsRefusedNamingTheDifference) {
+  const std::string agreement = "lockstep 1; --nnodes=2; --max-restarts=3";
+  AgentReport first{.node = {.id = "a", .name = "first"}};
+  first.node.agreement = agreement;
+  service.report(first, now);
+  const auto objection = [&](const std::string& other) {
+    RendezvousNode second{.id = "b", .name = "second"};
+    second.agreement = other;
+    return service.objection(second);
+  };
+  EXPECT_EQ(objection(agreement), "");
+  EXPECT_EQ(objection(""), "");  // It does not say.
+  EXPECT_EQ(objection("lockstep 1; --nnodes=2; --max-restarts=0"),
+            "it was started as --max-restarts=0, and first as --max-restarts=3; that has to be the "
+            "same on all machines of a job");
+  EXPECT_NE(objection("lockstep 2; --other").find("as lockstep 2, and first as lockstep 1"),
+            std::string::npos);
+  EXPECT_NE(objection("lockstep 1; --nnodes=2").find("as nothing"), std::string::npos);
+}
+
+TEST_F(ServiceTest, AnotherProgramIsOddWhereTheRoleIsTheSame) {
+  AgentReport first{.node = {.id = "a", .name = "first"}};
+  first.node.program = "1";
+  service.report(first, now);
+  RendezvousNode second{.id = "b", .name = "second"};
+  EXPECT_EQ(service.oddity(second), "");
+  second.program = "1";
+  EXPECT_EQ(service.oddity(second), "");
+  second.program = "2";
+  EXPECT_NE(service.oddity(second).find(
+                "the program of machine second is another file than that of machine first"),
+            std::string::npos);
+  EXPECT_EQ(service.objection(second), "");
+  second.role = "other";
+  EXPECT_EQ(service.oddity(second), "");
+}
+
 }  // namespace
 }  // namespace lockstep

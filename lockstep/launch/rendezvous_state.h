@@ -20,6 +20,11 @@ struct RendezvousNode {
   /// there.
   std::string store_host{};
   std::uint16_t store_port = 0;
+  /// What has to be the same on all machines, "; " between its parts, always in one order:
+  /// "lockstep 0.1.0; --nnodes=2". Empty: not known.
+  std::string agreement{};
+  /// By which files of different content are told apart, of the program; empty: not known.
+  std::string program{};
   bool operator==(const RendezvousNode&) const = default;
 };
 

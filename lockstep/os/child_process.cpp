@@ -42,7 +42,8 @@ int become_program(const SpawnOptions& options, char* const* arguments, char* co
   // A session, not only a group: a background group that reads from its terminal is stopped.
   ::setsid();
   if (cpus && !cpus->apply()) return errno;
-  // dup2 to the same number would leave close-on-exec set; ours are never 1 or 2.
+  // dup2 to the same number would leave close-on-exec set; ours are never 0, 1 or 2.
+  if (options.stdin_fd >= 0 && ::dup2(options.stdin_fd, STDIN_FILENO) < 0) return errno;
   if (options.stdout_fd >= 0 && ::dup2(options.stdout_fd, STDOUT_FILENO) < 0) return errno;
   if (options.stderr_fd >= 0 && ::dup2(options.stderr_fd, STDERR_FILENO) < 0) return errno;
   for (const int fd : options.inherited_fds) {

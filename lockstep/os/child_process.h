@@ -24,7 +24,8 @@ struct SpawnOptions {
   std::vector<std::string> arguments{};
   /// NAME=value, the whole environment.
   std::vector<std::string> environment{};
-  /// What becomes stdout and stderr; -1: those of this process.
+  /// What becomes stdin, stdout and stderr; -1: those of this process.
+  int stdin_fd = -1;
   int stdout_fd = -1;
   int stderr_fd = -1;
   /// Descriptors that the program gets under the same number; all others of ours are closed in it.

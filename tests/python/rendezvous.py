@@ -10,7 +10,7 @@ import sys
 import time
 import unittest
 
-from rendezvous_job import KEEP_ALIVE_LIMIT_S, JobTest, wait_for_round
+from rendezvous_job import KEEP_ALIVE_LIMIT_S, JobTest, wait_for, wait_for_round
 
 JobTest.lockstep = os.path.abspath(sys.argv[1])
 
@@ -173,6 +173,27 @@ class FailureTest(JobTest):
         agent.wait_until_said("waiting: the rendezvous at 10.213.78.1 port")
         self.assertEqual(agent.ended(), 1)
         self.assertIn("does not answer (Connection refused)", agent.said())
+
+
+class DifferenceTest(JobTest):
+    def test_a_machine_with_other_options_is_refused_naming_the_difference(self):
+        agents = [self.start_elastic(machine, "--max-restarts=3") for machine in range(2)]
+        before = wait_for_round(agents)
+        other = self.start_elastic(2, "--max-restarts=1")
+        self.assertEqual(other.ended(), 1)
+        self.assertIn("refused this machine: it was started as --max-restarts=1, and machine-", other.said())
+        self.assertIn("as --max-restarts=3; that has to be the same on all machines", other.said())
+        agents[0].wait_until_said("as --max-restarts=3")
+        self.expect_undisturbed(agents, before)
+
+    def test_another_program_is_told_and_not_refused(self):
+        agents = [self.start_numbered(0)]
+        wait_for(lambda: "waiting" in agents[0].said(), agents[0].said)  # This is the one to compare with.
+        self.worker.write_text(f"{self.worker.read_text()}# another\n")
+        agents.append(self.start_numbered(1))
+        wait_for_round(agents)
+        agents[0].wait_until_said(f"the program of machine machine-1 (pid {agents[1].pid}) is another file than "
+                                  f"that of machine machine-0 (pid {agents[0].pid})")
 
 
 class OneMachineTest(JobTest):

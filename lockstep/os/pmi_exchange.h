@@ -10,7 +10,8 @@ namespace lockstep {
 /// it, and it speaks version 1 of PMI. Needs no MPI in this build. Once a process: the connection
 /// ends with it, as mpirun wants it done before a rank ends. `text`: up to 255 printable bytes but
 /// space and '='.
-/// Errors: TimeoutError at the deadline, CommError with mpirun's reply.
-std::string broadcast_by_pmi(int fd, int rank, const std::string& text, const Deadline& deadline);
+/// `operation`: for errors. Errors: TimeoutError at the deadline, CommError with mpirun's reply.
+std::string broadcast_by_pmi(const std::string& operation, int fd, int rank,
+                             const std::string& text, const Deadline& deadline);
 
 }  // namespace lockstep

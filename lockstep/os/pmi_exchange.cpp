@@ -1,4 +1,4 @@
-#include "lockstep/comm/pmi_exchange.h"
+#include "lockstep/os/pmi_exchange.h"
 
 #include <array>
 #include <cerrno>
@@ -18,8 +18,8 @@ namespace {
 // One request a line, one reply a line: "cmd=name key=value key=value".
 class PmiConnection {
  public:
-  PmiConnection(int fd, int rank, const Deadline& deadline)
-      : fd_(fd), rank_(rank), deadline_(deadline) {}
+  PmiConnection(std::string operation, int fd, int rank, const Deadline& deadline)
+      : operation_(std::move(operation)), fd_(fd), rank_(rank), deadline_(deadline) {}
 
   // Returns the reply. `expected`: how it begins if all went well.
   std::string ask(const std::string& request, std::string_view expected) {
@@ -36,7 +36,7 @@ class PmiConnection {
       pollfd waiting{fd_, POLLIN, 0};
       const int ready = ::poll(&waiting, 1, poll_timeout(deadline_));
       if (ready == 0 && deadline_.passed()) {
-        throw TimeoutError(concat("init_process_group on rank ", rank_, ": no reply of mpirun to '",
+        throw TimeoutError(concat(operation_, " on rank ", rank_, ": no reply of mpirun to '",
                                   request, "' in time; look at what the other ranks are doing"));
       }
       if (ready < 0 && errno != EINTR) fail(request, "cannot be waited for");
@@ -53,11 +53,12 @@ class PmiConnection {
   }
 
   [[noreturn]] void fail(const std::string& request, std::string_view what) const {
-    throw CommError(concat("init_process_group on rank ", rank_, ": mpirun, asked '", request,
+    throw CommError(concat(operation_, " on rank ", rank_, ": mpirun, asked '", request,
                            "' by PMI_FD, ", what,
                            "; set MASTER_ADDR and MASTER_PORT to do without it"));
   }
 
+  const std::string operation_;
   const int fd_;
   const int rank_;
   const Deadline deadline_;
@@ -75,8 +76,9 @@ std::string field(const std::string& reply, const std::string& name) {
 
 }  // namespace
 
-std::string broadcast_by_pmi(int fd, int rank, const std::string& text, const Deadline& deadline) {
-  PmiConnection mpirun(fd, rank, deadline);
+std::string broadcast_by_pmi(const std::string& operation, int fd, int rank,
+                             const std::string& text, const Deadline& deadline) {
+  PmiConnection mpirun(operation, fd, rank, deadline);
   mpirun.ask("cmd=init pmi_version=1 pmi_subversion=1", "cmd=response_to_init pmi_version=1");
   const auto space = field(mpirun.ask("cmd=get_my_kvsname", "cmd=my_kvsname"), "kvsname");
   const auto key = concat("kvsname=", space, " key=lockstep");

@@ -1,4 +1,4 @@
-#include "lockstep/comm/pmi_exchange.h"
+#include "lockstep/os/pmi_exchange.h"
 
 #include <array>
 #include <deque>
@@ -70,7 +70,7 @@ const std::string kName = "cmd=my_kvsname kvsname=kvs_7_0\n";
 TEST(PmiExchange, Rank0PutsWhatAllGet) {
   FakeMpirun mpirun({kInit, kName, "cmd=put_result rc=0 msg=success\n", "cmd=barrier_out\n",
                      "cmd=get_result rc=0 msg=success value=1234/host\n", "cmd=finalize_ack\n"});
-  EXPECT_EQ(broadcast_by_pmi(mpirun.fd(), 0, "1234/host", kSoonEnough), "1234/host");
+  EXPECT_EQ(broadcast_by_pmi("meeting", mpirun.fd(), 0, "1234/host", kSoonEnough), "1234/host");
   EXPECT_EQ(mpirun.asked(),
             (std::vector<std::string>{
                 "cmd=init pmi_version=1 pmi_subversion=1", "cmd=get_my_kvsname",
@@ -81,14 +81,14 @@ TEST(PmiExchange, Rank0PutsWhatAllGet) {
 TEST(PmiExchange, OtherRanksOnlyGet) {
   FakeMpirun mpirun({kInit, kName, "cmd=barrier_out\n",
                      "cmd=get_result rc=0 msg=success value=1234/host\n", "cmd=finalize_ack\n"});
-  EXPECT_EQ(broadcast_by_pmi(mpirun.fd(), 1, "", kSoonEnough), "1234/host");
+  EXPECT_EQ(broadcast_by_pmi("meeting", mpirun.fd(), 1, "", kSoonEnough), "1234/host");
   EXPECT_EQ(mpirun.asked().size(), 5U);
 }
 
 TEST(PmiExchange, SaysWhatWasRepliedToWhat) {
   FakeMpirun mpirun({kInit, kName, "cmd=barrier_out\n", "cmd=get_result rc=-1 msg=not_found\n"});
   try {
-    broadcast_by_pmi(mpirun.fd(), 1, "", kSoonEnough);
+    broadcast_by_pmi("meeting", mpirun.fd(), 1, "", kSoonEnough);
     FAIL() << "took a refusal for a value";
   } catch (const CommError& error) {
     EXPECT_NE(std::string(error.what())
@@ -101,7 +101,7 @@ TEST(PmiExchange, SaysWhatWasRepliedToWhat) {
 
 TEST(PmiExchange, AManagerThatHangsUpIsAnError) {
   FakeMpirun mpirun({kInit});
-  EXPECT_THROW(broadcast_by_pmi(mpirun.fd(), 1, "", kSoonEnough), CommError);
+  EXPECT_THROW(broadcast_by_pmi("meeting", mpirun.fd(), 1, "", kSoonEnough), CommError);
 }
 
 TEST(PmiExchange, GivesUpAtTheDeadline) {
@@ -109,7 +109,8 @@ TEST(PmiExchange, GivesUpAtTheDeadline) {
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
   const UniqueFd ours(ends[0]);
   const UniqueFd silent(ends[1]);
-  EXPECT_THROW(broadcast_by_pmi(ours.get(), 1, "", Deadline::after(std::chrono::milliseconds(20))),
+  EXPECT_THROW(broadcast_by_pmi("meeting", ours.get(), 1, "",
+                                Deadline::after(std::chrono::milliseconds(20))),
                TimeoutError);
 }
 

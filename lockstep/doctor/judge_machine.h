@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lockstep/doctor/finding.h"
+#include "lockstep/doctor/machine_facts.h"
+
+namespace lockstep {
+
+/// What one machine's facts mean for a job, matter by matter. `machine`: its name in the findings.
+/// `has_peers`: the job has other machines, which must reach it.
+std::vector<Finding> judge_machine(const MachineFacts& facts, const std::string& machine,
+                                   bool has_peers);
+
+/// "1.5 GiB".
+std::string size_text(std::uint64_t bytes);
+bool is_loopback_address(const std::string& address);
+
+}  // namespace lockstep

@@ -1,0 +1,38 @@
+"""Which processes there are, and waiting for it."""
+
+import os
+import pathlib
+import time
+
+# A bound on what hangs, far above what anything here takes.
+DEADLINE_S = 40
+
+
+def wait_for(what, described):
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        result = what()
+        if result:
+            return result
+        time.sleep(0.01)
+    raise AssertionError(f"not within {DEADLINE_S} s: {described()}")
+
+
+def read(path):
+    try:
+        return pathlib.Path(path).read_bytes()
+    except OSError:
+        return b""
+
+
+def processes_with(text):
+    """Those that run and have it in their environment or command line, as {pid: command line}."""
+    found = {}
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        pid = int(process.name)
+        if pid == os.getpid():
+            continue
+        command = read(process / "cmdline")
+        if command and (text in command or text in read(process / "environ")):
+            found[pid] = command.replace(b"\0", b" ").decode()
+    return found
