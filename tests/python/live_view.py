@@ -18,6 +18,7 @@ import unittest
 
 from free_ports import free_port
 from rendezvous_job import DEADLINE_S, WORKER, Agent, is_running, wait_for, wait_for_round
+from sanitizers import is_sanitized
 
 LOCKSTEP = os.path.abspath(sys.argv[1])
 
@@ -327,7 +328,8 @@ SPEAKER = """#!/bin/sh
 me="$TORCHELASTIC_RESTART_COUNT-$RANK"
 echo "out $me"
 echo "err $me" >&2
-echo "$WORLD_SIZE $MASTER_ADDR:$MASTER_PORT $$" > "$1/$me"
+echo "$WORLD_SIZE $MASTER_ADDR:$MASTER_PORT $$" > "$1/$me.new"
+mv "$1/$me.new" "$1/$me"
 while [ ! -e "$1/end-$TORCHELASTIC_RESTART_COUNT" ]; do sleep 0.02; done
 echo "last of $me"
 exit $(cat "$1/end-$TORCHELASTIC_RESTART_COUNT")
@@ -493,7 +495,8 @@ class HealthTest(MachinesTest):
                 flooder.sendall(b"GET /healthz HTTP/1.1\r\n"[:i % 20])
             self.assertEqual(self.ask(self.health_port, "/healthz")[0], 200)
             self.assertLess(len(list(pathlib.Path(f"/proc/{agent.pid}/fd").iterdir())), 60)
-            self.assertLess(agent.resident_kib() - before, 1_000)
+            if not is_sanitized(LOCKSTEP):
+                self.assertLess(agent.resident_kib() - before, 1_000)
         self.assertEqual(self.status_of(agent)["state"], "running")
 
     def test_a_port_that_is_taken_is_said(self):

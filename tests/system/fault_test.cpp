@@ -68,7 +68,7 @@ TEST_F(FaultTest, ThreeFailuresAtTheSamePlaceEndTheJob) {
 }
 
 TEST_F(FaultTest, TooFewOpenFilesAreSaidWithTheCure) {
-  for (const char* limit : {"4", "6", "8"}) {
+  for (const char* limit : {"6", "7", "8"}) {
     const auto result =
         run_lockstep(run_script({}, concat("ulimit -n ", limit, "; exec ", LOCKSTEP_BINARY,
                                            " run --nproc-per-node=4 true")));
