@@ -235,7 +235,7 @@ void ElectedRendezvous::wait(int wake_fd, const std::optional<Deadline>& deadlin
 void ElectedRendezvous::finish(const Deadline& deadline) {
   // There may be nobody to hear it just now.
   const Instant led_again =
-      Deadline::Clock::now() + lease_of(options_.rendezvous.timeouts) + seconds(1);
+      Deadline::Clock::now() + lease_of(options_.rendezvous.timeouts) + seconds(3);
   run_until(io_, -1, Deadline(std::min(deadline.instant(), led_again)), [&] {
     look();
     return leads() || (client_ && (client_->is_heard() || !client_->refusal().empty()));

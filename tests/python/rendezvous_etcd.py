@@ -10,7 +10,7 @@ import sys
 import unittest
 
 from etcd_job import EtcdJobTest
-from rendezvous_job import JobTest, wait_for_round
+from rendezvous_job import JobTest, wait_for, wait_for_round
 
 JobTest.lockstep = os.path.abspath(sys.argv[1])
 class EtcdTest(EtcdJobTest):
@@ -98,7 +98,10 @@ class EtcdTest(EtcdJobTest):
         self.etcd.stop()
         leader.wait_until_said("no longer serves the rendezvous")
         self.etcd.start()
-        self.leader_of(agents)
+        # What etcd held of the one before is there for as long as its lease runs.
+        wait_for(lambda: any("serves the rendezvous of job" in line and "no longer" not in line
+                             for agent in agents for line in agent.said().splitlines()),
+                 lambda: f"another that serves; {[agent.said() for agent in agents]}")
         self.expect_undisturbed(agents, before)
         agents[0].process.send_signal(signal.SIGTERM)
         self.assertEqual(wait_for_round(agents[1:], before).world_size, 2)
