@@ -58,20 +58,20 @@ LiveServer::~LiveServer() {
 }
 
 void LiveServer::accept() {
-  acceptor_.async_accept([this](error_code error, Protocol::socket socket) {
-    // The server itself may be gone.
-    if (error == asio::error::operation_aborted) return;
-    if (!error) {
-      take(std::move(socket));
-      return accept();
-    }
-    // Of descriptors, most likely: there will be some again.
-    constexpr std::chrono::milliseconds kShortOfThem{100};
-    accept_again_.expires_after(kShortOfThem);
-    accept_again_.async_wait([this](error_code stopped) {
-      if (!stopped) accept();
-    });
-  });
+  acceptor_.async_accept(
+      [this, alive = std::weak_ptr(alive_)](error_code error, Protocol::socket socket) {
+        if (alive.expired() || error == asio::error::operation_aborted) return;
+        if (!error) {
+          take(std::move(socket));
+          return accept();
+        }
+        // Of descriptors, most likely: there will be some again.
+        constexpr std::chrono::milliseconds kShortOfThem{100};
+        accept_again_.expires_after(kShortOfThem);
+        accept_again_.async_wait([this, alive](error_code stopped) {
+          if (!stopped && !alive.expired()) accept();
+        });
+      });
 }
 
 void LiveServer::take(Protocol::socket socket) {
@@ -80,12 +80,13 @@ void LiveServer::take(Protocol::socket socket) {
   const auto connection = std::make_shared<Connection>(std::move(socket));
   connections_.push_back(connection);
   connection->stream.expires_after(limits_.timeout);
-  http::async_read(connection->stream, connection->received, connection->parser,
-                   [this, connection](error_code error, std::size_t) {
-                     if (error == asio::error::operation_aborted) return;
-                     if (error) return forget(connection);
-                     answer(connection);
-                   });
+  http::async_read(
+      connection->stream, connection->received, connection->parser,
+      [this, alive = std::weak_ptr(alive_), connection](error_code error, std::size_t) {
+        if (alive.expired() || error == asio::error::operation_aborted) return;
+        if (error) return forget(connection);
+        answer(connection);
+      });
 }
 
 // Nothing that goes wrong with an answer may end the agent, in whose loop this runs.
@@ -110,12 +111,13 @@ void LiveServer::answer(const std::shared_ptr<Connection>& connection) {
   response.body() = answer.body;
   response.prepare_payload();
   connection->stream.expires_after(limits_.timeout);
-  http::async_write(connection->stream, response,
-                    [this, connection](error_code error, std::size_t) {
-                      if (error == asio::error::operation_aborted) return;
-                      if (error) return forget(connection);
-                      end(connection);
-                    });
+  http::async_write(
+      connection->stream, response,
+      [this, alive = std::weak_ptr(alive_), connection](error_code error, std::size_t) {
+        if (alive.expired() || error == asio::error::operation_aborted) return;
+        if (error) return forget(connection);
+        end(connection);
+      });
 }
 
 // What was sent must have arrived before the connection is closed: else, where something of the

@@ -29,7 +29,8 @@ struct LiveAnswer {
 /// Answers requests of HTTP (RFC 9112), one a connection, over TCP or a Unix socket.
 /// What others can make it hold is bounded: requests are short, connections few and short of time;
 /// where there are too many the oldest is dropped, so that no flood keeps a newcomer out.
-/// Threads: the agent's only one; everything happens while the io_context runs.
+/// Threads: the agent's only one; everything happens while the io_context runs. It may go while
+/// that runs on.
 class LiveServer {
  public:
   using Handler = std::function<LiveAnswer(const LiveRequest&)>;
@@ -61,6 +62,8 @@ class LiveServer {
   boost::asio::basic_socket_acceptor<Protocol> acceptor_;
   boost::asio::steady_timer accept_again_;
   std::list<std::shared_ptr<Connection>> connections_;
+  /// Handlers that come too late find it gone.
+  std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
 };
 
 }  // namespace lockstep

@@ -15,6 +15,7 @@ struct Variable {
   const char* name;
   const char* type;
   const char* help;
+  bool is_secret = false;  ///< not to be printed
 };
 
 // Given to each worker by the launcher (torchrun's names).
@@ -40,7 +41,8 @@ inline constexpr Variable kJobMark{
     "marks all processes of a job, those that its workers start too; set by lockstep run"};
 inline constexpr Variable kJobSecret{
     "LOCKSTEP_JOB_SECRET", "text",
-    "by which machines of a job know each other; workers do not get it (lockstep run --help)"};
+    "by which machines of a job know each other; workers do not get it (lockstep run --help)",
+    true};
 inline constexpr Variable kSpawn{
     "LOCKSTEP_SPAWN", "text",
     "which call of lockstep::spawn() in which process this one belongs to; set by it"};

@@ -113,7 +113,8 @@ or the same command on each machine:
   --rdzv-endpoint=HOST[:PORT]  where they meet, an address of one of them
   --secret-file=FILE         as for lockstep run, or LOCKSTEP_JOB_SECRET
   --local-addr=HOST          address of this machine for the others
-  --timeout=SECONDS          how long machines call each other (default 10)
+  --timeout=SECONDS          how long machines call each other (default 10); six times
+                             as long they wait for one another
   --json                     all findings for programs
   -h, --help                 this text
 

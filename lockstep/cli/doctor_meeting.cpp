@@ -17,6 +17,7 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/job_port.h"
+#include "lockstep/cli/endpoint.h"
 #include "lockstep/cli/program_beside.h"
 #include "lockstep/cli/read_job_secret.h"
 #include "lockstep/cli/run_options.h"
@@ -96,7 +97,8 @@ class Hub {
       ports.push_back(member.port);
     }
     std::vector<ExaminedMachine> machines = machines_of(facts);
-    const std::string token = concat("meeting-", ::getpid(), "-", ports[0]);
+    std::random_device random;
+    const std::string token = concat("meeting-", random(), "-", random(), "-", random());
     for (std::size_t i = 1; i < members_.size(); ++i) {
       *members_[i].stream << encode(reach_plan(machines, i, ports, token)) << std::endl;
     }
@@ -184,7 +186,9 @@ std::optional<std::vector<Finding>> examine_by_meeting(const DoctorFlags& flags)
   run.rdzv_endpoint = flags.rdzv_endpoint;
   run.rdzv_id = "lockstep-doctor";  // So that it meets no job.
   run.local_addr = flags.local_addr;
-  const std::string host = flags.rdzv_endpoint.substr(0, flags.rdzv_endpoint.rfind(':'));
+  const std::string host = parse_endpoint(flags.rdzv_endpoint).host;
+  // People start it on each machine.
+  run.rdzv_conf = concat("join_timeout=", 6.0 * static_cast<double>(flags.timeout.count()) / 1000);
   run.program = {(program_folder() / "lockstep").string(), "doctor", concat("--meet=", file),
                  concat("--timeout=", static_cast<double>(flags.timeout.count()) / 1000),
                  concat("--towards=", host)};

@@ -32,7 +32,8 @@ int env_command(const std::vector<std::string>& arguments) {
     throw UsageError("lockstep env takes no argument, but has '" + split.program.front() + "'");
   }
   for (const env::Variable* variable : env::all()) {
-    const auto value = env::text(*variable);
+    auto value = env::text(*variable);
+    if (value && variable->is_secret) value = "(set; not shown)";
     std::printf("%s (%s)%s%s\n    %s\n", variable->name, variable->type, value ? " = " : "",
                 value.value_or("").c_str(), variable->help);
   }

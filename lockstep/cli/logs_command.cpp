@@ -83,12 +83,13 @@ LogSource source_of_job(const RunningJob& job) {
 LogSource find_source(const std::string& target) {
   std::vector<RunningJob> jobs = running_jobs();
   std::error_code error;
-  if (!fs::is_directory(target, error)) {
-    if (target.find('/') != std::string::npos) {
-      throw Error(concat("there is no directory ", target));
-    }
-    return source_of_job(find_job(jobs, target));
-  }
+  const bool is_path = target.find('/') != std::string::npos;
+  const bool is_directory = fs::is_directory(target, error);
+  if (is_path && !is_directory) throw Error(concat("there is no directory ", target));
+  // A directory of a running job's name is given as ./name.
+  const bool names_job =
+      !is_path && std::ranges::find(jobs, target, &RunningJob::name) != jobs.end();
+  if (!is_directory || names_job) return source_of_job(find_job(jobs, target));
   LogSource source{job_directory_at(target)};
   for (const RunningJob& job : jobs) {
     if (!job.status || job.status->log_directory.empty()) continue;

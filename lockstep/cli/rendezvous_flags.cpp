@@ -8,7 +8,9 @@
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/parse_number.h"
+#include "lockstep/cli/endpoint.h"
 #include "lockstep/cli/nearest_name.h"
+#include "lockstep/os/tcp_socket.h"
 
 namespace lockstep {
 namespace {
@@ -17,40 +19,6 @@ namespace {
 constexpr std::uint16_t kStaticPort = 29500;
 constexpr std::uint16_t kElasticPort = 29400;
 constexpr std::uint16_t kEtcdPort = 2379;
-
-struct Endpoint {
-  std::string host{};
-  std::optional<std::uint16_t> port{};
-};
-
-std::uint16_t parse_port(const char* flag, const std::string& text) {
-  const auto port = parse_number<int>(text);
-  if (!port || *port < 0 || *port > 65535) {
-    throw UsageError(concat(flag, ": '", text, "' is no port; give a number up to 65535"));
-  }
-  return static_cast<std::uint16_t>(*port);
-}
-
-// "host", "host:port", "[::1]:port".
-Endpoint parse_endpoint(const std::string& text) {
-  constexpr const char* kFlag = "--rdzv-endpoint";
-  std::string host = text;
-  std::string rest;
-  if (text.starts_with("[")) {
-    const auto end = text.find(']');
-    if (end == std::string::npos) throw UsageError(concat(kFlag, "='", text, "': no ]"));
-    host = text.substr(1, end - 1);
-    rest = text.substr(end + 1);
-  } else if (std::count(text.begin(), text.end(), ':') == 1) {
-    host = text.substr(0, text.find(':'));
-    rest = text.substr(text.find(':'));
-  }
-  if (host.empty() || (!rest.empty() && rest[0] != ':')) {
-    throw UsageError(concat(kFlag, "='", text, "': give HOST, HOST:PORT or [IPV6]:PORT"));
-  }
-  if (rest.empty()) return {host, std::nullopt};
-  return {host, parse_port(kFlag, rest.substr(1))};
-}
 
 struct NodeCounts {
   int min = 1;
@@ -102,8 +70,9 @@ RendezvousOptions::Backend backend_of(const RunFlags& flags, const NodeCounts& n
 std::chrono::milliseconds parse_seconds(const std::string& key, const std::string& text) {
   const auto seconds = parse_number<double>(text);
   constexpr double kLongestSeconds = 1e7;
-  if (!seconds || !(*seconds > 0) || *seconds > kLongestSeconds) {
-    throw UsageError(concat("--rdzv-conf: ", key, "=", text, ": give seconds greater than 0"));
+  constexpr double kShortestSeconds = 0.001;
+  if (!seconds || !(*seconds >= kShortestSeconds) || *seconds > kLongestSeconds) {
+    throw UsageError(concat("--rdzv-conf: ", key, "=", text, ": give seconds from 0.001"));
   }
   return std::chrono::milliseconds(std::llround(*seconds * 1000));
 }
@@ -193,7 +162,7 @@ class Configuration {
 };
 
 bool is_loopback_name(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
+  return host == "localhost" || is_loopback_address(host);
 }
 
 // Where there may be several, separated by commas.

@@ -192,7 +192,9 @@ TEST(RunOptions, MachinesMeetByWayOfEtcd) {
 
 TEST(RunOptions, MachinesInANetworkNeedASecret) {
   EXPECT_TRUE(refuses({"--nnodes=2", "--master-addr=10.0.0.1"}, "LOCKSTEP_JOB_SECRET"));
-  for (const char* host : {"127.0.0.1", "localhost", "::1"}) {
+  EXPECT_TRUE(refuses({"--nnodes=2", "--master-addr=127.example.org"}, "LOCKSTEP_JOB_SECRET"));
+  EXPECT_TRUE(refuses({"--rdzv-conf=keep_alive_interval=0.0001"}, "give seconds from 0.001"));
+  for (const char* host : {"127.0.0.1", "127.1.2.3", "localhost", "::1"}) {
     EXPECT_EQ(options_of({"--nnodes=2", "--master-addr", host}).rendezvous.host, host);
   }
 }

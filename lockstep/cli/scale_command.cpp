@@ -55,6 +55,7 @@ void wait_for_workers(const RunningJob& job, const UniqueFd& launcher, int worke
   constexpr std::chrono::milliseconds kLookInterval{50};
   const std::uint64_t before = job.status->generation;
   bool has_said = false;
+  std::optional<Deadline> runs_otherwise_until;
   do {
     const auto status = status_of(job);
     if (!status) continue;
@@ -65,10 +66,21 @@ void wait_for_workers(const RunningJob& job, const UniqueFd& launcher, int worke
                  worker_count, " workers here, ", status->world_size, " in all"));
       return;
     }
+    // For a moment it may be the round that had just begun.
+    const bool runs_otherwise =
+        status->state == JobStatus::State::kRunning && status->generation > before;
+    if (!runs_otherwise) runs_otherwise_until.reset();
+    if (runs_otherwise && !runs_otherwise_until) {
+      runs_otherwise_until = Deadline::after(kScalePatience);
+    }
+    if (runs_otherwise && runs_otherwise_until->passed()) {
+      throw Error(concat("job ", job.name, " runs with ", status->worker_count,
+                         " workers here: it was told so after this"));
+    }
     if (!status->missing.empty() && !has_said) say(concat("waiting: ", status->missing));
     has_said = has_said || !status->missing.empty();
   } while (!wait_for_end(launcher, Deadline::after(kLookInterval)));
-  throw Error(concat("job ", job.name, " has ended before the new workers ran"));
+  throw Error(concat("job ", job.name, " has ended before its new workers were seen to run"));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/doctor/judge_program.h"
+#include "lockstep/os/tcp_socket.h"
 
 namespace lockstep {
 namespace {
@@ -277,10 +278,6 @@ std::string size_text(std::uint64_t bytes) {
   const auto mebibytes = static_cast<double>(bytes) / kMiB;
   if (mebibytes >= 1024) return concat(number_text(mebibytes / 1024), " GiB");
   return concat(number_text(mebibytes), " MiB");
-}
-
-bool is_loopback_address(const std::string& address) {
-  return address.starts_with("127.") || address == "::1";
 }
 
 }  // namespace lockstep

@@ -15,6 +15,5 @@ std::vector<Finding> judge_machine(const MachineFacts& facts, const std::string&
 
 /// "1.5 GiB".
 std::string size_text(std::uint64_t bytes);
-bool is_loopback_address(const std::string& address);
 
 }  // namespace lockstep

@@ -9,6 +9,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/doctor/judge_machine.h"
+#include "lockstep/os/tcp_socket.h"
 
 namespace lockstep {
 namespace {

@@ -124,7 +124,10 @@ void EventLog::ended(JobEnd end, const AttemptOutcome& outcome,
   if (!prints_) return;
   const std::string job_state = end == JobEnd::kSucceeded ? "SUCCEEDED" : "FAILED";
   if (end == JobEnd::kStopped) {
-    print({.state = job_state, .error = concat("stopped by ", signal_name(outcome.stop_signal))});
+    const int signal = outcome.stop_signal;
+    print(
+        {.state = job_state,
+         .error = signal == 0 ? "stopped by a user" : concat("stopped by ", signal_name(signal))});
     return;
   }
   std::vector<WorkerExit> workers = outcome.exits;

@@ -58,7 +58,7 @@ std::string control_directory_prefix(pid_t launcher) {
 }
 
 bool keeps_job_directory(const LaunchOptions& options) {
-  return writes_logs(options) || !options.log_directory.empty();
+  return writes_logs(options) || !is_temporary(options);
 }
 
 }  // namespace lockstep

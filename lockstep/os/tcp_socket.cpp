@@ -173,4 +173,14 @@ std::string local_address_towards(const std::string& host) {
   throw SystemError(concat("route to ", host), ENETUNREACH);
 }
 
+bool is_loopback_address(const std::string& address) {
+  constexpr std::uint32_t kLoopbackNetwork = 127;
+  in_addr four{};
+  in6_addr six{};
+  if (::inet_pton(AF_INET, address.c_str(), &four) == 1) {
+    return ntohl(four.s_addr) >> 24 == kLoopbackNetwork;
+  }
+  return ::inet_pton(AF_INET6, address.c_str(), &six) == 1 && IN6_IS_ADDR_LOOPBACK(&six);
+}
+
 }  // namespace lockstep

@@ -31,6 +31,9 @@ std::uint16_t bound_port(int fd);
 /// Errors: TimeoutError at the deadline; UsageError for a host that does not resolve.
 void wait_for_listener(const std::string& host, std::uint16_t port, const Deadline& deadline);
 
+/// A numeric address, of version 4 or 6, that leads to this machine alone.
+bool is_loopback_address(const std::string& address);
+
 /// The address of this machine from which packets to `host` leave: where peers of that network
 /// reach this machine. Errors: UsageError for a host that does not resolve; SystemError without a
 /// route.

@@ -56,11 +56,10 @@ HostSession::HostSession(RemoteHost host, const SshOptions& ssh, HostedRequest r
   std::vector<std::string> words = ssh.command;
   words.push_back(host_.name);
   words.push_back(concat("exec ", quoted(lockstep_), " attend"));
-  const std::string path = env::text(env::kPath).value_or("/usr/local/bin:/usr/bin:/bin");
   Pipe in = make_pipe();
   Pipe from_out = make_pipe();
   Pipe from_err = make_pipe();
-  pid_ = spawn_process({.path = find_program(words.front(), path),
+  pid_ = spawn_process({.path = find_program(words.front()),
                         .arguments = words,
                         .environment = environment_of_ssh(),
                         .stdin_fd = in.read_end.get(),
