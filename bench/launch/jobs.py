@@ -125,6 +125,11 @@ class Job:
 
     def __exit__(self, *_):
         if self.process.poll() is None:
+            # Killed with its guard, which has the mark, too, it would leave its directory.
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(10)
+        if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
         os.close(self.watch)
