@@ -27,6 +27,7 @@ class GroupGuard {
   GroupGuard(const GroupGuard&) = delete;
   GroupGuard& operator=(const GroupGuard&) = delete;
 
+  pid_t pid() const { return process_.pid(); }
   void add(pid_t group);
   /// To be called once the group is empty: its number may be given to somebody else then.
   void remove(pid_t group);

@@ -19,6 +19,7 @@
 #include "lockstep/launch/job_directory.h"
 #include "lockstep/launch/local_binding.h"
 #include "lockstep/launch/worker_logs.h"
+#include "lockstep/os/adopted_processes.h"
 #include "lockstep/os/child_process.h"
 #include "lockstep/os/file_fingerprint.h"
 #include "lockstep/os/find_program.h"
@@ -278,7 +279,10 @@ std::optional<int> Launcher::run_generation() {
   // What workers started in sessions of their own, which may hold devices and ports.
   const bool well = cause == nullptr && !stopped && rendezvous_.view().generation == generation &&
                     rendezvous_.view().placement;
-  if (!well) kill_marked_processes(mark_line());
+  if (!well) {
+    kill_marked_processes(mark_line());
+    kill_children_except(guard_.pid());
+  }
   if (cause != nullptr) {
     // A worker of another machine may have failed first, and its agent be about to say so.
     if (follows_another(*cause) && placement.node_count > 1) {

@@ -40,6 +40,7 @@ HelperProcess::HelperProcess(const char* name, const Body& body) {
     control.write_end.reset();
     run_body(name, body, control.read_end.get());
   }
+  pid_ = pid;
   control_ = std::move(control.write_end);
   try {
     process_ = open_process(pid);

@@ -2,6 +2,8 @@
 
 #include <functional>
 
+#include <sys/types.h>
+
 #include "lockstep/base/deadline.h"
 #include "lockstep/os/unique_fd.h"
 
@@ -22,6 +24,7 @@ class HelperProcess {
   HelperProcess& operator=(HelperProcess&&) = delete;
   ~HelperProcess();
 
+  pid_t pid() const { return pid_; }
   /// Where the body's control_fd reads from.
   int control_fd() const { return control_.get(); }
 
@@ -35,6 +38,7 @@ class HelperProcess {
   bool finish(Deadline deadline);
 
  private:
+  pid_t pid_ = 0;
   UniqueFd control_;
   /// Refers to the very process even when somebody else has reaped it and its pid is given again.
   UniqueFd process_;

@@ -298,6 +298,16 @@ TEST_F(FailureTest, ADaemonOfAWorkerEndsWithAJobThatFails) {
   EXPECT_FALSE(process_exists(std::stoi(read_text(path("daemon")))));
 }
 
+TEST_F(FailureTest, ADaemonWithoutTheWorkersEnvironmentEndsWithAJobThatFails) {
+  const std::string file = path("daemon");
+  const auto result = run_lockstep(run_script(
+      {}, "setsid env -i sh -c 'trap \"\" TERM INT HUP; echo $$ > " + file + ".new; mv " + file +
+              ".new " + file + "; while :; do sleep 1000; done' & until [ -e " + file +
+              " ]; do :; done; exit 3"));
+  EXPECT_EQ(result.status, 3);
+  EXPECT_FALSE(process_exists(std::stoi(read_text(file))));
+}
+
 TEST_F(FailureTest, ADaemonOfAWorkerEndsBeforeTheRestart) {
   const auto result = run_lockstep(run_script(
       {"--max-restarts=1"}, "if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then " +

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <sys/types.h>
+
+namespace lockstep {
+
+/// Kills and reaps the children of this process but one, again and again, until there are no more:
+/// after adopt_orphans() those whose parents have ended are its children, too, whatever session
+/// they are in and whatever environment they have. Threads: only where the process has one. Errors:
+/// none; gives up on what is stuck in the kernel.
+void kill_children_except(pid_t kept) noexcept;
+
+}  // namespace lockstep
