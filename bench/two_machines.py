@@ -15,7 +15,8 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests/python"))
-from network_namespaces import Missing, TwoMachines  # noqa: E402
+from missing import Missing  # noqa: E402
+from network_namespaces import TwoMachines  # noqa: E402
 
 RANKS_EACH = 2
 

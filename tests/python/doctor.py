@@ -13,7 +13,8 @@ import sys
 import tempfile
 import unittest
 
-from network_namespaces import BridgedMachines, Missing, call
+from missing import enter_for_class
+from network_namespaces import BridgedMachines, call
 
 LOCKSTEP = os.path.abspath(sys.argv[1])
 # A bound on what hangs.
@@ -77,12 +78,7 @@ class AloneTest(unittest.TestCase):
 class SeveralTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.machines = BridgedMachines(COUNT)
-        try:
-            cls.machines.__enter__()
-        except Missing as missing:
-            raise unittest.SkipTest(str(missing)) from None
-        cls.addClassCleanup(cls.machines.__exit__)
+        cls.machines = enter_for_class(cls, BridgedMachines(COUNT))
 
     def setUp(self):
         directory = tempfile.TemporaryDirectory()

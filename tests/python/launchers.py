@@ -12,7 +12,6 @@ import os
 import pathlib
 import re
 import select
-import shutil
 import subprocess
 import sys
 import unittest
@@ -23,7 +22,9 @@ from free_ports import free_port
 from killed_rank import assert_same_bits, run_and_kill
 from ladder_jobs import (ARGUMENTS, DEADLINE_S, EXPECTED, ROOT, Job, environment, run, saved_in,
                          timeless)
-from slurm_cluster import Missing, SlurmCluster
+from missing import enter_for_class
+from mpirun import mpirun_of
+from slurm_cluster import SlurmCluster
 
 LOCKSTEP, PROGRAMS = (pathlib.Path(path).resolve() for path in sys.argv[1:3])
 MPIEXEC = sys.argv[3] if len(sys.argv) > 3 else None
@@ -31,11 +32,6 @@ MPIEXEC = sys.argv[3] if len(sys.argv) > 3 else None
 
 def lockstep_run(_):
     return [LOCKSTEP, "run", "--standalone", "--nproc-per-node=2"]
-
-
-@functools.cache
-def version_of(path):
-    return subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
 
 
 @functools.cache
@@ -150,15 +146,6 @@ class Torchrun(Launchers):
         assert_same_bits(self, snapshot["MODEL_STATE"], saved_in(undisturbed.folder))
 
 
-def mpirun_of(word):
-    """The mpirun whose --version has the word."""
-    for name in ("mpirun.openmpi", "mpirun.mpich", "mpirun", "mpiexec"):
-        path = shutil.which(name)
-        if path and word in version_of(path):
-            return path
-    return None
-
-
 class Mpirun(Launchers):
     def every_program(self, word, package):
         path = mpirun_of(word)
@@ -188,12 +175,7 @@ class Mpirun(Launchers):
 class Slurm(Launchers):
     @classmethod
     def setUpClass(cls):
-        cls.cluster = SlurmCluster()
-        try:
-            cls.cluster.__enter__()
-        except Missing as missing:
-            raise unittest.SkipTest(str(missing)) from None
-        cls.addClassCleanup(cls.cluster.__exit__)
+        cls.cluster = enter_for_class(cls, SlurmCluster())
 
     def srun(self, *flags):
         return lambda folder: [*self.cluster.on(folder), "srun", *flags]

@@ -17,7 +17,8 @@ import time
 import unittest
 
 from free_ports import free_port
-from rendezvous_job import DEADLINE_S, WORKER, Agent, is_running, wait_for, wait_for_round
+from processes import is_running
+from rendezvous_job import DEADLINE_S, WORKER, Agent, wait_for, wait_for_round
 from sanitizers import is_sanitized
 
 LOCKSTEP = os.path.abspath(sys.argv[1])

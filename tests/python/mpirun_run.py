@@ -8,13 +8,14 @@ each mpirun reaches by an sshd of the test's own.
 
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
 
-from ssh_server import HOSTS, Missing, SshServer
+from missing import enter_for_class
+from mpirun import mpirun_of
+from ssh_server import HOSTS, SshServer
 
 LOCKSTEP = os.path.abspath(sys.argv[1])
 # A bound on what hangs.
@@ -24,25 +25,10 @@ EXPECTED = [f"{rank} of 4, machine {rank // 2}" for rank in range(4)]
 RUN = [LOCKSTEP, "run", "--nproc-per-node=2"]
 
 
-def mpirun_of(word):
-    """The mpirun whose --version has the word."""
-    for name in ("mpirun.openmpi", "mpirun.mpich", "mpirun", "mpiexec"):
-        path = shutil.which(name)
-        if path and word in subprocess.run([path, "--version"], capture_output=True, text=True,
-                                           check=False).stdout:
-            return path
-    return None
-
-
 class MpirunTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = SshServer()
-        try:
-            cls.server.__enter__()
-        except Missing as missing:
-            raise unittest.SkipTest(str(missing)) from None
-        cls.addClassCleanup(cls.server.__exit__)
+        cls.server = enter_for_class(cls, SshServer())
 
     def setUp(self):
         directory = tempfile.TemporaryDirectory()

@@ -6,11 +6,9 @@ import shutil
 import socket
 import subprocess
 
+from missing import Missing
+
 ADDRESSES = ("10.213.77.1", "10.213.77.2")
-
-
-class Missing(Exception):
-    """What this machine does not have or allow."""
 
 
 def call(*command):

@@ -8,14 +8,22 @@ import time
 DEADLINE_S = 40
 
 
-def wait_for(what, described):
-    deadline = time.monotonic() + DEADLINE_S
+def wait_for(what, described, deadline_s=DEADLINE_S):
+    """Returns what it returns once that is true. described: for the error at the deadline."""
+    deadline = time.monotonic() + deadline_s
     while time.monotonic() < deadline:
         result = what()
         if result:
             return result
-        time.sleep(0.01)
-    raise AssertionError(f"not within {DEADLINE_S} s: {described()}")
+        time.sleep(0.005)
+    raise AssertionError(f"not within {deadline_s} s: {described()}")
+
+
+def is_running(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def read(path):

@@ -2,18 +2,22 @@
 launchers agree on."""
 
 import collections
+import functools
 import os
 import pathlib
 import signal
 import subprocess
 import tempfile
-import time
 import unittest
 
-from network_namespaces import BridgedMachines, Missing
+import processes
+from missing import enter_for_class
+from network_namespaces import BridgedMachines
+from processes import is_running
 
 # A bound on what hangs, far above what anything here takes.
 DEADLINE_S = 30
+wait_for = functools.partial(processes.wait_for, deadline_s=DEADLINE_S)
 KEEP_ALIVE_LIMIT_S = 2
 CONF = {"keep_alive_interval": 0.2, "keep_alive_max_attempt": 10, "last_call_timeout": 0.5,
         "join_timeout": 20}
@@ -30,24 +34,6 @@ exec sleep 1000
 
 Worker = collections.namedtuple("Worker", "attempt rank world_size store pid")
 Round = collections.namedtuple("Round", "attempt world_size store ranks pids")
-
-
-def wait_for(what, described):
-    """Returns what it returns once that is true. described: for the error at the deadline."""
-    deadline = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline:
-        result = what()
-        if result:
-            return result
-        time.sleep(0.005)
-    raise AssertionError(f"not within {DEADLINE_S} s: {described()}")
-
-
-def is_running(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 class Agent:
@@ -131,12 +117,7 @@ class JobTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.machines = BridgedMachines(cls.machine_count)
-        try:
-            cls.machines.__enter__()
-        except Missing as missing:
-            raise unittest.SkipTest(str(missing)) from None
-        cls.addClassCleanup(cls.machines.__exit__)
+        cls.machines = enter_for_class(cls, BridgedMachines(cls.machine_count))
 
     def setUp(self):
         directory = tempfile.TemporaryDirectory()

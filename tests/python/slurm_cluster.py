@@ -15,6 +15,7 @@ import tempfile
 import time
 
 from free_ports import free_ports
+from missing import Missing
 
 NODES = ("n1", "n2")
 CPUS_PER_NODE = 4
@@ -68,10 +69,6 @@ exec >/dev/null 2>&1
 sleep infinity &
 wait
 """
-
-
-class Missing(Exception):
-    """What this machine does not have or allow."""
 
 
 class SlurmCluster:

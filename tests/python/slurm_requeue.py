@@ -13,7 +13,9 @@ import tempfile
 import time
 import unittest
 
-from slurm_cluster import Missing, SlurmCluster
+from missing import enter_for_class
+from processes import wait_for
+from slurm_cluster import SlurmCluster
 
 LOCKSTEP = os.path.abspath(sys.argv[1])
 # A bound on what hangs: SLURM may hold a requeued job back for two minutes.
@@ -39,25 +41,10 @@ echo "restart ${{SLURM_RESTART_COUNT:-0}}: code $?"
 """
 
 
-def wait_for(what, described):
-    deadline = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline:
-        result = what()
-        if result:
-            return result
-        time.sleep(0.05)
-    raise AssertionError(f"not within {DEADLINE_S} s: {described()}")
-
-
 class RequeueTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.cluster = SlurmCluster()
-        try:
-            cls.cluster.__enter__()
-        except Missing as missing:
-            raise unittest.SkipTest(str(missing)) from None
-        cls.addClassCleanup(cls.cluster.__exit__)
+        cls.cluster = enter_for_class(cls, SlurmCluster())
 
     def setUp(self):
         self.may_ask = 0
@@ -92,12 +79,13 @@ class RequeueTest(unittest.TestCase):
 
     def test_a_requeued_job_goes_on_where_it_stopped(self):
         job = self.slurm("sbatch", "--parsable", "job.sh").strip()
-        wait_for(lambda: len(list(self.folder.glob("ready.*"))) == 4, self.output)
+        wait_for(lambda: len(list(self.folder.glob("ready.*"))) == 4, self.output,
+                 DEADLINE_S)
         self.slurm("scontrol", "requeue", job)
         # SIGTERM has reached every worker, and SIGKILL none: it comes 30 s later (KillWait).
         wait_for(lambda: len(list(self.folder.glob("snapshot.[0-3]"))) == 4,
-                 lambda: f"{sorted(os.listdir(self.folder))} {self.output()}")
-        wait_for(lambda: self.has_ended_again(job), self.output)
+                 lambda: f"{sorted(os.listdir(self.folder))} {self.output()}", DEADLINE_S)
+        wait_for(lambda: self.has_ended_again(job), self.output, DEADLINE_S)
         for rank in range(4):
             self.assertEqual((self.folder / f"said.{rank}").read_text("utf-8").splitlines(),
                              [f"rank {rank} of 4 starts at 0", f"rank {rank} of 4 starts at 7"])

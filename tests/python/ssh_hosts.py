@@ -6,8 +6,8 @@ sshd is a real one; the machines are addresses of loopback.
 """
 
 import os
-import re
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -15,8 +15,9 @@ import tempfile
 import time
 import unittest
 
+from missing import enter_for_class
 from processes import DEADLINE_S, processes_with, read, wait_for
-from ssh_server import ABSENT, HOSTS, Missing, SshServer
+from ssh_server import ABSENT, HOSTS, SshServer
 
 LOCKSTEP = os.path.abspath(sys.argv[1])
 TWO = f"{HOSTS[0]}:2,{HOSTS[1]}"
@@ -29,12 +30,7 @@ setsid sleep 1000 & exec sleep 1000
 class HostsTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = SshServer()
-        try:
-            cls.server.__enter__()
-        except Missing as missing:
-            raise unittest.SkipTest(str(missing)) from None
-        cls.addClassCleanup(cls.server.__exit__)
+        cls.server = enter_for_class(cls, SshServer())
 
     def setUp(self):
         directory = tempfile.TemporaryDirectory(prefix="lockstep-hosts-")

@@ -9,6 +9,7 @@ import tempfile
 import time
 
 from free_ports import free_port
+from missing import Missing
 
 # Machines, as far as ssh can tell. Nobody listens at ABSENT.
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
@@ -38,10 +39,6 @@ StrictHostKeyChecking yes
 BatchMode yes
 ConnectTimeout 10
 """
-
-
-class Missing(Exception):
-    """What this machine does not have or allow."""
 
 
 class SshServer:

@@ -9,7 +9,8 @@ import sys
 import time
 import unittest
 
-from network_namespaces import ADDRESSES, Missing, TwoMachines
+from missing import enter_for_class
+from network_namespaces import ADDRESSES, TwoMachines
 
 WORKER = os.path.abspath(sys.argv[1])
 LOCKSTEP = os.path.abspath(sys.argv[2])
@@ -20,12 +21,7 @@ DEADLINE_S = 60
 class TwoMachinesTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.machines = TwoMachines()
-        try:
-            cls.machines.__enter__()
-        except Missing as missing:
-            raise unittest.SkipTest(str(missing)) from None
-        cls.addClassCleanup(cls.machines.__exit__)
+        cls.machines = enter_for_class(cls, TwoMachines())
 
     def start(self, command, **environment):
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("LOCKSTEP_")}
