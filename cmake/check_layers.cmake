@@ -26,6 +26,15 @@ foreach(line ${LOCKSTEP_LAYERS})
   set(layer_of_${CMAKE_MATCH_2} ${CMAKE_MATCH_1})
 endforeach()
 
+# Adds to `violations` when a file that is no test, and not of those that may, has such a call.
+function(refuse_calls file calls may why)
+  file(STRINGS "${root}/${file}" found REGEX "${calls}")
+  if(found AND NOT file MATCHES "${may}" AND NOT file MATCHES "_test\\.cpp$")
+    list(APPEND violations "${file}: ${why}")
+    set(violations "${violations}" PARENT_SCOPE)
+  endif()
+endfunction()
+
 set(violations "")
 file(GLOB_RECURSE files RELATIVE "${root}" "${root}/*.h" "${root}/*.cpp")
 foreach(file ${files})
@@ -53,18 +62,10 @@ foreach(file ${files})
     endif()
   endforeach()
   # What is waited for and who is lost goes by clocks that nobody sets; only what is printed tells the time.
-  if(NOT file MATCHES "^(agent/live_answers|base/run_main|doctor/wall_clock|launch/event_log)\\.cpp$")
-    file(STRINGS "${root}/${file}" calls REGEX "system_clock|gettimeofday|CLOCK_REALTIME")
-    if(calls AND NOT file MATCHES "_test\\.cpp$")
-      list(APPEND violations "${file}: a clock that can be set; use std::chrono::steady_clock")
-    endif()
-  endif()
-  if(NOT file STREQUAL "base/env.cpp")
-    file(STRINGS "${root}/${file}" calls REGEX "getenv\\(")
-    if(calls AND NOT file MATCHES "_test\\.cpp$")
-      list(APPEND violations "${file}: getenv outside base/env.cpp")
-    endif()
-  endif()
+  refuse_calls("${file}" "system_clock|gettimeofday|CLOCK_REALTIME"
+    "^(agent/live_answers|base/run_main|doctor/wall_clock|launch/event_log)\\.cpp$"
+    "a clock that can be set, use std::chrono::steady_clock")
+  refuse_calls("${file}" "getenv\\(" "^base/env\\.cpp$" "getenv outside base/env.cpp")
 endforeach()
 
 list(LENGTH files count)

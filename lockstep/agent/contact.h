@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -30,9 +31,15 @@ class Contact {
   Instant next_change(Instant now) const {
     return last_ && !is_cut_off(now) ? *last_ + timeouts_.keep_alive_limit : patience_ends();
   }
-  /// Of an agent that is cut off: a member of no round.
-  static AgentView without_contact(const AgentView& last_view, const std::string& cause) {
-    return {.generation = last_view.generation, .restarts = last_view.restarts, .cause = cause};
+  /// What an agent goes by that had `last_view` and was told `told` last: that, for good once the
+  /// job has ended; while it is cut off it is a member of no round. `cause` says why it is.
+  AgentView view(const AgentView& last_view, const std::optional<AgentView>& told, Instant now,
+                 const std::function<std::string()>& cause) const {
+    const bool goes_on = !told || !told->ended();
+    if (goes_on && is_cut_off(now)) {
+      return {.generation = last_view.generation, .restarts = last_view.restarts, .cause = cause()};
+    }
+    return told.value_or(last_view);
   }
 
  private:

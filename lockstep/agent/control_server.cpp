@@ -34,13 +34,6 @@ std::string name_of(const tcp::socket& socket) {
   return error ? "?" : endpoint.address().to_string();
 }
 
-tcp family_of(int listening) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof(address);
-  ::getsockname(listening, reinterpret_cast<sockaddr*>(&address), &size);
-  return address.ss_family == AF_INET6 ? tcp::v6() : tcp::v4();
-}
-
 }  // namespace
 
 // Has yet to show the secret.
@@ -83,40 +76,15 @@ ControlServer::ControlServer(asio::io_context& io, RendezvousService& service, S
       service_(service),
       settings_(std::move(settings)),
       secret_(settings_.job, settings_.secret),
-      acceptor_(io),
-      accept_again_(io) {
-  acceptor_.assign(family_of(listening.get()), listening.get());
-  static_cast<void>(listening.release());
-  accept();
+      accept_loop_(io, [this](tcp::socket socket) { take(std::move(socket)); }) {
+  const tcp protocol = family_of(listening) == AF_INET6 ? tcp::v6() : tcp::v4();
+  accept_loop_.start(protocol, std::move(listening));
 }
 
 ControlServer::~ControlServer() {
   for (const auto& [key, agent] : agents_) agent->connection->close();
   for (const auto& newcomer : newcomers_) newcomer->connection->close();
   for (const auto& stranger : strangers_) stranger->stream().close();
-}
-
-void ControlServer::stop_listening() {
-  error_code ignored;
-  acceptor_.close(ignored);
-}
-
-void ControlServer::accept() {
-  acceptor_.async_accept(
-      [this, alive = std::weak_ptr(alive_)](error_code error, tcp::socket socket) {
-        if (alive.expired() || error == asio::error::operation_aborted || !acceptor_.is_open())
-          return;
-        if (!error) {
-          take(std::move(socket));
-          return accept();
-        }
-        // Of descriptors, most likely: there will be some again.
-        constexpr std::chrono::milliseconds kShortOfThem{100};
-        accept_again_.expires_after(kShortOfThem);
-        accept_again_.async_wait([this, alive](error_code stopped) {
-          if (!stopped && !alive.expired()) accept();
-        });
-      });
 }
 
 void ControlServer::take(tcp::socket socket) {

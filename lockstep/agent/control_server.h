@@ -10,6 +10,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 
+#include "lockstep/agent/accept_loop.h"
 #include "lockstep/agent/agent_messages.h"
 #include "lockstep/agent/job_secret.h"
 #include "lockstep/launch/rendezvous_service.h"
@@ -47,13 +48,12 @@ class ControlServer {
   /// Agents that are connected.
   std::size_t agent_count() const { return agents_.size(); }
   /// Takes no more connections.
-  void stop_listening();
+  void stop_listening() { accept_loop_.stop(); }
 
  private:
   struct Stranger;
   struct Agent;
 
-  void accept();
   void take(boost::asio::ip::tcp::socket socket);
   void greet(const std::shared_ptr<Stranger>& stranger);
   void judge(const std::shared_ptr<Stranger>& stranger);
@@ -72,8 +72,7 @@ class ControlServer {
   RendezvousService& service_;
   const Settings settings_;
   const JobSecret secret_;
-  boost::asio::ip::tcp::acceptor acceptor_;
-  boost::asio::steady_timer accept_again_;
+  AcceptLoop<boost::asio::ip::tcp> accept_loop_;
   std::list<std::shared_ptr<Stranger>> strangers_;  // the oldest first
   std::list<std::shared_ptr<Agent>> newcomers_;     // have yet to report; the oldest first
   std::map<const Agent*, std::shared_ptr<Agent>> agents_;

@@ -161,12 +161,12 @@ void ElectedRendezvous::look() {
   if (client_ && client_->last_contact()) {
     contact_.note(std::max(*client_->last_contact(), contact_.last().value_or(Instant::min())));
   }
-  if (contact_.is_cut_off(now)) {
-    view_ = Contact::without_contact(view_, concat("no contact with ", where(), ": ", why_not_reached()));
-  } else if (client_ && client_->told()) {
-    view_ = client_->told()->view;
-  }
-  if (client_ && client_->trouble().empty()) return election_.rest();
+  const bool is_told = client_ && client_->told();
+  const auto told = is_told ? std::optional(client_->told()->view) : std::nullopt;
+  view_ = contact_.view(view_, told, now, [&] {
+    return concat("no contact with ", where(), ": ", why_not_reached());
+  });
+  if (is_connected()) return election_.rest();
   election_.search();
 }
 
@@ -180,9 +180,12 @@ void ElectedRendezvous::report(const AgentReport& report) {
   }
 }
 
+bool ElectedRendezvous::is_connected() const {
+  return client_ && client_->trouble().empty();
+}
+
 std::string ElectedRendezvous::trouble() const {
-  const bool is_connected = client_ && client_->trouble().empty();
-  return leads() || is_connected ? "" : concat(where(), " is not reached: ", why_not_reached());
+  return leads() || is_connected() ? "" : concat(where(), " is not reached: ", why_not_reached());
 }
 
 std::string ElectedRendezvous::why_not_reached() const {
@@ -193,8 +196,7 @@ std::string ElectedRendezvous::why_not_reached() const {
 
 std::string ElectedRendezvous::missing() const {
   if (leads()) return served_->service.missing(Deadline::Clock::now());
-  const bool is_connected = client_ && client_->trouble().empty();
-  if (is_connected) return client_->told() ? client_->told()->missing : "";
+  if (is_connected()) return client_->told() ? client_->told()->missing : "";
   const auto left = ceil<seconds>(contact_.patience_ends() - Deadline::Clock::now());
   return concat(why_not_reached(), "; ", std::max(left.count(), 0L), " s left");
 }
@@ -204,8 +206,8 @@ void ElectedRendezvous::wait(int wake_fd, const std::optional<Deadline>& deadlin
   const bool was_reached = is_reached();
   const Instant now = Deadline::Clock::now();
   Instant wake_at = contact_.next_change(now);
-  if (leads()) wake_at = now + options_.rendezvous.timeouts.keep_alive_interval;
   if (leads()) {
+    wake_at = now + options_.rendezvous.timeouts.keep_alive_interval;
     if (const auto event = served_->service.next_event()) wake_at = std::min(wake_at, *event);
   }
   if (deadline) wake_at = std::min(wake_at, deadline->instant());
@@ -226,7 +228,7 @@ void ElectedRendezvous::wait(int wake_fd, const std::optional<Deadline>& deadlin
   if (client_ && !client_->refusal().empty()) {
     throw Error(concat(where(), " refused this machine: ", client_->refusal()));
   }
-  if (contact_.patience_ends() <= Deadline::Clock::now()) {
+  if (contact_.patience_ends() <= Deadline::Clock::now() && !view_.ended()) {
     throw TimeoutError(concat(where(), " is not reached: ", why_not_reached(),
                               "; check --rdzv-endpoint, and that etcd runs there"));
   }

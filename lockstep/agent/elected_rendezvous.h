@@ -44,6 +44,7 @@ class ElectedRendezvous : public JobRendezvous {
   };
 
   bool leads() const { return served_ != nullptr; }
+  bool is_connected() const;
   std::string make_record();
   void follow(const std::string& record);
   void lead(const std::optional<std::string>& saved);

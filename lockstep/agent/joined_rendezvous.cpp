@@ -38,22 +38,12 @@ void JoinedRendezvous::report(const AgentReport& report) {
   client_.report(report);
 }
 
-bool JoinedRendezvous::has_ended() const {
-  if (!client_.told()) return false;
-  const RendezvousState::Phase phase = client_.told()->view.phase;
-  return phase == RendezvousState::Phase::kSucceeded || phase == RendezvousState::Phase::kFailed;
-}
-
 void JoinedRendezvous::look() {
   if (client_.last_contact()) contact_.note(*client_.last_contact());
-  if (has_ended()) {
-    view_ = client_.told()->view;  // For good.
-  } else if (contact_.is_cut_off(Deadline::Clock::now())) {
-    view_ = Contact::without_contact(view_,
-                                     concat("no contact with ", where(), ": ", client_.trouble()));
-  } else if (client_.told()) {
-    view_ = client_.told()->view;
-  }
+  const auto told = client_.told() ? std::optional(client_.told()->view) : std::nullopt;
+  view_ = contact_.view(view_, told, Deadline::Clock::now(), [&] {
+    return concat("no contact with ", where(), ": ", client_.trouble());
+  });
 }
 
 std::string JoinedRendezvous::missing() const {
@@ -80,7 +70,7 @@ void JoinedRendezvous::wait(int wake_fd, const std::optional<Deadline>& deadline
   if (!client_.refusal().empty()) {
     throw Error(concat(where(), " refused this machine: ", client_.refusal()));
   }
-  if (contact_.patience_ends() <= Deadline::Clock::now() && !has_ended()) {
+  if (contact_.patience_ends() <= Deadline::Clock::now() && !view_.ended()) {
     throw TimeoutError(concat(where(), " does not answer (", client_.trouble(),
                               "): check the address, and that the agent there runs"));
   }

@@ -26,8 +26,6 @@ class JoinedRendezvous : public JobRendezvous {
 
  private:
   void look();
-  /// The job has, which nothing changes any more.
-  bool has_ended() const;
   std::string where() const;
 
   boost::asio::io_context& io_;

@@ -1,7 +1,5 @@
 #include "lockstep/agent/live_server.h"
 
-#include <algorithm>
-
 #include <boost/beast/core/basic_stream.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
@@ -9,7 +7,6 @@
 #include <boost/beast/http/string_body.hpp>
 #include <boost/beast/http/write.hpp>
 #include <fcntl.h>
-#include <sys/socket.h>
 
 #include "lockstep/base/concat.h"
 
@@ -24,13 +21,6 @@ namespace {
 
 constexpr std::uint32_t kMostHeaderBytes = 4'096;
 constexpr std::uint32_t kMostBodyBytes = 1'024;
-
-int family_of_socket(int listening) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof(address);
-  ::getsockname(listening, reinterpret_cast<sockaddr*>(&address), &size);
-  return address.ss_family;
-}
 
 }  // namespace
 
@@ -47,31 +37,15 @@ struct LiveServer::Connection {
 };
 
 LiveServer::LiveServer(asio::io_context& io, UniqueFd listening, Handler handler, Limits limits)
-    : handler_(std::move(handler)), limits_(limits), acceptor_(io), accept_again_(io) {
-  acceptor_.assign(Protocol(family_of_socket(listening.get()), 0), listening.get());
-  static_cast<void>(listening.release());
-  accept();
+    : handler_(std::move(handler)),
+      limits_(limits),
+      accept_loop_(io, [this](Protocol::socket socket) { take(std::move(socket)); }) {
+  const Protocol protocol(family_of(listening), 0);
+  accept_loop_.start(protocol, std::move(listening));
 }
 
 LiveServer::~LiveServer() {
   for (const auto& connection : connections_) connection->stream.close();
-}
-
-void LiveServer::accept() {
-  acceptor_.async_accept(
-      [this, alive = std::weak_ptr(alive_)](error_code error, Protocol::socket socket) {
-        if (alive.expired() || error == asio::error::operation_aborted) return;
-        if (!error) {
-          take(std::move(socket));
-          return accept();
-        }
-        // Of descriptors, most likely: there will be some again.
-        constexpr std::chrono::milliseconds kShortOfThem{100};
-        accept_again_.expires_after(kShortOfThem);
-        accept_again_.async_wait([this, alive](error_code stopped) {
-          if (!stopped && !alive.expired()) accept();
-        });
-      });
 }
 
 void LiveServer::take(Protocol::socket socket) {

@@ -5,11 +5,10 @@
 #include <memory>
 #include <string>
 
-#include <boost/asio/basic_socket_acceptor.hpp>
 #include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 
+#include "lockstep/agent/accept_loop.h"
 #include "lockstep/os/unique_fd.h"
 
 namespace lockstep {
@@ -50,7 +49,6 @@ class LiveServer {
   using Protocol = boost::asio::generic::stream_protocol;
   struct Connection;
 
-  void accept();
   void take(Protocol::socket socket);
   LiveAnswer answer_of(const LiveRequest& request) const;
   void answer(const std::shared_ptr<Connection>& connection);
@@ -59,8 +57,7 @@ class LiveServer {
 
   const Handler handler_;
   const Limits limits_;
-  boost::asio::basic_socket_acceptor<Protocol> acceptor_;
-  boost::asio::steady_timer accept_again_;
+  AcceptLoop<Protocol> accept_loop_;
   std::list<std::shared_ptr<Connection>> connections_;
   /// Handlers that come too late find it gone.
   std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);

@@ -1,13 +1,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <random>
 #include <sstream>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/job_port.h"
+#include "lockstep/base/random_id.h"
 #include "lockstep/cli/command.h"
 #include "lockstep/cli/doctor_flags.h"
 #include "lockstep/cli/doctor_meeting.h"
@@ -23,11 +23,6 @@ namespace lockstep {
 namespace {
 
 constexpr const char* kNoMachine = "";
-
-std::string random_text() {
-  std::random_device random;
-  return concat(std::hex, random(), random(), random());
-}
 
 GatherOptions gather_options(const DoctorFlags& flags) {
   return {.towards = flags.towards,
@@ -48,7 +43,7 @@ int tell(const std::vector<Finding>& findings, const DoctorFlags& flags) {
 // Asks all machines the same way; what each wrote, or why it did not.
 Overseen ask_hosts(const DoctorFlags& flags, const std::vector<RemoteHost>& hosts,
                    const std::vector<std::vector<std::string>>& arguments) {
-  const std::string marker = random_text();
+  const std::string marker = random_id();
   OverseeOptions options;
   const std::string own = (program_folder() / "lockstep").string();
   options.ssh = {.command = ssh_words(flags.ssh_command),
@@ -101,12 +96,11 @@ std::vector<ExaminedMachine> gather_from(const DoctorFlags& flags,
 void have_call_each_other(const DoctorFlags& flags, const std::vector<RemoteHost>& hosts,
                           std::vector<ExaminedMachine>& machines) {
   // Ports apart, as hosts may be addresses of one machine.
-  std::random_device random;
   std::vector<std::uint16_t> ports;
-  for (std::size_t i = 0, first = random(); i < hosts.size(); ++i) {
+  for (std::size_t i = 0, first = random_number(); i < hosts.size(); ++i) {
     ports.push_back(static_cast<std::uint16_t>(port_of_number(first + i)));
   }
-  const std::string token = random_text();
+  const std::string token = random_id();
   std::vector<std::vector<std::string>> arguments(hosts.size());
   std::vector<std::size_t> asked;
   for (std::size_t i = 0; i < hosts.size(); ++i) {

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <random>
 #include <sstream>
 
 #include <boost/asio/ip/tcp.hpp>
@@ -17,6 +16,7 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/job_port.h"
+#include "lockstep/base/random_id.h"
 #include "lockstep/cli/endpoint.h"
 #include "lockstep/cli/program_beside.h"
 #include "lockstep/cli/read_job_secret.h"
@@ -55,9 +55,8 @@ struct Member {
 // One that no connection is given by chance before it is asked for again.
 std::uint16_t port_for_calls() {
   constexpr int kMostTries = 100;
-  std::random_device random;
   for (int i = 0;; ++i) {
-    const auto port = static_cast<std::uint16_t>(port_of_number(random()));
+    const auto port = static_cast<std::uint16_t>(port_of_number(random_number()));
     try {
       return bound_port(bind_tcp("0.0.0.0", port).get());
     } catch (const SystemError&) {
@@ -97,8 +96,7 @@ class Hub {
       ports.push_back(member.port);
     }
     std::vector<ExaminedMachine> machines = machines_of(facts);
-    std::random_device random;
-    const std::string token = concat("meeting-", random(), "-", random(), "-", random());
+    const std::string token = random_id();
     for (std::size_t i = 1; i < members_.size(); ++i) {
       *members_[i].stream << encode(reach_plan(machines, i, ports, token)) << std::endl;
     }

@@ -2,7 +2,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
-#include <random>
 
 #include <sys/socket.h>
 
@@ -11,6 +10,7 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/job_port.h"
+#include "lockstep/base/random_id.h"
 #include "lockstep/cli/command.h"
 #include "lockstep/cli/hosts_plan.h"
 #include "lockstep/cli/mpirun_job.h"
@@ -27,17 +27,6 @@
 namespace lockstep {
 namespace {
 
-std::string random_id() {
-  std::random_device random;
-  std::string id;
-  for (int word = 0; word < 4; ++word) {
-    char digits[9];
-    std::snprintf(digits, sizeof(digits), "%08x", random());
-    id += digits;
-  }
-  return id;
-}
-
 // Devices that workers may use: CUDA_VISIBLE_DEVICES narrows what the machine has.
 int usable_gpus() {
   const int present = nvidia_device_count();
@@ -51,14 +40,13 @@ int usable_gpus() {
 // The job of a machine that starts launchers on others and takes part by none.
 int run_on_hosts(const RunFlags& flags) {
   const std::string given = read_job_secret(flags.secret_file);
-  std::random_device random;
   const OverseeOptions options =
       plan_hosts(flags, read_hosts(flags.hosts),
                  {.secret = given.empty() ? random_id() + random_id() : given,
                   .directory = std::filesystem::current_path().string(),
                   .environment = env::everything(),
                   .lockstep = (program_folder() / "lockstep").string(),
-                  .port = port_of_number(random()),
+                  .port = port_of_number(random_number()),
                   .marker = random_id(),
                   .silence = env::seconds(env::kHostsSilence).value_or(kLongestSilence),
                   .shutdown_timeout = env::text(env::kShutdownTimeout).value_or("")});
@@ -107,7 +95,7 @@ int run_command(const std::vector<std::string>& arguments) {
   if (const auto job = mpirun_job(); job && job->launchers > 1) {
     const std::string own =
         flags.local_addr.empty() ? local_address_towards(host_name()) : flags.local_addr;
-    meet_in_job(flags, job, own, port_of_number(std::random_device()()));
+    meet_in_job(flags, job, own, port_of_number(random_number()));
   }
   const LaunchOptions options = resolve_run_options(
       flags, {.allowed_cpus = allowed_cpu_count(),

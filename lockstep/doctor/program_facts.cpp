@@ -26,10 +26,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kPatience{10'000};
 
-std::string search_path() {
-  return env::text(env::kPath).value_or("/usr/local/bin:/usr/bin:/bin");
-}
-
 struct Told {
   int status = -1;
   std::string out{};
@@ -127,7 +123,7 @@ ProgramFacts look_at_program(const std::string& name) {
         facts.trouble = concat("cannot read ", name, ": ", std::generic_category().message(errno));
       }
     } else {
-      facts.path = find_program(name, search_path());
+      facts.path = find_program(name);
       take_libraries(facts, list_libraries(facts.path));
     }
     facts.fingerprint = file_fingerprint(facts.path);
@@ -140,7 +136,7 @@ ProgramFacts look_at_program(const std::string& name) {
 PythonFacts look_at_python() {
   PythonFacts facts{.asked = true};
   try {
-    facts.path = find_program(env::text(env::kPythonExec).value_or("python3"), search_path());
+    facts.path = find_python();
     const Told told = ask({facts.path, "-c",
                            "import importlib.metadata as m\n"
                            "try: print(m.version('torch'))\n"

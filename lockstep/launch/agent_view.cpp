@@ -20,7 +20,7 @@ AgentAction next_action(const AgentView& view, std::optional<std::uint64_t> runn
     const bool may_run = view.placement && *running == view.generation;
     return may_run ? AgentAction::kWait : AgentAction::kStopWorkers;
   }
-  if (view.phase == Phase::kSucceeded || view.phase == Phase::kFailed) return AgentAction::kEnd;
+  if (view.ended()) return AgentAction::kEnd;
   if (view.placement) {
     return done == view.generation ? AgentAction::kWait : AgentAction::kStartWorkers;
   }

@@ -21,6 +21,10 @@ struct AgentView {
   /// Why the last round ended, or why the job failed; then the exit code of the job, too.
   std::string cause{};
   int status = 0;
+
+  bool ended() const {
+    return phase == RendezvousState::Phase::kSucceeded || phase == RendezvousState::Phase::kFailed;
+  }
   bool operator==(const AgentView&) const = default;
 };
 AgentView view_of(const RendezvousState& state, const std::string& id);

@@ -4,13 +4,13 @@
 #include <cerrno>
 #include <csignal>
 #include <optional>
-#include <random>
 #include <system_error>
 
 #include <unistd.h>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/env.h"
+#include "lockstep/base/random_id.h"
 #include "lockstep/launch/attempt.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/event_log.h"
@@ -61,12 +61,6 @@ std::string executable_of(const Program& program) {
                        ProgramError::kNotFound);
   }
   return find_python();
-}
-
-// So that nothing has the name of what was there before.
-std::uint64_t random_number() {
-  std::random_device random;
-  return (std::uint64_t{random()} << 32) | random();
 }
 
 std::string host_and_pid() {
@@ -365,10 +359,8 @@ std::string Launcher::stop(const JobStop& wish) {
 std::string Launcher::scale(int worker_count, const std::string& by) {
   const std::string trouble = rendezvous_.trouble();
   if (!trouble.empty()) return concat(trouble, ", so no round with other ranks can be agreed on");
-  const RendezvousState::Phase phase = rendezvous_.view().phase;
-  const bool has_ended =
-      phase == RendezvousState::Phase::kSucceeded || phase == RendezvousState::Phase::kFailed;
-  if (has_ended || report_.status == Status::kSucceeded) return "its workers here have ended";
+  if (rendezvous_.view().ended() || report_.status == Status::kSucceeded)
+    return "its workers here have ended";
   if (worker_count == wanted_workers_) return concat("it has ", worker_count, " here already");
   try {
     LaunchOptions scaled = options_;

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace lockstep {
+
+/// From the system's source of randomness.
+std::uint64_t random_number();
+
+/// 32 hexadecimal digits: nothing else has the same, and nobody guesses it.
+std::string random_id();
+
+}  // namespace lockstep
