@@ -60,9 +60,9 @@ class CommError : public Error {
 /// The operating system refused: disk full, no permission, no such file, port taken.
 class SystemError : public Error {
  public:
-  /// The message becomes "<operation>: <text of the errno>".
-  SystemError(const std::string& operation, int errno_value);
-  SystemError(const std::string& operation, int errno_value, const std::string& advice);
+  /// The message becomes "<operation>: <text of the errno>; <advice>", where no file more may be
+  /// opened with the advice for that.
+  SystemError(const std::string& operation, int errno_value, const std::string& advice = "");
   const char* name() const noexcept override { return "SystemError"; }
   int errno_value() const noexcept { return errno_value_; }
 

@@ -108,6 +108,7 @@ Worker Attempt::make_worker(int local_rank, const WorkerStreams& streams) const 
   worker.spawn.arguments = worker_command(options.program, python, local_rank);
   worker.spawn.environment =
       worker_environment(options, facts_, local_rank, error_file, job_.inherited_environment);
+  worker.spawn.control_group = job_.control_group;
   worker.spawn.stdout_fd = streams.out.get();
   worker.spawn.stderr_fd = streams.err.get();
   if (worker.rank == 0 && facts_.store_listen_fd) {

@@ -28,6 +28,8 @@ struct JobOnThisMachine {
   BindingPlan processors;
   std::filesystem::path directory;
   std::string job_mark;
+  /// That workers are started in, as SpawnOptions has it.
+  int control_group = -1;
 };
 
 /// What an attempt is watched with.

@@ -9,6 +9,7 @@
 
 #include "lockstep/os/child_process.h"
 #include "lockstep/os/marked_processes.h"
+#include "lockstep/os/own_control_group.h"
 #include "lockstep/os/write_all.h"
 
 namespace lockstep {
@@ -34,7 +35,8 @@ void remove_files(const GuardedFiles& files) {
   }
 }
 
-void guard_groups(int control_fd, const std::string& mark, const GuardedFiles& files) {
+void guard_groups(int control_fd, const std::string& mark, const GuardedFiles& files,
+                  const fs::path& control_group) {
   // The guard must not keep a terminal, a pipeline or a port open.
   close_files_from(0, control_fd);
   std::set<pid_t> groups;
@@ -54,6 +56,7 @@ void guard_groups(int control_fd, const std::string& mark, const GuardedFiles& f
   }
   // A launcher that was killed may have started a worker that it had not announced yet.
   if (!ended_well) {
+    kill_control_group(control_group);
     for (const pid_t group : groups) signal_group(group, SIGKILL);
     kill_marked_processes(mark);
   }
@@ -67,8 +70,10 @@ void send(const HelperProcess& process, pid_t message) {
 
 }  // namespace
 
-GroupGuard::GroupGuard(const std::string& mark, const GuardedFiles& files)
-    : process_("lockstep-guard", [&](int control_fd) { guard_groups(control_fd, mark, files); }) {}
+GroupGuard::GroupGuard(const std::string& mark, const GuardedFiles& files,
+                       const fs::path& control_group)
+    : process_("lockstep-guard",
+               [&](int control_fd) { guard_groups(control_fd, mark, files, control_group); }) {}
 
 GroupGuard::~GroupGuard() {
   try {

@@ -15,14 +15,16 @@ struct GuardedFiles {
 
 /// Sees to it that nothing of a job outlives the launcher, even one killed with SIGKILL. The kernel
 /// kills the workers themselves; what they started (a script's program, loader processes) is killed
-/// by this small process, which knows the workers' process groups and the job's mark. It removes
-/// the job's temporary files, too.
+/// by this small process, which knows the workers' process groups, the job's mark and its
+/// control group. It removes the job's temporary files, too.
 /// Lifetime: make it before the files, and before workers are started. Once it is destroyed it
 /// guards nothing.
 class GroupGuard {
  public:
-  /// `mark`: a line of the environment of all workers.
-  GroupGuard(const std::string& mark, const GuardedFiles& files);
+  /// `mark`: a line of the environment of all workers. `control_group`: where that of all workers
+  /// is or may come to be; empty: nowhere.
+  GroupGuard(const std::string& mark, const GuardedFiles& files,
+             const std::filesystem::path& control_group);
   ~GroupGuard();
   GroupGuard(const GroupGuard&) = delete;
   GroupGuard& operator=(const GroupGuard&) = delete;

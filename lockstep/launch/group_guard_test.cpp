@@ -38,7 +38,7 @@ TEST(GroupGuard, EndsWhatAKilledLauncherHadStartedAndNotYetAnnounced) {
   const pid_t launcher = ::fork();
   ASSERT_GE(launcher, 0);
   if (launcher == 0) {
-    GroupGuard guard(mark, {});
+    GroupGuard guard(mark, {}, {});
     start_stranger(mark, alive.write_end.get());
     ::raise(SIGKILL);
   }
@@ -58,7 +58,7 @@ TEST(GroupGuard, RemovesFilesOfThePrefixAlone) {
   const fs::path mine = folder.path() / "job_7_abc";
   const fs::path other = folder.path() / "job_71_abc";
   {
-    const GroupGuard guard("LOCKSTEP_JOB=none", {.folder = folder.path(), .prefix = "job_7_"});
+    const GroupGuard guard("LOCKSTEP_JOB=none", {.folder = folder.path(), .prefix = "job_7_"}, {});
     fs::create_directories(mine / "inside");
     fs::create_directories(other);
   }

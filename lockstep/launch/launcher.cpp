@@ -1,30 +1,25 @@
 #include "lockstep/launch/launcher.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <csignal>
 #include <optional>
-#include <system_error>
-
-#include <unistd.h>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/env.h"
-#include "lockstep/base/random_id.h"
 #include "lockstep/launch/attempt.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/event_log.h"
 #include "lockstep/launch/failure_report.h"
+#include "lockstep/launch/fault_of.h"
 #include "lockstep/launch/job_board.h"
 #include "lockstep/launch/job_directory.h"
+#include "lockstep/launch/job_processes.h"
 #include "lockstep/launch/local_binding.h"
+#include "lockstep/launch/own_node.h"
 #include "lockstep/launch/worker_logs.h"
-#include "lockstep/os/adopted_processes.h"
 #include "lockstep/os/child_process.h"
-#include "lockstep/os/file_fingerprint.h"
 #include "lockstep/os/find_program.h"
 #include "lockstep/os/machine.h"
-#include "lockstep/os/marked_processes.h"
 #include "lockstep/os/tcp_socket.h"
 
 namespace lockstep {
@@ -33,55 +28,10 @@ namespace {
 using Status = AgentReport::Status;
 using std::chrono::milliseconds;
 
-// The same text for the same failure; empty where the worker did not say what it was.
-std::string place_of_failure(const WorkerExit& exit) {
-  if (!exit.crash) {
-    return exit.error_message.empty() ? "" : concat("rank ", exit.rank, ": ", exit.error_message);
-  }
-  // Where in its files, as addresses differ from start to start.
-  std::string place = concat("rank ", exit.rank, ": signal ", exit.signal);
-  for (const StackFrame& frame : exit.crash->frames) {
-    place += concat(" ", frame.module, "+", frame.offset);
-  }
-  return place;
-}
-
 std::vector<int> signals_to_read(const LaunchOptions& options) {
   std::vector<int> signals = options.signals_to_handle;
   signals.push_back(SIGCHLD);
   return signals;
-}
-
-// The file to execute, checked before anything is started.
-std::string executable_of(const Program& program) {
-  if (program.kind == Program::Kind::kExecutable) return find_program(program.name);
-  if (program.kind == Program::Kind::kPythonScript && ::access(program.name.c_str(), R_OK) != 0) {
-    throw ProgramError(concat("cannot read ", program.name, ": ",
-                              std::generic_category().message(errno), "; check the path"),
-                       ProgramError::kNotFound);
-  }
-  return find_python();
-}
-
-std::string host_and_pid() {
-  return concat(host_name(), " (pid ", ::getpid(), ")");
-}
-
-RendezvousNode own_node(const LaunchOptions& options, const std::string& executable) {
-  RendezvousNode node{.id = concat(host_name(), "-", ::getpid(), "-", random_number()),
-                      .name = host_and_pid(),
-                      .host = host_name(),
-                      .worker_count = options.worker_count,
-                      .role = options.role,
-                      .agreement = options.agreement};
-  const RendezvousOptions& rendezvous = options.rendezvous;
-  if (rendezvous.backend == RendezvousOptions::Backend::kStatic) node.rank = rendezvous.node_rank;
-  const bool alone = rendezvous.max_nodes == 1;
-  if (!alone && options.program.kind != Program::Kind::kPythonModule) {
-    const bool script = options.program.kind == Program::Kind::kPythonScript;
-    node.program = quick_fingerprint(script ? options.program.name : executable);
-  }
-  return node;
 }
 
 // The agent of this machine: does what the rendezvous asks of it until the job has ended.
@@ -93,8 +43,7 @@ class Launcher final : public LiveJob {
         rendezvous_(rendezvous),
         monitor_(monitor),
         signals_(signals_to_read(options)),
-        job_mark_(concat(::getpid(), "-", random_number())),
-        guard_(mark_line(), guarded_files(options)),
+        processes_(guarded_files(options)),
         directory_(make_job_directory(options)),
         job_{.options = options_,
              .executable = executable_of(options.program),
@@ -102,13 +51,13 @@ class Launcher final : public LiveJob {
              .line_pattern = env::text(env::kLogLinePrefix).value_or(kDefaultLinePrefix),
              .processors = bind_workers(options),
              .directory = directory_.path(),
-             .job_mark = job_mark_},
+             .job_mark = processes_.mark(),
+             .control_group = processes_.control_group()},
         events_(event_source(options), prints_events(options)),
         report_{.node = own_node(options, job_.executable)},
         board_(options_, rendezvous) {
     if (keeps_job_directory(options)) directory_.keep();
     if (writes_logs(options)) board_.logs_go_to(directory_.path());
-    adopt_orphans();
   }
   Launcher(const Launcher&) = delete;
   Launcher& operator=(const Launcher&) = delete;
@@ -120,7 +69,6 @@ class Launcher final : public LiveJob {
   std::string scale(int worker_count, const std::string& by) override;
 
  private:
-  std::string mark_line() const { return concat(env::kJobMark.name, "=", job_mark_); }
   bool on_one_machine() const { return options_.rendezvous.max_nodes == 1; }
   std::optional<int> next_step();
   bool has_joined() const {
@@ -143,8 +91,7 @@ class Launcher final : public LiveJob {
   JobRendezvous& rendezvous_;
   JobMonitor& monitor_;
   SignalFd signals_;
-  const std::string job_mark_;
-  GroupGuard guard_;
+  JobProcesses processes_;
   TemporaryDirectory directory_;
   JobOnThisMachine job_;
   EventLog events_;
@@ -262,7 +209,7 @@ std::optional<int> Launcher::run_generation() {
   outcome_ = run_attempt(job_, generation, placement, std::move(store_),
                          {.rendezvous = rendezvous_,
                           .signals = signals_,
-                          .guard = guard_,
+                          .guard = processes_.guard(),
                           .events = events_,
                           .board = board_,
                           .on_started = [&] { monitor_.open(*this); }},
@@ -273,10 +220,7 @@ std::optional<int> Launcher::run_generation() {
   // What workers started in sessions of their own, which may hold devices and ports.
   const bool well = cause == nullptr && !stopped && rendezvous_.view().generation == generation &&
                     rendezvous_.view().placement;
-  if (!well) {
-    kill_marked_processes(mark_line());
-    kill_children_except(guard_.pid());
-  }
+  if (!well) processes_.kill_what_is_left();
   if (cause != nullptr) {
     // A worker of another machine may have failed first, and its agent be about to say so.
     if (follows_another(*cause) && placement.node_count > 1) {
@@ -297,16 +241,12 @@ std::optional<int> Launcher::run_generation() {
 
 void Launcher::tell_of_failure(const WorkerExit& cause, std::uint64_t generation) {
   if (report_.status == Status::kFailed) return;  // The first is told already.
-  // The same error of a program that ran for long each time is no loop of crashes.
-  constexpr std::chrono::minutes kLongRun{10};
-  const bool soon = Deadline::Clock::now() - started_ < kLongRun;
+  const auto after =
+      std::chrono::duration_cast<std::chrono::seconds>(Deadline::Clock::now() - started_);
   const std::string where = on_one_machine() ? "" : concat(" on ", host_name());
   report_.status = Status::kFailed;
   report_.generation = generation;
-  report_.fault = {
-      .text = concat(describe_worker(cause), where, " failed", describe_failure(cause)),
-      .place = soon && !follows_another(cause) ? place_of_failure(cause) : "",
-      .status = cause.status()};
+  report_.fault = fault_of(cause, where, after);
   rendezvous_.report(report_);
 }
 

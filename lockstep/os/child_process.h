@@ -32,6 +32,9 @@ struct SpawnOptions {
   std::vector<int> inherited_fds{};
   /// The only processors that it may run on. Empty: those that this process may run on.
   std::vector<int> cpus{};
+  /// An open folder of a control group (version 2) to start it in, where the kernel can (Linux 5.7,
+  /// clone3 allowed); -1: that of this process.
+  int control_group = -1;
   /// How long the system may take to load the program (a file on a dead file server).
   std::chrono::milliseconds exec_timeout{60'000};
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <system_error>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/parse_number.h"
@@ -26,6 +27,13 @@ std::string word_in(const Path& file) {
   return word;
 }
 
+// Beside version 1, whose controllers have a folder each, version 2 has one too.
+Path unified_mount(const Path& mounts) {
+  std::error_code error;
+  return std::filesystem::exists(mounts / "unified/cgroup.procs", error) ? mounts / "unified"
+                                                                         : mounts;
+}
+
 }  // namespace
 
 void for_each_control_group(const std::string& controller,
@@ -39,12 +47,24 @@ void for_each_control_group(const std::string& controller,
     const std::string controllers = concat(",", line.substr(first + 1, second - first - 1), ",");
     const bool unified = controllers == ",,";
     if (!unified && controllers.find(concat(",", controller, ",")) == std::string::npos) continue;
-    const Path mount = unified ? mounts : mounts / controller;
+    const Path mount = unified ? unified_mount(mounts) : mounts / controller;
     for (Path group = Path(line.substr(second + 1)).relative_path();; group = group.parent_path()) {
       visit(mount / group);
       if (group.empty()) break;
     }
   }
+}
+
+Path own_control_group(const Path& root) {
+  const Path mount = unified_mount(root / "sys/fs/cgroup");
+  std::ifstream file(root / "proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("0::/")) continue;
+    const Path group = mount / Path(line.substr(3)).relative_path();
+    std::error_code error;
+    return std::filesystem::exists(group / "cgroup.procs", error) ? group : Path();
+  }
+  return {};
 }
 
 std::optional<double> cpu_quota(const Path& root) {

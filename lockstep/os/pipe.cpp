@@ -11,9 +11,7 @@ namespace lockstep {
 
 Pipe make_pipe() {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) {
-    throw SystemError("make a pipe", errno, "raise the limit on open files (ulimit -n)");
-  }
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw SystemError("make a pipe", errno);
   return {UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 

@@ -67,6 +67,20 @@ TEST_F(FaultTest, ThreeFailuresAtTheSamePlaceEndTheJob) {
   EXPECT_THAT(result.err, HasSubstr("not started again, as it failed so, 3 times in a row"));
 }
 
+TEST_F(FaultTest, ThreeEqualExitsSoonAfterTheStartEndTheJob) {
+  const auto result = run_lockstep(run_script({"--max-restarts=10"}, "echo attempt; exit 3"));
+  EXPECT_EQ(result.status, 3);
+  EXPECT_EQ(result.out, "attempt\nattempt\nattempt\n");
+  EXPECT_THAT(result.err, HasSubstr("not started again, as it failed so, 3 times in a row"));
+}
+
+TEST_F(FaultTest, AWorkerThatSomebodyKillsIsStartedAsOftenAsWanted) {
+  const auto result = run_lockstep(run_script(
+      {"--max-restarts=5"}, "[ $TORCHELASTIC_RESTART_COUNT = 5 ] || kill -9 $$; echo done"));
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(result.out, "done\n");
+}
+
 TEST_F(FaultTest, TooFewOpenFilesAreSaidWithTheCure) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "the sanitizer looks at memory by way of files of its own";

@@ -1,0 +1,52 @@
+#include "lockstep/launch/fault_of.h"
+
+#include <csignal>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/launch/failure_report.h"
+
+namespace lockstep {
+namespace {
+
+using std::chrono::minutes;
+using std::chrono::seconds;
+
+// The same error of a program that ran for long each time is no loop of crashes.
+constexpr minutes kLongRun{10};
+// An exit code says little, so that only those that come with the start count.
+constexpr seconds kStart{30};
+
+// What a program does to itself; others come from outside.
+bool is_crash(int signal) {
+  return signal == SIGABRT || signal == SIGBUS || signal == SIGFPE || signal == SIGILL ||
+         signal == SIGSEGV || signal == SIGSYS || signal == SIGTRAP;
+}
+
+// In its files, as addresses differ from start to start.
+std::string place_of_crash(const WorkerExit& exit) {
+  std::string place = concat("signal ", exit.signal);
+  for (const StackFrame& frame : exit.crash->frames) {
+    place += concat(" ", frame.module, "+", frame.offset);
+  }
+  return place;
+}
+
+std::string place_in_rank(const WorkerExit& exit, seconds after) {
+  if (exit.crash) return place_of_crash(exit);
+  if (!exit.error_message.empty()) return exit.error_message;
+  if (!exit.memory_shortage.empty()) return exit.memory_shortage;
+  if (after > kStart || (exit.signal != 0 && !is_crash(exit.signal))) return "";
+  return describe_end(exit);
+}
+
+}  // namespace
+
+WorkerFault fault_of(const WorkerExit& exit, const std::string& where, seconds after) {
+  const bool has_place = after < kLongRun && !follows_another(exit);
+  const std::string place = has_place ? place_in_rank(exit, after) : "";
+  return {.text = concat(describe_worker(exit), where, " failed", describe_failure(exit)),
+          .place = place.empty() ? "" : concat("rank ", exit.rank, ": ", place),
+          .status = exit.status()};
+}
+
+}  // namespace lockstep

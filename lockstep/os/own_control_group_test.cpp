@@ -1,0 +1,93 @@
+#include "lockstep/os/own_control_group.h"
+
+#include <csignal>
+#include <fstream>
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/os/child_process.h"
+#include "lockstep/os/temporary_directory.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A system of our own.
+class PlaceOfControlGroupTest : public testing::Test {
+ protected:
+  void write(const std::string& file, const std::string& text) const {
+    const fs::path path = root_.path() / file;
+    fs::create_directories(path.parent_path());
+    std::ofstream(path) << text;
+  }
+  std::string place() const {
+    return place_for_control_group("mine", root_.path()).lexically_relative(root_.path()).string();
+  }
+
+ private:
+  TemporaryDirectory root_{fs::temp_directory_path(), "lockstep_test_"};
+};
+
+TEST_F(PlaceOfControlGroupTest, IsBelowTheOwnOne) {
+  write("proc/self/cgroup", "0::/user/job\n");
+  write("sys/fs/cgroup/user/job/cgroup.procs", "");
+  EXPECT_EQ(place(), "sys/fs/cgroup/user/job/mine");
+}
+
+TEST_F(PlaceOfControlGroupTest, IsInVersion2BesideVersion1) {
+  write("proc/self/cgroup", "4:memory:/other\n1:name=systemd:/session\n0::/session\n");
+  write("sys/fs/cgroup/unified/cgroup.procs", "");
+  write("sys/fs/cgroup/unified/session/cgroup.procs", "");
+  EXPECT_EQ(place(), "sys/fs/cgroup/unified/session/mine");
+}
+
+TEST_F(PlaceOfControlGroupTest, IsNowhereInVersion1Alone) {
+  write("proc/self/cgroup", "4:memory:/other\n");
+  write("sys/fs/cgroup/memory/other/cgroup.procs", "");
+  EXPECT_EQ(place(), "");
+}
+
+TEST_F(PlaceOfControlGroupTest, IsNowhereWhereTheGroupIsNotShown) {
+  write("proc/self/cgroup", "0::/elsewhere\n");
+  EXPECT_EQ(place(), "");
+}
+
+class OwnControlGroupTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!group_.valid()) GTEST_SKIP() << "no control group may be made here";
+  }
+  void TearDown() override { kill_control_group(place_); }
+  pid_t start_sleep() const {
+    return spawn_process(
+        {.path = "/bin/sleep", .arguments = {"sleep", "1000"}, .control_group = group_.get()});
+  }
+
+  const fs::path place_ = place_for_control_group(concat("lockstep-test-", ::getpid()));
+  const UniqueFd group_ = make_control_group(place_);
+};
+
+TEST_F(OwnControlGroupTest, IsKilledWithAllThatIsInIt) {
+  const pid_t child = start_sleep();
+  int status = 0;
+  kill_control_group(place_);
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(WTERMSIG(status), SIGKILL);
+  EXPECT_FALSE(fs::exists(place_));
+}
+
+TEST_F(OwnControlGroupTest, WhatIsInItGoesOnWhenItIsDissolved) {
+  const pid_t child = start_sleep();
+  dissolve_control_group(place_);
+  EXPECT_FALSE(fs::exists(place_));
+  EXPECT_EQ(::waitpid(child, nullptr, WNOHANG), 0);
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+}
+
+}  // namespace
+}  // namespace lockstep
