@@ -1,12 +1,13 @@
 #include "lockstep/agent/json_members.h"
 
+#include "lockstep/launch/launch_options.h"
+
 namespace lockstep {
 namespace {
 
 using nlohmann::json;
 
 constexpr std::size_t kLongestTextBytes = 2'000;
-constexpr int kMostWorkers = 1 << 20;
 constexpr int kMostPort = 65'535;
 
 }  // namespace

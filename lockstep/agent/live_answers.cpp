@@ -8,6 +8,7 @@
 #include "lockstep/agent/job_metrics.h"
 #include "lockstep/agent/status_json.h"
 #include "lockstep/base/concat.h"
+#include "lockstep/launch/launch_options.h"
 
 namespace lockstep {
 namespace {
@@ -37,8 +38,8 @@ LiveAnswer stop(LiveJob& job, const json& wish) {
 
 LiveAnswer scale(LiveJob& job, const json& wish) {
   const json& workers = wish.at("workers");
-  if (!workers.is_number_integer() || workers < 1 || workers > kMostWorkersToAskFor) {
-    return text_answer(400, concat("workers are 1 to ", kMostWorkersToAskFor));
+  if (!workers.is_number_integer() || workers < 1 || workers > kMostWorkers) {
+    return text_answer(400, concat("workers are 1 to ", kMostWorkers));
   }
   return done_unless(job.scale(workers.get<int>(), wisher_of(wish) + " (lockstep scale)"));
 }

@@ -12,9 +12,6 @@ LiveAnswer answer_reader(const LiveJob& job, const LiveRequest& request);
 /// What is answered to whom the job belongs: the same, POST /stop and /scale.
 LiveAnswer answer_owner(LiveJob& job, const LiveRequest& request);
 
-/// No more workers can be asked for: each is a process, and the job ends where one cannot be made.
-inline constexpr int kMostWorkersToAskFor = 4'096;
-
 /// What POST /stop and POST /scale are asked for with.
 LiveRequest stop_request(const JobStop& wish);
 LiveRequest scale_request(int worker_count, const std::string& by);

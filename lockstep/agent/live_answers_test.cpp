@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/agent/status_json.h"
+#include "lockstep/launch/launch_options.h"
 
 namespace lockstep {
 namespace {
@@ -84,7 +85,7 @@ TEST(LiveAnswers, PassAScaleOn) {
   SilentJob job;
   EXPECT_EQ(answer_owner(job, scale_request(3, "root")).status, 202U);
   EXPECT_EQ(job.scales, (std::vector<std::pair<int, std::string>>{{3, "root (lockstep scale)"}}));
-  for (const int wrong : {0, -1, kMostWorkersToAskFor + 1}) {
+  for (const int wrong : {0, -1, kMostWorkers + 1}) {
     EXPECT_EQ(answer_owner(job, scale_request(wrong, "root")).status, 400U);
   }
   EXPECT_EQ(job.scales.size(), 1U);

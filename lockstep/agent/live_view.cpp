@@ -32,7 +32,7 @@ void LiveView::open_health(const LiveJob& job) {
 }
 
 void LiveView::open_control(LiveJob& job) {
-  directory_.emplace(std::filesystem::temp_directory_path(), control_directory_prefix(::getpid()));
+  directory_.emplace(temporary_folder(), control_directory_prefix(::getpid()));
   control_ = std::make_unique<LiveServer>(
       io_, listen_at_path(directory_->path() / kControlSocketName),
       [&job](const LiveRequest& request) { return answer_owner(job, request); },

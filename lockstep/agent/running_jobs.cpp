@@ -11,6 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/parse_number.h"
 #include "lockstep/launch/job_directory.h"
+#include "lockstep/os/temporary_directory.h"
 
 namespace lockstep {
 namespace {
@@ -37,7 +38,7 @@ std::optional<pid_t> launcher_of(const std::string& name) {
 std::vector<RunningJob> find_sockets() {
   std::vector<RunningJob> jobs;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(fs::temp_directory_path(), error)) {
+  for (const auto& entry : fs::directory_iterator(temporary_folder(), error)) {
     const auto pid = launcher_of(entry.path().filename().string());
     if (!pid || !is_own_directory(entry.path())) continue;
     jobs.push_back({.pid = *pid, .socket = entry.path() / kControlSocketName});

@@ -103,6 +103,8 @@ inline constexpr Variable kGlooSocketIfname{"GLOO_SOCKET_IFNAME", "name",
 inline constexpr Variable kLogLevel{"LOCKSTEP_LOG", "debug|info|warning|error",
                                     "least severe message to print (default warning)"};
 inline constexpr Variable kNoColor{"NO_COLOR", "any text", "no colours when set and not empty"};
+inline constexpr Variable kTemporaryFolder{"TMPDIR", "directory",
+                                           "where temporary files go (default /tmp)"};
 inline constexpr Variable kTerm{"TERM", "name", "dumb: no progress bar"};
 
 // malloc's own: where one is set, init_process_group and DataParallel leave malloc alone.

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <limits>
-#include <sstream>
 
+#include "lockstep/base/comma_list.h"
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/parse_number.h"
+#include "lockstep/cli/flag_values.h"
 #include "lockstep/cli/nearest_name.h"
 #include "lockstep/cli/split_arguments.h"
 
@@ -19,17 +19,9 @@ constexpr std::int64_t kMostBytes = std::int64_t{1} << 40;
 constexpr std::int64_t kMostRounds = 10'000;
 constexpr std::int64_t kMostSampleMs = 60'000;
 
-std::int64_t integer_of(const char* flag, const std::string& text, std::int64_t least,
-                        std::int64_t most) {
-  const auto value = parse_number<std::int64_t>(text);
-  if (value && *value >= least && *value <= most) return *value;
-  throw UsageError(concat(flag, "='", text, "': give an integer from ", least, " to ", most));
-}
-
 std::vector<std::string> list_of(const char* flag, const std::string& text) {
   std::vector<std::string> items;
-  std::istringstream stream(text + ",");
-  for (std::string item; std::getline(stream, item, ',');) {
+  for (const std::string& item : comma_list(text + ",")) {
     if (item.empty()) {
       throw UsageError(concat(flag, "='", text, "': give names with single commas between them"));
     }

@@ -11,6 +11,7 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/cli/data_options.h"
+#include "lockstep/cli/finish_output.h"
 #include "lockstep/cli/nearest_name.h"
 #include "lockstep/fetch/get_data_set.h"
 #include "lockstep/fetch/recipe.h"
@@ -133,7 +134,9 @@ int run_data(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   try {
-    return lockstep::run_data({argv + 1, argv + argc});
+    const int status = lockstep::run_data({argv + 1, argv + argc});
+    lockstep::finish_output();
+    return status;
   } catch (const lockstep::Error& error) {
     std::fprintf(stderr, "lockstep: %s\n", error.what());
     return error.exit_code();

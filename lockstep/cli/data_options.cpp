@@ -6,22 +6,13 @@
 #include <CLI/CLI.hpp>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/parse_number.h"
+#include "lockstep/cli/flag_values.h"
 #include "lockstep/cli/nearest_name.h"
 
 namespace lockstep {
 namespace {
 
-constexpr int kLongestTimeoutSeconds = 86'400;
-
-std::chrono::seconds timeout_of(const std::string& text) {
-  const auto seconds = parse_number<int>(text);
-  if (!seconds || *seconds < 1 || *seconds > kLongestTimeoutSeconds) {
-    throw UsageError("--timeout='" + text + "': give whole seconds from 1 to " +
-                     std::to_string(kLongestTimeoutSeconds));
-  }
-  return std::chrono::seconds(*seconds);
-}
+constexpr double kLongestTimeoutSeconds = 86'400;
 
 }  // namespace
 
@@ -66,7 +57,8 @@ DataOptions parse_data_options(const std::vector<std::string>& arguments) {
   if (help) return options;
   if (get->parsed()) {
     options.action = DataOptions::Action::kGet;
-    options.timeout = timeout_of(timeout);
+    options.timeout = std::chrono::ceil<std::chrono::seconds>(
+        seconds_of("--timeout", timeout, 1, kLongestTimeoutSeconds));
     if (options.name.empty() && options.recipe_file.empty()) {
       throw UsageError(
           "data get: which one? lockstep data list shows them; as in: lockstep data get "

@@ -1,11 +1,11 @@
 #include "lockstep/cli/doctor_flags.h"
 
 #include <array>
-#include <cmath>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/parse_number.h"
+#include "lockstep/cli/flag_values.h"
 #include "lockstep/cli/split_arguments.h"
 
 namespace lockstep {
@@ -41,20 +41,11 @@ std::vector<FlagName> known_flags() {
   return known;
 }
 
-std::chrono::milliseconds doctor_timeout(const std::string& text) {
-  const auto seconds = parse_number<double>(text);
-  constexpr double kLongestSeconds = 600;
-  if (!seconds || *seconds <= 0 || *seconds > kLongestSeconds) {
-    throw UsageError(concat("--timeout='", text, "': give seconds up to ", kLongestSeconds));
-  }
-  return std::chrono::milliseconds(std::llround(*seconds * 1000));
-}
-
 void take(DoctorFlags& flags, const std::string& name, const std::string& value) {
   if (name == "help") flags.help = true;
   if (name == "json") flags.json = true;
   if (name == "report") flags.report = true;
-  if (name == "timeout") flags.timeout = doctor_timeout(value);
+  if (name == "timeout") flags.timeout = seconds_of("--timeout", value, 0.001, 600);
   for (const TextFlag& flag : kTextFlags) {
     if (name == flag.name) flags.*flag.value = value;
   }

@@ -176,7 +176,7 @@ std::vector<Finding> tell_hub(int rank, const MachineFacts& facts, milliseconds 
 }  // namespace
 
 std::optional<std::vector<Finding>> examine_by_meeting(const DoctorFlags& flags) {
-  const TemporaryDirectory directory(std::filesystem::temp_directory_path(), "lockstep-doctor-");
+  const TemporaryDirectory directory(temporary_folder(), "lockstep-doctor-");
   const std::string file = (directory.path() / "findings").string();
   RunFlags run;
   run.nnodes = flags.nnodes;

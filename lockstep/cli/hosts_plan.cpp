@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "lockstep/base/concat.h"
+#include "lockstep/base/count_text.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/cli/run_options.h"
@@ -173,8 +174,8 @@ OverseeOptions plan_hosts(const RunFlags& flags, const std::vector<RemoteHost>& 
     const RendezvousOptions& rendezvous = resolved.rendezvous;
     const auto count = static_cast<int>(hosts.size());
     if (count < rendezvous.min_nodes || count > rendezvous.max_nodes) {
-      throw UsageError(concat("--nnodes=", flags.nnodes, ": --hosts names ", count,
-                              count == 1 ? " machine" : " machines"));
+      throw UsageError(
+          concat("--nnodes=", flags.nnodes, ": --hosts names ", count_text(count, "machine")));
     }
     options.least_hosts = static_cast<std::size_t>(rendezvous.min_nodes);
     arguments.insert(arguments.begin(), "run");

@@ -1,56 +1,75 @@
 #include "lockstep/cli/live_options.h"
 
-#include <sstream>
+#include <map>
 
-#include <CLI/CLI.hpp>
-
-#include "lockstep/agent/live_answers.h"
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/parse_number.h"
+#include "lockstep/cli/flag_values.h"
+#include "lockstep/cli/split_arguments.h"
+#include "lockstep/launch/launch_options.h"
 
 namespace lockstep {
 namespace {
 
-// Flags and arguments in any order.
-void parse_live(CLI::App& app, const char* command, const std::vector<std::string>& arguments,
-                bool& help) {
-  app.set_help_flag();
-  app.add_flag("-h,--help", help);
-  try {
-    // It takes them last first.
-    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
-  } catch (const CLI::ParseError& error) {
-    throw UsageError(
-        concat(command, ": ", error.what(), "; lockstep ", command, " --help shows its flags"));
+const FlagName kHelpFlag{.name = "help", .letter = 'h'};
+
+// Flags and words in any order.
+struct LiveArguments {
+  std::map<std::string, std::string> flags;  ///< "--name", and its value or nothing
+  std::vector<std::string> words;
+
+  bool has(const char* flag) const { return flags.contains(flag); }
+  std::string value(const char* flag) const { return has(flag) ? flags.at(flag) : ""; }
+};
+
+LiveArguments split_live(std::vector<std::string> arguments, const std::vector<FlagName>& known) {
+  LiveArguments result;
+  while (!arguments.empty()) {
+    const SplitArguments split = split_arguments(arguments, known);
+    for (const std::string& flag : split.flags) {
+      const auto equals = flag.find('=');
+      result.flags[flag.substr(0, equals)] =
+          equals == std::string::npos ? "" : flag.substr(equals + 1);
+    }
+    arguments = split.program;
+    if (arguments.empty()) break;
+    result.words.push_back(arguments.front());
+    arguments.erase(arguments.begin());
   }
+  return result;
 }
 
-int number_of(const char* flag, const std::string& text) {
-  const auto number = parse_number<int>(text);
-  if (!number || *number < 0) throw UsageError(concat(flag, "='", text, "': give numbers from 0"));
-  return *number;
+// At most one word: a job.
+LiveArguments split_for_job(const char* command, const std::vector<std::string>& arguments,
+                            const std::vector<FlagName>& known) {
+  LiveArguments split = split_live(arguments, known);
+  if (split.words.size() > 1) {
+    throw UsageError(concat(command, ": takes one job, but has '", split.words[0], "' and '",
+                            split.words[1], "'"));
+  }
+  split.words.resize(1);
+  return split;
 }
 
 }  // namespace
 
 PsOptions parse_ps_options(const std::vector<std::string>& arguments) {
-  PsOptions options;
-  CLI::App app;
-  app.add_option("JOB", options.job);
-  app.add_flag("-w,--workers", options.workers);
-  app.add_flag("--json", options.json);
-  parse_live(app, "ps", arguments, options.help);
-  return options;
+  const LiveArguments split = split_for_job(
+      "ps", arguments, {kHelpFlag, {.name = "workers", .letter = 'w'}, {.name = "json"}});
+  return {.job = split.words[0],
+          .workers = split.has("--workers"),
+          .json = split.has("--json"),
+          .help = split.has("--help")};
 }
 
 StopOptions parse_stop_options(const std::vector<std::string>& arguments) {
-  StopOptions options;
-  CLI::App app;
-  app.add_option("JOB", options.job);
-  app.add_flag("--machine-only", options.machine_only);
-  app.add_flag("--now", options.now);
-  parse_live(app, "stop", arguments, options.help);
+  const LiveArguments split =
+      split_for_job("stop", arguments, {kHelpFlag, {.name = "machine-only"}, {.name = "now"}});
+  const StopOptions options{.job = split.words[0],
+                            .machine_only = split.has("--machine-only"),
+                            .now = split.has("--now"),
+                            .help = split.has("--help")};
   if (options.now && options.machine_only) {
     throw UsageError("stop: --now ends the job on all machines, which --machine-only rules out");
   }
@@ -58,20 +77,18 @@ StopOptions parse_stop_options(const std::vector<std::string>& arguments) {
 }
 
 ScaleOptions parse_scale_options(const std::vector<std::string>& arguments) {
-  ScaleOptions options;
-  std::vector<std::string> words;
-  CLI::App app;
-  app.add_option("WORDS", words);
-  parse_live(app, "scale", arguments, options.help);
+  const LiveArguments split = split_live(arguments, {kHelpFlag});
+  const std::vector<std::string>& words = split.words;
+  ScaleOptions options{.help = split.has("--help")};
   if (options.help) return options;
   if (words.empty() || words.size() > 2) {
     throw UsageError(
         "scale: give a job and the number of its workers here, as in: lockstep scale train 4");
   }
   const auto count = parse_number<int>(words.back());
-  if (!count || *count < 1 || *count > kMostWorkersToAskFor) {
+  if (!count || *count < 1 || *count > kMostWorkers) {
     throw UsageError(concat("scale: '", words.back(), "' workers: give a number from 1 to ",
-                            kMostWorkersToAskFor, "; lockstep stop ends a job"));
+                            kMostWorkers, "; lockstep stop ends a job"));
   }
   options.worker_count = *count;
   if (words.size() == 2) options.job = words.front();
@@ -79,25 +96,22 @@ ScaleOptions parse_scale_options(const std::vector<std::string>& arguments) {
 }
 
 LogsOptions parse_logs_options(const std::vector<std::string>& arguments) {
-  LogsOptions options;
-  std::string lines;
-  std::string local_ranks;
-  std::string attempt;
-  CLI::App app;
-  app.add_option("TARGET", options.target);
-  app.add_flag("-f,--follow", options.follow);
-  app.add_option("-n,--lines", lines);
-  app.add_option("--local-rank", local_ranks);
-  app.add_option("--attempt", attempt);
-  parse_live(app, "logs", arguments, options.help);
-  if (!lines.empty()) {
-    options.choice.last_lines = static_cast<std::uint64_t>(number_of("logs: --lines", lines));
+  const LiveArguments split = split_for_job("logs", arguments,
+                                            {kHelpFlag,
+                                             {.name = "follow", .letter = 'f'},
+                                             {.name = "lines", .letter = 'n', .takes_value = true},
+                                             {.name = "local-rank", .takes_value = true},
+                                             {.name = "attempt", .takes_value = true}});
+  LogsOptions options{
+      .target = split.words[0], .follow = split.has("--follow"), .help = split.has("--help")};
+  if (split.has("--lines")) {
+    options.choice.last_lines =
+        static_cast<std::uint64_t>(int_of("--lines", split.value("--lines"), 0));
   }
-  if (!attempt.empty()) options.choice.attempt = number_of("logs: --attempt", attempt);
-  std::istringstream entries(local_ranks);
-  for (std::string entry; std::getline(entries, entry, ',');) {
-    options.choice.local_ranks.push_back(number_of("logs: --local-rank", entry));
+  if (split.has("--attempt")) {
+    options.choice.attempt = int_of("--attempt", split.value("--attempt"), 0);
   }
+  options.choice.local_ranks = local_ranks_of("--local-rank", split.value("--local-rank"));
   return options;
 }
 

@@ -14,7 +14,7 @@ TEST(LiveOptions, OfPsComeInAnyOrder) {
   EXPECT_TRUE(options.json);
   EXPECT_TRUE(parse_ps_options({"-h"}).help);
   EXPECT_THROW(parse_ps_options({"a", "b"}), UsageError);
-  EXPECT_THROW(parse_ps_options({"--worker"}), UsageError);
+  EXPECT_THROW(parse_ps_options({"--wrokers"}), UsageError);
 }
 
 TEST(LiveOptions, OfStopRuleEachOtherOut) {

@@ -12,6 +12,7 @@
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/cli/command.h"
+#include "lockstep/cli/finish_output.h"
 #include "lockstep/cli/nearest_name.h"
 #include "lockstep/remote/attend.h"
 
@@ -53,6 +54,7 @@ int dispatch(const std::vector<std::string>& arguments) {
     throw UsageError("no command given; lockstep --help lists them, lockstep run starts a job");
   }
   const std::string& name = arguments.front();
+  if (name == "help" && arguments.size() > 1) return dispatch({arguments[1], "--help"});
   if (name == "--help" || name == "-h" || name == "help") {
     std::fputs(help_text().c_str(), stdout);
     return 0;
@@ -95,7 +97,9 @@ void open_closed_streams() {
 int main(int argc, char** argv) {
   try {
     lockstep::open_closed_streams();
-    return lockstep::dispatch({argv + 1, argv + argc});
+    const int status = lockstep::dispatch({argv + 1, argv + argc});
+    lockstep::finish_output();
+    return status;
   } catch (const lockstep::Error& error) {
     std::fprintf(stderr, "lockstep: %s\n", error.what());
     return error.exit_code();

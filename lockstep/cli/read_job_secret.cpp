@@ -11,10 +11,22 @@
 
 namespace lockstep {
 
+namespace {
+
+ReadableFile open_secret(const std::string& file) try {
+  return ReadableFile(file);
+} catch (const SystemError& error) {
+  throw SystemError(
+      concat("--secret-file=", file), error.errno_value(),
+      "give a file that is on this machine too, as in: openssl rand -hex 32 > " + file);
+}
+
+}  // namespace
+
 std::string read_job_secret(const std::string& file) {
   if (file.empty()) return env::text(env::kJobSecret).value_or("");
-  const ReadableFile opened(file);
   constexpr std::uint64_t kLongestBytes = 4'096;
+  const ReadableFile opened = open_secret(file);
   std::string secret(std::min(opened.size_bytes(), kLongestBytes), '\0');
   opened.read(0, secret.data(), secret.size());
   // Without the line end that editors leave.

@@ -1,14 +1,14 @@
 #include "lockstep/cli/rendezvous_flags.h"
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
-#include <sstream>
 
+#include "lockstep/base/comma_list.h"
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/parse_number.h"
 #include "lockstep/cli/endpoint.h"
+#include "lockstep/cli/flag_values.h"
 #include "lockstep/cli/nearest_name.h"
 #include "lockstep/os/tcp_socket.h"
 
@@ -67,22 +67,16 @@ RendezvousOptions::Backend backend_of(const RunFlags& flags, const NodeCounts& n
   return RendezvousOptions::Backend::kStatic;
 }
 
-std::chrono::milliseconds parse_seconds(const std::string& key, const std::string& text) {
-  const auto seconds = parse_number<double>(text);
-  constexpr double kLongestSeconds = 1e7;
+std::chrono::milliseconds seconds_of_key(const std::string& key, const std::string& text) {
   constexpr double kShortestSeconds = 0.001;
-  if (!seconds || !(*seconds >= kShortestSeconds) || *seconds > kLongestSeconds) {
-    throw UsageError(concat("--rdzv-conf: ", key, "=", text, ": give seconds from 0.001"));
-  }
-  return std::chrono::milliseconds(std::llround(*seconds * 1000));
+  return seconds_of(concat("--rdzv-conf: ", key), text, kShortestSeconds);
 }
 
 // --rdzv-conf: torchrun's keys; what has no meaning here (read_timeout, store_type) is accepted.
 class Configuration {
  public:
   explicit Configuration(const std::string& text) {
-    std::istringstream entries(text);
-    for (std::string entry; std::getline(entries, entry, ',');) take(entry);
+    for (const std::string& entry : comma_list(text)) take(entry);
   }
 
   void apply(RendezvousOptions& options) const {
@@ -121,10 +115,10 @@ class Configuration {
     if (std::find(known.begin(), known.end(), key) == known.end()) {
       throw UsageError(concat("--rdzv-conf: unknown key '", key, "'", did_you_mean(key, known)));
     }
-    if (key == "timeout") timeout_ = parse_seconds(key, value);
-    if (key == "join_timeout") join_ = parse_seconds(key, value);
-    if (key == "last_call_timeout") last_call_ = parse_seconds(key, value);
-    if (key == "keep_alive_interval") interval_ = parse_seconds(key, value);
+    if (key == "timeout") timeout_ = seconds_of_key(key, value);
+    if (key == "join_timeout") join_ = seconds_of_key(key, value);
+    if (key == "last_call_timeout") last_call_ = seconds_of_key(key, value);
+    if (key == "keep_alive_interval") interval_ = seconds_of_key(key, value);
     if (key == "keep_alive_max_attempt") take_attempts(value);
     if (key == "is_host") take_is_host(value);
     if (key == "etcd_prefix") etcd_prefix_ = value;
@@ -137,11 +131,7 @@ class Configuration {
   }
 
   void take_attempts(const std::string& value) {
-    attempts_ = parse_number<int>(value);
-    if (!attempts_ || *attempts_ < 1) {
-      throw UsageError(
-          concat("--rdzv-conf: keep_alive_max_attempt=", value, ": give a number from 1"));
-    }
+    attempts_ = int_of("--rdzv-conf: keep_alive_max_attempt", value, 1);
   }
 
   void take_is_host(std::string value) {
@@ -168,8 +158,7 @@ bool is_loopback_name(const std::string& host) {
 // Where there may be several, separated by commas.
 std::vector<HostAndPort> parse_etcd(const std::string& text) {
   std::vector<HostAndPort> addresses;
-  std::istringstream entries(text);
-  for (std::string entry; std::getline(entries, entry, ',');) {
+  for (const std::string& entry : comma_list(text)) {
     const Endpoint endpoint = parse_endpoint(entry);
     addresses.push_back({endpoint.host, endpoint.port.value_or(kEtcdPort)});
   }

@@ -144,8 +144,9 @@ void add_flags(CLI::App& app, RunFlags& flags) {
       "--rdzv-id", flags.rdzv_id, "ID",
       "id of the job, the same on each (default none), and\nTORCHELASTIC_RUN_ID for workers");
   table.text("--rdzv-conf", flags.rdzv_conf, "KEY=VALUE,...",
-             "join_timeout (600 s), last_call_timeout (30 s, for\nmore than MIN), "
-             "keep_alive_interval (5 s),\nkeep_alive_max_attempt (6), is_host");
+             "join_timeout or timeout (600 s), last_call_timeout\n(30 s, for more than MIN), "
+             "keep_alive_interval (5 s),\n"
+             "keep_alive_max_attempt (6), is_host, etcd_prefix");
 
   table.group(kBySsh);
   table.text(

@@ -1,12 +1,12 @@
 #include "lockstep/cli/run_options.h"
 
 #include <algorithm>
-#include <cmath>
-#include <sstream>
 
+#include "lockstep/base/comma_list.h"
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/parse_number.h"
+#include "lockstep/cli/flag_values.h"
 #include "lockstep/cli/nearest_name.h"
 #include "lockstep/cli/rendezvous_flags.h"
 #include "lockstep/os/signals.h"
@@ -25,9 +25,9 @@ int count_of_workers(const std::string& text, const RunFacts& facts) {
         "CUDA_VISIBLE_DEVICES is empty); give a number");
   }
   const auto count = parse_number<int>(text);
-  if (!count || *count < 1) {
-    throw UsageError(concat("--nproc-per-node='", text,
-                            "': give a number of workers from 1, or auto, cpu or gpu"));
+  if (!count || *count < 1 || *count > kMostWorkers) {
+    throw UsageError(concat("--nproc-per-node='", text, "': give a number of workers from 1 to ",
+                            kMostWorkers, ", or auto, cpu or gpu"));
   }
   return *count;
 }
@@ -54,20 +54,13 @@ std::chrono::milliseconds shutdown_timeout_of(const RunFlags& flags, const RunFa
   const bool given = !flags.shutdown_timeout.empty();
   const std::string& text = given ? flags.shutdown_timeout : facts.shutdown_timeout;
   if (text.empty()) return LaunchOptions{}.shutdown_timeout;
-  constexpr double kLongestSeconds = 1e7;
-  const auto seconds = parse_number<double>(text);
-  if (!seconds || *seconds < 0 || *seconds > kLongestSeconds) {
-    throw UsageError(concat(given ? "--shutdown-timeout" : "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "='",
-                            text, "': give seconds from 0"));
-  }
-  return std::chrono::milliseconds(std::llround(*seconds * 1000));
+  return seconds_of(given ? "--shutdown-timeout" : "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", text, 0);
 }
 
 std::vector<int> signals_of(const std::string& text) {
   if (text.empty()) return LaunchOptions{}.signals_to_handle;
   std::vector<int> signals;
-  std::istringstream names(text);
-  for (std::string name; std::getline(names, name, ',');) {
+  for (const std::string& name : comma_list(text)) {
     const auto signal = signal_number(name);
     const bool possible = signal && *signal != SIGKILL && *signal != SIGSTOP && *signal != SIGCHLD;
     if (!possible) {
@@ -77,27 +70,6 @@ std::vector<int> signals_of(const std::string& text) {
     signals.push_back(*signal);
   }
   return signals;
-}
-
-std::vector<int> ranks_of(const std::string& text) {
-  std::vector<int> ranks;
-  std::istringstream entries(text);
-  for (std::string entry; std::getline(entries, entry, ',');) {
-    const auto rank = parse_number<int>(entry);
-    if (!rank || *rank < 0) {
-      throw UsageError(concat("--local-ranks-filter='", text, "': give local ranks, as in 0,1"));
-    }
-    ranks.push_back(*rank);
-  }
-  return ranks;
-}
-
-int restarts_of(const RunFlags& flags) {
-  const auto count = parse_number<int>(flags.max_restarts.empty() ? "0" : flags.max_restarts);
-  if (!count || *count < 0) {
-    throw UsageError(concat("--max-restarts='", flags.max_restarts, "': give a number from 0"));
-  }
-  return *count;
 }
 
 // torchrun's flags that change nothing here are checked as it does.
@@ -145,7 +117,9 @@ LaunchOptions resolve_run_options(const RunFlags& flags, const RunFacts& facts) 
   } else if (options.rendezvous.max_nodes == 1) {
     options.run_id = facts.random_id;
   }
-  options.max_restarts = restarts_of(flags);
+  if (!flags.max_restarts.empty()) {
+    options.max_restarts = int_of("--max-restarts", flags.max_restarts, 0);
+  }
   const RendezvousOptions& rendezvous = options.rendezvous;
   options.agreement = concat("lockstep " LOCKSTEP_VERSION "; --nnodes=", rendezvous.min_nodes, ":",
                              rendezvous.max_nodes, "; --max-restarts=", options.max_restarts);
@@ -155,7 +129,7 @@ LaunchOptions resolve_run_options(const RunFlags& flags, const RunFacts& facts) 
   if (!flags.redirects.empty())
     options.redirects = parse_stream_map("--redirects", flags.redirects);
   if (!flags.tee.empty()) options.tee = parse_stream_map("--tee", flags.tee);
-  options.console_ranks = ranks_of(flags.local_ranks_filter);
+  options.console_ranks = local_ranks_of("--local-ranks-filter", flags.local_ranks_filter);
   options.copied_out = parse_line_filter(flags.duplicate_stdout_filters);
   options.copied_err = parse_line_filter(flags.duplicate_stderr_filters);
   options.prints_events = prints_events(flags);

@@ -223,8 +223,8 @@ TEST(RunOptions, RefusesRendezvousThatCannotWork) {
   EXPECT_TRUE(refuses({"--master-port=http"}, "'http' is no port"));
   EXPECT_TRUE(refuses({"--rdzv-conf=join_timout=3"}, "did you mean join_timeout?"));
   EXPECT_TRUE(refuses({"--rdzv-conf=x"}, "not KEY=VALUE"));
-  EXPECT_TRUE(refuses({"--rdzv-conf=join_timeout=0"}, "join_timeout=0"));
-  EXPECT_TRUE(refuses({"--rdzv-conf=keep_alive_max_attempt=x"}, "keep_alive_max_attempt=x"));
+  EXPECT_TRUE(refuses({"--rdzv-conf=join_timeout=0"}, "join_timeout='0'"));
+  EXPECT_TRUE(refuses({"--rdzv-conf=keep_alive_max_attempt=x"}, "keep_alive_max_attempt='x'"));
   EXPECT_TRUE(refuses({"--rdzv-conf=is_host=maybe"}, "is_host=maybe"));
 }
 

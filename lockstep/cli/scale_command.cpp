@@ -5,6 +5,7 @@
 #include "lockstep/agent/running_jobs.h"
 #include "lockstep/agent/status_json.h"
 #include "lockstep/base/concat.h"
+#include "lockstep/base/count_text.h"
 #include "lockstep/base/error.h"
 #include "lockstep/cli/command.h"
 #include "lockstep/cli/live_options.h"
@@ -63,7 +64,7 @@ void wait_for_workers(const RunningJob& job, const UniqueFd& launcher, int worke
                       status->worker_count == worker_count;
     if (runs) {
       say(concat("job ", job.name, " runs as generation ", status->generation, " with ",
-                 worker_count, " workers here, ", status->world_size, " in all"));
+                 count_text(worker_count, "worker"), " here, ", status->world_size, " in all"));
       return;
     }
     // For a moment it may be the round that had just begun.
@@ -74,8 +75,9 @@ void wait_for_workers(const RunningJob& job, const UniqueFd& launcher, int worke
       runs_otherwise_until = Deadline::after(kScalePatience);
     }
     if (runs_otherwise && runs_otherwise_until->passed()) {
-      throw Error(concat("job ", job.name, " runs with ", status->worker_count,
-                         " workers here: it was told so after this"));
+      throw Error(concat("job ", job.name, " runs with ",
+                         count_text(status->worker_count, "worker"),
+                         " here: it was told so after this"));
     }
     if (!status->missing.empty() && !has_said) say(concat("waiting: ", status->missing));
     has_said = has_said || !status->missing.empty();
@@ -98,7 +100,8 @@ int scale_command(const std::vector<std::string>& arguments) {
   }
   const int processors = allowed_cpu_count();
   if (options.worker_count > processors) {
-    say(concat("note: ", options.worker_count, " workers on ", processors, " processors"));
+    say(concat("note: ", count_text(options.worker_count, "worker"), " on ",
+               count_text(processors, "processor")));
   }
   const UniqueFd launcher = find_process(job.pid);
   ask_to_scale(job, options.worker_count);

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/cifar_format.h"
 #include "lockstep/base/concat.h"
+#include "lockstep/base/count_text.h"
 #include "lockstep/base/error.h"
 #include "lockstep/fetch/cifar_records.h"
 #include "lockstep/fetch/crop_plan.h"
@@ -24,7 +25,7 @@ std::string make_files(const Recipe& recipe, const fs::path& unpacked, const fs:
     fs::rename(unpacked / file, target / file, error);
     if (error) throw SystemError("move " + file + " to " + target.string(), error.value());
   }
-  return concat(files.size(), files.size() == 1 ? " file" : " files");
+  return count_text(files.size(), "file");
 }
 
 std::string make_text(const Recipe& recipe, const fs::path& unpacked, const fs::path& target) {

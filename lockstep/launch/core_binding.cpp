@@ -6,6 +6,7 @@
 
 #include "lockstep/base/check.h"
 #include "lockstep/base/concat.h"
+#include "lockstep/base/count_text.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep {
@@ -59,7 +60,7 @@ Cpus exclusive_cpus(const std::vector<CpuPlace>& node, std::size_t seat, std::si
   const auto cores = group_cpus(node, &CpuPlace::core);
   if (cores.size() < seats) {
     throw UsageError(concat("--numa-binding=exclusive: NUMA node ", node.front().node, " has ",
-                            cores.size(), " cores for ", seats,
+                            count_text(cores.size(), "core"), " for ", seats,
                             " workers or GPUs; use --numa-binding=node or fewer workers"));
   }
   const std::size_t each = cores.size() / seats;

@@ -18,7 +18,7 @@ bool is_temporary(const LaunchOptions& options) {
 }
 
 fs::path parent_of(const LaunchOptions& options) {
-  if (is_temporary(options)) return fs::temp_directory_path();
+  if (is_temporary(options)) return temporary_folder();
   std::error_code error;
   fs::create_directories(options.log_directory, error);
   if (error) {

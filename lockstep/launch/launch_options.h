@@ -58,6 +58,9 @@ struct RendezvousOptions {
   RendezvousTimeouts timeouts{};
 };
 
+/// Of a machine: each is a process, and the job ends where one cannot be made.
+inline constexpr int kMostWorkers = 4'096;
+
 /// A job as this machine sees it, with `worker_count` workers here.
 struct LaunchOptions {
   Program program{};

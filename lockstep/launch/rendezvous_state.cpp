@@ -6,6 +6,7 @@
 #include <ranges>
 
 #include "lockstep/base/concat.h"
+#include "lockstep/base/count_text.h"
 
 namespace lockstep {
 namespace {
@@ -167,7 +168,7 @@ RendezvousState resize(RendezvousState state, const RendezvousRules& rules, cons
   if (node->worker_count == worker_count) return state;
   gather_again(state, rules,
                concat("machine ", node->name, " goes from ", node->worker_count, " to ",
-                      worker_count, worker_count == 1 ? " worker" : " workers"));
+                      count_text(worker_count, "worker")));
   return state;
 }
 

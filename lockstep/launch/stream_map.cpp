@@ -1,7 +1,6 @@
 #include "lockstep/launch/stream_map.h"
 
-#include <sstream>
-
+#include "lockstep/base/comma_list.h"
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/parse_number.h"
@@ -29,8 +28,7 @@ StreamMap parse_stream_map(const std::string& flag, const std::string& text) {
   };
   if (text.find(':') == std::string::npos) return StreamMap(streams(text));
   std::map<int, Streams> by_local_rank;
-  std::istringstream entries(text);
-  for (std::string entry; std::getline(entries, entry, ',');) {
+  for (const std::string& entry : comma_list(text)) {
     const auto colon = entry.find(':');
     if (colon == std::string::npos) refuse(flag, text);
     const auto local_rank = parse_number<int>(entry.substr(0, colon));

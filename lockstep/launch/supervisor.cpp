@@ -4,6 +4,7 @@
 #include <csignal>
 
 #include "lockstep/base/concat.h"
+#include "lockstep/base/count_text.h"
 #include "lockstep/launch/console.h"
 
 namespace lockstep {
@@ -52,8 +53,8 @@ void Supervisor::handle_signals() {
     if (*signal == SIGCHLD) continue;
     if (outcome_.stop_signal == 0) outcome_.stop_signal = *signal;
     if (!stop_.started()) {
-      say(concat(signal_name(*signal), ": stopping ", groups_.size(),
-                 " workers; a second SIGINT (Ctrl-C) kills them"));
+      say(concat(signal_name(*signal), ": stopping ", count_text(groups_.size(), "worker"),
+                 "; a second SIGINT (Ctrl-C) kills them"));
     }
     send(stop_.on_signal(*signal, Deadline::Clock::now()));
   }

@@ -1,8 +1,8 @@
 #include "lockstep/launch/worker_environment.h"
 
 #include <map>
-#include <sstream>
 
+#include "lockstep/base/comma_list.h"
 #include "lockstep/base/concat.h"
 #include "lockstep/base/env.h"
 #include "lockstep/os/signals.h"
@@ -19,11 +19,9 @@ std::string signal_list(const std::vector<int>& signals) {
 // The device that worker `local_rank` has of those listed: "4,5" gives worker 1 device 5.
 std::string visible_device(const std::string* listed, int local_rank) {
   if (listed != nullptr) {
-    std::istringstream devices(*listed);
-    std::string device;
-    for (int index = 0; std::getline(devices, device, ','); ++index) {
-      if (index == local_rank) return device;
-    }
+    const std::vector<std::string> devices = comma_list(*listed);
+    const auto index = static_cast<std::size_t>(local_rank);
+    if (index < devices.size()) return devices[index];
   }
   return std::to_string(local_rank);
 }

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cctype>
 #include <fstream>
-#include <sstream>
 #include <system_error>
 
+#include "lockstep/base/comma_list.h"
 #include "lockstep/base/parse_number.h"
 
 namespace lockstep {
@@ -67,8 +67,7 @@ std::vector<int> visible_gpu_nodes(const std::vector<GpuPlace>& gpus,
     for (const GpuPlace& gpu : gpus) nodes.push_back(gpu.node);
     return nodes;
   }
-  std::istringstream entries(*visible);
-  for (std::string entry; std::getline(entries, entry, ',');) {
+  for (const std::string& entry : comma_list(*visible)) {
     const GpuPlace* const gpu = find_gpu(gpus, entry);
     if (gpu == nullptr) break;
     nodes.push_back(gpu->node);

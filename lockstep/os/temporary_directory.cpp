@@ -5,9 +5,19 @@
 #include <system_error>
 
 #include "lockstep/base/concat.h"
+#include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep {
+
+std::filesystem::path temporary_folder() {
+  std::error_code error;
+  std::filesystem::path folder = std::filesystem::temp_directory_path(error);
+  if (!error) return folder;
+  throw SystemError(concat("the folder for temporary files, TMPDIR=",
+                           env::text(env::kTemporaryFolder).value_or("")),
+                    error.value(), "set TMPDIR to one that is there and that you may write to");
+}
 
 TemporaryDirectory::TemporaryDirectory(const std::filesystem::path& parent,
                                        const std::string& prefix) {

@@ -5,6 +5,9 @@
 
 namespace lockstep {
 
+/// Where temporary files go: TMPDIR, else /tmp. Errors: SystemError when it is not there.
+std::filesystem::path temporary_folder();
+
 /// A new directory that only this user can enter, "<parent>/<prefix><random>".
 /// Lifetime: removed with all it holds by the destructor, unless keep() was called.
 /// Errors: SystemError when it cannot be made.

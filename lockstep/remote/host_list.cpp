@@ -5,6 +5,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "lockstep/base/comma_list.h"
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/parse_number.h"
@@ -84,9 +85,7 @@ std::string RemoteHost::address() const {
 std::vector<RemoteHost> parse_host_list(const std::string& text) {
   const std::string where = concat("--hosts='", text, "'");
   std::vector<RemoteHost> hosts;
-  std::istringstream entries(text);
-  for (std::string entry; std::getline(entries, entry, ',');)
-    hosts.push_back(host_of(entry, where));
+  for (const std::string& entry : comma_list(text)) hosts.push_back(host_of(entry, where));
   check(hosts, where);
   return hosts;
 }

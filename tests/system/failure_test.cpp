@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include "lockstep/base/concat.h"
+#include "lockstep/os/own_control_group.h"
 #include "lockstep/os/tcp_socket.h"
 #include "tests/system/lockstep_process.h"
 
@@ -32,6 +33,16 @@ struct FailureTest : testing::Test {
   bool told(int rank) const { return fs::exists(path(concat("pid.", rank))); }
   pid_t pid_of(int rank) const { return std::stoi(read_text(path(concat("pid.", rank)))); }
 };
+
+// Control groups that a launcher has made.
+int groups_of(const fs::path& above, pid_t launcher) {
+  int count = 0;
+  for (const auto& entry : fs::directory_iterator(above)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(concat("lockstep-", launcher, "-"))) ++count;
+  }
+  return count;
+}
 
 // One line, with what it must say, and nothing started.
 void expect_refused(const std::vector<std::string>& arguments, int status,
@@ -67,6 +78,25 @@ TEST_F(FailureTest, ClosedStandardStreamsLeadNowhere) {
   EXPECT_EQ(result.status, 0) << result.err;
   for (const char* rank : {"0", "1"}) {
     EXPECT_EQ(read_text(path(concat("streams.", rank))), "/dev/null/dev/null/dev/null\n");
+  }
+}
+
+TEST_F(FailureTest, OutputThatCannotBeWrittenIsAFailure) {
+  for (const char* command : {"env", "ps --json", "--help", "help run", "data list"}) {
+    const auto result =
+        run_lockstep(run_script({}, concat(LOCKSTEP_BINARY, " ", command, " > /dev/full")));
+    EXPECT_EQ(result.status, 1) << command;
+    EXPECT_THAT(result.err, HasSubstr("lockstep: write to stdout: ")) << command;
+  }
+}
+
+TEST_F(FailureTest, AMissingFolderForTemporaryFilesIsNamed) {
+  for (const char* command : {"run true", "ps"}) {
+    const auto result =
+        run_lockstep(run_script({}, concat("TMPDIR=/nowhere ", LOCKSTEP_BINARY, " ", command)));
+    EXPECT_EQ(result.status, 1) << command;
+    EXPECT_THAT(result.err, HasSubstr("TMPDIR=/nowhere: No such file or directory; set TMPDIR"))
+        << command;
   }
 }
 
@@ -328,6 +358,37 @@ TEST_F(FailureTest, AKilledLauncherLeavesNoDaemonAndNoDirectory) {
   const pid_t daemon = std::stoi(read_text(path("daemon")));
   EXPECT_TRUE(eventually([&] { return !process_exists(daemon); }));
   EXPECT_TRUE(eventually([&] { return fs::is_empty(path("tmp")); }));
+}
+
+TEST_F(FailureTest, AKilledLauncherLeavesNoDaemonThatHasForgottenTheJob) {
+  const std::string probe = concat("lockstep-test-", ::getpid());
+  const fs::path place = place_for_control_group(probe);
+  if (!make_control_group(place).valid()) GTEST_SKIP() << "no control group may be made here";
+  dissolve_control_group(place);
+  const std::string file = path("daemon");
+  LockstepProcess process(run_script({}, "setsid env -i sh -c 'trap \"\" TERM INT HUP; echo $$ > " +
+                                             file + ".new; mv " + file + ".new " + file +
+                                             "; while :; do sleep 1000; done' & exec sleep 1000"));
+  ASSERT_TRUE(eventually([&] { return fs::exists(file); }));
+  const pid_t daemon = std::stoi(read_text(file));
+  const std::string group = read_text(concat("/proc/", daemon, "/cgroup"));
+  EXPECT_THAT(group, HasSubstr(concat("/lockstep-", process.pid(), "-")));
+  process.signal(SIGKILL);
+  process.wait();
+  EXPECT_TRUE(eventually([&] { return !process_exists(daemon); }));
+  EXPECT_TRUE(eventually([&] { return groups_of(place.parent_path(), process.pid()) == 0; }));
+}
+
+TEST_F(FailureTest, AJobThatEndsWellLeavesNoControlGroupAndItsDaemons) {
+  const std::string file = path("daemon");
+  LockstepProcess process(run_script({}, "setsid sleep 1000 & echo $! > " + file));
+  EXPECT_EQ(process.wait().status, 0);
+  const pid_t daemon = std::stoi(read_text(file));
+  EXPECT_TRUE(process_exists(daemon));
+  ::kill(daemon, SIGKILL);
+  const fs::path place = place_for_control_group("any");
+  if (place.empty()) GTEST_SKIP() << "no control group may be made here";
+  EXPECT_EQ(groups_of(place.parent_path(), process.pid()), 0);
 }
 
 TEST_F(FailureTest, AKilledLauncherLeavesNoHelper) {

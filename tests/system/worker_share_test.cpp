@@ -91,7 +91,7 @@ TEST(WorkerShare, MoreWorkersThanCoresAreRefusedBeforeAnyStarts) {
       run_lockstep({"run", "sh", "-c",
                     concat("exec taskset -c ", cpu, " ", LOCKSTEP_BINARY,
                            " run --nproc-per-node=2 --numa-binding=exclusive echo started")});
-  EXPECT_THAT(result.err, HasSubstr("has 1 cores for 2 workers or GPUs"));
+  EXPECT_THAT(result.err, HasSubstr("has 1 core for 2 workers or GPUs"));
   EXPECT_EQ(result.out, "");
 }
 

@@ -1,0 +1,9 @@
+#pragma once
+
+namespace lockstep {
+
+/// Writes out what was printed to stdout. Errors: Error when not all of it could be written: a
+/// full disk, for example.
+void finish_output();
+
+}  // namespace lockstep
