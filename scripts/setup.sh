@@ -209,12 +209,16 @@ ensure_python_torch() {
   step "Installing what the tests compare with: $TORCH_REQUIREMENT into .venv" install_torch
 }
 
-# What reads the launcher's metrics in a test, which is skipped without it.
+# What reads the launcher's metrics in a test, and what is run under it: the tests of what is missing are
+# skipped.
 ensure_python_packages() {
   [[ $oracle_python == "$PWD/.venv/bin/python" ]] || return 0
-  "$oracle_python" -c 'import prometheus_client' 2>/dev/null && return
-  step 'Installing a reader of metrics into .venv' "$oracle_python" -m pip install --quiet prometheus-client ||
-    say 'there is none: its test will be skipped'
+  local packages=(prometheus-client accelerate pytorch-lightning)
+  "$oracle_python" -c 'import importlib.util as util, sys
+sys.exit(any(util.find_spec(name.replace("-", "_")) is None for name in sys.argv[1:]))' "${packages[@]}" && return
+  step "Installing what tests use into .venv: ${packages[*]}" \
+    "$oracle_python" -m pip install --quiet "${packages[@]}" ||
+    say 'not all are there: their tests will be skipped'
 }
 
 # g++ takes up to 2 GB for a file that includes LibTorch.

@@ -9,11 +9,13 @@
 #include <boost/beast/http/string_body.hpp>
 #include <boost/beast/http/write.hpp>
 #include <boost/beast/websocket/rfc6455.hpp>
+#include <unistd.h>
 
 #include "lockstep/agent/handshake.h"
 #include "lockstep/agent/sealed_connection.h"
 #include "lockstep/base/concat.h"
 #include "lockstep/launch/console.h"
+#include "lockstep/os/machine.h"
 
 namespace lockstep {
 
@@ -119,7 +121,9 @@ void ControlServer::judge(const std::shared_ptr<Stranger>& stranger) {
   };
   const std::string job(request[handshake::kJob]);
   if (job != handshake::job_name(settings_.job)) {
-    return refuse_stranger(concat("this is the rendezvous of job '", settings_.job, "'"));
+    return refuse_stranger(concat("this is the rendezvous of job '", settings_.job, "' of ",
+                                  host_name(), " (pid ", ::getpid(),
+                                  "); give --rdzv-id its name or another port"));
   }
   const auto nonce = nonce_of(std::string(request[handshake::kNonce]));
   const std::string proof(request[handshake::kProof]);

@@ -11,6 +11,7 @@
 #include "lockstep/cli/command.h"
 #include "lockstep/cli/doctor_flags.h"
 #include "lockstep/cli/doctor_meeting.h"
+#include "lockstep/cli/endpoint.h"
 #include "lockstep/cli/hosts_plan.h"
 #include "lockstep/cli/program_beside.h"
 #include "lockstep/doctor/gather_facts.h"
@@ -124,6 +125,19 @@ std::vector<Finding> examine_hosts(const DoctorFlags& flags) {
   return judge_machines(machines, hosts.size() > 1 ? hosts.front().address() : "");
 }
 
+// What can be said where the machines have not met is what may have kept this one from it.
+std::vector<Finding> examine_one_of_several(const DoctorFlags& flags) {
+  GatherOptions options = gather_options(flags);
+  options.towards = parse_endpoint(flags.rdzv_endpoint).host;
+  std::vector<Finding> findings = judge_machine(gather_facts(options), kNoMachine, true);
+  findings.push_back(
+      {.level = Finding::Level::kFail,
+       .subject = "machines",
+       .text = concat("not all ", flags.nnodes, " have met, so this is of one alone"),
+       .cure = "see above what was missing; start the same command on each"});
+  return findings;
+}
+
 int print_reach(const DoctorFlags& flags) {
   const auto plan = decode_reach_plan(flags.reach);
   if (!plan) throw UsageError("--reach is what lockstep doctor asks of other machines");
@@ -150,7 +164,7 @@ int doctor_command(const std::vector<std::string>& arguments) {
   }
   if (!flags.nnodes.empty()) {
     const auto findings = examine_by_meeting(flags);
-    return findings ? tell(*findings, flags) : kExitFailure;
+    return tell(findings ? *findings : examine_one_of_several(flags), flags);
   }
   if (!flags.hosts.empty()) return tell(examine_hosts(flags), flags);
   return tell(judge_machine(gather_facts(gather_options(flags)), kNoMachine, false), flags);

@@ -212,6 +212,15 @@ class SeveralTest(unittest.TestCase):
             self.assertIn("ok    connections: all 3 machines reach each other", out)
             self.assertIn("ok    machine-2: itself: ", out)
 
+    def test_one_that_meets_nobody_says_what_it_sees(self):
+        command = [f"{self.folder}/ssh", "machine-0", f"LOCKSTEP_JOB_SECRET=secret exec {LOCKSTEP} doctor "
+                   "--nnodes=2 --rdzv-endpoint=machine-0:29876 --timeout=0.3"]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
+        self.assertIn("1 of at least 2 machines joined in time", result.stderr)
+        self.assertIn("ok    clock: ", result.stdout)
+        self.assertIn("fail  machines: not all 2 have met", result.stdout)
+
     def test_all_that_meet_are_told_of_a_cut(self):
         self.drop_connections(1, source=2)
         for code, out, err in self.meet(LOCKSTEP):

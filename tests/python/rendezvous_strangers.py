@@ -86,6 +86,7 @@ class StrangersTest(JobTest):
 
     def expect_refused(self, reason, *flags, **options):
         agents, before = self.start_job()
+        reason = reason.format(server=agents[0].pid)
         stranger = self.start_elastic(STRANGER, *flags, **options)
         self.assertEqual(stranger.ended(), 1, stranger.said())
         self.assertIn(f"the rendezvous at {self.server[0]} port {self.port} refused this machine: "
@@ -97,7 +98,8 @@ class StrangersTest(JobTest):
         self.expect_refused("its secret is not that of the job", secret="another secret")
 
     def test_another_job_is_refused(self):
-        self.expect_refused("this is the rendezvous of job 'none'", "--rdzv-id=another")
+        self.expect_refused("this is the rendezvous of job 'none' of machine-0 (pid {server})",
+                            "--rdzv-id=another")
 
     def test_without_a_secret_nothing_is_started(self):
         stranger = self.start_elastic(STRANGER, secret=None)
