@@ -14,7 +14,7 @@ import json
 import pathlib
 import sys
 
-from jobs import ROOT, Hold, Job, TookTooLong, machine, scratch, seconds_now
+from jobs import ROOT, Hold, Job, TookTooLong, file_to_write, machine, scratch, seconds_now
 
 
 def launch_all(arguments):
@@ -55,7 +55,7 @@ def main():
     parser.add_argument("--launches", type=int, default=200)
     parser.add_argument("--train", action="store_true")
     parser.add_argument("--quick", action="store_true", help="20 launches")
-    parser.add_argument("--json", help="write all figures to this file")
+    parser.add_argument("--json", type=file_to_write, help="write all figures to this file")
     arguments = parser.parse_args()
     arguments.binaries = arguments.binaries.resolve()
     if arguments.quick:

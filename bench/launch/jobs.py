@@ -1,4 +1,5 @@
 """What the benchmarks of the launcher share: jobs that are started, heard through a pipe and ended."""
+import argparse
 import contextlib
 import os
 import pathlib
@@ -170,6 +171,13 @@ def percentile(values, share):
     """The least of the values that this share of them does not exceed."""
     ordered = sorted(values)
     return ordered[max(0, -(-int(share * 1000) * len(ordered) // 1000) - 1)]
+
+
+def file_to_write(text):
+    """For argparse, so that a path that cannot be written is known before and not after the measurements."""
+    if text != "-" and not os.access(pathlib.Path(text).resolve().parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text}: its folder is not there, or may not be written to")
+    return text
 
 
 def machine():

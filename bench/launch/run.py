@@ -17,7 +17,7 @@ import pathlib
 import statistics
 import sys
 
-from jobs import MARK, Hold, Job, ROOT, find_torchrun, free_port, machine, marked_processes, scratch
+from jobs import MARK, ROOT, Hold, Job, file_to_write, find_torchrun, free_port, machine, marked_processes, scratch
 
 HERE = pathlib.Path(__file__).resolve().parent
 # What, and its unit; "exec" is the worker without any launcher.
@@ -161,7 +161,7 @@ def main():
     parser.add_argument("--torchrun", help="its path, or none (default: .venv/bin/torchrun or that of PATH)")
     parser.add_argument("--rounds", type=int, default=7, help="turns (default 7)")
     parser.add_argument("--quick", action="store_true", help="one turn")
-    parser.add_argument("--json", help="write all figures to this file; - for stdout")
+    parser.add_argument("--json", type=file_to_write, help="write all figures to this file; - for stdout")
     arguments = parser.parse_args()
     binaries = arguments.binaries.resolve()
     if not (binaries / "lockstep-launch-worker").exists():

@@ -18,7 +18,7 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "launch"))
-from jobs import MARK, ROOT, Job, machine, marked_processes, scratch, seconds_now  # noqa: E402
+from jobs import MARK, ROOT, Job, file_to_write, machine, marked_processes, scratch, seconds_now  # noqa: E402
 
 LIMIT_S = 1
 # Between which moments after the launcher's start a kill falls.
@@ -77,7 +77,7 @@ def main():
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     parser.add_argument("--quick", action="store_true", help="4 kills")
-    parser.add_argument("--json", help="write all figures to this file")
+    parser.add_argument("--json", type=file_to_write, help="write all figures to this file")
     arguments = parser.parse_args()
     moments = (OWN_START_S, LATER_S)
     if arguments.quick:

@@ -38,7 +38,13 @@ class Figures:
     def note(self, what, start):
         self.times.setdefault(what, []).append(time.monotonic() - start)
 
+    @staticmethod
+    def progress(text):
+        if sys.stderr.isatty():
+            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
     def print_figures(self):
+        self.progress("")
         for what, times in self.times.items():
             print(f"{what}: n={len(times)} median {statistics.median(times) * 1e3:.0f} ms, "
                   f"max {max(times) * 1e3:.0f} ms")
@@ -58,6 +64,7 @@ class Membership(Figures, JobTest):
         stay, last = self.begin()
         for what, count in self.counts().items():
             for cycle in range(count):
+                self.progress(f"{what}: {cycle + 1} of {count}")
                 # A machine that is lost a third time would have to cool down.
                 if what != "leave" and cycle % 2 == 0:
                     for agent in stay:
@@ -89,12 +96,34 @@ class Membership(Figures, JobTest):
         return after
 
 
+class ShortCuts(Figures, JobTest):
+    """The cable of a machine is pulled for so long, with the keep-alive that users have: a limit of 30 s."""
+
+    cuts_s = (1, 2, 5, 10, 15, 20, 25)
+    watched_s = 12
+
+    def runTest(self):  # noqa: N802
+        agents = [self.start_elastic(machine, conf={"keep_alive_interval": 5, "keep_alive_max_attempt": 6})
+                  for machine in range(2)]
+        before = wait_for_round(agents)
+        for cut_s in self.cuts_s:
+            self.progress(f"cut for {cut_s} s")
+            self.machines.pull_cable(1)
+            time.sleep(cut_s)
+            self.machines.plug_cable_in(1)
+            time.sleep(self.watched_s)
+            self.expect_undisturbed(agents, before)
+            self.progress("")
+            print(f"cut for {cut_s} s: the same workers go on")
+
+
 class MembershipWithEtcd(Figures, EtcdJobTest):
     def runTest(self):  # noqa: N802
         self.times = {}
         agents, last = [], None
         for what, count in self.counts().items():
             for cycle in range(count):
+                self.progress(f"{what}: {cycle + 1} of {count}")
                 # A machine that is lost a third time would have to cool down.
                 if cycle % 3 == 0:
                     for agent in agents:
@@ -138,10 +167,11 @@ def main():
     parser.add_argument("--cycles", type=int, default=50, help="leaves, and losses by kill -9")
     parser.add_argument("--cuts", type=int, default=10, help="losses by a cut cable, and meetings")
     parser.add_argument("--etcd", action="store_true", help="meet by way of etcd; lose who serves")
+    parser.add_argument("--short-cuts", action="store_true", help="only links that are cut for 1 to 25 s")
     arguments = parser.parse_args()
     JobTest.lockstep = os.path.abspath(arguments.lockstep)
     Figures.cycles, Figures.cuts = arguments.cycles, arguments.cuts
-    test = MembershipWithEtcd() if arguments.etcd else Membership()
+    test = ShortCuts() if arguments.short_cuts else MembershipWithEtcd() if arguments.etcd else Membership()
     result = unittest.TextTestRunner(verbosity=0).run(unittest.TestSuite([test]))
     return 0 if result.wasSuccessful() else 1
 

@@ -22,7 +22,7 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "launch"))
-from jobs import PATIENCE_S, ROOT, Job, find_torchrun, machine, percentile, scratch, seconds_now  # noqa: E402
+from jobs import PATIENCE_S, ROOT, Job, file_to_write, find_torchrun, machine, percentile, scratch, seconds_now  # noqa: E402
 
 RANKS = 2
 TORCHRUN_CYCLES = 5
@@ -164,7 +164,7 @@ def main():
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     parser.add_argument("--torchrun", help="its path, or none (default: .venv/bin/torchrun or that of PATH)")
     parser.add_argument("--quick", action="store_true", help="4 kills of gloo and shm")
-    parser.add_argument("--json", help="write all figures to this file")
+    parser.add_argument("--json", type=file_to_write, help="write all figures to this file")
     arguments = parser.parse_args()
     if unknown := set(arguments.subjects) - set(names):
         parser.error(f"there is no {unknown.pop()}; choose of {', '.join(names)}")
