@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Kills the launcher with SIGKILL at random moments and counts what is left a second later: processes of
-the job, those in sessions of their own included, shared memory and temporary files.
+the job, those in sessions of their own included, shared memory, temporary files and control groups.
 
     bench/recovery/launcher_kills.py --binaries=build/release/bin --kills=200
 
@@ -34,6 +34,11 @@ def shared_memory():
     return set(os.listdir(SHARED_MEMORY[0])) | segments
 
 
+def control_groups(launcher):
+    """Those that it made, in any place where some may be made."""
+    return [str(path) for path in pathlib.Path("/sys/fs/cgroup").rglob(f"lockstep-{launcher}-*")]
+
+
 def kill_once(binaries, delay_s):
     """What was there at the kill and what is left after LIMIT_S."""
     with scratch() as (folder, pipe):
@@ -53,13 +58,14 @@ def kill_once(binaries, delay_s):
             job.process.wait()
             gone_s = None
             while seconds_now() < killed_s + LIMIT_S:
-                if not marked_processes(mark) and not os.listdir(temporary):
+                if not (marked_processes(mark) or os.listdir(temporary) or control_groups(job.process.pid)):
                     gone_s = seconds_now() - killed_s
                     break
                 time.sleep(0.005)
             return {"delay_s": delay_s, "processes_before": there, "gone_s": gone_s,
                     "processes": [name_of(pid) for pid in marked_processes(mark)],
                     "files": os.listdir(temporary),
+                    "control_groups": control_groups(job.process.pid),
                     "shared_memory": sorted(shared_memory() - segments)}
 
 
@@ -89,11 +95,11 @@ def main():
             print(f"\r\033[K{number} of {arguments.kills}", end="", file=sys.stderr, flush=True)
         kills.append(kill_once(arguments.binaries.resolve(), randomness.uniform(*moments[number % len(moments)])))
     left = {what: sum(len(kill[what]) for kill in kills)
-            for what in ("processes", "files", "shared_memory")}
+            for what in ("processes", "files", "shared_memory", "control_groups")}
     gone = [kill["gone_s"] * 1e3 for kill in kills if kill["gone_s"] is not None]
     print(f"\r{len(kills)} launchers killed, with {sum(kill['processes_before'] for kill in kills)} "
           f"processes; left after {LIMIT_S} s: {left['processes']} processes, {left['files']} temporary "
-          f"files, {left['shared_memory']} shared memory segments")
+          f"files, {left['shared_memory']} shared memory segments, {left['control_groups']} control groups")
     if gone:
         print(f"all gone after {statistics.median(gone):.0f} ms (median), {max(gone):.0f} ms (longest)")
     if arguments.json:

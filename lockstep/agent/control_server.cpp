@@ -110,10 +110,15 @@ void ControlServer::greet(const std::shared_ptr<Stranger>& stranger) {
                    });
 }
 
+std::string ControlServer::who_meets() const {
+  return concat(handshake::kAgentsOf, settings_.job, "' of ", host_name(), " (pid ", ::getpid(),
+                ")");
+}
+
 void ControlServer::judge(const std::shared_ptr<Stranger>& stranger) {
   const auto& request = stranger->parser.get();
   if (!websocket::is_upgrade(request)) {
-    return answer(stranger, 404, "agents of a Lockstep job meet here");
+    return answer(stranger, 404, who_meets());
   }
   const auto refuse_stranger = [&](const std::string& reason) {
     note_refusal(stranger->peer, reason);
@@ -121,9 +126,8 @@ void ControlServer::judge(const std::shared_ptr<Stranger>& stranger) {
   };
   const std::string job(request[handshake::kJob]);
   if (job != handshake::job_name(settings_.job)) {
-    return refuse_stranger(concat("this is the rendezvous of job '", settings_.job, "' of ",
-                                  host_name(), " (pid ", ::getpid(),
-                                  "); give --rdzv-id its name or another port"));
+    return refuse_stranger(
+        concat("here meet ", who_meets(), "; give --rdzv-id its name or another port"));
   }
   const auto nonce = nonce_of(std::string(request[handshake::kNonce]));
   const std::string proof(request[handshake::kProof]);

@@ -54,6 +54,7 @@ class ControlServer {
   struct Stranger;
   struct Agent;
 
+  std::string who_meets() const;
   void take(boost::asio::ip::tcp::socket socket);
   void greet(const std::shared_ptr<Stranger>& stranger);
   void judge(const std::shared_ptr<Stranger>& stranger);

@@ -16,6 +16,9 @@ inline constexpr const char* kProof = "Lockstep-Proof";
 /// In a refusal: why.
 inline constexpr const char* kRefusal = "Lockstep-Refusal";
 
+/// What begins the answer to whoever is none of the agents and asks who meets there.
+inline constexpr const char* kAgentsOf = "agents of job '";
+
 /// Printable, and of one line, as a field must be.
 inline std::string one_line(std::string text) {
   std::ranges::replace_if(

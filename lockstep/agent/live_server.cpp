@@ -1,5 +1,7 @@
 #include "lockstep/agent/live_server.h"
 
+#include <array>
+
 #include <boost/beast/core/basic_stream.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
@@ -34,6 +36,8 @@ struct LiveServer::Connection {
   beast::flat_buffer received{kMostHeaderBytes + kMostBodyBytes};
   http::request_parser<http::string_body> parser;
   http::response<http::string_body> response;
+  /// For what comes after the request, which nobody reads.
+  std::array<char, 512> rest{};
 };
 
 LiveServer::LiveServer(asio::io_context& io, UniqueFd listening, Handler handler, Limits limits)
@@ -94,12 +98,21 @@ void LiveServer::answer(const std::shared_ptr<Connection>& connection) {
       });
 }
 
-// What was sent must have arrived before the connection is closed: else, where something of the
-// request was left unread, it might be thrown away.
+// A connection that is closed while something of the request is unread is reset, and the answer may
+// be thrown away: the client's end comes first, or the end of its time.
 void LiveServer::end(const std::shared_ptr<Connection>& connection) {
   error_code ignored;
   connection->stream.socket().shutdown(asio::socket_base::shutdown_send, ignored);
-  forget(connection);
+  pass_over_rest(connection);
+}
+
+void LiveServer::pass_over_rest(const std::shared_ptr<Connection>& connection) {
+  connection->stream.async_read_some(
+      asio::buffer(connection->rest),
+      [this, alive = std::weak_ptr(alive_), connection](error_code error, std::size_t) {
+        if (alive.expired() || error == asio::error::operation_aborted) return;
+        error ? forget(connection) : pass_over_rest(connection);
+      });
 }
 
 void LiveServer::forget(const std::shared_ptr<Connection>& connection) {

@@ -53,6 +53,7 @@ class LiveServer {
   LiveAnswer answer_of(const LiveRequest& request) const;
   void answer(const std::shared_ptr<Connection>& connection);
   void end(const std::shared_ptr<Connection>& connection);
+  void pass_over_rest(const std::shared_ptr<Connection>& connection);
   void forget(const std::shared_ptr<Connection>& connection);
 
   const Handler handler_;

@@ -8,6 +8,7 @@
 #include "lockstep/agent/elected_rendezvous.h"
 #include "lockstep/agent/joined_rendezvous.h"
 #include "lockstep/agent/served_rendezvous.h"
+#include "lockstep/agent/who_listens.h"
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/launch/launcher.h"
@@ -26,6 +27,22 @@ UniqueFd listen_at(const RendezvousOptions& options) {
                       "another program listens there; choose another port");
   }
   return socket;
+}
+
+// For the machine that is told to serve.
+UniqueFd listen_as_host(const RendezvousOptions& options) {
+  try {
+    return listen_at(options);
+  } catch (const SystemError& error) {
+    if (error.errno_value() != EADDRINUSE) throw;
+    const std::string owner = who_listens(options.host, options.port);
+    throw SystemError(
+        concat("serve the rendezvous at ", options.host, " port ", options.port), EADDRINUSE,
+        owner.empty() ? std::string("another program listens there; choose another port")
+                      : concat(owner,
+                               " meet there; give this machine another --node-rank, or this "
+                               "job another port"));
+  }
 }
 
 // The endpoint's socket, if it is for this machine to serve and nobody does yet.
@@ -51,7 +68,7 @@ std::unique_ptr<JobRendezvous> meet(boost::asio::io_context& io, const LaunchOpt
   }
   std::optional<UniqueFd> socket;
   if (rendezvous.is_host == true) {
-    socket = listen_at(rendezvous);
+    socket = listen_as_host(rendezvous);
   } else if (!rendezvous.is_host) {
     socket = serve_if_first(rendezvous);
   }

@@ -52,7 +52,10 @@ bool has_id(const RunningJob& job, const std::string& id) {
 
 std::string names_of_jobs(const std::vector<const RunningJob*>& jobs) {
   std::string names;
-  for (const RunningJob* job : jobs) names += (names.empty() ? "" : ", ") + job->name;
+  for (const RunningJob* job : jobs) {
+    names += (names.empty() ? "" : ", ") + job->name;
+    if (!job->status) names += concat(" (", job->trouble, ")");
+  }
   return names;
 }
 

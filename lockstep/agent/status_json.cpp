@@ -99,6 +99,10 @@ std::string to_json(const JobStatus& status) {
   return object.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
+std::string trouble_json(pid_t pid, const std::string& trouble) {
+  return nlohmann::json{{"pid", pid}, {"trouble", trouble}}.dump();
+}
+
 std::optional<JobStatus> parse_status(std::string_view text) {
   try {
     return status_of(json::parse(text));

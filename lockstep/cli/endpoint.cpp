@@ -22,7 +22,8 @@ Endpoint parse_endpoint(const std::string& text) {
   std::string rest;
   if (text.starts_with("[")) {
     const auto end = text.find(']');
-    if (end == std::string::npos) throw UsageError(concat(kFlag, "='", text, "': no ]"));
+    if (end == std::string::npos)
+      throw UsageError(concat(kFlag, "='", text, "': give [IPV6]:PORT, with the ]"));
     host = text.substr(1, end - 1);
     rest = text.substr(end + 1);
   } else if (std::count(text.begin(), text.end(), ':') == 1) {

@@ -16,7 +16,8 @@ Shows the jobs that this user runs on this machine.
 
   JOB            only this one: the id given by --rdzv-id, or the pid of its launcher
   -w, --workers  each worker too, with the processor time and the memory of its process
-  --json         for machines: an array of what the launchers answer, with the workers
+  --json         for machines: an array of what the launchers answer, with the workers;
+                 of one that does not, its pid and the trouble
   -h, --help     this text
 
 What the columns mean:
@@ -38,7 +39,8 @@ Exit code: 0, also when nothing runs; 2 when JOB does not run.
 std::string json_of(const std::vector<RunningJob>& jobs) {
   std::string text;
   for (const RunningJob& job : jobs) {
-    if (job.status) text += concat(text.empty() ? "" : ",\n ", to_json(*job.status));
+    text += concat(text.empty() ? "" : ",\n ",
+                   job.status ? to_json(*job.status) : trouble_json(job.pid, job.trouble));
   }
   return concat("[", text, "]\n");
 }

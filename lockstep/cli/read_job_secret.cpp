@@ -3,15 +3,34 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdint>
+#include <filesystem>
+#include <system_error>
 
 #include "lockstep/base/concat.h"
+#include "lockstep/base/count_text.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/launch/console.h"
 #include "lockstep/os/readable_file.h"
 
 namespace lockstep {
-
 namespace {
+
+// Whoever overhears the launchers meet can try short ones at leisure.
+void note_if_short(const std::string& secret) {
+  constexpr std::size_t kLong = 16;
+  if (secret.size() >= kLong) return;
+  say(concat("note: the job's secret has ", count_text(secret.size(), "character"),
+             ", which can be guessed; openssl rand -hex 32 makes a good one"));
+}
+
+void note_if_readable_by_others(const std::string& file) {
+  std::error_code error;
+  const auto mode = std::filesystem::status(file, error).permissions();
+  using std::filesystem::perms;
+  if (error || (mode & (perms::group_read | perms::others_read)) == perms::none) return;
+  say(concat("note: others on this machine may read --secret-file=", file, "; chmod 600 ", file));
+}
 
 ReadableFile open_secret(const std::string& file) try {
   return ReadableFile(file);
@@ -24,7 +43,11 @@ ReadableFile open_secret(const std::string& file) try {
 }  // namespace
 
 std::string read_job_secret(const std::string& file) {
-  if (file.empty()) return env::text(env::kJobSecret).value_or("");
+  if (file.empty()) {
+    const std::string given = env::text(env::kJobSecret).value_or("");
+    if (!given.empty()) note_if_short(given);
+    return given;
+  }
   constexpr std::uint64_t kLongestBytes = 4'096;
   const ReadableFile opened = open_secret(file);
   std::string secret(std::min(opened.size_bytes(), kLongestBytes), '\0');
@@ -33,7 +56,12 @@ std::string read_job_secret(const std::string& file) {
   while (!secret.empty() && std::isspace(static_cast<unsigned char>(secret.back()))) {
     secret.pop_back();
   }
-  if (secret.empty()) throw UsageError(concat("--secret-file=", file, ": there is nothing in it"));
+  note_if_readable_by_others(file);
+  if (secret.empty())
+    throw UsageError(concat("--secret-file=", file,
+                            ": there is nothing in it; openssl rand -hex 32 > ", file,
+                            " makes one"));
+  note_if_short(secret);
   return secret;
 }
 

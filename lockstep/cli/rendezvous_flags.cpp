@@ -105,7 +105,10 @@ class Configuration {
                                             "timeout",
                                             "rank",
                                             "etcd_prefix",
-                                            "protocol"};
+                                            "protocol",
+                                            "cert",
+                                            "key",
+                                            "cacert"};
     const auto equals = entry.find('=');
     const std::string key = entry.substr(0, equals);
     if (equals == std::string::npos) {
@@ -113,7 +116,10 @@ class Configuration {
     }
     const std::string value = entry.substr(equals + 1);
     if (std::find(known.begin(), known.end(), key) == known.end()) {
-      throw UsageError(concat("--rdzv-conf: unknown key '", key, "'", did_you_mean(key, known)));
+      const std::string suggestion = did_you_mean(key, known);
+      throw UsageError(
+          concat("--rdzv-conf: unknown key '", key, "'",
+                 suggestion.empty() ? "; lockstep run --help lists them" : suggestion));
     }
     if (key == "timeout") timeout_ = seconds_of_key(key, value);
     if (key == "join_timeout") join_ = seconds_of_key(key, value);
@@ -122,9 +128,10 @@ class Configuration {
     if (key == "keep_alive_max_attempt") take_attempts(value);
     if (key == "is_host") take_is_host(value);
     if (key == "etcd_prefix") etcd_prefix_ = value;
-    if (key == "protocol" && value != "http") {
+    const bool is_tls = key == "cert" || key == "key" || key == "cacert";
+    if (is_tls || (key == "protocol" && value != "http")) {
       throw UsageError(
-          concat("--rdzv-conf: protocol=", value,
+          concat("--rdzv-conf: ", entry,
                  ": etcd is spoken to by http; run `etcd gateway` or a TLS tunnel on each "
                  "machine and give its address on loopback"));
     }

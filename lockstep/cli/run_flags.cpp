@@ -40,7 +40,8 @@ Examples:
   lockstep run --standalone --nproc-per-node=2 ./train --epochs=10
   lockstep run --standalone --nproc-per-node=gpu --max-restarts=3 --tee=3 --log-dir=logs ./train
   lockstep run --standalone --nproc-per-node=2 train.py          # a Python program
-On several machines, the same on each, with one secret made by: openssl rand -hex 32 > job.secret
+On several machines, the same on each, with one secret made by:
+  umask 077; openssl rand -hex 32 > job.secret
   lockstep run --nnodes=2:4 --rdzv-backend=c10d --rdzv-endpoint=10.0.0.1 --secret-file=job.secret \
     --nproc-per-node=8 --max-restarts=3 ./train
 under Slurm, with LOCKSTEP_JOB_SECRET exported:

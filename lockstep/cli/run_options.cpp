@@ -72,6 +72,12 @@ std::vector<int> signals_of(const std::string& text) {
   return signals;
 }
 
+std::string job_id_of(const std::string& text) {
+  const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
+  if (std::ranges::none_of(text, is_control)) return text;
+  throw UsageError("--rdzv-id: a line end or other control character is in it; give a name");
+}
+
 // torchrun's flags that change nothing here are checked as it does.
 void check_torchrun_flags(const RunFlags& flags) {
   const auto interval = parse_number<double>(flags.monitor_interval);
@@ -112,7 +118,7 @@ LaunchOptions resolve_run_options(const RunFlags& flags, const RunFacts& facts) 
   options.master_port = place.master_port;
   if (!flags.role.empty()) options.role = flags.role;
   if (!flags.rdzv_id.empty()) {
-    options.run_id = flags.rdzv_id;
+    options.run_id = job_id_of(flags.rdzv_id);
     options.is_named = true;
   } else if (options.rendezvous.max_nodes == 1) {
     options.run_id = facts.random_id;

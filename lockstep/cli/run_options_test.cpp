@@ -218,7 +218,7 @@ TEST(RunOptions, RefusesRendezvousThatCannotWork) {
                       "LOCKSTEP_JOB_SECRET"));
   EXPECT_TRUE(refuses({"--rdzv-conf=protocol=https"}, "etcd gateway"));
   EXPECT_TRUE(refuses({"--rdzv-endpoint=:1"}, "HOST:PORT"));
-  EXPECT_TRUE(refuses({"--rdzv-endpoint=[::1"}, "no ]"));
+  EXPECT_TRUE(refuses({"--rdzv-endpoint=[::1"}, "give [IPV6]:PORT, with the ]"));
   EXPECT_TRUE(refuses({"--rdzv-endpoint=a:70000"}, "'70000' is no port"));
   EXPECT_TRUE(refuses({"--master-port=http"}, "'http' is no port"));
   EXPECT_TRUE(refuses({"--rdzv-conf=join_timout=3"}, "did you mean join_timeout?"));

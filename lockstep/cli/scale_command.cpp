@@ -98,13 +98,13 @@ int scale_command(const std::vector<std::string>& arguments) {
   if (!job.status) {
     throw Error(concat("the launcher of job ", job.name, " (pid ", job.pid, ") ", job.trouble));
   }
+  const UniqueFd launcher = find_process(job.pid);
+  ask_to_scale(job, options.worker_count);
   const int processors = allowed_cpu_count();
   if (options.worker_count > processors) {
     say(concat("note: ", count_text(options.worker_count, "worker"), " on ",
                count_text(processors, "processor")));
   }
-  const UniqueFd launcher = find_process(job.pid);
-  ask_to_scale(job, options.worker_count);
   wait_for_workers(job, launcher, options.worker_count);
   return 0;
 }

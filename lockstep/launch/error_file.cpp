@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+#include "lockstep/os/readable_file.h"
 
 namespace lockstep {
 namespace {
@@ -75,15 +77,15 @@ std::optional<CrashReport> read_crash(const json& crash) {
   return report;
 }
 
-json read_json(const std::filesystem::path& file) {
+json read_json(const std::filesystem::path& file) try {
   // Workers may write anything: no more is read than a long Python traceback needs.
   constexpr std::size_t kMostBytes = 1 << 20;
-  std::ifstream stream(file, std::ios::binary);
-  std::string text(kMostBytes, '\0');
-  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(stream.gcount()));
-
+  const ReadableFile opened(file);
+  std::string text(std::min<std::uint64_t>(opened.size_bytes(), kMostBytes), '\0');
+  opened.read(0, text.data(), text.size());
   return json::parse(text, nullptr, /*allow_exceptions=*/false);
+} catch (const Error&) {
+  return {};  // There is none, or it is something else than a file.
 }
 
 // The innermost call first, as in the launcher's report.

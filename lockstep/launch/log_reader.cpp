@@ -101,7 +101,8 @@ void LogReader::open_new_files(int attempt) {
       if (files_.contains({local_rank, is_stderr})) continue;
       const fs::path path = worker_directory(directory_, attempt, local_rank) /
                             (is_stderr ? "stderr.log" : "stdout.log");
-      UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+      // O_NONBLOCK: opening a FIFO must not wait for its writer.
+      UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
       if (!fd.valid() && errno == ENOENT) continue;
       if (!fd.valid()) throw SystemError(concat("read the log ", path.string()), errno);
       if (is_first_look_ && choice_.last_lines) {

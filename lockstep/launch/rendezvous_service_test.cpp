@@ -76,7 +76,10 @@ TEST_F(ServiceTest, WhoIsMissingIsSaid) {
     pass(seconds(20));
   }
   EXPECT_EQ(phase(), Phase::kFailed);
-  EXPECT_EQ(service.view("a").cause, "1 of at least 2 machines joined in time: host of a");
+  EXPECT_EQ(service.view("a").cause,
+            "1 of at least 2 machines joined in time: host of a; start the others, or give them "
+            "longer with "
+            "--rdzv-conf=join_timeout=SECONDS");
   EXPECT_EQ(service.view("a").status, 1);
 }
 

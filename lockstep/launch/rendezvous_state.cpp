@@ -202,7 +202,9 @@ RendezvousState timed_out(RendezvousState state, const RendezvousRules& rules,
     run_round(state, rules);
   } else {
     fail_without_fault(state, concat(count_of(state.nodes), " of at least ", rules.min_nodes,
-                                     " machines joined in time: ", names_of(state.nodes)));
+                                     " machines joined in time: ", names_of(state.nodes),
+                                     "; start the others, or give them longer with "
+                                     "--rdzv-conf=join_timeout=SECONDS"));
   }
   return state;
 }

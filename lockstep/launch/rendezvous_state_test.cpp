@@ -95,7 +95,10 @@ TEST(RendezvousStateTest, TooFewNodesFailTheJobByName) {
   job.join("b");
   job.time_out();
   EXPECT_EQ(job.state.phase, Phase::kFailed);
-  EXPECT_EQ(job.state.cause, "2 of at least 3 machines joined in time: host of a, host of b");
+  EXPECT_EQ(job.state.cause,
+            "2 of at least 3 machines joined in time: host of a, host of b; start the others, or "
+            "give them longer with "
+            "--rdzv-conf=join_timeout=SECONDS");
   job.join("c");
   EXPECT_EQ(job.action("c"), AgentAction::kEnd);
 }

@@ -11,10 +11,9 @@
 namespace lockstep {
 
 void kill_children_except(pid_t kept) noexcept try {
-  // One that is found in this many passes does not die of SIGKILL.
-  constexpr int kMostPasses = 100;
   const std::string list = concat("/proc/self/task/", ::getpid(), "/children");
-  for (int pass = 0; pass < kMostPasses; ++pass) {
+  const Deadline deadline = Deadline::after(kTimeToDie);
+  while (!deadline.passed()) {
     while (reap_any_child()) {
     }
     bool found = false;

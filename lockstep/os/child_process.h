@@ -17,6 +17,10 @@ namespace lockstep {
 inline constexpr const char* kProcessLimits =
     "see the limits on processes (ulimit -u, pids.max) and memory";
 
+/// By which what was killed is gone, the end of a large address space included. What is not is
+/// stuck inside the kernel.
+inline constexpr std::chrono::milliseconds kTimeToDie{10'000};
+
 struct SpawnOptions {
   /// The file to execute. Not looked up in PATH.
   std::string path{};

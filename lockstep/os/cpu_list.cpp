@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/parse_number.h"
 
 namespace lockstep {
@@ -34,18 +33,6 @@ std::vector<int> parse_cpu_list(std::string_view text) {
   std::sort(cpus.begin(), cpus.end());
   cpus.erase(std::unique(cpus.begin(), cpus.end()), cpus.end());
   return cpus;
-}
-
-std::string format_cpu_list(const std::vector<int>& cpus) {
-  std::string text;
-  for (std::size_t i = 0; i < cpus.size();) {
-    std::size_t last = i;
-    while (last + 1 < cpus.size() && cpus[last + 1] == cpus[last] + 1) ++last;
-    text += concat(text.empty() ? "" : ",", cpus[i]);
-    if (last > i) text += concat("-", cpus[last]);
-    i = last + 1;
-  }
-  return text;
 }
 
 }  // namespace lockstep

@@ -10,7 +10,4 @@ namespace lockstep {
 /// no number or range is passed over.
 std::vector<int> parse_cpu_list(std::string_view text);
 
-/// "0-2,4" for 0, 1, 2, 4, which must ascend.
-std::string format_cpu_list(const std::vector<int>& cpus);
-
 }  // namespace lockstep

@@ -51,14 +51,11 @@ class CpuTopologyTest : public testing::Test {
   TemporaryDirectory root_{fs::temp_directory_path(), "lockstep_test_"};
 };
 
-TEST(CpuList, ReadsAndWritesRanges) {
+TEST(CpuList, ReadsRanges) {
   EXPECT_EQ(parse_cpu_list("0-2,4\n"), (std::vector<int>{0, 1, 2, 4}));
   EXPECT_EQ(parse_cpu_list("7, 3-4 ,3"), (std::vector<int>{3, 4, 7}));
   EXPECT_EQ(parse_cpu_list("\n"), std::vector<int>{});
   EXPECT_EQ(parse_cpu_list("x,5-,-1,9-8,1-999999999"), std::vector<int>{});
-  EXPECT_EQ(format_cpu_list({0, 1, 2, 4, 6, 7}), "0-2,4,6-7");
-  EXPECT_EQ(format_cpu_list({3}), "3");
-  EXPECT_EQ(format_cpu_list({}), "");
 }
 
 TEST_F(CpuTopologyTest, TellsNodePackageCoreAndCache) {

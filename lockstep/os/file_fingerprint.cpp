@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <fstream>
 #include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/os/readable_file.h"
 
 namespace lockstep {
 namespace {
@@ -35,41 +37,39 @@ class Hash {
   std::uint64_t count_ = 0;
 };
 
-constexpr std::size_t kPartBytes = 64 * 1024;
+constexpr std::uint64_t kPartBytes = 64 * 1024;
 
-bool add_part(std::ifstream& file, Hash& hash) {
-  std::vector<char> part(kPartBytes);
-  file.read(part.data(), static_cast<std::streamsize>(part.size()));
-  hash.add(part.data(), static_cast<std::size_t>(file.gcount()));
-  return file.good();
+void add_part(const ReadableFile& file, std::uint64_t begin, Hash& hash) {
+  std::vector<char> part(std::min<std::uint64_t>(kPartBytes, file.size_bytes() - begin));
+  file.read(begin, part.data(), part.size());
+  hash.add(part.data(), part.size());
 }
 
 }  // namespace
 
-std::string file_fingerprint(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
+std::string file_fingerprint(const std::string& path) try {
+  const ReadableFile file(path);
   Hash hash;
-  while (add_part(file, hash)) {
+  for (std::uint64_t begin = 0; begin < file.size_bytes(); begin += kPartBytes) {
+    add_part(file, begin, hash);
   }
   return hash.text();
+} catch (const Error&) {
+  return "";
 }
 
-std::string quick_fingerprint(const std::string& path) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  const std::streamoff size = file.tellg();
-  if (size <= 0) return "";
-  constexpr auto kPart = static_cast<std::streamoff>(kPartBytes);
+std::string quick_fingerprint(const std::string& path) try {
+  const ReadableFile file(path);
+  const std::uint64_t size = file.size_bytes();
+  if (size == 0) return "";
   Hash hash;
   const std::string length = std::to_string(size);
   hash.add(length.data(), length.size());
-  file.seekg(0);
-  add_part(file, hash);
-  if (size > kPart) {
-    file.clear();
-    file.seekg(std::max(size - kPart, kPart));
-    add_part(file, hash);
-  }
+  add_part(file, 0, hash);
+  if (size > kPartBytes) add_part(file, std::max(size - kPartBytes, kPartBytes), hash);
   return hash.text();
+} catch (const Error&) {
+  return "";
 }
 
 }  // namespace lockstep

@@ -31,8 +31,6 @@ class HelperProcess {
   /// Tells the body to end.
   void request_end() { control_.reset(); }
   bool ended() const;
-  /// Readable, for poll(2), once the helper has ended.
-  int process_fd() const { return process_.get(); }
 
   /// Tells the body to end and waits for that. False when the deadline passed first.
   bool finish(Deadline deadline);

@@ -16,9 +16,6 @@
 namespace lockstep {
 namespace {
 
-// One that is found in this many passes does not die of SIGKILL.
-constexpr int kMostPasses = 100;
-
 std::string read_whole(const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   std::string text;
@@ -65,7 +62,8 @@ void kill_marked_processes(const std::string& line) noexcept try {
   const pid_t self = ::getpid();
   // Again and again: one may have started another since the last look, or may not show yet whose it
   // is.
-  for (int pass = 0; pass < kMostPasses; ++pass) {
+  const Deadline deadline = Deadline::after(kTimeToDie);
+  while (!deadline.passed()) {
     bool found = false;
     for (const pid_t process : processes()) {
       if (process == self) continue;

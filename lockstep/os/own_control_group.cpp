@@ -1,6 +1,8 @@
 #include "lockstep/os/own_control_group.h"
 
+#include <chrono>
 #include <fstream>
+#include <functional>
 #include <system_error>
 #include <vector>
 
@@ -8,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "lockstep/os/child_process.h"
 #include "lockstep/os/control_groups.h"
 
 namespace lockstep {
@@ -15,8 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// One that is not empty after this many looks holds what does not die of SIGKILL.
-constexpr int kMostLooks = 100;
+// In which what goes on gets into the group above, however quickly it starts others meanwhile.
+constexpr std::chrono::milliseconds kTimeToMove{1'000};
 
 constexpr const char* kKill = "cgroup.kill";
 
@@ -24,8 +27,8 @@ bool may_write(const fs::path& path) {
   return ::access(path.c_str(), W_OK) == 0;
 }
 
-// What has been killed may take a moment to be gone. Those below have to be removed first.
-void remove_folders(const fs::path& place) {
+// It and those below, each before those in it.
+std::vector<fs::path> folders_of(const fs::path& place) {
   std::vector<fs::path> folders = {place};
   for (std::size_t next = 0; next < folders.size(); ++next) {
     std::error_code error;
@@ -33,11 +36,19 @@ void remove_folders(const fs::path& place) {
       if (entry.is_directory(error)) folders.push_back(entry.path());
     }
   }
-  for (int look = 0; look < kMostLooks; ++look) {
+  return folders;
+}
+
+// Before each look: what is still in the way is done with.
+void remove_folders(const fs::path& place, const Deadline& deadline,
+                    const std::function<void(const fs::path&)>& before_look) {
+  for (;;) {
+    const std::vector<fs::path> folders = folders_of(place);
     for (auto folder = folders.rbegin(); folder != folders.rend(); ++folder) {
+      before_look(*folder);
       ::rmdir(folder->c_str());
     }
-    if (::access(place.c_str(), F_OK) != 0) return;
+    if (::access(place.c_str(), F_OK) != 0 || deadline.passed()) return;
     ::usleep(1000);
   }
 }
@@ -63,7 +74,7 @@ void kill_control_group(const fs::path& place) noexcept try {
   const UniqueFd kill(::open((place / kKill).c_str(), O_WRONLY | O_CLOEXEC));
   if (!kill.valid()) return;
   [[maybe_unused]] const auto written = ::write(kill.get(), "1", 1);
-  remove_folders(place);
+  remove_folders(place, Deadline::after(kTimeToDie), [](const fs::path&) {});
 } catch (...) {
   // No memory: nothing more can be done.
 }
@@ -71,11 +82,12 @@ void kill_control_group(const fs::path& place) noexcept try {
 void dissolve_control_group(const fs::path& place) noexcept try {
   if (place.empty() || ::rmdir(place.c_str()) == 0) return;
   const fs::path above = place.parent_path() / "cgroup.procs";
-  std::ifstream processes(place / "cgroup.procs");
-  for (std::string process; std::getline(processes, process);) {
-    std::ofstream(above) << process << std::flush;
-  }
-  ::rmdir(place.c_str());
+  remove_folders(place, Deadline::after(kTimeToMove), [&](const fs::path& folder) {
+    std::ifstream processes(folder / "cgroup.procs");
+    for (std::string process; std::getline(processes, process);) {
+      std::ofstream(above) << process << std::flush;
+    }
+  });
 } catch (...) {
   // No memory: it stays.
 }

@@ -110,8 +110,11 @@ std::vector<RemoteHost> parse_host_file(const std::string& content, const std::s
 std::vector<RemoteHost> read_hosts(const std::string& text) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(text, error)) {
-    if (text.find('/') != std::string::npos) {
-      throw UsageError(concat("--hosts=", text, ": there is no such file"));
+    const bool exists = std::filesystem::exists(text, error);
+    if (exists || text.find('/') != std::string::npos) {
+      throw UsageError(concat("--hosts=", text, ": ",
+                              exists ? "is no file" : "there is no such file",
+                              "; give one with a host a line, or a list such as a:2,b:2"));
     }
     return parse_host_list(text);
   }

@@ -216,7 +216,7 @@ class MachinesTest(LiveTest):
 
     def setUp(self):
         super().setUp()
-        self.environment["LOCKSTEP_JOB_SECRET"] = "a secret"
+        self.environment["LOCKSTEP_JOB_SECRET"] = "a secret of this job"
         self.port = free_port()
 
     def start_two(self, *flags):

@@ -21,7 +21,7 @@ wait_for = functools.partial(processes.wait_for, deadline_s=DEADLINE_S)
 KEEP_ALIVE_LIMIT_S = 2
 CONF = {"keep_alive_interval": 0.2, "keep_alive_max_attempt": 10, "last_call_timeout": 0.5,
         "join_timeout": 20}
-SECRET = "a secret"
+SECRET = "a secret of this job"
 
 # A file for each start of a worker, there at once with all that is in it.
 WORKER = """#!/bin/sh

@@ -98,13 +98,31 @@ class StrangersTest(JobTest):
         self.expect_refused("its secret is not that of the job", secret="another secret")
 
     def test_another_job_is_refused(self):
-        self.expect_refused("this is the rendezvous of job 'none' of machine-0 (pid {server})",
+        self.expect_refused("here meet agents of job 'none' of machine-0 (pid {server})",
                             "--rdzv-id=another")
 
     def test_without_a_secret_nothing_is_started(self):
         stranger = self.start_elastic(STRANGER, secret=None)
         self.assertEqual(stranger.ended(), 2, stranger.said())
         self.assertIn("LOCKSTEP_JOB_SECRET", stranger.said())
+
+    def test_a_second_machine_0_is_refused_naming_the_first(self):
+        agents = [self.start_numbered(machine) for machine in range(2)]
+        before = wait_for_round(agents)
+        second = self.start_numbered(0)
+        self.assertEqual(second.ended(), 1, second.said())
+        self.assertIn(f"Address already in use; agents of job 'none' of machine-0 (pid {agents[0].pid}) meet there; "
+                      "give this machine another --node-rank", second.said())
+        self.expect_undisturbed(agents, before)
+
+    def test_a_port_of_another_program_is_named(self):
+        taken = self.machines.socket_on(0)
+        self.addCleanup(taken.close)
+        taken.bind(self.server)
+        taken.listen()
+        agent = self.start_numbered(0)
+        self.assertEqual(agent.ended(), 1, agent.said())
+        self.assertIn("Address already in use; another program listens there; choose another port", agent.said())
 
     def test_a_node_rank_that_is_taken_is_refused_naming_its_owner(self):
         agents = [self.start_numbered(machine) for machine in range(2)]

@@ -379,6 +379,59 @@ TEST_F(FailureTest, AKilledLauncherLeavesNoDaemonThatHasForgottenTheJob) {
   EXPECT_TRUE(eventually([&] { return groups_of(place.parent_path(), process.pid()) == 0; }));
 }
 
+TEST_F(FailureTest, WhatTakesLongToDieLeavesNoControlGroup) {
+  const fs::path place = place_for_control_group("any");
+  if (place.empty()) GTEST_SKIP() << "no control group may be made here";
+  LockstepProcess process({"run", "--no-python", LOCKSTEP_TEST_PYTHON, "-c",
+                           "import os, time; held = bytearray(os.urandom(4096)) * 400000; open('" +
+                               path("told") + "', 'w').close(); time.sleep(1000)"});
+  ASSERT_TRUE(eventually([&] { return fs::exists(path("told")); }));
+  process.signal(SIGKILL);
+  process.wait();
+  EXPECT_TRUE(eventually([&] { return groups_of(place.parent_path(), process.pid()) == 0; }));
+}
+
+TEST_F(FailureTest, WhatGoesOnStartingOthersLeavesNoControlGroup) {
+  const fs::path place = place_for_control_group("any");
+  if (place.empty()) GTEST_SKIP() << "no control group may be made here";
+  LockstepProcess process(run_script({}, "setsid sh -c 'echo $$ > " + path("pid") +
+                                             "; while :; do sleep 0.01 & done' & while ! [ -s " +
+                                             path("pid") + " ]; do :; done"));
+  EXPECT_EQ(process.wait().status, 0);
+  EXPECT_EQ(groups_of(place.parent_path(), process.pid()), 0);
+  ::kill(std::stoi(read_text(path("pid"))), SIGKILL);
+}
+
+TEST_F(FailureTest, AFifoWhereAFileShouldBeHoldsNothingUp) {
+  const auto result = run_lockstep({"run", "sh", "-c", "mkfifo $TORCHELASTIC_ERROR_FILE; exit 5"});
+  EXPECT_EQ(result.status, 5);
+  EXPECT_THAT(result.err, HasSubstr("failed first: exit code 5"));
+}
+
+TEST_F(FailureTest, ASecretThatCanBeGuessedOrReadIsNoted) {
+  std::ofstream(path("secret")) << "swordfish\n";
+  fs::permissions(path("secret"), fs::perms(0644));
+  const auto result = run_lockstep({"run", "--secret-file=" + path("secret"), "true"});
+  EXPECT_EQ(result.status, 0);
+  EXPECT_THAT(result.err, HasSubstr("note: the job's secret has 9 characters"));
+  EXPECT_THAT(result.err, HasSubstr("note: others on this machine may read --secret-file="));
+  fs::permissions(path("secret"), fs::perms(0600));
+  std::ofstream(path("secret")) << "0123456789abcdef\n";
+  EXPECT_EQ(run_lockstep({"run", "--secret-file=" + path("secret"), "true"}).err, "");
+}
+
+TEST_F(FailureTest, LogsAreForTheirUserAloneAndStayInTheirFolder) {
+  const std::string logs = path("logs");
+  const auto result = run_lockstep(
+      {"run", "--log-dir=" + logs, "--redirects=3", "--rdzv-id=../../out", "echo", "secret"});
+  EXPECT_EQ(result.status, 0) << result.err;
+  ASSERT_EQ(std::distance(fs::directory_iterator(logs), fs::directory_iterator()), 1);
+  const fs::path job = fs::directory_iterator(logs)->path();
+  EXPECT_TRUE(job.filename().string().starts_with(".._.._out_"));
+  EXPECT_EQ(fs::status(job).permissions(), fs::perms::owner_all);
+  EXPECT_EQ(read_text(job / "attempt_0/0/stdout.log"), "secret\n");
+}
+
 TEST_F(FailureTest, AJobThatEndsWellLeavesNoControlGroupAndItsDaemons) {
   const std::string file = path("daemon");
   LockstepProcess process(run_script({}, "setsid sleep 1000 & echo $! > " + file));
