@@ -33,4 +33,5 @@
 #include "lockstep/snapshot/snapshot_directory.h"
 #include "lockstep/snapshot/state_dict.h"
 #include "lockstep/snapshot/values.h"
+#include "lockstep/train/preemption.h"
 #include "lockstep/train/progress_bar.h"

@@ -8,6 +8,9 @@ namespace lockstep {
 /// Exit status of a program that ends with an error of each kind.
 inline constexpr int kExitFailure = 1;
 inline constexpr int kExitUsage = 2;
+/// Of one that was told to end, has saved its state and goes on when it is started again: EX_TEMPFAIL
+/// of sysexits.h.
+inline constexpr int kExitPreempted = 75;
 
 /// Base of every error Lockstep throws. what() is one line: the operation, the rank and the value
 /// that failed, then what to do about it.

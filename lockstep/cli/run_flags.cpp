@@ -169,6 +169,10 @@ void add_flags(CLI::App& app, RunFlags& flags) {
   table.text(
       "--signals-to-handle", flags.signals_to_handle, "NAME,...",
       "signals that stop the job, passed on to workers\n(default SIGTERM,SIGINT,SIGHUP,SIGQUIT)");
+  table.text(
+      "--notify-signals", flags.notify_signals, "NAME,...",
+      "signals that are passed on to workers and stop nothing,\nas SIGUSR1 where it is SLURM's "
+      "warning (default none)");
   table.text("--monitor-interval", flags.monitor_interval, "SECONDS",
              "accepted; Lockstep learns of a worker's end at once");
 

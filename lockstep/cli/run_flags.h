@@ -35,6 +35,7 @@ struct RunFlags {
   std::string max_restarts;
   std::string shutdown_timeout;
   std::string signals_to_handle;
+  std::string notify_signals;
   std::string monitor_interval;
 
   std::string log_dir;

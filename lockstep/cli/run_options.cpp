@@ -57,14 +57,13 @@ std::chrono::milliseconds shutdown_timeout_of(const RunFlags& flags, const RunFa
   return seconds_of(given ? "--shutdown-timeout" : "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", text, 0);
 }
 
-std::vector<int> signals_of(const std::string& text) {
-  if (text.empty()) return LaunchOptions{}.signals_to_handle;
+std::vector<int> signals_of(const char* flag, const std::string& text) {
   std::vector<int> signals;
   for (const std::string& name : comma_list(text)) {
     const auto signal = signal_number(name);
     const bool possible = signal && *signal != SIGKILL && *signal != SIGSTOP && *signal != SIGCHLD;
     if (!possible) {
-      throw UsageError(concat("--signals-to-handle: '", name,
+      throw UsageError(concat(flag, ": '", name,
                               "' is no signal that can be handled; as in SIGTERM,SIGINT,SIGUSR1"));
     }
     signals.push_back(*signal);
@@ -130,7 +129,16 @@ LaunchOptions resolve_run_options(const RunFlags& flags, const RunFacts& facts) 
   options.agreement = concat("lockstep " LOCKSTEP_VERSION "; --nnodes=", rendezvous.min_nodes, ":",
                              rendezvous.max_nodes, "; --max-restarts=", options.max_restarts);
   options.shutdown_timeout = shutdown_timeout_of(flags, facts);
-  options.signals_to_handle = signals_of(flags.signals_to_handle);
+  if (!flags.signals_to_handle.empty()) {
+    options.signals_to_handle = signals_of("--signals-to-handle", flags.signals_to_handle);
+  }
+  options.notify_signals = signals_of("--notify-signals", flags.notify_signals);
+  for (const int signal : options.notify_signals) {
+    if (std::ranges::count(options.signals_to_handle, signal) > 0) {
+      throw UsageError(concat("--notify-signals: ", signal_name(signal),
+                              " stops the job, by --signals-to-handle; name it in one of them"));
+    }
+  }
   options.log_directory = flags.log_dir;
   if (!flags.redirects.empty())
     options.redirects = parse_stream_map("--redirects", flags.redirects);

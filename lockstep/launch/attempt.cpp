@@ -80,7 +80,7 @@ AttemptOutcome Attempt::run(const AttemptWatch& watch,
 
   const OutOfMemoryKills memory_kills;
   Supervisor supervisor(watch.signals, watch.guard, watch.rendezvous, watch.board,
-                        options.shutdown_timeout);
+                        options.shutdown_timeout, options.notify_signals);
   const auto on_start = [&](const WorkerExit& worker) { watch.events.started(worker); };
   const auto on_exit = [&](WorkerExit& exit) {
     // Connections to a store whose server has ended are refused, rather than never answered.

@@ -4,6 +4,8 @@
 #include <array>
 #include <string_view>
 
+#include "lockstep/base/error.h"
+
 namespace lockstep {
 namespace {
 
@@ -31,6 +33,14 @@ bool follows_another(const WorkerExit& exit) {
          std::any_of(kPhrases.begin(), kPhrases.end(), [&](std::string_view phrase) {
            return message.find(phrase) != std::string_view::npos;
          });
+}
+
+bool is_preempted(const AttemptOutcome& outcome) {
+  const auto made_room = [](const WorkerExit& exit) { return exit.exit_code == kExitPreempted; };
+  const auto ended_well = [](const WorkerExit& exit) { return !exit.failed(); };
+  return outcome.stuck.empty() && std::ranges::any_of(outcome.exits, made_room) &&
+         std::ranges::all_of(outcome.exits,
+                             [&](const auto& exit) { return made_room(exit) || ended_well(exit); });
 }
 
 int WorkerExit::status() const {

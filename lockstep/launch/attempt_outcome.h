@@ -55,6 +55,9 @@ struct AttemptOutcome {
 /// exits: a process may need longer to end than its peers need to notice.
 const WorkerExit* first_cause(const AttemptOutcome& outcome);
 
+/// Its workers have saved their state and ended to make room: all that did not end well.
+bool is_preempted(const AttemptOutcome& outcome);
+
 /// It says that it only lost its connection to another or that another failed.
 bool follows_another(const WorkerExit& exit);
 

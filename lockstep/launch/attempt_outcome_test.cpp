@@ -131,6 +131,15 @@ TEST(FailureReport, TellsOfACrash) {
   EXPECT_EQ(describe_failure(crashed), ": killed by SIGSEGV: std::bad_alloc: no memory, uncaught");
 }
 
+TEST(IsPreempted, WhereAllThatDidNotEndWellHaveSaved) {
+  EXPECT_FALSE(is_preempted({}));
+  EXPECT_FALSE(is_preempted({.exits = {exited(0, 0)}}));
+  EXPECT_TRUE(is_preempted({.exits = {exited(0, 75), exited(1, 75)}}));
+  EXPECT_TRUE(is_preempted({.exits = {exited(0, 0), exited(1, 75)}}));
+  EXPECT_FALSE(is_preempted({.exits = {exited(0, 75), killed(1, SIGKILL)}}));
+  EXPECT_FALSE(is_preempted({.exits = {exited(0, 75), exited(1, 1)}}));
+}
+
 TEST(FailureReport, PointsAtTheLogOfTheFirst) {
   const AttemptOutcome outcome{.exits = {killed(1, SIGKILL)}};
   LaunchOptions options{.worker_count = 2};

@@ -3,6 +3,7 @@
 #include <csignal>
 
 #include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
 #include "lockstep/launch/failure_report.h"
 
 namespace lockstep {
@@ -42,6 +43,11 @@ std::string place_in_rank(const WorkerExit& exit, seconds after) {
 }  // namespace
 
 WorkerFault fault_of(const WorkerExit& exit, const std::string& where, seconds after) {
+  if (exit.exit_code == kExitPreempted) {
+    return {.text = concat(kPreempted, describe_worker(exit), where,
+                           " has saved its state and ended; start the job again to go on"),
+            .status = kExitPreempted};
+  }
   const bool has_place = after < kLongRun && !follows_another(exit);
   const std::string place = has_place ? place_in_rank(exit, after) : "";
   return {.text = concat(describe_worker(exit), where, " failed", describe_failure(exit)),

@@ -45,6 +45,13 @@ TEST(FaultOf, WantOfMemoryIsAPlace) {
             "rank 0: its cgroup has 512 MB");
 }
 
+TEST(FaultOf, OneThatWasPreemptedHasNoPlace) {
+  const WorkerFault fault = fault_of({.rank = 1, .pid = 42, .exit_code = 75}, "", seconds(1));
+  EXPECT_TRUE(is_preemption(fault.text));
+  EXPECT_EQ(fault.place, "");
+  EXPECT_EQ(fault.status, 75);
+}
+
 TEST(FaultOf, WhatSomebodyElseHasCausedHasNoPlace) {
   EXPECT_EQ(place({.signal = SIGKILL}), "");
   EXPECT_EQ(place({.signal = SIGTERM}), "");

@@ -82,6 +82,8 @@ struct LaunchOptions {
   std::chrono::milliseconds shutdown_timeout{30'000};
   /// These stop the job when the launcher gets them, and are passed on.
   std::vector<int> signals_to_handle{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+  /// These are passed on to the workers, but not to what they started, and stop nothing.
+  std::vector<int> notify_signals{};
 
   /// Where logs and error files go. Empty: a temporary directory. "/dev/null": no logs.
   std::string log_directory{};

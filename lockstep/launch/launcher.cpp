@@ -6,6 +6,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/env.h"
+#include "lockstep/base/error.h"
 #include "lockstep/launch/attempt.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/event_log.h"
@@ -30,6 +31,7 @@ using std::chrono::milliseconds;
 
 std::vector<int> signals_to_read(const LaunchOptions& options) {
   std::vector<int> signals = options.signals_to_handle;
+  signals.insert(signals.end(), options.notify_signals.begin(), options.notify_signals.end());
   signals.push_back(SIGCHLD);
   return signals;
 }
@@ -69,6 +71,9 @@ class Launcher final : public LiveJob {
   std::string scale(int worker_count, const std::string& by) override;
 
  private:
+  bool is_notice(int signal) const {
+    return std::ranges::count(options_.notify_signals, signal) > 0;
+  }
   bool on_one_machine() const { return options_.rendezvous.max_nodes == 1; }
   std::optional<int> next_step();
   bool has_joined() const {
@@ -171,6 +176,7 @@ std::optional<int> Launcher::wait_for_others() {
   monitor_.open(*this);
   for (;;) {
     while (const auto signal = signals_.next()) {
+      if (is_notice(*signal)) continue;  // Nobody runs who could be told.
       if (*signal != SIGCHLD) return leave(*signal);
       while (reap_any_child()) {
       }
@@ -262,7 +268,7 @@ void Launcher::wait_for_verdict(std::uint64_t generation, milliseconds patience)
 int Launcher::end() {
   const AgentView view = rendezvous_.view();
   const bool succeeded = view.phase == RendezvousState::Phase::kSucceeded;
-  const bool stopped = is_stop(view.cause);
+  const bool stopped = is_stop(view.cause) || is_preemption(view.cause);
   tell_events(succeeded ? JobEnd::kSucceeded : stopped ? JobEnd::kStopped : JobEnd::kFailed);
   if (succeeded) return 0;
   if (stopped) {
@@ -349,8 +355,11 @@ int Launcher::leave(int signal) {
   rendezvous_.report(report_);
   outcome_.stop_signal = signal;
   tell_events(JobEnd::kStopped);
-  say(concat("stopped by ", signal_name(signal)));
-  return 128 + signal;
+  const bool preempted = is_preempted(outcome_);
+  say(concat(
+      preempted ? "preempted" : "stopped", " by ", signal_name(signal),
+      preempted ? ": the workers have saved their state; start the job again to go on" : ""));
+  return preempted ? kExitPreempted : 128 + signal;
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/count_text.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {
@@ -141,7 +142,7 @@ RendezvousState worker_failed(RendezvousState state, const RendezvousRules& rule
   const bool is_same = !fault.place.empty() && fault.place == state.fault.place;
   state.same_faults = is_same ? state.same_faults + 1 : 1;
   state.fault = fault;
-  if (state.restarts >= rules.max_restarts) {
+  if (state.restarts >= rules.max_restarts || fault.status == kExitPreempted) {
     fail(state, fault.text);
   } else if (state.same_faults >= rules.most_same_faults) {
     fail(state, concat(fault.text, ", ", state.same_faults, " times in a row"));
@@ -242,6 +243,10 @@ bool contains_node(const Nodes& nodes, const std::string& id) {
 
 bool is_stop(const std::string& cause) {
   return cause.starts_with(kStopped) || is_stop_at_once(cause);
+}
+
+bool is_preemption(const std::string& cause) {
+  return cause.starts_with(kPreempted);
 }
 
 bool is_stop_at_once(const std::string& cause) {

@@ -157,6 +157,10 @@ bool contains_node(const std::vector<RendezvousNode>& nodes, const std::string& 
 bool is_stop(const std::string& cause);
 bool is_stop_at_once(const std::string& cause);
 
+/// How the cause begins of a job whose workers have saved their state and ended to make room.
+inline constexpr const char* kPreempted = "preempted: ";
+bool is_preemption(const std::string& cause);
+
 /// Names of nodes for people, "a, b"; "none"; of many the first.
 std::string names_of(const std::vector<RendezvousNode>& nodes);
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
 #include "lockstep/launch/agent_view.h"
 
 namespace lockstep {
@@ -131,6 +132,14 @@ TEST(RendezvousStateTest, AFailureOfAnEarlierGenerationIsNone) {
   job.state = worker_failed(job.state, job.rules, "a", 1, {.text = "rank 0: exit code 1"});
   job.state = workers_succeeded(job.state, "a", 1);
   EXPECT_EQ(job.state, before);
+}
+
+TEST(RendezvousStateTest, AJobThatMadeRoomIsNotStartedAgain) {
+  Job job = running_job({.min_nodes = 1, .max_nodes = 1, .max_restarts = 100}, {"a"});
+  job.fail("a", {.text = "preempted: rank 0 has saved", .status = kExitPreempted});
+  EXPECT_EQ(job.state.phase, Phase::kFailed);
+  EXPECT_EQ(job.state.fault.status, kExitPreempted);
+  EXPECT_TRUE(is_preemption(job.state.cause));
 }
 
 TEST(RendezvousStateTest, TheSameFaultAtTheSamePlaceEndsTheJob) {

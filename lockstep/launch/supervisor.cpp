@@ -51,6 +51,10 @@ void Supervisor::start(const std::vector<Worker>& workers, const OnStart& on_sta
 void Supervisor::handle_signals() {
   while (const auto signal = signals_.next()) {
     if (*signal == SIGCHLD) continue;
+    if (std::ranges::count(notify_signals_, *signal) > 0) {
+      notify(*signal);
+      continue;
+    }
     if (outcome_.stop_signal == 0) outcome_.stop_signal = *signal;
     if (!stop_.started()) {
       say(concat(signal_name(*signal), ": stopping ", count_text(groups_.size(), "worker"),
@@ -104,6 +108,12 @@ void Supervisor::send(int signal) {
     signal_group(id, signal);
     // A stopped process takes no signal but SIGKILL until it is continued.
     if (signal != SIGKILL) signal_group(id, SIGCONT);
+  }
+}
+
+void Supervisor::notify(int signal) {
+  for (const auto& [id, group] : groups_) {
+    if (group.running) ::kill(id, signal);  // Its number is its own until it is reaped, here.
   }
 }
 

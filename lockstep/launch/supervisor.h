@@ -27,13 +27,15 @@ struct Worker {
 /// Lifetime: the destructor kills whatever still runs.
 class Supervisor {
  public:
-  /// `signals` must deliver SIGCHLD beside those that stop the job.
+  /// `signals` must deliver SIGCHLD beside those that stop the job and `notify_signals`, which are
+  /// passed on and stop nothing.
   Supervisor(SignalFd& signals, GroupGuard& guard, JobRendezvous& rendezvous, JobBoard& board,
-             std::chrono::milliseconds shutdown_timeout)
+             std::chrono::milliseconds shutdown_timeout, const std::vector<int>& notify_signals)
       : signals_(signals),
         guard_(guard),
         rendezvous_(rendezvous),
         board_(board),
+        notify_signals_(notify_signals),
         stop_(shutdown_timeout) {}
   ~Supervisor();
   Supervisor(const Supervisor&) = delete;
@@ -64,6 +66,7 @@ class Supervisor {
   void note_ended_workers(const OnExit& on_exit);
   void forget_empty_groups();
   void send(int signal);
+  void notify(int signal);
   void terminate_stragglers();
   void wait_for_news();
   bool any_running() const;
@@ -72,6 +75,7 @@ class Supervisor {
   GroupGuard& guard_;
   JobRendezvous& rendezvous_;
   JobBoard& board_;
+  const std::vector<int>& notify_signals_;
   StopSequence stop_;
   /// Those that may still have a process, by id.
   std::map<pid_t, Group> groups_;

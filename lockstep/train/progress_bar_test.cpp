@@ -49,7 +49,7 @@ struct PseudoTerminal {
   UniqueFd inside;
 };
 
-class ProgressBarTest : public testing::Test {
+class ProgressBarTest : public ::testing::Test {
  protected:
   ProgressBarTest() {
     ::setenv("TERM", "xterm", 1);

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <csignal>
+#include <optional>
+#include <vector>
+
+#include "lockstep/comm/agreement.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/os/caught_signals.h"
+
+namespace lockstep {
+
+struct PreemptionOptions {
+  /// By which a rank is told that it will have to end soon: SIGTERM by SLURM and Kubernetes,
+  /// SIGUSR1 by `sbatch --signal=USR1@60`.
+  std::vector<int> signals = {SIGTERM, SIGUSR1};
+  /// The ranks that end together. Empty: the default group, else this one process.
+  ProcessGroup group = {};
+};
+
+/// Ends a training loop at the same step on all ranks once any of them has got a signal, so that
+/// what they save then is whole and no step is lost:
+///
+///   Preemption preemption;
+///   for (; step < steps; ++step) {
+///     if (preemption.requested()) {
+///       snapshots.save(*model, optimizer, {.epoch = epoch, .step = step - 1});
+///       return kExitPreempted;
+///     }
+///     …
+///   }
+///
+/// `lockstep run` takes that exit code for "may be started again, and goes on": it ends the job
+/// with it on all machines, without a restart. Threads: the training thread; signals may come to
+/// any. Lifetime: while it lives the signals end the program no more; keep it until the state is
+/// saved. The destructor waits for nobody.
+class Preemption {
+ public:
+  /// Errors: UsageError for a second one, SystemError.
+  explicit Preemption(const PreemptionOptions& options = {});
+
+  /// Between two steps, on all ranks as often: whether all are to save and end, in the same call on
+  /// all. The ranks' answers travel while a step runs, so that nobody waits for them: a signal ends
+  /// the loop before the step after the next. Errors: as Work::wait.
+  bool requested();
+
+ private:
+  CaughtSignals signals_;
+  ProcessGroup group_;
+  bool is_told_ = false;
+  /// Of the last call: which ranks have been told.
+  std::optional<Agreement> asked_;
+};
+
+}  // namespace lockstep
