@@ -6,7 +6,6 @@ source scripts/setup.sh
 
 ctest_arguments=()
 targets=(all tests)
-build_only=false
 
 usage() {
   cat <<TEXT
@@ -17,7 +16,6 @@ Further arguments go to ctest: scripts/test.sh -R sampler -V
 
   --preset NAME   which build: release (default), dev, ci, asan, tsan
   --targets=LIST  what to build, separated by spaces, instead of everything
-  --build-only    build, and run no test
 $SETUP_OPTIONS_HELP
 TEXT
 }
@@ -36,7 +34,6 @@ while [[ $# -gt 0 ]]; do
       ;;
     --preset=*) preset=${1#*=} ;;
     --targets=*) read -r -a targets <<< "${1#*=}" ;;
-    --build-only) build_only=true ;;
     -h | --help) usage; exit ;;
     *) ctest_arguments+=("$1") ;;
   esac
@@ -48,4 +45,4 @@ ensure_libtorch
 ensure_python_torch
 ensure_python_packages
 configure_and_build "${targets[@]}"
-$build_only || step "Testing build/$preset" ctest --preset "$preset" "${ctest_arguments[@]}"
+step "Testing build/$preset" ctest --preset "$preset" "${ctest_arguments[@]}"
