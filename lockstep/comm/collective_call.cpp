@@ -26,10 +26,9 @@ void check_name(const CallSite& call, const std::string& name) {
                           " letters; at most ", CallSignature::kMostNameLetters, " are compared"));
 }
 
-// Backends read 0 as "for ever".
-std::chrono::milliseconds time_left(const Deadline& deadline) {
-  return std::max(deadline.remaining(), std::chrono::milliseconds(1));
-}
+// What the way to the backend may take without counting, so that the backend's own error says the
+// timeout that the caller set and not "9998 ms".
+constexpr std::chrono::milliseconds kTimeToBegin{50};
 
 [[noreturn]] void refuse(const CollectiveName& name, const std::string& difference) {
   throw UsageError(concat(describe(name), ": ", difference,
@@ -53,11 +52,18 @@ struct RunningCall {
   // In the list of the last calls that a report of a crash has.
   std::uint64_t ticket = recent_calls().start(name.operation, name.group, name.sequence);
 
+  // Backends read 0 as "for ever".
+  std::chrono::milliseconds time_left() const {
+    const auto left = deadline.remaining();
+    if (name.timeout - left <= kTimeToBegin) return name.timeout;
+    return std::max(left, std::chrono::milliseconds(1));
+  }
+
   // `ends_call`: what is started is the call's last part.
   Work start(const StartWork& start_work, bool ends_call) const {
     c10::intrusive_ptr<c10d::Work> work;
     try {
-      work = start_work(*group.backend, time_left(deadline));
+      work = start_work(*group.backend, time_left());
     } catch (...) {
       rethrow_named(name);
     }
