@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <map>
 
 #include <unistd.h>
 
@@ -24,6 +25,7 @@ constexpr std::array kAll = {&kRank,
                              &kUseAgentStore,
                              &kErrorFile,
                              &kStoreListenFd,
+                             &kLauncherFd,
                              &kJobMark,
                              &kJobSecret,
                              &kSpawn,
@@ -72,6 +74,11 @@ constexpr std::array kAll = {&kRank,
                              &kPath,
                              &kPipIndexUrl};
 
+std::map<std::string, std::string>& replaced() {
+  static std::map<std::string, std::string> lines;
+  return lines;
+}
+
 [[noreturn]] void refuse(const Variable& variable, const std::string& value, const char* wanted) {
   throw UsageError(concat("environment variable ", variable.name, "='", value, "' is not ", wanted,
                           " (", variable.help, ")"));
@@ -83,7 +90,17 @@ std::span<const Variable* const> all() {
   return kAll;
 }
 
+void replace(const std::vector<std::string>& lines) {
+  replaced().clear();
+  for (const std::string& line : lines) {
+    const auto equals = line.find('=');
+    if (equals != std::string::npos) replaced()[line.substr(0, equals)] = line.substr(equals + 1);
+  }
+}
+
 std::optional<std::string> text_or_empty(const Variable& variable) {
+  const auto newer = replaced().find(variable.name);
+  if (newer != replaced().end()) return newer->second;
   const char* value = std::getenv(variable.name);
   if (value == nullptr) return std::nullopt;
   return std::string(value);

@@ -36,6 +36,9 @@ inline constexpr Variable kErrorFile{"TORCHELASTIC_ERROR_FILE", "path",
 inline constexpr Variable kStoreListenFd{
     "LOCKSTEP_STORE_LISTEN_FD", "int",
     "socket bound by the launcher, on which rank 0 serves the store; set by lockstep run"};
+inline constexpr Variable kLauncherFd{"LOCKSTEP_LAUNCHER_FD", "int",
+                                      "socket over which a worker that outlives failures hears of "
+                                      "its next place; set by lockstep run"};
 inline constexpr Variable kJobMark{
     "LOCKSTEP_JOB", "text",
     "marks all processes of a job, those that its workers start too; set by lockstep run"};
@@ -154,6 +157,10 @@ inline constexpr Variable kPath{"PATH", "list", "where programs given without a 
 inline constexpr Variable kPipIndexUrl{
     "PIP_INDEX_URL", "URL",
     "index of Python packages, some of which carry data (default https://pypi.org/simple)"};
+
+/// From now on these NAME=value lines count more than the environment; earlier ones are forgotten.
+/// Of a worker whose place in the job has changed. Threads: no other may be reading.
+void replace(const std::vector<std::string>& lines);
 
 /// All of the above, for --help.
 std::span<const Variable* const> all();

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "lockstep/launch/attempt_outcome.h"
@@ -32,6 +34,14 @@ struct JobOnThisMachine {
   int control_group = -1;
 };
 
+/// A generation of a job as this machine takes part in it.
+struct Generation {
+  std::uint64_t number = 0;
+  NodePlacement placement{};
+  /// The bound socket of the job's store, for rank 0.
+  UniqueFd store{};
+};
+
 /// What an attempt is watched with.
 struct AttemptWatch {
   JobRendezvous& rendezvous;
@@ -41,18 +51,19 @@ struct AttemptWatch {
   JobBoard& board;
   /// Called once the workers run.
   std::function<void()> on_started;
+  /// Called as each worker ends with a failure.
+  std::function<void(const WorkerExit&)> on_failure;
+  /// Called when a generation is over whose workers go on in the next, and then for that one until
+  /// it is there. See Rounds.
+  std::function<void(const AttemptOutcome&)> on_over;
+  std::function<std::optional<Generation>()> next;
 };
 
-/// Runs the workers of one generation of a job on this machine to their end. `store`: the bound
-/// socket of the job's store, for rank 0. `on_failure` is called as each worker ends with one.
+/// Runs the workers of a job on this machine to their end, through one generation or, where they
+/// outlive it, several. What it returns is of the last.
 /// Errors: ExecError when they cannot be started, SystemError when logs cannot be written, those of
 /// JobRendezvous::wait(). No worker is left.
-AttemptOutcome run_attempt(const JobOnThisMachine& job, std::uint64_t generation,
-                           const NodePlacement& placement, UniqueFd store,
-                           const AttemptWatch& watch,
-                           const std::function<void(const WorkerExit&)>& on_failure);
-
-/// The directory of an attempt of a job, with one of each worker in it.
-std::filesystem::path attempt_directory(const JobOnThisMachine& job, std::uint64_t generation);
+AttemptOutcome run_attempt(const JobOnThisMachine& job, Generation generation,
+                           const AttemptWatch& watch);
 
 }  // namespace lockstep

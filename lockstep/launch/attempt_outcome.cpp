@@ -45,6 +45,7 @@ bool is_preempted(const AttemptOutcome& outcome) {
 
 int WorkerExit::status() const {
   if (failed_before_stop()) return error_code != 0 ? error_code : 1;
+  if (left_early) return kExitFailure;
   return signal != 0 ? 128 + signal : exit_code;
 }
 

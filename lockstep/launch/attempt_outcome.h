@@ -15,11 +15,15 @@ struct WorkerExit {
   int rank = 0;
   int local_rank = 0;
   pid_t pid = 0;
+  /// That it was started in: its logs and its error file are there.
+  int attempt = 0;
   /// 0 when a signal ended it.
   int exit_code = 0;
   int signal = 0;
   /// It ended after the launcher had told it to.
   bool told_to_stop = false;
+  /// It ended with exit code 0 in the middle of a training that it was to go on with.
+  bool left_early = false;
   /// What it left in its error file, if anything.
   std::string error_message{};
   /// The exit code that its error file announces; 0: none.
@@ -30,7 +34,7 @@ struct WorkerExit {
   /// was short.
   std::string memory_shortage{};
 
-  bool failed() const { return exit_code != 0 || signal != 0; }
+  bool failed() const { return exit_code != 0 || signal != 0 || left_early; }
   /// It had reported its error and was on its way out when the launcher's signal ended it.
   bool failed_before_stop() const {
     return told_to_stop && signal != 0 && !error_message.empty() && !crash;
@@ -45,6 +49,8 @@ struct AttemptOutcome {
   std::vector<WorkerExit> exits{};
   /// The signal that the launcher was told to stop with; 0: none.
   int stop_signal = 0;
+  /// Why a worker that goes on left its group; empty: none did. Counts where no exit explains it.
+  std::string lost{};
   /// Workers that were still there after SIGKILL.
   std::vector<WorkerExit> stuck{};
 };

@@ -144,7 +144,7 @@ TEST(FailureReport, PointsAtTheLogOfTheFirst) {
   const AttemptOutcome outcome{.exits = {killed(1, SIGKILL)}};
   LaunchOptions options{.worker_count = 2};
   options.redirects = parse_stream_map("--redirects", "3");
-  const std::string report = failure_report(outcome, options, "/logs/attempt_0");
+  const std::string report = failure_report(outcome, options, "/logs");
   EXPECT_NE(report.find("/logs/attempt_0/1/stderr.log"), std::string::npos) << report;
   EXPECT_NE(report.find("killed by SIGKILL; not sent by lockstep"), std::string::npos) << report;
 }

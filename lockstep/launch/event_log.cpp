@@ -9,6 +9,7 @@
 #include "lockstep/base/env.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/error_file.h"
+#include "lockstep/launch/worker_logs.h"
 #include "lockstep/os/machine.h"
 #include "lockstep/os/signals.h"
 
@@ -53,9 +54,8 @@ double milliseconds(std::chrono::steady_clock::duration duration) {
 }
 
 // Of a worker that left no error file, as torchrun says it.
-std::string error_of(const WorkerExit& worker, const std::filesystem::path& attempt_directory) {
-  const auto file = attempt_directory / concat(worker.local_rank) / "error.json";
-  if (const auto document = error_document(file)) return *document;
+std::string error_of(const WorkerExit& worker, const std::filesystem::path& job) {
+  if (const auto document = error_document(error_file_of(job, worker))) return *document;
   return text_of({{"message", worker.signal != 0 ? concat("ended by ", signal_name(worker.signal))
                                                  : std::string("<NONE>")}});
 }
@@ -120,7 +120,7 @@ void EventLog::started(const WorkerExit& worker) const {
 }
 
 void EventLog::ended(JobEnd end, const AttemptOutcome& outcome,
-                     const std::filesystem::path& attempt_directory) const {
+                     const std::filesystem::path& job) const {
   if (!prints_) return;
   const std::string job_state = end == JobEnd::kSucceeded ? "SUCCEEDED" : "FAILED";
   if (end == JobEnd::kStopped) {
@@ -139,7 +139,7 @@ void EventLog::ended(JobEnd end, const AttemptOutcome& outcome,
                               : end == JobEnd::kSucceeded ? "SUCCEEDED"
                                                           : "TERMINATED";
     Event event{.state = state, .worker = &worker, .worker_failed = failed};
-    if (failed) event.error = error_of(worker, attempt_directory);
+    if (failed) event.error = error_of(worker, job);
     print(event);
   }
   print({.state = job_state});

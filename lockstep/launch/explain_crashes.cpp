@@ -6,6 +6,7 @@
 #include "lockstep/base/concat.h"
 #include "lockstep/launch/error_file.h"
 #include "lockstep/launch/name_frames.h"
+#include "lockstep/launch/worker_logs.h"
 
 namespace lockstep {
 
@@ -26,12 +27,11 @@ void explain_crashes(AttemptOutcome& outcome) noexcept try {
   // Out of memory: the report has addresses in place of names.
 }
 
-void explain_crashes(AttemptOutcome& outcome,
-                     const std::filesystem::path& attempt_directory) noexcept try {
+void explain_crashes(AttemptOutcome& outcome, const std::filesystem::path& job) noexcept try {
   explain_crashes(outcome);
   for (const WorkerExit& exit : outcome.exits) {
     if (!exit.crash) continue;
-    add_names(attempt_directory / concat(exit.local_rank) / "error.json", *exit.crash);
+    add_names(error_file_of(job, exit), *exit.crash);
   }
 } catch (const std::exception&) {
   // The error files stay as the workers left them.

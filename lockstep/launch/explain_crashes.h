@@ -10,9 +10,8 @@ namespace lockstep {
 /// Takes a few seconds at most, and no time where no worker crashed. Never throws.
 void explain_crashes(AttemptOutcome& outcome) noexcept;
 
-/// In their error files too, where whoever looks into the logs finds them. `attempt_directory`
-/// holds a directory for each worker.
-void explain_crashes(AttemptOutcome& outcome,
-                     const std::filesystem::path& attempt_directory) noexcept;
+/// In their error files too, where whoever looks into the logs finds them. `job`: the directory of
+/// the job's logs.
+void explain_crashes(AttemptOutcome& outcome, const std::filesystem::path& job) noexcept;
 
 }  // namespace lockstep

@@ -92,9 +92,9 @@ std::string describe_crash(const WorkerExit& exit) {
 }
 
 std::string where_to_look(const LaunchOptions& options, const WorkerExit& cause,
-                          const std::filesystem::path& attempt_directory) {
+                          const std::filesystem::path& job) {
   const WorkerLogPlan plan = plan_worker_logs(options, cause.local_rank);
-  const auto directory = attempt_directory / concat(cause.local_rank);
+  const auto directory = worker_directory(job, cause.attempt, cause.local_rank);
   if (plan.err.target == StreamPlan::Target::kFile) return (directory / "stderr.log").string();
   if (plan.out.target == StreamPlan::Target::kFile) return (directory / "stdout.log").string();
   return options.worker_count > 1
@@ -105,8 +105,8 @@ std::string where_to_look(const LaunchOptions& options, const WorkerExit& cause,
 }  // namespace
 
 std::string describe_end(const WorkerExit& exit) {
-  return exit.signal != 0 ? concat("killed by ", signal_name(exit.signal))
-                          : concat("exit code ", exit.exit_code);
+  if (exit.signal != 0) return concat("killed by ", signal_name(exit.signal));
+  return concat("exit code ", exit.exit_code, exit.left_early ? " in the middle of training" : "");
 }
 
 std::string describe_failure(const WorkerExit& exit) {
@@ -128,7 +128,7 @@ std::string describe_worker(const WorkerExit& exit) {
 }
 
 std::string failure_report(const AttemptOutcome& outcome, const LaunchOptions& options,
-                           const std::filesystem::path& attempt_directory) {
+                           const std::filesystem::path& job) {
   const WorkerExit* const cause = first_cause(outcome);
   LOCKSTEP_ASSERT(cause != nullptr);
   const std::string where = options.rendezvous.max_nodes > 1 ? concat(" on ", host_name()) : "";
@@ -139,7 +139,7 @@ std::string failure_report(const AttemptOutcome& outcome, const LaunchOptions& o
   };
   if (cause->crash) text += describe_crash(*cause);
   line("others: ", others(outcome, *cause));
-  line("look:   ", where_to_look(options, *cause, attempt_directory));
+  line("look:   ", where_to_look(options, *cause, job));
   for (const WorkerExit& stuck : outcome.stuck) {
     text += concat("lockstep: ", describe_worker(stuck),
                    " is still there after SIGKILL: it hangs inside the kernel\n");

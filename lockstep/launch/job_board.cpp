@@ -21,7 +21,22 @@ double seconds_since(Deadline::Clock::time_point start) {
 void JobBoard::round_begins(std::uint64_t generation) {
   generation_ = generation;
   is_stopping_ = false;
+  is_between_rounds_ = false;
   workers_.clear();
+}
+
+void JobBoard::round_goes_on(std::uint64_t generation) {
+  generation_ = generation;
+  is_between_rounds_ = false;
+  std::erase_if(workers_, [](const Worker& worker) {
+    return worker.status.state != WorkerStatus::State::kRunning;
+  });
+}
+
+void JobBoard::placed(const WorkerExit& worker) {
+  for (Worker& known : workers_) {
+    if (known.status.pid == worker.pid) known.status.rank = worker.rank;
+  }
 }
 
 void JobBoard::started(const WorkerExit& worker) {
@@ -55,6 +70,7 @@ bool JobBoard::any_running() const {
 JobStatus::State JobBoard::state() const {
   const AgentView& view = rendezvous_.view();
   if (any_running()) {
+    if (is_between_rounds_ && !is_stopping_) return JobStatus::State::kGathering;
     const bool may_run = next_action(view, generation_, 0) == AgentAction::kWait && !is_stopping_;
     return may_run ? JobStatus::State::kRunning : JobStatus::State::kStopping;
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
@@ -84,6 +85,7 @@ struct LaunchOptions {
   std::vector<int> signals_to_handle{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
   /// These are passed on to the workers, but not to what they started, and stop nothing.
   std::vector<int> notify_signals{};
+  bool is_notice(int signal) const { return std::ranges::count(notify_signals, signal) > 0; }
 
   /// Where logs and error files go. Empty: a temporary directory. "/dev/null": no logs.
   std::string log_directory{};

@@ -1,6 +1,7 @@
 #include "lockstep/launch/launcher.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <optional>
 
@@ -28,6 +29,9 @@ namespace {
 
 using Status = AgentReport::Status;
 using std::chrono::milliseconds;
+
+constexpr milliseconds kFirstWord{2'000};
+constexpr milliseconds kNextWord{10'000};
 
 std::vector<int> signals_to_read(const LaunchOptions& options) {
   std::vector<int> signals = options.signals_to_handle;
@@ -71,18 +75,20 @@ class Launcher final : public LiveJob {
   std::string scale(int worker_count, const std::string& by) override;
 
  private:
-  bool is_notice(int signal) const {
-    return std::ranges::count(options_.notify_signals, signal) > 0;
-  }
   bool on_one_machine() const { return options_.rendezvous.max_nodes == 1; }
   std::optional<int> next_step();
   bool has_joined() const {
     return report_.status == Status::kReady && report_.generation == rendezvous_.view().generation;
   }
-  void join();
+  void join(bool others_go_on);
   std::optional<int> wait_for_others();
+  void say_who_is_missing();
+  Generation begin_generation();
   std::optional<int> run_generation();
-  void tell_of_failure(const WorkerExit& cause, std::uint64_t generation);
+  void round_is_over(const AttemptOutcome& outcome);
+  std::optional<Generation> next_generation();
+  void tell_of_failure(const WorkerExit& cause);
+  void tell_of_failure(const WorkerFault& fault);
   void wait_for_verdict(std::uint64_t generation, milliseconds patience);
   int end();
   int give_up();
@@ -103,6 +109,10 @@ class Launcher final : public LiveJob {
   AgentReport report_;
   JobBoard board_;
   UniqueFd store_;
+  /// The one that runs, or ran last.
+  std::uint64_t generation_ = 0;
+  /// When who is missing is said next.
+  Deadline next_word_ = Deadline::after(kFirstWord);
   /// The last generation whose workers ran here and have ended.
   std::uint64_t done_ = 0;
   AttemptOutcome outcome_;
@@ -123,7 +133,7 @@ std::optional<int> Launcher::next_step() {
     case AgentAction::kJoin:
       if (!rendezvous_.is_reached()) break;
       if (has_joined()) break;  // Which is not known there yet.
-      join();
+      join(false);
       return std::nullopt;
     case AgentAction::kStartWorkers:
       return run_generation();
@@ -138,13 +148,15 @@ std::optional<int> Launcher::next_step() {
 
 // Each time with a socket of its own for the store: the port is the generation's from before its
 // first worker runs until the last has ended.
-void Launcher::join() {
+void Launcher::join(bool others_go_on) {
   const AgentView& view = rendezvous_.view();
   if (view.generation > 0 && !view.cause.empty()) {
     const bool restarted = view.restarts > restarts_told_;
-    say(concat(view.cause, restarted
-                               ? concat("; restart ", view.restarts, " of ", options_.max_restarts)
-                               : "; starting again"));
+    say(concat(view.cause,
+               restarted      ? concat("; restart ", view.restarts, " of ", options_.max_restarts)
+               : others_go_on ? ""
+                              : "; starting again",
+               others_go_on ? "; the others keep their state and go on" : ""));
     restarts_told_ = view.restarts;
   }
   events_.gathering();
@@ -168,91 +180,133 @@ void Launcher::join() {
 }
 
 std::optional<int> Launcher::wait_for_others() {
-  constexpr milliseconds kFirstWord{2'000};
-  constexpr milliseconds kNextWord{10'000};
   const AgentView before = rendezvous_.view();
   const bool was_reached = rendezvous_.is_reached();
-  Deadline next_word = Deadline::after(kFirstWord);
+  next_word_ = Deadline::after(kFirstWord);
   monitor_.open(*this);
   for (;;) {
     while (const auto signal = signals_.next()) {
-      if (is_notice(*signal)) continue;  // Nobody runs who could be told.
+      if (options_.is_notice(*signal)) continue;  // Nobody runs who could be told.
       if (*signal != SIGCHLD) return leave(*signal);
       while (reap_any_child()) {
       }
     }
     if (!(rendezvous_.view() == before)) return std::nullopt;
     if (rendezvous_.is_reached() != was_reached) return std::nullopt;
-    if (next_word.passed()) {
-      const std::string missing = rendezvous_.missing();
-      if (!missing.empty()) say(concat("waiting: ", missing));
-      next_word = Deadline::after(kNextWord);
-    }
-    rendezvous_.wait(signals_.fd(), next_word);
+    say_who_is_missing();
+    rendezvous_.wait(signals_.fd(), next_word_);
   }
 }
 
-std::optional<int> Launcher::run_generation() {
+void Launcher::say_who_is_missing() {
+  if (!next_word_.passed()) return;
+  const std::string missing = rendezvous_.missing();
+  if (!missing.empty()) say(concat("waiting: ", missing));
+  next_word_ = Deadline::after(kNextWord);
+}
+
+Generation Launcher::begin_generation() {
   const AgentView view = rendezvous_.view();
-  const std::uint64_t generation = view.generation;
+  generation_ = view.generation;
   const NodePlacement placement = view.placement.value();
   if (!on_one_machine()) {
-    say(concat("generation ", generation, ": machine ", placement.node_rank, " of ",
+    say(concat("generation ", generation_, ": machine ", placement.node_rank, " of ",
                placement.node_count, ", ranks ", placement.first_rank, " to ",
                placement.first_rank + options_.worker_count - 1, " of ", placement.world_size));
   }
   report_.status = Status::kRunning;
-  report_.generation = generation;
+  report_.generation = generation_;
   // It may have been told meanwhile to run another number, for which this round was not made.
   report_.node.worker_count = wanted_workers_;
   rendezvous_.report(report_);
   started_ = Deadline::Clock::now();
-  // Later it is known better, but the other machines have to know at once.
-  const auto tell_early = [&](const WorkerExit& exit) {
-    if (on_one_machine() || exit.told_to_stop || follows_another(exit)) return;
-    tell_of_failure(exit, generation);
-  };
-  outcome_ = run_attempt(job_, generation, placement, std::move(store_),
-                         {.rendezvous = rendezvous_,
-                          .signals = signals_,
-                          .guard = processes_.guard(),
-                          .events = events_,
-                          .board = board_,
-                          .on_started = [&] { monitor_.open(*this); }},
-                         tell_early);
-  done_ = generation;
+  return {.number = generation_, .placement = placement, .store = std::move(store_)};
+}
+
+std::optional<int> Launcher::run_generation() {
+  const AttemptWatch watch{
+      .rendezvous = rendezvous_,
+      .signals = signals_,
+      .guard = processes_.guard(),
+      .events = events_,
+      .board = board_,
+      .on_started = [&] { monitor_.open(*this); },
+      // Later it is known better, but the other machines have to know at once.
+      .on_failure =
+          [&](const WorkerExit& exit) {
+            if (on_one_machine() || exit.told_to_stop || follows_another(exit)) return;
+            tell_of_failure(exit);
+          },
+      .on_over = [&](const AttemptOutcome& outcome) { round_is_over(outcome); },
+      .next = [&] { return next_generation(); }};
+  outcome_ = run_attempt(job_, begin_generation(), watch);
+  done_ = generation_;
   const WorkerExit* const cause = first_cause(outcome_);
   const bool stopped = outcome_.stop_signal != 0;
   // What workers started in sessions of their own, which may hold devices and ports.
-  const bool well = cause == nullptr && !stopped && rendezvous_.view().generation == generation &&
+  const bool well = cause == nullptr && !stopped && rendezvous_.view().generation == generation_ &&
                     rendezvous_.view().placement;
   if (!well) processes_.kill_what_is_left();
   if (cause != nullptr) {
     // A worker of another machine may have failed first, and its agent be about to say so.
-    if (follows_another(*cause) && placement.node_count > 1) {
-      wait_for_verdict(generation, milliseconds(1'000));
+    if (follows_another(*cause) && rendezvous_.view().placement &&
+        rendezvous_.view().placement->node_count > 1) {
+      wait_for_verdict(generation_, milliseconds(1'000));
     }
-    tell_of_failure(*cause, generation);
-  } else {
+    tell_of_failure(*cause);
+  } else if (report_.status == Status::kRunning) {
     report_.status = well ? Status::kSucceeded : Status::kIdle;
     rendezvous_.report(report_);
   }
   if (cause != nullptr && !outcome_.stuck.empty()) return give_up();
   if (!stopped) return std::nullopt;
-  if (cause != nullptr) wait_for_verdict(generation, milliseconds(1'000));
+  if (cause != nullptr) wait_for_verdict(generation_, milliseconds(1'000));
   if (rendezvous_.view().phase == RendezvousState::Phase::kFailed) return end();
   say_who_did_not_end();
   return leave(outcome_.stop_signal);
 }
 
-void Launcher::tell_of_failure(const WorkerExit& cause, std::uint64_t generation) {
-  if (report_.status == Status::kFailed) return;  // The first is told already.
+// Of a generation whose workers go on in the next.
+void Launcher::round_is_over(const AttemptOutcome& outcome) {
+  done_ = generation_;
+  next_word_ = Deadline::after(kFirstWord);
+  if (const WorkerExit* const cause = first_cause(outcome)) return tell_of_failure(*cause);
+  if (rendezvous_.view().generation == generation_ && !outcome.lost.empty()) {
+    return tell_of_failure(WorkerFault{.text = outcome.lost});
+  }
+  report_.status = Status::kIdle;
+  rendezvous_.report(report_);
+}
+
+std::optional<Generation> Launcher::next_generation() {
+  if (next_action(rendezvous_.view(), std::nullopt, done_) == AgentAction::kJoin &&
+      rendezvous_.is_reached() && !has_joined()) {
+    try {
+      join(true);
+    } catch (const SystemError& error) {
+      // A port that the user chose is free once rank 0 has left the generation before.
+      if (error.errno_value() != EADDRINUSE) throw;
+    }
+  }
+  if (next_action(rendezvous_.view(), std::nullopt, done_) != AgentAction::kStartWorkers) {
+    say_who_is_missing();
+    return std::nullopt;
+  }
+  return begin_generation();
+}
+
+void Launcher::tell_of_failure(const WorkerExit& cause) {
   const auto after =
       std::chrono::duration_cast<std::chrono::seconds>(Deadline::Clock::now() - started_);
   const std::string where = on_one_machine() ? "" : concat(" on ", host_name());
+  tell_of_failure(fault_of(cause, where, after));
+}
+
+void Launcher::tell_of_failure(const WorkerFault& fault) {
+  if (report_.status != Status::kRunning) return;  // The first is told already.
   report_.status = Status::kFailed;
-  report_.generation = generation;
-  report_.fault = fault_of(cause, where, after);
+  report_.generation = generation_;
+  report_.fault = fault;
   rendezvous_.report(report_);
 }
 
@@ -284,7 +338,7 @@ int Launcher::end() {
     say(concat("the job failed: ", view.cause));
     return view.status;
   }
-  say_text(failure_report(outcome_, options_, attempt_directory(job_, done_)));
+  say_text(failure_report(outcome_, options_, job_.directory));
   if (view.cause != report_.fault.text) {
     say(concat("not started again, as it failed so", view.cause.substr(report_.fault.text.size())));
   }
@@ -329,12 +383,12 @@ int Launcher::give_up() {
   report_.status = Status::kLeaving;
   report_.farewell = "left: its workers cannot be killed";
   rendezvous_.report(report_);
-  say_text(failure_report(outcome_, options_, attempt_directory(job_, done_)));
+  say_text(failure_report(outcome_, options_, job_.directory));
   return first_cause(outcome_)->status();
 }
 
 void Launcher::tell_events(JobEnd how) const {
-  events_.ended(how, outcome_, attempt_directory(job_, std::max<std::uint64_t>(done_, 1)));
+  events_.ended(how, outcome_, job_.directory);
 }
 
 void Launcher::say_who_did_not_end() const {

@@ -5,23 +5,55 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/count_text.h"
+#include "lockstep/base/env.h"
+#include "lockstep/base/error.h"
 #include "lockstep/launch/console.h"
+#include "lockstep/launch/failure_report.h"
 
 namespace lockstep {
+namespace {
+
+using std::chrono::milliseconds;
+
+// A worker that sees another's end is faster than the system, which takes that one's memory apart
+// before it says so.
+constexpr milliseconds kCauseComes{1'000};
+// How often the next generation is asked for where nothing else happens.
+constexpr milliseconds kAskAgain{1'000};
+
+Deadline::Clock::time_point now() {
+  return Deadline::Clock::now();
+}
+
+}  // namespace
+
+Supervisor::Supervisor(SignalFd& signals, GroupGuard& guard, JobRendezvous& rendezvous,
+                       JobBoard& board, const LaunchOptions& options, Rounds& rounds)
+    : signals_(signals),
+      guard_(guard),
+      rendezvous_(rendezvous),
+      board_(board),
+      options_(options),
+      rounds_(rounds),
+      stop_(options.shutdown_timeout) {
+  news_.add(signals_.fd());
+}
 
 Supervisor::~Supervisor() {
   for (const auto& [id, group] : groups_) signal_group(id, SIGKILL);
 }
 
-AttemptOutcome Supervisor::run(const std::vector<Worker>& workers, std::uint64_t generation,
-                               const OnStart& on_start, const std::function<void()>& on_started,
-                               const OnExit& on_exit) {
-  start(workers, on_start);
+AttemptOutcome Supervisor::run(const Round& first, const std::function<void()>& on_started) {
+  generation_ = first.generation;
+  board_.round_begins(generation_);
+  for (const Worker& worker : first.workers) start(worker);
   on_started();
   for (;;) {
     handle_signals();
-    note_ended_workers(on_exit);
-    stop_if_told(generation);
+    read_links();
+    note_ended_workers();
+    end_round_if_over();
+    go_on();
     // A job that ends well may leave processes in the background; one that is stopped may not.
     if (stop_.started() ? groups_.empty() || stop_.given_up() : !any_running()) break;
     if (!any_running()) terminate_stragglers();
@@ -38,20 +70,26 @@ AttemptOutcome Supervisor::run(const std::vector<Worker>& workers, std::uint64_t
   return std::move(outcome_);
 }
 
-void Supervisor::start(const std::vector<Worker>& workers, const OnStart& on_start) {
-  for (const Worker& worker : workers) {
-    const pid_t pid = spawn_process(worker.spawn);
-    groups_[pid] = {.worker = {.rank = worker.rank, .local_rank = worker.local_rank, .pid = pid}};
-    guard_.add(pid);
-    board_.started(groups_[pid].worker);
-    on_start(groups_[pid].worker);
-  }
+void Supervisor::start(const Worker& worker) {
+  WorkerLink link = make_worker_link();
+  SpawnOptions spawn = worker.spawn;
+  spawn.inherited_fds.push_back(link.worker.get());
+  spawn.environment.push_back(concat(env::kLauncherFd.name, "=", link.worker.get()));
+  const pid_t pid = spawn_process(spawn);
+  news_.add(link.launcher.get());
+  Group& group = groups_[pid];
+  group.worker = {
+      .rank = worker.rank, .local_rank = worker.local_rank, .pid = pid, .attempt = worker.attempt};
+  group.link = std::move(link.launcher);
+  guard_.add(pid);
+  board_.started(group.worker);
+  rounds_.started(group.worker);
 }
 
 void Supervisor::handle_signals() {
   while (const auto signal = signals_.next()) {
     if (*signal == SIGCHLD) continue;
-    if (std::ranges::count(notify_signals_, *signal) > 0) {
+    if (options_.is_notice(*signal)) {
       notify(*signal);
       continue;
     }
@@ -60,19 +98,50 @@ void Supervisor::handle_signals() {
       say(concat(signal_name(*signal), ": stopping ", count_text(groups_.size(), "worker"),
                  "; a second SIGINT (Ctrl-C) kills them"));
     }
-    send(stop_.on_signal(*signal, Deadline::Clock::now()));
+    send(stop_.on_signal(*signal, now()));
   }
 }
 
-void Supervisor::stop_if_told(std::uint64_t generation) {
-  const AgentView& view = rendezvous_.view();
-  if (next_action(view, generation, 0) != AgentAction::kStopWorkers) return;
-  const auto now = Deadline::Clock::now();
-  send(is_stop_at_once(view.cause) ? stop_.on_kill(now) : stop_.on_failure(now));
+void Supervisor::read_links() {
+  for (auto& [id, group] : groups_) {
+    try {
+      while (group.link.valid()) {
+        const auto message = receive_message(group.link.get(), Deadline(now()));
+        if (!message) break;
+        hear(group, *message);
+      }
+    } catch (const PeerLost&) {
+      news_.remove(group.link.get());
+      group.link.reset();
+      group.keeps_state = false;
+    }
+  }
 }
 
-void Supervisor::note_ended_workers(const OnExit& on_exit) {
-  bool failed = false;
+void Supervisor::hear(Group& group, const LinkMessage& message) {
+  switch (message.kind) {
+    case LinkMessage::Kind::kKeepsState:
+      group.keeps_state = true;
+      break;
+    case LinkMessage::Kind::kDone:
+      group.keeps_state = false;
+      group.is_done = true;
+      break;
+    case LinkMessage::Kind::kLeftGroup:
+      if (message.generation != generation_ || keeps_workers_) break;
+      if (!cause_by_) cause_by_ = Deadline::after(kCauseComes);
+      if (outcome_.lost.empty()) {
+        outcome_.lost =
+            concat(describe_worker(group.worker),
+                   " left its group: ", message.lines.empty() ? "" : message.lines.front());
+      }
+      break;
+    case LinkMessage::Kind::kPlace:  // The launcher's own.
+      break;
+  }
+}
+
+void Supervisor::note_ended_workers() {
   while (const auto ended = reap_any_child()) {
     const auto found = groups_.find(ended->pid);
     if (found == groups_.end()) continue;  // A helper, or an orphan of a worker.
@@ -81,13 +150,18 @@ void Supervisor::note_ended_workers(const OnExit& on_exit) {
     group.worker.exit_code = ended->exit_code;
     group.worker.signal = ended->signal;
     group.worker.told_to_stop = group.told_to_stop;
-    on_exit(group.worker);
+    group.worker.left_early =
+        group.keeps_state && !group.told_to_stop && ended->signal == 0 && ended->exit_code == 0;
+    if (group.link.valid()) news_.remove(group.link.get());
+    group.link.reset();
+    if (!group.kill_at) {
+      rounds_.ended(group.worker);
+      outcome_.exits.push_back(group.worker);
+      is_over_ = is_over_ || group.worker.failed();
+    }
     board_.ended(group.worker);
-    outcome_.exits.push_back(group.worker);
-    failed = failed || group.worker.failed();
   }
   forget_empty_groups();
-  if (failed) send(stop_.on_failure(Deadline::Clock::now()));
 }
 
 void Supervisor::forget_empty_groups() {
@@ -97,6 +171,75 @@ void Supervisor::forget_empty_groups() {
     guard_.remove(id);
     return true;
   });
+}
+
+void Supervisor::end_round_if_over() {
+  const AgentView& view = rendezvous_.view();
+  const bool is_told = next_action(view, generation_, 0) == AgentAction::kStopWorkers;
+  const bool lost = cause_by_ && cause_by_->passed();
+  if (keeps_workers_ ? !view.ended() : !is_over_ && !is_told && !lost) return;
+  if (!stop_.started() && keep_workers()) return;
+  send(is_told && is_stop_at_once(view.cause) ? stop_.on_kill(now()) : stop_.on_failure(now()));
+}
+
+// Those that are only starting have nothing to keep, and would wait for ranks that do not come.
+bool Supervisor::keep_workers() {
+  const auto is_done = [](const auto& entry) { return entry.second.is_done; };
+  const auto ended_well = [](const WorkerExit& exit) { return !exit.failed(); };
+  if (rendezvous_.view().ended() || !any_kept() || std::ranges::any_of(groups_, is_done) ||
+      std::ranges::any_of(outcome_.exits, ended_well)) {
+    return false;
+  }
+  for (auto& [id, group] : groups_) {
+    if (!group.running) {
+      signal_group(id, SIGKILL);
+    } else if (!group.keeps_state) {
+      dismiss(id, group, milliseconds(0));
+    }
+  }
+  keeps_workers_ = true;
+  is_over_ = false;
+  cause_by_.reset();
+  board_.round_is_over();
+  rounds_.over(outcome_);
+  return true;
+}
+
+void Supervisor::dismiss(pid_t id, Group& group, milliseconds patience) {
+  group.told_to_stop = true;
+  group.keeps_state = false;
+  group.kill_at = Deadline::after(patience);
+  signal_group(id, patience.count() == 0 ? SIGKILL : SIGTERM);
+}
+
+void Supervisor::go_on() {
+  if (!keeps_workers_ || stop_.started() || !any_kept()) return;
+  std::set<int> kept;
+  for (const auto& [id, group] : groups_) {
+    if (group.keeps_state) kept.insert(group.worker.local_rank);
+  }
+  const std::optional<Round> round = rounds_.next(kept);
+  if (!round) return;
+  keeps_workers_ = false;
+  generation_ = round->generation;
+  outcome_ = {};
+  board_.round_goes_on(generation_);
+  for (auto& [id, group] : groups_) {
+    if (!group.keeps_state) continue;
+    const auto worker =
+        std::ranges::find(round->workers, group.worker.local_rank, &Worker::local_rank);
+    if (worker == round->workers.end()) {
+      dismiss(id, group, options_.shutdown_timeout);
+      continue;
+    }
+    group.worker.rank = worker->rank;
+    board_.placed(group.worker);
+    // One that does not read is as good as one that ends.
+    if (!send_message(group.link.get(), worker->place, worker->place_fd)) ::kill(id, SIGKILL);
+  }
+  for (const Worker& worker : round->workers) {
+    if (!kept.contains(worker.local_rank)) start(worker);
+  }
 }
 
 void Supervisor::send(int signal) {
@@ -118,9 +261,28 @@ void Supervisor::notify(int signal) {
 }
 
 void Supervisor::wait_for_news() {
-  const auto deadline = stop_.deadline();
-  rendezvous_.wait(signals_.fd(), deadline);
-  if (deadline && deadline->passed()) send(stop_.on_deadline(Deadline::Clock::now()));
+  std::optional<Deadline> wake = stop_.deadline();
+  const auto at = [&](const Deadline& deadline) {
+    if (!wake || deadline.instant() < wake->instant()) wake = deadline;
+  };
+  if (cause_by_ && !stop_.started()) at(*cause_by_);
+  if (keeps_workers_ && !stop_.started()) at(Deadline::after(kAskAgain));
+  for (const auto& [id, group] : groups_) {
+    if (group.kill_at && group.running && !group.killed) at(*group.kill_at);
+  }
+  rendezvous_.wait(news_.fd(), wake);
+  kill_dismissed();
+  if (const auto deadline = stop_.deadline(); deadline && deadline->passed()) {
+    send(stop_.on_deadline(now()));
+  }
+}
+
+void Supervisor::kill_dismissed() {
+  for (auto& [id, group] : groups_) {
+    if (!group.kill_at || group.killed || !group.kill_at->passed()) continue;
+    group.killed = true;
+    signal_group(id, SIGKILL);
+  }
 }
 
 void Supervisor::terminate_stragglers() {
@@ -130,8 +292,12 @@ void Supervisor::terminate_stragglers() {
 }
 
 bool Supervisor::any_running() const {
-  return std::any_of(groups_.begin(), groups_.end(),
-                     [](const auto& entry) { return entry.second.running; });
+  return std::ranges::any_of(groups_, [](const auto& entry) { return entry.second.running; });
+}
+
+bool Supervisor::any_kept() const {
+  return std::ranges::any_of(
+      groups_, [](const auto& entry) { return entry.second.running && entry.second.keeps_state; });
 }
 
 }  // namespace lockstep

@@ -2,83 +2,123 @@
 
 #include <functional>
 #include <map>
+#include <optional>
+#include <set>
 #include <vector>
 
 #include "lockstep/launch/attempt_outcome.h"
 #include "lockstep/launch/group_guard.h"
 #include "lockstep/launch/job_board.h"
 #include "lockstep/launch/job_rendezvous.h"
+#include "lockstep/launch/launch_options.h"
 #include "lockstep/launch/stop_sequence.h"
 #include "lockstep/os/child_process.h"
 #include "lockstep/os/signals.h"
+#include "lockstep/os/wake_set.h"
+#include "lockstep/os/worker_link.h"
 
 namespace lockstep {
 
 struct Worker {
   int rank = 0;
   int local_rank = 0;
+  int attempt = 0;
   SpawnOptions spawn{};
+  /// What one that is there already is told instead.
+  LinkMessage place{};
+  int place_fd = -1;
 };
 
-/// Runs the workers of one attempt to their end: starts them, watches them, stops all when one
+/// The workers of a generation on this machine.
+struct Round {
+  std::uint64_t generation = 0;
+  std::vector<Worker> workers{};
+};
+
+/// What becomes of workers that outlive their generation.
+class Rounds {
+ public:
+  virtual ~Rounds() = default;
+  virtual void started(const WorkerExit& worker) = 0;
+  /// May add to what is known of it.
+  virtual void ended(WorkerExit& exit) = 0;
+  /// The generation cannot go on, and workers of this machine would in the next.
+  virtual void over(AttemptOutcome& outcome) = 0;
+  /// Asks for the next generation, until it is there. `kept`: the local ranks of those workers.
+  /// Errors: as JobRendezvous::wait(), SystemError.
+  virtual std::optional<Round> next(const std::set<int>& kept) = 0;
+};
+
+/// Runs the workers of this machine to their end: starts them, watches them, stops all when one
 /// fails, when the launcher is told to stop or the rendezvous ends their generation, and lets none
-/// stay behind.
+/// stay behind. Workers that keep their state (LinkMessage) are not stopped where others fail or
+/// machines come and go: they get their place in the next generation.
 /// Threads: the launcher's only one. It reaps every child of the process.
 /// Lifetime: the destructor kills whatever still runs.
 class Supervisor {
  public:
-  /// `signals` must deliver SIGCHLD beside those that stop the job and `notify_signals`, which are
-  /// passed on and stop nothing.
+  /// `signals` must deliver SIGCHLD beside those that stop the job and its notify_signals.
   Supervisor(SignalFd& signals, GroupGuard& guard, JobRendezvous& rendezvous, JobBoard& board,
-             std::chrono::milliseconds shutdown_timeout, const std::vector<int>& notify_signals)
-      : signals_(signals),
-        guard_(guard),
-        rendezvous_(rendezvous),
-        board_(board),
-        notify_signals_(notify_signals),
-        stop_(shutdown_timeout) {}
+             const LaunchOptions& options, Rounds& rounds);
   ~Supervisor();
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
 
-  using OnStart = std::function<void(const WorkerExit&)>;
-  using OnExit = std::function<void(WorkerExit&)>;
-
-  /// `on_start` is called as each worker has been started, `on_started` once all have; `on_exit` as
-  /// each ends, and may add to what is known of it.
-  /// Errors: those of spawn_process() and JobRendezvous::wait(). The destructor kills the workers
-  /// then.
-  AttemptOutcome run(const std::vector<Worker>& workers, std::uint64_t generation,
-                     const OnStart& on_start, const std::function<void()>& on_started,
-                     const OnExit& on_exit);
+  /// `on_started` is called once all workers have been started.
+  /// Errors: those of spawn_process(), JobRendezvous::wait() and Rounds. The destructor kills the
+  /// workers then.
+  AttemptOutcome run(const Round& first, const std::function<void()>& on_started);
 
  private:
   // A worker with all that it started.
   struct Group {
     WorkerExit worker;
+    UniqueFd link;
     bool running = true;
     bool told_to_stop = false;
+    bool keeps_state = false;
+    /// It has said that its training is over.
+    bool is_done = false;
+    /// It has no place any more, and is killed then.
+    std::optional<Deadline> kill_at;
+    bool killed = false;
   };
 
-  void start(const std::vector<Worker>& workers, const OnStart& on_start);
+  void start(const Worker& worker);
   void handle_signals();
-  void stop_if_told(std::uint64_t generation);
-  void note_ended_workers(const OnExit& on_exit);
+  void read_links();
+  void hear(Group& group, const LinkMessage& message);
+  void note_ended_workers();
   void forget_empty_groups();
+  void end_round_if_over();
+  bool keep_workers();
+  void dismiss(pid_t id, Group& group, std::chrono::milliseconds patience);
+  void go_on();
   void send(int signal);
   void notify(int signal);
+  void kill_dismissed();
   void terminate_stragglers();
   void wait_for_news();
   bool any_running() const;
+  bool any_kept() const;
 
   SignalFd& signals_;
   GroupGuard& guard_;
   JobRendezvous& rendezvous_;
   JobBoard& board_;
-  const std::vector<int>& notify_signals_;
+  const LaunchOptions& options_;
+  Rounds& rounds_;
   StopSequence stop_;
+  WakeSet news_;
   /// Those that may still have a process, by id.
   std::map<pid_t, Group> groups_;
+  std::uint64_t generation_ = 0;
+  /// The generation cannot go on.
+  bool is_over_ = false;
+  /// Workers wait for the next.
+  bool keeps_workers_ = false;
+  /// Until then the end of the worker is awaited whose end another one saw first.
+  std::optional<Deadline> cause_by_;
   /// SIGTERM was sent.
   bool terminated_ = false;
   AttemptOutcome outcome_;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/launch/attempt_outcome.h"
 #include "lockstep/launch/launch_options.h"
 #include "lockstep/launch/log_tail.h"
 
@@ -38,6 +39,8 @@ void add_filtered_copy(const LaunchOptions& options, std::vector<TailedLog>& sho
 /// "<job>/attempt_<n>/<local rank>": holds stdout.log, stderr.log and error.json.
 std::filesystem::path worker_directory(const std::filesystem::path& job, int attempt,
                                        int local_rank);
+/// There the one of a worker.
+std::filesystem::path error_file_of(const std::filesystem::path& job, const WorkerExit& worker);
 
 /// torchrun's.
 inline constexpr const char* kDefaultLinePrefix = "[${role_name}${local_rank}]:";

@@ -139,10 +139,12 @@ std::uint16_t bound_port(int fd) {
   }
 }
 
-void wait_for_listener(const std::string& host, std::uint16_t port, const Deadline& deadline) {
+void wait_for_listener(const std::string& host, std::uint16_t port, const Deadline& deadline,
+                       const std::function<void()>& while_waiting) {
   const AddressList addresses = resolve(host, port);
   int last_errno = ECONNREFUSED;
   do {
+    if (while_waiting) while_waiting();
     for (const addrinfo* address = addresses.get(); address; address = address->ai_next) {
       last_errno = try_connect(*address, deadline);
       if (last_errno == 0) return;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "lockstep/base/deadline.h"
@@ -28,8 +29,10 @@ UniqueFd bind_tcp_for_peers(const std::string& host, std::uint16_t port);
 std::uint16_t bound_port(int fd);
 
 /// Returns as soon as something accepts connections at `host` and `port`.
+/// `while_waiting` is called before each try; what it throws ends the wait.
 /// Errors: TimeoutError at the deadline; UsageError for a host that does not resolve.
-void wait_for_listener(const std::string& host, std::uint16_t port, const Deadline& deadline);
+void wait_for_listener(const std::string& host, std::uint16_t port, const Deadline& deadline,
+                       const std::function<void()>& while_waiting = {});
 
 /// A numeric address, of version 4 or 6, that leads to this machine alone.
 bool is_loopback_address(const std::string& address);

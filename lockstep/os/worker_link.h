@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/os/unique_fd.h"
+
+namespace lockstep {
+
+/// What a launcher and a worker that it started say to each other, over a socket that the worker
+/// inherits. Workers that say nothing are treated as any program.
+struct LinkMessage {
+  enum class Kind : std::uint8_t {
+    // Of a worker.
+    kKeepsState =
+        1,  ///< it outlives its generation: when another worker fails it is not to be ended
+    kLeftGroup = 2,  ///< its generation cannot go on; it waits for the next. `lines`: why
+    kDone = 3,       ///< its training is over, and it outlives no generation any more
+    // Of the launcher.
+    kPlace = 4,  ///< `generation` begins. `lines`: NAME=value, what is new in the environment
+  };
+
+  Kind kind = Kind::kKeepsState;
+  std::uint64_t generation = 0;
+  /// None is longer than a message, of 64 KB, or holds a zero byte.
+  std::vector<std::string> lines{};
+  /// Of kPlace for rank 0, as it arrives: the bound socket of the generation's store.
+  UniqueFd fd{};
+};
+
+struct WorkerLink {
+  UniqueFd launcher;
+  UniqueFd worker;
+};
+
+/// Both ends, closed in programs that this one executes. Errors: SystemError.
+WorkerLink make_worker_link();
+
+/// Whether the descriptor may be a worker's end, and not something else under its number.
+bool is_worker_link(int fd);
+
+/// A worker's end by the number that it inherited: closed from now on in programs that this one
+/// executes.
+UniqueFd take_worker_link(int fd);
+
+/// Never waits; `fd`, if any, goes with it as a duplicate. False when the other side is gone, or
+/// does not read what it is told.
+bool send_message(int link, const LinkMessage& message, int fd = -1) noexcept;
+
+/// The next message, if one has come by the deadline; what is none is passed over.
+/// Errors: PeerLost when the other side is gone; SystemError.
+std::optional<LinkMessage> receive_message(int link, const Deadline& deadline);
+
+}  // namespace lockstep

@@ -1,0 +1,106 @@
+#include "lockstep/os/worker_link.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/os/pipe.h"
+#include "lockstep/os/wake_set.h"
+
+namespace lockstep {
+namespace {
+
+using Word = LinkMessage::Kind;
+
+Deadline now() {
+  return Deadline::after(std::chrono::milliseconds(0));
+}
+
+class WorkerLinkTest : public testing::Test {
+ protected:
+  const WorkerLink link_ = make_worker_link();
+};
+
+TEST_F(WorkerLinkTest, PassesAPlaceWithADescriptor) {
+  const LinkMessage place{.kind = Word::kPlace, .generation = 7, .lines = {"RANK=1", "", "A= b\n"}};
+  Pipe pipe = make_pipe();
+  ASSERT_TRUE(send_message(link_.launcher.get(), place, pipe.read_end.get()));
+  const auto got = receive_message(link_.worker.get(), now());
+  ASSERT_TRUE(got);
+  EXPECT_EQ(got->kind, Word::kPlace);
+  EXPECT_EQ(got->generation, 7);
+  EXPECT_EQ(got->lines, place.lines);
+  ASSERT_EQ(::write(pipe.write_end.get(), "x", 1), 1);
+  char letter = 0;
+  EXPECT_EQ(::read(got->fd.get(), &letter, 1), 1);
+}
+
+TEST_F(WorkerLinkTest, KeepsMessagesWholeAndInOrder) {
+  ASSERT_TRUE(send_message(link_.worker.get(), {.kind = Word::kKeepsState, .generation = 1}));
+  ASSERT_TRUE(send_message(link_.worker.get(),
+                           {.kind = Word::kLeftGroup, .generation = 1, .lines = {"why"}}));
+  EXPECT_EQ(receive_message(link_.launcher.get(), now())->kind, Word::kKeepsState);
+  const auto second = receive_message(link_.launcher.get(), now());
+  EXPECT_EQ(second->kind, Word::kLeftGroup);
+  EXPECT_EQ(second->lines, std::vector<std::string>{"why"});
+  EXPECT_FALSE(second->fd.valid());
+  EXPECT_FALSE(receive_message(link_.launcher.get(), now()));
+}
+
+TEST_F(WorkerLinkTest, PassesOverWhatIsNoMessage) {
+  for (const std::string text : {"x", "\x01", "\x01x",
+                                 "\x01"
+                                 "1x",
+                                 "\x09"
+                                 "1"}) {
+    ASSERT_EQ(::send(link_.worker.get(), text.data(), text.size(), 0),
+              static_cast<ssize_t>(text.size()));
+  }
+  ASSERT_TRUE(send_message(link_.worker.get(), {.kind = Word::kDone, .generation = 3}));
+  EXPECT_EQ(receive_message(link_.launcher.get(), now())->kind, Word::kDone);
+}
+
+TEST_F(WorkerLinkTest, SaysThatTheOtherSideIsGone) {
+  WorkerLink link = make_worker_link();
+  link.worker.reset();
+  EXPECT_FALSE(send_message(link.launcher.get(), {}));
+  EXPECT_THROW(receive_message(link.launcher.get(), now()), PeerLost);
+}
+
+TEST_F(WorkerLinkTest, NeverWaitsForOneThatDoesNotRead) {
+  const LinkMessage message{.kind = Word::kLeftGroup, .lines = {std::string(10'000, 'x')}};
+  int sent = 0;
+  while (send_message(link_.worker.get(), message)) ++sent;
+  EXPECT_GT(sent, 0);
+}
+
+TEST_F(WorkerLinkTest, RefusesWhatIsTooLong) {
+  EXPECT_FALSE(send_message(link_.worker.get(), {.lines = {std::string(70'000, 'x')}}));
+}
+
+TEST_F(WorkerLinkTest, IsToldFromOtherDescriptors) {
+  EXPECT_TRUE(is_worker_link(link_.worker.get()));
+  EXPECT_FALSE(is_worker_link(make_pipe().read_end.get()));
+  EXPECT_FALSE(is_worker_link(-1));
+}
+
+TEST_F(WorkerLinkTest, WakesWhoWaitsForSeveral) {
+  WakeSet set;
+  const WorkerLink other = make_worker_link();
+  set.add(link_.launcher.get());
+  set.add(other.launcher.get());
+  const auto is_awake = [&] {
+    pollfd entry{.fd = set.fd(), .events = POLLIN, .revents = 0};
+    return ::poll(&entry, 1, 0) == 1;
+  };
+  EXPECT_FALSE(is_awake());
+  ASSERT_TRUE(send_message(other.worker.get(), {}));
+  EXPECT_TRUE(is_awake());
+  set.remove(other.launcher.get());
+  EXPECT_FALSE(is_awake());
+}
+
+}  // namespace
+}  // namespace lockstep
