@@ -129,6 +129,7 @@ InitPlan plan_init(const InitOptions& options, bool has_store, MpiLibrary mpi) {
                   plan.world_size - 1, ")"));
   }
 
+  plan.while_waiting = options.while_waiting;
   plan.generation = env::integer(env::kRestartCount).value_or(0);
   if (!has_place) {
     // Who gave the rank may not have said which of the machine's it is; srun and mpirun do.

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -43,6 +44,7 @@ struct InitPlan {
   std::optional<bool> check_calls = std::nullopt;  ///< unset: the default of the backend
   std::chrono::milliseconds timeout{};
   std::chrono::milliseconds init_timeout{};
+  std::function<void()> while_waiting = {};
 };
 
 /// Errors: UsageError naming the option or variable that is missing or cannot work.

@@ -1,6 +1,7 @@
 #include "lockstep/comm/init_process_group.h"
 
 #include <mutex>
+#include <utility>
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
@@ -12,6 +13,7 @@
 #include "lockstep/comm/init_plan.h"
 #include "lockstep/comm/process_group_state.h"
 #include "lockstep/comm/rendezvous.h"
+#include "lockstep/comm/watched_store.h"
 #include "lockstep/os/freed_memory.h"
 #include "lockstep/os/signals.h"
 #include "lockstep/os/tcp_socket.h"
@@ -22,9 +24,11 @@ namespace {
 // The default group. A function-local static: no initialisation order to think about.
 struct Default {
   std::mutex mutex;
-  ProcessGroup group;   // guarded by mutex
-  int groups_made = 0;  // guarded by mutex; part of the keys, so that a second job of this process
-                        // on the same store finds nothing of the first
+  ProcessGroup group;  // guarded by mutex
+  // Guarded by mutex. Part of the keys, so that a second job of this process on the same store
+  // finds nothing of the first; each generation has a store of its own.
+  int groups_made = 0;
+  int generation = 0;
 };
 
 Default& the_default() {
@@ -36,14 +40,19 @@ Default& the_default() {
 // group of before may still find the store of that one, which rank 0 is about to close: then it
 // looks again.
 void meet(ProcessGroup::State& state, const InitPlan& plan, c10::intrusive_ptr<c10d::Store> store,
-          int job, bool shares_memory, const Deadline& deadline) {
+          int job, bool shares_memory, const Deadline& deadline,
+          c10::intrusive_ptr<WatchedStore>& watched) {
   const bool may_find_old_store =
       job > 0 && !store && plan.store != InitPlan::Store::kFile && !plan.serves_store;
   const std::string prefix = concat("lockstep/", plan.generation, "/", job);
   for (;;) {
     try {
-      state.store = c10::make_intrusive<c10d::PrefixStore>(
-          prefix, store ? store : open_store(plan, deadline));
+      auto opened = store ? store : open_store(plan, deadline);
+      if (plan.while_waiting) {
+        watched = c10::make_intrusive<WatchedStore>(opened, plan.while_waiting);
+        opened = watched;
+      }
+      state.store = c10::make_intrusive<c10d::PrefixStore>(prefix, std::move(opened));
       join_world(*state.store, plan, deadline, [&] {
         if (shares_memory) publish_memory_domain(*state.store, plan.rank);
       });
@@ -70,12 +79,13 @@ ProcessGroup join(InitPlan plan, c10::intrusive_ptr<c10d::Store> store, int job)
   const bool shares_memory = state->backend_name.empty();
   // Before anybody is met: a name that is none is an error of this rank alone.
   if (!shares_memory) state->device = backend_device(state->backend_name, state->local_rank);
+  c10::intrusive_ptr<WatchedStore> watched;
   if (plan.world_size > 1) {
     UniqueFd store_socket;
     if (plan.store == InitPlan::Store::kMpi || plan.store == InitPlan::Store::kPmi) {
       store_socket = meet_by_launcher(plan, deadline);
     }
-    meet(*state, plan, std::move(store), job, shares_memory, deadline);
+    meet(*state, plan, std::move(store), job, shares_memory, deadline, watched);
     if (shares_memory) state->domains = read_memory_domains(*state->store, plan.world_size);
     if (plan.store == InitPlan::Store::kTcp) {
       state->local_address = local_address_towards(plan.host);
@@ -86,7 +96,9 @@ ProcessGroup join(InitPlan plan, c10::intrusive_ptr<c10d::Store> store, int job)
     state->backend_name = choose_backend(state->domains);
     state->device = backend_device(state->backend_name, state->local_rank);
   }
-  return make_process_group(std::move(state), plan.init_timeout);
+  ProcessGroup group = make_process_group(std::move(state), plan.init_timeout);
+  if (watched) watched->stop_watching();
+  return group;
 }
 
 ProcessGroup init(const InitOptions& options, const c10::intrusive_ptr<c10d::Store>& store) {
@@ -102,6 +114,8 @@ ProcessGroup init(const InitOptions& options, const c10::intrusive_ptr<c10d::Sto
   keep_freed_memory();
   // Gloo and the store's clients write to connections that peers may have closed.
   if (plan.world_size > 1) ignore_broken_pipes();
+  if (plan.generation != std::exchange(current.generation, plan.generation))
+    current.groups_made = 0;
   current.group = join(plan, store, current.groups_made++);
   return current.group;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -38,12 +39,15 @@ struct InitOptions {
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
   /// Deadline for all ranks to join. Unset: LOCKSTEP_INIT_TIMEOUT_S, else 5 minutes.
   std::optional<std::chrono::milliseconds> init_timeout = std::nullopt;
+  /// Called every few milliseconds while other ranks are waited for: what it throws ends the wait,
+  /// and there is no group.
+  std::function<void()> while_waiting = {};
 };
 
 /// Joins the job and makes its group the default one. Returns when all ranks have joined.
 /// A job of one process needs no launcher and opens no port. In others SIGPIPE, where the program
-/// leaves it to end the process, is ignored from now on. Memory that the process frees stays with it
-/// for its next step, unless the environment sets malloc's own variables (docs/decisions/0011).
+/// leaves it to end the process, is ignored from now on. Memory that the process frees stays with
+/// it for its next step, unless the environment sets malloc's own variables (docs/decisions/0011).
 /// Threads: main thread, once at a time.
 /// Errors: UsageError for a bad rank, world size, address or backend, or when a default group
 /// exists; TimeoutError naming the ranks that did not join; SystemError when the port is taken.

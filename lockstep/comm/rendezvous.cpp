@@ -70,7 +70,7 @@ c10::intrusive_ptr<c10d::Store> open_tcp_store(const InitPlan& plan, const Deadl
     options.isServer = true;
     options.masterListenFd = at_address(plan, [&] { return serving_socket(plan); }).release();
   } else {
-    at_address(plan, [&] { wait_for_listener(plan.host, plan.port, deadline); });
+    at_address(plan, [&] { wait_for_listener(plan.host, plan.port, deadline, plan.while_waiting); });
   }
   options.timeout = std::max(deadline.remaining(), std::chrono::milliseconds(1));
   try {

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+namespace lockstep {
+
+/// A store whose waits can be ended from within: before each wait and every few milliseconds of it
+/// `check` is called, and what that throws ends the wait.
+/// Threads: as the store underneath; `check` is called by whoever waits.
+class WatchedStore final : public c10d::Store {
+ public:
+  WatchedStore(c10::intrusive_ptr<c10d::Store> store, std::function<void()> check)
+      : Store(store->getTimeout()), store_(std::move(store)), check_(std::move(check)) {}
+
+  /// From now on waits are those of the store underneath.
+  void stop_watching() { check_ = nullptr; }
+
+  using Store::compareSet;
+  using Store::set;
+  c10::intrusive_ptr<Store> clone() override;
+  void set(const std::string& key, const std::vector<std::uint8_t>& value) override;
+  std::vector<std::uint8_t> compareSet(const std::string& key,
+                                       const std::vector<std::uint8_t>& current,
+                                       const std::vector<std::uint8_t>& wanted) override;
+  std::vector<std::uint8_t> get(const std::string& key) override;
+  std::int64_t add(const std::string& key, std::int64_t value) override;
+  bool deleteKey(const std::string& key) override;
+  bool check(const std::vector<std::string>& keys) override;
+  std::int64_t getNumKeys() override;
+  void wait(const std::vector<std::string>& keys) override;
+  void wait(const std::vector<std::string>& keys,
+            const std::chrono::milliseconds& timeout) override;
+  const std::chrono::milliseconds& getTimeout() const noexcept override;
+  void setTimeout(const std::chrono::milliseconds& timeout) override;
+  void append(const std::string& key, const std::vector<std::uint8_t>& value) override;
+  std::vector<std::vector<std::uint8_t>> multiGet(const std::vector<std::string>& keys) override;
+  void multiSet(const std::vector<std::string>& keys,
+                const std::vector<std::vector<std::uint8_t>>& values) override;
+  bool hasExtendedApi() const override;
+
+ private:
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::function<void()> check_;
+};
+
+}  // namespace lockstep
