@@ -35,3 +35,4 @@
 #include "lockstep/snapshot/values.h"
 #include "lockstep/train/preemption.h"
 #include "lockstep/train/progress_bar.h"
+#include "lockstep/train/resilient_training.h"

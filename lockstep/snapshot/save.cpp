@@ -7,13 +7,13 @@
 
 #include <ATen/ops/empty.h>
 #include <caffe2/serialize/inline_container.h>
-#include <torch/csrc/jit/serialization/pickler.h>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/os/atomic_file.h"
 #include "lockstep/os/readable_file.h"
 #include "lockstep/snapshot/checksum.h"
+#include "lockstep/snapshot/pickled.h"
 #include "lockstep/snapshot/unpickler.h"
 #include "lockstep/snapshot/values.h"
 #include "lockstep/snapshot/writable_value.h"
@@ -27,24 +27,6 @@ constexpr const char* kByteOrderRecord = "byteorder";
 constexpr const char* kStoragePrefix = "data/";
 /// 20 bytes an instruction sequence and a name: a million tensors stay below it.
 constexpr std::uint64_t kMaxPickleBytes = 256u << 20;
-
-struct Pickled {
-  std::string pickle;
-  std::vector<at::Tensor> storages;
-};
-
-Pickled pickle(const c10::IValue& value) {
-  Pickled result;
-  // No type tags: Python's weights-only reader refuses the class that they name.
-  torch::jit::Pickler pickler(
-      [&](const char* data, std::size_t bytes) { result.pickle.append(data, bytes); }, nullptr,
-      nullptr, nullptr, nullptr, /*tag_aggregates=*/false);
-  pickler.protocol();
-  pickler.pushIValue(value);
-  pickler.stop();
-  result.storages = pickler.tensorData();
-  return result;
-}
 
 /// LibTorch's archive writer on top of a stream that may fail. LibTorch does not expect that: its
 /// writer leaks, forgets the reason, and throws from its destructor. So it never learns of a

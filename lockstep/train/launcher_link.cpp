@@ -1,0 +1,61 @@
+#include "lockstep/train/launcher_link.h"
+
+#include <poll.h>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/env.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/os/worker_link.h"
+
+namespace lockstep {
+
+LauncherLink::LauncherLink() {
+  const auto fd = env::integer(env::kLauncherFd);
+  if (!fd || !is_worker_link(*fd)) return;
+  link_ = take_worker_link(*fd);
+  generation_ = static_cast<std::uint64_t>(env::integer(env::kRestartCount).value_or(0)) + 1;
+  // Where it serves the store now.
+  if (const auto store = env::integer(env::kStoreListenFd)) store_ = UniqueFd(*store);
+}
+
+void LauncherLink::say_keeps_state() {
+  send_message(link_.get(), {.kind = LinkMessage::Kind::kKeepsState, .generation = generation_});
+}
+
+void LauncherLink::say_left_group(const std::string& why) {
+  store_.reset();
+  send_message(link_.get(), {.kind = LinkMessage::Kind::kLeftGroup,
+                             .generation = generation_,
+                             .lines = {why.substr(0, why.find('\n'))}});
+}
+
+void LauncherLink::say_done() {
+  send_message(link_.get(), {.kind = LinkMessage::Kind::kDone, .generation = generation_});
+}
+
+bool LauncherLink::has_news() const {
+  pollfd entry{.fd = link_.get(), .events = POLLIN, .revents = 0};
+  return link_.valid() && ::poll(&entry, 1, 0) > 0;
+}
+
+void LauncherLink::take_place() {
+  constexpr std::chrono::seconds kNextWord{10};
+  std::optional<LinkMessage> place;
+  while (!place || has_news()) {
+    auto message = receive_message(link_.get(), Deadline::after(kNextWord));
+    if (!message) {
+      log(LogLevel::kWarning, "still waiting for a place in the job's next generation");
+    } else if (message->kind == LinkMessage::Kind::kPlace && message->generation > generation_) {
+      place = std::move(message);
+    }
+  }
+  generation_ = place->generation;
+  store_ = std::move(place->fd);
+  if (store_.valid()) {
+    place->lines.push_back(concat(env::kStoreListenFd.name, "=", store_.get()));
+  }
+  env::replace(place->lines);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "lockstep/comm/init_process_group.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/train/launcher_link.h"
+#include "lockstep/train/training_state.h"
+
+namespace lockstep {
+
+struct ResilientOptions {
+  /// Of the random numbers of each step: the default generators are seeded by it, the rank and the
+  /// step, so that a step that is made again, by whichever process, draws the same.
+  std::uint64_t seed = 0;
+  /// How ranks meet.
+  InitOptions init = {};
+};
+
+/// A training loop that survives the death of its ranks. Under `lockstep run --max-restarts=N`,
+/// when a rank is lost or machines come and go, the other processes stay: they give up the step in
+/// flight, meet again under their new ranks, and a newcomer takes over parameters, optimizer,
+/// buffers and the number of steps from one of them. No step that any rank had completed is lost,
+/// and the parameters end with the bits of an undisturbed run.
+///
+///   auto net = std::make_shared<Net>();
+///   torch::optim::Adam optimizer(net->parameters(), 1e-3);
+///   ResilientTraining training({.model = net, .optimizer = &optimizer});
+///   training.run(steps, [&](const ProcessGroup& group) {
+///     auto model = std::make_shared<DistributedDataParallel<Net>>(net, …{.process_group = group});
+///     return [&, model](std::int64_t step) {
+///       auto [inputs, targets] = batch(step, group.rank(), group.world_size());
+///       optimizer.zero_grad();
+///       loss(model->forward(inputs), targets).backward();
+///       optimizer.step();
+///     };
+///   });
+///
+/// A step is one update of the parameters, its exchange of gradients included; what it reads beside
+/// the parts follows from its number and the group. Parameters and optimizer are changed at its
+/// end, after the last exchange; a rank in which a step failed later than that takes the state of
+/// another. Under other launchers, and alone, it is a plain loop, and an error ends it. Threads:
+/// the training thread. Lifetime: the parts must outlive it.
+class ResilientTraining {
+ public:
+  using Step = std::function<void(std::int64_t step)>;
+  /// Makes what depends on the group, which is another after each recovery; the default group is
+  /// the same one. It is destroyed, with all that it holds, when the group ends.
+  using MakeStep = std::function<Step(const ProcessGroup& group)>;
+
+  /// Errors: UsageError without a model, and where there is a default group already: it would
+  /// outlive its ranks.
+  explicit ResilientTraining(TrainingParts parts, const ResilientOptions& options = {});
+
+  /// Collective. Returns when all ranks have made `steps` steps in all.
+  /// Errors: what steps throw, but for PeerLost, PeerFailed, TimeoutError and CommError where the
+  /// launcher can be asked for another generation; Error when no rank holds a whole state any more.
+  void run(std::int64_t steps, const MakeStep& make_step);
+
+  std::int64_t steps_done() const { return done_; }
+  /// Of the generation that ran last; empty before run().
+  const ProcessGroup& group() const { return group_; }
+
+ private:
+  void begin_generation();
+  void agree_on_state();
+  void make_steps(std::int64_t steps, const MakeStep& make_step);
+  void seed_step() const;
+  void leave(const std::string& why);
+
+  TrainingState state_;
+  const ResilientOptions options_;
+  LauncherLink link_;
+  ProcessGroup group_;
+  std::int64_t done_ = 0;
+  /// The state is what all ranks had after `done_` steps.
+  bool is_whole_ = false;
+  bool is_in_step_ = false;
+  /// All ranks have once agreed on a state.
+  bool has_begun_ = false;
+};
+
+}  // namespace lockstep

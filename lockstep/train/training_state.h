@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include "lockstep/snapshot/tensor_dict.h"
+
+namespace torch::nn {
+class Module;
+}
+namespace torch::optim {
+class LRScheduler;
+class Optimizer;
+}  // namespace torch::optim
+
+namespace lockstep {
+
+/// All that a training step reads and leaves changed, the same on all ranks when a step ends.
+struct TrainingParts {
+  std::shared_ptr<torch::nn::Module> model = {};
+  /// Null where there is none.
+  torch::optim::Optimizer* optimizer = nullptr;
+  torch::optim::LRScheduler* scheduler = nullptr;
+  /// The program's own tensors, which steps change in place.
+  TensorDict extra = {};
+};
+
+/// The state of a training between two steps, kept such that a step can be given up half-way.
+/// What steps change early, buffers and the program's own tensors, is copied; parameters and
+/// optimizer, which change at a step's end all at once, are only watched.
+class TrainingState {
+ public:
+  explicit TrainingState(TrainingParts parts);
+
+  /// To be called between two steps: what a step given up goes back to.
+  void remember();
+  /// Goes back there. False when parameters have been changed since, and are of no step.
+  bool go_back();
+
+  /// As files can hold it; shares memory with the parts on the CPU.
+  c10::IValue value() const;
+  /// Replaces the parts' values. `steps`: how many steps the scheduler is behind.
+  /// Errors: UsageError when they are of another model or optimizer.
+  void take(const c10::IValue& value, std::int64_t steps);
+
+  const TrainingParts& parts() const { return parts_; }
+
+ private:
+  struct Copy {
+    at::Tensor tensor;
+    at::Tensor value{};
+    std::uint32_t version = 0;
+  };
+  std::uint64_t versions() const;
+
+  TrainingParts parts_;
+  std::vector<at::Tensor> parameters_;
+  std::vector<Copy> copies_;
+  std::uint64_t versions_ = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,112 @@
+// Trains a small model with every kind of state, on data that a formula gives, and survives what is
+// done to its ranks: resilient_worker STEPS [SIZE]. Says each step, and at the end the
+// bits of its state. SIZE: the width of its layers.
+#include <cstdio>
+#include <span>
+#include <string>
+
+#include <ATen/ATen.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/schedulers/step_lr.h>
+#include <unistd.h>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/parse_number.h"
+#include "lockstep/base/run_main.h"
+#include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/snapshot/optimizer_state.h"
+#include "lockstep/snapshot/state_dict.h"
+#include "lockstep/train/resilient_training.h"
+
+namespace lockstep {
+namespace {
+
+namespace nn = torch::nn;
+
+void say(const std::string& text) {
+  std::puts(concat(::getpid(), " ", text).c_str());
+  std::fflush(stdout);
+}
+
+// FNV-1a.
+void hash(std::uint64_t& sum, const at::Tensor& tensor) {
+  const at::Tensor dense = tensor.contiguous();
+  const auto* const bytes = static_cast<const unsigned char*>(dense.const_data_ptr());
+  for (const unsigned char byte : std::span(bytes, dense.nbytes())) {
+    sum = (sum ^ byte) * 0x100000001b3U;
+  }
+}
+
+void hash(std::uint64_t& sum, const c10::IValue& value) {
+  if (value.isTensor()) {
+    hash(sum, value.toTensor());
+  } else if (value.isGenericDict()) {
+    for (const auto& item : value.toGenericDict()) hash(sum, item.value());
+  } else if (value.isList()) {
+    for (const c10::IValue& item : value.toListRef()) hash(sum, item);
+  } else if (value.isDouble()) {
+    hash(sum, at::tensor(value.toDouble(), at::kDouble));
+  }
+}
+
+int run(std::int64_t steps, std::int64_t size) {
+  at::manual_seed(static_cast<std::uint64_t>(::getpid()));  // Ranks begin alike all the same.
+  nn::Sequential net(nn::Linear(8, size), nn::BatchNorm1d(size), nn::ReLU(), nn::Dropout(0.2),
+                     nn::Linear(size, 1));
+  torch::optim::Adam optimizer(net->parameters(), torch::optim::AdamOptions(0.01));
+  torch::optim::StepLR scheduler(optimizer, 7, 0.9);
+  const at::Tensor seen = at::zeros({1}, at::kLong);
+  say("starts");
+  ResilientTraining training({.model = net.ptr(),
+                              .optimizer = &optimizer,
+                              .scheduler = &scheduler,
+                              .extra = {{"seen", seen}}});
+  {
+    at::NoGradGuard no_grad;
+    for (at::Tensor& parameter : net->parameters()) {
+      parameter.copy_((at::arange(parameter.numel(), at::kFloat).view_as(parameter) + 1).sin() / 4);
+    }
+  }
+  training.run(steps, [&](const ProcessGroup& group) {
+    using Model = DistributedDataParallel<nn::SequentialImpl>;
+    const auto model = std::make_shared<Model>(net.ptr());
+    say(concat("rank ", group.rank(), " of ", group.world_size(), " begins at ",
+               training.steps_done()));
+    return [&, model, group](std::int64_t step) {
+      const at::Tensor inputs = (at::arange(32, at::kFloat) *
+                                 static_cast<double>(step * group.world_size() + group.rank() + 1))
+                                    .sin()
+                                    .view({4, 8});
+      seen.add_(4);
+      optimizer.zero_grad();
+      (model->forward(inputs) - inputs.sum(1, true)).square().mean().backward();
+      optimizer.step();
+      say(concat("step ", step));
+    };
+  });
+  std::uint64_t sum = 0xcbf29ce484222325U;
+  for (const auto& [name, tensor] : state_dict(*net)) hash(sum, tensor);
+  hash(sum, optimizer_state_dict(optimizer));
+  hash(sum, seen);
+  say(concat("ends with ", sum));
+  return 0;
+}
+
+}  // namespace
+}  // namespace lockstep
+
+int main(int argc, char** argv) {
+  return lockstep::run_main([&] {
+    const auto number = [&](int at) {
+      return argc > at ? lockstep::parse_number<std::int64_t>(argv[at]) : std::nullopt;
+    };
+    if (!number(1)) throw lockstep::UsageError("usage: resilient_worker STEPS [SIZE]");
+    return lockstep::run(*number(1), number(2).value_or(16));
+  });
+}
