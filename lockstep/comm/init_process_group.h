@@ -42,8 +42,8 @@ struct InitOptions {
 
 /// Joins the job and makes its group the default one. Returns when all ranks have joined.
 /// A job of one process needs no launcher and opens no port. In others SIGPIPE, where the program
-/// leaves it to end the process, is ignored from now on. Memory that the process frees stays with it
-/// for its next step, unless the environment sets malloc's own variables (docs/decisions/0011).
+/// leaves it to end the process, is ignored from now on. Memory that the process frees stays with
+/// it for its next step, unless the environment sets malloc's own variables (docs/decisions/0011).
 /// Threads: main thread, once at a time.
 /// Errors: UsageError for a bad rank, world size, address or backend, or when a default group
 /// exists; TimeoutError naming the ranks that did not join; SystemError when the port is taken.
@@ -57,6 +57,9 @@ ProcessGroup init_process_group(const c10::intrusive_ptr<c10d::Store>& store,
 /// The default group. Errors: UsageError when there is none.
 ProcessGroup default_process_group();
 bool is_initialized();
+
+/// `group`, or where it is empty the default group; empty where there is neither.
+ProcessGroup group_or_default(ProcessGroup group);
 
 /// Forgets the default group; its connections close when the last copy of it is gone.
 void destroy_process_group();
