@@ -28,7 +28,7 @@ using tcp = asio::ip::tcp;
 
 namespace {
 
-constexpr std::uint32_t kMostHeaderBytes = 4'096;
+constexpr std::uint32_t kMostGreetingBytes = 4'096;
 
 std::string name_of(const tcp::socket& socket) {
   error_code error;
@@ -42,13 +42,13 @@ std::string name_of(const tcp::socket& socket) {
 struct ControlServer::Stranger {
   explicit Stranger(tcp::socket connected)
       : peer(name_of(connected)), socket(std::move(connected)) {
-    parser.header_limit(kMostHeaderBytes);
+    parser.header_limit(kMostGreetingBytes);
     parser.body_limit(0);
   }
 
   const std::string peer;
   WebSocket socket;
-  beast::flat_buffer received{kMostHeaderBytes};
+  beast::flat_buffer received{kMostGreetingBytes};
   http::request_parser<http::empty_body> parser;
   http::response<http::string_body> response;
   std::string server_nonce;

@@ -41,7 +41,7 @@ std::uintptr_t return_address(std::uintptr_t stack) noexcept {
 }
 
 // The next number of the text, in hexadecimal, and the one letter after it; both are taken away.
-std::uintptr_t take_number(std::string_view& text) noexcept {
+std::uintptr_t take_hexadecimal(std::string_view& text) noexcept {
   std::uintptr_t value = 0;
   const auto end = std::from_chars(text.data(), text.data() + text.size(), value, 16).ptr;
   text.remove_prefix(std::min(static_cast<std::size_t>(end - text.data()) + 1, text.size()));
@@ -111,10 +111,10 @@ bool is_runtime_library(std::string_view path) noexcept {
 MappedRange parse_mapped_range(std::string_view line) noexcept {
   // 7f0a1c000000-7f0a1c021000 r-xp 00002000 08:01 131076    /usr/lib/libc.so.6
   MappedRange range;
-  range.begin = take_number(line);
-  range.end = take_number(line);
+  range.begin = take_hexadecimal(line);
+  range.end = take_hexadecimal(line);
   line.remove_prefix(std::min(line.find(' ') + 1, line.size()));
-  range.file_offset = take_number(line);
+  range.file_offset = take_hexadecimal(line);
   const auto path = line.find('/');
   // The device has digits alone and the inode too: the first slash begins the path.
   if (path != std::string_view::npos) range.path = line.substr(path);

@@ -72,23 +72,23 @@ std::vector<std::string> with_json_target(std::vector<std::string> arguments) {
 }
 
 void take(BenchOptions& options, const std::string& name, const std::string& value) {
-  if (name == "--help") {
+  if (name == "help") {
     options.help = true;
-  } else if (name == "--nproc-per-node") {
+  } else if (name == "nproc-per-node") {
     options.nproc_per_node = static_cast<int>(integer_of("--nproc-per-node", value, 2, kMostRanks));
-  } else if (name == "--backends") {
+  } else if (name == "backends") {
     options.backends = list_of("--backends", value);
-  } else if (name == "--sizes") {
+  } else if (name == "sizes") {
     options.sizes = sizes_of(value);
-  } else if (name == "--memory") {
+  } else if (name == "memory") {
     options.memory = memory_of(value);
-  } else if (name == "--fresh") {
+  } else if (name == "fresh") {
     options.fresh = true;
-  } else if (name == "--rounds") {
+  } else if (name == "rounds") {
     options.rounds = static_cast<int>(integer_of("--rounds", value, 1, kMostRounds));
-  } else if (name == "--sample-ms") {
+  } else if (name == "sample-ms") {
     options.sample_ms = static_cast<int>(integer_of("--sample-ms", value, 1, kMostSampleMs));
-  } else if (name == "--json") {
+  } else if (name == "json") {
     options.json = value;
   }
 }
@@ -133,9 +133,8 @@ BenchOptions parse_bench_options(const std::vector<std::string>& arguments) {
                             split.program.front(), "'; --help lists them"));
   }
   for (const std::string& flag : split.flags) {
-    const auto equals = flag.find('=');
-    take(options, flag.substr(0, equals),
-         equals == std::string::npos ? "" : flag.substr(equals + 1));
+    const auto [name, value] = name_and_value(flag);
+    take(options, name, value);
   }
   return options;
 }

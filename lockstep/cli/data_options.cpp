@@ -12,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-constexpr double kLongestTimeoutSeconds = 86'400;
+constexpr std::int64_t kLongestTimeoutSeconds = 86'400;
 
 }  // namespace
 
@@ -57,8 +57,8 @@ DataOptions parse_data_options(const std::vector<std::string>& arguments) {
   if (help) return options;
   if (get->parsed()) {
     options.action = DataOptions::Action::kGet;
-    options.timeout = std::chrono::ceil<std::chrono::seconds>(
-        seconds_of("--timeout", timeout, 1, kLongestTimeoutSeconds));
+    options.timeout = std::chrono::seconds(
+        integer_of("--timeout", timeout, 1, kLongestTimeoutSeconds, "whole seconds"));
     if (options.name.empty() && options.recipe_file.empty()) {
       throw UsageError(
           "data get: which one? lockstep data list shows them; as in: lockstep data get "

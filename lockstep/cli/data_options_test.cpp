@@ -59,8 +59,8 @@ TEST(DataOptions, SaysWhatIsWrong) {
   expect({"get"}, "which one?");
   expect({"get", "x", "y"}, "y");
   expect({"get", "x", "--tofu=1"}, "--tofu");
-  for (const char* timeout : {"0", "-1", "0.5", "x", "100000"}) {
-    expect({"get", "x", std::string("--timeout=") + timeout}, "give seconds from 1");
+  for (const char* timeout : {"0", "-1", "1.5", "x", "100000"}) {
+    expect({"get", "x", std::string("--timeout=") + timeout}, "give whole seconds from 1");
   }
 }
 

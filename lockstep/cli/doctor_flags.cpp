@@ -75,9 +75,8 @@ DoctorFlags parse_doctor_flags(const std::vector<std::string>& arguments) {
   const SplitArguments split = split_arguments(arguments, known_flags());
   DoctorFlags flags;
   for (const std::string& flag : split.flags) {
-    const auto equals = flag.find('=');
-    take(flags, flag.substr(2, equals - 2),
-         equals == std::string::npos ? "" : flag.substr(equals + 1));
+    const auto [name, value] = name_and_value(flag);
+    take(flags, name, value);
   }
   if (!split.program.empty()) flags.program = split.program.front();
   check(flags);

@@ -20,12 +20,12 @@ std::string bounds(Number least, Number most, bool is_bounded) {
 }  // namespace
 
 std::int64_t integer_of(const std::string& flag, const std::string& text, std::int64_t least,
-                        std::int64_t most) {
+                        std::int64_t most, const char* what) {
   const auto value = parse_number<std::int64_t>(text);
   if (value && *value >= least && *value <= most) return *value;
   const bool is_bounded = most != std::numeric_limits<int>::max();
   throw UsageError(
-      concat(flag, "='", text, "': give a whole number ", bounds(least, most, is_bounded)));
+      concat(flag, "='", text, "': give ", what, " ", bounds(least, most, is_bounded)));
 }
 
 int int_of(const std::string& flag, const std::string& text, int least) {

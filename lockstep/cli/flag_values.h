@@ -9,9 +9,9 @@ namespace lockstep {
 
 // Values of flags. Errors: UsageError that names the flag, the value and what to give.
 
-/// A whole number.
+/// A whole number; `what` is what the error asks for, as in "whole seconds".
 std::int64_t integer_of(const std::string& flag, const std::string& text, std::int64_t least,
-                        std::int64_t most);
+                        std::int64_t most, const char* what = "a whole number");
 int int_of(const std::string& flag, const std::string& text, int least);
 
 /// "0,2,5": whole numbers from 0.

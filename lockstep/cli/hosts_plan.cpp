@@ -9,6 +9,7 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/cli/run_options.h"
+#include "lockstep/cli/split_arguments.h"
 
 namespace lockstep {
 namespace {
@@ -23,10 +24,6 @@ constexpr milliseconds kLauncherEnds{15'000};
 constexpr std::array kReplaced = {"hosts",       "ssh-command",  "remote-lockstep", "env",
                                   "secret-file", "nnodes",       "node-rank",       "master-addr",
                                   "master-port", "rdzv-backend", "rdzv-endpoint",   "rdzv-conf"};
-
-std::string name_of_flag(const std::string& flag) {
-  return flag.substr(2, flag.find('=') - 2);
-}
 
 bool is_replaced(const std::string& name) {
   return std::ranges::find(kReplaced, name) != kReplaced.end();
@@ -116,7 +113,7 @@ std::vector<std::string> arguments_for(const RunFlags& flags, const std::vector<
   const auto& slots = hosts[host].slots;
   std::vector<std::string> arguments;
   for (const std::string& flag : flags.given) {
-    const std::string name = name_of_flag(flag);
+    const std::string name = name_and_value(flag).first;
     if (!is_replaced(name) && !(slots && name == "nproc-per-node")) arguments.push_back(flag);
   }
   if (slots) arguments.push_back(concat("--nproc-per-node=", *slots));

@@ -12,25 +12,24 @@
 namespace lockstep {
 namespace {
 
-const FlagName kHelpFlag{.name = "help", .letter = 'h'};
-
 // Flags and words in any order.
 struct LiveArguments {
-  std::map<std::string, std::string> flags;  ///< "--name", and its value or nothing
+  std::map<std::string, std::string> flags;  ///< the name, and its value or nothing
   std::vector<std::string> words;
 
   bool has(const char* flag) const { return flags.contains(flag); }
   std::string value(const char* flag) const { return has(flag) ? flags.at(flag) : ""; }
 };
 
-LiveArguments split_live(std::vector<std::string> arguments, const std::vector<FlagName>& known) {
+// All of them know --help.
+LiveArguments split_live(std::vector<std::string> arguments, std::vector<FlagName> known) {
+  known.push_back({.name = "help", .letter = 'h'});
   LiveArguments result;
   while (!arguments.empty()) {
     const SplitArguments split = split_arguments(arguments, known);
     for (const std::string& flag : split.flags) {
-      const auto equals = flag.find('=');
-      result.flags[flag.substr(0, equals)] =
-          equals == std::string::npos ? "" : flag.substr(equals + 1);
+      const auto [name, value] = name_and_value(flag);
+      result.flags[name] = value;
     }
     arguments = split.program;
     if (arguments.empty()) break;
@@ -55,21 +54,21 @@ LiveArguments split_for_job(const char* command, const std::vector<std::string>&
 }  // namespace
 
 PsOptions parse_ps_options(const std::vector<std::string>& arguments) {
-  const LiveArguments split = split_for_job(
-      "ps", arguments, {kHelpFlag, {.name = "workers", .letter = 'w'}, {.name = "json"}});
+  const LiveArguments split =
+      split_for_job("ps", arguments, {{.name = "workers", .letter = 'w'}, {.name = "json"}});
   return {.job = split.words[0],
-          .workers = split.has("--workers"),
-          .json = split.has("--json"),
-          .help = split.has("--help")};
+          .workers = split.has("workers"),
+          .json = split.has("json"),
+          .help = split.has("help")};
 }
 
 StopOptions parse_stop_options(const std::vector<std::string>& arguments) {
   const LiveArguments split =
-      split_for_job("stop", arguments, {kHelpFlag, {.name = "machine-only"}, {.name = "now"}});
+      split_for_job("stop", arguments, {{.name = "machine-only"}, {.name = "now"}});
   const StopOptions options{.job = split.words[0],
-                            .machine_only = split.has("--machine-only"),
-                            .now = split.has("--now"),
-                            .help = split.has("--help")};
+                            .machine_only = split.has("machine-only"),
+                            .now = split.has("now"),
+                            .help = split.has("help")};
   if (options.now && options.machine_only) {
     throw UsageError("stop: --now ends the job on all machines, which --machine-only rules out");
   }
@@ -77,9 +76,9 @@ StopOptions parse_stop_options(const std::vector<std::string>& arguments) {
 }
 
 ScaleOptions parse_scale_options(const std::vector<std::string>& arguments) {
-  const LiveArguments split = split_live(arguments, {kHelpFlag});
+  const LiveArguments split = split_live(arguments, {});
   const std::vector<std::string>& words = split.words;
-  ScaleOptions options{.help = split.has("--help")};
+  ScaleOptions options{.help = split.has("help")};
   if (options.help) return options;
   if (words.empty() || words.size() > 2) {
     throw UsageError(
@@ -97,21 +96,20 @@ ScaleOptions parse_scale_options(const std::vector<std::string>& arguments) {
 
 LogsOptions parse_logs_options(const std::vector<std::string>& arguments) {
   const LiveArguments split = split_for_job("logs", arguments,
-                                            {kHelpFlag,
-                                             {.name = "follow", .letter = 'f'},
+                                            {{.name = "follow", .letter = 'f'},
                                              {.name = "lines", .letter = 'n', .takes_value = true},
                                              {.name = "local-rank", .takes_value = true},
                                              {.name = "attempt", .takes_value = true}});
   LogsOptions options{
-      .target = split.words[0], .follow = split.has("--follow"), .help = split.has("--help")};
-  if (split.has("--lines")) {
+      .target = split.words[0], .follow = split.has("follow"), .help = split.has("help")};
+  if (split.has("lines")) {
     options.choice.last_lines =
-        static_cast<std::uint64_t>(int_of("--lines", split.value("--lines"), 0));
+        static_cast<std::uint64_t>(int_of("--lines", split.value("lines"), 0));
   }
-  if (split.has("--attempt")) {
-    options.choice.attempt = int_of("--attempt", split.value("--attempt"), 0);
+  if (split.has("attempt")) {
+    options.choice.attempt = int_of("--attempt", split.value("attempt"), 0);
   }
-  options.choice.local_ranks = local_ranks_of("--local-rank", split.value("--local-rank"));
+  options.choice.local_ranks = local_ranks_of("--local-rank", split.value("local-rank"));
   return options;
 }
 

@@ -14,7 +14,7 @@ namespace {
 using Launcher = LaunchedPlace::Launcher;
 
 // All launchers start within it, or mpirun has failed to start them.
-constexpr std::chrono::milliseconds kPatience{60'000};
+constexpr std::chrono::milliseconds kTimeToStart{60'000};
 
 // But for the machine of the first, which mpirun may not tell.
 bool says_how_machines_meet(const RunFlags& flags) {
@@ -41,7 +41,7 @@ std::optional<MpirunJob> mpirun_job() {
     job.broadcast = [connection, rank = place->rank](const std::string& text) {
       ::fcntl(*connection, F_SETFD, FD_CLOEXEC);  // Workers have no part in it.
       return broadcast_by_pmi("meeting of launchers", *connection, rank, text,
-                              Deadline::after(kPatience));
+                              Deadline::after(kTimeToStart));
     };
   }
   return job;

@@ -98,4 +98,9 @@ SplitArguments split_arguments(const std::vector<std::string>& arguments,
   return result;
 }
 
+std::pair<std::string, std::string> name_and_value(const std::string& flag) {
+  const Given given = read_flag(flag);
+  return {given.flag.substr(2), given.value};
+}
+
 }  // namespace lockstep

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace lockstep {
@@ -30,5 +31,8 @@ struct SplitArguments {
 /// with the nearest name.
 SplitArguments split_arguments(const std::vector<std::string>& arguments,
                                const std::vector<FlagName>& known);
+
+/// Takes one of SplitArguments::flags apart: the name without dashes, the value or "".
+std::pair<std::string, std::string> name_and_value(const std::string& flag);
 
 }  // namespace lockstep

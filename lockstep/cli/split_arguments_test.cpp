@@ -28,6 +28,12 @@ TEST(SplitArguments, TakesBothSpellingsAndBothForms) {
   EXPECT_EQ(split({"-r3"}).flags, (Texts{"--redirects=3"}));
 }
 
+TEST(SplitArguments, AFlagIsTakenApartAtItsFirstEqualsSign) {
+  EXPECT_EQ(name_and_value("--standalone"),
+            std::make_pair(std::string("standalone"), std::string()));
+  EXPECT_EQ(name_and_value("--conf=a=b"), std::make_pair(std::string("conf"), std::string("a=b")));
+}
+
 TEST(SplitArguments, TakesBeginningsAsTorchrunDoes) {
   EXPECT_EQ(split({"--nproc=2"}).flags, (Texts{"--nproc-per-node=2"}));
   EXPECT_EQ(split({"--nproc_per", "2"}).flags, (Texts{"--nproc-per-node=2"}));

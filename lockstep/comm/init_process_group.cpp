@@ -147,6 +147,13 @@ bool is_initialized() {
   return static_cast<bool>(current.group);
 }
 
+ProcessGroup group_or_default(ProcessGroup group) {
+  if (group) return group;
+  Default& current = the_default();
+  const std::lock_guard lock(current.mutex);
+  return current.group;
+}
+
 void destroy_process_group() {
   Default& current = the_default();
   const std::lock_guard lock(current.mutex);

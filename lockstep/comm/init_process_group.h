@@ -62,6 +62,9 @@ ProcessGroup init_process_group(const c10::intrusive_ptr<c10d::Store>& store,
 ProcessGroup default_process_group();
 bool is_initialized();
 
+/// `group`, or where it is empty the default group; empty where there is neither.
+ProcessGroup group_or_default(ProcessGroup group);
+
 /// Forgets the default group; its connections close when the last copy of it is gone.
 void destroy_process_group();
 

@@ -24,8 +24,7 @@ Shard shard_of(const DistributedSamplerOptions& options) {
   if (options.rank) {
     shard.num_replicas = *options.num_replicas;
     shard.rank = *options.rank;
-  } else if (options.group || is_initialized()) {
-    const ProcessGroup group = options.group ? options.group : default_process_group();
+  } else if (const ProcessGroup group = group_or_default(options.group)) {
     shard.num_replicas = group.world_size();
     shard.rank = group.rank();
   }

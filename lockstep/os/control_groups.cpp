@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 #include <system_error>
+#include <vector>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/parse_number.h"
@@ -34,11 +35,17 @@ Path unified_mount(const Path& mounts) {
                                                                          : mounts;
 }
 
-}  // namespace
+// This process's group of one hierarchy.
+struct OwnGroup {
+  Path mount;
+  Path below;
+};
 
-void for_each_control_group(const std::string& controller,
-                            const std::function<void(const Path&)>& visit, const Path& root) {
+// Those that limit what this controller counts: that of version 2, and that of version 1 where the
+// controller is one of its hierarchy's. Without a controller, that of version 2 alone.
+std::vector<OwnGroup> own_groups(const std::string& controller, const Path& root) {
   const Path mounts = root / "sys/fs/cgroup";
+  std::vector<OwnGroup> groups;
   std::ifstream file(root / "proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
     const auto first = line.find(':');
@@ -47,22 +54,29 @@ void for_each_control_group(const std::string& controller,
     const std::string controllers = concat(",", line.substr(first + 1, second - first - 1), ",");
     const bool unified = controllers == ",,";
     if (!unified && controllers.find(concat(",", controller, ",")) == std::string::npos) continue;
-    const Path mount = unified ? unified_mount(mounts) : mounts / controller;
-    for (Path group = Path(line.substr(second + 1)).relative_path();; group = group.parent_path()) {
-      visit(mount / group);
-      if (group.empty()) break;
+    groups.push_back({.mount = unified ? unified_mount(mounts) : mounts / controller,
+                      .below = Path(line.substr(second + 1)).relative_path()});
+  }
+  return groups;
+}
+
+}  // namespace
+
+void for_each_control_group(const std::string& controller,
+                            const std::function<void(const Path&)>& visit, const Path& root) {
+  for (OwnGroup& group : own_groups(controller, root)) {
+    for (;; group.below = group.below.parent_path()) {
+      visit(group.mount / group.below);
+      if (group.below.empty()) break;
     }
   }
 }
 
 Path own_control_group(const Path& root) {
-  const Path mount = unified_mount(root / "sys/fs/cgroup");
-  std::ifstream file(root / "proc/self/cgroup");
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with("0::/")) continue;
-    const Path group = mount / Path(line.substr(3)).relative_path();
+  for (const OwnGroup& group : own_groups("", root)) {
+    const Path folder = group.mount / group.below;
     std::error_code error;
-    return std::filesystem::exists(group / "cgroup.procs", error) ? group : Path();
+    if (std::filesystem::exists(folder / "cgroup.procs", error)) return folder;
   }
   return {};
 }

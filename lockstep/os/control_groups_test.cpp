@@ -1,28 +1,15 @@
 #include "lockstep/os/control_groups.h"
 
-#include <fstream>
-
 #include <gtest/gtest.h>
 
-#include "lockstep/os/temporary_directory.h"
+#include "lockstep/os/system_root_testing.h"
 
 namespace lockstep {
 namespace {
 
-namespace fs = std::filesystem;
-
-// A system of our own.
-class CpuQuotaTest : public testing::Test {
+class CpuQuotaTest : public SystemRootTest {
  protected:
-  void write(const std::string& file, const std::string& text) const {
-    const fs::path path = root_.path() / file;
-    fs::create_directories(path.parent_path());
-    std::ofstream(path) << text;
-  }
-  std::optional<double> quota() const { return cpu_quota(root_.path()); }
-
- private:
-  TemporaryDirectory root_{fs::temp_directory_path(), "lockstep_test_"};
+  std::optional<double> quota() const { return cpu_quota(root()); }
 };
 
 TEST_F(CpuQuotaTest, NothingLimitsWhereThereAreNoGroups) {

@@ -1,27 +1,20 @@
 #include "lockstep/os/cpu_topology.h"
 
-#include <fstream>
-
 #include <gtest/gtest.h>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/os/affinity.h"
 #include "lockstep/os/cpu_list.h"
 #include "lockstep/os/gpu_nodes.h"
-#include "lockstep/os/temporary_directory.h"
+#include "lockstep/os/system_root_testing.h"
 
 namespace lockstep {
 namespace {
 
-namespace fs = std::filesystem;
-
-// A machine of our own.
-class CpuTopologyTest : public testing::Test {
+class CpuTopologyTest : public SystemRootTest {
  protected:
   void write(const std::string& file, const std::string& text) const {
-    const fs::path path = root_.path() / file;
-    fs::create_directories(path.parent_path());
-    std::ofstream(path) << text << "\n";
+    SystemRootTest::write(file, text + "\n");
   }
   void write_cpu(int cpu, int package, const std::string& siblings, const std::string& l3) const {
     const std::string folder = concat("sys/devices/system/cpu/cpu", cpu, "/");
@@ -35,7 +28,7 @@ class CpuTopologyTest : public testing::Test {
     write(folder + "cache/index3/shared_cpu_list", l3);
   }
   std::vector<CpuPlace> places(const std::vector<int>& cpus) const {
-    return read_cpu_places(cpus, root_.path());
+    return read_cpu_places(cpus, root());
   }
   void write_gpu(const std::string& address, const std::string& uuid,
                  const std::string& node) const {
@@ -44,11 +37,8 @@ class CpuTopologyTest : public testing::Test {
     write("sys/bus/pci/devices/" + address + "/numa_node", node);
   }
   std::vector<int> gpu_nodes(const std::optional<std::string>& visible) const {
-    return visible_gpu_nodes(read_gpu_places(root_.path()), visible);
+    return visible_gpu_nodes(read_gpu_places(root()), visible);
   }
-
- private:
-  TemporaryDirectory root_{fs::temp_directory_path(), "lockstep_test_"};
 };
 
 TEST(CpuList, ReadsRanges) {

@@ -1,31 +1,18 @@
 #include "lockstep/os/out_of_memory.h"
 
-#include <fstream>
-
 #include <gtest/gtest.h>
 
-#include "lockstep/os/temporary_directory.h"
+#include "lockstep/os/system_root_testing.h"
 
 namespace lockstep {
 namespace {
 
-namespace fs = std::filesystem;
-
-// A system of our own.
-class OutOfMemoryTest : public testing::Test {
+class OutOfMemoryTest : public SystemRootTest {
  protected:
-  void write(const std::string& file, const std::string& text) const {
-    const fs::path path = root_.path() / file;
-    fs::create_directories(path.parent_path());
-    std::ofstream(path) << text;
-  }
-  OutOfMemoryKills kills() const { return OutOfMemoryKills(root_.path()); }
+  OutOfMemoryKills kills() const { return OutOfMemoryKills(root()); }
   std::string limit_of(const std::string& file) const {
-    return "its memory cgroup has a limit of 512 MB (" + (root_.path() / file).string() + ")";
+    return "its memory cgroup has a limit of 512 MB (" + (root() / file).string() + ")";
   }
-
- private:
-  TemporaryDirectory root_{fs::temp_directory_path(), "lockstep_test_"};
 };
 
 TEST_F(OutOfMemoryTest, CountsInTheGroupOfVersion1) {

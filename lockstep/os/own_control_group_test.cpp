@@ -1,7 +1,6 @@
 #include "lockstep/os/own_control_group.h"
 
 #include <csignal>
-#include <fstream>
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -9,27 +8,18 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/os/child_process.h"
-#include "lockstep/os/temporary_directory.h"
+#include "lockstep/os/system_root_testing.h"
 
 namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
 
-// A system of our own.
-class PlaceOfControlGroupTest : public testing::Test {
+class PlaceOfControlGroupTest : public SystemRootTest {
  protected:
-  void write(const std::string& file, const std::string& text) const {
-    const fs::path path = root_.path() / file;
-    fs::create_directories(path.parent_path());
-    std::ofstream(path) << text;
-  }
   std::string place() const {
-    return place_for_control_group("mine", root_.path()).lexically_relative(root_.path()).string();
+    return place_for_control_group("mine", root()).lexically_relative(root()).string();
   }
-
- private:
-  TemporaryDirectory root_{fs::temp_directory_path(), "lockstep_test_"};
 };
 
 TEST_F(PlaceOfControlGroupTest, IsBelowTheOwnOne) {

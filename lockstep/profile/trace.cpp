@@ -22,11 +22,6 @@ namespace {
 namespace profiler = torch::autograd::profiler;
 using torch::profiler::impl::ActivityType;
 
-ProcessGroup group_of(const TraceOptions& options) {
-  if (options.process_group) return options.process_group;
-  return is_initialized() ? default_process_group() : ProcessGroup();
-}
-
 std::string read_whole(const std::filesystem::path& path) {
   const ReadableFile file(path);
   std::string text(file.size_bytes(), '\0');
@@ -37,7 +32,7 @@ std::string read_whole(const std::filesystem::path& path) {
 }  // namespace
 
 Trace::Trace(const std::filesystem::path& path, const TraceOptions& options) : path_(path) {
-  if (const ProcessGroup group = group_of(options)) {
+  if (const ProcessGroup group = group_or_default(options.process_group)) {
     path_ = trace_path(path, group.rank());
     process_name_ = concat("rank ", group.rank());
   }

@@ -22,10 +22,6 @@
 namespace lockstep {
 namespace {
 
-ProcessGroup group_or_default(const ProcessGroup& group) {
-  return group || !is_initialized() ? group : default_process_group();
-}
-
 /// The CUDA device that the module is on, if it is on one.
 std::optional<c10::Device> cuda_device(const torch::nn::Module& module) {
   for (const auto& [name, tensor] : state_dict(module)) {

@@ -7,9 +7,7 @@
 namespace lockstep {
 
 Preemption::Preemption(const PreemptionOptions& options)
-    : signals_(options.signals), group_(options.group) {
-  if (!group_ && is_initialized()) group_ = default_process_group();
-}
+    : signals_(options.signals), group_(group_or_default(options.group)) {}
 
 bool Preemption::requested() {
   const auto is_told = [](const Agreement::Numbers& rank) { return rank[0] != 0; };

@@ -42,7 +42,7 @@ class DataCommand(DataTestCase):
             (["get", "fotos32"], "did you mean photos32?"),
             (["get", "photos32", "--to=."], "name the folder that is to be made"),
             (["get", "photos32", "--to=/"], "name the folder that is to be made"),
-            (["get", "photos32", "--timeout=0"], "give seconds from 1"),
+            (["get", "photos32", "--timeout=1.5"], "give whole seconds"),
             (["get", "photos32", "--to=x", "--index-url=ftp://x"], "is of kind 'ftp'"),
             (["get", "--recipe=none.json"], "none.json"),
         ):
