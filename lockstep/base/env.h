@@ -39,6 +39,12 @@ inline constexpr Variable kStoreListenFd{
 inline constexpr Variable kLauncherFd{"LOCKSTEP_LAUNCHER_FD", "int",
                                       "socket over which a worker that outlives failures hears of "
                                       "its next place; set by lockstep run"};
+inline constexpr Variable kStandby{
+    "LOCKSTEP_STANDBY", "1|0",
+    "1 in a worker that has no place in the job yet (--standby); set by lockstep run"};
+inline constexpr Variable kStateMemoryFd{
+    "LOCKSTEP_STATE_MEMORY_FD", "int",
+    "memory file with a copy of the training's state, which outlives the workers; set by lockstep run"};
 inline constexpr Variable kJobMark{
     "LOCKSTEP_JOB", "text",
     "marks all processes of a job, those that its workers start too; set by lockstep run"};

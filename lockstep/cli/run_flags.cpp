@@ -164,6 +164,10 @@ void add_flags(CLI::App& app, RunFlags& flags) {
   table.group("Failures and stopping");
   table.text("--max-restarts", flags.max_restarts, "N",
              "start all workers again after a failure, at most\nthis often (default 0)");
+  table.text(
+      "--standby", flags.standby, "N",
+      "keep N workers more on each machine, started and\nwaiting for the place of one that is "
+      "lost; for programs\nwith ResilientTraining (default 0)");
   table.text("--shutdown-timeout", flags.shutdown_timeout, "SECONDS",
              "from telling workers to end to killing them (default 30)");
   table.text(

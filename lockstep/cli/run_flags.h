@@ -33,6 +33,7 @@ struct RunFlags {
   std::vector<std::string> env;
 
   std::string max_restarts;
+  std::string standby;
   std::string shutdown_timeout;
   std::string signals_to_handle;
   std::string notify_signals;

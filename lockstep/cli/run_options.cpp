@@ -122,6 +122,7 @@ LaunchOptions resolve_run_options(const RunFlags& flags, const RunFacts& facts) 
   } else if (options.rendezvous.max_nodes == 1) {
     options.run_id = facts.random_id;
   }
+  if (!flags.standby.empty()) options.standby_workers = int_of("--standby", flags.standby, 0);
   if (!flags.max_restarts.empty()) {
     options.max_restarts = int_of("--max-restarts", flags.max_restarts, 0);
   }

@@ -100,6 +100,11 @@ bool plan_env(InitPlan& plan, const InitOptions& options, MpiLibrary mpi) {
 }  // namespace
 
 InitPlan plan_init(const InitOptions& options, bool has_store, MpiLibrary mpi) {
+  if (env::boolean(env::kStandby).value_or(false)) {
+    refuse(
+        "this process is kept by `lockstep run --standby` until there is a place for it, which "
+        "ResilientTraining::run() waits for; call it first, or run without --standby");
+  }
   InitPlan plan;
   bool has_place = false;
   const std::string& method = options.init_method;

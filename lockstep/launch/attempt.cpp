@@ -29,26 +29,25 @@ int attempt_of(std::uint64_t generation) {
 
 class Attempt final : public Rounds {
  public:
-  Attempt(const JobOnThisMachine& job, const AttemptWatch& watch);
+  Attempt(JobOnThisMachine& job, const AttemptWatch& watch);
 
   AttemptOutcome run(Generation generation);
 
   void started(const WorkerExit& worker) override { watch_.events.started(worker); }
   void ended(WorkerExit& exit) override;
   void over(AttemptOutcome& outcome) override;
-  std::optional<Round> next(const std::set<int>& kept) override;
+  std::optional<Round> next(const std::set<int>& kept, int standbys) override;
+  Worker standby() override;
+  void keep_memory(UniqueFd memory) override { job_.state_memory = std::move(memory); }
 
  private:
-  fs::path directory_of(int local_rank) const {
-    return worker_directory(job_.directory, facts_.attempt, local_rank);
-  }
-  Round begin(Generation generation, const std::set<int>& kept);
-  Worker make_worker(int local_rank, const std::string& error_file) const;
+  Round begin(Generation generation, const std::set<int>& kept, int standbys);
+  Worker make_worker(int local_rank, int number) const;
   void give_streams(Worker& worker, std::vector<TailedLog>& shown);
   LinkMessage place_of(const Worker& worker, std::uint64_t generation) const;
   void finish_tails(AttemptOutcome& outcome);
 
-  const JobOnThisMachine& job_;
+  JobOnThisMachine& job_;
   const AttemptWatch& watch_;
   AttemptFacts facts_;
   UniqueFd store_;
@@ -57,9 +56,10 @@ class Attempt final : public Rounds {
   /// One for each generation that brought workers whose output is shown.
   std::list<LogTail> tails_;
   std::optional<OutOfMemoryKills> memory_kills_;
+  int next_standby_ = 0;
 };
 
-Attempt::Attempt(const JobOnThisMachine& job, const AttemptWatch& watch)
+Attempt::Attempt(JobOnThisMachine& job, const AttemptWatch& watch)
     : job_(job),
       watch_(watch),
       facts_{.allowed_cpus = usable_cpu_count(),
@@ -67,16 +67,16 @@ Attempt::Attempt(const JobOnThisMachine& job, const AttemptWatch& watch)
              .job_mark = job.job_mark} {}
 
 AttemptOutcome Attempt::run(Generation generation) {
-  const Round first = begin(std::move(generation), {});
+  const Round first = begin(std::move(generation), {}, 0);
   Supervisor supervisor(watch_.signals, watch_.guard, watch_.rendezvous, watch_.board, job_.options,
                         *this);
   AttemptOutcome outcome = supervisor.run(first, watch_.on_started);
-  explain_crashes(outcome, job_.directory);
+  explain_crashes(outcome);
   finish_tails(outcome);
   return outcome;
 }
 
-Round Attempt::begin(Generation generation, const std::set<int>& kept) {
+Round Attempt::begin(Generation generation, const std::set<int>& kept, int standbys) {
   facts_.attempt = attempt_of(generation.number);
   facts_.placement = generation.placement;
   facts_.processors = job_.processors;
@@ -87,8 +87,8 @@ Round Attempt::begin(Generation generation, const std::set<int>& kept) {
   streams_.clear();
   std::vector<TailedLog> shown;
   for (int local_rank = 0; local_rank < job_.options.worker_count; ++local_rank) {
-    Worker worker = make_worker(local_rank, (directory_of(local_rank) / "error.json").string());
-    if (kept.contains(local_rank)) {
+    Worker worker = make_worker(local_rank, local_rank);
+    if (kept.contains(local_rank) || standbys-- > 0) {
       worker.place = place_of(worker, generation.number);
       if (worker.rank == 0) worker.place_fd = store_.get();
     } else {
@@ -96,6 +96,7 @@ Round Attempt::begin(Generation generation, const std::set<int>& kept) {
     }
     round.workers.push_back(std::move(worker));
   }
+  next_standby_ = job_.options.worker_count;
   if (!shown.empty()) tails_.emplace_back(shown);
   watch_.events.assigned(facts_.attempt, facts_.placement);
   memory_kills_.emplace();
@@ -107,7 +108,7 @@ void Attempt::ended(WorkerExit& exit) {
   if (exit.rank == 0) store_.reset();
   if (!exit.failed()) return;
   exit.memory_shortage = memory_kills_->since().value_or("");
-  const ErrorReport report = read_error_file(error_file_of(job_.directory, exit));
+  const ErrorReport report = read_error_file(error_file_of(exit));
   exit.error_message = report.message;
   exit.error_code = report.exit_code;
   exit.crash = report.crash;
@@ -116,46 +117,74 @@ void Attempt::ended(WorkerExit& exit) {
 
 void Attempt::over(AttemptOutcome& outcome) {
   store_.reset();
-  explain_crashes(outcome, job_.directory);
+  explain_crashes(outcome);
   watch_.on_over(outcome);
 }
 
-std::optional<Round> Attempt::next(const std::set<int>& kept) {
+std::optional<Round> Attempt::next(const std::set<int>& kept, int standbys) {
   std::optional<Generation> generation = watch_.next();
   if (!generation) return std::nullopt;
-  return begin(std::move(*generation), kept);
+  return begin(std::move(*generation), kept, standbys);
 }
 
-Worker Attempt::make_worker(int local_rank, const std::string& error_file) const {
+Worker Attempt::standby() {
+  std::vector<TailedLog> shown;
+  Worker worker = make_worker(0, next_standby_++);
+  worker.rank = worker.local_rank = -1;
+  worker.spawn.cpus.clear();
+  std::erase_if(worker.spawn.environment, [](const std::string& line) {
+    const auto names = {&env::kRank, &env::kLocalRank, &env::kStoreListenFd};
+    return std::ranges::any_of(
+        names, [&](const auto* name) { return line.starts_with(concat(name->name, "=")); });
+  });
+  worker.spawn.environment.push_back(concat(env::kStandby.name, "=1"));
+  give_streams(worker, shown);
+  if (!shown.empty()) tails_.emplace_back(shown);
+  return worker;
+}
+
+// `number`: of its folder among those of the attempt.
+Worker Attempt::make_worker(int local_rank, int number) const {
   const LaunchOptions& options = job_.options;
   Worker worker{.rank = facts_.placement.first_rank + local_rank,
                 .local_rank = local_rank,
-                .attempt = facts_.attempt};
+                .directory = worker_directory(job_.directory, facts_.attempt, number)};
   worker.spawn.path = job_.executable;
   worker.spawn.cpus = processors_of(job_.processors, local_rank);
   const std::string python = env::text(env::kPythonExec).value_or("python3");
   worker.spawn.arguments = worker_command(options.program, python, local_rank);
   worker.spawn.environment =
-      worker_environment(options, facts_, local_rank, error_file, job_.inherited_environment);
+      worker_environment(options, facts_, local_rank, (worker.directory / "error.json").string(),
+                         job_.inherited_environment);
+  if (job_.state_memory.valid()) {
+    const int memory = job_.state_memory.get();
+    worker.spawn.inherited_fds.push_back(memory);
+    worker.spawn.environment.push_back(concat(env::kStateMemoryFd.name, "=", memory));
+  }
   worker.spawn.control_group = job_.control_group;
   if (worker.rank == 0 && facts_.store_listen_fd) {
-    worker.spawn.inherited_fds = {*facts_.store_listen_fd};
+    worker.spawn.inherited_fds.push_back(*facts_.store_listen_fd);
   }
   return worker;
 }
 
 void Attempt::give_streams(Worker& worker, std::vector<TailedLog>& shown) {
-  streams_.push_back(open_worker_streams(job_.options, directory_of(worker.local_rank),
-                                         job_.line_pattern, worker.local_rank, worker.rank, shown));
+  streams_.push_back(open_worker_streams(job_.options, worker.directory, job_.line_pattern,
+                                         worker.local_rank, worker.rank, shown));
   worker.spawn.stdout_fd = streams_.back().out.get();
   worker.spawn.stderr_fd = streams_.back().err.get();
 }
 
-// What every program has from the launcher's environment it has already.
+// What every program has from the launcher's environment it has already, and what it was started
+// with stays: its error file and the memory.
 LinkMessage Attempt::place_of(const Worker& worker, std::uint64_t generation) const {
   LinkMessage place{.kind = LinkMessage::Kind::kPlace, .generation = generation};
   for (const std::string& line : worker.spawn.environment) {
-    if (std::ranges::count(job_.inherited_environment, line) == 0) place.lines.push_back(line);
+    const bool stays = line.starts_with(concat(env::kErrorFile.name, "=")) ||
+                       line.starts_with(concat(env::kStateMemoryFd.name, "="));
+    if (!stays && std::ranges::count(job_.inherited_environment, line) == 0) {
+      place.lines.push_back(line);
+    }
   }
   return place;
 }
@@ -178,7 +207,7 @@ void Attempt::finish_tails(AttemptOutcome& outcome) {
 
 }  // namespace
 
-AttemptOutcome run_attempt(const JobOnThisMachine& job, Generation generation,
+AttemptOutcome run_attempt(JobOnThisMachine& job, Generation generation,
                            const AttemptWatch& watch) {
   return Attempt(job, watch).run(std::move(generation));
 }

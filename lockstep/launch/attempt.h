@@ -32,6 +32,8 @@ struct JobOnThisMachine {
   std::string job_mark;
   /// That workers are started in, as SpawnOptions has it.
   int control_group = -1;
+  /// A copy of the training's state, of programs that leave one with the launcher.
+  UniqueFd state_memory{};
 };
 
 /// A generation of a job as this machine takes part in it.
@@ -63,7 +65,7 @@ struct AttemptWatch {
 /// outlive it, several. What it returns is of the last.
 /// Errors: ExecError when they cannot be started, SystemError when logs cannot be written, those of
 /// JobRendezvous::wait(). No worker is left.
-AttemptOutcome run_attempt(const JobOnThisMachine& job, Generation generation,
+AttemptOutcome run_attempt(JobOnThisMachine& job, Generation generation,
                            const AttemptWatch& watch);
 
 }  // namespace lockstep

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,8 +16,8 @@ struct WorkerExit {
   int rank = 0;
   int local_rank = 0;
   pid_t pid = 0;
-  /// That it was started in: its logs and its error file are there.
-  int attempt = 0;
+  /// Where its logs and its error file are; empty: nowhere.
+  std::filesystem::path directory{};
   /// 0 when a signal ended it.
   int exit_code = 0;
   int signal = 0;
@@ -24,6 +25,9 @@ struct WorkerExit {
   bool told_to_stop = false;
   /// It ended with exit code 0 in the middle of a training that it was to go on with.
   bool left_early = false;
+  /// Why the launcher killed it though it was not to end: what another rank says it did not do in
+  /// time; empty: it did not.
+  std::string late_for{};
   /// What it left in its error file, if anything.
   std::string error_message{};
   /// The exit code that its error file announces; 0: none.

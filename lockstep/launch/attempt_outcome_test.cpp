@@ -81,7 +81,7 @@ TEST(FailureReport, NamesTheFirstAndFoldsTheOthers) {
   AttemptOutcome outcome{.exits = {exited(3, 7, "ValueError: loss is nan")}};
   for (const int rank : {0, 1, 2, 5}) outcome.exits.push_back(stopped(killed(rank, SIGTERM)));
   outcome.exits.push_back(exited(4, 0));
-  const std::string report = failure_report(outcome, LaunchOptions{.worker_count = 6}, "/logs");
+  const std::string report = failure_report(outcome, LaunchOptions{.worker_count = 6});
   EXPECT_NE(
       report.find(
           "rank 3 (local rank 3, pid 103) failed first: exit code 7: ValueError: loss is nan\n"),
@@ -96,7 +96,7 @@ TEST(FailureReport, AFailureThatWasCutShortIsNoSignals) {
   WorkerExit origin = stopped(killed(0, SIGKILL));
   origin.error_message = "CorruptFile: cut short";
   const AttemptOutcome outcome{.exits = {exited(1, 1, "PeerFailed: rank 0 failed"), origin}};
-  const std::string report = failure_report(outcome, LaunchOptions{.worker_count = 2}, "/logs");
+  const std::string report = failure_report(outcome, LaunchOptions{.worker_count = 2});
   EXPECT_NE(
       report.find("pid 100) failed first: CorruptFile: cut short, then stopped with SIGKILL\n"),
       std::string::npos)
@@ -112,7 +112,7 @@ TEST(FailureReport, TellsOfACrash) {
   crashed.crash =
       CrashReport{.thread = "loader", .frames = {frame}, .collectives = {{.call = "barrier"}}};
   const auto report = [&](const WorkerExit& exit) {
-    return failure_report({.exits = {exit}}, LaunchOptions{.worker_count = 2}, "/logs");
+    return failure_report({.exits = {exit}}, LaunchOptions{.worker_count = 2});
   };
   EXPECT_NE(
       report(crashed).find("failed first: killed by SIGSEGV at address 0x0 in step() a.cpp:4\n"
@@ -141,10 +141,11 @@ TEST(IsPreempted, WhereAllThatDidNotEndWellHaveSaved) {
 }
 
 TEST(FailureReport, PointsAtTheLogOfTheFirst) {
-  const AttemptOutcome outcome{.exits = {killed(1, SIGKILL)}};
+  AttemptOutcome outcome{.exits = {killed(1, SIGKILL)}};
+  outcome.exits[0].directory = "/logs/attempt_0/1";
   LaunchOptions options{.worker_count = 2};
   options.redirects = parse_stream_map("--redirects", "3");
-  const std::string report = failure_report(outcome, options, "/logs");
+  const std::string report = failure_report(outcome, options);
   EXPECT_NE(report.find("/logs/attempt_0/1/stderr.log"), std::string::npos) << report;
   EXPECT_NE(report.find("killed by SIGKILL; not sent by lockstep"), std::string::npos) << report;
 }

@@ -54,8 +54,8 @@ double milliseconds(std::chrono::steady_clock::duration duration) {
 }
 
 // Of a worker that left no error file, as torchrun says it.
-std::string error_of(const WorkerExit& worker, const std::filesystem::path& job) {
-  if (const auto document = error_document(error_file_of(job, worker))) return *document;
+std::string error_of(const WorkerExit& worker) {
+  if (const auto document = error_document(error_file_of(worker))) return *document;
   return text_of({{"message", worker.signal != 0 ? concat("ended by ", signal_name(worker.signal))
                                                  : std::string("<NONE>")}});
 }
@@ -119,8 +119,7 @@ void EventLog::started(const WorkerExit& worker) const {
   print({.state = "START", .worker = &worker});
 }
 
-void EventLog::ended(JobEnd end, const AttemptOutcome& outcome,
-                     const std::filesystem::path& job) const {
+void EventLog::ended(JobEnd end, const AttemptOutcome& outcome) const {
   if (!prints_) return;
   const std::string job_state = end == JobEnd::kSucceeded ? "SUCCEEDED" : "FAILED";
   if (end == JobEnd::kStopped) {
@@ -139,7 +138,7 @@ void EventLog::ended(JobEnd end, const AttemptOutcome& outcome,
                               : end == JobEnd::kSucceeded ? "SUCCEEDED"
                                                           : "TERMINATED";
     Event event{.state = state, .worker = &worker, .worker_failed = failed};
-    if (failed) event.error = error_of(worker, job);
+    if (failed) event.error = error_of(worker);
     print(event);
   }
   print({.state = job_state});

@@ -60,8 +60,7 @@ class EventLog {
   /// All machines have met and the workers have their ranks.
   void assigned(int attempt, const NodePlacement& placement);
   void started(const WorkerExit& worker) const;
-  /// `job` holds the workers' error files.
-  void ended(JobEnd end, const AttemptOutcome& outcome, const std::filesystem::path& job) const;
+  void ended(JobEnd end, const AttemptOutcome& outcome) const;
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -22,19 +22,10 @@ void explain_crashes(AttemptOutcome& outcome) noexcept try {
   for (WorkerExit& exit : outcome.exits) {
     if (!exit.crash) continue;
     exit.error_message = crash_message(*exit.crash);
+    if (!exit.directory.empty()) add_names(error_file_of(exit), *exit.crash);
   }
 } catch (const std::exception&) {
-  // Out of memory: the report has addresses in place of names.
-}
-
-void explain_crashes(AttemptOutcome& outcome, const std::filesystem::path& job) noexcept try {
-  explain_crashes(outcome);
-  for (const WorkerExit& exit : outcome.exits) {
-    if (!exit.crash) continue;
-    add_names(error_file_of(job, exit), *exit.crash);
-  }
-} catch (const std::exception&) {
-  // The error files stay as the workers left them.
+  // Out of memory: the report has addresses in place of names, and error files stay as they are.
 }
 
 }  // namespace lockstep

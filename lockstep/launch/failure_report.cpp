@@ -91,12 +91,12 @@ std::string describe_crash(const WorkerExit& exit) {
   return text;
 }
 
-std::string where_to_look(const LaunchOptions& options, const WorkerExit& cause,
-                          const std::filesystem::path& job) {
+std::string where_to_look(const LaunchOptions& options, const WorkerExit& cause) {
   const WorkerLogPlan plan = plan_worker_logs(options, cause.local_rank);
-  const auto directory = worker_directory(job, cause.attempt, cause.local_rank);
-  if (plan.err.target == StreamPlan::Target::kFile) return (directory / "stderr.log").string();
-  if (plan.out.target == StreamPlan::Target::kFile) return (directory / "stdout.log").string();
+  if (plan.err.target == StreamPlan::Target::kFile)
+    return (cause.directory / "stderr.log").string();
+  if (plan.out.target == StreamPlan::Target::kFile)
+    return (cause.directory / "stdout.log").string();
   return options.worker_count > 1
              ? "its output above; --tee=3 marks each line with its rank and keeps it in --log-dir"
              : "its output above; --tee=3 --log-dir=logs keeps it";
@@ -111,6 +111,7 @@ std::string describe_end(const WorkerExit& exit) {
 
 std::string describe_failure(const WorkerExit& exit) {
   const std::string& error = exit.error_message;
+  if (!exit.late_for.empty()) return concat(": killed, as it hung: ", exit.late_for);
   if (exit.failed_before_stop()) {
     return concat(": ", error, ", then stopped with ", signal_name(exit.signal));
   }
@@ -127,8 +128,7 @@ std::string describe_worker(const WorkerExit& exit) {
   return concat("rank ", exit.rank, " (local rank ", exit.local_rank, ", pid ", exit.pid, ")");
 }
 
-std::string failure_report(const AttemptOutcome& outcome, const LaunchOptions& options,
-                           const std::filesystem::path& job) {
+std::string failure_report(const AttemptOutcome& outcome, const LaunchOptions& options) {
   const WorkerExit* const cause = first_cause(outcome);
   LOCKSTEP_ASSERT(cause != nullptr);
   const std::string where = options.rendezvous.max_nodes > 1 ? concat(" on ", host_name()) : "";
@@ -139,7 +139,7 @@ std::string failure_report(const AttemptOutcome& outcome, const LaunchOptions& o
   };
   if (cause->crash) text += describe_crash(*cause);
   line("others: ", others(outcome, *cause));
-  line("look:   ", where_to_look(options, *cause, job));
+  line("look:   ", where_to_look(options, *cause));
   for (const WorkerExit& stuck : outcome.stuck) {
     text += concat("lockstep: ", describe_worker(stuck),
                    " is still there after SIGKILL: it hangs inside the kernel\n");

@@ -20,8 +20,6 @@ std::string describe_worker(const WorkerExit& exit);
 
 /// Which worker failed first, how and of what, where it crashed, what became of the others and
 /// where to look: a few lines, each begun with "lockstep: ". Needs a first_cause().
-/// `job` holds the workers' log files, if they write any.
-std::string failure_report(const AttemptOutcome& outcome, const LaunchOptions& options,
-                           const std::filesystem::path& job);
+std::string failure_report(const AttemptOutcome& outcome, const LaunchOptions& options);
 
 }  // namespace lockstep

@@ -35,7 +35,9 @@ void JobBoard::round_goes_on(std::uint64_t generation) {
 
 void JobBoard::placed(const WorkerExit& worker) {
   for (Worker& known : workers_) {
-    if (known.status.pid == worker.pid) known.status.rank = worker.rank;
+    if (known.status.pid != worker.pid) continue;
+    known.status.rank = worker.rank;
+    known.status.local_rank = worker.local_rank;
   }
 }
 

@@ -79,6 +79,9 @@ struct LaunchOptions {
   std::uint16_t master_port = 0;
 
   int max_restarts = 0;
+  /// How many workers more than there are places are kept on this machine, for programs that wait
+  /// for one.
+  int standby_workers = 0;
   /// From the first SIGTERM to SIGKILL.
   std::chrono::milliseconds shutdown_timeout{30'000};
   /// These stop the job when the launcher gets them, and are passed on.

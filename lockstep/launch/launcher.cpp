@@ -338,7 +338,7 @@ int Launcher::end() {
     say(concat("the job failed: ", view.cause));
     return view.status;
   }
-  say_text(failure_report(outcome_, options_, job_.directory));
+  say_text(failure_report(outcome_, options_));
   if (view.cause != report_.fault.text) {
     say(concat("not started again, as it failed so", view.cause.substr(report_.fault.text.size())));
   }
@@ -383,12 +383,12 @@ int Launcher::give_up() {
   report_.status = Status::kLeaving;
   report_.farewell = "left: its workers cannot be killed";
   rendezvous_.report(report_);
-  say_text(failure_report(outcome_, options_, job_.directory));
+  say_text(failure_report(outcome_, options_));
   return first_cause(outcome_)->status();
 }
 
 void Launcher::tell_events(JobEnd how) const {
-  events_.ended(how, outcome_, job_.directory);
+  events_.ended(how, outcome_);
 }
 
 void Launcher::say_who_did_not_end() const {

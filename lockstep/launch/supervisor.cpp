@@ -18,8 +18,12 @@ using std::chrono::milliseconds;
 // A worker that sees another's end is faster than the system, which takes that one's memory apart
 // before it says so.
 constexpr milliseconds kCauseComes{1'000};
+// When one rank has waited in vain, the others do so at the same time.
+constexpr milliseconds kLeaves{500};
 // How often the next generation is asked for where nothing else happens.
 constexpr milliseconds kAskAgain{1'000};
+// Of a standby worker: those that train need the processors first.
+constexpr milliseconds kOthersFirst{500};
 
 Deadline::Clock::time_point now() {
   return Deadline::Clock::now();
@@ -52,11 +56,14 @@ AttemptOutcome Supervisor::run(const Round& first, const std::function<void()>& 
     handle_signals();
     read_links();
     note_ended_workers();
+    kill_those_that_hang();
     end_round_if_over();
     go_on();
+    start_standbys();
     // A job that ends well may leave processes in the background; one that is stopped may not.
-    if (stop_.started() ? groups_.empty() || stop_.given_up() : !any_running()) break;
-    if (!any_running()) terminate_stragglers();
+    if (!any_running()) dismiss_standbys();
+    if (stop_.started() ? groups_.empty() || stop_.given_up() : !any_process()) break;
+    if (!any_process()) terminate_stragglers();
     wait_for_news();
   }
   for (const auto& [id, group] : groups_) {
@@ -70,7 +77,7 @@ AttemptOutcome Supervisor::run(const Round& first, const std::function<void()>& 
   return std::move(outcome_);
 }
 
-void Supervisor::start(const Worker& worker) {
+Supervisor::Group& Supervisor::start(const Worker& worker) {
   WorkerLink link = make_worker_link();
   SpawnOptions spawn = worker.spawn;
   spawn.inherited_fds.push_back(link.worker.get());
@@ -78,12 +85,31 @@ void Supervisor::start(const Worker& worker) {
   const pid_t pid = spawn_process(spawn);
   news_.add(link.launcher.get());
   Group& group = groups_[pid];
-  group.worker = {
-      .rank = worker.rank, .local_rank = worker.local_rank, .pid = pid, .attempt = worker.attempt};
+  group.worker = {.rank = worker.rank,
+                  .local_rank = worker.local_rank,
+                  .pid = pid,
+                  .directory = worker.directory};
   group.link = std::move(link.launcher);
   guard_.add(pid);
   board_.started(group.worker);
   rounds_.started(group.worker);
+  return group;
+}
+
+// Once it is known that the program waits for a place: another would train on its own.
+void Supervisor::start_standbys() {
+  if (options_.standby_workers == 0 || stop_.started() || keeps_workers_ || !any_kept()) return;
+  const auto is_standby = [](const auto& entry) {
+    return entry.second.is_standby && entry.second.running;
+  };
+  if (std::ranges::count_if(groups_, is_standby) >= options_.standby_workers) {
+    standby_at_.reset();
+  } else if (!standby_at_) {
+    standby_at_ = Deadline::after(kOthersFirst);
+  } else if (standby_at_->passed()) {
+    start(rounds_.standby()).is_standby = true;
+    standby_at_.reset();
+  }
 }
 
 void Supervisor::handle_signals() {
@@ -106,9 +132,9 @@ void Supervisor::read_links() {
   for (auto& [id, group] : groups_) {
     try {
       while (group.link.valid()) {
-        const auto message = receive_message(group.link.get(), Deadline(now()));
+        auto message = receive_message(group.link.get(), Deadline(now()));
         if (!message) break;
-        hear(group, *message);
+        hear(group, std::move(*message));
       }
     } catch (const PeerLost&) {
       news_.remove(group.link.get());
@@ -118,10 +144,13 @@ void Supervisor::read_links() {
   }
 }
 
-void Supervisor::hear(Group& group, const LinkMessage& message) {
+void Supervisor::hear(Group& group, LinkMessage message) {
   switch (message.kind) {
     case LinkMessage::Kind::kKeepsState:
-      group.keeps_state = true;
+      (group.is_standby ? group.is_ready : group.keeps_state) = true;
+      break;
+    case LinkMessage::Kind::kMemory:
+      rounds_.keep_memory(std::move(message.fd));
       break;
     case LinkMessage::Kind::kDone:
       group.keeps_state = false;
@@ -129,6 +158,10 @@ void Supervisor::hear(Group& group, const LinkMessage& message) {
       break;
     case LinkMessage::Kind::kLeftGroup:
       if (message.generation != generation_ || keeps_workers_) break;
+      group.has_left_group = true;
+      if (message.lines.size() > 1 && message.lines[1] == "late" && !hangs_after_) {
+        hangs_after_ = Deadline::after(kLeaves);
+      }
       if (!cause_by_) cause_by_ = Deadline::after(kCauseComes);
       if (outcome_.lost.empty()) {
         outcome_.lost =
@@ -150,11 +183,12 @@ void Supervisor::note_ended_workers() {
     group.worker.exit_code = ended->exit_code;
     group.worker.signal = ended->signal;
     group.worker.told_to_stop = group.told_to_stop;
+    group.worker.late_for = group.late_for;
     group.worker.left_early =
         group.keeps_state && !group.told_to_stop && ended->signal == 0 && ended->exit_code == 0;
     if (group.link.valid()) news_.remove(group.link.get());
     group.link.reset();
-    if (!group.kill_at) {
+    if (!group.kill_at && !group.is_standby) {
       rounds_.ended(group.worker);
       outcome_.exits.push_back(group.worker);
       is_over_ = is_over_ || group.worker.failed();
@@ -193,13 +227,14 @@ bool Supervisor::keep_workers() {
   for (auto& [id, group] : groups_) {
     if (!group.running) {
       signal_group(id, SIGKILL);
-    } else if (!group.keeps_state) {
+    } else if (!group.keeps_state && !group.is_standby) {
       dismiss(id, group, milliseconds(0));
     }
   }
   keeps_workers_ = true;
   is_over_ = false;
   cause_by_.reset();
+  hangs_after_.reset();
   board_.round_is_over();
   rounds_.over(outcome_);
   return true;
@@ -218,28 +253,52 @@ void Supervisor::go_on() {
   for (const auto& [id, group] : groups_) {
     if (group.keeps_state) kept.insert(group.worker.local_rank);
   }
-  const std::optional<Round> round = rounds_.next(kept);
+  const auto is_ready = [](const auto& entry) {
+    return entry.second.is_ready && entry.second.running;
+  };
+  const auto standbys = std::ranges::count_if(groups_, is_ready);
+  const std::optional<Round> round = rounds_.next(kept, static_cast<int>(standbys));
   if (!round) return;
   keeps_workers_ = false;
   generation_ = round->generation;
   outcome_ = {};
   board_.round_goes_on(generation_);
+  give_places(*round, kept);
+}
+
+void Supervisor::give_places(const Round& round, const std::set<int>& kept) {
   for (auto& [id, group] : groups_) {
     if (!group.keeps_state) continue;
     const auto worker =
-        std::ranges::find(round->workers, group.worker.local_rank, &Worker::local_rank);
-    if (worker == round->workers.end()) {
+        std::ranges::find(round.workers, group.worker.local_rank, &Worker::local_rank);
+    if (worker != round.workers.end()) {
+      place(id, group, *worker);
+    } else {
       dismiss(id, group, options_.shutdown_timeout);
+    }
+  }
+  for (const Worker& worker : round.workers) {
+    if (kept.contains(worker.local_rank)) continue;
+    const auto standby = std::ranges::find_if(
+        groups_, [](const auto& entry) { return entry.second.is_ready && entry.second.running; });
+    if (standby == groups_.end()) {
+      start(worker);
       continue;
     }
-    group.worker.rank = worker->rank;
-    board_.placed(group.worker);
-    // One that does not read is as good as one that ends.
-    if (!send_message(group.link.get(), worker->place, worker->place_fd)) ::kill(id, SIGKILL);
+    auto& [id, group] = *standby;
+    group.is_standby = group.is_ready = false;
+    group.keeps_state = true;
+    place(id, group, worker);
   }
-  for (const Worker& worker : round->workers) {
-    if (!kept.contains(worker.local_rank)) start(worker);
-  }
+}
+
+void Supervisor::place(pid_t id, Group& group, const Worker& worker) {
+  group.worker.rank = worker.rank;
+  group.worker.local_rank = worker.local_rank;
+  group.has_left_group = false;
+  board_.placed(group.worker);
+  // One that does not read is as good as one that ends.
+  if (!send_message(group.link.get(), worker.place, worker.place_fd)) ::kill(id, SIGKILL);
 }
 
 void Supervisor::send(int signal) {
@@ -266,7 +325,9 @@ void Supervisor::wait_for_news() {
     if (!wake || deadline.instant() < wake->instant()) wake = deadline;
   };
   if (cause_by_ && !stop_.started()) at(*cause_by_);
+  if (hangs_after_ && !stop_.started()) at(*hangs_after_);
   if (keeps_workers_ && !stop_.started()) at(Deadline::after(kAskAgain));
+  if (standby_at_) at(*standby_at_);
   for (const auto& [id, group] : groups_) {
     if (group.kill_at && group.running && !group.killed) at(*group.kill_at);
   }
@@ -285,14 +346,36 @@ void Supervisor::kill_dismissed() {
   }
 }
 
+// They are replaced as others that end; stopped processes, too, take SIGKILL.
+void Supervisor::kill_those_that_hang() {
+  if (!hangs_after_ || !hangs_after_->passed() || stop_.started()) return;
+  hangs_after_.reset();
+  for (auto& [id, group] : groups_) {
+    if (!group.running || !group.keeps_state || group.has_left_group) continue;
+    group.late_for = outcome_.lost;
+    signal_group(id, SIGKILL);
+  }
+}
+
 void Supervisor::terminate_stragglers() {
   // A shell starts background processes with SIGINT ignored, so that SIGINT alone leaves them. One
   // SIGTERM and no more: a second means to many programs that saving their state must end.
   if (!terminated_ && !stop_.killed()) send(SIGTERM);
 }
 
-bool Supervisor::any_running() const {
+void Supervisor::dismiss_standbys() {
+  for (auto& [id, group] : groups_) {
+    if (group.is_standby && !group.kill_at) dismiss(id, group, milliseconds(0));
+  }
+}
+
+bool Supervisor::any_process() const {
   return std::ranges::any_of(groups_, [](const auto& entry) { return entry.second.running; });
+}
+
+bool Supervisor::any_running() const {
+  return std::ranges::any_of(
+      groups_, [](const auto& entry) { return entry.second.running && !entry.second.is_standby; });
 }
 
 bool Supervisor::any_kept() const {

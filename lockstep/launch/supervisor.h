@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <optional>
@@ -22,7 +23,8 @@ namespace lockstep {
 struct Worker {
   int rank = 0;
   int local_rank = 0;
-  int attempt = 0;
+  /// Of its logs and its error file.
+  std::filesystem::path directory{};
   SpawnOptions spawn{};
   /// What one that is there already is told instead.
   LinkMessage place{};
@@ -44,9 +46,14 @@ class Rounds {
   virtual void ended(WorkerExit& exit) = 0;
   /// The generation cannot go on, and workers of this machine would in the next.
   virtual void over(AttemptOutcome& outcome) = 0;
-  /// Asks for the next generation, until it is there. `kept`: the local ranks of those workers.
+  /// Asks for the next generation, until it is there. `kept`: the local ranks of those workers;
+  /// of the others `standbys` are there already.
   /// Errors: as JobRendezvous::wait(), SystemError.
-  virtual std::optional<Round> next(const std::set<int>& kept) = 0;
+  virtual std::optional<Round> next(const std::set<int>& kept, int standbys) = 0;
+  /// One that is started before there is a place for it.
+  virtual Worker standby() = 0;
+  /// A copy of the training's state that outlives all workers.
+  virtual void keep_memory(UniqueFd memory) = 0;
 };
 
 /// Runs the workers of this machine to their end: starts them, watches them, stops all when one
@@ -77,17 +84,25 @@ class Supervisor {
     bool running = true;
     bool told_to_stop = false;
     bool keeps_state = false;
+    /// It waits for somebody's place, for which it is ready once it has said so.
+    bool is_standby = false;
+    bool is_ready = false;
     /// It has said that its training is over.
     bool is_done = false;
+    bool has_left_group = false;
+    std::string late_for;
     /// It has no place any more, and is killed then.
     std::optional<Deadline> kill_at;
     bool killed = false;
   };
 
-  void start(const Worker& worker);
+  Group& start(const Worker& worker);
+  void start_standbys();
+  void give_places(const Round& round, const std::set<int>& kept);
+  void place(pid_t id, Group& group, const Worker& worker);
   void handle_signals();
   void read_links();
-  void hear(Group& group, const LinkMessage& message);
+  void hear(Group& group, LinkMessage message);
   void note_ended_workers();
   void forget_empty_groups();
   void end_round_if_over();
@@ -97,8 +112,11 @@ class Supervisor {
   void send(int signal);
   void notify(int signal);
   void kill_dismissed();
+  void kill_those_that_hang();
   void terminate_stragglers();
   void wait_for_news();
+  void dismiss_standbys();
+  bool any_process() const;
   bool any_running() const;
   bool any_kept() const;
 
@@ -119,6 +137,10 @@ class Supervisor {
   bool keeps_workers_ = false;
   /// Until then the end of the worker is awaited whose end another one saw first.
   std::optional<Deadline> cause_by_;
+  /// Until then those that go on have left a group in which a rank is late; others hang.
+  std::optional<Deadline> hangs_after_;
+  /// When the next standby worker is started.
+  std::optional<Deadline> standby_at_;
   /// SIGTERM was sent.
   bool terminated_ = false;
   AttemptOutcome outcome_;

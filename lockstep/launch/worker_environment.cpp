@@ -74,6 +74,8 @@ Environment worker_environment(const LaunchOptions& options, const AttemptFacts&
   // A launcher may itself run under a launcher, whose descriptors are not ours.
   values.erase(env::kStoreListenFd.name);
   values.erase(env::kLauncherFd.name);
+  values.erase(env::kStandby.name);
+  values.erase(env::kStateMemoryFd.name);
   // Whoever is in the job already has no need of what lets others in.
   values.erase(env::kJobSecret.name);
   if (rank == 0 && facts.store_listen_fd) set(env::kStoreListenFd.name, *facts.store_listen_fd);

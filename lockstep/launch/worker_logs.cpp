@@ -61,8 +61,8 @@ std::filesystem::path worker_directory(const std::filesystem::path& job, int att
   return job / concat("attempt_", attempt) / concat(local_rank);
 }
 
-std::filesystem::path error_file_of(const std::filesystem::path& job, const WorkerExit& worker) {
-  return worker_directory(job, worker.attempt, worker.local_rank) / "error.json";
+std::filesystem::path error_file_of(const WorkerExit& worker) {
+  return worker.directory / "error.json";
 }
 
 std::string log_line_prefix(const std::string& pattern, const LaunchOptions& options,

@@ -39,8 +39,8 @@ void add_filtered_copy(const LaunchOptions& options, std::vector<TailedLog>& sho
 /// "<job>/attempt_<n>/<local rank>": holds stdout.log, stderr.log and error.json.
 std::filesystem::path worker_directory(const std::filesystem::path& job, int attempt,
                                        int local_rank);
-/// There the one of a worker.
-std::filesystem::path error_file_of(const std::filesystem::path& job, const WorkerExit& worker);
+/// The one of a worker.
+std::filesystem::path error_file_of(const WorkerExit& worker);
 
 /// torchrun's.
 inline constexpr const char* kDefaultLinePrefix = "[${role_name}${local_rank}]:";

@@ -5,6 +5,7 @@
 
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "lockstep/base/concat.h"
@@ -38,6 +39,15 @@ UniqueFd make_memory_file(const char* name, std::uint64_t bytes) {
     throw SystemError(concat("making a memory file of ", bytes, " bytes"), errno);
   }
   return fd;
+}
+
+std::optional<std::uint64_t> memory_file_bytes(int fd) noexcept {
+  struct stat facts {};
+  // Files with a name may be anything, and others may change them.
+  if (::fstat(fd, &facts) != 0 || !S_ISREG(facts.st_mode) || facts.st_nlink != 0) {
+    return std::nullopt;
+  }
+  return static_cast<std::uint64_t>(facts.st_size);
 }
 
 SharedMapping::SharedMapping(int fd, std::uint64_t bytes) : bytes_(bytes) {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "lockstep/os/unique_fd.h"
 
@@ -12,6 +13,9 @@ namespace lockstep {
 /// not before, and none of /dev/shm, which containers keep small. `name` shows in /proc.
 /// Errors: SystemError.
 UniqueFd make_memory_file(const char* name, std::uint64_t bytes);
+
+/// The size of such a file; nothing where `fd` is none. Errors: none.
+std::optional<std::uint64_t> memory_file_bytes(int fd) noexcept;
 
 /// A file in the address space of this process, readable and writable, shared with whoever maps it
 /// too; not inherited by forked processes and left out of core files.

@@ -93,7 +93,7 @@ bool is_worker_link(int fd) {
          ::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &bytes) == 0 && domain == AF_UNIX;
 }
 
-UniqueFd take_worker_link(int fd) {
+UniqueFd take_inherited(int fd) {
   ::fcntl(fd, F_SETFD, FD_CLOEXEC);
   return UniqueFd(fd);
 }

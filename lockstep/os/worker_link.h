@@ -17,10 +17,13 @@ struct LinkMessage {
     // Of a worker.
     kKeepsState =
         1,  ///< it outlives its generation: when another worker fails it is not to be ended
-    kLeftGroup = 2,  ///< its generation cannot go on; it waits for the next. `lines`: why
-    kDone = 3,       ///< its training is over, and it outlives no generation any more
+    kLeftGroup =
+        2,  ///< its generation cannot go on; it waits for the next. `lines`: why, and "late" where
+            ///< another rank did not do its part in time
+    kDone = 3,    ///< its training is over, and it outlives no generation any more
+    kMemory = 4,  ///< `fd` is a memory file for the launcher to keep, in place of the last
     // Of the launcher.
-    kPlace = 4,  ///< `generation` begins. `lines`: NAME=value, what is new in the environment
+    kPlace = 5,  ///< `generation` begins. `lines`: NAME=value, what is new in the environment
   };
 
   Kind kind = Kind::kKeepsState;
@@ -42,9 +45,9 @@ WorkerLink make_worker_link();
 /// Whether the descriptor may be a worker's end, and not something else under its number.
 bool is_worker_link(int fd);
 
-/// A worker's end by the number that it inherited: closed from now on in programs that this one
-/// executes.
-UniqueFd take_worker_link(int fd);
+/// A descriptor by the number that this process inherited: closed from now on in programs that this
+/// one executes.
+UniqueFd take_inherited(int fd);
 
 /// Never waits; `fd`, if any, goes with it as a duplicate. False when the other side is gone, or
 /// does not read what it is told.
