@@ -6,6 +6,7 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/os/memory_file.h"
 #include "lockstep/os/worker_link.h"
 
 namespace lockstep {
@@ -13,7 +14,8 @@ namespace lockstep {
 LauncherLink::LauncherLink() {
   const auto fd = env::integer(env::kLauncherFd);
   if (!fd || !is_worker_link(*fd)) return;
-  link_ = take_worker_link(*fd);
+  link_ = take_inherited(*fd);
+  is_standby_ = env::boolean(env::kStandby).value_or(false);
   generation_ = static_cast<std::uint64_t>(env::integer(env::kRestartCount).value_or(0)) + 1;
   // Where it serves the store now.
   if (const auto store = env::integer(env::kStoreListenFd)) store_ = UniqueFd(*store);
@@ -23,15 +25,25 @@ void LauncherLink::say_keeps_state() {
   send_message(link_.get(), {.kind = LinkMessage::Kind::kKeepsState, .generation = generation_});
 }
 
-void LauncherLink::say_left_group(const std::string& why) {
+void LauncherLink::say_left_group(const std::string& why, bool is_late) {
   store_.reset();
   send_message(link_.get(), {.kind = LinkMessage::Kind::kLeftGroup,
                              .generation = generation_,
-                             .lines = {why.substr(0, why.find('\n'))}});
+                             .lines = {why.substr(0, why.find('\n')), is_late ? "late" : ""}});
 }
 
 void LauncherLink::say_done() {
   send_message(link_.get(), {.kind = LinkMessage::Kind::kDone, .generation = generation_});
+}
+
+void LauncherLink::leave_memory(const UniqueFd& memory) {
+  send_message(link_.get(), {.kind = LinkMessage::Kind::kMemory, .generation = generation_},
+               memory.get());
+}
+
+UniqueFd LauncherLink::take_memory() const {
+  const auto fd = env::integer(env::kStateMemoryFd);
+  return connected() && fd && memory_file_bytes(*fd) ? take_inherited(*fd) : UniqueFd();
 }
 
 bool LauncherLink::has_news() const {
@@ -39,17 +51,25 @@ bool LauncherLink::has_news() const {
   return link_.valid() && ::poll(&entry, 1, 0) > 0;
 }
 
-void LauncherLink::take_place() {
+void LauncherLink::take_place(const std::function<void()>& while_waiting) {
+  constexpr std::chrono::milliseconds kSlice{20};
   constexpr std::chrono::seconds kNextWord{10};
+  Deadline next_word = Deadline::after(kNextWord);
   std::optional<LinkMessage> place;
   while (!place || has_news()) {
-    auto message = receive_message(link_.get(), Deadline::after(kNextWord));
-    if (!message) {
-      log(LogLevel::kWarning, "still waiting for a place in the job's next generation");
-    } else if (message->kind == LinkMessage::Kind::kPlace && message->generation > generation_) {
+    while_waiting();
+    auto message = receive_message(link_.get(), Deadline::after(kSlice));
+    if (message && message->kind == LinkMessage::Kind::kPlace &&
+        message->generation > generation_) {
       place = std::move(message);
     }
+    if (!is_standby_ && next_word.passed()) {
+      log(LogLevel::kWarning, "still waiting for a place in the job's next generation");
+      next_word = Deadline::after(kNextWord);
+    }
   }
+  is_standby_ = false;
+  place->lines.push_back(concat(env::kStandby.name, "=0"));
   generation_ = place->generation;
   store_ = std::move(place->fd);
   if (store_.valid()) {

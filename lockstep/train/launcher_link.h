@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "lockstep/os/unique_fd.h"
@@ -19,22 +20,32 @@ class LauncherLink {
   /// Of the place that this process has.
   std::uint64_t generation() const { return generation_; }
 
+  /// Its first place in the job is yet to come.
+  bool is_standby() const { return is_standby_; }
+
   void say_keeps_state();
   /// The port of the generation's store, if this process serves it, is free from now on.
-  void say_left_group(const std::string& why);
+  /// `is_late`: another rank did not do its part in time.
+  void say_left_group(const std::string& why, bool is_late);
   void say_done();
+  /// The launcher keeps a memory file, and hands it to workers that it starts.
+  void leave_memory(const UniqueFd& memory);
+  /// The one that the launcher had when it started this process; once.
+  UniqueFd take_memory() const;
 
   /// Whether another generation begins; never waits.
   bool has_news() const;
 
   /// Waits for a place in a generation after this one, and takes it: the environment is that one's
-  /// from now on. Errors: PeerLost when the launcher has ended.
-  void take_place();
+  /// from now on. `while_waiting` is called every few milliseconds; what it throws ends the wait.
+  /// Errors: PeerLost when the launcher has ended.
+  void take_place(const std::function<void()>& while_waiting);
 
  private:
   UniqueFd link_;
   UniqueFd store_;
   std::uint64_t generation_ = 1;
+  bool is_standby_ = false;
 };
 
 }  // namespace lockstep

@@ -10,12 +10,21 @@ Preemption::Preemption(const PreemptionOptions& options)
     : signals_(options.signals), group_(group_or_default(options.group)) {}
 
 bool Preemption::requested() {
-  const auto is_told = [](const Agreement::Numbers& rank) { return rank[0] != 0; };
-  if (asked_ && std::ranges::any_of(asked_->get(), is_told)) return true;
-  while (signals_.next()) is_told_ = true;
-  if (!group_) return is_told_;
-  asked_ = group_.begin_agreed("preemption", Agreement::Numbers{is_told_ ? 1.0 : 0.0, 0.0});
+  const auto was_told = [](const Agreement::Numbers& rank) { return rank[0] != 0; };
+  if (asked_ && std::ranges::any_of(asked_->get(), was_told)) return true;
+  if (!group_) return is_told();
+  asked_ = group_.begin_agreed("preemption", Agreement::Numbers{is_told() ? 1.0 : 0.0, 0.0});
   return false;
+}
+
+void Preemption::set_group(ProcessGroup group) {
+  asked_.reset();
+  group_ = std::move(group);
+}
+
+bool Preemption::is_told() {
+  while (signals_.next()) is_told_ = true;
+  return is_told_;
 }
 
 }  // namespace lockstep

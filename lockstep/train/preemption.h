@@ -44,6 +44,11 @@ class Preemption {
   /// the loop before the step after the next. Errors: as Work::wait.
   bool requested();
 
+  /// The ranks that end together are these from now on; empty: none, until there are others.
+  void set_group(ProcessGroup group);
+  /// Whether this rank has been told, by itself: where there is no group to ask.
+  bool is_told();
+
  private:
   CaughtSignals signals_;
   ProcessGroup group_;

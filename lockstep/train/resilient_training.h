@@ -2,10 +2,15 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/train/launcher_link.h"
+#include "lockstep/train/preemption.h"
+#include "lockstep/train/state_memory.h"
 #include "lockstep/train/training_state.h"
 
 namespace lockstep {
@@ -16,6 +21,19 @@ struct ResilientOptions {
   std::uint64_t seed = 0;
   /// How ranks meet.
   InitOptions init = {};
+  /// After so many steps each machine has a copy of the state in memory that its launcher keeps,
+  /// twice the state's size: for the case that all ranks die at once. 0: none.
+  int memory_every = 0;
+  /// Where snapshots go, for a job that is started again (SnapshotDirectory); empty: nowhere. With
+  /// it, SIGTERM and SIGUSR1 to any rank make all save and end.
+  std::string snapshots = {};
+  /// After so many steps one is written; 0: only then.
+  int snapshot_every = 0;
+};
+
+enum class TrainingEnd {
+  kDone,       ///< all steps have been made
+  kPreempted,  ///< told to make room, all have saved: end with kExitPreempted
 };
 
 /// A training loop that survives the death of its ranks. Under `lockstep run --max-restarts=N`,
@@ -53,25 +71,39 @@ class ResilientTraining {
   /// outlive its ranks.
   explicit ResilientTraining(TrainingParts parts, const ResilientOptions& options = {});
 
-  /// Collective. Returns when all ranks have made `steps` steps in all.
+  /// Collective. Returns when all ranks have made `steps` steps in all, those before it was started
+  /// again included, or when they are to make room.
   /// Errors: what steps throw, but for PeerLost, PeerFailed, TimeoutError and CommError where the
   /// launcher can be asked for another generation; Error when no rank holds a whole state any more.
-  void run(std::int64_t steps, const MakeStep& make_step);
+  TrainingEnd run(std::int64_t steps, const MakeStep& make_step);
 
   std::int64_t steps_done() const { return done_; }
   /// Of the generation that ran last; empty before run().
   const ProcessGroup& group() const { return group_; }
 
  private:
+  struct Standing;
   void begin_generation();
   void agree_on_state();
-  void make_steps(std::int64_t steps, const MakeStep& make_step);
+  TrainingEnd make_steps(std::int64_t steps, const MakeStep& make_step);
+  std::vector<Standing> standings() const;
+  void begin_anew(const std::vector<Standing>& all);
+  void take_from(int source, std::int64_t steps);
+  void take(const c10::IValue& value, std::int64_t steps);
+  bool load_snapshot();
+  void check_if_told();
+  void keep_copies();
+  void save();
+  TrainingEnd end_early();
   void seed_step() const;
-  void leave(const std::string& why);
+  void leave(const std::string& why, bool is_late);
+  void drop_group();
 
   TrainingState state_;
   const ResilientOptions options_;
   LauncherLink link_;
+  StateMemory memory_;
+  std::optional<Preemption> preemption_;
   ProcessGroup group_;
   std::int64_t done_ = 0;
   /// The state is what all ranks had after `done_` steps.

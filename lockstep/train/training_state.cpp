@@ -71,7 +71,11 @@ c10::IValue TrainingState::value() const {
 
 void TrainingState::take(const c10::IValue& value, std::int64_t steps) {
   const at::NoGradGuard no_grad;
-  load_state_dict(*parts_.model, tensor_dict(entry(value, "model", kOtherRank), kOtherRank), kOtherRank);
+  load_state_dict(*parts_.model, tensor_dict(entry(value, "model", kOtherRank), kOtherRank),
+                  kOtherRank);
+  if (parts_.scheduler != nullptr && steps < 0) {
+    throw Error("ResilientTraining: the scheduler is ahead of the copy that is to be taken");
+  }
   // Its own count of steps is private; the learning rate that it leaves comes with the optimizer.
   for (; parts_.scheduler != nullptr && steps > 0; --steps) parts_.scheduler->step();
   if (parts_.optimizer != nullptr) {

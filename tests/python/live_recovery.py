@@ -98,11 +98,11 @@ class Job:
 class LiveRecovery(unittest.TestCase):
     undisturbed = {}
 
-    def start(self, *flags, backend="shm", ranks=3, steps=300, size=16, environment=None):
+    def start(self, *flags, backend="shm", ranks=3, steps=300, arguments=(), environment=None):
         job = Job(backend, environment)
         self.addCleanup(job.kill)
         job.launch([LOCKSTEP, "run", *(flags or ("--standalone", "--max-restarts=100")),
-                    f"--nproc-per-node={ranks}", WORKER, str(steps), str(size)])
+                    f"--nproc-per-node={ranks}", WORKER, str(steps), *map(str, arguments)])
         return job
 
     def undisturbed_end(self, **options):
@@ -181,6 +181,103 @@ class LiveRecovery(unittest.TestCase):
         self.assertEqual(len({*processes.values(), *job.wait_for_begin(3).values()}), 6)
         self.expect_same_end(job)
 
+    def test_all_die_at_once_with_a_copy_in_memory(self):
+        for backend in ("shm", "gloo"):
+            with self.subTest(backend=backend):
+                job = self.start(backend=backend, arguments=(16, 10))
+                for round in range(1, 4):
+                    processes = job.wait_for_begin(3)
+                    job.wait_for_step(70 * round)
+                    for process in processes.values():
+                        os.kill(process, signal.SIGKILL)
+                self.assertEqual(job.finish(), [0], job.errors)
+                self.assertEqual(job.ends(), self.undisturbed_end(backend=backend))
+                begins = [int(text.split()[-1]) for _, text in job.said if "begins at" in text]
+                for round in range(1, 4):
+                    latest = begins[3 * round]
+                    self.assertGreaterEqual(latest, 70 * round - 10, "more than ten steps lost")
+                    self.assertEqual(latest % 10, 0)
+
+    def test_a_snapshot_on_disk_for_a_job_that_is_started_again(self):
+        with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+            job = self.start(arguments=(16, 0, 25, folder))
+            job.wait_for_step(60)
+            job.launchers[0].kill()
+            job.finish()
+            # With another number of ranks the samples are others; the same number goes on as it would have.
+            again = self.start(arguments=(16, 0, 25, folder))
+            self.assertEqual(again.finish(), [0], again.errors)
+            self.assertEqual(again.ends(), self.undisturbed_end())
+            begins = {int(text.split()[-1]) for _, text in again.said if "begins at" in text}
+            self.assertEqual(len(begins), 1)
+            self.assertGreaterEqual(begins.pop(), 50)
+
+    def test_it_makes_room_when_it_is_told_to(self):
+        for backend in ("shm", "gloo"):
+            with self.subTest(backend=backend), tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+                arguments = (16, 0, 0, folder)
+                job = self.start(backend=backend, arguments=arguments, steps=10**9)
+                processes = job.wait_for_begin(3)
+                job.wait_for_step(50)
+                os.kill(processes[2], signal.SIGUSR1)
+                self.assertEqual(job.finish(), [75], job.errors)
+                saved = {text for _, text in job.said if text.startswith("saved after ")}
+                self.assertEqual(len(saved), 1, saved)
+                done = int(saved.pop().split()[-1])
+                last = max(int(text.split()[1]) for _, text in job.said if text.startswith("step "))
+                self.assertEqual(done, last + 1, "what was done was not saved")
+                again = self.start(backend=backend, arguments=arguments)
+                self.assertEqual(again.finish(), [0], again.errors)
+                self.assertIn(f"rank 0 of 3 begins at {done}", {text for _, text in again.said})
+                self.assertEqual(again.ends(), self.undisturbed_end(backend=backend))
+
+    def test_it_makes_room_while_it_waits_for_a_machine(self):
+        with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+            port = free_port()
+            job = Job("gloo", {"LOCKSTEP_JOB_SECRET": "s" * 32})
+            self.addCleanup(job.kill)
+            arguments = (16, 0, 0, folder)
+            self.machine(job, port, "2", arguments=arguments)
+            other = self.machine(job, port, "2", arguments=arguments)
+            job.wait_for_begin(2)
+            job.wait_for_step(10)
+            other.kill()
+            job.wait_for_error("waiting: ")
+            job.launchers[0].send_signal(signal.SIGTERM)
+            self.assertEqual(job.finish(), [75, -signal.SIGKILL], job.errors)
+            done = [int(text.split()[-1]) for _, text in job.said if text.startswith("saved after ")]
+            last = max(int(text.split()[1]) for _, text in job.said if text.startswith("step "))
+            self.assertEqual(done, [last + 1])
+
+    def test_a_standby_worker_takes_the_place(self):
+        for backend in ("shm", "gloo"):
+            with self.subTest(backend=backend):
+                job = self.start("--standalone", "--max-restarts=10", "--standby=1", backend=backend, steps=2000)
+                processes = job.wait_for_begin(3)
+                for victim in (0, 2):
+                    standby, _ = job.wait_for(lambda pid, text: text == "starts" and pid not in processes.values())
+                    # It says so before it is ready; a few steps later it is.
+                    step = int(job.wait_for_step(0)[1].split()[1])
+                    job.wait_for_step(step + 100)
+                    os.kill(processes[victim], signal.SIGKILL)
+                    now = job.wait_for_begin(3)
+                    self.assertEqual(now[victim], standby)
+                    processes = now
+                self.expect_same_end(job, backend=backend, steps=2000)
+
+    def test_one_that_hangs_is_named_and_replaced(self):
+        for backend in ("shm", "gloo"):
+            with self.subTest(backend=backend):
+                job = self.start(backend=backend, environment={"LOCKSTEP_TIMEOUT_S": "2"})
+                processes = job.wait_for_begin(3)
+                job.wait_for_step(50)
+                os.kill(processes[1], signal.SIGSTOP)
+                now = job.wait_for_begin(3)
+                self.assertEqual((now[0], now[2]), (processes[0], processes[2]))
+                self.assertNotEqual(now[1], processes[1])
+                self.expect_same_end(job, backend=backend)
+                self.assertRegex(job.errors, r"rank 1 .* failed: killed, as it hung: .*not complete within 2000 ms")
+
     def test_a_port_that_the_user_chose(self):
         port = free_port()
         job = self.start("--max-restarts=5", f"--master-port={port}")
@@ -214,10 +311,10 @@ class LiveRecovery(unittest.TestCase):
 
     # Machines that come and go.
 
-    def machine(self, job, port, nodes="1:2", ranks=1):
+    def machine(self, job, port, nodes="1:2", ranks=1, arguments=()):
         return job.launch([LOCKSTEP, "run", f"--nnodes={nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}",
                            "--rdzv-id=job", "--rdzv-conf=last_call_timeout=1,keep_alive_interval=1",
-                           "--max-restarts=5", f"--nproc-per-node={ranks}", WORKER, str(10**9)])
+                           "--max-restarts=5", f"--nproc-per-node={ranks}", WORKER, str(10**9), *map(str, arguments)])
 
     def test_a_machine_joins_leaves_and_is_lost(self):
         port = free_port()

@@ -1,6 +1,6 @@
 // Trains a small model with every kind of state, on data that a formula gives, and survives what is
-// done to its ranks: resilient_worker STEPS [SIZE]. Says each step, and at the end the
-// bits of its state. SIZE: the width of its layers.
+// done to its ranks: resilient_worker STEPS [SIZE [MEMORY_EVERY [SNAPSHOT_EVERY FOLDER]]]. Says
+// each step, and at the end the bits of its state. SIZE: the width of its layers.
 #include <cstdio>
 #include <span>
 #include <string>
@@ -55,7 +55,7 @@ void hash(std::uint64_t& sum, const c10::IValue& value) {
   }
 }
 
-int run(std::int64_t steps, std::int64_t size) {
+int run(std::int64_t steps, std::int64_t size, const ResilientOptions& options) {
   at::manual_seed(static_cast<std::uint64_t>(::getpid()));  // Ranks begin alike all the same.
   nn::Sequential net(nn::Linear(8, size), nn::BatchNorm1d(size), nn::ReLU(), nn::Dropout(0.2),
                      nn::Linear(size, 1));
@@ -66,14 +66,15 @@ int run(std::int64_t steps, std::int64_t size) {
   ResilientTraining training({.model = net.ptr(),
                               .optimizer = &optimizer,
                               .scheduler = &scheduler,
-                              .extra = {{"seen", seen}}});
+                              .extra = {{"seen", seen}}},
+                             options);
   {
     at::NoGradGuard no_grad;
     for (at::Tensor& parameter : net->parameters()) {
       parameter.copy_((at::arange(parameter.numel(), at::kFloat).view_as(parameter) + 1).sin() / 4);
     }
   }
-  training.run(steps, [&](const ProcessGroup& group) {
+  const TrainingEnd end = training.run(steps, [&](const ProcessGroup& group) {
     using Model = DistributedDataParallel<nn::SequentialImpl>;
     const auto model = std::make_shared<Model>(net.ptr());
     say(concat("rank ", group.rank(), " of ", group.world_size(), " begins at ",
@@ -90,6 +91,10 @@ int run(std::int64_t steps, std::int64_t size) {
       say(concat("step ", step));
     };
   });
+  if (end == TrainingEnd::kPreempted) {
+    say(concat("saved after ", training.steps_done()));
+    return kExitPreempted;
+  }
   std::uint64_t sum = 0xcbf29ce484222325U;
   for (const auto& [name, tensor] : state_dict(*net)) hash(sum, tensor);
   hash(sum, optimizer_state_dict(optimizer));
@@ -106,7 +111,14 @@ int main(int argc, char** argv) {
     const auto number = [&](int at) {
       return argc > at ? lockstep::parse_number<std::int64_t>(argv[at]) : std::nullopt;
     };
-    if (!number(1)) throw lockstep::UsageError("usage: resilient_worker STEPS [SIZE]");
-    return lockstep::run(*number(1), number(2).value_or(16));
+    if (!number(1)) {
+      throw lockstep::UsageError(
+          "usage: resilient_worker STEPS [SIZE [MEMORY_EVERY [SNAPSHOT_EVERY FOLDER]]]");
+    }
+    const auto every = [&](int at) { return static_cast<int>(number(at).value_or(0)); };
+    return lockstep::run(*number(1), number(2).value_or(16),
+                         {.memory_every = every(3),
+                          .snapshots = argc > 5 ? argv[5] : "",
+                          .snapshot_every = every(4)});
   });
 }

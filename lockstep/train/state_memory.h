@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include <ATen/core/ivalue.h>
+
+#include "lockstep/os/memory_file.h"
+#include "lockstep/os/unique_fd.h"
+
+namespace lockstep {
+
+/// Copies of a training's state in a memory file that outlives the processes: two, of which one is
+/// whole while the other is written, whenever the process that writes is killed.
+/// The file belongs to whoever holds its descriptor. Threads: one process and thread writes.
+class StateMemory {
+ public:
+  StateMemory() = default;
+  /// The file of a process before this one; what is no such file counts as empty.
+  explicit StateMemory(UniqueFd file);
+
+  /// The number of steps of the newest whole copy; nothing where there is none.
+  std::optional<std::int64_t> steps() const;
+  /// That copy. Errors: CorruptFile when it has changed since it was written.
+  c10::IValue read() const;
+
+  /// Writes a copy of a writable_value(). True when the file is another than before, which has to
+  /// be held by whoever is to outlive the process. Errors: SystemError when memory is short: the
+  /// copies before stay.
+  bool write(const c10::IValue& value, std::int64_t steps);
+
+  const UniqueFd& file() const { return file_; }
+
+ private:
+  struct Slot;
+  struct Header;
+  Header* header() const;
+  const Slot* newest() const;
+  std::byte* bytes_of(const Slot& slot) const;
+  void make(std::uint64_t capacity);
+
+  UniqueFd file_;
+  SharedMapping mapping_;
+};
+
+}  // namespace lockstep

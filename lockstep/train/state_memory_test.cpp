@@ -1,0 +1,103 @@
+#include "lockstep/train/state_memory.h"
+
+#include <csignal>
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/snapshot/values.h"
+
+namespace lockstep {
+namespace {
+
+UniqueFd copy_of(const UniqueFd& fd) {
+  return UniqueFd(::dup(fd.get()));
+}
+
+c10::IValue state_of(std::int64_t steps, std::int64_t numel = 1000) {
+  c10::impl::GenericDict dict = make_dict();
+  dict.insert_or_assign("weights", at::full({numel}, static_cast<double>(steps), at::kFloat));
+  dict.insert_or_assign("steps", steps);
+  return dict;
+}
+
+void expect_state(const StateMemory& memory, std::int64_t steps, std::int64_t numel = 1000) {
+  ASSERT_EQ(memory.steps(), steps);
+  const c10::IValue value = memory.read();
+  EXPECT_EQ(entry(value, "steps", "test").toInt(), steps);
+  const at::Tensor weights = entry(value, "weights", "test").toTensor();
+  EXPECT_TRUE(weights.equal(at::full({numel}, static_cast<double>(steps), at::kFloat)));
+}
+
+TEST(StateMemory, IsEmptyAtFirst) {
+  EXPECT_FALSE(StateMemory().steps());
+  EXPECT_FALSE(StateMemory(UniqueFd()).steps());
+  EXPECT_FALSE(StateMemory(make_memory_file("test", 100'000)).steps()) << "another's file";
+  EXPECT_FALSE(StateMemory(UniqueFd(::dup(0))).steps());
+}
+
+TEST(StateMemory, HasTheLastCopyAndPassesItOn) {
+  StateMemory memory;
+  EXPECT_TRUE(memory.write(state_of(1), 1)) << "a file that has to be handed over";
+  for (std::int64_t steps = 2; steps < 8; ++steps) {
+    EXPECT_FALSE(memory.write(state_of(steps), steps));
+    expect_state(memory, steps);
+    expect_state(StateMemory(copy_of(memory.file())), steps);
+  }
+}
+
+TEST(StateMemory, GrowsIntoANewFile) {
+  StateMemory memory;
+  memory.write(state_of(1), 1);
+  EXPECT_TRUE(memory.write(state_of(2, 1'000'000), 2));
+  expect_state(memory, 2, 1'000'000);
+}
+
+TEST(StateMemory, NoticesThatABitHasChanged) {
+  StateMemory memory;
+  memory.write(state_of(1), 1);
+  for (const std::int64_t offset : {4096, 4196, 8000}) {
+    unsigned char byte = 0;
+    ASSERT_EQ(::pread(memory.file().get(), &byte, 1, offset), 1);
+    byte ^= 1U;
+    ASSERT_EQ(::pwrite(memory.file().get(), &byte, 1, offset), 1);
+    EXPECT_THROW(memory.read(), CorruptFile) << offset;
+    byte ^= 1U;
+    ASSERT_EQ(::pwrite(memory.file().get(), &byte, 1, offset), 1);
+  }
+  expect_state(memory, 1);
+}
+
+// A process that does nothing but write is killed at any instant: there is always a whole copy.
+TEST(StateMemory, SurvivesItsWriterWheneverThatIsKilled) {
+  // Few enough for LibTorch to fill with one thread: a forked process has no other.
+  constexpr std::int64_t kNumel = 20'000;
+  StateMemory memory;
+  memory.write(state_of(0, kNumel), 0);
+  std::int64_t before = 0;
+  for (int round = 0; round < 30; ++round) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      StateMemory writer(copy_of(memory.file()));
+      for (std::int64_t steps = before + 1;; ++steps) {
+        writer.write(state_of(steps, kNumel), steps);
+      }
+    }
+    ASSERT_GT(child, 0);
+    while (StateMemory(copy_of(memory.file())).steps() < before + 2 + round % 5) ::usleep(50);
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    const StateMemory found(copy_of(memory.file()));
+    ASSERT_TRUE(found.steps());
+    EXPECT_GE(*found.steps(), before);
+    before = *found.steps();
+    expect_state(found, before, kNumel);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
