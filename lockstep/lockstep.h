@@ -10,6 +10,7 @@
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/data/distributed_sampler.h"
+#include "lockstep/data/global_batch.h"
 #include "lockstep/ddp/data_parallel.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/ddp/hooks/all_reduce_hook.h"

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+
+namespace lockstep {
+
+struct GlobalBatchOptions {
+  /// Samples.
+  std::int64_t dataset_size = 0;
+  /// Samples a step, those of all ranks together.
+  std::int64_t batch_size = 1;
+  /// A new order each epoch, from seed + epoch; otherwise the dataset's order.
+  bool shuffle = true;
+  std::uint64_t seed = 0;
+  /// Leave out the samples of an epoch that fill no batch; otherwise its last batch is smaller.
+  bool drop_last = false;
+};
+
+/// Which of the ranks that share a batch.
+struct BatchPart {
+  int rank = 0;
+  int world_size = 1;
+};
+
+/// The samples of each training step, as a function of its number and of the ranks that share it:
+/// for training that goes on with another number of ranks (ResilientTraining), or is resumed so.
+///
+///   const GlobalBatches batches({.dataset_size = 1438, .batch_size = 64, .seed = 1});
+///   const auto indices = batches.indices(step, group);
+///   …
+///   model.backward(loss, {.weight = static_cast<double>(indices.size())});
+///
+/// A step has the same samples whatever the number of ranks, and an epoch has each sample once. The
+/// parts of the ranks, in their order, are the batch; their sizes differ by one at most, so that
+/// where the batch is smaller than the world some have none. Means over them are those of the batch
+/// when weighted by their sizes, as above. The order of an epoch is that of DistributedSampler with
+/// one replica, and is kept: a step costs no more than its indices. Threads: one at a time.
+/// Errors: UsageError at construction for a batch of none, and when no step has samples.
+class GlobalBatches {
+ public:
+  explicit GlobalBatches(const GlobalBatchOptions& options);
+
+  /// The part of the batch of `step`, which counts from 0 over all epochs.
+  /// Errors: UsageError unless 0 <= step and 0 <= rank < world_size.
+  std::vector<std::int64_t> indices(std::int64_t step, const BatchPart& part) const;
+  std::vector<std::int64_t> indices(std::int64_t step, const ProcessGroup& group) const;
+
+  std::int64_t steps_per_epoch() const { return steps_per_epoch_; }
+  std::int64_t epoch_of(std::int64_t step) const { return step / steps_per_epoch_; }
+
+ private:
+  const std::vector<std::size_t>& order_of(std::int64_t epoch) const;
+
+  const GlobalBatchOptions options_;
+  const std::int64_t steps_per_epoch_;
+  mutable std::vector<std::size_t> order_;  ///< of ordered_epoch_
+  mutable std::int64_t ordered_epoch_ = -1;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,91 @@
+"""Runs the example `resilient` as users do: alone, in two processes, with ranks killed, with bad flags.
+
+    resilient_example.py LOCKSTEP RESILIENT DIGITS_CSV [unittest arguments]
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import unittest
+
+from killed_rank import process_of
+
+LOCKSTEP, RESILIENT, DATA = map(os.path.abspath, sys.argv[1:4])
+DEADLINE_S = 120
+STEPS = 4000
+
+
+def environment():
+    return os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+def run(*command):
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment())
+
+
+def job():
+    return [LOCKSTEP, "run", "--standalone", "--nproc-per-node=2", "--max-restarts=10", RESILIENT,
+            f"--steps={STEPS}", f"--data={DATA}"]
+
+
+def run_and_kill(victims):
+    """The lines of a job whose ranks are killed one after the other, each when those before it are replaced and
+    steps go on, and what the launcher says."""
+    lines = []
+    left = list(victims)
+    begun = 0
+    with subprocess.Popen(job(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True, env=environment()) as process:
+        for line in process.stdout:
+            lines.append(line.rstrip("\n"))
+            begun += line.startswith("ranks: ")
+            if left and line.startswith("step ") and begun == len(victims) - len(left) + 1:
+                os.kill(process_of(left.pop(0), RESILIENT, process.pid), signal.SIGKILL)
+        errors = process.stderr.read()
+    return process.returncode, lines, errors
+
+
+class ResilientExample(unittest.TestCase):
+    def test_killed_ranks_cost_no_bit(self):
+        undisturbed = run(*job())
+        self.assertEqual(undisturbed.returncode, 0, undisturbed.stderr)
+        end = undisturbed.stdout.splitlines()[-1]
+        self.assertRegex(end, r"^test accuracy \d\d\.\d\d %, checksum of the parameters -?\d+$")
+
+        code, lines, errors = run_and_kill([0, 1])
+        self.assertEqual(code, 0, errors)
+        self.assertEqual(lines[-1], end)
+        self.assertEqual(errors.count("the others keep their state and go on"), 2, errors)
+        begins = [int(re.search(r"from step (\d+) on", line)[1]) for line in lines if line.startswith("ranks: ")]
+        self.assertEqual(begins[0], 0)
+        self.assertEqual(begins, sorted(set(begins)), "each goes on from where the one before was")
+
+    def test_one_process_needs_no_launcher(self):
+        alone = run(RESILIENT, "--steps=1000", f"--data={DATA}")
+        self.assertEqual(alone.returncode, 0, alone.stderr)
+        self.assertEqual(len(re.findall(r"^step \d+/1000  loss ", alone.stdout, re.MULTILINE)), 10)
+        self.assertGreater(float(re.search(r"test accuracy ([\d.]+) %", alone.stdout)[1]), 95)
+
+    def test_fewer_steps_than_lines(self):
+        alone = run(RESILIENT, "--steps=3", f"--data={DATA}")
+        self.assertEqual(alone.returncode, 0, alone.stderr)
+        self.assertIn("step 3/3", alone.stdout)
+
+    def test_bad_flags_get_one_line(self):
+        for options, code, message in (
+            (["--steps=0"], 2, r"--steps: must be an integer from 1 to \d+, not 0"),
+            (["--steps=many"], 2, r"--steps: must be an integer from 1 to \d+, not many"),
+            (["--rate=1"], 2, r"--rate"),
+            (["--data=absent.csv"], 1, r"absent\.csv: No such file"),
+        ):
+            with self.subTest(options=options):
+                result = run(RESILIENT, *options)
+                self.assertEqual(result.returncode, code, result.stderr)
+                self.assertRegex(result.stderr, message)
+                self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0]] + sys.argv[4:])
