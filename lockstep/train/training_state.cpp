@@ -14,6 +14,14 @@
 namespace lockstep {
 namespace {
 
+// LibTorch does not count that BatchNorm changes its running statistics. Larger tensors, whose copy
+// would cost as much as a step may, are looked at by their versions alone.
+constexpr std::size_t kAlwaysCopiedBytes = std::size_t{16} << 20U;
+
+bool counts_changes(const at::Tensor& tensor) {
+  return tensor.nbytes() > kAlwaysCopiedBytes;
+}
+
 constexpr const char* kOtherRank = "the state of another rank";
 
 }  // namespace
@@ -36,7 +44,8 @@ void TrainingState::remember() {
   const at::NoGradGuard no_grad;
   for (Copy& copy : copies_) {
     const std::uint32_t version = copy.tensor._version();
-    if (copy.value.defined() && copy.version == version) continue;
+    const bool is_same = copy.value.defined() && copy.version == version;
+    if (is_same && counts_changes(copy.tensor)) continue;
     copy.version = version;
     if (copy.value.defined()) {
       copy.value.copy_(copy.tensor);
@@ -52,7 +61,8 @@ bool TrainingState::go_back() {
   for (at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
   if (versions() != versions_) return false;
   for (Copy& copy : copies_) {
-    if (!copy.value.defined() || copy.version == copy.tensor._version()) continue;
+    if (!copy.value.defined()) continue;
+    if (counts_changes(copy.tensor) && copy.version == copy.tensor._version()) continue;
     copy.tensor.copy_(copy.value);
     copy.version = copy.tensor._version();
   }

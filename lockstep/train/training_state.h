@@ -30,8 +30,9 @@ struct TrainingParts {
 };
 
 /// The state of a training between two steps, kept such that a step can be given up half-way.
-/// What steps change early, buffers and the program's own tensors, is copied; parameters and
-/// optimizer, which change at a step's end all at once, are only watched.
+/// What steps change early, buffers and the program's own tensors, is copied (above 16 MiB where
+/// LibTorch counts that it was changed); parameters and optimizer, which change at a step's end all
+/// at once, are only watched.
 class TrainingState {
  public:
   explicit TrainingState(TrainingParts parts);

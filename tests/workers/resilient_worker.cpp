@@ -1,9 +1,11 @@
 // Trains a small model with every kind of state, on data that a formula gives, and survives what is
-// done to its ranks: resilient_worker STEPS [SIZE [MEMORY_EVERY [SNAPSHOT_EVERY FOLDER]]]. Says
-// each step, and at the end the bits of its state. SIZE: the width of its layers.
+// done to its ranks: resilient_worker STEPS [SIZE [MEMORY_EVERY [SNAPSHOT_EVERY FOLDER
+// [SAY_EVERY]]]]. Says each step, or each of so many, and at the end the bits of its state, each
+// after its pid. SIZE: the width of its layers.
 #include <cstdio>
 #include <span>
 #include <string>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <torch/nn/modules/activation.h>
@@ -55,7 +57,8 @@ void hash(std::uint64_t& sum, const c10::IValue& value) {
   }
 }
 
-int run(std::int64_t steps, std::int64_t size, const ResilientOptions& options) {
+int run(std::int64_t steps, std::int64_t size, std::int64_t say_every,
+        const ResilientOptions& options) {
   at::manual_seed(static_cast<std::uint64_t>(::getpid()));  // Ranks begin alike all the same.
   nn::Sequential net(nn::Linear(8, size), nn::BatchNorm1d(size), nn::ReLU(), nn::Dropout(0.2),
                      nn::Linear(size, 1));
@@ -79,7 +82,7 @@ int run(std::int64_t steps, std::int64_t size, const ResilientOptions& options) 
     const auto model = std::make_shared<Model>(net.ptr());
     say(concat("rank ", group.rank(), " of ", group.world_size(), " begins at ",
                training.steps_done()));
-    return [&, model, group](std::int64_t step) {
+    return [&, model, group, is_first = true](std::int64_t step) mutable {
       const at::Tensor inputs = (at::arange(32, at::kFloat) *
                                  static_cast<double>(step * group.world_size() + group.rank() + 1))
                                     .sin()
@@ -88,7 +91,7 @@ int run(std::int64_t steps, std::int64_t size, const ResilientOptions& options) 
       optimizer.zero_grad();
       (model->forward(inputs) - inputs.sum(1, true)).square().mean().backward();
       optimizer.step();
-      say(concat("step ", step));
+      if (std::exchange(is_first, false) || step % say_every == 0) say(concat("step ", step));
     };
   });
   if (end == TrainingEnd::kPreempted) {
@@ -113,10 +116,11 @@ int main(int argc, char** argv) {
     };
     if (!number(1)) {
       throw lockstep::UsageError(
-          "usage: resilient_worker STEPS [SIZE [MEMORY_EVERY [SNAPSHOT_EVERY FOLDER]]]");
+          "usage: resilient_worker STEPS [SIZE [MEMORY_EVERY [SNAPSHOT_EVERY FOLDER "
+          "[SAY_EVERY]]]]");
     }
     const auto every = [&](int at) { return static_cast<int>(number(at).value_or(0)); };
-    return lockstep::run(*number(1), number(2).value_or(16),
+    return lockstep::run(*number(1), number(2).value_or(16), number(6).value_or(1),
                          {.memory_every = every(3),
                           .snapshots = argc > 5 ? argv[5] : "",
                           .snapshot_every = every(4)});

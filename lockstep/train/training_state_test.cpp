@@ -1,0 +1,116 @@
+#include "lockstep/train/training_state.h"
+
+#include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/schedulers/step_lr.h>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+namespace nn = torch::nn;
+
+struct Training {
+  nn::Sequential net{nn::Linear(3, 4), nn::BatchNorm1d(4), nn::Linear(4, 1)};
+  torch::optim::Adam optimizer{net->parameters(), torch::optim::AdamOptions(0.1)};
+  torch::optim::StepLR scheduler{optimizer, 2, 0.5};
+  at::Tensor seen = at::zeros({2});
+  TrainingState state{{.model = net.ptr(),
+                       .optimizer = &optimizer,
+                       .scheduler = &scheduler,
+                       .extra = {{"seen", seen}}}};
+
+  void half_a_step() {
+    seen.add_(1);
+    optimizer.zero_grad();
+    net->forward(at::rand({5, 3})).sum().backward();
+  }
+  void step() {
+    half_a_step();
+    optimizer.step();
+    scheduler.step();
+  }
+  std::vector<at::Tensor> tensors() const {
+    std::vector<at::Tensor> all = net->parameters();
+    for (const at::Tensor& buffer : net->buffers()) all.push_back(buffer);
+    all.push_back(seen);
+    return all;
+  }
+  std::vector<at::Tensor> copies() const {
+    std::vector<at::Tensor> all;
+    for (const at::Tensor& tensor : tensors()) all.push_back(tensor.detach().clone());
+    return all;
+  }
+};
+
+void expect_equal(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(a[i].equal(b[i])) << i;
+}
+
+// Running statistics are among what goes back, though LibTorch does not count their changes.
+TEST(TrainingState, GoesBackToBeforeAStepThatWasGivenUp) {
+  Training training;
+  for (int round = 0; round < 3; ++round) {
+    training.state.remember();
+    const auto before = training.copies();
+    training.half_a_step();
+    EXPECT_FALSE(training.net->buffers()[0].equal(before[6]));
+    EXPECT_TRUE(training.state.go_back());
+    expect_equal(training.tensors(), before);
+    EXPECT_FALSE(training.net->parameters()[0].grad().defined());
+    training.step();
+  }
+}
+
+TEST(TrainingState, SaysThatParametersHaveBeenChanged) {
+  Training training;
+  training.state.remember();
+  training.step();
+  EXPECT_FALSE(training.state.go_back());
+}
+
+TEST(TrainingState, IsTakenByANewcomer) {
+  Training old;
+  for (int step = 0; step < 5; ++step) old.step();
+  Training newcomer;
+  newcomer.state.take(old.state.value(), 5);
+  expect_equal(newcomer.tensors(), old.tensors());
+  const auto lr = [](const Training& training) {
+    return training.optimizer.param_groups()[0].options().get_lr();
+  };
+  EXPECT_EQ(lr(newcomer), lr(old));
+  // With the optimizer's moments and the scheduler's count.
+  for (Training* const training : {&old, &newcomer}) {
+    training->net->eval();
+    for (int step = 0; step < 3; ++step) {
+      training->optimizer.zero_grad();
+      training->net->forward(at::ones({2, 3})).sum().backward();
+      training->optimizer.step();
+      training->scheduler.step();
+    }
+  }
+  expect_equal(newcomer.tensors(), old.tensors());
+  EXPECT_EQ(lr(newcomer), lr(old));
+}
+
+TEST(TrainingState, RefusesWhatCannotBe) {
+  EXPECT_THROW(TrainingState({}), UsageError);
+  Training training;
+  EXPECT_THROW(training.state.take(training.state.value(), -1), Error)
+      << "a scheduler goes on only";
+  nn::Linear other(3, 4);
+  TrainingState state({.model = other.ptr()});
+  EXPECT_THROW(state.take(training.state.value(), 0), UsageError);
+}
+
+}  // namespace
+}  // namespace lockstep
