@@ -23,7 +23,8 @@ constexpr const char* kScaleHelp = R"(Usage: lockstep scale [JOB] N [flags]
 Makes the workers of a job on this machine N. All workers of the job, those of its other machines too,
 are stopped as after a failure and started again in a new generation with new ranks and a new
 WORLD_SIZE; that counts as no restart of --max-restarts. Jobs that resume from a snapshot go on, others
-begin anew. Returns once the new workers run.
+begin anew; those that train by ResilientTraining keep their processes and their state. Returns once the
+new workers run.
 
   JOB         as in lockstep ps; not needed where one job runs
   N           from 1; more than there are processors is allowed

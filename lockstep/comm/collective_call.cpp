@@ -69,6 +69,7 @@ struct RunningCall {
     }
     auto state = std::make_shared<Work::State>(std::move(work), name, deadline, in_slices);
     state->store = group.store;
+    state->while_waiting = group.while_waiting;
     state->world_size = group.world_size;
     if (ends_call) state->recent_call = ticket;
     return Work(std::move(state));

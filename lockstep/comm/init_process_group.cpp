@@ -71,6 +71,7 @@ ProcessGroup join(InitPlan plan, c10::intrusive_ptr<c10d::Store> store, int job)
   state->world_size = plan.world_size;
   state->local_rank = plan.local_rank;
   state->timeout = plan.timeout;
+  state->while_waiting = plan.while_waiting;
   state->asked_to_check_calls = plan.check_calls;
   state->local_world_size = plan.local_world_size;
   state->backend_name = plan.backend;

@@ -39,8 +39,8 @@ struct InitOptions {
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
   /// Deadline for all ranks to join. Unset: LOCKSTEP_INIT_TIMEOUT_S, else 5 minutes.
   std::optional<std::chrono::milliseconds> init_timeout = std::nullopt;
-  /// Called every few milliseconds while other ranks are waited for: what it throws ends the wait,
-  /// and there is no group.
+  /// Called every few milliseconds while other ranks are waited for, and later ten times a second
+  /// in long waits for collectives: what it throws ends the wait. The group may be of no use then.
   std::function<void()> while_waiting = {};
 };
 

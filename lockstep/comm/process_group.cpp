@@ -183,6 +183,7 @@ ProcessGroup ProcessGroup::new_group(const std::vector<int>& ranks,
   child->local_rank = parent.local_rank;
   child->local_world_size = parent.local_world_size;
   child->local_address = parent.local_address;
+  child->while_waiting = parent.while_waiting;
   child->asked_to_check_calls =
       options.check_calls ? options.check_calls : parent.asked_to_check_calls;
   child->timeout = options.timeout.value_or(parent.timeout);

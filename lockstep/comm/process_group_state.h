@@ -38,6 +38,8 @@ struct ProcessGroup::State {
   c10::intrusive_ptr<c10d::Store> store;      ///< this group's own keys
   c10::intrusive_ptr<c10d::Backend> backend;  ///< null in a group of one rank
   bool takes_cuda = true;
+  /// See InitOptions; also called in long waits for collectives.
+  std::function<void()> while_waiting;
   std::optional<bool> asked_to_check_calls;  ///< by the user; unset: the backend's default
   CallCheck call_check = CallCheck::kNone;
   // See BackendInstance.

@@ -13,6 +13,7 @@ namespace {
 constexpr std::chrono::milliseconds kGraceAfterBackendDeadline{500};
 
 constexpr std::chrono::milliseconds kSliceOfWait{10'000};
+constexpr std::chrono::milliseconds kSliceWithQuestions{100};
 
 // Waits for at most `slice`. Returns whether the work has ended, well or not.
 bool ended_within(c10d::Work& work, std::chrono::milliseconds slice) {
@@ -27,10 +28,14 @@ bool ended_within(c10d::Work& work, std::chrono::milliseconds slice) {
 void wait_and_report(const Work::State& state) {
   const auto remaining = [&] { return state.deadline.remaining() + kGraceAfterBackendDeadline; };
   const auto start = Deadline::Clock::now();
-  while (state.in_slices && remaining() > kSliceOfWait &&
-         !ended_within(*state.work, kSliceOfWait)) {
-    const auto waited =
-        std::chrono::duration_cast<std::chrono::seconds>(Deadline::Clock::now() - start);
+  const auto slice = state.while_waiting ? kSliceWithQuestions : kSliceOfWait;
+  auto next_word = start + kSliceOfWait;
+  while (state.in_slices && remaining() > slice && !ended_within(*state.work, slice)) {
+    if (state.while_waiting) state.while_waiting();
+    const auto now = Deadline::Clock::now();
+    if (now < next_word) continue;
+    next_word = now + kSliceOfWait;
+    const auto waited = std::chrono::duration_cast<std::chrono::seconds>(now - start);
     log(LogLevel::kWarning, concat(describe(state.name), ": still waiting after ", waited.count(),
                                    " s; a rank is slow, stuck or stopped"));
   }

@@ -45,6 +45,8 @@ struct Work::State {
   int world_size = 1;
   std::uint64_t recent_call = 0;  ///< ticket of the call that ends with this work
   bool in_slices = true;          ///< whether a wait that ran out of time may be taken up again
+  /// Called between slices of a long wait; what it throws ends it. Empty: nothing is.
+  std::function<void()> while_waiting = {};
   mutable std::mutex
       mutex;  ///< held by whoever waits: some backends wait for ever when asked twice
   mutable std::atomic<bool> done{false};

@@ -123,9 +123,11 @@ TrainingEnd ResilientTraining::make_steps(std::int64_t steps, const MakeStep& ma
 
 void ResilientTraining::begin_generation() {
   InitOptions init = options_.init;
-  init.while_waiting = [this] {
+  // Copies of the group may outlive this object.
+  init.while_waiting = [this, alive = std::weak_ptr<const bool>(alive_)] {
+    if (alive.expired()) return;
     if (link_.has_news()) throw GenerationOver();
-    check_if_told();
+    if (!group_) check_if_told();  // Else all are asked before the next step.
   };
   group_ = init_process_group(init);
   if (preemption_) preemption_->set_group(group_);

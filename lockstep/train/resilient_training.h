@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -111,6 +112,7 @@ class ResilientTraining {
   bool is_in_step_ = false;
   /// All ranks have once agreed on a state.
   bool has_begun_ = false;
+  const std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
 };
 
 }  // namespace lockstep
