@@ -24,6 +24,7 @@ constexpr milliseconds kLeaves{500};
 constexpr milliseconds kAskAgain{1'000};
 // Of a standby worker: those that train need the processors first.
 constexpr milliseconds kOthersFirst{500};
+constexpr int kMostFailedStandbys = 3;
 
 Deadline::Clock::time_point now() {
   return Deadline::Clock::now();
@@ -99,6 +100,7 @@ Supervisor::Group& Supervisor::start(const Worker& worker) {
 // Once it is known that the program waits for a place: another would train on its own.
 void Supervisor::start_standbys() {
   if (options_.standby_workers == 0 || stop_.started() || keeps_workers_ || !any_kept()) return;
+  if (failed_standbys_ >= kMostFailedStandbys) return;
   const auto is_standby = [](const auto& entry) {
     return entry.second.is_standby && entry.second.running;
   };
@@ -139,7 +141,6 @@ void Supervisor::read_links() {
     } catch (const PeerLost&) {
       news_.remove(group.link.get());
       group.link.reset();
-      group.keeps_state = false;
     }
   }
 }
@@ -148,6 +149,7 @@ void Supervisor::hear(Group& group, LinkMessage message) {
   switch (message.kind) {
     case LinkMessage::Kind::kKeepsState:
       (group.is_standby ? group.is_ready : group.keeps_state) = true;
+      if (group.is_standby) failed_standbys_ = 0;
       break;
     case LinkMessage::Kind::kMemory:
       rounds_.keep_memory(std::move(message.fd));
@@ -193,9 +195,16 @@ void Supervisor::note_ended_workers() {
       outcome_.exits.push_back(group.worker);
       is_over_ = is_over_ || group.worker.failed();
     }
+    if (group.is_standby && !group.is_ready && !group.kill_at) note_failed_standby(group.worker);
     board_.ended(group.worker);
   }
   forget_empty_groups();
+}
+
+void Supervisor::note_failed_standby(const WorkerExit& exit) {
+  if (++failed_standbys_ < kMostFailedStandbys) return;
+  say(concat("no standby workers any more: the last ", kMostFailedStandbys,
+             " ended before they were ready, with ", describe_end(exit)));
 }
 
 void Supervisor::forget_empty_groups() {
@@ -227,7 +236,7 @@ bool Supervisor::keep_workers() {
   for (auto& [id, group] : groups_) {
     if (!group.running) {
       signal_group(id, SIGKILL);
-    } else if (!group.keeps_state && !group.is_standby) {
+    } else if (!group.is_kept() && !group.is_standby) {
       dismiss(id, group, milliseconds(0));
     }
   }
@@ -251,15 +260,14 @@ void Supervisor::go_on() {
   if (!keeps_workers_ || stop_.started() || !any_kept()) return;
   std::set<int> kept;
   for (const auto& [id, group] : groups_) {
-    if (group.keeps_state) kept.insert(group.worker.local_rank);
+    if (group.is_kept()) kept.insert(group.worker.local_rank);
   }
-  const auto is_ready = [](const auto& entry) {
-    return entry.second.is_ready && entry.second.running;
-  };
-  const auto standbys = std::ranges::count_if(groups_, is_ready);
+  const auto standbys = std::ranges::count_if(
+      groups_, [](const auto& entry) { return entry.second.waits_for_a_place(); });
   const std::optional<Round> round = rounds_.next(kept, static_cast<int>(standbys));
   if (!round) return;
   keeps_workers_ = false;
+  is_over_ = false;  // Those that have ended meanwhile are replaced in this one.
   generation_ = round->generation;
   outcome_ = {};
   board_.round_goes_on(generation_);
@@ -268,7 +276,7 @@ void Supervisor::go_on() {
 
 void Supervisor::give_places(const Round& round, const std::set<int>& kept) {
   for (auto& [id, group] : groups_) {
-    if (!group.keeps_state) continue;
+    if (!group.is_kept()) continue;
     const auto worker =
         std::ranges::find(round.workers, group.worker.local_rank, &Worker::local_rank);
     if (worker != round.workers.end()) {
@@ -280,7 +288,7 @@ void Supervisor::give_places(const Round& round, const std::set<int>& kept) {
   for (const Worker& worker : round.workers) {
     if (kept.contains(worker.local_rank)) continue;
     const auto standby = std::ranges::find_if(
-        groups_, [](const auto& entry) { return entry.second.is_ready && entry.second.running; });
+        groups_, [](const auto& entry) { return entry.second.waits_for_a_place(); });
     if (standby == groups_.end()) {
       start(worker);
       continue;
@@ -351,7 +359,7 @@ void Supervisor::kill_those_that_hang() {
   if (!hangs_after_ || !hangs_after_->passed() || stop_.started()) return;
   hangs_after_.reset();
   for (auto& [id, group] : groups_) {
-    if (!group.running || !group.keeps_state || group.has_left_group) continue;
+    if (!group.is_kept() || group.has_left_group) continue;
     group.late_for = outcome_.lost;
     signal_group(id, SIGKILL);
   }
@@ -379,8 +387,7 @@ bool Supervisor::any_running() const {
 }
 
 bool Supervisor::any_kept() const {
-  return std::ranges::any_of(
-      groups_, [](const auto& entry) { return entry.second.running && entry.second.keeps_state; });
+  return std::ranges::any_of(groups_, [](const auto& entry) { return entry.second.is_kept(); });
 }
 
 }  // namespace lockstep

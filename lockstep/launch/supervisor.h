@@ -94,6 +94,9 @@ class Supervisor {
     /// It has no place any more, and is killed then.
     std::optional<Deadline> kill_at;
     bool killed = false;
+
+    bool is_kept() const { return running && keeps_state && link.valid(); }
+    bool waits_for_a_place() const { return running && is_ready && link.valid(); }
   };
 
   Group& start(const Worker& worker);
@@ -104,6 +107,7 @@ class Supervisor {
   void read_links();
   void hear(Group& group, LinkMessage message);
   void note_ended_workers();
+  void note_failed_standby(const WorkerExit& exit);
   void forget_empty_groups();
   void end_round_if_over();
   bool keep_workers();
@@ -141,6 +145,8 @@ class Supervisor {
   std::optional<Deadline> hangs_after_;
   /// When the next standby worker is started.
   std::optional<Deadline> standby_at_;
+  /// In a row, before they were ready.
+  int failed_standbys_ = 0;
   /// SIGTERM was sent.
   bool terminated_ = false;
   AttemptOutcome outcome_;
