@@ -204,6 +204,7 @@ void add_flags(CLI::App& app, RunFlags& flags) {
   table.text("--logs-specs", flags.logs_specs, "NAME", "");
 }
 
+// The beginnings of torchrun's flags stay theirs, as "--stan".
 std::vector<FlagName> names_of(const CLI::App& app) {
   std::vector<FlagName> names;
   for (const CLI::Option* option : app.get_options()) {
@@ -211,7 +212,7 @@ std::vector<FlagName> names_of(const CLI::App& app) {
     names.push_back({.name = option->get_lnames().front(),
                      .letter = letters.empty() ? '\0' : letters.front().front(),
                      .takes_value = option->get_items_expected_max() != 0,
-                     .in_full = option->get_group() == kBySsh});
+                     .in_full = option->get_group() == kBySsh || option->check_lname("standby")});
   }
   return names;
 }

@@ -55,6 +55,8 @@ struct AttemptOutcome {
   int stop_signal = 0;
   /// Why a worker that goes on left its group; empty: none did. Counts where no exit explains it.
   std::string lost{};
+  /// The training's step that such a worker was in; empty: not known.
+  std::string step{};
   /// Workers that were still there after SIGKILL.
   std::vector<WorkerExit> stuck{};
 };

@@ -73,24 +73,6 @@ std::string others(const AttemptOutcome& outcome, const WorkerExit& cause) {
   return text;
 }
 
-// What a worker that crashed was in, as lines of the report.
-std::string describe_crash(const WorkerExit& exit) {
-  constexpr std::size_t kMostLines = 8;
-  std::string text;
-  const auto line = [&](const char* name, const std::string& value) {
-    if (!value.empty()) text += concat("lockstep:   ", name, value, "\n");
-  };
-  const std::string& thread = exit.crash->thread;
-  if (!thread.empty()) line("thread: ", concat("'", thread, "', not the main one"));
-  const char* name = "stack:  ";
-  for (const std::string& call : shortened(stack_lines(*exit.crash), kMostLines)) {
-    line(name, call);
-    name = "        ";
-  }
-  line("calls:  ", last_collectives(*exit.crash));
-  return text;
-}
-
 std::string where_to_look(const LaunchOptions& options, const WorkerExit& cause) {
   const WorkerLogPlan plan = plan_worker_logs(options, cause.local_rank);
   if (plan.err.target == StreamPlan::Target::kFile)
@@ -111,7 +93,11 @@ std::string describe_end(const WorkerExit& exit) {
 
 std::string describe_failure(const WorkerExit& exit) {
   const std::string& error = exit.error_message;
-  if (!exit.late_for.empty()) return concat(": killed, as it hung: ", exit.late_for);
+  if (!exit.late_for.empty()) {
+    const auto stack = exit.crash ? stack_lines(*exit.crash) : std::vector<std::string>();
+    return concat(": killed, as it hung", stack.empty() ? "" : " in ",
+                  stack.empty() ? "" : stack.front(), ": ", exit.late_for);
+  }
   if (exit.failed_before_stop()) {
     return concat(": ", error, ", then stopped with ", signal_name(exit.signal));
   }
@@ -122,6 +108,23 @@ std::string describe_failure(const WorkerExit& exit) {
     return concat(": killed by ", error, hint);
   }
   return concat(": ", describe_end(exit), ": ", error, hint);
+}
+
+std::string describe_crash(const WorkerExit& exit) {
+  constexpr std::size_t kMostLines = 8;
+  std::string text;
+  const auto line = [&](const char* name, const std::string& value) {
+    if (!value.empty()) text += concat("lockstep:   ", name, value, "\n");
+  };
+  const std::string& thread = exit.crash->thread;
+  if (!thread.empty()) line("thread: ", concat("'", thread, "', not the main one"));
+  const char* name = "stack:  ";
+  for (const std::string& call : shortened(stack_lines(*exit.crash), kMostLines)) {
+    line(name, call);
+    name = "        ";
+  }
+  line("calls:  ", last_collectives(*exit.crash));
+  return text;
 }
 
 std::string describe_worker(const WorkerExit& exit) {

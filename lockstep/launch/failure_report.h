@@ -18,6 +18,10 @@ std::string describe_failure(const WorkerExit& exit);
 /// "rank 1 (local rank 1, pid 4242)".
 std::string describe_worker(const WorkerExit& exit);
 
+/// Where a worker was that left a crash report: its thread, its stack and its last collectives, as
+/// lines, each begun with "lockstep: ".
+std::string describe_crash(const WorkerExit& exit);
+
 /// Which worker failed first, how and of what, where it crashed, what became of the others and
 /// where to look: a few lines, each begun with "lockstep: ". Needs a first_cause().
 std::string failure_report(const AttemptOutcome& outcome, const LaunchOptions& options);

@@ -87,7 +87,7 @@ class Launcher final : public LiveJob {
   std::optional<int> run_generation();
   void round_is_over(const AttemptOutcome& outcome);
   std::optional<Generation> next_generation();
-  void tell_of_failure(const WorkerExit& cause);
+  void tell_of_failure(const WorkerExit& cause, const std::string& step = "");
   void tell_of_failure(const WorkerFault& fault);
   void wait_for_verdict(std::uint64_t generation, milliseconds patience);
   int end();
@@ -270,7 +270,10 @@ std::optional<int> Launcher::run_generation() {
 void Launcher::round_is_over(const AttemptOutcome& outcome) {
   done_ = generation_;
   next_word_ = Deadline::after(kFirstWord);
-  if (const WorkerExit* const cause = first_cause(outcome)) return tell_of_failure(*cause);
+  if (const WorkerExit* const cause = first_cause(outcome)) {
+    if (cause->crash) say_text(describe_crash(*cause));
+    return tell_of_failure(*cause, outcome.step);
+  }
   if (rendezvous_.view().generation == generation_ && !outcome.lost.empty()) {
     return tell_of_failure(WorkerFault{.text = outcome.lost});
   }
@@ -295,11 +298,13 @@ std::optional<Generation> Launcher::next_generation() {
   return begin_generation();
 }
 
-void Launcher::tell_of_failure(const WorkerExit& cause) {
+void Launcher::tell_of_failure(const WorkerExit& cause, const std::string& step) {
   const auto after =
       std::chrono::duration_cast<std::chrono::seconds>(Deadline::Clock::now() - started_);
   const std::string where = on_one_machine() ? "" : concat(" on ", host_name());
-  tell_of_failure(fault_of(cause, where, after));
+  WorkerFault fault = fault_of(cause, where, after);
+  if (!step.empty()) fault.text += concat(" (in step ", step, ")");
+  tell_of_failure(fault);
 }
 
 void Launcher::tell_of_failure(const WorkerFault& fault) {

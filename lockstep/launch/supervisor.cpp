@@ -20,6 +20,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds kCauseComes{1'000};
 // When one rank has waited in vain, the others do so at the same time.
 constexpr milliseconds kLeaves{500};
+// Of one that hangs.
+constexpr milliseconds kTimeToSayWhere{1'500};
 // How often the next generation is asked for where nothing else happens.
 constexpr milliseconds kAskAgain{1'000};
 // Of a standby worker: those that train need the processors first.
@@ -165,6 +167,7 @@ void Supervisor::hear(Group& group, LinkMessage message) {
         hangs_after_ = Deadline::after(kLeaves);
       }
       if (!cause_by_) cause_by_ = Deadline::after(kCauseComes);
+      if (message.lines.size() > 2 && outcome_.step.empty()) outcome_.step = message.lines[2];
       if (outcome_.lost.empty()) {
         outcome_.lost =
             concat(describe_worker(group.worker),
@@ -190,12 +193,13 @@ void Supervisor::note_ended_workers() {
         group.keeps_state && !group.told_to_stop && ended->signal == 0 && ended->exit_code == 0;
     if (group.link.valid()) news_.remove(group.link.get());
     group.link.reset();
-    if (!group.kill_at && !group.is_standby) {
+    if (!group.is_dismissed && !group.is_standby) {
       rounds_.ended(group.worker);
       outcome_.exits.push_back(group.worker);
       is_over_ = is_over_ || group.worker.failed();
     }
-    if (group.is_standby && !group.is_ready && !group.kill_at) note_failed_standby(group.worker);
+    if (group.is_standby && !group.is_ready && !group.is_dismissed)
+      note_failed_standby(group.worker);
     board_.ended(group.worker);
   }
   forget_empty_groups();
@@ -252,6 +256,7 @@ bool Supervisor::keep_workers() {
 void Supervisor::dismiss(pid_t id, Group& group, milliseconds patience) {
   group.told_to_stop = true;
   group.keeps_state = false;
+  group.is_dismissed = true;
   group.kill_at = Deadline::after(patience);
   signal_group(id, patience.count() == 0 ? SIGKILL : SIGTERM);
 }
@@ -354,14 +359,18 @@ void Supervisor::kill_dismissed() {
   }
 }
 
-// They are replaced as others that end; stopped processes, too, take SIGKILL.
+// They are replaced as others that end. By SIGABRT, on which a program of Lockstep's says where its
+// first thread is; one that was stopped does so when it is continued, before anything else.
 void Supervisor::kill_those_that_hang() {
   if (!hangs_after_ || !hangs_after_->passed() || stop_.started()) return;
   hangs_after_.reset();
+  cause_by_ = Deadline::after(kTimeToSayWhere + kCauseComes);
   for (auto& [id, group] : groups_) {
     if (!group.is_kept() || group.has_left_group) continue;
     group.late_for = outcome_.lost;
-    signal_group(id, SIGKILL);
+    signal_first_thread(id, SIGABRT);
+    signal_group(id, SIGCONT);
+    group.kill_at = Deadline::after(kTimeToSayWhere);
   }
 }
 
@@ -373,7 +382,7 @@ void Supervisor::terminate_stragglers() {
 
 void Supervisor::dismiss_standbys() {
   for (auto& [id, group] : groups_) {
-    if (group.is_standby && !group.kill_at) dismiss(id, group, milliseconds(0));
+    if (group.is_standby && !group.is_dismissed) dismiss(id, group, milliseconds(0));
   }
 }
 

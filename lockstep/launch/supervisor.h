@@ -91,7 +91,8 @@ class Supervisor {
     bool is_done = false;
     bool has_left_group = false;
     std::string late_for;
-    /// It has no place any more, and is killed then.
+    /// It has no place any more: how it ends is of no account.
+    bool is_dismissed = false;
     std::optional<Deadline> kill_at;
     bool killed = false;
 

@@ -185,6 +185,10 @@ void adopt_orphans() {
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) throw SystemError("become a subreaper", errno);
 }
 
+void signal_first_thread(pid_t pid, int signal) noexcept {
+  ::syscall(SYS_tgkill, pid, pid, signal);
+}
+
 bool signal_group(pid_t group, int signal) noexcept {
   return ::kill(-group, signal) == 0 || errno != ESRCH;
 }

@@ -15,11 +15,11 @@ namespace lockstep {
 struct LinkMessage {
   enum class Kind : std::uint8_t {
     // Of a worker.
-    kKeepsState =
-        1,  ///< it outlives its generation: when another worker fails it is not to be ended
-    kLeftGroup =
-        2,  ///< its generation cannot go on; it waits for the next. `lines`: why, and "late" where
-            ///< another rank did not do its part in time
+    /// It outlives its generation: when another worker fails it is not to be ended.
+    kKeepsState = 1,
+    /// Its generation cannot go on; it waits for the next. `lines`: why; "late" where another rank
+    /// did not do its part in time; the step that it was in.
+    kLeftGroup = 2,
     kDone = 3,    ///< its training is over, and it outlives no generation any more
     kMemory = 4,  ///< `fd` is a memory file for the launcher to keep, in place of the last
     // Of the launcher.

@@ -25,11 +25,12 @@ void LauncherLink::say_keeps_state() {
   send_message(link_.get(), {.kind = LinkMessage::Kind::kKeepsState, .generation = generation_});
 }
 
-void LauncherLink::say_left_group(const std::string& why, bool is_late) {
+void LauncherLink::say_left_group(const std::string& why, bool is_late, std::int64_t step) {
   store_.reset();
   send_message(link_.get(), {.kind = LinkMessage::Kind::kLeftGroup,
                              .generation = generation_,
-                             .lines = {why.substr(0, why.find('\n')), is_late ? "late" : ""}});
+                             .lines = {why.substr(0, why.find('\n')), is_late ? "late" : "",
+                                       std::to_string(step)}});
 }
 
 void LauncherLink::say_done() {

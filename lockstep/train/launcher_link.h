@@ -25,8 +25,8 @@ class LauncherLink {
 
   void say_keeps_state();
   /// The port of the generation's store, if this process serves it, is free from now on.
-  /// `is_late`: another rank did not do its part in time.
-  void say_left_group(const std::string& why, bool is_late);
+  /// `is_late`: another rank did not do its part in time. `step`: the one that was not completed.
+  void say_left_group(const std::string& why, bool is_late, std::int64_t step);
   void say_done();
   /// The launcher keeps a memory file, and hands it to workers that it starts.
   void leave_memory(const UniqueFd& memory);

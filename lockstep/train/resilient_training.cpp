@@ -261,7 +261,7 @@ void ResilientTraining::leave(const std::string& why, bool is_late) {
   if (is_in_step_) is_whole_ = is_back;
   is_in_step_ = false;
   drop_group();
-  link_.say_left_group(why, is_late);
+  link_.say_left_group(why, is_late, done_);
   link_.take_place([&] { check_if_told(); });
 }
 

@@ -2,6 +2,7 @@
 // done to its ranks: resilient_worker STEPS [SIZE [MEMORY_EVERY [SNAPSHOT_EVERY FOLDER
 // [SAY_EVERY]]]]. Says each step, or each of so many, and at the end the bits of its state, each
 // after its pid. SIZE: the width of its layers.
+#include <csignal>
 #include <cstdio>
 #include <span>
 #include <string>
@@ -18,6 +19,7 @@
 #include <unistd.h>
 
 #include "lockstep/base/concat.h"
+#include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/parse_number.h"
 #include "lockstep/base/run_main.h"
@@ -57,8 +59,34 @@ void hash(std::uint64_t& sum, const c10::IValue& value) {
   }
 }
 
+constexpr env::Variable kFault{"RESILIENT_WORKER_FAULT", "text",
+                               "what goes wrong in rank 1 and at which step: hang:60, once, or "
+                               "crash:60, each time"};
+
+struct Fault {
+  std::string kind;
+  std::int64_t step = -1;
+};
+
+Fault fault_of(const std::string& text) {
+  const auto colon = text.find(':');
+  if (colon == std::string::npos) return {};
+  return {text.substr(0, colon), *parse_number<std::int64_t>(text.substr(colon + 1))};
+}
+
+[[gnu::noinline]] void turn_in_circles() {
+  for (volatile int turns = 0;;) turns = turns + 1;
+}
+
+[[gnu::noinline]] void crash_here() {
+  ::raise(SIGSEGV);
+  turn_in_circles();
+}
+
 int run(std::int64_t steps, std::int64_t size, std::int64_t say_every,
         const ResilientOptions& options) {
+  const Fault fault = fault_of(env::text(kFault).value_or(""));
+  const bool is_first_process = env::integer(env::kRestartCount).value_or(0) == 0;
   at::manual_seed(static_cast<std::uint64_t>(::getpid()));  // Ranks begin alike all the same.
   nn::Sequential net(nn::Linear(8, size), nn::BatchNorm1d(size), nn::ReLU(), nn::Dropout(0.2),
                      nn::Linear(size, 1));
@@ -88,6 +116,10 @@ int run(std::int64_t steps, std::int64_t size, std::int64_t say_every,
                                     .sin()
                                     .view({4, 8});
       seen.add_(4);
+      if (group.rank() == 1 && step == fault.step) {
+        if (fault.kind == "hang" && is_first_process) turn_in_circles();
+        if (fault.kind == "crash") crash_here();
+      }
       optimizer.zero_grad();
       (model->forward(inputs) - inputs.sum(1, true)).square().mean().backward();
       optimizer.step();
