@@ -182,7 +182,11 @@ LinkMessage Attempt::place_of(const Worker& worker, std::uint64_t generation) co
   for (const std::string& line : worker.spawn.environment) {
     const bool stays = line.starts_with(concat(env::kErrorFile.name, "=")) ||
                        line.starts_with(concat(env::kStateMemoryFd.name, "="));
-    if (!stays && std::ranges::count(job_.inherited_environment, line) == 0) {
+    const auto is_known = [&](const env::Variable* variable) {
+      return line.starts_with(concat(variable->name, "="));
+    };
+    if (!stays && (std::ranges::any_of(env::all(), is_known) ||
+                   std::ranges::count(job_.inherited_environment, line) == 0)) {
       place.lines.push_back(line);
     }
   }

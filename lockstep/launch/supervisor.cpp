@@ -340,7 +340,7 @@ void Supervisor::wait_for_news() {
   if (cause_by_ && !stop_.started()) at(*cause_by_);
   if (hangs_after_ && !stop_.started()) at(*hangs_after_);
   if (keeps_workers_ && !stop_.started()) at(Deadline::after(kAskAgain));
-  if (standby_at_) at(*standby_at_);
+  if (standby_at_ && !standby_at_->passed()) at(*standby_at_);
   for (const auto& [id, group] : groups_) {
     if (group.kill_at && group.running && !group.killed) at(*group.kill_at);
   }

@@ -190,13 +190,13 @@ void ResilientTraining::begin_anew(const std::vector<Standing>& all) {
 
 void ResilientTraining::take_from(int source, std::int64_t steps) {
   const bool has_it = is_whole_ && done_ == steps;
-  if (!has_it) is_whole_ = false;
   const c10::IValue value =
       broadcast_value(group_, has_it ? state_.value() : c10::IValue(), source);
   if (!has_it) take(value, steps);
 }
 
 void ResilientTraining::take(const c10::IValue& value, std::int64_t steps) {
+  is_whole_ = false;  // Until all of it is there.
   state_.take(value, steps - done_);
   done_ = steps;
 }
@@ -256,11 +256,10 @@ void ResilientTraining::seed_step() const {
 }
 
 void ResilientTraining::leave(const std::string& why, bool is_late) {
-  // Outside of steps parameters are overwritten by their own values only.
-  const bool is_back = state_.go_back();
-  if (is_in_step_) is_whole_ = is_back;
-  is_in_step_ = false;
   drop_group();
+  // Outside of steps the state is that of the steps done; what is written to it is its own value.
+  if (is_in_step_) is_whole_ = state_.go_back();
+  is_in_step_ = false;
   link_.say_left_group(why, is_late, done_);
   link_.take_place([&] { check_if_told(); });
 }
