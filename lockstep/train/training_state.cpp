@@ -1,11 +1,16 @@
 #include "lockstep/train/training_state.h"
 
+#include <algorithm>
+
+#include <ATen/ops/hash_tensor.h>
 #include <c10/core/GradMode.h>
 #include <torch/nn/module.h>
-#include <torch/optim/optimizer.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/snapshot/hash_bytes.h"
 #include "lockstep/snapshot/optimizer_state.h"
 #include "lockstep/snapshot/state_dict.h"
 #include "lockstep/snapshot/values.h"
@@ -18,8 +23,22 @@ namespace {
 // would cost as much as a step may, are looked at by their versions alone.
 constexpr std::size_t kAlwaysCopiedBytes = std::size_t{16} << 20U;
 
-bool counts_changes(const at::Tensor& tensor) {
+bool is_copied_when_counted(const at::Tensor& tensor) {
   return tensor.nbytes() > kAlwaysCopiedBytes;
+}
+
+std::uint64_t hash_of(const at::Tensor& tensor) {
+  const at::Tensor plain = tensor.detach();
+  if (plain.is_cpu() && plain.is_non_overlapping_and_dense()) {
+    return hash_bytes(plain.const_data_ptr(), plain.nbytes());
+  }
+  return at::hash_tensor(plain).cpu().const_data_ptr<std::uint64_t>()[0];
+}
+
+// Others write to parameters as data(), which has a count of its own.
+bool counts_its_changes(const torch::optim::Optimizer* optimizer) {
+  return dynamic_cast<const torch::optim::Adam*>(optimizer) != nullptr ||
+         dynamic_cast<const torch::optim::AdamW*>(optimizer) != nullptr;
 }
 
 constexpr const char* kOtherRank = "the state of another rank";
@@ -29,15 +48,17 @@ constexpr const char* kOtherRank = "the state of another rank";
 TrainingState::TrainingState(TrainingParts parts) : parts_(std::move(parts)) {
   if (!parts_.model)
     throw UsageError("ResilientTraining: there is no model; name one in its parts");
-  parameters_ = parts_.model->parameters();
+  for (const at::Tensor& parameter : parts_.model->parameters()) {
+    parameters_.push_back({.parameter = parameter});
+  }
+  are_changes_counted_ = counts_its_changes(parts_.optimizer);
   for (const at::Tensor& buffer : parts_.model->buffers()) copies_.push_back({.tensor = buffer});
   for (const auto& [name, tensor] : parts_.extra) copies_.push_back({.tensor = tensor});
 }
 
-std::uint64_t TrainingState::versions() const {
-  std::uint64_t sum = 0;
-  for (const at::Tensor& parameter : parameters_) sum += parameter._version();
-  return sum;
+std::uint64_t TrainingState::mark_of(const at::Tensor& parameter) const {
+  if (are_changes_counted_) return parameter._version();
+  return parameter.requires_grad() ? hash_of(parameter) : 0;
 }
 
 void TrainingState::remember() {
@@ -45,7 +66,7 @@ void TrainingState::remember() {
   for (Copy& copy : copies_) {
     const std::uint32_t version = copy.tensor._version();
     const bool is_same = copy.value.defined() && copy.version == version;
-    if (is_same && counts_changes(copy.tensor)) continue;
+    if (is_same && is_copied_when_counted(copy.tensor)) continue;
     copy.version = version;
     if (copy.value.defined()) {
       copy.value.copy_(copy.tensor);
@@ -53,16 +74,19 @@ void TrainingState::remember() {
       copy.value = copy.tensor.detach().clone();
     }
   }
-  versions_ = versions();
+  for (Watched& watched : parameters_) watched.mark = mark_of(watched.parameter);
 }
 
 bool TrainingState::go_back() {
   const at::NoGradGuard no_grad;
-  for (at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
-  if (versions() != versions_) return false;
+  for (Watched& watched : parameters_) watched.parameter.mutable_grad().reset();
+  const auto has_changed = [&](const Watched& watched) {
+    return mark_of(watched.parameter) != watched.mark;
+  };
+  if (std::ranges::any_of(parameters_, has_changed)) return false;
   for (Copy& copy : copies_) {
     if (!copy.value.defined()) continue;
-    if (counts_changes(copy.tensor) && copy.version == copy.tensor._version()) continue;
+    if (is_copied_when_counted(copy.tensor) && copy.version == copy.tensor._version()) continue;
     copy.tensor.copy_(copy.value);
     copy.version = copy.tensor._version();
   }
@@ -92,7 +116,8 @@ void TrainingState::take(const c10::IValue& value, std::int64_t steps) {
     load_optimizer_state_dict(*parts_.optimizer, entry(value, "optimizer", kOtherRank), kOtherRank);
   }
   const TensorDict extra = tensor_dict(entry(value, "extra", kOtherRank), kOtherRank);
-  if (extra.size() != parts_.extra.size()) {
+  const auto have_one_name = [](const auto& a, const auto& b) { return a.first == b.first; };
+  if (!std::ranges::equal(extra, parts_.extra, have_one_name)) {
     throw UsageError("ResilientTraining: ranks name different tensors in `extra`");
   }
   for (std::size_t i = 0; i < extra.size(); ++i) {

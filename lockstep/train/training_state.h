@@ -32,7 +32,8 @@ struct TrainingParts {
 /// The state of a training between two steps, kept such that a step can be given up half-way.
 /// What steps change early, buffers and the program's own tensors, is copied (above 16 MiB where
 /// LibTorch counts that it was changed); parameters and optimizer, which change at a step's end all
-/// at once, are only watched.
+/// at once, are only watched: by LibTorch's count of changes, or, as most optimizers evade it, by a
+/// hash of their bytes.
 class TrainingState {
  public:
   explicit TrainingState(TrainingParts parts);
@@ -56,12 +57,17 @@ class TrainingState {
     at::Tensor value{};
     std::uint32_t version = 0;
   };
-  std::uint64_t versions() const;
+  struct Watched {
+    at::Tensor parameter;
+    std::uint64_t mark = 0;
+  };
+  /// Another after each change that an optimizer makes.
+  std::uint64_t mark_of(const at::Tensor& parameter) const;
 
   TrainingParts parts_;
-  std::vector<at::Tensor> parameters_;
+  bool are_changes_counted_ = false;
+  std::vector<Watched> parameters_;
   std::vector<Copy> copies_;
-  std::uint64_t versions_ = 0;
 };
 
 }  // namespace lockstep

@@ -8,8 +8,12 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
 #include <torch/optim/schedulers/step_lr.h>
+#include <torch/optim/sgd.h>
 
 #include "lockstep/base/error.h"
 
@@ -78,6 +82,32 @@ TEST(TrainingState, SaysThatParametersHaveBeenChanged) {
   EXPECT_FALSE(training.state.go_back());
 }
 
+// LibTorch counts the changes of some optimizers only.
+TEST(TrainingState, SaysSoWithAnyOptimizer) {
+  const auto expect_noticed = [](auto&& optimizer, const std::vector<at::Tensor>& parameters,
+                                 Training& training, const char* name) {
+    TrainingState state({.model = training.net.ptr(), .optimizer = &optimizer});
+    for (int round = 0; round < 2; ++round) {
+      state.remember();
+      training.half_a_step();
+      EXPECT_TRUE(state.go_back()) << name;
+      training.half_a_step();
+      parameters[0].mutable_grad().add_(1);
+      optimizer.step();
+      EXPECT_FALSE(state.go_back()) << name;
+    }
+  };
+  Training training;
+  const std::vector<at::Tensor> all = training.net->parameters();
+  expect_noticed(torch::optim::SGD(all, 0.1), all, training, "SGD");
+  expect_noticed(torch::optim::SGD(all, torch::optim::SGDOptions(0.1).momentum(0.9)), all, training,
+                 "SGD with momentum");
+  expect_noticed(torch::optim::Adam(all), all, training, "Adam");
+  expect_noticed(torch::optim::AdamW(all), all, training, "AdamW");
+  expect_noticed(torch::optim::Adagrad(all), all, training, "Adagrad");
+  expect_noticed(torch::optim::RMSprop(all), all, training, "RMSprop");
+}
+
 TEST(TrainingState, IsTakenByANewcomer) {
   Training old;
   for (int step = 0; step < 5; ++step) old.step();
@@ -107,6 +137,10 @@ TEST(TrainingState, RefusesWhatCannotBe) {
   Training training;
   EXPECT_THROW(training.state.take(training.state.value(), -1), Error)
       << "a scheduler goes on only";
+  TrainingState renamed({.model = training.net.ptr(),
+                         .optimizer = &training.optimizer,
+                         .extra = {{"unseen", training.seen}}});
+  EXPECT_THROW(renamed.take(training.state.value(), 0), UsageError);
   nn::Linear other(3, 4);
   TrainingState state({.model = other.ptr()});
   EXPECT_THROW(state.take(training.state.value(), 0), UsageError);
