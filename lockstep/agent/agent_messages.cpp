@@ -48,11 +48,11 @@ std::string encode(const AgentMessage& message) {
 
 std::string encode(const ServiceMessage& message) {
   const AgentView& view = message.view;
-  json result = {{"number", message.number},       {"phase", static_cast<int>(view.phase)},
-                 {"generation", view.generation},  {"is_there", view.is_there},
-                 {"restarts", view.restarts},      {"cause", cut(view.cause)},
-                 {"status", view.status},          {"missing", cut(message.missing)},
-                 {"refusal", cut(message.refusal)}};
+  json result = {{"number", message.number},        {"phase", static_cast<int>(view.phase)},
+                 {"generation", view.generation},   {"is_there", view.is_there},
+                 {"restarts", view.restarts},       {"cause", cut(view.cause)},
+                 {"status", view.status},           {"missing", cut(message.missing)},
+                 {"refusal", cut(message.refusal)}, {"is_hang", view.is_hang}};
   if (view.placement) result["placement"] = to_json(*view.placement);
   return text_of(result);
 }
@@ -87,6 +87,7 @@ std::optional<ServiceMessage> decode_service_message(std::string_view text) {
   view.restarts = members.integer("restarts", 0, kMostInt);
   view.cause = members.text("cause");
   view.status = members.integer("status", 0, 255);
+  view.is_hang = members.boolean("is_hang");
   message.missing = members.text("missing");
   message.refusal = members.text("refusal");
   if (members.has("placement")) {

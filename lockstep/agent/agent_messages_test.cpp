@@ -21,7 +21,7 @@ AgentMessage some_agent_message() {
                               .program = "0123"},
                      .status = AgentReport::Status::kFailed,
                      .generation = 1ULL << 60,
-                     .fault = {.text = "rank 1: killed", .place = "step 7", .status = 137},
+                     .fault = {.text = "rank 1: killed", .place = "step 7", .status = 137, .is_hang = true},
                      .farewell = "left"}};
 }
 
@@ -40,7 +40,8 @@ ServiceMessage some_service_message() {
                                               .store_port = 4567},
                    .restarts = 2,
                    .cause = "machine b was lost",
-                   .status = 137},
+                   .status = 137,
+                   .is_hang = true},
           .missing = "1 of 2",
           .refusal = "no"};
 }

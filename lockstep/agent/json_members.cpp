@@ -93,7 +93,8 @@ WorkerFault Members::fault(const char* name) {
   Members members(object(name));
   WorkerFault fault{.text = members.text("text"),
                     .place = members.text("place"),
-                    .status = members.integer("status", 0, 255)};
+                    .status = members.integer("status", 0, 255),
+                    .is_hang = members.boolean("is_hang")};
   good_ = good_ && members.good();
   return fault;
 }
@@ -114,7 +115,10 @@ json to_json(const RendezvousNode& node) {
 }
 
 json to_json(const WorkerFault& fault) {
-  return {{"text", cut(fault.text)}, {"place", cut(fault.place)}, {"status", fault.status}};
+  return {{"text", cut(fault.text)},
+          {"place", cut(fault.place)},
+          {"status", fault.status},
+          {"is_hang", fault.is_hang}};
 }
 
 std::string text_of(const json& message) {

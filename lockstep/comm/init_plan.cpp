@@ -145,8 +145,7 @@ InitPlan plan_init(const InitOptions& options, bool has_store, MpiLibrary mpi) {
   }
   plan.backend = !options.backend.empty() ? options.backend : env::text(env::kBackend).value_or("");
   plan.check_calls = options.check_calls ? options.check_calls : env::boolean(env::kCheckCalls);
-  plan.timeout =
-      options.timeout ? *options.timeout : env::seconds(env::kTimeout).value_or(kDefaultTimeout);
+  plan.timeout = collective_timeout(options);
   plan.init_timeout = options.init_timeout
                           ? *options.init_timeout
                           : env::seconds(env::kInitTimeout).value_or(kDefaultInitTimeout);
@@ -154,6 +153,11 @@ InitPlan plan_init(const InitOptions& options, bool has_store, MpiLibrary mpi) {
     refuse("timeout and init_timeout must be positive");
   }
   return plan;
+}
+
+milliseconds collective_timeout(const InitOptions& options) {
+  return options.timeout ? *options.timeout
+                         : env::seconds(env::kTimeout).value_or(kDefaultTimeout);
 }
 
 }  // namespace lockstep

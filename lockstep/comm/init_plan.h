@@ -51,4 +51,7 @@ struct InitPlan {
 /// `has_store`: the caller brings a store, init_method is not looked at. `mpi`: of this build.
 InitPlan plan_init(const InitOptions& options, bool has_store, MpiLibrary mpi);
 
+/// The deadline of a collective, as options and environment have it. Errors: UsageError.
+std::chrono::milliseconds collective_timeout(const InitOptions& options);
+
 }  // namespace lockstep

@@ -9,7 +9,7 @@ namespace lockstep {
 using Bytes = std::vector<std::uint8_t>;
 
 c10::intrusive_ptr<c10d::Store> WatchedStore::clone() {
-  return c10::make_intrusive<WatchedStore>(store_->clone(), check_);
+  return store_->clone();
 }
 
 void WatchedStore::set(const std::string& key, const Bytes& value) {

@@ -10,7 +10,8 @@ namespace lockstep {
 
 /// A store whose waits can be ended from within: before each wait and every few milliseconds of it
 /// `check` is called, and what that throws ends the wait.
-/// Threads: as the store underneath; `check` is called by whoever waits.
+/// Threads: as the store underneath; `check` is called by whoever waits. Clones, which backends
+/// give to threads of their own, are of the store underneath.
 class WatchedStore final : public c10d::Store {
  public:
   WatchedStore(c10::intrusive_ptr<c10d::Store> store, std::function<void()> check)

@@ -1,6 +1,5 @@
 #include "lockstep/ddp/model_agreement.h"
 
-#include <cstring>
 #include <sstream>
 #include <string>
 
@@ -8,6 +7,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/comm/broadcast_text.h"
 
 namespace lockstep {
 namespace {
@@ -26,21 +26,6 @@ std::string describe_state(const ReplicaState& state, const std::string& options
     text << "buffer " << name << " " << tensor.dtype() << " " << tensor.sizes() << "\n";
   }
   return text.str();
-}
-
-// The text of rank `source`, on every rank.
-std::string broadcast_text(const ProcessGroup& group, const std::string& text, int source) {
-  const auto options = at::TensorOptions(at::kByte).device(group.device());
-  const at::Tensor length =
-      at::empty({1}, options.dtype(at::kLong)).fill_(static_cast<std::int64_t>(text.size()));
-  group.broadcast(length, source, {.name = kCallName});
-  const auto bytes = length.item<std::int64_t>();
-  at::Tensor message = at::empty({bytes}, at::kByte);
-  if (group.rank() == source) std::memcpy(message.data_ptr(), text.data(), text.size());
-  message = message.to(group.device());
-  group.broadcast(message, source, {.name = kCallName});
-  message = message.to(at::kCPU);
-  return {static_cast<const char*>(message.const_data_ptr()), static_cast<std::size_t>(bytes)};
 }
 
 std::string first_difference(const std::string& ours, const std::string& reference) {
@@ -62,7 +47,7 @@ void check_models_agree(const ProcessGroup& group, const ReplicaState& state,
                         const std::string& options) {
   if (group.world_size() == 1) return;
   const std::string ours = describe_state(state, options);
-  const std::string reference = broadcast_text(group, ours, 0);
+  const std::string reference = broadcast_text(group, ours, 0, kCallName);
 
   // The smallest rank that differs, or world_size when none does.
   const auto on_device = at::TensorOptions(at::kLong).device(group.device());
@@ -74,7 +59,8 @@ void check_models_agree(const ProcessGroup& group, const ReplicaState& state,
 
   const bool is_culprit = rank == group.rank();
   const std::string difference =
-      broadcast_text(group, is_culprit ? first_difference(ours, reference) : "", rank);
+      broadcast_text(group, is_culprit ? first_difference(ours, reference) : "", rank,
+                                  kCallName);
   throw UsageError(concat("DistributedDataParallel on rank ", group.rank(), ": the model of rank ",
                           rank, " differs from that of rank 0: ", difference,
                           "; build the same model with the same options on every rank"));

@@ -11,7 +11,9 @@ AgentView view_of(const RendezvousState& state, const std::string& id) {
           .placement = placement_of(state, id),
           .restarts = state.restarts,
           .cause = state.cause,
-          .status = state.phase == Phase::kFailed ? state.fault.status : 0};
+          .status = state.phase == Phase::kFailed ? state.fault.status : 0,
+          .is_hang = state.phase == Phase::kGathering && state.fault.is_hang &&
+                     state.cause == state.fault.text};
 }
 
 AgentAction next_action(const AgentView& view, std::optional<std::uint64_t> running,

@@ -21,6 +21,8 @@ struct AgentView {
   /// Why the last round ended, or why the job failed; then the exit code of the job, too.
   std::string cause{};
   int status = 0;
+  /// Gathering: the last round ended because a worker did not do its part in time.
+  bool is_hang = false;
 
   bool ended() const {
     return phase == RendezvousState::Phase::kSucceeded || phase == RendezvousState::Phase::kFailed;

@@ -27,6 +27,10 @@ int attempt_of(std::uint64_t generation) {
   return static_cast<int>(generation) - 1;
 }
 
+bool sets(const std::string& line, const env::Variable& variable) {
+  return line.starts_with(concat(variable.name, "="));
+}
+
 class Attempt final : public Rounds {
  public:
   Attempt(JobOnThisMachine& job, const AttemptWatch& watch);
@@ -44,6 +48,7 @@ class Attempt final : public Rounds {
   Round begin(Generation generation, const std::set<int>& kept, int standbys);
   Worker make_worker(int local_rank, int number) const;
   void give_streams(Worker& worker, std::vector<TailedLog>& shown);
+  void show(const std::vector<TailedLog>& logs);
   LinkMessage place_of(const Worker& worker, std::uint64_t generation) const;
   void finish_tails(AttemptOutcome& outcome);
 
@@ -53,8 +58,12 @@ class Attempt final : public Rounds {
   UniqueFd store_;
   /// Of the workers that are about to be started.
   std::vector<WorkerStreams> streams_;
-  /// One for each generation that brought workers whose output is shown.
-  std::list<LogTail> tails_;
+  /// Of workers that were started together, and whose output is shown.
+  struct Shown {
+    LogTail tail;
+    std::set<fs::path> running;
+  };
+  std::list<Shown> shown_;
   std::optional<OutOfMemoryKills> memory_kills_;
   int next_standby_ = 0;
 };
@@ -85,25 +94,29 @@ Round Attempt::begin(Generation generation, const std::set<int>& kept, int stand
   if (store_.valid()) facts_.store_listen_fd = store_.get();
   Round round{.generation = generation.number};
   streams_.clear();
-  std::vector<TailedLog> shown;
+  std::vector<TailedLog> logs;
   for (int local_rank = 0; local_rank < job_.options.worker_count; ++local_rank) {
     Worker worker = make_worker(local_rank, local_rank);
     if (kept.contains(local_rank) || standbys-- > 0) {
       worker.place = place_of(worker, generation.number);
       if (worker.rank == 0) worker.place_fd = store_.get();
     } else {
-      give_streams(worker, shown);
+      give_streams(worker, logs);
     }
     round.workers.push_back(std::move(worker));
   }
   next_standby_ = job_.options.worker_count;
-  if (!shown.empty()) tails_.emplace_back(shown);
+  show(logs);
   watch_.events.assigned(facts_.attempt, facts_.placement);
   memory_kills_.emplace();
   return round;
 }
 
 void Attempt::ended(WorkerExit& exit) {
+  for (Shown& shown : shown_) {
+    if (shown.running.erase(exit.directory) > 0 && shown.running.empty()) shown.tail.request_end();
+  }
+  shown_.remove_if([](const Shown& shown) { return shown.running.empty() && shown.tail.ended(); });
   // Connections to a store whose server has ended are refused, rather than never answered.
   if (exit.rank == 0) store_.reset();
   if (!exit.failed()) return;
@@ -128,18 +141,16 @@ std::optional<Round> Attempt::next(const std::set<int>& kept, int standbys) {
 }
 
 Worker Attempt::standby() {
-  std::vector<TailedLog> shown;
+  std::vector<TailedLog> logs;
   Worker worker = make_worker(0, next_standby_++);
   worker.rank = worker.local_rank = -1;
   worker.spawn.cpus.clear();
   std::erase_if(worker.spawn.environment, [](const std::string& line) {
-    const auto names = {&env::kRank, &env::kLocalRank, &env::kStoreListenFd};
-    return std::ranges::any_of(
-        names, [&](const auto* name) { return line.starts_with(concat(name->name, "=")); });
+    return sets(line, env::kRank) || sets(line, env::kLocalRank) || sets(line, env::kStoreListenFd);
   });
   worker.spawn.environment.push_back(concat(env::kStandby.name, "=1"));
-  give_streams(worker, shown);
-  if (!shown.empty()) tails_.emplace_back(shown);
+  give_streams(worker, logs);
+  show(logs);
   return worker;
 }
 
@@ -175,16 +186,19 @@ void Attempt::give_streams(Worker& worker, std::vector<TailedLog>& shown) {
   worker.spawn.stderr_fd = streams_.back().err.get();
 }
 
+void Attempt::show(const std::vector<TailedLog>& logs) {
+  if (logs.empty()) return;
+  Shown& shown = shown_.emplace_back(LogTail(logs));
+  for (const TailedLog& log : logs) shown.running.insert(log.file.parent_path());
+}
+
 // What every program has from the launcher's environment it has already, and what it was started
 // with stays: its error file and the memory.
 LinkMessage Attempt::place_of(const Worker& worker, std::uint64_t generation) const {
   LinkMessage place{.kind = LinkMessage::Kind::kPlace, .generation = generation};
   for (const std::string& line : worker.spawn.environment) {
-    const bool stays = line.starts_with(concat(env::kErrorFile.name, "=")) ||
-                       line.starts_with(concat(env::kStateMemoryFd.name, "="));
-    const auto is_known = [&](const env::Variable* variable) {
-      return line.starts_with(concat(variable->name, "="));
-    };
+    const bool stays = sets(line, env::kErrorFile) || sets(line, env::kStateMemoryFd);
+    const auto is_known = [&](const env::Variable* variable) { return sets(line, *variable); };
     if (!stays && (std::ranges::any_of(env::all(), is_known) ||
                    std::ranges::count(job_.inherited_environment, line) == 0)) {
       place.lines.push_back(line);
@@ -198,8 +212,8 @@ void Attempt::finish_tails(AttemptOutcome& outcome) {
   constexpr std::chrono::milliseconds kSlowConsole{30'000};
   const Deadline deadline = Deadline::after(kSlowConsole);
   bool complete = true;
-  for (LogTail& tail : tails_) {
-    const LogTail::Result result = tail.finish(
+  for (Shown& shown : shown_) {
+    const LogTail::Result result = shown.tail.finish(
         deadline, watch_.signals, [&] { watch_.rendezvous.wait(watch_.signals.fd(), deadline); });
     complete = complete && result.complete;
     if (outcome.stop_signal == 0) outcome.stop_signal = result.stop_signal;

@@ -55,6 +55,8 @@ struct AttemptOutcome {
   int stop_signal = 0;
   /// Why a worker that goes on left its group; empty: none did. Counts where no exit explains it.
   std::string lost{};
+  /// As another did not do its part in time.
+  bool is_hang = false;
   /// The training's step that such a worker was in; empty: not known.
   std::string step{};
   /// Workers that were still there after SIGKILL.
@@ -67,7 +69,8 @@ struct AttemptOutcome {
 /// exits: a process may need longer to end than its peers need to notice.
 const WorkerExit* first_cause(const AttemptOutcome& outcome);
 
-/// Its workers have saved their state and ended to make room: all that did not end well.
+/// Its workers have saved their state and ended to make room: all that did not end well, and that
+/// the launcher's SIGTERM did not find without anything to save.
 bool is_preempted(const AttemptOutcome& outcome);
 
 /// It says that it only lost its connection to another or that another failed.

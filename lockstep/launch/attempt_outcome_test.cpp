@@ -138,6 +138,10 @@ TEST(IsPreempted, WhereAllThatDidNotEndWellHaveSaved) {
   EXPECT_TRUE(is_preempted({.exits = {exited(0, 0), exited(1, 75)}}));
   EXPECT_FALSE(is_preempted({.exits = {exited(0, 75), killed(1, SIGKILL)}}));
   EXPECT_FALSE(is_preempted({.exits = {exited(0, 75), exited(1, 1)}}));
+  WorkerExit stopped = killed(1, SIGTERM);
+  EXPECT_FALSE(is_preempted({.exits = {exited(0, 75), stopped}}));
+  stopped.told_to_stop = true;
+  EXPECT_TRUE(is_preempted({.exits = {exited(0, 75), stopped}})) << "it had nothing to save";
 }
 
 TEST(FailureReport, PointsAtTheLogOfTheFirst) {

@@ -52,7 +52,8 @@ WorkerFault fault_of(const WorkerExit& exit, const std::string& where, seconds a
   const std::string place = has_place ? place_in_rank(exit, after) : "";
   return {.text = concat(describe_worker(exit), where, " failed", describe_failure(exit)),
           .place = place.empty() ? "" : concat("rank ", exit.rank, ": ", place),
-          .status = exit.status()};
+          .status = exit.status(),
+          .is_hang = !exit.late_for.empty()};
 }
 
 }  // namespace lockstep

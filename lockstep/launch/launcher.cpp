@@ -80,6 +80,7 @@ class Launcher final : public LiveJob {
   bool has_joined() const {
     return report_.status == Status::kReady && report_.generation == rendezvous_.view().generation;
   }
+  bool has_made_room() const { return report_.fault.status == kExitPreempted; }
   void join(bool others_go_on);
   std::optional<int> wait_for_others();
   void say_who_is_missing();
@@ -89,10 +90,12 @@ class Launcher final : public LiveJob {
   std::optional<Generation> next_generation();
   void tell_of_failure(const WorkerExit& cause, const std::string& step = "");
   void tell_of_failure(const WorkerFault& fault);
+  void say_where_it_hung(const WorkerExit& cause) const;
   void wait_for_verdict(std::uint64_t generation, milliseconds patience);
   int end();
   int give_up();
   int leave(int signal);
+  int leave_after_making_room();
   void tell_events(JobEnd how) const;
   void say_who_did_not_end() const;
 
@@ -131,12 +134,17 @@ int Launcher::run() {
 std::optional<int> Launcher::next_step() {
   switch (next_action(rendezvous_.view(), std::nullopt, done_)) {
     case AgentAction::kJoin:
-      if (!rendezvous_.is_reached()) break;
+      if (!rendezvous_.is_reached() || has_made_room()) break;
       if (has_joined()) break;  // Which is not known there yet.
       join(false);
       return std::nullopt;
     case AgentAction::kStartWorkers:
-      return run_generation();
+      if (!has_made_room()) return run_generation();
+      // The round began before that was known.
+      begin_generation();
+      done_ = generation_;
+      tell_of_failure(report_.fault);
+      break;
     case AgentAction::kEnd:
       return end();
     case AgentAction::kWait:
@@ -193,6 +201,7 @@ std::optional<int> Launcher::wait_for_others() {
     }
     if (!(rendezvous_.view() == before)) return std::nullopt;
     if (rendezvous_.is_reached() != was_reached) return std::nullopt;
+    if (has_made_room() && !rendezvous_.trouble().empty()) return leave_after_making_room();
     say_who_is_missing();
     rendezvous_.wait(signals_.fd(), next_word_);
   }
@@ -253,6 +262,7 @@ std::optional<int> Launcher::run_generation() {
         rendezvous_.view().placement->node_count > 1) {
       wait_for_verdict(generation_, milliseconds(1'000));
     }
+    say_where_it_hung(*cause);
     tell_of_failure(*cause);
   } else if (report_.status == Status::kRunning) {
     report_.status = well ? Status::kSucceeded : Status::kIdle;
@@ -271,11 +281,13 @@ void Launcher::round_is_over(const AttemptOutcome& outcome) {
   done_ = generation_;
   next_word_ = Deadline::after(kFirstWord);
   if (const WorkerExit* const cause = first_cause(outcome)) {
+    say_where_it_hung(*cause);
     if (cause->crash) say_text(describe_crash(*cause));
     return tell_of_failure(*cause, outcome.step);
   }
   if (rendezvous_.view().generation == generation_ && !outcome.lost.empty()) {
-    return tell_of_failure(WorkerFault{.text = outcome.lost});
+    return tell_of_failure(WorkerFault{
+        .text = outcome.lost, .place = concat("step ", outcome.step), .is_hang = outcome.is_hang});
   }
   report_.status = Status::kIdle;
   rendezvous_.report(report_);
@@ -298,6 +310,12 @@ std::optional<Generation> Launcher::next_generation() {
   return begin_generation();
 }
 
+// Where others have told already that it is late, and not who.
+void Launcher::say_where_it_hung(const WorkerExit& cause) const {
+  if (cause.late_for.empty() || rendezvous_.view().placement) return;
+  say(concat(describe_worker(cause), " failed", describe_failure(cause)));
+}
+
 void Launcher::tell_of_failure(const WorkerExit& cause, const std::string& step) {
   const auto after =
       std::chrono::duration_cast<std::chrono::seconds>(Deadline::Clock::now() - started_);
@@ -308,7 +326,8 @@ void Launcher::tell_of_failure(const WorkerExit& cause, const std::string& step)
 }
 
 void Launcher::tell_of_failure(const WorkerFault& fault) {
-  if (report_.status != Status::kRunning) return;  // The first is told already.
+  // The first is told already; but one that makes room ends the job between rounds too.
+  if (report_.status != Status::kRunning && fault.status != kExitPreempted) return;
   report_.status = Status::kFailed;
   report_.generation = generation_;
   report_.fault = fault;
@@ -406,6 +425,16 @@ void Launcher::say_who_did_not_end() const {
     say(concat(describe_worker(stuck),
                " is still there after SIGKILL: it hangs inside the kernel"));
   }
+}
+
+// There is nobody who could end the job for all.
+int Launcher::leave_after_making_room() {
+  report_.status = Status::kLeaving;
+  report_.farewell = "left, to make room";
+  rendezvous_.report(report_);
+  tell_events(JobEnd::kStopped);
+  say(concat(report_.fault.text, "; the job's other machines could not be told"));
+  return kExitPreempted;
 }
 
 int Launcher::leave(int signal) {

@@ -119,10 +119,14 @@ bool LogTail::ended() const {
   return process_.ended() && (!copier_ || copier_->ended());
 }
 
-LogTail::Result LogTail::finish(Deadline deadline, SignalFd& signals,
-                                const std::function<void()>& wait) {
+void LogTail::request_end() {
   process_.request_end();
   if (copier_) copier_->request_end();
+}
+
+LogTail::Result LogTail::finish(Deadline deadline, SignalFd& signals,
+                                const std::function<void()>& wait) {
+  request_end();
   while (!ended()) {
     if (deadline.passed()) return {.complete = false};
     while (const auto signal = signals.next()) {

@@ -37,14 +37,16 @@ class LogTail {
     int stop_signal = 0;
   };
 
-  /// Shows what is left, once the workers have ended, unless the console does not take it by the
-  /// deadline or the launcher is told to stop. `wait` returns at the deadline or when there are
-  /// signals to read, SIGCHLD among them; or earlier.
+  /// The workers have ended: shows what is left, and ends. Never waits.
+  void request_end();
+  bool ended() const;
+
+  /// As request_end(), and waits for the end: shows what is left, once the workers have ended,
+  /// unless the console does not take it by the deadline or the launcher is told to stop. `wait`
+  /// returns at the deadline or when there are signals to read, SIGCHLD among them; or earlier.
   Result finish(Deadline deadline, SignalFd& signals, const std::function<void()>& wait);
 
  private:
-  bool ended() const;
-
   HelperProcess process_;
   std::optional<HelperProcess> copier_;
 };

@@ -138,7 +138,11 @@ RendezvousState remove(RendezvousState state, const RendezvousRules& rules, cons
 RendezvousState worker_failed(RendezvousState state, const RendezvousRules& rules,
                               const std::string& id, std::uint64_t generation,
                               const WorkerFault& fault) {
-  if (!is_member(state, id, generation)) return state;
+  // Its workers have made room while they waited for the next round.
+  const bool has_made_room = fault.status == kExitPreempted && state.phase == Phase::kGathering &&
+                             state.generation == generation &&
+                             std::ranges::count(state.last_members, id) > 0;
+  if (!is_member(state, id, generation) && !has_made_room) return state;
   const bool is_same = !fault.place.empty() && fault.place == state.fault.place;
   state.same_faults = is_same ? state.same_faults + 1 : 1;
   state.fault = fault;

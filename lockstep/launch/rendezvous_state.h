@@ -41,6 +41,8 @@ struct WorkerFault {
   std::string text{};   ///< the worker that failed first, and how: "rank 3: killed by SIGSEGV"
   std::string place{};  ///< what it was at, as its error says; empty: not known
   int status = 1;       ///< as a shell says it
+  /// A worker, perhaps of another machine, did not do its part in time.
+  bool is_hang = false;
   bool operator==(const WorkerFault&) const = default;
 };
 

@@ -142,6 +142,37 @@ TEST(RendezvousStateTest, AJobThatMadeRoomIsNotStartedAgain) {
   EXPECT_TRUE(is_preemption(job.state.cause));
 }
 
+TEST(RendezvousStateTest, AMemberCanMakeRoomBetweenRounds) {
+  const WorkerFault room{.text = "preempted: rank 0 has saved", .status = kExitPreempted};
+  Job job = running_job({.min_nodes = 2, .max_nodes = 2, .max_restarts = 100}, {"a", "b"});
+  job.remove("b");
+  job.join("a");
+  ASSERT_EQ(job.state.phase, Phase::kGathering);
+  const RendezvousState before = job.state;
+  for (const auto& [id, generation] : {std::pair("c", 1), std::pair("a", 0)}) {
+    job.state =
+        worker_failed(job.state, job.rules, id, static_cast<std::uint64_t>(generation), room);
+    EXPECT_EQ(job.state, before) << "no member, or of a round before";
+  }
+  job.fail("a", {.text = "rank 0: exit code 1"});
+  EXPECT_EQ(job.state, before) << "its worker is replaced in the next round";
+  job.fail("a", room);
+  EXPECT_EQ(job.state.phase, Phase::kFailed);
+  EXPECT_TRUE(is_preemption(job.state.cause));
+}
+
+TEST(RendezvousStateTest, MembersAreToldThatAWorkerHangsUntilTheNextRound) {
+  Job job = running_job({.min_nodes = 2, .max_nodes = 2, .max_restarts = 100}, {"a", "b"});
+  job.fail("a", {.text = "rank 0 waits in vain", .is_hang = true});
+  EXPECT_TRUE(view_of(job.state, "b").is_hang);
+  job.join("a");
+  EXPECT_TRUE(view_of(job.state, "b").is_hang);
+  job.join("b");
+  EXPECT_FALSE(view_of(job.state, "b").is_hang);
+  job.remove("a");
+  EXPECT_FALSE(view_of(job.state, "b").is_hang) << "the last round ended otherwise";
+}
+
 TEST(RendezvousStateTest, TheSameFaultAtTheSamePlaceEndsTheJob) {
   Job job = running_job({.min_nodes = 1, .max_nodes = 1, .max_restarts = 100}, {"a"});
   const auto fail_at = [&](const std::string& place) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <exception>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -72,8 +73,8 @@ class Supervisor {
   Supervisor& operator=(const Supervisor&) = delete;
 
   /// `on_started` is called once all workers have been started.
-  /// Errors: those of spawn_process(), JobRendezvous::wait() and Rounds. The destructor kills the
-  /// workers then.
+  /// Errors: those of JobRendezvous::wait(), once the workers have been stopped; those of
+  /// spawn_process() and Rounds, after which the destructor kills the workers.
   AttemptOutcome run(const Round& first, const std::function<void()>& on_started);
 
  private:
@@ -90,13 +91,18 @@ class Supervisor {
     /// It has said that its training is over.
     bool is_done = false;
     bool has_left_group = false;
+    /// Unless it hangs, it hears what it is told within that time.
+    std::chrono::milliseconds hears_within{};
+    /// Until then it has taken the place that it was given.
+    std::optional<Deadline> answers_by;
+    /// What it did not do in time, for which it is ended.
     std::string late_for;
     /// It has no place any more: how it ends is of no account.
     bool is_dismissed = false;
     std::optional<Deadline> kill_at;
     bool killed = false;
 
-    bool is_kept() const { return running && keeps_state && link.valid(); }
+    bool is_kept() const { return running && keeps_state && link.valid() && late_for.empty(); }
     bool waits_for_a_place() const { return running && is_ready && link.valid(); }
   };
 
@@ -107,7 +113,9 @@ class Supervisor {
   void handle_signals();
   void read_links();
   void hear(Group& group, LinkMessage message);
+  void note_left_group(const Group& group, const std::vector<std::string>& lines);
   void note_ended_workers();
+  void note_end_between_rounds(const WorkerExit& exit);
   void note_failed_standby(const WorkerExit& exit);
   void forget_empty_groups();
   void end_round_if_over();
@@ -117,7 +125,11 @@ class Supervisor {
   void send(int signal);
   void notify(int signal);
   void kill_dismissed();
-  void kill_those_that_hang();
+  void look_for_those_that_hang();
+  void end_those_that_hang();
+  void end_as_hanging(pid_t id, Group& group, const std::string& why);
+  bool is_looking() const;
+  void forget_round_before();
   void terminate_stragglers();
   void wait_for_news();
   void dismiss_standbys();
@@ -142,14 +154,25 @@ class Supervisor {
   bool keeps_workers_ = false;
   /// Until then the end of the worker is awaited whose end another one saw first.
   std::optional<Deadline> cause_by_;
+  /// outcome_.lost is of a worker that left because another did.
+  bool lost_follows_ = false;
   /// Until then those that go on have left a group in which a rank is late; others hang.
   std::optional<Deadline> hangs_after_;
+  bool has_looked_ = false;
+  /// Until then those that hang are awaited, which say where they are.
+  std::optional<Deadline> looks_until_;
+  /// Exits of outcome_ that ended the round before, while workers wait for the next.
+  std::ptrdiff_t told_exits_ = 0;
+  /// A worker that waited for its place has saved its state and ended: so do the others.
+  bool makes_room_ = false;
   /// When the next standby worker is started.
   std::optional<Deadline> standby_at_;
   /// In a row, before they were ready.
   int failed_standbys_ = 0;
   /// SIGTERM was sent.
   bool terminated_ = false;
+  /// What is thrown once the workers have ended.
+  std::exception_ptr rendezvous_is_lost_;
   AttemptOutcome outcome_;
 };
 

@@ -9,6 +9,7 @@
 #include "lockstep/base/check.h"
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/comm/broadcast_text.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/optim/consolidate_state.h"
 #include "lockstep/snapshot/agreement.h"
@@ -48,7 +49,7 @@ void check_agreement(const ProcessGroup& group, const Optimizer& optimizer,
                      std::size_t first_group) {
   if (group.world_size() == 1) return;
   const std::string ours = describe(optimizer, first_group);
-  const std::string reference = broadcast_text(group, ours);
+  const std::string reference = broadcast_text(group, ours, 0);
   run_on_all(group, "ShardedOptimizer: compare the parameters with rank 0's", [&] {
     if (ours == reference) return;
     std::istringstream our_lines(ours);

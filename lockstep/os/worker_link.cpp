@@ -48,7 +48,7 @@ std::string encode(const LinkMessage& message) {
 
 std::optional<LinkMessage> decode(const std::string& text) {
   if (text.empty() || text[0] < static_cast<char>(Word::kKeepsState) ||
-      text[0] > static_cast<char>(Word::kPlace)) {
+      text[0] > static_cast<char>(Word::kLeave)) {
     return std::nullopt;
   }
   LinkMessage message{.kind = static_cast<Word>(text[0])};

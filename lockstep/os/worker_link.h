@@ -15,16 +15,23 @@ namespace lockstep {
 struct LinkMessage {
   enum class Kind : std::uint8_t {
     // Of a worker.
-    /// It outlives its generation: when another worker fails it is not to be ended.
+    /// It outlives its generation: when another worker fails it is not to be ended. `lines`: the
+    /// milliseconds within which it hears the launcher, unless it hangs.
     kKeepsState = 1,
-    /// Its generation cannot go on; it waits for the next. `lines`: why; "late" where another rank
-    /// did not do its part in time; the step that it was in.
+    /// Its generation cannot go on; it waits for the next. `lines`: why; kLate where another rank
+    /// did not do its part in time, kFollows where another has failed or left; the step that it was
+    /// in.
     kLeftGroup = 2,
-    kDone = 3,    ///< its training is over, and it outlives no generation any more
-    kMemory = 4,  ///< `fd` is a memory file for the launcher to keep, in place of the last
+    kDone = 3,       ///< its training is over, and it outlives no generation any more
+    kMemory = 4,     ///< `fd` is a memory file for the launcher to keep, in place of the last
+    kTookPlace = 5,  ///< it has heard that `generation` begins
     // Of the launcher.
-    kPlace = 5,  ///< `generation` begins. `lines`: NAME=value, what is new in the environment
+    kPlace = 6,  ///< `generation` begins. `lines`: NAME=value, what is new in the environment
+    kLeave = 7,  ///< `generation` cannot go on
   };
+
+  static constexpr const char* kLate = "late";
+  static constexpr const char* kFollows = "follows";
 
   Kind kind = Kind::kKeepsState;
   std::uint64_t generation = 0;

@@ -29,21 +29,6 @@ std::vector<at::Tensor> gather_from_all(const ProcessGroup& group, const at::Ten
   return outputs;
 }
 
-std::string broadcast_text(const ProcessGroup& group, const std::string& text) {
-  if (!group) return text;
-  at::Tensor length = at::full({1}, static_cast<std::int64_t>(text.size()),
-                               at::TensorOptions().dtype(at::kLong).device(group.device()));
-  group.broadcast(length, 0);
-  const std::int64_t bytes = length.item().toLong();
-  at::Tensor host = at::empty({bytes}, at::kByte);
-  if (group.rank() == 0) text.copy(static_cast<char*>(host.mutable_data_ptr()), text.size());
-  at::Tensor payload = host.to(group.device());
-  if (bytes > 0) group.broadcast(payload, 0);
-  host = payload.cpu();
-  return std::string(static_cast<const char*>(host.const_data_ptr()),
-                     static_cast<std::size_t>(bytes));
-}
-
 void run_on_all(const ProcessGroup& group, const std::string& operation,
                 const std::function<void()>& action) {
   std::exception_ptr error;

@@ -18,9 +18,6 @@ int group_world_size(const ProcessGroup& group);
 /// Every rank's `tensor`, a CPU tensor of the same shape and dtype everywhere, in rank order.
 std::vector<at::Tensor> gather_from_all(const ProcessGroup& group, const at::Tensor& tensor);
 
-/// Rank 0's text, on every rank.
-std::string broadcast_text(const ProcessGroup& group, const std::string& text);
-
 /// Runs `action` on this rank and returns when it succeeded on every rank. Errors: what `action`
 /// threw; where it threw nothing, PeerFailed naming the ranks on which it failed and `operation`.
 void run_on_all(const ProcessGroup& group, const std::string& operation,

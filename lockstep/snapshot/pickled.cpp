@@ -2,6 +2,11 @@
 
 #include <torch/csrc/jit/serialization/pickler.h>
 
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/parse_number.h"
+#include "lockstep/snapshot/unpickler.h"
+
 namespace lockstep {
 
 Pickled pickle(const c10::IValue& value) {
@@ -15,6 +20,19 @@ Pickled pickle(const c10::IValue& value) {
   pickler.stop();
   result.storages = pickler.tensorData();
   return result;
+}
+
+c10::IValue unpickle_in_order(std::string_view text,
+                              const std::function<at::Tensor(std::uint64_t bytes)>& next_storage,
+                              const std::string& what) {
+  std::size_t next = 0;
+  const auto read = [&](const std::string& key, std::uint64_t bytes) {
+    if (parse_number<std::size_t>(key) != next++) {
+      throw CorruptFile(concat(what, ": its storages are not in order"));
+    }
+    return next_storage(bytes);
+  };
+  return unpickle(text, read, what);
 }
 
 }  // namespace lockstep

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -16,5 +19,11 @@ struct Pickled {
 
 /// Of a writable_value(). The tensors share its memory.
 Pickled pickle(const c10::IValue& value);
+
+/// The value of such a pickle. `next_storage` makes one storage after the other, as a byte tensor.
+/// `what`: for errors. Nothing is executed. Errors: CorruptFile; those of `next_storage`.
+c10::IValue unpickle_in_order(std::string_view text,
+                              const std::function<at::Tensor(std::uint64_t bytes)>& next_storage,
+                              const std::string& what);
 
 }  // namespace lockstep

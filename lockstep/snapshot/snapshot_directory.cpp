@@ -10,6 +10,7 @@
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/comm/broadcast_text.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/snapshot/agreement.h"
 #include "lockstep/snapshot/optimizer_state.h"
@@ -104,7 +105,7 @@ std::optional<Resumed> SnapshotDirectory::load_latest(torch::nn::Module& module,
       failure = std::current_exception();
     }
   }
-  decision = broadcast_text(group_, decision);
+  if (group_) decision = broadcast_text(group_, decision, 0);
   if (failure) std::rethrow_exception(failure);
   if (decision[0] == kNothing) return std::nullopt;
   if (decision[0] == kFailed) throw PeerFailed(concat("rank 0 failed to ", decision.substr(1)));
@@ -151,6 +152,11 @@ std::vector<SnapshotName> SnapshotDirectory::list() const {
   }
   std::sort(names.rbegin(), names.rend());
   return names;
+}
+
+std::optional<SnapshotName> SnapshotDirectory::newest() const {
+  const std::vector<SnapshotName> names = list();
+  return names.empty() ? std::nullopt : std::optional(names.front());
 }
 
 std::optional<SnapshotName> SnapshotDirectory::choose(std::optional<Snapshot>& chosen) const {

@@ -83,6 +83,10 @@ class SnapshotDirectory {
   /// unreadable directory; PeerFailed on ranks whose peers failed; else as Work::wait.
   std::optional<Resumed> load_latest(torch::nn::Module& module, torch::optim::Optimizer& optimizer);
 
+  /// The newest by its name, which may be damaged; nothing when there is none. Not collective.
+  /// Errors: SystemError for an unreadable directory.
+  std::optional<SnapshotName> newest() const;
+
   const std::filesystem::path& path() const { return path_; }
 
  private:

@@ -1,21 +1,13 @@
 #include "lockstep/train/broadcast_value.h"
 
-#include <cstring>
-
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
-#include <ATen/ops/tensor.h>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/parse_number.h"
+#include "lockstep/comm/broadcast_text.h"
 #include "lockstep/ddp/broadcast_tensors.h"
 #include "lockstep/snapshot/pickled.h"
-#include "lockstep/snapshot/unpickler.h"
 
 namespace lockstep {
 namespace {
-
-constexpr const char* kSource = "another rank's state";
 
 at::Tensor bytes_of(const at::Tensor& tensor) {
   const c10::Storage& storage = tensor.storage();
@@ -33,16 +25,6 @@ void broadcast_bytes(const ProcessGroup& group, const std::vector<at::Tensor>& s
   }
 }
 
-std::string broadcast_text(const ProcessGroup& group, std::string text, int source) {
-  at::Tensor size = at::tensor({static_cast<std::int64_t>(text.size())}).to(group.device());
-  group.broadcast(size, source);
-  text.resize(static_cast<std::size_t>(size.item<std::int64_t>()));
-  at::Tensor bytes =
-      at::from_blob(text.data(), {static_cast<std::int64_t>(text.size())}, at::kByte);
-  broadcast_bytes(group, {bytes}, source);
-  return text;
-}
-
 }  // namespace
 
 c10::IValue broadcast_value(const ProcessGroup& group, const c10::IValue& own, int source) {
@@ -56,14 +38,10 @@ c10::IValue broadcast_value(const ProcessGroup& group, const c10::IValue& own, i
   if (is_source || pickled.pickle == text) {
     for (const at::Tensor& tensor : pickled.storages) storages.push_back(bytes_of(tensor));
   } else {
-    const auto read = [&](const std::string& key, std::uint64_t bytes) {
-      const auto index = parse_number<std::size_t>(key);
-      if (!index || *index != storages.size()) {
-        throw CorruptFile(std::string(kSource) + ": its storages are not in order");
-      }
+    const auto next_storage = [&](std::uint64_t bytes) {
       return storages.emplace_back(at::empty({static_cast<std::int64_t>(bytes)}, at::kByte));
     };
-    value = unpickle(text, read, kSource);
+    value = unpickle_in_order(text, next_storage, "another rank's state");
   }
   broadcast_bytes(group, storages, source);
   return value;

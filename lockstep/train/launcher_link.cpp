@@ -1,10 +1,11 @@
 #include "lockstep/train/launcher_link.h"
 
+#include <atomic>
+
 #include <poll.h>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/env.h"
-#include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/os/memory_file.h"
 #include "lockstep/os/worker_link.h"
@@ -14,6 +15,12 @@ namespace lockstep {
 LauncherLink::LauncherLink() {
   const auto fd = env::integer(env::kLauncherFd);
   if (!fd || !is_worker_link(*fd)) return;
+  static std::atomic<bool> is_taken = false;
+  if (is_taken.exchange(true)) {
+    throw UsageError(
+        "ResilientTraining: this process has had one; make one for all of its steps, as a process "
+        "that takes a lost one's place begins with the first");
+  }
   link_ = take_inherited(*fd);
   is_standby_ = env::boolean(env::kStandby).value_or(false);
   generation_ = static_cast<std::uint64_t>(env::integer(env::kRestartCount).value_or(0)) + 1;
@@ -21,15 +28,24 @@ LauncherLink::LauncherLink() {
   if (const auto store = env::integer(env::kStoreListenFd)) store_ = UniqueFd(*store);
 }
 
-void LauncherLink::say_keeps_state() {
-  send_message(link_.get(), {.kind = LinkMessage::Kind::kKeepsState, .generation = generation_});
+void LauncherLink::say_keeps_state(std::chrono::milliseconds hears_within) {
+  send_message(link_.get(), {.kind = LinkMessage::Kind::kKeepsState,
+                             .generation = generation_,
+                             .lines = {std::to_string(hears_within.count())}});
 }
 
-void LauncherLink::say_left_group(const std::string& why, bool is_late, std::int64_t step) {
+void LauncherLink::say_left_group(const Error& why, std::int64_t step) {
+  const std::string text = why.what();
+  const bool is_late = dynamic_cast<const TimeoutError*>(&why) != nullptr;
+  const bool follows = dynamic_cast<const PeerLost*>(&why) != nullptr ||
+                       dynamic_cast<const PeerFailed*>(&why) != nullptr;
   store_.reset();
   send_message(link_.get(), {.kind = LinkMessage::Kind::kLeftGroup,
                              .generation = generation_,
-                             .lines = {why.substr(0, why.find('\n')), is_late ? "late" : "",
+                             .lines = {text.substr(0, text.find('\n')),
+                                       is_late   ? LinkMessage::kLate
+                                       : follows ? LinkMessage::kFollows
+                                                 : "",
                                        std::to_string(step)}});
 }
 
@@ -77,6 +93,7 @@ void LauncherLink::take_place(const std::function<void()>& while_waiting) {
     place->lines.push_back(concat(env::kStoreListenFd.name, "=", store_.get()));
   }
   env::replace(place->lines);
+  send_message(link_.get(), {.kind = LinkMessage::Kind::kTookPlace, .generation = generation_});
 }
 
 }  // namespace lockstep

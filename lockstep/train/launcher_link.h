@@ -1,19 +1,22 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
 
+#include "lockstep/base/error.h"
 #include "lockstep/os/unique_fd.h"
 
 namespace lockstep {
 
 /// A worker's link with the launcher that started it, where that is `lockstep run`: over it a
 /// worker says that it outlives its generation, and is told its place in the next. Threads: the one
-/// that made it. One object at a time.
+/// that made it.
 class LauncherLink {
  public:
-  /// Not connected in a program that the launcher did not start.
+  /// Not connected in a program that the launcher did not start. Errors: UsageError for a second
+  /// one of a process that it did start.
   LauncherLink();
 
   bool connected() const { return link_.valid(); }
@@ -23,17 +26,18 @@ class LauncherLink {
   /// Its first place in the job is yet to come.
   bool is_standby() const { return is_standby_; }
 
-  void say_keeps_state();
+  /// `hears_within`: unless it hangs, it looks for word of the launcher so often.
+  void say_keeps_state(std::chrono::milliseconds hears_within);
   /// The port of the generation's store, if this process serves it, is free from now on.
-  /// `is_late`: another rank did not do its part in time. `step`: the one that was not completed.
-  void say_left_group(const std::string& why, bool is_late, std::int64_t step);
+  /// `step`: the one that was not completed.
+  void say_left_group(const Error& why, std::int64_t step);
   void say_done();
   /// The launcher keeps a memory file, and hands it to workers that it starts.
   void leave_memory(const UniqueFd& memory);
   /// The one that the launcher had when it started this process; once.
   UniqueFd take_memory() const;
 
-  /// Whether another generation begins; never waits.
+  /// Whether this generation is over; never waits.
   bool has_news() const;
 
   /// Waits for a place in a generation after this one, and takes it: the environment is that one's

@@ -1,37 +1,37 @@
 #include "lockstep/train/resilient_training.h"
 
-#include <algorithm>
+#include <utility>
 
 #include <ATen/Context.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/tensor.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/optim/schedulers/lr_scheduler.h>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
-#include "lockstep/snapshot/snapshot_directory.h"
+#include "lockstep/comm/init_plan.h"
 #include "lockstep/snapshot/values.h"
 #include "lockstep/snapshot/writable_value.h"
 #include "lockstep/train/broadcast_value.h"
 
 namespace lockstep {
 
-// Of a rank, before a generation's first step.
-struct ResilientTraining::Standing {
-  std::int64_t steps = -1;         ///< of its state; -1: it has no whole one
-  std::int64_t memory_steps = -1;  ///< of its machine's copy
-  bool has_begun = false;
-};
-
 namespace {
 
 // Another generation begins: not an error, and no one else's to catch.
 class GenerationOver : public Error {
  public:
-  GenerationOver() : Error("the launcher begins another generation") {}
+  GenerationOver() : Error("the launcher ends this generation") {}
 };
+
+// What a rank survives. Other errors are the program's own.
+bool ends_generation(const Error& error) {
+  return dynamic_cast<const GenerationOver*>(&error) != nullptr ||
+         dynamic_cast<const TimeoutError*>(&error) != nullptr ||
+         dynamic_cast<const PeerLost*>(&error) != nullptr ||
+         dynamic_cast<const PeerFailed*>(&error) != nullptr ||
+         dynamic_cast<const CommError*>(&error) != nullptr;
+}
 
 // SplitMix64's mixing function: Steele, Lea and Flood, "Fast splittable pseudorandom number
 // generators", OOPSLA 2014.
@@ -42,7 +42,7 @@ std::uint64_t mix(std::uint64_t value) {
   return value ^ (value >> 31U);
 }
 
-// Told to make room where there is no group to agree with: neither.
+// Told to make room where there is no group to agree with.
 class ToldToEnd : public Error {
  public:
   ToldToEnd() : Error("this rank was told to make room") {}
@@ -69,32 +69,26 @@ ResilientTraining::ResilientTraining(TrainingParts parts, const ResilientOptions
 }
 
 TrainingEnd ResilientTraining::run(std::int64_t steps, const MakeStep& make_step) {
-  link_.say_keeps_state();
-  for (;;) {
-    std::string why;
-    bool is_late = false;
-    try {
-      if (link_.is_standby()) link_.take_place([&] { check_if_told(); });
-      const TrainingEnd end = make_steps(steps, make_step);
-      link_.say_done();
-      return end;
-    } catch (const ToldToEnd&) {
-      return end_early();
-    } catch (const Error& error) {
-      is_late = dynamic_cast<const TimeoutError*>(&error) != nullptr;
-      const bool ends_generation = is_late ||
-                                   dynamic_cast<const GenerationOver*>(&error) != nullptr ||
-                                   dynamic_cast<const PeerLost*>(&error) != nullptr ||
-                                   dynamic_cast<const PeerFailed*>(&error) != nullptr ||
-                                   dynamic_cast<const CommError*>(&error) != nullptr;
-      if (!link_.connected() || !ends_generation) throw;
-      why = error.what();
+  if (std::exchange(has_run_, true)) {
+    throw UsageError(
+        "ResilientTraining: run() is for all steps at once, as a process that takes a lost one's "
+        "place begins with the first; what is done between steps belongs into one");
+  }
+  link_.say_keeps_state(collective_timeout(options_.init));
+  try {
+    for (;;) {
+      try {
+        if (link_.is_standby()) link_.take_place([&] { check_if_told(); });
+        const TrainingEnd end = make_steps(steps, make_step);
+        link_.say_done();
+        return end;
+      } catch (const Error& error) {
+        if (!link_.connected() || !ends_generation(error)) throw;
+        leave(error);
+      }
     }
-    try {
-      leave(why, is_late);
-    } catch (const ToldToEnd&) {
-      return end_early();
-    }
+  } catch (const ToldToEnd&) {
+    return end_early();
   }
 }
 
@@ -102,7 +96,7 @@ TrainingEnd ResilientTraining::make_steps(std::int64_t steps, const MakeStep& ma
   begin_generation();
   const Step step = make_step(group_);
   while (done_ < steps) {
-    if (link_.has_news()) throw GenerationOver();
+    check_if_over();
     if (preemption_ && preemption_->requested()) {
       save();
       return TrainingEnd::kPreempted;
@@ -113,6 +107,7 @@ TrainingEnd ResilientTraining::make_steps(std::int64_t steps, const MakeStep& ma
     step(done_);
     is_in_step_ = false;
     ++done_;
+    made_in_ = static_cast<std::int64_t>(link_.generation());
     if (torch::optim::LRScheduler* const scheduler = state_.parts().scheduler) scheduler->step();
     keep_copies();
   }
@@ -126,98 +121,95 @@ void ResilientTraining::begin_generation() {
   // Copies of the group may outlive this object.
   init.while_waiting = [this, alive = std::weak_ptr<const bool>(alive_)] {
     if (alive.expired()) return;
-    if (link_.has_news()) throw GenerationOver();
+    check_if_over();
     if (!group_) check_if_told();  // Else all are asked before the next step.
   };
   group_ = init_process_group(init);
-  if (preemption_) preemption_->set_group(group_);
+  if (preemption_) {
+    preemption_->set_group(group_);
+    snapshots_.emplace(options_.snapshots, SnapshotDirectoryOptions{.group = group_});
+  }
   agree_on_state();
   state_.remember();
 }
 
-std::vector<ResilientTraining::Standing> ResilientTraining::standings() const {
-  const at::Tensor ours = at::tensor({is_whole_ ? done_ : std::int64_t{-1},
-                                      memory_.steps().value_or(-1), std::int64_t{has_begun_}})
-                              .to(group_.device());
-  at::Tensor all = at::empty({3 * group_.world_size()}, ours.options());
-  group_.all_gather_into_tensor(all, ours);
-  all = all.cpu();
-  const auto* const numbers = all.const_data_ptr<std::int64_t>();
-  std::vector<Standing> result;
-  for (std::int64_t at = 0; at < all.numel(); at += 3) {
-    result.push_back(
-        {.steps = numbers[at], .memory_steps = numbers[at + 1], .has_begun = numbers[at + 2] != 0});
-  }
-  return result;
-}
-
-// The ranks that have made most steps have what the others are to have.
 void ResilientTraining::agree_on_state() {
-  const std::vector<Standing> all = standings();
-  const auto source = static_cast<int>(std::ranges::max_element(all, {}, &Standing::steps) -
-                                       all.begin());  // The first of them.
-  const std::int64_t steps = all[static_cast<std::size_t>(source)].steps;
-  const auto is_there = [&](const Standing& rank) { return rank.steps == steps; };
-  if (steps < 0) {
-    begin_anew(all);
-  } else if (!std::ranges::all_of(all, is_there)) {
-    take_from(source, steps);
+  Sources ours{.has_begun = has_begun_};
+  if (is_whole_) {
+    ours.state = {.generation = made_in_, .steps = done_};
+  } else {
+    // All ranks of a machine have the same copy.
+    if (group_.local_rank() == 0) ours.memory = memory_.standing();
+    if (snapshots_) {
+      if (const auto newest = snapshots_->newest()) ours.snapshot_steps = newest->step + 1;
+    }
+  }
+  const SourceChoice source = choose_source(gather_sources(group_, ours));
+  const auto take_from = [&](int rank, const Standing& standing, bool has_it,
+                             const c10::IValue& value) {
+    const c10::IValue sent = broadcast_value(group_, value, rank);
+    if (!has_it) take(sent, standing);
+  };
+  const bool is_source = group_.rank() == source.rank;
+  switch (source.kind) {
+    case SourceChoice::Kind::kOwn:
+      break;
+    case SourceChoice::Kind::kRank: {
+      const bool has_it = ours.state == source.standing;
+      take_from(source.rank, source.standing, has_it, has_it ? state_.value() : c10::IValue());
+      break;
+    }
+    case SourceChoice::Kind::kSnapshot:
+      if (load_snapshot(source.standing) >= source.standing.steps) break;
+      [[fallthrough]];
+    case SourceChoice::Kind::kMemory:
+      take_from(source.rank, source.standing, false, is_source ? memory_.read() : c10::IValue());
+      break;
+    case SourceChoice::Kind::kBegin:
+      take_from(0, {.generation = 0, .steps = 0}, group_.rank() == 0,
+                group_.rank() == 0 ? state_.value() : c10::IValue());
+      break;
+    case SourceChoice::Kind::kLost:
+      throw Error(concat("ResilientTraining on rank ", group_.rank(),
+                         ": no rank holds a whole state any more, and there is no copy of one; "
+                         "memory_every or snapshots in its options keep some"));
   }
   is_whole_ = true;
   has_begun_ = true;
 }
 
-// No rank has a whole state: they begin, or were all lost at once.
-void ResilientTraining::begin_anew(const std::vector<Standing>& all) {
-  const auto kept = std::ranges::max_element(all, {}, &Standing::memory_steps);
-  if (kept->memory_steps >= 0) {
-    const auto source = static_cast<int>(kept - all.begin());
-    const bool is_source = group_.rank() == source;
-    const c10::IValue value =
-        broadcast_value(group_, is_source ? memory_.read() : c10::IValue(), source);
-    take(value, kept->memory_steps);
-    return;
-  }
-  if (!options_.snapshots.empty() && load_snapshot()) return;
-  if (std::ranges::any_of(all, &Standing::has_begun)) {
-    throw Error(concat("ResilientTraining on rank ", group_.rank(),
-                       ": no rank holds a whole state any more, and there is no copy of one"));
-  }
-  const bool is_source = group_.rank() == 0;
-  const c10::IValue value = broadcast_value(group_, is_source ? state_.value() : c10::IValue(), 0);
-  if (!is_source) take(value, 0);
-}
-
-void ResilientTraining::take_from(int source, std::int64_t steps) {
-  const bool has_it = is_whole_ && done_ == steps;
-  const c10::IValue value =
-      broadcast_value(group_, has_it ? state_.value() : c10::IValue(), source);
-  if (!has_it) take(value, steps);
-}
-
-void ResilientTraining::take(const c10::IValue& value, std::int64_t steps) {
+void ResilientTraining::take(const c10::IValue& value, const Standing& standing) {
   is_whole_ = false;  // Until all of it is there.
-  state_.take(value, steps - done_);
-  done_ = steps;
+  state_.take(value, standing.steps - done_);
+  done_ = standing.steps;
+  made_in_ = standing.generation;
 }
 
-bool ResilientTraining::load_snapshot() {
+// The steps of what was loaded; -1: nothing could be, while there is something in memory.
+std::int64_t ResilientTraining::load_snapshot(const Standing& in_memory) {
   const TrainingParts& parts = state_.parts();
-  SnapshotDirectory snapshots(options_.snapshots, {.group = group_});
-  const auto resumed = snapshots.load_latest(*parts.model, *parts.optimizer);
-  if (!resumed) return false;
+  std::optional<Resumed> resumed;
+  try {
+    resumed = snapshots_->load_latest(*parts.model, *parts.optimizer);
+  } catch (const CorruptFile&) {
+    if (!in_memory.exists()) throw;
+  } catch (const PeerFailed&) {  // To find one that is whole.
+    if (!in_memory.exists()) throw;
+  }
+  if (!resumed) return -1;
   // Through the state, which brings the scheduler there too.
   c10::impl::GenericDict value = state_.value().toGenericDict();
   value.insert_or_assign("extra", tensor_dict_value(resumed->extra));
-  take(writable_value(value), resumed->step + 1);
-  return true;
+  take(writable_value(value), {.generation = 0, .steps = resumed->step + 1});
+  return done_;
 }
 
 void ResilientTraining::keep_copies() {
   const auto is_due = [&](int every) { return every > 0 && done_ % every == 0; };
   if (is_due(options_.memory_every) && link_.connected() && group_.local_rank() == 0) {
     try {
-      if (memory_.write(state_.value(), done_)) link_.leave_memory(memory_.file());
+      const Standing standing{.generation = made_in_, .steps = done_};
+      if (memory_.write(state_.value(), standing)) link_.leave_memory(memory_.file());
     } catch (const SystemError& error) {
       log(LogLevel::kWarning, concat("no copy of the state in memory: ", error.what()));
     }
@@ -229,20 +221,25 @@ void ResilientTraining::save() {
   const TrainingParts& parts = state_.parts();
   if (done_ == 0) return;
   try {
-    SnapshotDirectory(options_.snapshots, {.group = group_})
-        .save(*parts.model, *parts.optimizer, {.step = done_ - 1, .extra = parts.extra});
+    snapshots_->save(*parts.model, *parts.optimizer, {.step = done_ - 1, .extra = parts.extra});
   } catch (const SystemError& error) {
     // Those before it are as they were.
     log(LogLevel::kWarning, concat("no snapshot after ", done_, " steps: ", error.what()));
   }
 }
 
-// Told to make room where there is no group to agree with.
+// Told to make room where there is no group to agree with. Others that hold the state, of the same
+// step or one beside it, write it too.
 TrainingEnd ResilientTraining::end_early() {
   drop_group();
+  snapshots_.emplace(options_.snapshots);
   if (is_whole_) save();
   link_.say_done();
   return TrainingEnd::kPreempted;
+}
+
+void ResilientTraining::check_if_over() const {
+  if (link_.has_news()) throw GenerationOver();
 }
 
 void ResilientTraining::check_if_told() {
@@ -255,17 +252,18 @@ void ResilientTraining::seed_step() const {
   at::manual_seed(mix(mix(mix(options_.seed) + rank) + step));
 }
 
-void ResilientTraining::leave(const std::string& why, bool is_late) {
+void ResilientTraining::leave(const Error& why) {
   drop_group();
   // Outside of steps the state is that of the steps done; what is written to it is its own value.
   if (is_in_step_) is_whole_ = state_.go_back();
   is_in_step_ = false;
-  link_.say_left_group(why, is_late, done_);
+  link_.say_left_group(why, done_);
   link_.take_place([&] { check_if_told(); });
 }
 
 void ResilientTraining::drop_group() {
   if (preemption_) preemption_->set_group({});
+  snapshots_.reset();
   // Others may wait in a collective for this rank.
   if (group_) {
     if (const auto backend = group_.c10d_backend()) backend->abort();

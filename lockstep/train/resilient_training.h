@@ -7,10 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/snapshot/snapshot_directory.h"
 #include "lockstep/train/launcher_link.h"
 #include "lockstep/train/preemption.h"
+#include "lockstep/train/standing.h"
 #include "lockstep/train/state_memory.h"
 #include "lockstep/train/training_state.h"
 
@@ -68,14 +71,15 @@ class ResilientTraining {
   /// the same one. It is destroyed, with all that it holds, when the group ends.
   using MakeStep = std::function<Step(const ProcessGroup& group)>;
 
-  /// Errors: UsageError without a model, and where there is a default group already: it would
-  /// outlive its ranks.
+  /// Errors: UsageError without a model, where there is a default group already, which would
+  /// outlive its ranks, and for a second one of a process that `lockstep run` started.
   explicit ResilientTraining(TrainingParts parts, const ResilientOptions& options = {});
 
-  /// Collective. Returns when all ranks have made `steps` steps in all, those before it was started
-  /// again included, or when they are to make room.
-  /// Errors: what steps throw, but for PeerLost, PeerFailed, TimeoutError and CommError where the
-  /// launcher can be asked for another generation; Error when no rank holds a whole state any more.
+  /// Collective, once. Returns when all ranks have made `steps` steps in all, those before it was
+  /// started again included, or when they are to make room.
+  /// Errors: UsageError for a second call; what steps throw, but for PeerLost, PeerFailed,
+  /// TimeoutError and CommError where the launcher can be asked for another generation; Error when
+  /// no rank holds a whole state any more.
   TrainingEnd run(std::int64_t steps, const MakeStep& make_step);
 
   std::int64_t steps_done() const { return done_; }
@@ -83,21 +87,18 @@ class ResilientTraining {
   const ProcessGroup& group() const { return group_; }
 
  private:
-  struct Standing;
+  TrainingEnd make_steps(std::int64_t steps, const MakeStep& make_step);
   void begin_generation();
   void agree_on_state();
-  TrainingEnd make_steps(std::int64_t steps, const MakeStep& make_step);
-  std::vector<Standing> standings() const;
-  void begin_anew(const std::vector<Standing>& all);
-  void take_from(int source, std::int64_t steps);
-  void take(const c10::IValue& value, std::int64_t steps);
-  bool load_snapshot();
+  void take(const c10::IValue& value, const Standing& standing);
+  std::int64_t load_snapshot(const Standing& in_memory);
+  void check_if_over() const;
   void check_if_told();
   void keep_copies();
   void save();
   TrainingEnd end_early();
   void seed_step() const;
-  void leave(const std::string& why, bool is_late);
+  void leave(const Error& why);
   void drop_group();
 
   TrainingState state_;
@@ -106,7 +107,11 @@ class ResilientTraining {
   StateMemory memory_;
   std::optional<Preemption> preemption_;
   ProcessGroup group_;
+  std::optional<SnapshotDirectory> snapshots_;
+  bool has_run_ = false;
   std::int64_t done_ = 0;
+  /// The generation that made the last of them; 0: one of a job before.
+  std::int64_t made_in_ = 0;
   /// The state is what all ranks had after `done_` steps.
   bool is_whole_ = false;
   bool is_in_step_ = false;

@@ -5,19 +5,17 @@
 
 #include <ATen/ops/empty.h>
 
+#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/parse_number.h"
-#include "lockstep/os/machine.h"
 #include "lockstep/snapshot/hash_bytes.h"
 #include "lockstep/snapshot/pickled.h"
-#include "lockstep/snapshot/unpickler.h"
 
 namespace lockstep {
 
 // A copy: the bytes of its pickle and of its storages, one after the other.
 struct StateMemory::Slot {
   std::atomic<std::uint64_t> sequence;  // 0: being written, or never
-  std::int64_t steps;
+  Standing standing;
   std::uint64_t pickle_bytes;
   std::uint64_t bytes;
   std::uint64_t hash;
@@ -31,7 +29,7 @@ struct StateMemory::Header {
 
 namespace {
 
-constexpr std::uint64_t kMagic = 0x31657461'74736b6cU;
+constexpr std::uint64_t kMagic = 0x32657461'74736b6cU;
 constexpr std::uint64_t kHeaderBytes = 4096;
 constexpr std::uint64_t kGranule = std::uint64_t{1} << 20;
 constexpr const char* kWhat = "the state in memory";
@@ -55,20 +53,26 @@ StateMemory::Header* StateMemory::header() const {
   return reinterpret_cast<Header*>(mapping_.data());
 }
 
-const StateMemory::Slot* StateMemory::newest() const {
+const StateMemory::Slot* StateMemory::newest_written() const {
   if (!file_.valid()) return nullptr;
-  const Slot* best = nullptr;
-  std::uint64_t best_sequence = 0;
-  for (const Slot& slot : header()->slots) {
-    const std::uint64_t sequence = slot.sequence.load(std::memory_order_acquire);
-    if (sequence <= best_sequence || slot.bytes > header()->capacity ||
-        slot.pickle_bytes > slot.bytes) {
-      continue;
-    }
-    best = &slot;
-    best_sequence = sequence;
-  }
-  return best;
+  const Slot* const a = &header()->slots[0];
+  const Slot* const b = &header()->slots[1];
+  const Slot* const newest =
+      a->sequence.load(std::memory_order_acquire) < b->sequence.load(std::memory_order_acquire) ? b
+                                                                                                : a;
+  return newest->sequence == 0 ? nullptr : newest;
+}
+
+const StateMemory::Slot* StateMemory::newest_whole() const {
+  const Slot* const newest = newest_written();
+  if (newest == nullptr) return nullptr;
+  const auto is_whole = [&](const Slot& slot) {
+    return slot.sequence != 0 && slot.bytes <= header()->capacity &&
+           slot.pickle_bytes <= slot.bytes && hash_bytes(bytes_of(slot), slot.bytes) == slot.hash;
+  };
+  if (is_whole(*newest)) return newest;
+  const Slot& before = header()->slots[newest == &header()->slots[0] ? 1 : 0];
+  return is_whole(before) ? &before : nullptr;
 }
 
 std::byte* StateMemory::bytes_of(const Slot& slot) const {
@@ -76,34 +80,27 @@ std::byte* StateMemory::bytes_of(const Slot& slot) const {
   return mapping_.data() + kHeaderBytes + index * header()->capacity;
 }
 
-std::optional<std::int64_t> StateMemory::steps() const {
-  const Slot* const slot = newest();
-  if (slot == nullptr) return std::nullopt;
-  return slot->steps;
+Standing StateMemory::standing() const {
+  const Slot* const slot = newest_whole();
+  return slot == nullptr ? Standing{} : slot->standing;
 }
 
 c10::IValue StateMemory::read() const {
-  const Slot* const slot = newest();
-  if (slot == nullptr || hash_bytes(bytes_of(*slot), slot->bytes) != slot->hash) {
-    throw CorruptFile(std::string(kWhat) + " has changed since it was written");
-  }
+  const Slot* const slot = newest_whole();
+  if (slot == nullptr) throw CorruptFile(concat(kWhat, " has changed since it was written"));
   const std::byte* at = bytes_of(*slot);
   std::uint64_t left = slot->bytes - slot->pickle_bytes;
   const std::string_view text(reinterpret_cast<const char*>(at), slot->pickle_bytes);
   at += slot->pickle_bytes;
-  std::size_t next = 0;
-  const auto read = [&](const std::string& key, std::uint64_t bytes) {
-    const auto index = parse_number<std::size_t>(key);
-    if (!index || *index != next++ || bytes > left) {
-      throw CorruptFile(std::string(kWhat) + ": its storages are not in order");
-    }
+  const auto next_storage = [&](std::uint64_t bytes) {
+    if (bytes > left) throw CorruptFile(concat(kWhat, " is shorter than it says"));
     at::Tensor storage = at::empty({static_cast<std::int64_t>(bytes)}, at::kByte);
     std::memcpy(storage.mutable_data_ptr(), at, bytes);
     at += bytes;
     left -= bytes;
     return storage;
   };
-  return unpickle(text, read, kWhat);
+  return unpickle_in_order(text, next_storage, kWhat);
 }
 
 void StateMemory::make(std::uint64_t capacity) {
@@ -117,13 +114,13 @@ void StateMemory::make(std::uint64_t capacity) {
   header()->magic = kMagic;
 }
 
-bool StateMemory::write(const c10::IValue& value, std::int64_t steps) {
+bool StateMemory::write(const c10::IValue& value, const Standing& standing) {
   const Pickled pickled = pickle(value);
   std::uint64_t bytes = pickled.pickle.size();
   for (const at::Tensor& tensor : pickled.storages) bytes += tensor.storage().nbytes();
   const bool is_new = !file_.valid() || header()->capacity < bytes;
   if (is_new) make((bytes + kGranule) / kGranule * kGranule);
-  const Slot* const last = newest();
+  const Slot* const last = newest_written();
   Slot& slot = header()->slots[last == &header()->slots[0] ? 1 : 0];
   const std::uint64_t sequence = last == nullptr ? 1 : last->sequence + 1;
   slot.sequence.store(0, std::memory_order_release);
@@ -137,7 +134,7 @@ bool StateMemory::write(const c10::IValue& value, std::int64_t steps) {
   for (const at::Tensor& tensor : pickled.storages) {
     put(tensor.storage().data(), tensor.storage().nbytes());
   }
-  slot.steps = steps;
+  slot.standing = standing;
   slot.pickle_bytes = pickled.pickle.size();
   slot.bytes = bytes;
   slot.hash = hash_bytes(bytes_of(slot), bytes);

@@ -1,12 +1,12 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include <ATen/core/ivalue.h>
 
 #include "lockstep/os/memory_file.h"
 #include "lockstep/os/unique_fd.h"
+#include "lockstep/train/standing.h"
 
 namespace lockstep {
 
@@ -19,15 +19,15 @@ class StateMemory {
   /// The file of a process before this one; what is no such file counts as empty.
   explicit StateMemory(UniqueFd file);
 
-  /// The number of steps of the newest whole copy; nothing where there is none.
-  std::optional<std::int64_t> steps() const;
-  /// That copy. Errors: CorruptFile when it has changed since it was written.
+  /// Of the newest copy that is whole and has not changed since it was written.
+  Standing standing() const;
+  /// That copy. Errors: CorruptFile when there is none.
   c10::IValue read() const;
 
   /// Writes a copy of a writable_value(). True when the file is another than before, which has to
   /// be held by whoever is to outlive the process. Errors: SystemError when memory is short: the
   /// copies before stay.
-  bool write(const c10::IValue& value, std::int64_t steps);
+  bool write(const c10::IValue& value, const Standing& standing);
 
   const UniqueFd& file() const { return file_; }
 
@@ -35,7 +35,8 @@ class StateMemory {
   struct Slot;
   struct Header;
   Header* header() const;
-  const Slot* newest() const;
+  const Slot* newest_written() const;
+  const Slot* newest_whole() const;
   std::byte* bytes_of(const Slot& slot) const;
   void make(std::uint64_t capacity);
 

@@ -26,7 +26,7 @@ c10::IValue state_of(std::int64_t steps, std::int64_t numel = 1000) {
 }
 
 void expect_state(const StateMemory& memory, std::int64_t steps, std::int64_t numel = 1000) {
-  ASSERT_EQ(memory.steps(), steps);
+  ASSERT_EQ(memory.standing(), (Standing{1, steps}));
   const c10::IValue value = memory.read();
   EXPECT_EQ(entry(value, "steps", "test").toInt(), steps);
   const at::Tensor weights = entry(value, "weights", "test").toTensor();
@@ -34,17 +34,17 @@ void expect_state(const StateMemory& memory, std::int64_t steps, std::int64_t nu
 }
 
 TEST(StateMemory, IsEmptyAtFirst) {
-  EXPECT_FALSE(StateMemory().steps());
-  EXPECT_FALSE(StateMemory(UniqueFd()).steps());
-  EXPECT_FALSE(StateMemory(make_memory_file("test", 100'000)).steps()) << "another's file";
-  EXPECT_FALSE(StateMemory(UniqueFd(::dup(0))).steps());
+  EXPECT_FALSE(StateMemory().standing().exists());
+  EXPECT_FALSE(StateMemory(UniqueFd()).standing().exists());
+  EXPECT_FALSE(StateMemory(make_memory_file("test", 100'000)).standing().exists());
+  EXPECT_FALSE(StateMemory(UniqueFd(::dup(0))).standing().exists());
 }
 
 TEST(StateMemory, HasTheLastCopyAndPassesItOn) {
   StateMemory memory;
-  EXPECT_TRUE(memory.write(state_of(1), 1)) << "a file that has to be handed over";
+  EXPECT_TRUE(memory.write(state_of(1), {1, 1})) << "a file that has to be handed over";
   for (std::int64_t steps = 2; steps < 8; ++steps) {
-    EXPECT_FALSE(memory.write(state_of(steps), steps));
+    EXPECT_FALSE(memory.write(state_of(steps), {1, steps}));
     expect_state(memory, steps);
     expect_state(StateMemory(copy_of(memory.file())), steps);
   }
@@ -52,24 +52,33 @@ TEST(StateMemory, HasTheLastCopyAndPassesItOn) {
 
 TEST(StateMemory, GrowsIntoANewFile) {
   StateMemory memory;
-  memory.write(state_of(1), 1);
-  EXPECT_TRUE(memory.write(state_of(2, 1'000'000), 2));
+  memory.write(state_of(1), {1, 1});
+  EXPECT_TRUE(memory.write(state_of(2, 1'000'000), {1, 2}));
   expect_state(memory, 2, 1'000'000);
 }
 
-TEST(StateMemory, NoticesThatABitHasChanged) {
+// Of the newest copy, which lies in the second half: the one before is taken.
+TEST(StateMemory, PassesOverACopyInWhichABitHasChanged) {
   StateMemory memory;
-  memory.write(state_of(1), 1);
-  for (const std::int64_t offset : {4096, 4196, 8000}) {
+  memory.write(state_of(1), {1, 1});
+  memory.write(state_of(2), {1, 2});
+  const auto flip = [&](std::int64_t offset) {
     unsigned char byte = 0;
     ASSERT_EQ(::pread(memory.file().get(), &byte, 1, offset), 1);
     byte ^= 1U;
     ASSERT_EQ(::pwrite(memory.file().get(), &byte, 1, offset), 1);
+  };
+  const std::int64_t half = (*memory_file_bytes(memory.file().get()) - 4096) / 2;
+  for (const std::int64_t offset : {0, 100, 3904}) {
+    flip(4096 + half + offset);
+    expect_state(memory, 1);
+    flip(4096 + offset);
+    EXPECT_FALSE(memory.standing().exists());
     EXPECT_THROW(memory.read(), CorruptFile) << offset;
-    byte ^= 1U;
-    ASSERT_EQ(::pwrite(memory.file().get(), &byte, 1, offset), 1);
+    flip(4096 + offset);
+    flip(4096 + half + offset);
   }
-  expect_state(memory, 1);
+  expect_state(memory, 2);
 }
 
 // A process that does nothing but write is killed at any instant: there is always a whole copy.
@@ -77,24 +86,25 @@ TEST(StateMemory, SurvivesItsWriterWheneverThatIsKilled) {
   // Few enough for LibTorch to fill with one thread: a forked process has no other.
   constexpr std::int64_t kNumel = 20'000;
   StateMemory memory;
-  memory.write(state_of(0, kNumel), 0);
+  memory.write(state_of(0, kNumel), {1, 0});
   std::int64_t before = 0;
   for (int round = 0; round < 30; ++round) {
     const pid_t child = ::fork();
     if (child == 0) {
       StateMemory writer(copy_of(memory.file()));
       for (std::int64_t steps = before + 1;; ++steps) {
-        writer.write(state_of(steps, kNumel), steps);
+        writer.write(state_of(steps, kNumel), {1, steps});
       }
     }
     ASSERT_GT(child, 0);
-    while (StateMemory(copy_of(memory.file())).steps() < before + 2 + round % 5) ::usleep(50);
+    while (StateMemory(copy_of(memory.file())).standing().steps < before + 2 + round % 5)
+      ::usleep(50);
     ::kill(child, SIGKILL);
     ::waitpid(child, nullptr, 0);
     const StateMemory found(copy_of(memory.file()));
-    ASSERT_TRUE(found.steps());
-    EXPECT_GE(*found.steps(), before);
-    before = *found.steps();
+    ASSERT_TRUE(found.standing().exists());
+    EXPECT_GE(found.standing().steps, before);
+    before = found.standing().steps;
     expect_state(found, before, kNumel);
   }
 }

@@ -41,6 +41,13 @@ bool counts_its_changes(const torch::optim::Optimizer* optimizer) {
          dynamic_cast<const torch::optim::AdamW*>(optimizer) != nullptr;
 }
 
+// LibTorch gives a scheduler's count of steps to those derived from it only.
+struct SchedulerSteps : torch::optim::LRScheduler {
+  static void take_back(LRScheduler& scheduler, std::int64_t steps) {
+    scheduler.*(&SchedulerSteps::step_count_) -= static_cast<unsigned>(steps);
+  }
+};
+
 constexpr const char* kOtherRank = "the state of another rank";
 
 }  // namespace
@@ -107,10 +114,9 @@ void TrainingState::take(const c10::IValue& value, std::int64_t steps) {
   const at::NoGradGuard no_grad;
   load_state_dict(*parts_.model, tensor_dict(entry(value, "model", kOtherRank), kOtherRank),
                   kOtherRank);
-  if (parts_.scheduler != nullptr && steps < 0) {
-    throw Error("ResilientTraining: the scheduler is ahead of the copy that is to be taken");
-  }
-  // Its own count of steps is private; the learning rate that it leaves comes with the optimizer.
+  // The learning rate that it leaves comes with the optimizer.
+  if (parts_.scheduler != nullptr && steps < 0)
+    SchedulerSteps::take_back(*parts_.scheduler, -steps);
   for (; parts_.scheduler != nullptr && steps > 0; --steps) parts_.scheduler->step();
   if (parts_.optimizer != nullptr) {
     load_optimizer_state_dict(*parts_.optimizer, entry(value, "optimizer", kOtherRank), kOtherRank);

@@ -45,7 +45,8 @@ class TrainingState {
 
   /// As files can hold it; shares memory with the parts on the CPU.
   c10::IValue value() const;
-  /// Replaces the parts' values. `steps`: how many steps the scheduler is behind.
+  /// Replaces the parts' values. `steps`: how many steps the scheduler is behind; less than 0: by
+  /// how many it is ahead.
   /// Errors: UsageError when they are of another model or optimizer.
   void take(const c10::IValue& value, std::int64_t steps);
 

@@ -16,9 +16,9 @@
 #include <torch/serialize/output-archive.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/broadcast_text.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/os/temporary_directory.h"
-#include "lockstep/snapshot/agreement.h"
 #include "lockstep/snapshot/optimizer_state.h"
 #include "lockstep/snapshot/small_net.h"
 #include "lockstep/snapshot/snapshot_directory.h"
@@ -301,7 +301,7 @@ TEST_F(Sharded, GoesOnFromAFullStateOnAnotherNumberOfRanks) {
 TEST_F(Sharded, TrainsWithDistributedDataParallelAndIsStoredInSnapshotsWhole) {
   std::optional<TemporaryDirectory> directory;
   if (rank_ == 0) directory.emplace(std::filesystem::temp_directory_path(), "sharded-");
-  const std::string path = broadcast_text(group_, directory ? directory->path().string() : "");
+  const std::string path = broadcast_text(group_, directory ? directory->path().string() : "", 0);
 
   // Twice: a parameter may move when the sharded optimizer is made.
   for (const ShardedOptimizerOptions& options : kinds()) {

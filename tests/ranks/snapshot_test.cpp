@@ -8,6 +8,7 @@
 #include <torch/optim/sgd.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/broadcast_text.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/os/temporary_directory.h"
 #include "lockstep/snapshot/agreement.h"
@@ -24,7 +25,7 @@ class RankSnapshots : public ::testing::Test {
  protected:
   RankSnapshots() {
     if (rank() == 0) directory_.emplace(std::filesystem::temp_directory_path(), "rank-snapshots-");
-    path_ = broadcast_text(group_, rank() == 0 ? directory_->path().string() : "");
+    path_ = broadcast_text(group_, rank() == 0 ? directory_->path().string() : "", 0);
   }
   // Nobody removes it while others use it.
   ~RankSnapshots() override { group_.barrier(); }

@@ -61,7 +61,7 @@ void hash(std::uint64_t& sum, const c10::IValue& value) {
 
 constexpr env::Variable kFault{"RESILIENT_WORKER_FAULT", "text",
                                "what goes wrong in rank 1 and at which step: hang:60, once, or "
-                               "crash:60, each time"};
+                               "each time crash:60 or cut:60, an error of communication"};
 
 struct Fault {
   std::string kind;
@@ -119,6 +119,7 @@ int run(std::int64_t steps, std::int64_t size, std::int64_t say_every,
       if (group.rank() == 1 && step == fault.step) {
         if (fault.kind == "hang" && is_first_process) turn_in_circles();
         if (fault.kind == "crash") crash_here();
+        if (fault.kind == "cut") throw CommError("the cable is cut");
       }
       optimizer.zero_grad();
       (model->forward(inputs) - inputs.sum(1, true)).square().mean().backward();

@@ -1,0 +1,24 @@
+#include "lockstep/comm/broadcast_text.h"
+
+#include <ATen/ops/empty.h>
+
+namespace lockstep {
+
+std::string broadcast_text(const ProcessGroup& group, const std::string& text, int source,
+                           const std::string& name) {
+  const auto options = at::TensorOptions(at::kByte).device(group.device());
+  const at::Tensor length =
+      at::empty({1}, options.dtype(at::kLong)).fill_(static_cast<std::int64_t>(text.size()));
+  group.broadcast(length, source, {.name = name});
+  const auto bytes = length.item<std::int64_t>();
+  if (bytes == 0) return {};
+  at::Tensor message = at::empty({bytes}, at::kByte);
+  if (group.rank() == source)
+    text.copy(static_cast<char*>(message.mutable_data_ptr()), text.size());
+  message = message.to(group.device());
+  group.broadcast(message, source, {.name = name});
+  message = message.to(at::kCPU);
+  return {static_cast<const char*>(message.const_data_ptr()), static_cast<std::size_t>(bytes)};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+
+namespace lockstep {
+
+/// How far a state of a training has come. A later one is greater: of two sides of a cut network
+/// that have both made a step of the same number, the one that the job went on with counts.
+struct Standing {
+  /// The generation that made its last step; -1: there is no state.
+  std::int64_t generation = -1;
+  std::int64_t steps = -1;
+
+  bool exists() const { return steps >= 0; }
+  auto operator<=>(const Standing&) const = default;
+};
+
+/// Where a training may go on from, as one rank has it.
+struct Sources {
+  Standing state{};
+  Standing memory{};  ///< its machine's copy
+  /// Steps of the newest snapshot on disk; -1: there is none.
+  std::int64_t snapshot_steps = -1;
+  /// It was once of one state with all others.
+  bool has_begun = false;
+};
+
+/// Collective: those of all ranks, by rank. Errors: as Work::wait.
+std::vector<Sources> gather_sources(const ProcessGroup& group, const Sources& own);
+
+/// What all ranks are to have.
+struct SourceChoice {
+  enum class Kind {
+    kOwn,       ///< every rank has it
+    kRank,      ///< the state of rank `rank`
+    kMemory,    ///< the copy in the memory of its machine
+    kSnapshot,  ///< the newest one on disk; then the copy in memory, if that proves to be newer
+    kBegin,     ///< nothing has been done: what rank 0 begins with
+    kLost,      ///< nothing is left of what was done
+  };
+  Kind kind = Kind::kBegin;
+  int rank = 0;
+  Standing standing{};
+};
+/// The furthest state; where no rank has one, the furthest of what was kept.
+SourceChoice choose_source(const std::vector<Sources>& ranks);
+
+}  // namespace lockstep

@@ -1,0 +1,126 @@
+"""Jobs of resilient_worker whose ranks are lost, stopped and told to end while others keep their processes."""
+
+import os
+import queue
+import signal
+import subprocess
+import threading
+import unittest
+
+DEADLINE_S = 120
+
+
+class Job:
+    """Launchers of one job, whose workers' lines, of any, are read as they come."""
+
+    def __init__(self, backend, environment=None):
+        self.environment = os.environ | {"LOCKSTEP_BACKEND": backend, "OMP_NUM_THREADS": "1"} | (environment or {})
+        self.lines = queue.Queue()
+        self.error_lines = queue.Queue()
+        self.said = []
+        self.launchers = []
+        self.readers = []
+
+    def launch(self, command):
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, env=self.environment)
+        process.errors = []
+        self.launchers.append(process)
+        for read in (self.read_lines, self.read_errors):
+            self.readers.append(threading.Thread(target=read, args=[process]))
+            self.readers[-1].start()
+        return process
+
+    def read_lines(self, process):
+        for line in process.stdout:
+            pid, text = line.rstrip("\n").split(" ", 1)
+            self.lines.put((int(pid), text))
+
+    def read_errors(self, process):
+        for line in process.stderr:
+            process.errors.append(line)
+            self.error_lines.put(line)
+
+    def kill(self):
+        for process in self.launchers:
+            process.kill()
+
+    def wait_for(self, is_it):
+        """The next line that is, as (pid, text)."""
+        while True:
+            line = self.lines.get(timeout=DEADLINE_S)
+            self.said.append(line)
+            if is_it(*line):
+                return line
+
+    def wait_for_step(self, step):
+        """A line that a step of at least this number is done."""
+        return self.wait_for(lambda pid, text: text.startswith("step ") and int(text.split()[1]) >= step)
+
+    def wait_for_begin(self, world_size, ranks=None):
+        """The processes that begin with a generation of that size, by rank."""
+        begun = {}
+        while len(begun) < (ranks or world_size):
+            pid, text = self.wait_for(lambda pid, text: f" of {world_size} begins at " in text)
+            begun[int(text.split()[1])] = pid
+        return begun
+
+    def wait_for_error(self, text):
+        while text not in self.error_lines.get(timeout=DEADLINE_S):
+            pass
+
+    def finish(self):
+        codes = [process.wait(DEADLINE_S) for process in self.launchers]
+        for reader in self.readers:
+            reader.join()
+        for process in self.launchers:
+            process.stdout.close()
+            process.stderr.close()
+        while not self.lines.empty():
+            self.said.append(self.lines.get())
+        self.errors = "".join(line for process in self.launchers for line in process.errors)
+        return codes
+
+    def ends(self):
+        return {text for _, text in self.said if text.startswith("ends with ")}
+
+
+class LiveJobTest(unittest.TestCase):
+    LOCKSTEP, WORKER = "", ""
+    undisturbed = {}
+
+    def start(self, *flags, backend="shm", ranks=3, steps=300, arguments=(), environment=None):
+        job = Job(backend, environment)
+        self.addCleanup(job.kill)
+        job.launch([self.LOCKSTEP, "run", *(flags or ("--standalone", "--max-restarts=100")),
+                    f"--nproc-per-node={ranks}", self.WORKER, str(steps), *map(str, arguments)])
+        return job
+
+    def undisturbed_end(self, **options):
+        key = tuple(sorted(options.items()))
+        if key not in self.undisturbed:
+            job = self.start(**options)
+            self.assertEqual(job.finish(), [0], job.errors)
+            self.assertEqual(len(job.ends()), 1)
+            self.undisturbed[key] = job.ends()
+        return self.undisturbed[key]
+
+    def expect_no_step_lost(self, job):
+        """Each process goes from step to step; what it leaves out another has done and handed over."""
+        done = {}
+        for pid, text in job.said:
+            if text.startswith("step "):
+                step = int(text.split()[1])
+                if pid in done:
+                    self.assertIn(step - done[pid], (1, 2), f"{pid} went from {done[pid]} to {step}")
+                done[pid] = step
+
+    def expect_same_end(self, job, **options):
+        self.assertEqual(job.finish(), [0], job.errors)
+        self.expect_no_step_lost(job)
+        self.assertEqual(job.ends(), self.undisturbed_end(**options))
+
+    def machine(self, job, port, nodes="1:2", ranks=1, arguments=()):
+        return job.launch([self.LOCKSTEP, "run", f"--nnodes={nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}",
+                           "--rdzv-id=job", "--rdzv-conf=last_call_timeout=1,keep_alive_interval=1",
+                           "--max-restarts=5", f"--nproc-per-node={ranks}", self.WORKER, str(10**9), *map(str, arguments)])

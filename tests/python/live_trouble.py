@@ -1,0 +1,228 @@
+"""Jobs whose ranks hang, fail again and again, or are told to make room, at any time: who it was is said, the
+others keep their processes, and no step is lost.
+
+    live_trouble.py LOCKSTEP RESILIENT_WORKER [unittest arguments]
+"""
+
+import os
+import pathlib
+import signal
+import socket
+import sys
+import tempfile
+import time
+import unittest
+
+from free_ports import free_port
+from live_job import Job, LiveJobTest
+
+LiveJobTest.LOCKSTEP, LiveJobTest.WORKER = map(os.path.abspath, sys.argv[1:3])
+
+
+def parent_of(process):
+    return int(pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def wait_until_served(port):
+    """The launcher that is started first serves the others."""
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port)).close()
+        except ConnectionRefusedError:
+            time.sleep(0.01)
+
+
+class Hangs(LiveJobTest):
+    def test_one_that_hangs_is_named_and_replaced(self):
+        for backend in ("shm", "gloo"):
+            with self.subTest(backend=backend):
+                job = self.start(backend=backend, environment={"LOCKSTEP_TIMEOUT_S": "2"})
+                processes = job.wait_for_begin(3)
+                job.wait_for_step(50)
+                os.kill(processes[1], signal.SIGSTOP)
+                now = job.wait_for_begin(3)
+                self.assertEqual((now[0], now[2]), (processes[0], processes[2]))
+                self.assertNotEqual(now[1], processes[1])
+                self.expect_same_end(job, backend=backend)
+                self.assertRegex(job.errors, r"rank 1 .* failed: killed, as it hung in .*(not complete within 2000 ms|gave up waiting)")
+
+    def test_one_that_turns_in_circles_is_named_with_its_place(self):
+        job = self.start("--standalone", "--max-restarts=10",
+                         environment={"LOCKSTEP_TIMEOUT_S": "2", "RESILIENT_WORKER_FAULT": "hang:60"})
+        self.expect_same_end(job)
+        self.assertRegex(job.errors, r"rank 1 .* failed: killed, as it hung in .*turn_in_circles.*"
+                                     r"(not complete within 2000 ms|gave up waiting).* \(in step 60\); restart 1 of 10")
+        self.assertEqual(job.errors.count("restart"), 1, job.errors)
+
+    def test_three_crashes_at_a_step_end_the_job(self):
+        job = self.start("--standalone", "--max-restarts=10", environment={"RESILIENT_WORKER_FAULT": "crash:60"})
+        self.assertEqual(job.finish(), [128 + signal.SIGSEGV], job.errors)
+        self.assertRegex(job.errors, r"rank 1 .*SIGSEGV.* in .*crash_here")
+        self.assertIn("3 times in a row", job.errors)
+        self.assertEqual(job.errors.count("keep their state"), 2, job.errors)
+        self.expect_no_step_lost(job)
+
+    def test_one_alone_on_its_machine(self):
+        job = Job("gloo", {"LOCKSTEP_JOB_SECRET": "s" * 32, "LOCKSTEP_TIMEOUT_S": "2"})
+        self.addCleanup(job.kill)
+        port = free_port()
+        self.machine(job, port, "2")
+        other = self.machine(job, port, "2")
+        processes = job.wait_for_begin(2)
+        job.wait_for_step(50)
+        os.kill(processes[1], signal.SIGSTOP)
+        now = job.wait_for_begin(2)
+        self.assertEqual(now[0], processes[0])
+        self.assertNotEqual(now[1], processes[1])
+        job.wait_for_step(int(job.wait_for_step(0)[1].split()[1]) + 10)
+        for launcher in job.launchers:
+            launcher.send_signal(signal.SIGTERM)
+        job.finish()
+        self.expect_no_step_lost(job)
+        errors = "".join(other.errors) + "".join(job.launchers[0].errors)
+        self.assertRegex(errors, r"rank 1 .* failed: killed, as it hung in .*left its group: ")
+        self.assertIn("restart 1 of 5", errors)
+        self.assertNotIn("restart 2 of 5", errors)
+
+    def test_one_stopped_while_another_dies(self):
+        """It is kept, as nobody was late, and does not take the place that it is given."""
+        job = self.start(environment={"LOCKSTEP_TIMEOUT_S": "2"})
+        processes = job.wait_for_begin(3)
+        job.wait_for_step(50)
+        os.kill(processes[2], signal.SIGSTOP)
+        os.kill(processes[1], signal.SIGKILL)
+        now = job.wait_for_begin(3)
+        self.assertEqual(now[0], processes[0])
+        self.assertTrue({now[1], now[2]}.isdisjoint(processes.values()))
+        self.expect_same_end(job)
+        self.assertRegex(job.errors, r"rank 2 .* failed: killed, as it hung in .*: it did not take its place "
+                                     r"in generation 2 within 2000 ms")
+
+    def test_an_error_of_communication_that_comes_again_ends_the_job(self):
+        job = self.start("--standalone", "--max-restarts=10", environment={"RESILIENT_WORKER_FAULT": "cut:60"})
+        self.assertEqual(job.finish(), [1], job.errors)
+        self.assertRegex(job.errors, r"rank 1 .* left its group: .*the cable is cut.*3 times in a row")
+        self.assertEqual(job.errors.count("keep their state"), 2, job.errors)
+
+    def test_one_that_fails_while_it_waits_is_named(self):
+        port = free_port()
+        job = Job("gloo", {"LOCKSTEP_JOB_SECRET": "s" * 32})
+        self.addCleanup(job.kill)
+        self.machine(job, port, "2", ranks=2)
+        wait_until_served(port)
+        other = self.machine(job, port, "2")
+        processes = job.wait_for_begin(3)
+        victim, survivor = (process for process in processes.values() if parent_of(process) == job.launchers[0].pid)
+        job.wait_for_step(10)
+        other.kill()
+        job.wait_for_error("waiting: ")
+        os.kill(victim, signal.SIGSEGV)
+        job.wait_for_error("while it waited for its place")
+        self.machine(job, port, "2")
+        now = job.wait_for_begin(3)
+        self.assertIn(survivor, now.values())
+        self.assertNotIn(victim, now.values())
+        for launcher in job.launchers:
+            launcher.send_signal(signal.SIGTERM)
+        job.finish()
+        self.expect_no_step_lost(job)
+
+
+class MakingRoom(LiveJobTest):
+    def test_it_makes_room_when_it_is_told_to(self):
+        for backend in ("shm", "gloo"):
+            with self.subTest(backend=backend), tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+                arguments = (16, 0, 0, folder)
+                job = self.start(backend=backend, arguments=arguments, steps=10**9)
+                processes = job.wait_for_begin(3)
+                job.wait_for_step(50)
+                os.kill(processes[2], signal.SIGUSR1)
+                self.assertEqual(job.finish(), [75], job.errors)
+                saved = {text for _, text in job.said if text.startswith("saved after ")}
+                self.assertEqual(len(saved), 1, saved)
+                done = int(saved.pop().split()[-1])
+                last = max(int(text.split()[1]) for _, text in job.said if text.startswith("step "))
+                self.assertEqual(done, last + 1, "what was done was not saved")
+                again = self.start(backend=backend, arguments=arguments)
+                self.assertEqual(again.finish(), [0], again.errors)
+                self.assertIn(f"rank 0 of 3 begins at {done}", {text for _, text in again.said})
+                self.assertEqual(again.ends(), self.undisturbed_end(backend=backend))
+
+    def test_it_makes_room_while_it_waits_for_a_machine(self):
+        with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+            port = free_port()
+            job = Job("gloo", {"LOCKSTEP_JOB_SECRET": "s" * 32})
+            self.addCleanup(job.kill)
+            arguments = (16, 0, 0, folder)
+            self.machine(job, port, "2", arguments=arguments)
+            other = self.machine(job, port, "2", arguments=arguments)
+            job.wait_for_begin(2)
+            job.wait_for_step(10)
+            other.kill()
+            job.wait_for_error("waiting: ")
+            job.launchers[0].send_signal(signal.SIGTERM)
+            self.assertEqual(job.finish(), [75, -signal.SIGKILL], job.errors)
+            done = [int(text.split()[-1]) for _, text in job.said if text.startswith("saved after ")]
+            last = max(int(text.split()[1]) for _, text in job.said if text.startswith("step "))
+            self.assertEqual(done, [last + 1])
+
+    def test_a_launcher_is_told_to_stop_while_its_workers_wait_for_a_machine(self):
+        port = free_port()
+        job = Job("gloo", {"LOCKSTEP_JOB_SECRET": "s" * 32})
+        self.addCleanup(job.kill)
+        self.machine(job, port, "2")
+        other = self.machine(job, port, "2")
+        job.wait_for_begin(2)
+        job.wait_for_step(10)
+        other.kill()
+        job.wait_for_error("waiting: ")
+        job.launchers[0].send_signal(signal.SIGTERM)
+        self.assertEqual(job.finish(), [128 + signal.SIGTERM, -signal.SIGKILL], job.errors)
+
+    def test_a_rank_is_told_while_all_wait_for_a_machine(self):
+        for serves in ("that stays", "that is lost"):
+            with self.subTest(serves=serves), tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+                port = free_port()
+                job = Job("gloo", {"LOCKSTEP_JOB_SECRET": "s" * 32})
+                self.addCleanup(job.kill)
+                arguments = (16, 0, 0, folder)
+                machines = {}
+                for machine, ranks in (("that stays", 2), ("that is lost", 1)) if serves == "that stays" else (
+                        ("that is lost", 1), ("that stays", 2)):
+                    machines[machine] = self.machine(job, port, "2", ranks=ranks, arguments=arguments)
+                    wait_until_served(port)
+                processes = job.wait_for_begin(3)
+                job.wait_for_step(10)
+                machines["that is lost"].kill()
+                job.wait_for_error("waiting: ")
+                os.kill(processes[1], signal.SIGUSR1)
+                codes = dict(zip(job.launchers, job.finish()))
+                self.assertEqual(codes[machines["that stays"]], 75, job.errors)
+                self.assertRegex(job.errors, "preempted: rank 1 ")
+                done = {int(text.split()[-1]) for _, text in job.said if text.startswith("saved after ")}
+                last = max(int(text.split()[1]) for _, text in job.said if text.startswith("step "))
+                # One rank may have done a step of which another only lost the end.
+                self.assertEqual(max(done), last + 1)
+
+    def test_the_rendezvous_is_lost_for_good(self):
+        """Its machine's launcher served it: the others have the time to save."""
+        with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+            port = free_port()
+            job = Job("gloo", {"LOCKSTEP_JOB_SECRET": "s" * 32})
+            self.addCleanup(job.kill)
+            arguments = (16, 0, 0, folder)
+            self.machine(job, port, "2", arguments=arguments)
+            wait_until_served(port)
+            self.machine(job, port, "2", arguments=arguments)
+            job.wait_for_begin(2)
+            job.wait_for_step(10)
+            job.launchers[0].kill()
+            self.assertEqual(job.finish()[1], 1, job.errors)
+            self.assertIn("does not answer", job.errors)
+            done = [int(text.split()[-1]) for _, text in job.said if text.startswith("saved after ")]
+            last = max(int(text.split()[1]) for _, text in job.said if text.startswith("step "))
+            self.assertEqual(done, [last + 1])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0]] + sys.argv[3:])
