@@ -13,6 +13,8 @@ namespace {
 
 // Bounds the memory that the copy takes; PyTorch's figure.
 constexpr std::int64_t kMessageBytes = std::int64_t{250} << 20;
+// A tensor that is larger is a message by itself: to join it would copy it twice.
+constexpr std::int64_t kJoinedBytes = std::int64_t{1} << 20;
 
 void exchange_message(const std::vector<at::Tensor>& tensors,
                       const std::function<bool(const at::Tensor&)>& exchange) {
@@ -40,6 +42,10 @@ void exchange_flat(const std::vector<at::Tensor>& tensors,
   // One open message for each dtype and device, in the order in which they first come.
   std::map<std::pair<at::ScalarType, std::string>, Message> open;
   for (const at::Tensor& tensor : tensors) {
+    if (static_cast<std::int64_t>(tensor.nbytes()) > kJoinedBytes) {
+      exchange_message({tensor.detach()}, exchange);
+      continue;
+    }
     Message& message = open[{tensor.scalar_type(), tensor.device().str()}];
     message.tensors.push_back(tensor.detach());
     message.bytes += static_cast<std::int64_t>(tensor.nbytes());

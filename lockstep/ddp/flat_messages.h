@@ -7,10 +7,11 @@
 
 namespace lockstep {
 
-/// Exchanges many small tensors as a few large messages: joins those of one dtype and device up to
-/// some size, calls exchange(message) for each such flat tensor, in the same order on every rank,
-/// and, where it returns true, copies the message back to the tensors. Tensors of any strides. What
-/// is copied back autograd does not notice: a forward pass that was before has saved what it read.
+/// Exchanges many small tensors as a few large messages: joins those of one dtype and device, but
+/// for large ones, which are messages of their own and in place where they are contiguous, calls
+/// exchange(message) for each such flat tensor, in the same order on every rank, and, where it
+/// returns true, copies the message back to the tensors. Tensors of any strides. What is copied
+/// back autograd does not notice: a forward pass that was before has saved what it read.
 void exchange_flat(const std::vector<at::Tensor>& tensors,
                    const std::function<bool(const at::Tensor&)>& exchange);
 

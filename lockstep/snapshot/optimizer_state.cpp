@@ -108,12 +108,13 @@ struct OptimizerUpdate {
 class OptimizerReader {
  public:
   OptimizerReader(const Optimizer& optimizer, const c10::IValue& values, const std::string& source,
-                  const char* kind_name)
+                  const char* kind_name, bool copies)
       : optimizer_(optimizer),
         shards_(dynamic_cast<const ShardedState*>(&optimizer)),
         values_(values),
         source_(concat("load ", source)),
-        kind_name_(kind_name) {}
+        kind_name_(kind_name),
+        copies_(copies) {}
 
   template <class Kind>
   OptimizerUpdate read() {
@@ -233,8 +234,9 @@ class OptimizerReader {
                   parameter.dtype().name(), parameter.sizes()));
     }
     if (!is_kept) return;
+    const bool is_shared = tensor.storage().use_count() > 1;
     target = tensor.detach().to(parameter.device(), tensor.scalar_type(), /*non_blocking=*/false,
-                                /*copy=*/true);
+                                /*copy=*/copies_ || is_shared);
   }
 
   /// Python keeps numbers as int, float or a tensor of one element.
@@ -259,17 +261,31 @@ class OptimizerReader {
   const c10::IValue& values_;
   const std::string source_;
   const char* kind_name_;
+  const bool copies_;
 };
 
 OptimizerUpdate read_optimizer(const Optimizer& optimizer, const c10::IValue& values,
-                               const std::string& source) {
+                               const std::string& source, bool copies) {
   std::optional<OptimizerUpdate> update;
   const bool known = with_optimizer_kind(optimizer, [&](auto kind) {
     using Kind = decltype(kind);
-    update = OptimizerReader(optimizer, values, source, Kind::kName).read<Kind>();
+    update = OptimizerReader(optimizer, values, source, Kind::kName, copies).read<Kind>();
   });
   if (!known) throw UsageError(concat("load ", source, ": ", kUnknownOptimizer));
   return *std::move(update);
+}
+
+void replace_state(Optimizer& optimizer, OptimizerUpdate update) {
+  optimizer.state().clear();
+  auto next_state = update.states.begin();
+  for (std::size_t i = 0; i < update.group_options.size(); ++i) {
+    OptimizerParamGroup& group = optimizer.param_groups()[i];
+    group.set_options(std::move(update.group_options[i]));
+    for (const at::Tensor& parameter : group.params()) {
+      std::unique_ptr<OptimizerParamState> state = std::move(*next_state++);
+      if (state) optimizer.state()[parameter.unsafeGetTensorImpl()] = std::move(state);
+    }
+  }
 }
 
 }  // namespace
@@ -293,22 +309,17 @@ c10::IValue optimizer_state_dict(const Optimizer& optimizer, const OptimizerStat
 
 void load_optimizer_state_dict(Optimizer& optimizer, const c10::IValue& values,
                                const std::string& source) {
-  OptimizerUpdate update = read_optimizer(optimizer, values, source);
-  optimizer.state().clear();
-  auto next_state = update.states.begin();
-  for (std::size_t i = 0; i < update.group_options.size(); ++i) {
-    OptimizerParamGroup& group = optimizer.param_groups()[i];
-    group.set_options(std::move(update.group_options[i]));
-    for (const at::Tensor& parameter : group.params()) {
-      std::unique_ptr<OptimizerParamState> state = std::move(*next_state++);
-      if (state) optimizer.state()[parameter.unsafeGetTensorImpl()] = std::move(state);
-    }
-  }
+  replace_state(optimizer, read_optimizer(optimizer, values, source, /*copies=*/true));
+}
+
+void adopt_optimizer_state_dict(Optimizer& optimizer, const c10::IValue& values,
+                                const std::string& source) {
+  replace_state(optimizer, read_optimizer(optimizer, values, source, /*copies=*/false));
 }
 
 void check_optimizer_state_dict(const Optimizer& optimizer, const c10::IValue& values,
                                 const std::string& source) {
-  read_optimizer(optimizer, values, source);
+  read_optimizer(optimizer, values, source, /*copies=*/false);
 }
 
 }  // namespace lockstep

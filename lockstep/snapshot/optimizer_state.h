@@ -25,6 +25,11 @@ c10::IValue optimizer_state_dict(const torch::optim::Optimizer& optimizer);
 void load_optimizer_state_dict(torch::optim::Optimizer& optimizer, const c10::IValue& values,
                                const std::string& source = "the optimizer's state dict");
 
+/// As load_optimizer_state_dict(), but tensors that nobody else holds, and that are on their
+/// parameter's device, become the optimizer's own.
+void adopt_optimizer_state_dict(torch::optim::Optimizer& optimizer, const c10::IValue& values,
+                                const std::string& source = "the optimizer's state dict");
+
 /// Throws what load_optimizer_state_dict would, and changes nothing.
 void check_optimizer_state_dict(const torch::optim::Optimizer& optimizer, const c10::IValue& values,
                                 const std::string& source = "the optimizer's state dict");

@@ -1,5 +1,6 @@
 #include "lockstep/snapshot/optimizer_state.h"
 
+#include <cstring>
 #include <functional>
 #include <memory>
 
@@ -13,6 +14,7 @@
 #include <torch/optim/sgd.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/snapshot/pickled.h"
 #include "lockstep/snapshot/random_state.h"
 #include "lockstep/snapshot/small_net.h"
 #include "lockstep/snapshot/snapshot_testing.h"
@@ -101,6 +103,37 @@ TEST(OptimizerStateDict, CountsOfStepsStayExact) {
   static_cast<torch::optim::AdamParamState&>(*optimizer.state().at(key)).step(steps);
   load_optimizer_state_dict(optimizer, optimizer_state_dict(optimizer));
   EXPECT_EQ(static_cast<torch::optim::AdamParamState&>(*optimizer.state().at(key)).step(), steps);
+}
+
+// Of tensors that another optimizer has it takes copies; of a file's it takes these themselves.
+TEST(OptimizerStateDict, IsAdoptedWhereNobodyElseHoldsIt) {
+  SmallNet net;
+  torch::optim::Adam optimizer(net->parameters());
+  train(net, optimizer, 1);
+  const at::Tensor& weight = net->first->weight;
+  const auto average_of = [&](const torch::optim::Adam& adam) {
+    const auto& state = *adam.state().at(weight.unsafeGetTensorImpl());
+    return static_cast<const torch::optim::AdamParamState&>(state).exp_avg();
+  };
+  const c10::IValue held = optimizer_state_dict(optimizer);
+  torch::optim::Adam second(net->parameters());
+  adopt_optimizer_state_dict(second, held);
+  EXPECT_NE(average_of(second).const_data_ptr(), average_of(optimizer).const_data_ptr());
+
+  const Pickled pickled = pickle(held);
+  std::size_t next = 0;
+  const auto copy_of_storage = [&](std::uint64_t bytes) {
+    const void* const data = pickled.storages[next++].storage().data();
+    at::Tensor storage = at::empty({static_cast<std::int64_t>(bytes)}, at::kByte);
+    std::memcpy(storage.mutable_data_ptr(), data, bytes);
+    return storage;
+  };
+  const c10::IValue read = unpickle_in_order(pickled.pickle, copy_of_storage, "test");
+  const c10::IValue first = entry_of(read, "state").toGenericDict().at(std::int64_t{0});
+  const void* const data = entry_of(first, "exp_avg").toTensor().const_data_ptr();
+  adopt_optimizer_state_dict(second, read);
+  EXPECT_EQ(average_of(second).const_data_ptr(), data);
+  EXPECT_TRUE(average_of(second).equal(average_of(optimizer)));
 }
 
 class WrongOptimizer : public ::testing::Test {

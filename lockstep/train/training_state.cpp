@@ -119,7 +119,8 @@ void TrainingState::take(const c10::IValue& value, std::int64_t steps) {
     SchedulerSteps::take_back(*parts_.scheduler, -steps);
   for (; parts_.scheduler != nullptr && steps > 0; --steps) parts_.scheduler->step();
   if (parts_.optimizer != nullptr) {
-    load_optimizer_state_dict(*parts_.optimizer, entry(value, "optimizer", kOtherRank), kOtherRank);
+    adopt_optimizer_state_dict(*parts_.optimizer, entry(value, "optimizer", kOtherRank),
+                               kOtherRank);
   }
   const TensorDict extra = tensor_dict(entry(value, "extra", kOtherRank), kOtherRank);
   const auto have_one_name = [](const auto& a, const auto& b) { return a.first == b.first; };
