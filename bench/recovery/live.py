@@ -6,8 +6,14 @@ undisturbed run.
     bench/recovery/live.py --binaries=build/release/bin --kills=500 --json=live.json
 
 Subjects: shm and gloo, and each with --standby=1. Most kills fall at a random instant of the training, one of
-five right after the last recovery began, one of ten takes two ranks at once. The job is told to save and end
-after its kills, and a second one makes the same steps undisturbed.
+ten takes two ranks at once. Three of ten fall into the recovery from another: of these one right after all have
+begun again, two at any instant before, of a rank that has the state while it meets the others or hands it over.
+The job is told to save and end after its kills, and a second one makes the same steps undisturbed.
+
+Beside them torchrun, the same training in Python over gloo with a snapshot every 50 steps, and torchrun-own-store
+(TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, without which its restarted workers may read the addresses of dead ones);
+kills fall into the training alone. Without a step by all ranks until the deadline a job counts as stuck, one that
+has ended as over; then another one is started, and goes on from the snapshot.
 """
 import argparse
 import contextlib
@@ -15,103 +21,94 @@ import json
 import os
 import pathlib
 import random
-import select
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 
+from heard_job import HeardJob
+
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "launch"))
-from jobs import PATIENCE_S, ROOT, file_to_write, machine, percentile, seconds_now  # noqa: E402
+from jobs import PATIENCE_S, ROOT, file_to_write, find_torchrun, machine, percentile, seconds_now  # noqa: E402
 
+SUBJECTS = ("shm", "gloo", "shm-standby", "gloo-standby", "torchrun", "torchrun-own-store")
 # Longer than a standby worker needs until it is ready.
 STANDBY_READY_S = 1.2
 TRAINING_S = 0.1
+# A recovery takes less, most of it for the start of the newcomer.
+RECOVERY_S = 0.25
 
 
-class Training:
-    """A job, heard through its workers' lines: a process, and what it says."""
+class Training(HeardJob):
+    """Which process is which rank, where it has begun, and who has made a step since the last kill."""
 
-    def __init__(self, arguments, backend, flags, worker):
+    def __init__(self, arguments, launcher, *program, **variables):
         self.ranks = arguments.ranks
-        command = [arguments.binaries / "lockstep", "run", "--standalone", f"--nproc-per-node={self.ranks}",
-                   "--max-restarts=100000", *flags, arguments.binaries / "resilient_worker", *worker]
-        environment = os.environ | {"LOCKSTEP_BACKEND": backend, "OMP_NUM_THREADS": "1"}
-        self.log = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL,
-                                        stdout=subprocess.PIPE, stderr=self.log, env=environment)
-        os.set_blocking(self.process.stdout.fileno(), False)
-        self.rest = b""
+        super().__init__([*launcher, "--standalone", f"--nproc-per-node={self.ranks}", "--max-restarts=100000",
+                          *program], **variables)
         self.pids = {}      # by rank, of the generation that runs
+        self.killed = set()
+        self.begins_at = 0
+        self.last_step = 0
         self.stepped = {}   # when each of these made its first step there
         self.ends = set()
         self.saved = set()
 
-    def read(self, deadline_s):
-        """Takes note of what was said; false when nothing was until the deadline."""
-        left_s = deadline_s - seconds_now()
-        if left_s <= 0 or not select.select([self.process.stdout], [], [], left_s)[0]:
-            return False
-        data = os.read(self.process.stdout.fileno(), 1 << 16)
-        *lines, self.rest = (self.rest + data).split(b"\n")
-        for line in lines:
-            pid, what, *words = line.decode().split()
-            if what == "rank":
-                self.pids[int(words[0])] = int(pid)
-                self.stepped.pop(int(words[0]), None)
-            elif what == "step":
-                rank = next((rank for rank, known in self.pids.items() if known == int(pid)), None)
-                if rank is not None:
-                    self.stepped.setdefault(rank, seconds_now())
-            elif what == "saved":
-                self.saved.add(int(words[-1]))
-            elif what == "ends":
-                self.ends.add(words[-1])
-        return bool(data)
+    def note(self, pid, what, words):
+        if what == "starts":
+            self.killed.discard(pid)
+        elif pid in self.killed:
+            pass  # said before it was killed
+        elif what == "rank":
+            self.pids[int(words[0])] = pid
+            self.stepped.pop(int(words[0]), None)
+            self.begins_at = int(words[-1])
+        elif what == "step":
+            self.last_step = max(self.last_step, int(words[0]))
+            rank = next((rank for rank, known in self.pids.items() if known == pid), None)
+            if rank is not None:
+                self.stepped.setdefault(rank, seconds_now())
+        elif what == "saved":
+            self.saved.add(int(words[-1]))
+        elif what == "ends":
+            self.ends.add(words[-1])
 
     def all_step(self):
         return len(self.stepped) == self.ranks
 
-    def go_on_until(self, condition, patience_s):
-        deadline_s = seconds_now() + patience_s
-        while not condition():
-            if not self.read(deadline_s):
-                return condition()
-        return True
-
-    def listen(self, seconds):
-        self.go_on_until(lambda: False, seconds)
-
-    def end(self):
-        """Its exit code, once it has ended by itself."""
-        while self.read(seconds_now() + PATIENCE_S):
-            pass
-        return self.process.wait(PATIENCE_S)
-
-    def text(self):
-        self.log.seek(0)
-        return self.log.read()[-3000:]
-
-    def close(self):
-        self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
-        self.log.close()
+    def kill(self, victims):
+        """The processes of the others, by rank."""
+        for rank in victims:
+            self.killed.add(self.pids[rank])
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pids.pop(rank), signal.SIGKILL)
+        self.stepped = {}
+        return dict(self.pids)
 
 
-def kill_some(training, randomness):
-    """Kills one or two ranks. The ranks, and the processes of the others."""
-    count = 2 if training.ranks > 2 and randomness.random() < 0.1 else 1
-    victims = randomness.sample(sorted(training.pids), count)
-    others = {rank: pid for rank, pid in training.pids.items() if rank not in victims}
-    for rank in victims:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(training.pids[rank], signal.SIGKILL)
-        del training.pids[rank]
-    training.stepped = {}
-    return others
+def resilient(arguments, backend, flags, *worker):
+    return Training(arguments, [arguments.binaries / "lockstep", "run", *flags],
+                    arguments.binaries / "resilient_worker", *worker, LOCKSTEP_BACKEND=backend)
+
+
+def kill_some(training, with_standby, randomness):
+    """One kill, or two of which the second falls into the recovery: (kills, the others' processes)."""
+    ranks = sorted(training.pids)
+    when = 1 if with_standby else randomness.random()
+    if when >= 0.3 or (when >= 0.1 and len(ranks) < 3):
+        count = 2 if len(ranks) > 2 and randomness.random() < 0.1 else 1
+        return count, training.kill(randomness.sample(ranks, count))
+    others = training.kill([randomness.choice(ranks)])
+    training.listen(randomness.uniform(0, RECOVERY_S))
+    if when >= 0.1:
+        # One of those that have the state; another one has it, too.
+        victim = randomness.choice(sorted(others))
+        training.kill([victim])
+        del others[victim]
+        return 2, others
+    training.go_on_until(lambda: len(training.pids) == training.ranks, PATIENCE_S)
+    return 2, training.kill([randomness.choice(sorted(training.pids))])
 
 
 def run_subject(arguments, backend, standby, randomness):
@@ -119,22 +116,14 @@ def run_subject(arguments, backend, standby, randomness):
     found = {"subject": name, "kills": 0, "ms": [], "problem": ""}
     with tempfile.TemporaryDirectory(prefix="lockstep_bench_") as folder:
         flags = ["--standby=1"] if standby else []
-        worker = [10**9, arguments.size, 0, 0, folder, arguments.say_every]
-        training = Training(arguments, backend, flags, worker)
+        training = resilient(arguments, backend, flags, 10**9, arguments.size, 0, 0, folder, arguments.say_every)
         with contextlib.closing(training):
             training.go_on_until(training.all_step, PATIENCE_S)
             while found["kills"] < arguments.kills:
                 training.listen(STANDBY_READY_S if standby else randomness.uniform(0, TRAINING_S))
-                if not standby and randomness.random() < 0.2:
-                    # One that falls into the recovery from another.
-                    kill_some(training, randomness)
-                    training.listen(randomness.uniform(0, 0.25))
-                    found["kills"] += 1
-                    if len(training.pids) < training.ranks:
-                        training.go_on_until(lambda: len(training.pids) == training.ranks, PATIENCE_S)
-                others = kill_some(training, randomness)
+                kills, others = kill_some(training, standby, randomness)
                 killed_s = seconds_now()
-                found["kills"] += 1
+                found["kills"] += kills
                 if not training.go_on_until(training.all_step, arguments.deadline):
                     found["problem"] = f"stuck or ended after {found['kills']} kills:\n{training.text()}"
                     return found
@@ -146,14 +135,15 @@ def run_subject(arguments, backend, standby, randomness):
                     print(f"\r{name}: {found['kills']} of {arguments.kills}", end="", file=sys.stderr)
             training.process.terminate()
             code = training.end()
-            if code != 75 or len(training.saved) != 1:
-                found["problem"] = f"exit code {code}, saved after {training.saved}:\n{training.text()}"
+            saved = training.saved - {0}  # a standby worker has nothing to save
+            if code != 75 or len(saved) != 1:
+                found["problem"] = f"exit code {code}, saved after {saved}:\n{training.text()}"
                 return found
-        steps = training.saved.pop()
+        steps = saved.pop()
         found["steps"] = steps
         ends = []
         for snapshots in ([0, 0, folder], [0, 0, f"{folder}/none"]):
-            last = Training(arguments, backend, [], [steps, arguments.size, *snapshots, 10**9])
+            last = resilient(arguments, backend, [], steps, arguments.size, *snapshots, 10**9)
             with contextlib.closing(last):
                 if last.end() != 0:
                     found["problem"] = last.text()
@@ -161,47 +151,89 @@ def run_subject(arguments, backend, standby, randomness):
                 ends.append(last.ends)
         if ends[0] != ends[1] or len(ends[0]) != 1:
             found["problem"] = f"after {steps} steps other bits than the undisturbed run: {ends}"
-    if sys.stderr.isatty():
-        print("\r\033[K", end="", file=sys.stderr)
+    return found
+
+
+def run_torchrun(arguments, name, torchrun, randomness):
+    found = {"subject": name, "kills": 0, "ms": [], "stuck": 0, "over": 0, "lost": [], "problem": ""}
+    variables = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if name != "torchrun" else {}
+    with tempfile.TemporaryDirectory(prefix="lockstep_bench_") as folder:
+        while found["kills"] < arguments.torchrun_kills:
+            training = Training(arguments, [torchrun], HERE / "snapshot_worker.py", arguments.size, folder, 1,
+                                PYTHONWARNINGS="ignore", **variables)
+            with contextlib.closing(training):
+                if not training.go_on_until(training.all_step, PATIENCE_S):
+                    found["problem"] = f"the job did not start:\n{training.text()}"
+                    return found
+                while found["kills"] < arguments.torchrun_kills:
+                    training.listen(randomness.uniform(0, TRAINING_S))
+                    training.kill([randomness.choice(sorted(training.pids))])
+                    killed_s, steps = seconds_now(), training.last_step + 1
+                    found["kills"] += 1
+                    if sys.stderr.isatty():
+                        print(f"\r{name}: {found['kills']} of {arguments.torchrun_kills}", end="", file=sys.stderr)
+                    if not training.go_on_until(training.all_step, arguments.deadline):
+                        found["over" if training.process.poll() is not None else "stuck"] += 1
+                        break
+                    found["ms"].append((max(training.stepped.values()) - killed_s) * 1e3)
+                    found["lost"].append(steps - training.begins_at)
     return found
 
 
 def row_of(found):
-    row = {key: found.get(key, 0) for key in ("subject", "kills", "steps", "problem")}
+    row = {key: found.get(key, 0) for key in ("subject", "kills", "stuck", "over", "steps", "problem")}
+    row["steps_lost"] = statistics.mean(found["lost"]) if found.get("lost") else 0
     if found["ms"]:
         row |= {"ms": statistics.median(found["ms"]), "ms_p99": percentile(found["ms"], 0.99),
                 "ms_max": max(found["ms"])}
     return row
 
 
+def line_of(row):
+    figures = "".join(f"{row[key]:10.0f}" if key in row else f"{'-':>10}" for key in ("ms", "ms_p99", "ms_max"))
+    return (f"{row['subject']:20}{row['kills']:7}{row['stuck']:7}{row['over']:6}{row['steps_lost']:12.0f}"
+            f"{row['steps']:10}{figures}")
+
+
+def run(arguments, subject):
+    randomness = random.Random(f"{arguments.seed} {subject}")
+    if subject.startswith("torchrun"):
+        torchrun = find_torchrun(arguments.torchrun)
+        return run_torchrun(arguments, subject, torchrun, randomness) if torchrun else None
+    backend, _, standby = subject.partition("-")
+    return run_subject(arguments, backend, bool(standby), randomness)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binaries", type=pathlib.Path, default=ROOT / "build/release/bin",
                         help="where lockstep and resilient_worker lie")
-    parser.add_argument("--subjects", default="shm,gloo,shm-standby,gloo-standby")
+    parser.add_argument("--subjects", type=lambda text: text.split(","), default=list(SUBJECTS))
     parser.add_argument("--kills", type=int, default=500, help="of each subject (default 500)")
+    parser.add_argument("--torchrun", help="its path, or none (default: .venv/bin/torchrun or that of PATH)")
+    parser.add_argument("--torchrun-kills", type=int, default=10, help="of torchrun's subjects (default 10)")
     parser.add_argument("--ranks", type=int, default=3, help="of the job (default 3)")
     parser.add_argument("--size", type=int, default=16,
                         help="width of the network; 833000 makes 10 million parameters (default 16)")
     parser.add_argument("--say-every", type=int, default=100, help="steps between a worker's lines (default 100)")
     parser.add_argument("--deadline", type=float, default=20, help="seconds until stuck (default 20)")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
-    parser.add_argument("--quick", action="store_true", help="4 kills of shm and gloo")
+    parser.add_argument("--quick", action="store_true", help="6 kills of shm and gloo")
     parser.add_argument("--json", type=file_to_write, help="write all figures to this file")
     arguments = parser.parse_args()
+    if unknown := set(arguments.subjects) - set(SUBJECTS):
+        parser.error(f"there is no {unknown.pop()}; choose of {', '.join(SUBJECTS)}")
     arguments.binaries = arguments.binaries.resolve()
     if arguments.quick:
-        arguments.kills, arguments.subjects = 4, "shm,gloo"
+        arguments.kills, arguments.subjects = 6, ["shm", "gloo"]
     print(f"seed {arguments.seed}")
-    print(f"{'':20}{'kills':>7}{'steps':>10}{'ms':>10}{'p99':>10}{'max':>10}")
+    print(f"{'':20}{'kills':>7}{'stuck':>7}{'over':>6}{'steps lost':>12}{'steps':>10}{'ms':>10}{'p99':>10}{'max':>10}")
     rows, before = [], machine()
-    for subject in arguments.subjects.split(","):
-        backend, _, standby = subject.partition("-")
-        rows.append(row_of(run_subject(arguments, backend, bool(standby),
-                                       random.Random(f"{arguments.seed} {subject}"))))
-        row = rows[-1]
-        figures = "".join(f"{row[key]:10.0f}" if key in row else f"{'-':>10}" for key in ("ms", "ms_p99", "ms_max"))
-        print(f"{row['subject']:20}{row['kills']:7}{row['steps']:10}{figures}", flush=True)
+    for subject in arguments.subjects:
+        if found := run(arguments, subject):
+            rows.append(row_of(found))
+            print("\r\033[K" * sys.stderr.isatty(), end="", file=sys.stderr)
+            print(line_of(rows[-1]), flush=True)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
             json.dump({"benchmark": "live recovery", "machine": before, "seed": arguments.seed, "rows": rows},
