@@ -43,7 +43,7 @@ CaughtSignals::CaughtSignals(const std::vector<int>& signals) : pipe_(make_pipe(
 }
 
 CaughtSignals::~CaughtSignals() {
-  for (const int signal : caught_) ::signal(signal, SIG_DFL);
+  for (const int signal : caught_) ::signal(signal, are_left_ignored_ ? SIG_IGN : SIG_DFL);
   signal_pipe = -1;
 }
 

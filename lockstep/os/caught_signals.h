@@ -24,9 +24,12 @@ class CaughtSignals {
   int fd() const { return pipe_.read_end.get(); }
   /// The next signal that has arrived, without waiting.
   std::optional<int> next();
+  /// When it is gone the signals do nothing, in place of ending the process.
+  void leave_ignored() { are_left_ignored_ = true; }
 
  private:
   Pipe pipe_;
+  bool are_left_ignored_ = false;
   std::vector<int> caught_;
 };
 

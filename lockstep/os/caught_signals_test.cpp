@@ -28,6 +28,15 @@ TEST(CaughtSignals, EndTheProcessAsBeforeOnceItIsGone) {
   EXPECT_EXIT(::raise(SIGUSR1), testing::KilledBySignal(SIGUSR1), "");
 }
 
+TEST(CaughtSignals, DoNothingOnceItIsGoneWhereThatIsWished) {
+  {
+    CaughtSignals signals({SIGUSR1});
+    signals.leave_ignored();
+  }
+  ::raise(SIGUSR1);
+  ::signal(SIGUSR1, SIG_DFL);
+}
+
 TEST(CaughtSignals, LeaveAloneWhatTheProgramIgnoresOrHandles) {
   ::signal(SIGUSR1, SIG_IGN);
   static int handled = 0;

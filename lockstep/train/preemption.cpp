@@ -11,7 +11,10 @@ Preemption::Preemption(const PreemptionOptions& options)
 
 bool Preemption::requested() {
   const auto was_told = [](const Agreement::Numbers& rank) { return rank[0] != 0; };
-  if (asked_ && std::ranges::any_of(asked_->get(), was_told)) return true;
+  if (asked_ && std::ranges::any_of(asked_->get(), was_told)) {
+    signals_.leave_ignored();  // Those that a rank will get yet that was not told before.
+    return true;
+  }
   if (!group_) return is_told();
   asked_ = group_.begin_agreed("preemption", Agreement::Numbers{is_told() ? 1.0 : 0.0, 0.0});
   return false;
@@ -24,6 +27,7 @@ void Preemption::set_group(ProcessGroup group) {
 
 bool Preemption::is_told() {
   while (signals_.next()) is_told_ = true;
+  if (is_told_) signals_.leave_ignored();
   return is_told_;
 }
 

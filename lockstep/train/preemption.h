@@ -32,8 +32,9 @@ struct PreemptionOptions {
 ///
 /// `lockstep run` takes that exit code for "may be started again, and goes on": it ends the job
 /// with it on all machines, without a restart. Threads: the training thread; signals may come to
-/// any. Lifetime: while it lives the signals end the program no more; keep it until the state is
-/// saved. The destructor waits for nobody.
+/// any. Lifetime: while it lives the signals end the program no more, and where one came, not later
+/// either: a second one finds the program on its way out. Keep it until the state is saved. The
+/// destructor waits for nobody.
 class Preemption {
  public:
   /// Errors: UsageError for a second one, SystemError.

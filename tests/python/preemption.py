@@ -123,6 +123,15 @@ class PreemptionTest(unittest.TestCase):
     def test_a_notice_by_the_launcher(self):
         self.expect_same_end([(launcher, signal.SIGUSR1, 20)], ["--notify-signals=SIGUSR1"])
 
+    def test_a_second_signal_finds_it_on_its_way_out(self):
+        for number in range(5):
+            job = self.start(f"told_twice_{number}")
+            job.wait_for("step 20")
+            os.kill(rank(1)(job), signal.SIGUSR1)
+            job.wait_for("saved")
+            job.process.terminate()
+            self.assertEqual(job.ended(), PREEMPTED, job.errors)
+
     def test_a_notice_stops_nothing(self):
         script = 'trap "echo told $RANK" USR1; echo ready; while :; do sleep 0.05; done'
         job = subprocess.Popen([LOCKSTEP, "run", "--nproc-per-node=2", "--notify-signals=USR1", "sh", "-c", script],
