@@ -27,6 +27,10 @@ target_compile_options(lockstep_compile_options INTERFACE
   $<$<CXX_COMPILER_ID:GNU>:-Wno-error=maybe-uninitialized -Wno-error=array-bounds
     -Wno-error=stringop-overflow -Wno-error=restrict>)
 
+if(LOCKSTEP_FAILPOINTS)
+  target_compile_definitions(lockstep_compile_options INTERFACE LOCKSTEP_FAILPOINTS)
+endif()
+
 if(LOCKSTEP_SANITIZE)
   add_compile_options(-fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -O1 -g1)
   add_link_options(-fsanitize=${LOCKSTEP_SANITIZE})

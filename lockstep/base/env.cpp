@@ -56,6 +56,9 @@ constexpr std::array kAll = {&kRank,
                              &kCheckCalls,
                              &kGlooSocketIfname,
                              &kLogLevel,
+#if defined(LOCKSTEP_FAILPOINTS)
+                             &kFailpoint,
+#endif
                              &kNoColor,
                              &kTemporaryFolder,
                              &kTerm,

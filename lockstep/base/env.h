@@ -112,6 +112,13 @@ inline constexpr Variable kGlooSocketIfname{"GLOO_SOCKET_IFNAME", "name",
 inline constexpr Variable kLogLevel{"LOCKSTEP_LOG", "debug|info|warning|error",
                                     "least severe message to print (default warning)"};
 inline constexpr Variable kNoColor{"NO_COLOR", "any text", "no colours when set and not empty"};
+#if defined(LOCKSTEP_FAILPOINTS)
+inline constexpr Variable kFailpoint{
+    "LOCKSTEP_FAILPOINT", "name:n:action[:rank[:generation]],...",
+    "what goes wrong, for tests: when a process passes the failpoint for the n-th time it is to "
+    "kill or stop itself, or a call there fails: kill, stop, eio or short; in this rank alone, in "
+    "processes started in this generation (default: any rank, generation 0; * is any)"};
+#endif
 inline constexpr Variable kTemporaryFolder{"TMPDIR", "directory",
                                            "where temporary files go (default /tmp)"};
 inline constexpr Variable kTerm{"TERM", "name", "dumb: no progress bar"};

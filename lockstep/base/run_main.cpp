@@ -9,6 +9,7 @@
 #include "lockstep/base/crash_handler.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/failpoint.h"
 #include "lockstep/base/log.h"
 
 namespace lockstep {
@@ -43,6 +44,7 @@ int report(const char* type, const std::string& message, int exit_code) {
 int run_main(const std::function<int()>& body) noexcept try {
   try {
     report_crashes();
+    read_failpoints();
     return body();
   } catch (const Error& error) {
     return report(error.name(), error.what(), error.exit_code());

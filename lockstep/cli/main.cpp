@@ -11,6 +11,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/failpoint.h"
 #include "lockstep/cli/command.h"
 #include "lockstep/cli/finish_output.h"
 #include "lockstep/cli/nearest_name.h"
@@ -97,6 +98,7 @@ void open_closed_streams() {
 int main(int argc, char** argv) {
   try {
     lockstep::open_closed_streams();
+    lockstep::read_failpoints();
     const int status = lockstep::dispatch({argv + 1, argv + argc});
     lockstep::finish_output();
     return status;

@@ -1,0 +1,139 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <string_view>
+
+/// Places at which a test makes a process die, stop, or have a call of the system fail, so that
+/// what follows is tried at each of them (docs/faults.md). Compiled in with the CMake option
+/// LOCKSTEP_FAILPOINTS; without it the calls below are nothing, but for the check of their names.
+namespace lockstep {
+
+/// What can go wrong at a failpoint, beside the end or halt of the process.
+enum class FailpointKind {
+  kPlace,  ///< nothing
+  kCall,   ///< a call of the system fails with EIO
+  kWrite,  ///< as kCall, and a write may take less than it was given
+};
+
+struct FailpointInfo {
+  std::string_view name;
+  FailpointKind kind = FailpointKind::kPlace;
+};
+
+/// All there are, each in the order in which a process passes them.
+inline constexpr std::array kFailpoints = {
+    // A file that is whole or absent (AtomicFile): of a snapshot, `n` counts its writes.
+    FailpointInfo{"file.create", FailpointKind::kCall},
+    FailpointInfo{"file.created"},
+    FailpointInfo{"file.write", FailpointKind::kWrite},
+    FailpointInfo{"file.sync", FailpointKind::kCall},
+    FailpointInfo{"file.synced"},
+    FailpointInfo{"file.rename", FailpointKind::kCall},
+    FailpointInfo{"file.renamed"},
+    FailpointInfo{"file.sync_directory", FailpointKind::kCall},
+    FailpointInfo{"file.done"},
+    // A snapshot of a run.
+    FailpointInfo{"save.begin"},
+    FailpointInfo{"save.gathered"},
+    FailpointInfo{"save.written"},
+    FailpointInfo{"save.delete", FailpointKind::kCall},
+    FailpointInfo{"save.deleted"},
+    // A copy in memory.
+    FailpointInfo{"memory.begin"},
+    FailpointInfo{"memory.part"},
+    FailpointInfo{"memory.copied"},
+    FailpointInfo{"memory.done"},
+    FailpointInfo{"memory.left"},
+    // A step, its collectives and what is kept after it.
+    FailpointInfo{"step.begin"},
+    FailpointInfo{"collective.begin"},
+    FailpointInfo{"collective.checked"},
+    FailpointInfo{"collective.started"},
+    FailpointInfo{"collective.done"},
+    FailpointInfo{"step.made"},
+    FailpointInfo{"step.counted"},
+    FailpointInfo{"step.kept"},
+    FailpointInfo{"training.end"},
+    FailpointInfo{"training.done"},
+    // Recovery: a generation is left, a place in the next taken.
+    FailpointInfo{"recover.begin"},
+    FailpointInfo{"recover.left"},
+    FailpointInfo{"recover.said"},
+    FailpointInfo{"recover.placed"},
+    FailpointInfo{"recover.grouped"},
+    FailpointInfo{"recover.compared"},
+    FailpointInfo{"recover.send"},
+    FailpointInfo{"recover.described"},
+    FailpointInfo{"recover.receive"},
+    FailpointInfo{"recover.received"},
+    FailpointInfo{"recover.taken"},
+    FailpointInfo{"recover.agreed"},
+    // How ranks meet.
+    FailpointInfo{"meet.begin"},
+    FailpointInfo{"meet.store"},
+    FailpointInfo{"meet.joined"},
+    FailpointInfo{"meet.connected"},
+    // The launcher's part.
+    FailpointInfo{"launch.join"},
+    FailpointInfo{"launch.joined"},
+    FailpointInfo{"launch.begin"},
+    FailpointInfo{"launch.start"},
+    FailpointInfo{"launch.started"},
+    FailpointInfo{"launch.over"},
+    FailpointInfo{"launch.place"},
+    FailpointInfo{"launch.placed"},
+};
+
+/// One of kFailpoints, by its name: another does not compile.
+class Failpoint {
+ public:
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  consteval Failpoint(const char* name) : index_(find(name)) {}
+  std::size_t index() const { return index_; }
+
+ private:
+  static consteval std::size_t find(std::string_view name) {
+    for (std::size_t index = 0; index < kFailpoints.size(); ++index) {
+      if (kFailpoints[index].name == name) return index;
+    }
+    throw "no failpoint of this name in kFailpoints";
+  }
+  std::size_t index_;
+};
+
+#if defined(LOCKSTEP_FAILPOINTS)
+
+/// Passes a failpoint: kills or stops the process where it is asked to. Threads: any.
+/// Errors: UsageError when the first one is passed and LOCKSTEP_FAILPOINT cannot be understood.
+void failpoint(Failpoint point);
+
+/// As that, before a call of the system. True: it is to fail instead, errno says how.
+[[nodiscard]] bool failpoint_fails(Failpoint point);
+
+/// As that, before a write of so many bytes. How many to write, at least one where there are any;
+/// nothing, and errno says why, where it is to fail instead.
+[[nodiscard]] std::optional<std::size_t> failpoint_at_write(Failpoint point, std::size_t bytes);
+
+/// From now on `text`, as LOCKSTEP_FAILPOINT has it, says what is to happen, and counts begin anew.
+/// Threads: no other passes a failpoint. Errors: UsageError naming what is wrong, with all names.
+void arm_failpoints(std::string_view text);
+
+/// Reads LOCKSTEP_FAILPOINT, once: the first failpoint would. Errors: as arm_failpoints.
+void read_failpoints();
+
+#else
+
+inline void failpoint(Failpoint) {}
+[[nodiscard]] inline bool failpoint_fails(Failpoint) {
+  return false;
+}
+[[nodiscard]] inline std::optional<std::size_t> failpoint_at_write(Failpoint, std::size_t bytes) {
+  return bytes;
+}
+inline void read_failpoints() {}
+
+#endif
+
+}  // namespace lockstep
