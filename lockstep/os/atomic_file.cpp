@@ -15,6 +15,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/failpoint.h"
 
 namespace lockstep {
 namespace {
@@ -76,7 +77,7 @@ bool lock_new_file(int fd) {
 }
 
 void flush_to_disk(int fd, const std::filesystem::path& path) {
-  while (::fsync(fd) != 0) {
+  while (failpoint_fails("file.sync") || ::fsync(fd) != 0) {
     if (const int reason = errno; reason != EINTR) fail(reason, concat("fsync ", path));
   }
 }
@@ -89,8 +90,10 @@ AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
   int reason = EEXIST;
   for (int attempt = 0; attempt < kNameAttempts; ++attempt) {
     std::filesystem::path candidate = directory / random_name();
-    UniqueFd fd(
-        ::open(candidate.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
+    UniqueFd fd;
+    if (!failpoint_fails("file.create")) {
+      fd.reset(::open(candidate.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
+    }
     if (!fd.valid()) {
       reason = errno;
       if (reason == EEXIST || reason == EINTR) continue;
@@ -99,6 +102,7 @@ AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
     if (lock_new_file(fd.get())) {
       fd_ = std::move(fd);
       temporary_path_ = std::move(candidate);
+      failpoint("file.created");
       return;
     }
   }
@@ -112,7 +116,8 @@ AtomicFile::~AtomicFile() {
 void AtomicFile::write(const void* data, std::size_t bytes) {
   const char* next = static_cast<const char*>(data);
   while (bytes > 0) {
-    const ssize_t written = ::write(fd_.get(), next, std::min(bytes, kWriteCallBytes));
+    const auto part = failpoint_at_write("file.write", std::min(bytes, kWriteCallBytes));
+    const ssize_t written = part ? ::write(fd_.get(), next, *part) : -1;
     if (written < 0) {
       const int reason = errno;
       if (reason == EINTR) continue;
@@ -126,20 +131,24 @@ void AtomicFile::write(const void* data, std::size_t bytes) {
 
 void AtomicFile::commit() {
   flush_to_disk(fd_.get(), path_);
-  if (::rename(temporary_path_.c_str(), path_.c_str()) != 0) {
+  failpoint("file.synced");
+  if (failpoint_fails("file.rename") || ::rename(temporary_path_.c_str(), path_.c_str()) != 0) {
     const int reason = errno;
     fail(reason, concat("rename a temporary file to ", path_));
   }
   temporary_path_.clear();
+  failpoint("file.renamed");
   // The rename itself is on disk only when the directory is.
   const std::filesystem::path directory = directory_of(path_);
   const UniqueFd directory_fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!directory_fd.valid() || ::fsync(directory_fd.get()) != 0) {
+  if (!directory_fd.valid() || failpoint_fails("file.sync_directory") ||
+      ::fsync(directory_fd.get()) != 0) {
     const int reason = errno;
     // EINVAL: this file system has no fsync of directories.
     if (reason != EINVAL) throw SystemError(concat("fsync directory ", directory), reason);
   }
   fd_.reset();
+  failpoint("file.done");
 }
 
 }  // namespace lockstep

@@ -9,6 +9,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/failpoint.h"
 #include "lockstep/base/log.h"
 #include "lockstep/comm/broadcast_text.h"
 #include "lockstep/comm/init_process_group.h"
@@ -61,6 +62,7 @@ void SnapshotDirectory::save(const torch::nn::Module& module,
     throw UsageError(concat("save a snapshot: epoch ", options.epoch, " and step ", options.step,
                             " must not be negative"));
   }
+  failpoint("save.begin");
   Snapshot snapshot{.epoch = options.epoch, .step = options.step};
   snapshot.random_state = gather_from_all(group_, random_state(at::kCPU));
   if (const auto device = cuda_device(module)) {
@@ -70,6 +72,7 @@ void SnapshotDirectory::save(const torch::nn::Module& module,
   if (sharded) snapshot.optimizer = sharded->consolidated_state_dict(0);
   if (group_rank(group_) != 0) return;
 
+  failpoint("save.gathered");
   snapshot.model = state_dict(module);
   if (!sharded) snapshot.optimizer = optimizer_state_dict(optimizer);
   if (snapshot.optimizer.isNone()) {
@@ -87,6 +90,7 @@ void SnapshotDirectory::save(const torch::nn::Module& module,
   }
   const SnapshotName name{options.epoch, options.step};
   save_snapshot(path_ / name.file_name(), snapshot);
+  failpoint("save.written");
   whole_.insert(name);
   delete_surplus(name);
 }
@@ -196,12 +200,17 @@ void SnapshotDirectory::delete_surplus(const SnapshotName& written) {
   };
   for (const SnapshotName& name : snapshots_to_delete(list(), written, keep_last_, is_whole)) {
     std::error_code error;
-    std::filesystem::remove(path_ / name.file_name(), error);
+    if (failpoint_fails("save.delete")) {
+      error = std::error_code(errno, std::generic_category());
+    } else {
+      std::filesystem::remove(path_ / name.file_name(), error);
+    }
     if (error) {
       log(LogLevel::kWarning, concat("cannot delete the old snapshot ", path_ / name.file_name(),
                                      ": ", error.message()));
     }
     whole_.erase(name);
+    failpoint("save.deleted");
   }
 }
 
