@@ -1,8 +1,14 @@
 #include "lockstep/comm/rendezvous.h"
 
 #include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <thread>
 
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <unistd.h>
@@ -15,6 +21,7 @@
 #include "lockstep/comm/backend_factory.h"
 #include "lockstep/comm/quiet_c10d.h"
 #include "lockstep/comm/store_wait.h"
+#include "lockstep/comm/unnamed_comm_error.h"
 #include "lockstep/os/machine.h"
 #include "lockstep/os/pmi_exchange.h"
 #include "lockstep/os/tcp_socket.h"
@@ -62,6 +69,47 @@ auto at_address(const InitPlan& plan, Open open) {
   }
 }
 
+// Ends the connections to a server that accepts them and says nothing, as one does that is stopped:
+// LibTorch would wait for its first word for ever.
+class CutAfter {
+ public:
+  CutAfter(std::uint16_t port, std::chrono::milliseconds patience)
+      : port_(port), before_(connections_to(port)), thread_([this, patience] { run(patience); }) {}
+  ~CutAfter() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_done_ = true;
+    }
+    done_.notify_all();
+    thread_.join();
+  }
+  CutAfter(const CutAfter&) = delete;
+  CutAfter& operator=(const CutAfter&) = delete;
+
+ private:
+  void run(std::chrono::milliseconds patience) {
+    constexpr std::chrono::milliseconds kNextTry{50};  // LibTorch may have connected once more.
+    std::unique_lock lock(mutex_);
+    while (!done_.wait_for(lock, patience, [this] { return is_done_; })) {
+      for (const int fd : connections_to(port_)) {
+        if (!before_.contains(fd)) ::shutdown(fd, SHUT_RDWR);
+      }
+      patience = kNextTry;
+    }
+  }
+
+  const std::uint16_t port_;
+  const std::set<int> before_;
+  std::mutex mutex_;
+  std::condition_variable done_;
+  bool is_done_ = false;  // guarded by mutex_
+  std::thread thread_;    // after what it uses
+};
+
+// LibTorch asks nobody while it tries to connect. Who served the store may have ended just after it
+// was seen to listen, and another generation may begin.
+constexpr std::chrono::milliseconds kOneTry{500};
+
 c10::intrusive_ptr<c10d::Store> open_tcp_store(const InitPlan& plan, const Deadline& deadline) {
   c10d::TCPStoreOptions options;
   options.port = plan.port;
@@ -69,17 +117,31 @@ c10::intrusive_ptr<c10d::Store> open_tcp_store(const InitPlan& plan, const Deadl
   if (plan.serves_store) {
     options.isServer = true;
     options.masterListenFd = at_address(plan, [&] { return serving_socket(plan); }).release();
-  } else {
-    at_address(plan, [&] { wait_for_listener(plan.host, plan.port, deadline, plan.while_waiting); });
   }
-  options.timeout = std::max(deadline.remaining(), std::chrono::milliseconds(1));
-  try {
-    return c10::make_intrusive<c10d::TCPStore>(plan.host, options);
-  } catch (const c10::Error& error) {
-    throw TimeoutError(concat("init_process_group on rank ", plan.rank, ": no store at ", plan.host,
-                              " port ", plan.port,
-                              "; check MASTER_ADDR, MASTER_PORT and that rank 0 runs (",
-                              error.what_without_backtrace(), ")"));
+  for (;;) {
+    if (!plan.serves_store) {
+      at_address(plan,
+                 [&] { wait_for_listener(plan.host, plan.port, deadline, plan.while_waiting); });
+    }
+    const auto left = std::max(deadline.remaining(), std::chrono::milliseconds(1));
+    const bool is_last_try = plan.serves_store || !plan.while_waiting || left <= kOneTry;
+    options.timeout = is_last_try ? left : kOneTry;
+    try {
+      std::optional<CutAfter> cut;
+      if (!plan.serves_store) cut.emplace(plan.port, options.timeout);
+      auto store = c10::make_intrusive<c10d::TCPStore>(plan.host, options);
+      cut.reset();
+      store->setTimeout(left);
+      // Else a rank 0 that is stopped would never be noticed: LibTorch waits for answers for ever.
+      if (!plan.serves_store) limit_reads_from(plan.port, left);
+      return store;
+    } catch (const c10::Error& error) {
+      if (!is_last_try) continue;
+      throw TimeoutError(concat("init_process_group on rank ", plan.rank, ": no store at ",
+                                plan.host, " port ", plan.port,
+                                "; check MASTER_ADDR, MASTER_PORT and that rank 0 runs (",
+                                error.what_without_backtrace(), ")"));
+    }
   }
 }
 
@@ -204,9 +266,15 @@ void join_world(c10d::Store& store, const InitPlan& plan, const Deadline& deadli
     claim_rank(store, plan);
     wait_for_all(store, plan, deadline);
     check_world_sizes(store, plan);
-  } catch (const c10::Error&) {
-    throw PeerLost(concat("init_process_group on rank ", plan.rank,
-                          ": lost the job's store, which rank 0 serves; look at how rank 0 ended"));
+  } catch (const c10::Error& error) {
+    const std::string who = concat("init_process_group on rank ", plan.rank, ": ");
+    if (failure_of(error.what_without_backtrace()) == CommFailure::kTimeout) {
+      throw TimeoutError(concat(who,
+                                "no answer from the job's store, which rank 0 serves; it is "
+                                "stuck or stopped"));
+    }
+    throw PeerLost(
+        concat(who, "lost the job's store, which rank 0 serves; look at how rank 0 ended"));
   }
 }
 

@@ -2,11 +2,25 @@
 
 #include <algorithm>
 
+#include <torch/csrc/distributed/c10d/exception.h>
+
 #include "lockstep/base/deadline.h"
+#include "lockstep/comm/unnamed_comm_error.h"
 
 namespace lockstep {
 
 using Bytes = std::vector<std::uint8_t>;
+
+template <class Question>
+auto WatchedStore::ask(Question question) {
+  if (!answers_) C10_THROW_ERROR(DistNetworkError, "Socket Timeout before");
+  try {
+    return question(*store_);
+  } catch (const c10::DistNetworkError& error) {
+    if (failure_of(error.what_without_backtrace()) == CommFailure::kTimeout) answers_ = false;
+    throw;
+  }
+}
 
 c10::intrusive_ptr<c10d::Store> WatchedStore::clone() {
   return store_->clone();
@@ -17,28 +31,30 @@ void WatchedStore::set(const std::string& key, const Bytes& value) {
 }
 
 Bytes WatchedStore::compareSet(const std::string& key, const Bytes& current, const Bytes& wanted) {
-  return store_->compareSet(key, current, wanted);
+  return ask([&](Store& store) { return store.compareSet(key, current, wanted); });
 }
 
 Bytes WatchedStore::get(const std::string& key) {
   wait({key});
-  return store_->get(key);
+  return ask([&](Store& store) { return store.get(key); });
 }
 
 std::int64_t WatchedStore::add(const std::string& key, std::int64_t value) {
-  return store_->add(key, value);
+  return ask([&](Store& store) { return store.add(key, value); });
 }
 
 bool WatchedStore::deleteKey(const std::string& key) {
-  return store_->deleteKey(key);
+  return ask([&](Store& store) { return store.deleteKey(key); });
 }
 
+// Who waits for something else looks here from time to time.
 bool WatchedStore::check(const std::vector<std::string>& keys) {
-  return store_->check(keys);
+  if (check_) check_();
+  return ask([&](Store& store) { return store.check(keys); });
 }
 
 std::int64_t WatchedStore::getNumKeys() {
-  return store_->getNumKeys();
+  return ask([&](Store& store) { return store.getNumKeys(); });
 }
 
 void WatchedStore::wait(const std::vector<std::string>& keys) {
@@ -49,18 +65,23 @@ void WatchedStore::wait(const std::vector<std::string>& keys) {
 void WatchedStore::wait(const std::vector<std::string>& keys,
                         const std::chrono::milliseconds& timeout) {
   constexpr std::chrono::milliseconds kSlice{20};
-  if (!check_) return store_->wait(keys, timeout);
+  const auto wait_for = [&](std::chrono::milliseconds time) {
+    ask([&](Store& store) { store.wait(keys, time); });
+  };
+  if (!check_) return wait_for(timeout);
   const Deadline deadline = Deadline::after(timeout);
   for (;;) {
     check_();
     const auto left = deadline.remaining();
     if (timeout > kNoTimeout && left <= kSlice) {
-      return store_->wait(keys, std::max(left, std::chrono::milliseconds(1)));
+      return wait_for(std::max(left, std::chrono::milliseconds(1)));
     }
     try {
-      return store_->wait(keys, kSlice);
+      return wait_for(kSlice);
+    } catch (const c10::DistNetworkError&) {
+      throw;
     } catch (const c10::Error&) {
-      if (!store_->check(keys)) continue;
+      if (!check(keys)) continue;
       return;
     }
   }
@@ -80,7 +101,7 @@ void WatchedStore::append(const std::string& key, const Bytes& value) {
 
 std::vector<Bytes> WatchedStore::multiGet(const std::vector<std::string>& keys) {
   wait(keys);
-  return store_->multiGet(keys);
+  return ask([&](Store& store) { return store.multiGet(keys); });
 }
 
 void WatchedStore::multiSet(const std::vector<std::string>& keys,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <string>
 #include <vector>
@@ -8,8 +9,10 @@
 
 namespace lockstep {
 
-/// A store whose waits can be ended from within: before each wait and every few milliseconds of it
-/// `check` is called, and what that throws ends the wait.
+/// A store whose waits can be ended from within: before each wait and every few milliseconds of it,
+/// and whenever keys are looked for, `check` is called, and what that throws ends the wait.
+/// Once a read of its connection has timed out (limit_reads_from) it is of no use any more, as a
+/// late answer would be taken for that to another question: all else fails at once.
 /// Threads: as the store underneath; `check` is called by whoever waits. Clones, which backends
 /// give to threads of their own, are of the store underneath.
 class WatchedStore final : public c10d::Store {
@@ -44,8 +47,12 @@ class WatchedStore final : public c10d::Store {
   bool hasExtendedApi() const override;
 
  private:
+  template <class Question>
+  auto ask(Question question);
+
   c10::intrusive_ptr<c10d::Store> store_;
   std::function<void()> check_;
+  std::atomic<bool> answers_ = true;
 };
 
 }  // namespace lockstep

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <memory>
+#include <optional>
 #include <system_error>
 
 #include <arpa/inet.h>
@@ -10,9 +12,11 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/parse_number.h"
 #include "lockstep/os/poll_timeout.h"
 
 namespace lockstep {
@@ -61,6 +65,17 @@ bool is_loopback(const addrinfo& address) {
   }
   const auto ip = ntohl(reinterpret_cast<const sockaddr_in*>(address.ai_addr)->sin_addr.s_addr);
   return (ip >> 24) == IN_LOOPBACKNET;
+}
+
+std::optional<std::uint16_t> port_of(const sockaddr_storage& address) {
+  switch (address.ss_family) {
+    case AF_INET:
+      return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
+    case AF_INET6:
+      return ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
+    default:
+      return std::nullopt;
+  }
 }
 
 // The address from which packets to `target` leave; empty without a route.
@@ -129,13 +144,30 @@ std::uint16_t bound_port(int fd) {
   if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
     throw SystemError(concat("getsockname of descriptor ", fd), errno);
   }
-  switch (address.ss_family) {
-    case AF_INET:
-      return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
-    case AF_INET6:
-      return ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
-    default:
-      throw SystemError(concat("port of descriptor ", fd), EAFNOSUPPORT);
+  const auto port = port_of(address);
+  if (!port) throw SystemError(concat("port of descriptor ", fd), EAFNOSUPPORT);
+  return *port;
+}
+
+std::set<int> connections_to(std::uint16_t port) {
+  std::set<int> found;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
+    const auto fd = parse_number<int>(entry.path().filename().native());
+    sockaddr_storage address{};
+    socklen_t length = sizeof(address);
+    if (fd && ::getpeername(*fd, reinterpret_cast<sockaddr*>(&address), &length) == 0 &&
+        port_of(address) == port) {
+      found.insert(*fd);
+    }
+  }
+  return found;
+}
+
+void limit_reads_from(std::uint16_t port, std::chrono::milliseconds timeout) {
+  const timeval limit{.tv_sec = timeout.count() / 1000, .tv_usec = timeout.count() % 1000 * 1000};
+  for (const int fd : connections_to(port)) {
+    ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
   }
 }
 

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 
 #include "lockstep/base/deadline.h"
@@ -33,6 +35,13 @@ std::uint16_t bound_port(int fd);
 /// Errors: TimeoutError at the deadline; UsageError for a host that does not resolve.
 void wait_for_listener(const std::string& host, std::uint16_t port, const Deadline& deadline,
                        const std::function<void()>& while_waiting = {});
+
+/// The connections of this process to `port` of any machine: for those that a library keeps to
+/// itself.
+std::set<int> connections_to(std::uint16_t port);
+
+/// A read of one of these fails when nothing has come for so long, as if the network had.
+void limit_reads_from(std::uint16_t port, std::chrono::milliseconds timeout);
 
 /// A numeric address, of version 4 or 6, that leads to this machine alone.
 bool is_loopback_address(const std::string& address);

@@ -1,5 +1,6 @@
 #include "lockstep/os/tcp_socket.h"
 
+#include <cerrno>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -45,6 +46,23 @@ TEST(TcpSocket, WaitingForAListenerEndsWhenThereIsOneAndAtTheDeadline) {
                TimeoutError);
   ASSERT_EQ(::listen(fd.get(), 1), 0);
   wait_for_listener("127.0.0.1", port, Deadline::after(std::chrono::minutes(1)));
+}
+
+TEST(TcpSocket, ReadsOfConnectionsThatALibraryKeepsToItselfCanBeLimited) {
+  const UniqueFd listener = bind_tcp("127.0.0.1", 0);
+  ASSERT_EQ(::listen(listener.get(), 1), 0);
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  ASSERT_EQ(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
+  const UniqueFd client(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(::connect(client.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
+  const UniqueFd server(::accept(listener.get(), nullptr, nullptr));
+  limit_reads_from(bound_port(listener.get()), std::chrono::milliseconds(10));
+  char byte = 0;
+  EXPECT_EQ(::recv(client.get(), &byte, 1, 0), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  ASSERT_EQ(::send(server.get(), "x", 1, 0), 1);
+  EXPECT_EQ(::recv(client.get(), &byte, 1, 0), 1) << "it is of use until then";
 }
 
 TEST(TcpSocket, LoopbackIsReachedFromLoopback) {

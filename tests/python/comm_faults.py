@@ -5,6 +5,7 @@ Usage: comm_faults.py FAULT_WORKER LOCKSTEP [unittest arguments]
 
 import json
 import os
+import pathlib
 import signal
 import socket
 import subprocess
@@ -85,6 +86,19 @@ class CommFaults(unittest.TestCase):
                 ranks[1].process.send_signal(signal.SIGSTOP)
                 self.expect_failure(ranks[0], "all_reduce number", "on rank 0",
                                     "not complete within 1000 ms")
+
+    def test_a_rank_0_that_is_stopped_while_ranks_meet_is_a_timeout(self):
+        if b"LOCKSTEP_FAILPOINT" not in pathlib.Path(WORKER).read_bytes():
+            self.skipTest("no failpoints in this build (LOCKSTEP_FAILPOINTS)")
+        for point in ("meet.store", "meet.joined"):
+            for backend in ("shm", "gloo"):
+                with self.subTest(point=point, backend=backend):
+                    ranks = self.job(2, "collectives", LOCKSTEP_FAILPOINT=f"{point}:1:stop:0",
+                                     LOCKSTEP_BACKEND=backend, LOCKSTEP_INIT_TIMEOUT_S=2)
+                    code, errors = ranks[1].finish()
+                    self.assertEqual(code, 1, errors)
+                    self.assertRegex(errors, "on rank 1: (no answer from the job's store|no store at|not complete within|"
+                                             "[0-9] of 2 ranks joined)|rank 0 did not come in time")
 
     def test_waiting_is_not_silent(self):
         ranks = self.job(2, "collectives", LOCKSTEP_TIMEOUT_S=12)
