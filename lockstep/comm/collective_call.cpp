@@ -6,6 +6,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/failpoint.h"
 #include "lockstep/base/recent_calls.h"
 #include "lockstep/comm/process_group_state.h"
 #include "lockstep/comm/work_state.h"
@@ -78,7 +79,9 @@ struct RunningCall {
   Work run(const CollectiveOptions& options, const StartWork& start_work) const {
     if (!options.name.empty() && group.name_next_call) group.name_next_call(options.name);
     Work work = start(start_work, true);
+    failpoint("collective.started");
     if (!options.async_op) work.wait();
+    failpoint("collective.done");
     return work;
   }
 
@@ -158,11 +161,13 @@ Work start_collective(const CallSite& call, const CallSignature& signature,
   if (!group.backend) return {};
   const bool moves_nothing = signature.numel == 0;
   if (moves_nothing && group.call_check == CallCheck::kNone) return {};
+  failpoint("collective.begin");
   const RunningCall running = begin_call(call, options);
   if (group.call_check == CallCheck::kExchange) {
     running.check(CallSignature(signature).named(options.name), moves_nothing);
     if (moves_nothing) return {};
   }
+  failpoint("collective.checked");
   return running.run(options, start);
 }
 

@@ -8,6 +8,7 @@
 #include "lockstep/base/concat.h"
 #include "lockstep/base/crash_handler.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/failpoint.h"
 #include "lockstep/comm/backend_choice.h"
 #include "lockstep/comm/backend_factory.h"
 #include "lockstep/comm/init_plan.h"
@@ -52,6 +53,7 @@ void meet(ProcessGroup::State& state, const InitPlan& plan, c10::intrusive_ptr<c
         watched = c10::make_intrusive<WatchedStore>(opened, plan.while_waiting);
         opened = watched;
       }
+      failpoint("meet.store");
       state.store = c10::make_intrusive<c10d::PrefixStore>(prefix, std::move(opened));
       join_world(*state.store, plan, deadline, [&] {
         if (shares_memory) publish_memory_domain(*state.store, plan.rank);
@@ -81,6 +83,7 @@ ProcessGroup join(InitPlan plan, c10::intrusive_ptr<c10d::Store> store, int job)
   // Before anybody is met: a name that is none is an error of this rank alone.
   if (!shares_memory) state->device = backend_device(state->backend_name, state->local_rank);
   c10::intrusive_ptr<WatchedStore> watched;
+  failpoint("meet.begin");
   if (plan.world_size > 1) {
     UniqueFd store_socket;
     if (plan.store == InitPlan::Store::kMpi || plan.store == InitPlan::Store::kPmi) {
@@ -92,6 +95,7 @@ ProcessGroup join(InitPlan plan, c10::intrusive_ptr<c10d::Store> store, int job)
       state->local_address = local_address_towards(plan.host);
     }
   }
+  failpoint("meet.joined");
   if (shares_memory) {
     state->chose_backend = true;
     state->backend_name = choose_backend(state->domains);
@@ -99,6 +103,7 @@ ProcessGroup join(InitPlan plan, c10::intrusive_ptr<c10d::Store> store, int job)
   }
   ProcessGroup group = make_process_group(std::move(state), plan.init_timeout);
   if (watched) watched->stop_watching();
+  failpoint("meet.connected");
   return group;
 }
 

@@ -8,6 +8,7 @@
 #include "lockstep/base/concat.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/failpoint.h"
 #include "lockstep/launch/attempt.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/event_log.h"
@@ -184,7 +185,9 @@ void Launcher::join(bool others_go_on) {
   report_.node.store_port = bound_port(store_.get());
   report_.status = Status::kReady;
   report_.generation = view.generation;
+  failpoint("launch.join");
   rendezvous_.report(report_);
+  failpoint("launch.joined");
 }
 
 std::optional<int> Launcher::wait_for_others() {
@@ -215,6 +218,7 @@ void Launcher::say_who_is_missing() {
 }
 
 Generation Launcher::begin_generation() {
+  failpoint("launch.begin");
   const AgentView view = rendezvous_.view();
   generation_ = view.generation;
   const NodePlacement placement = view.placement.value();
@@ -279,6 +283,7 @@ std::optional<int> Launcher::run_generation() {
 // Of a generation whose workers go on in the next.
 void Launcher::round_is_over(const AttemptOutcome& outcome) {
   done_ = generation_;
+  failpoint("launch.over");
   next_word_ = Deadline::after(kFirstWord);
   if (const WorkerExit* const cause = first_cause(outcome)) {
     say_where_it_hung(*cause);

@@ -9,6 +9,7 @@
 #include "lockstep/base/count_text.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/failpoint.h"
 #include "lockstep/base/parse_number.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/failure_report.h"
@@ -85,7 +86,9 @@ Supervisor::Group& Supervisor::start(const Worker& worker) {
   SpawnOptions spawn = worker.spawn;
   spawn.inherited_fds.push_back(link.worker.get());
   spawn.environment.push_back(concat(env::kLauncherFd.name, "=", link.worker.get()));
+  failpoint("launch.start");
   const pid_t pid = spawn_process(spawn);
+  failpoint("launch.started");
   news_.add(link.launcher.get());
   Group& group = groups_[pid];
   group.worker = {.rank = worker.rank,

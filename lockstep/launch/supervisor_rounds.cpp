@@ -4,6 +4,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/failpoint.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/failure_report.h"
 #include "lockstep/launch/supervisor.h"
@@ -126,8 +127,10 @@ void Supervisor::place(pid_t id, Group& group, const Worker& worker) {
   group.has_left_group = false;
   if (!group.answers_by) group.answers_by = Deadline::after(group.hears_within + kLeaves);
   board_.placed(group.worker);
+  failpoint("launch.place");
   // One that does not read is as good as one that ends.
   if (!send_message(group.link.get(), worker.place, worker.place_fd)) ::kill(id, SIGKILL);
+  failpoint("launch.placed");
 }
 
 // Those that have heard it wait for their place; the others compute, or hang.

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include "lockstep/base/failpoint.h"
 #include "lockstep/comm/broadcast_text.h"
 #include "lockstep/ddp/broadcast_tensors.h"
 #include "lockstep/snapshot/pickled.h"
@@ -31,8 +32,10 @@ c10::IValue broadcast_value(const ProcessGroup& group, const c10::IValue& own, i
   if (group.world_size() == 1) return own;
   Pickled pickled = own.isNone() ? Pickled() : pickle(own);
   const bool is_source = group.rank() == source;
+  if (is_source) failpoint("recover.send");
   const std::string text =
       broadcast_text(group, is_source ? pickled.pickle : std::string(), source);
+  if (is_source) failpoint("recover.described");
   std::vector<at::Tensor> storages;
   c10::IValue value = own;
   if (is_source || pickled.pickle == text) {
@@ -43,6 +46,7 @@ c10::IValue broadcast_value(const ProcessGroup& group, const c10::IValue& own, i
     };
     value = unpickle_in_order(text, next_storage, "another rank's state");
   }
+  if (!is_source) failpoint("recover.receive");
   broadcast_bytes(group, storages, source);
   return value;
 }

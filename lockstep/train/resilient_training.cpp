@@ -8,6 +8,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/failpoint.h"
 #include "lockstep/base/log.h"
 #include "lockstep/comm/init_plan.h"
 #include "lockstep/snapshot/values.h"
@@ -104,15 +105,21 @@ TrainingEnd ResilientTraining::make_steps(std::int64_t steps, const MakeStep& ma
     state_.remember();
     seed_step();
     is_in_step_ = true;
+    failpoint("step.begin");
     step(done_);
+    failpoint("step.made");
     is_in_step_ = false;
     ++done_;
     made_in_ = static_cast<std::int64_t>(link_.generation());
+    failpoint("step.counted");
     if (torch::optim::LRScheduler* const scheduler = state_.parts().scheduler) scheduler->step();
     keep_copies();
+    failpoint("step.kept");
   }
   state_.remember();
+  failpoint("training.end");
   group_.barrier();
+  failpoint("training.done");
   return TrainingEnd::kDone;
 }
 
@@ -125,11 +132,13 @@ void ResilientTraining::begin_generation() {
     if (!group_) check_if_told();  // Else all are asked before the next step.
   };
   group_ = init_process_group(init);
+  failpoint("recover.grouped");
   if (preemption_) {
     preemption_->set_group(group_);
     snapshots_.emplace(options_.snapshots, SnapshotDirectoryOptions{.group = group_});
   }
   agree_on_state();
+  failpoint("recover.agreed");
   state_.remember();
 }
 
@@ -145,6 +154,7 @@ void ResilientTraining::agree_on_state() {
     }
   }
   const SourceChoice source = choose_source(gather_sources(group_, ours));
+  failpoint("recover.compared");
   const auto take_from = [&](int rank, const Standing& standing, bool has_it,
                              const c10::IValue& value) {
     const c10::IValue sent = broadcast_value(group_, value, rank);
@@ -180,9 +190,11 @@ void ResilientTraining::agree_on_state() {
 
 void ResilientTraining::take(const c10::IValue& value, const Standing& standing) {
   is_whole_ = false;  // Until all of it is there.
+  failpoint("recover.received");
   state_.take(value, standing.steps - done_);
   done_ = standing.steps;
   made_in_ = standing.generation;
+  failpoint("recover.taken");
 }
 
 // The steps of what was loaded; -1: nothing could be, while there is something in memory.
@@ -210,6 +222,7 @@ void ResilientTraining::keep_copies() {
     try {
       const Standing standing{.generation = made_in_, .steps = done_};
       if (memory_.write(state_.value(), standing)) link_.leave_memory(memory_.file());
+      failpoint("memory.left");
     } catch (const SystemError& error) {
       log(LogLevel::kWarning, concat("no copy of the state in memory: ", error.what()));
     }
@@ -253,12 +266,16 @@ void ResilientTraining::seed_step() const {
 }
 
 void ResilientTraining::leave(const Error& why) {
+  failpoint("recover.begin");
   drop_group();
+  failpoint("recover.left");
   // Outside of steps the state is that of the steps done; what is written to it is its own value.
   if (is_in_step_) is_whole_ = state_.go_back();
   is_in_step_ = false;
   link_.say_left_group(why, done_);
+  failpoint("recover.said");
   link_.take_place([&] { check_if_told(); });
+  failpoint("recover.placed");
 }
 
 void ResilientTraining::drop_group() {

@@ -7,6 +7,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/failpoint.h"
 #include "lockstep/snapshot/hash_bytes.h"
 #include "lockstep/snapshot/pickled.h"
 
@@ -125,6 +126,7 @@ bool StateMemory::write(const c10::IValue& value, const Standing& standing) {
   const std::uint64_t sequence = last == nullptr ? 1 : last->sequence + 1;
   slot.sequence.store(0, std::memory_order_release);
   std::atomic_thread_fence(std::memory_order_seq_cst);
+  failpoint("memory.begin");
   std::byte* at = bytes_of(slot);
   const auto put = [&](const void* data, std::size_t size) {
     std::memcpy(at, data, size);
@@ -132,13 +134,16 @@ bool StateMemory::write(const c10::IValue& value, const Standing& standing) {
   };
   put(pickled.pickle.data(), pickled.pickle.size());
   for (const at::Tensor& tensor : pickled.storages) {
+    failpoint("memory.part");
     put(tensor.storage().data(), tensor.storage().nbytes());
   }
   slot.standing = standing;
   slot.pickle_bytes = pickled.pickle.size();
   slot.bytes = bytes;
   slot.hash = hash_bytes(bytes_of(slot), bytes);
+  failpoint("memory.copied");
   slot.sequence.store(sequence, std::memory_order_release);
+  failpoint("memory.done");
   return is_new;
 }
 
