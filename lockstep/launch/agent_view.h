@@ -24,9 +24,7 @@ struct AgentView {
   /// Gathering: the last round ended because a worker did not do its part in time.
   bool is_hang = false;
 
-  bool ended() const {
-    return phase == RendezvousState::Phase::kSucceeded || phase == RendezvousState::Phase::kFailed;
-  }
+  bool ended() const { return RendezvousState::is_end(phase); }
   bool operator==(const AgentView&) const = default;
 };
 AgentView view_of(const RendezvousState& state, const std::string& id);

@@ -76,7 +76,7 @@ void judge_health(JobStatus& status, const std::string& trouble, bool has_failed
   if (!stuck.empty()) {
     status.health = concat("workers cannot be killed: ", stuck);
   } else if (has_failed) {
-    const bool was_ended = is_stop(status.cause) || is_preemption(status.cause);
+    const bool was_ended = is_wanted_end(status.cause);
     status.health = concat(was_ended ? "the job was " : "the job has failed: ", status.cause);
   } else if (!trouble.empty()) {
     status.health = concat("cut off from the rendezvous: ", trouble);

@@ -351,7 +351,7 @@ void Launcher::wait_for_verdict(std::uint64_t generation, milliseconds patience)
 int Launcher::end() {
   const AgentView view = rendezvous_.view();
   const bool succeeded = view.phase == RendezvousState::Phase::kSucceeded;
-  const bool stopped = is_stop(view.cause) || is_preemption(view.cause);
+  const bool stopped = is_wanted_end(view.cause);
   tell_events(succeeded ? JobEnd::kSucceeded : stopped ? JobEnd::kStopped : JobEnd::kFailed);
   if (succeeded) return 0;
   if (stopped) {

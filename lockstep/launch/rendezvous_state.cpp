@@ -253,6 +253,10 @@ bool is_preemption(const std::string& cause) {
   return cause.starts_with(kPreempted);
 }
 
+bool is_wanted_end(const std::string& cause) {
+  return is_stop(cause) || is_preemption(cause);
+}
+
 bool is_stop_at_once(const std::string& cause) {
   return cause.starts_with(kStoppedAtOnce);
 }

@@ -65,6 +65,7 @@ struct JobStop {
 /// for rounds after the first, which start as soon as all that are alive are there.
 struct RendezvousState {
   enum class Phase { kGathering, kRunning, kSucceeded, kFailed };
+  static bool is_end(Phase phase) { return phase == Phase::kSucceeded || phase == Phase::kFailed; }
 
   Phase phase = Phase::kGathering;
   std::uint64_t generation = 0;  ///< of the round that runs or ran last; 0: none has
@@ -86,7 +87,7 @@ struct RendezvousState {
   /// Why the last round ended, in a line; of a job that failed, why.
   std::string cause;
 
-  bool ended() const { return phase == Phase::kSucceeded || phase == Phase::kFailed; }
+  bool ended() const { return is_end(phase); }
   bool operator==(const RendezvousState&) const = default;
 };
 
@@ -162,6 +163,8 @@ bool is_stop_at_once(const std::string& cause);
 /// How the cause begins of a job whose workers have saved their state and ended to make room.
 inline constexpr const char* kPreempted = "preempted: ";
 bool is_preemption(const std::string& cause);
+/// Of either: nothing has failed.
+bool is_wanted_end(const std::string& cause);
 
 /// Names of nodes for people, "a, b"; "none"; of many the first.
 std::string names_of(const std::vector<RendezvousNode>& nodes);

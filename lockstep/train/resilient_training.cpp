@@ -1,8 +1,10 @@
 #include "lockstep/train/resilient_training.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <ATen/Context.h>
+#include <ATen/ops/tensor.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/optim/schedulers/lr_scheduler.h>
 
@@ -11,9 +13,11 @@
 #include "lockstep/base/failpoint.h"
 #include "lockstep/base/log.h"
 #include "lockstep/comm/init_plan.h"
+#include "lockstep/snapshot/agreement.h"
 #include "lockstep/snapshot/values.h"
 #include "lockstep/snapshot/writable_value.h"
 #include "lockstep/train/broadcast_value.h"
+#include "lockstep/train/replica_comparison.h"
 
 namespace lockstep {
 
@@ -113,6 +117,7 @@ TrainingEnd ResilientTraining::make_steps(std::int64_t steps, const MakeStep& ma
     made_in_ = static_cast<std::int64_t>(link_.generation());
     failpoint("step.counted");
     if (torch::optim::LRScheduler* const scheduler = state_.parts().scheduler) scheduler->step();
+    if (is_due(options_.compare_every)) compare_with_others();
     keep_copies();
     failpoint("step.kept");
   }
@@ -216,8 +221,28 @@ std::int64_t ResilientTraining::load_snapshot(const Standing& in_memory) {
   return done_;
 }
 
+bool ResilientTraining::is_due(int every) const {
+  return every > 0 && done_ % every == 0;
+}
+
+void ResilientTraining::compare_with_others() {
+  const auto own = static_cast<std::int64_t>(state_.parameters_hash());
+  std::vector<std::int64_t> hashes;
+  for (const at::Tensor& hash : gather_from_all(group_, at::tensor({own}))) {
+    hashes.push_back(hash.const_data_ptr<std::int64_t>()[0]);
+  }
+  const ReplicaComparison found = compare_replicas(hashes);
+  if (found.odd.empty()) return;
+  const std::string what = describe(found, done_ - 1);
+  if (!found.source) throw Error(what);
+  if (group_.rank() == *found.source) log(LogLevel::kWarning, what);
+  const bool is_odd = std::ranges::count(found.odd, group_.rank()) > 0;
+  const c10::IValue sent =
+      broadcast_value(group_, is_odd ? c10::IValue() : state_.value(), *found.source);
+  if (is_odd) state_.take(sent, 0);
+}
+
 void ResilientTraining::keep_copies() {
-  const auto is_due = [&](int every) { return every > 0 && done_ % every == 0; };
   if (is_due(options_.memory_every) && link_.connected() && group_.local_rank() == 0) {
     try {
       const Standing standing{.generation = made_in_, .steps = done_};

@@ -28,6 +28,10 @@ struct ResilientOptions {
   /// After so many steps each machine has a copy of the state in memory that its launcher keeps,
   /// twice the state's size: for the case that all ranks die at once. 0: none.
   int memory_every = 0;
+  /// After so many steps ranks compare their parameters by hashes. One that differs from more than
+  /// half, as by a bit that flipped in its memory, is named and takes the state of another; without
+  /// a majority all ranks end with an Error. 0: never.
+  int compare_every = 0;
   /// Where snapshots go, for a job that is started again (SnapshotDirectory); empty: nowhere. With
   /// it, SIGTERM and SIGUSR1 to any rank make all save and end.
   std::string snapshots = {};
@@ -79,7 +83,7 @@ class ResilientTraining {
   /// started again included, or when they are to make room.
   /// Errors: UsageError for a second call; what steps throw, but for PeerLost, PeerFailed,
   /// TimeoutError and CommError where the launcher can be asked for another generation; Error when
-  /// no rank holds a whole state any more.
+  /// no rank holds a whole state any more, or ranks differ and none has a majority.
   TrainingEnd run(std::int64_t steps, const MakeStep& make_step);
 
   std::int64_t steps_done() const { return done_; }
@@ -94,6 +98,8 @@ class ResilientTraining {
   std::int64_t load_snapshot(const Standing& in_memory);
   void check_if_over() const;
   void check_if_told();
+  bool is_due(int every) const;
+  void compare_with_others();
   void keep_copies();
   void save();
   TrainingEnd end_early();

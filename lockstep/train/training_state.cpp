@@ -100,6 +100,12 @@ bool TrainingState::go_back() {
   return true;
 }
 
+std::uint64_t TrainingState::parameters_hash() const {
+  std::vector<std::uint64_t> hashes;
+  for (const Watched& watched : parameters_) hashes.push_back(hash_of(watched.parameter));
+  return hash_bytes(hashes.data(), hashes.size() * sizeof(std::uint64_t));
+}
+
 c10::IValue TrainingState::value() const {
   c10::impl::GenericDict dict = make_dict();
   dict.insert_or_assign("model", tensor_dict_value(state_dict(*parts_.model)));

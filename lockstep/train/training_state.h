@@ -43,6 +43,9 @@ class TrainingState {
   /// Goes back there. False when parameters have been changed since, and are of no step.
   bool go_back();
 
+  /// Of the parameters: where it differs between ranks they are no replicas any more.
+  std::uint64_t parameters_hash() const;
+
   /// As files can hold it; shares memory with the parts on the CPU.
   c10::IValue value() const;
   /// Replaces the parts' values. `steps`: how many steps the scheduler is behind; less than 0: by

@@ -128,6 +128,24 @@ class Hangs(LiveJobTest):
         self.expect_no_step_lost(job)
 
 
+class Divergence(LiveJobTest):
+    def test_a_bit_that_flips_in_one_of_three(self):
+        job = self.start(environment={"RESILIENT_WORKER_FAULT": "flip:60"})
+        self.expect_same_end(job)
+        self.assertRegex(job.errors, "after step 60 the parameters differ: those of rank 1 from rank 0's, which it takes")
+        self.assertEqual(job.errors.count("differ"), 1, job.errors)
+
+    def test_a_bit_that_flips_in_one_of_two(self):
+        """Nobody knows whose is right: they go on from the last copy, where it flips again, until it is enough."""
+        job = self.start("--standalone", "--max-restarts=2", ranks=2, arguments=(16, 10),
+                         environment={"RESILIENT_WORKER_FAULT": "flip:60"})
+        self.assertEqual(job.finish(), [1], job.errors)
+        self.assertIn("those of rank 1 from rank 0's, and no state has a majority", job.errors)
+        begins = [int(text.split()[-1]) for _, text in job.said if "begins at" in text]
+        self.assertEqual(begins, [0, 0, 60, 60, 60, 60])
+        self.assertEqual(job.ends(), set())
+
+
 class MakingRoom(LiveJobTest):
     def test_it_makes_room_when_it_is_told_to(self):
         for backend in ("shm", "gloo"):

@@ -61,7 +61,8 @@ void hash(std::uint64_t& sum, const c10::IValue& value) {
 
 constexpr env::Variable kFault{"RESILIENT_WORKER_FAULT", "text",
                                "what goes wrong in rank 1 and at which step: hang:60, once, or "
-                               "each time crash:60 or cut:60, an error of communication"};
+                               "each time crash:60 or cut:60, an error of communication; "
+                               "flip:60, a bit of a parameter, while all are compared"};
 
 struct Fault {
   std::string kind;
@@ -83,9 +84,9 @@ Fault fault_of(const std::string& text) {
   turn_in_circles();
 }
 
-int run(std::int64_t steps, std::int64_t size, std::int64_t say_every,
-        const ResilientOptions& options) {
+int run(std::int64_t steps, std::int64_t size, std::int64_t say_every, ResilientOptions options) {
   const Fault fault = fault_of(env::text(kFault).value_or(""));
+  if (fault.kind == "flip") options.compare_every = 1;
   const bool is_first_process = env::integer(env::kRestartCount).value_or(0) == 0;
   at::manual_seed(static_cast<std::uint64_t>(::getpid()));  // Ranks begin alike all the same.
   nn::Sequential net(nn::Linear(8, size), nn::BatchNorm1d(size), nn::ReLU(), nn::Dropout(0.2),
@@ -124,6 +125,10 @@ int run(std::int64_t steps, std::int64_t size, std::int64_t say_every,
       optimizer.zero_grad();
       (model->forward(inputs) - inputs.sum(1, true)).square().mean().backward();
       optimizer.step();
+      if (group.rank() == 1 && step == fault.step && fault.kind == "flip") {
+        at::NoGradGuard no_grad;
+        net->parameters()[0].view(at::kInt).view({-1})[3].bitwise_xor_(1 << 20);
+      }
       if (std::exchange(is_first, false) || step % say_every == 0) say(concat("step ", step));
     };
   });
