@@ -239,13 +239,12 @@ def main():
     parser.add_argument("--signals", type=int, default=100, help="of all subjects together (default 100)")
     parser.add_argument("--ranks", type=int, default=2, help="of the jobs (default 2)")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
-    parser.add_argument("--quick", action="store_true", help="5 signals each to resilient-shm and plain-gloo")
+    parser.add_argument("--quick", action="store_true", help="6 signals each to resilient-shm and plain-gloo")
     parser.add_argument("--json", type=file_to_write, help="write all figures to this file")
     arguments = parser.parse_args()
     arguments.binaries = arguments.binaries.resolve()
     if arguments.quick:
-        arguments.subjects, arguments.signals = ["resilient-shm", "plain-gloo"], 10
-        arguments.phases.remove("recovery")
+        arguments.subjects, arguments.signals = ["resilient-shm", "plain-gloo"], 12
     print(f"seed {arguments.seed}")
     before, trials, problems = machine(), [], []
     for number, subject in enumerate(arguments.subjects):
