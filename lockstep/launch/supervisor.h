@@ -126,6 +126,7 @@ class Supervisor {
   void notify(int signal);
   void kill_dismissed();
   void look_for_those_that_hang();
+  void tell_to_leave();
   void end_those_that_hang();
   void end_as_hanging(pid_t id, Group& group, const std::string& why);
   bool is_looking() const;

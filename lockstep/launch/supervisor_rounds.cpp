@@ -57,6 +57,7 @@ bool Supervisor::keep_workers() {
       dismiss(id, group, milliseconds(0));
     }
   }
+  tell_to_leave();
   keeps_workers_ = true;
   is_over_ = false;
   cause_by_.reset();
@@ -137,6 +138,11 @@ void Supervisor::place(pid_t id, Group& group, const Worker& worker) {
 void Supervisor::look_for_those_that_hang() {
   if (std::exchange(has_looked_, true)) return;
   hangs_after_ = Deadline::after(kLeaves);
+  tell_to_leave();
+}
+
+// Their peers may be gone without that they notice, and nobody else ends their wait.
+void Supervisor::tell_to_leave() {
   for (const auto& [id, group] : groups_) {
     if (!group.is_kept() || group.has_left_group) continue;
     send_message(group.link.get(), {.kind = LinkMessage::Kind::kLeave, .generation = generation_});
