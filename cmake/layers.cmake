@@ -6,6 +6,7 @@ set(LOCKSTEP_LAYERS
   "2 comm"
   "2 fetch"
   "2 launch"
+  "2 report"
   "3 agent"
   "3 data"
   "3 comm/backends"
@@ -21,4 +22,4 @@ set(LOCKSTEP_LAYERS
   "6 cli"
 )
 # Folders that must not see LibTorch at all: the launcher starts without loading it.
-set(LOCKSTEP_FOLDERS_WITHOUT_TORCH base os fetch launch agent doctor remote cli)
+set(LOCKSTEP_FOLDERS_WITHOUT_TORCH base os fetch launch agent doctor remote report cli)

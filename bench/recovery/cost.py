@@ -7,8 +7,8 @@ nobody, the most.
     bench/recovery/cost.py --binaries=build/release/bin --json=cost.json
 
 Subjects: the loop alone, with Adam; with a copy of the state in memory every 100 steps; with a folder for snapshots,
-so that the ranks ask each other before each step whether one was told to make room; with SGD, which LibTorch's count
-of changes does not see. Networks of 0.1 and 10 million parameters, over shm. The jobs of a network run by turns, too.
+so that the ranks ask each other before each step whether one was told to make room; with SGD, with
+momentum and without, where the parameters are hashed. Networks of 0.1 and 10 million parameters, over shm. The jobs of a network run by turns, too.
 """
 import argparse
 import json
@@ -28,7 +28,7 @@ JOB_TIMEOUT_S = 600
 NETWORKS = {"0.1 million": (256, 100, 20), "10 million": (3100, 5, 20)}
 # Optimizer, whether the state is copied into memory, once a turn, and whether there is a folder.
 SUBJECTS = {"Adam": ("adam", False, False), "copy in memory": ("adam", True, False), "snapshots": ("adam", False, True),
-            "SGD": ("sgd", False, False)}
+            "SGD, momentum": ("momentum", False, False), "SGD": ("sgd", False, False)}
 MEMORY_EVERY = 100
 
 

@@ -1,5 +1,5 @@
 // What ResilientTraining costs while nothing fails:
-// cost_worker adam|sgd WIDTH TURNS STEPS MEMORY_EVERY [FOLDER]. By turns so many steps in a plain
+// cost_worker adam|momentum|sgd WIDTH TURNS STEPS MEMORY_EVERY [FOLDER]. By turns so many steps in a plain
 // loop and the same steps in its loop, in the same processes and on the same group, so that both
 // see the same machine. Prints, as JSON, the milliseconds of a step in each turn. FOLDER:
 // of snapshots, so that the ranks agree before each step whether they are to make room.
@@ -50,6 +50,10 @@ double milliseconds_since(Clock::time_point begin) {
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& name,
                                                         const nn::Sequential& net) {
   constexpr double kLearningRate = 1e-4;
+  if (name == "momentum") {
+    return std::make_unique<torch::optim::SGD>(
+        net->parameters(), torch::optim::SGDOptions(kLearningRate).momentum(0.9));
+  }
   if (name == "sgd") return std::make_unique<torch::optim::SGD>(net->parameters(), kLearningRate);
   return std::make_unique<torch::optim::Adam>(net->parameters(), kLearningRate);
 }

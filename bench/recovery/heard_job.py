@@ -14,7 +14,8 @@ from jobs import MARK, PATIENCE_S, marked_processes, seconds_now  # noqa: E402
 
 
 class HeardJob:
-    """A launcher; what its workers say goes to note(pid, what, words)."""
+    """A launcher; what its workers say goes to note(pid, what, words), and what it says itself, where that comes to
+    stdout too, to note_launcher(line)."""
 
     def __init__(self, command, **variables):
         self.mark = uuid.uuid4().hex
@@ -30,6 +31,9 @@ class HeardJob:
     def note(self, pid, what, words):
         raise NotImplementedError
 
+    def note_launcher(self, line):
+        pass
+
     def read(self, deadline_s):
         """Takes note of what was said; false when nothing was until the deadline."""
         left_s = deadline_s - seconds_now()
@@ -41,6 +45,9 @@ class HeardJob:
         data = os.read(self.process.stdout.fileno(), 1 << 16)
         *lines, self.rest = (self.rest + data).split(b"\n")
         for line in lines:
+            if not line[:1].isdigit():
+                self.note_launcher(line.decode())
+                continue
             pid, what, *words = line.decode().split()
             self.note(int(pid), what, words)
         return bool(data)

@@ -1,8 +1,9 @@
 """tests/workers/resilient_worker.cpp as one writes it for torchrun: PyTorch's DistributedDataParallel over gloo, a
 snapshot by rank 0 every 50 steps, which all load when they are started again. Says what that says.
 
-    snapshot_worker.py SIZE FOLDER SAY_EVERY
+    snapshot_worker.py SIZE FOLDER SAY_EVERY [TIMEOUT_S]
 """
+import datetime
 import os
 import sys
 
@@ -24,7 +25,8 @@ from torch import nn  # noqa: E402
 def main():
     size, path, say_every = int(sys.argv[1]), os.path.join(sys.argv[2], "snapshot.pt"), int(sys.argv[3])
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    timeout = datetime.timedelta(seconds=int(sys.argv[4])) if len(sys.argv) > 4 else None
+    dist.init_process_group("gloo", timeout=timeout)
     rank, world_size = dist.get_rank(), dist.get_world_size()
     model = nn.Sequential(nn.Linear(8, size), nn.BatchNorm1d(size), nn.ReLU(), nn.Dropout(0.2), nn.Linear(size, 1))
     optimizer = torch.optim.Adam(model.parameters(), 0.01)

@@ -31,7 +31,7 @@ std::array<char, PATH_MAX> error_file{};
 pid_t reporting_process = 0;
 std::terminate_handler previous_terminate = nullptr;
 std::array<CrashFrame, kMostFrames> crash_frames;
-std::array<RecentCalls::Call, RecentCalls::kKept> last_calls;
+std::array<RecentCalls::Call, 16> last_calls;
 CrashText cause_text;
 CrashText report_text;
 
@@ -46,7 +46,7 @@ void write_calls() {
   const std::size_t count = recent_calls().read(last_calls);
   for (std::size_t i = 0; i < count; ++i) {
     const RecentCalls::Call& call = last_calls[i];
-    report_text.raw(i == 0 ? "{" : ",{").raw("\"operation\":\"").text(call.operation);
+    report_text.raw(i == 0 ? "{" : ",{").raw("\"operation\":\"").text(call.operation.data());
     report_text.raw("\",\"group\":\"").text(call.group.data()).raw("\"");
     if (call.sequence) report_text.raw(",\"sequence\":").decimal(*call.sequence);
     report_text.raw(",\"ended\":").raw(call.ended ? "true" : "false").raw("}");

@@ -1,5 +1,6 @@
 #include "lockstep/base/recent_calls.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <thread>
@@ -24,16 +25,51 @@ TEST_F(RecentCallsTest, NothingWasStarted) {
 TEST_F(RecentCallsTest, TheNewestComesFirst) {
   const auto first = calls.start("broadcast", "default", 4);
   calls.start("send", "a name that is longer than what is kept", std::nullopt);
+  calls.wait(first);
   calls.end(first);
   ASSERT_EQ(calls.read(read), 2U);
-  EXPECT_STREQ(read[0].operation, "send");
+  EXPECT_STREQ(read[0].operation.data(), "send");
   EXPECT_EQ(read[0].group.data(), std::string("a name that is longer t"));
   EXPECT_EQ(read[0].sequence, std::nullopt);
+  EXPECT_FALSE(read[0].waited);
   EXPECT_FALSE(read[0].ended);
-  EXPECT_STREQ(read[1].operation, "broadcast");
+  EXPECT_TRUE(read[1].waited);
+  EXPECT_STREQ(read[1].operation.data(), "broadcast");
+  EXPECT_LE(read[1].started_ns, read[0].started_ns);
   EXPECT_STREQ(read[1].group.data(), "default");
   EXPECT_EQ(read[1].sequence, 4U);
   EXPECT_TRUE(read[1].ended);
+}
+
+TEST_F(RecentCallsTest, AShorterTextLeavesNothingOfALongerOne) {
+  for (std::size_t i = 0; i < RecentCalls::kKept; ++i) {
+    const std::string text(200, 'x');
+    const CallsAbout about(text);
+    calls.start("all_reduce", "default", i);
+  }
+  for (const std::size_t length : {0, 1, 7, 8, 9, 94, 95, 96}) {
+    const std::string text(length, 'y');
+    const CallsAbout about(text);
+    calls.start("all_reduce", "default", length);
+    ASSERT_EQ(calls.read(std::span(read).first(1)), 1U);
+    EXPECT_EQ(read[0].about.data(), std::string(std::min<std::size_t>(length, 95), 'y'));
+  }
+  calls.start("all_reduce", "default", 7);
+  EXPECT_EQ(calls.read(std::span(read).first(1)), 1U);
+  EXPECT_STREQ(read[0].about.data(), "");
+}
+
+TEST_F(RecentCallsTest, AnotherProcessReadsThoseOfItsOwnVersion) {
+  calls.start("barrier", "default", 3);
+  RecentCalls* const there = RecentCalls::at(&calls, sizeof calls);
+  ASSERT_EQ(there, &calls);
+  EXPECT_EQ(there->read(read), 1U);
+  EXPECT_EQ(there->step(), -1);
+  calls.note_step(7);
+  EXPECT_EQ(there->step(), 7);
+  EXPECT_EQ(RecentCalls::at(&calls, sizeof calls - 1), nullptr);
+  std::vector<std::uint64_t> zeros(sizeof calls / sizeof(std::uint64_t));
+  EXPECT_EQ(RecentCalls::at(zeros.data(), sizeof calls), nullptr);
 }
 
 TEST_F(RecentCallsTest, OldOnesMakeRoom) {

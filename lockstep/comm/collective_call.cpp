@@ -50,7 +50,7 @@ struct RunningCall {
   CollectiveName name;
   Deadline deadline;
   bool in_slices;
-  // In the list of the last calls that a report of a crash has.
+  // In the list of the last calls that reports of crashes and hangs have.
   std::uint64_t ticket = recent_calls().start(name.operation, name.group, name.sequence);
 
   // Backends read 0 as "for ever".
@@ -72,7 +72,8 @@ struct RunningCall {
     state->store = group.store;
     state->while_waiting = group.while_waiting;
     state->world_size = group.world_size;
-    if (ends_call) state->recent_call = ticket;
+    state->recent_call = ticket;
+    state->ends_call = ends_call;
     return Work(std::move(state));
   }
 

@@ -8,6 +8,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/comm/launcher_notice.h"
 #include "lockstep/comm/unnamed_comm_error.h"
 #include "lockstep/comm/work_state.h"
 
@@ -46,12 +47,13 @@ std::string first_line(std::string_view text) {
 }
 
 [[noreturn]] void throw_named(const CollectiveName& name, std::string_view what,
-                              const std::function<std::string()>& report_hang) {
+                              const ReportHang& report_hang) {
   const std::string reason = first_line(what);
   const std::string head = concat(describe(name), ": ");
   switch (failure_of(what)) {
     case CommFailure::kTimeout: {
-      const std::string others = report_hang ? report_hang() : std::string();
+      const bool is_explained = tell_launcher_of_late_rank(name);
+      const std::string others = report_hang ? report_hang(is_explained) : std::string();
       throw TimeoutError(concat(head, "not complete within ", name.timeout.count(),
                                 " ms; a rank is stuck, stopped or did not make this call",
                                 others.empty() ? "" : ": ", others, " (", reason, ")"));
@@ -69,6 +71,7 @@ std::string first_line(std::string_view text) {
   const std::string text = concat(describe(name), ": ", error.what());
   switch (error.failure()) {
     case CommFailure::kTimeout:
+      tell_launcher_of_late_rank(name);
       throw TimeoutError(text);
     case CommFailure::kPeerLost:
       throw PeerLost(text);
@@ -90,8 +93,11 @@ std::string describe(const CollectiveName& name) {
   return concat(name.operation, number, " of group '", name.group, "' on rank ", name.rank);
 }
 
-void rethrow_named(const CollectiveName& name, const std::function<std::string()>& report_hang) {
+void rethrow_named(const CollectiveName& name, const ReportHang& report_hang) {
   try {
+    throw;
+  } catch (const TimeoutError&) {
+    tell_launcher_of_late_rank(name);
     throw;
   } catch (const Error&) {
     throw;

@@ -16,21 +16,28 @@ namespace lockstep {
 namespace {
 
 // Ranks that wait for each other began to within the work between two collectives.
-constexpr std::chrono::seconds kGrace{2};
+constexpr std::chrono::milliseconds kGrace{2'000};
+constexpr std::chrono::milliseconds kGraceWhenExplained{200};
+
+std::chrono::milliseconds grace_of(bool is_explained) {
+  return is_explained ? kGraceWhenExplained : kGrace;
+}
 
 std::string call_of(const CollectiveName& name) {
   return name.sequence ? concat(name.operation, " number ", *name.sequence)
                        : std::string(name.operation);
 }
 
-std::string ask_others(c10d::Store& store, int world_size, const CollectiveName& name) {
+std::string ask_others(c10d::Store& store, int world_size, const CollectiveName& name,
+                       bool is_explained) {
   try {
     const auto key = [](int rank) { return concat("hang/", rank); };
     const std::string own = call_of(name);
     store.set(key(name.rank), own);
     std::vector<std::string> keys;
     for (int rank = 0; rank < world_size; ++rank) keys.push_back(key(rank));
-    const std::vector<int> silent = wait_for_keys(store, keys, Deadline::after(kGrace));
+    const std::vector<int> silent =
+        wait_for_keys(store, keys, Deadline::after(grace_of(is_explained)));
     std::string text;
     for (int rank = 0; rank < world_size; ++rank) {
       if (std::find(silent.begin(), silent.end(), rank) != silent.end()) continue;
@@ -39,8 +46,8 @@ std::string ask_others(c10d::Store& store, int world_size, const CollectiveName&
       text += concat(text.empty() ? "" : ", ", "rank ", rank, " waits in ", theirs);
     }
     if (!silent.empty()) {
-      text += concat(text.empty() ? "" : ", ", "rank", silent.size() > 1 ? "s " : " ",
-                     join_numbers(silent), silent.size() > 1 ? " wait" : " waits", " in none");
+      text += concat(text.empty() ? "" : ", ", "nothing is heard of rank",
+                     silent.size() > 1 ? "s " : " ", join_numbers(silent));
     }
     return text;
   } catch (const std::exception&) {
@@ -51,15 +58,15 @@ std::string ask_others(c10d::Store& store, int world_size, const CollectiveName&
 }  // namespace
 
 std::string report_hang(const c10::intrusive_ptr<c10d::Store>& store, int world_size,
-                        const CollectiveName& name) {
+                        const CollectiveName& name, bool is_explained) {
   // On a thread of its own: whoever serves the store may be the one that is stuck, and a store's
   // client waits for it without limit.
   std::promise<std::string> promise;
   std::future<std::string> answer = promise.get_future();
-  std::thread([store, world_size, name, promise = std::move(promise)]() mutable {
-    promise.set_value(ask_others(*store, world_size, name));
+  std::thread([store, world_size, name, is_explained, promise = std::move(promise)]() mutable {
+    promise.set_value(ask_others(*store, world_size, name, is_explained));
   }).detach();
-  if (answer.wait_for(2 * kGrace) != std::future_status::ready) return {};
+  if (answer.wait_for(2 * grace_of(is_explained)) != std::future_status::ready) return {};
   return answer.get();
 }
 

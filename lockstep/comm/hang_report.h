@@ -13,10 +13,11 @@ namespace lockstep {
 struct CollectiveName;
 
 /// Tells the other ranks of the group, through its store, in which collective this rank has waited
-/// in vain, and finds out in which they have: "rank 2 waits in broadcast number 7, rank 1 in none".
-/// Gives ranks whose deadline passes about now a few seconds to say so. Empty where all are in the
-/// same collective, or where the store is gone. Never throws.
+/// in vain, and finds out in which they have: "rank 2 waits in broadcast number 7, nothing is heard
+/// of rank 1". Gives ranks whose deadline passes about now time to say so, less where the launcher
+/// has explained it already. Empty where all are in the same collective, or where the store is
+/// gone. Never throws.
 std::string report_hang(const c10::intrusive_ptr<c10d::Store>& store, int world_size,
-                        const CollectiveName& name);
+                        const CollectiveName& name, bool is_explained);
 
 }  // namespace lockstep

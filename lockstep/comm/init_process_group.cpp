@@ -9,9 +9,11 @@
 #include "lockstep/base/crash_handler.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/failpoint.h"
+#include "lockstep/base/recent_calls.h"
 #include "lockstep/comm/backend_choice.h"
 #include "lockstep/comm/backend_factory.h"
 #include "lockstep/comm/init_plan.h"
+#include "lockstep/comm/launcher_notice.h"
 #include "lockstep/comm/process_group_state.h"
 #include "lockstep/comm/rendezvous.h"
 #include "lockstep/comm/watched_store.h"
@@ -116,13 +118,17 @@ ProcessGroup init(const InitOptions& options, const c10::intrusive_ptr<c10d::Sto
         "or use new_group() for more groups");
   }
   report_crashes();
+  show_recent_calls_to_launcher();
   const InitPlan plan = plan_init(options, store.defined(), mpi_library());
   keep_freed_memory();
   // Gloo and the store's clients write to connections that peers may have closed.
   if (plan.world_size > 1) ignore_broken_pipes();
   if (plan.generation != std::exchange(current.generation, plan.generation))
     current.groups_made = 0;
+  const std::uint64_t ticket = recent_calls().start("init_process_group", "default", std::nullopt);
+  recent_calls().wait(ticket);
   current.group = join(plan, store, current.groups_made++);
+  recent_calls().end(ticket);
   return current.group;
 }
 

@@ -10,7 +10,9 @@
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/recent_calls.h"
 #include "lockstep/comm/backend_factory.h"
+#include "lockstep/comm/launcher_notice.h"
 #include "lockstep/comm/process_group_state.h"
 #include "lockstep/comm/quiet_c10d.h"
 #include "lockstep/comm/store_wait.h"
@@ -204,18 +206,22 @@ void ProcessGroup::monitored_barrier(std::optional<std::chrono::milliseconds> ti
     return concat("monitored_barrier/", of_round, "/", rank);
   };
   const CollectiveName name{"monitored_barrier", group.name, group.rank, round, limit};
+  const std::uint64_t ticket = recent_calls().start(name.operation, name.group, name.sequence);
+  recent_calls().wait(ticket);
   std::vector<std::string> keys;
   for (int rank = 0; rank < group.world_size; ++rank) keys.push_back(key(round, rank));
   try {
     group.store->set(keys[group.rank], std::string("here"));
     const auto missing = wait_for_keys(*group.store, keys, Deadline::after(limit));
     if (!missing.empty()) {
+      tell_launcher_of_late_rank(name);
       throw TimeoutError(concat(describe(name), ": after ", limit.count(), " ms rank",
                                 missing.size() > 1 ? "s " : " ", join_numbers(missing),
                                 " had not come; look at what they are doing"));
     }
     // Whoever is here has left the round before: its keys are of no more use.
     if (round > 0) group.store->deleteKey(key(round - 1, group.rank));
+    recent_calls().end(ticket);
   } catch (const c10::Error&) {
     throw PeerLost(concat(describe(name),
                           ": lost the job's store, which rank 0 of the job serves; "

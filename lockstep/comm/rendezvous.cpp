@@ -19,9 +19,11 @@
 #include "lockstep/base/log.h"
 #include "lockstep/base/parse_number.h"
 #include "lockstep/comm/backend_factory.h"
+#include "lockstep/comm/launcher_notice.h"
 #include "lockstep/comm/quiet_c10d.h"
 #include "lockstep/comm/store_wait.h"
 #include "lockstep/comm/unnamed_comm_error.h"
+#include "lockstep/comm/work_state.h"
 #include "lockstep/os/machine.h"
 #include "lockstep/os/pmi_exchange.h"
 #include "lockstep/os/tcp_socket.h"
@@ -215,6 +217,8 @@ void wait_for_all(c10d::Store& store, const InitPlan& plan, Deadline deadline) {
   };
   const auto missing = wait_for_keys(store, keys, deadline, report);
   if (missing.empty()) return;
+  tell_launcher_of_late_rank(
+      {"init_process_group", "default", plan.rank, std::nullopt, plan.init_timeout});
   throw TimeoutError(concat("init_process_group on rank ", plan.rank, ": ",
                             plan.world_size - static_cast<int>(missing.size()), " of ",
                             plan.world_size, " ranks joined within ", plan.init_timeout.count(),

@@ -53,16 +53,18 @@ void Work::wait() const {
   if (!state_) return;
   const std::lock_guard lock(state_->mutex);
   if (state_->done) return;
+  recent_calls().wait(state_->recent_call);
   try {
     wait_and_report(*state_);
   } catch (...) {
-    rethrow_named(state_->name, [this] {
-      return state_->store ? report_hang(state_->store, state_->world_size, state_->name)
-                           : std::string();
+    rethrow_named(state_->name, [this](bool is_explained) {
+      return state_->store
+                 ? report_hang(state_->store, state_->world_size, state_->name, is_explained)
+                 : std::string();
     });
   }
   state_->done = true;
-  recent_calls().end(state_->recent_call);
+  if (state_->ends_call) recent_calls().end(state_->recent_call);
 }
 
 }  // namespace lockstep

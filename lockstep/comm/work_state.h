@@ -43,7 +43,8 @@ struct Work::State {
   Deadline deadline;
   c10::intrusive_ptr<c10d::Store> store = {};  ///< the group's; for finding out who is missing
   int world_size = 1;
-  std::uint64_t recent_call = 0;  ///< ticket of the call that ends with this work
+  std::uint64_t recent_call = 0;  ///< ticket of the call that this work is part of
+  bool ends_call = false;         ///< it is the last part
   bool in_slices = true;          ///< whether a wait that ran out of time may be taken up again
   /// Called between slices of a long wait; what it throws ends it. Empty: nothing is.
   std::function<void()> while_waiting = {};
@@ -52,10 +53,12 @@ struct Work::State {
   mutable std::atomic<bool> done{false};
 };
 
+/// What the other ranks are in. `is_explained`: the launcher has said so, too, for its machine.
+using ReportHang = std::function<std::string(bool is_explained)>;
+
 /// Called in a catch block: throws the backend's current exception as TimeoutError, PeerLost or
 /// CommError with the collective's name in front. Errors of ours pass unchanged. `report_hang`,
 /// where given, says of a timeout what the other ranks are in.
-[[noreturn]] void rethrow_named(const CollectiveName& name,
-                                const std::function<std::string()>& report_hang = {});
+[[noreturn]] void rethrow_named(const CollectiveName& name, const ReportHang& report_hang = {});
 
 }  // namespace lockstep

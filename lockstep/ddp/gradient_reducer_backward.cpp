@@ -2,6 +2,7 @@
 
 #include <ATen/ops/count_nonzero.h>
 
+#include "lockstep/base/recent_calls.h"
 #include "lockstep/ddp/end_of_backward.h"
 #include "lockstep/ddp/error_context.h"
 #include "lockstep/ddp/gradient_reducer_impl.h"
@@ -138,19 +139,24 @@ const std::vector<Agreement::Numbers>& GradientReducer::Impl::wait_until_all_beg
   }
 }
 
-// Which part of which model's gradients: "in backward of model 0, bucket 2: fc.weight … fc2.bias".
-std::string GradientReducer::Impl::context(std::size_t exchange_number) const {
+// Which part of the gradients: "bucket 2: fc.weight … fc2.bias".
+std::string GradientReducer::Impl::about(std::size_t exchange_number) const {
   const BucketLayout& part = recorder->layout()[exchange_number];
-  std::string text = concat("this rank is in ", backward_name, ", ", name_of(part.kind), " ",
-                            exchange_number, ": ", part.parameters.front());
+  std::string text =
+      concat(name_of(part.kind), " ", exchange_number, ": ", part.parameters.front());
   if (part.parameters.size() > 1) text += concat(" … ", part.parameters.back());
   return text;
+}
+
+std::string GradientReducer::Impl::context(std::size_t exchange_number) const {
+  return concat("this rank is in ", backward_name, ", ", abouts[exchange_number]);
 }
 
 void GradientReducer::Impl::start_complete() {
   while (const auto next = schedule.take_next()) {
     if (*next == 0) wait_until_all_begin();
     const auto range = recorder->starting(*next);
+    const CallsAbout about(abouts[*next]);
     try {
       exchanges[*next]->start_average(scale);
     } catch (const Error&) {
@@ -174,6 +180,7 @@ void GradientReducer::Impl::finish_backward() {
     if (options.step_timer) options.step_timer->arrive();
     for (std::size_t number = 0; number < exchanges.size(); ++number) {
       const auto range = recorder->finishing(number);
+      const CallsAbout about(abouts[number]);
       try {
         exchanges[number]->finish();
       } catch (const Error&) {
@@ -220,6 +227,8 @@ void GradientReducer::Impl::plan_by_first_pass() {
   recorder->plan(layout_of(planned, parameters, names, exchange));
   exchanges = std::move(planned.exchanges);
   places = std::move(planned.places);
+  abouts.clear();
+  for (std::size_t number = 0; number < exchanges.size(); ++number) abouts.push_back(about(number));
   std::vector<std::size_t> bucket_of;
   for (const ExchangePlace& place : places) bucket_of.push_back(place.exchange);
   schedule = ExchangeSchedule(std::move(bucket_of), exchanges.size());

@@ -49,6 +49,7 @@ struct GradientReducer::Impl {
   std::vector<std::unique_ptr<GradientExchange>> exchanges;
   std::vector<ExchangePlace> places;  // of each parameter
   std::unique_ptr<ExchangeRecorder> recorder;
+  std::vector<std::string> abouts;  // of each exchange: what its collectives are for
   std::vector<bool> is_sparse;
   std::vector<int> additions;  // to each gradient, on this rank, in one backward pass
   // Got a gradient although the outputs of forward do not depend on them.
@@ -92,6 +93,7 @@ struct GradientReducer::Impl {
   ObservedGraph observe() const;
   void check_layout(std::size_t index) const;
   void add_up_squares();
+  std::string about(std::size_t exchange_number) const;
   std::string context(std::size_t exchange_number) const;
 };
 

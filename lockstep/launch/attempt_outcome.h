@@ -28,12 +28,20 @@ struct WorkerExit {
   /// Why the launcher killed it though it was not to end: what another rank says it did not do in
   /// time; empty: it did not.
   std::string late_for{};
+  /// Where it was then; empty: not known.
+  std::string hangs_in{};
+  /// It has waited for another rank until its deadline.
+  bool waited_in_vain = false;
   /// What it left in its error file, if anything.
   std::string error_message{};
   /// The exit code that its error file announces; 0: none.
   int error_code = 0;
   /// Where its error is a crash of a program of Lockstep's.
   std::optional<CrashReport> crash{};
+  /// The training's step that it was in; empty: not known.
+  std::string step{};
+  /// Those that it had begun when a signal ended it without a report; the newest first.
+  std::vector<StartedCollective> collectives{};
   /// Where the kernel killed a process of this machine for want of memory meanwhile: whose memory
   /// was short.
   std::string memory_shortage{};

@@ -53,6 +53,9 @@ void add_line(std::vector<std::string>& lines, const std::string& line, int time
 
 // How the standard library gets from one function of the program to another.
 bool is_plumbing(const SourceLine& line) {
+  // A function object's call may be all that is left of the program's own function.
+  const bool is_own = line.function.find("{lambda") != std::string::npos;
+  if (line.file.empty()) return line.function.starts_with("std::") && !is_own;
   // .../include/c++/12/bits/invoke.h, .../include/x86_64-linux-gnu/c++/12/bits/c++config.h
   const auto include = line.file.find("/include/");
   return include != std::string::npos && line.file.find("/c++/", include) != std::string::npos;
@@ -77,24 +80,29 @@ std::vector<StackFrame> of_interest(const std::vector<StackFrame>& frames) {
 
 }  // namespace
 
-std::string crash_message(const CrashReport& crash) {
-  for (const StackFrame& frame : crash.frames) {
+std::string own_place(const std::vector<StackFrame>& frames) {
+  for (const StackFrame& frame : frames) {
     if (is_runtime(frame) || frame.module.empty()) continue;
-    if (!is_named(frame)) return concat(crash.cause, " in ", place_in_module(frame));
+    if (!is_named(frame)) return place_in_module(frame);
     const auto own = std::find_if_not(frame.lines.begin(), frame.lines.end(), is_plumbing);
     if (own == frame.lines.end()) continue;
     const std::string place =
         own->file.empty() ? "" : concat(" ", last_part(own->file), ":", own->line);
-    return concat(crash.cause, " in ", own->function, place);
+    return concat(own->function, place);
   }
-  return crash.cause;
+  return "";
 }
 
-std::vector<std::string> stack_lines(const CrashReport& crash) {
+std::string crash_message(const CrashReport& crash) {
+  const std::string place = own_place(crash.frames);
+  return place.empty() ? crash.cause : concat(crash.cause, " in ", place);
+}
+
+std::vector<std::string> stack_lines(const std::vector<StackFrame>& frames) {
   std::vector<std::string> lines;
   std::string repeated;
   int times = 0;
-  for (const StackFrame& frame : of_interest(crash.frames)) {
+  for (const StackFrame& frame : of_interest(frames)) {
     const std::vector<SourceLine> unknown(1);
     for (const SourceLine& line : frame.lines.empty() ? unknown : frame.lines) {
       if (is_plumbing(line) && times > 0) continue;
@@ -119,11 +127,11 @@ std::vector<std::string> shortened(std::vector<std::string> lines, std::size_t m
   return lines;
 }
 
-std::string last_collectives(const CrashReport& crash) {
+std::string last_collectives(const std::vector<StartedCollective>& collectives) {
   constexpr std::size_t kMostShown = 4;
   std::string text;
-  for (std::size_t i = 0; i < std::min(crash.collectives.size(), kMostShown); ++i) {
-    const StartedCollective& collective = crash.collectives[i];
+  for (std::size_t i = 0; i < std::min(collectives.size(), kMostShown); ++i) {
+    const StartedCollective& collective = collectives[i];
     if (i == 0) {
       text = concat(collective.ended ? "after " : "in ", collective.call);
     } else {

@@ -40,14 +40,17 @@ struct CrashReport {
 /// "SIGSEGV at address 0x0 in train_step(int) train.cpp:42"
 std::string crash_message(const CrashReport& crash);
 
+/// The innermost call of the program's own: "train_step(int) train.cpp:42". Empty: there is none.
+std::string own_place(const std::vector<StackFrame>& frames);
+
 /// One line each, the innermost call first, from where the program's own code failed on.
-std::vector<std::string> stack_lines(const CrashReport& crash);
+std::vector<std::string> stack_lines(const std::vector<StackFrame>& frames);
 
 /// The first `most` of the lines, and how many more there are.
 std::vector<std::string> shortened(std::vector<std::string> lines, std::size_t most);
 
 /// "in all_reduce number 87 of group 'default'; before it broadcast number 86 of group 'default'".
 /// Empty where there was none.
-std::string last_collectives(const CrashReport& crash);
+std::string last_collectives(const std::vector<StartedCollective>& collectives);
 
 }  // namespace lockstep

@@ -41,33 +41,33 @@ TEST(CrashReport, TheStackIsThatOfTheProgram) {
                                unnamed("/home/me/train", 0x20), named("main", "train.cpp", 90),
                                kInLibc, named("_start")}};
   const Lines lines = {"step(int) at train.cpp:42", "train(+0x20)", "main at train.cpp:90"};
-  EXPECT_EQ(stack_lines(crash), lines);
+  EXPECT_EQ(stack_lines(crash.frames), lines);
   // Statically linked.
   crash.frames = {named("__pthread_kill_implementation"), named("raise"), named("abort"),
                   named("step(int)"), named("main")};
-  EXPECT_EQ(stack_lines(crash), (Lines{"step(int) in train", "main in train"}));
+  EXPECT_EQ(stack_lines(crash.frames), (Lines{"step(int) in train", "main in train"}));
   crash.frames = {};
-  EXPECT_EQ(stack_lines(crash), Lines{});
+  EXPECT_EQ(stack_lines(crash.frames), Lines{});
 }
 
 TEST(CrashReport, AThreadHasNoMain) {
   const CrashReport crash{.frames = {named("work()"), kInLibc, kInLibc}};
-  EXPECT_EQ(stack_lines(crash), (Lines{"work() in train"}));
+  EXPECT_EQ(stack_lines(crash.frames), (Lines{"work() in train"}));
 }
 
 TEST(CrashReport, WhatOfTheLibraryTheProgramCalledIsShown) {
   StackFrame strlen = kInLibc;
   strlen.lines = {{.function = "strlen"}};
   const CrashReport crash{.frames = {strlen, named("step(int)"), named("main")}};
-  EXPECT_EQ(stack_lines(crash),
+  EXPECT_EQ(stack_lines(crash.frames),
             (Lines{"strlen in libc.so.6", "step(int) in train", "main in train"}));
   EXPECT_EQ(crash_message({.cause = "SIGSEGV", .frames = crash.frames}), "SIGSEGV in step(int)");
 }
 
 TEST(CrashReport, WithoutTheProgramTheStackIsWhatThereIs) {
   const CrashReport crash{.frames = {kInLibc, {.address = 0x10}}};
-  EXPECT_EQ(stack_lines(crash), (Lines{"0x10"}));
-  EXPECT_EQ(stack_lines({.frames = {kInLibc, kInLibc}}), (Lines{"libc.so.6(+0x8aeec) (2 times)"}));
+  EXPECT_EQ(stack_lines(crash.frames), (Lines{"0x10"}));
+  EXPECT_EQ(stack_lines({kInLibc, kInLibc}), (Lines{"libc.so.6(+0x8aeec) (2 times)"}));
 }
 
 TEST(CrashReport, FunctionsInFunctionsAndRecursion) {
@@ -76,7 +76,7 @@ TEST(CrashReport, FunctionsInFunctionsAndRecursion) {
   const CrashReport crash{.frames = {frame, named("again()"), named("again()"), named("main")}};
   const Lines lines = {"inner() at a.h:1", "outer() at a.h:2", "again() in train (2 times)",
                        "main in train"};
-  EXPECT_EQ(stack_lines(crash), lines);
+  EXPECT_EQ(stack_lines(crash.frames), lines);
   EXPECT_EQ(shortened(lines, 4), lines);
   EXPECT_EQ(shortened(lines, 1), (Lines{"inner() at a.h:1", "... and 3 more"}));
 }
@@ -85,22 +85,22 @@ TEST(CrashReport, OfTheStandardLibraryItShowsWhatFaulted) {
   const std::string file = "/usr/include/c++/12/bits/invoke.h";
   const CrashReport crash{
       .frames = {named("copy", file, 1), named("step()"), named("invoke", file, 2), named("main")}};
-  EXPECT_EQ(stack_lines(crash),
+  EXPECT_EQ(stack_lines(crash.frames),
             (Lines{"copy at " + file + ":1", "step() in train", "main in train"}));
   EXPECT_EQ(crash_message({.cause = "SIGSEGV", .frames = crash.frames}), "SIGSEGV in step()");
 }
 
 TEST(CrashReport, TellsTheLastCollectives) {
   CrashReport crash;
-  EXPECT_EQ(last_collectives(crash), "");
+  EXPECT_EQ(last_collectives(crash.collectives), "");
   crash.collectives = {{.call = "all_reduce number 87 of group 'default'"}};
-  EXPECT_EQ(last_collectives(crash), "in all_reduce number 87 of group 'default'");
+  EXPECT_EQ(last_collectives(crash.collectives), "in all_reduce number 87 of group 'default'");
   crash.collectives = {{.call = "e", .ended = true},
                        {.call = "d"},
                        {.call = "c", .ended = true},
                        {.call = "b", .ended = true},
                        {.call = "a", .ended = true}};
-  EXPECT_EQ(last_collectives(crash), "after e; before it d (not waited for), c, b");
+  EXPECT_EQ(last_collectives(crash.collectives), "after e; before it d (not waited for), c, b");
 }
 
 }  // namespace

@@ -119,7 +119,7 @@ void add_names(const std::filesystem::path& file, const CrashReport& crash) {
   json& message = document["message"];
   message["message"] = crash_message(crash);
   message["extraInfo"]["py_callstack"] =
-      concat(crash_message(crash), "\n", joined(stack_lines(crash)));
+      concat(crash_message(crash), "\n", joined(stack_lines(crash.frames)));
   json& frames = message["extraInfo"]["crash"]["frames"];
   for (std::size_t i = 0; i < crash.frames.size(); ++i) {
     json& lines = frames.at(i)["lines"] = json::array();

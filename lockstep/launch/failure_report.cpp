@@ -34,20 +34,6 @@ std::string signal_hint(const WorkerExit& exit) {
   }
 }
 
-// "0-2,5" for 0, 1, 2, 5.
-std::string rank_list(std::vector<int> ranks) {
-  std::sort(ranks.begin(), ranks.end());
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size();) {
-    std::size_t last = i;
-    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
-    text += concat(i == 0 ? "" : ",", ranks[i]);
-    if (last > i) text += concat(last == i + 1 ? "," : "-", ranks[last]);
-    i = last + 1;
-  }
-  return text;
-}
-
 // The others by how they ended, in the order of the first of each kind.
 std::string others(const AttemptOutcome& outcome, const WorkerExit& cause) {
   std::vector<std::pair<std::string, std::vector<int>>> kinds;
@@ -94,9 +80,8 @@ std::string describe_end(const WorkerExit& exit) {
 std::string describe_failure(const WorkerExit& exit) {
   const std::string& error = exit.error_message;
   if (!exit.late_for.empty()) {
-    const auto stack = exit.crash ? stack_lines(*exit.crash) : std::vector<std::string>();
-    return concat(": killed, as it hung", stack.empty() ? "" : " in ",
-                  stack.empty() ? "" : stack.front(), ": ", exit.late_for);
+    return concat(": killed, as it hung", exit.hangs_in.empty() ? "" : " in ", exit.hangs_in, ": ",
+                  exit.late_for);
   }
   if (exit.failed_before_stop()) {
     return concat(": ", error, ", then stopped with ", signal_name(exit.signal));
@@ -119,11 +104,24 @@ std::string describe_crash(const WorkerExit& exit) {
   const std::string& thread = exit.crash->thread;
   if (!thread.empty()) line("thread: ", concat("'", thread, "', not the main one"));
   const char* name = "stack:  ";
-  for (const std::string& call : shortened(stack_lines(*exit.crash), kMostLines)) {
+  for (const std::string& call : shortened(stack_lines(exit.crash->frames), kMostLines)) {
     line(name, call);
     name = "        ";
   }
-  line("calls:  ", last_collectives(*exit.crash));
+  line("calls:  ", last_collectives(exit.crash->collectives));
+  return text;
+}
+
+std::string rank_list(std::vector<int> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    text += concat(i == 0 ? "" : ",", ranks[i]);
+    if (last > i) text += concat(last == i + 1 ? "," : "-", ranks[last]);
+    i = last + 1;
+  }
   return text;
 }
 
@@ -131,16 +129,24 @@ std::string describe_worker(const WorkerExit& exit) {
   return concat("rank ", exit.rank, " (local rank ", exit.local_rank, ", pid ", exit.pid, ")");
 }
 
+std::string describe_step(const WorkerExit& exit) {
+  return exit.step.empty() ? "" : concat(" in step ", exit.step);
+}
+
 std::string failure_report(const AttemptOutcome& outcome, const LaunchOptions& options) {
   const WorkerExit* const cause = first_cause(outcome);
   LOCKSTEP_ASSERT(cause != nullptr);
   const std::string where = options.rendezvous.max_nodes > 1 ? concat(" on ", host_name()) : "";
   std::string text = concat("lockstep: ", describe_worker(*cause), where, " failed first",
-                            describe_failure(*cause), "\n");
+                            describe_step(*cause), describe_failure(*cause), "\n");
   const auto line = [&](const char* name, const std::string& value) {
     if (!value.empty()) text += concat("lockstep:   ", name, value, "\n");
   };
-  if (cause->crash) text += describe_crash(*cause);
+  if (cause->crash) {
+    text += describe_crash(*cause);
+  } else {
+    line("calls:  ", last_collectives(cause->collectives));
+  }
   line("others: ", others(outcome, *cause));
   line("look:   ", where_to_look(options, *cause));
   for (const WorkerExit& stuck : outcome.stuck) {

@@ -15,8 +15,14 @@ std::string describe_end(const WorkerExit& exit);
 /// ": exit code 1: ValueError: bad", ": ValueError: bad, then stopped with SIGTERM".
 std::string describe_failure(const WorkerExit& exit);
 
+/// "ranks 0-2,5" for 5, 0, 1, 2.
+std::string rank_list(std::vector<int> ranks);
+
 /// "rank 1 (local rank 1, pid 4242)".
 std::string describe_worker(const WorkerExit& exit);
+
+/// " in step 60"; empty where it is not known.
+std::string describe_step(const WorkerExit& exit);
 
 /// Where a worker was that left a crash report: its thread, its stack and its last collectives, as
 /// lines, each begun with "lockstep: ".

@@ -34,6 +34,7 @@ std::string place_of_crash(const WorkerExit& exit) {
 
 std::string place_in_rank(const WorkerExit& exit, seconds after) {
   if (exit.crash) return place_of_crash(exit);
+  if (!exit.late_for.empty()) return exit.hangs_in;
   if (!exit.error_message.empty()) return exit.error_message;
   if (!exit.memory_shortage.empty()) return exit.memory_shortage;
   if (after > kStart || (exit.signal != 0 && !is_crash(exit.signal))) return "";
@@ -50,10 +51,11 @@ WorkerFault fault_of(const WorkerExit& exit, const std::string& where, seconds a
   }
   const bool has_place = after < kLongRun && !follows_another(exit);
   const std::string place = has_place ? place_in_rank(exit, after) : "";
-  return {.text = concat(describe_worker(exit), where, " failed", describe_failure(exit)),
-          .place = place.empty() ? "" : concat("rank ", exit.rank, ": ", place),
+  const std::string step = describe_step(exit);
+  return {.text = concat(describe_worker(exit), where, " failed", step, describe_failure(exit)),
+          .place = place.empty() ? "" : concat("rank ", exit.rank, step, ": ", place),
           .status = exit.status(),
-          .is_hang = !exit.late_for.empty()};
+          .is_hang = !exit.late_for.empty() || exit.waited_in_vain};
 }
 
 }  // namespace lockstep

@@ -89,7 +89,7 @@ class Launcher final : public LiveJob {
   std::optional<int> run_generation();
   void round_is_over(const AttemptOutcome& outcome);
   std::optional<Generation> next_generation();
-  void tell_of_failure(const WorkerExit& cause, const std::string& step = "");
+  void tell_of_failure(const WorkerExit& cause);
   void tell_of_failure(const WorkerFault& fault);
   void say_where_it_hung(const WorkerExit& cause) const;
   void wait_for_verdict(std::uint64_t generation, milliseconds patience);
@@ -288,7 +288,7 @@ void Launcher::round_is_over(const AttemptOutcome& outcome) {
   if (const WorkerExit* const cause = first_cause(outcome)) {
     say_where_it_hung(*cause);
     if (cause->crash) say_text(describe_crash(*cause));
-    return tell_of_failure(*cause, outcome.step);
+    return tell_of_failure(*cause);
   }
   if (rendezvous_.view().generation == generation_ && !outcome.lost.empty()) {
     return tell_of_failure(WorkerFault{
@@ -318,16 +318,14 @@ std::optional<Generation> Launcher::next_generation() {
 // Where others have told already that it is late, and not who.
 void Launcher::say_where_it_hung(const WorkerExit& cause) const {
   if (cause.late_for.empty() || rendezvous_.view().placement) return;
-  say(concat(describe_worker(cause), " failed", describe_failure(cause)));
+  say(concat(describe_worker(cause), " failed", describe_step(cause), describe_failure(cause)));
 }
 
-void Launcher::tell_of_failure(const WorkerExit& cause, const std::string& step) {
+void Launcher::tell_of_failure(const WorkerExit& cause) {
   const auto after =
       std::chrono::duration_cast<std::chrono::seconds>(Deadline::Clock::now() - started_);
   const std::string where = on_one_machine() ? "" : concat(" on ", host_name());
-  WorkerFault fault = fault_of(cause, where, after);
-  if (!step.empty()) fault.text += concat(" (in step ", step, ")");
-  tell_of_failure(fault);
+  tell_of_failure(fault_of(cause, where, after));
 }
 
 void Launcher::tell_of_failure(const WorkerFault& fault) {

@@ -1,12 +1,10 @@
 #include "lockstep/launch/name_frames.h"
 
-#include <cerrno>
 #include <csignal>
 #include <map>
 #include <sstream>
 #include <string>
 
-#include <poll.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -15,7 +13,7 @@
 #include "lockstep/launch/module_symbols.h"
 #include "lockstep/os/helper_process.h"
 #include "lockstep/os/pipe.h"
-#include "lockstep/os/poll_timeout.h"
+#include "lockstep/os/read_to_end.h"
 #include "lockstep/os/write_all.h"
 
 namespace lockstep {
@@ -42,21 +40,6 @@ void write_names(const std::vector<StackFrame*>& frames, int fd, Deadline deadli
   }
 }
 
-std::string read_until(int fd, Deadline deadline) {
-  std::string text;
-  pollfd ready{fd, POLLIN, 0};
-  char part[4096];
-  for (;;) {
-    const int count = ::poll(&ready, 1, poll_timeout(deadline));
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) break;
-    const ssize_t got = ::read(fd, part, sizeof(part));
-    if (got <= 0) break;
-    text.append(part, static_cast<std::size_t>(got));
-  }
-  return text;
-}
-
 void take_names(const std::string& text, const std::vector<StackFrame*>& frames) {
   std::istringstream stream(text);
   std::size_t number = 0;
@@ -80,7 +63,7 @@ void name_frames(const std::vector<StackFrame*>& frames, Deadline deadline) noex
     write_names(frames, names.write_end.get(), deadline);
   });
   names.write_end.reset();
-  take_names(read_until(names.read_end.get(), deadline), frames);
+  take_names(read_to_end(names.read_end.get(), deadline), frames);
 } catch (const std::exception&) {
   // No process to be had: the frames stay without names.
 }

@@ -58,7 +58,7 @@ void RendezvousService::report(const AgentReport& report, Instant now) {
   heard_[id] = {report, now + timeouts_.keep_alive_limit, idle_since};
   note_idle(id, now);
   if (!report.stop.by.empty()) state_ = stop(std::move(state_), report.stop);
-  if (report.status != Status::kReady || now >= may_join_at(report.node.host)) apply(report);
+  if (report.status != Status::kReady || now >= may_join_at(report.node)) apply(report);
   if (report.status == Status::kLeaving) heard_.erase(id);
   restart_timer(now);
 }
@@ -127,6 +127,10 @@ RendezvousService::Instant RendezvousService::may_join_at(const std::string& hos
   return losses->second.last + timeouts_.cool_down * (1 << doublings);
 }
 
+RendezvousService::Instant RendezvousService::may_join_at(const RendezvousNode& node) const {
+  return contains_node(state_.expected, node.id) ? Instant::min() : may_join_at(node.host);
+}
+
 void RendezvousService::tick(Instant now) {
   std::vector<std::string> lost;
   for (const auto& [id, agent] : heard_) {
@@ -136,7 +140,7 @@ void RendezvousService::tick(Instant now) {
   for (const auto& [id, agent] : heard_) {
     // One that had to cool down, or that joined while the job ran full.
     const bool ready = agent.report.status == Status::kReady;
-    if (ready && now >= may_join_at(agent.report.node.host)) apply(agent.report);
+    if (ready && now >= may_join_at(agent.report.node)) apply(agent.report);
   }
   for (const auto& [id, agent] : heard_) {
     if (!agent.idle_since || *agent.idle_since + timeouts_.reconnect > now) continue;
@@ -163,7 +167,7 @@ std::optional<RendezvousService::Instant> RendezvousService::next_event() const 
     consider(agent.lost_at);
     if (agent.idle_since && view(id).placement) consider(*agent.idle_since + timeouts_.reconnect);
     if (agent.report.status != Status::kReady || state_.ended()) continue;
-    const Instant may_join = may_join_at(agent.report.node.host);
+    const Instant may_join = may_join_at(agent.report.node);
     if (may_join != Instant::min() && !view(id).is_there) consider(may_join);
   }
   return next;

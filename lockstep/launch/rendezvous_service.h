@@ -54,6 +54,8 @@ class RendezvousService {
   void lose(const std::string& id, Instant now);
   void restart_timer(Instant now);
   Instant may_join_at(const std::string& host) const;
+  /// One that the job ran with is awaited, whoever else was lost on its host.
+  Instant may_join_at(const RendezvousNode& node) const;
 
   RendezvousRules rules_;
   RendezvousTimeouts timeouts_;

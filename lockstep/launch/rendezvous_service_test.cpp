@@ -174,6 +174,22 @@ TEST_F(ServiceTest, AFailureBeyondTheRestartsEndsTheJobWithItsStatus) {
   EXPECT_EQ(service.view("a").status, 3);
 }
 
+TEST_F(ServiceTest, ALauncherThatStaysIsNotHeldBackByOthersOfItsHost) {
+  report("b", Status::kReady);
+  pass(seconds(10));
+  for (int i = 0; i < 3; ++i) {
+    const std::string id = concat("b", i);
+    report(id, Status::kReady);
+    report("b", Status::kReady, generation());
+    EXPECT_EQ(members(), 2U);
+    service.closed(id, now);
+    pass(seconds(1));
+    report("b", Status::kReady, generation());
+    EXPECT_EQ(members(), 1U) << "lost " << i + 1 << " times";
+    EXPECT_EQ(phase(), Phase::kRunning);
+  }
+}
+
 TEST_F(ServiceTest, AMachineThatFlapsCoolsDown) {
   report("a", Status::kReady);
   pass(seconds(10));

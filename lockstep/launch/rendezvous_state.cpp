@@ -89,9 +89,13 @@ void fail_without_fault(RendezvousState& state, std::string cause) {
 std::optional<RendezvousTimer> timer_of(const RendezvousState& state,
                                         const RendezvousRules& rules) {
   if (state.phase != Phase::kGathering) return std::nullopt;
-  const auto kind = count_of(state.nodes) < rules.min_nodes ? RendezvousTimer::Kind::kJoin
-                                                            : RendezvousTimer::Kind::kLastCall;
-  return RendezvousTimer{kind, state.gathering};
+  if (count_of(state.nodes) < rules.min_nodes) {
+    return RendezvousTimer{RendezvousTimer::Kind::kJoin, state.gathering};
+  }
+  // They are stopping their workers, for which they have a deadline of their own, or are lost. To
+  // start without them would be to stop again when they come, which they would be late for, too.
+  if (!state.expected.empty()) return std::nullopt;
+  return RendezvousTimer{RendezvousTimer::Kind::kLastCall, state.gathering};
 }
 
 RendezvousState join(RendezvousState state, const RendezvousRules& rules,

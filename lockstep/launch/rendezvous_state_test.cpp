@@ -210,6 +210,15 @@ TEST(RendezvousStateTest, TheRestGoesOnAtOnceWhenTheyAreEnough) {
   EXPECT_EQ(ids(job.state.nodes), Ids({"a", "c"}));
 }
 
+TEST(RendezvousStateTest, OneThatIsSlowToStopItsWorkersIsNotLeftBehind) {
+  Job job = running_job({.min_nodes = 1, .max_nodes = 2}, {"a"});
+  job.join("b");
+  EXPECT_EQ(timer_of(job.state, job.rules), std::nullopt)
+      << "the two would start without each other in turn";
+  job.join("a");
+  EXPECT_EQ(ids(job.state.nodes), Ids({"a", "b"}));
+}
+
 TEST(RendezvousStateTest, OneThatDiesBeforeItJoinsAgainIsNotWaitedFor) {
   Job job = running_job({.min_nodes = 1, .max_nodes = 2, .max_restarts = 1}, {"a", "b"});
   job.fail("a", {.text = "rank 0: exit code 1"});

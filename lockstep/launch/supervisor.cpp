@@ -13,6 +13,7 @@
 #include "lockstep/base/parse_number.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/failure_report.h"
+#include "lockstep/os/futex.h"
 #include "lockstep/os/poll_timeout.h"
 
 namespace lockstep {
@@ -22,6 +23,11 @@ using std::chrono::milliseconds;
 
 // How often the next generation is asked for where nothing else happens.
 constexpr milliseconds kAskAgain{1'000};
+// How often for a handler of a signal that a worker is to be told.
+constexpr milliseconds kLookAgain{50};
+constexpr int kLooksUntilBlocked = 3;  // for good, to be taken by sigwait or the like
+// A program starts within that time.
+constexpr milliseconds kMostToListen{30'000};
 
 void wait_for(int fd, const std::optional<Deadline>& deadline) {
   pollfd entry{.fd = fd, .events = POLLIN, .revents = 0};
@@ -57,6 +63,7 @@ AttemptOutcome Supervisor::run(const Round& first, const std::function<void()>& 
   on_started();
   for (;;) {
     handle_signals();
+    send_notices();
     read_links();
     note_ended_workers();
     end_those_that_hang();
@@ -146,6 +153,22 @@ void Supervisor::hear(Group& group, LinkMessage message) {
     case LinkMessage::Kind::kTookPlace:
       if (message.generation == generation_) group.answers_by.reset();
       break;
+    case LinkMessage::Kind::kCalls:
+      group.calls = SharedCalls(message.fd);
+      break;
+    case LinkMessage::Kind::kWaitedInVain:
+      if (keeps_workers_ || stop_.started() || message.lines.size() < 4) break;
+      group.worker.waited_in_vain = true;
+      explain_hang(AwaitedCall{
+          .operation = message.lines[0],
+          .group = message.lines[1],
+          .sequence = parse_number<std::uint64_t>(message.lines[2]),
+          .waited = milliseconds(parse_number<std::int64_t>(message.lines[3]).value_or(0))});
+      if (RecentCalls* const calls = group.calls.get()) {
+        ++calls->looks();
+        futex_wake_all(calls->looks());
+      }
+      break;
     case LinkMessage::Kind::kMemory:
       rounds_.keep_memory(std::move(message.fd));
       break;
@@ -173,9 +196,14 @@ void Supervisor::note_ended_workers() {
     group.worker.exit_code = ended->exit_code;
     group.worker.signal = ended->signal;
     group.worker.told_to_stop = group.told_to_stop;
-    group.worker.late_for = group.late_for;
     group.worker.left_early =
         group.keeps_state && !group.told_to_stop && ended->signal == 0 && ended->exit_code == 0;
+    if (const RecentCalls* const calls = group.calls.get(); calls && calls->step() >= 0) {
+      group.worker.step = std::to_string(calls->step());
+    }
+    if (ended->signal != 0 && !group.told_to_stop) {
+      group.worker.collectives = group.calls.describe_all();
+    }
     if (group.link.valid()) news_.remove(group.link.get());
     group.link.reset();
     if (!group.is_dismissed && !group.is_standby) {
@@ -223,9 +251,35 @@ void Supervisor::send(int signal) {
 }
 
 void Supervisor::notify(int signal) {
-  for (const auto& [id, group] : groups_) {
-    if (group.running) ::kill(id, signal);  // Its number is its own until it is reaped, here.
+  for (auto& [id, group] : groups_) {
+    if (group.running)
+      group.notices.try_emplace(signal, Group::Notice{Deadline::after(kMostToListen)});
   }
+  send_notices();
+}
+
+void Supervisor::send_notices() {
+  for (auto& [id, group] : groups_) {
+    for (auto next = group.notices.begin(); next != group.notices.end();) {
+      const auto notice = next++;
+      if (is_settled(id, group, notice->first, notice->second)) group.notices.erase(notice);
+    }
+  }
+}
+
+// One that is starting has no handler yet, and would end.
+bool Supervisor::is_settled(pid_t id, const Group& group, int signal, Group::Notice& notice) {
+  if (!group.running) return true;
+  const SignalFate fate = fate_of(id, signal);
+  notice.blocked = fate == SignalFate::kBlocked ? notice.blocked + 1 : 0;
+  if (fate == SignalFate::kSpares || notice.blocked == kLooksUntilBlocked) {
+    ::kill(id, signal);  // Its number is its own until it is reaped, here.
+    return true;
+  }
+  if (!notice.until.passed()) return false;
+  say(concat(signal_name(signal), " is not passed on to ", describe_worker(group.worker),
+             ", which would end of it: it has no handler for it"));
+  return true;
 }
 
 void Supervisor::wait_for_news() {
@@ -234,12 +288,14 @@ void Supervisor::wait_for_news() {
     if (!wake || deadline.instant() < wake->instant()) wake = deadline;
   };
   if (cause_by_ && !stop_.started()) at(*cause_by_);
-  if (hangs_after_ && !stop_.started()) at(*hangs_after_);
   if (looks_until_ && is_looking() && !stop_.started()) at(*looks_until_);
   if (keeps_workers_ && !stop_.started()) at(Deadline::after(kAskAgain));
   if (standby_at_ && !standby_at_->passed()) at(*standby_at_);
   for (const auto& [id, group] : groups_) {
+    if (!group.notices.empty()) at(Deadline::after(kLookAgain));
     if (group.kill_at && group.running && !group.killed) at(*group.kill_at);
+    if (awaits_leaving_ && group.leaves_by && group.is_kept() && !stop_.started())
+      at(*group.leaves_by);
     if (group.answers_by && group.is_kept() && !stop_.started()) at(*group.answers_by);
   }
   if (rendezvous_is_lost_) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <exception>
 #include <filesystem>
 #include <functional>
@@ -10,9 +11,11 @@
 
 #include "lockstep/launch/attempt_outcome.h"
 #include "lockstep/launch/group_guard.h"
+#include "lockstep/launch/hang_verdict.h"
 #include "lockstep/launch/job_board.h"
 #include "lockstep/launch/job_rendezvous.h"
 #include "lockstep/launch/launch_options.h"
+#include "lockstep/launch/shared_calls.h"
 #include "lockstep/launch/stop_sequence.h"
 #include "lockstep/os/child_process.h"
 #include "lockstep/os/signals.h"
@@ -61,7 +64,8 @@ class Rounds {
 /// fails, when the launcher is told to stop or the rendezvous ends their generation, and lets none
 /// stay behind. Workers that keep their state (LinkMessage) are not stopped where others fail or
 /// machines come and go: they get their place in the next generation.
-/// Threads: the launcher's only one. It reaps every child of the process.
+/// Threads: the launcher's only one, which looking at workers that hang holds up for 1.5 s at most.
+/// It reaps every child of the process.
 /// Lifetime: the destructor kills whatever still runs.
 class Supervisor {
  public:
@@ -82,6 +86,7 @@ class Supervisor {
   struct Group {
     WorkerExit worker;
     UniqueFd link;
+    SharedCalls calls;
     bool running = true;
     bool told_to_stop = false;
     bool keeps_state = false;
@@ -91,20 +96,36 @@ class Supervisor {
     /// It has said that its training is over.
     bool is_done = false;
     bool has_left_group = false;
+    /// It was in a collective when the hang was looked at.
+    bool waits = false;
+    /// Until then it has left a group in which a rank is late, or hangs too.
+    std::optional<Deadline> leaves_by;
     /// Unless it hangs, it hears what it is told within that time.
     std::chrono::milliseconds hears_within{};
     /// Until then it has taken the place that it was given.
     std::optional<Deadline> answers_by;
-    /// What it did not do in time, for which it is ended.
-    std::string late_for;
     /// It has no place any more: how it ends is of no account.
     bool is_dismissed = false;
     std::optional<Deadline> kill_at;
+    /// A signal that it is told once it handles it.
+    struct Notice {
+      Deadline until;
+      /// In how many looks in a row it was blocked.
+      int blocked = 0;
+    };
+    std::map<int, Notice> notices;
     bool killed = false;
 
-    bool is_kept() const { return running && keeps_state && link.valid() && late_for.empty(); }
+    bool is_kept() const {
+      return running && keeps_state && link.valid() && worker.late_for.empty();
+    }
     bool waits_for_a_place() const { return running && is_ready && link.valid(); }
   };
+
+  /// Of a worker that is told to leave its group, and of one that is in a collective and leaves it
+  /// by itself, where the machine may be busy.
+  static constexpr std::chrono::milliseconds kTimeToLeave{500};
+  static constexpr std::chrono::milliseconds kTimeToLeaveCollective{5'000};
 
   Group& start(const Worker& worker);
   void start_standbys();
@@ -124,7 +145,10 @@ class Supervisor {
   void go_on();
   void send(int signal);
   void notify(int signal);
+  void send_notices();
+  static bool is_settled(pid_t id, const Group& group, int signal, Group::Notice& notice);
   void kill_dismissed();
+  void explain_hang(const std::optional<AwaitedCall>& awaited);
   void look_for_those_that_hang();
   void tell_to_leave();
   void end_those_that_hang();
@@ -157,10 +181,12 @@ class Supervisor {
   std::optional<Deadline> cause_by_;
   /// outcome_.lost is of a worker that left because another did.
   bool lost_follows_ = false;
-  /// Until then those that go on have left a group in which a rank is late; others hang.
-  std::optional<Deadline> hangs_after_;
+  /// Some have not left a group in which a rank is late.
+  bool awaits_leaving_ = false;
   bool has_looked_ = false;
-  /// Until then those that hang are awaited, which say where they are.
+  /// Of the last explanation: other ranks' deadlines of the same hang pass within that time.
+  std::optional<Deadline> hang_explained_;
+  /// Until then the end of those that hang is awaited.
   std::optional<Deadline> looks_until_;
   /// Exits of outcome_ that ended the round before, while workers wait for the next.
   std::ptrdiff_t told_exits_ = 0;

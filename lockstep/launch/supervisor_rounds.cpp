@@ -1,4 +1,4 @@
-// What becomes of workers that outlive their generation, and of those that hang.
+// What becomes of workers that outlive their generation.
 #include <algorithm>
 #include <csignal>
 
@@ -17,10 +17,6 @@ using std::chrono::milliseconds;
 // A worker that sees another's end is faster than the system, which takes that one's memory apart
 // before it says so.
 constexpr milliseconds kCauseComes{1'000};
-// Of one that is told to leave its group.
-constexpr milliseconds kLeaves{500};
-// Of one that hangs.
-constexpr milliseconds kTimeToSayWhere{1'500};
 // Of a standby worker: those that train need the processors first.
 constexpr milliseconds kOthersFirst{500};
 constexpr int kMostFailedStandbys = 3;
@@ -61,7 +57,7 @@ bool Supervisor::keep_workers() {
   keeps_workers_ = true;
   is_over_ = false;
   cause_by_.reset();
-  hangs_after_.reset();
+  awaits_leaving_ = false;
   looks_until_.reset();
   told_exits_ = std::ssize(outcome_.exits);
   board_.round_is_over();
@@ -90,6 +86,7 @@ void Supervisor::go_on() {
   keeps_workers_ = false;
   is_over_ = false;  // Those that have ended meanwhile are replaced in this one.
   has_looked_ = false;
+  hang_explained_.reset();
   generation_ = round->generation;
   outcome_ = {};
   board_.round_goes_on(generation_);
@@ -125,69 +122,16 @@ void Supervisor::give_places(const Round& round, const std::set<int>& kept) {
 void Supervisor::place(pid_t id, Group& group, const Worker& worker) {
   group.worker.rank = worker.rank;
   group.worker.local_rank = worker.local_rank;
-  group.has_left_group = false;
-  if (!group.answers_by) group.answers_by = Deadline::after(group.hears_within + kLeaves);
+  group.has_left_group = group.waits = false;
+  group.leaves_by.reset();
+  group.worker.waited_in_vain = false;
+  group.worker.hangs_in.clear();
+  if (!group.answers_by) group.answers_by = Deadline::after(group.hears_within + kTimeToLeave);
   board_.placed(group.worker);
   failpoint("launch.place");
   // One that does not read is as good as one that ends.
   if (!send_message(group.link.get(), worker.place, worker.place_fd)) ::kill(id, SIGKILL);
   failpoint("launch.placed");
-}
-
-// Those that have heard it wait for their place; the others compute, or hang.
-void Supervisor::look_for_those_that_hang() {
-  if (std::exchange(has_looked_, true)) return;
-  hangs_after_ = Deadline::after(kLeaves);
-  tell_to_leave();
-}
-
-// Their peers may be gone without that they notice, and nobody else ends their wait.
-void Supervisor::tell_to_leave() {
-  for (const auto& [id, group] : groups_) {
-    if (!group.is_kept() || group.has_left_group) continue;
-    send_message(group.link.get(), {.kind = LinkMessage::Kind::kLeave, .generation = generation_});
-  }
-}
-
-void Supervisor::end_those_that_hang() {
-  if (stop_.started()) return;
-  for (auto& [id, group] : groups_) {
-    if (!group.is_kept() || !group.answers_by || !group.answers_by->passed()) continue;
-    end_as_hanging(id, group,
-                   concat("it did not take its place in generation ", generation_, " within ",
-                          group.hears_within.count(), " ms"));
-  }
-  const auto has_not_heard = [](const Group& group) {
-    return group.is_kept() && !group.has_left_group;
-  };
-  if (!hangs_after_) return;
-  if (!hangs_after_->passed() &&
-      std::ranges::any_of(groups_, [&](const auto& entry) { return has_not_heard(entry.second); }))
-    return;
-  hangs_after_.reset();
-  cause_by_ = Deadline::after(milliseconds(0));
-  const std::string why = outcome_.lost.empty() ? rendezvous_.view().cause : outcome_.lost;
-  for (auto& [id, group] : groups_) {
-    if (has_not_heard(group)) end_as_hanging(id, group, why);
-  }
-}
-
-// It is replaced as others that end. By SIGABRT, on which a program of Lockstep's says where its
-// first thread is; one that was stopped does so when it is continued, before anything else.
-void Supervisor::end_as_hanging(pid_t id, Group& group, const std::string& why) {
-  group.late_for = why;
-  signal_first_thread(id, SIGABRT);
-  signal_group(id, SIGCONT);
-  group.kill_at = Deadline::after(kTimeToSayWhere);
-  looks_until_ = Deadline::after(kTimeToSayWhere + kCauseComes);
-}
-
-bool Supervisor::is_looking() const {
-  const auto is_awaited = [](const auto& entry) {
-    return entry.second.running && !entry.second.late_for.empty();
-  };
-  return hangs_after_ ||
-         (looks_until_ && !looks_until_->passed() && std::ranges::any_of(groups_, is_awaited));
 }
 
 // Of a failure there the others know, as it is replaced in the generation that is agreed on.

@@ -41,6 +41,9 @@ int become_program(const SpawnOptions& options, char* const* arguments, char* co
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return errno;
   // The parent may have died before the line above; then nobody would ever kill this process.
   if (::getppid() != parent) ::_exit(kExitFailure);
+  // Where only ancestors may look into a process (Yama), the parent's helpers may too; elsewhere an
+  // error that changes nothing.
+  ::prctl(PR_SET_PTRACER, parent);
   // A session, not only a group: a background group that reads from its terminal is stopped.
   ::setsid();
   if (cpus && !cpus->apply()) return errno;
@@ -183,10 +186,6 @@ std::optional<ChildExit> reap_any_child() {
 
 void adopt_orphans() {
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) throw SystemError("become a subreaper", errno);
-}
-
-void signal_first_thread(pid_t pid, int signal) noexcept {
-  ::syscall(SYS_tgkill, pid, pid, signal);
 }
 
 bool signal_group(pid_t group, int signal) noexcept {

@@ -90,9 +90,6 @@ std::optional<ChildExit> reap_any_child();
 /// From now on processes orphaned below this one become its children instead of init's.
 void adopt_orphans();
 
-/// Sends a signal to the first thread of a child that has not been reaped.
-void signal_first_thread(pid_t pid, int signal) noexcept;
-
 /// Sends a signal (0: none) to all processes of a group. Returns false when the group is empty.
 bool signal_group(pid_t group, int signal) noexcept;
 

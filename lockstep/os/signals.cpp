@@ -1,7 +1,10 @@
 #include "lockstep/os/signals.h"
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -29,6 +32,25 @@ std::optional<int> signal_number(const std::string& name) {
     if (candidate && wanted == candidate) return signal;
   }
   return std::nullopt;
+}
+
+SignalFate fate_of(pid_t process, int signal) {
+  constexpr std::array kIgnoredByDefault = {SIGCHLD, SIGCONT, SIGURG, SIGWINCH};
+  if (std::ranges::count(kIgnoredByDefault, signal) > 0) return SignalFate::kSpares;
+  std::ifstream file(concat("/proc/", process, "/status"));
+  bool is_blocked = false;
+  bool is_spared = false;
+  int lines = 0;
+  for (std::string line; std::getline(file, line);) {
+    // "SigCgt:	0000000180014a02", of the first thread
+    const auto is_one = [&](const char* name) { return line.starts_with(name); };
+    if (!is_one("SigBlk:") && !is_one("SigIgn:") && !is_one("SigCgt:")) continue;
+    const std::uint64_t mask = std::stoull(line.substr(std::strlen("SigBlk:")), nullptr, 16);
+    (is_one("SigBlk:") ? is_blocked : is_spared) |= (mask >> (signal - 1) & 1) != 0;
+    ++lines;
+  }
+  if (lines < 3 || is_spared) return SignalFate::kSpares;
+  return is_blocked ? SignalFate::kBlocked : SignalFate::kEnds;
 }
 
 SignalFd::SignalFd(const std::vector<int>& signals) {

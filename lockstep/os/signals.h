@@ -21,6 +21,17 @@ std::optional<int> signal_number(const std::string& name);
 /// that stays.
 void ignore_broken_pipes();
 
+/// What a process does with a signal whose default is to end it.
+enum class SignalFate {
+  kEnds,
+  /// It comes later: to a signalfd or sigwait, or it ends the process once that blocks it no more,
+  /// as shells do while they start programs.
+  kBlocked,
+  /// It is handled or ignored, or the process cannot be looked at.
+  kSpares,
+};
+SignalFate fate_of(pid_t process, int signal);
+
 /// Makes signals readable from a descriptor instead of interrupting. Those that the process was
 /// told to ignore (by nohup, for one) stay ignored.
 /// Threads: make it before any other thread starts; the mask is per thread.

@@ -3,6 +3,7 @@
 #include <csignal>
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 namespace lockstep {
 namespace {
@@ -22,6 +23,23 @@ TEST(Signals, OfBrokenPipesAreIgnoredUnlessTheProcessHandlesThem) {
   EXPECT_EQ(::signal(SIGPIPE, [](int) {}), SIG_IGN);
   ignore_broken_pipes();
   EXPECT_NE(::signal(SIGPIPE, before), SIG_IGN);
+}
+
+TEST(Signals, EndAProcessThatNeitherHandlesNorIgnoresNorBlocksThem) {
+  using enum SignalFate;
+  EXPECT_EQ(fate_of(::getpid(), SIGUSR1), kEnds);
+  const auto before = ::signal(SIGUSR1, [](int) {});
+  EXPECT_EQ(fate_of(::getpid(), SIGUSR1), kSpares);
+  ::signal(SIGUSR1, SIG_IGN);
+  EXPECT_EQ(fate_of(::getpid(), SIGUSR1), kSpares);
+  EXPECT_EQ(fate_of(::getpid(), SIGUSR2), kEnds);
+  ::signal(SIGUSR1, before);
+  {
+    SignalFd blocked({SIGUSR1});
+    EXPECT_EQ(fate_of(::getpid(), SIGUSR1), kBlocked);
+  }
+  EXPECT_EQ(fate_of(::getpid(), SIGWINCH), kSpares);
+  EXPECT_EQ(fate_of(0x7ffffff0, SIGUSR1), kSpares);
 }
 
 TEST(SignalFd, DeliversSignalsAsValues) {

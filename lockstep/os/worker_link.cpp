@@ -65,7 +65,7 @@ std::optional<LinkMessage> decode(const std::string& text) {
   return message;
 }
 
-bool readable_by(int link, const Deadline& deadline) {
+bool word_comes_by(int link, const Deadline& deadline) {
   pollfd entry{.fd = link, .events = POLLIN, .revents = 0};
   for (;;) {
     const int status = ::poll(&entry, 1, poll_timeout(deadline));
@@ -119,14 +119,14 @@ bool send_message(int link, const LinkMessage& message, int fd) noexcept try {
 }
 
 std::optional<LinkMessage> receive_message(int link, const Deadline& deadline) {
-  while (readable_by(link, deadline)) {
+  while (word_comes_by(link, deadline)) {
     Frame frame(std::string(kMostBytes, '\0'));
     frame.make_room_for_fd();
     const ssize_t received = ::recvmsg(link, &frame.header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (received < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     // A process that ended without reading is told so by ECONNRESET.
     if (received == 0 || (received < 0 && errno == ECONNRESET)) {
-      throw PeerLost("the other side of a worker's link has ended");
+      throw PeerLost("the other end of the link between this worker and its launcher has ended");
     }
     if (received < 0) throw SystemError("receiving word over a worker's link", errno);
     UniqueFd fd;

@@ -25,9 +25,13 @@ struct LinkMessage {
     kDone = 3,       ///< its training is over, and it outlives no generation any more
     kMemory = 4,     ///< `fd` is a memory file for the launcher to keep, in place of the last
     kTookPlace = 5,  ///< it has heard that `generation` begins
+    kCalls = 6,      ///< `fd` is a memory file with its last collectives (base/recent_calls.h)
+    /// A rank did not do its part in a collective in time. `lines`: the operation, the group, the
+    /// number in it, how many milliseconds this one has waited.
+    kWaitedInVain = 7,
     // Of the launcher.
-    kPlace = 6,  ///< `generation` begins. `lines`: NAME=value, what is new in the environment
-    kLeave = 7,  ///< `generation` cannot go on
+    kPlace = 8,  ///< `generation` begins. `lines`: NAME=value, what is new in the environment
+    kLeave = 9,  ///< `generation` cannot go on
   };
 
   static constexpr const char* kLate = "late";

@@ -146,7 +146,7 @@ class CommFaults(unittest.TestCase):
                 self.assertRegex(result.stderr, r"rank 1 .* failed first: killed by SIGSEGV in ")
                 self.assertRegex(result.stderr, r"stack: .*\n(.*\n)*.* main in fault_worker\n")
                 self.assertIn("calls:  in all_reduce number 1 of group 'default'; before it "
-                              "barrier number 0 of group 'default'\n", result.stderr)
+                              "barrier number 0 of group 'default', init_process_group of group 'default'\n", result.stderr)
 
     def test_a_port_that_is_taken_is_named(self):
         with socket.socket() as owner:

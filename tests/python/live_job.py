@@ -81,6 +81,13 @@ class Job:
         self.errors = "".join(line for process in self.launchers for line in process.errors)
         return codes
 
+    def last_step(self):
+        return max(int(text.split()[1]) for _, text in self.said if text.startswith("step "))
+
+    def saved(self):
+        """After how many steps each process that was told to make room has saved."""
+        return [int(text.split()[-1]) for _, text in self.said if text.startswith("saved after ")]
+
     def ends(self):
         return {text for _, text in self.said if text.startswith("ends with ")}
 
@@ -119,6 +126,11 @@ class LiveJobTest(unittest.TestCase):
         self.assertEqual(job.finish(), [0], job.errors)
         self.expect_no_step_lost(job)
         self.assertEqual(job.ends(), self.undisturbed_end(**options))
+
+    def job_of_machines(self, environment=None):
+        job = Job("gloo", {"LOCKSTEP_JOB_SECRET": "s" * 32} | (environment or {}))
+        self.addCleanup(job.kill)
+        return job
 
     def machine(self, job, port, nodes="1:2", ranks=1, arguments=()):
         return job.launch([self.LOCKSTEP, "run", f"--nnodes={nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}",

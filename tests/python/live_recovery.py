@@ -12,7 +12,7 @@ import tempfile
 import unittest
 
 from free_ports import free_port
-from live_job import DEADLINE_S, Job, LiveJobTest
+from live_job import DEADLINE_S, LiveJobTest
 
 LOCKSTEP, WORKER = map(os.path.abspath, sys.argv[1:3])
 LiveJobTest.LOCKSTEP, LiveJobTest.WORKER = LOCKSTEP, WORKER
@@ -159,7 +159,7 @@ class LiveRecovery(LiveJobTest):
             job.wait_for_step(10)
             os.kill(processes[1], signal.SIGKILL)
         self.assertEqual(job.finish(), [128 + signal.SIGKILL])
-        self.assertRegex(job.errors, "rank 1 .* failed first: killed by SIGKILL")
+        self.assertRegex(job.errors, r"rank 1 .* failed first in step \d+: killed by SIGKILL")
         self.assertEqual(job.ends(), set())
 
     def test_a_crash_is_named(self):
@@ -168,7 +168,7 @@ class LiveRecovery(LiveJobTest):
         job.wait_for_step(20)
         os.kill(processes[2], signal.SIGSEGV)
         self.expect_same_end(job)
-        self.assertRegex(job.errors, r"rank 2 \(.*\) failed: killed by SIGSEGV.*restart 1 of 100; the others keep")
+        self.assertRegex(job.errors, r"rank 2 \(.*\) failed in step \d+: killed by SIGSEGV.*restart 1 of 100; the others keep")
 
     def test_without_the_launcher_it_is_a_plain_loop(self):
         alone = subprocess.run([WORKER, "20"], capture_output=True, text=True, timeout=DEADLINE_S, check=True)
@@ -178,8 +178,7 @@ class LiveRecovery(LiveJobTest):
 
     def test_a_machine_joins_leaves_and_is_lost(self):
         port = free_port()
-        job = Job("gloo", {"LOCKSTEP_JOB_SECRET": "s" * 32})
-        self.addCleanup(job.kill)
+        job = self.job_of_machines()
         self.machine(job, port, ranks=2)
         first = job.wait_for_begin(2)
         for how in (signal.SIGTERM, signal.SIGKILL):

@@ -14,7 +14,7 @@ import time
 import unittest
 
 from free_ports import free_port
-from live_job import Job, LiveJobTest
+from live_job import LiveJobTest
 
 LiveJobTest.LOCKSTEP, LiveJobTest.WORKER = map(os.path.abspath, sys.argv[1:3])
 
@@ -44,27 +44,39 @@ class Hangs(LiveJobTest):
                 self.assertEqual((now[0], now[2]), (processes[0], processes[2]))
                 self.assertNotEqual(now[1], processes[1])
                 self.expect_same_end(job, backend=backend)
-                self.assertRegex(job.errors, r"rank 1 .* failed: killed, as it hung in .*(not complete within 2000 ms|gave up waiting)")
+                self.assertRegex(job.errors, r"hang: rank 1 .* group 'default'.* is stopped by a signal.*; main thread in .*; "
+                                             r"ranks? [02,]+ ha(s|ve) waited for 2\d{3} ms")
+                self.assertRegex(job.errors, r"rank 1 .* failed in step \d+: killed, as it hung in .*(not complete within 2000 ms|gave up waiting)")
 
     def test_one_that_turns_in_circles_is_named_with_its_place(self):
         job = self.start("--standalone", "--max-restarts=10",
                          environment={"LOCKSTEP_TIMEOUT_S": "2", "RESILIENT_WORKER_FAULT": "hang:60"})
         self.expect_same_end(job)
-        self.assertRegex(job.errors, r"rank 1 .* failed: killed, as it hung in .*turn_in_circles.*"
-                                     r"(not complete within 2000 ms|gave up waiting).* \(in step 60\); restart 1 of 10")
+        self.assertRegex(job.errors, r"rank 1 .* failed in step 60: killed, as it hung in .*turn_in_circles.*"
+                                     r"(not complete within 2000 ms|gave up waiting).*; restart 1 of 10")
         self.assertEqual(job.errors.count("restart"), 1, job.errors)
+        self.assertEqual(job.errors.count("hang: "), 1, job.errors)
+
+    def test_hangs_at_different_steps_do_not_end_the_job(self):
+        job = self.start("--standalone", "--max-restarts=10", environment={"LOCKSTEP_TIMEOUT_S": "1"}, ranks=2)
+        for _ in range(3):
+            processes = job.wait_for_begin(2)
+            job.wait_for_step(int(job.wait_for_step(0)[1].split()[1]) + 10)
+            os.kill(processes[1], signal.SIGSTOP)
+        job.wait_for_begin(2)
+        self.expect_same_end(job, ranks=2)
+        self.assertEqual(job.errors.count("hang: rank 1 "), 3, job.errors)
 
     def test_three_crashes_at_a_step_end_the_job(self):
         job = self.start("--standalone", "--max-restarts=10", environment={"RESILIENT_WORKER_FAULT": "crash:60"})
         self.assertEqual(job.finish(), [128 + signal.SIGSEGV], job.errors)
-        self.assertRegex(job.errors, r"rank 1 .*SIGSEGV.* in .*crash_here")
+        self.assertRegex(job.errors, r"rank 1 .* failed first in step 60: killed by SIGSEGV.* in .*crash_here")
         self.assertIn("3 times in a row", job.errors)
         self.assertEqual(job.errors.count("keep their state"), 2, job.errors)
         self.expect_no_step_lost(job)
 
     def test_one_alone_on_its_machine(self):
-        job = Job("gloo", {"LOCKSTEP_JOB_SECRET": "s" * 32, "LOCKSTEP_TIMEOUT_S": "2"})
-        self.addCleanup(job.kill)
+        job = self.job_of_machines({"LOCKSTEP_TIMEOUT_S": "2"})
         port = free_port()
         self.machine(job, port, "2")
         other = self.machine(job, port, "2")
@@ -80,7 +92,9 @@ class Hangs(LiveJobTest):
         job.finish()
         self.expect_no_step_lost(job)
         errors = "".join(other.errors) + "".join(job.launchers[0].errors)
-        self.assertRegex(errors, r"rank 1 .* failed: killed, as it hung in .*left its group: ")
+        self.assertRegex(errors, r"rank 1 .* failed in step \d+: killed, as it hung in .*left its group: ")
+        self.assertRegex(errors, "hang: the rank that is late is not on this machine: all here are in .* of group 'default'")
+        self.assertRegex(errors, r"hang: rank 1 .* is stopped by a signal.*; main thread in ")
         self.assertIn("restart 1 of 5", errors)
         self.assertNotIn("restart 2 of 5", errors)
 
@@ -95,7 +109,7 @@ class Hangs(LiveJobTest):
         self.assertEqual(now[0], processes[0])
         self.assertTrue({now[1], now[2]}.isdisjoint(processes.values()))
         self.expect_same_end(job)
-        self.assertRegex(job.errors, r"rank 2 .* failed: killed, as it hung in .*: it did not take its place "
+        self.assertRegex(job.errors, r"rank 2 .* failed in step \d+: killed, as it hung in .*: it did not take its place "
                                      r"in generation 2 within 2000 ms")
 
     def test_an_error_of_communication_that_comes_again_ends_the_job(self):
@@ -106,8 +120,7 @@ class Hangs(LiveJobTest):
 
     def test_one_that_fails_while_it_waits_is_named(self):
         port = free_port()
-        job = Job("gloo", {"LOCKSTEP_JOB_SECRET": "s" * 32})
-        self.addCleanup(job.kill)
+        job = self.job_of_machines()
         self.machine(job, port, "2", ranks=2)
         wait_until_served(port)
         other = self.machine(job, port, "2")
@@ -156,21 +169,32 @@ class MakingRoom(LiveJobTest):
                 job.wait_for_step(50)
                 os.kill(processes[2], signal.SIGUSR1)
                 self.assertEqual(job.finish(), [75], job.errors)
-                saved = {text for _, text in job.said if text.startswith("saved after ")}
+                saved = set(job.saved())
                 self.assertEqual(len(saved), 1, saved)
-                done = int(saved.pop().split()[-1])
-                last = max(int(text.split()[1]) for _, text in job.said if text.startswith("step "))
-                self.assertEqual(done, last + 1, "what was done was not saved")
+                done = saved.pop()
+                self.assertEqual(done, job.last_step() + 1, "what was done was not saved")
                 again = self.start(backend=backend, arguments=arguments)
                 self.assertEqual(again.finish(), [0], again.errors)
                 self.assertIn(f"rank 0 of 3 begins at {done}", {text for _, text in again.said})
                 self.assertEqual(again.ends(), self.undisturbed_end(backend=backend))
 
+    def test_what_cannot_be_saved_is_no_preemption(self):
+        """Which would be taken for a state that is on disk."""
+        with tempfile.TemporaryDirectory(prefix="lockstep_test_") as parent:
+            folder = os.path.join(parent, "snapshots")
+            job = self.start(arguments=(16, 0, 0, folder))
+            job.wait_for_begin(3)
+            job.wait_for_step(50)
+            with open(folder, "w", encoding="utf-8"):
+                pass  # In the way of the folder.
+            job.launchers[0].send_signal(signal.SIGTERM)
+            self.assertEqual(job.finish(), [128 + signal.SIGTERM], job.errors)
+            self.assertRegex(job.errors, r"told to make room, and what \d+ steps have made is not saved: make the snapshot directory")
+
     def test_it_makes_room_while_it_waits_for_a_machine(self):
         with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
             port = free_port()
-            job = Job("gloo", {"LOCKSTEP_JOB_SECRET": "s" * 32})
-            self.addCleanup(job.kill)
+            job = self.job_of_machines()
             arguments = (16, 0, 0, folder)
             self.machine(job, port, "2", arguments=arguments)
             other = self.machine(job, port, "2", arguments=arguments)
@@ -180,14 +204,11 @@ class MakingRoom(LiveJobTest):
             job.wait_for_error("waiting: ")
             job.launchers[0].send_signal(signal.SIGTERM)
             self.assertEqual(job.finish(), [75, -signal.SIGKILL], job.errors)
-            done = [int(text.split()[-1]) for _, text in job.said if text.startswith("saved after ")]
-            last = max(int(text.split()[1]) for _, text in job.said if text.startswith("step "))
-            self.assertEqual(done, [last + 1])
+            self.assertEqual(job.saved(), [job.last_step() + 1])
 
     def test_a_launcher_is_told_to_stop_while_its_workers_wait_for_a_machine(self):
         port = free_port()
-        job = Job("gloo", {"LOCKSTEP_JOB_SECRET": "s" * 32})
-        self.addCleanup(job.kill)
+        job = self.job_of_machines()
         self.machine(job, port, "2")
         other = self.machine(job, port, "2")
         job.wait_for_begin(2)
@@ -201,8 +222,7 @@ class MakingRoom(LiveJobTest):
         for serves in ("that stays", "that is lost"):
             with self.subTest(serves=serves), tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
                 port = free_port()
-                job = Job("gloo", {"LOCKSTEP_JOB_SECRET": "s" * 32})
-                self.addCleanup(job.kill)
+                job = self.job_of_machines()
                 arguments = (16, 0, 0, folder)
                 machines = {}
                 for machine, ranks in (("that stays", 2), ("that is lost", 1)) if serves == "that stays" else (
@@ -217,17 +237,14 @@ class MakingRoom(LiveJobTest):
                 codes = dict(zip(job.launchers, job.finish()))
                 self.assertEqual(codes[machines["that stays"]], 75, job.errors)
                 self.assertRegex(job.errors, "preempted: rank 1 ")
-                done = {int(text.split()[-1]) for _, text in job.said if text.startswith("saved after ")}
-                last = max(int(text.split()[1]) for _, text in job.said if text.startswith("step "))
                 # One rank may have done a step of which another only lost the end.
-                self.assertEqual(max(done), last + 1)
+                self.assertEqual(max(job.saved()), job.last_step() + 1)
 
     def test_the_rendezvous_is_lost_for_good(self):
         """Its machine's launcher served it: the others have the time to save."""
         with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
             port = free_port()
-            job = Job("gloo", {"LOCKSTEP_JOB_SECRET": "s" * 32})
-            self.addCleanup(job.kill)
+            job = self.job_of_machines()
             arguments = (16, 0, 0, folder)
             self.machine(job, port, "2", arguments=arguments)
             wait_until_served(port)
@@ -237,9 +254,7 @@ class MakingRoom(LiveJobTest):
             job.launchers[0].kill()
             self.assertEqual(job.finish()[1], 1, job.errors)
             self.assertIn("does not answer", job.errors)
-            done = [int(text.split()[-1]) for _, text in job.said if text.startswith("saved after ")]
-            last = max(int(text.split()[1]) for _, text in job.said if text.startswith("step "))
-            self.assertEqual(done, [last + 1])
+            self.assertEqual(job.saved(), [job.last_step() + 1])
 
 
 if __name__ == "__main__":

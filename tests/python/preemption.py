@@ -123,6 +123,20 @@ class PreemptionTest(unittest.TestCase):
     def test_a_notice_by_the_launcher(self):
         self.expect_same_end([(launcher, signal.SIGUSR1, 20)], ["--notify-signals=SIGUSR1"])
 
+    def test_a_notice_before_a_worker_listens(self):
+        """It is told once it does, and not ended."""
+        with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+            go = pathlib.Path(folder, "go")
+            script = f'echo starts; until [ -e {go} ]; do sleep 0.02; done; trap "echo told; exit 0" USR1; while :; do sleep 0.05; done'
+            job = subprocess.Popen([LOCKSTEP, "run", "--notify-signals=USR1", "sh", "-c", script], stdout=subprocess.PIPE, text=True)
+            self.addCleanup(job.kill)
+            self.assertEqual(job.stdout.readline(), "starts\n")
+            job.send_signal(signal.SIGUSR1)
+            os.kill(job.pid, 0)
+            go.touch()
+            self.assertEqual(job.communicate(timeout=DEADLINE_S)[0], "told\n")
+            self.assertEqual(job.returncode, 0)
+
     def test_a_second_signal_finds_it_on_its_way_out(self):
         for number in range(5):
             job = self.start(f"told_twice_{number}")

@@ -114,4 +114,13 @@ double reduce_and_sum_squares(const Reduction& reduction, Element source_element
   return fold(lanes);
 }
 
+double sum_of_squares(Element element, const std::byte* values, std::size_t elements,
+                      InstructionSet set) {
+  const SquaresKernel add_squares = kernel_table(set).find_squares(element);
+  LOCKSTEP_ASSERT(add_squares != nullptr);
+  double lanes[kSquareLanes] = {};
+  add_squares(values, elements, lanes);
+  return fold(lanes);
+}
+
 }  // namespace lockstep

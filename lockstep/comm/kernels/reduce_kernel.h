@@ -51,4 +51,8 @@ double reduce_and_sum_squares(const Reduction& reduction, Element source_element
                               Store store = Store::kOrdinary,
                               InstructionSet set = best_instruction_set());
 
+/// The sum of the squares of `elements` values, floating point only, as above: the same bits.
+double sum_of_squares(Element element, const std::byte* values, std::size_t elements,
+                      InstructionSet set = best_instruction_set());
+
 }  // namespace lockstep
