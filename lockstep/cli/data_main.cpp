@@ -123,6 +123,7 @@ int run_data(const std::vector<std::string>& arguments) {
       return get(options);
     case DataOptions::Action::kList:
       return list(options);
+    case DataOptions::Action::kAudit:  // lockstep's own.
     case DataOptions::Action::kHelp:
       std::fputs(data_help(), stdout);
   }

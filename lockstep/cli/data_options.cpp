@@ -37,9 +37,14 @@ DataOptions parse_data_options(const std::vector<std::string>& arguments) {
   list->add_flag("-h,--help", help);
   list->add_option("--recipe", options.recipe_file);
   list->add_flag("--json", options.json);
+  CLI::App* const audit = app.add_subcommand("audit");
+  audit->set_help_flag();
+  audit->add_flag("-h,--help", help);
+  audit->add_option("DIR", options.folder);
+  audit->add_flag("--json", options.json);
   app.require_subcommand(0, 1);
 
-  const std::vector<std::string> actions = {"get", "list", "help"};
+  const std::vector<std::string> actions = {"audit", "get", "list", "help"};
   if (!arguments.empty() && arguments.front() == "help") return options;
   if (!arguments.empty() && !arguments.front().starts_with("-") &&
       std::find(actions.begin(), actions.end(), arguments.front()) == actions.end()) {
@@ -66,8 +71,13 @@ DataOptions parse_data_options(const std::vector<std::string>& arguments) {
     }
   } else if (list->parsed()) {
     options.action = DataOptions::Action::kList;
+  } else if (audit->parsed()) {
+    options.action = DataOptions::Action::kAudit;
+    if (options.folder.empty()) {
+      throw UsageError("data audit: of which folder? As in: lockstep data audit runs/digits/data");
+    }
   } else {
-    throw UsageError("data: get or list? As in: lockstep data get photos32");
+    throw UsageError("data: get or list, or audit? As in: lockstep data get photos32");
   }
   return options;
 }
@@ -75,6 +85,7 @@ DataOptions parse_data_options(const std::vector<std::string>& arguments) {
 const char* data_help() {
   return R"(Usage: lockstep data list [--json] [--recipe=FILE]
        lockstep data get NAME [flags]
+       lockstep data audit DIR [--json]
 
 Fetches data sets for the examples. A data set is downloaded, checked against the checksums of its
 recipe, made beside its folder and renamed to it when it is whole: however this ends, the folder holds
@@ -108,6 +119,16 @@ A recipe says where files come from, what they must be and what becomes of them:
 "train_crops" and "test_crops" squares each). "package" and "file" in place of "url" name a file of
 a Python package. Without "members" the file itself is taken, with them what they name in a .whl, .zip
 or .tar.gz.
+
+audit proves from the log of a training that it had each sample of each epoch once, however often it
+was killed, resumed and given another number of ranks. The log is what each rank was given, a line a
+batch: samples.rank0.jsonl and so on in the folder that AcceleratorOptions::data_log names. Where a run
+went on from a snapshot, what runs before it were given later does not count: that state is lost. Exit
+code 0 when it holds, 1 when not; --json prints it as JSON.
+  $ lockstep data audit runs/digits/data
+  loader 0: 1438 samples, seed 0, 3 runs on 2 to 4 ranks, 5 batches made again
+    epoch 0: 1438 samples, each once
+    epoch 1: 640 of 1438 samples so far, none twice
 
 Exit code: 0 when the data set is there and whole, 1 when it could not be made, 2 for a wrong command
 line or folder, 128 + n when signal n stopped it.

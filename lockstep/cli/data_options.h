@@ -8,12 +8,12 @@ namespace lockstep {
 
 /// The command line of `lockstep data`.
 struct DataOptions {
-  enum class Action { kHelp, kGet, kList };
+  enum class Action { kHelp, kGet, kList, kAudit };
 
   Action action = Action::kHelp;
   /// Of the data set; empty where a recipe file has only one.
   std::string name;
-  /// Empty: data/<name>.
+  /// Of get, empty: data/<name>. Of audit: of the log.
   std::string folder;
   /// Empty: PIP_INDEX_URL, or PyPI.
   std::string index_url;

@@ -28,7 +28,7 @@ constexpr std::array kCommands = {
     Command{"stop", "end a job that runs", stop_command},
     Command{"doctor", "check this machine, or several, and say what to mend", doctor_command},
     Command{"bench", "time the backends, or the launcher, on this machine", bench_command},
-    Command{"data", "fetch data sets for the examples", data_command},
+    Command{"data", "fetch data sets, and audit which samples a training had", data_command},
     Command{"env", "show the environment variables that Lockstep reads", env_command},
 };
 

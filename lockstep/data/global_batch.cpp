@@ -10,12 +10,6 @@
 namespace lockstep {
 namespace {
 
-// Positions in the order of an epoch.
-struct Range {
-  std::int64_t begin = 0;
-  std::int64_t size = 0;
-};
-
 std::int64_t count_steps(const GlobalBatchOptions& options) {
   if (options.batch_size < 1) {
     throw UsageError(
@@ -35,14 +29,6 @@ std::int64_t count_steps(const GlobalBatchOptions& options) {
          (is_last_smaller && !options.drop_last ? 1 : 0);
 }
 
-// The first ranks have one more.
-Range part_of(const Range& batch, const BatchPart& part) {
-  const std::int64_t least = batch.size / part.world_size;
-  const std::int64_t left_over = batch.size % part.world_size;
-  return {.begin = batch.begin + part.rank * least + std::min<std::int64_t>(part.rank, left_over),
-          .size = least + (part.rank < left_over ? 1 : 0)};
-}
-
 }  // namespace
 
 GlobalBatches::GlobalBatches(const GlobalBatchOptions& options)
@@ -57,9 +43,9 @@ std::vector<std::int64_t> GlobalBatches::indices(std::int64_t step, const BatchP
                             " ranks; give the rank and the world size of one group"));
   }
   const std::int64_t begin = step % steps_per_epoch_ * options_.batch_size;
-  const Range batch{.begin = begin,
-                    .size = std::min(options_.batch_size, options_.dataset_size - begin)};
-  const Range range = part_of(batch, part);
+  const SampleRange batch{.begin = begin,
+                          .size = std::min(options_.batch_size, options_.dataset_size - begin)};
+  const SampleRange range = part_of(batch, part);
   std::vector<std::int64_t> result(static_cast<std::size_t>(range.size));
   if (options_.shuffle) {
     const auto first = order_of(epoch_of(step)).begin() + range.begin;

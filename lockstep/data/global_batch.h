@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/data/batch_part.h"
 
 namespace lockstep {
 
@@ -18,12 +19,6 @@ struct GlobalBatchOptions {
   std::uint64_t seed = 0;
   /// Leave out the samples of an epoch that fill no batch; otherwise its last batch is smaller.
   bool drop_last = false;
-};
-
-/// Which of the ranks that share a batch.
-struct BatchPart {
-  int rank = 0;
-  int world_size = 1;
 };
 
 /// The samples of each training step, as a function of its number and of the ranks that share it:

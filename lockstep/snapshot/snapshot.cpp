@@ -27,6 +27,7 @@ void save_snapshot(const std::filesystem::path& path, const Snapshot& snapshot) 
   dict.insert_or_assign("random_state", tensor_list_value(snapshot.random_state));
   dict.insert_or_assign("cuda_random_state", tensor_list_value(snapshot.cuda_random_state));
   dict.insert_or_assign("extra", tensor_dict_value(snapshot.extra));
+  if (!snapshot.values.isNone()) dict.insert_or_assign("values", snapshot.values);
   save(path, dict);
 }
 
@@ -48,6 +49,7 @@ Snapshot load_snapshot(const std::filesystem::path& path) {
       .random_state = tensor_list(entry(dict, "random_state", source), source),
       .cuda_random_state = tensor_list(entry(dict, "cuda_random_state", source), source),
       .extra = tensor_dict(entry(dict, "extra", source), source),
+      .values = find_value(dict, "values"),
   };
 }
 

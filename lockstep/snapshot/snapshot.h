@@ -24,6 +24,7 @@ struct Snapshot {
   std::vector<at::Tensor> random_state = {};       ///< Of the CPU, by rank.
   std::vector<at::Tensor> cuda_random_state = {};  ///< Of the rank's device, by rank; or empty.
   TensorDict extra = {};                           ///< The program's own.
+  c10::IValue values = {};                         ///< Others of it, plain; or None.
 };
 
 /// Writes the file whole or not at all, with a checksum.

@@ -82,6 +82,7 @@ void SnapshotDirectory::save(const torch::nn::Module& module,
   }
   snapshot.world_size = group_world_size(group_);
   snapshot.extra = options.extra;
+  snapshot.values = options.values;
   std::error_code error;
   std::filesystem::create_directories(path_, error);
   if (error) {
@@ -136,7 +137,8 @@ std::optional<Resumed> SnapshotDirectory::load_latest(torch::nn::Module& module,
   if (cpu_state) set_random_state(at::kCPU, *cpu_state);
   if (cuda_state) set_random_state(*device, *cuda_state);
   whole_.insert(*SnapshotName::parse(file_name));
-  return Resumed{file, snapshot->epoch, snapshot->step, std::move(snapshot->extra)};
+  return Resumed{file, snapshot->epoch, snapshot->step, std::move(snapshot->extra),
+                 snapshot->values};
 }
 
 /// Newest first.

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include <ATen/core/ivalue.h>
+
 #include "lockstep/comm/process_group.h"
 #include "lockstep/snapshot/snapshot_name.h"
 #include "lockstep/snapshot/tensor_dict.h"
@@ -36,6 +38,8 @@ struct SaveOptions {
   std::int64_t step = 0;
   /// The program's own tensors, as rank 0 has them.
   TensorDict extra = {};
+  /// And plain values: dicts, lists, numbers, strings, tensors (save.h). None: none.
+  c10::IValue values = {};
 };
 
 /// What load_latest found.
@@ -44,6 +48,7 @@ struct Resumed {
   std::int64_t epoch = 0;
   std::int64_t step = 0;
   TensorDict extra = {};
+  c10::IValue values = {};
 };
 
 /// The snapshots of one run: one file each, named by epoch and step, readable by Python's

@@ -14,8 +14,9 @@ namespace lockstep {
 
 LauncherLink::LauncherLink() {
   const auto fd = env::integer(env::kLauncherFd);
-  if (!fd || !is_worker_link(*fd)) return;
+  if (!fd) return;
   static std::atomic<bool> is_taken = false;
+  if (!is_taken && !is_worker_link(*fd)) return;
   if (is_taken.exchange(true)) {
     throw UsageError(
         "ResilientTraining: this process has had one; make one for all of its steps, as a process "

@@ -12,6 +12,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/failpoint.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/recent_calls.h"
+#include "lockstep/comm/broadcast_text.h"
 #include "lockstep/comm/init_plan.h"
 #include "lockstep/snapshot/agreement.h"
 #include "lockstep/snapshot/values.h"
@@ -103,11 +105,12 @@ TrainingEnd ResilientTraining::make_steps(std::int64_t steps, const MakeStep& ma
   while (done_ < steps) {
     check_if_over();
     if (preemption_ && preemption_->requested()) {
-      save();
+      end_with(save());
       return TrainingEnd::kPreempted;
     }
     state_.remember();
     seed_step();
+    recent_calls().note_step(done_);
     is_in_step_ = true;
     failpoint("step.begin");
     step(done_);
@@ -237,9 +240,11 @@ void ResilientTraining::compare_with_others() {
   if (!found.source) throw Error(what);
   if (group_.rank() == *found.source) log(LogLevel::kWarning, what);
   const bool is_odd = std::ranges::count(found.odd, group_.rank()) > 0;
+  if (is_odd) is_whole_ = false;  // Also where the other one's does not arrive.
   const c10::IValue sent =
       broadcast_value(group_, is_odd ? c10::IValue() : state_.value(), *found.source);
   if (is_odd) state_.take(sent, 0);
+  is_whole_ = true;
 }
 
 void ResilientTraining::keep_copies() {
@@ -252,18 +257,31 @@ void ResilientTraining::keep_copies() {
       log(LogLevel::kWarning, concat("no copy of the state in memory: ", error.what()));
     }
   }
-  if (is_due(options_.snapshot_every)) save();
+  if (!is_due(options_.snapshot_every)) return;
+  const std::string failure = save();
+  if (failure.empty()) return;
+  log(LogLevel::kWarning, concat("no snapshot after ", done_, " steps: ", failure));
 }
 
-void ResilientTraining::save() {
+// Why there is none; empty: it is written, or there is nothing to save.
+std::string ResilientTraining::save() {
   const TrainingParts& parts = state_.parts();
-  if (done_ == 0) return;
+  if (done_ == 0) return "";
   try {
     snapshots_->save(*parts.model, *parts.optimizer, {.step = done_ - 1, .extra = parts.extra});
+    return "";
   } catch (const SystemError& error) {
-    // Those before it are as they were.
-    log(LogLevel::kWarning, concat("no snapshot after ", done_, " steps: ", error.what()));
+    return error.what();  // Those before it are as they were.
   }
+}
+
+// Rank 0 of a group alone knows whether it is written. Nobody is to take this end for a saved
+// state.
+void ResilientTraining::end_with(const std::string& failure) {
+  const std::string why = group_ ? broadcast_text(group_, failure, 0) : failure;
+  if (why.empty()) return;
+  throw Error(concat("ResilientTraining: told to make room, and what ", done_,
+                     " steps have made is not saved: ", why));
 }
 
 // Told to make room where there is no group to agree with. Others that hold the state, of the same
@@ -271,7 +289,7 @@ void ResilientTraining::save() {
 TrainingEnd ResilientTraining::end_early() {
   drop_group();
   snapshots_.emplace(options_.snapshots);
-  if (is_whole_) save();
+  if (is_whole_) end_with(save());
   link_.say_done();
   return TrainingEnd::kPreempted;
 }

@@ -83,7 +83,8 @@ class ResilientTraining {
   /// started again included, or when they are to make room.
   /// Errors: UsageError for a second call; what steps throw, but for PeerLost, PeerFailed,
   /// TimeoutError and CommError where the launcher can be asked for another generation; Error when
-  /// no rank holds a whole state any more, or ranks differ and none has a majority.
+  /// no rank holds a whole state any more, ranks differ and none has a majority, or they are to
+  /// make room and cannot save.
   TrainingEnd run(std::int64_t steps, const MakeStep& make_step);
 
   std::int64_t steps_done() const { return done_; }
@@ -101,7 +102,8 @@ class ResilientTraining {
   bool is_due(int every) const;
   void compare_with_others();
   void keep_copies();
-  void save();
+  std::string save();
+  void end_with(const std::string& failure);
   TrainingEnd end_early();
   void seed_step() const;
   void leave(const Error& why);

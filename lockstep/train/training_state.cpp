@@ -2,11 +2,9 @@
 
 #include <algorithm>
 
-#include <ATen/ops/hash_tensor.h>
 #include <c10/core/GradMode.h>
 #include <torch/nn/module.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
+#include <torch/optim/optimizer.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
 
 #include "lockstep/base/error.h"
@@ -15,6 +13,7 @@
 #include "lockstep/snapshot/state_dict.h"
 #include "lockstep/snapshot/values.h"
 #include "lockstep/snapshot/writable_value.h"
+#include "lockstep/train/update_mark.h"
 
 namespace lockstep {
 namespace {
@@ -25,20 +24,6 @@ constexpr std::size_t kAlwaysCopiedBytes = std::size_t{16} << 20U;
 
 bool is_copied_when_counted(const at::Tensor& tensor) {
   return tensor.nbytes() > kAlwaysCopiedBytes;
-}
-
-std::uint64_t hash_of(const at::Tensor& tensor) {
-  const at::Tensor plain = tensor.detach();
-  if (plain.is_cpu() && plain.is_non_overlapping_and_dense()) {
-    return hash_bytes(plain.const_data_ptr(), plain.nbytes());
-  }
-  return at::hash_tensor(plain).cpu().const_data_ptr<std::uint64_t>()[0];
-}
-
-// Others write to parameters as data(), which has a count of its own.
-bool counts_its_changes(const torch::optim::Optimizer* optimizer) {
-  return dynamic_cast<const torch::optim::Adam*>(optimizer) != nullptr ||
-         dynamic_cast<const torch::optim::AdamW*>(optimizer) != nullptr;
 }
 
 // LibTorch gives a scheduler's count of steps to those derived from it only.
@@ -56,16 +41,14 @@ TrainingState::TrainingState(TrainingParts parts) : parts_(std::move(parts)) {
   if (!parts_.model)
     throw UsageError("ResilientTraining: there is no model; name one in its parts");
   for (const at::Tensor& parameter : parts_.model->parameters()) {
-    parameters_.push_back({.parameter = parameter});
+    parameters_.push_back({.parameter = parameter, .group = group_of(parts_.optimizer, parameter)});
   }
-  are_changes_counted_ = counts_its_changes(parts_.optimizer);
   for (const at::Tensor& buffer : parts_.model->buffers()) copies_.push_back({.tensor = buffer});
   for (const auto& [name, tensor] : parts_.extra) copies_.push_back({.tensor = tensor});
 }
 
-std::uint64_t TrainingState::mark_of(const at::Tensor& parameter) const {
-  if (are_changes_counted_) return parameter._version();
-  return parameter.requires_grad() ? hash_of(parameter) : 0;
+std::uint64_t TrainingState::mark_of(const Watched& watched) const {
+  return update_mark(parts_.optimizer, watched.group, watched.parameter);
 }
 
 void TrainingState::remember() {
@@ -81,15 +64,13 @@ void TrainingState::remember() {
       copy.value = copy.tensor.detach().clone();
     }
   }
-  for (Watched& watched : parameters_) watched.mark = mark_of(watched.parameter);
+  for (Watched& watched : parameters_) watched.mark = mark_of(watched);
 }
 
 bool TrainingState::go_back() {
   const at::NoGradGuard no_grad;
   for (Watched& watched : parameters_) watched.parameter.mutable_grad().reset();
-  const auto has_changed = [&](const Watched& watched) {
-    return mark_of(watched.parameter) != watched.mark;
-  };
+  const auto has_changed = [&](const Watched& watched) { return mark_of(watched) != watched.mark; };
   if (std::ranges::any_of(parameters_, has_changed)) return false;
   for (Copy& copy : copies_) {
     if (!copy.value.defined()) continue;

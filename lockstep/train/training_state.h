@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -32,8 +33,7 @@ struct TrainingParts {
 /// The state of a training between two steps, kept such that a step can be given up half-way.
 /// What steps change early, buffers and the program's own tensors, is copied (above 16 MiB where
 /// LibTorch counts that it was changed); parameters and optimizer, which change at a step's end all
-/// at once, are only watched: by LibTorch's count of changes, or, as most optimizers evade it, by a
-/// hash of their bytes.
+/// at once, are only watched (train/update_mark.h).
 class TrainingState {
  public:
   explicit TrainingState(TrainingParts parts);
@@ -63,13 +63,13 @@ class TrainingState {
   };
   struct Watched {
     at::Tensor parameter;
+    /// Of the optimizer's.
+    std::optional<std::size_t> group{};
     std::uint64_t mark = 0;
   };
-  /// Another after each change that an optimizer makes.
-  std::uint64_t mark_of(const at::Tensor& parameter) const;
+  std::uint64_t mark_of(const Watched& watched) const;
 
   TrainingParts parts_;
-  bool are_changes_counted_ = false;
   std::vector<Watched> parameters_;
   std::vector<Copy> copies_;
 };

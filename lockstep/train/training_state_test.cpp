@@ -95,6 +95,13 @@ TEST(TrainingState, SaysSoWithAnyOptimizer) {
       parameters[0].mutable_grad().add_(1);
       optimizer.step();
       EXPECT_FALSE(state.go_back()) << name;
+      state.remember();
+      training.half_a_step();
+      {
+        const at::NoGradGuard no_grad;
+        parameters[0].clamp_(-0.01, 0.01);
+      }
+      EXPECT_FALSE(state.go_back()) << name;
     }
   };
   Training training;
@@ -102,6 +109,13 @@ TEST(TrainingState, SaysSoWithAnyOptimizer) {
   expect_noticed(torch::optim::SGD(all, 0.1), all, training, "SGD");
   expect_noticed(torch::optim::SGD(all, torch::optim::SGDOptions(0.1).momentum(0.9)), all, training,
                  "SGD with momentum");
+  // Which has no moments of the others, and not of all of its groups.
+  torch::optim::SGD mixed({torch::optim::OptimizerParamGroup(
+                              {all.back()}, std::make_unique<torch::optim::SGDOptions>(
+                                                torch::optim::SGDOptions(0.1).momentum(0.9)))},
+                          torch::optim::SGDOptions(0.1));
+  mixed.add_param_group(torch::optim::OptimizerParamGroup({all[0]}));
+  expect_noticed(mixed, all, training, "SGD with momentum of one group");
   expect_noticed(torch::optim::Adam(all), all, training, "Adam");
   expect_noticed(torch::optim::AdamW(all), all, training, "AdamW");
   expect_noticed(torch::optim::Adagrad(all), all, training, "Adagrad");

@@ -44,7 +44,7 @@ class Faults(unittest.TestCase):
 
     def test_named_tests_exist(self):
         text = (ROOT / "docs/faults.md").read_text()
-        folders = ("lockstep", "tests/system")
+        folders = ("lockstep", "tests/ranks", "tests/system")
         tests = {f"{suite}.{name}" for folder in folders for path in (ROOT / folder).rglob("*_test.cpp")
                  for suite, name in re.findall(r"^TEST(?:_F)?\((\w+), (\w+)\)", path.read_text(), re.MULTILINE)}
         tests |= {f"{suite}.*" for suite, _ in (test.split(".") for test in tests)}

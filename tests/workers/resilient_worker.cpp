@@ -4,8 +4,11 @@
 // after its pid. SIZE: the width of its layers.
 #include <csignal>
 #include <cstdio>
+#include <future>
+#include <mutex>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -60,8 +63,9 @@ void hash(std::uint64_t& sum, const c10::IValue& value) {
 }
 
 constexpr env::Variable kFault{"RESILIENT_WORKER_FAULT", "text",
-                               "what goes wrong in rank 1 and at which step: hang:60, once, or "
-                               "each time crash:60 or cut:60, an error of communication; "
+                               "what goes wrong in rank 1 and at which step: hang:60 or "
+                               "deadlock:60, once, or each time skip:60, a barrier of the others, "
+                               "crash:60, or cut:60, an error of communication; "
                                "flip:60, a bit of a parameter, while all are compared"};
 
 struct Fault {
@@ -77,6 +81,21 @@ Fault fault_of(const std::string& text) {
 
 [[gnu::noinline]] void turn_in_circles() {
   for (volatile int turns = 0;;) turns = turns + 1;
+}
+
+// Two threads, each of which waits for what the other holds.
+[[gnu::noinline]] void wait_for_each_other() {
+  std::mutex left;
+  std::mutex right;
+  right.lock();
+  std::promise<void> holds_left;
+  std::thread other([&] {
+    left.lock();
+    holds_left.set_value();
+    right.lock();
+  });
+  holds_left.get_future().wait();
+  left.lock();
 }
 
 [[gnu::noinline]] void crash_here() {
@@ -117,8 +136,11 @@ int run(std::int64_t steps, std::int64_t size, std::int64_t say_every, Resilient
                                     .sin()
                                     .view({4, 8});
       seen.add_(4);
+      if (group.rank() != 1 && step == fault.step && fault.kind == "skip") group.barrier();
       if (group.rank() == 1 && step == fault.step) {
+        if (is_first_process) say("hangs");
         if (fault.kind == "hang" && is_first_process) turn_in_circles();
+        if (fault.kind == "deadlock" && is_first_process) wait_for_each_other();
         if (fault.kind == "crash") crash_here();
         if (fault.kind == "cut") throw CommError("the cable is cut");
       }

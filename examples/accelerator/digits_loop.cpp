@@ -1,0 +1,38 @@
+// Trains on handwritten digits in one process, with LibTorch alone. digits_accelerated.cpp is this
+// program on any number of processes.
+//
+//   digits_loop
+#include <iostream>
+
+#include <lockstep/lockstep.h>
+#include <torch/torch.h>
+
+#include "lockstep/data/digits_dataset.h"
+
+int train(const char* file) {
+  torch::manual_seed(0);
+  auto digits = lockstep::DigitsDataset::read(file).split();
+  torch::nn::Sequential net(torch::nn::Flatten(), torch::nn::Linear(64, 128), torch::nn::ReLU(),
+                            torch::nn::Linear(128, 10));
+  torch::optim::Adam optimizer(net->parameters(), 1e-3);
+  auto samples = digits.train.map(torch::data::transforms::Stack<>());
+  auto data = torch::data::make_data_loader(samples, 32);
+  for (int epoch = 0; epoch < 10; ++epoch) {
+    for (auto& batch : *data) {
+      optimizer.zero_grad();
+      auto output = net->forward(batch.data);
+      auto loss = torch::cross_entropy_loss(output, batch.target);
+      loss.backward();
+      optimizer.step();
+    }
+  }
+  const torch::NoGradGuard no_grad;
+  auto right = net->forward(digits.test.images()).argmax(1).eq(digits.test.labels());
+  auto accuracy = 100 * right.to(torch::kDouble).mean().item<double>();
+  std::cout << "test accuracy " << accuracy << " %\n";
+  return 0;
+}
+
+int main(int argc, char** argv) {
+  return lockstep::run_main([&] { return train(argc > 1 ? argv[1] : "examples/data/digits.csv"); });
+}

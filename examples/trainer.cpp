@@ -1,0 +1,98 @@
+// Trains on handwritten digits without a loop of its own: what is trained is the task, how long and
+// how is the trainer's.
+//
+//   trainer --devices=2                                          starts two processes itself
+//   lockstep run --standalone --nproc-per-node=2 trainer         the same by the launcher
+//
+// Started again it goes on after its last snapshot, on the same or another number of processes.
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include <CLI/CLI.hpp>
+#include <lockstep/lockstep.h>
+#include <torch/torch.h>
+
+#include "examples/command_line.h"
+#include "lockstep/data/digits_dataset.h"
+
+namespace {
+
+struct NetImpl : torch::nn::Module {
+  torch::nn::Linear hidden = register_module("hidden", torch::nn::Linear(64, 128));
+  torch::nn::Linear output = register_module("output", torch::nn::Linear(128, 10));
+  torch::Tensor forward(const torch::Tensor& images) {
+    return output(torch::relu(hidden(images.flatten(1))));
+  }
+};
+
+struct Digits : lockstep::Task<NetImpl> {
+  explicit Digits(double lr) : lr_(lr) {}
+
+  std::shared_ptr<NetImpl> configure_model() override { return std::make_shared<NetImpl>(); }
+
+  std::unique_ptr<torch::optim::Optimizer> configure_optimizer(NetImpl& net) override {
+    return std::make_unique<torch::optim::Adam>(net.parameters(), lr_);
+  }
+
+  torch::Tensor training_step(Model& model, Batch& batch, lockstep::StepContext&) override {
+    return torch::cross_entropy_loss(model(batch.data), batch.target);
+  }
+
+  void validation_step(Model& model, Batch& batch, lockstep::StepContext& step) override {
+    const auto output = model(batch.data);
+    step.log("val_loss", torch::cross_entropy_loss(output, batch.target));
+    step.log("val_accuracy", output.argmax(1).eq(batch.target).to(torch::kFloat).mean());
+  }
+
+ private:
+  double lr_;
+};
+
+int run(int argc, char** argv) {
+  lockstep::TrainerOptions options{.default_root_dir = "runs/trainer"};
+  std::string data = "examples/data/digits.csv";
+  double lr = 1e-3;
+  int patience = 5;
+  CLI::App app(
+      "Trains on handwritten digits without a loop of its own:\n"
+      "  trainer --devices=2");
+  app.option_defaults()->always_capture_default();
+  app.add_option("--max-duration", options.max_duration, "10ep epochs, 100ba steps, 60sec");
+  app.add_option("--batch-size", options.batch_size, "samples a batch, on each process");
+  app.add_option("--precision", options.precision, "32-true, 16-mixed or bf16-mixed");
+  app.add_option("--accumulate-grad-batches", options.accumulate_grad_batches, "batches a step");
+  app.add_option("--devices", options.devices, "processes, where no launcher starts them");
+  app.add_option("--default-root-dir", options.default_root_dir, "snapshots and metrics go here");
+  app.add_option("--fast-dev-run", options.fast_dev_run, "only so many batches: does it run?");
+  app.add_flag("--log-samples", options.log_samples, "for lockstep data audit");
+  app.add_option("--patience", patience, "validations without gain until it stops");
+  app.add_option("--lr", lr, "learning rate");
+  app.add_option("--data", data, "the digits: 64 pixels and a label a line");
+  if (!parse_command_line(app, argc, argv)) return 0;
+
+  const auto digits = lockstep::DigitsDataset::read(data).split();
+  const auto batches = [](lockstep::DigitsDataset set) {
+    return set.map(torch::data::transforms::Stack<>());
+  };
+  Digits task(lr);
+  lockstep::Trainer trainer(options);
+  trainer.add(lockstep::LearningRateMonitor());
+  trainer.add(lockstep::ModelCheckpoint({.monitor = "val_accuracy", .mode = "max"}));
+  trainer.add(lockstep::EarlyStopping({.monitor = "val_loss", .patience = patience}));
+  const auto result = trainer.fit(task, batches(digits.train), batches(digits.test));
+  if (result.end == lockstep::FitEnd::kPreempted) return lockstep::kExitPreempted;
+  if (is_first_process()) {
+    if (!result.reason.empty()) std::cout << "stopped: " << result.reason << "\n";
+    std::cout << "trained for " << result.time.epochs << " epochs, " << result.time.batches
+              << " steps; " << options.default_root_dir << "/best has the best weights"
+              << std::endl;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return lockstep::run_main([&] { return run(argc, argv); });
+}

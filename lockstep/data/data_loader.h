@@ -1,0 +1,130 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include <c10/core/Device.h>
+#include <torch/data/dataloader.h>
+#include <torch/data/example.h>
+
+#include "lockstep/data/epoch_sampler.h"
+#include "lockstep/data/loader_position.h"
+
+namespace lockstep {
+
+/// This rank's part of the batches of a dataset of torch::data:
+///
+///   DataLoader loader(dataset.map(torch::data::transforms::Stack<>()), {.batch_size = 32});
+///   for (int epoch = 0; epoch < epochs; ++epoch) {
+///     for (auto& batch : loader) …                            // each loop is one epoch
+///   }
+///
+/// All ranks have as many batches. Each sample of an epoch counts once, on one rank: the last batch
+/// is shared out, and a rank that then has none gets a sample that does not count (position()). So
+/// where parts differ, a mean over all samples weighs each rank's by samples(), as
+/// Accelerator::backward does.
+///
+/// cursor() is where it is: set_cursor() lets the next loop go on there, with any number of ranks.
+/// A loop that is left early begins a new epoch the next time. Threads: one at a time. Lifetime: an
+/// iterator must not outlive the loader. Errors: UsageError at construction for a batch of none and
+/// an empty dataset; what the dataset throws.
+template <class Dataset>
+class DataLoader {
+ public:
+  using Batch = typename Dataset::BatchType;
+
+  explicit DataLoader(Dataset dataset, const DataLoaderOptions& options = {})
+      : position_(std::make_shared<LoaderPosition>(dataset.size(), options)),
+        device_(options.device),
+        dataset_(std::move(dataset)) {
+    torch_options_.batch_size(static_cast<std::size_t>(options.batch_size))
+        .workers(static_cast<std::size_t>(options.workers));
+    if (options.timeout) torch_options_.timeout(*options.timeout);
+  }
+
+  class Iterator {
+   public:
+    using iterator_category = std::input_iterator_tag;
+    using value_type = Batch;
+    using difference_type = std::ptrdiff_t;
+    using pointer = Batch*;
+    using reference = Batch&;
+
+    Batch& operator*() { return **inner_; }
+    Batch* operator->() { return &**inner_; }
+    Iterator& operator++() {
+      ++*inner_;
+      arrive();
+      return *this;
+    }
+    bool operator==(const Iterator& other) const { return is_at_end() == other.is_at_end(); }
+
+   private:
+    friend class DataLoader;
+    Iterator() = default;
+    explicit Iterator(DataLoader& loader)
+        : inner_(loader.torch_loader_->begin()),
+          position_(loader.position_),
+          pass_(position_->begin_pass()),
+          device_(loader.device_) {
+      arrive();
+    }
+    bool is_at_end() const { return !position_ || !position_->has_batch(); }
+    void arrive() {
+      position_->advance();
+      if (position_->has_batch() && !device_.is_cpu()) move_to(**inner_);
+    }
+    template <class Data, class Target>
+    void move_to(torch::data::Example<Data, Target>& example) {
+      move_to(example.data);
+      move_to(example.target);
+    }
+    void move_to(at::Tensor& tensor) { tensor = tensor.to(device_); }
+    template <class Other>
+    void move_to(Other&) {}  // The program's own.
+
+    std::optional<torch::data::Iterator<Batch>> inner_;
+    std::shared_ptr<LoaderPosition> position_;
+    std::shared_ptr<void> pass_;
+    c10::Device device_ = at::kCPU;
+  };
+
+  /// Begins an epoch: the next one, or what is left of the cursor's.
+  Iterator begin() {
+    position_->begin_epoch();
+    // LibTorch's loader cannot begin again while its workers have batches.
+    if (torch_loader_ && torch_options_.workers() > 0) torch_loader_.reset();
+    if (!torch_loader_) {
+      torch_loader_ =
+          torch::data::make_data_loader(dataset_, EpochSampler(position_), torch_options_);
+    }
+    return Iterator(*this);
+  }
+  Iterator end() { return Iterator(); }
+  /// Itself: loops over `*loader`, as LibTorch's loaders need, stay as they are.
+  DataLoader& operator*() { return *this; }
+
+  /// Batches of a whole epoch.
+  std::int64_t size() const { return position_->batches_per_epoch(); }
+  const DataCursor& cursor() const { return position_->cursor(); }
+  /// Errors: UsageError for a place that this dataset does not have.
+  void set_cursor(const DataCursor& cursor) { position_->set_cursor(cursor); }
+  std::int64_t epoch() const { return cursor().epoch; }
+
+  const Dataset& dataset() const { return dataset_; }
+  /// What is known of the batch at which the loop is.
+  const std::shared_ptr<LoaderPosition>& position() const { return position_; }
+
+ private:
+  std::shared_ptr<LoaderPosition> position_;
+  c10::Device device_;
+  Dataset dataset_;
+  torch::data::DataLoaderOptions torch_options_;
+  std::unique_ptr<torch::data::StatelessDataLoader<Dataset, EpochSampler>> torch_loader_;
+};
+
+}  // namespace lockstep

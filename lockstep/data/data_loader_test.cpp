@@ -1,0 +1,130 @@
+#include "lockstep/data/data_loader.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <ATen/ops/arange.h>
+#include <gtest/gtest.h>
+#include <torch/data/datasets/base.h>
+#include <torch/data/datasets/map.h>
+#include <torch/data/transforms/stack.h>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+using Values = std::vector<std::int64_t>;
+
+// Sample i is i.
+struct Numbers : torch::data::datasets::Dataset<Numbers, torch::data::Example<>> {
+  explicit Numbers(std::int64_t count) : values(at::arange(count)) {}
+  torch::data::Example<> get(std::size_t index) override {
+    const at::Tensor value = values[static_cast<std::int64_t>(index)];
+    return {value, value};
+  }
+  std::optional<std::size_t> size() const override {
+    return static_cast<std::size_t>(values.numel());
+  }
+  at::Tensor values;
+};
+
+auto numbers(std::int64_t count) {
+  return Numbers(count).map(torch::data::transforms::Stack<>());
+}
+
+Values values_of(const torch::data::Example<>& batch) {
+  const std::int64_t* const begin = batch.data.const_data_ptr<std::int64_t>();
+  return {begin, begin + batch.data.numel()};
+}
+
+template <class Loader>
+Values take(Loader& loader, std::int64_t most = 1'000) {
+  Values all;
+  for (auto& batch : loader) {
+    const Values values = values_of(batch);
+    all.insert(all.end(), values.begin(), values.end());
+    if (--most == 0) break;
+  }
+  return all;
+}
+
+Values all_numbers(std::int64_t count) {
+  Values values(static_cast<std::size_t>(count));
+  std::iota(values.begin(), values.end(), std::int64_t{0});
+  return values;
+}
+
+Values in_order(Values values) {
+  std::ranges::sort(values);
+  return values;
+}
+
+TEST(DataLoader, EachLoopIsAnEpochInAnOrderOfItsOwn) {
+  for (const std::int64_t workers : {0, 2}) {
+    DataLoader loader(numbers(29), {.batch_size = 4, .workers = workers});
+    EXPECT_EQ(loader.size(), 8);
+    const Values first = take(loader);
+    EXPECT_EQ(loader.epoch(), 1);
+    const Values second = take(loader);
+    EXPECT_EQ(in_order(first), all_numbers(29));
+    EXPECT_EQ(in_order(second), all_numbers(29));
+    EXPECT_NE(first, second);
+    DataLoader other(numbers(29), {.batch_size = 3});
+    EXPECT_EQ(take(other), first) << "the order follows from seed and epoch";
+  }
+}
+
+TEST(DataLoader, GoesOnAtACursorWithAnotherBatch) {
+  DataLoader loader(numbers(29), {.batch_size = 4, .seed = 9});
+  take(loader);
+  Values all = take(loader, 3);
+  EXPECT_EQ(loader.cursor(), (DataCursor{.seed = 9, .epoch = 1, .consumed = 12}));
+  for (const std::int64_t workers : {0, 2}) {
+    DataLoader rest(numbers(29), {.batch_size = 5, .workers = workers});
+    rest.set_cursor(loader.cursor());
+    Values both = all;
+    const Values more = take(rest);
+    both.insert(both.end(), more.begin(), more.end());
+    EXPECT_EQ(in_order(both), all_numbers(29));
+    EXPECT_EQ(rest.cursor(), (DataCursor{.seed = 9, .epoch = 2}));
+  }
+}
+
+TEST(DataLoader, OneThatIsLeftEarlyBeginsANewEpoch) {
+  for (const std::int64_t workers : {0, 2}) {
+    DataLoader loader(numbers(29), {.batch_size = 4, .workers = workers});
+    take(loader, 2);
+    EXPECT_FALSE(loader.position()->is_in_pass());
+    EXPECT_EQ(in_order(take(loader)), all_numbers(29));
+    EXPECT_EQ(loader.epoch(), 2);
+  }
+}
+
+TEST(DataLoader, KnowsTheBatchAtWhichTheLoopIs) {
+  DataLoader loader(numbers(10), {.batch_size = 4, .shuffle = false});
+  const LoaderPosition& at = *loader.position();
+  EXPECT_FALSE(at.has_batch());
+  std::int64_t number = 0;
+  for (auto& batch : loader) {
+    EXPECT_TRUE(at.is_in_pass());
+    EXPECT_EQ(at.samples(), batch.data.numel());
+    EXPECT_EQ(at.is_last(), number == 2);
+    EXPECT_EQ(at.even_from_here(), 2 - number);
+    EXPECT_EQ(values_of(batch).front(), 4 * number++);
+  }
+  EXPECT_EQ(number, 3);
+  EXPECT_EQ(&*loader, &loader) << "as LibTorch's loaders, which are pointers, are looped over";
+  EXPECT_FALSE(at.has_batch());
+}
+
+TEST(DataLoader, RefusesWhatHasNoBatches) {
+  EXPECT_THROW(DataLoader(numbers(0), {}), UsageError);
+  EXPECT_THROW(DataLoader(numbers(3), {.batch_size = 0}), UsageError);
+  EXPECT_THROW(DataLoader(numbers(3), {.batch_size = 4, .drop_last = true}), UsageError);
+  DataLoader loader(numbers(3), {});
+  EXPECT_THROW(loader.set_cursor({.consumed = 4}), UsageError);
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,141 @@
+#include "lockstep/data/loader_position.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/init_process_group.h"
+
+namespace lockstep {
+namespace {
+
+BatchPart part_in(const ProcessGroup& group) {
+  if (!group) return {};
+  return {.rank = group.rank(), .world_size = group.world_size()};
+}
+
+EpochBatchOptions plan_options(std::optional<std::size_t> dataset_size,
+                               const DataLoaderOptions& options, int world_size) {
+  if (options.batch_size < 1) {
+    throw UsageError(
+        concat("DataLoader: batch_size is ", options.batch_size, ", it must be positive"));
+  }
+  if (!dataset_size) {
+    throw UsageError(
+        "DataLoader: the dataset does not know its size; its size() must return one, by which "
+        "samples are shared out");
+  }
+  if (*dataset_size == 0) {
+    throw UsageError("DataLoader: the dataset is empty; look at what it was read from");
+  }
+  EpochBatchOptions plan{.dataset_size = static_cast<std::int64_t>(*dataset_size),
+                         .batch_size = options.batch_size,
+                         .shuffle = options.shuffle,
+                         .drop_last = options.drop_last,
+                         .limit_batches = options.limit_batches};
+  if (!options.split_batches) plan.batch_size *= world_size;
+  if (plan.drop_last && plan.dataset_size < plan.batch_size) {
+    throw UsageError(concat("DataLoader: drop_last leaves no batch of ", plan.batch_size,
+                            " samples of all ranks in a dataset of ", plan.dataset_size,
+                            "; make the batch smaller, or keep the last one"));
+  }
+  return plan;
+}
+
+// To count batches.
+EpochBatchOptions without_order(EpochBatchOptions options) {
+  options.shuffle = false;
+  return options;
+}
+
+}  // namespace
+
+LoaderPosition::LoaderPosition(std::optional<std::size_t> dataset_size,
+                               const DataLoaderOptions& options)
+    : part_(part_in(group_or_default(options.group))), cursor_{.seed = options.seed} {
+  options_ = plan_options(dataset_size, options, part_.world_size);
+}
+
+std::int64_t LoaderPosition::batches_per_epoch() const {
+  return EpochBatches(without_order(options_), {}, part_).size();
+}
+
+void LoaderPosition::set_cursor(const DataCursor& cursor) {
+  if (cursor.epoch < 0 || cursor.consumed < 0 || cursor.consumed > options_.dataset_size) {
+    throw UsageError(concat("DataLoader: cannot go on at sample ", cursor.consumed, " of epoch ",
+                            cursor.epoch, ": this dataset has ", options_.dataset_size,
+                            " samples; give it the dataset that it had"));
+  }
+  cursor_ = cursor;
+  // Behind the epoch's last batch.
+  if (EpochBatches(without_order(options_), cursor, part_).size() == 0) {
+    cursor_ = {.seed = cursor.seed, .epoch = cursor.epoch + 1};
+  }
+  is_set_ = true;
+  if (log_) log_->go_to(log_number_, cursor_);
+}
+
+void LoaderPosition::set_log(std::shared_ptr<SampleLog> log, int number) {
+  log_ = std::move(log);
+  log_number_ = number;
+  log_->begin(number, options_.dataset_size, cursor_.seed, least_of_epoch());
+}
+
+// Where epochs are cut at a batch, one that was resumed with other batches may end a batch before.
+std::int64_t LoaderPosition::least_of_epoch() const {
+  const std::int64_t size = options_.dataset_size;
+  const bool is_limited =
+      options_.limit_batches > 0 && options_.limit_batches * options_.batch_size < size;
+  if (!is_limited && !options_.drop_last) return size;
+  const std::int64_t end =
+      is_limited ? options_.limit_batches * options_.batch_size : size - size % options_.batch_size;
+  return std::max<std::int64_t>(end - options_.batch_size + 1, 0);
+}
+
+void LoaderPosition::begin_epoch() {
+  if (next_epoch() > cursor_.epoch) {
+    if (log_) log_->leave(log_number_, cursor_);
+    cursor_ = {.seed = cursor_.seed, .epoch = next_epoch()};
+  }
+  is_set_ = false;
+  is_begun_ = true;
+  plan_.emplace(options_, cursor_, part_);
+  number_ = -1;
+  asked_ = 0;
+}
+
+std::shared_ptr<void> LoaderPosition::begin_pass() {
+  const auto pass = std::make_shared<char>();
+  pass_ = pass;
+  pass_began_ = std::chrono::steady_clock::now();
+  return pass;
+}
+
+void LoaderPosition::advance() {
+  ++number_;
+  if (has_batch()) {
+    const std::int64_t before = cursor_.consumed;
+    cursor_.consumed = plan_->consumed_after(number_);
+    if (log_) {
+      const BatchShare share = plan_->share(number_);
+      log_->batch(log_number_, cursor_.epoch, {.begin = before, .size = cursor_.consumed - before},
+                  std::span(share.indices).first(static_cast<std::size_t>(share.samples)));
+    }
+    return;
+  }
+  cursor_ = {.seed = cursor_.seed, .epoch = cursor_.epoch + 1};
+  is_begun_ = false;
+}
+
+bool LoaderPosition::has_batch() const {
+  return plan_ && number_ >= 0 && number_ < plan_->size();
+}
+
+std::optional<std::vector<std::size_t>> LoaderPosition::next_indices() {
+  if (asked_ == plan_->size()) return std::nullopt;
+  return plan_->share(asked_++).indices;
+}
+
+}  // namespace lockstep

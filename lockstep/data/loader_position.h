@@ -1,0 +1,102 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <c10/core/Device.h>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/data/epoch_batches.h"
+#include "lockstep/data/sample_log.h"
+
+namespace lockstep {
+
+/// Names are those of torch.utils.data.DataLoader and accelerate.Accelerator.
+struct DataLoaderOptions {
+  /// Samples a batch, on each rank.
+  std::int64_t batch_size = 1;
+  /// batch_size is that of all ranks together: the same batches whatever the number of ranks.
+  bool split_batches = false;
+  /// A new order each epoch, from seed + epoch; otherwise the dataset's order.
+  bool shuffle = true;
+  std::uint64_t seed = 0;
+  /// Leave out what is left of an epoch when it fills no batch of all ranks.
+  bool drop_last = false;
+  /// The epoch ends after so many batches; 0: with its samples.
+  std::int64_t limit_batches = 0;
+  /// Threads that read ahead, each with a copy of the dataset; 0: batches are made when asked for.
+  std::int64_t workers = 0;
+  /// Of a worker's batch; unset: none.
+  std::optional<std::chrono::milliseconds> timeout = std::nullopt;
+  /// The ranks that share the dataset. Empty: the default group, else this one process.
+  ProcessGroup group = {};
+  /// Where the tensors of torch::data::Example batches are moved.
+  c10::Device device = at::kCPU;
+};
+
+/// Where a DataLoader is, of which both it and those that train on its batches know.
+/// Threads: one at a time.
+class LoaderPosition {
+ public:
+  /// Errors: UsageError for a batch of none, an empty dataset, or one that does not know its size.
+  LoaderPosition(std::optional<std::size_t> dataset_size, const DataLoaderOptions& options);
+
+  /// Of all passes but those of ranks and epochs: what a whole epoch has.
+  std::int64_t batches_per_epoch() const;
+  std::int64_t dataset_size() const { return options_.dataset_size; }
+  const DataCursor& cursor() const { return cursor_; }
+  /// Of which the next loop is.
+  std::int64_t next_epoch() const { return cursor_.epoch + (is_begun_ && !is_set_ ? 1 : 0); }
+  /// The next epoch that is begun is the rest of this one.
+  /// Errors: UsageError for a place that the dataset does not have.
+  void set_cursor(const DataCursor& cursor);
+
+  /// Tells the log what this rank is given, as loader `number`.
+  void set_log(std::shared_ptr<SampleLog> log, int number);
+
+  void begin_epoch();
+  /// A loop over an epoch, which lasts as long as what is returned.
+  std::shared_ptr<void> begin_pass();
+  /// To the next batch, or past the last, with which the epoch ends.
+  void advance();
+  /// For whoever makes the batches, which may be ahead.
+  std::optional<std::vector<std::size_t>> next_indices();
+
+  /// Whether a loop is at a batch, of which the following is known.
+  bool has_batch() const;
+  bool is_in_pass() const { return !pass_.expired(); }
+  std::chrono::steady_clock::time_point pass_began() const { return pass_began_; }
+  /// Samples that count: of this rank, of another, of all.
+  std::int64_t samples() const { return samples_of(part_.rank); }
+  std::int64_t samples_of(int rank) const { return plan_->samples_of(number_, rank); }
+  std::int64_t batch_samples() const { return plan_->batch_samples(number_); }
+  int world_size() const { return part_.world_size; }
+  bool is_last() const { return batches_left() == 1; }
+  /// Of the epoch, with this one.
+  std::int64_t batches_left() const { return plan_->size() - number_; }
+  /// How many from it on are of full size, with as many samples on each rank.
+  std::int64_t even_from_here() const { return plan_->even_from(number_); }
+
+ private:
+  std::int64_t least_of_epoch() const;
+
+  EpochBatchOptions options_;
+  BatchPart part_;
+  DataCursor cursor_;
+  /// The cursor was set, and no epoch has begun there.
+  bool is_set_ = false;
+  bool is_begun_ = false;
+  std::optional<EpochBatches> plan_;
+  std::int64_t number_ = -1;
+  std::int64_t asked_ = 0;
+  std::shared_ptr<SampleLog> log_;
+  int log_number_ = 0;
+  std::weak_ptr<void> pass_;
+  std::chrono::steady_clock::time_point pass_began_;
+};
+
+}  // namespace lockstep

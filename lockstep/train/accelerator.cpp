@@ -1,0 +1,109 @@
+#include "lockstep/train/accelerator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
+
+#include "lockstep/comm/init_process_group.h"
+#include "lockstep/optim/clip_grad.h"
+
+namespace lockstep {
+
+AccumulateGuard::AccumulateGuard(std::shared_ptr<AcceleratorState> state)
+    : state_(std::move(state)) {
+  state_->begin_turn();
+  if (state_->sync_gradients()) return;
+  for (const auto& replica : state_->replicas) local_.push_back(replica->no_sync());
+}
+
+AccumulateGuard::~AccumulateGuard() {
+  state_->end_turn();
+}
+
+Accelerator::Accelerator(const AcceleratorOptions& options) : has_joined_(!is_initialized()) {
+  const ProcessGroup group =
+      has_joined_ ? init_process_group(options.init) : default_process_group();
+  try {
+    state_ = std::make_shared<AcceleratorState>(options, group);
+  } catch (...) {
+    if (has_joined_) destroy_process_group();
+    throw;
+  }
+}
+
+Accelerator::~Accelerator() {
+  if (has_joined_ && is_initialized()) destroy_process_group();
+}
+
+DistributedDataParallelOptions Accelerator::ddp_options() const {
+  DistributedDataParallelOptions ddp = options().ddp;
+  ddp.process_group = process_group();
+  ddp.gradient_norm = ddp.gradient_norm || options().non_finite != NonFinite::kIgnore;
+  return ddp;
+}
+
+Autocast Accelerator::autocast() const {
+  const auto dtype = state_->autocast_dtype();
+  return Autocast({.device_type = device().type(), .dtype = dtype, .enabled = dtype.has_value()});
+}
+
+double Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
+                                    double norm_type) {
+  if (!sync_gradients()) return 0;
+  state_->unscale_gradients(parameters);
+  return lockstep::clip_grad_norm_(parameters, max_norm, {.norm_type = norm_type});
+}
+
+void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
+  if (!sync_gradients()) return;
+  state_->unscale_gradients(parameters);
+  lockstep::clip_grad_value_(parameters, clip_value);
+}
+
+at::Tensor Accelerator::gather(const at::Tensor& tensor) const {
+  const at::NoGradGuard no_grad;
+  const at::Tensor own = (tensor.dim() == 0 ? tensor.reshape({1}) : tensor).detach().contiguous();
+  std::vector<std::int64_t> shape = own.sizes().vec();
+  shape[0] *= num_processes();
+  at::Tensor all = at::empty(shape, own.options());
+  process_group().all_gather_into_tensor(all, own, {.name = "gather"});
+  return all;
+}
+
+at::Tensor Accelerator::gather_for_metrics(const at::Tensor& tensor) const {
+  const LoaderPosition* const loader = state_->current_loader();
+  if (loader == nullptr || tensor.dim() == 0) return gather(tensor);
+  const auto rows_of = [&](int rank) {
+    return std::max<std::int64_t>(loader->samples_of(rank), 1);
+  };
+  if (tensor.size(0) != rows_of(process_index())) {
+    throw UsageError(concat("gather_for_metrics: rank ", process_index(), " gave ", tensor.size(0),
+                            " rows for a batch of ", rows_of(process_index()),
+                            "; give a row for each sample, or use gather()"));
+  }
+  const std::int64_t most = rows_of(0);  // The first ranks have one more.
+  at::Tensor own = tensor.detach();
+  if (own.size(0) < most) own = at::cat({own, own.narrow(0, 0, 1)});
+  const at::Tensor all = gather(own);
+  std::vector<at::Tensor> parts;
+  for (int rank = 0; rank < num_processes(); ++rank) {
+    parts.push_back(all.narrow(0, rank * most, loader->samples_of(rank)));
+  }
+  return at::cat(parts);
+}
+
+at::Tensor Accelerator::reduce(const at::Tensor& tensor, const std::string& reduction) const {
+  if (reduction != "sum" && reduction != "mean") {
+    throw UsageError(
+        concat("Accelerator::reduce: reduction is '", reduction, "'; choose 'sum' or 'mean'"));
+  }
+  at::Tensor result = tensor.detach().clone(at::MemoryFormat::Contiguous);
+  process_group().all_reduce(
+      result, {.op = reduction == "sum" ? ReduceOp::kSum : ReduceOp::kAvg, .name = "reduce"});
+  return result;
+}
+
+}  // namespace lockstep

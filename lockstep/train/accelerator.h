@@ -1,0 +1,234 @@
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/data/dataloader.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/schedulers/lr_scheduler.h>
+
+#include "lockstep/amp/autocast.h"
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+#include "lockstep/data/data_loader.h"
+#include "lockstep/train/accelerator_options.h"
+#include "lockstep/train/accelerator_state.h"
+#include "lockstep/train/prepared.h"
+#include "lockstep/train/taken_dataset.h"
+
+namespace lockstep {
+
+/// One batch of those whose gradients are summed up for one step; see Accelerator::accumulate.
+class [[nodiscard]] AccumulateGuard {
+ public:
+  explicit AccumulateGuard(std::shared_ptr<AcceleratorState> state);
+  ~AccumulateGuard();
+  AccumulateGuard(const AccumulateGuard&) = delete;
+  AccumulateGuard& operator=(const AccumulateGuard&) = delete;
+
+ private:
+  std::shared_ptr<AcceleratorState> state_;
+  std::vector<std::unique_ptr<NoSyncGuard>> local_;
+};
+
+/// Trains with the program's own loop, on one process and on many without a change, in the manner
+/// of Hugging Face's accelerate.Accelerator:
+///
+///   lockstep::Accelerator accelerator;
+///   auto [model, optimizer, loader] = accelerator.prepare(net, adam, std::move(data));
+///   for (auto& batch : loader) {
+///     optimizer.zero_grad();
+///     auto loss = torch::cross_entropy_loss(model.forward(batch.data), batch.target);
+///     accelerator.backward(loss);
+///     optimizer.step();
+///   }
+///
+/// Under `lockstep run` (or torchrun, srun, mpirun) each process is a rank; by itself the program
+/// is the only one. Gradients are the mean over all samples of a step, however these are spread
+/// over ranks and accumulated batches, where each loss is the mean over its batch's samples.
+/// Threads: the training thread, one accelerator at a time. Lifetime: what is prepared must outlive
+/// it where it is given by reference; what prepare() returns may outlive it, with the group.
+/// Errors: UsageError for options that cannot work; as init_process_group.
+class Accelerator {
+ public:
+  /// Joins the job unless the program has done so.
+  explicit Accelerator(const AcceleratorOptions& options = {});
+  /// Leaves the job where it joined it.
+  ~Accelerator();
+  Accelerator(const Accelerator&) = delete;
+  Accelerator& operator=(const Accelerator&) = delete;
+
+  /// Each of these becomes what trains on all ranks, in the order given: a model (a holder, a
+  /// shared_ptr or a module, which must outlive it), an optimizer, a scheduler of learning rates, a
+  /// data loader. Collective. A model and its optimizer stay usable by themselves.
+  template <class... Objects>
+  requires(sizeof...(Objects) > 1) auto prepare(Objects&&... objects) {
+    return std::tuple{prepare(std::forward<Objects>(objects))...};
+  }
+
+  template <std::derived_from<torch::nn::Module> Module>
+  auto prepare(const std::shared_ptr<Module>& module) {
+    module->to(device());
+    return PreparedModel<Module>(module, state_, ddp_options());
+  }
+  template <ModuleHolder Holder>
+  auto prepare(const Holder& holder) {
+    return prepare(holder.ptr());
+  }
+  template <std::derived_from<torch::nn::Module> Module>
+  auto prepare(Module& module) {
+    return prepare(std::shared_ptr<Module>(std::shared_ptr<void>(), &module));
+  }
+  template <std::derived_from<torch::optim::Optimizer> Optimizer>
+  auto prepare(Optimizer& optimizer) {
+    return PreparedOptimizer<Optimizer>(optimizer, state_);
+  }
+  template <std::derived_from<torch::optim::LRScheduler> Scheduler>
+  auto prepare(Scheduler& scheduler) {
+    return PreparedScheduler<Scheduler>(scheduler, state_);
+  }
+  /// LibTorch's loader, with a RandomSampler or SequentialSampler, gives up its dataset, of which
+  /// each rank then has its part. Errors: UsageError for a loader with workers, which keep it: use
+  /// make_data_loader.
+  template <class Dataset, class Sampler>
+  auto prepare(std::unique_ptr<torch::data::StatelessDataLoader<Dataset, Sampler>> loader) {
+    TakenDataset<Dataset> taken = take_dataset(*loader);
+    return make_data_loader(std::move(taken.dataset), taken.options);
+  }
+  template <class Dataset>
+  auto prepare(DataLoader<Dataset> loader) {
+    if (loader.position()->world_size() != num_processes()) {
+      throw UsageError(concat("Accelerator::prepare: the data loader was made for ",
+                              loader.position()->world_size(), " of ", num_processes(),
+                              " ranks; make it after the accelerator, or by its "
+                              "make_data_loader"));
+    }
+    state_->add_loader(loader.position());
+    return loader;
+  }
+
+  /// A loader of this rank's part of a dataset. Of the options it sets group, device and seed, and
+  /// split_batches where the accelerator's are.
+  template <class Dataset>
+  auto make_data_loader(Dataset dataset, DataLoaderOptions options) {
+    options.group = process_group();
+    options.device = device();
+    options.seed = this->options().seed;
+    options.split_batches = options.split_batches || this->options().split_batches;
+    return prepare(DataLoader<Dataset>(std::move(dataset), options));
+  }
+
+  /// In place of loss.backward(), for a loss that is the mean over its batch's samples; with a
+  /// weight, which then every backward of a step must have on every rank, over as many tokens or
+  /// whatever it is: see DistributedDataParallel::backward.
+  /// Errors: UsageError with several models and batches that differ, as it is not known whose they
+  /// are; as Work::wait.
+  void backward(const at::Tensor& loss) { state_->backward(loss, std::nullopt); }
+  void backward(const at::Tensor& loss, double weight) { state_->backward(loss, weight); }
+
+  /// While it lives, what is done is for one of gradient_accumulation_steps batches that make one
+  /// step; gradients are exchanged, and optimizers and schedulers step, in the last of them, which
+  /// an epoch's last batch is, too.
+  ///
+  ///   for (auto& batch : loader) {
+  ///     const auto accumulating = accelerator.accumulate();
+  ///     …                                                // the loop's body as it was
+  ///   }
+  AccumulateGuard accumulate() { return AccumulateGuard(state_); }
+  /// Whether the step is complete with this batch.
+  bool sync_gradients() const { return state_->sync_gradients(); }
+  /// Gradients stay this rank's own while it lives.
+  template <class Module>
+  [[nodiscard]] NoSyncGuard no_sync(const PreparedModel<Module>& model) {
+    return model.ddp().no_sync();
+  }
+
+  /// The accelerator's precision, for what is calculated outside of prepared models.
+  [[nodiscard]] Autocast autocast() const;
+
+  /// As lockstep::clip_grad_norm_, where a step is complete, after the gradients' scale has been
+  /// taken out; otherwise nothing, and 0.
+  double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
+                         double norm_type = 2.0);
+  void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
+
+  /// The tensors of all ranks, one behind the other along dimension 0, in the order of ranks; a
+  /// tensor without dimensions counts as one of one element. Collective.
+  /// Errors: UsageError where shapes or dtypes differ; as Work::wait.
+  at::Tensor gather(const at::Tensor& tensor) const;
+  /// As gather, for a tensor with a row for each sample of the batch at which the loop over a
+  /// prepared loader is: each sample once, in the order of the dataset or its shuffled one.
+  /// Errors: UsageError where the tensor has other rows; as Work::wait.
+  at::Tensor gather_for_metrics(const at::Tensor& tensor) const;
+  /// "sum" or "mean" over all ranks; the tensor itself is left alone. Collective.
+  at::Tensor reduce(const at::Tensor& tensor, const std::string& reduction = "sum") const;
+  void wait_for_everyone() const { process_group().barrier(); }
+
+  /// One line on standard output, once in the job.
+  template <class... Parts>
+  void print(const Parts&... parts) const {
+    if (is_main_process()) std::cout << concat(parts...) << std::endl;
+  }
+  bool is_main_process() const { return process_index() == 0; }
+  bool is_local_main_process() const { return local_process_index() == 0; }
+  int process_index() const { return process_group().rank(); }
+  int local_process_index() const { return process_group().local_rank(); }
+  int num_processes() const { return process_group().world_size(); }
+  c10::Device device() const { return process_group().device(); }
+  const ProcessGroup& process_group() const { return state_->group(); }
+  const AcceleratorOptions& options() const { return state_->options(); }
+
+  /// The module as it was given.
+  template <class Module>
+  std::shared_ptr<Module> unwrap_model(const PreparedModel<Module>& model) const {
+    return model.module();
+  }
+
+  /// Steps of the first optimizer that was prepared.
+  std::int64_t steps() const { return state_->steps(); }
+
+  /// Saves all that was prepared and registered, random states and where loaders are, for
+  /// load_state() on any number of ranks: one file in `directory`, or project_dir, by
+  /// SnapshotDirectory. Collective. Errors: UsageError while gradients are being accumulated, which
+  /// it does not hold, and without a model and an optimizer; SystemError; as Work::wait.
+  void save_state(const std::string& directory = {});
+  /// Loads the newest whole snapshot; false where there is none. The next loop over a prepared
+  /// loader goes on behind the last sample that had been handed out. To be called after the same
+  /// has been prepared. Collective. Errors: as SnapshotDirectory::load_latest; UsageError where
+  /// something else was prepared.
+  bool load_state(const std::string& directory = {});
+
+  /// Tensors that save_state() holds and load_state() sets, in place.
+  void register_for_checkpointing(const std::string& name, TensorDict tensors);
+  /// An object with state_dict() and load_state_dict(), of a TensorDict, which must outlive it.
+  template <class Object>
+  requires requires(Object& object, const TensorDict& values) {
+    TensorDict(object.state_dict());
+    object.load_state_dict(values);
+  }
+  void register_for_checkpointing(const std::string& name, Object& object) {
+    register_state({.name = name,
+                    .state_dict = [&object] { return object.state_dict(); },
+                    .load_state_dict =
+                        [&object](const TensorDict& values) { object.load_state_dict(values); }});
+  }
+
+ private:
+  DistributedDataParallelOptions ddp_options() const;
+  void register_state(AcceleratorState::Registered registered);
+  SnapshotDirectory& snapshots_in(const std::string& directory);
+
+  bool has_joined_ = false;
+  std::shared_ptr<AcceleratorState> state_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "lockstep/comm/init_process_group.h"
+#include "lockstep/ddp/distributed_data_parallel_options.h"
+
+namespace lockstep {
+
+/// What becomes of a step whose gradients, averaged over the ranks, are not all finite. Looking
+/// costs next to nothing where the group shares memory, elsewhere a pass over the gradients.
+enum class NonFinite {
+  kIgnore,  ///< The optimizer takes them.
+  kReport,  ///< The same, and a warning names ranks, step and parameters.
+  kSkip,    ///< A warning, and the optimizer does not step, on no rank.
+  kStop,    ///< An Error on all ranks, with the parameters as they were.
+};
+
+/// Names and defaults are those of accelerate.Accelerator. All ranks must give the same.
+struct AcceleratorOptions {
+  /// "no", "fp16" or "bf16": what forward of prepared models calculates in, where it may.
+  std::string mixed_precision = "no";
+  /// How many batches, each in its accumulate(), make up one step of the optimizers.
+  int gradient_accumulation_steps = 1;
+  /// The batches of loaders that are prepared are those of all ranks together; otherwise each
+  /// rank's, so that more ranks make larger batches.
+  bool split_batches = false;
+  /// Of the order of samples.
+  std::uint64_t seed = 0;
+  NonFinite non_finite = NonFinite::kIgnore;
+  /// Where save_state() keeps its snapshots.
+  std::string project_dir = "checkpoints";
+  /// How many of them; at least 2, so that one can be damaged.
+  int total_limit = 2;
+  /// A folder in which each rank writes which samples it was given, a line a batch, by which
+  /// `lockstep data audit` proves that each was trained once. Empty: nowhere.
+  std::string data_log = {};
+  /// How ranks meet; not looked at where there is a default group already.
+  InitOptions init = {};
+  /// Of the models that are prepared. The group is the accelerator's.
+  DistributedDataParallelOptions ddp = {};
+};
+
+}  // namespace lockstep

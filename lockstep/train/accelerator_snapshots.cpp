@@ -1,0 +1,207 @@
+// What an accelerator saves, and how it goes on from there.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include <c10/core/GradMode.h>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+#include "lockstep/snapshot/optimizer_state.h"
+#include "lockstep/snapshot/snapshot_directory.h"
+#include "lockstep/snapshot/state_dict.h"
+#include "lockstep/snapshot/values.h"
+#include "lockstep/train/accelerator.h"
+
+namespace lockstep {
+namespace {
+
+c10::impl::GenericList list_of(const c10::IValue& value, const char* name,
+                               const std::string& source, std::size_t expected) {
+  const c10::IValue found = entry(value, name, source);
+  if (!found.isList()) throw UsageError(concat(source, ": '", name, "' is no list"));
+  c10::impl::GenericList list = found.toList();
+  if (list.size() != expected) {
+    throw UsageError(concat(source, ": it was saved with ", list.size(), " ", name, ", and ",
+                            expected, " are prepared; prepare and register the same"));
+  }
+  return list;
+}
+
+c10::IValue cursor_value(const LoaderPosition& loader) {
+  const DataCursor& cursor = loader.cursor();
+  c10::impl::GenericDict dict = make_dict();
+  dict.insert_or_assign("seed", static_cast<std::int64_t>(cursor.seed));
+  dict.insert_or_assign("epoch", cursor.epoch);
+  dict.insert_or_assign("consumed", cursor.consumed);
+  dict.insert_or_assign("dataset_size", loader.dataset_size());
+  return dict;
+}
+
+void take_cursor(LoaderPosition& loader, const c10::IValue& value, const std::string& source) {
+  const std::int64_t size = integer_entry(value, "dataset_size", source);
+  if (size != loader.dataset_size()) {
+    throw UsageError(concat(source, ": it was saved with a dataset of ", size,
+                            " samples, this one has ", loader.dataset_size(),
+                            "; give it the same dataset"));
+  }
+  loader.set_cursor({.seed = static_cast<std::uint64_t>(integer_entry(value, "seed", source)),
+                     .epoch = integer_entry(value, "epoch", source),
+                     .consumed = integer_entry(value, "consumed", source)});
+}
+
+// By its name: what was registered then and is not now would be lost.
+c10::IValue registered_value(const c10::impl::GenericDict& all, const std::string& name,
+                             const std::string& source) {
+  const c10::IValue found = find_value(all, name);
+  if (found.isNone()) {
+    throw UsageError(concat(source, ": nothing was saved under '", name,
+                            "'; register what was registered then"));
+  }
+  return found;
+}
+
+}  // namespace
+
+c10::IValue AcceleratorState::values() {
+  update_scaler();
+  c10::impl::GenericList models = make_list();
+  for (std::size_t i = 1; i < replicas.size(); ++i) {
+    models.push_back(tensor_dict_value(lockstep::state_dict(*replicas[i]->module())));
+  }
+  c10::impl::GenericList others = make_list();
+  for (std::size_t i = 1; i < optimizers.size(); ++i) {
+    others.push_back(optimizer_state_dict(*optimizers[i]->optimizer));
+  }
+  c10::impl::GenericList steps = make_list();
+  for (const auto& scheduled : schedulers) steps.push_back(scheduled->steps);
+  c10::impl::GenericList cursors = make_list();
+  for (const auto& loader : loaders) cursors.push_back(cursor_value(*loader));
+  c10::impl::GenericDict named = make_dict();
+  for (const Registered& one : registered) {
+    named.insert_or_assign(one.name, tensor_dict_value(one.state_dict()));
+  }
+  c10::impl::GenericDict dict = make_dict();
+  dict.insert_or_assign("more_models", models);
+  dict.insert_or_assign("more_optimizers", others);
+  dict.insert_or_assign("schedulers", steps);
+  dict.insert_or_assign("data", cursors);
+  dict.insert_or_assign("registered", named);
+  dict.insert_or_assign("grad_scaler", tensor_dict_value(scaler_.state_dict()));
+  return dict;
+}
+
+void AcceleratorState::take_values(const c10::IValue& values, const std::string& source) {
+  const auto models =
+      list_of(values, "more_models", source, replicas.empty() ? 0 : replicas.size() - 1);
+  const auto others =
+      list_of(values, "more_optimizers", source, optimizers.empty() ? 0 : optimizers.size() - 1);
+  const auto steps = list_of(values, "schedulers", source, schedulers.size());
+  const auto cursors = list_of(values, "data", source, loaders.size());
+  const c10::IValue named = entry(values, "registered", source);
+  for (std::size_t i = 0; i < models.size(); ++i) {
+    load_state_dict(*replicas[i + 1]->module(), tensor_dict(models.get(i), source), source);
+  }
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    load_optimizer_state_dict(*optimizers[i + 1]->optimizer, others.get(i), source);
+  }
+  for (std::size_t i = 0; i < loaders.size(); ++i) {
+    take_cursor(*loaders[i], cursors.get(i), source);
+  }
+  for (const Registered& one : registered) {
+    one.load_state_dict(
+        tensor_dict(registered_value(named.toGenericDict(), one.name, source), source));
+  }
+  const TensorDict scaler = tensor_dict(entry(values, "grad_scaler", source), source);
+  if (!scaler.empty()) scaler_.load_state_dict(scaler);  // None where it was saved without.
+  for (std::size_t i = 0; i < schedulers.size(); ++i) {
+    go_to(*schedulers[i], steps.get(i).toInt());
+  }
+}
+
+// Whatever it keeps beside them it has from its steps.
+void AcceleratorState::go_to(Scheduled& scheduled, std::int64_t steps) {
+  if (steps < scheduled.steps) {
+    throw UsageError(concat("load_state: the scheduler has made ", scheduled.steps,
+                            " steps, more than the ", steps,
+                            " that were saved; load before the training begins"));
+  }
+  std::vector<double> rates;
+  for (const auto& stepped : optimizers) {
+    for (auto& group : stepped->optimizer->param_groups()) {
+      rates.push_back(group.options().get_lr());
+    }
+  }
+  for (; scheduled.steps < steps; ++scheduled.steps) scheduled.scheduler->step();
+  auto rate = rates.begin();
+  for (const auto& stepped : optimizers) {
+    for (auto& group : stepped->optimizer->param_groups()) group.options().set_lr(*rate++);
+  }
+}
+
+void Accelerator::register_state(AcceleratorState::Registered registered) {
+  for (const auto& other : state_->registered) {
+    if (other.name == registered.name) {
+      throw UsageError(concat("register_for_checkpointing: '", registered.name,
+                              "' is registered already; choose another name"));
+    }
+  }
+  state_->registered.push_back(std::move(registered));
+}
+
+void Accelerator::register_for_checkpointing(const std::string& name, TensorDict tensors) {
+  register_state({.name = name,
+                  .state_dict = [tensors] { return tensors; },
+                  .load_state_dict =
+                      [tensors, name](const TensorDict& values) {
+                        const at::NoGradGuard no_grad;
+                        const auto is_alike = [](const auto& own, const auto& saved) {
+                          return own.first == saved.first &&
+                                 own.second.sizes() == saved.second.sizes();
+                        };
+                        if (!std::ranges::equal(tensors, values, is_alike)) {
+                          throw UsageError(concat("load_state: '", name,
+                                                  "' was saved with other names or shapes; "
+                                                  "register the same tensors"));
+                        }
+                        for (std::size_t i = 0; i < tensors.size(); ++i) {
+                          at::Tensor tensor = tensors[i].second;
+                          tensor.copy_(values[i].second);
+                        }
+                      }});
+}
+
+SnapshotDirectory& Accelerator::snapshots_in(const std::string& directory) {
+  const std::string& path = directory.empty() ? options().project_dir : directory;
+  const SnapshotDirectoryOptions how{.keep_last = options().total_limit, .group = process_group()};
+  return state_->directories.try_emplace(path, path, how).first->second;
+}
+
+void Accelerator::save_state(const std::string& directory) {
+  if (state_->replicas.empty() || state_->optimizers.empty()) {
+    throw UsageError("save_state: prepare a model and an optimizer first");
+  }
+  if (state_->is_accumulating()) {
+    throw UsageError(
+        "save_state: gradients are being accumulated, which it does not hold; save when "
+        "sync_gradients() is true");
+  }
+  SnapshotDirectory& snapshots = snapshots_in(directory);
+  snapshots.save(*state_->replicas.front()->module(), *state_->optimizers.front()->optimizer,
+                 {.epoch = state_->epoch(), .step = steps(), .values = state_->values()});
+}
+
+bool Accelerator::load_state(const std::string& directory) {
+  if (state_->replicas.empty() || state_->optimizers.empty()) {
+    throw UsageError("load_state: prepare a model and an optimizer first");
+  }
+  SnapshotDirectory& snapshots = snapshots_in(directory);
+  torch::optim::Optimizer& optimizer = *state_->optimizers.front()->optimizer;
+  const auto resumed = snapshots.load_latest(*state_->replicas.front()->module(), optimizer);
+  if (!resumed) return false;
+  state_->take_values(resumed->values, concat("load ", resumed->path.string()));
+  state_->set_steps(resumed->step);
+  return true;
+}
+
+}  // namespace lockstep

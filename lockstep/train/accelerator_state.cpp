@@ -1,0 +1,270 @@
+#include "lockstep/train/accelerator_state.h"
+
+#include <algorithm>
+#include <cmath>
+#include <unordered_set>
+
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/schedulers/lr_scheduler.h>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/parse_number.h"
+#include "lockstep/comm/broadcast_text.h"
+#include "lockstep/snapshot/agreement.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::size_t kMostNames = 3;
+
+std::optional<at::ScalarType> dtype_of(const std::string& mixed_precision) {
+  if (mixed_precision == "no") return std::nullopt;
+  if (mixed_precision == "fp16") return at::kHalf;
+  if (mixed_precision == "bf16") return at::kBFloat16;
+  throw UsageError(concat("Accelerator: mixed_precision is '", mixed_precision,
+                          "'; choose 'no', 'fp16' or 'bf16'"));
+}
+
+void check(const AcceleratorOptions& options) {
+  if (options.gradient_accumulation_steps < 1) {
+    throw UsageError(concat("Accelerator: gradient_accumulation_steps is ",
+                            options.gradient_accumulation_steps, ", it must be at least 1"));
+  }
+}
+
+bool is_finite(const at::Tensor& tensor) {
+  return at::isfinite(tensor).all().item<bool>();
+}
+
+std::string some_of(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kMostNames); ++i) {
+    text += concat(i > 0 ? ", " : "", names[i]);
+  }
+  if (names.size() > kMostNames) text += concat(" and ", names.size() - kMostNames, " others");
+  return text;
+}
+
+}  // namespace
+
+AcceleratorState::AcceleratorState(AcceleratorOptions options, ProcessGroup group)
+    : options_(std::move(options)),
+      group_(std::move(group)),
+      autocast_dtype_(dtype_of(options_.mixed_precision)),
+      scaler_({.enabled = autocast_dtype_ == at::kHalf}) {
+  check(options_);
+  if (options_.data_log.empty()) return;
+  const int rank = group_.rank();
+  const std::string run = broadcast_text(
+      group_, rank == 0 ? concat(SampleLog::last_run(options_.data_log) + 1) : "", 0);
+  sample_log_ = std::make_shared<SampleLog>(
+      options_.data_log, SampleLog::Writer{.run = parse_number<std::int64_t>(run).value_or(1),
+                                           .rank = rank,
+                                           .world_size = group_.world_size()});
+}
+
+void AcceleratorState::add_loader(const std::shared_ptr<LoaderPosition>& loader) {
+  if (sample_log_) loader->set_log(sample_log_, static_cast<int>(loaders.size()));
+  loaders.push_back(loader);
+}
+
+void AcceleratorState::begin_turn() {
+  if (turn_of_step_ == 0) has_gradients_ = false;
+  ++turn_;
+  ++turn_of_step_;
+  if (turn_of_step_ == 1) plan_step(options_.gradient_accumulation_steps);
+  const LoaderPosition* const loader = current_loader();
+  sync_gradients_ =
+      turn_of_step_ >= options_.gradient_accumulation_steps || (loader && loader->is_last());
+}
+
+void AcceleratorState::end_turn() {
+  if (sync_gradients_) turn_of_step_ = 0;
+}
+
+const LoaderPosition* AcceleratorState::current_loader() const {
+  const LoaderPosition* current = nullptr;
+  for (const auto& loader : loaders) {
+    if (!loader->is_in_pass() || !loader->has_batch()) continue;
+    if (current == nullptr || loader->pass_began() > current->pass_began()) current = loader.get();
+  }
+  return current;
+}
+
+void AcceleratorState::backward(const at::Tensor& loss, std::optional<double> weight) {
+  check_optimizers();
+  if (turn_of_step_ == 0) plan_step(1);
+  const LoaderPosition* const loader = current_loader();
+  if (!weight && is_weighted_) weight = static_cast<double>(loader ? loader->samples() : 1);
+  if (options_.non_finite != NonFinite::kIgnore) {
+    if (std::exchange(losses_are_old_, false)) losses_.clear();
+    losses_.push_back(loss.detach());
+  }
+  at::Tensor total = loss;
+  if (!weight && batches_of_step_ > 1) total = total / batches_of_step_;
+  if (scaler_.is_enabled()) {
+    update_scaler();
+    total = scaler_.scale(total);
+  }
+  has_gradients_ = true;
+  if (!weight) {
+    total.backward();
+    return;
+  }
+  if (replicas.size() != 1) {
+    throw UsageError(
+        concat("Accelerator::backward: the epoch's last batch is not as large on all ranks, or in "
+               "all of a step's batches, and with ",
+               replicas.size(),
+               " prepared models it is not known whose gradients the loss is for; let the loader "
+               "drop_last, with batches that divide by the ranks, or call backward() of "
+               "model.ddp() with the weight"));
+  }
+  replicas.front()->backward(total, {.weight = *weight});
+}
+
+// Without one they would take scaled gradients, or a rank's own.
+void AcceleratorState::check_optimizers() const {
+  const bool needs_one = scaler_.is_enabled() || options_.gradient_accumulation_steps > 1 ||
+                         options_.non_finite != NonFinite::kIgnore;
+  if (!needs_one || !optimizers.empty()) return;
+  throw UsageError(
+      "Accelerator::backward: fp16, gradient_accumulation_steps and non_finite need an optimizer "
+      "that is prepared; give it to prepare(), and use what that returns");
+}
+
+// Whether all ranks have as many samples of each of a step's batches.
+void AcceleratorState::plan_step(int most_batches) {
+  const LoaderPosition* const loader = current_loader();
+  batches_of_step_ = most_batches;
+  is_weighted_ = false;
+  if (loader == nullptr) return;
+  batches_of_step_ = static_cast<int>(std::min<std::int64_t>(most_batches, loader->batches_left()));
+  is_weighted_ = loader->even_from_here() < batches_of_step_;
+  // Of one rank's one batch the loss is the mean.
+  if (group_.world_size() == 1 && batches_of_step_ == 1) is_weighted_ = false;
+}
+
+bool AcceleratorState::may_zero_grad(const Stepped& stepped) const {
+  if (options_.gradient_accumulation_steps == 1 || !has_gradients_) return true;
+  return sync_gradients_ && stepped.at_turn == turn_;
+}
+
+void AcceleratorState::update_scaler() {
+  if (std::exchange(has_stepped_with_scaler_, false)) scaler_.update();
+  for (const auto& stepped : optimizers) stepped->is_unscaled = false;
+}
+
+void AcceleratorState::unscale_gradients(const std::vector<at::Tensor>& parameters) {
+  if (!scaler_.is_enabled()) return;
+  std::unordered_set<const c10::TensorImpl*> given;
+  for (const at::Tensor& parameter : parameters) given.insert(parameter.unsafeGetTensorImpl());
+  const auto has_one_given = [&](const auto& group) {
+    return std::ranges::any_of(group.params(), [&](const at::Tensor& parameter) {
+      return given.contains(parameter.unsafeGetTensorImpl());
+    });
+  };
+  for (const auto& stepped : optimizers) {
+    const auto& groups = stepped->optimizer->param_groups();
+    if (stepped->is_unscaled || std::ranges::none_of(groups, has_one_given)) continue;
+    scaler_.unscale_(*stepped->optimizer);
+    stepped->is_unscaled = true;
+  }
+}
+
+void AcceleratorState::step(Stepped& stepped) {
+  if (!sync_gradients_) return;
+  stepped.at_turn = turn_;
+  stepped.was_skipped = !look_at_gradients(stepped);
+  if (!stepped.was_skipped && scaler_.is_enabled()) {
+    stepped.was_skipped = !scaler_.step(*stepped.optimizer);
+    has_stepped_with_scaler_ = true;
+  } else if (!stepped.was_skipped) {
+    stepped.optimizer->step();
+  }
+  losses_are_old_ = true;
+  if (&stepped == optimizers.front().get()) ++steps_;
+}
+
+void AcceleratorState::step(Scheduled& scheduled) {
+  const auto was_skipped = [](const auto& stepped) { return stepped->was_skipped; };
+  if (!sync_gradients_ || std::ranges::any_of(optimizers, was_skipped)) return;
+  scheduled.scheduler->step();
+  ++scheduled.steps;
+}
+
+bool AcceleratorState::look_at_gradients(Stepped& stepped) {
+  if (options_.non_finite == NonFinite::kIgnore) return true;
+  // Gradients that are scaled may overflow, and the scaler skips such steps.
+  if (scaler_.is_enabled()) return look_at_losses();
+  if (stepped.replicas.empty()) find_replicas(stepped);
+  const auto is_bad = [](const auto* replica) { return !std::isfinite(replica->gradient_norm()); };
+  if (std::ranges::none_of(stepped.replicas, is_bad)) return true;
+  return judge(describe_non_finite(ranks_with_bad_loss()));
+}
+
+bool AcceleratorState::look_at_losses() const {
+  const std::vector<std::string> ranks = ranks_with_bad_loss();
+  // The scaler leaves such a step out, and knows that it did.
+  if (!ranks.empty()) judge(describe_non_finite(ranks));
+  return true;
+}
+
+bool AcceleratorState::judge(const std::string& text) const {
+  if (options_.non_finite == NonFinite::kStop) throw Error(text);
+  const bool skips = options_.non_finite == NonFinite::kSkip || scaler_.is_enabled();
+  if (group_.rank() == 0) {
+    log(LogLevel::kWarning, concat(text, skips ? "; the step is left out, on all ranks" : ""));
+  }
+  return !skips;
+}
+
+void AcceleratorState::find_replicas(Stepped& stepped) const {
+  for (const auto& replica : replicas) {
+    const std::vector<at::Tensor> parameters = replica->module()->parameters();
+    const auto is_of_it = [&](const at::Tensor& parameter) {
+      return std::ranges::any_of(parameters,
+                                 [&](const auto& own) { return own.is_same(parameter); });
+    };
+    const auto has_some = [&](const auto& group) {
+      return std::ranges::any_of(group.params(), is_of_it);
+    };
+    if (std::ranges::any_of(stepped.optimizer->param_groups(), has_some)) {
+      stepped.replicas.push_back(replica.get());
+    }
+  }
+}
+
+// All ranks are here, as they have the same gradients, or look in each step.
+std::vector<std::string> AcceleratorState::ranks_with_bad_loss() const {
+  const bool own = std::ranges::all_of(losses_, is_finite);
+  std::vector<std::string> ranks;
+  int rank = 0;
+  for (const at::Tensor& loss : gather_from_all(group_, at::scalar_tensor(own ? 1 : 0, at::kInt))) {
+    if (loss.item<int>() == 0) ranks.push_back(concat(rank));
+    ++rank;
+  }
+  return ranks;
+}
+
+std::string AcceleratorState::describe_non_finite(const std::vector<std::string>& ranks) const {
+  std::vector<std::string> names;
+  for (const auto& replica : replicas) {
+    for (const auto& parameter : replica->module()->named_parameters()) {
+      const at::Tensor& gradient = parameter.value().grad();
+      if (gradient.defined() && !is_finite(gradient)) names.push_back(parameter.key());
+    }
+  }
+  return concat("step ", steps_, ": ",
+                ranks.empty()
+                    ? std::string("the loss is finite on all ranks, but gradients are not")
+                    : concat("the loss is not finite on rank ", some_of(ranks)),
+                "; gradients that are not finite: ", some_of(names));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,143 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include "lockstep/amp/grad_scaler.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/data/loader_position.h"
+#include "lockstep/ddp/replica.h"
+#include "lockstep/snapshot/snapshot_directory.h"
+#include "lockstep/train/accelerator_options.h"
+
+namespace torch::nn {
+class Module;
+}
+namespace torch::optim {
+class LRScheduler;
+class Optimizer;
+}  // namespace torch::optim
+
+namespace lockstep {
+
+/// A model that was prepared, whatever its type.
+class PreparedReplica {
+ public:
+  PreparedReplica() = default;
+  virtual ~PreparedReplica() = default;
+  PreparedReplica(const PreparedReplica&) = delete;
+  PreparedReplica& operator=(const PreparedReplica&) = delete;
+
+  virtual std::shared_ptr<torch::nn::Module> module() const = 0;
+  virtual void backward(const at::Tensor& loss, const WeightedBackwardOptions& options) = 0;
+  virtual std::unique_ptr<NoSyncGuard> no_sync() = 0;
+  virtual double gradient_norm() const = 0;
+};
+
+/// What an Accelerator and all that it has prepared share. Threads: the training thread.
+class AcceleratorState {
+ public:
+  /// What it knows of an optimizer.
+  struct Stepped {
+    torch::optim::Optimizer* optimizer = nullptr;
+    bool is_unscaled = false;
+    bool was_skipped = false;
+    std::uint64_t at_turn = 0;
+    /// Those of whose parameters it has some.
+    std::vector<const PreparedReplica*> replicas{};
+  };
+  struct Scheduled {
+    torch::optim::LRScheduler* scheduler = nullptr;
+    std::int64_t steps = 0;
+  };
+
+  AcceleratorState(AcceleratorOptions options, ProcessGroup group);
+
+  /// One batch of a step's; the gradients travel in the last.
+  void begin_turn();
+  void end_turn();
+  bool sync_gradients() const { return sync_gradients_; }
+
+  void backward(const at::Tensor& loss, std::optional<double> weight);
+  bool may_zero_grad(const Stepped& stepped) const;
+  void step(Stepped& stepped);
+  void step(Scheduled& scheduled);
+  /// Of all optimizers that have some of these parameters, where gradients are scaled.
+  void unscale_gradients(const std::vector<at::Tensor>& parameters);
+  void add_loader(const std::shared_ptr<LoaderPosition>& loader);
+  /// The innermost loop over a prepared loader; null where there is none.
+  const LoaderPosition* current_loader() const;
+
+  /// Whether some gradients of a step that is not complete are there.
+  bool is_accumulating() const { return has_gradients_ && !sync_gradients_; }
+  std::int64_t steps() const { return steps_; }
+  void set_steps(std::int64_t steps) { steps_ = steps; }
+  /// Of the first loader.
+  std::int64_t epoch() const { return loaders.empty() ? 0 : loaders.front()->cursor().epoch; }
+  /// All but the first model and optimizer, as files can hold it.
+  c10::IValue values();
+  /// Errors: UsageError where something else was prepared when it was saved.
+  void take_values(const c10::IValue& values, const std::string& source);
+
+  const AcceleratorOptions& options() const { return options_; }
+  const ProcessGroup& group() const { return group_; }
+  std::optional<at::ScalarType> autocast_dtype() const { return autocast_dtype_; }
+
+  std::vector<std::shared_ptr<PreparedReplica>> replicas{};
+  std::vector<std::shared_ptr<Stepped>> optimizers{};
+  std::vector<std::shared_ptr<Scheduled>> schedulers{};
+  std::vector<std::shared_ptr<LoaderPosition>> loaders{};
+  struct Registered {
+    std::string name;
+    std::function<TensorDict()> state_dict;
+    std::function<void(const TensorDict&)> load_state_dict;
+  };
+  std::vector<Registered> registered{};
+  /// By folder: each knows which of its snapshots are whole.
+  std::map<std::string, SnapshotDirectory> directories{};
+
+ private:
+  void update_scaler();
+  /// Whether the optimizers may step.
+  /// As if it had made so many; learning rates stay, which come with the optimizers.
+  void go_to(Scheduled& scheduled, std::int64_t steps);
+  bool look_at_gradients(Stepped& stepped);
+  void find_replicas(Stepped& stepped) const;
+  bool look_at_losses() const;
+  bool judge(const std::string& text) const;
+  std::vector<std::string> ranks_with_bad_loss() const;
+  std::string describe_non_finite(const std::vector<std::string>& ranks) const;
+  void check_optimizers() const;
+  void plan_step(int most_batches);
+
+  const AcceleratorOptions options_;
+  const ProcessGroup group_;
+  std::optional<at::ScalarType> autocast_dtype_;
+  GradScaler scaler_;
+  std::shared_ptr<SampleLog> sample_log_;
+  bool has_stepped_with_scaler_ = false;
+
+  /// Of the turns of a step, the last one's number; 0: none has begun.
+  int turn_of_step_ = 0;
+  std::uint64_t turn_ = 0;
+  bool sync_gradients_ = true;
+  bool has_gradients_ = false;
+  int batches_of_step_ = 1;
+  /// They differ: they count by their samples.
+  bool is_weighted_ = false;
+  /// Of the step's batches on this rank.
+  std::vector<at::Tensor> losses_{};
+  bool losses_are_old_ = false;
+  std::int64_t steps_ = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,182 @@
+#include "lockstep/train/callbacks.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <iomanip>
+#include <limits>
+#include <sstream>
+#include <system_error>
+#include <vector>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/parse_number.h"
+#include "lockstep/snapshot/save.h"
+#include "lockstep/snapshot/state_dict.h"
+#include "lockstep/train/accelerator.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+void check_mode(const char* who, const std::string& mode) {
+  if (mode == "min" || mode == "max") return;
+  throw UsageError(concat(who, ": mode is '", mode, "'; choose 'min' or 'max'"));
+}
+
+void check_validates(const char* who, const TrainerState& state) {
+  if (state.validates) return;
+  throw UsageError(concat(who,
+                          ": there is no validation, whose metrics it needs; give fit() "
+                          "validation data and val_check_interval a length"));
+}
+
+double metric_of(const char* who, const std::string& monitor, const Metrics& metrics) {
+  if (const double* const value = find_metric(metrics, monitor)) return *value;
+  std::string names;
+  for (const auto& [name, value] : metrics) names += concat(names.empty() ? "" : ", ", name);
+  throw UsageError(concat(who, ": the validation has no metric '", monitor, "'; it has ",
+                          names.empty() ? "none" : names));
+}
+
+struct BestFile {
+  fs::path path;
+  double value = 0;
+};
+
+// A metric's name may have what a file's may not.
+std::string mark_of(std::string monitor) {
+  std::ranges::replace(monitor, '/', '_');
+  return concat("-", monitor, "=");
+}
+
+// The value stands at the end of the name: "…-val_loss=0.1234.pt".
+std::vector<BestFile> best_files(const fs::path& folder, const std::string& monitor) {
+  std::vector<BestFile> files;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().stem().string();
+    const std::string mark = mark_of(monitor);
+    const std::size_t at = name.find(mark);
+    if (at == std::string::npos || entry.path().extension() != ".pt") continue;
+    const auto value = parse_number<double>(name.substr(at + mark.size()));
+    if (value) files.push_back({entry.path(), *value});
+  }
+  return files;
+}
+
+std::string text_of(double value) {
+  std::ostringstream text;
+  constexpr int kDigits = 6;
+  text << std::setprecision(kDigits) << value;
+  return text.str();
+}
+
+}  // namespace
+
+void EarlyStopping::on_fit_start(TrainerState& state) {
+  check_validates("EarlyStopping", state);
+}
+
+void ModelCheckpoint::on_fit_start(TrainerState& state) {
+  check_validates("ModelCheckpoint", state);
+}
+
+EarlyStopping::EarlyStopping(const EarlyStoppingOptions& options) : options_(options) {
+  check_mode("EarlyStopping", options_.mode);
+}
+
+void EarlyStopping::on_validation_end(TrainerState& state, const Metrics& metrics) {
+  const double value = metric_of("EarlyStopping", options_.monitor, metrics);
+  if (!std::isfinite(value)) {
+    wait(state);
+    return;
+  }
+  const double gain =
+      options_.mode == "min" ? best_.value_or(0) - value : value - best_.value_or(0);
+  if (!best_ || gain > options_.min_delta) {
+    best_ = value;
+    waited_ = 0;
+  } else {
+    wait(state);
+  }
+}
+
+void EarlyStopping::wait(TrainerState& state) {
+  if (++waited_ < options_.patience) return;
+  state.stop_reason =
+      concat(options_.monitor, " has got no better ",
+             best_ ? concat("than ", *best_, " ") : std::string(), "for ", waited_, " validations");
+}
+
+ModelCheckpoint::ModelCheckpoint(const ModelCheckpointOptions& options) : options_(options) {
+  check_mode("ModelCheckpoint", options_.mode);
+  if (options_.save_top_k < 1) {
+    throw UsageError(
+        concat("ModelCheckpoint: save_top_k is ", options_.save_top_k, ", it must be at least 1"));
+  }
+}
+
+void ModelCheckpoint::on_validation_end(TrainerState& state, const Metrics& metrics) {
+  // As its file's name has it, and the names of those before.
+  const double value =
+      parse_number<double>(text_of(metric_of("ModelCheckpoint", options_.monitor, metrics)))
+          .value_or(std::numeric_limits<double>::quiet_NaN());
+  if (!state.is_main() || state.is_dev_run || !std::isfinite(value)) return;
+  const fs::path folder = fs::path(state.root_dir) / "best";
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) {
+    throw SystemError(concat("make ", folder), error.value(),
+                      "choose a folder that this process may write");
+  }
+  std::vector<BestFile> files = best_files(folder, options_.monitor);
+  const auto is_better = [&](const BestFile& a, const BestFile& b) {
+    return options_.mode == "min" ? a.value < b.value : a.value > b.value;
+  };
+  std::ranges::sort(files, is_better);
+  const BestFile own{folder / concat("epoch=", state.epoch, "-step=", state.time.batches,
+                                     mark_of(options_.monitor), text_of(value), ".pt"),
+                     value};
+  const auto is_own = [&](const BestFile& file) { return file.path == own.path; };
+  if (std::ranges::any_of(files, is_own)) return;  // Made again after a resume.
+  const auto kept = static_cast<std::size_t>(options_.save_top_k);
+  if (files.size() >= kept && !is_better(own, files[kept - 1])) return;
+  save(own.path, state_dict(state.module));
+  for (std::size_t i = kept - 1; i < files.size(); ++i) {
+    fs::remove(files[i].path, error);
+    if (!error) continue;
+    log(LogLevel::kWarning, concat("cannot delete ", files[i].path, ": ", error.message()));
+  }
+}
+
+void LearningRateMonitor::on_log(TrainerState& state, Metrics& metrics) {
+  metrics.emplace_back("lr", state.learning_rate());
+}
+
+void EmaCallback::on_fit_start(TrainerState& state) {
+  applied_.reset();
+  average_ = std::make_unique<ExponentialMovingAverage>(state.module, options_);
+  state.accelerator.register_for_checkpointing("ema", *average_);
+}
+
+void EmaCallback::on_train_batch_end(TrainerState&) {
+  average_->update();
+}
+
+void EmaCallback::on_validation_start(TrainerState&) {
+  applied_ = std::make_unique<AveragedWeights>(*average_);
+}
+
+void EmaCallback::on_exception(TrainerState&, const std::exception&) {
+  applied_.reset();
+}
+
+void EmaCallback::on_validation_end(TrainerState&, const Metrics&) {
+  applied_.reset();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace lockstep {
+
+/// How far a training is, all ranks together.
+struct TrainingTime {
+  std::int64_t epochs = 0;   ///< that are complete
+  std::int64_t batches = 0;  ///< steps of the optimizer
+  std::int64_t samples = 0;
+  double seconds = 0;
+};
+
+/// A length of a training, as text in the form of MosaicML Composer's Time: "10ep" epochs, "100ba"
+/// batches (steps of the optimizer), "5000sp" samples, "90sec" seconds. Nothing: no length.
+class Duration {
+ public:
+  Duration() = default;
+  /// `what`: for errors, as "max_duration". Errors: UsageError for other text, and for 0.
+  static Duration parse(const std::string& text, const std::string& what);
+
+  explicit operator bool() const { return amount_ > 0; }
+  /// Whether a training has come so far.
+  bool reached(const TrainingTime& time) const { return *this && of(time) >= amount_; }
+  /// Whether it is due every so often, between two times of a training.
+  bool due(const TrainingTime& before, const TrainingTime& now) const;
+
+  bool is_in_epochs() const { return unit_ == Unit::kEpochs; }
+  std::int64_t amount() const { return amount_; }
+
+ private:
+  enum class Unit { kEpochs, kBatches, kSamples, kSeconds };
+
+  std::int64_t of(const TrainingTime& time) const;
+
+  Unit unit_ = Unit::kEpochs;
+  std::int64_t amount_ = 0;
+};
+
+}  // namespace lockstep

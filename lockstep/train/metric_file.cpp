@@ -1,0 +1,40 @@
+#include "lockstep/train/metric_file.h"
+
+#include <cmath>
+#include <cstdio>
+
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/concat.h"
+
+namespace lockstep {
+namespace {
+
+std::string quoted(const std::string& text) {
+  using nlohmann::json;
+  return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+std::string json_number(double value) {
+  if (!std::isfinite(value)) return "null";
+  char text[32];
+  std::snprintf(text, sizeof text, "%.9g", value);
+  return text;
+}
+
+}  // namespace
+
+MetricFile::MetricFile(const std::filesystem::path& folder)
+    : log_(folder / "metrics.jsonl", {.what = "write metrics to", .when_full = "make room"}) {}
+
+void MetricFile::write(const TrainingTime& time, std::int64_t epoch, const Metrics& metrics) {
+  std::string line =
+      concat("{\"step\": ", time.batches, ", \"epoch\": ", epoch, ", \"samples\": ", time.samples,
+             ", \"seconds\": ", json_number(time.seconds));
+  for (const auto& [name, value] : metrics) {
+    line += concat(", ", quoted(name), ": ", json_number(value));
+  }
+  log_.append(line + "}\n");
+}
+
+}  // namespace lockstep

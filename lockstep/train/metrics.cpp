@@ -1,0 +1,101 @@
+#include "lockstep/train/metrics.h"
+
+#include <algorithm>
+
+#include <ATen/ops/zeros.h>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+#include "lockstep/snapshot/hash_bytes.h"
+
+namespace lockstep {
+namespace {
+
+// A hash that a double holds.
+double hash_of_names(const std::string& names) {
+  constexpr int kBitsBeyondDouble = 12;
+  return static_cast<double>(hash_bytes(names.data(), names.size()) >> kBitsBeyondDouble);
+}
+
+}  // namespace
+
+const double* find_metric(const Metrics& metrics, std::string_view name) {
+  const auto found = std::ranges::find(metrics, name, &Metrics::value_type::first);
+  return found == metrics.end() ? nullptr : &found->second;
+}
+
+MetricMeans::Collected& MetricMeans::of(std::string_view name) {
+  for (Collected& one : collected_) {
+    if (one.name == name) return one;
+  }
+  return collected_.emplace_back(Collected{.name = std::string(name), .values = {}});
+}
+
+void MetricMeans::log(std::string_view name, const at::Tensor& value, double weight) {
+  if (!value.defined() || value.numel() != 1) {
+    throw UsageError(concat("log '", name, "': a tensor of ", value.defined() ? value.numel() : 0,
+                            " elements; give one number, as value.mean()"));
+  }
+  Collected& one = of(name);
+  if (!value.is_cpu()) {
+    one.values.emplace_back(value.detach(), weight);
+    return;
+  }
+  // A sample that does not count may have no number.
+  if (weight > 0) one.sum += value.item<double>() * weight;
+  one.weight += weight;
+}
+
+void MetricMeans::log(std::string_view name, double value, double weight) {
+  Collected& one = of(name);
+  if (weight > 0) one.sum += value * weight;
+  one.weight += weight;
+}
+
+Metrics MetricMeans::take_means(const ProcessGroup& group, double* agreed) {
+  // Sums and weights by name, the names' hash and its square, rank 0's number.
+  const auto count = static_cast<std::int64_t>(collected_.size());
+  std::string names;
+  for (const Collected& one : collected_) names += one.name + "\n";
+  const bool is_first = group.rank() == 0;
+  at::Tensor hashes = at::zeros({group.world_size() + 1}, at::kDouble);
+  auto* const hash = hashes.mutable_data_ptr<double>();
+  hash[group.rank()] = hash_of_names(names);
+  hash[group.world_size()] = is_first && agreed != nullptr ? *agreed : 0;
+  const auto sum_up = [&](at::Tensor& tensor) {
+    at::Tensor there = tensor.to(group.device());
+    group.all_reduce(there, {.name = "metrics"});
+    tensor.copy_(there);
+  };
+  sum_up(hashes);
+  for (int rank = 1; rank < group.world_size(); ++rank) {
+    if (hash[rank] == hash[0]) continue;
+    throw UsageError(concat("log: rank ", rank, " has logged other names than rank 0; this rank (",
+                            group.rank(),
+                            "): ", names.empty() ? "none" : names.substr(0, names.size() - 1),
+                            "; log the same on all ranks"));
+  }
+  if (agreed != nullptr) *agreed = hash[group.world_size()];
+  if (count == 0) return {};
+  at::Tensor sums = at::zeros({2 * count}, at::kDouble);
+  auto* const sum = sums.mutable_data_ptr<double>();
+  for (std::int64_t i = 0; i < count; ++i) {
+    Collected& one = collected_[static_cast<std::size_t>(i)];
+    for (const auto& [value, weight] : one.values) {
+      // A sample that does not count may have no number.
+      if (weight > 0) one.sum += value.item<double>() * weight;
+      one.weight += weight;
+    }
+    sum[2 * i] = one.sum;
+    sum[2 * i + 1] = one.weight;
+  }
+  sum_up(sums);
+  Metrics means;
+  for (std::int64_t i = 0; i < count; ++i) {
+    means.emplace_back(collected_[static_cast<std::size_t>(i)].name, sum[2 * i] / sum[2 * i + 1]);
+  }
+  collected_.clear();
+  return means;
+}
+
+}  // namespace lockstep

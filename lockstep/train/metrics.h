@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/comm/process_group.h"
+
+namespace lockstep {
+
+/// Names and values, in the order in which they were first logged.
+using Metrics = std::vector<std::pair<std::string, double>>;
+
+/// The value of that name; nothing where there is none.
+const double* find_metric(const Metrics& metrics, std::string_view name);
+
+/// Collects what steps log, and makes means over steps and ranks of it. Values on a CUDA device are
+/// kept, and not waited for before means are asked for. Threads: the training thread.
+class MetricMeans {
+ public:
+  /// A number, or a tensor of one element, which counts `weight` times.
+  void log(std::string_view name, const at::Tensor& value, double weight);
+  void log(std::string_view name, double value, double weight);
+
+  bool empty() const { return collected_.empty(); }
+
+  /// Collective: the means over all that was collected on all ranks, which is forgotten.
+  /// `agreed`, where given, becomes rank 0's. Errors: UsageError where ranks have logged other
+  /// names or a value is no single number; as Work::wait.
+  Metrics take_means(const ProcessGroup& group, double* agreed = nullptr);
+
+ private:
+  struct Collected {
+    std::string name;
+    std::vector<std::pair<at::Tensor, double>> values;
+    double sum = 0;  ///< of numbers
+    double weight = 0;
+  };
+  Collected& of(std::string_view name);
+
+  std::vector<Collected> collected_;
+};
+
+}  // namespace lockstep

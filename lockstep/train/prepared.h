@@ -1,0 +1,140 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/amp/autocast.h"
+#include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/train/accelerator_state.h"
+
+/// What Accelerator::prepare returns. All are small values, whose copies are the same object, and
+/// keep what they share with the accelerator alive.
+namespace lockstep {
+
+/// A model that is trained by all ranks: DistributedDataParallel, whose forward calculates in the
+/// accelerator's precision, and returns a tensor of float32 where that is another. Everything else
+/// of the module is reached through `->` or `*`, and of the wrapper through ddp().
+template <class Module>
+class PreparedModel {
+ public:
+  PreparedModel(std::shared_ptr<Module> module, std::shared_ptr<AcceleratorState> state,
+                const DistributedDataParallelOptions& options)
+      : replica_(std::make_shared<Replicated>(std::move(module), options)),
+        state_(std::move(state)) {
+    state_->replicas.push_back(replica_);
+  }
+
+  /// Calls the module's forward, whatever its signature.
+  template <class... Args>
+  decltype(auto) forward(Args&&... args) {
+    using Outputs = decltype(replica_->ddp.forward(std::forward<Args>(args)...));
+    const auto dtype = state_->autocast_dtype();
+    std::optional<Autocast> autocast;
+    if (dtype) {
+      autocast.emplace(
+          AutocastOptions{.device_type = state_->group().device().type(), .dtype = dtype});
+    }
+    if constexpr (std::is_same_v<std::remove_cvref_t<Outputs>, at::Tensor>) {
+      at::Tensor output = replica_->ddp.forward(std::forward<Args>(args)...);
+      if (output.scalar_type() == at::kHalf || output.scalar_type() == at::kBFloat16) {
+        return dtype ? output.to(at::kFloat) : output;
+      }
+      return output;
+    } else {
+      return replica_->ddp.forward(std::forward<Args>(args)...);
+    }
+  }
+  template <class... Args>
+  decltype(auto) operator()(Args&&... args) {
+    return forward(std::forward<Args>(args)...);
+  }
+
+  std::vector<at::Tensor> parameters() const { return replica_->ddp.parameters(); }
+  DistributedDataParallel<Module>& ddp() const { return replica_->ddp; }
+  const std::shared_ptr<Module>& module() const { return replica_->ddp.module(); }
+  Module* operator->() const { return module().get(); }
+  Module& operator*() const { return *module(); }
+
+ private:
+  struct Replicated : PreparedReplica {
+    Replicated(std::shared_ptr<Module> module, const DistributedDataParallelOptions& options)
+        : ddp(std::move(module), options) {}
+    std::shared_ptr<torch::nn::Module> module() const override { return ddp.module(); }
+    void backward(const at::Tensor& loss, const WeightedBackwardOptions& options) override {
+      ddp.backward(loss, options);
+    }
+    std::unique_ptr<NoSyncGuard> no_sync() override {
+      return std::unique_ptr<NoSyncGuard>(new NoSyncGuard(ddp.no_sync()));
+    }
+    double gradient_norm() const override { return ddp.gradient_norm(); }
+
+    DistributedDataParallel<Module> ddp;
+  };
+
+  std::shared_ptr<Replicated> replica_;
+  std::shared_ptr<AcceleratorState> state_;
+};
+
+/// An optimizer that steps where a step is complete: after the last of the batches that are
+/// accumulated. Everything else of it is reached through `->` or `*`.
+template <class Optimizer>
+class PreparedOptimizer {
+ public:
+  PreparedOptimizer(Optimizer& optimizer, std::shared_ptr<AcceleratorState> state)
+      : optimizer_(&optimizer),
+        stepped_(std::make_shared<AcceleratorState::Stepped>()),
+        state_(std::move(state)) {
+    stepped_->optimizer = optimizer_;
+    state_->optimizers.push_back(stepped_);
+  }
+
+  /// Nothing while a step is not complete.
+  /// Errors: with AcceleratorOptions::non_finite kStop, Error for gradients that are not finite.
+  void step() { state_->step(*stepped_); }
+  /// Nothing while gradients of a step that is not complete are there: it may stand before backward
+  /// or after step().
+  void zero_grad(bool set_to_none = true) {
+    if (state_->may_zero_grad(*stepped_)) optimizer_->zero_grad(set_to_none);
+  }
+  /// Whether the last complete step was left out, for gradients that are not finite.
+  bool step_was_skipped() const { return stepped_->was_skipped; }
+
+  Optimizer* operator->() const { return optimizer_; }
+  Optimizer& operator*() const { return *optimizer_; }
+
+ private:
+  Optimizer* optimizer_;
+  std::shared_ptr<AcceleratorState::Stepped> stepped_;
+  std::shared_ptr<AcceleratorState> state_;
+};
+
+/// A scheduler of learning rates that steps where the optimizers did: written for the steps of the
+/// training, not for those of one rank.
+template <class Scheduler>
+class PreparedScheduler {
+ public:
+  PreparedScheduler(Scheduler& scheduler, std::shared_ptr<AcceleratorState> state)
+      : scheduler_(&scheduler),
+        scheduled_(std::make_shared<AcceleratorState::Scheduled>()),
+        state_(std::move(state)) {
+    scheduled_->scheduler = scheduler_;
+    state_->schedulers.push_back(scheduled_);
+  }
+
+  void step() { state_->step(*scheduled_); }
+
+  Scheduler* operator->() const { return scheduler_; }
+  Scheduler& operator*() const { return *scheduler_; }
+
+ private:
+  Scheduler* scheduler_;
+  std::shared_ptr<AcceleratorState::Scheduled> scheduled_;
+  std::shared_ptr<AcceleratorState> state_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,318 @@
+#include "lockstep/train/trainer_loop.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <iomanip>
+#include <sstream>
+#include <tuple>
+#include <utility>
+
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+#include "lockstep/snapshot/agreement.h"
+#include "lockstep/snapshot/snapshot.h"
+#include "lockstep/snapshot/snapshot_directory.h"
+#include "lockstep/snapshot/values.h"
+
+namespace lockstep {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How soon a training is to notice that it is to make room.
+constexpr double kAsksAfterSeconds = 0.02;
+constexpr double kLeastSeconds = 1e-6;  // of a clock that stands still
+
+double seconds_since(Clock::time_point instant) {
+  return std::chrono::duration<double>(Clock::now() - instant).count();
+}
+
+// Of what is saved with the accelerator's state: epochs, samples, seconds.
+constexpr const char* kName = "trainer";
+constexpr const char* kLoss = "train_loss";
+
+std::string val_interval_of(const TrainerOptions& options) {
+  const bool is_dev_run = options.fast_dev_run > 0 && !options.val_check_interval.empty();
+  return is_dev_run ? "1ep" : options.val_check_interval;
+}
+
+// A training that begins anew beside another's snapshots would later go on from those.
+void check_unused(const std::string& folder) {
+  if (const auto newest = SnapshotDirectory(folder).newest()) {
+    throw UsageError(concat("Trainer: resume is false, and ", folder, " has snapshots, the newest ",
+                            newest->file_name(),
+                            "; choose another default_root_dir, or remove them"));
+  }
+}
+
+TrainingTime time_of(const at::Tensor& counts) {
+  const double* const values = counts.const_data_ptr<double>();
+  return {.epochs = static_cast<std::int64_t>(values[0]),
+          .samples = static_cast<std::int64_t>(values[1]),
+          .seconds = values[2]};
+}
+
+std::string duration_of(const TrainerOptions& options) {
+  return options.fast_dev_run > 0 ? "1ep" : options.max_duration;
+}
+
+}  // namespace
+
+bool TrainerState::is_main() const {
+  return accelerator.is_main_process();
+}
+
+double TrainerState::learning_rate() const {
+  return optimizer.param_groups().front().options().get_lr();
+}
+
+TrainerLoop::TrainerLoop(const TrainerOptions& options,
+                         std::vector<std::shared_ptr<Callback>>& callbacks,
+                         Accelerator& accelerator, torch::nn::Module& module,
+                         torch::optim::Optimizer& optimizer, Data data)
+    : options_(options),
+      callbacks_(callbacks),
+      accelerator_(accelerator),
+      data_(std::move(data)),
+      max_duration_(Duration::parse(duration_of(options), "Trainer: max_duration")),
+      val_check_interval_(Duration::parse(val_interval_of(options), "Trainer: val_check_interval")),
+      save_interval_(Duration::parse(options.save_interval, "Trainer: save_interval")),
+      state_{.accelerator = accelerator,
+             .module = module,
+             .optimizer = optimizer,
+             .root_dir = options.default_root_dir,
+             .is_dev_run = options.fast_dev_run > 0,
+             .validates = data_.validate && val_check_interval_},
+      parameters_(module.parameters()),
+      counts_(at::zeros({3}, at::kDouble)) {
+  accelerator.register_for_checkpointing(kName, {{"epochs_samples_seconds", counts_}});
+}
+
+template <class Function>
+void TrainerLoop::tell(Function&& function) {
+  for (const auto& callback : callbacks_) function(*callback);
+}
+
+FitResult TrainerLoop::run(const std::function<void()>& epoch) {
+  FitResult result;
+  try {
+    begin();
+    result.end = run_epochs(epoch);
+    tell([&](Callback& one) { one.on_fit_end(state_); });
+  } catch (const std::exception& error) {
+    tell([&](Callback& one) { one.on_exception(state_, error); });
+    throw;
+  }
+  result.reason = state_.stop_reason;
+  result.time = state_.time;
+  result.metrics = state_.metrics;
+  return result;
+}
+
+void TrainerLoop::begin() {
+  tell([&](Callback& one) { one.on_fit_start(state_); });
+  if (saves()) {
+    if (options_.resume) {
+      accelerator_.load_state();
+    } else {
+      check_unused(accelerator_.options().project_dir);
+    }
+    if (state_.is_main()) file_.emplace(options_.default_root_dir);
+    preemption_.emplace(PreemptionOptions{.group = accelerator_.process_group()});
+  }
+  state_.time = time_of(counts_);
+  state_.time.batches = accelerator_.steps();
+  before_ = state_.time;
+  seconds_before_ = state_.time.seconds;
+  logged_at_ = saved_at_ = state_.time.batches;
+  logged_samples_ = state_.time.samples;
+  begun_ = Clock::now();
+  const std::int64_t batches = data_.position->batches_per_epoch();
+  const std::int64_t accumulated = options_.accumulate_grad_batches;
+  bar_.emplace(ProgressBarOptions{
+      .epochs = max_duration_.is_in_epochs() ? max_duration_.amount() : state_.time.epochs + 1,
+      .steps_per_epoch = (batches + accumulated - 1) / accumulated,
+      .first_epoch = state_.time.epochs,
+      .rank = accelerator_.process_index(),
+      .enabled = options_.enable_progress_bar});
+}
+
+FitEnd TrainerLoop::run_epochs(const std::function<void()>& epoch) {
+  while (!is_over()) {
+    state_.epoch = data_.position->next_epoch();
+    batch_index_ = 0;
+    tell([&](Callback& one) { one.on_train_epoch_start(state_); });
+    epoch();
+  }
+  if (saves() && saved_at_ != state_.time.batches) save();
+  if (is_preempted_) return FitEnd::kPreempted;
+  return state_.stop_reason.empty() ? FitEnd::kDone : FitEnd::kStopped;
+}
+
+bool TrainerLoop::is_over() const {
+  return is_preempted_ || !state_.stop_reason.empty() || max_duration_.reached(state_.time);
+}
+
+TrainingTime time_of_newest_snapshot(const TrainerOptions& options) {
+  const std::filesystem::path folder = accelerator_options(options).project_dir;
+  const auto newest = SnapshotDirectory(folder).newest();
+  if (!newest) return {};
+  const Snapshot snapshot = load_snapshot(folder / newest->file_name());
+  const std::string source = (folder / newest->file_name()).string();
+  const c10::IValue registered = entry(snapshot.values, "registered", source);
+  const TensorDict values = tensor_dict(entry(registered, kName, source), source);
+  TrainingTime time = time_of(values.front().second);
+  time.batches = snapshot.step;
+  return time;
+}
+
+StepContext TrainerLoop::begin_batch() {
+  return StepContext(means_, data_.position->samples(), batch_index_);
+}
+
+void TrainerLoop::log_loss(const at::Tensor& loss) {
+  const std::int64_t samples = data_.position->samples();
+  means_.log(kLoss, loss, static_cast<double>(samples));
+  const bool is_known = loss.is_cpu() && samples > 0 && first_bad_step_ < 0;
+  if (is_known && !std::isfinite(loss.item<double>())) first_bad_step_ = state_.time.batches;
+}
+
+void TrainerLoop::clip_gradients() {
+  if (options_.gradient_clip_val <= 0) return;
+  if (options_.gradient_clip_algorithm == "norm") {
+    accelerator_.clip_grad_norm_(parameters_, options_.gradient_clip_val);
+  } else {
+    accelerator_.clip_grad_value_(parameters_, options_.gradient_clip_val);
+  }
+}
+
+bool TrainerLoop::end_batch() {
+  ++batch_index_;
+  samples_of_step_ += data_.position->batch_samples();
+  if (!accelerator_.sync_gradients()) return false;
+  const bool epoch_ends = data_.position->is_last();
+  state_.time.batches = accelerator_.steps();
+  state_.time.samples += std::exchange(samples_of_step_, 0);
+  if (epoch_ends) ++state_.time.epochs;
+  end_step(epoch_ends);
+  return is_over();
+}
+
+void TrainerLoop::end_step(bool epoch_ends) {
+  tell([&](Callback& one) { one.on_train_batch_end(state_); });
+  const double* const loss = find_metric(state_.metrics, kLoss);
+  bar_->step_done(loss ? std::optional(*loss) : std::nullopt);
+  if (epoch_ends || state_.time.batches - logged_at_ >= options_.log_every_n_steps) log_metrics();
+  if (epoch_ends) tell([&](Callback& one) { one.on_train_epoch_end(state_); });
+  // What passes from here on is looked at after the next step.
+  const TrainingTime before = std::exchange(before_, state_.time);
+  const bool validates = data_.validate && val_check_interval_.due(before, before_);
+  if (validates) validate();
+  if (epoch_ends) {
+    bar_->epoch_done(concat("epoch ", state_.time.epochs, metrics_text(state_.metrics)));
+  } else if (validates) {
+    bar_->print(concat("step ", state_.time.batches, metrics_text(state_.metrics)));
+  }
+  if (!saves()) return;
+  if (state_.time.batches % asks_every_ == 0) is_preempted_ = preemption_->requested();
+  const bool is_wanted = std::exchange(state_.save_requested, false);
+  if (is_wanted || save_interval_.due(before, before_)) save();
+}
+
+void TrainerLoop::log_metrics() {
+  double seconds = seconds_since(begun_);
+  Metrics metrics = means_.take_means(accelerator_.process_group(), &seconds);
+  refuse_non_finite(metrics);
+  const double before = std::exchange(state_.time.seconds, seconds_before_ + seconds);
+  const double took = std::max(state_.time.seconds - before, kLeastSeconds);
+  const auto samples = static_cast<double>(state_.time.samples - logged_samples_);
+  metrics.emplace_back("samples_per_second", samples / took);
+  const auto steps = static_cast<double>(state_.time.batches - logged_at_);
+  asks_every_ =
+      std::max<std::int64_t>(1, static_cast<std::int64_t>(kAsksAfterSeconds * steps / took));
+  logged_at_ = state_.time.batches;
+  logged_samples_ = state_.time.samples;
+  tell([&](Callback& one) { one.on_log(state_, metrics); });
+  set_metrics(metrics);
+  if (file_) file_->write(state_.time, state_.epoch, metrics);
+}
+
+// All ranks have the same mean.
+void TrainerLoop::refuse_non_finite(const Metrics& metrics) const {
+  const double* const loss = find_metric(metrics, kLoss);
+  if (loss == nullptr || std::isfinite(*loss)) return;
+  const bool goes_on =
+      options_.non_finite == NonFinite::kReport || options_.non_finite == NonFinite::kSkip;
+  if (goes_on) return;
+  const auto firsts =
+      gather_from_all(accelerator_.process_group(), at::scalar_tensor(first_bad_step_, at::kLong));
+  int rank = -1;
+  std::int64_t step = -1;
+  for (int i = 0; i < static_cast<int>(firsts.size()); ++i) {
+    const auto first = firsts[static_cast<std::size_t>(i)].item<std::int64_t>();
+    if (first >= 0 && (step < 0 || first < step)) std::tie(rank, step) = std::tuple(i, first);
+  }
+  throw Error(concat("the training's loss is not finite",
+                     step < 0 ? concat(" by step ", state_.time.batches)
+                              : concat(" on rank ", rank, " in step ", step),
+                     "; the newest snapshot is from before; lower the learning rate, clip "
+                     "gradients, or leave such steps out: non_finite = NonFinite::kSkip"));
+}
+
+void TrainerLoop::validate() {
+  if (!means_.empty()) log_metrics();  // Which a loss that is not finite ends.
+  tell([&](Callback& one) { one.on_validation_start(state_); });
+  const Metrics metrics = data_.validate();
+  set_metrics(metrics);
+  for (auto one = callbacks_.rbegin(); one != callbacks_.rend(); ++one) {
+    (*one)->on_validation_end(state_, metrics);
+  }
+  if (file_) file_->write(state_.time, state_.epoch, metrics);
+}
+
+void TrainerLoop::save() {
+  if (!means_.empty()) log_metrics();  // Which a loss that is not finite ends.
+  auto* const counts = counts_.mutable_data_ptr<double>();
+  counts[0] = static_cast<double>(state_.time.epochs);
+  counts[1] = static_cast<double>(state_.time.samples);
+  counts[2] = seconds_before_ + seconds_since(begun_);
+  accelerator_.save_state();
+  saved_at_ = state_.time.batches;
+  tell([&](Callback& one) { one.on_save_checkpoint(state_); });
+}
+
+void TrainerLoop::set_metrics(const Metrics& metrics) {
+  for (const auto& [name, value] : metrics) {
+    const auto found = std::ranges::find(state_.metrics, name, &Metrics::value_type::first);
+    if (found == state_.metrics.end()) {
+      state_.metrics.emplace_back(name, value);
+    } else {
+      found->second = value;
+    }
+  }
+}
+
+std::string TrainerLoop::metrics_text(const Metrics& metrics) const {
+  std::ostringstream text;
+  constexpr int kDigits = 4;
+  text << std::setprecision(kDigits);
+  for (const auto& [name, value] : metrics) {
+    // 28882 and not 2.888e+04.
+    const bool is_large = std::abs(value) >= 1e3 && std::abs(value) < 1e9;
+    text << "  " << name << " ";
+    if (is_large) {
+      text << static_cast<std::int64_t>(value);
+    } else {
+      text << value;
+    }
+  }
+  return text.str();
+}
+
+}  // namespace lockstep

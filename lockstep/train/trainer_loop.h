@@ -1,0 +1,114 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/train/accelerator.h"
+#include "lockstep/train/callback.h"
+#include "lockstep/train/metric_file.h"
+#include "lockstep/train/preemption.h"
+#include "lockstep/train/progress_bar.h"
+#include "lockstep/train/task.h"
+#include "lockstep/train/trainer_options.h"
+
+namespace lockstep {
+
+enum class FitEnd {
+  kDone,       ///< as long as it was to be
+  kStopped,    ///< a callback has ended it
+  kPreempted,  ///< told to make room, all have saved: end with kExitPreempted
+};
+
+struct FitResult {
+  FitEnd end = FitEnd::kDone;
+  std::string reason{};  ///< of a stop, for people
+  TrainingTime time{};
+  Metrics metrics{};  ///< the newest of each
+};
+
+void check(const TrainerOptions& options);
+AcceleratorOptions accelerator_options(const TrainerOptions& options);
+DataLoaderOptions train_loader_options(const TrainerOptions& options);
+DataLoaderOptions validation_loader_options(const TrainerOptions& options,
+                                            const Accelerator& accelerator);
+void seed_ranks(const TrainerOptions& options, int rank);
+/// Over all runs; zero without a snapshot.
+TrainingTime time_of_newest_snapshot(const TrainerOptions& options);
+/// `body` in this process where it is a rank already or the only one, else in `devices` new ones:
+/// how it ended in those; nothing where it was here.
+std::optional<FitEnd> run_in_processes(const TrainerOptions& options,
+                                       const std::function<FitEnd()>& body);
+
+/// The part of Trainer::fit that does not depend on types: when what is done around the batches.
+class TrainerLoop {
+ public:
+  struct Data {
+    std::shared_ptr<LoaderPosition> position;
+    /// A pass over the validation data. Empty: there is none.
+    std::function<Metrics()> validate;
+  };
+  TrainerLoop(const TrainerOptions& options, std::vector<std::shared_ptr<Callback>>& callbacks,
+              Accelerator& accelerator, torch::nn::Module& module,
+              torch::optim::Optimizer& optimizer, Data data);
+
+  /// `epoch` is one loop over the training data, which begins and ends each batch here.
+  FitResult run(const std::function<void()>& epoch);
+
+  StepContext begin_batch();
+  void log_loss(const at::Tensor& loss);
+  void clip_gradients();
+  /// Whether the loop is to be left.
+  bool end_batch();
+
+ private:
+  void begin();
+  FitEnd run_epochs(const std::function<void()>& epoch);
+  template <class Function>
+  void tell(Function&& function);
+  void end_step(bool epoch_ends);
+  void log_metrics();
+  void refuse_non_finite(const Metrics& metrics) const;
+  void validate();
+  void save();
+  bool saves() const { return options_.fast_dev_run == 0; }
+  bool is_over() const;
+  std::string metrics_text(const Metrics& metrics) const;
+  void set_metrics(const Metrics& metrics);
+
+  const TrainerOptions& options_;
+  std::vector<std::shared_ptr<Callback>>& callbacks_;
+  Accelerator& accelerator_;
+  Data data_;
+  const Duration max_duration_;
+  const Duration val_check_interval_;
+  const Duration save_interval_;
+  TrainerState state_;
+  const std::vector<at::Tensor> parameters_;
+  MetricMeans means_;
+  std::optional<Preemption> preemption_;
+  std::optional<ProgressBar> bar_;
+  std::optional<MetricFile> file_;
+  /// Over all runs: epochs, samples, seconds.
+  at::Tensor counts_;
+  /// When it was last looked whether a validation or a snapshot is due.
+  TrainingTime before_{};
+  std::int64_t batch_index_ = 0;
+  std::int64_t samples_of_step_ = 0;
+  /// Of this rank, since metrics were logged; none: -1.
+  std::int64_t first_bad_step_ = -1;
+  std::int64_t logged_at_ = 0;
+  std::int64_t saved_at_ = -1;
+  /// Steps after which the ranks ask each other whether one was told to make room.
+  std::int64_t asks_every_ = 1;
+  double seconds_before_ = 0;
+  std::chrono::steady_clock::time_point begun_{};
+  std::int64_t logged_samples_ = 0;
+  bool is_preempted_ = false;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,131 @@
+#include "lockstep/train/trainer_options.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/Generator.h>
+#include <ATen/ops/zeros.h>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/env.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/launched_place.h"
+#include "lockstep/launch/spawn.h"
+#include "lockstep/train/trainer_loop.h"
+
+namespace lockstep {
+namespace {
+
+std::string mixed_precision(const TrainerOptions& options) {
+  if (options.precision == "32-true") return "no";
+  if (options.precision == "16-mixed") return "fp16";
+  if (options.precision == "bf16-mixed") return "bf16";
+  throw UsageError(concat("Trainer: precision is '", options.precision,
+                          "'; choose '32-true', '16-mixed' or 'bf16-mixed'"));
+}
+
+// 0: none.
+std::int64_t epoch_limit(const TrainerOptions& options) {
+  if (options.fast_dev_run > 0) return options.fast_dev_run;
+  return options.overfit_batches > 0 ? options.overfit_batches : options.limit_train_batches;
+}
+
+// Ends a process of spawn() with the exit code that its parent knows.
+class Preempted : public Error {
+ public:
+  Preempted() : Error("told to make room: the training is saved, and goes on when started again") {}
+  const char* name() const noexcept override { return "Preempted"; }
+  int exit_code() const noexcept override { return kExitPreempted; }
+};
+
+void check_least(const char* name, double value, double least) {
+  if (value >= least) return;
+  throw UsageError(concat("Trainer: ", name, " is ", value, ", it must be at least ", least));
+}
+
+}  // namespace
+
+void check(const TrainerOptions& options) {
+  if (!Duration::parse(options.max_duration, "Trainer: max_duration")) {
+    throw UsageError("Trainer: max_duration is empty; say how long to train, as in 10ep");
+  }
+  Duration::parse(options.val_check_interval, "Trainer: val_check_interval");
+  Duration::parse(options.save_interval, "Trainer: save_interval");
+  mixed_precision(options);
+  check_least("batch_size", static_cast<double>(options.batch_size), 1);
+  check_least("workers", static_cast<double>(options.workers), 0);
+  check_least("accumulate_grad_batches", options.accumulate_grad_batches, 1);
+  check_least("gradient_clip_val", options.gradient_clip_val, 0);
+  check_least("limit_train_batches", static_cast<double>(options.limit_train_batches), 0);
+  check_least("limit_val_batches", static_cast<double>(options.limit_val_batches), 0);
+  check_least("overfit_batches", static_cast<double>(options.overfit_batches), 0);
+  check_least("fast_dev_run", static_cast<double>(options.fast_dev_run), 0);
+  check_least("log_every_n_steps", static_cast<double>(options.log_every_n_steps), 1);
+  check_least("save_num_checkpoints_to_keep", options.save_num_checkpoints_to_keep, 2);
+  check_least("devices", options.devices, 1);
+  if (options.gradient_clip_algorithm != "norm" && options.gradient_clip_algorithm != "value") {
+    throw UsageError(concat("Trainer: gradient_clip_algorithm is '",
+                            options.gradient_clip_algorithm, "'; choose 'norm' or 'value'"));
+  }
+}
+
+AcceleratorOptions accelerator_options(const TrainerOptions& options) {
+  const bool writes = options.fast_dev_run == 0;
+  return {.mixed_precision = mixed_precision(options),
+          .gradient_accumulation_steps = options.accumulate_grad_batches,
+          .split_batches = options.split_batches,
+          .seed = options.seed,
+          .non_finite = options.non_finite,
+          .project_dir = options.default_root_dir + "/snapshots",
+          .total_limit = options.save_num_checkpoints_to_keep,
+          .data_log = options.log_samples && writes ? options.default_root_dir + "/data" : "",
+          .init = options.init,
+          .ddp = options.ddp};
+}
+
+DataLoaderOptions train_loader_options(const TrainerOptions& options) {
+  return {.batch_size = options.batch_size,
+          .shuffle = options.overfit_batches == 0,
+          .limit_batches = epoch_limit(options),
+          .workers = options.workers};
+}
+
+DataLoaderOptions validation_loader_options(const TrainerOptions& options,
+                                            const Accelerator& accelerator) {
+  return {
+      .batch_size = options.batch_size,
+      .split_batches = options.split_batches,
+      .shuffle = false,
+      .limit_batches = options.fast_dev_run > 0 ? options.fast_dev_run : options.limit_val_batches,
+      .workers = options.workers,
+      .group = accelerator.process_group(),
+      .device = accelerator.device()};
+}
+
+void seed_ranks(const TrainerOptions& options, int rank) {
+  at::manual_seed(options.seed + static_cast<std::uint64_t>(rank));
+  if (options.deterministic) {
+    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+    at::globalContext().setBenchmarkCuDNN(false);
+  }
+}
+
+std::optional<FitEnd> run_in_processes(const TrainerOptions& options,
+                                       const std::function<FitEnd()>& body) {
+  const bool is_launched = launched_rank() && !env::text(env::kSpawn);
+  if (options.devices == 1 || is_launched) {
+    body();
+    return std::nullopt;
+  }
+  try {
+    spawn(
+        [&](int) {
+          if (body() == FitEnd::kPreempted) throw Preempted();
+        },
+        options.devices);
+  } catch (const ProcessFailed& failure) {
+    if (failure.exit_code() != kExitPreempted) throw;
+    return FitEnd::kPreempted;
+  }
+  return FitEnd::kDone;
+}
+
+}  // namespace lockstep

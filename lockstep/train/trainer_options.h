@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "lockstep/train/accelerator_options.h"
+
+namespace lockstep {
+
+/// Names are those of lightning.Trainer, and of Composer where lengths are meant ("10ep", "100ba":
+/// see Duration). All ranks must give the same.
+struct TrainerOptions {
+  /// How long to train in all, what was trained before a resume included. Seconds, here and below,
+  /// are looked at when metrics are logged.
+  std::string max_duration = "10ep";
+  /// Samples a batch, on each rank; with split_batches those of all ranks.
+  std::int64_t batch_size = 32;
+  bool split_batches = false;
+  /// Threads that read ahead.
+  std::int64_t workers = 0;
+  /// "32-true", "16-mixed" or "bf16-mixed".
+  std::string precision = "32-true";
+  int accumulate_grad_batches = 1;
+  /// 0: gradients are not clipped.
+  double gradient_clip_val = 0;
+  /// "norm" or "value".
+  std::string gradient_clip_algorithm = "norm";
+  /// Of training batches; empty: never.
+  std::string val_check_interval = "1ep";
+  /// Batches of each rank; 0: all.
+  std::int64_t limit_train_batches = 0;
+  std::int64_t limit_val_batches = 0;
+  /// Train on the first so many batches alone, the same in each epoch; 0: on all.
+  std::int64_t overfit_batches = 0;
+  /// Only so many batches of training and validation, without snapshots or logs: does it run?
+  std::int64_t fast_dev_run = 0;
+  /// Metrics of training are means over so many steps.
+  std::int64_t log_every_n_steps = 50;
+  /// Only operators that give the same bits in every run; an Error for others.
+  bool deterministic = false;
+  /// What becomes of each step whose gradients are not finite. Whatever it is, a loss that is not
+  /// finite ends the training with an Error that names rank and step, before metrics or a snapshot
+  /// are written; with kReport and kSkip it does not.
+  NonFinite non_finite = NonFinite::kIgnore;
+  /// Of the random numbers of each rank (with its rank), and of the order of samples.
+  std::uint64_t seed = 0;
+  bool enable_progress_bar = true;
+  /// Where snapshots (snapshots/), metrics (metrics.jsonl) and samples (data/) go.
+  std::string default_root_dir = "runs/default";
+  /// Go on from the newest snapshot there, where there is one; otherwise there must be none.
+  bool resume = true;
+  /// When a snapshot is written, beside the end of the training; empty: only then.
+  std::string save_interval = "1ep";
+  int save_num_checkpoints_to_keep = 2;
+  /// Log which samples each rank was given, for `lockstep data audit`.
+  bool log_samples = false;
+  /// Processes to start on this machine where no launcher has started this one.
+  int devices = 1;
+  InitOptions init = {};
+  DistributedDataParallelOptions ddp = {};
+};
+
+}  // namespace lockstep

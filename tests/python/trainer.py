@@ -1,0 +1,123 @@
+"""Runs the example `trainer` as users do: processes of its own, by the launcher, killed and resumed on another number
+of ranks; what it writes is read by PyTorch.
+
+    trainer.py LOCKSTEP TRAINER DIGITS_CSV [unittest arguments]
+"""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+LOCKSTEP, TRAINER, DATA = map(os.path.abspath, sys.argv[1:4])
+DEADLINE_S = 120
+
+
+def environment():
+    return os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+def run(*command):
+    return subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=DEADLINE_S, env=environment())
+
+
+class Trainer(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="lockstep_test_")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name, "run")
+
+    def trainer(self, *flags):
+        return [TRAINER, f"--data={DATA}", f"--default-root-dir={self.folder}", "--log-samples", *flags]
+
+    def job(self, ranks, *flags):
+        return [LOCKSTEP, "run", "--standalone", f"--nproc-per-node={ranks}", *self.trainer(*flags)]
+
+    def metrics(self):
+        return [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
+
+    def test_it_starts_its_own_processes(self):
+        result = run(*self.trainer("--devices=2", "--max-duration=2ep"))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(result.stdout, r"^trained for 2 epochs, 46 steps; ")
+        self.assertRegex(result.stderr, r"(?m)^epoch 2  train_loss [\d.]+  samples_per_second \d+  lr 0.001  val_loss ")
+
+    def test_killed_and_resumed_on_another_number_of_ranks(self):
+        with subprocess.Popen(self.job(2, "--max-duration=100000ep", "--patience=100000"), stdout=subprocess.DEVNULL,
+                              stderr=subprocess.PIPE, text=True, env=environment()) as job:
+            for line in job.stderr:
+                if line.startswith("epoch 3 "):
+                    job.send_signal(signal.SIGKILL)  # The launcher, with which the ranks end.
+                    break
+        before = self.metrics()[-1]["epoch"]
+        self.assertGreaterEqual(before, 2)
+        epochs = before + 5
+        result = run(*self.job(3, f"--max-duration={epochs}ep"))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn(f"trained for {epochs} epochs", result.stdout)
+        self.assertIn(f"epoch {epochs}  train_loss", result.stderr)
+        audit = run(LOCKSTEP, "data", "audit", self.folder / "data", "--json")
+        self.assertEqual(audit.returncode, 0, audit.stdout)
+        (loader,) = json.loads(audit.stdout)
+        self.assertEqual((loader["runs"], loader["least_ranks"], loader["most_ranks"]), (2, 2, 3))
+        self.assertEqual([epoch["given"] for epoch in loader["epochs"]], [1438] * epochs)
+        again = run(*self.trainer(f"--max-duration={epochs}ep"))
+        self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertIn(f"trained for {epochs} epochs", again.stdout)
+
+    def test_pytorch_reads_the_best_weights_and_the_snapshots(self):
+        import torch
+        self.assertEqual(run(*self.trainer("--max-duration=3ep")).returncode, 0)
+        (best,) = (self.folder / "best").iterdir()
+        net = torch.nn.ModuleDict({"hidden": torch.nn.Linear(64, 128), "output": torch.nn.Linear(128, 10)})
+        net.load_state_dict(torch.load(best, weights_only=True))
+        snapshot = torch.load(sorted((self.folder / "snapshots").iterdir())[-1], weights_only=True, mmap=True)
+        net.load_state_dict(snapshot["model"])
+        adam = torch.optim.Adam(net.parameters())
+        adam.load_state_dict(snapshot["optimizer"])
+        self.assertEqual(snapshot["values"]["data"][0], {"seed": 0, "epoch": 2, "consumed": 1438, "dataset_size": 1438})
+        last = self.metrics()[-1]
+        self.assertEqual((last["step"], last["samples"]), (135, 3 * 1438))
+
+    def test_preempted_it_saves_and_goes_on(self):
+        with subprocess.Popen(self.job(2, "--max-duration=100000ep", "--patience=100000"), stdout=subprocess.DEVNULL,
+                              stderr=subprocess.PIPE, text=True, env=environment()) as job:
+            for line in job.stderr:
+                if line.startswith("epoch 2 "):
+                    job.send_signal(signal.SIGTERM)
+                    break
+            job.stderr.read()
+        self.assertEqual(job.returncode, 75)
+        self.assertTrue(list((self.folder / "snapshots").iterdir()))
+        self.assertEqual(run(LOCKSTEP, "data", "audit", self.folder / "data").returncode, 0)
+
+    def test_its_own_processes_make_room(self):
+        with subprocess.Popen(self.trainer("--devices=2", "--max-duration=100000ep", "--patience=100000"),
+                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment()) as job:
+            for line in job.stderr:
+                if line.startswith("epoch 2 "):
+                    children = pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
+                    os.kill(int(children[-1]), signal.SIGTERM)
+                    break
+            job.stderr.read()
+        self.assertEqual(job.returncode, 75)
+        self.assertTrue(list((self.folder / "snapshots").iterdir()))
+
+    def test_what_cannot_work_gets_one_line(self):
+        for flags, code, words in ((["--max-duration=10"], 2, "max_duration is '10'; give a number with ep"),
+                                   (["--precision=fp8"], 2, "choose '32-true', '16-mixed' or 'bf16-mixed'"),
+                                   (["--lr=1e30"], 1, "the training's loss is not finite on rank 0 in step 1"),
+                                   (["--default-root-dir=/proc/none"], 1, "choose a folder that this process may write")):
+            with self.subTest(flags=flags):
+                result = run(*self.trainer()[:2], "--fast-dev-run=0", *flags)
+                self.assertEqual(result.returncode, code, result.stderr)
+                self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+                self.assertIn(words, result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0]] + sys.argv[4:])
