@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/grad_mode.h>
@@ -17,6 +18,9 @@ namespace {
 
 /// How many differences a message spells out.
 constexpr std::size_t kNamedDifferences = 3;
+/// What Python's DistributedDataParallel and DataParallel put before the names of the module that
+/// they wrap.
+const std::string kWrapperPrefix = "module.";
 
 void add_tensors(const torch::nn::Module& module, const std::string& prefix, TensorDict& result) {
   for (const auto& parameter : module.named_parameters(/*recurse=*/false)) {
@@ -34,28 +38,63 @@ std::string describe(const at::Tensor& tensor) {
   return concat(tensor.dtype().name(), tensor.sizes());
 }
 
-/// One line a difference, in the module's order, then what only `values` has.
-std::vector<std::string> differences(const TensorDict& wanted, const TensorDict& values) {
+bool have_prefix(const TensorDict& values, const std::string& prefix) {
+  return !values.empty() && std::ranges::all_of(values, [&](const auto& value) {
+    return value.first.starts_with(prefix);
+  });
+}
+
+/// The values by the module's names.
+TensorDict named_for(const TensorDict& wanted, const TensorDict& values) {
+  return have_prefix(wanted, kWrapperPrefix) ? values : without_prefix(values, kWrapperPrefix);
+}
+
+struct Difference {
+  enum class Kind { kMissing, kMismatched, kUnexpected };
+  Kind kind;
+  std::string name;
+  std::string text;
+};
+
+/// In the module's order, then what only `values` has.
+std::vector<Difference> differences(const TensorDict& wanted, const TensorDict& values) {
+  using Kind = Difference::Kind;
   std::map<std::string, const at::Tensor*> given;
   for (const auto& [name, tensor] : values) given.emplace(name, &tensor);
-  std::vector<std::string> found;
+  std::vector<Difference> found;
   for (const auto& [name, tensor] : wanted) {
     const auto match = given.find(name);
     if (match == given.end()) {
-      found.push_back(concat("'", name, "' is missing"));
+      found.push_back({Kind::kMissing, name, concat("'", name, "' is missing")});
       continue;
     }
     const at::Tensor& value = *match->second;
     if (value.sizes() != tensor.sizes() || value.scalar_type() != tensor.scalar_type()) {
       found.push_back(
-          concat("'", name, "' is ", describe(value), ", the model's is ", describe(tensor)));
+          {Kind::kMismatched, name,
+           concat("'", name, "' is ", describe(value), ", the model's is ", describe(tensor))});
     }
     given.erase(match);
   }
   for (const auto& [name, tensor] : values) {
-    if (given.count(name) != 0) found.push_back(concat("'", name, "' is not in the model"));
+    if (given.count(name) == 0) continue;
+    found.push_back({Kind::kUnexpected, name, concat("'", name, "' is not in the model")});
   }
   return found;
+}
+
+void refuse_differences(const std::vector<Difference>& found, const std::string& source) {
+  if (found.empty()) return;
+  std::string list = found[0].text;
+  for (std::size_t i = 1; i < std::min(found.size(), kNamedDifferences); ++i)
+    list += "; " + found[i].text;
+  if (found.size() > kNamedDifferences) {
+    list += concat("; and ", found.size() - kNamedDifferences, " more");
+  }
+  throw UsageError(concat("load ", source, ": it does not fit the model in ", found.size(),
+                          found.size() == 1 ? " place: " : " places: ", list,
+                          "; load it into the model that it was saved from, or what fits of it "
+                          "with strict off"));
 }
 
 }  // namespace
@@ -66,28 +105,45 @@ TensorDict state_dict(const torch::nn::Module& module) {
   return result;
 }
 
-void check_state_dict(const torch::nn::Module& module, const TensorDict& values,
-                      const std::string& source) {
-  const std::vector<std::string> found = differences(state_dict(module), values);
-  if (found.empty()) return;
-  std::string list = found[0];
-  for (std::size_t i = 1; i < std::min(found.size(), kNamedDifferences); ++i)
-    list += "; " + found[i];
-  if (found.size() > kNamedDifferences) {
-    list += concat("; and ", found.size() - kNamedDifferences, " more");
-  }
-  throw UsageError(concat("load ", source, ": it does not fit the model in ", found.size(),
-                          found.size() == 1 ? " place: " : " places: ", list,
-                          "; load it into the model that it was saved from"));
+TensorDict without_prefix(TensorDict values, const std::string& prefix) {
+  if (!have_prefix(values, prefix)) return values;
+  for (auto& [name, tensor] : values) name.erase(0, prefix.size());
+  return values;
 }
 
-void load_state_dict(torch::nn::Module& module, const TensorDict& values,
-                     const std::string& source) {
-  check_state_dict(module, values, source);
+void check_state_dict(const torch::nn::Module& module, const TensorDict& values,
+                      const std::string& source) {
+  const TensorDict wanted = state_dict(module);
+  refuse_differences(differences(wanted, named_for(wanted, values)), source);
+}
+
+IncompatibleKeys load_state_dict(torch::nn::Module& module, const TensorDict& values,
+                                 const LoadStateDictOptions& options) {
+  const TensorDict wanted = state_dict(module);
+  const TensorDict named = named_for(wanted, values);
+  const std::vector<Difference> found = differences(wanted, named);
+  if (options.strict) refuse_differences(found, options.source);
   std::map<std::string, const at::Tensor*> given;
-  for (const auto& [name, tensor] : values) given.emplace(name, &tensor);
+  for (const auto& [name, tensor] : named) given.emplace(name, &tensor);
+  IncompatibleKeys keys;
+  for (const Difference& difference : found) {
+    switch (difference.kind) {
+      case Difference::Kind::kMissing:
+        keys.missing.push_back(difference.name);
+        break;
+      case Difference::Kind::kUnexpected:
+        keys.unexpected.push_back(difference.name);
+        break;
+      case Difference::Kind::kMismatched:
+        keys.mismatched.push_back(difference.name);
+        given.erase(difference.name);
+    }
+  }
   const at::NoGradGuard no_grad;
-  for (auto& [name, tensor] : state_dict(module)) tensor.copy_(*given.at(name));
+  for (const auto& [name, tensor] : wanted) {
+    if (const auto value = given.find(name); value != given.end()) tensor.copy_(*value->second);
+  }
+  return keys;
 }
 
 TensorDict read_state_dict(const std::filesystem::path& path) {

@@ -61,5 +61,53 @@ TEST(StateDict, MissingAndForeignNamesAreSaid) {
       << message;
 }
 
+TensorDict with_prefix(TensorDict values) {
+  for (auto& [name, tensor] : values) name.insert(0, "module.");
+  return values;
+}
+
+TEST(StateDict, OfAWrappedModelIsTakenWithoutThePrefix) {
+  SmallNet source;
+  SmallNet target;
+  const TensorDict wrapped = with_prefix(state_dict(*source));
+  check_state_dict(*target, wrapped);
+  load_state_dict(*target, wrapped);
+  EXPECT_TRUE(same_weights(source, target));
+  EXPECT_EQ(without_prefix(wrapped)[0].first, "first.weight");
+}
+
+TEST(StateDict, APrefixThatIsTheModulesOwnStays) {
+  struct Wrapper : torch::nn::Module {
+    SmallNet net{register_module("module", SmallNet())};
+  };
+  Wrapper source;
+  Wrapper target;
+  load_state_dict(target, state_dict(source));
+  EXPECT_TRUE(same_weights(source.net, target.net));
+}
+
+TEST(StateDict, PartialLoadingCopiesWhatFitsAndTellsTheRest) {
+  SmallNet source;
+  SmallNet target;
+  SmallNet before;
+  load_state_dict(*before, state_dict(*target));
+  TensorDict values = state_dict(*source);
+  values[0].second = at::ones({8, 5});                  // first.weight
+  values[8].second = values[8].second.to(at::kDouble);  // second.bias
+  values.erase(values.begin() + 1);                     // first.bias
+  values.emplace_back("third.weight", at::ones({2}));
+  const IncompatibleKeys keys =
+      load_state_dict(*target, with_prefix(values), {.strict = false, .source = "old.pt"});
+  EXPECT_EQ(keys.missing, std::vector<std::string>{"first.bias"});
+  EXPECT_EQ(keys.unexpected, std::vector<std::string>{"third.weight"});
+  EXPECT_EQ(keys.mismatched, (std::vector<std::string>{"first.weight", "second.bias"}));
+  EXPECT_TRUE(same_bits(target->first->weight, before->first->weight));
+  EXPECT_TRUE(same_bits(target->second->bias, before->second->bias));
+  EXPECT_TRUE(same_bits(target->second->weight, source->second->weight));
+  EXPECT_TRUE(load_state_dict(*target, state_dict(*source), {.strict = false}).empty());
+  EXPECT_TRUE(same_weights(source, target));
+  EXPECT_THROW(load_state_dict(*target, values, LoadStateDictOptions{}), UsageError);
+}
+
 }  // namespace
 }  // namespace lockstep::testing
