@@ -6,6 +6,7 @@ set(LOCKSTEP_LAYERS
   "2 comm"
   "2 fetch"
   "2 launch"
+  "2 record"
   "2 report"
   "3 agent"
   "3 data"
@@ -22,4 +23,4 @@ set(LOCKSTEP_LAYERS
   "6 cli"
 )
 # Folders that must not see LibTorch at all: the launcher starts without loading it.
-set(LOCKSTEP_FOLDERS_WITHOUT_TORCH base os fetch launch agent doctor remote report cli)
+set(LOCKSTEP_FOLDERS_WITHOUT_TORCH base os fetch launch agent doctor remote record report cli)

@@ -40,4 +40,5 @@
 #include "lockstep/train/preemption.h"
 #include "lockstep/train/progress_bar.h"
 #include "lockstep/train/resilient_training.h"
+#include "lockstep/train/tensorboard_writer.h"
 #include "lockstep/train/trainer.h"

@@ -209,11 +209,11 @@ ensure_python_torch() {
   step "Installing what the tests compare with: $TORCH_REQUIREMENT into .venv" install_torch
 }
 
-# What reads the launcher's metrics in a test, and what is run under it: the tests of what is missing are
+# What reads the launcher's metrics and a training's event files in tests, and what is run under it: the tests of what is missing are
 # skipped.
 ensure_python_packages() {
   [[ $oracle_python == "$PWD/.venv/bin/python" ]] || return 0
-  local packages=(prometheus-client accelerate pytorch-lightning)
+  local packages=(prometheus-client tensorboard accelerate pytorch-lightning)
   "$oracle_python" -c 'import importlib.util as util, sys
 sys.exit(any(util.find_spec(name.replace("-", "_")) is None for name in sys.argv[1:]))' "${packages[@]}" && return
   step "Installing what tests use into .venv: ${packages[*]}" \

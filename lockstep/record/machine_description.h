@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep {
+
+/// What a training's figures depend on.
+struct MachineDescription {
+  std::string host;
+  std::string system;     ///< "Linux 6.1.0 x86_64"
+  std::string processor;  ///< its maker's name for it
+  int processors = 0;     ///< that this process may use
+  std::uint64_t memory_bytes = 0;
+  std::vector<std::string> devices;  ///< NVIDIA's names for them
+};
+
+/// Of this machine; what cannot be found out is empty.
+MachineDescription describe_machine();
+
+/// The processor's name in the text of /proc/cpuinfo, or its part numbers; empty without. Pure.
+std::string processor_name(std::string_view cpuinfo);
+
+/// The device's name in the text of /proc/driver/nvidia/gpus/<bus>/information. Pure.
+std::string device_name(std::string_view information);
+
+}  // namespace lockstep
