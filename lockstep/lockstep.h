@@ -30,6 +30,7 @@
 #include "lockstep/optim/sharded_optimizer.h"
 #include "lockstep/profile/step_timer.h"
 #include "lockstep/profile/trace.h"
+#include "lockstep/snapshot/safetensors.h"
 #include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/snapshot.h"
 #include "lockstep/snapshot/snapshot_directory.h"

@@ -213,7 +213,7 @@ ensure_python_torch() {
 # skipped.
 ensure_python_packages() {
   [[ $oracle_python == "$PWD/.venv/bin/python" ]] || return 0
-  local packages=(prometheus-client tensorboard accelerate pytorch-lightning)
+  local packages=(prometheus-client tensorboard accelerate pytorch-lightning safetensors)
   "$oracle_python" -c 'import importlib.util as util, sys
 sys.exit(any(util.find_spec(name.replace("-", "_")) is None for name in sys.argv[1:]))' "${packages[@]}" && return
   step "Installing what tests use into .venv: ${packages[*]}" \

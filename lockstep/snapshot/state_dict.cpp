@@ -10,6 +10,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/snapshot/safetensors.h"
 #include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/values.h"
 
@@ -147,6 +148,7 @@ IncompatibleKeys load_state_dict(torch::nn::Module& module, const TensorDict& va
 }
 
 TensorDict read_state_dict(const std::filesystem::path& path) {
+  if (is_safetensors(path)) return read_safetensors(path).tensors;
   const std::string file = path.string();
   c10::IValue value = load(path);
   for (const char* key : {"model", "state_dict"}) {

@@ -57,7 +57,8 @@ void check_state_dict(const torch::nn::Module& module, const TensorDict& values,
 TensorDict without_prefix(TensorDict values, const std::string& prefix = "module.");
 
 /// The tensors of a file of Python's torch.save(module.state_dict(), path), or of
-/// torch.save({"model": module.state_dict(), …}, path) or {"state_dict": …}, or of a snapshot.
+/// torch.save({"model": module.state_dict(), …}, path) or {"state_dict": …}, or of a snapshot,
+/// or of a safetensors file.
 /// Errors: CorruptFile when it is damaged; UsageError when it holds something else; SystemError.
 TensorDict read_state_dict(const std::filesystem::path& path);
 

@@ -13,6 +13,12 @@ import zipfile
 
 import torch
 
+try:
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+except ImportError:
+    safe_open = None
+
 WORKER = ""
 OPTIMIZERS = {
     "SGD": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=1e-3),
@@ -157,6 +163,36 @@ class Interop(unittest.TestCase):
         done = worker("print", self.path)
         self.assertEqual(done.returncode, 1)
         self.assertIn("CRC", done.stderr)
+
+    @unittest.skipUnless(safe_open, "the package safetensors is not installed")
+    def test_safetensors_go_both_ways(self):
+        dtypes = [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+                  torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64,
+                  torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2]
+        tensors = {f"{dtype}": torch.arange(7).to(dtype) for dtype in dtypes}
+        tensors["odd"] = torch.ones(3, dtype=torch.uint8)
+        tensors["empty"] = torch.empty(3, 0)
+        tensors["scalar"] = torch.tensor(2.5)
+        theirs, ours = self.path + ".theirs.safetensors", self.path + ".safetensors"
+        save_file(tensors, theirs, metadata={"note": "theirs"})
+        self.work("convert", theirs, ours)
+        read = load_file(ours)
+        self.assertEqual(set(read), set(tensors))
+        for name, tensor in tensors.items():
+            self.assertEqual((read[name].dtype, read[name].shape), (tensor.dtype, tensor.shape))
+            self.assertEqual(read[name].untyped_storage().tolist()[:tensor.nbytes],
+                             tensor.untyped_storage().tolist(), name)
+        with safe_open(ours, "pt") as file:
+            self.assertEqual(file.metadata(), {"format": "pt"})
+
+    @unittest.skipUnless(safe_open, "the package safetensors is not installed")
+    def test_a_state_dict_of_python_becomes_safetensors_that_python_loads(self):
+        net = SmallNet()
+        torch.save(net.state_dict(), self.path)
+        self.work("convert", self.path, self.path + ".safetensors")
+        other = SmallNet()
+        other.load_state_dict(load_file(self.path + ".safetensors"))
+        self.assert_same_weights(net.state_dict(), other.state_dict())
 
     def refusal_with(self, changed_records):
         """What is said of a file of Python with other contents of some records."""

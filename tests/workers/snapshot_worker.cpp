@@ -15,8 +15,9 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/run_main.h"
 #include "lockstep/snapshot/optimizer_state.h"
-#include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/random_state.h"
+#include "lockstep/snapshot/safetensors.h"
+#include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/small_net.h"
 #include "lockstep/snapshot/snapshot.h"
 #include "lockstep/snapshot/state_dict.h"
@@ -101,10 +102,13 @@ int run(int argc, char** argv) {
     resume(argv[2], argv[3]);
   } else if (command == "print" && argc == 3) {
     print(argv[2]);
+  } else if (command == "convert" && argc == 4) {
+    save_safetensors(argv[3], read_state_dict(argv[2]), {{"format", "pt"}});
   } else if (command == "load" && argc == 3) {
     load_snapshot(argv[2]);
   } else {
-    throw UsageError("usage: snapshot_worker write|resume KIND FILE | print|load FILE");
+    throw UsageError(
+        "usage: snapshot_worker write|resume KIND FILE | print|load FILE | convert FILE FILE");
   }
   return 0;
 }
