@@ -13,7 +13,7 @@ constexpr std::int64_t kFormat = 1;
 
 }  // namespace
 
-void save_snapshot(const std::filesystem::path& path, const Snapshot& snapshot) {
+c10::IValue snapshot_value(const Snapshot& snapshot) {
   c10::impl::GenericDict about = make_dict();
   about.insert_or_assign("format", kFormat);
   about.insert_or_assign("version", LOCKSTEP_VERSION);
@@ -28,7 +28,11 @@ void save_snapshot(const std::filesystem::path& path, const Snapshot& snapshot) 
   dict.insert_or_assign("cuda_random_state", tensor_list_value(snapshot.cuda_random_state));
   dict.insert_or_assign("extra", tensor_dict_value(snapshot.extra));
   if (!snapshot.values.isNone()) dict.insert_or_assign("values", snapshot.values);
-  save(path, dict);
+  return dict;
+}
+
+void save_snapshot(const std::filesystem::path& path, const Snapshot& snapshot) {
+  save(path, snapshot_value(snapshot));
 }
 
 Snapshot load_snapshot(const std::filesystem::path& path) {

@@ -27,6 +27,9 @@ struct Snapshot {
   c10::IValue values = {};                         ///< Others of it, plain; or None.
 };
 
+/// What the file of a snapshot holds, for save(). Shares the snapshot's tensors.
+c10::IValue snapshot_value(const Snapshot& snapshot);
+
 /// Writes the file whole or not at all, with a checksum.
 /// Errors: SystemError (disk full, no permission), with the path as it was before; UsageError for
 /// tensors that files cannot hold.

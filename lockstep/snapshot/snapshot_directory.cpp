@@ -20,6 +20,7 @@
 #include "lockstep/snapshot/sharded_state.h"
 #include "lockstep/snapshot/snapshot.h"
 #include "lockstep/snapshot/state_dict.h"
+#include "lockstep/snapshot/writable_value.h"
 
 namespace lockstep {
 namespace {
@@ -49,6 +50,7 @@ SnapshotDirectory::SnapshotDirectory(std::filesystem::path path,
                                      const SnapshotDirectoryOptions& options)
     : path_(std::move(path)),
       keep_last_(options.keep_last),
+      asynchronous_(options.asynchronous),
       group_(group_or_default(options.group)) {
   if (keep_last_ < 2) {
     throw UsageError(concat("snapshots in ", path_, ": keep_last is ", keep_last_,
@@ -83,14 +85,28 @@ void SnapshotDirectory::save(const torch::nn::Module& module,
   snapshot.world_size = group_world_size(group_);
   snapshot.extra = options.extra;
   snapshot.values = options.values;
+  write({options.epoch, options.step}, snapshot_value(snapshot));
+}
+
+void SnapshotDirectory::write(const SnapshotName& name, const c10::IValue& value) {
+  if (!asynchronous_) {
+    write_now(name, value);
+    return;
+  }
+  writing_.wait();  // The one before, whose memory the copy takes.
+  writing_.start([this, name, copy = copy_.take(writable_value(value))](const std::stop_token&) {
+    write_now(name, copy);
+  });
+}
+
+void SnapshotDirectory::write_now(const SnapshotName& name, const c10::IValue& value) {
   std::error_code error;
   std::filesystem::create_directories(path_, error);
   if (error) {
     throw SystemError(concat("make the snapshot directory ", path_), error.value(),
                       "choose a directory that this process may write");
   }
-  const SnapshotName name{options.epoch, options.step};
-  save_snapshot(path_ / name.file_name(), snapshot);
+  lockstep::save(path_ / name.file_name(), value);
   failpoint("save.written");
   whole_.insert(name);
   delete_surplus(name);
@@ -98,6 +114,7 @@ void SnapshotDirectory::save(const torch::nn::Module& module,
 
 std::optional<Resumed> SnapshotDirectory::load_latest(torch::nn::Module& module,
                                                       torch::optim::Optimizer& optimizer) {
+  writing_.finish();  // Its error stays for wait(): here one rank alone would have it.
   std::optional<Snapshot> snapshot;
   std::string decision;
   std::exception_ptr failure;

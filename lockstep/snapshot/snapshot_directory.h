@@ -10,7 +10,9 @@
 #include <ATen/core/ivalue.h>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/os/background_task.h"
 #include "lockstep/snapshot/snapshot_name.h"
+#include "lockstep/snapshot/state_copy.h"
 #include "lockstep/snapshot/tensor_dict.h"
 
 namespace torch::nn {
@@ -27,6 +29,10 @@ struct Snapshot;
 struct SnapshotDirectoryOptions {
   /// How many whole snapshots to keep; at least 2, so that one can be damaged.
   int keep_last = 2;
+  /// save() returns once it has copied the state into CPU memory, which it keeps for the next time,
+  /// and a thread writes it while the training goes on. One copy at most: a save waits for the one
+  /// before. Call wait() before the program ends.
+  bool asynchronous = false;
   /// The ranks of the run. Empty: the default group, else this one process.
   ProcessGroup group = {};
 };
@@ -64,20 +70,28 @@ struct Resumed {
 /// A snapshot holds the module's parameters and buffers, the optimizer, and each rank's random
 /// state (CPU, and the CUDA device that the module is on). A ShardedOptimizer is stored whole, and
 /// can be loaded by another number of ranks, or by one that is not sharded.
-/// Threads: the training thread. Lifetime: keeps the process group alive.
+/// Threads: the training thread. Lifetime: keeps the process group alive; the destructor waits
+/// until this rank's file is written, and logs an error of that which nobody took.
 class SnapshotDirectory {
  public:
   /// Errors: UsageError for a keep_last below 2.
   explicit SnapshotDirectory(std::filesystem::path path,
                              const SnapshotDirectoryOptions& options = {});
+  SnapshotDirectory(const SnapshotDirectory&) = delete;
+  SnapshotDirectory& operator=(const SnapshotDirectory&) = delete;
 
   /// Collective: gathers the random states, and of a ShardedOptimizer the state; then rank 0 writes
   /// while the others go on. On disk when it returns on rank 0. Makes the directory if need be and
   /// deletes what keep_last leaves over. Errors: SystemError on rank 0 (disk full, no permission),
   /// with earlier snapshots as they were; UsageError for a negative epoch or step, or what cannot
-  /// be stored; else as Work::wait.
+  /// be stored; else as Work::wait. Asynchronous: not yet on disk when it returns; what goes wrong
+  /// with that is thrown by the next save(), which then does nothing, or wait().
   void save(const torch::nn::Module& module, const torch::optim::Optimizer& optimizer,
             const SaveOptions& options);
+
+  /// Returns when what was saved is on disk. Not collective. Errors: those of an asynchronous
+  /// save(), on the rank that has them, once.
+  void wait() { writing_.wait(); }
 
   /// Collective: loads the newest whole snapshot into module, optimizer and random generators, the
   /// same on all ranks, on all or none. Damaged ones are passed over with a warning that names file
@@ -97,13 +111,19 @@ class SnapshotDirectory {
  private:
   std::vector<SnapshotName> list() const;
   std::optional<SnapshotName> choose(std::optional<Snapshot>& chosen) const;
+  /// Writes it here, or in the background what it holds now.
+  void write(const SnapshotName& name, const c10::IValue& value);
+  void write_now(const SnapshotName& name, const c10::IValue& value);
   void delete_surplus(const SnapshotName& written);
 
   std::filesystem::path path_;
   int keep_last_;
+  bool asynchronous_;
   ProcessGroup group_;
-  /// Snapshots that this object wrote or verified.
+  /// Snapshots that this object wrote or verified. Of `writing_` while that is under way.
   std::set<SnapshotName> whole_;
+  StateCopy copy_;
+  BackgroundTask writing_{"save a snapshot in the background"};  // Ends before the others.
 };
 
 }  // namespace lockstep

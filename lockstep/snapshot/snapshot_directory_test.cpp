@@ -203,9 +203,70 @@ TEST_F(SnapshotDirectoryTest, AFullDiskLeavesEarlierSnapshotsWhole) {
   EXPECT_EQ(load_latest(resumed_run)->step, 2);
 }
 
+TEST_F(SnapshotDirectoryTest, AnAsynchronousSaveHoldsWhatTheStateWasAndTrainingGoesOn) {
+  Training run;
+  train(run.net, run.optimizer, 1);
+  SnapshotDirectory directory(path(), {.asynchronous = true});
+  Training then;
+  load_state_dict(*then.net, state_dict(*run.net));
+  for (std::int64_t step = 1; step <= 4; ++step) {
+    directory.save(*run.net, run.optimizer, {.step = step});
+    load_state_dict(*then.net, state_dict(*run.net));
+    train(run.net, run.optimizer, 1);
+  }
+  directory.wait();
+  EXPECT_EQ(files(), (std::vector<std::string>{"snapshot-e0000-s00000003.pt",
+                                               "snapshot-e0000-s00000004.pt"}));
+  Training resumed_run;
+  EXPECT_EQ(directory.load_latest(*resumed_run.net, resumed_run.optimizer)->step, 4);
+  EXPECT_TRUE(same_weights(resumed_run.net, then.net));
+  train(resumed_run.net, resumed_run.optimizer, 1);
+  EXPECT_TRUE(same_weights(resumed_run.net, run.net));
+}
+
+TEST_F(SnapshotDirectoryTest, TheEndOfTheObjectFinishesTheWrite) {
+  Training run;
+  SnapshotDirectory(path(), {.asynchronous = true}).save(*run.net, run.optimizer, {.step = 1});
+  EXPECT_EQ(load_latest(run)->step, 1);
+}
+
+TEST_F(SnapshotDirectoryTest, AFullDiskInTheBackgroundIsSaidByTheNextCall) {
+  Training run;
+  save_steps(run, 2);
+  SnapshotDirectory directory(path(), {.asynchronous = true});
+  {
+    const FullDisk full(6000);
+    directory.save(*run.net, run.optimizer, {.step = 3});
+    const std::string message =
+        message_of<SystemError>([&] { directory.save(*run.net, run.optimizer, {.step = 4}); });
+    EXPECT_NE(message.find("s00000003"), std::string::npos) << message;
+    directory.save(*run.net, run.optimizer, {.step = 5});
+    EXPECT_THROW(directory.wait(), SystemError);
+  }
+  EXPECT_EQ(files().size(), 2u);
+  EXPECT_EQ(load_latest(run)->step, 2);
+  directory.save(*run.net, run.optimizer, {.step = 6});
+  directory.wait();
+  EXPECT_EQ(load_latest(run)->step, 6);
+}
+
+TEST_F(SnapshotDirectoryTest, AnErrorInTheBackgroundThatNobodyTookIsLogged) {
+  Training run;
+  std::filesystem::create_directories(path().parent_path());
+  put_file_bytes(path(), "a file");
+  ::testing::internal::CaptureStderr();
+  SnapshotDirectory(path(), {.asynchronous = true}).save(*run.net, run.optimizer, {.step = 1});
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("save a snapshot in the background: "), std::string::npos) << log;
+  EXPECT_NE(log.find(path().string()), std::string::npos) << log;
+}
+
 /// A process saves without end and is killed at a random instant, again and again. What it said to
 /// have saved must be there.
-TEST_F(SnapshotDirectoryTest, SurvivesSigkillAtAnyInstant) {
+class KilledSaver : public SnapshotDirectoryTest,
+                    public ::testing::WithParamInterface<SnapshotDirectoryOptions> {};
+
+TEST_P(KilledSaver, LeavesTheLastSnapshotWhole) {
   Training run;
   save_steps(run, 1);
   const auto seed = std::random_device{}();
@@ -218,9 +279,10 @@ TEST_F(SnapshotDirectoryTest, SurvivesSigkillAtAnyInstant) {
     ASSERT_EQ(::pipe(pipe_ends), 0);
     const pid_t saver = ::fork();
     if (saver == 0) {
-      SnapshotDirectory directory(path());
+      SnapshotDirectory directory(path(), GetParam());
       for (std::int64_t step = saved + 1;; ++step) {
         directory.save(*run.net, run.optimizer, {.step = step});
+        directory.wait();
         if (::write(pipe_ends[1], &step, sizeof(step)) != sizeof(step)) ::_exit(1);
       }
     }
@@ -254,6 +316,14 @@ TEST_F(SnapshotDirectoryTest, SurvivesSigkillAtAnyInstant) {
   save(run, saved + 1);
   EXPECT_EQ(files().size(), 2u);
 }
+
+INSTANTIATE_TEST_SUITE_P(Snapshots, KilledSaver,
+                         ::testing::Values(SnapshotDirectoryOptions{},
+                                           SnapshotDirectoryOptions{.asynchronous = true}),
+                         [](const auto& options) {
+                           return std::string(options.param.asynchronous ? "asynchronous"
+                                                                         : "synchronous");
+                         });
 
 }  // namespace
 }  // namespace lockstep::testing

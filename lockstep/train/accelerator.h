@@ -201,6 +201,10 @@ class Accelerator {
   /// SnapshotDirectory. Collective. Errors: UsageError while gradients are being accumulated, which
   /// it does not hold, and without a model and an optimizer; SystemError; as Work::wait.
   void save_state(const std::string& directory = {});
+  /// Returns when what was saved is on disk: with asynchronous_saves before a program ends, after a
+  /// preemption too. Not collective. Errors: those of the saves, which the next save_state() would
+  /// throw otherwise.
+  void wait_for_saves();
   /// Loads the newest whole snapshot; false where there is none. The next loop over a prepared
   /// loader goes on behind the last sample that had been handed out. To be called after the same
   /// has been prepared. Collective. Errors: as SnapshotDirectory::load_latest; UsageError where

@@ -33,6 +33,9 @@ struct AcceleratorOptions {
   std::string project_dir = "checkpoints";
   /// How many of them; at least 2, so that one can be damaged.
   int total_limit = 2;
+  /// save_state() copies the state and returns; a thread writes it while the training goes on.
+  /// Call wait_for_saves() before the program ends.
+  bool asynchronous_saves = false;
   /// A folder in which each rank writes which samples it was given, a line a batch, by which
   /// `lockstep data audit` proves that each was trained once. Empty: nowhere.
   std::string data_log = {};

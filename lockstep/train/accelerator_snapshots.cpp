@@ -173,7 +173,9 @@ void Accelerator::register_for_checkpointing(const std::string& name, TensorDict
 
 SnapshotDirectory& Accelerator::snapshots_in(const std::string& directory) {
   const std::string& path = directory.empty() ? options().project_dir : directory;
-  const SnapshotDirectoryOptions how{.keep_last = options().total_limit, .group = process_group()};
+  const SnapshotDirectoryOptions how{.keep_last = options().total_limit,
+                                     .asynchronous = options().asynchronous_saves,
+                                     .group = process_group()};
   return state_->directories.try_emplace(path, path, how).first->second;
 }
 
@@ -189,6 +191,10 @@ void Accelerator::save_state(const std::string& directory) {
   SnapshotDirectory& snapshots = snapshots_in(directory);
   snapshots.save(*state_->replicas.front()->module(), *state_->optimizers.front()->optimizer,
                  {.epoch = state_->epoch(), .step = steps(), .values = state_->values()});
+}
+
+void Accelerator::wait_for_saves() {
+  for (auto& [path, snapshots] : state_->directories) snapshots.wait();
 }
 
 bool Accelerator::load_state(const std::string& directory) {

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -434,6 +435,38 @@ TEST_F(AcceleratorTest, GoesOnFromASavedStateAsIfNothingHadBeen) {
     if (rank_ == 0) std::filesystem::remove_all(path);
     resumed.wait_for_everyone();
   }
+}
+
+TEST_F(AcceleratorTest, SavesInTheBackgroundAndWaitsForIt) {
+  std::optional<TemporaryDirectory> directory;
+  if (rank_ == 0) directory.emplace(std::filesystem::temp_directory_path(), "accelerator-");
+  const std::string path = broadcast_text(group_, rank_ == 0 ? directory->path().string() : "", 0);
+  Accelerator accelerator({.project_dir = path, .asynchronous_saves = true});
+  Training training(accelerator);
+  training.train(1, 1);
+  accelerator.save_state();
+  const at::Tensor saved = training.net->parameters()[0].detach().clone();
+  training.train(1, 2);
+  accelerator.wait_for_saves();
+  accelerator.wait_for_everyone();
+  EXPECT_FALSE(at::equal(training.net->parameters()[0], saved));
+
+  Accelerator resumed({.project_dir = path});
+  Training other(resumed);
+  ASSERT_TRUE(resumed.load_state());
+  EXPECT_EQ(resumed.steps(), 1);
+  EXPECT_TRUE(at::equal(other.net->parameters()[0], saved));
+  resumed.wait_for_everyone();
+  if (rank_ == 0) {
+    std::filesystem::remove_all(path);
+    std::ofstream(path) << "no directory";
+  }
+  accelerator.save_state();
+  if (rank_ == 0) {
+    EXPECT_SAYS(message_of<SystemError>([&] { accelerator.wait_for_saves(); }), path);
+    std::filesystem::remove(path);
+  }
+  accelerator.wait_for_everyone();
 }
 
 TEST_F(AcceleratorTest, LoadsOnlyIntoWhatWasSaved) {
