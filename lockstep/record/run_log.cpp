@@ -21,7 +21,7 @@ RunLog::RunLog(const std::filesystem::path& folder)
 
 void RunLog::begin(const Begin& begin) {
   const MachineDescription machine = describe_machine();
-  ordered_json versions = ordered_json::object();
+  ordered_json versions = {{"lockstep", LOCKSTEP_VERSION}};
   for (const auto& [name, version] : begin.versions) versions[name] = version;
   log_.append(line_of({{"event", "begin"},
                        {"time", wall_seconds()},

@@ -25,6 +25,7 @@ TEST(RunLog, ALineForEachBeginningAndEnd) {
   EXPECT_EQ(begin.at("ranks"), 2);
   EXPECT_GT(begin.at("time"), 1.7e9);
   EXPECT_EQ(begin.at("versions").at("libtorch"), "2.13.0");
+  EXPECT_FALSE(begin.at("versions").at("lockstep").get<std::string>().empty());
   EXPECT_GT(begin.at("machine").at("memory_bytes"), 1 << 20);
   ASSERT_TRUE(std::getline(file, line));
   const auto end = nlohmann::json::parse(line);
