@@ -1,0 +1,96 @@
+#include "lockstep/train/loggers.h"
+
+#include <filesystem>
+#include <string>
+
+#include <torch/version.h>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/train/accelerator.h"
+
+namespace lockstep {
+
+// Where the training goes on is known by then.
+void TensorBoardLogger::on_train_epoch_start(TrainerState& state) {
+  if (writer_ || !state.is_main() || state.is_dev_run) return;
+  EventFileOptions options;
+  if (state.time.batches > 0) options.purge_step = state.time.batches + 1;
+  writer_ = std::make_shared<TensorBoardWriter>(
+      std::filesystem::path(state.root_dir) / "tensorboard", options);
+}
+
+void TensorBoardLogger::write(const TrainerState& state, const Metrics& metrics) {
+  if (!writer_) return;
+  for (const auto& [name, value] : metrics) writer_->add_scalar(name, value, state.time.batches);
+}
+
+void TensorBoardLogger::on_log(TrainerState& state, Metrics& metrics) {
+  write(state, metrics);
+}
+
+void TensorBoardLogger::on_validation_end(TrainerState& state, const Metrics& metrics) {
+  write(state, metrics);
+}
+
+void TensorBoardLogger::on_save_checkpoint(TrainerState&) {
+  if (writer_) writer_->flush();
+}
+
+void TensorBoardLogger::on_exception(TrainerState&, const std::exception&) {
+  writer_.reset();
+}
+
+void TensorBoardLogger::on_fit_end(TrainerState&) {
+  if (writer_) writer_->flush();
+  writer_.reset();
+}
+
+void CsvLogger::on_train_epoch_start(TrainerState& state) {
+  if (file_ || !state.is_main() || state.is_dev_run) return;
+  file_ = std::make_shared<CsvFile>(std::filesystem::path(state.root_dir) / "metrics.csv");
+}
+
+void CsvLogger::write(const TrainerState& state, const Metrics& metrics) {
+  if (!file_) return;
+  CsvFile::Row row = {{"step", static_cast<double>(state.time.batches)},
+                      {"epoch", static_cast<double>(state.epoch)},
+                      {"samples", static_cast<double>(state.time.samples)},
+                      {"seconds", state.time.seconds}};
+  row.insert(row.end(), metrics.begin(), metrics.end());
+  file_->write(row);
+}
+
+void CsvLogger::on_log(TrainerState& state, Metrics& metrics) {
+  write(state, metrics);
+}
+
+void CsvLogger::on_validation_end(TrainerState& state, const Metrics& metrics) {
+  write(state, metrics);
+}
+
+void CsvLogger::on_fit_end(TrainerState&) {
+  file_.reset();
+}
+
+void RunLogger::on_train_epoch_start(TrainerState& state) {
+  if (log_ || !state.is_main() || state.is_dev_run) return;
+  log_ = std::make_shared<RunLog>(state.root_dir);
+  log_->begin({.step = state.time.batches,
+               .ranks = state.accelerator.num_processes(),
+               .versions = {{"libtorch", TORCH_VERSION}}});
+}
+
+void RunLogger::end(const TrainerState& state, const std::string& how) {
+  if (log_) log_->end(state.time.batches, how);
+  log_.reset();
+}
+
+void RunLogger::on_exception(TrainerState& state, const std::exception& error) {
+  end(state, concat("error: ", error.what()));
+}
+
+void RunLogger::on_fit_end(TrainerState& state) {
+  end(state, state.stop_reason.empty() ? "ended" : concat("stopped: ", state.stop_reason));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "lockstep/record/csv_file.h"
+#include "lockstep/record/run_log.h"
+#include "lockstep/train/callback.h"
+#include "lockstep/train/tensorboard_writer.h"
+
+/// Callbacks for Trainer that write its metrics, beside metrics.jsonl. They are added behind those
+/// that add metrics, such as LearningRateMonitor. Rank 0 writes; fast_dev_run writes nothing.
+/// Errors: SystemError.
+namespace lockstep {
+
+/// What TensorBoard shows, in tensorboard/ of the training's directory: a scalar a metric, by step.
+/// After a resume what had been given up is left out. For texts, histograms and images a program
+/// has a TensorBoardWriter of its own there.
+class TensorBoardLogger : public Callback {
+ public:
+  void on_train_epoch_start(TrainerState& state) override;
+  void on_log(TrainerState& state, Metrics& metrics) override;
+  void on_validation_end(TrainerState& state, const Metrics& metrics) override;
+  void on_save_checkpoint(TrainerState& state) override;
+  void on_exception(TrainerState& state, const std::exception& error) override;
+  void on_fit_end(TrainerState& state) override;
+
+ private:
+  void write(const TrainerState& state, const Metrics& metrics);
+
+  std::shared_ptr<TensorBoardWriter> writer_;
+};
+
+/// metrics.csv of the training's directory: a row for each set of metrics, with step, epoch,
+/// samples and seconds. See CsvFile.
+class CsvLogger : public Callback {
+ public:
+  void on_train_epoch_start(TrainerState& state) override;
+  void on_log(TrainerState& state, Metrics& metrics) override;
+  void on_validation_end(TrainerState& state, const Metrics& metrics) override;
+  void on_fit_end(TrainerState& state) override;
+
+ private:
+  void write(const TrainerState& state, const Metrics& metrics);
+
+  std::shared_ptr<CsvFile> file_;
+};
+
+/// runs.jsonl of the training's directory: when each run began and ended, where it went on, and the
+/// machine and versions that it ran on, for `lockstep report`. See RunLog.
+class RunLogger : public Callback {
+ public:
+  void on_train_epoch_start(TrainerState& state) override;
+  void on_exception(TrainerState& state, const std::exception& error) override;
+  void on_fit_end(TrainerState& state) override;
+
+ private:
+  void end(const TrainerState& state, const std::string& how);
+
+  std::shared_ptr<RunLog> log_;
+};
+
+}  // namespace lockstep
