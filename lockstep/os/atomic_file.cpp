@@ -139,7 +139,12 @@ void AtomicFile::commit() {
   temporary_path_.clear();
   failpoint("file.renamed");
   // The rename itself is on disk only when the directory is.
-  const std::filesystem::path directory = directory_of(path_);
+  sync_directory(directory_of(path_));
+  fd_.reset();
+  failpoint("file.done");
+}
+
+void sync_directory(const std::filesystem::path& directory) {
   const UniqueFd directory_fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!directory_fd.valid() || failpoint_fails("file.sync_directory") ||
       ::fsync(directory_fd.get()) != 0) {
@@ -147,8 +152,6 @@ void AtomicFile::commit() {
     // EINVAL: this file system has no fsync of directories.
     if (reason != EINVAL) throw SystemError(concat("fsync directory ", directory), reason);
   }
-  fd_.reset();
-  failpoint("file.done");
 }
 
 }  // namespace lockstep

@@ -35,4 +35,8 @@ class AtomicFile {
   std::uint64_t written_bytes_ = 0;
 };
 
+/// Returns when the names in the directory are on disk, where its file system offers that.
+/// Errors: SystemError.
+void sync_directory(const std::filesystem::path& directory);
+
 }  // namespace lockstep

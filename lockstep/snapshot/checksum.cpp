@@ -25,21 +25,37 @@ constexpr std::string_view kZipEndSignature = "PK\x05\x06";
 /// Large enough to keep a disk busy, small enough to stay in the processor's cache.
 constexpr std::size_t kChunkBytes = 1 << 20;
 
+std::string digits_of(const XXH128_hash_t& value) {
+  char digits[kHexDigits + 1];
+  std::snprintf(digits, sizeof(digits), "%016llx%016llx",
+                static_cast<unsigned long long>(value.high64),
+                static_cast<unsigned long long>(value.low64));
+  return digits;
+}
+
 }  // namespace
 
 struct ChecksumHash {
   ChecksumHash() { XXH3_128bits_reset(&state); }
   void update(const void* data, std::size_t bytes) { XXH3_128bits_update(&state, data, bytes); }
-  std::string comment() const {
-    const XXH128_hash_t value = XXH3_128bits_digest(&state);
-    char digits[kHexDigits + 1];
-    std::snprintf(digits, sizeof(digits), "%016llx%016llx",
-                  static_cast<unsigned long long>(value.high64),
-                  static_cast<unsigned long long>(value.low64));
-    return concat(kCommentPrefix, digits);
-  }
+  std::string digits() const { return digits_of(XXH3_128bits_digest(&state)); }
+  std::string comment() const { return concat(kCommentPrefix, digits()); }
   XXH3_state_t state;
 };
+
+namespace {
+
+void update_from(const ReadableFile& file, std::uint64_t size_bytes, ChecksumHash& hash) {
+  std::vector<char> chunk(kChunkBytes);
+  for (std::uint64_t offset = 0; offset < size_bytes;) {
+    const std::size_t bytes = std::min<std::uint64_t>(kChunkBytes, size_bytes - offset);
+    file.read(offset, chunk.data(), bytes);
+    hash.update(chunk.data(), bytes);
+    offset += bytes;
+  }
+}
+
+}  // namespace
 
 ChecksumWriter::ChecksumWriter(AtomicFile& file)
     : file_(file), hash_(std::make_unique<ChecksumHash>()) {}
@@ -48,6 +64,7 @@ ChecksumWriter::~ChecksumWriter() = default;
 void ChecksumWriter::put(const void* data, std::size_t bytes) {
   hash_->update(data, bytes);
   file_.write(data, bytes);
+  size_bytes_ += bytes;
 }
 
 void ChecksumWriter::write(const void* data, std::size_t bytes) {
@@ -64,13 +81,24 @@ void ChecksumWriter::write(const void* data, std::size_t bytes) {
   }
 }
 
-void ChecksumWriter::finish() {
+FileDigest ChecksumWriter::finish() {
   LOCKSTEP_ASSERT(held_back_ == std::string(kLengthBytes, '\0'));
   const char length[kLengthBytes] = {static_cast<char>(kCommentBytes), 0};
   put(length, kLengthBytes);
   const std::string comment = hash_->comment();
-  file_.write(comment.data(), comment.size());
+  put(comment.data(), comment.size());
   held_back_.clear();
+  return {.size_bytes = size_bytes_, .xxh3 = hash_->digits()};
+}
+
+std::string xxh3_digits(std::string_view bytes) {
+  return digits_of(XXH3_128bits(bytes.data(), bytes.size()));
+}
+
+FileDigest digest_of(const ReadableFile& file) {
+  const auto hash = std::make_unique<ChecksumHash>();
+  update_from(file, file.size_bytes(), *hash);
+  return {.size_bytes = file.size_bytes(), .xxh3 = hash->digits()};
 }
 
 bool verify_checksum(const ReadableFile& file) {
@@ -89,14 +117,7 @@ bool verify_checksum(const ReadableFile& file) {
                              "anew"));
   }
   const auto hash = std::make_unique<ChecksumHash>();
-  std::vector<char> chunk(kChunkBytes);
-  const std::uint64_t covered_bytes = size - kCommentBytes;
-  for (std::uint64_t offset = 0; offset < covered_bytes;) {
-    const std::size_t bytes = std::min<std::uint64_t>(kChunkBytes, covered_bytes - offset);
-    file.read(offset, chunk.data(), bytes);
-    hash->update(chunk.data(), bytes);
-    offset += bytes;
-  }
+  update_from(file, size - kCommentBytes, *hash);
   if (hash->comment() != end) {
     throw CorruptFile(concat("verify ", file.path(),
                              ": its checksum does not match; it was damaged after it was written"));

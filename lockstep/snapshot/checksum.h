@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "lockstep/os/atomic_file.h"
 #include "lockstep/os/readable_file.h"
@@ -15,6 +17,20 @@ namespace lockstep {
 
 struct ChecksumHash;
 
+/// By which a file is known again: that of all its bytes, in 32 lower-case hexadecimal digits.
+struct FileDigest {
+  std::uint64_t size_bytes = 0;
+  std::string xxh3;
+
+  bool operator==(const FileDigest&) const = default;
+};
+
+/// Reads the whole file. Errors: SystemError.
+FileDigest digest_of(const ReadableFile& file);
+
+/// XXH3-128, as `xxh128sum` prints it.
+std::string xxh3_digits(std::string_view bytes);
+
 /// Takes a zip archive as its writer emits it and adds the checksum.
 /// Errors: as AtomicFile.
 class ChecksumWriter {
@@ -24,14 +40,15 @@ class ChecksumWriter {
 
   void write(const void* data, std::size_t bytes);
 
-  /// To be called after the archive's last byte, once.
-  void finish();
+  /// To be called after the archive's last byte, once. Of the whole file, as digest_of.
+  FileDigest finish();
 
  private:
   void put(const void* data, std::size_t bytes);
 
   AtomicFile& file_;
   std::unique_ptr<ChecksumHash> hash_;
+  std::uint64_t size_bytes_ = 0;
   /// The last two bytes so far: at the end they are the length of the archive's comment.
   std::string held_back_;
 };

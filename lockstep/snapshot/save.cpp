@@ -14,6 +14,7 @@
 #include "lockstep/os/readable_file.h"
 #include "lockstep/snapshot/checksum.h"
 #include "lockstep/snapshot/pickled.h"
+#include "lockstep/snapshot/saved_file.h"
 #include "lockstep/snapshot/unpickler.h"
 #include "lockstep/snapshot/values.h"
 #include "lockstep/snapshot/writable_value.h"
@@ -99,9 +100,27 @@ void check_byte_order(const ZipReader& archive, const std::string& file) {
   }
 }
 
+c10::IValue read_archive(const ReadableFile& file, const ZipReaderOptions& options) {
+  const std::string name = file.path().string();
+  const ZipReader archive(file, options);
+  check_byte_order(archive, name);
+  const auto read_storage = [&](const std::string& key, std::uint64_t bytes) {
+    const ZipRecord& record = archive.record(concat(kStoragePrefix, key));
+    if (record.size_bytes != bytes) {
+      throw CorruptFile(concat("read ", name, ": storage '", key, "' has ", record.size_bytes,
+                               " bytes instead of ", bytes));
+    }
+    at::Tensor storage = at::empty({static_cast<std::int64_t>(bytes)}, at::kByte);
+    archive.read(record, storage.mutable_data_ptr());
+    return storage;
+  };
+  const std::string pickle_bytes = read_pickle(archive, name);
+  return unpickle(pickle_bytes, read_storage, name);
+}
+
 }  // namespace
 
-void save(const std::filesystem::path& path, const c10::IValue& value) {
+FileDigest save_file(const std::filesystem::path& path, const c10::IValue& value) {
   const Pickled pickled = pickle(writable_value(value));
   AtomicFile file(path);
   ChecksumWriter output(file);
@@ -116,8 +135,13 @@ void save(const std::filesystem::path& path, const c10::IValue& value) {
     }
     archive.finish();
   }
-  output.finish();
+  FileDigest digest = output.finish();
   file.commit();
+  return digest;
+}
+
+void save(const std::filesystem::path& path, const c10::IValue& value) {
+  save_file(path, value);
 }
 
 void save(const std::filesystem::path& path, const TensorDict& tensors) {
@@ -126,27 +150,37 @@ void save(const std::filesystem::path& path, const TensorDict& tensors) {
 
 c10::IValue load(const std::filesystem::path& path, const LoadOptions& options) {
   const ReadableFile file(path);
-  const std::string name = path.string();
   const bool verified = verify_checksum(file);
   if (!verified && options.checksum_required) {
-    throw UsageError(concat("read ", name,
+    throw UsageError(concat("read ", path.string(),
                             ": no snapshot of Lockstep but a file of another "
                             "program; its weights can be read with read_state_dict"));
   }
-  const ZipReader archive(file, {.check_crc = !verified});
+  return read_archive(file, {.check_crc = !verified});
+}
+
+c10::IValue load_verified(const ReadableFile& file) {
+  return read_archive(file, {.check_crc = false});
+}
+
+Outline load_outline(const ReadableFile& file) {
+  const std::string name = file.path().string();
+  const ZipReader archive(file, {.check_crc = false});
   check_byte_order(archive, name);
-  const auto read_storage = [&](const std::string& key, std::uint64_t bytes) {
-    const ZipRecord& record = archive.record(concat(kStoragePrefix, key));
-    if (record.size_bytes != bytes) {
-      throw CorruptFile(concat("read ", name, ": storage '", key, "' has ", record.size_bytes,
-                               " bytes instead of ", bytes));
+  Outline outline;
+  const auto make_storage = [&](const std::string& key, std::uint64_t bytes) {
+    const std::string record = concat(kStoragePrefix, key);
+    if (archive.record(record).size_bytes != bytes) {
+      throw CorruptFile(concat("read ", name, ": storage '", key, "' has another size"));
     }
+    // Memory that nobody touches is none.
     at::Tensor storage = at::empty({static_cast<std::int64_t>(bytes)}, at::kByte);
-    archive.read(record, storage.mutable_data_ptr());
+    outline.records[storage.storage().unsafeGetStorageImpl()] = record;
     return storage;
   };
   const std::string pickle_bytes = read_pickle(archive, name);
-  return unpickle(pickle_bytes, read_storage, name);
+  outline.tree = unpickle(pickle_bytes, make_storage, name);
+  return outline;
 }
 
 }  // namespace lockstep

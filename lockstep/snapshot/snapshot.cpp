@@ -1,8 +1,12 @@
 #include "lockstep/snapshot/snapshot.h"
 
+#include <system_error>
+
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/snapshot/save.h"
+#include "lockstep/snapshot/sharded_snapshot.h"
+#include "lockstep/snapshot/snapshot_parts.h"
 #include "lockstep/snapshot/values.h"
 
 namespace lockstep {
@@ -35,9 +39,7 @@ void save_snapshot(const std::filesystem::path& path, const Snapshot& snapshot) 
   save(path, snapshot_value(snapshot));
 }
 
-Snapshot load_snapshot(const std::filesystem::path& path) {
-  const std::string source = concat("load ", path.string());
-  const c10::IValue dict = load(path, {.checksum_required = true});
+Snapshot snapshot_from(const c10::IValue& dict, const std::string& source) {
   const std::int64_t format = integer_entry(entry(dict, "lockstep", source), "format", source);
   if (format != kFormat) {
     throw UsageError(concat(source, ": it has format ", format, ", this Lockstep (",
@@ -55,6 +57,18 @@ Snapshot load_snapshot(const std::filesystem::path& path) {
       .extra = tensor_dict(entry(dict, "extra", source), source),
       .values = find_value(dict, "values"),
   };
+}
+
+Snapshot load_snapshot(const std::filesystem::path& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return load_sharded(path);
+  const std::string source = concat("load ", path.string());
+  const c10::IValue dict = load(path, {.checksum_required = true});
+  const c10::IValue about = entry(dict, "lockstep", source);
+  if (about.isGenericDict() && !find_value(about, kShareMark).isNone()) {
+    throw UsageError(concat(source, ": it is one rank's part of a snapshot; name its directory"));
+  }
+  return snapshot_from(dict, source);
 }
 
 }  // namespace lockstep

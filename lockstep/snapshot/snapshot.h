@@ -35,8 +35,9 @@ c10::IValue snapshot_value(const Snapshot& snapshot);
 /// tensors that files cannot hold.
 void save_snapshot(const std::filesystem::path& path, const Snapshot& snapshot);
 
-/// Reads a file of save_snapshot, tensors on the CPU. Verifies the checksum before anything else.
-/// Errors: CorruptFile when the file is truncated or any bit has changed; UsageError for files of
+/// Reads a file of save_snapshot, or the directory of a sharded snapshot, tensors on the CPU.
+/// Verifies the checksums before anything else.
+/// Errors: CorruptFile when a file is truncated or any bit has changed; UsageError for files of
 /// other programs and of newer formats; SystemError.
 Snapshot load_snapshot(const std::filesystem::path& path);
 

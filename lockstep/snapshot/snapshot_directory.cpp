@@ -1,8 +1,8 @@
 #include "lockstep/snapshot/snapshot_directory.h"
 
-#include <algorithm>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
@@ -17,8 +17,10 @@
 #include "lockstep/snapshot/optimizer_state.h"
 #include "lockstep/snapshot/random_state.h"
 #include "lockstep/snapshot/save.h"
+#include "lockstep/snapshot/sharded_snapshot.h"
 #include "lockstep/snapshot/sharded_state.h"
 #include "lockstep/snapshot/snapshot.h"
+#include "lockstep/snapshot/snapshot_list.h"
 #include "lockstep/snapshot/state_dict.h"
 #include "lockstep/snapshot/writable_value.h"
 
@@ -39,6 +41,15 @@ std::optional<at::Tensor> state_of_rank(const std::vector<at::Tensor>& states, i
   return states[static_cast<std::size_t>(rank)];
 }
 
+void make_directory(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) {
+    throw SystemError(concat("make the snapshot directory ", path), error.value(),
+                      "choose a directory that this process may write");
+  }
+}
+
 // What rank 0 found, told to the others: the first character says what the rest is.
 constexpr char kNothing = 'n';
 constexpr char kChosen = 'c';
@@ -51,6 +62,8 @@ SnapshotDirectory::SnapshotDirectory(std::filesystem::path path,
     : path_(std::move(path)),
       keep_last_(options.keep_last),
       asynchronous_(options.asynchronous),
+      sharded_(options.sharded),
+      share_timeout_(options.share_timeout),
       group_(group_or_default(options.group)) {
   if (keep_last_ < 2) {
     throw UsageError(concat("snapshots in ", path_, ": keep_last is ", keep_last_,
@@ -66,50 +79,69 @@ void SnapshotDirectory::save(const torch::nn::Module& module,
   }
   failpoint("save.begin");
   Snapshot snapshot{.epoch = options.epoch, .step = options.step};
+  snapshot.world_size = group_world_size(group_);
   snapshot.random_state = gather_from_all(group_, random_state(at::kCPU));
   if (const auto device = cuda_device(module)) {
     snapshot.cuda_random_state = gather_from_all(group_, random_state(*device));
   }
   const auto* sharded = dynamic_cast<const ShardedState*>(&optimizer);
-  if (sharded) snapshot.optimizer = sharded->consolidated_state_dict(0);
-  if (group_rank(group_) != 0) return;
+  if (sharded && !sharded_) snapshot.optimizer = sharded->consolidated_state_dict(0);
+  if (group_rank(group_) == 0) {
+    snapshot.extra = options.extra;
+    snapshot.values = options.values;
+  } else if (!sharded_) {
+    return;
+  }
 
   failpoint("save.gathered");
   snapshot.model = state_dict(module);
+  if (sharded_) {
+    save_sharded(std::move(snapshot), optimizer);
+    return;
+  }
   if (!sharded) snapshot.optimizer = optimizer_state_dict(optimizer);
   if (snapshot.optimizer.isNone()) {
     throw UsageError(
         "save a snapshot: rank 0 of the snapshots is not rank 0 of the sharded optimizer's group; "
         "give SnapshotDirectory the optimizer's group");
   }
-  snapshot.world_size = group_world_size(group_);
-  snapshot.extra = options.extra;
-  snapshot.values = options.values;
-  write({options.epoch, options.step}, snapshot_value(snapshot));
-}
-
-void SnapshotDirectory::write(const SnapshotName& name, const c10::IValue& value) {
-  if (!asynchronous_) {
-    write_now(name, value);
-    return;
-  }
-  writing_.wait();  // The one before, whose memory the copy takes.
-  writing_.start([this, name, copy = copy_.take(writable_value(value))](const std::stop_token&) {
-    write_now(name, copy);
+  const SnapshotName name{options.epoch, options.step};
+  write(snapshot_value(snapshot), [this, name](const c10::IValue& value, const std::stop_token&) {
+    make_directory(path_);
+    lockstep::save(path_ / name.file_name(), value);
+    failpoint("save.written");
+    written(name);
   });
 }
 
-void SnapshotDirectory::write_now(const SnapshotName& name, const c10::IValue& value) {
-  std::error_code error;
-  std::filesystem::create_directories(path_, error);
-  if (error) {
-    throw SystemError(concat("make the snapshot directory ", path_), error.value(),
-                      "choose a directory that this process may write");
+void SnapshotDirectory::write(
+    const c10::IValue& value,
+    const std::function<void(const c10::IValue&, const std::stop_token&)>& action) {
+  if (!asynchronous_) {
+    action(value, std::stop_token());
+    return;
   }
-  lockstep::save(path_ / name.file_name(), value);
-  failpoint("save.written");
+  writing_.wait();  // The one before, whose memory the copy takes.
+  writing_.start([action, copy = copy_.take(writable_value(value))](const std::stop_token& stop) {
+    action(copy, stop);
+  });
+}
+
+void SnapshotDirectory::written(const SnapshotName& name) {
   whole_.insert(name);
-  delete_surplus(name);
+  const auto is_whole = [this](const SnapshotName& other) {
+    if (whole_.count(other) != 0) return true;
+    try {
+      const std::filesystem::path path = path_ / other.file_name();
+      other.sharded ? verify_sharded(path) : static_cast<void>(load_snapshot(path));
+    } catch (const Error&) {
+      return false;
+    }
+    whole_.insert(other);
+    return true;
+  };
+  delete_surplus(path_, name, keep_last_, is_whole,
+                 [this](const SnapshotName& deleted) { whole_.erase(deleted); });
 }
 
 std::optional<Resumed> SnapshotDirectory::load_latest(torch::nn::Module& module,
@@ -158,32 +190,13 @@ std::optional<Resumed> SnapshotDirectory::load_latest(torch::nn::Module& module,
                  snapshot->values};
 }
 
-/// Newest first.
-std::vector<SnapshotName> SnapshotDirectory::list() const {
-  std::vector<SnapshotName> names;
-  std::error_code error;
-  std::filesystem::directory_iterator entry(path_, error);
-  if (error == std::errc::no_such_file_or_directory) return names;
-  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-    if (const auto name = SnapshotName::parse(entry->path().filename().native())) {
-      names.push_back(*name);
-    }
-  }
-  if (error) {
-    throw SystemError(concat("list the snapshot directory ", path_), error.value(),
-                      "name a directory that this process may read");
-  }
-  std::sort(names.rbegin(), names.rend());
-  return names;
-}
-
 std::optional<SnapshotName> SnapshotDirectory::newest() const {
-  const std::vector<SnapshotName> names = list();
+  const std::vector<SnapshotName> names = list_snapshots(path_).present;
   return names.empty() ? std::nullopt : std::optional(names.front());
 }
 
 std::optional<SnapshotName> SnapshotDirectory::choose(std::optional<Snapshot>& chosen) const {
-  const std::vector<SnapshotName> names = list();
+  const std::vector<SnapshotName> names = list_snapshots(path_).present;
   std::string newest_problem;
   const auto pass_over = [&](const SnapshotName& name, const Error& error) {
     log(LogLevel::kWarning, concat(error.what(), "; ", name.file_name(),
@@ -204,33 +217,6 @@ std::optional<SnapshotName> SnapshotDirectory::choose(std::optional<Snapshot>& c
   throw CorruptFile(concat("resume from ", path_, ": none of its ", names.size(),
                            " snapshots can be used; the newest: ", newest_problem,
                            "; to start afresh, choose an empty directory"));
-}
-
-void SnapshotDirectory::delete_surplus(const SnapshotName& written) {
-  const auto is_whole = [&](const SnapshotName& name) {
-    if (whole_.count(name) != 0) return true;
-    try {
-      load_snapshot(path_ / name.file_name());
-    } catch (const Error&) {
-      return false;
-    }
-    whole_.insert(name);
-    return true;
-  };
-  for (const SnapshotName& name : snapshots_to_delete(list(), written, keep_last_, is_whole)) {
-    std::error_code error;
-    if (failpoint_fails("save.delete")) {
-      error = std::error_code(errno, std::generic_category());
-    } else {
-      std::filesystem::remove(path_ / name.file_name(), error);
-    }
-    if (error) {
-      log(LogLevel::kWarning, concat("cannot delete the old snapshot ", path_ / name.file_name(),
-                                     ": ", error.message()));
-    }
-    whole_.erase(name);
-    failpoint("save.deleted");
-  }
 }
 
 }  // namespace lockstep

@@ -1,9 +1,12 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -33,6 +36,12 @@ struct SnapshotDirectoryOptions {
   /// and a thread writes it while the training goes on. One copy at most: a save waits for the one
   /// before. Call wait() before the program ends.
   bool asynchronous = false;
+  /// Each rank writes a share of the tensors into a directory of the snapshot, of a
+  /// ShardedOptimizer its own state; a manifest that rank 0 writes last makes it one snapshot. Read
+  /// as the others, by any number of ranks, whatever this says.
+  bool sharded = false;
+  /// How long rank 0 waits for the other ranks' shares before it gives the snapshot up.
+  std::chrono::milliseconds share_timeout = std::chrono::minutes(10);
   /// The ranks of the run. Empty: the default group, else this one process.
   ProcessGroup group = {};
 };
@@ -58,7 +67,7 @@ struct Resumed {
 };
 
 /// The snapshots of one run: one file each, named by epoch and step, readable by Python's
-/// torch.load. All ranks must see the directory.
+/// torch.load, or one directory each. All ranks must see the directory.
 ///
 ///   SnapshotDirectory snapshots("runs/digits");
 ///   const auto resumed = snapshots.load_latest(*model, optimizer);
@@ -71,7 +80,7 @@ struct Resumed {
 /// state (CPU, and the CUDA device that the module is on). A ShardedOptimizer is stored whole, and
 /// can be loaded by another number of ranks, or by one that is not sharded.
 /// Threads: the training thread. Lifetime: keeps the process group alive; the destructor waits
-/// until this rank's file is written, and logs an error of that which nobody took.
+/// until this rank's file is written, not for other ranks, and logs an error which nobody took.
 class SnapshotDirectory {
  public:
   /// Errors: UsageError for a keep_last below 2.
@@ -82,10 +91,12 @@ class SnapshotDirectory {
 
   /// Collective: gathers the random states, and of a ShardedOptimizer the state; then rank 0 writes
   /// while the others go on. On disk when it returns on rank 0. Makes the directory if need be and
-  /// deletes what keep_last leaves over. Errors: SystemError on rank 0 (disk full, no permission),
-  /// with earlier snapshots as they were; UsageError for a negative epoch or step, or what cannot
-  /// be stored; else as Work::wait. Asynchronous: not yet on disk when it returns; what goes wrong
-  /// with that is thrown by the next save(), which then does nothing, or wait().
+  /// deletes what keep_last leaves over. Sharded: gathers no state, and all ranks write before any
+  /// returns; what fails on one is PeerFailed on the others. Errors: SystemError on rank 0 (disk
+  /// full, no permission), with earlier snapshots as they were; UsageError for a negative epoch or
+  /// step, or what cannot be stored; else as Work::wait. Asynchronous: not yet on disk when it
+  /// returns; what goes wrong with that is thrown by the next save(), which then does nothing, or
+  /// wait().
   void save(const torch::nn::Module& module, const torch::optim::Optimizer& optimizer,
             const SaveOptions& options);
 
@@ -109,16 +120,20 @@ class SnapshotDirectory {
   const std::filesystem::path& path() const { return path_; }
 
  private:
-  std::vector<SnapshotName> list() const;
   std::optional<SnapshotName> choose(std::optional<Snapshot>& chosen) const;
-  /// Writes it here, or in the background what it holds now.
-  void write(const SnapshotName& name, const c10::IValue& value);
-  void write_now(const SnapshotName& name, const c10::IValue& value);
-  void delete_surplus(const SnapshotName& written);
+  void save_sharded(Snapshot snapshot, const torch::optim::Optimizer& optimizer);
+  /// Throws on all ranks where an asynchronous save before failed on any.
+  void agree_on_writes();
+  /// Runs it here, or in the background with a copy of what `value` holds now.
+  void write(const c10::IValue& value,
+             const std::function<void(const c10::IValue&, const std::stop_token&)>& action);
+  void written(const SnapshotName& name);
 
   std::filesystem::path path_;
   int keep_last_;
   bool asynchronous_;
+  bool sharded_;
+  std::chrono::milliseconds share_timeout_;
   ProcessGroup group_;
   /// Snapshots that this object wrote or verified. Of `writing_` while that is under way.
   std::set<SnapshotName> whole_;

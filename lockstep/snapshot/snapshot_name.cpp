@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view kNamePrefix = "snapshot-e";
 constexpr std::string_view kStepMarker = "-s";
-constexpr std::string_view kNameSuffix = ".pt";
+constexpr const char* kNameSuffix = ".pt";
 
 bool take_text(std::string_view& rest, std::string_view text) {
   if (!rest.starts_with(text)) return false;
@@ -27,8 +27,8 @@ bool take_number(std::string_view& rest, std::int64_t& number) {
 
 std::string SnapshotName::file_name() const {
   char name[80];
-  std::snprintf(name, sizeof(name), "snapshot-e%04lld-s%08lld.pt", static_cast<long long>(epoch),
-                static_cast<long long>(step));
+  std::snprintf(name, sizeof(name), "snapshot-e%04lld-s%08lld%s", static_cast<long long>(epoch),
+                static_cast<long long>(step), sharded ? "" : kNameSuffix);
   return name;
 }
 
@@ -36,9 +36,10 @@ std::optional<SnapshotName> SnapshotName::parse(std::string_view file_name) {
   SnapshotName name;
   std::string_view rest = file_name;
   if (!take_text(rest, kNamePrefix) || !take_number(rest, name.epoch) ||
-      !take_text(rest, kStepMarker) || !take_number(rest, name.step) || rest != kNameSuffix) {
+      !take_text(rest, kStepMarker) || !take_number(rest, name.step)) {
     return std::nullopt;
   }
+  name.sharded = rest.empty();
   // One name a snapshot: "snapshot-e3-s420.pt" would be a second for the same.
   if (name.file_name() != file_name) return std::nullopt;
   return name;

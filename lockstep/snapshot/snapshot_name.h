@@ -10,10 +10,12 @@
 
 namespace lockstep {
 
-/// A snapshot file's name, "snapshot-e0003-s00000420.pt", and its place in the run.
+/// A snapshot's name and its place in the run: that of a file, "snapshot-e0003-s00000420.pt", or of
+/// a directory, "snapshot-e0003-s00000420", where each rank has written a part.
 struct SnapshotName {
   std::int64_t epoch = 0;
   std::int64_t step = 0;
+  bool sharded = false;
 
   auto operator<=>(const SnapshotName&) const = default;
   std::string file_name() const;

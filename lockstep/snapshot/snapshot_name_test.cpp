@@ -8,18 +8,20 @@ namespace lockstep {
 namespace {
 
 TEST(SnapshotName, IsReadBackAsWritten) {
-  for (const SnapshotName name :
-       {SnapshotName{0, 0}, SnapshotName{3, 420}, SnapshotName{12345, 9876543210}}) {
+  for (const SnapshotName name : {SnapshotName{0, 0}, SnapshotName{3, 420},
+                                  SnapshotName{12345, 9876543210}, SnapshotName{3, 420, true}}) {
     EXPECT_EQ(SnapshotName::parse(name.file_name()), name) << name.file_name();
   }
   EXPECT_EQ((SnapshotName{3, 420}.file_name()), "snapshot-e0003-s00000420.pt");
+  EXPECT_EQ((SnapshotName{3, 420, true}.file_name()), "snapshot-e0003-s00000420");
 }
 
 TEST(SnapshotName, NoOtherNameIsOne) {
   for (const char* other :
        {"", "snapshot", "snapshot-e3-s420.pt", "snapshot-e0003-s00000420.pt.tmp",
-        "snapshot-e0003-s00000420", "snapshot-e-003-s00000420.pt", "snapshot-e0003-s-0000420.pt",
-        "snapshot-e99999999999999999999-s00000420.pt", ".lockstep-0123456789abcdef.tmp"}) {
+        "snapshot-e3-s420", "snapshot-e0003-s00000420/", "snapshot-e-003-s00000420.pt",
+        "snapshot-e0003-s-0000420.pt", "snapshot-e99999999999999999999-s00000420.pt",
+        ".lockstep-0123456789abcdef.tmp"}) {
     EXPECT_EQ(SnapshotName::parse(other), std::nullopt) << other;
   }
 }

@@ -2,38 +2,50 @@
 
 #include <algorithm>
 #include <array>
-#include <utility>
 
 namespace lockstep {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 12> kStorageTypes{{
-    {"BoolStorage", c10::ScalarType::Bool},
-    {"ByteStorage", c10::ScalarType::Byte},
-    {"CharStorage", c10::ScalarType::Char},
-    {"ShortStorage", c10::ScalarType::Short},
-    {"IntStorage", c10::ScalarType::Int},
-    {"LongStorage", c10::ScalarType::Long},
-    {"HalfStorage", c10::ScalarType::Half},
-    {"BFloat16Storage", c10::ScalarType::BFloat16},
-    {"FloatStorage", c10::ScalarType::Float},
-    {"DoubleStorage", c10::ScalarType::Double},
-    {"ComplexFloatStorage", c10::ScalarType::ComplexFloat},
-    {"ComplexDoubleStorage", c10::ScalarType::ComplexDouble},
+struct StorageType {
+  std::string_view storage_class;
+  c10::ScalarType dtype;
+  std::string_view dtype_name;
+};
+
+constexpr std::array<StorageType, 12> kStorageTypes{{
+    {"BoolStorage", c10::ScalarType::Bool, "bool"},
+    {"ByteStorage", c10::ScalarType::Byte, "uint8"},
+    {"CharStorage", c10::ScalarType::Char, "int8"},
+    {"ShortStorage", c10::ScalarType::Short, "int16"},
+    {"IntStorage", c10::ScalarType::Int, "int32"},
+    {"LongStorage", c10::ScalarType::Long, "int64"},
+    {"HalfStorage", c10::ScalarType::Half, "float16"},
+    {"BFloat16Storage", c10::ScalarType::BFloat16, "bfloat16"},
+    {"FloatStorage", c10::ScalarType::Float, "float32"},
+    {"DoubleStorage", c10::ScalarType::Double, "float64"},
+    {"ComplexFloatStorage", c10::ScalarType::ComplexFloat, "complex64"},
+    {"ComplexDoubleStorage", c10::ScalarType::ComplexDouble, "complex128"},
 }};
 
 }  // namespace
 
 std::optional<c10::ScalarType> storage_dtype(std::string_view storage_class) {
-  for (const auto& [name, dtype] : kStorageTypes) {
-    if (name == storage_class) return dtype;
+  for (const StorageType& type : kStorageTypes) {
+    if (type.storage_class == storage_class) return type.dtype;
   }
   return std::nullopt;
 }
 
+std::string_view dtype_name(c10::ScalarType dtype) {
+  for (const StorageType& type : kStorageTypes) {
+    if (type.dtype == dtype) return type.dtype_name;
+  }
+  return c10::toString(dtype);
+}
+
 bool is_storable(c10::ScalarType dtype) {
   return std::any_of(kStorageTypes.begin(), kStorageTypes.end(),
-                     [&](const auto& entry) { return entry.second == dtype; });
+                     [&](const StorageType& type) { return type.dtype == dtype; });
 }
 
 }  // namespace lockstep

@@ -12,6 +12,9 @@ namespace lockstep {
 /// are the dtypes that snapshots can hold.
 std::optional<c10::ScalarType> storage_dtype(std::string_view storage_class);
 
+/// Python's name of a dtype that is_storable(), without the "torch.": "float32".
+std::string_view dtype_name(c10::ScalarType dtype);
+
 bool is_storable(c10::ScalarType dtype);
 
 }  // namespace lockstep

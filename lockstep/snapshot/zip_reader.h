@@ -35,6 +35,7 @@ class ZipReader {
   /// Names are those below the archive's one directory: "data.pkl", "data/0". Errors: CorruptFile
   /// when there is none.
   const ZipRecord& record(const std::string& name) const;
+  const std::map<std::string, ZipRecord>& records() const { return records_; }
   bool has_record(const std::string& name) const { return records_.count(name) != 0; }
 
   /// Fills `target` with the record's size_bytes.

@@ -36,6 +36,8 @@ struct AcceleratorOptions {
   /// save_state() copies the state and returns; a thread writes it while the training goes on.
   /// Call wait_for_saves() before the program ends.
   bool asynchronous_saves = false;
+  /// Each rank writes a share of the state, into a directory for each snapshot.
+  bool sharded_saves = false;
   /// A folder in which each rank writes which samples it was given, a line a batch, by which
   /// `lockstep data audit` proves that each was trained once. Empty: nowhere.
   std::string data_log = {};

@@ -175,6 +175,7 @@ SnapshotDirectory& Accelerator::snapshots_in(const std::string& directory) {
   const std::string& path = directory.empty() ? options().project_dir : directory;
   const SnapshotDirectoryOptions how{.keep_last = options().total_limit,
                                      .asynchronous = options().asynchronous_saves,
+                                     .sharded = options().sharded_saves,
                                      .group = process_group()};
   return state_->directories.try_emplace(path, path, how).first->second;
 }

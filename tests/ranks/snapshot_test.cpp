@@ -5,17 +5,21 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/broadcast_text.h"
 #include "lockstep/comm/init_process_group.h"
+#include "lockstep/optim/sharded_optimizer.h"
 #include "lockstep/os/temporary_directory.h"
 #include "lockstep/snapshot/agreement.h"
+#include "lockstep/snapshot/optimizer_state.h"
 #include "lockstep/snapshot/random_state.h"
 #include "lockstep/snapshot/small_net.h"
 #include "lockstep/snapshot/snapshot_directory.h"
 #include "lockstep/snapshot/snapshot_testing.h"
+#include "lockstep/snapshot/state_dict.h"
 
 namespace lockstep::testing {
 namespace {
@@ -95,6 +99,109 @@ TEST_F(RankSnapshots, WithoutAnyWholeSnapshotEveryRankFails) {
       message_of<Error>([&] { SnapshotDirectory(path_).load_latest(*net_, optimizer_); });
   EXPECT_NE(message.find("none of its 1 snapshots"), std::string::npos) << message;
 }
+
+/// Each rank writes a share, of a ShardedOptimizer its own state.
+class ShardedRankSnapshots : public RankSnapshots, public ::testing::WithParamInterface<bool> {
+ protected:
+  ShardedRankSnapshots() {
+    // The same on all ranks, as DistributedDataParallel keeps them.
+    for (auto& [name, tensor] : state_dict(*net_)) group_.broadcast(tensor, 0);
+    at::manual_seed(5);
+    train(net_, optimizer_, 1);
+    train(net_, adam_, 2);
+  }
+  SnapshotDirectoryOptions options() const { return {.asynchronous = GetParam(), .sharded = true}; }
+  std::vector<std::string> names_in(const std::filesystem::path& path) const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(path)) {
+      names.push_back(entry.path().filename());
+    }
+    return names;
+  }
+
+  ShardedOptimizer<torch::optim::Adam> adam_{net_->parameters(), torch::optim::AdamOptions(0.01)};
+};
+
+TEST_P(ShardedRankSnapshots, OfASharedModelEachRankWritesAPartAndOthersLoadTheWhole) {
+  {
+    SnapshotDirectory snapshots(path_, options());
+    for (std::int64_t step = 1; step <= 3; ++step) {
+      snapshots.save(*net_, adam_, {.step = step, .extra = {{"best", at::full({1}, step)}}});
+    }
+    snapshots.wait();
+  }
+  group_.barrier();
+  EXPECT_EQ(names_in(path_).size(), 2u) << "retention";
+  const std::filesystem::path newest = path_ / SnapshotName{0, 3, true}.file_name();
+  EXPECT_EQ(names_in(newest).size(), static_cast<std::size_t>(group_.world_size()) + 1);
+
+  // On as many ranks, and alone with an optimizer that is not sharded.
+  SmallNet other;
+  ShardedOptimizer<torch::optim::Adam> sharded(other->parameters(), torch::optim::AdamOptions(1));
+  const auto resumed = SnapshotDirectory(path_).load_latest(*other, sharded);
+  ASSERT_TRUE(resumed);
+  EXPECT_EQ(resumed->step, 3);
+  EXPECT_EQ(resumed->extra.at(0).second.item().toLong(), 3);
+  EXPECT_TRUE(same_weights(other, net_));
+  const Snapshot whole = load_snapshot(newest);
+  EXPECT_EQ(whole.world_size, group_.world_size());
+  EXPECT_EQ(whole.random_state.size(), static_cast<std::size_t>(group_.world_size()));
+  SmallNet alone;
+  torch::optim::Adam plain(alone->parameters(), 1);
+  load_state_dict(*alone, whole.model);
+  load_optimizer_state_dict(plain, whole.optimizer);
+  EXPECT_EQ(plain.state().size(), 6u);
+  at::manual_seed(11);
+  train(net_, adam_, 2);
+  at::manual_seed(11);
+  train(other, sharded, 2);
+  at::manual_seed(11);
+  train(alone, plain, 2);
+  EXPECT_TRUE(same_weights(other, net_));
+  EXPECT_TRUE(same_weights(alone, net_));
+}
+
+TEST_P(ShardedRankSnapshots, AReplicatedOptimizerIsSpreadToo) {
+  SnapshotDirectory snapshots(path_, options());
+  snapshots.save(*net_, optimizer_, {.step = 1});
+  snapshots.wait();
+  group_.barrier();
+  SmallNet other;
+  torch::optim::SGD optimizer(other->parameters(), 0.5);
+  ASSERT_TRUE(snapshots.load_latest(*other, optimizer));
+  EXPECT_TRUE(same_weights(other, net_));
+}
+
+TEST_P(ShardedRankSnapshots, WhatFailsOnOneRankFailsOnAllAndTheOneBeforeStays) {
+  const int odd_one = group_.world_size() - 1;
+  SnapshotDirectory snapshots(path_, options());
+  snapshots.save(*net_, adam_, {.step = 1});
+  snapshots.wait();
+  group_.barrier();
+  std::string message;
+  {
+    std::optional<FullDisk> full;
+    if (rank() == odd_one) full.emplace(100);
+    message = message_of<Error>([&] {
+      snapshots.save(*net_, adam_, {.step = 2});
+      if (GetParam()) snapshots.save(*net_, adam_, {.step = 3});
+    });
+  }
+  const std::string expected =
+      rank() == odd_one ? "free some space" : "failed on rank " + std::to_string(odd_one);
+  EXPECT_NE(message.find(expected), std::string::npos) << message;
+  group_.barrier();
+  EXPECT_EQ(snapshots.newest()->step, 1);
+  snapshots.save(*net_, adam_, {.step = 4});
+  snapshots.wait();
+  group_.barrier();
+  EXPECT_EQ(snapshots.newest()->step, 4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Writing, ShardedRankSnapshots, ::testing::Bool(),
+                         [](const auto& asynchronous) {
+                           return std::string(asynchronous.param ? "asynchronous" : "synchronous");
+                         });
 
 }  // namespace
 }  // namespace lockstep::testing
