@@ -34,6 +34,9 @@ int bench_command(const std::vector<std::string>& arguments);
 /// Fetches data sets: `lockstep data get NAME`. It becomes the program lockstep-data.
 int data_command(const std::vector<std::string>& arguments);
 
+/// Makes a page of what a training says of itself: `lockstep report RUN`.
+int report_command(const std::vector<std::string>& arguments);
+
 /// Makes one timeline of the traces of ranks: `lockstep trace merge OUT DIR`.
 int trace_command(const std::vector<std::string>& arguments);
 

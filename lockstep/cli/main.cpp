@@ -29,6 +29,7 @@ constexpr std::array kCommands = {
     Command{"doctor", "check this machine, or several, and say what to mend", doctor_command},
     Command{"bench", "time the backends, or the launcher, on this machine", bench_command},
     Command{"data", "fetch data sets, and audit which samples a training had", data_command},
+    Command{"report", "make a page of a training: curves, ranks, runs, machine", report_command},
     Command{"trace", "make one timeline of the traces of all ranks", trace_command},
     Command{"env", "show the environment variables that Lockstep reads", env_command},
 };
