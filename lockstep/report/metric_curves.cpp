@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::size_t kMostProblems = 5;
+constexpr std::size_t kMostNamed = 5;
 constexpr std::array<std::string_view, 4> kTimes = {"step", "epoch", "samples", "seconds"};
 
 class MetricsParser {
@@ -26,7 +26,7 @@ class MetricsParser {
     ++result_.lines;
     const auto value = ordered_json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (!value.is_object() || !value.contains("step") || !value["step"].is_number()) {
-      if (++damaged_ <= kMostProblems) {
+      if (++damaged_ <= kMostNamed) {
         result_.problems.push_back(
             concat(name_, ": line ", result_.lines, " is damaged, left out"));
       }
@@ -44,9 +44,8 @@ class MetricsParser {
   }
 
   MetricCurves finish() {
-    if (damaged_ > kMostProblems) {
-      result_.problems.push_back(
-          concat(name_, ": ", damaged_ - kMostProblems, " more damaged lines"));
+    if (damaged_ > kMostNamed) {
+      result_.problems.push_back(concat(name_, ": ", damaged_ - kMostNamed, " more damaged lines"));
     }
     return std::move(result_);
   }
