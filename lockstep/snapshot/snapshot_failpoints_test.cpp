@@ -36,7 +36,7 @@ class SnapshotFailpoints : public ::testing::Test {
   ~SnapshotFailpoints() override { arm_failpoints(""); }
 
   void save() {
-    SnapshotDirectory(directory_.path()).save(*net_, optimizer_, {.step = last_ + 1});
+    SnapshotDirectory(directory_.path(), options_).save(*net_, optimizer_, {.step = last_ + 1});
     ++last_;
   }
 
@@ -80,6 +80,7 @@ class SnapshotFailpoints : public ::testing::Test {
   SmallNet net_;
   torch::optim::Adam optimizer_{net_->parameters(), 0.01};
   std::int64_t last_ = 0;
+  SnapshotDirectoryOptions options_;
 };
 
 TEST_F(SnapshotFailpoints, EveryWriteThatFailsIsNamedAndLeavesTheSnapshotsBefore) {
@@ -159,6 +160,29 @@ TEST_F(SnapshotFailpoints, AProcessThatIsKilledAtAnyWriteLosesNoSnapshot) {
     ASSERT_LT(++writes, kMoreThanAllWrites);
   }
   EXPECT_GT(writes, 20);
+}
+
+TEST_F(SnapshotFailpoints, AShardedSaveThatIsKilledAtAnyStageLosesNoSnapshot) {
+  options_.sharded = true;
+  save();
+  int kills = 0;
+  for (const FailpointInfo& point : kFailpoints) {
+    if (!point.name.starts_with("file.") && !point.name.starts_with("save.")) continue;
+    int times = 1;
+    while (is_killed(concat(point.name, ":", times, ":kill"))) {
+      const std::int64_t found = newest();
+      ASSERT_GE(found, last_) << point.name << " " << times;
+      ASSERT_LE(found, last_ + 1) << point.name << " " << times;
+      last_ = found;
+      ASSERT_LE(files(), 4) << point.name;
+      ASSERT_LT(++times, kMoreThanAllWrites);
+      ++kills;
+    }
+    last_ = newest();
+    save();
+    EXPECT_EQ(files(), 2) << point.name << ": what the killed ones left stays";
+  }
+  EXPECT_GT(kills, 40);
 }
 
 }  // namespace

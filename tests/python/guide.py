@@ -29,7 +29,7 @@ class Guide(unittest.TestCase):
         sources = [path.read_text() for folder in ("lockstep", "tests/ranks")
                    for path in (ROOT / folder).rglob("*_test.cpp")]
         tests = {f"{suite}.{name}" for source in sources
-                 for suite, name in re.findall(r"^TEST(?:_F)?\((\w+), (\w+)\)", source, re.MULTILINE)}
+                 for suite, name in re.findall(r"^TEST(?:_[FP])?\((\w+), (\w+)\)", source, re.MULTILINE)}
         cases = set(re.findall(r"^@case\ndef (\w+)\(", (
             ROOT / "tests/python/ddp_features_pytorch.py").read_text(), re.MULTILINE))
         shown = set()
@@ -46,7 +46,7 @@ class Faults(unittest.TestCase):
         text = (ROOT / "docs/faults.md").read_text()
         folders = ("lockstep", "tests/ranks", "tests/system")
         tests = {f"{suite}.{name}" for folder in folders for path in (ROOT / folder).rglob("*_test.cpp")
-                 for suite, name in re.findall(r"^TEST(?:_F)?\((\w+), (\w+)\)", path.read_text(), re.MULTILINE)}
+                 for suite, name in re.findall(r"^TEST(?:_[FP])?\((\w+), (\w+)\)", path.read_text(), re.MULTILINE)}
         tests |= {f"{suite}.*" for suite, _ in (test.split(".") for test in tests)}
         scripts = [path.read_text() for path in (ROOT / "tests/python").glob("*.py")]
         tests |= {name for script in scripts for name in re.findall(r"def (test_\w+)", script)}
