@@ -40,14 +40,20 @@ constexpr std::array kKnown = {
     Known{"accuracy", "Accuracy", ""},
     Known{"lr", "Learning rate", "", true},
     Known{"grad_norm", "Gradient norm", "", true},
+    Known{"phases", "Time of a step", "ms"},
     Known{"samples_per_second", "Throughput", "samples/s"},
     Known{"tokens_per_second", "Throughput in tokens", "tokens/s"},
     Known{"memory_gib", "Memory", "GiB"},
     Known{"memory_percent", "Memory in use", "%"},
 };
 
+// As a Trainer with `profiler` says where the time of a step goes.
+constexpr std::array<std::string_view, 6> kPhases = {"data_ms",     "forward_ms",   "backward_ms",
+                                                     "exchange_ms", "optimizer_ms", "other_ms"};
+
 // "val_loss" as "loss".
 std::string stem_of(const std::string& name) {
+  if (std::ranges::find(kPhases, name) != kPhases.end()) return "phases";
   for (const std::string_view prefix : {"train_", "val_", "test_", "train/", "val/", "test/"}) {
     if (name.starts_with(prefix)) return name.substr(prefix.size());
   }

@@ -17,8 +17,8 @@ struct ChartPlan {
 };
 
 /// Which curves go together: losses with losses, a metric of training with the same of validation,
-/// each else by itself, with its unit where that is known by its name. Losses first. Pure; refers
-/// to `curves`.
+/// the phases of a step; each else by itself, with its unit where that is known by its name. Losses
+/// first. Pure; refers to `curves`.
 std::vector<ChartPlan> plan_charts(const std::vector<Curve>& curves);
 
 /// The chart as inline SVG, with axes, units, the last value of each curve at its end, and its name

@@ -8,11 +8,11 @@ const char* page_style() {
   return R"css(
 :root { color-scheme: light dark;
   --page: #ffffff; --card: #f6f7f9; --text: #1c2024; --soft: #5b6570; --line: #d9dde2; --axis: #8a939d;
-  --c0: #0072b2; --c1: #d55e00; --c2: #00795a; --c3: #a8508a; --c4: #8a6d00; --c5: #2f8fc4;
+  --c0: #0072b2; --c1: #d55e00; --c2: #00795a; --c3: #a8508a; --c4: #8a6d00; --c5: #4a4f55;
   --good: #00795a; --bad: #b3261e; }
 @media (prefers-color-scheme: dark) { :root {
   --page: #14171a; --card: #1d2125; --text: #e8eaed; --soft: #a4adb6; --line: #343a41; --axis: #7d8791;
-  --c0: #56b4e9; --c1: #f0894a; --c2: #2fc297; --c3: #d993bf; --c4: #e0c03a; --c5: #8fd0f5;
+  --c0: #56b4e9; --c1: #f0894a; --c2: #2fc297; --c3: #d993bf; --c4: #e0c03a; --c5: #c9d1d9;
   --good: #2fc297; --bad: #ff8a80; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 24px 20px 60px; max-width: 1180px; background: var(--page); color: var(--text);

@@ -27,7 +27,7 @@ std::vector<Curve> curves_named(const std::vector<std::string>& names) {
 
 TEST(PlanCharts, PutsTogetherWhatIsComparedAndNamesUnits) {
   auto curves = curves_named({"samples_per_second", "train_loss", "val_accuracy", "val_loss",
-                              "train/top5", "val/top5", "noise"});
+                              "train/top5", "val/top5", "data_ms", "other_ms", "noise"});
   curves.push_back({.name = "empty", .points = {}});
   std::string text;
   for (const ChartPlan& plan : plan_charts(curves)) {
@@ -40,6 +40,7 @@ TEST(PlanCharts, PutsTogetherWhatIsComparedAndNamesUnits) {
             "Throughput (samples/s): samples_per_second\n"
             "Accuracy (): val_accuracy\n"
             "top5 (): train/top5 val/top5\n"
+            "Time of a step (ms): data_ms other_ms\n"
             "noise (): noise\n");
 }
 
