@@ -11,6 +11,8 @@
 namespace lockstep {
 namespace {
 
+constexpr double kLargest = 1e300;  // Of which differences are numbers, too.
+
 double round_step(double range, int most_ticks) {
   const double raw = range / most_ticks;
   const double power = std::pow(10, std::floor(std::log10(raw)));
@@ -34,16 +36,20 @@ Axis make_log_axis(double least, double most, int most_ticks) {
 double Axis::place(double value) const {
   if (is_log)
     return (std::log10(value) - std::log10(least)) / (std::log10(most) - std::log10(least));
-  return (value - least) / (most - least);
+  return (std::clamp(value, -kLargest, kLargest) - least) / (most - least);
 }
 
 Axis make_axis(double least, double most, int most_ticks, bool may_be_log) {
   constexpr double kLogFrom = 100;
+  least = std::clamp(least, -kLargest, kLargest);
+  most = std::clamp(most, -kLargest, kLargest);
   if (may_be_log && least > 0 && most / least > kLogFrom) {
     return make_log_axis(least, most, most_ticks);
   }
-  if (!(most > least)) {
-    const double room = least == 0 ? 1 : std::abs(least) * 0.1;
+  // Closer together they are one value: no tick lies between them.
+  const double size = std::max(std::abs(least), std::abs(most));
+  if (!(most - least > std::max(size * 1e-12, 1e-290))) {
+    const double room = size < 1e-280 ? 1 : size * 0.1;
     least -= room;
     most += room;
   }

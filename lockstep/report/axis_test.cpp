@@ -1,5 +1,7 @@
 #include "lockstep/report/axis.h"
 
+#include <cmath>
+#include <limits>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -35,6 +37,25 @@ TEST(Axis, OfManyPowersIsByPowers) {
   EXPECT_FALSE(make_axis(0, 30, 5, true).is_log);
   EXPECT_FALSE(make_axis(1, 30, 5, true).is_log);
   EXPECT_LE(make_axis(1e-30, 1, 5, true).ticks.size(), 6U);
+}
+
+TEST(Axis, OfAnyNumbersIsOne) {
+  constexpr double kMost = std::numeric_limits<double>::max();
+  constexpr double kLeast = std::numeric_limits<double>::denorm_min();
+  const std::vector<double> values = {-kMost, -1, -kLeast,   0,    kLeast,
+                                      1e-300, 1,  1 + 1e-15, 1e15, kMost};
+  for (const double least : values) {
+    for (const double most : values) {
+      if (most < least) continue;
+      for (const bool may_be_log : {false, true}) {
+        const Axis axis = make_axis(least, most, 5, may_be_log);
+        EXPECT_GE(axis.ticks.size(), 1U) << least << " to " << most;
+        EXPECT_LE(axis.ticks.size(), 9U) << least << " to " << most;
+        EXPECT_TRUE(std::isfinite(axis.place(least)) && std::isfinite(axis.place(most)))
+            << least << " to " << most;
+      }
+    }
+  }
 }
 
 TEST(ShortNumber, HasFewDigits) {

@@ -25,18 +25,18 @@ class MetricsParser {
   void take(std::string_view line) {
     ++result_.lines;
     const auto value = ordered_json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!value.is_object() || !value.contains("step") || !value["step"].is_number()) {
+    if (!value.is_object() || !is_step(number(value, "step"))) {
       if (++damaged_ <= kMostNamed) {
         result_.problems.push_back(
             concat(name_, ": line ", result_.lines, " is damaged, left out"));
       }
       return;
     }
-    const double step = value["step"].get<double>();
+    const double step = number(value, "step");
     if (step < result_.last_step) go_back_to(step);
     result_.last_step = step;
-    result_.last_epoch = number(value, "epoch");
-    result_.seconds = number(value, "seconds");
+    result_.last_epoch = std::max(number(value, "epoch"), 0.0);
+    result_.seconds = std::max(number(value, "seconds"), 0.0);
     for (const auto& [key, item] : value.items()) {
       if (!item.is_number() || std::ranges::find(kTimes, key) != kTimes.end()) continue;
       curve(key).push_back({.step = step, .value = item.get<double>()});
@@ -51,9 +51,14 @@ class MetricsParser {
   }
 
  private:
+  static bool is_step(double step) {
+    constexpr double kMostSteps = 1e15;  // That a double counts one by one.
+    return step >= 0 && step <= kMostSteps;
+  }
+  // -1: there is none.
   static double number(const ordered_json& value, const char* key) {
     const auto found = value.find(key);
-    return found != value.end() && found->is_number() ? found->get<double>() : 0;
+    return found != value.end() && found->is_number() ? found->get<double>() : -1;
   }
 
   std::vector<CurvePoint>& curve(const std::string& name) {

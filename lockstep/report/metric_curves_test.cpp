@@ -46,6 +46,7 @@ TEST(MetricCurves, DamagedLinesAreNamed) {
       parse_metrics(text, "m").problems,
       (std::vector<std::string>{"m: line 2 is damaged, left out", "m: line 3 is damaged, left out",
                                 "m: line 4 is damaged, left out"}));
+  EXPECT_EQ(parse_metrics("{\"step\": -1}\n{\"step\": 1e99}\n{}\n", "m").problems.size(), 3U);
   for (int i = 0; i < 20; ++i) text += "x\n";
   EXPECT_EQ(parse_metrics(text, "m").problems.back(), "m: 18 more damaged lines");
 }

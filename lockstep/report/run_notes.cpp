@@ -110,6 +110,8 @@ std::string bytes_in_words(std::uint64_t bytes) {
 }
 
 std::string time_in_words(double seconds) {
+  constexpr double kYear3000 = 32503680000;
+  if (!(seconds >= 0 && seconds < kYear3000)) return {};
   const auto whole = static_cast<std::time_t>(seconds);
   std::tm parts{};
   char text[40];

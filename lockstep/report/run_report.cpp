@@ -17,6 +17,8 @@ constexpr std::size_t kMostCharts = 60;
 constexpr std::size_t kMostRuns = 50;
 
 std::string duration_in_words(double seconds) {
+  constexpr double kMostSeconds = 1e12;
+  if (!(seconds >= 0 && seconds < kMostSeconds)) return "unknown";
   const auto whole = static_cast<long long>(std::llround(seconds));
   if (seconds < 10) {
     char text[32];

@@ -83,6 +83,8 @@ TEST(RunNotes, NumbersInWords) {
   EXPECT_EQ(bytes_in_words(1023), "1023 B");
   EXPECT_EQ(bytes_in_words(1610612736), "1.5 GiB");
   EXPECT_EQ(bytes_in_words(std::uint64_t{123} << 20), "123 MiB");
+  EXPECT_EQ(time_in_words(-1), "");
+  EXPECT_EQ(time_in_words(1e300), "");
   EXPECT_EQ(time_in_words(1795420000), "2026-11-23 07:46:40 UTC");
 }
 

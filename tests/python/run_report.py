@@ -3,47 +3,14 @@
     run_report.py LOCKSTEP SEEN_WORKER [unittest arguments]
 """
 
-import html.parser
 import json
 import os
 import re
 import sys
 import unittest
 
+from html_page import Page
 from seen_run import LOCKSTEP, Seen, run
-
-
-class Page(html.parser.HTMLParser):
-    """Elements of a page with their attributes and their text; it fails on tags that do not match."""
-
-    VOID = {"meta", "link", "br", "img"}
-
-    def __init__(self, text):
-        super().__init__()
-        self.elements = []
-        self.open = []
-        self.feed(text)
-        self.close()
-        assert not self.open, self.open
-
-    def handle_starttag(self, tag, attributes):
-        self.elements.append({"tag": tag, "text": "", **dict(attributes)})
-        if tag not in self.VOID:
-            self.open.append(self.elements[-1])
-
-    def handle_startendtag(self, tag, attributes):
-        self.elements.append({"tag": tag, "text": "", **dict(attributes)})
-
-    def handle_endtag(self, tag):
-        assert self.open.pop()["tag"] == tag
-
-    def handle_data(self, data):
-        for element in self.open:
-            element["text"] += data
-
-    def find(self, tag, word=None):
-        return [one for one in self.elements
-                if one["tag"] == tag and (word is None or word in one.get("class", "").split())]
 
 
 class Reports(Seen):
@@ -60,10 +27,6 @@ class Reports(Seen):
         self.assertNotIn("url(", text)
         self.assertNotIn("@import", text)
         return page
-
-    def curves(self, page):
-        return {curve["name"]: curve["points"] for chart in page.find("svg", "chart")
-                for curve in json.loads(chart["data-curves"])}
 
     def write_metrics(self, *lines):
         self.folder.mkdir(exist_ok=True)
@@ -82,7 +45,7 @@ class Reports(Seen):
                       "Memory, GiB", "Memory in use, %"):
             self.assertIn(title, titles)
         expected = [[line["step"], line["train_loss"]] for line in self.lines("metrics.jsonl") if "train_loss" in line]
-        shown = self.curves(page)["train_loss"]
+        shown = page.curves()["train_loss"]
         self.assertEqual([point[2] for point in shown], [step for step, _ in expected])
         for point, (_, loss) in zip(shown, expected):
             self.assertAlmostEqual(point[3] / loss, 1, places=3)
@@ -106,7 +69,7 @@ class Reports(Seen):
     def test_one_metric_is_enough(self):
         self.write_metrics({"step": 5, "quality <b>": 0.5})
         page = self.check(self.report()[1])
-        self.assertEqual({name: [point[2:] for point in points] for name, points in self.curves(page).items()},
+        self.assertEqual({name: [point[2:] for point in points] for name, points in page.curves().items()},
                          {"quality <b>": [[5, 0.5]]})
         self.assertEqual([one["text"] for one in page.find("h3")], ["quality <b>"])
 
@@ -116,7 +79,7 @@ class Reports(Seen):
                              for step in range(1, 100_001)))
         page = self.check(text := self.report()[1])
         self.assertLess(len(text), 300_000)
-        points = self.curves(page)["train_loss"]
+        points = page.curves()["train_loss"]
         self.assertIn([peak, 1000], [point[2:] for point in points])
         self.assertEqual((points[0][2], points[-1][2]), (1, 100_000))
 
@@ -134,7 +97,7 @@ class Reports(Seen):
             self.assertIn(words, problems["text"])
             self.assertIn(words, result.stderr)
         self.assertEqual(len(result.stderr.splitlines()), 3)
-        self.assertEqual([point[2:] for point in self.curves(page)["loss"]], [[1, 2], [2, 1]])
+        self.assertEqual([point[2:] for point in page.curves()["loss"]], [[1, 2], [2, 1]])
 
     def test_what_is_no_training_gets_one_line(self):
         self.folder.mkdir()
