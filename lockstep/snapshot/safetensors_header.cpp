@@ -43,7 +43,7 @@ constexpr std::array<std::string_view, 3> kForeignDtypes{"F4", "F6_E2M3", "F6_E3
 constexpr const char* kMetadataKey = "__metadata__";
 constexpr std::size_t kHeaderAlignment = 8;
 
-std::string_view dtype_name(c10::ScalarType dtype) {
+std::string_view format_dtype(c10::ScalarType dtype) {
   for (const auto& [name, known] : kSafetensorsDtypes) {
     if (known == dtype) return name;
   }
@@ -211,7 +211,7 @@ void check_places(const std::vector<SafetensorsEntry>& tensors, std::uint64_t da
 }  // namespace
 
 bool is_safetensors_dtype(c10::ScalarType dtype) {
-  return !dtype_name(dtype).empty();
+  return !format_dtype(dtype).empty();
 }
 
 void place_safetensors(std::vector<SafetensorsEntry>& tensors) {
@@ -237,7 +237,7 @@ std::string safetensors_header_text(const SafetensorsHeader& header) {
     for (const SafetensorsEntry& entry : header.tensors) {
       // An object of nlohmann would put them in the order of their names, not of the module.
       text += concat(text.size() == 1 ? "" : ",", json(entry.name).dump(), ":{\"dtype\":\"",
-                     dtype_name(entry.dtype), "\",\"shape\":", json(entry.shape).dump(),
+                     format_dtype(entry.dtype), "\",\"shape\":", json(entry.shape).dump(),
                      ",\"data_offsets\":[", entry.begin_bytes, ",", entry.end_bytes, "]}");
     }
   } catch (const json::type_error&) {
