@@ -17,6 +17,7 @@ set(LOCKSTEP_LAYERS
   "3 snapshot"
   "4 amp"
   "4 ddp"
+  "4 inspect"
   "4 nn"
   "4 optim"
   "5 train"

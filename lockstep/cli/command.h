@@ -34,6 +34,10 @@ int bench_command(const std::vector<std::string>& arguments);
 /// Fetches data sets: `lockstep data get NAME`. It becomes the program lockstep-data.
 int data_command(const std::vector<std::string>& arguments);
 
+/// Looks at what trainings save: `lockstep snapshot ls DIR`. It becomes the program
+/// lockstep-snapshot.
+int snapshot_command(const std::vector<std::string>& arguments);
+
 /// Makes a page of what a training says of itself: `lockstep report RUN`.
 int report_command(const std::vector<std::string>& arguments);
 

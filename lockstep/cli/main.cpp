@@ -30,6 +30,7 @@ constexpr std::array kCommands = {
     Command{"bench", "time the backends, or the launcher, on this machine", bench_command},
     Command{"data", "fetch data sets, and audit which samples a training had", data_command},
     Command{"report", "make a page of a training: curves, ranks, runs, machine", report_command},
+    Command{"snapshot", "look at, verify, export and delete what trainings save", snapshot_command},
     Command{"trace", "make one timeline of the traces of all ranks", trace_command},
     Command{"env", "show the environment variables that Lockstep reads", env_command},
 };
@@ -39,7 +40,7 @@ std::string help_text() {
       "Lockstep: distributed training for C++ programs on LibTorch\n\n"
       "Usage: lockstep <command> [flags]\n\nCommands:\n";
   for (const Command& command : kCommands) {
-    text += concat("  ", command.name, std::string(8 - std::string_view(command.name).size(), ' '),
+    text += concat("  ", command.name, std::string(10 - std::string_view(command.name).size(), ' '),
                    command.summary, "\n");
   }
   text +=

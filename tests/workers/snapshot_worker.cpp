@@ -20,6 +20,7 @@
 #include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/small_net.h"
 #include "lockstep/snapshot/snapshot.h"
+#include "lockstep/snapshot/snapshot_directory.h"
 #include "lockstep/snapshot/state_dict.h"
 #include "lockstep/snapshot/values.h"
 
@@ -85,6 +86,14 @@ void resume(const std::string& kind, const std::string& path) {
   save_snapshot(path + ".later", {.model = state_dict(*net)});
 }
 
+/// A directory with a sharded snapshot after three steps.
+void write_sharded(const std::string& kind, const std::string& folder) {
+  SmallNet net;
+  const auto optimizer = make_optimizer(kind, net);
+  train_by_formula(net, *optimizer, 3);
+  SnapshotDirectory(folder, {.sharded = true}).save(*net, *optimizer, {.epoch = 2, .step = 3});
+}
+
 /// One line a tensor: name, dtype, shape and the sum of the values.
 void print(const std::string& path) {
   for (const auto& [name, tensor] : read_state_dict(path)) {
@@ -100,6 +109,8 @@ int run(int argc, char** argv) {
     write(argv[2], argv[3]);
   } else if (command == "resume" && argc == 4) {
     resume(argv[2], argv[3]);
+  } else if (command == "shard" && argc == 4) {
+    write_sharded(argv[2], argv[3]);
   } else if (command == "print" && argc == 3) {
     print(argv[2]);
   } else if (command == "convert" && argc == 4) {
@@ -108,7 +119,8 @@ int run(int argc, char** argv) {
     load_snapshot(argv[2]);
   } else {
     throw UsageError(
-        "usage: snapshot_worker write|resume KIND FILE | print|load FILE | convert FILE FILE");
+        "usage: snapshot_worker write|resume KIND FILE | shard KIND FOLDER | print|load FILE | "
+        "convert FILE FILE");
   }
   return 0;
 }
