@@ -8,16 +8,16 @@
 namespace lockstep {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kPlusInfinity = std::numeric_limits<double>::infinity();
 
 TEST(TensorStatistics, AreThoseOfTheFiniteNumbers) {
   const TensorStatistics found =
-      statistics_of(at::tensor({3.0, std::nan(""), 5.0, kInfinity}, at::kFloat).view({2, 2}));
+      statistics_of(at::tensor({3.0, std::nan(""), 5.0, kPlusInfinity}, at::kFloat).view({2, 2}));
   EXPECT_EQ(found.mean, 4);
   EXPECT_EQ(found.std, 1);
   EXPECT_DOUBLE_EQ(found.norm, std::sqrt(34.0));
   EXPECT_EQ(found.non_finite, 2);
-  EXPECT_EQ(statistics_of(at::tensor({kInfinity})).non_finite, 1);
+  EXPECT_EQ(statistics_of(at::tensor({kPlusInfinity})).non_finite, 1);
 }
 
 TEST(TensorStatistics, AreThereForEveryDtypeAndShape) {
@@ -39,8 +39,9 @@ TEST(TensorDifference, IsNoneOfIdenticalBitsAlone) {
 }
 
 TEST(TensorDifference, IsTheLargestOfAllNumbers) {
-  const TensorDifference found = difference_of(at::tensor({1.0, 100.0, 0.0, kInfinity, kInfinity}),
-                                               at::tensor({1.5, 101.0, 0.0, kInfinity, 1.0}));
+  const TensorDifference found =
+      difference_of(at::tensor({1.0, 100.0, 0.0, kPlusInfinity, kPlusInfinity}),
+                    at::tensor({1.5, 101.0, 0.0, kPlusInfinity, 1.0}));
   EXPECT_EQ(found.max_absolute, 1);
   EXPECT_DOUBLE_EQ(found.max_relative, 0.5 / 1.5);
   EXPECT_EQ(found.non_finite, 1);

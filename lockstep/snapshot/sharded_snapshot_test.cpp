@@ -54,11 +54,11 @@ class ShardedSnapshotTest : public ::testing::Test {
 
   void write_part(const ShardedSave& save, int rank) {
     Snapshot whole = snapshot(save.step, save.world_size);
-    const auto bytes = replicated_bytes(whole, OptimizerState::kReplicated);
+    const auto bytes = replicated_bytes(whole, StatePlacement::kReplicated);
     const auto kept = std::vector<std::uint64_t>(static_cast<std::size_t>(save.world_size));
     if (rank != 0) whole.extra.clear();
     write_share(save, rank,
-                share_value(share_of(std::move(whole), OptimizerState::kReplicated,
+                share_value(share_of(std::move(whole), StatePlacement::kReplicated,
                                      plan_shares(bytes, kept), rank),
                             save.save_id));
   }
@@ -144,9 +144,9 @@ TEST_F(ShardedSnapshotTest, APartOfALargerStorageIsWrittenWithoutTheRest) {
   const at::Tensor large = at::ones({1 << 20});
   const Snapshot whole{.model = {{"part", large.slice(0, 5, 9)}},
                        .optimizer = optimizer_state_dict(optimizer_)};
-  const auto bytes = replicated_bytes(whole, OptimizerState::kReplicated);
+  const auto bytes = replicated_bytes(whole, StatePlacement::kReplicated);
   const Snapshot share =
-      share_of(whole, OptimizerState::kReplicated, std::vector<int>(bytes.size()), 0);
+      share_of(whole, StatePlacement::kReplicated, std::vector<int>(bytes.size()), 0);
   EXPECT_EQ(share.model.at(0).second.storage().nbytes(), 16u);
 }
 

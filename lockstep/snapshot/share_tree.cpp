@@ -81,27 +81,27 @@ c10::IValue with_states(const c10::IValue& optimizer, const c10::IValue& states)
 
 }  // namespace
 
-std::vector<std::uint64_t> replicated_bytes(const Snapshot& snapshot, OptimizerState optimizer) {
+std::vector<std::uint64_t> replicated_bytes(const Snapshot& snapshot, StatePlacement optimizer) {
   std::vector<std::uint64_t> bytes;
   const auto add = [&](const std::string&, const at::Tensor& tensor) {
     bytes.push_back(tensor.nbytes());
   };
   for (const auto& [name, tensor] : snapshot.model) add(name, tensor);
-  if (optimizer == OptimizerState::kReplicated) {
+  if (optimizer == StatePlacement::kReplicated) {
     visit_tensors(find_value(snapshot.optimizer, kState), add);
   }
   return bytes;
 }
 
-std::uint64_t own_bytes(const Snapshot& snapshot, OptimizerState optimizer) {
+std::uint64_t own_bytes(const Snapshot& snapshot, StatePlacement optimizer) {
   std::uint64_t bytes = bytes_of(tensor_dict_value(snapshot.extra)) + bytes_of(snapshot.values) +
                         bytes_of(tensor_list_value(snapshot.random_state)) +
                         bytes_of(tensor_list_value(snapshot.cuda_random_state));
-  if (optimizer == OptimizerState::kOwn) bytes += bytes_of(find_value(snapshot.optimizer, kState));
+  if (optimizer == StatePlacement::kOwn) bytes += bytes_of(find_value(snapshot.optimizer, kState));
   return bytes;
 }
 
-Snapshot share_of(Snapshot snapshot, OptimizerState optimizer, const std::vector<int>& owners,
+Snapshot share_of(Snapshot snapshot, StatePlacement optimizer, const std::vector<int>& owners,
                   int rank) {
   std::size_t next = 0;
   const auto is_kept = [&] { return owners.at(next++) == rank; };
@@ -112,7 +112,7 @@ Snapshot share_of(Snapshot snapshot, OptimizerState optimizer, const std::vector
   snapshot.model = std::move(model);
   const c10::IValue states = find_value(snapshot.optimizer, kState);
   snapshot.optimizer =
-      with_states(snapshot.optimizer, optimizer == OptimizerState::kReplicated
+      with_states(snapshot.optimizer, optimizer == StatePlacement::kReplicated
                                           ? kept_states(states, is_kept)
                                           : kept_states(states, [] { return true; }));
   return snapshot;

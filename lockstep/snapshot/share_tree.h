@@ -14,17 +14,17 @@
 namespace lockstep {
 
 /// Whether each rank has the state of all parameters, or, of a sharded optimizer, its own alone.
-enum class OptimizerState { kReplicated, kOwn };
+enum class StatePlacement { kReplicated, kOwn };
 
 /// The bytes of each tensor that every rank has: the model's, and the optimizer's where replicated.
-std::vector<std::uint64_t> replicated_bytes(const Snapshot& snapshot, OptimizerState optimizer);
+std::vector<std::uint64_t> replicated_bytes(const Snapshot& snapshot, StatePlacement optimizer);
 
 /// The bytes of the tensors that this rank alone has.
-std::uint64_t own_bytes(const Snapshot& snapshot, OptimizerState optimizer);
+std::uint64_t own_bytes(const Snapshot& snapshot, StatePlacement optimizer);
 
 /// What `rank` writes: of the tensors of replicated_bytes() those that `owners` gives to it, and
 /// all that it alone has. Tensors that are part of a larger storage are copied out of it.
-Snapshot share_of(Snapshot snapshot, OptimizerState optimizer, const std::vector<int>& owners,
+Snapshot share_of(Snapshot snapshot, StatePlacement optimizer, const std::vector<int>& owners,
                   int rank);
 
 /// The snapshot that was parted so. `shares`: by rank. Model names in the order of the manifest.

@@ -10,7 +10,7 @@
 namespace lockstep::testing {
 namespace {
 
-c10::IValue copy_of(StateCopy& copy, const TensorDict& tensors) {
+c10::IValue copied(StateCopy& copy, const TensorDict& tensors) {
   return copy.take(writable_value(tensor_dict_value(tensors)));
 }
 
@@ -27,7 +27,7 @@ TEST(StateCopy, DoesNotChangeWithItsSourceAndKeepsStridesAndSharing) {
                            {"empty", at::empty({0, 2})}};
   const at::Tensor expected = base.clone();
   StateCopy copy;
-  const c10::IValue value = copy_of(copy, tensors);
+  const c10::IValue value = copied(copy, tensors);
   base.fill_(-1);
   EXPECT_TRUE(same_bits(tensor_of(value, "base"), expected));
   EXPECT_TRUE(same_bits(tensor_of(value, "part"), expected.slice(0, 2, 10, 3)));
@@ -38,12 +38,12 @@ TEST(StateCopy, DoesNotChangeWithItsSourceAndKeepsStridesAndSharing) {
 TEST(StateCopy, UsesItsMemoryAgain) {
   const TensorDict tensors{{"a", at::ones({100})}, {"b", at::ones({50})}};
   StateCopy copy;
-  const void* const first = tensor_of(copy_of(copy, tensors), "a").const_data_ptr();
+  const void* const first = tensor_of(copied(copy, tensors), "a").const_data_ptr();
   tensors[0].second.fill_(2);
-  const c10::IValue again = copy_of(copy, tensors);
+  const c10::IValue again = copied(copy, tensors);
   EXPECT_EQ(tensor_of(again, "a").const_data_ptr(), first);
   EXPECT_EQ(tensor_of(again, "a").sum().item().toDouble(), 200);
-  const c10::IValue larger = copy_of(copy, {{"a", at::ones({101})}});
+  const c10::IValue larger = copied(copy, {{"a", at::ones({101})}});
   EXPECT_EQ(tensor_of(larger, "a").numel(), 101);
 }
 
