@@ -4,6 +4,7 @@ set(LOCKSTEP_LAYERS
   "0 base"
   "1 os"
   "2 comm"
+  "2 config"
   "2 fetch"
   "2 launch"
   "2 record"
@@ -20,8 +21,9 @@ set(LOCKSTEP_LAYERS
   "4 inspect"
   "4 nn"
   "4 optim"
+  "5 selfcheck"
   "5 train"
   "6 cli"
 )
 # Folders that must not see LibTorch at all: the launcher starts without loading it.
-set(LOCKSTEP_FOLDERS_WITHOUT_TORCH base os fetch launch agent doctor remote record report cli)
+set(LOCKSTEP_FOLDERS_WITHOUT_TORCH base os config fetch launch agent doctor remote record report cli)

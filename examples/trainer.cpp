@@ -2,6 +2,7 @@
 // how is the trainer's.
 //
 //   trainer --devices=2                                          starts two processes itself
+//   trainer --config=train.toml --lr=0.01                        options of a file, and other ones
 //   lockstep run --standalone --nproc-per-node=2 trainer         the same by the launcher
 //
 // Started again it goes on after its last snapshot, on the same or another number of processes.
@@ -9,11 +10,9 @@
 #include <memory>
 #include <string>
 
-#include <CLI/CLI.hpp>
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>
 
-#include "examples/command_line.h"
 #include "lockstep/data/digits_dataset.h"
 
 namespace {
@@ -54,22 +53,12 @@ int run(int argc, char** argv) {
   std::string data = "examples/data/digits.csv";
   double lr = 1e-3;
   int patience = 5;
-  CLI::App app(
-      "Trains on handwritten digits without a loop of its own:\n"
-      "  trainer --devices=2");
-  app.option_defaults()->always_capture_default();
-  app.add_option("--max-duration", options.max_duration, "10ep epochs, 100ba steps, 60sec");
-  app.add_option("--batch-size", options.batch_size, "samples a batch, on each process");
-  app.add_option("--precision", options.precision, "32-true, 16-mixed or bf16-mixed");
-  app.add_option("--accumulate-grad-batches", options.accumulate_grad_batches, "batches a step");
-  app.add_option("--devices", options.devices, "processes, where no launcher starts them");
-  app.add_option("--default-root-dir", options.default_root_dir, "snapshots and metrics go here");
-  app.add_option("--fast-dev-run", options.fast_dev_run, "only so many batches: does it run?");
-  app.add_flag("--log-samples", options.log_samples, "for lockstep data audit");
-  app.add_option("--patience", patience, "validations without gain until it stops");
-  app.add_option("--lr", lr, "learning rate");
-  app.add_option("--data", data, "the digits: 64 pixels and a label a line");
-  if (!parse_command_line(app, argc, argv)) return 0;
+  lockstep::ProgramOptions program("Trains on handwritten digits without a loop of its own.");
+  program.add("lr", lr, "learning rate");
+  program.add("patience", patience, "validations without gain until it stops");
+  program.add("data", data, "the digits: 64 pixels and a label a line");
+  lockstep::add_trainer_options(program, options);
+  if (!program.parse(argc, argv)) return 0;
 
   const auto digits = lockstep::DigitsDataset::read(data).split();
   const auto batches = [](lockstep::DigitsDataset set) {
@@ -82,7 +71,7 @@ int run(int argc, char** argv) {
   trainer.add(lockstep::EarlyStopping({.monitor = "val_loss", .patience = patience}));
   const auto result = trainer.fit(task, batches(digits.train), batches(digits.test));
   if (result.end == lockstep::FitEnd::kPreempted) return lockstep::kExitPreempted;
-  if (is_first_process()) {
+  if (trainer.is_global_zero()) {
     if (!result.reason.empty()) std::cout << "stopped: " << result.reason << "\n";
     std::cout << "trained for " << result.time.epochs << " epochs, " << result.time.batches
               << " steps; " << options.default_root_dir << "/best has the best weights"

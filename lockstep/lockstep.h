@@ -9,6 +9,7 @@
 #include "lockstep/base/run_main.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/config/program_options.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/global_batch.h"
@@ -46,3 +47,4 @@
 #include "lockstep/train/throughput_monitor.h"
 #include "lockstep/train/trace_callback.h"
 #include "lockstep/train/trainer.h"
+#include "lockstep/train/trainer_program_options.h"

@@ -7,7 +7,7 @@
 #include "examples/mingpt/config_keys.h"
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/cli/nearest_name.h"
+#include "lockstep/base/nearest_name.h"
 
 namespace mingpt {
 namespace {

@@ -6,8 +6,8 @@
 #include "lockstep/base/comma_list.h"
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/nearest_name.h"
 #include "lockstep/cli/flag_values.h"
-#include "lockstep/cli/nearest_name.h"
 #include "lockstep/cli/split_arguments.h"
 
 namespace lockstep {

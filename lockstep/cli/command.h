@@ -47,6 +47,15 @@ int trace_command(const std::vector<std::string>& arguments);
 /// Checks machines: `lockstep doctor [flags] [-- program]`.
 int doctor_command(const std::vector<std::string>& arguments);
 
+/// Starts a project: `lockstep new NAME`.
+int new_command(const std::vector<std::string>& arguments);
+
+/// Says what a model will need: `lockstep estimate PARAMETERS [flags]`.
+int estimate_command(const std::vector<std::string>& arguments);
+
+/// Checks that ranks can train together on this machine: `lockstep test`.
+int test_command(const std::vector<std::string>& arguments);
+
 /// Shows the environment variables that Lockstep reads.
 int env_command(const std::vector<std::string>& arguments);
 

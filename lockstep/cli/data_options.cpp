@@ -6,8 +6,8 @@
 #include <CLI/CLI.hpp>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/nearest_name.h"
 #include "lockstep/cli/flag_values.h"
-#include "lockstep/cli/nearest_name.h"
 
 namespace lockstep {
 namespace {

@@ -1,17 +1,31 @@
+#include <cstdint>
 #include <cstdio>
+#include <fstream>
+#include <string>
 
+#include "lockstep/base/concat.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/cli/command.h"
+#include "lockstep/cli/program_beside.h"
 #include "lockstep/cli/split_arguments.h"
+#include "lockstep/doctor/gather_facts.h"
+#include "lockstep/doctor/program_facts.h"
 
 namespace lockstep {
 namespace {
 
+#if defined(__clang__)
+constexpr const char* kCompiler = __VERSION__;  // says its name, too
+#else
+constexpr const char* kCompiler = "GCC " __VERSION__;
+#endif
+
 constexpr const char* kHelp =
     "Usage: lockstep env\n\n"
-    "Shows every environment variable that Lockstep reads: its type, what it does and, where it "
-    "is\n"
+    "Shows what a bug report needs: the versions of Lockstep, LibTorch and the system, the "
+    "machine,\n"
+    "and every environment variable that Lockstep reads: its type, what it does and, where it is\n"
     "set, its value.\n\n"
     "Example:\n"
     "  LOCKSTEP_TIMEOUT_S=60 lockstep env\n";
@@ -19,6 +33,59 @@ constexpr const char* kHelp =
 constexpr const char* kFlagVariables =
     "PET_<FLAG>\n"
     "    default of a flag of lockstep run: PET_NPROC_PER_NODE=2 for --nproc-per-node=2\n";
+
+std::string value_after(const char* path, const std::string& key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(key)) continue;
+    const std::size_t begin = line.find_first_not_of("=:\t \"", key.size());
+    const std::size_t end = line.find_last_not_of("\" ");
+    return begin == std::string::npos ? "" : line.substr(begin, end + 1 - begin);
+  }
+  return "";
+}
+
+std::string gigabytes(std::uint64_t bytes) {
+  constexpr double kGigabyte = 1e9;
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f GB", static_cast<double>(bytes) / kGigabyte);
+  return text;
+}
+
+void show(const char* what, const std::string& text) {
+  std::printf("%-12s%s\n", what, text.empty() ? "unknown" : text.c_str());
+}
+
+// The LibTorch that programs beside this one load; nothing where they are not there.
+std::string libtorch(const MachineFacts& facts) {
+  if (facts.program.libtorch.empty()) return "none that lockstep-test loads";
+  return concat(facts.program.libtorch_version, " in ", facts.program.libtorch);
+}
+
+void show_machine() {
+  const std::string tool = (program_folder() / "lockstep-test").string();
+  const MachineFacts facts = gather_facts({.program = tool, .lockstep_version = LOCKSTEP_VERSION});
+  show("lockstep",
+       concat(LOCKSTEP_VERSION, ", compiled by ", kCompiler, " in ", program_folder().string()));
+  show("LibTorch", libtorch(facts));
+  const PythonFacts python = look_at_python();
+  show("Python", !python.trouble.empty() ? python.trouble
+                 : python.torch_version.empty()
+                     ? concat(python.path, ", without torch")
+                     : concat(python.path, ", torch ", python.torch_version));
+  show("system", concat(value_after("/etc/os-release", "PRETTY_NAME"), ", kernel ", facts.kernel));
+  show("processors",
+       concat(facts.processors,
+              facts.processor_quota ? concat(", of which the time of ", *facts.processor_quota)
+                                    : std::string(),
+              ", ", value_after("/proc/cpuinfo", "model name")));
+  show("memory", concat(gigabytes(facts.memory_bytes), ", free ",
+                        gigabytes(facts.memory_available_bytes), "; /dev/shm ",
+                        gigabytes(facts.shm_bytes), ", free ", gigabytes(facts.shm_free_bytes)));
+  show("GPUs", facts.gpus == 0 ? std::string("none")
+                               : concat(facts.gpus, " of NVIDIA, driver ", facts.gpu_driver));
+  std::puts("");
+}
 
 }  // namespace
 
@@ -31,6 +98,7 @@ int env_command(const std::vector<std::string>& arguments) {
   if (!split.program.empty()) {
     throw UsageError("lockstep env takes no argument, but has '" + split.program.front() + "'");
   }
+  show_machine();
   for (const env::Variable* variable : env::all()) {
     auto value = env::text(*variable);
     if (value && variable->is_secret) value = "(set; not shown)";

@@ -12,9 +12,9 @@
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/failpoint.h"
+#include "lockstep/base/nearest_name.h"
 #include "lockstep/cli/command.h"
 #include "lockstep/cli/finish_output.h"
-#include "lockstep/cli/nearest_name.h"
 #include "lockstep/remote/attend.h"
 
 namespace lockstep {
@@ -26,13 +26,16 @@ constexpr std::array kCommands = {
     Command{"logs", "print or follow what the workers of a job write", logs_command},
     Command{"scale", "change the number of workers of a job that runs", scale_command},
     Command{"stop", "end a job that runs", stop_command},
+    Command{"new", "write a project that builds and trains at once", new_command},
+    Command{"test", "check that two ranks can train together on this machine", test_command},
     Command{"doctor", "check this machine, or several, and say what to mend", doctor_command},
     Command{"bench", "time the backends, or the launcher, on this machine", bench_command},
     Command{"data", "fetch data sets, and audit which samples a training had", data_command},
     Command{"report", "make a page of a training: curves, ranks, runs, machine", report_command},
     Command{"snapshot", "look at, verify, export and delete what trainings save", snapshot_command},
     Command{"trace", "make one timeline of the traces of all ranks", trace_command},
-    Command{"env", "show the environment variables that Lockstep reads", env_command},
+    Command{"estimate", "say what a model will need in memory and traffic", estimate_command},
+    Command{"env", "show what a bug report needs, and the variables that Lockstep reads", env_command},
 };
 
 std::string help_text() {

@@ -6,10 +6,10 @@
 #include "lockstep/base/comma_list.h"
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/nearest_name.h"
 #include "lockstep/base/parse_number.h"
 #include "lockstep/cli/endpoint.h"
 #include "lockstep/cli/flag_values.h"
-#include "lockstep/cli/nearest_name.h"
 #include "lockstep/os/tcp_socket.h"
 
 namespace lockstep {

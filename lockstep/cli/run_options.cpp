@@ -5,9 +5,9 @@
 #include "lockstep/base/comma_list.h"
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/nearest_name.h"
 #include "lockstep/base/parse_number.h"
 #include "lockstep/cli/flag_values.h"
-#include "lockstep/cli/nearest_name.h"
 #include "lockstep/cli/rendezvous_flags.h"
 #include "lockstep/os/signals.h"
 

@@ -4,7 +4,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/cli/nearest_name.h"
+#include "lockstep/base/nearest_name.h"
 
 namespace lockstep {
 namespace {

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/cli/nearest_name.h"
 
 namespace lockstep {
 namespace {
@@ -89,19 +88,6 @@ TEST(SplitArguments, RefusesWhatItDoesNotKnow) {
   EXPECT_EQ(message({"--standalone=1"}), "--standalone takes no value, but has '1'");
   EXPECT_EQ(message({"-m=1"}), "--module takes no value, but has '1'");
   EXPECT_EQ(message({"-mz"}), "unknown flag -z; --help lists all");
-}
-
-TEST(NearestName, IsABeginningOrFewKeystrokesAway) {
-  const Texts names = {"max-restarts", "master-addr", "run", "env"};
-  EXPECT_EQ(nearest_name("max", names), "max-restarts");
-  EXPECT_EQ(nearest_name("max-restart", names), "max-restarts");
-  EXPECT_EQ(nearest_name("master-adr", names), "master-addr");
-  EXPECT_EQ(nearest_name("rum", names), "run");
-  EXPECT_EQ(nearest_name("rnu", names), "run");
-  EXPECT_EQ(nearest_name("nru", names), std::nullopt);
-  EXPECT_EQ(nearest_name("evn", names), "env");
-  EXPECT_EQ(nearest_name("", names), std::nullopt);
-  EXPECT_EQ(nearest_name("something-else", names), std::nullopt);
 }
 
 }  // namespace

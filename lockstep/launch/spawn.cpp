@@ -2,11 +2,11 @@
 
 #include <atomic>
 #include <cerrno>
-#include <charconv>
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +17,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/env.h"
+#include "lockstep/base/parse_number.h"
 #include "lockstep/base/run_main.h"
 #include "lockstep/launch/attempt_outcome.h"
 #include "lockstep/launch/error_file.h"
@@ -29,6 +30,7 @@
 #include "lockstep/os/machine.h"
 #include "lockstep/os/memory_file.h"
 #include "lockstep/os/poll_timeout.h"
+#include "lockstep/os/readable_file.h"
 #include "lockstep/os/tcp_socket.h"
 
 namespace lockstep {
@@ -57,20 +59,48 @@ void end_by(int signal) {
   ::raise(signal);
 }
 
-// "<which call>:<of which process>"
+// What this process is started for.
+struct OwnCall {
+  int call;
+  std::vector<std::string> result_files;  // of it and of those before
+};
+
+// Of all calls so far.
+std::vector<UniqueFd> result_files;
+
+// "<which call>:<of which process>:<its descriptors for results>"
 std::string mark_of(int call, pid_t process) {
-  return concat(call, ":", process);
+  std::string mark = concat(call, ":", process);
+  for (const UniqueFd& file : result_files) mark += concat(":", file.get());
+  return mark;
 }
 
-// The call that this process is started for; nothing in others, such as a program that a body
-// starts.
-std::optional<int> call_to_run() {
-  const std::string mark = env::text(env::kSpawn).value_or("");
-  const auto colon = mark.find(':');
-  if (colon == std::string::npos || mark.substr(colon + 1) != concat(::getppid())) return {};
-  int call = 0;
-  std::from_chars(mark.data(), mark.data() + colon, call);
-  return call;
+// Nothing in others, such as a program that a body starts.
+std::optional<OwnCall> call_to_run() {
+  std::istringstream mark(env::text(env::kSpawn).value_or(""));
+  std::string call;
+  std::string process;
+  std::getline(mark, call, ':');
+  std::getline(mark, process, ':');
+  if (process.empty() || process != concat(::getppid())) return {};
+  OwnCall own{.call = parse_number<int>(call).value_or(0), .result_files = {}};
+  for (std::string file; std::getline(mark, file, ':');) {
+    own.result_files.push_back(concat("/proc/", process, "/fd/", file));
+  }
+  return own;
+}
+
+std::string read_result(const std::string& path) {
+  const ReadableFile file(path);
+  std::string text(file.size_bytes(), '\0');
+  file.read(0, text.data(), text.size());
+  return text;
+}
+
+void write_result(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text << std::flush;
+  if (!file) throw SystemError("spawn: hand over the result", errno, "give the job more memory");
 }
 
 // The processes of one call.
@@ -230,19 +260,32 @@ void SpawnedProcesses::kill_all() {
 }  // namespace
 
 void spawn(const std::function<void(int rank)>& body, int process_count) {
+  const auto without_result = [&](int rank) {
+    body(rank);
+    return std::string();
+  };
+  spawn_for_result(without_result, process_count);
+}
+
+std::string spawn_for_result(const std::function<std::string(int rank)>& body, int process_count) {
   if (process_count < 1) {
     throw UsageError(concat("spawn: ", process_count, " processes; there must be at least one"));
   }
   if (runs_body) throw UsageError("spawn: called within the body of another spawn");
   const int call = spawn_calls++;
   if (const auto wanted = call_to_run()) {
-    if (call != *wanted) return;  // An earlier call, which has returned in the first process.
+    const std::string& result_file = wanted->result_files.at(static_cast<std::size_t>(call));
+    // An earlier call, which has returned in the first process.
+    if (call != wanted->call) return read_result(result_file);
     runs_body = true;
     std::exit(run_main([&] {
-      body(env::integer(env::kRank).value_or(0));
+      const int rank = env::integer(env::kRank).value_or(0);
+      const std::string result = body(rank);
+      if (rank == 0 && !result.empty()) write_result(result_file, result);
       return 0;
     }));
   }
+  result_files.push_back(make_memory_file("lockstep-result", 0));
   auto [outcome, ended_by] = [&] {
     SpawnedProcesses processes(call, process_count);
     AttemptOutcome all_ended = processes.wait();
@@ -251,7 +294,9 @@ void spawn(const std::function<void(int rank)>& body, int process_count) {
   if (ended_by != 0) end_by(ended_by);
   explain_crashes(outcome);
   const WorkerExit* const cause = first_cause(outcome);
-  if (cause == nullptr) return;
+  if (cause == nullptr) {
+    return read_result(concat("/proc/self/fd/", result_files.back().get()));
+  }
   throw ProcessFailed(
       concat("spawn: ", describe_worker(*cause), " failed", describe_failure(*cause)), cause->rank,
       cause->status());

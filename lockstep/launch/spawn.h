@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
 #include "lockstep/base/error.h"
 
@@ -44,5 +45,9 @@ class ProcessFailed : public Error {
 /// Errors: ProcessFailed for the first process that failed by itself; UsageError for fewer than one
 /// process and for a call within `body`; SystemError when no process can be made.
 void spawn(const std::function<void(int rank)>& body, int process_count);
+
+/// As spawn(), and returns what `body` has returned on rank 0: text, or bytes of any kind. In the
+/// processes of a later call it returns the same again.
+std::string spawn_for_result(const std::function<std::string(int rank)>& body, int process_count);
 
 }  // namespace lockstep

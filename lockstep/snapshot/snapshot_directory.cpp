@@ -195,6 +195,12 @@ std::optional<SnapshotName> SnapshotDirectory::newest() const {
   return names.empty() ? std::nullopt : std::optional(names.front());
 }
 
+std::optional<Snapshot> SnapshotDirectory::read_latest() const {
+  std::optional<Snapshot> snapshot;
+  choose(snapshot);
+  return snapshot;
+}
+
 std::optional<SnapshotName> SnapshotDirectory::choose(std::optional<Snapshot>& chosen) const {
   const std::vector<SnapshotName> names = list_snapshots(path_).present;
   std::string newest_problem;

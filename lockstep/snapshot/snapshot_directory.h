@@ -113,6 +113,10 @@ class SnapshotDirectory {
   /// unreadable directory; PeerFailed on ranks whose peers failed; else as Work::wait.
   std::optional<Resumed> load_latest(torch::nn::Module& module, torch::optim::Optimizer& optimizer);
 
+  /// The newest whole snapshot, as load_latest chooses it; nothing when there is none. Not
+  /// collective. Errors: CorruptFile when none is whole; SystemError for an unreadable directory.
+  std::optional<Snapshot> read_latest() const;
+
   /// The newest by its name, which may be damaged; nothing when there is none. Not collective.
   /// Errors: SystemError for an unreadable directory.
   std::optional<SnapshotName> newest() const;

@@ -35,6 +35,8 @@ struct TrainerState {
   Metrics metrics{};
   /// Set by a callback, on all ranks alike: the training ends after this batch. For people.
   std::string stop_reason{};
+  /// At the end: told to make room, and saved.
+  bool is_preempted = false;
   /// There is validation data, and a time for it.
   bool validates = false;
   /// Set by a callback, on all ranks alike: a snapshot is written after this batch.
@@ -61,7 +63,7 @@ class Callback {
   virtual void on_validation_end(TrainerState&, const Metrics&) {}
   /// New means of training metrics, to which it may add.
   virtual void on_log(TrainerState&, Metrics&) {}
-  /// A snapshot has been written.
+  /// A snapshot has been written, with asynchronous_saves taken.
   virtual void on_save_checkpoint(TrainerState&) {}
   /// What has ended the fit.
   virtual void on_exception(TrainerState&, const std::exception&) {}

@@ -22,6 +22,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kBestFolder = "best";
+
 void check_mode(const char* who, const std::string& mode) {
   if (mode == "min" || mode == "max") return;
   throw UsageError(concat(who, ": mode is '", mode, "'; choose 'min' or 'max'"));
@@ -126,7 +128,7 @@ void ModelCheckpoint::on_validation_end(TrainerState& state, const Metrics& metr
       parse_number<double>(text_of(metric_of("ModelCheckpoint", options_.monitor, metrics)))
           .value_or(std::numeric_limits<double>::quiet_NaN());
   if (!state.is_main() || state.is_dev_run || !std::isfinite(value)) return;
-  const fs::path folder = fs::path(state.root_dir) / "best";
+  const fs::path folder = fs::path(state.root_dir) / kBestFolder;
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) {
@@ -134,23 +136,29 @@ void ModelCheckpoint::on_validation_end(TrainerState& state, const Metrics& metr
                       "choose a folder that this process may write");
   }
   std::vector<BestFile> files = best_files(folder, options_.monitor);
-  const auto is_better = [&](const BestFile& a, const BestFile& b) {
-    return options_.mode == "min" ? a.value < b.value : a.value > b.value;
-  };
-  std::ranges::sort(files, is_better);
+  std::ranges::sort(
+      files, [&](const BestFile& a, const BestFile& b) { return is_better(a.value, b.value); });
   const BestFile own{folder / concat("epoch=", state.epoch, "-step=", state.time.batches,
                                      mark_of(options_.monitor), text_of(value), ".pt"),
                      value};
   const auto is_own = [&](const BestFile& file) { return file.path == own.path; };
   if (std::ranges::any_of(files, is_own)) return;  // Made again after a resume.
   const auto kept = static_cast<std::size_t>(options_.save_top_k);
-  if (files.size() >= kept && !is_better(own, files[kept - 1])) return;
+  if (files.size() >= kept && !is_better(value, files[kept - 1].value)) return;
   save(own.path, state_dict(state.module));
   for (std::size_t i = kept - 1; i < files.size(); ++i) {
     fs::remove(files[i].path, error);
     if (!error) continue;
     log(LogLevel::kWarning, concat("cannot delete ", files[i].path, ": ", error.message()));
   }
+}
+
+std::string ModelCheckpoint::best_model_path(const std::string& root_dir) const {
+  BestFile best;
+  for (const BestFile& file : best_files(fs::path(root_dir) / kBestFolder, options_.monitor)) {
+    if (best.path.empty() || is_better(file.value, best.value)) best = file;
+  }
+  return best.path.string();
 }
 
 void LearningRateMonitor::on_log(TrainerState& state, Metrics& metrics) {

@@ -55,7 +55,14 @@ class ModelCheckpoint : public Callback {
   void on_fit_start(TrainerState& state) override;
   void on_validation_end(TrainerState& state, const Metrics& metrics) override;
 
+  /// The best that is kept of a training in that directory; empty where there is none.
+  std::string best_model_path(const std::string& root_dir) const;
+
  private:
+  bool is_better(double value, double than) const {
+    return options_.mode == "min" ? value < than : value > than;
+  }
+
   ModelCheckpointOptions options_;
 };
 

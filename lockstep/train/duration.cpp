@@ -30,6 +30,20 @@ bool Duration::due(const TrainingTime& before, const TrainingTime& now) const {
   return *this && of(now) / amount_ > of(before) / amount_;
 }
 
+std::optional<std::int64_t> Duration::epochs(std::int64_t batches, std::int64_t samples) const {
+  switch (unit_) {
+    case Unit::kEpochs:
+      return amount_;
+    case Unit::kBatches:
+      return (amount_ + batches - 1) / batches;
+    case Unit::kSamples:
+      return (amount_ + samples - 1) / samples;
+    case Unit::kSeconds:
+      break;
+  }
+  return std::nullopt;
+}
+
 std::int64_t Duration::of(const TrainingTime& time) const {
   switch (unit_) {
     case Unit::kEpochs:

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace lockstep {
@@ -27,8 +28,9 @@ class Duration {
   /// Whether it is due every so often, between two times of a training.
   bool due(const TrainingTime& before, const TrainingTime& now) const;
 
-  bool is_in_epochs() const { return unit_ == Unit::kEpochs; }
-  std::int64_t amount() const { return amount_; }
+  /// So many epochs, rounded up, of those that have so many batches and samples; nothing for
+  /// seconds.
+  std::optional<std::int64_t> epochs(std::int64_t batches, std::int64_t samples) const;
 
  private:
   enum class Unit { kEpochs, kBatches, kSamples, kSeconds };

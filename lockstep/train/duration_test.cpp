@@ -32,6 +32,14 @@ TEST(Duration, IsDueWhereAMultipleIsPassed) {
   EXPECT_FALSE(every("").due(at(0), at(1000)));
 }
 
+TEST(Duration, IsSoManyEpochs) {
+  EXPECT_EQ(every("3ep").epochs(10, 100), 3);
+  EXPECT_EQ(every("20ba").epochs(10, 100), 2);
+  EXPECT_EQ(every("21ba").epochs(10, 100), 3);
+  EXPECT_EQ(every("1sp").epochs(10, 100), 1);
+  EXPECT_EQ(every("9sec").epochs(10, 100), std::nullopt);
+}
+
 TEST(Duration, RefusesOtherText) {
   for (const char* text :
        {"10", "ep", "0ep", "-1ep", "1.5ep", "10 ep", "10eps", "99999999999999999999ba"}) {

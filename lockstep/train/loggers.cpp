@@ -90,7 +90,9 @@ void RunLogger::on_exception(TrainerState& state, const std::exception& error) {
 }
 
 void RunLogger::on_fit_end(TrainerState& state) {
-  end(state, state.stop_reason.empty() ? "ended" : concat("stopped: ", state.stop_reason));
+  end(state, state.is_preempted          ? "preempted"
+             : state.stop_reason.empty() ? "ended"
+                                         : concat("stopped: ", state.stop_reason));
 }
 
 }  // namespace lockstep

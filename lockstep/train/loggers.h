@@ -47,7 +47,7 @@ class CsvLogger : public Callback {
 };
 
 /// runs.jsonl of the training's directory: when each run began and ended, where it went on, and the
-/// machine and versions that it ran on, for `lockstep report`. See RunLog.
+/// machine and versions that it ran on, for `lockstep report`: of every Trainer. See RunLog.
 class RunLogger : public Callback {
  public:
   void on_train_epoch_start(TrainerState& state) override;

@@ -1,6 +1,9 @@
 #include "lockstep/train/metrics.h"
 
 #include <algorithm>
+#include <cmath>
+#include <iomanip>
+#include <sstream>
 
 #include <ATen/ops/zeros.h>
 
@@ -22,6 +25,34 @@ double hash_of_names(const std::string& names) {
 const double* find_metric(const Metrics& metrics, std::string_view name) {
   const auto found = std::ranges::find(metrics, name, &Metrics::value_type::first);
   return found == metrics.end() ? nullptr : &found->second;
+}
+
+void set_metrics(Metrics& metrics, const Metrics& newer) {
+  for (const auto& [name, value] : newer) {
+    const auto found = std::ranges::find(metrics, name, &Metrics::value_type::first);
+    if (found == metrics.end()) {
+      metrics.emplace_back(name, value);
+    } else {
+      found->second = value;
+    }
+  }
+}
+
+std::string describe(const Metrics& metrics) {
+  std::ostringstream text;
+  constexpr int kDigits = 4;
+  text << std::setprecision(kDigits);
+  for (const auto& [name, value] : metrics) {
+    // 28882 and not 2.888e+04.
+    const bool is_large = std::abs(value) >= 1e3 && std::abs(value) < 1e9;
+    text << "  " << name << " ";
+    if (is_large) {
+      text << static_cast<std::int64_t>(value);
+    } else {
+      text << value;
+    }
+  }
+  return text.str();
 }
 
 MetricMeans::Collected& MetricMeans::of(std::string_view name) {

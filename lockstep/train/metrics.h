@@ -18,6 +18,12 @@ using Metrics = std::vector<std::pair<std::string, double>>;
 /// The value of that name; nothing where there is none.
 const double* find_metric(const Metrics& metrics, std::string_view name);
 
+/// Sets those of `newer`, adding what is new.
+void set_metrics(Metrics& metrics, const Metrics& newer);
+
+/// "  train_loss 0.1234  samples_per_second 28882", for people.
+std::string describe(const Metrics& metrics);
+
 /// Collects what steps log, and makes means over steps and ranks of it. Values on a CUDA device are
 /// kept, and not waited for before means are asked for. Threads: the training thread.
 class MetricMeans {

@@ -70,6 +70,18 @@ class Task {
   virtual void validation_step(Model&, Batch&, StepContext&) {
     throw UsageError("Trainer: there is validation data, and the task has no validation_step");
   }
+  /// The same for Trainer::test; logs "test_loss", …
+  virtual void test_step(Model&, Batch&, StepContext&) {
+    throw UsageError("Trainer::test: the task has no test_step");
+  }
+  /// What Trainer::predict is to return of these samples: a row for each of them.
+  virtual at::Tensor predict_step(Model& model, Batch& batch, StepContext&) {
+    if constexpr (requires { at::Tensor(model(batch.data)); }) {
+      return model(batch.data);
+    } else {
+      throw UsageError("Trainer::predict: the task has no predict_step");
+    }
+  }
 };
 
 }  // namespace lockstep

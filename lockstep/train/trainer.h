@@ -9,12 +9,17 @@
 #include <vector>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 
+#include "lockstep/base/launched_place.h"
 #include "lockstep/train/accelerator.h"
+#include "lockstep/train/batch_size_search.h"
 #include "lockstep/train/callback.h"
 #include "lockstep/train/task.h"
 #include "lockstep/train/trainer_loop.h"
 #include "lockstep/train/trainer_options.h"
+#include "lockstep/train/trainer_processes.h"
+#include "lockstep/train/trainer_weights.h"
 
 namespace lockstep {
 
@@ -45,25 +50,64 @@ class Trainer {
     return *this;
   }
 
-  /// Collective. Where it has started processes of its own, this one has not trained: of the result
-  /// `end` (kDone for kStopped, too) and `time` are known, and the weights are in the snapshots. A
-  /// SIGTERM to it lets those save, and ends it as a signal does.
+  /// Collective. A SIGTERM to the process that has started others lets those save, and ends it as a
+  /// signal does.
   template <class Module, class Batch, class TrainSet, class ValidationSet = NoData>
   FitResult fit(Task<Module, Batch>& task, const TrainSet& train_set,
                 const ValidationSet& validation_set = {}) {
-    FitResult result;
-    const auto fit_once = [&] {
-      result = fit_here(task, train_set, validation_set);
-      return result.end;
-    };
-    if (const auto end = run_in_processes(options_, fit_once)) {
-      result.end = *end;
-      if (options_.fast_dev_run == 0) result.time = time_of_newest_snapshot(options_);
-    }
-    return result;
+    return run_on_ranks(options_, [&] { return fit_here(task, train_set, validation_set); });
+  }
+
+  /// What the task's validation_step has logged, means over all samples. Collective.
+  template <class Module, class Batch, class Dataset>
+  Metrics validate(Task<Module, Batch>& task, const Dataset& dataset,
+                   const EvaluateOptions& options = {}) {
+    return run_on_ranks(options_, [&] {
+      return evaluate(task, dataset, options_.limit_val_batches, options,
+                      [&](auto& model, Batch& batch, StepContext& step, Accelerator&) {
+                        task.validation_step(model, batch, step);
+                      });
+    });
+  }
+  /// The same of its test_step.
+  template <class Module, class Batch, class Dataset>
+  Metrics test(Task<Module, Batch>& task, const Dataset& dataset,
+               const EvaluateOptions& options = {}) {
+    return run_on_ranks(options_, [&] {
+      return evaluate(task, dataset, options_.limit_test_batches, options,
+                      [&](auto& model, Batch& batch, StepContext& step, Accelerator&) {
+                        task.test_step(model, batch, step);
+                      });
+    });
+  }
+  /// What its predict_step has returned, a row for each sample, in the dataset's order, on the CPU:
+  /// on all ranks, and in the process that has started them. Collective.
+  template <class Module, class Batch, class Dataset>
+  at::Tensor predict(Task<Module, Batch>& task, const Dataset& dataset,
+                     const EvaluateOptions& options = {}) {
+    return run_on_ranks(options_, [&] {
+      std::vector<at::Tensor> rows;
+      const auto predict_batch = [&](auto& model, Batch& batch, StepContext& step,
+                                     Accelerator& accelerator) {
+        const at::Tensor predicted = task.predict_step(model, batch, step);
+        rows.push_back(accelerator.gather_for_metrics(predicted).cpu());
+      };
+      evaluate(task, dataset, options_.limit_predict_batches, options, predict_batch);
+      return at::cat(rows);
+    });
+  }
+
+  /// The largest batch size that fits into memory, looked for by steps that change nothing; see
+  /// BatchSizeOptions. On several ranks that of the one with the least memory. Collective.
+  template <class Module, class Batch, class TrainSet>
+  FoundBatchSize find_batch_size(Task<Module, Batch>& task, const TrainSet& train_set,
+                                 const BatchSizeOptions& options = {}) {
+    return run_on_ranks(options_, [&] { return find_batch_size_here(task, train_set, options); });
   }
 
   const TrainerOptions& options() const { return options_; }
+  /// Whether this process is to speak for the job: of rank 0, or what has started the ranks.
+  bool is_global_zero() const { return launched_rank().value_or(0) == 0; }
 
  private:
   template <class Module, class Batch, class TrainSet, class ValidationSet>
@@ -80,7 +124,9 @@ class Trainer {
     if (raw_scheduler) scheduler.emplace(accelerator.prepare(*raw_scheduler));
     auto loader = accelerator.make_data_loader(train_set, train_loader_options(options_));
 
-    TrainerLoop loop(options_, callbacks_, accelerator, *module, *raw_optimizer,
+    std::vector<std::shared_ptr<Callback>> callbacks = callbacks_;
+    for (auto& callback : callbacks_of(options_)) callbacks.push_back(std::move(callback));
+    TrainerLoop loop(options_, callbacks, accelerator, *module, *raw_optimizer,
                      {.position = loader.position(),
                       .validate = validation_of(task, validation_set, accelerator, model)});
     return loop.run([&] {
@@ -92,6 +138,7 @@ class Trainer {
         loop.log_loss(loss);
         accelerator.backward(loss);
         loop.clip_gradients();
+        loop.begin_update();
         optimizer.step();
         if (scheduler) scheduler->step();
         if (loop.end_batch()) return;
@@ -107,20 +154,83 @@ class Trainer {
       return {};
     } else {
       auto loader = std::make_shared<DataLoader<ValidationSet>>(
-          dataset, validation_loader_options(options_, accelerator));
+          dataset, evaluation_loader_options(options_, options_.limit_val_batches, accelerator));
       return [&task, &accelerator, &model, loader] {
-        const at::NoGradGuard no_grad;
-        MetricMeans means;
-        std::int64_t index = 0;
-        model->eval();
-        for (auto& batch : *loader) {
-          StepContext step(means, loader->position()->samples(), index++);
+        return pass_over(*loader, accelerator, model, [&](auto& batch, StepContext& step) {
           task.validation_step(model, batch, step);
-        }
-        model->train();
-        return means.take_means(accelerator.process_group());
+        });
       };
     }
+  }
+
+  // All samples once: without gradients, the model in evaluation mode.
+  template <class Loader, class Module, class Step>
+  static Metrics pass_over(Loader& loader, Accelerator& accelerator, PreparedModel<Module>& model,
+                           const Step& evaluate_batch) {
+    const at::NoGradGuard no_grad;
+    MetricMeans means;
+    std::int64_t index = 0;
+    model->eval();
+    for (auto& batch : loader) {
+      StepContext step(means, loader.position()->samples(), index++);
+      evaluate_batch(batch, step);
+    }
+    model->train();
+    return means.take_means(accelerator.process_group());
+  }
+
+  template <class Module, class Batch, class Dataset, class Step>
+  Metrics evaluate(Task<Module, Batch>& task, const Dataset& dataset, std::int64_t limit,
+                   const EvaluateOptions& options, const Step& evaluate_batch) {
+    Accelerator accelerator(accelerator_options(options_));
+    seed_ranks(options_, accelerator.process_index());
+    auto module = task.configure_model();
+    load_weights(*module, options, options_, callbacks_, accelerator);
+    auto model = accelerator.prepare(module);
+    auto loader = accelerator.make_data_loader(
+        dataset, evaluation_loader_options(options_, limit, accelerator));
+    ProgressBar bar({.steps_per_epoch = loader.size(),
+                     .rank = accelerator.process_index(),
+                     .enabled = options_.enable_progress_bar});
+    return pass_over(loader, accelerator, model, [&](auto& batch, StepContext& step) {
+      evaluate_batch(model, batch, step, accelerator);
+      bar.step_done();
+    });
+  }
+
+  template <class Module, class Batch, class TrainSet>
+  FoundBatchSize find_batch_size_here(Task<Module, Batch>& task, const TrainSet& train_set,
+                                      const BatchSizeOptions& options) {
+    AcceleratorOptions accelerated = accelerator_options(options_);
+    accelerated.ddp.forward_sync_buffers =
+        false;  // A rank whose memory is short is not waited for.
+    Accelerator accelerator(accelerated);
+    seed_ranks(options_, accelerator.process_index());
+    auto module = task.configure_model();
+    auto model = accelerator.prepare(module);
+    const auto optimizer = task.configure_optimizer(*module);
+    DataLoaderOptions loaded = evaluation_loader_options(options_, 0, accelerator);
+    loaded.split_batches = false;
+    BatchSizeSearch search(options, static_cast<std::int64_t>(train_set.size().value()),
+                           accelerator);
+    while (const auto batch_size = search.next()) {
+      loaded.batch_size = *batch_size;
+      search.run([&] {
+        DataLoader<TrainSet> loader(train_set, loaded);
+        const auto own = accelerator.no_sync(model);
+        for (auto& batch : loader) {
+          MetricMeans means;
+          StepContext step(means, loader.position()->samples(), 0);
+          const at::Tensor loss = task.training_step(model, batch, step);
+          search.note_memory();
+          loss.backward();
+          optimizer->step();
+          optimizer->zero_grad();
+          if (!search.goes_on(loader.position()->samples())) return;
+        }
+      });
+    }
+    return search.found();
   }
 
   TrainerOptions options_;

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <iomanip>
-#include <sstream>
 #include <tuple>
 #include <utility>
 
@@ -16,9 +14,7 @@
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/snapshot/agreement.h"
-#include "lockstep/snapshot/snapshot.h"
 #include "lockstep/snapshot/snapshot_directory.h"
-#include "lockstep/snapshot/values.h"
 
 namespace lockstep {
 namespace {
@@ -90,6 +86,7 @@ TrainerLoop::TrainerLoop(const TrainerOptions& options,
              .is_dev_run = options.fast_dev_run > 0,
              .validates = data_.validate && val_check_interval_},
       parameters_(module.parameters()),
+      timer_(accelerator.options().ddp.step_timer),
       counts_(at::zeros({3}, at::kDouble)) {
   accelerator.register_for_checkpointing(kName, {{"epochs_samples_seconds", counts_}});
 }
@@ -104,6 +101,7 @@ FitResult TrainerLoop::run(const std::function<void()>& epoch) {
   try {
     begin();
     result.end = run_epochs(epoch);
+    state_.is_preempted = is_preempted_;
     tell([&](Callback& one) { one.on_fit_end(state_); });
   } catch (const std::exception& error) {
     tell([&](Callback& one) { one.on_exception(state_, error); });
@@ -135,12 +133,13 @@ void TrainerLoop::begin() {
   begun_ = Clock::now();
   const std::int64_t batches = data_.position->batches_per_epoch();
   const std::int64_t accumulated = options_.accumulate_grad_batches;
-  bar_.emplace(ProgressBarOptions{
-      .epochs = max_duration_.is_in_epochs() ? max_duration_.amount() : state_.time.epochs + 1,
-      .steps_per_epoch = (batches + accumulated - 1) / accumulated,
-      .first_epoch = state_.time.epochs,
-      .rank = accelerator_.process_index(),
-      .enabled = options_.enable_progress_bar});
+  const std::int64_t steps = (batches + accumulated - 1) / accumulated;
+  const auto epochs = max_duration_.epochs(steps, data_.position->dataset_size());
+  bar_.emplace(ProgressBarOptions{.epochs = epochs.value_or(state_.time.epochs + 1),
+                                  .steps_per_epoch = steps,
+                                  .first_epoch = state_.time.epochs,
+                                  .rank = accelerator_.process_index(),
+                                  .enabled = options_.enable_progress_bar});
 }
 
 FitEnd TrainerLoop::run_epochs(const std::function<void()>& epoch) {
@@ -148,9 +147,11 @@ FitEnd TrainerLoop::run_epochs(const std::function<void()>& epoch) {
     state_.epoch = data_.position->next_epoch();
     batch_index_ = 0;
     tell([&](Callback& one) { one.on_train_epoch_start(state_); });
+    enter(StepPhase::kData);
     epoch();
   }
   if (saves() && saved_at_ != state_.time.batches) save();
+  accelerator_.wait_for_saves();
   if (is_preempted_) return FitEnd::kPreempted;
   return state_.stop_reason.empty() ? FitEnd::kDone : FitEnd::kStopped;
 }
@@ -159,40 +160,41 @@ bool TrainerLoop::is_over() const {
   return is_preempted_ || !state_.stop_reason.empty() || max_duration_.reached(state_.time);
 }
 
-TrainingTime time_of_newest_snapshot(const TrainerOptions& options) {
-  const std::filesystem::path folder = accelerator_options(options).project_dir;
-  const auto newest = SnapshotDirectory(folder).newest();
-  if (!newest) return {};
-  const Snapshot snapshot = load_snapshot(folder / newest->file_name());
-  const std::string source = (folder / newest->file_name()).string();
-  const c10::IValue registered = entry(snapshot.values, "registered", source);
-  const TensorDict values = tensor_dict(entry(registered, kName, source), source);
-  TrainingTime time = time_of(values.front().second);
-  time.batches = snapshot.step;
-  return time;
-}
-
 StepContext TrainerLoop::begin_batch() {
+  enter(StepPhase::kOther);
   return StepContext(means_, data_.position->samples(), batch_index_);
 }
 
 void TrainerLoop::log_loss(const at::Tensor& loss) {
   const std::int64_t samples = data_.position->samples();
   means_.log(kLoss, loss, static_cast<double>(samples));
-  const bool is_known = loss.is_cpu() && samples > 0 && first_bad_step_ < 0;
-  if (is_known && !std::isfinite(loss.item<double>())) first_bad_step_ = state_.time.batches;
+  if (!loss.is_cpu() || samples == 0) return;  // Not waited for.
+  newest_loss_ = loss.item<double>();
+  if (first_bad_step_ < 0 && !std::isfinite(*newest_loss_)) first_bad_step_ = state_.time.batches;
 }
 
 void TrainerLoop::clip_gradients() {
   if (options_.gradient_clip_val <= 0) return;
   if (options_.gradient_clip_algorithm == "norm") {
-    accelerator_.clip_grad_norm_(parameters_, options_.gradient_clip_val);
+    const double norm = accelerator_.clip_grad_norm_(parameters_, options_.gradient_clip_val);
+    if (accelerator_.sync_gradients()) means_.log("grad_norm", norm, 1);
   } else {
     accelerator_.clip_grad_value_(parameters_, options_.gradient_clip_val);
   }
 }
 
+void TrainerLoop::begin_update() {
+  enter(StepPhase::kOptimizer);
+}
+
 bool TrainerLoop::end_batch() {
+  enter(StepPhase::kOther);
+  const bool is_left = count_batch();
+  enter(StepPhase::kData);
+  return is_left;
+}
+
+bool TrainerLoop::count_batch() {
   ++batch_index_;
   samples_of_step_ += data_.position->batch_samples();
   if (!accelerator_.sync_gradients()) return false;
@@ -207,22 +209,27 @@ bool TrainerLoop::end_batch() {
 void TrainerLoop::end_step(bool epoch_ends) {
   tell([&](Callback& one) { one.on_train_batch_end(state_); });
   const double* const loss = find_metric(state_.metrics, kLoss);
-  bar_->step_done(loss ? std::optional(*loss) : std::nullopt);
+  bar_->step_done(loss ? std::optional(*loss) : newest_loss_);
   if (epoch_ends || state_.time.batches - logged_at_ >= options_.log_every_n_steps) log_metrics();
   if (epoch_ends) tell([&](Callback& one) { one.on_train_epoch_end(state_); });
   // What passes from here on is looked at after the next step.
   const TrainingTime before = std::exchange(before_, state_.time);
   const bool validates = data_.validate && val_check_interval_.due(before, before_);
   if (validates) validate();
-  if (epoch_ends) {
-    bar_->epoch_done(concat("epoch ", state_.time.epochs, metrics_text(state_.metrics)));
-  } else if (validates) {
-    bar_->print(concat("step ", state_.time.batches, metrics_text(state_.metrics)));
-  }
+  show(epoch_ends, validates);
   if (!saves()) return;
   if (state_.time.batches % asks_every_ == 0) is_preempted_ = preemption_->requested();
   const bool is_wanted = std::exchange(state_.save_requested, false);
   if (is_wanted || save_interval_.due(before, before_)) save();
+}
+
+void TrainerLoop::show(bool epoch_ends, bool validates) {
+  if (!options_.enable_progress_bar) return;
+  if (epoch_ends) {
+    bar_->epoch_done(concat("epoch ", state_.time.epochs, describe(state_.metrics)));
+  } else if (validates) {
+    bar_->print(concat("step ", state_.time.batches, describe(state_.metrics)));
+  }
 }
 
 void TrainerLoop::log_metrics() {
@@ -238,9 +245,21 @@ void TrainerLoop::log_metrics() {
       std::max<std::int64_t>(1, static_cast<std::int64_t>(kAsksAfterSeconds * steps / took));
   logged_at_ = state_.time.batches;
   logged_samples_ = state_.time.samples;
+  if (timer_) add_phases(metrics);
   tell([&](Callback& one) { one.on_log(state_, metrics); });
-  set_metrics(metrics);
+  set_metrics(state_.metrics, metrics);
   if (file_) file_->write(state_.time, state_.epoch, metrics);
+}
+
+// Of a step, the mean over ranks.
+void TrainerLoop::add_phases(Metrics& metrics) {
+  const StepSummary summary = timer_->summarize(accelerator_.process_group());
+  for (std::size_t phase = 0; phase < kStepPhases; ++phase) {
+    std::chrono::duration<double, std::milli> sum{};
+    for (const StepSummary::Rank& rank : summary.ranks) sum += rank.mean.at(phase);
+    metrics.emplace_back(concat(name_of(static_cast<StepPhase>(phase)), "_ms"),
+                         sum.count() / static_cast<double>(summary.ranks.size()));
+  }
 }
 
 // All ranks have the same mean.
@@ -269,7 +288,7 @@ void TrainerLoop::validate() {
   if (!means_.empty()) log_metrics();  // Which a loss that is not finite ends.
   tell([&](Callback& one) { one.on_validation_start(state_); });
   const Metrics metrics = data_.validate();
-  set_metrics(metrics);
+  set_metrics(state_.metrics, metrics);
   for (auto one = callbacks_.rbegin(); one != callbacks_.rend(); ++one) {
     (*one)->on_validation_end(state_, metrics);
   }
@@ -285,34 +304,6 @@ void TrainerLoop::save() {
   accelerator_.save_state();
   saved_at_ = state_.time.batches;
   tell([&](Callback& one) { one.on_save_checkpoint(state_); });
-}
-
-void TrainerLoop::set_metrics(const Metrics& metrics) {
-  for (const auto& [name, value] : metrics) {
-    const auto found = std::ranges::find(state_.metrics, name, &Metrics::value_type::first);
-    if (found == state_.metrics.end()) {
-      state_.metrics.emplace_back(name, value);
-    } else {
-      found->second = value;
-    }
-  }
-}
-
-std::string TrainerLoop::metrics_text(const Metrics& metrics) const {
-  std::ostringstream text;
-  constexpr int kDigits = 4;
-  text << std::setprecision(kDigits);
-  for (const auto& [name, value] : metrics) {
-    // 28882 and not 2.888e+04.
-    const bool is_large = std::abs(value) >= 1e3 && std::abs(value) < 1e9;
-    text << "  " << name << " ";
-    if (is_large) {
-      text << static_cast<std::int64_t>(value);
-    } else {
-      text << value;
-    }
-  }
-  return text.str();
 }
 
 }  // namespace lockstep

@@ -8,8 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/profile/step_timer.h"
 #include "lockstep/train/accelerator.h"
 #include "lockstep/train/callback.h"
+#include "lockstep/train/fit_result.h"
 #include "lockstep/train/metric_file.h"
 #include "lockstep/train/preemption.h"
 #include "lockstep/train/progress_bar.h"
@@ -18,31 +20,14 @@
 
 namespace lockstep {
 
-enum class FitEnd {
-  kDone,       ///< as long as it was to be
-  kStopped,    ///< a callback has ended it
-  kPreempted,  ///< told to make room, all have saved: end with kExitPreempted
-};
-
-struct FitResult {
-  FitEnd end = FitEnd::kDone;
-  std::string reason{};  ///< of a stop, for people
-  TrainingTime time{};
-  Metrics metrics{};  ///< the newest of each
-};
-
 void check(const TrainerOptions& options);
+/// Those that options ask for, behind the program's own.
+std::vector<std::shared_ptr<Callback>> callbacks_of(const TrainerOptions& options);
 AcceleratorOptions accelerator_options(const TrainerOptions& options);
 DataLoaderOptions train_loader_options(const TrainerOptions& options);
-DataLoaderOptions validation_loader_options(const TrainerOptions& options,
+DataLoaderOptions evaluation_loader_options(const TrainerOptions& options, std::int64_t limit,
                                             const Accelerator& accelerator);
 void seed_ranks(const TrainerOptions& options, int rank);
-/// Over all runs; zero without a snapshot.
-TrainingTime time_of_newest_snapshot(const TrainerOptions& options);
-/// `body` in this process where it is a rank already or the only one, else in `devices` new ones:
-/// how it ended in those; nothing where it was here.
-std::optional<FitEnd> run_in_processes(const TrainerOptions& options,
-                                       const std::function<FitEnd()>& body);
 
 /// The part of Trainer::fit that does not depend on types: when what is done around the batches.
 class TrainerLoop {
@@ -62,6 +47,7 @@ class TrainerLoop {
   StepContext begin_batch();
   void log_loss(const at::Tensor& loss);
   void clip_gradients();
+  void begin_update();
   /// Whether the loop is to be left.
   bool end_batch();
 
@@ -77,8 +63,12 @@ class TrainerLoop {
   void save();
   bool saves() const { return options_.fast_dev_run == 0; }
   bool is_over() const;
-  std::string metrics_text(const Metrics& metrics) const;
-  void set_metrics(const Metrics& metrics);
+  bool count_batch();
+  void show(bool epoch_ends, bool validates);
+  void add_phases(Metrics& metrics);
+  void enter(StepPhase phase) {
+    if (timer_) timer_->enter(phase);
+  }
 
   const TrainerOptions& options_;
   std::vector<std::shared_ptr<Callback>>& callbacks_;
@@ -89,6 +79,7 @@ class TrainerLoop {
   const Duration save_interval_;
   TrainerState state_;
   const std::vector<at::Tensor> parameters_;
+  const std::shared_ptr<StepTimer> timer_;
   MetricMeans means_;
   std::optional<Preemption> preemption_;
   std::optional<ProgressBar> bar_;
@@ -101,6 +92,7 @@ class TrainerLoop {
   std::int64_t samples_of_step_ = 0;
   /// Of this rank, since metrics were logged; none: -1.
   std::int64_t first_bad_step_ = -1;
+  std::optional<double> newest_loss_;  ///< of this rank, on the CPU
   std::int64_t logged_at_ = 0;
   std::int64_t saved_at_ = -1;
   /// Steps after which the ranks ask each other whether one was told to make room.

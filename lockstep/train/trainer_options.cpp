@@ -4,11 +4,12 @@
 #include <ATen/core/Generator.h>
 #include <ATen/ops/zeros.h>
 
+#include "lockstep/base/comma_list.h"
 #include "lockstep/base/concat.h"
-#include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/launched_place.h"
-#include "lockstep/launch/spawn.h"
+#include "lockstep/profile/step_timer.h"
+#include "lockstep/train/loggers.h"
+#include "lockstep/train/trace_callback.h"
 #include "lockstep/train/trainer_loop.h"
 
 namespace lockstep {
@@ -28,14 +29,6 @@ std::int64_t epoch_limit(const TrainerOptions& options) {
   return options.overfit_batches > 0 ? options.overfit_batches : options.limit_train_batches;
 }
 
-// Ends a process of spawn() with the exit code that its parent knows.
-class Preempted : public Error {
- public:
-  Preempted() : Error("told to make room: the training is saved, and goes on when started again") {}
-  const char* name() const noexcept override { return "Preempted"; }
-  int exit_code() const noexcept override { return kExitPreempted; }
-};
-
 void check_least(const char* name, double value, double least) {
   if (value >= least) return;
   throw UsageError(concat("Trainer: ", name, " is ", value, ", it must be at least ", least));
@@ -50,25 +43,57 @@ void check(const TrainerOptions& options) {
   Duration::parse(options.val_check_interval, "Trainer: val_check_interval");
   Duration::parse(options.save_interval, "Trainer: save_interval");
   mixed_precision(options);
+  callbacks_of(options);
   check_least("batch_size", static_cast<double>(options.batch_size), 1);
   check_least("workers", static_cast<double>(options.workers), 0);
   check_least("accumulate_grad_batches", options.accumulate_grad_batches, 1);
   check_least("gradient_clip_val", options.gradient_clip_val, 0);
   check_least("limit_train_batches", static_cast<double>(options.limit_train_batches), 0);
   check_least("limit_val_batches", static_cast<double>(options.limit_val_batches), 0);
+  check_least("limit_test_batches", static_cast<double>(options.limit_test_batches), 0);
+  check_least("limit_predict_batches", static_cast<double>(options.limit_predict_batches), 0);
   check_least("overfit_batches", static_cast<double>(options.overfit_batches), 0);
   check_least("fast_dev_run", static_cast<double>(options.fast_dev_run), 0);
   check_least("log_every_n_steps", static_cast<double>(options.log_every_n_steps), 1);
   check_least("save_num_checkpoints_to_keep", options.save_num_checkpoints_to_keep, 2);
   check_least("devices", options.devices, 1);
+  check_least("num_nodes", options.num_nodes, 0);
+  if (!options.profiler.empty() && options.profiler != "simple") {
+    throw UsageError(
+        concat("Trainer: profiler is '", options.profiler, "'; choose 'simple' or ''"));
+  }
   if (options.gradient_clip_algorithm != "norm" && options.gradient_clip_algorithm != "value") {
     throw UsageError(concat("Trainer: gradient_clip_algorithm is '",
                             options.gradient_clip_algorithm, "'; choose 'norm' or 'value'"));
   }
 }
 
+std::vector<std::shared_ptr<Callback>> callbacks_of(const TrainerOptions& options) {
+  std::vector<std::shared_ptr<Callback>> callbacks;
+  if (!options.trace.empty()) {
+    const std::string word = "steps=";  // May stand before them.
+    const std::size_t from = options.trace.starts_with(word) ? word.size() : 0;
+    callbacks.push_back(
+        std::make_shared<TraceCallback>(TraceCallbackOptions{.steps = options.trace.substr(from)}));
+  }
+  for (const std::string& name : comma_list(options.logger)) {
+    if (name == "tensorboard") {
+      callbacks.push_back(std::make_shared<TensorBoardLogger>());
+    } else if (name == "csv") {
+      callbacks.push_back(std::make_shared<CsvLogger>());
+    } else {
+      throw UsageError(concat("Trainer: logger is '", options.logger,
+                              "'; choose 'tensorboard', 'csv', 'tensorboard,csv' or ''"));
+    }
+  }
+  callbacks.push_back(std::make_shared<RunLogger>());
+  return callbacks;
+}
+
 AcceleratorOptions accelerator_options(const TrainerOptions& options) {
   const bool writes = options.fast_dev_run == 0;
+  DistributedDataParallelOptions ddp = options.ddp;
+  if (!options.profiler.empty() && !ddp.step_timer) ddp.step_timer = std::make_shared<StepTimer>();
   return {.mixed_precision = mixed_precision(options),
           .gradient_accumulation_steps = options.accumulate_grad_batches,
           .split_batches = options.split_batches,
@@ -76,9 +101,11 @@ AcceleratorOptions accelerator_options(const TrainerOptions& options) {
           .non_finite = options.non_finite,
           .project_dir = options.default_root_dir + "/snapshots",
           .total_limit = options.save_num_checkpoints_to_keep,
+          .asynchronous_saves = options.asynchronous_saves,
+          .sharded_saves = options.sharded_saves,
           .data_log = options.log_samples && writes ? options.default_root_dir + "/data" : "",
           .init = options.init,
-          .ddp = options.ddp};
+          .ddp = std::move(ddp)};
 }
 
 DataLoaderOptions train_loader_options(const TrainerOptions& options) {
@@ -88,16 +115,15 @@ DataLoaderOptions train_loader_options(const TrainerOptions& options) {
           .workers = options.workers};
 }
 
-DataLoaderOptions validation_loader_options(const TrainerOptions& options,
+DataLoaderOptions evaluation_loader_options(const TrainerOptions& options, std::int64_t limit,
                                             const Accelerator& accelerator) {
-  return {
-      .batch_size = options.batch_size,
-      .split_batches = options.split_batches,
-      .shuffle = false,
-      .limit_batches = options.fast_dev_run > 0 ? options.fast_dev_run : options.limit_val_batches,
-      .workers = options.workers,
-      .group = accelerator.process_group(),
-      .device = accelerator.device()};
+  return {.batch_size = options.batch_size,
+          .split_batches = options.split_batches,
+          .shuffle = false,
+          .limit_batches = options.fast_dev_run > 0 ? options.fast_dev_run : limit,
+          .workers = options.workers,
+          .group = accelerator.process_group(),
+          .device = accelerator.device()};
 }
 
 void seed_ranks(const TrainerOptions& options, int rank) {
@@ -106,26 +132,6 @@ void seed_ranks(const TrainerOptions& options, int rank) {
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
     at::globalContext().setBenchmarkCuDNN(false);
   }
-}
-
-std::optional<FitEnd> run_in_processes(const TrainerOptions& options,
-                                       const std::function<FitEnd()>& body) {
-  const bool is_launched = launched_rank() && !env::text(env::kSpawn);
-  if (options.devices == 1 || is_launched) {
-    body();
-    return std::nullopt;
-  }
-  try {
-    spawn(
-        [&](int) {
-          if (body() == FitEnd::kPreempted) throw Preempted();
-        },
-        options.devices);
-  } catch (const ProcessFailed& failure) {
-    if (failure.exit_code() != kExitPreempted) throw;
-    return FitEnd::kPreempted;
-  }
-  return FitEnd::kDone;
 }
 
 }  // namespace lockstep

@@ -30,6 +30,8 @@ struct TrainerOptions {
   /// Batches of each rank; 0: all.
   std::int64_t limit_train_batches = 0;
   std::int64_t limit_val_batches = 0;
+  std::int64_t limit_test_batches = 0;
+  std::int64_t limit_predict_batches = 0;
   /// Train on the first so many batches alone, the same in each epoch; 0: on all.
   std::int64_t overfit_batches = 0;
   /// Only so many batches of training and validation, without snapshots or logs: does it run?
@@ -45,17 +47,30 @@ struct TrainerOptions {
   /// Of the random numbers of each rank (with its rank), and of the order of samples.
   std::uint64_t seed = 0;
   bool enable_progress_bar = true;
-  /// Where snapshots (snapshots/), metrics (metrics.jsonl) and samples (data/) go.
+  /// What writes metrics beside metrics.jsonl: "tensorboard", "csv" or "tensorboard,csv".
+  std::string logger = "";
+  /// Steps that all ranks trace, "10:13" for 10, 11 and 12 (see TraceCallback); empty: none.
+  std::string trace = "";
+  /// "simple": metrics say where the time of a step goes (StepTimer); empty: not measured.
+  std::string profiler = "";
+  /// Where snapshots (snapshots/), metrics (metrics.jsonl), runs (runs.jsonl) and samples (data/)
+  /// go: what `lockstep report` shows.
   std::string default_root_dir = "runs/default";
   /// Go on from the newest snapshot there, where there is one; otherwise there must be none.
   bool resume = true;
   /// When a snapshot is written, beside the end of the training; empty: only then.
   std::string save_interval = "1ep";
   int save_num_checkpoints_to_keep = 2;
+  /// Snapshots are written while the training goes on, and by each rank a share: see
+  /// AcceleratorOptions.
+  bool asynchronous_saves = false;
+  bool sharded_saves = false;
   /// Log which samples each rank was given, for `lockstep data audit`.
   bool log_samples = false;
   /// Processes to start on this machine where no launcher has started this one.
   int devices = 1;
+  /// Machines: a launcher must have started this process on as many; 0: any number.
+  int num_nodes = 0;
   InitOptions init = {};
   DistributedDataParallelOptions ddp = {};
 };

@@ -49,6 +49,10 @@ class Spawn(unittest.TestCase):
         lines, _ = run("one")
         self.assertEqual(len(pids(lines)), 1)
 
+    def test_what_rank_0_returns_comes_back(self):
+        lines, _ = run("result")
+        self.assertEqual(lines, ["100002 bytes end with 0 in rank 0", "all have ended"])
+
     def test_no_process_is_refused(self):
         _, err = run("none", expected=2)
         self.assertIn("spawn: 0 processes; there must be at least one", err)

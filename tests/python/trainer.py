@@ -107,8 +107,54 @@ class Trainer(unittest.TestCase):
         self.assertEqual(job.returncode, 75)
         self.assertTrue(list((self.folder / "snapshots").iterdir()))
 
+    def test_a_flag_counts_more_than_the_environment_and_that_more_than_a_file(self):
+        file = self.folder.parent / "train.toml"
+        file.write_text('max_duration = "4ep"\nbatch_size = 719\nlr = 0.5\n[ddp]\nstatic_graph = true\n')
+        with_file = {**environment(), "LOCKSTEP_TRAINER_MAX_DURATION": "3ep", "LOCKSTEP_TRAINER_LR": "0.25"}
+        command = [*self.trainer(f"--config={file}", "--lr=0.125"), "--devices=2"]
+        result = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=DEADLINE_S, env=with_file)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(result.stdout, "^trained for 3 epochs, 3 steps")
+        self.assertEqual(self.metrics()[0]["lr"], 0.125)
+        shown = run(*self.trainer(f"--config={file}"), "--print-config")
+        self.assertEqual(shown.returncode, 0, shown.stderr)
+        import tomllib
+        values = tomllib.loads(shown.stdout)
+        self.assertEqual((values["max_duration"], values["batch_size"], values["lr"]), ("4ep", 719, 0.5))
+        self.assertIs(values["ddp"]["static_graph"], True)
+        again = self.folder.parent / "again.toml"
+        again.write_text(shown.stdout)
+        self.assertEqual(run(TRAINER, f"--config={again}", "--print-config").stdout, shown.stdout)
+
+    def test_loggers_trace_and_snapshots_by_options(self):
+        result = run(*self.trainer("--devices=2", "--max-duration=2ep", "--logger=tensorboard,csv", "--trace", "steps=3:5",
+                                   "--asynchronous-saves", "--sharded-saves"))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertTrue(list((self.folder / "tensorboard").glob("events.out.tfevents.*")))
+        self.assertIn("val_accuracy", (self.folder / "metrics.csv").read_text().splitlines()[0])
+        trace = json.loads((self.folder / "traces" / "steps-3-4.json").read_text())
+        names = {event["args"]["name"] for event in trace["traceEvents"] if event.get("name") == "process_name"}
+        self.assertLessEqual({"rank 0", "rank 1"}, names)
+        events = [json.loads(line)["event"] for line in (self.folder / "runs.jsonl").read_text().splitlines()]
+        self.assertEqual(events, ["begin", "end"])
+        self.assertEqual(len(list((self.folder / "snapshots").glob("*/manifest.json"))), 2)
+        again = run(*self.trainer("--max-duration=3ep"))
+        self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertRegex(again.stdout, "^trained for 3 epochs, 91 steps")
+
+    def test_quiet_it_says_nothing(self):
+        result = run(*self.trainer("--quiet", "--max-duration=1ep"))
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+
     def test_what_cannot_work_gets_one_line(self):
-        for flags, code, words in ((["--max-duration=10"], 2, "max_duration is '10'; give a number with ep"),
+        file = self.folder.parent / "train.json"
+        file.write_text('{"max_duration": "1ep", "ddp": {"statik_graph": true}}')
+        for flags, code, words in (([f"--config={file}"], 2, "train.json: no option is called ddp.statik_graph; did you "
+                                                             "mean ddp.static_graph?"),
+                                   (["--max-duraton=1ep"], 2, "unknown flag --max-duraton; did you mean --max-duration?"),
+                                   (["--logger=wandb"], 2, "choose 'tensorboard', 'csv', 'tensorboard,csv' or ''"),
+                                   (["--num-nodes=2", "--devices=3"], 2, "lockstep run --nnodes=2 --nproc-per-node=3"),
+                                   (["--max-duration=10"], 2, "max_duration is '10'; give a number with ep"),
                                    (["--precision=fp8"], 2, "choose '32-true', '16-mixed' or 'bf16-mixed'"),
                                    (["--lr=1e30"], 1, "the training's loss is not finite on rank 0 in step 1"),
                                    (["--default-root-dir=/proc/none"], 1, "choose a folder that this process may write")):

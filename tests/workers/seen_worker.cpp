@@ -65,7 +65,6 @@ int run(int argc, char** argv) {
   trainer.add(lockstep::ThroughputMonitor({.tokens_per_sample = 8}));
   trainer.add(lockstep::TensorBoardLogger());
   trainer.add(lockstep::CsvLogger());
-  trainer.add(lockstep::RunLogger());
   if (argc > 3) trainer.add(lockstep::TraceCallback({.steps = argv[3]}));
   Sum task;
   const auto batches = [] { return Waves().map(torch::data::transforms::Stack<>()); };

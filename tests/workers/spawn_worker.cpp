@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iostream>
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -109,6 +110,18 @@ std::function<void(int)> in_rank_one(const std::function<void()>& action) {
 const std::map<std::string, std::function<void()>> kWays = {
     {"ranks", [] { lockstep::spawn(tell, 3); }},
     {"one", [] { lockstep::spawn(tell, 1); }},
+    {"result",
+     [] {
+       const auto ranks_text = [](int rank) {
+         return std::string(100'000, 'a') + '\0' + std::to_string(rank);
+       };
+       const std::string result = lockstep::spawn_for_result(ranks_text, 3);
+       const auto later_text = [&](int rank) {
+         return std::to_string(result.size()) + " bytes end with " + result.substr(100'001) +
+                " in rank " + std::to_string(rank);
+       };
+       std::cout << lockstep::spawn_for_result(later_text, 2) << std::endl;
+     }},
     {"none", [] { lockstep::spawn(tell, 0); }},
     {"exception",
      [] { lockstep::spawn(in_rank_one([] { throw std::runtime_error("out of luck"); }), 3); }},

@@ -1,4 +1,4 @@
-#include "lockstep/cli/nearest_name.h"
+#include "lockstep/base/nearest_name.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace lockstep {
+
+struct ProjectFile {
+  std::string name;
+  std::string text;
+};
+
+/// The files in project/, as they are there; made by the build.
+const std::vector<ProjectFile>& project_templates();
+
+struct ProjectFacts {
+  std::string name;
+  /// Of Lockstep, "0.1".
+  std::string version;
+  /// CMAKE_PREFIX_PATH: where Lockstep and LibTorch are, with a ; between.
+  std::string prefix_path;
+};
+
+/// The files of a new project. Pure. Errors: UsageError for a name that CMake or the shell could
+/// not do with.
+std::vector<ProjectFile> project_files(const ProjectFacts& facts);
+
+}  // namespace lockstep

@@ -1,0 +1,154 @@
+#include "lockstep/train/trainer_program_options.h"
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/parse_number.h"
+
+namespace lockstep {
+namespace {
+
+using Seconds = std::chrono::duration<double>;
+
+constexpr std::array<std::pair<const char*, NonFinite>, 4> kNonFinite = {
+    {{"ignore", NonFinite::kIgnore},
+     {"report", NonFinite::kReport},
+     {"skip", NonFinite::kSkip},
+     {"stop", NonFinite::kStop}}};
+
+ProgramOption non_finite_option(NonFinite& value, std::string group) {
+  return {
+      .name = "non_finite",
+      .help = "what becomes of steps whose gradients are not finite: ignore, report, skip, stop",
+      .set =
+          [&value](const std::string& text) {
+            for (const auto& [name, choice] : kNonFinite) {
+              if (text != name) continue;
+              value = choice;
+              return std::string();
+            }
+            return std::string("must be ignore, report, skip or stop");
+          },
+      .get = [&value] { return std::string(kNonFinite[static_cast<std::size_t>(value)].first); },
+      .kind = ProgramOption::Kind::kText,
+      .group = std::move(group)};
+}
+
+// A positive number, or 0 for what holds without one.
+ProgramOption positive_option(std::string name, std::string help, std::string group,
+                              std::function<void(std::optional<double>)> set,
+                              std::function<std::optional<double>()> get) {
+  return {.name = std::move(name),
+          .help = std::move(help),
+          .set =
+              [set = std::move(set)](const std::string& text) {
+                const auto number = parse_number<double>(text);
+                if (!number || *number < 0) return std::string("must be a number of at least 0");
+                set(*number > 0 ? number : std::nullopt);
+                return std::string();
+              },
+          .get = [get = std::move(get)] { return nlohmann::json(get().value_or(0)).dump(); },
+          .kind = ProgramOption::Kind::kNumber,
+          .group = std::move(group)};
+}
+
+ProgramOption seconds_option(std::string name, std::string help, std::string group,
+                             std::optional<std::chrono::milliseconds>& value) {
+  return positive_option(
+      std::move(name), std::move(help), std::move(group),
+      [&value](std::optional<double> seconds) {
+        value.reset();
+        if (seconds) value = std::chrono::ceil<std::chrono::milliseconds>(Seconds(*seconds));
+      },
+      [&value] { return value ? std::optional(Seconds(*value).count()) : std::nullopt; });
+}
+
+void add_ranks(ProgramOptions& program, TrainerOptions& options) {
+  const char* const group = "Ranks and their exchange";
+  program.set_group(group);
+  program.add("devices", options.devices, "processes to start, where no launcher has started this");
+  program.add("num_nodes", options.num_nodes, "machines that a launcher must have; 0: any number");
+  program.add("init.backend", options.init.backend,
+              "shm, hierarchical, gloo, nccl or mpi; empty: what fits");
+  program.add(seconds_option("init.timeout", "seconds until a collective fails; 0: 600", group,
+                             options.init.timeout));
+  program.add(seconds_option("init.init_timeout", "seconds for all ranks to join; 0: 300", group,
+                             options.init.init_timeout));
+  program.add(positive_option(
+      "ddp.bucket_cap_mb", "size of a bucket of gradients; 0: what fits", group,
+      [&options](std::optional<double> megabytes) { options.ddp.bucket_cap_mb = megabytes; },
+      [&options] { return options.ddp.bucket_cap_mb; }));
+  program.add("ddp.find_unused_parameters", options.ddp.find_unused_parameters,
+              "look in each step which parameters it uses");
+  program.add("ddp.static_graph", options.ddp.static_graph, "each step uses the same parameters");
+  program.add("ddp.check_replicas_every", options.ddp.check_replicas_every,
+              "steps after which the ranks' parameters are compared; 0: never");
+}
+
+}  // namespace
+
+void add_trainer_options(ProgramOptions& program, TrainerOptions& options) {
+  const char* const group = "Training";
+  program.set_group(group);
+  program.add("max_duration", options.max_duration,
+              "10ep epochs, 100ba steps, 5000sp samples, 90sec");
+  program.add("batch_size", options.batch_size, "samples a batch, on each rank");
+  program.add("split_batches", options.split_batches, "batch_size is that of all ranks together");
+  program.add("workers", options.workers, "threads that read ahead");
+  program.add("precision", options.precision, "32-true, 16-mixed or bf16-mixed");
+  program.add("accumulate_grad_batches", options.accumulate_grad_batches, "batches a step");
+  program.add("gradient_clip_val", options.gradient_clip_val, "0: gradients are not clipped");
+  program.add("gradient_clip_algorithm", options.gradient_clip_algorithm, "norm or value");
+  program.add(non_finite_option(options.non_finite, group));
+  program.add("deterministic", options.deterministic,
+              "only operators that give the same bits in every run");
+  program.add("seed", options.seed, "of random numbers and of the order of samples");
+
+  program.set_group("Validation, limits");
+  program.add("val_check_interval", options.val_check_interval, "as 1ep, 100ba; empty: never");
+  program.add("limit_train_batches", options.limit_train_batches, "of each rank; 0: all");
+  program.add("limit_val_batches", options.limit_val_batches, "of each rank; 0: all");
+  program.add("limit_test_batches", options.limit_test_batches, "of each rank; 0: all");
+  program.add("limit_predict_batches", options.limit_predict_batches, "of each rank; 0: all");
+  program.add("overfit_batches", options.overfit_batches,
+              "train on the first so many batches alone; 0: on all");
+  program.add("fast_dev_run", options.fast_dev_run,
+              "only so many batches, and nothing is written: does it run?");
+
+  program.set_group("What is kept and shown");
+  program.add("default_root_dir", options.default_root_dir,
+              "snapshots, metrics and samples go here");
+  program.add("resume", options.resume, "go on from the newest snapshot there");
+  program.add("save_interval", options.save_interval, "of snapshots; empty: at the end alone");
+  program.add("save_num_checkpoints_to_keep", options.save_num_checkpoints_to_keep, "snapshots");
+  program.add("asynchronous_saves", options.asynchronous_saves, "snapshots are written meanwhile");
+  program.add("sharded_saves", options.sharded_saves, "each rank writes a share of them");
+  program.add("log_every_n_steps", options.log_every_n_steps, "metrics are means over so many");
+  program.add("logger", options.logger,
+              "tensorboard, csv or tensorboard,csv, beside metrics.jsonl");
+  program.add("trace", options.trace, "steps that all ranks trace: 10:13 are 10, 11 and 12");
+  program.add("profiler", options.profiler, "simple: where the time of a step goes");
+  program.add("log_samples", options.log_samples, "for lockstep data audit");
+  program.add(
+      {.name = "quiet",
+       .help = "no progress bar",
+       .set =
+           [&options](const std::string& text) {
+             if (text != "true" && text != "false") return std::string("must be true or false");
+             options.enable_progress_bar = text == "false";
+             return std::string();
+           },
+       .get = [&options] { return std::string(options.enable_progress_bar ? "false" : "true"); },
+       .kind = ProgramOption::Kind::kFlag,
+       .group = "What is kept and shown"});
+  add_ranks(program, options);
+  program.set_group("Options");
+}
+
+}  // namespace lockstep

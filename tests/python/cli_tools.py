@@ -1,0 +1,66 @@
+"""lockstep test, estimate, env and new, as users run them.
+
+    cli_tools.py LOCKSTEP [unittest arguments]
+"""
+
+import json
+import os
+import subprocess
+import sys
+import unittest
+
+LOCKSTEP = os.path.abspath(sys.argv[1])
+DEADLINE_S = 120
+
+
+def run(*arguments, **variables):
+    return subprocess.run([LOCKSTEP, *arguments], capture_output=True, text=True, check=False, timeout=DEADLINE_S,
+                          env=os.environ | {"OMP_NUM_THREADS": "1"} | variables)
+
+
+class Tools(unittest.TestCase):
+    def test_the_self_check_passes_on_each_backend(self):
+        for backend, ranks in (("shm", 2), ("gloo", 3), ("", 1)):
+            with self.subTest(backend):
+                variables = {"LOCKSTEP_BACKEND": backend} if backend else {}
+                done = run("test", f"--nproc-per-node={ranks}", **variables)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                lines = done.stdout.splitlines()
+                self.assertIn(f"{ranks} ranks have met, over {backend}" if ranks > 1 else "1 rank has met", lines[0])
+                self.assertIn("Test is a success", lines[-1])
+
+    def test_the_self_check_fails_where_ranks_cannot_meet(self):
+        done = run("test", LOCKSTEP_BACKEND="none")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertNotIn("success", done.stdout)
+
+    def test_an_estimate_adds_up(self):
+        done = run("estimate", "1.5B", "--nnodes=2", "--nproc-per-node=8", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        told = json.loads(done.stdout)
+        self.assertEqual(told["rank_bytes"], 1.5e9 * 16)
+        self.assertEqual(told["network_bytes"], 1.5e9 * 4)
+        self.assertIn("together", run("estimate", "124M").stdout)
+
+    def test_env_says_what_a_bug_report_needs(self):
+        done = run("env", LOCKSTEP_TIMEOUT_S="60")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for words in ("lockstep ", "processors", "kernel", "LOCKSTEP_TIMEOUT_S (seconds) = 60"):
+            self.assertIn(words, done.stdout)
+
+    def test_what_cannot_work_gets_one_line(self):
+        for arguments, words in ((["estimate"], "PARAMETERS is required"),
+                                 (["estimate", "many"], "'many' is no number of parameters; write 124M"),
+                                 (["estimate", "1M", "--optimizer=lamb"], "--optimizer"),
+                                 (["test", "--nproc-per-node=0"], "--nproc-per-node"),
+                                 (["test", "x"], "takes no argument, but has 'x'"),
+                                 (["new"], "give the name of the project")):
+            with self.subTest(arguments):
+                done = run(*arguments)
+                self.assertEqual(done.returncode, 2, done.stderr)
+                self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+                self.assertIn(words, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])
