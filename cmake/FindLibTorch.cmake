@@ -26,3 +26,4 @@ if(Torch_VERSION VERSION_LESS 2.11)
   message(FATAL_ERROR "LibTorch ${Torch_VERSION} in ${Torch_DIR} is too old: Lockstep needs 2.11 or "
     "later; name another one with -DCMAKE_PREFIX_PATH=/path/to/libtorch")
 endif()
+get_filename_component(LOCKSTEP_TORCH_PREFIX "${Torch_DIR}/../../.." ABSOLUTE)

@@ -79,6 +79,14 @@ class NewProject(unittest.TestCase):
         for words in ("val_accuracy", "train_loss", "6000"):
             self.assertIn(words, page)
 
+    def test_what_is_installed_checks_itself(self):
+        for arguments, words in ((["test"], "Test is a success"), (["env"], "LibTorch    2."),
+                                 (["bench", "all-reduce", "--sizes=1024", "--rounds=1", "--sample-ms=1"], "shm")):
+            with self.subTest(arguments):
+                done = self.run_in(self.folder, self.lockstep, *arguments)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertIn(words, done.stdout)
+
     def test_what_cannot_be_made_gets_one_line(self):
         for name, words in (("spirals", "spirals is there already; choose another name"),
                             ("1st", "'1st' cannot name a program; take letters, digits, _ and -")):
