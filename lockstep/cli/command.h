@@ -50,7 +50,7 @@ int doctor_command(const std::vector<std::string>& arguments);
 /// Starts a project: `lockstep new NAME`.
 int new_command(const std::vector<std::string>& arguments);
 
-/// Says what a model will need: `lockstep estimate PARAMETERS [flags]`.
+/// Says what a model will need: `lockstep estimate MODEL [flags]`.
 int estimate_command(const std::vector<std::string>& arguments);
 
 /// Checks that ranks can train together on this machine: `lockstep test`.

@@ -136,6 +136,23 @@ std::string to_json(const Estimate& estimate, const EstimateOptions& options) {
   return json.dump();
 }
 
+double count_parameters(const std::string& shown_json, const std::string& path) {
+  const std::string model = "model.";  // Of a snapshot; others are weights and nothing else.
+  const auto shown = nlohmann::json::parse(shown_json, nullptr, /*allow_exceptions=*/false);
+  double count = 0;
+  if (shown.is_object() && shown.contains("tensors")) {
+    const bool is_snapshot = shown.contains("world_size");
+    for (const auto& tensor : shown["tensors"]) {
+      if (is_snapshot && !tensor.at("name").get<std::string>().starts_with(model)) continue;
+      double size = 1;
+      for (const auto& length : tensor.at("shape")) size *= length.get<double>();
+      count += size;
+    }
+  }
+  if (count > 0) return count;
+  throw UsageError(concat("lockstep estimate: ", path, " has no weights"));
+}
+
 double parse_parameter_count(const std::string& text) {
   constexpr std::array<std::pair<char, double>, 7> kSuffixes = {
       {{'k', 1e3}, {'K', 1e3}, {'m', 1e6}, {'M', 1e6}, {'b', 1e9}, {'B', 1e9}, {'G', 1e9}}};
@@ -149,8 +166,9 @@ double parse_parameter_count(const std::string& text) {
   }
   const auto number = parse_number<double>(digits);
   if (number && *number > 0 && *number * factor >= 1) return std::round(*number * factor);
-  throw UsageError(concat("lockstep estimate: '", text,
-                          "' is no number of parameters; write 124M, 1.5B or 85000"));
+  throw UsageError(
+      concat("lockstep estimate: '", text,
+             "' is neither a file nor a number of parameters, as 124M, 1.5B or 85000"));
 }
 
 }  // namespace lockstep

@@ -48,6 +48,10 @@ Estimate estimate(const EstimateOptions& options);
 std::string describe(const Estimate& estimate, const EstimateOptions& options);
 std::string to_json(const Estimate& estimate, const EstimateOptions& options);
 
+/// The parameters that `lockstep-snapshot show --json` tells of weights or of a snapshot's model:
+/// buffers are counted, too. Errors: UsageError for what has none.
+double count_parameters(const std::string& shown_json, const std::string& path);
+
 /// 124000000 for "124M"; K, M and B (or G) are thousands. Errors: UsageError.
 double parse_parameter_count(const std::string& text);
 

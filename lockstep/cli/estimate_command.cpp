@@ -1,6 +1,9 @@
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <map>
+#include <system_error>
 
 #include <CLI/CLI.hpp>
 
@@ -8,12 +11,30 @@
 #include "lockstep/base/error.h"
 #include "lockstep/cli/command.h"
 #include "lockstep/cli/estimate.h"
+#include "lockstep/cli/program_beside.h"
+#include "lockstep/doctor/ask_program.h"
 
 namespace lockstep {
+namespace {
+
+// Of large files, which are read whole.
+constexpr std::chrono::minutes kReadingTimeout{10};
+
+double parameters_of(const std::string& model) {
+  std::error_code error;
+  if (!std::filesystem::exists(model, error)) return parse_parameter_count(model);
+  const Told told =
+      ask_program({program_beside("lockstep-snapshot", "estimate"), "show", model, "--json"},
+                  {.patience = kReadingTimeout, .show_errors = true});
+  if (told.status != 0) throw UsageError(concat("lockstep estimate: ", model, " cannot be read"));
+  return count_parameters(told.out, model);
+}
+
+}  // namespace
 
 int estimate_command(const std::vector<std::string>& arguments) {
   EstimateOptions options;
-  std::string parameters;
+  std::string model;
   bool is_json = false;
   CLI::App app(
       "Says what a model will need: memory of a rank and of a machine, the size of a snapshot, "
@@ -22,9 +43,12 @@ int estimate_command(const std::vector<std::string>& arguments) {
       "Trainer::find_batch_size measures them.\n\n"
       "Examples:\n"
       "  lockstep estimate 124M --nnodes=2 --nproc-per-node=8\n"
-      "  lockstep estimate 1.5B --nproc-per-node=8 --shard-optimizer\n",
+      "  lockstep estimate 1.5B --nproc-per-node=8 --shard-optimizer\n"
+      "  lockstep estimate model.safetensors\n",
       "lockstep estimate");
-  app.add_option("PARAMETERS", parameters, "how many the model has: 85000, 124M, 1.5B")->required();
+  app.add_option("MODEL", model,
+                 "its number of parameters, 85000, 124M or 1.5B, or a file or snapshot with them")
+      ->required();
   app.add_option("--nproc-per-node", options.nproc_per_node, "ranks on a machine")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
@@ -54,7 +78,7 @@ int estimate_command(const std::vector<std::string>& arguments) {
   } catch (const CLI::ParseError& error) {
     throw UsageError(concat("lockstep estimate: ", error.what(), "; see lockstep estimate --help"));
   }
-  options.parameters = parse_parameter_count(parameters);
+  options.parameters = parameters_of(model);
   const Estimate result = estimate(options);
   std::fputs((is_json ? to_json(result, options) + "\n" : describe(result, options)).c_str(),
              stdout);

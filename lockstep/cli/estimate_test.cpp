@@ -48,6 +48,15 @@ TEST(EstimateTest, IsShownWithUnits) {
   EXPECT_EQ(told["memory"]["optimizer"], 2 * 4 * 124e6);
 }
 
+TEST(EstimateTest, CountsWhatIsShownOfWeightsAndSnapshots) {
+  const std::string tensors =
+      R"("tensors": [{"name": "model.a", "shape": [2, 3]}, {"name": "optimizer.b", "shape": []}]})";
+  EXPECT_EQ(count_parameters("{\"world_size\": 2, " + tensors, "x"), 6);
+  EXPECT_EQ(count_parameters("{" + tensors, "x"), 7);
+  EXPECT_THROW(count_parameters("{}", "x"), UsageError);
+  EXPECT_THROW(count_parameters("", "x"), UsageError);
+}
+
 TEST(EstimateTest, NumbersOfParametersHaveSuffixes) {
   EXPECT_EQ(parse_parameter_count("85000"), 85000);
   EXPECT_EQ(parse_parameter_count("124M"), 124e6);

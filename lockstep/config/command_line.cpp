@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 #include <CLI/CLI.hpp>
 
@@ -16,11 +17,17 @@ constexpr const char* kConfigFlag = "--config";
 constexpr const char* kPrintFlag = "--print-config";
 
 std::vector<std::string> arguments_of(int argc, const char* const* argv) {
-  std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
-  for (std::string& argument : arguments) {
-    if (!argument.starts_with("--")) continue;
+  std::vector<std::string> arguments;
+  for (std::string argument : std::vector<std::string>(argv + std::min(argc, 1), argv + argc)) {
     const std::size_t end = std::min(argument.find('='), argument.size());
-    std::replace(argument.begin(), argument.begin() + static_cast<std::ptrdiff_t>(end), '_', '-');
+    if (argument.starts_with("--")) {
+      std::replace(argument.begin(), argument.begin() + static_cast<std::ptrdiff_t>(end), '_', '-');
+    }
+    // CLI11 would take what follows --name= for its value.
+    const bool is_empty_value = argument.starts_with("--") && end + 1 == argument.size();
+    if (is_empty_value) argument.resize(end);
+    arguments.push_back(std::move(argument));
+    if (is_empty_value) arguments.emplace_back();
   }
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
   return arguments;

@@ -60,8 +60,14 @@ class TomlEntries {
       }
       const auto line = node.source().begin.line;
       const std::string place = concat(file_, ":", line);
-      lines_.emplace_back(line, ConfigEntry{name, value_text(node, place, name), place});
+      lines_.emplace_back(line,
+                          ConfigEntry{name, value_text(node, place, name), place, kind_of(node)});
     }
+  }
+
+  static ProgramOption::Kind kind_of(const toml::node& node) {
+    if (node.is_string()) return ProgramOption::Kind::kText;
+    return node.is_boolean() ? ProgramOption::Kind::kFlag : ProgramOption::Kind::kNumber;
   }
 
   static std::string value_text(const toml::node& node, const std::string& place,
@@ -99,7 +105,13 @@ void add_json(const nlohmann::ordered_json& object, const std::string& section,
     }
     if (value.is_array()) refuse_value(file, name, "a list");
     if (value.is_null()) refuse_value(file, name, "null");
-    entries.push_back({name, value.is_string() ? value.get<std::string>() : value.dump(), file});
+    if (value.is_string()) {
+      entries.push_back({name, value.get<std::string>(), file, ProgramOption::Kind::kText});
+    } else {
+      const bool is_flag = value.is_boolean();
+      entries.push_back({name, value.dump(), file,
+                         is_flag ? ProgramOption::Kind::kFlag : ProgramOption::Kind::kNumber});
+    }
   }
 }
 

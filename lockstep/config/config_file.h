@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/config/program_option.h"
+
 namespace lockstep {
 
 /// One value of a file of options.
@@ -11,6 +13,7 @@ struct ConfigEntry {
   std::string name;   ///< with its sections: "ddp.bucket_cap_mb"
   std::string value;  ///< as on the command line
   std::string place;  ///< "train.toml:3", "train.json"
+  ProgramOption::Kind kind = ProgramOption::Kind::kText;
 };
 
 /// The values of a file, in its order: TOML 1.0 (.toml) or JSON (.json). Sections, {…} in JSON, may

@@ -20,6 +20,18 @@ namespace {
 
 constexpr const char* kConfigVariable = "CONFIG";
 
+const char* name_of(ProgramOption::Kind kind) {
+  switch (kind) {
+    case ProgramOption::Kind::kText:
+      return "a text";
+    case ProgramOption::Kind::kNumber:
+      return "a number";
+    case ProgramOption::Kind::kFlag:
+      return "true or false";
+  }
+  return "?";
+}
+
 }  // namespace
 
 ProgramOptions::ProgramOptions(std::string about, ProgramOptionsSettings settings)
@@ -99,7 +111,12 @@ void ProgramOptions::apply_file(const std::optional<std::string>& of_command_lin
       throw UsageError(concat(entry.place, ": no option is called ", entry.name,
                               did_you_mean(entry.name, names())));
     }
-    apply(entry.name, entry.value, concat(entry.place, ": ", entry.name));
+    const std::string place = concat(entry.place, ": ", entry.name);
+    if (entry.kind != find(entry.name)->kind) {
+      throw UsageError(concat(place, " must be ", name_of(find(entry.name)->kind), ", not ",
+                              name_of(entry.kind)));
+    }
+    apply(entry.name, entry.value, place);
   }
 }
 

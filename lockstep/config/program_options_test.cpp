@@ -97,6 +97,16 @@ TEST_F(ProgramOptionsTest, WhatItPrintsItReads) {
   EXPECT_EQ(program_.toml(), written);
 }
 
+TEST_F(ProgramOptionsTest, AnEmptyValueIsOne) {
+  EXPECT_EQ(parse({"--out-dir=", "--lr=0.25"}), "");
+  EXPECT_EQ(out_dir_, "");
+  EXPECT_EQ(lr_, 0.25);
+  out_dir_ = "again";
+  EXPECT_EQ(parse({"--out-dir", ""}), "");
+  EXPECT_EQ(out_dir_, "");
+  EXPECT_EQ(parse({"--lr="}), "--lr must be a number, not ''");
+}
+
 TEST_F(ProgramOptionsTest, UnknownNamesAreRefusedWithTheNearest) {
   EXPECT_EQ(parse({"--batchsize=3"}),
             "unknown flag --batchsize; did you mean --batch-size?; see --help");
@@ -119,6 +129,12 @@ TEST_F(ProgramOptionsTest, ValuesOfAnotherTypeAreRefusedWithTheirPlace) {
   EXPECT_EQ(parse({"--log-samples=perhaps"}), "--log-samples must be true or false, not 'perhaps'");
   const std::string path = file("batch_size = 1.5\n");
   EXPECT_EQ(parse({"--config", path}), path + ":1: batch_size must be an integer, not '1.5'");
+  const auto told = [&](const std::string& line) { return parse({"--config=" + file(line)}); };
+  EXPECT_EQ(told("out_dir = true\n"), path + ":1: out_dir must be a text, not true or false");
+  EXPECT_EQ(told("out_dir = 3\n"), path + ":1: out_dir must be a text, not a number");
+  EXPECT_EQ(told("batch_size = \"64\"\n"), path + ":1: batch_size must be a number, not a text");
+  EXPECT_EQ(told("log_samples = 1\n"),
+            path + ":1: log_samples must be true or false, not a number");
   set("LOCKSTEP_TESTED_LR", "");
   EXPECT_EQ(parse({}), "environment: LOCKSTEP_TESTED_LR must be a number, not ''");
 }

@@ -1,69 +1,22 @@
 #include "lockstep/doctor/program_facts.h"
 
 #include <array>
-#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <system_error>
 
-#include <fcntl.h>
-#include <poll.h>
 #include <unistd.h>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
-#include "lockstep/os/child_process.h"
+#include "lockstep/doctor/ask_program.h"
 #include "lockstep/os/file_fingerprint.h"
 #include "lockstep/os/find_program.h"
-#include "lockstep/os/pipe.h"
-#include "lockstep/os/poll_timeout.h"
-#include "lockstep/os/signals.h"
 
 namespace lockstep {
 namespace {
-
-constexpr std::chrono::milliseconds kPatience{10'000};
-
-struct Told {
-  int status = -1;
-  std::string out{};
-};
-
-// What a program writes to stdout, and its exit code; -1: it did not end in time.
-Told ask(const std::vector<std::string>& words) {
-  const UniqueFd nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  Pipe out = make_pipe();
-  const pid_t pid = spawn_process({.path = words.front(),
-                                   .arguments = words,
-                                   .environment = env::everything(),
-                                   .stdin_fd = nothing.get(),
-                                   .stdout_fd = out.write_end.get(),
-                                   .stderr_fd = nothing.get()});
-  out.write_end.reset();
-  const UniqueFd process = open_process(pid);
-  const Deadline deadline = Deadline::after(kPatience);
-  Told told;
-  for (;;) {
-    pollfd ready{out.read_end.get(), POLLIN, 0};
-    const int count = ::poll(&ready, 1, poll_timeout(deadline));
-    if (count < 0 && errno == EINTR) continue;
-    char part[4096];
-    const ssize_t size = count > 0 ? ::read(out.read_end.get(), part, sizeof(part)) : 0;
-    if (size <= 0) break;
-    told.out.append(part, static_cast<std::size_t>(size));
-  }
-  pollfd ended{process.get(), POLLIN, 0};
-  const bool in_time = ::poll(&ended, 1, poll_timeout(deadline)) > 0;
-  if (!in_time) {
-    signal_group(pid, SIGKILL);
-    ::poll(&ended, 1, static_cast<int>(kPatience.count()));
-  }
-  const ChildExit exit = reap_child(pid);
-  if (in_time && exit.signal == 0) told.status = exit.exit_code;
-  return told;
-}
 
 std::string version_beside(const std::filesystem::path& library) {
   // A wheel of PyTorch has lib/ and version.py beside it; LibTorch has build-version.
@@ -107,7 +60,7 @@ std::string list_libraries(const std::string& path) {
       "ELF")
     return "";
   for (const char* const loader : kLoaders) {
-    if (::access(loader, X_OK) == 0) return ask({loader, "--list", path}).out;
+    if (::access(loader, X_OK) == 0) return ask_program({loader, "--list", path}).out;
   }
   return "";
 }
@@ -137,10 +90,10 @@ PythonFacts look_at_python() {
   PythonFacts facts{.asked = true};
   try {
     facts.path = find_python();
-    const Told told = ask({facts.path, "-c",
-                           "import importlib.metadata as m\n"
-                           "try: print(m.version('torch'))\n"
-                           "except m.PackageNotFoundError: pass"});
+    const Told told = ask_program({facts.path, "-c",
+                                   "import importlib.metadata as m\n"
+                                   "try: print(m.version('torch'))\n"
+                                   "except m.PackageNotFoundError: pass"});
     if (told.status != 0) facts.trouble = concat("exit code ", told.status);
     facts.torch_version = told.out.substr(0, told.out.find('\n'));
   } catch (const Error& error) {

@@ -1,5 +1,6 @@
 #include "lockstep/launch/spawn.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -38,6 +39,7 @@ namespace {
 
 constexpr const char* kThisProgram = "/proc/self/exe";
 constexpr std::chrono::milliseconds kSpawnShutdownTimeout{5'000};
+constexpr std::chrono::milliseconds kSpawnSignalTimeout{30'000};
 constexpr std::chrono::milliseconds kReapTimeout{1'000};  // of processes that are killed
 
 std::atomic<int> spawn_calls = 0;
@@ -134,7 +136,7 @@ class SpawnedProcesses {
     return concat("/proc/", process, "/fd/", error_files_[static_cast<std::size_t>(rank)].get());
   }
 
-  CaughtSignals signals_{{SIGINT, SIGTERM, SIGHUP}};
+  CaughtSignals signals_{{SIGINT, SIGTERM, SIGHUP, SIGUSR1}};
   int ended_by_ = 0;
   LaunchOptions options_;
   std::vector<UniqueFd> error_files_;
@@ -147,7 +149,7 @@ class SpawnedProcesses {
 SpawnedProcesses::SpawnedProcesses(int call, int count)
     : options_{.worker_count = count},
       store_(bind_tcp(options_.master_address, 0)),
-      stop_(kSpawnShutdownTimeout) {
+      stop_(kSpawnShutdownTimeout, kSpawnSignalTimeout) {
   try {
     for (int rank = 0; rank < count; ++rank) {
       error_files_.push_back(make_memory_file("lockstep-error", 0));
@@ -257,17 +259,12 @@ void SpawnedProcesses::kill_all() {
   running_.clear();
 }
 
-}  // namespace
-
-void spawn(const std::function<void(int rank)>& body, int process_count) {
-  const auto without_result = [&](int rank) {
-    body(rank);
-    return std::string();
-  };
-  spawn_for_result(without_result, process_count);
+bool ended_well(const WorkerExit& exit) {
+  return exit.exit_code == 0 && exit.signal == 0;
 }
 
-std::string spawn_for_result(const std::function<std::string(int rank)>& body, int process_count) {
+std::string run_processes(const std::function<std::string(int rank)>& body, int process_count,
+                          bool may_answer_signals) {
   if (process_count < 1) {
     throw UsageError(concat("spawn: ", process_count, " processes; there must be at least one"));
   }
@@ -291,7 +288,8 @@ std::string spawn_for_result(const std::function<std::string(int rank)>& body, i
     AttemptOutcome all_ended = processes.wait();
     return std::pair(std::move(all_ended), processes.ended_by());
   }();
-  if (ended_by != 0) end_by(ended_by);
+  const bool have_answered = may_answer_signals && std::ranges::all_of(outcome.exits, ended_well);
+  if (ended_by != 0 && !have_answered) end_by(ended_by);
   explain_crashes(outcome);
   const WorkerExit* const cause = first_cause(outcome);
   if (cause == nullptr) {
@@ -300,6 +298,24 @@ std::string spawn_for_result(const std::function<std::string(int rank)>& body, i
   throw ProcessFailed(
       concat("spawn: ", describe_worker(*cause), " failed", describe_failure(*cause)), cause->rank,
       cause->status());
+}
+
+}  // namespace
+
+void spawn(const std::function<void(int rank)>& body, int process_count) {
+  const auto without_result = [&](int rank) {
+    body(rank);
+    return std::string();
+  };
+  run_processes(without_result, process_count, /*may_answer_signals=*/false);
+}
+
+std::string spawn_for_result(const std::function<std::string(int rank)>& body, int process_count) {
+  return run_processes(body, process_count, /*may_answer_signals=*/true);
+}
+
+bool repeats_first_process() {
+  return !runs_body && call_to_run().has_value();
 }
 
 }  // namespace lockstep

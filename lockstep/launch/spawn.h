@@ -39,15 +39,20 @@ class ProcessFailed : public Error {
 /// call of spawn(), there `body`, and then the process ends. So what stands before spawn() runs in
 /// every process and must lead there; what stands behind it runs in the first alone.
 ///
-/// When one fails, the others are told to end (SIGTERM, after 5 s SIGKILL). SIGINT, SIGTERM and
-/// SIGHUP, where they would end this process, are passed on to them in the same way and end it
-/// after them. All die with the thread that called spawn(). Threads: any, one call after another.
-/// Errors: ProcessFailed for the first process that failed by itself; UsageError for fewer than one
-/// process and for a call within `body`; SystemError when no process can be made.
+/// When one fails, the others are told to end (SIGTERM, after 5 s SIGKILL). SIGINT, SIGTERM, SIGHUP
+/// and SIGUSR1, where they would end this process, are passed on to them, with 30 s in which to
+/// save, and end it after them. All die with the thread that called spawn(). Threads: any, one call
+/// after another. Errors: ProcessFailed for the first process that failed by itself; UsageError for
+/// fewer than one process and for a call within `body`; SystemError when no process can be made.
 void spawn(const std::function<void(int rank)>& body, int process_count);
 
 /// As spawn(), and returns what `body` has returned on rank 0: text, or bytes of any kind. In the
-/// processes of a later call it returns the same again.
+/// processes of a later call it returns the same again. A signal to this process which `body` has
+/// answered in all of them, so that they end well, does not end it: what they return says more.
 std::string spawn_for_result(const std::function<std::string(int rank)>& body, int process_count);
+
+/// Whether this is a process of spawn() outside its body: there it does again what the first
+/// process has done.
+bool repeats_first_process();
 
 }  // namespace lockstep

@@ -5,12 +5,12 @@
 namespace lockstep {
 
 int StopSequence::on_failure(Time now) {
-  return phase_ == Phase::kRunning ? stop(SIGTERM, now) : 0;
+  return phase_ == Phase::kRunning ? stop(SIGTERM, now, shutdown_timeout_) : 0;
 }
 
 int StopSequence::on_signal(int signal, Time now) {
   if (signal == SIGINT) ++interrupts_;
-  if (phase_ == Phase::kRunning) return stop(signal, now);
+  if (phase_ == Phase::kRunning) return stop(signal, now, signal_timeout_);
   return phase_ == Phase::kStopping && interrupts_ >= 2 ? kill(now) : 0;
 }
 
@@ -27,10 +27,10 @@ int StopSequence::on_deadline(Time now) {
   return 0;
 }
 
-int StopSequence::stop(int signal, Time now) {
-  if (shutdown_timeout_ <= std::chrono::milliseconds(0)) return kill(now);
+int StopSequence::stop(int signal, Time now, std::chrono::milliseconds timeout) {
+  if (timeout <= std::chrono::milliseconds(0)) return kill(now);
   phase_ = Phase::kStopping;
-  deadline_ = Deadline(now + shutdown_timeout_);
+  deadline_ = Deadline(now + timeout);
   return signal;
 }
 

@@ -17,7 +17,10 @@ class StopSequence {
   static constexpr std::chrono::milliseconds kKilledTimeout{10'000};
 
   explicit StopSequence(std::chrono::milliseconds shutdown_timeout)
-      : shutdown_timeout_(shutdown_timeout) {}
+      : StopSequence(shutdown_timeout, shutdown_timeout) {}
+  /// With another time for workers that are told to end by a signal to the launcher.
+  StopSequence(std::chrono::milliseconds shutdown_timeout, std::chrono::milliseconds signal_timeout)
+      : shutdown_timeout_(shutdown_timeout), signal_timeout_(signal_timeout) {}
 
   int on_failure(Time now);
   /// A signal that the launcher got. A second SIGINT kills at once.
@@ -35,10 +38,11 @@ class StopSequence {
  private:
   enum class Phase { kRunning, kStopping, kKilled, kGivenUp };
 
-  int stop(int signal, Time now);
+  int stop(int signal, Time now, std::chrono::milliseconds timeout);
   int kill(Time now);
 
   const std::chrono::milliseconds shutdown_timeout_;
+  const std::chrono::milliseconds signal_timeout_;
   Phase phase_ = Phase::kRunning;
   int interrupts_ = 0;
   std::optional<Deadline> deadline_;

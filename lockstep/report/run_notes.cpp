@@ -82,6 +82,18 @@ RunNotes read_runs(const fs::path& folder) {
   return parse_runs(text, "runs.jsonl");
 }
 
+// Of a sharded snapshot.
+std::uint64_t bytes_below(const fs::path& folder) {
+  std::uint64_t bytes = 0;
+  std::error_code gone;
+  for (const auto& entry : fs::directory_iterator(folder, gone)) {
+    std::error_code error;
+    const std::uint64_t size = entry.file_size(error);
+    if (!error) bytes += size;
+  }
+  return bytes;
+}
+
 std::vector<NotedFile> files_in(const fs::path& folder) {
   std::error_code error;
   if (!fs::exists(folder, error)) return {};
@@ -89,8 +101,12 @@ std::vector<NotedFile> files_in(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     std::error_code gone;
     const std::string name = entry.path().filename().string();
-    if (!entry.is_regular_file(gone) || name.starts_with(".")) continue;
-    files.push_back({.name = name, .size_bytes = entry.file_size(gone)});
+    if (name.starts_with(".")) continue;
+    if (entry.is_regular_file(gone)) {
+      files.push_back({.name = name, .size_bytes = entry.file_size(gone)});
+    } else if (fs::exists(entry.path() / "manifest.json", gone)) {
+      files.push_back({.name = name + "/", .size_bytes = bytes_below(entry.path())});
+    }
   }
   if (error)
     throw SystemError(concat("list ", folder), error.value(), "choose a folder that you may read");

@@ -21,7 +21,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the format's numbers are little-endian");
 
-constexpr std::size_t kLengthBytes = sizeof(std::uint64_t);
+constexpr std::size_t kHeaderLengthBytes = sizeof(std::uint64_t);
 
 [[noreturn]] void refuse_tensor(const std::string& name, const std::string& what) {
   throw UsageError(concat("save safetensors: '", name, "' is ", what));
@@ -61,7 +61,7 @@ void save_safetensors(const std::filesystem::path& path, const TensorDict& tenso
   });
 
   AtomicFile file(path);
-  file.write(&text_bytes, kLengthBytes);
+  file.write(&text_bytes, kHeaderLengthBytes);
   file.write(text.data(), text.size());
   for (const std::size_t i : order) {
     const at::Tensor values =
@@ -76,15 +76,15 @@ Safetensors read_safetensors(const std::filesystem::path& path) {
   const std::string source = concat("read ", path.string());
   const std::uint64_t size = file.size_bytes();
   std::uint64_t text_bytes = 0;
-  if (size >= kLengthBytes) file.read(0, &text_bytes, kLengthBytes);
-  if (size < kLengthBytes || text_bytes > size - kLengthBytes ||
+  if (size >= kHeaderLengthBytes) file.read(0, &text_bytes, kHeaderLengthBytes);
+  if (size < kHeaderLengthBytes || text_bytes > size - kHeaderLengthBytes ||
       text_bytes > kMaxSafetensorsHeaderBytes) {
     throw CorruptFile(concat(source, ": its header of ", text_bytes, " bytes is not in its ", size,
                              "; it is truncated, or no safetensors file: take another copy"));
   }
   std::string text(text_bytes, '\0');
-  file.read(kLengthBytes, text.data(), text.size());
-  const std::uint64_t data_begin = kLengthBytes + text_bytes;
+  file.read(kHeaderLengthBytes, text.data(), text.size());
+  const std::uint64_t data_begin = kHeaderLengthBytes + text_bytes;
   SafetensorsHeader header = parse_safetensors_header(text, size - data_begin, source);
 
   Safetensors result;
@@ -101,7 +101,7 @@ Safetensors read_safetensors(const std::filesystem::path& path) {
 
 bool is_safetensors(const std::filesystem::path& path) {
   const ReadableFile file(path);
-  std::array<char, kLengthBytes + 1> begin{};
+  std::array<char, kHeaderLengthBytes + 1> begin{};
   if (file.size_bytes() >= begin.size()) file.read(0, begin.data(), begin.size());
   const bool is_zip = begin[0] == 'P' && begin[1] == 'K';
   return !is_zip && (begin.back() == '{' || path.extension() == ".safetensors");

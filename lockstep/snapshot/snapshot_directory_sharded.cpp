@@ -21,6 +21,7 @@
 #include "lockstep/snapshot/snapshot.h"
 #include "lockstep/snapshot/snapshot_directory.h"
 #include "lockstep/snapshot/tensor_shares.h"
+#include "lockstep/snapshot/writable_value.h"
 
 namespace lockstep {
 namespace {
@@ -82,14 +83,20 @@ void SnapshotDirectory::save_sharded(Snapshot snapshot, const torch::optim::Opti
     written(name);
   };
   if (asynchronous_) {
-    write(share, [save, rank, complete](const c10::IValue& value, const std::stop_token& stop) {
+    const auto write_and_complete = [save, rank, complete](const c10::IValue& value,
+                                                           const std::stop_token& stop) {
       write_share(save, rank, value);
       if (rank == 0) complete(stop);
-    });
+    };
+    // What cannot be stored ends it on all ranks before any waits for the others' files.
+    run_on_all(group_, "save a snapshot", [&] { writable_value(share); });
+    write(share, write_and_complete);
     return;
   }
   run_on_all(group_, "save a snapshot", [&] { write_share(save, rank, share); });
-  if (rank == 0) complete(std::stop_token());
+  run_on_all(group_, "complete a snapshot", [&] {
+    if (rank == 0) complete(std::stop_token());
+  });
 }
 
 void SnapshotDirectory::agree_on_writes() {

@@ -260,7 +260,7 @@ std::string AcceleratorState::describe_non_finite(const std::vector<std::string>
       if (gradient.defined() && !is_finite(gradient)) names.push_back(parameter.key());
     }
   }
-  return concat("step ", steps_, ": ",
+  return concat("step ", steps_ + 1, ": ",
                 ranks.empty()
                     ? std::string("the loss is finite on all ranks, but gradients are not")
                     : concat("the loss is not finite on rank ", some_of(ranks)),

@@ -5,6 +5,7 @@
 
 #include <ATen/ops/tensor.h>
 #include <c10/util/Exception.h>
+#include <malloc.h>
 #include <unistd.h>
 
 #include "lockstep/base/concat.h"
@@ -18,6 +19,12 @@
 namespace lockstep {
 namespace {
 
+// Of malloc, which may keep what is freed for what comes next: that is resident, but free.
+double allocated_bytes() {
+  const struct mallinfo2 info = ::mallinfo2();
+  return static_cast<double>(info.uordblks) + static_cast<double>(info.hblkhd);
+}
+
 double resident_bytes() {
   const auto usage = process_usage(::getpid());
   return usage ? static_cast<double>(usage->resident_bytes) : 0;
@@ -30,7 +37,8 @@ BatchSizeSearch::BatchSizeSearch(const BatchSizeOptions& options, std::int64_t d
     : options_(options),
       accelerator_(accelerator),
       dataset_size_(dataset_size),
-      base_bytes_(resident_bytes()),
+      allocated_before_(allocated_bytes()),
+      resident_before_(resident_bytes()),
       free_bytes_(static_cast<double>(available_memory_bytes()) * options.memory_fraction /
                   env::integer(env::kLocalWorldSize).value_or(1)),
       size_(options.init_val) {
@@ -48,7 +56,7 @@ std::optional<std::int64_t> BatchSizeSearch::next() const {
 }
 
 void BatchSizeSearch::run(const std::function<void()>& trial) {
-  most_bytes_ = base_bytes_;
+  most_bytes_ = 0;
   steps_ = 0;
   samples_ = 0;
   bool fits = true;
@@ -59,7 +67,7 @@ void BatchSizeSearch::run(const std::function<void()>& trial) {
     fits = false;
   }
   const double seconds = std::chrono::duration<double>(Clock::now() - begun_).count();
-  const double taken = std::max(0.0, most_bytes_ - base_bytes_);
+  const double taken = most_bytes_;
   // Twice the size takes at most as much again.
   const bool next_fits = fits && 2 * taken <= free_bytes_;
   const at::Tensor own = at::tensor(
@@ -84,7 +92,8 @@ void BatchSizeSearch::run(const std::function<void()>& trial) {
 }
 
 void BatchSizeSearch::note_memory() {
-  most_bytes_ = std::max(most_bytes_, resident_bytes());
+  most_bytes_ = std::max({most_bytes_, allocated_bytes() - allocated_before_,
+                          resident_bytes() - resident_before_});
 }
 
 bool BatchSizeSearch::goes_on(std::int64_t samples) {

@@ -63,7 +63,8 @@ class BatchSizeSearch {
   BatchSizeOptions options_;
   const Accelerator& accelerator_;
   std::int64_t dataset_size_;
-  double base_bytes_;
+  double allocated_before_;
+  double resident_before_;
   double free_bytes_;  ///< of one rank
   bool is_over_ = false;
   std::int64_t size_;

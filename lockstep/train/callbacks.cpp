@@ -9,6 +9,8 @@
 #include <system_error>
 #include <vector>
 
+#include <ATen/ops/zeros.h>
+
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
@@ -23,6 +25,11 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kBestFolder = "best";
+
+// In EarlyStopping's state.
+constexpr std::size_t kBest = 0;
+constexpr std::size_t kKnown = 1;
+constexpr std::size_t kWaited = 2;
 
 void check_mode(const char* who, const std::string& mode) {
   if (mode == "min" || mode == "max") return;
@@ -81,6 +88,9 @@ std::string text_of(double value) {
 
 void EarlyStopping::on_fit_start(TrainerState& state) {
   check_validates("EarlyStopping", state);
+  state_ = at::zeros({3}, at::kDouble);
+  state.accelerator.register_for_checkpointing("early_stopping " + options_.monitor,
+                                               {{"best_known_waited", state_}});
 }
 
 void ModelCheckpoint::on_fit_start(TrainerState& state) {
@@ -97,21 +107,25 @@ void EarlyStopping::on_validation_end(TrainerState& state, const Metrics& metric
     wait(state);
     return;
   }
-  const double gain =
-      options_.mode == "min" ? best_.value_or(0) - value : value - best_.value_or(0);
-  if (!best_ || gain > options_.min_delta) {
-    best_ = value;
-    waited_ = 0;
+  auto* const values = state_.mutable_data_ptr<double>();
+  const bool is_known = values[kKnown] > 0;
+  const double gain = options_.mode == "min" ? values[kBest] - value : value - values[kBest];
+  if (!is_known || gain > options_.min_delta) {
+    values[kBest] = value;
+    values[kKnown] = 1;
+    values[kWaited] = 0;
   } else {
     wait(state);
   }
 }
 
 void EarlyStopping::wait(TrainerState& state) {
-  if (++waited_ < options_.patience) return;
+  auto* const values = state_.mutable_data_ptr<double>();
+  if (++values[kWaited] < options_.patience) return;
   state.stop_reason =
       concat(options_.monitor, " has got no better ",
-             best_ ? concat("than ", *best_, " ") : std::string(), "for ", waited_, " validations");
+             values[kKnown] > 0 ? concat("than ", values[kBest], " ") : std::string(), "for ",
+             static_cast<int>(values[kWaited]), " validations");
 }
 
 ModelCheckpoint::ModelCheckpoint(const ModelCheckpointOptions& options) : options_(options) {

@@ -21,12 +21,13 @@ struct EarlyStoppingOptions {
   double min_delta = 0;
 };
 
-/// Ends the training once a metric has got no better for some validations. It counts anew after a
+/// Ends the training once a metric has got no better for some validations; goes on counting after a
 /// resume. A value that is not finite is no better. Errors: UsageError for another mode, without
 /// validation, and when that has no such metric.
 class EarlyStopping : public Callback {
  public:
   explicit EarlyStopping(const EarlyStoppingOptions& options = {});
+  /// It counts anew in each fit that does not go on.
   void on_fit_start(TrainerState& state) override;
   void on_validation_end(TrainerState& state, const Metrics& metrics) override;
 
@@ -34,8 +35,8 @@ class EarlyStopping : public Callback {
   void wait(TrainerState& state);
 
   EarlyStoppingOptions options_;
-  std::optional<double> best_;
-  int waited_ = 0;
+  /// The best value, whether there is one, and how many validations ago: with the snapshots.
+  at::Tensor state_;
 };
 
 struct ModelCheckpointOptions {

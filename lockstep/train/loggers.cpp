@@ -13,8 +13,9 @@ namespace lockstep {
 // Where the training goes on is known by then.
 void TensorBoardLogger::on_train_epoch_start(TrainerState& state) {
   if (writer_ || !state.is_main() || state.is_dev_run) return;
+  // Of a run that was killed before its first snapshot, too.
   EventFileOptions options;
-  if (state.time.batches > 0) options.purge_step = state.time.batches + 1;
+  options.purge_step = state.time.batches + 1;
   writer_ = std::make_shared<TensorBoardWriter>(
       std::filesystem::path(state.root_dir) / "tensorboard", options);
 }

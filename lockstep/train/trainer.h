@@ -12,6 +12,7 @@
 #include <ATen/ops/cat.h>
 
 #include "lockstep/base/launched_place.h"
+#include "lockstep/launch/spawn.h"
 #include "lockstep/train/accelerator.h"
 #include "lockstep/train/batch_size_search.h"
 #include "lockstep/train/callback.h"
@@ -50,8 +51,8 @@ class Trainer {
     return *this;
   }
 
-  /// Collective. A SIGTERM to the process that has started others lets those save, and ends it as a
-  /// signal does.
+  /// Collective. SIGTERM and SIGUSR1, to any process or to the one that has started them, make all
+  /// save: FitEnd::kPreempted.
   template <class Module, class Batch, class TrainSet, class ValidationSet = NoData>
   FitResult fit(Task<Module, Batch>& task, const TrainSet& train_set,
                 const ValidationSet& validation_set = {}) {
@@ -107,7 +108,9 @@ class Trainer {
 
   const TrainerOptions& options() const { return options_; }
   /// Whether this process is to speak for the job: of rank 0, or what has started the ranks.
-  bool is_global_zero() const { return launched_rank().value_or(0) == 0; }
+  bool is_global_zero() const {
+    return launched_rank().value_or(0) == 0 && !repeats_first_process();
+  }
 
  private:
   template <class Module, class Batch, class TrainSet, class ValidationSet>
@@ -128,7 +131,8 @@ class Trainer {
     for (auto& callback : callbacks_of(options_)) callbacks.push_back(std::move(callback));
     TrainerLoop loop(options_, callbacks, accelerator, *module, *raw_optimizer,
                      {.position = loader.position(),
-                      .validate = validation_of(task, validation_set, accelerator, model)});
+                      .validate = validation_of(task, validation_set, accelerator, model),
+                      .has_scheduler = raw_scheduler != nullptr});
     return loop.run([&] {
       for (auto& batch : loader) {
         const auto accumulating = accelerator.accumulate();
@@ -182,7 +186,9 @@ class Trainer {
   template <class Module, class Batch, class Dataset, class Step>
   Metrics evaluate(Task<Module, Batch>& task, const Dataset& dataset, std::int64_t limit,
                    const EvaluateOptions& options, const Step& evaluate_batch) {
-    Accelerator accelerator(accelerator_options(options_));
+    AcceleratorOptions accelerated = accelerator_options(options_);
+    accelerated.data_log.clear();  // These samples are not trained.
+    Accelerator accelerator(accelerated);
     seed_ranks(options_, accelerator.process_index());
     auto module = task.configure_model();
     load_weights(*module, options, options_, callbacks_, accelerator);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <tuple>
 #include <utility>
 
 #include <ATen/ops/scalar_tensor.h>
@@ -13,6 +12,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/snapshot/agreement.h"
 #include "lockstep/snapshot/snapshot_directory.h"
 
@@ -31,7 +31,6 @@ double seconds_since(Clock::time_point instant) {
 
 // Of what is saved with the accelerator's state: epochs, samples, seconds.
 constexpr const char* kName = "trainer";
-constexpr const char* kLoss = "train_loss";
 
 std::string val_interval_of(const TrainerOptions& options) {
   const bool is_dev_run = options.fast_dev_run > 0 && !options.val_check_interval.empty();
@@ -104,7 +103,15 @@ FitResult TrainerLoop::run(const std::function<void()>& epoch) {
     state_.is_preempted = is_preempted_;
     tell([&](Callback& one) { one.on_fit_end(state_); });
   } catch (const std::exception& error) {
-    tell([&](Callback& one) { one.on_exception(state_, error); });
+    // What a callback throws at that would hide the cause.
+    tell([&](Callback& one) {
+      try {
+        one.on_exception(state_, error);
+      } catch (const std::exception& second) {
+        log(LogLevel::kWarning,
+            concat("Trainer: a callback's on_exception failed: ", second.what()));
+      }
+    });
     throw;
   }
   result.reason = state_.stop_reason;
@@ -117,7 +124,8 @@ void TrainerLoop::begin() {
   tell([&](Callback& one) { one.on_fit_start(state_); });
   if (saves()) {
     if (options_.resume) {
-      accelerator_.load_state();
+      const std::vector<double> rates = learning_rates();
+      if (accelerator_.load_state() && !data_.has_scheduler) note_learning_rates(rates);
     } else {
       check_unused(accelerator_.options().project_dir);
     }
@@ -140,6 +148,24 @@ void TrainerLoop::begin() {
                                   .first_epoch = state_.time.epochs,
                                   .rank = accelerator_.process_index(),
                                   .enabled = options_.enable_progress_bar});
+}
+
+std::vector<double> TrainerLoop::learning_rates() const {
+  std::vector<double> rates;
+  for (const auto& group : state_.optimizer.param_groups())
+    rates.push_back(group.options().get_lr());
+  return rates;
+}
+
+// The snapshot's optimizer goes on as it was, whatever the program would make now.
+void TrainerLoop::note_learning_rates(const std::vector<double>& made) const {
+  const std::vector<double> loaded = learning_rates();
+  if (!state_.is_main() || loaded == made || loaded.empty() || made.empty()) return;
+  log(LogLevel::kWarning,
+      concat("Trainer: the snapshot's learning rate ", loaded.front(), " counts, not ",
+             made.front(),
+             " of configure_optimizer; set another in a callback's on_train_epoch_start, or begin "
+             "anew in another default_root_dir"));
 }
 
 FitEnd TrainerLoop::run_epochs(const std::function<void()>& epoch) {
@@ -167,10 +193,11 @@ StepContext TrainerLoop::begin_batch() {
 
 void TrainerLoop::log_loss(const at::Tensor& loss) {
   const std::int64_t samples = data_.position->samples();
-  means_.log(kLoss, loss, static_cast<double>(samples));
+  means_.log(kTrainLoss, loss, static_cast<double>(samples));
   if (!loss.is_cpu() || samples == 0) return;  // Not waited for.
   newest_loss_ = loss.item<double>();
-  if (first_bad_step_ < 0 && !std::isfinite(*newest_loss_)) first_bad_step_ = state_.time.batches;
+  if (first_bad_step_ >= 0 || std::isfinite(*newest_loss_)) return;
+  first_bad_step_ = state_.time.batches + 1;  // Which this one is to be.
 }
 
 void TrainerLoop::clip_gradients() {
@@ -208,7 +235,7 @@ bool TrainerLoop::count_batch() {
 
 void TrainerLoop::end_step(bool epoch_ends) {
   tell([&](Callback& one) { one.on_train_batch_end(state_); });
-  const double* const loss = find_metric(state_.metrics, kLoss);
+  const double* const loss = find_metric(state_.metrics, kTrainLoss);
   bar_->step_done(loss ? std::optional(*loss) : newest_loss_);
   if (epoch_ends || state_.time.batches - logged_at_ >= options_.log_every_n_steps) log_metrics();
   if (epoch_ends) tell([&](Callback& one) { one.on_train_epoch_end(state_); });
@@ -262,28 +289,6 @@ void TrainerLoop::add_phases(Metrics& metrics) {
   }
 }
 
-// All ranks have the same mean.
-void TrainerLoop::refuse_non_finite(const Metrics& metrics) const {
-  const double* const loss = find_metric(metrics, kLoss);
-  if (loss == nullptr || std::isfinite(*loss)) return;
-  const bool goes_on =
-      options_.non_finite == NonFinite::kReport || options_.non_finite == NonFinite::kSkip;
-  if (goes_on) return;
-  const auto firsts =
-      gather_from_all(accelerator_.process_group(), at::scalar_tensor(first_bad_step_, at::kLong));
-  int rank = -1;
-  std::int64_t step = -1;
-  for (int i = 0; i < static_cast<int>(firsts.size()); ++i) {
-    const auto first = firsts[static_cast<std::size_t>(i)].item<std::int64_t>();
-    if (first >= 0 && (step < 0 || first < step)) std::tie(rank, step) = std::tuple(i, first);
-  }
-  throw Error(concat("the training's loss is not finite",
-                     step < 0 ? concat(" by step ", state_.time.batches)
-                              : concat(" on rank ", rank, " in step ", step),
-                     "; the newest snapshot is from before; lower the learning rate, clip "
-                     "gradients, or leave such steps out: non_finite = NonFinite::kSkip"));
-}
-
 void TrainerLoop::validate() {
   if (!means_.empty()) log_metrics();  // Which a loss that is not finite ends.
   tell([&](Callback& one) { one.on_validation_start(state_); });
@@ -297,6 +302,7 @@ void TrainerLoop::validate() {
 
 void TrainerLoop::save() {
   if (!means_.empty()) log_metrics();  // Which a loss that is not finite ends.
+  refuse_non_finite_parameters();
   auto* const counts = counts_.mutable_data_ptr<double>();
   counts[0] = static_cast<double>(state_.time.epochs);
   counts[1] = static_cast<double>(state_.time.samples);

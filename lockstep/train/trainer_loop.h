@@ -36,6 +36,7 @@ class TrainerLoop {
     std::shared_ptr<LoaderPosition> position;
     /// A pass over the validation data. Empty: there is none.
     std::function<Metrics()> validate;
+    bool has_scheduler = false;  ///< of learning rates
   };
   TrainerLoop(const TrainerOptions& options, std::vector<std::shared_ptr<Callback>>& callbacks,
               Accelerator& accelerator, torch::nn::Module& module,
@@ -59,6 +60,9 @@ class TrainerLoop {
   void end_step(bool epoch_ends);
   void log_metrics();
   void refuse_non_finite(const Metrics& metrics) const;
+  void refuse_non_finite_parameters() const;
+  std::vector<double> learning_rates() const;
+  void note_learning_rates(const std::vector<double>& made) const;
   void validate();
   void save();
   bool saves() const { return options_.fast_dev_run == 0; }
@@ -69,6 +73,9 @@ class TrainerLoop {
   void enter(StepPhase phase) {
     if (timer_) timer_->enter(phase);
   }
+
+  /// As the task's loss is logged.
+  static constexpr const char* kTrainLoss = "train_loss";
 
   const TrainerOptions& options_;
   std::vector<std::shared_ptr<Callback>>& callbacks_;

@@ -7,7 +7,11 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import unittest
+
+import numpy
+from safetensors.numpy import save_file
 
 LOCKSTEP = os.path.abspath(sys.argv[1])
 DEADLINE_S = 120
@@ -41,6 +45,16 @@ class Tools(unittest.TestCase):
         self.assertEqual(told["rank_bytes"], 1.5e9 * 16)
         self.assertEqual(told["network_bytes"], 1.5e9 * 4)
         self.assertIn("together", run("estimate", "124M").stdout)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "net.safetensors")
+            save_file({"a": numpy.zeros((20, 5), numpy.float32), "b": numpy.zeros(7, numpy.float16)}, path)
+            told = json.loads(run("estimate", path, "--json").stdout)
+            self.assertEqual(told["parameters"], 107)
+            with open(path, "wb") as file:
+                file.write(b"nothing")
+            done = run("estimate", path)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("cannot be read", done.stderr)
 
     def test_env_says_what_a_bug_report_needs(self):
         done = run("env", LOCKSTEP_TIMEOUT_S="60")
@@ -49,8 +63,8 @@ class Tools(unittest.TestCase):
             self.assertIn(words, done.stdout)
 
     def test_what_cannot_work_gets_one_line(self):
-        for arguments, words in ((["estimate"], "PARAMETERS is required"),
-                                 (["estimate", "many"], "'many' is no number of parameters; write 124M"),
+        for arguments, words in ((["estimate"], "MODEL is required"),
+                                 (["estimate", "many"], "'many' is neither a file nor a number of parameters, as 124M"),
                                  (["estimate", "1M", "--optimizer=lamb"], "--optimizer"),
                                  (["test", "--nproc-per-node=0"], "--nproc-per-node"),
                                  (["test", "x"], "takes no argument, but has 'x'"),

@@ -53,6 +53,8 @@ class NewProject(unittest.TestCase):
         accuracy = float(done.stdout.rsplit("accuracy ", 1)[1])
         self.assertRegex(done.stdout, r"^trained for 20 epochs, \d+ steps; accuracy ")
         self.assertGreater(accuracy, 0.9)
+        again = self.run_in(self.project, "./build/spirals", "--default-root-dir=runs/short")
+        self.assertEqual((again.returncode, again.stdout[:22]), (0, "trained for 20 epochs,"), again.stderr)
 
     def test_killed_resumed_on_another_number_of_ranks_and_reported(self):
         with subprocess.Popen(self.job(2, "--max-duration=100000ep"), cwd=self.project, stdout=subprocess.DEVNULL,

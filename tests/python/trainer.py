@@ -96,16 +96,17 @@ class Trainer(unittest.TestCase):
         self.assertEqual(run(LOCKSTEP, "data", "audit", self.folder / "data").returncode, 0)
 
     def test_its_own_processes_make_room(self):
-        with subprocess.Popen(self.trainer("--devices=2", "--max-duration=100000ep", "--patience=100000"),
-                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment()) as job:
-            for line in job.stderr:
-                if line.startswith("epoch 2 "):
+        for told, number in (("child", signal.SIGTERM), ("starter", signal.SIGTERM), ("starter", signal.SIGUSR1)):
+            with self.subTest(told=told, number=number):
+                with subprocess.Popen(self.trainer("--devices=2", "--max-duration=100000ep", "--patience=100000"),
+                                      stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                      env=environment()) as job:
+                    line = next(line for line in job.stderr if line.startswith("epoch "))
                     children = pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
-                    os.kill(int(children[-1]), signal.SIGTERM)
-                    break
-            job.stderr.read()
-        self.assertEqual(job.returncode, 75)
-        self.assertTrue(list((self.folder / "snapshots").iterdir()))
+                    os.kill(int(children[-1]) if told == "child" else job.pid, number)
+                    rest = line + job.stderr.read()
+                self.assertEqual(job.returncode, 75, rest)
+                self.assertTrue(list((self.folder / "snapshots").iterdir()))
 
     def test_a_flag_counts_more_than_the_environment_and_that_more_than_a_file(self):
         file = self.folder.parent / "train.toml"
@@ -138,8 +139,12 @@ class Trainer(unittest.TestCase):
         events = [json.loads(line)["event"] for line in (self.folder / "runs.jsonl").read_text().splitlines()]
         self.assertEqual(events, ["begin", "end"])
         self.assertEqual(len(list((self.folder / "snapshots").glob("*/manifest.json"))), 2)
-        again = run(*self.trainer("--max-duration=3ep"))
+        report = run(LOCKSTEP, "report", self.folder)
+        self.assertEqual(report.returncode, 0, report.stderr)
+        self.assertIn("snapshot-e0001-s00000046/", (self.folder / "report.html").read_text())
+        again = run(*self.trainer("--max-duration=3ep", "--lr=0.5"))
         self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertIn("the snapshot's learning rate 0.001 counts, not 0.5", again.stderr)
         self.assertRegex(again.stdout, "^trained for 3 epochs, 91 steps")
 
     def test_quiet_it_says_nothing(self):
@@ -156,7 +161,7 @@ class Trainer(unittest.TestCase):
                                    (["--num-nodes=2", "--devices=3"], 2, "lockstep run --nnodes=2 --nproc-per-node=3"),
                                    (["--max-duration=10"], 2, "max_duration is '10'; give a number with ep"),
                                    (["--precision=fp8"], 2, "choose '32-true', '16-mixed' or 'bf16-mixed'"),
-                                   (["--lr=1e30"], 1, "the training's loss is not finite on rank 0 in step 1"),
+                                   (["--lr=1e30"], 1, "the training's loss is not finite on rank 0 in step 2"),
                                    (["--default-root-dir=/proc/none"], 1, "choose a folder that this process may write")):
             with self.subTest(flags=flags):
                 result = run(*self.trainer()[:2], "--fast-dev-run=0", *flags)

@@ -344,7 +344,7 @@ TEST_F(AcceleratorTest, AStepWhoseLossIsNotFiniteIsNamedAndSkippedOrEndsTheTrain
     const double bad = std::numeric_limits<double>::quiet_NaN();
     if (non_finite == NonFinite::kStop) {
       const std::string message = message_of<Error>([&] { train(bad); });
-      EXPECT_SAYS(message, "step 2: the loss is not finite on rank " +
+      EXPECT_SAYS(message, "step 3: the loss is not finite on rank " +
                                std::to_string(world_size_ - 1) + "; gradients");
       EXPECT_SAYS(message, "0.weight, 0.bias, 2.weight and 1 others");
       EXPECT_TRUE(at::equal(net->parameters()[0], before[0]));

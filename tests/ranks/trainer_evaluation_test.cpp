@@ -56,6 +56,20 @@ TEST_F(TrainerEvaluationTest, TestsTheLastSnapshotOnEachSampleOnce) {
                    (kSampleCount - 1) / 2.0);
 }
 
+TEST_F(TrainerEvaluationTest, WhatIsTestedIsNoSampleOfTheTraining) {
+  Line task;
+  TrainerOptions logged = options("1ep");
+  logged.log_samples = true;
+  Trainer trainer(logged);
+  trainer.fit(task, numbered());
+  group_.barrier();
+  const std::string log = path_ + "/run/data/samples.rank" + std::to_string(rank_) + ".jsonl";
+  const auto bytes = std::filesystem::file_size(log);
+  trainer.test(task, numbered());
+  trainer.predict(task, numbered());
+  EXPECT_EQ(std::filesystem::file_size(log), bytes);
+}
+
 TEST_F(TrainerEvaluationTest, PredictsInTheDatasetsOrder) {
   Line task;
   const at::Tensor rows =
@@ -76,8 +90,9 @@ TEST_F(TrainerEvaluationTest, TakesTheBestWeightsOfItsModelCheckpoint) {
   TrainerOptions kept = options("3ep");
   Trainer trainer(kept);
   trainer.add(ModelCheckpoint({.monitor = "val_loss"}));
-  EXPECT_NE(error_of([&] { trainer.test(task, numbered(), {.ckpt_path = "best"}); })
-                .find("has no best weights yet"),
+  EXPECT_NE(error_of([&] {
+              trainer.test(task, numbered(), {.ckpt_path = "best"});
+            }).find("has no best weights yet"),
             std::string::npos);
   task.val_loss = 1;
   trainer.add(LambdaCallback({.on_validation_end = [&](TrainerState& state, const Metrics&) {
@@ -89,25 +104,26 @@ TEST_F(TrainerEvaluationTest, TakesTheBestWeightsOfItsModelCheckpoint) {
   const std::string best = ModelCheckpoint().best_model_path(kept.default_root_dir);
   EXPECT_NE(best.find("epoch=0-"), std::string::npos) << best;
   load_state_dict(net, read_state_dict(best));
-  EXPECT_NEAR(
-      *find_metric(trainer.test(task, numbered(), {.ckpt_path = "best"}), "test_loss"),
-      loss_of(net), 1e-5);
+  EXPECT_NEAR(*find_metric(trainer.test(task, numbered(), {.ckpt_path = "best"}), "test_loss"),
+              loss_of(net), 1e-5);
 }
 
 TEST_F(TrainerEvaluationTest, WhatIsNotThereIsRefused) {
   Line task;
   const Trainer untrained(options("1ep", "none"));
-  EXPECT_NE(error_of([&] { Trainer(options("1ep", "none")).test(task, numbered()); })
-                .find("none/snapshots has no snapshot; train first"),
+  EXPECT_NE(error_of([&] {
+              Trainer(options("1ep", "none")).test(task, numbered());
+            }).find("none/snapshots has no snapshot; train first"),
             std::string::npos);
   EXPECT_NE(error_of([&] {
               Trainer(options("1ep", "none")).test(task, numbered(), {.ckpt_path = "best"});
             }).find("there is no ModelCheckpoint"),
             std::string::npos);
-  EXPECT_NE(error_of([&] {
-              Trainer(options("1ep", "none")).test(task, numbered(), {.ckpt_path = path_ + "/no.pt"});
-            }).find("no.pt"),
-            std::string::npos);
+  EXPECT_NE(
+      error_of([&] {
+        Trainer(options("1ep", "none")).test(task, numbered(), {.ckpt_path = path_ + "/no.pt"});
+      }).find("no.pt"),
+      std::string::npos);
 }
 
 TEST_F(TrainerEvaluationTest, FindsTheLargestBatchOfTheDatasetWhereMemorySuffices) {
@@ -131,7 +147,8 @@ TEST_F(TrainerEvaluationTest, ASearchEndsBeforeMemoryDoes) {
   };
   Large task;
   const FoundBatchSize found =
-      Trainer(options("1ep")).find_batch_size(task, numbered(), {.init_val = 1, .memory_fraction = 1e-4});
+      Trainer(options("1ep"))
+          .find_batch_size(task, numbered(), {.init_val = 1, .memory_fraction = 1e-4});
   EXPECT_GE(found.batch_size, 1);
   EXPECT_LT(found.batch_size, kSampleCount / world_size_);
   EXPECT_GT(found.trials.back().memory_bytes, 500'000);
@@ -147,8 +164,8 @@ TEST_F(TrainerEvaluationTest, TheProfilerSaysWhereAStepsTimeGoes) {
   profiled.profiler = "simple";
   const FitResult result = Trainer(profiled).fit(task, numbered());
   double sum = 0;
-  for (const char* name : {"data_ms", "forward_ms", "backward_ms", "exchange_ms", "optimizer_ms",
-                           "other_ms"}) {
+  for (const char* name :
+       {"data_ms", "forward_ms", "backward_ms", "exchange_ms", "optimizer_ms", "other_ms"}) {
     const double* const value = find_metric(result.metrics, name);
     ASSERT_TRUE(value) << name;
     EXPECT_GE(*value, 0) << name;

@@ -154,12 +154,51 @@ TEST_F(TrainerTest, AnInfiniteLossEndsItBeforeASnapshot) {
   saving.save_interval = "1ba";
   const std::string message =
       message_of<Error>([&] { Trainer(saving).fit(task, numbered(), numbered()); });
-  EXPECT_SAYS(message, "the training's loss is not finite on rank 0 in step 1");
+  EXPECT_SAYS(message, "the training's loss is not finite on rank 0 in step 2");
   EXPECT_EQ(files_in(path_ + "/run/snapshots"), 1U);
   saving.non_finite = NonFinite::kSkip;
   saving.resume = false;
   saving.default_root_dir = path_ + "/skips";
   EXPECT_EQ(Trainer(saving).fit(task, numbered()).time.epochs, 3);
+}
+
+TEST_F(TrainerTest, ParametersThatAreNotFiniteAreNotSaved) {
+  Line task;
+  TrainerOptions saving = options("3ep");
+  saving.save_interval = "1ba";
+  Trainer trainer(saving);
+  trainer.add(LambdaCallback({.on_train_batch_end = [](TrainerState& state) {
+    const at::NoGradGuard no_grad;
+    if (state.time.batches == 2) state.module.parameters().front().fill_(1.0 / 0.0);
+  }}));
+  const std::string message = message_of<Error>([&] { trainer.fit(task, numbered()); });
+  EXPECT_SAYS(message, "the parameter weight is not finite after step 2, and no snapshot is made");
+  EXPECT_EQ(files_in(path_ + "/run/snapshots"), 1U);
+}
+
+TEST_F(TrainerTest, EarlyStoppingGoesOnCounting) {
+  Line task;
+  const auto fit = [&](const char* max_duration) {
+    Trainer trainer(options(max_duration));
+    trainer.add(EarlyStopping({.patience = 3}));
+    return trainer.fit(task, numbered(), numbered());
+  };
+  EXPECT_EQ(fit("2ep").end, FitEnd::kDone);
+  group_.barrier();
+  const FitResult result = fit("50ep");
+  EXPECT_EQ(result.end, FitEnd::kStopped);
+  EXPECT_EQ(result.time.epochs, 4);
+}
+
+TEST_F(TrainerTest, AFailingCallbackDoesNotHideTheCause) {
+  struct Failing : Callback {
+    void on_exception(TrainerState&, const std::exception&) override { throw Error("second"); }
+  };
+  Line task;
+  task.bad_batch = 0;
+  Trainer trainer(options("1ep"));
+  trainer.add(Failing());
+  EXPECT_SAYS(message_of<Error>([&] { trainer.fit(task, numbered()); }), "the training's loss");
 }
 
 TEST_F(TrainerTest, RefusesWhatCannotWork) {
