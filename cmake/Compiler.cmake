@@ -11,11 +11,18 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
 # Assertions stay on in release builds; -g costs a third of the build time and is left to `dev`.
-set(CMAKE_CXX_FLAGS_RELEASE "-O2")
+set(LOCKSTEP_OPTIMIZATION "-O2" CACHE STRING "How libraries are optimised in release builds")
+set(CMAKE_CXX_FLAGS_RELEASE "${LOCKSTEP_OPTIMIZATION}")
+# For programs of tests, benchmarks and examples: the kernels that take the time are in LibTorch.
+set(LOCKSTEP_SHORT_BUILD_FLAGS "$<$<CONFIG:Release>:-O1;-g0>")
+if(LOCKSTEP_OPTIMIZATION STREQUAL "-O0")
+  set(LOCKSTEP_SHORT_BUILD_FLAGS "-O0;-g0")
+endif()
 set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g1")
 
 find_program(CCACHE_PROGRAM ccache)
-if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+# It would have to be told to overlook what precompiled headers hold.
+if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER AND NOT LOCKSTEP_PRECOMPILED_HEADERS)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${CCACHE_PROGRAM}")
 endif()
 
@@ -32,7 +39,7 @@ if(LOCKSTEP_FAILPOINTS)
 endif()
 
 if(LOCKSTEP_SANITIZE)
-  add_compile_options(-fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -O1 -g1)
+  add_compile_options(-fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -g1)
   add_link_options(-fsanitize=${LOCKSTEP_SANITIZE})
   if(LOCKSTEP_SANITIZE STREQUAL "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # Headers of LibTorch have fences, which the thread sanitizer does not follow.

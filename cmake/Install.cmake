@@ -4,7 +4,7 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-set(public_folders base os config launch record comm data profile snapshot amp ddp nn optim train)
+set(public_folders base os config launch record comm data profile snapshot amp ddp nn optim pipeline rpc train parameter_server)
 
 add_library(lockstep_library INTERFACE)
 add_library(lockstep::lockstep ALIAS lockstep_library)

@@ -23,6 +23,7 @@ function(lockstep_folder name)
   if(arg_TORCH)
     # The target `torch`, not ${TORCH_LIBRARIES}: the latter writes absolute paths into the export.
     target_link_libraries(${target} PUBLIC torch)
+    lockstep_precompiled_headers(${target} torch)
     set(kind TORCH)
   else()
     set(kind CORE)

@@ -21,9 +21,12 @@ set(LOCKSTEP_LAYERS
   "4 inspect"
   "4 nn"
   "4 optim"
+  "4 pipeline"
+  "4 rpc"
   "5 selfcheck"
   "5 train"
   "6 cli"
+  "6 parameter_server"
 )
 # Folders that must not see LibTorch at all: the launcher starts without loading it.
 set(LOCKSTEP_FOLDERS_WITHOUT_TORCH base os config fetch launch agent doctor remote record report cli)

@@ -83,6 +83,32 @@ GptImpl::GptImpl(const GptConfig& config)
   initialize(*this, config.n_layer);
 }
 
+void GptImpl::cut_over(const lockstep::ProcessGroup& group) {
+  for (const auto& block : blocks_->named_children()) {
+    block.value()->as<GptBlock>()->cut_over(group);
+  }
+  stem_->cut_over(group);
+  cut_head_ = replace_module(
+      "head",
+      lockstep::ColumnParallelLinear(head_, lockstep::ColumnParallelLinearOptions{
+                                                .process_group = group, .gather_output = true}));
+}
+
+torch::nn::Sequential GptImpl::layers() const {
+  torch::nn::Sequential layers;
+  layers->push_back("emb_stem", stem_);
+  for (const auto& block : blocks_->named_children()) {
+    layers->push_back("block" + block.key(), std::dynamic_pointer_cast<GptBlock>(block.value()));
+  }
+  layers->push_back("ln_f", norm_);
+  if (cut_head_) {
+    layers->push_back("head", cut_head_);
+  } else {
+    layers->push_back("head", head_);
+  }
+  return layers;
+}
+
 std::tuple<at::Tensor, at::Tensor> GptImpl::forward(const at::Tensor& idx,
                                                     const at::Tensor& targets) {
   if (idx.dim() != 2 || idx.size(1) > config_.block_size) {
@@ -90,7 +116,8 @@ std::tuple<at::Tensor, at::Tensor> GptImpl::forward(const at::Tensor& idx,
                                                 "; give [batch, length] with at most ",
                                                 config_.block_size, " (block_size) a sequence"));
   }
-  const at::Tensor logits = head_(norm_(blocks_->forward(stem_->forward(idx))));
+  const at::Tensor values = norm_(blocks_->forward(stem_->forward(idx)));
+  const at::Tensor logits = cut_head_ ? cut_head_(values) : head_(values);
   if (!targets.defined()) return {logits, at::Tensor()};
   return {logits, at::cross_entropy_loss(logits.view({-1, logits.size(-1)}), targets.reshape(-1),
                                          /*weight=*/{}, at::Reduction::Mean,

@@ -11,6 +11,8 @@
 #include <torch/nn/modules/normalization.h>
 #include <torch/nn/pimpl.h>
 
+#include "lockstep/nn/tensor_parallel.h"
+
 namespace models {
 
 class EmbeddingStem;
@@ -46,6 +48,16 @@ class GptImpl : public torch::nn::Module {
   /// Errors: UsageError for longer sequences.
   std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& idx, const at::Tensor& targets = {});
 
+  /// Its layers, shared, one behind the other: tokens in, logits out. What a pipeline is cut from.
+  torch::nn::Sequential layers() const;
+
+  /// Cuts the weights of attention, perceptrons, embedding and head over the group's ranks (tensor
+  /// parallelism): each keeps its part, and all of them give what the uncut net gives. Ranks must
+  /// have made it alike, and draw the same random numbers from then on. Once, before its optimizer
+  /// is made. Collective: forward and backward, from then on. Errors: UsageError for a number of
+  /// heads that the ranks do not divide.
+  void cut_over(const lockstep::ProcessGroup& group);
+
   const GptConfig& config() const { return config_; }
 
  private:
@@ -54,6 +66,7 @@ class GptImpl : public torch::nn::Module {
   torch::nn::Sequential blocks_;
   torch::nn::LayerNorm norm_;
   torch::nn::Linear head_;
+  lockstep::ColumnParallelLinear cut_head_ = nullptr;
 };
 TORCH_MODULE(Gpt);
 

@@ -4,6 +4,7 @@
 #include <limits>
 #include <vector>
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
@@ -15,6 +16,10 @@
 #include <torch/nn/init.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/dropout.h>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+#include "lockstep/nn/group_functions.h"
 
 namespace models {
 namespace {
@@ -60,7 +65,8 @@ CausalAttention::CausalAttention(const GptConfig& config)
 at::Tensor CausalAttention::forward(const at::Tensor& x, const at::Tensor& mask) {
   const auto batch = x.size(0);
   const auto length = x.size(1);
-  std::vector<at::Tensor> qkv = at::linear(x, in_proj_weight_, in_proj_bias_).chunk(3, -1);
+  const at::Tensor inputs = group_ ? lockstep::copy_to_group(x, group_) : x;
+  std::vector<at::Tensor> qkv = at::linear(inputs, in_proj_weight_, in_proj_bias_).chunk(3, -1);
   for (at::Tensor& each : qkv) each = each.view({batch, length, heads_, -1}).transpose(1, 2);
   const double dropout = is_training() ? dropout_ : 0.0;
   const at::Tensor heads =
@@ -68,7 +74,31 @@ at::Tensor CausalAttention::forward(const at::Tensor& x, const at::Tensor& mask)
           ? at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], /*attn_mask=*/{}, dropout,
                                              /*is_causal=*/true)
           : attention_in_parts(qkv, mask, dropout);
-  return out_proj_(heads.transpose(1, 2).reshape({batch, length, -1}));
+  const at::Tensor merged = heads.transpose(1, 2).reshape({batch, length, -1});
+  return group_ ? cut_out_proj_(merged) : out_proj_(merged);
+}
+
+void CausalAttention::cut_over(const lockstep::ProcessGroup& group) {
+  if (heads_ % group.world_size() != 0) {
+    throw lockstep::UsageError(lockstep::concat("cut a GPT: ", heads_, " heads over ",
+                                                group.world_size(),
+                                                " ranks; choose a multiple of them"));
+  }
+  // Each of queries, keys and values, so that the rank has whole heads of all three.
+  const auto own_heads = [&](const at::Tensor& uncut) {
+    std::vector<at::Tensor> parts;
+    for (const at::Tensor& each : uncut.detach().chunk(3)) {
+      parts.push_back(each.chunk(group.world_size())[static_cast<std::size_t>(group.rank())]);
+    }
+    return at::cat(parts).set_requires_grad(true);
+  };
+  in_proj_weight_ = parameters_["in_proj_weight"] = own_heads(in_proj_weight_);
+  in_proj_bias_ = parameters_["in_proj_bias"] = own_heads(in_proj_bias_);
+  cut_out_proj_ = replace_module(
+      "out_proj", lockstep::RowParallelLinear(
+                      out_proj_, lockstep::RowParallelLinearOptions{.process_group = group}));
+  heads_ /= group.world_size();
+  group_ = group;
 }
 
 // The mask is a buffer, as in the tutorial, so that state dicts have the same names.
@@ -97,6 +127,20 @@ at::Tensor GptBlock::forward(const at::Tensor& x) {
   return attended + mlp_->forward(ln2_(attended));
 }
 
+void GptBlock::cut_over(const lockstep::ProcessGroup& group) {
+  attention_->cut_over(group);
+  const torch::nn::Linear wide(mlp_->ptr<torch::nn::LinearImpl>(0));
+  const torch::nn::Linear narrow(mlp_->ptr<torch::nn::LinearImpl>(2));
+  mlp_ = replace_module(
+      "mlp", torch::nn::Sequential(
+                 lockstep::ColumnParallelLinear(
+                     wide, lockstep::ColumnParallelLinearOptions{.process_group = group}),
+                 torch::nn::GELU(),
+                 lockstep::RowParallelLinear(
+                     narrow, lockstep::RowParallelLinearOptions{.process_group = group}),
+                 torch::nn::Dropout(mlp_->ptr<torch::nn::DropoutImpl>(3))));
+}
+
 EmbeddingStem::EmbeddingStem(const GptConfig& config)
     : dropout_(config.embd_pdrop),
       tok_emb_(register_module("tok_emb", torch::nn::Embedding(config.vocab_size, config.n_embd))),
@@ -104,7 +148,14 @@ EmbeddingStem::EmbeddingStem(const GptConfig& config)
 
 at::Tensor EmbeddingStem::forward(const at::Tensor& idx) {
   const at::Tensor positions = pos_emb_.narrow(1, 0, idx.size(1));
-  return at::dropout(tok_emb_(idx) + positions, dropout_, is_training());
+  const at::Tensor tokens = cut_tok_emb_ ? cut_tok_emb_(idx) : tok_emb_(idx);
+  return at::dropout(tokens + positions, dropout_, is_training());
+}
+
+void EmbeddingStem::cut_over(const lockstep::ProcessGroup& group) {
+  cut_tok_emb_ = replace_module(
+      "tok_emb", lockstep::VocabParallelEmbedding(
+                     tok_emb_, lockstep::VocabParallelEmbeddingOptions{.process_group = group}));
 }
 
 }  // namespace models

@@ -7,6 +7,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 
+#include "lockstep/nn/tensor_parallel.h"
 #include "models/gpt.h"
 
 /// The parts of Gpt, named and ordered as those of the tutorial's model.py: the order decides which
@@ -20,6 +21,8 @@ class CausalAttention : public torch::nn::Module {
   explicit CausalAttention(const GptConfig& config);
   /// `mask`: [length, length], 1 where the row's position may see the column's, else 0.
   at::Tensor forward(const at::Tensor& x, const at::Tensor& mask);
+  /// From now on this rank has its share of the heads.
+  void cut_over(const lockstep::ProcessGroup& group);
 
  private:
   std::int64_t heads_;
@@ -27,6 +30,8 @@ class CausalAttention : public torch::nn::Module {
   at::Tensor in_proj_weight_;
   at::Tensor in_proj_bias_;
   torch::nn::Linear out_proj_;
+  lockstep::ProcessGroup group_;  ///< That the heads are cut over, if they are.
+  lockstep::RowParallelLinear cut_out_proj_ = nullptr;
 };
 
 /// The tutorial's MultiheadAttentionLayer: attention and a second projection.
@@ -34,6 +39,7 @@ class AttentionLayer : public torch::nn::Module {
  public:
   explicit AttentionLayer(const GptConfig& config);
   at::Tensor forward(const at::Tensor& x);
+  void cut_over(const lockstep::ProcessGroup& group) { attention_->cut_over(group); }
 
  private:
   double dropout_;
@@ -47,6 +53,8 @@ class GptBlock : public torch::nn::Module {
  public:
   explicit GptBlock(const GptConfig& config);
   at::Tensor forward(const at::Tensor& x);
+  /// Heads and the perceptron's hidden values.
+  void cut_over(const lockstep::ProcessGroup& group);
 
  private:
   torch::nn::LayerNorm ln1_;
@@ -60,10 +68,13 @@ class EmbeddingStem : public torch::nn::Module {
  public:
   explicit EmbeddingStem(const GptConfig& config);
   at::Tensor forward(const at::Tensor& idx);
+  /// The vocabulary.
+  void cut_over(const lockstep::ProcessGroup& group);
 
  private:
   double dropout_;
   torch::nn::Embedding tok_emb_;
+  lockstep::VocabParallelEmbedding cut_tok_emb_ = nullptr;
   at::Tensor pos_emb_;
 };
 

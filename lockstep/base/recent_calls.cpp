@@ -71,7 +71,13 @@ std::uint64_t RecentCalls::start(std::string_view operation, std::string_view gr
                                  std::optional<std::uint64_t> sequence) noexcept {
   const std::uint64_t ticket = last_ticket_.fetch_add(1, std::memory_order_relaxed) + 1;
   Slot& slot = slots_[ticket % kKept];
-  slot.ticket.store(0, std::memory_order_relaxed);
+  // Of two threads that are so far apart that they want one slot the first has it: the other's call
+  // is left out, rather than mixed with it.
+  std::uint64_t before = slot.ticket.load(std::memory_order_relaxed);
+  if (before > ticket ||
+      !slot.ticket.compare_exchange_strong(before, kBeingWritten, std::memory_order_acquire)) {
+    return ticket;
+  }
   std::atomic_thread_fence(std::memory_order_release);
   store_text(slot.operation, operation);
   store_text(slot.group, group);
@@ -84,13 +90,15 @@ std::uint64_t RecentCalls::start(std::string_view operation, std::string_view gr
 }
 
 void RecentCalls::wait(std::uint64_t ticket) noexcept {
-  if (ticket == 0) return;
-  slots_[ticket % kKept].waited_ticket.store(ticket, std::memory_order_relaxed);
+  Slot& slot = slots_[ticket % kKept];
+  if (slot.ticket.load(std::memory_order_relaxed) == ticket)
+    slot.waited_ticket.store(ticket, std::memory_order_relaxed);
 }
 
 void RecentCalls::end(std::uint64_t ticket) noexcept {
-  if (ticket == 0) return;
-  slots_[ticket % kKept].ended_ticket.store(ticket, std::memory_order_relaxed);
+  Slot& slot = slots_[ticket % kKept];
+  if (slot.ticket.load(std::memory_order_relaxed) == ticket)
+    slot.ended_ticket.store(ticket, std::memory_order_relaxed);
 }
 
 std::size_t RecentCalls::read(std::span<Call> calls) const noexcept {

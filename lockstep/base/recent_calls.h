@@ -60,7 +60,9 @@ class RecentCalls {
   template <std::size_t bytes>
   using Text = std::array<std::atomic<std::uint64_t>, bytes / sizeof(std::uint64_t)>;
 
-  // Ticket 0: empty, or being written.
+  static constexpr std::uint64_t kBeingWritten = ~std::uint64_t{0};
+
+  // Ticket 0: empty.
   struct Slot {
     std::atomic<std::uint64_t> ticket{0};
     std::atomic<std::uint64_t> waited_ticket{0};

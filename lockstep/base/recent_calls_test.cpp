@@ -74,12 +74,15 @@ TEST_F(RecentCallsTest, AnotherProcessReadsThoseOfItsOwnVersion) {
 
 TEST_F(RecentCallsTest, OldOnesMakeRoom) {
   const auto oldest = calls.start("barrier", "", 0);
-  for (std::uint64_t i = 1; i <= 2 * RecentCalls::kKept; ++i) calls.start("barrier", "", i);
-  calls.end(oldest);
+  for (std::uint64_t i = 1; i < 2 * RecentCalls::kKept; ++i) calls.start("barrier", "", i);
+  const auto newest = calls.start("barrier", "", 2 * RecentCalls::kKept);
+  calls.end(newest);
+  calls.end(oldest);  // Of the same slot.
+  ASSERT_EQ(newest % RecentCalls::kKept, oldest % RecentCalls::kKept);
   ASSERT_EQ(calls.read(read), RecentCalls::kKept);
   for (std::size_t i = 0; i < RecentCalls::kKept; ++i) {
     EXPECT_EQ(read[i].sequence, 2 * RecentCalls::kKept - i);
-    EXPECT_FALSE(read[i].ended);
+    EXPECT_EQ(read[i].ended, i == 0);
   }
 }
 

@@ -31,9 +31,12 @@ MemoryDomains number_by_first(const std::vector<Name>& names) {
 
 }  // namespace
 
+std::string own_memory_domain() {
+  return concat(memory_domain(), " ", env::text(env::kMemoryDomain).value_or(""));
+}
+
 void publish_memory_domain(c10d::Store& store, int rank) {
-  store.set(domain_key(rank),
-            concat(memory_domain(), " ", env::text(env::kMemoryDomain).value_or("")));
+  store.set(domain_key(rank), own_memory_domain());
 }
 
 MemoryDomains read_memory_domains(c10d::Store& store, int world_size) {

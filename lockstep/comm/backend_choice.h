@@ -18,8 +18,11 @@ using MemoryDomains = std::vector<int>;
 /// More ranks of one machine than these cannot share memory.
 inline constexpr int kMostShmRanks = 64;
 
-/// Tells the other ranks, through the job's or group's store, which memory this one can share:
-/// LOCKSTEP_MEMORY_DOMAIN has a say. Before joining.
+/// The same in processes that can share memory; LOCKSTEP_MEMORY_DOMAIN has a say.
+std::string own_memory_domain();
+
+/// Tells the other ranks, through the job's or group's store, which memory this one can share.
+/// Before joining.
 void publish_memory_domain(c10d::Store& store, int rank);
 
 /// What all ranks have published. After joining.

@@ -2,6 +2,9 @@
 
 #include <ATen/ops/empty.h>
 
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+
 namespace lockstep {
 
 std::string broadcast_text(const ProcessGroup& group, const std::string& text, int source,
@@ -19,6 +22,17 @@ std::string broadcast_text(const ProcessGroup& group, const std::string& text, i
   group.broadcast(message, source, {.name = name});
   message = message.to(at::kCPU);
   return {static_cast<const char*>(message.const_data_ptr()), static_cast<std::size_t>(bytes)};
+}
+
+void check_same_text(const ProcessGroup& group, const std::string& operation,
+                     const std::string& text) {
+  const std::string of_first = broadcast_text(group, text, 0);
+  const at::Tensor differing =
+      at::empty({1}, at::TensorOptions(at::kInt).device(group.device())).fill_(of_first != text);
+  group.all_reduce(differing);
+  if (differing.item<int>() == 0) return;
+  throw UsageError(concat(operation, ": the ranks have other options; rank 0 has ", of_first,
+                          ", rank ", group.rank(), " ", text));
 }
 
 }  // namespace lockstep

@@ -4,10 +4,9 @@
 #include <string>
 #include <string_view>
 
-#include <c10/util/Exception.h>
-
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/comm/error_text.h"
 #include "lockstep/comm/launcher_notice.h"
 #include "lockstep/comm/unnamed_comm_error.h"
 #include "lockstep/comm/work_state.h"
@@ -103,10 +102,8 @@ void rethrow_named(const CollectiveName& name, const ReportHang& report_hang) {
     throw;
   } catch (const UnnamedCommError& error) {
     throw_named(name, error);
-  } catch (const c10::Error& error) {
-    throw_named(name, error.what_without_backtrace(), report_hang);
   } catch (const std::exception& error) {
-    throw_named(name, error.what(), report_hang);
+    throw_named(name, error_text(error), report_hang);
   }
 }
 

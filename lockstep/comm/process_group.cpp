@@ -39,6 +39,10 @@ int ProcessGroup::world_size() const {
 int ProcessGroup::local_rank() const {
   return state("local_rank").local_rank;
 }
+
+const std::string& ProcessGroup::local_address() const {
+  return state("local_address").local_address;
+}
 const std::string& ProcessGroup::name() const {
   return state("name").name;
 }

@@ -90,6 +90,9 @@ class ProcessGroup {
   int world_size() const;
   /// This rank's number on its machine, from 0, whatever the group.
   int local_rank() const;
+  /// The address of this machine towards rank 0's: where others reach it. Empty where ranks met by
+  /// a file or a store, and alone.
+  const std::string& local_address() const;
   const std::string& name() const;
   const std::string& backend_name() const;
   /// Where the backend expects tensors: the CPU, or this rank's CUDA device.

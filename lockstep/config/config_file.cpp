@@ -25,9 +25,7 @@ std::string text_of(const std::filesystem::path& path) {
     throw UsageError(concat("options of ", path.string(), ": it has ", file.size_bytes(),
                             " bytes, which no file of options has"));
   }
-  std::string text(file.size_bytes(), '\0');
-  file.read(0, text.data(), text.size());
-  return text;
+  return file.text();
 }
 
 [[noreturn]] void refuse_value(const std::string& place, const std::string& name,

@@ -36,13 +36,6 @@ bool is_there(const fs::path& file) {
   return fs::exists(file, ignored);
 }
 
-std::string read_whole(const fs::path& path) {
-  const ReadableFile file(path);
-  std::string text(file.size_bytes(), '\0');
-  file.read(0, text.data(), text.size());
-  return text;
-}
-
 // The folder itself, or the one in it that CIFAR-100's archive makes.
 fs::path folder_with(const char* file, const fs::path& folder) {
   const fs::path inner = folder / "cifar-100-binary";
@@ -68,7 +61,7 @@ at::Tensor map_records(const fs::path& path) {
 void verify(const at::Tensor& records, const fs::path& path) {
   const fs::path list_path = path.parent_path() / kChecksumListName;
   if (!is_there(list_path)) return;
-  const auto list = parse_checksum_list(read_whole(list_path), list_path.string());
+  const auto list = parse_checksum_list(ReadableFile(list_path).text(), list_path.string());
   const auto entry = std::find_if(list.begin(), list.end(), [&](const FileChecksum& file) {
     return file.name == path.filename().string();
   });
@@ -86,7 +79,7 @@ void verify(const at::Tensor& records, const fs::path& path) {
 std::vector<std::string> read_names(const fs::path& path) {
   std::vector<std::string> names;
   if (!is_there(path)) return names;
-  std::istringstream lines(read_whole(path));
+  std::istringstream lines(ReadableFile(path).text());
   for (std::string line; std::getline(lines, line);) {
     if (line.ends_with('\r')) line.pop_back();
     if (!line.empty()) names.push_back(std::move(line));

@@ -16,6 +16,7 @@
 #include <torch/nn/module.h>
 
 #include "lockstep/base/concat.h"
+#include "lockstep/comm/error_text.h"
 #include "lockstep/ddp/data_parallel_plan.h"
 #include "lockstep/ddp/data_parallel_threads.h"
 #include "lockstep/os/freed_memory.h"
@@ -69,8 +70,7 @@ std::string first_line(std::string_view text) {
 }
 
 std::string what_of(const std::exception& error) {
-  const auto* from_torch = dynamic_cast<const c10::Error*>(&error);
-  return first_line(from_torch ? from_torch->what_without_backtrace() : error.what());
+  return first_line(error_text(error));
 }
 
 /// Lets a replica's tensor be `source` on its own device: with the same memory where that is there,

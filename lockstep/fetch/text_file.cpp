@@ -6,10 +6,7 @@
 namespace lockstep {
 
 std::string read_text_file(const std::filesystem::path& path) {
-  const ReadableFile file(path);
-  std::string content(file.size_bytes(), '\0');
-  file.read(0, content.data(), content.size());
-  return content;
+  return ReadableFile(path).text();
 }
 
 void write_text_file(const std::filesystem::path& path, const std::string& content) {

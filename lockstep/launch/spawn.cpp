@@ -92,13 +92,6 @@ std::optional<OwnCall> call_to_run() {
   return own;
 }
 
-std::string read_result(const std::string& path) {
-  const ReadableFile file(path);
-  std::string text(file.size_bytes(), '\0');
-  file.read(0, text.data(), text.size());
-  return text;
-}
-
 void write_result(const std::string& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
   file << text << std::flush;
@@ -273,7 +266,7 @@ std::string run_processes(const std::function<std::string(int rank)>& body, int 
   if (const auto wanted = call_to_run()) {
     const std::string& result_file = wanted->result_files.at(static_cast<std::size_t>(call));
     // An earlier call, which has returned in the first process.
-    if (call != wanted->call) return read_result(result_file);
+    if (call != wanted->call) return ReadableFile(result_file).text();
     runs_body = true;
     std::exit(run_main([&] {
       const int rank = env::integer(env::kRank).value_or(0);
@@ -293,7 +286,7 @@ std::string run_processes(const std::function<std::string(int rank)>& body, int 
   explain_crashes(outcome);
   const WorkerExit* const cause = first_cause(outcome);
   if (cause == nullptr) {
-    return read_result(concat("/proc/self/fd/", result_files.back().get()));
+    return ReadableFile(concat("/proc/self/fd/", result_files.back().get())).text();
   }
   throw ProcessFailed(
       concat("spawn: ", describe_worker(*cause), " failed", describe_failure(*cause)), cause->rank,

@@ -8,6 +8,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/comm/gather_rows.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/nn/batch_norm_interception.h"
 

@@ -4,8 +4,9 @@
 #include <mutex>
 #include <numeric>
 
-#include <ATen/ops/empty.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "lockstep/comm/gather_rows.h"
 
 namespace lockstep {
 namespace {
@@ -56,23 +57,6 @@ std::shared_ptr<LayerGroup> layer_group(const ProcessGroup& parent) {
   auto made = std::make_shared<LayerGroup>(LayerGroup{.group = parent.new_group(ranks)});
   layer_groups().put(parent, made);
   return made;
-}
-
-std::vector<std::vector<std::int64_t>> gather_rows(const ProcessGroup& group,
-                                                   const std::vector<std::int64_t>& row) {
-  const auto length = static_cast<std::int64_t>(row.size());
-  const at::Tensor ours = at::empty({length}, at::kLong);
-  std::copy(row.begin(), row.end(), ours.mutable_data_ptr<std::int64_t>());
-  const auto on_device = at::TensorOptions(at::kLong).device(group.device());
-  const at::Tensor all = at::empty({group.world_size() * length}, on_device);
-  group.all_gather_into_tensor(all, ours.to(group.device()));
-  const at::Tensor on_cpu = all.to(at::kCPU);
-  const auto* values = on_cpu.const_data_ptr<std::int64_t>();
-  std::vector<std::vector<std::int64_t>> rows;
-  for (int rank = 0; rank < group.world_size(); ++rank) {
-    rows.emplace_back(values + rank * length, values + (rank + 1) * length);
-  }
-  return rows;
 }
 
 }  // namespace lockstep

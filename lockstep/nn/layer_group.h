@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "lockstep/comm/process_group.h"
 
@@ -20,9 +19,5 @@ struct LayerGroup {
 /// The layer group of `parent`, made where it does not exist on every rank. Collective.
 /// Lifetime: a layer group lives as long as a layer holds it. Errors: as ProcessGroup::new_group.
 std::shared_ptr<LayerGroup> layer_group(const ProcessGroup& parent);
-
-/// Every rank's `row`, by rank; rows are of one length. Collective.
-std::vector<std::vector<std::int64_t>> gather_rows(const ProcessGroup& group,
-                                                   const std::vector<std::int64_t>& row);
 
 }  // namespace lockstep

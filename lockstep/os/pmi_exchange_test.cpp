@@ -63,14 +63,16 @@ class FakeMpirun {
   std::thread thread_;
 };
 
-const Deadline kSoonEnough = Deadline::after(std::chrono::seconds(30));
+Deadline soon_enough() {
+  return Deadline::after(std::chrono::seconds(30));
+}
 const std::string kInit = "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0\n";
 const std::string kName = "cmd=my_kvsname kvsname=kvs_7_0\n";
 
 TEST(PmiExchange, Rank0PutsWhatAllGet) {
   FakeMpirun mpirun({kInit, kName, "cmd=put_result rc=0 msg=success\n", "cmd=barrier_out\n",
                      "cmd=get_result rc=0 msg=success value=1234/host\n", "cmd=finalize_ack\n"});
-  EXPECT_EQ(broadcast_by_pmi("meeting", mpirun.fd(), 0, "1234/host", kSoonEnough), "1234/host");
+  EXPECT_EQ(broadcast_by_pmi("meeting", mpirun.fd(), 0, "1234/host", soon_enough()), "1234/host");
   EXPECT_EQ(mpirun.asked(),
             (std::vector<std::string>{
                 "cmd=init pmi_version=1 pmi_subversion=1", "cmd=get_my_kvsname",
@@ -81,14 +83,14 @@ TEST(PmiExchange, Rank0PutsWhatAllGet) {
 TEST(PmiExchange, OtherRanksOnlyGet) {
   FakeMpirun mpirun({kInit, kName, "cmd=barrier_out\n",
                      "cmd=get_result rc=0 msg=success value=1234/host\n", "cmd=finalize_ack\n"});
-  EXPECT_EQ(broadcast_by_pmi("meeting", mpirun.fd(), 1, "", kSoonEnough), "1234/host");
+  EXPECT_EQ(broadcast_by_pmi("meeting", mpirun.fd(), 1, "", soon_enough()), "1234/host");
   EXPECT_EQ(mpirun.asked().size(), 5U);
 }
 
 TEST(PmiExchange, SaysWhatWasRepliedToWhat) {
   FakeMpirun mpirun({kInit, kName, "cmd=barrier_out\n", "cmd=get_result rc=-1 msg=not_found\n"});
   try {
-    broadcast_by_pmi("meeting", mpirun.fd(), 1, "", kSoonEnough);
+    broadcast_by_pmi("meeting", mpirun.fd(), 1, "", soon_enough());
     FAIL() << "took a refusal for a value";
   } catch (const CommError& error) {
     EXPECT_NE(std::string(error.what())
@@ -101,7 +103,7 @@ TEST(PmiExchange, SaysWhatWasRepliedToWhat) {
 
 TEST(PmiExchange, AManagerThatHangsUpIsAnError) {
   FakeMpirun mpirun({kInit});
-  EXPECT_THROW(broadcast_by_pmi("meeting", mpirun.fd(), 1, "", kSoonEnough), CommError);
+  EXPECT_THROW(broadcast_by_pmi("meeting", mpirun.fd(), 1, "", soon_enough()), CommError);
 }
 
 TEST(PmiExchange, GivesUpAtTheDeadline) {

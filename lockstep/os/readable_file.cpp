@@ -53,4 +53,10 @@ void ReadableFile::read(std::uint64_t offset, void* target, std::size_t bytes) c
   }
 }
 
+std::string ReadableFile::text() const {
+  std::string text(size_bytes_, '\0');
+  read(0, text.data(), text.size());
+  return text;
+}
+
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <string>
 
 #include "lockstep/os/unique_fd.h"
 
@@ -22,6 +23,8 @@ class ReadableFile {
 
   /// Fills `target` with `bytes` bytes from `offset`. Errors: CorruptFile when the file ends first.
   void read(std::uint64_t offset, void* target, std::size_t bytes) const;
+  /// The whole file, size_bytes() of it. Errors: as read().
+  std::string text() const;
 
  private:
   std::filesystem::path path_;

@@ -1,10 +1,12 @@
 #include "lockstep/os/unix_socket.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -96,8 +98,11 @@ UniqueFd accept_same_user(int listener, Deadline deadline) {
   return {};
 }
 
-UniqueFd connect_abstract(const std::string& name) {
+UniqueFd connect_abstract(const std::string& name, const Deadline& deadline) {
   UniqueFd fd = make_socket();
+  const auto left = std::max(deadline.remaining(), std::chrono::milliseconds(1));
+  const timeval limit{.tv_sec = left.count() / 1000, .tv_usec = left.count() % 1000 * 1000};
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
   const AbstractAddress at = abstract_address(name);
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&at.address), at.bytes) != 0) {
     throw SystemError(concat("connecting to the Unix socket '", name, "'"), errno,

@@ -20,8 +20,10 @@ UniqueFd listen_abstract(const std::string& name);
 /// of others are closed. Errors: SystemError.
 UniqueFd accept_same_user(int listener, Deadline deadline);
 
-/// Errors: SystemError, also when nobody listens under that name in this network namespace.
-UniqueFd connect_abstract(const std::string& name);
+/// Errors: SystemError, also when nobody listens under that name in this network namespace, or who
+/// does accepts nobody by the deadline.
+UniqueFd connect_abstract(const std::string& name,
+                          const Deadline& deadline = Deadline::after(std::chrono::minutes(1)));
 
 /// Sends a number and a descriptor; the receiver gets a duplicate. Errors: SystemError.
 void send_fd(int socket, std::uint64_t number, int fd);

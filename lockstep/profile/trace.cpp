@@ -22,13 +22,6 @@ namespace {
 namespace profiler = torch::autograd::profiler;
 using torch::profiler::impl::ActivityType;
 
-std::string read_whole(const std::filesystem::path& path) {
-  const ReadableFile file(path);
-  std::string text(file.size_bytes(), '\0');
-  file.read(0, text.data(), text.size());
-  return text;
-}
-
 }  // namespace
 
 Trace::Trace(const std::filesystem::path& path, const TraceOptions& options) : path_(path) {
@@ -64,7 +57,7 @@ void Trace::finish() {
   const TemporaryDirectory directory(std::filesystem::absolute(path_).parent_path(), ".trace-");
   const std::filesystem::path raw = directory.path() / "trace.json";
   result->save(raw.string());
-  std::string text = read_whole(raw);
+  std::string text = ReadableFile(raw).text();
   if (!process_name_.empty()) text = with_process_name(std::move(text), process_name_);
   AtomicFile file(path_);
   file.write(text.data(), text.size());

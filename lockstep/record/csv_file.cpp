@@ -12,13 +12,6 @@
 namespace lockstep {
 namespace {
 
-std::string read_whole(const std::filesystem::path& path) {
-  const ReadableFile file(path);
-  std::string text(file.size_bytes(), '\0');
-  file.read(0, text.data(), text.size());
-  return text;
-}
-
 std::string header_of(const std::vector<std::string>& columns) {
   std::string header;
   for (const std::string& column : columns)
@@ -35,7 +28,7 @@ CsvFile::CsvFile(std::filesystem::path path) : path_(std::move(path)) {
     file_.emplace(path_, LineLog::Words{.what = "write metrics to", .when_full = "make room"});
     return;
   }
-  const std::string text = read_whole(path_);
+  const std::string text = ReadableFile(path_).text();
   const auto lines = csv_lines(text);
   if (lines.empty()) return;
   columns_ = csv_cells(lines.front());
@@ -78,7 +71,7 @@ void CsvFile::write_anew() {
   std::string text = header_of(columns_) + "\n";
   std::error_code error;
   if (std::filesystem::exists(path_, error)) {
-    const std::string before = read_whole(path_);
+    const std::string before = ReadableFile(path_).text();
     auto lines = csv_lines(before);
     if (!lines.empty()) lines.erase(lines.begin());
     for (const std::string_view line : lines) {

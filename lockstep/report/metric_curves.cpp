@@ -103,10 +103,7 @@ MetricCurves read_metrics(const std::filesystem::path& folder) {
                             " has no metrics.jsonl; give the folder of a "
                             "training (default_root_dir of a Trainer)"));
   }
-  const ReadableFile file(path);
-  std::string text(file.size_bytes(), '\0');
-  file.read(0, text.data(), text.size());
-  MetricCurves curves = parse_metrics(text, "metrics.jsonl");
+  MetricCurves curves = parse_metrics(ReadableFile(path).text(), "metrics.jsonl");
   if (curves.curves.empty()) {
     throw UsageError(concat("report: ", path,
                             " has no metrics yet; train until some are logged "

@@ -76,10 +76,7 @@ RunNotes read_runs(const fs::path& folder) {
   const fs::path path = folder / "runs.jsonl";
   std::error_code error;
   if (!fs::exists(path, error)) return {};
-  const ReadableFile file(path);
-  std::string text(file.size_bytes(), '\0');
-  file.read(0, text.data(), text.size());
-  return parse_runs(text, "runs.jsonl");
+  return parse_runs(ReadableFile(path).text(), "runs.jsonl");
 }
 
 // Of a sharded snapshot.

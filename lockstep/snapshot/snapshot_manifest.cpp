@@ -126,9 +126,7 @@ SnapshotManifest read_manifest(const std::filesystem::path& path) {
   const ReadableFile file(path);
   const std::string source = concat("read ", path.string());
   if (file.size_bytes() > kMaxManifestBytes) refuse_manifest(source, "it is too large");
-  std::string text(file.size_bytes(), '\0');
-  file.read(0, text.data(), text.size());
-  return parse_manifest(text, source);
+  return parse_manifest(file.text(), source);
 }
 
 }  // namespace lockstep

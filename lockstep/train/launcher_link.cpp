@@ -19,8 +19,9 @@ LauncherLink::LauncherLink() {
   if (!is_taken && !is_worker_link(*fd)) return;
   if (is_taken.exchange(true)) {
     throw UsageError(
-        "ResilientTraining: this process has had one; make one for all of its steps, as a process "
-        "that takes a lost one's place begins with the first");
+        "this process has had a ResilientTraining or a parameter_server::Training; make one for "
+        "all "
+        "of its steps, as a process that takes a lost one's place begins with the first");
   }
   link_ = take_inherited(*fd);
   is_standby_ = env::boolean(env::kStandby).value_or(false);

@@ -5,7 +5,6 @@
 
 #include <ATen/Context.h>
 #include <ATen/ops/tensor.h>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/optim/schedulers/lr_scheduler.h>
 
 #include "lockstep/base/concat.h"
@@ -19,26 +18,12 @@
 #include "lockstep/snapshot/values.h"
 #include "lockstep/snapshot/writable_value.h"
 #include "lockstep/train/broadcast_value.h"
+#include "lockstep/train/generations.h"
 #include "lockstep/train/replica_comparison.h"
 
 namespace lockstep {
 
 namespace {
-
-// Another generation begins: not an error, and no one else's to catch.
-class GenerationOver : public Error {
- public:
-  GenerationOver() : Error("the launcher ends this generation") {}
-};
-
-// What a rank survives. Other errors are the program's own.
-bool ends_generation(const Error& error) {
-  return dynamic_cast<const GenerationOver*>(&error) != nullptr ||
-         dynamic_cast<const TimeoutError*>(&error) != nullptr ||
-         dynamic_cast<const PeerLost*>(&error) != nullptr ||
-         dynamic_cast<const PeerFailed*>(&error) != nullptr ||
-         dynamic_cast<const CommError*>(&error) != nullptr;
-}
 
 // SplitMix64's mixing function: Steele, Lea and Flood, "Fast splittable pseudorandom number
 // generators", OOPSLA 2014.
@@ -81,19 +66,13 @@ TrainingEnd ResilientTraining::run(std::int64_t steps, const MakeStep& make_step
         "ResilientTraining: run() is for all steps at once, as a process that takes a lost one's "
         "place begins with the first; what is done between steps belongs into one");
   }
-  link_.say_keeps_state(collective_timeout(options_.init));
   try {
-    for (;;) {
-      try {
-        if (link_.is_standby()) link_.take_place([&] { check_if_told(); });
-        const TrainingEnd end = make_steps(steps, make_step);
-        link_.say_done();
-        return end;
-      } catch (const Error& error) {
-        if (!link_.connected() || !ends_generation(error)) throw;
-        leave(error);
-      }
-    }
+    TrainingEnd end{};
+    live_through_generations(link_, collective_timeout(options_.init),
+                             {.live = [&] { end = make_steps(steps, make_step); },
+                              .leave = [&] { return leave(); },
+                              .while_waiting = [&] { check_if_told(); }});
+    return end;
   } catch (const ToldToEnd&) {
     return end_early();
   }
@@ -103,7 +82,7 @@ TrainingEnd ResilientTraining::make_steps(std::int64_t steps, const MakeStep& ma
   begin_generation();
   const Step step = make_step(group_);
   while (done_ < steps) {
-    check_if_over();
+    check_if_over(link_);
     if (preemption_ && preemption_->requested()) {
       end_with(save());
       return TrainingEnd::kPreempted;
@@ -136,7 +115,7 @@ void ResilientTraining::begin_generation() {
   // Copies of the group may outlive this object.
   init.while_waiting = [this, alive = std::weak_ptr<const bool>(alive_)] {
     if (alive.expired()) return;
-    check_if_over();
+    check_if_over(link_);
     if (!group_) check_if_told();  // Else all are asked before the next step.
   };
   group_ = init_process_group(init);
@@ -294,10 +273,6 @@ TrainingEnd ResilientTraining::end_early() {
   return TrainingEnd::kPreempted;
 }
 
-void ResilientTraining::check_if_over() const {
-  if (link_.has_news()) throw GenerationOver();
-}
-
 void ResilientTraining::check_if_told() {
   if (preemption_ && preemption_->is_told()) throw ToldToEnd();
 }
@@ -308,28 +283,18 @@ void ResilientTraining::seed_step() const {
   at::manual_seed(mix(mix(mix(options_.seed) + rank) + step));
 }
 
-void ResilientTraining::leave(const Error& why) {
-  failpoint("recover.begin");
+std::int64_t ResilientTraining::leave() {
   drop_group();
-  failpoint("recover.left");
   // Outside of steps the state is that of the steps done; what is written to it is its own value.
   if (is_in_step_) is_whole_ = state_.go_back();
   is_in_step_ = false;
-  link_.say_left_group(why, done_);
-  failpoint("recover.said");
-  link_.take_place([&] { check_if_told(); });
-  failpoint("recover.placed");
+  return done_;
 }
 
 void ResilientTraining::drop_group() {
   if (preemption_) preemption_->set_group({});
   snapshots_.reset();
-  // Others may wait in a collective for this rank.
-  if (group_) {
-    if (const auto backend = group_.c10d_backend()) backend->abort();
-  }
-  group_ = {};
-  destroy_process_group();
+  abandon_default_group(group_);
 }
 
 }  // namespace lockstep

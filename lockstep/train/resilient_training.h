@@ -97,7 +97,6 @@ class ResilientTraining {
   void agree_on_state();
   void take(const c10::IValue& value, const Standing& standing);
   std::int64_t load_snapshot(const Standing& in_memory);
-  void check_if_over() const;
   void check_if_told();
   bool is_due(int every) const;
   void compare_with_others();
@@ -106,7 +105,7 @@ class ResilientTraining {
   void end_with(const std::string& failure);
   TrainingEnd end_early();
   void seed_step() const;
-  void leave(const Error& why);
+  std::int64_t leave();
   void drop_group();
 
   TrainingState state_;

@@ -19,6 +19,7 @@ from free_ports import free_port
 LOCKSTEP, PROGRAMS = (pathlib.Path(path).resolve() for path in sys.argv[1:])
 EPOCH = re.compile(r"epoch (\d+)/(\d+)  loss ([\d.]+)  accuracy ([\d.]+) %  test accuracy ([\d.]+) %  "
                    r"([\d.]+) s")
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 SMALL = {"--synthetic": "50", "--batch_size": "16", "--epochs": "1", "--lr": "0.01"}
 
 
@@ -44,7 +45,7 @@ def command(program, *arguments, ranks=None):
 class Cifar(unittest.TestCase):
     def run_program(self, *arguments, expected=0, **where):
         done = subprocess.run(command(*arguments, **where), capture_output=True, text=True, timeout=200,
-                              check=False, env=os.environ | {"OMP_NUM_THREADS": "1"})
+                              check=False, env=ENVIRONMENT)
         self.assertEqual(done.returncode, expected, done.stdout + done.stderr)
         return done
 
@@ -151,7 +152,8 @@ class Cifar(unittest.TestCase):
     @unittest.skipUnless((LOCKSTEP.parent / "lockstep-data").exists(),
                          "no lockstep-data: this build has no libcurl")
     def test_photographs_become_images_that_are_learned(self):
-        # Two photographs, one dark and one light: `data get` cuts them, every program learns them.
+        # Two photographs, one dark and one light: `data get` cuts them, programs learn them; the others are like
+        # distributed to the last digits, as other tests show.
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             wheel = zip_of({f"pack/{shade}.png": png(160, 40, lambda x, y, base=base: (
@@ -165,8 +167,7 @@ class Cifar(unittest.TestCase):
                            cwd=folder, check=True, capture_output=True, timeout=60)
             for program, epochs, where in (
                     ("distributed", 8, {"ranks": 2}), ("distributed_amp", 3, {"ranks": 2}),
-                    ("distributed_gradient_accumulation", 3, {"ranks": 1}),
-                    ("distributed_mp", 3, {}), ("dataparallel", 3, {})):
+                    ("dataparallel", 3, {})):
                 with self.subTest(program):
                     done = self.run_program(program, "--data",
                                             folder / "data/shades", "--batch_size", "8", "--epochs",
@@ -186,7 +187,7 @@ class Cifar(unittest.TestCase):
         terminal, inside = os.openpty()
         self.addCleanup(os.close, terminal)
         done = subprocess.run(command("distributed_mp"), stdout=subprocess.PIPE, stderr=inside,
-                              text=True, timeout=200, check=True)
+                              text=True, timeout=200, check=True, env=ENVIRONMENT)
         os.close(inside)
         self.assertIn(b"epoch 1/1", os.read(terminal, 1 << 16))
         self.epochs(done.stdout)
@@ -200,7 +201,7 @@ class Cifar(unittest.TestCase):
         port = str(free_port())
         jobs = [subprocess.Popen(command(program, "--nnodes", "2", "--node_rank", node,
                                          "--nproc_per_node", "2", "--port", port),
-                                 stdout=subprocess.PIPE, text=True) for node in "01"]
+                                 stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) for node in "01"]
         for job in jobs:
             self.addCleanup(job.kill)
         outputs = [job.communicate(timeout=200)[0] for job in jobs]

@@ -14,45 +14,26 @@ import tempfile
 import unittest
 
 from free_ports import free_port
+from rank_process import DEADLINE_S, RankProcess, place
 from sanitizers import is_sanitized
 
 WORKER = os.path.abspath(sys.argv[1])
 LOCKSTEP = os.path.abspath(sys.argv[2])
-# A bound on what hangs, far above what anything here takes.
-DEADLINE_S = 100
 
 
-class Rank:
-    """A worker process. Its pipes are closed and the process is gone when the test ends."""
-
+class Rank(RankProcess):
     def __init__(self, test, arguments, **environment):
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("LOCKSTEP_")}
-        self.process = subprocess.Popen(
-            [WORKER, *map(str, arguments)],
-            env=inherited | {k: str(v) for k, v in environment.items()},
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        test.addCleanup(self._end)
-
-    def _end(self):
-        self.process.kill()
-        self.process.communicate()
-
-    def wait_for_line(self, word):
-        line = self.process.stdout.readline().strip()
-        if line != word:
-            raise AssertionError(f"said {line!r} instead of {word!r}: {self.process.stderr.read()}")
+        super().__init__(test, [WORKER, *arguments], environment)
 
     def finish(self, text_in=None):
         """The exit code and what it wrote to stderr."""
-        _, errors = self.process.communicate(text_in, timeout=DEADLINE_S)
-        return self.process.returncode, errors
+        code, _, errors = super().finish(text_in)
+        return code, errors
 
 
 class CommFaults(unittest.TestCase):
     def rank(self, rank, world_size, mode, port, **environment):
-        return Rank(self, [mode], RANK=rank, WORLD_SIZE=world_size, LOCAL_RANK=rank,
-                    LOCAL_WORLD_SIZE=world_size, MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
-                    **environment)
+        return Rank(self, [mode], **place(rank, world_size, port, **environment))
 
     def job(self, world_size, mode, **environment):
         port = free_port()

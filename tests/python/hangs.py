@@ -41,7 +41,7 @@ class Hangs(unittest.TestCase):
                 self.assertRegex(line, rf" never entered {awaited}, and is in none "
                                        r"after \w+ number \d+ of group 'default'")
                 self.assertRegex(line, r"; main thread in .*turn_in_circles\(\)")
-                self.assertRegex(line, r"; ranks 0,1 have waited for 2\d{3} ms$")
+                self.assertRegex(line, r"; ranks 0,1 have waited for ([2-9]|\d\d+)\d{3} ms$")
                 self.assertRegex(errors, r"main thread \d+ 'hang_worker', which runs:\n.*turn_in_circles.*\n(.*\n)*.*main in hang_worker")
                 for other in (0, 1):
                     self.assertRegex(errors, rf"lockstep:   rank {other} is in {awaited}\n")
@@ -78,7 +78,7 @@ class Hangs(unittest.TestCase):
     def test_only_members_of_a_group_are_late_in_it(self):
         line, _ = self.verdict("group", rank=1)
         self.assertRegex(line, r" never entered all_reduce number \d+ of group '(default'|[^']+[0-9]')")
-        self.assertRegex(line, r"; rank [02] has waited for 2\d{3} ms$")
+        self.assertRegex(line, r"; rank [02] has waited for ([2-9]|\d\d+)\d{3} ms$")
 
     def test_before_the_first_collective(self):
         with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:

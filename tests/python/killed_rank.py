@@ -3,6 +3,7 @@ import os
 import pathlib
 import signal
 import subprocess
+import tempfile
 
 import torch
 
@@ -22,6 +23,25 @@ def run_and_kill(command, when, program, rank=1, **popen):
     if lines is before:
         raise AssertionError(f"no line had '{when}': {before}")
     return job.returncode, before, after
+
+
+def run_and_kill_each(command, victims, program, begins_with, kill_with=signal.SIGKILL, **popen):
+    """Runs the command and kills these ranks one after the other, each in a step after a line that begins so: when
+    those before it are replaced. Returns the exit code, the lines, and what went to stderr."""
+    lines, left, begun = [], list(victims), 0
+    with tempfile.TemporaryFile("w+") as errors:
+        with subprocess.Popen([str(part) for part in command], text=True, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=errors, **popen) as job:
+            for line in job.stdout:
+                lines.append(line.rstrip("\n"))
+                begun += line.startswith(begins_with)
+                if left and line.startswith("step ") and begun == len(victims) - len(left) + 1:
+                    os.kill(process_of(left.pop(0), program, job.pid), kill_with)
+        errors.seek(0)
+        said = errors.read()
+    if left:
+        raise AssertionError(f"ranks {left} were not killed: {lines}")
+    return job.returncode, lines, said
 
 
 def process_of(rank, program, ancestor):

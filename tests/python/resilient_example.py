@@ -5,12 +5,11 @@
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import unittest
 
-from killed_rank import process_of
+from killed_rank import run_and_kill_each
 
 LOCKSTEP, RESILIENT, DATA = map(os.path.abspath, sys.argv[1:4])
 DEADLINE_S = 120
@@ -31,20 +30,7 @@ def job():
 
 
 def run_and_kill(victims):
-    """The lines of a job whose ranks are killed one after the other, each when those before it are replaced and
-    steps go on, and what the launcher says."""
-    lines = []
-    left = list(victims)
-    begun = 0
-    with subprocess.Popen(job(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          text=True, env=environment()) as process:
-        for line in process.stdout:
-            lines.append(line.rstrip("\n"))
-            begun += line.startswith("ranks: ")
-            if left and line.startswith("step ") and begun == len(victims) - len(left) + 1:
-                os.kill(process_of(left.pop(0), RESILIENT, process.pid), signal.SIGKILL)
-        errors = process.stderr.read()
-    return process.returncode, lines, errors
+    return run_and_kill_each(job(), victims, RESILIENT, "ranks: ", env=environment())
 
 
 class ResilientExample(unittest.TestCase):

@@ -12,11 +12,10 @@ import sys
 import unittest
 
 from free_ports import free_port
+from rank_process import RankProcess, place
 from sanitizers import is_sanitized
 
 WORKER = os.path.abspath(sys.argv[1])
-# A bound on what hangs, far above what anything here takes.
-DEADLINE_S = 60
 VICTIM = 1
 COLLECTIVES = {
     "small": "all_reduce", "private": "all_reduce", "shared": "all_reduce",
@@ -29,35 +28,15 @@ SANITIZED = is_sanitized(WORKER)
 LATE_S = 10 if SANITIZED else 1
 
 
-class Rank:
-    """A worker process. Its pipes are closed and the process is gone when the test ends."""
-
+class Rank(RankProcess):
     def __init__(self, test, arguments, prefix=(), prepare=None, **environment):
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("LOCKSTEP_")}
-        self.process = subprocess.Popen(
-            [*prefix, WORKER, *map(str, arguments)], preexec_fn=prepare,
-            env=inherited | {k: str(v) for k, v in environment.items()},
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        test.addCleanup(self.end)
-
-    @property
-    def pid(self):
-        return self.process.pid
-
-    def end(self):
-        self.process.kill()
-        self.process.communicate()
-
-    def wait_until_running(self):
-        line = self.process.stdout.readline().strip()
-        if line != "running":
-            raise AssertionError(f"said {line!r}: {self.process.stderr.read()}")
+        super().__init__(test, [*prefix, WORKER, *arguments], environment, preexec_fn=prepare)
 
     def finish(self, text_in=None):
         """The exit code, the name of the error that it ended with, and what it wrote to stderr."""
-        output, errors = self.process.communicate(text_in, timeout=DEADLINE_S)
+        code, output, errors = super().finish(text_in)
         last = output.split("\n")[-2].split() if output else []
-        return self.process.returncode, last[0] if last else "", errors
+        return code, last[0] if last else "", errors
 
 
 def memory_files(pid):
@@ -101,11 +80,10 @@ class Job:
         environment = {"LOCKSTEP_BACKEND": "shm"} | environment
         port = free_port()
         self.ranks = [
-            Rank(test, [action], RANK=r, WORLD_SIZE=world_size, LOCAL_RANK=r,
-                 LOCAL_WORLD_SIZE=world_size, MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
-                 **environment) for r in range(world_size)]
+            Rank(test, [action], **place(r, world_size, port, **environment))
+            for r in range(world_size)]
         for rank in self.ranks:
-            rank.wait_until_running()
+            rank.wait_for_line("running")
         self.files = set().union(*(memory_files(rank.pid) for rank in self.ranks))
         test.assertTrue(self.files, "no rank has a file in memory")
         for rank in self.ranks:
@@ -212,9 +190,9 @@ class ShmFaults(unittest.TestCase):
 
     def ranks(self, settings, address="127.0.0.1", port=None, **environment):
         port = port or free_port()
-        return [Rank(self, ["once"], RANK=r, WORLD_SIZE=len(settings), LOCAL_RANK=r,
-                     LOCAL_WORLD_SIZE=len(settings), MASTER_ADDR=address, MASTER_PORT=port,
-                     **setting, **environment) for r, setting in enumerate(settings)]
+        where = environment | {"MASTER_ADDR": address}
+        return [Rank(self, ["once"], **(place(r, len(settings), port) | setting | where))
+                for r, setting in enumerate(settings)]
 
     def expect_gloo(self, settings, **where):
         """All ranks end well, after at most one line that says what they use instead."""

@@ -7,6 +7,7 @@
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/backends/hierarchical/local_transfer.h"
+#include "lockstep/comm/error_text.h"
 
 namespace lockstep::hierarchical {
 namespace {
@@ -42,10 +43,8 @@ class Failed : public UnnamedCommError {
 std::string text_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
-  } catch (const c10::Error& c10_error) {
-    return c10_error.what_without_backtrace();
   } catch (const std::exception& other) {
-    return other.what();
+    return error_text(other);
   }
 }
 

@@ -1,0 +1,80 @@
+#include "lockstep/parameter_server/departures.h"
+
+#include <condition_variable>
+#include <mutex>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/parameter_server/calls.h"
+
+namespace lockstep::parameter_server {
+
+using namespace std::chrono_literals;
+
+struct Departures::News {
+  std::mutex mutex;
+  std::condition_variable came;
+};
+
+Departures::Departures() : news_(std::make_shared<News>()) {
+  for (const rpc::WorkerInfo& worker : rpc::workers()) {
+    stays_.emplace_back();
+    if (worker != rpc::this_worker()) ask(worker.rank);
+  }
+}
+
+void Departures::ask(int rank) {
+  auto& stay = stays_[static_cast<std::size_t>(rank)];
+  stay = rpc::call_async<void>({rank, kAsLongAsItTakes}, kStay);
+  stay->when_done([news = news_] {
+    const std::lock_guard lock(news->mutex);
+    news->came.notify_one();
+  });
+}
+
+bool Departures::has_left(int rank) {
+  const auto& stay = stays_[static_cast<std::size_t>(rank)];
+  if (!stay) return true;
+  if (!stay->done()) return false;
+  try {
+    stay->wait();
+    return true;
+  } catch (const TimeoutError&) {  // It takes longer still.
+    ask(rank);
+    return false;
+  }
+}
+
+void Departures::check() {
+  for (std::size_t rank = 0; rank < stays_.size(); ++rank) has_left(static_cast<int>(rank));
+}
+
+void Departures::wait_for_news() {
+  std::unique_lock lock(news_->mutex);
+  news_->came.wait_for(lock, 50ms);
+}
+
+void Departures::wait_for(const std::vector<int>& ranks, std::chrono::milliseconds say_every,
+                          const std::function<void()>& while_waiting) {
+  Deadline patience = Deadline::after(say_every);
+  for (;;) {
+    while_waiting();
+    check();
+    std::string left;
+    for (const int rank : ranks) {
+      if (!has_left(rank)) left += concat(left.empty() ? "'" : ", '", rpc::worker(rank).name, "'");
+    }
+    if (left.empty()) return;
+    if (patience.passed()) {
+      log(LogLevel::kWarning,
+          concat("parameter servers: '", rpc::this_worker().name, "' waits for ", left,
+                 ", which made all steps and have more to do"));
+      patience = Deadline::after(say_every);
+    }
+    wait_for_news();
+  }
+}
+
+}  // namespace lockstep::parameter_server

@@ -1,0 +1,308 @@
+#include "lockstep/parameter_server/training.h"
+
+#include <algorithm>
+#include <iterator>
+#include <numeric>
+#include <utility>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/failpoint.h"
+#include "lockstep/base/log.h"
+#include "lockstep/comm/broadcast_text.h"
+#include "lockstep/comm/gather_rows.h"
+#include "lockstep/comm/init_plan.h"
+#include "lockstep/parameter_server/flat_parameters.h"
+#include "lockstep/parameter_server/recovery_plan.h"
+#include "lockstep/snapshot/agreement.h"
+#include "lockstep/train/generations.h"
+
+namespace lockstep::parameter_server {
+namespace {
+
+// What ranks must have alike.
+std::string text_of(const Parts& parts, const TrainingOptions& options) {
+  std::string text = concat(
+      options.servers, " servers, ",
+      options.staleness ? concat("staleness ", *options.staleness) : "synchronous", ", ",
+      parts.parameters.size(), " parameters of ", count_elements(parts.parameters), " elements");
+  for (const Table& table : parts.tables)
+    text += concat(", '", table.name, "' of ", table.rows, " x ", table.columns, ", seed ",
+                   table.seed, ", deviation ", table.deviation);
+  return text;
+}
+
+std::string name_of(const Role& role) {
+  return concat(role.kind == Role::Kind::kServer ? "server" : "trainer", role.index);
+}
+
+std::vector<int> ranks_of(const std::vector<Role>& roles, Role::Kind kind) {
+  std::vector<int> ranks;
+  for (std::size_t rank = 0; rank < roles.size(); ++rank) {
+    if (roles[rank].kind == kind) ranks.push_back(static_cast<int>(rank));
+  }
+  std::ranges::sort(ranks, {},
+                    [&](int rank) { return roles[static_cast<std::size_t>(rank)].index; });
+  return ranks;
+}
+
+// Snapshots that a standing can name: as many as a server keeps, and one it is about to delete.
+constexpr std::size_t kMostSnapshots = 3;
+
+std::vector<std::int64_t> to_numbers(const ServerStanding& standing) {
+  std::vector<std::int64_t> numbers{standing.updates.value_or(-1), standing.has_next ? 1 : 0};
+  for (std::size_t index = 0; index < kMostSnapshots; ++index) {
+    numbers.push_back(index < standing.snapshots.size() ? standing.snapshots[index] : -1);
+  }
+  return numbers;
+}
+
+ServerStanding from_numbers(const std::vector<std::int64_t>& numbers) {
+  ServerStanding standing{.has_next = numbers[1] != 0};
+  if (numbers[0] >= 0) standing.updates = numbers[0];
+  for (std::size_t index = 2; index < numbers.size(); ++index) {
+    if (numbers[index] >= 0) standing.snapshots.push_back(numbers[index]);
+  }
+  return standing;
+}
+
+}  // namespace
+
+Training::Training(Parts parts, const TrainingOptions& options)
+    : parts_(std::move(parts)), options_(options) {
+  check_parts(parts_);
+  if (is_initialized()) {
+    throw UsageError(
+        "parameter servers: there is a default group already, which would outlive its ranks; leave "
+        "init_process_group() to run()");
+  }
+  if (options_.servers < 1)
+    throw UsageError(concat("parameter servers: ", options_.servers, " servers; at least 1"));
+  if (options_.staleness.value_or(0) < 0)
+    throw UsageError(concat("parameter servers: staleness ", *options_.staleness, "; at least 0"));
+  if (options_.snapshot_every < 1) {
+    throw UsageError(
+        concat("parameter servers: snapshot_every ", options_.snapshot_every, "; at least 1"));
+  }
+}
+
+Training::~Training() {
+  let_go();
+}
+
+std::chrono::milliseconds Training::timeout() const {
+  return collective_timeout(options_.init);
+}
+
+void Training::run(std::int64_t steps, const MakeStep& make_step, const WhenDone& when_done) {
+  if (std::exchange(has_run_, true))
+    throw UsageError("parameter servers: run() is for all steps at once");
+  live_through_generations(link_, timeout(),
+                           {.live = [&] { live(steps, make_step, when_done); },
+                            .leave =
+                                [&] {
+                                  let_go();
+                                  abandon_default_group(group_);
+                                  return done();
+                                }});
+  let_go();
+}
+
+void Training::live(std::int64_t steps, const MakeStep& make_step, const WhenDone& when_done) {
+  InitOptions init = options_.init;
+  // Copies of the group may outlive this object.
+  init.while_waiting = [this, alive = std::weak_ptr<const bool>(alive_)] {
+    if (!alive.expired()) check_if_over(link_);
+  };
+  group_ = init_process_group(init);
+  check_same_text(group_, "parameter servers", text_of(parts_, options_));
+  take_roles();
+  recover();
+  agree_on_steps();
+  open_session();
+  if (is_trainer()) {
+    train(steps, make_step, when_done);
+  } else {
+    serve();
+    save();
+  }
+  calls_->leave();
+  // What others still do, as a last snapshot, may take longer than a collective waits.
+  if (!others_) others_.emplace();
+  std::vector<int> all(roles_.size());
+  std::iota(all.begin(), all.end(), 0);
+  others_->wait_for(all, timeout(), [this] { check_if_over(link_); });
+  others_.reset();
+  rpc::shutdown(timeout());
+}
+
+void Training::take_roles() {
+  const int before = !role_ ? kIsNew : is_trainer() ? kWasTrainer : role_->index;
+  std::vector<int> all;
+  for (const auto& row : gather_rows(group_, {before})) all.push_back(static_cast<int>(row[0]));
+  roles_ = assign_roles(all, options_.servers);
+  role_ = roles_[static_cast<std::size_t>(group_.rank())];
+  if (is_trainer() || shard_) return;
+  if (!options_.snapshots.empty())
+    snapshots_.emplace(options_.snapshots, role_->index, options_.servers);
+}
+
+void Training::recover() {
+  ServerStanding own;
+  if (!is_trainer()) {
+    if (shard_) own.updates = shard_->updates();
+    own.has_next = desk_ && desk_->has_next();
+    if (snapshots_) own.snapshots = snapshots_->whole();
+  }
+  const auto rows = gather_rows(group_, to_numbers(own));
+  std::vector<ServerStanding> standings;
+  for (const int rank : ranks_of(roles_, Role::Kind::kServer))
+    standings.push_back(from_numbers(rows[static_cast<std::size_t>(rank)]));
+  const auto plans = plan_recovery(standings, !options_.staleness);
+  const auto lost = std::ranges::find(plans, Recovery::Kind::kLost, &Recovery::kind);
+  if (lost != plans.end()) {
+    // Synchronous servers are all lost when one is.
+    const auto gone = std::ranges::find_if(
+        standings, [](const ServerStanding& standing) { return !standing.updates; });
+    const auto server = options_.staleness        ? lost - plans.begin()
+                        : gone != standings.end() ? gone - standings.begin()
+                                                  : 0;
+    throw Error(
+        concat("parameter servers: what server ", server,
+               " held is lost, and there is no whole snapshot of it",
+               options_.staleness ? "" : " at an update that all servers have",
+               options_.snapshots.empty() ? "; `snapshots` in the options keeps some" : ""));
+  }
+  run_on_all(group_, "take up a parameter server's shard", [&] {
+    if (is_trainer()) return;
+    const Recovery& plan = plans[static_cast<std::size_t>(role_->index)];
+    if (!shard_) shard_.emplace(parts_, role_->index, options_.servers);
+    if (plan.kind == Recovery::Kind::kSnapshot) restore(plan.updates);
+    if (plan.kind == Recovery::Kind::kKeep && shard_->updates() < plan.updates) desk_->make_next();
+    if (desk_) desk_->check();  // Half an update is no state to go on from.
+    if (desk_) left_at_ = desk_->done();
+    desk_.reset();
+  });
+}
+
+void Training::restore(std::int64_t updates) {
+  if (shard_->updates() > updates) {
+    log(LogLevel::kWarning, concat("parameter server ", role_->index, " goes back from update ",
+                                   shard_->updates(), " to ", updates, ", as all servers do"));
+  }
+  clock_ = snapshots_->load(*shard_, updates);
+  saved_ = updates;
+}
+
+void Training::agree_on_steps() {
+  if (shard_ && !options_.staleness) clock_ = shard_->updates();
+  // Of a trainer its number before and its steps, of a server its clock and each trainer's steps.
+  std::vector<std::int64_t> own;
+  if (is_trainer()) {
+    own = {was_trainer_, done_};
+  } else {
+    own = {clock_};
+    own.insert(own.end(), left_at_.begin(), left_at_.end());
+  }
+  own.resize(1 + roles_.size(), -1);
+  const auto rows = gather_rows(group_, own);
+  std::vector<ServerClock> servers;
+  for (const int rank : ranks_of(roles_, Role::Kind::kServer)) {
+    const auto& row = rows[static_cast<std::size_t>(rank)];
+    servers.push_back({.slowest = row[0]});
+    std::ranges::copy_if(row.begin() + 1, row.end(), std::back_inserter(servers.back().trainers),
+                         [](std::int64_t steps) { return steps >= 0; });
+  }
+  std::vector<std::optional<TrainerStanding>> trainers;
+  for (const int rank : ranks_of(roles_, Role::Kind::kTrainer)) {
+    const auto& row = rows[static_cast<std::size_t>(rank)];
+    trainers.emplace_back();
+    if (row[0] >= 0) trainers.back() = {.index = static_cast<int>(row[0]), .steps = row[1]};
+  }
+  begin_ = plan_steps(trainers, servers, !options_.staleness);
+  if (!is_trainer()) {
+    left_at_ = begin_;
+    return;
+  }
+  was_trainer_ = role_->index;
+  done_ = begin_[static_cast<std::size_t>(role_->index)];
+}
+
+void Training::open_session() {
+  if (!is_trainer()) {
+    desk_ = std::make_shared<ServerDesk>(
+        *shard_,
+        UpdateRules{.staleness = options_.staleness, .after_update = [this] { after_update(); }},
+        begin_);
+  }
+  calls_.emplace(desk_);
+  session_.emplace(rpc::init(name_of(*role_), group_, {.timeout = timeout()}));
+}
+
+// Returns when the trainers have left. Who dies is known at once: its call ends.
+void Training::serve() {
+  const auto trainers = ranks_of(roles_, Role::Kind::kTrainer);
+  const auto look = [&] {
+    desk_->check();  // First: trainers that were told of it die of it.
+    check_if_over(link_);
+  };
+  others_.emplace();
+  TrainerWatch watch(timeout());
+  while (!desk_->all_finished()) {
+    look();
+    others_->check();
+    if (const auto silent = watch.find_silent(desk_->heard(), std::chrono::steady_clock::now())) {
+      throw TimeoutError(concat(
+          "parameter server ", role_->index, ": nothing has come from trainer", *silent, " (rank ",
+          trainers[static_cast<std::size_t>(*silent)], ") for ", timeout().count(),
+          " ms; it is stuck or stopped, or its steps take longer than the timeout of `init`"));
+    }
+    others_->wait_for_news();
+  }
+  others_->wait_for(trainers, timeout(), look);
+}
+
+void Training::train(std::int64_t steps, const MakeStep& make_step, const WhenDone& when_done) {
+  // Servers notice trainers that are stuck; who waits for these waits for the servers to say so.
+  ParameterClient client(parts_, ranks_of(roles_, Role::Kind::kServer), role_->index,
+                         static_cast<int>(begin_.size()), 2 * timeout());
+  client.pull(done_);
+  const Step step = make_step(client);
+  while (done_ < steps) {
+    failpoint("step.begin");
+    step(done_);
+    failpoint("step.made");
+    client.push(done_);
+    client.pull(++done_);
+  }
+  client.finish();
+  client.pull(done_);
+  if (when_done) when_done(client);
+}
+
+void Training::after_update() {
+  failpoint("step.counted");
+  clock_ = desk_->clock();
+  if (snapshots_ && shard_->updates() % options_.snapshot_every == 0) save();
+}
+
+void Training::save() {
+  if (!snapshots_ || shard_->updates() == saved_) return;
+  try {
+    snapshots_->save(*shard_, clock_);
+    saved_ = shard_->updates();
+  } catch (const SystemError& error) {
+    log(LogLevel::kWarning, concat("no snapshot of server ", role_->index, " after ",
+                                   shard_->updates(), " updates: ", error.what()));
+  }
+}
+
+// Keeps the desk: it may have the gradients of the next update. Its answers would keep the group.
+void Training::let_go() {
+  others_.reset();
+  session_.reset();
+  calls_.reset();
+  if (desk_) desk_->forget_callers();
+}
+
+}  // namespace lockstep::parameter_server

@@ -1,0 +1,91 @@
+#include "lockstep/rpc/autograd_context.h"
+
+#include <torch/csrc/distributed/autograd/autograd.h>
+#include <torch/csrc/distributed/autograd/context/container.h>
+
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/comm/error_text.h"
+#include "lockstep/rpc/autograd_record.h"
+#include "lockstep/rpc/transport_error.h"
+#include "lockstep/rpc/worker.h"
+
+namespace lockstep::rpc {
+namespace {
+
+namespace torch_autograd = torch::distributed::autograd;
+using Container = torch_autograd::DistAutogradContainer;
+
+std::int64_t new_context() {
+  check_autograd(current_worker()->rank());
+  auto& container = Container::getInstance();
+  if (container.hasValidContext()) {
+    throw UsageError("rpc::AutogradContext: this thread has one already");
+  }
+  return container.newContext()->contextId();
+}
+
+[[noreturn]] void throw_backward_error(const Worker& worker, const std::string& message) {
+  const std::string what =
+      concat("rpc::AutogradContext::backward on ", worker.describe(worker.rank()));
+  const auto lost = is_connection_error(message) ? worker.lost_worker() : lost_worker_in(message);
+  if (lost)
+    throw PeerLost(concat(what, ": ", worker.describe(*lost), " is gone; look at how it ended"));
+  if (is_timeout(message)) {
+    throw TimeoutError(
+        concat(what, ": a worker did not answer within ", worker.options().timeout.count(), " ms"));
+  }
+  throw Error(concat(what, ": ", message.substr(0, message.find('\n'))));
+}
+
+}  // namespace
+
+AutogradContext::AutogradContext() : id_(new_context()) {}
+
+AutogradContext::~AutogradContext() {
+  try {
+    auto& container = Container::getInstance();
+    container.clearCurrentContext();
+    // Without a session there is nobody to tell.
+    if (current_worker_or_null()) container.releaseContext(id_);
+  } catch (const std::exception& error) {
+    log(LogLevel::kDebug, concat("rpc: context ", id_, ": ", error.what()));
+  }
+}
+
+void AutogradContext::backward(const std::vector<at::Tensor>& roots, bool retain_graph) {
+  const auto worker = current_worker();
+  if (roots.empty()) throw UsageError("rpc::AutogradContext::backward: no roots");
+  for (const at::Tensor& root : roots) {
+    if (!root.defined() || root.numel() != 1 || !root.requires_grad()) {
+      throw UsageError(
+          concat("rpc::AutogradContext::backward: a root must be one number with a graph, such as "
+                 "a loss; this one ",
+                 !root.defined()     ? "is undefined"
+                 : root.numel() != 1 ? concat("has ", root.numel(), " elements")
+                                     : "requires no gradient"));
+    }
+  }
+  try {
+    torch_autograd::backward(id_, roots, retain_graph);
+  } catch (const std::exception& error) {
+    throw_backward_error(*worker, error_text(error));
+  }
+}
+
+at::Tensor AutogradContext::gradient(const at::Tensor& parameter) const {
+  return gradient_in_context(id_, parameter);
+}
+
+at::Tensor gradient_in_context(std::int64_t id, const at::Tensor& parameter) {
+  try {
+    const auto gradients = Container::getInstance().retrieveContext(id)->getGradients();
+    const auto found = gradients.find(parameter);
+    return found == gradients.end() ? at::Tensor() : found->value();
+  } catch (const c10::Error&) {
+    throw UsageError(concat("rpc: no autograd context ", id, " is known on this worker"));
+  }
+}
+
+}  // namespace lockstep::rpc

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include <ATen/core/ivalue.h>
+
+#include "lockstep/base/deadline.h"
+
+namespace lockstep::rpc {
+
+class Worker;
+
+/// A call that was made, until its answer is taken. Threads: any.
+class PendingCall {
+ public:
+  /// `what`: of errors, "rpc call of 'f' on worker 'w1' (rank 1)".
+  PendingCall(std::weak_ptr<Worker> worker, int target, std::string what,
+              std::chrono::milliseconds timeout, c10::intrusive_ptr<c10::ivalue::Future> answer);
+
+  /// The result; again at each call. Errors: RemoteError, PeerLost, TimeoutError; UsageError for an
+  /// answer that makes no sense.
+  c10::IValue wait();
+  bool done() const { return answer_->completed(); }
+  /// Runs `action`, on any thread, once there is an answer or it is known that none will come.
+  void when_done(std::function<void()> action);
+
+ private:
+  struct Arrival {
+    std::mutex mutex;
+    std::condition_variable arrived;
+    bool has_arrived = false;
+  };
+
+  void wait_for_arrival() const;
+  c10::IValue take_answer();
+
+  const std::weak_ptr<Worker> worker_;
+  const int target_;
+  const std::string what_;
+  const std::chrono::milliseconds timeout_;
+  const c10::intrusive_ptr<c10::ivalue::Future> answer_;
+  const Deadline deadline_;
+  const std::shared_ptr<Arrival> arrival_ = std::make_shared<Arrival>();
+  std::mutex mutex_;
+  std::optional<c10::IValue> value_;
+  std::exception_ptr error_;
+};
+
+}  // namespace lockstep::rpc

@@ -1,0 +1,166 @@
+#include "lockstep/rpc/rpc.h"
+
+#include "lockstep/base/concat.h"
+#include "lockstep/comm/error_text.h"
+#include "lockstep/comm/init_process_group.h"
+#include "lockstep/rpc/rref_state.h"
+#include "lockstep/rpc/worker.h"
+
+namespace lockstep::rpc {
+namespace {
+
+int rank_of(const Worker& worker, const Target& target) {
+  return target.rank() ? worker.find(*target.rank()).rank : worker.find(target.name()).rank;
+}
+
+}  // namespace
+
+Session::~Session() {
+  if (!worker_) return;
+  if (current_worker_or_null() == worker_) set_current_worker(nullptr);
+  worker_->stop();
+}
+
+Session init(const std::string& name, ProcessGroup group, const Options& options) {
+  if (is_initialized())
+    throw UsageError("rpc::init: there is a session already; rpc::shutdown ends it");
+  group = group_or_default(std::move(group));
+  if (!group)
+    throw UsageError("rpc::init: there is no process group; call init_process_group first");
+  auto worker = std::make_shared<Worker>(name, std::move(group), options);
+  // Calls of others may come, and make calls of their own, before start() returns.
+  set_current_worker(worker);
+  try {
+    worker->start();
+  } catch (const c10::Error& error) {  // The store, whose rank is gone.
+    set_current_worker(nullptr);
+    worker->stop();
+    throw CommError(concat("rpc::init of worker '", name, "': ", error_text(error)));
+  } catch (...) {
+    set_current_worker(nullptr);
+    worker->stop();
+    throw;
+  }
+  return Session(std::move(worker));
+}
+
+bool is_initialized() {
+  return current_worker_or_null() != nullptr;
+}
+
+void shutdown(std::optional<std::chrono::milliseconds> timeout) {
+  const auto worker = current_worker();
+  if (worker->is_serving()) {
+    throw UsageError("rpc::shutdown: in a function that another worker called; leave it to main()");
+  }
+  const Deadline deadline = Deadline::after(timeout.value_or(worker->options().timeout));
+  try {
+    worker->finish(deadline);
+  } catch (...) {
+    set_current_worker(nullptr);
+    worker->stop();
+    throw;
+  }
+  set_current_worker(nullptr);
+  worker->stop();
+}
+
+WorkerInfo worker(const std::string& name) {
+  return current_worker()->find(name);
+}
+
+WorkerInfo worker(int rank) {
+  return current_worker()->find(rank);
+}
+
+WorkerInfo this_worker() {
+  const auto worker = current_worker();
+  return worker->find(worker->rank());
+}
+
+std::vector<WorkerInfo> workers() {
+  return current_worker()->workers();
+}
+
+std::shared_ptr<PendingCall> start_call(const Target& target, std::string_view function,
+                                        std::vector<c10::IValue> arguments) {
+  const auto worker = current_worker();
+  return worker->send(rank_of(*worker, target),
+                      {.kind = CallRequest::Kind::kCall,
+                       .function = std::string(function),
+                       .arguments = std::move(arguments)},
+                      target.timeout());
+}
+
+std::shared_ptr<PendingCall> start_method(const RRef& object, std::string_view function,
+                                          std::vector<c10::IValue> arguments,
+                                          Target::Timeout timeout) {
+  const RRefState& state = object.state();
+  state.wait_until_made();
+  return state.worker()->send(state.key().owner,
+                              {.kind = CallRequest::Kind::kMethod,
+                               .object = state.key(),
+                               .function = std::string(function),
+                               .arguments = std::move(arguments)},
+                              timeout, {object.to_value()});
+}
+
+std::shared_ptr<PendingCall> start_fetch(const RRef& value, Target::Timeout timeout) {
+  const RRefState& state = value.state();
+  state.wait_until_made();
+  return state.worker()->send(state.key().owner,
+                              {.kind = CallRequest::Kind::kFetch, .object = state.key()}, timeout,
+                              {value.to_value()});
+}
+
+RRef start_remote(const Target& target, std::string_view function,
+                  std::vector<c10::IValue> arguments) {
+  const auto worker = current_worker();
+  const int owner = rank_of(*worker, target);
+  const RRefKey key = worker->next_key(owner);
+  auto making = worker->send(owner,
+                             {.kind = CallRequest::Kind::kRemote,
+                              .rref = key,
+                              .function = std::string(function),
+                              .arguments = std::move(arguments)},
+                             target.timeout());
+  return RRef(c10::make_intrusive<RRefState>(worker, key, std::move(making)));
+}
+
+RRef start_remote_method(const RRef& object, std::string_view function,
+                         std::vector<c10::IValue> arguments) {
+  const RRefState& state = object.state();
+  state.wait_until_made();
+  const auto worker = state.worker();
+  const RRefKey key = worker->next_key(state.key().owner);
+  auto making = worker->send(key.owner,
+                             {.kind = CallRequest::Kind::kRemoteMethod,
+                              .rref = key,
+                              .object = state.key(),
+                              .function = std::string(function),
+                              .arguments = std::move(arguments)},
+                             std::nullopt, {object.to_value()});
+  return RRef(c10::make_intrusive<RRefState>(worker, key, std::move(making)));
+}
+
+RRef keep_here(c10::IValue value) {
+  const auto worker = current_worker();
+  const RRefKey key = worker->next_key(worker->rank());
+  worker->rrefs().expect(key, worker->rank());
+  worker->rrefs().insert(key, std::move(value));
+  return RRef(c10::make_intrusive<RRefState>(worker, key));
+}
+
+c10::IValue kept_value(const RRef& value) {
+  const RRefState& state = value.state();
+  const auto worker = state.worker();
+  if (worker->rank() != state.key().owner) {
+    throw UsageError(concat("rpc: local_value on worker '", worker->find(worker->rank()).name,
+                            "' of a value that '", state.ownerName(),
+                            "' owns; use to_here(), or call a function there"));
+  }
+  state.wait_until_made();
+  return worker->rrefs().value(state.key());
+}
+
+}  // namespace lockstep::rpc

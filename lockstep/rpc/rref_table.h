@@ -1,0 +1,39 @@
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include <ATen/core/ivalue.h>
+
+#include "lockstep/rpc/rref_key.h"
+
+namespace lockstep::rpc {
+
+/// The values that this worker keeps for others, and who holds a reference to each: a value goes
+/// when the last one is released. Threads: any; values are destroyed outside of its lock.
+class RRefTable {
+ public:
+  /// A value that is about to be made: who asks for it may release it before it is there.
+  /// Errors: UsageError for a key that is taken.
+  void expect(const RRefKey& key, int holder);
+  /// Of one that is expected; where nobody holds it any more, it goes.
+  void insert(const RRefKey& key, c10::IValue value);
+  /// Errors: UsageError for a value that is not here (yet, or any more).
+  c10::IValue value(const RRefKey& key) const;
+  void hold(const RRefKey& key, int holder);
+  /// Nothing where it is not held.
+  void release(const RRefKey& key, int holder);
+  /// Releases all that a worker held, which is gone.
+  void release_all(int holder);
+
+ private:
+  struct Kept {
+    std::optional<c10::IValue> value;
+    std::map<int, int> holders;  ///< how often each holds it
+  };
+  mutable std::mutex mutex_;
+  std::map<RRefKey, Kept> kept_;
+};
+
+}  // namespace lockstep::rpc

@@ -1,0 +1,51 @@
+"""A rank that a test starts itself, without a launcher."""
+
+import os
+import subprocess
+
+# A bound on what hangs, far above what anything takes.
+DEADLINE_S = 100
+
+
+def place(rank, world_size, port, **environment):
+    """The environment that puts a process at a rank of a job on this machine."""
+    return dict(RANK=rank, WORLD_SIZE=world_size, LOCAL_RANK=rank, LOCAL_WORLD_SIZE=world_size,
+                MASTER_ADDR="127.0.0.1", MASTER_PORT=port, **environment)
+
+
+class RankProcess:
+    """A process. Its pipes are closed and it is gone when the test ends."""
+
+    def __init__(self, test, command, environment, **popen):
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("LOCKSTEP_")}
+        self.process = subprocess.Popen(
+            [str(part) for part in command],
+            env=inherited | {k: str(v) for k, v in environment.items()},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **popen)
+        test.addCleanup(self.end)
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def end(self):
+        self.process.kill()
+        self.process.communicate()
+
+    def read_line(self):
+        return self.process.stdout.readline().strip()
+
+    def wait_for_line(self, word):
+        line = self.read_line()
+        if line != word:
+            self.process.kill()  # Else it may be waited for without an end.
+            raise AssertionError(f"said {line!r} instead of {word!r}: {self.process.stderr.read()}")
+
+    def say(self):
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+
+    def finish(self, text_in=None):
+        """The exit code, what it wrote to stdout after the lines read, and to stderr."""
+        output, errors = self.process.communicate(text_in, timeout=DEADLINE_S)
+        return self.process.returncode, output, errors

@@ -1,0 +1,117 @@
+"""What workers do when another is gone, and what they make of messages that are none.
+
+Usage: rpc_faults.py RPC_WORKER [unittest arguments]
+"""
+
+import os
+import pathlib
+import random
+import re
+import socket
+import sys
+import time
+import unittest
+
+from free_ports import free_port
+from rank_process import DEADLINE_S, RankProcess, place
+
+WORKER = os.path.abspath(sys.argv[1])
+# What is promised to survivors.
+NOTICED_WITHIN_S = 2
+
+
+class Worker(RankProcess):
+    def listening_at(self):
+        """Host and port of each, from the process's sockets and the kernel's table."""
+        inodes = set()
+        folder = f"/proc/{self.process.pid}/fd"
+        for name in os.listdir(folder):
+            found = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(f"{folder}/{name}"))
+            if found:
+                inodes.add(found[1])
+        places = set()
+        for line in pathlib.Path("/proc/net/tcp").read_text("ascii").splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                host, port = fields[1].split(":")
+                places.add((socket.inet_ntoa(bytes.fromhex(host)[::-1]), int(port, 16)))
+        return places
+
+
+class RpcFaults(unittest.TestCase):
+    def workers(self, mode, world_size=3, machines="000", **environment):
+        """`machines`: a digit a rank, equal where they are on one machine."""
+        port = free_port()
+        workers = [Worker(self, [WORKER, mode],
+                          place(rank, world_size, port, LOCKSTEP_MEMORY_DOMAIN=machines[rank], **environment))
+                   for rank in range(world_size)]
+        for worker in workers:
+            worker.wait_for_line("running")
+        return workers
+
+    def expect_lost(self, worker, *words):
+        begin = time.monotonic()
+        status, _, errors = worker.finish()
+        self.assertLess(time.monotonic() - begin, NOTICED_WITHIN_S, errors)
+        self.assertEqual(status, 1, errors)
+        for word in ("error:", *words):
+            self.assertIn(word, errors)
+        self.assertEqual(errors.count("\n"), 1, f"more than one line: {errors}")
+
+    def test_a_call_to_a_killed_worker(self):
+        for machines in ("000", "012", "001"):
+            with self.subTest(machines=machines):
+                workers = self.workers("call", machines=machines)
+                workers[1].process.kill()
+                for survivor in (workers[0], workers[2]):
+                    self.expect_lost(survivor, "rpc call of 'wait for ever' on worker 'worker1' (rank 1)",
+                                     "it is gone")
+
+    def test_gradients_through_a_killed_worker(self):
+        for killed, machines in ((1, "000"), (2, "000"), (2, "012")):
+            with self.subTest(killed=killed, machines=machines):
+                workers = self.workers("backward", machines=machines)
+                workers[killed].process.kill()
+                workers[killed].process.wait()
+                workers[0].say()
+                self.expect_lost(workers[0], "rpc::AutogradContext::backward on worker 'worker0'",
+                                 f"worker 'worker{killed}' (rank {killed}) is gone")
+
+    def test_a_worker_that_dies_before_all_have_met(self):
+        for backend in ("shm", "gloo"):
+            with self.subTest(backend=backend):
+                workers = self.workers("meet", LOCKSTEP_BACKEND=backend)
+                workers[1].process.kill()
+                for survivor in (workers[0], workers[2]):
+                    self.expect_lost(survivor, "gone")
+
+    def test_shutdown_while_one_is_killed(self):
+        workers = self.workers("shutdown")
+        workers[1].process.kill()
+        for survivor in (workers[0], workers[2]):
+            self.expect_lost(survivor, "a peer is gone: rank 1")
+
+    def test_strangers_change_nothing(self):
+        workers = self.workers("serve", world_size=2)
+        seed = random.randrange(1 << 32)
+        print(f"seed {seed}", flush=True)
+        chance = random.Random(seed)
+        places = workers[1].listening_at()
+        self.assertTrue(places)
+        for address in places:
+            for length in (0, 1, 8, 100, 5000, 100000):
+                try:
+                    with socket.create_connection(address, timeout=DEADLINE_S) as stranger:
+                        stranger.sendall(chance.randbytes(length))
+                except OSError:
+                    pass  # It hung up, or listens no more: that is an answer.
+        for worker in workers:
+            worker.say()
+        workers[0].wait_for_line("worker1")
+        for worker in workers:
+            status, _, errors = worker.finish()
+            self.assertEqual(status, 0, errors)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:]], verbosity=2)

@@ -1,0 +1,96 @@
+// A worker that calls others, for tests that kill them or send them what no worker would.
+//   rpc_worker call|backward|shutdown|serve|meet
+#include <iostream>
+#include <string>
+
+#include <torch/types.h>
+
+#include "lockstep/base/run_main.h"
+#include "lockstep/comm/init_process_group.h"
+#include "lockstep/rpc/autograd_context.h"
+#include "lockstep/rpc/rpc.h"
+
+namespace {
+
+namespace rpc = lockstep::rpc;
+
+void say(const std::string& word) {
+  std::cout << word << std::endl;
+}
+
+void wait_for_line() {
+  std::string line;
+  std::getline(std::cin, line);
+}
+
+std::string name_of(int rank) {
+  return "worker" + std::to_string(rank);
+}
+
+// Rank 1 never answers.
+void call(int rank) {
+  if (rank == 1) {
+    say("running");
+    wait_for_line();
+    return;
+  }
+  const auto answer = rpc::call_async<void>("worker1", "wait for ever");
+  say("running");
+  answer.wait();
+}
+
+// Gradients go from rank 0 through rank 1 to rank 2.
+void backward(int rank) {
+  if (rank != 0) {
+    say("running");
+    wait_for_line();
+    return;
+  }
+  rpc::AutogradContext context;
+  const auto inputs = torch::ones({2}).requires_grad_();
+  const auto loss = rpc::call<at::Tensor>("worker1", "through the next", inputs).sum();
+  say("running");
+  wait_for_line();
+  context.backward({loss});
+}
+
+void serve(int rank) {
+  say("running");
+  wait_for_line();
+  if (rank == 0) say(rpc::call<std::string>("worker1", "name"));
+  rpc::shutdown();
+}
+
+void run(const std::string& mode) {
+  rpc::register_function("wait for ever", [] {
+    return c10::make_intrusive<c10::ivalue::Future>(c10::NoneType::get());
+  });
+  rpc::register_function("twice", [](const at::Tensor& values) { return 2 * values; });
+  rpc::register_function("name", [] { return rpc::this_worker().name; });
+  rpc::register_function("through the next", [](const at::Tensor& values) {
+    return rpc::call<at::Tensor>(rpc::this_worker().rank + 1, "twice", values);
+  });
+  const auto group = lockstep::init_process_group();
+  if (mode == "meet") {
+    say("running");
+    if (group.rank() == 1) wait_for_line();
+  }
+  const auto session = rpc::init(name_of(group.rank()));
+  if (mode == "call") call(group.rank());
+  if (mode == "backward") backward(group.rank());
+  if (mode == "serve") serve(group.rank());
+  if (mode == "shutdown") {
+    say("running");
+    if (group.rank() == 1) wait_for_line();
+    rpc::shutdown();
+  }
+}
+
+}  // namespace
+
+int main(int /*argc*/, char** argv) {
+  return lockstep::run_main([&] {
+    run(argv[1]);
+    return 0;
+  });
+}
