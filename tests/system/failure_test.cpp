@@ -308,10 +308,12 @@ class MemoryGroup {
 TEST_F(FailureTest, AWorkerKilledForWantOfMemoryIsReportedAsSuch) {
   const MemoryGroup group("200000000");
   if (!group.works()) GTEST_SKIP() << "no memory cgroup of version 1 that may be written to";
-  // A launcher within the group; tail keeps the last line, which has no end.
-  const auto result =
-      run_lockstep(run_script({}, concat("echo $$ > ", group.processes().string(), "; exec ",
-                                         LOCKSTEP_BINARY, " run --standalone tail /dev/zero")));
+  // A launcher within the group, which a sanitizer makes larger than the worker: the kernel is to
+  // choose the worker. tail keeps the last line, which has no end.
+  const std::string worker = "echo 1000 > /proc/self/oom_score_adj; exec tail /dev/zero";
+  const auto result = run_lockstep(
+      run_script({}, concat("echo $$ > ", group.processes().string(), "; exec ", LOCKSTEP_BINARY,
+                            " run --standalone sh -c '", worker, "'")));
   EXPECT_EQ(result.status, 137);
   EXPECT_THAT(result.err, HasSubstr("killed by SIGKILL by the kernel, out of memory: its memory "
                                     "cgroup has a limit of 199 MB"));
