@@ -52,14 +52,16 @@ at::Tensor ColumnParallelLinearImpl::forward(const at::Tensor& input) {
 RowParallelLinearImpl::RowParallelLinearImpl(const torch::nn::Linear& uncut,
                                              const RowParallelLinearOptions& options)
     : group_(checked_group(options.process_group, "RowParallelLinear")),
+      inputs_(uncut->weight.size(1)),
       input_is_parallel_(options.input_is_parallel) {
   weight = register_parameter("weight", part_of(uncut->weight, 1, group_));
   if (uncut->bias.defined()) bias = register_parameter("bias", uncut->bias.detach().clone());
 }
 
 at::Tensor RowParallelLinearImpl::forward(const at::Tensor& input) {
+  // Before the cut, of which some ranks' part may happen to have the size that theirs needs.
+  check_columns(input, input_is_parallel_ ? weight.size(1) : inputs_, "RowParallelLinear");
   const at::Tensor part = input_is_parallel_ ? input : split_to_group(input, group_);
-  check_columns(part, weight.size(1), "RowParallelLinear");
   const at::Tensor sum = reduce_from_group(at::linear(part, weight), group_);
   return bias.defined() ? sum + bias : sum;
 }

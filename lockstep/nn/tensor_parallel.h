@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/cloneable.h>
@@ -15,8 +16,8 @@
 /// arXiv:1909.08053). A ColumnParallelLinear followed by a RowParallelLinear, with any function of
 /// single elements between, exchanges once forward and once backward:
 ///
-///   auto wide = lockstep::ColumnParallelLinear(linear1, {.process_group = group});
-///   auto narrow = lockstep::RowParallelLinear(linear2, {.process_group = group});
+///   lockstep::ColumnParallelLinear wide(linear1, {.process_group = group});
+///   lockstep::RowParallelLinear narrow(linear2, {.process_group = group});
 ///   auto outputs = narrow(torch::gelu(wide(inputs)));      // on every rank the same
 ///
 /// Every layer is made of the uncut one, alike on all ranks, of which it copies its part: weights
@@ -51,7 +52,15 @@ class ColumnParallelLinearImpl : public torch::nn::Module {
   const std::int64_t outputs_;
   const bool gather_output_;
 };
-TORCH_MODULE(ColumnParallelLinear);
+class ColumnParallelLinear : public torch::nn::ModuleHolder<ColumnParallelLinearImpl> {
+ public:
+  using torch::nn::ModuleHolder<ColumnParallelLinearImpl>::ModuleHolder;
+  using Impl [[maybe_unused]] = ColumnParallelLinearImpl;
+
+  explicit ColumnParallelLinear(const torch::nn::Linear& uncut,
+                                const ColumnParallelLinearOptions& options = {})
+      : ModuleHolder(std::make_shared<ColumnParallelLinearImpl>(uncut, options)) {}
+};
 
 struct RowParallelLinearOptions {
   /// Empty: the default group.
@@ -73,9 +82,18 @@ class RowParallelLinearImpl : public torch::nn::Module {
 
  private:
   const ProcessGroup group_;
+  const std::int64_t inputs_;
   const bool input_is_parallel_;
 };
-TORCH_MODULE(RowParallelLinear);
+class RowParallelLinear : public torch::nn::ModuleHolder<RowParallelLinearImpl> {
+ public:
+  using torch::nn::ModuleHolder<RowParallelLinearImpl>::ModuleHolder;
+  using Impl [[maybe_unused]] = RowParallelLinearImpl;
+
+  explicit RowParallelLinear(const torch::nn::Linear& uncut,
+                             const RowParallelLinearOptions& options = {})
+      : ModuleHolder(std::make_shared<RowParallelLinearImpl>(uncut, options)) {}
+};
 
 struct VocabParallelEmbeddingOptions {
   /// Empty: the default group.
@@ -98,6 +116,14 @@ class VocabParallelEmbeddingImpl : public torch::nn::Module {
   const ProcessGroup group_;
   const std::int64_t rows_;
 };
-TORCH_MODULE(VocabParallelEmbedding);
+class VocabParallelEmbedding : public torch::nn::ModuleHolder<VocabParallelEmbeddingImpl> {
+ public:
+  using torch::nn::ModuleHolder<VocabParallelEmbeddingImpl>::ModuleHolder;
+  using Impl [[maybe_unused]] = VocabParallelEmbeddingImpl;
+
+  explicit VocabParallelEmbedding(const torch::nn::Embedding& uncut,
+                                  const VocabParallelEmbeddingOptions& options = {})
+      : ModuleHolder(std::make_shared<VocabParallelEmbeddingImpl>(uncut, options)) {}
+};
 
 }  // namespace lockstep

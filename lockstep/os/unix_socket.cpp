@@ -135,18 +135,23 @@ ReceivedFd receive_fd(int socket, Deadline deadline) {
     throw TimeoutError("receiving a descriptor from a peer: it did not come in time");
   }
   Message message;
+  message.header.msg_controllen = CMSG_LEN(sizeof(int));  // Of one: the alignment has room for two.
   ssize_t received;
   do {
     received = ::recvmsg(socket, &message.header, MSG_CMSG_CLOEXEC);
   } while (received < 0 && errno == EINTR);
   if (received < 0) throw SystemError("receiving a descriptor from a peer", errno);
   const cmsghdr* const control = CMSG_FIRSTHDR(&message.header);
-  if (received != sizeof message.number || control == nullptr || control->cmsg_type != SCM_RIGHTS) {
+  UniqueFd fd;
+  if (control != nullptr && control->cmsg_type == SCM_RIGHTS) {
+    int number;
+    std::memcpy(&number, CMSG_DATA(control), sizeof number);
+    fd = UniqueFd(number);
+  }
+  if (received != sizeof message.number || !fd.valid()) {
     throw SystemError("receiving a descriptor from a peer", ECONNRESET, "the peer is gone");
   }
-  int fd;
-  std::memcpy(&fd, CMSG_DATA(control), sizeof fd);
-  return {.number = message.number, .fd = UniqueFd(fd)};
+  return {.number = message.number, .fd = std::move(fd)};
 }
 
 }  // namespace lockstep

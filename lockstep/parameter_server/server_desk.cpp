@@ -83,6 +83,7 @@ ServerDesk::Later ServerDesk::pull(int trainer, std::int64_t step) {
 at::Tensor ServerDesk::rows(int trainer, std::size_t table, const at::Tensor& rows) {
   note_sign(trainer);
   const std::lock_guard lock(mutex_);
+  if (broken_) std::rethrow_exception(broken_);  // Half of them may have been updated.
   return shard_.rows(table, rows);
 }
 

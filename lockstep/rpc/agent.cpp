@@ -65,7 +65,7 @@ class ServeRequests final : public torch_rpc::RequestCallbackNoPython {
 // What comes from workers of this machine.
 class ServeLocalRequests final : public LocalTransport::Receiver {
  public:
-  explicit ServeLocalRequests(Worker& worker) : worker_(worker) {}
+  ServeLocalRequests(Worker& worker, Agent& agent) : worker_(worker), agent_(agent) {}
 
   LocalTransport::Answer serve(torch_rpc::Message& request) override {
     return worker_.serve(request, {});
@@ -75,9 +75,11 @@ class ServeLocalRequests final : public LocalTransport::Receiver {
   }
   void lost(int rank) override { worker_.note_lost(rank); }
   void told_of_loss(std::int64_t rank) noexcept override { worker_.note_told_of_loss(rank); }
+  void never_sent() noexcept override { agent_.count_never_sent(); }
 
  private:
   Worker& worker_;
+  Agent& agent_;
 };
 
 }  // namespace
@@ -91,7 +93,7 @@ Agent::Agent(const c10::intrusive_ptr<c10d::Store>& store, const ProcessGroup& g
                       std::move(reverse_device_maps), std::move(devices),
                       std::make_unique<ServeRequests>(worker)),
       worker_(worker),
-      receiver_(std::make_unique<ServeLocalRequests>(worker)) {}
+      receiver_(std::make_unique<ServeLocalRequests>(worker, *this)) {}
 
 void Agent::connect_locally(std::unordered_map<int, UniqueFd> sockets) {
   if (sockets.empty()) return;

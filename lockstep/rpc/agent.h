@@ -44,11 +44,12 @@ class Agent final : public torch::distributed::rpc::TensorPipeAgent {
       c10::intrusive_ptr<torch::distributed::rpc::Message> message, float timeout_s,
       const torch::distributed::rpc::DeviceMap& device_map) override;
 
-  /// Requests sent so far, answered or not.
+  /// Requests sent so far, answered or not; without those that timed out before they were.
   std::int64_t sent() const { return sent_.load(); }
   /// Of other workers, answered so far.
   std::int64_t served() const { return served_.load(); }
   void count_served() { ++served_; }
+  void count_never_sent() { --sent_; }
   /// Waits until none of its requests is on its way. False at the deadline.
   bool wait_until_answered(const Deadline& deadline);
 

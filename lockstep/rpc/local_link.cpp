@@ -59,11 +59,11 @@ bool LocalLink::send(OutgoingFrame frame) {
   return true;
 }
 
-void LocalLink::forget(std::int64_t id) {
+bool LocalLink::forget(std::int64_t id) {
   const std::lock_guard lock(mutex_);
-  std::erase_if(queue_, [id](const OutgoingFrame& frame) {
-    return frame.sent == 0 && frame.kind == Frame::Kind::kRequest && frame.id == id;
-  });
+  return std::erase_if(queue_, [id](const OutgoingFrame& frame) {
+           return frame.sent == 0 && frame.kind == Frame::Kind::kRequest && frame.id == id;
+         }) > 0;
 }
 
 void LocalLink::go_on() {

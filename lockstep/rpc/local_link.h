@@ -22,8 +22,9 @@ class LocalLink {
   int rank() const { return rank_; }
   /// False where the connection has been closed.
   bool send(OutgoingFrame frame);
-  /// Of a request to which no answer is awaited any more: it is not sent, where that has not begun.
-  void forget(std::int64_t id);
+  /// Of a request to which no answer is awaited any more: whether it will not be sent, as that has
+  /// not begun.
+  bool forget(std::int64_t id);
   /// Sends what waits; the socket takes more.
   void go_on();
 

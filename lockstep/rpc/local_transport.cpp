@@ -316,7 +316,9 @@ void LocalTransport::end_overdue() {
       return true;
     });
   }
-  for (const auto& [rank, id] : forgotten) links_.at(rank)->forget(id);
+  for (const auto& [rank, id] : forgotten) {
+    if (links_.at(rank)->forget(id)) receiver_.never_sent();
+  }
   for (const Answer& answer : answers) fail(*answer, timeout_text());
 }
 

@@ -42,6 +42,8 @@ class LocalTransport {
     /// What another worker told with tell_of_loss(): before its own connection can end. Threads:
     /// also those that look for an answer; it must not wait.
     virtual void told_of_loss(std::int64_t rank) noexcept = 0;
+    /// A request timed out of which nothing had been sent, nor will be. Before its answer fails.
+    virtual void never_sent() noexcept = 0;
   };
 
   /// `sockets`: by the rank of the other worker. Requests and answers of more than `most_bytes` are

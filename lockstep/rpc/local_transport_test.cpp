@@ -45,6 +45,7 @@ class Echo final : public LocalTransport::Receiver {
     changed_.notify_all();
   }
   void told_of_loss(std::int64_t rank) noexcept override { told_ = rank; }
+  void never_sent() noexcept override { ++forgotten; }
   std::int64_t told_before_lost() const { return told_before_lost_; }
   int wait_for_lost() {
     std::unique_lock lock(mutex_);
@@ -54,6 +55,7 @@ class Echo final : public LocalTransport::Receiver {
 
   bool is_mute = false;
   std::atomic<int> served{0};
+  std::atomic<int> forgotten{0};
 
  private:
   std::mutex mutex_;
@@ -138,6 +140,10 @@ TEST(LocalTransport, WhoNeverReadsHoldsNobodyUp) {
   two.zero->start();  // The other reads nothing.
   const auto answer = two.zero->send(1, *request_of({at::ones({5'000'000})}), milliseconds(20));
   EXPECT_TRUE(is_timeout(error_of(answer)));
+  EXPECT_EQ(two.receiver_0.forgotten, 0);
+  const auto behind = two.zero->send(1, *request_of({}), milliseconds(20));
+  EXPECT_TRUE(is_timeout(error_of(behind)));
+  EXPECT_EQ(two.receiver_0.forgotten, 1) << "what waited behind it is not sent";
 }
 
 TEST(LocalTransport, AConnectionThatEndsEndsItsCalls) {

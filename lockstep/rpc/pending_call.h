@@ -24,7 +24,7 @@ class PendingCall {
   PendingCall(std::weak_ptr<Worker> worker, int target, std::string what,
               std::chrono::milliseconds timeout, c10::intrusive_ptr<c10::ivalue::Future> answer);
 
-  /// The result; again at each call. Errors: RemoteError, PeerLost, TimeoutError; UsageError for an
+  /// The result; again at each call. Errors: RemoteError, PeerLost, TimeoutError; CommError for an
   /// answer that makes no sense.
   c10::IValue wait();
   bool done() const { return answer_->completed(); }

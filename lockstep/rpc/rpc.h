@@ -21,8 +21,9 @@
 ///   if (group.rank() == 0) auto sum = rpc::call<at::Tensor>("server", "add", torch::ones(3), 2);
 ///   rpc::shutdown();
 ///
-/// Messages go over LibTorch's TensorPipe agent. Only functions registered by name are called;
-/// nothing that comes is executed or unpickled (docs/security.md).
+/// Between workers of one machine messages go over Unix sockets, else over LibTorch's TensorPipe
+/// agent (docs/decisions/0015-calls-inside-a-machine.md). Only functions registered by name are
+/// called; nothing that comes is executed or unpickled (docs/security.md).
 namespace lockstep::rpc {
 
 class Worker;
@@ -119,7 +120,9 @@ Result call(const Target& target, std::string_view function, Arguments&&... argu
 }
 
 /// As call, without waiting: errors of the call come from the future. (An RRef among the arguments
-/// whose value is still being made is waited for.)
+/// whose value is still being made is waited for.) Tensors are read until they are sent: change
+/// none in place before there is an answer. The same holds for what a function returns: a copy of
+/// what goes on changing.
 template <class Result = c10::IValue, class... Arguments>
 Future<Result> call_async(const Target& target, std::string_view function,
                           Arguments&&... arguments) {

@@ -17,9 +17,9 @@ class Future;
 /// A reference to a value that is kept on its owner, from this or any other worker: torch's RRef.
 /// It may be an argument or a result of any call; copies refer to the same value, which goes when
 /// no worker has a reference any more. (Counted on the owner: whoever passes a reference on says
-/// first who will have it. Those of a worker that died are given back when a call of the owner to
-/// it fails; those in an answer that nobody waited for, when the session ends.) Threads: as
-/// c10::IValue. Lifetime: of no use after rpc::shutdown.
+/// first who will have it. Those of a worker that died are given back when its owner notices:
+/// inside a machine at once, else when a call to it fails; those in an answer that nobody waited
+/// for, when the session ends.) Threads: as c10::IValue. Lifetime: of no use after rpc::shutdown.
 class RRef {
  public:
   /// None; only operator bool works.

@@ -90,7 +90,10 @@ Worker::Worker(std::string name, ProcessGroup group, Options options)
       group_(std::move(group)),
       options_(std::move(options)),
       rank_(group_.rank()),
-      lost_(static_cast<std::size_t>(group_.world_size())) {}
+      lost_(static_cast<std::size_t>(group_.world_size())),
+      loss_causes_(static_cast<std::size_t>(group_.world_size())) {
+  for (auto& cause : loss_causes_) cause = kNobody;
+}
 
 Worker::~Worker() {
   stop();
@@ -214,8 +217,12 @@ std::string Worker::describe(int rank) const {
 
 void Worker::note_lost(int rank) {
   if (stopped()) return;  // It is this worker that closed the connection.
-  if (lost_[static_cast<std::size_t>(rank)].exchange(true)) return;
+  const auto index = static_cast<std::size_t>(rank);
+  if (lost_[index]) return;
   note_first_lost(rank);
+  int unknown = kNobody;
+  loss_causes_[index].compare_exchange_strong(unknown, first_lost_);
+  if (lost_[index].exchange(true)) return;
   agent_->tell_of_loss(rank);
   rrefs_.release_all(rank);
 }
@@ -232,13 +239,14 @@ void Worker::note_first_lost(int rank) noexcept {
 
 std::optional<int> Worker::lost_worker() const {
   const int first = first_lost_.load();
-  return first < 0 ? std::nullopt : std::optional(first);
+  return first == kNobody ? std::nullopt : std::optional(first);
 }
 
 // Who follows another's end is not to blame.
 std::string Worker::loss_text(int rank) const {
-  const int first = first_lost_.load();
-  if (first < 0 || first == rank) return "it is gone; look at how it ended";
+  const int cause = loss_causes_[static_cast<std::size_t>(rank)].load();
+  const int first = cause == kNobody ? first_lost_.load() : cause;
+  if (first == kNobody || first == rank) return "it is gone; look at how it ended";
   return concat("it is gone, after ", describe(first), "; look at how that ended");
 }
 

@@ -129,7 +129,9 @@ class Worker : public std::enable_shared_from_this<Worker> {
   std::vector<WorkerInfo> workers_;
   std::vector<DeviceMaps> device_maps_;  ///< of each worker
   std::vector<std::atomic<bool>> lost_;
-  std::atomic<int> first_lost_{-1};  ///< of those that were lost shortly after each other
+  static constexpr int kNobody = -1;
+  std::atomic<int> first_lost_{kNobody};       ///< of those that were lost shortly after each other
+  std::vector<std::atomic<int>> loss_causes_;  ///< of each that is lost: who was the first then
   std::atomic<Deadline::Clock::time_point> last_loss_{};
   std::optional<QuietC10d> quiet_;
   RRefTable rrefs_;

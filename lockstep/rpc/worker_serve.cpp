@@ -279,7 +279,9 @@ c10::intrusive_ptr<JitFuture> Worker::serve_autograd(torch_rpc::Message& message
           std::string text = answer
                                  ? std::string(answer->payload().begin(), answer->payload().end())
                                  : future.tryRetrieveErrorMessage();
-          if (const auto lost = self->lost_worker()) text += lost_worker_text(*lost);
+          if (const auto lost = self->lost_worker(); lost && is_connection_error(text)) {
+            text += lost_worker_text(*lost);
+          }
           answer = torch_rpc::createExceptionResponse(reported_text(text), id);
         }
         answer->setId(id);

@@ -25,6 +25,14 @@ class Guide(unittest.TestCase):
         for example in examples:
             self.assertTrue(without_spaces(example) in compiled, f"not compiled:\n{example}")
 
+    def test_layers_are_written_as_in_the_test(self):
+        compiled = without_spaces((ROOT / "tests/ranks/tensor_parallel_test.cpp").read_text())
+        guide = (ROOT / "docs/guides/tensor-parallel.md").read_text()
+        examples = [text for text in re.findall(r"```cpp\n(.*?)```", guide, re.DOTALL) if "Linear" in text]
+        self.assertGreater(len(examples), 0)
+        for example in examples:
+            self.assertTrue(without_spaces(example) in compiled, f"not compiled:\n{example}")
+
     def test_named_tests_exist(self):
         sources = [path.read_text() for folder in ("lockstep", "tests/ranks")
                    for path in (ROOT / folder).rglob("*_test.cpp")]

@@ -6,6 +6,7 @@ Usage: rpc_faults.py RPC_WORKER [unittest arguments]
 import os
 import pathlib
 import random
+import signal
 import re
 import socket
 import sys
@@ -91,8 +92,25 @@ class RpcFaults(unittest.TestCase):
         for survivor in (workers[0], workers[2]):
             self.expect_lost(survivor, "a peer is gone: rank 1")
 
+    def test_what_was_never_sent_holds_no_shutdown_up(self):
+        workers = self.workers("late", world_size=2)
+        workers[1].process.send_signal(signal.SIGSTOP)
+        workers[0].say()
+        for _ in range(2):
+            workers[0].wait_for_line("late")
+        workers[1].process.send_signal(signal.SIGCONT)
+        workers[0].say()
+        for worker in workers:
+            code, _, errors = worker.finish()
+            self.assertEqual(code, 0, errors)
+
     def test_strangers_change_nothing(self):
-        workers = self.workers("serve", world_size=2)
+        for machines in ("00", "01"):
+            with self.subTest(machines=machines):
+                self.send_noise(machines)
+
+    def send_noise(self, machines):
+        workers = self.workers("serve", world_size=2, machines=machines)
         seed = random.randrange(1 << 32)
         print(f"seed {seed}", flush=True)
         chance = random.Random(seed)

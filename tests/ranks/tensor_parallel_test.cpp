@@ -116,9 +116,7 @@ TEST_F(TensorParallel, AnEmbeddingByRows) {
     const auto own = part(uncut->weight.grad(), 0);
     if (own.numel() > 0) expect_near(cut->weight.grad(), own);
     EXPECT_EQ(cut(torch::empty({0}, at::kLong)).sizes(), (std::vector<std::int64_t>{0, 3}));
-    EXPECT_SAYS(message_of<UsageError>([&] {
-                  cut(torch::full({2}, rows, at::kLong));
-                }),
+    EXPECT_SAYS(message_of<UsageError>([&] { cut(torch::full({2}, rows, at::kLong)); }),
                 "there are");
   }
 }
@@ -129,8 +127,33 @@ TEST_F(TensorParallel, MisuseIsSaid) {
                 wide(torch::ones({2, 3}, at::kDouble));
               }),
               "an input of shape [2, 3]; its last dimension must be 4");
+  RowParallelLinear narrow(linear(4, 8), {.input_is_parallel = false});
+  EXPECT_SAYS(message_of<UsageError>([&] {
+                narrow(torch::ones({2, 5}, at::kDouble));  // On every rank, none of which waits.
+              }),
+              "an input of shape [2, 5]; its last dimension must be 4");
   torch::nn::Embedding padded(torch::nn::EmbeddingOptions(4, 2).padding_idx(0));
   EXPECT_SAYS(message_of<UsageError>([&] { VocabParallelEmbedding cut(padded); }), "cannot be cut");
+}
+
+TEST_F(TensorParallel, IsWrittenAsTheGuideHasIt) {
+  const torch::nn::Linear linear1 = linear(4, 8);
+  const torch::nn::Linear linear2 = linear(8, 4);
+  const torch::nn::Linear linear3 = linear(4, 3);
+  const torch::nn::Embedding embedding(7, 4);
+  const ProcessGroup& group = group_;
+  const at::Tensor inputs = torch::ones({2, 4}, at::kDouble);
+
+  // clang-format off
+lockstep::ColumnParallelLinear wide(linear1, {.process_group = group});    // [..., in] -> this rank's part of out
+lockstep::RowParallelLinear narrow(linear2, {.process_group = group});     // that part -> [..., out], on every rank
+auto outputs = narrow(torch::gelu(wide(inputs)));                          // one exchange forward, one backward
+
+lockstep::VocabParallelEmbedding tokens(embedding, {.process_group = group});
+lockstep::ColumnParallelLinear head(linear3, {.process_group = group, .gather_output = true});
+  // clang-format on
+  EXPECT_EQ(head(outputs).size(1), 3);
+  EXPECT_EQ(tokens(torch::zeros({2}, at::kLong)).size(1), 4);
 }
 
 TEST_F(TensorParallel, AGptLearnsAsTheUncut) {

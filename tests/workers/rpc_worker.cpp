@@ -1,7 +1,9 @@
 // A worker that calls others, for tests that kill them or send them what no worker would.
-//   rpc_worker call|backward|shutdown|serve|meet
+//   rpc_worker call|backward|shutdown|serve|meet|late
+#include <chrono>
 #include <iostream>
 #include <string>
+#include <vector>
 
 #include <torch/types.h>
 
@@ -61,6 +63,27 @@ void serve(int rank) {
   rpc::shutdown();
 }
 
+// Of two calls that rank 1 does not take, the second waits behind the first.
+void late(int rank) {
+  say("running");
+  if (rank == 0) {
+    wait_for_line();
+    const rpc::Target target("worker1", std::chrono::milliseconds(50));
+    std::vector<rpc::Future<at::Tensor>> answers;
+    for (int i = 0; i < 2; ++i)
+      answers.push_back(rpc::call_async<at::Tensor>(target, "twice", torch::zeros({2'000'000})));
+    for (const auto& answer : answers) {
+      try {
+        answer.wait();
+      } catch (const lockstep::TimeoutError&) {
+        say("late");
+      }
+    }
+    wait_for_line();
+  }
+  rpc::shutdown();
+}
+
 void run(const std::string& mode) {
   rpc::register_function("wait for ever", [] {
     return c10::make_intrusive<c10::ivalue::Future>(c10::NoneType::get());
@@ -79,6 +102,7 @@ void run(const std::string& mode) {
   if (mode == "call") call(group.rank());
   if (mode == "backward") backward(group.rank());
   if (mode == "serve") serve(group.rank());
+  if (mode == "late") late(group.rank());
   if (mode == "shutdown") {
     say("running");
     if (group.rank() == 1) wait_for_line();
