@@ -6,12 +6,17 @@
 
 namespace lockstep::parameter_server {
 
+void expect_alive(int rank) {
+  rpc::call<void>(rank, kLive);
+}
+
 ServedCalls::ServedCalls(const std::shared_ptr<ServerDesk>& desk)
     : leaving_(c10::make_intrusive<c10::ivalue::Future>(c10::NoneType::get())) {
   const auto serve = [this](const char* name, auto function) {
     rpc::register_function(name, std::move(function));
     names_.emplace_back(name);
   };
+  serve(kLive, [] {});
   serve(kStay, [leaving = leaving_] { return leaving; });
   if (!desk) return;
   serve(kPush, [desk](int trainer, std::int64_t step, const at::Tensor& dense,

@@ -14,10 +14,15 @@ inline constexpr const char* kPush = "lockstep.parameter_server.push";
 inline constexpr const char* kPull = "lockstep.parameter_server.pull";
 inline constexpr const char* kRows = "lockstep.parameter_server.rows";
 inline constexpr const char* kFinish = "lockstep.parameter_server.finish";
+inline constexpr const char* kLive = "lockstep.parameter_server.live";
 inline constexpr const char* kStay = "lockstep.parameter_server.stay";
 
 /// Of calls that are answered when others have done their part. Whoever dies ends them at once.
 inline constexpr std::chrono::hours kAsLongAsItTakes{24 * 20};
+
+/// Of who has not answered such a call for long. Errors: TimeoutError naming one that is stuck or
+/// stopped, as it does not even say that it lives; as rpc::call.
+void expect_alive(int rank);
 
 /// While it lives this process can be called by them, from rpc::init on.
 class ServedCalls {

@@ -152,10 +152,20 @@ void ParameterClient::pull(std::int64_t step) {
 }
 
 void ParameterClient::finish() {
+  const auto ask = [this](int server) {
+    return rpc::call_async<void>({server, patience_}, kFinish, trainer_);
+  };
   std::vector<rpc::Future<void>> ends;
-  for (const int server : servers_)
-    ends.push_back(rpc::call_async<void>({server, kAsLongAsItTakes}, kFinish, trainer_));
-  for (const auto& end : ends) end.wait();
+  for (const int server : servers_) ends.push_back(ask(server));
+  for (std::size_t server = 0; server < ends.size();) {
+    try {
+      ends[server].wait();
+      ++server;
+    } catch (const TimeoutError&) {  // Others still train.
+      expect_alive(servers_[server]);
+      ends[server] = ask(servers_[server]);
+    }
+  }
 }
 
 }  // namespace lockstep::parameter_server

@@ -39,7 +39,8 @@ class ParameterClient {
   /// Writes the servers' values into the parameters, once they are those that a trainer that has
   /// pushed `step` times may have. Errors: as rpc::call.
   void pull(std::int64_t step);
-  /// Returns when all trainers are here; the values do not change any more. Errors: as rpc::call.
+  /// Returns when all trainers are here; the values do not change any more. Errors: as rpc::call;
+  /// others' steps may take as long as they do, while the servers live.
   void finish();
 
  private:

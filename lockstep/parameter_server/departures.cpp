@@ -1,7 +1,10 @@
 #include "lockstep/parameter_server/departures.h"
 
+#include <algorithm>
 #include <condition_variable>
+#include <iterator>
 #include <mutex>
+#include <string>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/deadline.h"
@@ -12,6 +15,17 @@
 namespace lockstep::parameter_server {
 
 using namespace std::chrono_literals;
+
+namespace {
+
+std::string names_of(const std::vector<int>& ranks) {
+  std::string names;
+  for (const int rank : ranks)
+    names += concat(names.empty() ? "'" : ", '", rpc::worker(rank).name, "'");
+  return names;
+}
+
+}  // namespace
 
 struct Departures::News {
   std::mutex mutex;
@@ -62,15 +76,15 @@ void Departures::wait_for(const std::vector<int>& ranks, std::chrono::millisecon
   for (;;) {
     while_waiting();
     check();
-    std::string left;
-    for (const int rank : ranks) {
-      if (!has_left(rank)) left += concat(left.empty() ? "'" : ", '", rpc::worker(rank).name, "'");
-    }
+    std::vector<int> left;
+    std::ranges::copy_if(ranks, std::back_inserter(left),
+                         [&](int rank) { return !has_left(rank); });
     if (left.empty()) return;
     if (patience.passed()) {
       log(LogLevel::kWarning,
-          concat("parameter servers: '", rpc::this_worker().name, "' waits for ", left,
+          concat("parameter servers: '", rpc::this_worker().name, "' waits for ", names_of(left),
                  ", which made all steps and have more to do"));
+      for (const int rank : left) expect_alive(rank);
       patience = Deadline::after(say_every);
     }
     wait_for_news();

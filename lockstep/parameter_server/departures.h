@@ -24,7 +24,8 @@ class Departures {
   /// Returns at the next news, or after some milliseconds.
   void wait_for_news();
   /// Waits until all of them have left; calls `while_waiting` again and again, and says every
-  /// `say_every` who is waited for. Errors: PeerLost for any that is gone.
+  /// `say_every` who is waited for, who must then say that they live. Errors: PeerLost for any that
+  /// is gone; TimeoutError naming one that is stuck or stopped.
   void wait_for(const std::vector<int>& ranks, std::chrono::milliseconds say_every,
                 const std::function<void()>& while_waiting);
 

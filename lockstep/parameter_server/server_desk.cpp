@@ -7,6 +7,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/failpoint.h"
 
 namespace lockstep::parameter_server {
 
@@ -88,6 +89,7 @@ at::Tensor ServerDesk::rows(int trainer, std::size_t table, const at::Tensor& ro
 }
 
 ServerDesk::Later ServerDesk::finish(int trainer) {
+  failpoint("training.end");
   note_sign(trainer);
   {
     const std::lock_guard lock(mutex_);

@@ -126,6 +126,7 @@ void Training::live(std::int64_t steps, const MakeStep& make_step, const WhenDon
     serve();
     save();
   }
+  failpoint("training.done");
   calls_->leave();
   // What others still do, as a last snapshot, may take longer than a collective waits.
   if (!others_) others_.emplace();

@@ -4,6 +4,7 @@
 """
 
 import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -155,6 +156,22 @@ class ParameterServer(unittest.TestCase):
                 self.assertEqual([code for code, _, _ in ends], [1, 1, 1], ends)
                 # Who waits for the first that ends may say no more than that.
                 self.assertRegex("".join(errors for _, _, errors in ends), words)
+
+    def test_who_stops_at_the_end_is_named(self):
+        if b"LOCKSTEP_FAILPOINT" not in pathlib.Path(PROGRAM).read_bytes():
+            self.skipTest("no failpoints in this build (LOCKSTEP_FAILPOINTS)")
+        command = [PROGRAM, "--servers=2", "--steps=3", f"--data={DATA}"]
+        for point, stopped, name in (("training.end", 1, "server1"), ("training.done", 3, "trainer1")):
+            with self.subTest(point=point):
+                port = free_port()
+                ranks = [RankProcess(self, command,
+                                     place(rank, 4, port, OMP_NUM_THREADS=1, LOCKSTEP_TIMEOUT_S=2,
+                                           LOCKSTEP_FAILPOINT=f"{point}:1:stop:{stopped}"))
+                         for rank in range(4)]
+                ends = [process.finish() for rank, process in enumerate(ranks) if rank != stopped]
+                self.assertEqual([code for code, _, _ in ends], [1, 1, 1], ends)
+                self.assertRegex("".join(errors for _, _, errors in ends),
+                                 rf"worker '{name}' \(rank {stopped}\): no answer within \d+ ms")
 
     def test_a_stopped_trainer_costs_no_bit(self):
         end = self.result(*job("--servers=2"))
