@@ -74,6 +74,8 @@ SignalFd::SignalFd(const std::vector<int>& signals) {
 }
 
 SignalFd::~SignalFd() {
+  while (next()) {  // It came too late to be told; once unblocked it would end the process.
+  }
   ::sigprocmask(SIG_SETMASK, &previous_mask_, nullptr);
 }
 

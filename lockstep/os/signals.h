@@ -35,7 +35,8 @@ SignalFate fate_of(pid_t process, int signal);
 /// Makes signals readable from a descriptor instead of interrupting. Those that the process was
 /// told to ignore (by nohup, for one) stay ignored.
 /// Threads: make it before any other thread starts; the mask is per thread.
-/// Lifetime: the destructor restores the mask.
+/// Lifetime: the destructor restores the mask. Signals that nobody has read by then are dropped: a
+/// job's exit status stays what it was when it was told to end a moment too late.
 class SignalFd {
  public:
   explicit SignalFd(const std::vector<int>& signals);

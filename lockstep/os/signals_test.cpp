@@ -60,5 +60,15 @@ TEST(SignalFd, LeavesIgnoredSignalsIgnored) {
   ::signal(SIGUSR1, SIG_DFL);
 }
 
+TEST(SignalFd, WhatComesTooLateEndsNothing) {
+  {
+    const SignalFd signals({SIGTERM});
+    ASSERT_EQ(::raise(SIGTERM), 0);
+  }
+  sigset_t pending;
+  ASSERT_EQ(::sigpending(&pending), 0);
+  EXPECT_EQ(::sigismember(&pending, SIGTERM), 0);
+}
+
 }  // namespace
 }  // namespace lockstep
