@@ -66,6 +66,7 @@ AttemptOutcome Supervisor::run(const Round& first, const std::function<void()>& 
     send_notices();
     read_links();
     note_ended_workers();
+    report_stopped_workers();
     end_those_that_hang();
     end_round_if_over();
     go_on();
@@ -217,6 +218,16 @@ void Supervisor::note_ended_workers() {
     board_.ended(group.worker);
   }
   forget_empty_groups();
+}
+
+// Where no other rank waits for it, as after the last collective, nobody else would.
+void Supervisor::report_stopped_workers() const {
+  while (const auto stopped = next_stopped_child()) {
+    const auto found = groups_.find(stopped->pid);
+    if (found == groups_.end() || found->second.told_to_stop) continue;
+    say(concat(describe_worker(found->second.worker), " is stopped by ",
+               signal_name(stopped->signal), "; `kill -CONT ", stopped->pid, "` continues it"));
+  }
 }
 
 void Supervisor::forget_empty_groups() {

@@ -136,6 +136,7 @@ class Supervisor {
   void hear(Group& group, LinkMessage message);
   void note_left_group(const Group& group, const std::vector<std::string>& lines);
   void note_ended_workers();
+  void report_stopped_workers() const;
   void note_end_between_rounds(const WorkerExit& exit);
   void note_failed_standby(const WorkerExit& exit);
   void forget_empty_groups();

@@ -184,6 +184,16 @@ std::optional<ChildExit> reap_any_child() {
   return reap(-1);
 }
 
+std::optional<ChildStop> next_stopped_child() {
+  siginfo_t info{};
+  int result = 0;
+  do {
+    result = ::waitid(P_ALL, 0, &info, WSTOPPED | WNOHANG);
+  } while (result < 0 && errno == EINTR);
+  if (result < 0 || info.si_pid == 0) return std::nullopt;
+  return ChildStop{.pid = info.si_pid, .signal = info.si_status};
+}
+
 void adopt_orphans() {
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) throw SystemError("become a subreaper", errno);
 }

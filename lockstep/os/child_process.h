@@ -87,6 +87,16 @@ ChildExit reap_child(pid_t pid);
 /// Takes note of one child that has ended, whichever it is; nothing when none has.
 std::optional<ChildExit> reap_any_child();
 
+/// A child process that a signal has stopped.
+struct ChildStop {
+  pid_t pid = 0;
+  int signal = 0;
+};
+
+/// One child that was stopped since the last call; nothing when none was. Sends SIGCHLD, as an end
+/// does.
+std::optional<ChildStop> next_stopped_child();
+
 /// From now on processes orphaned below this one become its children instead of init's.
 void adopt_orphans();
 

@@ -44,6 +44,20 @@ std::string read_all(int fd) {
   return text;
 }
 
+TEST(ChildProcess, ReportsOnceThatAChildIsStopped) {
+  const pid_t pid = spawn_process(shell("kill -STOP $$"));
+  siginfo_t info{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(pid), &info, WSTOPPED | WNOWAIT), 0);
+  const auto stopped = next_stopped_child();
+  ASSERT_TRUE(stopped);
+  EXPECT_EQ(stopped->pid, pid);
+  EXPECT_EQ(stopped->signal, SIGSTOP);
+  EXPECT_FALSE(next_stopped_child());
+  ::kill(pid, SIGCONT);
+  EXPECT_EQ(wait_for(pid).exit_code, 0);
+  EXPECT_FALSE(next_stopped_child());
+}
+
 TEST(ChildProcess, ReportsExitCodeAndSignalApart) {
   EXPECT_EQ(wait_for(spawn_process(shell("exit $ANSWER"))).exit_code, 42);
   const ChildExit killed = wait_for(spawn_process(shell("kill -KILL $$")));
