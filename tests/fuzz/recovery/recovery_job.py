@@ -1,0 +1,207 @@
+"""A job of recovery_worker, and what happens to its processes and is seen of them."""
+
+import dataclasses
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+
+import faults as drawn_faults
+
+TIMEOUT_S, INIT_TIMEOUT_S = 3, 6
+JOB_S = 150
+# When somebody continues a process that the launcher has reported as stopped: after all deadlines.
+CONTINUE_AFTER_S = 12
+# Exit code of a job that has saved its state and ended because it was asked to.
+PREEMPTED = 75
+
+
+@dataclasses.dataclass
+class Case:
+    seed: int
+    ranks: int
+    backend: str
+    faults: list
+
+    def may_be_preempted(self):
+        return any(isinstance(fault, drawn_faults.SecondMachine) and fault.signal != "SIGKILL" for fault in self.faults)
+
+    def __str__(self):
+        said = "; ".join(map(str, self.faults)) or "no fault"
+        return f"seed {self.seed}, {self.ranks or 'any'} ranks over {self.backend}: {said}"
+
+
+@dataclasses.dataclass
+class Outcome:
+    code: int
+    lines: list      # (pid, text) of workers, in the order in which they were seen
+    errors: str
+    silence_s: float
+    is_stuck: bool
+    effects: int     # how many faults happened
+
+    def ends(self):
+        return {text for _, text in self.lines if text.startswith("ends with ")}
+
+
+class Job:
+    """One launcher and its workers, whose lines are read as they come."""
+
+    def __init__(self, programs, case, folder):
+        lockstep, worker = programs
+        failpoints = [str(fault) for fault in case.faults if isinstance(fault, drawn_faults.AtFailpoint)]
+        environment = os.environ | {
+            "LOCKSTEP_BACKEND": case.backend, "OMP_NUM_THREADS": "1", "LOCKSTEP_TIMEOUT_S": str(TIMEOUT_S),
+            "LOCKSTEP_INIT_TIMEOUT_S": str(INIT_TIMEOUT_S)}
+        if failpoints:
+            environment["LOCKSTEP_FAILPOINT"] = ",".join(failpoints)
+        self.instants = [fault for fault in case.faults if isinstance(fault, drawn_faults.AtInstant)]
+        self.counts = {"starts": 0, "begins": 0}
+        self.pids = {}
+        self.lines = []
+        self.errors = []
+        self.heard_s = time.monotonic()
+        self.silence_s = 0.0
+        self.lock = threading.Lock()
+        self.timers = []
+        self.second = None
+        if case.ranks:
+            flags = ["--standalone", f"--nproc-per-node={case.ranks}"]
+        else:
+            environment["LOCKSTEP_JOB_SECRET"] = "s" * 32
+            flags = ["--nnodes=1:2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=job",
+                     "--rdzv-conf=last_call_timeout=1,keep_alive_interval=1", "--nproc-per-node=1"]
+        self.command = [lockstep, "run", "--max-restarts=100", *flags, worker, str(case.seed), str(case.ranks), folder]
+        self.environment = environment
+        self.process = self.launch()
+        self.joins = [fault for fault in case.faults if isinstance(fault, drawn_faults.SecondMachine)]
+
+    def launch(self):
+        return subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                text=True, env=self.environment)
+
+    def at(self, after_s, call, *arguments):
+        self.timers.append(threading.Timer(after_s, call, arguments))
+        self.timers[-1].start()
+
+    def hear(self):
+        now = time.monotonic()
+        self.silence_s = max(self.silence_s, now - self.heard_s)
+        self.heard_s = now
+
+    def join(self, fault):
+        with self.lock:
+            if self.process.poll() is not None:
+                return
+            self.second = self.launch()
+            self.at(fault.for_s, self.leave, fault)
+            self.errors.append(f"fuzz: {fault}\n")
+        self.read(self.second)
+
+    def leave(self, fault):
+        with self.lock:
+            self.second.send_signal(getattr(signal, fault.signal))
+            self.errors.append("fuzz: the second machine leaves\n")
+
+    def read(self, process):
+        readers = [threading.Thread(target=read, args=[process]) for read in (self.read_lines, self.read_errors)]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join()
+        process.stdout.close()
+        process.stderr.close()
+
+    def read_errors(self, process):
+        for line in process.stderr:
+            with self.lock:
+                self.hear()
+                self.errors.append(line)
+                if stopped := re.search(r"pid (\d+)\) is stopped by", line):
+                    self.at(CONTINUE_AFTER_S, self.send_to, int(stopped[1]), "SIGCONT")
+
+    def read_lines(self, process):
+        for line in process.stdout:
+            with self.lock:
+                self.hear()
+                pid, _, text = line.rstrip("\n").partition(" ")
+                self.lines.append((int(pid), text))
+                self.note(int(pid), text)
+
+    def note(self, pid, text):
+        if text.startswith("starts"):
+            event = "starts"
+            while self.joins:  # Not before: the first machine serves the rendezvous.
+                fault = self.joins.pop()
+                self.at(fault.after_s, self.join, fault)
+        elif " begins at " in text:
+            event = "begins"
+            self.pids[int(text.split()[1])] = pid
+        else:
+            return
+        self.counts[event] += 1
+        for fault in self.instants:
+            if fault.after == event and fault.n == self.counts[event]:
+                self.at(fault.after_s, self.send, fault, pid)
+
+    def send(self, fault, pid_of_event):
+        """To the rank that it names; where ranks are not known yet, to the process that was seen."""
+        if self.send_to(self.pids.get(fault.rank, pid_of_event), fault.signal):
+            self.errors.append(f"fuzz: {fault}\n")
+
+    def send_to(self, pid, name):
+        with self.lock:
+            # Of a child that the launcher has reaped the number may be another's.
+            lives = self.process.poll() is None and pid in children_of(self.process.pid)
+            if lives:
+                os.kill(pid, getattr(signal, name))
+            return lives
+
+    def finish(self):
+        is_stuck = threading.Event()
+        limit = threading.Timer(JOB_S, lambda: (is_stuck.set(), self.process.kill()))
+        limit.start()
+        self.read(self.process)
+        code = self.process.wait()
+        limit.cancel()
+        for timer in self.timers:  # One of them may start another.
+            timer.cancel()
+        if self.second:
+            self.second.kill()
+        for timer in self.timers:
+            timer.join()
+        if self.second:
+            self.second.wait()
+        errors = "".join(self.errors)
+        return Outcome(code, self.lines, errors, self.silence_s, is_stuck.is_set(),
+                       len(re.findall("failpoint .* passed|^fuzz: (?!the)", errors, re.MULTILINE)))
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def children_of(pid):
+    try:
+        return set(map(int, pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+    except FileNotFoundError:
+        return set()
+
+
+def run_job(programs, case):
+    """The job; where a machine that leaves by SIGTERM or SIGINT has ended all of it, also the one that goes on."""
+    with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+        outcome = Job(programs, case, folder).finish()
+        if outcome.code == PREEMPTED and case.may_be_preempted():
+            resumed = Job(programs, dataclasses.replace(case, faults=[]), folder).finish()
+            resumed.errors = outcome.errors + resumed.errors
+            resumed.effects += outcome.effects
+            return resumed
+        return outcome
