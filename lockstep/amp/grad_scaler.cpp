@@ -15,6 +15,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/comm/each_once.h"
 
 namespace lockstep {
 namespace {
@@ -43,22 +44,22 @@ at::Tensor values_of(at::Tensor& gradient) {
   return gradient._values();
 }
 
-// All gradients of the optimizer's parameters: lists of one device and dtype.
+// All gradients of the optimizer's parameters, each once: lists of one device and dtype.
 std::vector<std::vector<at::Tensor>> gradients_of(torch::optim::Optimizer& optimizer) {
-  std::map<std::pair<std::string, at::ScalarType>, std::vector<at::Tensor>> lists;
+  std::vector<at::Tensor> parameters;
   for (auto& group : optimizer.param_groups()) {
-    for (at::Tensor& parameter : group.params()) {
-      at::Tensor& gradient = parameter.mutable_grad();
-      if (!gradient.defined()) continue;
-      if (gradient.scalar_type() == at::kHalf) {
-        throw UsageError(
-            "GradScaler: a gradient has dtype Half, in which it cannot be unscaled; keep "
-            "parameters "
-            "in float32 and let Autocast cast them");
-      }
-      const at::Tensor values = values_of(gradient);
-      lists[{values.device().str(), values.scalar_type()}].push_back(values);
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  }
+  std::map<std::pair<std::string, at::ScalarType>, std::vector<at::Tensor>> lists;
+  for (at::Tensor& parameter : with_separate_gradients(parameters)) {
+    at::Tensor& gradient = parameter.mutable_grad();
+    if (gradient.scalar_type() == at::kHalf) {
+      throw UsageError(
+          "GradScaler: a gradient has dtype Half, in which it cannot be unscaled; keep parameters "
+          "in float32 and let Autocast cast them");
     }
+    const at::Tensor values = values_of(gradient);
+    lists[{values.device().str(), values.scalar_type()}].push_back(values);
   }
   std::vector<std::vector<at::Tensor>> result;
   for (auto& [kind, list] : lists) result.push_back(std::move(list));

@@ -69,6 +69,26 @@ TEST_F(GradScalerTest, UnscaledGradientsAreThoseWithoutAScale) {
   EXPECT_TRUE(at::equal(parameter_, at::full({3}, -0.5)));
 }
 
+TEST_F(GradScalerTest, UnscalesAParameterOnceHoweverOftenItIsGiven) {
+  torch::optim::SGD optimizer({parameter_, parameter_}, 0.5);
+  optimizer.add_param_group(torch::optim::OptimizerParamGroup({parameter_}));
+  GradScaler scaler;
+  scaler.scale((parameter_ * 3).sum()).backward();
+  scaler.unscale_(optimizer);
+  EXPECT_TRUE(at::equal(parameter_.grad(), at::full({3}, 3.0)));
+}
+
+TEST_F(GradScalerTest, UnscalesGradientsThatShareMemoryOnceEach) {
+  const at::Tensor other = at::ones({3}).requires_grad_();
+  torch::optim::SGD optimizer({parameter_, other}, 0.5);
+  GradScaler scaler;
+  const at::Tensor sum = at::zeros({1, 3}) + parameter_.unsqueeze(0) + other.unsqueeze(0);
+  scaler.scale((sum * 3).sum()).backward();
+  scaler.unscale_(optimizer);
+  EXPECT_TRUE(at::equal(parameter_.grad(), at::full({3}, 3.0)));
+  EXPECT_TRUE(at::equal(other.grad(), at::full({3}, 3.0)));
+}
+
 TEST_F(GradScalerTest, OneOptimizersOverflowSkipsItAloneButLowersTheScale) {
   const at::Tensor other = at::ones({2}).requires_grad_();
   torch::optim::SGD of_other({other}, 0.5);

@@ -13,6 +13,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/comm/each_once.h"
 
 namespace lockstep {
 namespace {
@@ -25,8 +26,7 @@ using Gradients = std::vector<at::Tensor>;
 // What there is to scale: of a sparse gradient its values, each of an element of its own.
 Gradients gradients_of(const std::vector<at::Tensor>& parameters) {
   Gradients gradients;
-  for (const at::Tensor& parameter : parameters) {
-    if (!parameter.grad().defined()) continue;
+  for (const at::Tensor& parameter : with_separate_gradients(parameters)) {
     if (parameter.grad().is_sparse()) {
       parameter.mutable_grad() = parameter.grad().coalesce();
       gradients.push_back(parameter.grad()._values());

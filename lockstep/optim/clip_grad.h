@@ -21,10 +21,10 @@ struct ClipGradOptions {
 };
 
 /// Scales the gradients so that their norm, as that of one vector, is at most max_norm, and returns
-/// what it was: torch.nn.utils.clip_grad_norm_, bit for bit. Parameters without gradient count as
-/// nothing; sparse gradients are coalesced. On a CUDA device it waits for the norm.
-/// Errors: UsageError for a max_norm below 0; Error for a non-finite norm where that was asked for;
-/// with a group as Work::wait.
+/// what it was: torch.nn.utils.clip_grad_norm_, bit for bit. A parameter counts once, however often
+/// it is given; one without gradient counts as nothing; sparse gradients are coalesced. On a CUDA
+/// device it waits for the norm. Errors: UsageError for a max_norm below 0; Error for a non-finite
+/// norm where that was asked for; with a group as Work::wait.
 double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                        const ClipGradOptions& options = {});
 

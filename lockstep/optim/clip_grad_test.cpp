@@ -45,6 +45,43 @@ TEST(ClipGradNorm, OfEveryOrder) {
   EXPECT_NEAR(get_total_norm(three_and_four(), {.norm_type = 3}), std::cbrt(27 + 64), 1e-6);
 }
 
+// As PyTorch's parameters() gives them, and not LibTorch's.
+TEST(ClipGradNorm, CountsAParameterOnceHoweverOftenItIsGiven) {
+  const at::Tensor three = parameter_with(at::full({1}, 3.0));
+  const at::Tensor four = parameter_with(at::full({1}, 4.0));
+  const std::vector<at::Tensor> parameters{three, four, three, three};
+  for (const double norm_type : {1.0, 2.0, kInfiniteNorm}) {
+    EXPECT_EQ(get_total_norm(parameters, {.norm_type = norm_type}),
+              get_total_norm({three, four}, {.norm_type = norm_type}));
+  }
+  EXPECT_EQ(clip_grad_norm_(parameters, 2.5), 5);
+  EXPECT_NEAR(three.grad().item().toDouble(), 1.5, 1e-6);
+  clip_grads_with_norm_(parameters, 1.25, 2.5);
+  EXPECT_NEAR(three.grad().item().toDouble(), 0.75, 1e-6);
+}
+
+// Autograd lets both have one gradient's memory.
+TEST(ClipGradNorm, ScalesGradientsThatShareMemoryOnceEach) {
+  const at::Tensor one = at::zeros({4}).requires_grad_();
+  const at::Tensor other = at::zeros({4}).requires_grad_();
+  (at::zeros({1, 4}).requires_grad_() + one.unsqueeze(0) + other.unsqueeze(0)).sum().backward();
+  at::Tensor half = at::zeros({2}).requires_grad_();
+  half.mutable_grad() = one.grad().narrow(0, 1, 2);
+  at::Tensor apart = at::zeros({2}).requires_grad_();
+  const at::Tensor bucket = at::ones({4});
+  apart.mutable_grad() = bucket.narrow(0, 2, 2);
+  at::Tensor beside = at::zeros({2}).requires_grad_();
+  beside.mutable_grad() = bucket.narrow(0, 0, 2);
+  const std::vector<at::Tensor> parameters{one, other, half, apart, beside};
+  const double norm = std::sqrt(14.0);
+  EXPECT_NEAR(clip_grad_norm_(parameters, norm / 2), norm, 1e-6);
+  for (const at::Tensor& parameter : parameters) {
+    EXPECT_TRUE(at::allclose(parameter.grad(), at::full_like(parameter, 0.5))) << parameter.grad();
+  }
+  EXPECT_TRUE(apart.grad().is_alias_of(bucket));  // Beside each other they may stay.
+  EXPECT_TRUE(beside.grad().is_alias_of(bucket));
+}
+
 TEST(ClipGradNorm, WithoutGradientsIsZero) {
   EXPECT_EQ(clip_grad_norm_({}, 1), 0);
   EXPECT_EQ(clip_grad_norm_({at::zeros({2}).requires_grad_()}, 1), 0);
