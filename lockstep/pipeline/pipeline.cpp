@@ -1,7 +1,9 @@
 #include "lockstep/pipeline/pipeline.h"
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,6 +14,7 @@
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/broadcast_text.h"
+#include "lockstep/comm/each_once.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/pipeline/balance.h"
 #include "lockstep/pipeline/local_link.h"
@@ -156,21 +159,22 @@ Pipeline::State::State(Stages stages, const PipelineOptions& its_options)
     for (const at::Tensor& each : stage->parameters()) parameters.push_back(each);
     for (const at::Tensor& each : stage->buffers()) buffers.push_back(each);
   }
-  replicas.emplace(options.replicas, std::move(parameters), buffers);
+  replicas.emplace(options.replicas, each_once(parameters), buffers);
 }
 
 // Of each micro-batch, its part of the whole batch of all replicas.
 void Pipeline::State::weigh(PipelinePass& pass) const {
   double total = 0;
   for (const at::Tensor& each : pass.targets) {
-    pass.weights.push_back(options.weight ? options.weight(each)
-                                          : static_cast<double>(each.size(0)));
-    total += pass.weights.back();
+    const double weight = options.weight ? options.weight(each) : static_cast<double>(each.size(0));
+    // What is no weight makes a sum that all replicas refuse.
+    total += weight >= 0 ? weight : std::numeric_limits<double>::quiet_NaN();
+    pass.weights.push_back(weight);
   }
   total = replicas->sum(total);
-  if (!(total > 0)) {
-    throw UsageError(
-        concat("pipeline: the weights of a batch add up to ", total, "; the sum must be above 0"));
+  if (!(total > 0 && std::isfinite(total))) {
+    throw UsageError(concat("pipeline: the weights of a batch add up to ", total,
+                            "; each must be 0 or more, and their sum above 0 and finite"));
   }
   for (double& weight : pass.weights) weight /= total;
 }
@@ -275,7 +279,7 @@ std::vector<at::Tensor> Pipeline::parameters() const {
   for (const auto& stage : state_->all) {
     for (const auto& parameter : stage->parameters()) all.push_back(parameter);
   }
-  return all;
+  return each_once(all);
 }
 
 torch::OrderedDict<std::string, at::Tensor> Pipeline::named_parameters() const {

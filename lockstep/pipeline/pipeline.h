@@ -33,7 +33,8 @@ struct PipelineOptions {
   int chunks_per_rank = 1;
   /// The first layer of each stage but the first. Empty: balanced by numbers of parameters.
   std::vector<std::int64_t> cuts = {};
-  /// What the mean over one micro-batch counts, by its targets. Unset: its samples.
+  /// What the mean over one micro-batch counts, by its targets; 0, as of padding alone, leaves out
+  /// its loss and its gradients. Unset: its samples.
   std::function<double(const at::Tensor& targets)> weight = {};
 };
 
@@ -80,7 +81,7 @@ class Pipeline {
   /// step.
   at::Tensor forward(const at::Tensor& inputs);
 
-  /// Of this process's stages.
+  /// Of this process's stages, each once.
   std::vector<at::Tensor> parameters() const;
   /// With their names in the uncut net. Errors: UsageError for stages given one by one that use a
   /// name twice.

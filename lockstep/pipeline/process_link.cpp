@@ -18,7 +18,7 @@ namespace lockstep {
 
 struct ProcessLink::Header {
   // kLost: a rank of this pipeline is gone; kLostReplica: one has lost a replica.
-  enum Kind : std::int64_t { kTensor, kLoss, kLost, kLostReplica, kFailed };
+  enum Kind : std::int64_t { kTensor, kNoTensor, kLoss, kLost, kLostReplica, kFailed };
   std::int64_t kind = kTensor;
   std::int64_t micro_batches = 0;
   std::int64_t value = 0;  // the loss's bits, or the rank that a notice is about
@@ -103,15 +103,18 @@ int& ProcessLink::position(StageMessage::Kind kind, int stage, int micro_batch) 
 
 void ProcessLink::send(const StageMessage& message, const StageTensor& sent) {
   const at::Tensor& tensor = sent.tensor;
-  if (tensor.dim() > kMostDimensions) {
-    throw UsageError(concat("pipeline: stage ", message.source_stage(), " sends a tensor of ",
-                            tensor.dim(), " dimensions; ", kMostDimensions, " are the most"));
+  Header header{.kind = tensor.defined() ? Header::kTensor : Header::kNoTensor,
+                .micro_batches = micro_batches_,
+                .requires_grad = sent.requires_grad};
+  if (tensor.defined()) {
+    if (tensor.dim() > kMostDimensions) {
+      throw UsageError(concat("pipeline: stage ", message.source_stage(), " sends a tensor of ",
+                              tensor.dim(), " dimensions; ", kMostDimensions, " are the most"));
+    }
+    header.dtype = static_cast<std::int64_t>(tensor.scalar_type());
+    header.dimensions = tensor.dim();
+    std::ranges::copy(tensor.sizes(), header.sizes.begin());
   }
-  Header header{.micro_batches = micro_batches_,
-                .requires_grad = sent.requires_grad,
-                .dtype = static_cast<std::int64_t>(tensor.scalar_type()),
-                .dimensions = tensor.dim()};
-  std::ranges::copy(tensor.sizes(), header.sizes.begin());
   const int peer = rank_of(message.target_stage);
   const int tag = tag_of(message.kind, message.target_stage);
   const std::string operation = describe(message, "sends", peer);
@@ -122,7 +125,7 @@ void ProcessLink::send(const StageMessage& message, const StageTensor& sent) {
       .peer = peer,
       .taken_at = position(message.kind, message.target_stage, message.micro_batch)};
   send_header(header, under_way, tag);
-  send_tensor(tensor, under_way, tag);
+  if (tensor.defined()) send_tensor(tensor, under_way, tag);
 }
 
 StageTensor ProcessLink::receive(const StageMessage& message) {
@@ -132,10 +135,12 @@ StageTensor ProcessLink::receive(const StageMessage& message) {
   check_sent();
   const Header header = receive_header(operation, peer, tag);
   check_micro_batches(header, peer);
-  at::Tensor tensor =
-      buffers_.take({header.sizes.data(), static_cast<std::size_t>(header.dimensions)},
-                    static_cast<at::ScalarType>(header.dtype));
-  with_peer(operation, peer, [&] { group_.recv(tensor, peer, tag); });
+  at::Tensor tensor;
+  if (header.kind == Header::kTensor) {
+    tensor = buffers_.take({header.sizes.data(), static_cast<std::size_t>(header.dimensions)},
+                           static_cast<at::ScalarType>(header.dtype));
+    with_peer(operation, peer, [&] { group_.recv(tensor, peer, tag); });
+  }
   outbox_.forget_taken(peer, position(message.kind, message.source_stage(), message.micro_batch));
   return {.tensor = std::move(tensor), .requires_grad = header.requires_grad != 0};
 }
@@ -215,7 +220,7 @@ ProcessLink::Header ProcessLink::receive_header(const std::string& operation, in
 }
 
 void ProcessLink::throw_if_given_up(const Header& header, const std::string& operation) {
-  if (header.kind == Header::kTensor || header.kind == Header::kLoss) return;
+  if (header.kind <= Header::kLoss) return;
   notice_ = std::make_unique<Header>(header);
   notice_->reason.back() = '\0';
   const char* const reason = notice_->reason.data();

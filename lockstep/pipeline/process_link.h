@@ -14,7 +14,7 @@
 namespace lockstep {
 
 /// Stages on the ranks of a group. Before each tensor goes a header of 512 bytes with its shape and
-/// dtype, so that they may change from one micro-batch to the next.
+/// dtype, so that they may change from one micro-batch to the next; alone where there is no tensor.
 /// Threads: one. Errors: PeerLost, TimeoutError and CommError as of send and recv, with what was
 /// under way and the peer; PeerFailed where that gave up for another reason; PeerLost where it
 /// tells of a third that is gone, of this pipeline or of a replica; UsageError where ranks have

@@ -6,6 +6,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros_like.h>
 
 #include "lockstep/base/error.h"
@@ -94,18 +95,27 @@ void ReplicaSum::begin_step() {
 void ReplicaSum::sum_gradients() {
   if (is_alone(group_)) return;
   std::vector<at::Tensor> gradients;
+  std::vector<float> holders;  // one a gradient, and how many ranks have it
   for (at::Tensor& parameter : parameters_) {
     if (!parameter.requires_grad()) continue;
     at::Tensor& gradient = parameter.mutable_grad();
+    holders.push_back(gradient.defined() ? 1 : 0);
     if (!gradient.defined()) gradient = at::zeros_like(parameter.detach());
     if (gradient.is_sparse()) {
       throw UsageError("pipeline: a gradient is sparse; replicas sum dense ones only");
     }
     gradients.push_back(gradient);
   }
+  const at::Tensor counted = at::tensor(holders, at::kFloat).to(group_.device());
+  gradients.push_back(counted);  // With the last of them in one message, where those are float32.
   exchange_joined(gradients, [&](const at::Tensor& flat) {
     return group_.all_reduce(flat, {.async_op = true});
   });
+  const at::Tensor counts = counted.cpu();
+  const float* count = counts.const_data_ptr<float>();
+  for (at::Tensor& parameter : parameters_) {
+    if (parameter.requires_grad() && *count++ == 0) parameter.mutable_grad().reset();
+  }
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (!earlier_[i].defined()) continue;

@@ -20,7 +20,7 @@ class ReplicaSum {
   /// Puts aside what earlier steps left in .grad: it is a sum already.
   void begin_step();
   /// Adds to .grad the sum over the ranks of the gradients since begin_step(), the same bits on
-  /// all. Of parameters that require one and have none on this rank, zeros take part.
+  /// all. What no rank has a gradient of has none afterwards, or the one from before.
   void sum_gradients();
 
  private:

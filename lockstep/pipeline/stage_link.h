@@ -17,7 +17,7 @@ struct StageMessage {
 };
 
 struct StageTensor {
-  at::Tensor tensor;
+  at::Tensor tensor;           ///< Undefined in place of gradients that there are none of.
   bool requires_grad = false;  ///< Whether a gradient is expected back.
 };
 
@@ -29,7 +29,8 @@ class StageLink {
   StageLink(const StageLink&) = delete;
   StageLink& operator=(const StageLink&) = delete;
 
-  /// Returns before the message is received. `tensor`: contiguous, and not changed any more.
+  /// Returns before the message is received. `tensor`: undefined, or contiguous and not changed any
+  /// more.
   virtual void send(const StageMessage& message, const StageTensor& sent) = 0;
   /// Waits for it.
   virtual StageTensor receive(const StageMessage& message) = 0;

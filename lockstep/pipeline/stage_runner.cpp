@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-#include <ATen/ops/zeros_like.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "lockstep/base/concat.h"
@@ -54,6 +54,9 @@ void StageRunner::run_forward(int chunk, int micro_batch, PipelinePass& pass, St
 at::Tensor StageRunner::weighted_loss(const at::Tensor& outputs, int micro_batch,
                                       PipelinePass& pass) const {
   const auto number = static_cast<std::size_t>(micro_batch);
+  if (!pass.loss_sum.defined()) pass.loss_sum = at::zeros({}, outputs.options().dtype(at::kDouble));
+  // A mean over nothing may be no number, which no weight of 0 would take back.
+  if (pass.weights[number] == 0) return {};
   const at::Tensor loss = (*pass.loss)(outputs, pass.targets[number].to(device_));
   if (!loss.defined() || loss.numel() != 1) {
     throw UsageError(concat("pipeline: the loss of micro-batch ", micro_batch, " has ",
@@ -65,32 +68,36 @@ at::Tensor StageRunner::weighted_loss(const at::Tensor& outputs, int micro_batch
                             " has no gradient; nothing that leads to it is trained"));
   }
   const at::Tensor weighted = loss * pass.weights[number];
-  const at::Tensor value = weighted.detach().to(at::kDouble);
-  pass.loss_sum = pass.loss_sum.defined() ? pass.loss_sum + value : value;
+  pass.loss_sum = pass.loss_sum + weighted.detach().to(at::kDouble);
   return weighted;
 }
 
 void StageRunner::run_backward(int chunk, int micro_batch, StageLink& link) {
   const int stage = stage_of(chunk);
   const Kept kept = kept_.extract({chunk, micro_batch}).mapped();
+  bool is_trained = kept.output.defined() && kept.output.requires_grad();
   // Where nothing up to the cut is trained no gradient is expected back.
-  if (kept.output.requires_grad()) {
+  if (is_trained) {
     at::Tensor gradient;
     if (!is_last(stage)) {
       gradient = link.receive({.kind = StageMessage::Kind::kGradients,
                                .target_stage = stage,
                                .micro_batch = micro_batch})
-                     .tensor.to(kept.output.device());
+                     .tensor;
+      is_trained = gradient.defined();
     }
-    torch::autograd::backward({kept.output}, {gradient});
+    if (is_trained) {
+      if (gradient.defined()) gradient = gradient.to(kept.output.device());
+      torch::autograd::backward({kept.output}, {gradient});
+    }
   }
-  // Also where a layer of this stage lets no gradient through: the stage before waits for one.
+  // Also without a gradient: the stage before waits for one.
   if (stage == 0 || !kept.input.requires_grad()) return;
   const at::Tensor& sent = kept.input.grad();
   link.send({.kind = StageMessage::Kind::kGradients,
              .target_stage = stage - 1,
              .micro_batch = micro_batch},
-            {.tensor = sent.defined() ? sent.contiguous() : at::zeros_like(kept.input)});
+            {.tensor = sent.defined() ? sent.contiguous() : at::Tensor()});
 }
 
 }  // namespace lockstep

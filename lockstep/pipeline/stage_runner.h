@@ -20,7 +20,7 @@ struct PipelinePass {
 
   std::vector<at::Tensor> inputs = {};   ///< Where the first stage is.
   std::vector<at::Tensor> targets = {};  ///< Where the last stage is, with `loss`.
-  std::vector<double> weights = {};      ///< What the losses are multiplied by.
+  std::vector<double> weights = {};      ///< What the losses are multiplied by; 0: left out.
   const Loss* loss = nullptr;            ///< Null: outputs are kept.
   bool with_backward = false;
 
@@ -42,7 +42,7 @@ class StageRunner {
  private:
   struct Kept {
     at::Tensor input;
-    at::Tensor output;  // of the last stage the weighted loss
+    at::Tensor output;  // of the last stage the weighted loss; undefined without one
   };
 
   void run_forward(int chunk, int micro_batch, PipelinePass& pass, StageLink& link);

@@ -30,6 +30,36 @@ class PipelineTest : public Conformance {
                                   {PipelineSchedule::kInterleaved1F1B, 1},
                                   {PipelineSchedule::kInterleaved1F1B, 2}};
 
+  /// Ranks as a grid: a rank's pipeline is its row, and its replicas are its column.
+  struct Grid {
+    ProcessGroup row;
+    ProcessGroup column;
+    int ranks = 1;  ///< of a row
+    int replicas = 1;
+    int replica = 0;  ///< this rank's
+  };
+  Grid make_grid() const {
+    Grid grid;
+    grid.ranks = world_size_ == 4 ? 2 : 1;
+    grid.replicas = world_size_ / grid.ranks;
+    grid.replica = rank_ / grid.ranks;
+    for (int replica = 0; replica < grid.replicas; ++replica) {
+      std::vector<int> members(static_cast<std::size_t>(grid.ranks));
+      std::iota(members.begin(), members.end(), replica * grid.ranks);
+      const ProcessGroup made = group_.new_group(members);
+      if (made) grid.row = made;
+    }
+    for (int stage = 0; stage < grid.ranks; ++stage) {
+      std::vector<int> members;
+      for (int replica = 0; replica < grid.replicas; ++replica) {
+        members.push_back(replica * grid.ranks + stage);
+      }
+      const ProcessGroup made = group_.new_group(members);
+      if (made) grid.column = made;
+    }
+    return grid;
+  }
+
   /// The same on every rank; enough layers for two stages on each of four.
   static torch::nn::Sequential make_net(std::int64_t width = 8) {
     namespace nn = torch::nn;
