@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
@@ -59,6 +60,8 @@ at::Tensor all_parts(const at::Tensor& part, std::int64_t size, const ProcessGro
   return at::cat(parts).movedim(0, -1).contiguous();
 }
 
+// Backward of each is the function of another, so that gradients can be differentiated again:
+// copy and reduce are each other's, and so are gather and split.
 struct CopyToGroup : Function<CopyToGroup> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const ProcessGroup& group) {
@@ -66,16 +69,18 @@ struct CopyToGroup : Function<CopyToGroup> {
     return input.view_as(input);
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    return {sum_over_group(gradients[0], group_of(*context)), at::Tensor()};
+    return {reduce_from_group(gradients[0], group_of(*context)), at::Tensor()};
   }
 };
 
 struct ReduceFromGroup : Function<ReduceFromGroup> {
-  static at::Tensor forward(AutogradContext*, const at::Tensor& input, const ProcessGroup& group) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
+                            const ProcessGroup& group) {
+    keep_group(*context, group);
     return sum_over_group(input, group);
   }
-  static variable_list backward(AutogradContext*, const variable_list& gradients) {
-    return {gradients[0], at::Tensor()};
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    return {copy_to_group(gradients[0], group_of(*context)), at::Tensor()};
   }
 };
 
@@ -86,7 +91,7 @@ struct GatherFromGroup : Function<GatherFromGroup> {
     return all_parts(input, size, group);
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    return {own_part(gradients[0], group_of(*context)), at::Tensor(), at::Tensor()};
+    return {split_to_group(gradients[0], group_of(*context)), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -98,15 +103,18 @@ struct SplitToGroup : Function<SplitToGroup> {
     return own_part(input, group);
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    return {all_parts(gradients[0], context->saved_data["size"].toInt(), group_of(*context)),
-            at::Tensor()};
+    const std::int64_t size = context->saved_data["size"].toInt();
+    return {gather_from_group(gradients[0], size, group_of(*context)), at::Tensor()};
   }
 };
 
 }  // namespace
 
 at::Tensor copy_to_group(const at::Tensor& input, const ProcessGroup& group) {
-  return group.world_size() == 1 ? input : CopyToGroup::apply(input, group);
+  // Where nothing is differentiated it is the input, and no view of it that looks like a tensor of
+  // its own.
+  const bool is_differentiated = input.requires_grad() && at::GradMode::is_enabled();
+  return group.world_size() == 1 || !is_differentiated ? input : CopyToGroup::apply(input, group);
 }
 
 at::Tensor reduce_from_group(const at::Tensor& input, const ProcessGroup& group) {

@@ -8,8 +8,9 @@ namespace lockstep {
 
 /// Exchanges as functions that gradients go through, for layers that are cut over a group: f, g and
 /// their kin of Megatron-LM (Shoeybi et al., arXiv:1909.08053). Dense tensors of any shape, alike
-/// on all ranks but where said otherwise, of dtypes that the group reduces. Collective, forward and
-/// backward. Threads: the one that uses the group. Errors: as Work::wait.
+/// on all ranks but where said otherwise, of dtypes that the group reduces. Differentiable any
+/// number of times. Collective, forward and backward. Threads: the one that uses the group. Errors:
+/// as Work::wait.
 
 /// `input` itself, which every rank has; backward sums the gradients of all ranks.
 at::Tensor copy_to_group(const at::Tensor& input, const ProcessGroup& group);

@@ -24,7 +24,7 @@
 /// and random numbers are those of the uncut net. Sizes need not divide by the number of ranks.
 /// Gradients are those of the uncut layer's parts; what is not cut (a RowParallelLinear's bias, and
 /// the layers around) has the same gradient on every rank, so that ranks stay equal without another
-/// exchange.
+/// exchange. Gradients can be differentiated again, as for a gradient penalty.
 /// Collective: forward and backward. Threads: the one that uses the group. Errors: UsageError for
 /// an input of another size; else as Work::wait.
 namespace lockstep {

@@ -1,6 +1,10 @@
 #include "lockstep/nn/tensor_parallel.h"
 
+#include <cmath>
+#include <vector>
+
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
@@ -9,6 +13,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/nn/group_functions.h"
+#include "lockstep/optim/clip_grad.h"
 #include "models/gpt.h"
 #include "tests/ranks/fixture.h"
 
@@ -101,6 +106,52 @@ TEST_F(TensorParallel, WholeInputsAndOutputs) {
   EXPECT_FALSE(cut_second->bias.defined());
 }
 
+// The norm of the gradient as a part of the loss; its gradients go through every exchange twice.
+TEST_F(TensorParallel, AGradientPenaltyHasTheGradientsOfTheUncut) {
+  for (const std::int64_t hidden : {12, 11, 1}) {
+    auto wide = linear(5, hidden), narrow = linear(hidden, 5), head = linear(5, 7),
+         last = linear(7, 2);
+    ColumnParallelLinear cut_wide(wide);
+    RowParallelLinear cut_narrow(narrow);
+    ColumnParallelLinear cut_head(head, ColumnParallelLinearOptions{.gather_output = true});
+    RowParallelLinear cut_last(last, RowParallelLinearOptions{.input_is_parallel = false});
+    const auto inputs = torch::randn({3, 5}, at::kDouble).requires_grad_();
+    const auto gradients_of = [&](auto& wide, auto& narrow, auto& head, auto& last) {
+      const at::Tensor between = inputs + narrow(torch::tanh(wide(inputs)));
+      const at::Tensor outputs = last(torch::softmax(head(between), -1)).exp();
+      const at::Tensor gradient =
+          torch::autograd::grad({outputs.sum()}, {inputs}, {}, true, true)[0];
+      const at::Tensor loss = outputs.square().mean() + (gradient.norm() - 1).square();
+      return torch::autograd::grad(
+          {loss}, {inputs, wide->weight, wide->bias, narrow->weight, head->weight, last->weight});
+    };
+    const auto expected = gradients_of(wide, narrow, head, last);
+    const auto actual = gradients_of(cut_wide, cut_narrow, cut_head, cut_last);
+    expect_near(actual[0], expected[0]);
+    expect_near(actual[1], part(expected[1], 0));
+    expect_near(actual[2], part(expected[2], 0));
+    expect_near(actual[3], part(expected[3], 1));
+    expect_near(actual[4], part(expected[4], 0));
+    expect_near(actual[5], part(expected[5], 1));
+  }
+}
+
+TEST_F(TensorParallel, AThirdDerivativeIsTheUncuts) {
+  auto wide = linear(4, 6), narrow = linear(6, 4);
+  ColumnParallelLinear cut_wide(wide);
+  RowParallelLinear cut_narrow(narrow);
+  const auto inputs = torch::randn({2, 4}, at::kDouble).requires_grad_();
+  const auto third_of = [&](auto& wide, auto& narrow, const at::Tensor& weight) {
+    at::Tensor value = narrow(torch::tanh(wide(inputs))).square().sum();
+    for (int order = 0; order < 2; ++order) {
+      value = torch::autograd::grad({value}, {inputs}, {}, true, true)[0].square().sum();
+    }
+    return torch::autograd::grad({value}, {weight})[0];
+  };
+  expect_near(third_of(cut_wide, cut_narrow, cut_wide->weight),
+              part(third_of(wide, narrow, wide->weight), 0));
+}
+
 TEST_F(TensorParallel, AnEmbeddingByRows) {
   for (const std::int64_t rows : {10, 2, 1}) {
     torch::nn::Embedding uncut(rows, 3);
@@ -137,8 +188,8 @@ TEST_F(TensorParallel, MisuseIsSaid) {
 }
 
 TEST_F(TensorParallel, IsWrittenAsTheGuideHasIt) {
-  const torch::nn::Linear linear1 = linear(4, 8);
-  const torch::nn::Linear linear2 = linear(8, 4);
+  torch::nn::Linear linear1 = linear(4, 8);
+  torch::nn::Linear linear2 = linear(8, 4);
   const torch::nn::Linear linear3 = linear(4, 3);
   const torch::nn::Embedding embedding(7, 4);
   const ProcessGroup& group = group_;
@@ -152,6 +203,21 @@ auto outputs = narrow(torch::gelu(wide(inputs)));                          // on
 lockstep::VocabParallelEmbedding tokens(embedding, {.process_group = group});
 lockstep::ColumnParallelLinear head(linear3, {.process_group = group, .gather_output = true});
   // clang-format on
+  outputs.square().sum().backward();
+  const double max_norm = 0.01;
+  // clang-format off
+const std::vector<at::Tensor> parts{wide->weight, wide->bias, narrow->weight};   // each rank has others
+const std::vector<at::Tensor> whole{narrow->bias};                               // all ranks have the same
+const double norm = std::hypot(lockstep::get_total_norm(parts, {.process_group = group}), lockstep::get_total_norm(whole));
+lockstep::clip_grads_with_norm_(parts, max_norm, norm);
+lockstep::clip_grads_with_norm_(whole, max_norm, norm);
+  // clang-format on
+  linear2(torch::gelu(linear1(inputs))).square().sum().backward();
+  const std::vector<at::Tensor> uncut{linear1->weight, linear1->bias, linear2->weight,
+                                      linear2->bias};
+  EXPECT_NEAR(norm, clip_grad_norm_(uncut, max_norm), 1e-9);
+  expect_near(wide->weight.grad(), part(linear1->weight.grad(), 0));
+  expect_near(narrow->bias.grad(), linear2->bias.grad());
   EXPECT_EQ(head(outputs).size(1), 3);
   EXPECT_EQ(tokens(torch::zeros({2}, at::kLong)).size(1), 4);
 }
