@@ -1,11 +1,15 @@
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/optim/sgd.h>
 
+#include "lockstep/amp/grad_scaler.h"
+#include "lockstep/base/concat.h"
 #include "lockstep/ddp/hooks/compress_hook.h"
 #include "lockstep/ddp/hooks/power_sgd_hook.h"
 #include "tests/ranks/comm_hook_fixture.h"
@@ -118,6 +122,100 @@ TEST_F(PowerSgd, RepeatsWithTheSameRandomSeed) {
     all_equal = all_equal && at::equal(first[i], other[i]);
   }
   EXPECT_FALSE(all_equal);
+}
+
+// Steps of a scaled loss, of which GradScaler leaves out that with an overflow on the last rank.
+TEST_F(PowerSgd, AnOverflowIsGoneAfterItsStep) {
+  for (const bool batched : {false, true}) {
+    for (const bool keeps : {false, true}) {
+      for (const bool in_bias : {false, true}) {
+        SCOPED_TRACE(concat(batched ? "batched " : "", keeps ? "memory " : "",
+                            in_bias ? "in what is not compressed" : "everywhere"));
+        HookedModel model =
+            make(std::make_shared<PowerSgdHook>(PowerSgdOptions{.start_power_sgd_iter = 2,
+                                                                .use_error_feedback = keeps,
+                                                                .warm_start = keeps,
+                                                                .batched = batched}));
+        torch::optim::SGD optimizer(model.parameters(), 0.1);
+        GradScaler scaler({.init_scale = 8, .growth_interval = 3});
+        for (int step = 0; step < 12; ++step) {
+          optimizer.zero_grad();
+          at::Tensor loss = loss_of(model(inputs(step)));
+          const bool overflows = step == 5;
+          if (overflows && rank_ == world_size_ - 1) {
+            const double infinity = std::numeric_limits<double>::infinity();
+            loss = in_bias ? loss + (model->second->bias * infinity).sum() : loss * infinity;
+          }
+          scaler.scale(loss).backward();
+          EXPECT_EQ(scaler.step(optimizer), !overflows) << step;
+          scaler.update();
+          EXPECT_TRUE(same_bits_everywhere(model->parameters()));
+        }
+        for (const at::Tensor& parameter : model->parameters()) {
+          EXPECT_TRUE(at::isfinite(parameter).all().item<bool>());
+        }
+      }
+    }
+  }
+}
+
+// Scales are powers of 2, by which every number is multiplied exactly.
+TEST_F(PowerSgd, WhatIsLeftOutFollowsTheLossScale) {
+  for (const bool batched : {false, true}) {
+    double scale = 1;
+    const auto gradients_with = [&](const std::vector<double>& scales) {
+      torch::manual_seed(7);
+      HookedModel model = make(std::make_shared<PowerSgdHook>(PowerSgdOptions{
+          .start_power_sgd_iter = 2, .batched = batched, .loss_scale = [&] { return scale; }}));
+      Tensors gradients;
+      for (std::size_t step = 0; step < scales.size(); ++step) {
+        scale = scales[step];
+        model->zero_grad();
+        (loss_of(model(inputs(static_cast<int>(step)))) * scale).backward();
+        for (const at::Tensor& gradient : gradients_now(model))
+          gradients.push_back(gradient / scale);
+      }
+      return gradients;
+    };
+    const Tensors expected = gradients_with(std::vector<double>(8, 1));
+    const Tensors actual = gradients_with({1, 2, 4, 4, 16, 8, 0.5, 1024});
+    ASSERT_EQ(actual.size(), expected.size());
+    for (std::size_t i = 0; i < actual.size(); ++i) {
+      EXPECT_TRUE(at::equal(actual[i], expected[i])) << i << actual[i] << expected[i];
+    }
+  }
+}
+
+// Nine elements have no padding, five have four of it, which an approximation fills.
+TEST_F(PowerSgd, BatchedPaddingIsZeroInEveryStep) {
+  DistributedDataParallel model(
+      torch::nn::Linear(4, 1),
+      {.comm_hook = std::make_shared<PowerSgdHook>(PowerSgdOptions{.start_power_sgd_iter = 0,
+                                                                   .use_error_feedback = false,
+                                                                   .warm_start = false,
+                                                                   .batched = true})});
+  for (int step = 0; step < 3; ++step) {
+    model->zero_grad();
+    (model(at::sin(at::arange(8.0) + rank_).view({2, 4})).square().sum() * (step == 0 ? 1 : 0))
+        .backward();
+    const double norm = model->weight.grad().norm().item<double>();
+    EXPECT_TRUE(step == 0 ? norm > 0 : norm == 0) << step << ": " << norm;
+  }
+}
+
+// A gradient whose first row and column are zeros, as of an input and a unit that are always 0.
+TEST_F(PowerSgd, AStepWithoutGradientIsNoEnd) {
+  DistributedDataParallel model(
+      torch::nn::Linear(torch::nn::LinearOptions(16, 16).bias(false)),
+      {.comm_hook = std::make_shared<PowerSgdHook>(PowerSgdOptions{.start_power_sgd_iter = 2})});
+  at::Tensor x = at::ones({1, 16});
+  x.select(1, 0).zero_();
+  for (int step = 0; step < 6; ++step) {
+    model->zero_grad();
+    const double factor = step == 3 ? 0 : 1;
+    (model(x) * x * factor).sum().backward();
+    EXPECT_TRUE(at::allclose(model->weight.grad(), x.t().mm(x) * factor, 1e-3, 1e-3)) << step;
+  }
 }
 
 struct RealAndComplexImpl : torch::nn::Module {

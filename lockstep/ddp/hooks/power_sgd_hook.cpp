@@ -2,16 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_qr.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/view_as_real.h>
-#include <ATen/ops/zeros.h>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
@@ -68,8 +69,11 @@ std::vector<at::Tensor> PowerSgdHook::matrices_of(BucketState& state, const Hook
   if (options_.batched) {
     const auto side =
         static_cast<std::int64_t>(std::ceil(std::sqrt(static_cast<double>(bucket.buffer.numel()))));
-    if (!state.square.defined()) state.square = at::zeros({side, side}, bucket.buffer.options());
-    state.square.view({-1}).narrow(0, 0, bucket.buffer.numel()).copy_(bucket.buffer);
+    if (!state.square.defined()) state.square = at::empty({side, side}, bucket.buffer.options());
+    const at::Tensor flat = state.square.view({-1});
+    flat.narrow(0, 0, bucket.buffer.numel()).copy_(bucket.buffer);
+    // The approximation of the step before has left something in the padding.
+    flat.narrow(0, bucket.buffer.numel(), flat.numel() - bucket.buffer.numel()).zero_();
     matrices.push_back(state.square);
     return matrices;
   }
@@ -113,7 +117,9 @@ std::vector<PowerSgdHook::Factors> PowerSgdHook::factors_of(
     factors.push_back({.matrix = matrix,
                        .p = take(state.left, left_elements, matrix.size(0)),
                        .q = take(state.right, right_elements, matrix.size(1))});
-    if (is_new || !options_.warm_start) {
+    // From Q = 0, that of a step without gradient, there may be no way back: it would be
+    // orthogonalized to fixed columns, which need not meet any of the matrix's.
+    if (is_new || !options_.warm_start || !factors.back().q.any().item<bool>()) {
       at::Tensor q = at::empty({matrix.size(1), rank}, at::kFloat);
       factors.back().q.copy_(q.normal_(0, 1, random_));
     }
@@ -138,16 +144,40 @@ void PowerSgdHook::orthogonalize(const at::Tensor& matrix) const {
   if (!wide.is_same(matrix)) matrix.copy_(wide);
 }
 
+void PowerSgdHook::add_error(BucketState& state, const at::Tensor& buffer) const {
+  const double scale = options_.loss_scale ? options_.loss_scale() : 1;
+  if (state.error.defined()) {
+    buffer.add_(state.error, scale / state.scale);
+  } else {
+    state.error = at::empty_like(buffer);
+  }
+  state.scale = scale;
+  state.error.copy_(buffer);
+}
+
+// Makes of P = M·Q the average approximation's P and Q. Returns whether they are finite, the same
+// on all ranks: of what is not, the next step's would be no number either.
+bool PowerSgdHook::average_factors(const ProcessGroup& group, BucketState& state,
+                                   const std::vector<Factors>& factors) const {
+  const auto is_finite = [](const at::Tensor& values) {
+    return at::isfinite(values).all().item<bool>();
+  };
+  if (!is_finite(state.left)) return false;
+  for (const Factors& factor : factors) {
+    orthogonalize(factor.p);
+    at::Tensor q = factor.q;
+    at::mm_out(q, factor.matrix.t(), factor.p);
+  }
+  start_average(group, state.right)();
+  return is_finite(state.right);
+}
+
 std::function<void()> PowerSgdHook::start(const ProcessGroup& group, const HookBucket& bucket) {
   if (states_.size() <= bucket.index) states_.resize(bucket.index + 1);
   BucketState& state = states_[bucket.index];
   if (state.step++ < options_.start_power_sgd_iter) return start_average(group, bucket.buffer);
 
-  if (options_.use_error_feedback) {
-    if (state.error.defined()) bucket.buffer.add_(state.error);
-    if (!state.error.defined()) state.error = at::empty_like(bucket.buffer);
-    state.error.copy_(bucket.buffer);
-  }
+  if (options_.use_error_feedback) add_error(state, bucket.buffer);
   std::vector<at::Tensor> compressed;
   std::vector<at::Tensor> rest;
   for (const at::Tensor& matrix : matrices_of(state, bucket)) {
@@ -185,23 +215,32 @@ std::function<void()> PowerSgdHook::start(const ProcessGroup& group, const HookB
       matrix.copy_(state.rest.narrow(0, offset, matrix.numel()).view(matrix.sizes()));
       offset += matrix.numel();
     }
+    bool is_finite = true;
     if (!factors.empty()) {
       summed.wait();
-      for (const Factors& factor : factors) {
-        orthogonalize(factor.p);
-        at::Tensor q = factor.q;
-        at::mm_out(q, factor.matrix.t(), factor.p);
-      }
-      start_average(group, state.right)();
+      is_finite = average_factors(group, state, factors);
       for (const Factors& factor : factors) {
         at::Tensor matrix = factor.matrix;
-        at::mm_out(matrix, factor.p, factor.q.t());
+        if (is_finite) {
+          at::mm_out(matrix, factor.p, factor.q.t());
+        } else {
+          matrix.fill_(std::numeric_limits<double>::quiet_NaN());
+        }
       }
     }
     if (options_.batched) {
       bucket.buffer.copy_(state.square.view({-1}).narrow(0, 0, bucket.buffer.numel()));
     }
-    if (options_.use_error_feedback) state.error.sub_(bucket.buffer);
+    if (!is_finite) {  // Begins again.
+      state.error.reset();
+      state.left.reset();
+    } else if (options_.use_error_feedback) {
+      state.error.sub_(bucket.buffer);
+      for (const at::Tensor& matrix : rest) {  // What was sent as it was has left nothing out.
+        const std::int64_t offset = matrix.storage_offset() - bucket.buffer.storage_offset();
+        state.error.narrow(0, offset, matrix.numel()).zero_();
+      }
+    }
   };
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <vector>
 
 #include <ATen/core/Generator.h>
@@ -29,12 +30,18 @@ struct PowerSgdOptions {
   /// Take the whole bucket for one square matrix instead of a matrix a gradient: faster, less
   /// exact.
   bool batched = false;
+  /// What losses are multiplied by, the same on every rank: [&] { return scaler.get_scale(); } with
+  /// a GradScaler. What an approximation left out of gradients of another scale is converted.
+  /// Unset: always the same.
+  std::function<double()> loss_scale = {};
 };
 
 /// Averages an approximation of low rank of each gradient that has more than one dimension:
 /// PowerSGD (Vogels et al., NeurIPS 2019, algorithm 1 and 2). Approximations come from sums over
 /// all ranks, so that all have the same; machines of different kinds may round them differently. A
-/// complex gradient is approximated as a real one with twice the columns.
+/// complex gradient is approximated as a real one with twice the columns. Where a gradient of a
+/// bucket is infinite or no number on any rank, all of the bucket's approximations are NaN on all
+/// ranks, for GradScaler to leave the step out; the next one begins without memory of it.
 /// Memory: a copy of all gradients with error feedback. Errors: from the constructor UsageError for
 /// options that cannot work.
 class PowerSgdHook final : public CommHook {
@@ -52,6 +59,7 @@ class PowerSgdHook final : public CommHook {
   struct BucketState {
     std::int64_t step = 0;
     at::Tensor error;   // as the bucket; while it is averaged, what it was before
+    double scale = 1;   // that of the losses of which the error is
     at::Tensor left;    // all P, one after the other
     at::Tensor right;   // all Q
     at::Tensor rest;    // gradients that are sent as they are
@@ -66,6 +74,9 @@ class PowerSgdHook final : public CommHook {
   std::vector<at::Tensor> matrices_of(BucketState& state, const HookBucket& bucket);
   std::vector<Factors> factors_of(const ProcessGroup& group, BucketState& state,
                                   const std::vector<at::Tensor>& matrices);
+  void add_error(BucketState& state, const at::Tensor& buffer) const;
+  bool average_factors(const ProcessGroup& group, BucketState& state,
+                       const std::vector<Factors>& factors) const;
   bool pays(const at::Tensor& matrix) const;
   void orthogonalize(const at::Tensor& matrix) const;
 
