@@ -1,0 +1,12 @@
+#pragma once
+
+#include <vector>
+
+#include "tests/fuzz/differential/plan.h"
+
+namespace lockstep::differential {
+
+/// Plans that are simpler than this one by one thing each, in a fixed order; only those that are allowed.
+std::vector<Plan> cuts(const Plan& plan);
+
+}  // namespace lockstep::differential

@@ -1,0 +1,216 @@
+#include "tests/fuzz/differential/draw.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tests/fuzz/differential/draw_graph.h"
+#include "tests/fuzz/differential/random.h"
+
+namespace lockstep::differential {
+namespace {
+
+void draw_options(Random& random, Plan& plan) {
+  OptionsPlan& options = plan.options;
+  switch (random.between(0, 4)) {
+    case 0:
+      options.caps_mb = {random.pick({1e-6, 5e-5, 1e-4, 2.5e-4})};
+      break;
+    case 1:
+      options.caps_mb = {random.pick({1e-6, 1e-4}), random.pick({1e-4, 25.0})};
+      if (random.chance(50)) options.caps_mb.push_back(random.pick({4e-5, 0.3}));
+      options.caps_as_list = true;
+      break;
+    default:
+      break;
+  }
+  options.init_sync = random.chance(75);
+  options.forward_sync_buffers = random.chance(75);
+  options.find_unused_parameters = random.chance(25);
+  options.static_graph = random.chance(20);
+  options.gradient_as_bucket_view = random.chance(65);
+  options.gradient_norm = random.chance(25);
+  options.measure_exchange = random.chance(15);
+  options.step_timer = random.chance(10);
+  if (random.chance(15)) options.check_replicas_every = random.between(1, 2);
+  if (random.chance(15)) {
+    options.exchange_dtype = random.pick({at::kHalf, at::kBFloat16});
+  } else if (random.chance(30)) {
+    options.hook = static_cast<HookPlan>(random.between(1, 8));
+    options.local_sgd_from = random.between(0, 2);
+  }
+}
+
+void draw_optimizer(Random& random, Plan& plan) {
+  plan.optimizer = random.chance(40) ? OptimizerPlan::kSgd
+                                     : static_cast<OptimizerPlan>(random.between(1, 5));
+  plan.is_sharded = random.chance(25);
+  if (random.chance(25)) plan.clip = static_cast<ClipPlan>(random.between(1, 4));
+}
+
+GradAction draw_first_action(Random& random, const Plan& plan) {
+  if (plan.is_weighted) {
+    return random.pick({GradAction::kSetToNone, GradAction::kSetToNone, GradAction::kZeroInPlace,
+                        GradAction::kAssignZeros});
+  }
+  return random.pick({GradAction::kSetToNone, GradAction::kSetToNone, GradAction::kSetToNone,
+                      GradAction::kZeroInPlace, GradAction::kZeroInPlace, GradAction::kKeep,
+                      GradAction::kClone, GradAction::kAssignZeros, GradAction::kAssignNines});
+}
+
+void draw_samples(Random& random, const Plan& plan, PassPlan& pass) {
+  const bool normalizes = plan.has(OpKind::kBatchNorm);
+  for (int rank = 0; rank < plan.ranks; ++rank) {
+    int samples = random.pick({1, 2, 2, 3, 4, 7});
+    if (random.chance(4)) samples = 0;
+    if (normalizes && samples < 2) samples = 2;
+    pass.samples.push_back(samples);
+    pass.has_data.push_back(true);
+    pass.weights.push_back(random.between(0, 3));
+  }
+}
+
+PassPlan draw_pass(Random& random, const Plan& plan) {
+  PassPlan pass;
+  draw_samples(random, plan, pass);
+  pass.guards_forward = random.chance(50);
+  if (random.chance(12)) pass.forwards = 2;
+  pass.delays = plan.delay_us > 0 ? random.next() % (1U << plan.ranks) : 0;
+  return pass;
+}
+
+void draw_step(Random& random, const Plan& plan, StepPlan& step) {
+  const int exchanges = !plan.is_weighted && random.chance(12) ? 2 : 1;
+  for (int exchange = 0; exchange < exchanges; ++exchange) {
+    const int passes = random.chance(60) ? 1 : random.between(2, 3);
+    for (int i = 0; i < passes; ++i) {
+      PassPlan pass = draw_pass(random, plan);
+      const bool is_first = i == 0 && exchange == 0;
+      pass.exchanges = i + 1 == passes;
+      if (is_first) {
+        pass.action = draw_first_action(random, plan);
+      } else if (random.chance(20)) {
+        pass.action = plan.is_weighted
+                          ? random.pick({GradAction::kClone, GradAction::kSetToNone})
+                          : random.pick({GradAction::kClone, GradAction::kClone,
+                                         GradAction::kSetToNone, GradAction::kZeroInPlace});
+      }
+      const unsigned all = (1U << plan.ranks) - 1;
+      if (random.chance(4)) {
+        const bool may_differ = plan.is_weighted || !pass.exchanges;
+        pass.reaches_nothing = may_differ ? static_cast<unsigned>(random.next()) & all : all;
+      }
+      if (!is_first && random.chance(15)) pass.reuses_graph = true;
+      if (!pass.reuses_graph && random.chance(5)) pass.takes_gradients = true;
+      if (pass.takes_gradients && pass.exchanges) {
+        step.passes.push_back(pass);
+        pass.takes_gradients = false;
+        pass.action = GradAction::kKeep;
+        step.passes.back().exchanges = false;
+      }
+      step.passes.push_back(std::move(pass));
+    }
+  }
+  if (random.chance(3)) step.passes.back().exchanges = false;
+  if (random.chance(10)) step.evaluates = random.next() % (1U << plan.ranks);
+}
+
+// Each rank goes through its own number of batches, some at a time.
+void draw_joined_steps(Random& random, Plan& plan) {
+  plan.accumulation_steps = random.pick({1, 1, 2, 3});
+  std::vector<int> left;
+  int most = 0;
+  for (int rank = 0; rank < plan.ranks; ++rank) {
+    left.push_back(random.between(0, 4));
+    most = std::max(most, left.back());
+  }
+  if (most == 0) left[0] = 2;
+  while (true) {
+    std::vector<int> now;
+    int passes = 0;
+    for (int& rest : left) {
+      now.push_back(std::min(rest, plan.accumulation_steps));
+      rest -= now.back();
+      passes = std::max(passes, now.back());
+    }
+    if (passes == 0) return;
+    StepPlan step;
+    for (int i = 0; i < passes; ++i) {
+      PassPlan pass = draw_pass(random, plan);
+      pass.forwards = 1;
+      pass.reaches_nothing = 0;
+      pass.guards_forward = true;
+      pass.exchanges = i + 1 == passes;
+      if (i == 0) pass.action = random.pick({GradAction::kSetToNone, GradAction::kZeroInPlace});
+      for (int rank = 0; rank < plan.ranks; ++rank) {
+        pass.has_data[rank] = i < now[rank];
+        if (!pass.has_data[rank]) pass.samples[rank] = 0;
+        if (!pass.has_data[rank]) pass.weights[rank] = 0;
+      }
+      step.passes.push_back(std::move(pass));
+    }
+    plan.steps.push_back(std::move(step));
+  }
+}
+
+// Σ weights becomes a power of two, by which small integers can be divided; now and then not.
+void round_weights(Random& random, Plan& plan) {
+  for (int step = 0; step < static_cast<int>(plan.steps.size()); ++step) {
+    auto& passes = plan.steps[step].passes;
+    for (int pass = 0; pass < static_cast<int>(passes.size()); ++pass) {
+      if (!plan.is_weighted) passes[pass].weights.clear();
+      const bool ends = passes[pass].exchanges && !passes[pass].takes_gradients;
+      if (!plan.is_weighted || !ends || random.chance(5)) continue;
+      const double weight = group_of(plan, step, pass).weight;
+      double rounded = 1;
+      while (rounded < weight) rounded *= 2;
+      for (int rank = 0; rank < plan.ranks; ++rank) {
+        if (!passes[pass].has_data[rank]) continue;
+        passes[pass].weights[rank] += rounded - weight;
+        break;
+      }
+    }
+  }
+}
+
+void draw_steps(Random& random, Plan& plan) {
+  if (plan.joins) {
+    draw_joined_steps(random, plan);
+  } else {
+    plan.steps.resize(random.between(2, 4));
+    for (StepPlan& step : plan.steps) draw_step(random, plan, step);
+  }
+  round_weights(random, plan);
+}
+
+Plan draw_once(Random& random, std::uint64_t seed, int ranks) {
+  Plan plan{.seed = seed, .ranks = ranks};
+  plan.backend = random.chance(55)   ? Backend::kShm
+                 : random.chance(65) ? Backend::kGloo
+                                     : Backend::kHierarchical;
+  plan.threads = random.chance(8) ? 2 : 1;
+  plan.compute = random.chance(25) ? at::kDouble : at::kFloat;
+  plan.is_weighted = random.chance(25);
+  plan.joins = random.chance(15);
+  plan.double_backward = random.chance(5);
+  plan.penalizes_gradients = random.chance(6);
+  plan.penalizes_parameters = random.chance(12);
+  if (random.chance(25)) plan.delay_us = random.pick({100, 300, 1000});
+  draw_options(random, plan);
+  draw_optimizer(random, plan);
+  draw_graph(random, plan);
+  draw_steps(random, plan);
+  draw_absences(random, plan);
+  return plan;
+}
+
+}  // namespace
+
+Plan draw(std::uint64_t seed, int ranks) {
+  Random random(seed * 4 + static_cast<std::uint64_t>(ranks));
+  while (true) {
+    Plan plan = draw_once(random, seed, ranks);
+    if (is_allowed(plan)) return plan;
+  }
+}
+
+}  // namespace lockstep::differential

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <torch/nn/module.h>
+#include <torch/nn/modules/batchnorm.h>
+
+#include "tests/checkpoint.h"
+#include "tests/fuzz/differential/graph.h"
+
+namespace lockstep::differential {
+
+/// A plan's graph as a user's module.
+struct NetImpl : torch::nn::Module {
+  NetImpl(const Plan& plan, int rank);
+
+  /// The output, in a vector as models with several have it.
+  std::vector<at::Tensor> forward(const at::Tensor& input, int step);
+
+  std::string name_of(std::size_t parameter) const;
+
+  Model model;
+
+ private:
+  at::Tensor use(std::size_t op, const at::Tensor& value, const at::Tensor& first,
+                 const at::Tensor& input);
+
+  const Plan& plan_;
+  int rank_;
+  torch::nn::BatchNorm1d norm_ = nullptr;
+  std::vector<lockstep::testing::Part> parts_;  // of checkpoints, which refer to them in backward
+};
+TORCH_MODULE(Net);
+
+}  // namespace lockstep::differential

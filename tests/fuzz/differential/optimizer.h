@@ -1,0 +1,39 @@
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include "tests/fuzz/differential/plan.h"
+
+namespace lockstep::differential {
+
+/// Calls make.template operator()<Optimizer>(options) for the plan's optimizer and its options.
+template <class Make>
+auto with_optimizer(const Plan& plan, Make&& make) {
+  constexpr double kRate = 0.5;
+  switch (plan.optimizer) {
+    case OptimizerPlan::kMomentum:
+      return make.template operator()<torch::optim::SGD>(
+          torch::optim::SGDOptions(kRate).momentum(0.5).weight_decay(0.25));
+    case OptimizerPlan::kAdam:
+      return make.template operator()<torch::optim::Adam>(torch::optim::AdamOptions(kRate));
+    case OptimizerPlan::kAdamW:
+      return make.template operator()<torch::optim::AdamW>(torch::optim::AdamWOptions(kRate));
+    case OptimizerPlan::kRmsprop:
+      return make.template operator()<torch::optim::RMSprop>(torch::optim::RMSpropOptions(kRate));
+    case OptimizerPlan::kAdagrad:
+      return make.template operator()<torch::optim::Adagrad>(torch::optim::AdagradOptions(kRate));
+    case OptimizerPlan::kSgd:
+      break;
+  }
+  return make.template operator()<torch::optim::SGD>(torch::optim::SGDOptions(kRate));
+}
+
+}  // namespace lockstep::differential

@@ -1,0 +1,210 @@
+#include "tests/fuzz/differential/trainee.h"
+
+#include <chrono>
+#include <limits>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "lockstep/ddp/hooks/all_reduce_hook.h"
+#include "lockstep/ddp/hooks/compress_hook.h"
+#include "lockstep/ddp/hooks/noop_hook.h"
+#include "lockstep/ddp/hooks/post_local_sgd_hook.h"
+#include "lockstep/ddp/hooks/power_sgd_hook.h"
+#include "lockstep/ddp/hooks/quantize_hook.h"
+#include "lockstep/nn/convert_sync_batchnorm.h"
+#include "lockstep/optim/clip_grad.h"
+#include "lockstep/optim/sharded_optimizer.h"
+#include "tests/fuzz/differential/gradient_actions.h"
+#include "tests/fuzz/differential/optimizer.h"
+
+namespace lockstep::differential {
+namespace {
+
+struct HalveHook final : CommHook {
+  std::string describe() const override { return "halve"; }
+  std::function<void()> start(const ProcessGroup& group, const HookBucket& bucket) override {
+    bucket.buffer.div_(2);
+    return start_average(group, bucket.buffer);
+  }
+};
+
+std::shared_ptr<CommHook> make_hook(const OptionsPlan& options) {
+  switch (options.hook) {
+    case HookPlan::kNone:
+      return nullptr;
+    case HookPlan::kAllReduce:
+      return std::make_shared<AllReduceHook>();
+    case HookPlan::kHalve:
+      return std::make_shared<HalveHook>();
+    case HookPlan::kHalf:
+      return std::make_shared<CompressHook>(at::kHalf);
+    case HookPlan::kBFloat16:
+      return std::make_shared<CompressHook>(at::kBFloat16, std::make_shared<AllReduceHook>());
+    case HookPlan::kNoop:
+      return std::make_shared<NoopHook>();
+    case HookPlan::kLocalSgd:
+      return std::make_shared<PostLocalSgdHook>(
+          PostLocalSgdOptions{.start_local_sgd_iter = options.local_sgd_from});
+    case HookPlan::kPowerSgd:
+      return std::make_shared<PowerSgdHook>();  // Which averages exactly for many steps.
+    case HookPlan::kQuantize:
+      break;
+  }
+  return std::make_shared<QuantizeHook>();
+}
+
+DistributedDataParallelOptions make_options(const Plan& plan, const ProcessGroup& group,
+                                            const NetImpl& net) {
+  const OptionsPlan& planned = plan.options;
+  DistributedDataParallelOptions options{.process_group = group,
+                                         .init_sync = planned.init_sync,
+                                         .forward_sync_buffers = planned.forward_sync_buffers,
+                                         .find_unused_parameters = planned.find_unused_parameters,
+                                         .static_graph = planned.static_graph,
+                                         .gradient_as_bucket_view = planned.gradient_as_bucket_view,
+                                         .gradient_norm = planned.gradient_norm,
+                                         .exchange_dtype = planned.exchange_dtype,
+                                         .check_replicas_every = planned.check_replicas_every,
+                                         .measure_exchange = planned.measure_exchange,
+                                         .comm_hook = make_hook(planned)};
+  if (planned.caps_as_list) options.bucket_cap_mb_list = planned.caps_mb;
+  if (!planned.caps_as_list && !planned.caps_mb.empty()) options.bucket_cap_mb = planned.caps_mb[0];
+  if (planned.step_timer) options.step_timer = std::make_shared<StepTimer>();
+  for (std::size_t i = 0; i < plan.parameters.size(); ++i) {
+    const ParameterPlan& parameter = plan.parameters[i];
+    if (parameter.is_ignored) options.parameters_and_buffers_to_ignore.push_back(net.name_of(i));
+    if (!parameter.is_delayed) continue;
+    options.delay_all_reduce_named_params.push_back(net.name_of(i));
+    options.param_to_hook_all_reduce = net.name_of(0);
+  }
+  return options;
+}
+
+Net make_net(const Plan& plan, const ProcessGroup& group) {
+  Net net(plan, group.rank());
+  if (plan.syncs_batch_norm) convert_sync_batchnorm(*net, {.process_group = group});
+  return net;
+}
+
+void sleep(const Plan& plan) {
+  std::this_thread::sleep_for(std::chrono::microseconds(plan.delay_us));
+}
+
+}  // namespace
+
+Trainee::Trainee(const Plan& plan, const ProcessGroup& group)
+    : plan_(plan),
+      rank_(group.rank()),
+      net_(make_net(plan, group)),
+      model_(net_, make_options(plan, group, *net_)) {
+  optimizer_ = with_optimizer(plan, [&]<class Optimizer>(const auto& options) {
+    const std::vector<at::Tensor> parameters = trained(plan_, net_->model);
+    std::unique_ptr<torch::optim::Optimizer> optimizer;
+    if (plan_.is_sharded) {
+      optimizer = std::make_unique<ShardedOptimizer<Optimizer>>(
+          parameters, options, ShardedOptimizerOptions{.process_group = group});
+    } else {
+      optimizer = std::make_unique<Optimizer>(parameters, options);
+    }
+    return optimizer;
+  });
+}
+
+void Trainee::run_pass(int step, int pass, const at::Tensor& input) {
+  const auto& passes = plan_.steps[step].passes;
+  const PassPlan& planned = passes[pass];
+  act_on_gradients(plan_, planned.action, parameters());
+  const bool is_used_again =
+      pass + 1 < static_cast<int>(passes.size()) && passes[pass + 1].reuses_graph;
+  const bool guards = !planned.exchanges && !plan_.joins;
+  const auto around_all = model_.no_sync(guards && planned.guards_forward);
+  if (!planned.reuses_graph) loss_ = forward(step, pass, input);
+  const auto around_backward = model_.no_sync(guards);
+  if ((planned.delays >> rank_ & 1) != 0) sleep(plan_);
+  if (planned.takes_gradients) return take_gradients(loss_);
+  backward(loss_, step, pass, is_used_again);
+  if (!is_used_again) loss_ = at::Tensor();
+}
+
+at::Tensor Trainee::forward(int step, int pass, const at::Tensor& joined) {
+  const PassPlan& planned = plan_.steps[step].passes[pass];
+  at::Tensor sum;
+  for (int number = 0; number < planned.forwards; ++number) {
+    const Place place{step, pass, rank_, number};
+    at::Tensor input = joined.defined() ? joined.detach() : make_input(plan_, place);
+    input.requires_grad_();
+    const at::Tensor output = model_(input, step)[0];
+    const at::Tensor loss = plan_.reaches_nothing(planned, rank_)
+                                ? make_loss_that_reaches_nothing(input)
+                                : make_loss(plan_, place, net_->model, input, output);
+    sum = sum.defined() ? sum + loss : loss;
+  }
+  return sum;
+}
+
+void Trainee::backward(const at::Tensor& loss, int step, int pass, bool retain_graph) {
+  const PassPlan& planned = plan_.steps[step].passes[pass];
+  if (plan_.is_weighted) {
+    return model_.backward(loss,
+                           {.weight = planned.weights[rank_], .retain_graph = retain_graph});
+  }
+  if (!plan_.double_backward || !planned.exchanges) return loss.backward({}, retain_graph);
+  loss.backward({}, /*keep_graph=*/true, /*create_graph=*/true);
+  at::Tensor penalty;
+  for (const at::Tensor& parameter : trained(plan_, net_->model)) {
+    const at::Tensor gradient = std::exchange(parameter.mutable_grad(), at::Tensor());
+    if (!gradient.defined() || !gradient.requires_grad()) continue;
+    const at::Tensor part = gradient.square().sum();
+    penalty = penalty.defined() ? penalty + part : part;
+  }
+  penalty.backward();
+}
+
+void Trainee::take_gradients(const at::Tensor& loss) {
+  taken_.assign(plan_.parameters.size(), at::Tensor());
+  const std::vector<at::Tensor> found =
+      torch::autograd::grad({loss}, trained(plan_, net_->model), {}, std::nullopt, false, true);
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < taken_.size(); ++i) {
+    if (plan_.parameters[i].is_trained) taken_[i] = found[next++];
+  }
+}
+
+void Trainee::evaluate(int step) {
+  const at::NoGradGuard no_grad;
+  net_->eval();
+  model_(make_input(plan_, {step, 0, rank_, 0}), step);
+  net_->train();
+}
+
+double Trainee::clip() {
+  const std::vector<at::Tensor> parameters = trained(plan_, net_->model);
+  if (plan_.ranks == 1) separate_gradients(parameters);
+  switch (plan_.clip) {
+    case ClipPlan::kNone:
+      break;
+    case ClipPlan::kNorm:
+      return clip_grad_norm_(parameters, kMaxNorm);
+    case ClipPlan::kKnownNorm:
+      clip_grads_with_norm_(parameters, kMaxNorm, model_.gradient_norm());
+      return model_.gradient_norm();
+    case ClipPlan::kInfinityNorm:
+      return clip_grad_norm_(parameters, kMaxNorm,
+                             {.norm_type = std::numeric_limits<double>::infinity()});
+    case ClipPlan::kValue:
+      clip_grad_value_(parameters, kMaxNorm);
+      break;
+  }
+  return 0;
+}
+
+void Trainee::update() {
+  optimizer_->step();
+  round_parameters(trained(plan_, net_->model));
+}
+
+}  // namespace lockstep::differential
