@@ -12,8 +12,7 @@ bool any_parameter(const Plan& plan, bool (*predicate)(const ParameterPlan&)) {
 }
 
 bool has_sparse(const Plan& plan) {
-  return std::any_of(plan.ops.begin(), plan.ops.end(),
-                     [](const OpPlan& op) { return op.sparse; });
+  return std::any_of(plan.ops.begin(), plan.ops.end(), [](const OpPlan& op) { return op.sparse; });
 }
 
 bool has_complex(const Plan& plan) {
@@ -21,8 +20,9 @@ bool has_complex(const Plan& plan) {
 }
 
 bool has_16_bit(const Plan& plan) {
-  return any_parameter(
-      plan, [](const ParameterPlan& p) { return p.dtype == at::kHalf || p.dtype == at::kBFloat16; });
+  return any_parameter(plan, [](const ParameterPlan& p) {
+    return p.dtype == at::kHalf || p.dtype == at::kBFloat16;
+  });
 }
 
 bool has_checkpoint(const Plan& plan) {
@@ -90,8 +90,8 @@ bool adds_no_more_than_at_first(const Plan& plan) {
   return true;
 }
 
-// Autograd adds in place to what is already there, which may be a second view of what it has yet to read:
-// without Lockstep, too.
+// Autograd adds in place to what is already there, which may be a second view of what it has yet to
+// read: without Lockstep, too.
 bool adds_in_place_to_views(const Plan& plan) {
   for (const OpPlan& op : plan.ops) {
     if (op.kind != OpKind::kBias && op.kind != OpKind::kWide) continue;
@@ -125,6 +125,8 @@ bool allows_options(const Plan& plan) {
   const OptionsPlan& options = plan.options;
   if (options.check_replicas_every > 0 && !plan.keeps_replicas_equal()) return false;
   if (options.gradient_norm && !plan.keeps_replicas_equal()) return false;
+  // bfloat16 has no complex numbers.
+  if (options.hook == HookPlan::kBFloat16 && has_complex(plan)) return false;
   if (plan.is_sharded && !plan.keeps_replicas_equal()) return false;
   if (options.static_graph && !keeps_its_graph(plan)) return false;
   const bool ignores = any_parameter(plan, [](const ParameterPlan& p) { return p.is_ignored; });
@@ -133,7 +135,8 @@ bool allows_options(const Plan& plan) {
   if (plan.clip == ClipPlan::kKnownNorm && !options.gradient_norm) return false;
   if (ignores && plan.clip != ClipPlan::kNone && plan.clip != ClipPlan::kValue) return false;
   // A norm per rank would differ.
-  return plan.clip == ClipPlan::kNone || plan.clip == ClipPlan::kValue || plan.keeps_replicas_equal();
+  return plan.clip == ClipPlan::kNone || plan.clip == ClipPlan::kValue ||
+         plan.keeps_replicas_equal();
 }
 
 bool allows_optimizer(const Plan& plan) {
@@ -153,6 +156,17 @@ bool counts_all_samples(const Plan& plan) {
     }
   }
   return true;
+}
+
+// A rank that reaches fewer parameters than others before the backward pass of a SyncBatchNorm
+// waits there for those that wait for it to begin its exchange.
+bool differs_after_batch_norm(const Plan& plan) {
+  bool is_after = false;
+  for (const OpPlan& op : plan.ops) {
+    is_after = is_after || op.kind == OpKind::kBatchNorm;
+    if (is_after && !op.left_out.empty()) return true;
+  }
+  return false;
 }
 
 bool allows_graph(const Plan& plan) {
@@ -176,7 +190,8 @@ bool allows_graph(const Plan& plan) {
   }
   if (!plan.has(OpKind::kBatchNorm)) return !adds_in_place_to_views(plan);
   if (reuses(plan) || has_checkpoint(plan) || (plan.joins && !plan.syncs_batch_norm)) return false;
-  return !plan.syncs_batch_norm || !plan.is_weighted || counts_all_samples(plan);
+  if (!plan.syncs_batch_norm) return true;
+  return !differs_after_batch_norm(plan) && (!plan.is_weighted || counts_all_samples(plan));
 }
 
 bool allows_passes(const Plan& plan) {
@@ -190,10 +205,14 @@ bool allows_passes(const Plan& plan) {
       if (pass.exchanges && !plan.is_weighted && !is_same_everywhere) return false;
       const bool follows = i > 0 && step.passes[i - 1].reaches_nothing == 0 &&
                            !step.passes[i - 1].takes_gradients && !pass.takes_gradients;
-      if (pass.reuses_graph && (!follows || pass.reaches_nothing != 0 || pass.forwards != 1)) return false;
-      if (pass.takes_gradients && (has_checkpoint(plan) || pass.exchanges || plan.joins)) return false;
-      if (pass.takes_gradients && (plan.double_backward || plan.has(OpKind::kBatchNorm))) return false;
-      if (pass.reaches_nothing != 0 && (plan.double_backward || plan.has(OpKind::kBatchNorm))) return false;
+      if (pass.reuses_graph && (!follows || pass.reaches_nothing != 0 || pass.forwards != 1))
+        return false;
+      if (pass.takes_gradients && (has_checkpoint(plan) || pass.exchanges || plan.joins))
+        return false;
+      if (pass.takes_gradients && (plan.double_backward || plan.has(OpKind::kBatchNorm)))
+        return false;
+      if (pass.reaches_nothing != 0 && (plan.double_backward || plan.has(OpKind::kBatchNorm)))
+        return false;
       if (pass.reaches_nothing != 0 && plan.joins) return false;
       if (plan.is_weighted && pass.exchanges && group_of(plan, number, i).weight <= 0) return false;
     }

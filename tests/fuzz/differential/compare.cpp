@@ -102,7 +102,8 @@ void compare_gradients(const Plan& plan, Oracle& oracle, int rank, bool is_avera
     }
     if (!actual.defined()) continue;
     if (at::equal(dense(actual), dense(expected))) continue;
-    const at::Tensor difference = (dense(actual).to(at::kDouble) - dense(expected).to(at::kDouble)).abs();
+    const at::Tensor difference =
+        (dense(actual).to(at::kDouble) - dense(expected).to(at::kDouble)).abs();
     const double most = difference.max().item<double>();
     const double bound = allowed(plan, oracle, i, is_average, expected);
     const bool overflows = largest(expected) * (1 + plan.ranks) > 6e4;  // of float16
@@ -112,7 +113,8 @@ void compare_gradients(const Plan& plan, Oracle& oracle, int rank, bool is_avera
            << ", must be " << text_of(expected);
       fail(i, text.str());
     }
-    oracle.adopt(rank, i, actual.is_sparse() ? actual.detach().to_dense() : actual.detach());
+    oracle.adopt(rank, i, actual.is_sparse() ? actual.detach().to_dense() : actual.detach(),
+                 is_average);
   }
 }
 
@@ -132,7 +134,8 @@ void compare_tensors(const char* what, const std::vector<at::Tensor>& actual,
 
 void compare_norms(const char* what, double actual, double expected, double tolerance,
                    const std::string& where, Failure& failure) {
-  if (failure || std::abs(actual - expected) <= tolerance * std::abs(expected) + 1e-12) return;
+  if (failure || actual == expected) return;  // Infinite ones, too.
+  if (std::abs(actual - expected) <= tolerance * std::abs(expected) + 1e-12) return;
   std::ostringstream text;
   text << what << " is " << actual << ", must be " << expected;
   failure = {where, text.str()};

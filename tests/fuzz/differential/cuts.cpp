@@ -39,7 +39,8 @@ void cut_steps(const Plan& plan, Cuts& cuts) {
       }
     });
     for (std::size_t j = 0; j < plan.steps[i].passes.size(); ++j) {
-      if (plan.steps[i].passes.size() > 1) cuts.add([i, j](Plan& p) { erase_at(p.steps[i].passes, j); });
+      if (plan.steps[i].passes.size() > 1)
+        cuts.add([i, j](Plan& p) { erase_at(p.steps[i].passes, j); });
     }
   }
 }

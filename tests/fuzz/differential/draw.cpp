@@ -41,8 +41,8 @@ void draw_options(Random& random, Plan& plan) {
 }
 
 void draw_optimizer(Random& random, Plan& plan) {
-  plan.optimizer = random.chance(40) ? OptimizerPlan::kSgd
-                                     : static_cast<OptimizerPlan>(random.between(1, 5));
+  plan.optimizer =
+      random.chance(40) ? OptimizerPlan::kSgd : static_cast<OptimizerPlan>(random.between(1, 5));
   plan.is_sharded = random.chance(25);
   if (random.chance(25)) plan.clip = static_cast<ClipPlan>(random.between(1, 4));
 }

@@ -85,9 +85,9 @@ OpPlan draw_op(Random& random, Plan& plan, OpKind kind) {
       op.parameter = add(plan, {.sizes = {kWords, w}, .dtype = plan.compute});
       break;
     case OpKind::kComplex:
-      op.parameter = add(plan, {.sizes = {w},
-                                .dtype = plan.compute == at::kFloat ? at::kComplexFloat
-                                                                    : at::kComplexDouble});
+      op.parameter =
+          add(plan, {.sizes = {w},
+                     .dtype = plan.compute == at::kFloat ? at::kComplexFloat : at::kComplexDouble});
       break;
     case OpKind::kWide:
       return draw_wide(random, plan);
@@ -148,8 +148,7 @@ void draw_graph(Random& random, Plan& plan) {
   if (plan.has(OpKind::kBatchNorm)) {
     plan.compute = at::kDouble;
     for (ParameterPlan& parameter : plan.parameters) {
-      parameter.dtype =
-          c10::isComplexType(parameter.dtype) ? at::kComplexDouble : at::kDouble;
+      parameter.dtype = c10::isComplexType(parameter.dtype) ? at::kComplexDouble : at::kDouble;
     }
   }
   for (std::size_t i = 2; i < plan.parameters.size(); ++i) {
@@ -160,8 +159,8 @@ void draw_graph(Random& random, Plan& plan) {
   }
   if (random.chance(10)) {
     for (std::size_t i = 2; i < plan.parameters.size(); ++i) {
-      plan.parameters[i].is_delayed = plan.parameters[i].is_trained &&
-                                      !plan.parameters[i].is_ignored && random.chance(50);
+      plan.parameters[i].is_delayed =
+          plan.parameters[i].is_trained && !plan.parameters[i].is_ignored && random.chance(50);
     }
   }
 }
@@ -174,7 +173,8 @@ void draw_absences(Random& random, Plan& plan) {
     if (op.kind == OpKind::kBatchNorm || !random.chance(30)) continue;
     const bool is_always_so = random.chance(30);
     for (std::size_t step = 0; step < plan.steps.size(); ++step) {
-      const unsigned ranks = random.pick<unsigned>({0, all, static_cast<unsigned>(random.next()) & all});
+      const unsigned ranks =
+          random.pick<unsigned>({0, all, static_cast<unsigned>(random.next()) & all});
       op.left_out.push_back(step > 0 && is_always_so ? op.left_out[0] : ranks);
     }
   }

@@ -17,8 +17,9 @@ struct Failure {
   explicit operator bool() const { return !what.empty(); }
 };
 
-/// Compares a rank's gradients with the oracle's, bit for bit where the oracle's are exact, else within the
-/// bound of rounding; the oracle adopts what may differ. `is_average`: after an exchange.
+/// Compares a rank's gradients with the oracle's, bit for bit where the oracle's are exact, else
+/// within the bound of rounding; the oracle adopts what may differ. `is_average`: after an
+/// exchange.
 void compare_gradients(const Plan& plan, Oracle& oracle, int rank, bool is_average,
                        const std::vector<at::Tensor>& parameters, const std::string& where,
                        Failure& failure);

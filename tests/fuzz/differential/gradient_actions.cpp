@@ -25,12 +25,12 @@ void separate_gradients(const std::vector<at::Tensor>& parameters) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     at::Tensor& gradient = parameters[i].mutable_grad();
     if (!gradient.defined() || gradient.is_sparse() || gradient.numel() == 0) continue;
-    const bool is_shared = std::any_of(
-        parameters.begin(), parameters.begin() + static_cast<std::ptrdiff_t>(i),
-        [&](const at::Tensor& other) {
-          return other.grad().defined() && !other.grad().is_sparse() &&
-                 other.grad().const_data_ptr() == gradient.const_data_ptr();
-        });
+    const bool is_shared =
+        std::any_of(parameters.begin(), parameters.begin() + static_cast<std::ptrdiff_t>(i),
+                    [&](const at::Tensor& other) {
+                      return other.grad().defined() && !other.grad().is_sparse() &&
+                             other.grad().const_data_ptr() == gradient.const_data_ptr();
+                    });
     if (is_shared) gradient = gradient.clone();
   }
 }

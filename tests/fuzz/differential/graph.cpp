@@ -76,11 +76,13 @@ at::Tensor sparse_mask(std::int64_t elements, at::ScalarType dtype) {
   return mask;
 }
 
-// h = q * s is not needed by what adds to it, but what multiplied reads the gradient that they share.
+// h = q * s is not needed by what adds to it, but what multiplied reads the gradient that they
+// share.
 at::Tensor apply_wide(const OpPlan& op, const Model& model, const at::Tensor& value) {
   const at::Tensor scalar = value.select(0, 0).sum();
   at::Tensor wide = (model.parameters[op.parameter] * scalar).reshape({-1});
-  const bool is_row = op.view == View::kUnsqueeze || op.view == View::kView || op.view == View::kReshape;
+  const bool is_row =
+      op.view == View::kUnsqueeze || op.view == View::kView || op.view == View::kReshape;
   if (is_row) wide = wide.unsqueeze(0);
   for (const int parameter : {op.second, op.third}) {
     if (parameter >= 0) wide = wide + view_as(model.parameters[parameter], op.view, wide);
@@ -133,7 +135,7 @@ at::Tensor bound(const Plan& plan, const at::Tensor& value) {
 }
 
 at::Tensor apply_op(const Plan& plan, const OpPlan& op, const Model& model, const at::Tensor& value,
-                 const at::Tensor& first, const at::Tensor& input) {
+                    const at::Tensor& first, const at::Tensor& input) {
   const auto parameter = [&](int index) {
     return index < 0 ? at::Tensor() : model.parameters[index].to(plan.compute);
   };
@@ -155,7 +157,8 @@ at::Tensor apply_op(const Plan& plan, const OpPlan& op, const Model& model, cons
     case OpKind::kEmbedding: {
       const at::Tensor words =
           at::remainder(input.select(1, 0) * 5 + input.select(1, 1), kWords).to(at::kLong);
-      return bound(plan, value + at::embedding(parameter(op.parameter), words, -1, false, op.sparse));
+      return bound(plan,
+                   value + at::embedding(parameter(op.parameter), words, -1, false, op.sparse));
     }
     case OpKind::kComplex: {
       const at::Tensor pairs = at::view_as_real(model.parameters[op.parameter]);

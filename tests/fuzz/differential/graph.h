@@ -44,13 +44,13 @@ struct Place {
 /// Small integers; [samples, kWidth].
 at::Tensor make_input(const Plan& plan, const Place& place);
 
-/// Keeps values small, and integers integers; its gradient is that of the identity where the plan's numbers
-/// are integers.
+/// Keeps values small, and integers integers; its gradient is that of the identity where the plan's
+/// numbers are integers.
 at::Tensor bound(const Plan& plan, const at::Tensor& value);
 
 /// One use of an operator, other than kBatchNorm. `first`: the first operator's result.
 at::Tensor apply_op(const Plan& plan, const OpPlan& op, const Model& model, const at::Tensor& value,
-                 const at::Tensor& first, const at::Tensor& input);
+                    const at::Tensor& first, const at::Tensor& input);
 /// The last value and an operator's result.
 at::Tensor combine(const Plan& plan, const OpPlan& op, const at::Tensor& last,
                    const at::Tensor& result);
@@ -63,7 +63,6 @@ at::Tensor make_loss(const Plan& plan, const Place& place, const Model& model,
 at::Tensor make_loss_that_reaches_nothing(const at::Tensor& input);
 
 std::vector<at::Tensor> trained(const Plan& plan, const Model& model);
-
 
 /// What the program does to its parameters after a step: small integers again.
 void round_parameters(const std::vector<at::Tensor>& parameters);

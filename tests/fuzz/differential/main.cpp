@@ -1,5 +1,6 @@
-// The differential fuzzer of data-parallel training, run by `lockstep run` with 1 to 4 ranks: trains by plans
-// that seeds stand for, and compares every gradient and parameter with one process's. docs/fuzzing.md.
+// The differential fuzzer of data-parallel training, run by `lockstep run` with 1 to 4 ranks:
+// trains by plans that seeds stand for, and compares every gradient and parameter with one
+// process's. docs/fuzzing.md.
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
@@ -120,7 +121,8 @@ bool fails(const Plan& plan, Groups& groups, const std::string& name) {
     throw;
   }
   if (failure) {
-    std::cout << concat(name, ": rank ", group.rank(), ", ", failure.where, ": ", failure.what, "\n")
+    std::cout << concat(name, ": rank ", group.rank(), ", ", failure.where, ": ", failure.what,
+                        "\n")
               << std::flush;
   }
   const at::Tensor any = at::full({1}, failure ? 1 : 0, at::kLong);

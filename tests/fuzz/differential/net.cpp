@@ -43,16 +43,18 @@ NetImpl::NetImpl(const Plan& plan, int rank)
     }
     const int factor = plan.parameters[i].hook_factor;
     if (factor == 1 || !plan.parameters[i].is_trained) continue;
-    model.parameters[i].register_hook([factor](const at::Tensor& gradient) { return gradient * factor; });
+    model.parameters[i].register_hook(
+        [factor](const at::Tensor& gradient) { return gradient * factor; });
   }
   if (plan.has_buffer) register_buffer("buffer", model.buffer);
-  parts_.resize(plan.ops.size());
 }
 
 std::string NetImpl::name_of(std::size_t parameter) const {
   const OpPlan* const normalizes = batch_norm_of(plan_);
-  if (normalizes != nullptr && normalizes->parameter == static_cast<int>(parameter)) return "norm.weight";
-  if (normalizes != nullptr && normalizes->second == static_cast<int>(parameter)) return "norm.bias";
+  if (normalizes != nullptr && normalizes->parameter == static_cast<int>(parameter))
+    return "norm.weight";
+  if (normalizes != nullptr && normalizes->second == static_cast<int>(parameter))
+    return "norm.bias";
   return concat("p", parameter);
 }
 
@@ -61,10 +63,11 @@ at::Tensor NetImpl::use(std::size_t op, const at::Tensor& value, const at::Tenso
   const OpPlan& planned = plan_.ops[op];
   if (planned.kind == OpKind::kBatchNorm) return norm_->forward(value);
   if (!planned.is_checkpointed) return apply_op(plan_, planned, model, value, first, input);
-  parts_[op] = [this, &planned, first = first.detach(), input = input.detach()](const at::Tensor& part) {
-    return apply_op(plan_, planned, model, part, first, input);
-  };
-  return lockstep::testing::Checkpoint::apply(value, parts_[op]);
+  parts_.emplace_back(
+      [this, &planned, first = first.detach(), input = input.detach()](const at::Tensor& part) {
+        return apply_op(plan_, planned, model, part, first, input);
+      });
+  return lockstep::testing::Checkpoint::apply(value, parts_.back());
 }
 
 std::vector<at::Tensor> NetImpl::forward(const at::Tensor& input, int step) {

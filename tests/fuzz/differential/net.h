@@ -1,5 +1,6 @@
 #pragma once
 
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,7 @@ struct NetImpl : torch::nn::Module {
   const Plan& plan_;
   int rank_;
   torch::nn::BatchNorm1d norm_ = nullptr;
-  std::vector<lockstep::testing::Part> parts_;  // of checkpoints, which refer to them in backward
+  std::deque<lockstep::testing::Part> parts_;  // of checkpoints, which refer to them in backward
 };
 TORCH_MODULE(Net);
 

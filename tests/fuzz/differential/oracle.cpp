@@ -161,8 +161,8 @@ void Oracle::double_backward(std::vector<Gradients>& with_graph) {
       outputs.push_back(with_graph[rank][i]);
       factors.push_back(gradients_[rank][i] * 2);
     }
-    const std::vector<at::Tensor> found = torch::autograd::grad(
-        outputs, trained(plan_, models_[rank]), factors, true, false, true);
+    const std::vector<at::Tensor> found =
+        torch::autograd::grad(outputs, trained(plan_, models_[rank]), factors, true, false, true);
     std::size_t next = 0;
     for (std::size_t i = 0; i < plan_.parameters.size(); ++i) {
       if (plan_.parameters[i].is_trained) seconds[rank][i] = found[next++];
@@ -277,8 +277,8 @@ double Oracle::clip() {
     const double factor = std::min(1.0, kMaxNorm / (total + 1e-6));
     for (at::Tensor& gradient : gradients_[rank]) {
       if (!gradient.defined()) continue;
-      gradient = plan_.clip == ClipPlan::kValue ? gradient.clamp(-kMaxNorm, kMaxNorm)
-                                                : gradient * factor;
+      gradient =
+          plan_.clip == ClipPlan::kValue ? gradient.clamp(-kMaxNorm, kMaxNorm) : gradient * factor;
     }
   }
   return total;
@@ -295,20 +295,10 @@ void Oracle::update() {
   }
 }
 
-void Oracle::adopt(int rank, std::size_t parameter, const at::Tensor& gradient) {
-  const bool is_alike = is_averaged_[parameter] && plan_.keeps_replicas_equal();
+void Oracle::adopt(int rank, std::size_t parameter, const at::Tensor& gradient, bool is_average) {
+  const bool is_alike = is_average && is_averaged_[parameter] && plan_.keeps_replicas_equal();
   for (int other = 0; other < plan_.ranks; ++other) {
     if (other == rank || is_alike) gradients_[other][parameter] = gradient.clone();
-  }
-}
-
-void Oracle::adopt_model(int rank, const Model& model) {
-  const at::NoGradGuard no_grad;
-  const std::vector<at::Tensor> source = model.buffers();
-  for (int other = 0; other < plan_.ranks; ++other) {
-    if (other != rank && !plan_.options.forward_sync_buffers) continue;
-    const std::vector<at::Tensor> target = models_[other].buffers();
-    for (std::size_t i = 0; i < target.size(); ++i) at::Tensor(target[i]).copy_(source[i]);
   }
 }
 

@@ -11,8 +11,8 @@
 
 namespace lockstep::differential {
 
-/// All ranks' training in this process: plain LibTorch, none of Lockstep's code. Gradients come from
-/// torch::autograd::grad and are added up here, so that nothing shares memory with .grad.
+/// All ranks' training in this process: plain LibTorch, none of Lockstep's code. Gradients come
+/// from torch::autograd::grad and are added up here, so that nothing shares memory with .grad.
 class Oracle {
  public:
   explicit Oracle(const Plan& plan);
@@ -37,8 +37,7 @@ class Oracle {
   bool is_exact() const { return is_exact_; }
 
   /// Goes on with what the rank has, which was compared: rounding does not add up.
-  void adopt(int rank, std::size_t parameter, const at::Tensor& gradient);
-  void adopt_model(int rank, const Model& model);
+  void adopt(int rank, std::size_t parameter, const at::Tensor& gradient, bool is_average);
 
  private:
   using Gradients = std::vector<at::Tensor>;  // of each parameter

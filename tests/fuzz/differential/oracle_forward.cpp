@@ -9,7 +9,8 @@ constexpr double kMomentum = 0.1;
 constexpr double kEpsilon = 1e-5;
 
 // By formula: what is normalized is the batch of all ranks together.
-at::Tensor normalize(Model& model, const OpPlan& op, const at::Tensor& own, const at::Tensor& whole) {
+at::Tensor normalize(Model& model, const OpPlan& op, const at::Tensor& own,
+                     const at::Tensor& whole) {
   const at::Tensor mean = whole.mean(0);
   const at::Tensor variance = (whole - mean).square().mean(0);
   {
@@ -23,13 +24,14 @@ at::Tensor normalize(Model& model, const OpPlan& op, const at::Tensor& own, cons
          model.parameters[op.second];
 }
 
-std::vector<at::Tensor> normalize_all(const Plan& plan, const OpPlan& op, std::vector<Model>& models,
+std::vector<at::Tensor> normalize_all(const Plan& plan, const OpPlan& op,
+                                      std::vector<Model>& models,
                                       const std::vector<at::Tensor>& values) {
   std::vector<at::Tensor> results;
   const at::Tensor whole = at::cat(values);
   for (std::size_t rank = 0; rank < values.size(); ++rank) {
-    results.push_back(normalize(models[rank], op, values[rank],
-                                plan.syncs_batch_norm ? whole : values[rank]));
+    results.push_back(
+        normalize(models[rank], op, values[rank], plan.syncs_batch_norm ? whole : values[rank]));
   }
   return results;
 }

@@ -8,7 +8,8 @@
 
 namespace lockstep::differential {
 
-/// One forward pass of all ranks, operator by operator, so that statistics can be those of all samples.
+/// One forward pass of all ranks, operator by operator, so that statistics can be those of all
+/// samples.
 std::vector<at::Tensor> forward_all_ranks(const Plan& plan, std::vector<Model>& models,
                                           const std::vector<at::Tensor>& inputs, int step);
 

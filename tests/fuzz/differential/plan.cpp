@@ -7,15 +7,15 @@
 namespace lockstep::differential {
 namespace {
 
-constexpr const char* kOpNames[] = {"linear", "matmul", "bias", "multiply", "scalar",
-                                    "sum", "convolution", "embedding", "complex", "wide",
-                                    "buffer", "batch_norm", "square", "product"};
+constexpr const char* kOpNames[] = {"linear", "matmul",      "bias",      "multiply", "scalar",
+                                    "sum",    "convolution", "embedding", "complex",  "wide",
+                                    "buffer", "batch_norm",  "square",    "product"};
 constexpr const char* kViews[] = {"plain", "unsqueeze", "view", "reshape", "squeeze", "expand"};
-constexpr const char* kActions[] = {"keep", "set to none", "zero in place", "clone",
-                                    "assign zeros", "assign nines"};
+constexpr const char* kActions[] = {"keep",  "set to none",  "zero in place",
+                                    "clone", "assign zeros", "assign nines"};
 constexpr const char* kLayouts[] = {"contiguous", "transposed", "channels last", "sliced"};
-constexpr const char* kHooks[] = {"none", "all_reduce", "halve", "half", "bfloat16",
-                                  "noop", "local_sgd", "power_sgd", "quantize"};
+constexpr const char* kHooks[] = {"none", "all_reduce", "halve",     "half",    "bfloat16",
+                                  "noop", "local_sgd",  "power_sgd", "quantize"};
 constexpr const char* kOptimizers[] = {"sgd", "momentum", "adam", "adamw", "rmsprop", "adagrad"};
 constexpr const char* kClips[] = {"none", "norm", "known norm", "infinity norm", "value"};
 constexpr const char* kBackends[] = {"shm", "gloo", "hierarchical"};
@@ -57,7 +57,8 @@ void describe_options(std::ostream& text, const OptionsPlan& options) {
   if (options.gradient_norm) text << " gradient_norm";
   if (options.measure_exchange) text << " measure_exchange";
   if (options.step_timer) text << " step_timer";
-  if (options.check_replicas_every > 0) text << " check_replicas_every " << options.check_replicas_every;
+  if (options.check_replicas_every > 0)
+    text << " check_replicas_every " << options.check_replicas_every;
   if (options.exchange_dtype) text << " exchange_dtype " << c10::toString(*options.exchange_dtype);
   if (options.hook != HookPlan::kNone) text << " hook " << kHooks[static_cast<int>(options.hook)];
   if (options.hook == HookPlan::kLocalSgd) text << " from " << options.local_sgd_from;
@@ -66,7 +67,9 @@ void describe_options(std::ostream& text, const OptionsPlan& options) {
 
 void describe_pass(std::ostream& text, const PassPlan& pass) {
   text << "  pass: " << kActions[static_cast<int>(pass.action)] << "; "
-       << (pass.exchanges ? "exchanges" : pass.guards_forward ? "no_sync" : "no_sync in backward");
+       << (pass.exchanges        ? "exchanges"
+           : pass.guards_forward ? "no_sync"
+                                 : "no_sync in backward");
   if (pass.reuses_graph) text << ", same graph";
   if (pass.forwards != 1) text << ", forwards " << pass.forwards;
   if (pass.reaches_nothing != 0) text << ", reaches nothing on " << pass.reaches_nothing;

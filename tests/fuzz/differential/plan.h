@@ -52,13 +52,13 @@ struct OpPlan {
   int third = -1;
   View view = View::kPlain;
   bool sparse = false;
-  bool adds_input = false;       ///< a residual connection
-  bool is_side = false;          ///< takes the first value, is added to the last
-  bool is_checkpointed = false;  ///< recomputed in backward
-  int uses = 1;                  ///< one after the other
-  int later_uses = 1;            ///< from the second step on
+  bool adds_input = false;              ///< a residual connection
+  bool is_side = false;                 ///< takes the first value, is added to the last
+  bool is_checkpointed = false;         ///< recomputed in backward
+  int uses = 1;                         ///< one after the other
+  int later_uses = 1;                   ///< from the second step on
   std::vector<unsigned> left_out = {};  ///< a bit a rank, for each step
-  unsigned delays = 0;             ///< a bit a rank that sleeps here in backward
+  unsigned delays = 0;                  ///< a bit a rank that sleeps here in backward
 };
 
 /// What the program does with all .grad.
@@ -69,12 +69,13 @@ struct PassPlan {
   bool guards_forward = true;  ///< no_sync spans forward, too
   bool reuses_graph = false;   ///< a second backward pass over the graph of the last pass
   int forwards = 1;
-  unsigned reaches_nothing = 0;  ///< a bit a rank; all or none where a pass without weight exchanges
-  bool takes_gradients = false;  ///< torch::autograd::grad, which leaves .grad alone
+  unsigned reaches_nothing =
+      0;  ///< a bit a rank; all or none where a pass without weight exchanges
+  bool takes_gradients = false;           ///< torch::autograd::grad, which leaves .grad alone
   GradAction action = GradAction::kKeep;  ///< before
-  std::vector<int> samples = {};               ///< of each rank
-  std::vector<bool> has_data = {};             ///< of each rank, in join
-  std::vector<double> weights = {};            ///< of each rank, where the plan is weighted
+  std::vector<int> samples = {};          ///< of each rank
+  std::vector<bool> has_data = {};        ///< of each rank, in join
+  std::vector<double> weights = {};       ///< of each rank, where the plan is weighted
   unsigned delays = 0;                    ///< a bit a rank that sleeps before backward
 };
 
@@ -83,7 +84,17 @@ struct StepPlan {
   unsigned evaluates = 0;  ///< a bit a rank that evaluates after the step
 };
 
-enum class HookPlan { kNone, kAllReduce, kHalve, kHalf, kBFloat16, kNoop, kLocalSgd, kPowerSgd, kQuantize };
+enum class HookPlan {
+  kNone,
+  kAllReduce,
+  kHalve,
+  kHalf,
+  kBFloat16,
+  kNoop,
+  kLocalSgd,
+  kPowerSgd,
+  kQuantize
+};
 enum class OptimizerPlan { kSgd, kMomentum, kAdam, kAdamW, kRmsprop, kAdagrad };
 enum class ClipPlan { kNone, kNorm, kKnownNorm, kInfinityNorm, kValue };
 
@@ -148,7 +159,7 @@ std::string describe(const Plan& plan);
 
 /// What the exchange weighs, after the last time that gradients were given up.
 struct ExchangeGroup {
-  double weight = 0;      ///< Σ over ranks and passes, where the plan is weighted
+  double weight = 0;  ///< Σ over ranks and passes, where the plan is weighted
   int ranks_with_data = 0;
 };
 ExchangeGroup group_of(const Plan& plan, int step, int pass);

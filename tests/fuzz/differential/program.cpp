@@ -172,7 +172,8 @@ std::string program(const Plan& plan) {
           "using namespace lockstep::differential;\n\nint main() {\n"
           "  return lockstep::run_main([] {\n    lockstep::init_process_group();\n"
        << "    Plan plan" << head_of(plan) << ";\n    plan.parameters = {\n";
-  for (const ParameterPlan& parameter : plan.parameters) text << "        " << code_of(parameter) << ",\n";
+  for (const ParameterPlan& parameter : plan.parameters)
+    text << "        " << code_of(parameter) << ",\n";
   text << "    };\n    plan.ops = {\n";
   for (const OpPlan& op : plan.ops) text << "        " << code_of(op) << ",\n";
   text << "    };\n    plan.steps = {\n";
@@ -183,7 +184,8 @@ std::string program(const Plan& plan) {
   }
   text << "    };\n    Groups groups;\n"
           "    const Failure failure = run(plan, groups.get(plan.backend));\n"
-          "    if (failure) std::printf(\"%s: %s\\n\", failure.where.c_str(), failure.what.c_str());\n"
+          "    if (failure) std::printf(\"%s: %s\\n\", failure.where.c_str(), "
+          "failure.what.c_str());\n"
           "    return failure ? 1 : 0;\n  });\n}\n";
   return text.str();
 }

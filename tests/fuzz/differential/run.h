@@ -6,8 +6,8 @@
 
 namespace lockstep::differential {
 
-/// Trains by the plan on this rank of the group, beside the oracle, to the end also where they differ, so
-/// that ranks stay in step. Collective. Errors: what Lockstep throws.
+/// Trains by the plan on this rank of the group, beside the oracle, to the end also where they
+/// differ, so that ranks stay in step. Collective. Errors: what Lockstep throws.
 Failure run(const Plan& plan, const ProcessGroup& group);
 
 }  // namespace lockstep::differential

@@ -25,9 +25,9 @@ std::vector<std::size_t> shrink(const std::string& lockstep, const std::string& 
   std::vector<std::size_t> cuts;
   while (true) {
     const std::string command =
-        concat(lockstep, " run --standalone --nproc-per-node=", ranks, " ", program, " --probe --seed=",
-               seed, " --progress=", progress, cuts.empty() ? "" : " --cuts=" + joined(cuts),
-               " >", progress, ".log 2>&1");
+        concat(lockstep, " run --standalone --nproc-per-node=", ranks, " ", program,
+               " --probe --seed=", seed, " --progress=", progress,
+               cuts.empty() ? "" : " --cuts=" + joined(cuts), " >", progress, ".log 2>&1");
     if (std::system(command.c_str()) == 0) break;
     std::size_t number = 0;
     if (!(std::ifstream(progress) >> number)) break;

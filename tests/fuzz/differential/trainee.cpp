@@ -149,8 +149,7 @@ at::Tensor Trainee::forward(int step, int pass, const at::Tensor& joined) {
 void Trainee::backward(const at::Tensor& loss, int step, int pass, bool retain_graph) {
   const PassPlan& planned = plan_.steps[step].passes[pass];
   if (plan_.is_weighted) {
-    return model_.backward(loss,
-                           {.weight = planned.weights[rank_], .retain_graph = retain_graph});
+    return model_.backward(loss, {.weight = planned.weights[rank_], .retain_graph = retain_graph});
   }
   if (!plan_.double_backward || !planned.exchanges) return loss.backward({}, retain_graph);
   loss.backward({}, /*keep_graph=*/true, /*create_graph=*/true);
