@@ -1,10 +1,16 @@
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <iterator>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
+#include "lockstep/base/comma_list.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
@@ -53,6 +59,14 @@ TEST(Env, EveryVariableHasHelp) {
   }
 }
 
+TEST(CommaList, KeepsEmptyEntriesButForTheOneBehindTheLastComma) {
+  using Entries = std::vector<std::string>;
+  EXPECT_EQ(comma_list(""), Entries());
+  EXPECT_EQ(comma_list("a,,b"), (Entries{"a", "", "b"}));
+  EXPECT_EQ(comma_list(",a,"), (Entries{"", "a"}));
+  EXPECT_EQ(comma_list("a"), Entries{"a"});
+}
+
 TEST(RunMain, TurnsExceptionsIntoExitCodes) {
   EXPECT_EQ(run_main([] { return 7; }), 7);
   EXPECT_EQ(run_main([]() -> int { throw UsageError("bad flag"); }), kExitUsage);
@@ -60,16 +74,59 @@ TEST(RunMain, TurnsExceptionsIntoExitCodes) {
   EXPECT_EQ(run_main([]() -> int { throw 3; }), kExitFailure);
 }
 
-TEST(RunMain, ReportsTypeMessageAndExitCodeInTheErrorFile) {
+// What `body` leaves in the error file.
+std::string error_file_of(const std::function<int()>& body, int expected_exit_code) {
   const std::string file = testing::TempDir() + "lockstep_run_main_error.json";
   ::setenv("TORCHELASTIC_ERROR_FILE", file.c_str(), 1);
-  EXPECT_EQ(run_main([]() -> int { throw UsageError("bad flag"); }), kExitUsage);
+  EXPECT_EQ(run_main(body), expected_exit_code);
   ::unsetenv("TORCHELASTIC_ERROR_FILE");
   std::ifstream stream(file);
   const std::string text(std::istreambuf_iterator<char>(stream), {});
   std::remove(file.c_str());
+  return text;
+}
+
+TEST(RunMain, ReportsTypeMessageAndExitCodeInTheErrorFile) {
+  const std::string text = error_file_of([]() -> int { throw UsageError("bad flag"); }, kExitUsage);
   EXPECT_NE(text.find(R"("message":"UsageError: bad flag")"), std::string::npos) << text;
   EXPECT_NE(text.find(R"("errorCode":2)"), std::string::npos) << text;
+  EXPECT_NE(text.find(R"("fields":{})"), std::string::npos) << text;
+}
+
+TEST(RunMain, ReportsFieldsInTheErrorFile) {
+  const auto body = []() -> int {
+    throw PeerLost({.operation = "recv",
+                    .group = "stages",
+                    .own_rank = 0,
+                    .sequence = 7,
+                    .timeout = std::chrono::seconds(2),
+                    .ranks = {3}},
+                   "a peer is gone");
+  };
+  const std::string text = error_file_of(body, kExitFailure);
+  EXPECT_NE(text.find(R"("fields":{"group":"stages","operation":"recv","own_rank":0,"ranks":[3],)"
+                      R"("sequence":7,"timeout_ms":2000})"),
+            std::string::npos)
+      << text;
+}
+
+TEST(OperationError, ComposesItsMessageOfItsFields) {
+  const ErrorFields fields{
+      .operation = "all_reduce", .group = "default", .own_rank = 0, .sequence = 87, .ranks = {2}};
+  const PeerLost error(fields, "rank 2 ended");
+  EXPECT_STREQ(error.what(), "all_reduce number 87 of group 'default' on rank 0: rank 2 ended");
+  EXPECT_EQ(error.rank(), 2);
+  EXPECT_EQ(error.fields().sequence, 87U);
+  EXPECT_STREQ(TimeoutError({.operation = "rpc to 'a'"}, "late").what(), "rpc to 'a': late");
+  EXPECT_STREQ(CommError("in words of its own", fields).what(), "in words of its own");
+}
+
+TEST(OperationError, HasNoRankWhereNoneOrSeveralAreKnown) {
+  EXPECT_EQ(PeerLost("a peer is gone").rank(), std::nullopt);
+  EXPECT_TRUE(PeerLost("a peer is gone").fields().operation.empty());
+  const TimeoutError several({.operation = "barrier", .ranks = {1, 3}}, "late");
+  EXPECT_EQ(several.rank(), std::nullopt);
+  EXPECT_EQ(several.fields().ranks, (std::vector<int>{1, 3}));
 }
 
 TEST(SystemError, SaysWhatFailedWhyAndWhatToDo) {

@@ -54,7 +54,8 @@ MemoryDomains exchange_memory_domains(c10d::Store& store, int rank, int world_si
   if (!missing.empty()) {
     throw TimeoutError(concat("rank", missing.size() > 1 ? "s " : " ", join_numbers(missing),
                               " did not tell in time which memory they can share; look at what "
-                              "they are doing"));
+                              "they are doing"),
+                       {.own_rank = rank, .ranks = missing});
   }
   return read_memory_domains(store, world_size);
 }

@@ -189,14 +189,14 @@ Work start_exchange(const CallSite& call, const CallSignature& signature,
   return running.run(options, start);
 }
 
-Work start_message(const CallSite& call, const at::Tensor& tensor, const CollectiveOptions& options,
-                   const StartWork& start) {
+Work start_message(const CallSite& call, const at::Tensor& tensor, int peer,
+                   const CollectiveOptions& options, const StartWork& start) {
   if (tensor.numel() == 0) return {};
   const auto timeout = checked_timeout(call, options);
   const auto& group = call.group;
   const RunningCall running{
       .group = group,
-      .name = {call.operation, group.name, group.rank, group.messages++, timeout},
+      .name = {call.operation, group.name, group.rank, group.messages++, timeout, peer},
       .deadline = Deadline::after(timeout),
       .in_slices = false};
   return running.run(options, start);

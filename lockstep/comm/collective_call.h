@@ -61,8 +61,8 @@ std::vector<CheckMessage> finish_check(const StartedCheck& check);
 /// As start_collective, where the ranks are known to make the same call.
 Work start_agreed(const CallSite& call, const CollectiveOptions& options, const StartWork& start);
 
-/// A message from one rank to another: not checked against the peer's.
-Work start_message(const CallSite& call, const at::Tensor& tensor, const CollectiveOptions& options,
-                   const StartWork& start);
+/// A message to a peer or from one: not checked against the peer's.
+Work start_message(const CallSite& call, const at::Tensor& tensor, int peer,
+                   const CollectiveOptions& options, const StartWork& start);
 
 }  // namespace lockstep

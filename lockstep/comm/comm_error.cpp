@@ -3,6 +3,8 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
@@ -48,36 +50,36 @@ std::string first_line(std::string_view text) {
 [[noreturn]] void throw_named(const CollectiveName& name, std::string_view what,
                               const ReportHang& report_hang) {
   const std::string reason = first_line(what);
-  const std::string head = concat(describe(name), ": ");
   switch (failure_of(what)) {
     case CommFailure::kTimeout: {
       const bool is_explained = tell_launcher_of_late_rank(name);
-      const std::string others = report_hang ? report_hang(is_explained) : std::string();
-      throw TimeoutError(concat(head, "not complete within ", name.timeout.count(),
+      HangReport others = report_hang ? report_hang(is_explained) : HangReport();
+      throw TimeoutError(fields_of(name, std::move(others.ranks)),
+                         concat("not complete within ", name.timeout.count(),
                                 " ms; a rank is stuck, stopped or did not make this call",
-                                others.empty() ? "" : ": ", others, " (", reason, ")"));
+                                others.text.empty() ? "" : ": ", others.text, " (", reason, ")"));
     }
     case CommFailure::kPeerLost:
-      throw PeerLost(
-          concat(head, "a peer is gone; look for the rank that failed first (", reason, ")"));
+      throw PeerLost(fields_of(name),
+                     concat("a peer is gone; look for the rank that failed first (", reason, ")"));
     case CommFailure::kOther:
       break;
   }
-  throw CommError(concat(head, reason));
+  throw CommError(fields_of(name), reason);
 }
 
 [[noreturn]] void throw_named(const CollectiveName& name, const UnnamedCommError& error) {
-  const std::string text = concat(describe(name), ": ", error.what());
+  const ErrorFields fields = fields_of(name, error.ranks());
   switch (error.failure()) {
     case CommFailure::kTimeout:
       tell_launcher_of_late_rank(name);
-      throw TimeoutError(text);
+      throw TimeoutError(fields, error.what());
     case CommFailure::kPeerLost:
-      throw PeerLost(text);
+      throw PeerLost(fields, error.what());
     case CommFailure::kOther:
       break;
   }
-  throw CommError(text);
+  throw CommError(fields, error.what());
 }
 
 }  // namespace
@@ -87,9 +89,18 @@ CommFailure failure_of(std::string_view text) {
   return contains_any(text, kPeerLostWords) ? CommFailure::kPeerLost : CommFailure::kOther;
 }
 
+ErrorFields fields_of(const CollectiveName& name, std::vector<int> ranks) {
+  if (ranks.empty() && name.peer) ranks = {*name.peer};
+  return {.operation = name.operation,
+          .group = name.group,
+          .own_rank = name.rank,
+          .sequence = name.sequence,
+          .timeout = name.timeout,
+          .ranks = std::move(ranks)};
+}
+
 std::string describe(const CollectiveName& name) {
-  const std::string number = name.sequence ? concat(" number ", *name.sequence) : std::string();
-  return concat(name.operation, number, " of group '", name.group, "' on rank ", name.rank);
+  return describe(fields_of(name));
 }
 
 void rethrow_named(const CollectiveName& name, const ReportHang& report_hang) {

@@ -28,8 +28,8 @@ std::string call_of(const CollectiveName& name) {
                        : std::string(name.operation);
 }
 
-std::string ask_others(c10d::Store& store, int world_size, const CollectiveName& name,
-                       bool is_explained) {
+HangReport ask_others(c10d::Store& store, int world_size, const CollectiveName& name,
+                      bool is_explained) {
   try {
     const auto key = [](int rank) { return concat("hang/", rank); };
     const std::string own = call_of(name);
@@ -38,18 +38,21 @@ std::string ask_others(c10d::Store& store, int world_size, const CollectiveName&
     for (int rank = 0; rank < world_size; ++rank) keys.push_back(key(rank));
     const std::vector<int> silent =
         wait_for_keys(store, keys, Deadline::after(grace_of(is_explained)));
-    std::string text;
+    HangReport report;
     for (int rank = 0; rank < world_size; ++rank) {
       if (std::find(silent.begin(), silent.end(), rank) != silent.end()) continue;
       const std::string theirs = store.get_to_str(key(rank));
       if (theirs == own) continue;
-      text += concat(text.empty() ? "" : ", ", "rank ", rank, " waits in ", theirs);
+      report.text += concat(report.text.empty() ? "" : ", ", "rank ", rank, " waits in ", theirs);
+      report.ranks.push_back(rank);
     }
     if (!silent.empty()) {
-      text += concat(text.empty() ? "" : ", ", "nothing is heard of rank",
-                     silent.size() > 1 ? "s " : " ", join_numbers(silent));
+      report.text += concat(report.text.empty() ? "" : ", ", "nothing is heard of rank",
+                            silent.size() > 1 ? "s " : " ", join_numbers(silent));
+      report.ranks.insert(report.ranks.end(), silent.begin(), silent.end());
+      std::ranges::sort(report.ranks);
     }
-    return text;
+    return report;
   } catch (const std::exception&) {
     return {};  // whoever served the store is gone
   }
@@ -57,12 +60,12 @@ std::string ask_others(c10d::Store& store, int world_size, const CollectiveName&
 
 }  // namespace
 
-std::string report_hang(const c10::intrusive_ptr<c10d::Store>& store, int world_size,
-                        const CollectiveName& name, bool is_explained) {
+HangReport report_hang(const c10::intrusive_ptr<c10d::Store>& store, int world_size,
+                       const CollectiveName& name, bool is_explained) {
   // On a thread of its own: whoever serves the store may be the one that is stuck, and a store's
   // client waits for it without limit.
-  std::promise<std::string> promise;
-  std::future<std::string> answer = promise.get_future();
+  std::promise<HangReport> promise;
+  std::future<HangReport> answer = promise.get_future();
   std::thread([store, world_size, name, is_explained, promise = std::move(promise)]() mutable {
     promise.set_value(ask_others(*store, world_size, name, is_explained));
   }).detach();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include <c10/util/intrusive_ptr.h>
 
@@ -12,12 +13,17 @@ namespace lockstep {
 
 struct CollectiveName;
 
+/// What the other ranks are in while this one waits in vain.
+struct HangReport {
+  std::string text = {};  ///< "rank 2 waits in broadcast number 7, nothing is heard of rank 1"
+  std::vector<int> ranks = {};  ///< that are not in the same collective
+};
+
 /// Tells the other ranks of the group, through its store, in which collective this rank has waited
-/// in vain, and finds out in which they have: "rank 2 waits in broadcast number 7, nothing is heard
-/// of rank 1". Gives ranks whose deadline passes about now time to say so, less where the launcher
-/// has explained it already. Empty where all are in the same collective, or where the store is
-/// gone. Never throws.
-std::string report_hang(const c10::intrusive_ptr<c10d::Store>& store, int world_size,
-                        const CollectiveName& name, bool is_explained);
+/// in vain, and finds out in which they have. Gives ranks whose deadline passes about now time to
+/// say so, less where the launcher has explained it already. Empty where all are in the same
+/// collective, or where the store is gone. Never throws.
+HangReport report_hang(const c10::intrusive_ptr<c10d::Store>& store, int world_size,
+                       const CollectiveName& name, bool is_explained);
 
 }  // namespace lockstep

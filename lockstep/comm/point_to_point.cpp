@@ -21,7 +21,7 @@ Work ProcessGroup::send(at::Tensor tensor, int target, int tag,
   const CallSite call{"send", state("send")};
   check_tensor(call, "tensor", tensor);
   check_peer(call, "target", target);
-  return start_message(call, tensor, options, [&](c10d::Backend& backend, auto timeout) {
+  return start_message(call, tensor, target, options, [&](c10d::Backend& backend, auto timeout) {
     std::vector<at::Tensor> tensors{tensor};
     return with_timeout(backend.send(tensors, target, tag), timeout);
   });
@@ -32,7 +32,7 @@ Work ProcessGroup::recv(at::Tensor tensor, int source, int tag,
   const CallSite call{"recv", state("recv")};
   check_tensor(call, "tensor", tensor);
   check_peer(call, "source", source);
-  return start_message(call, tensor, options, [&](c10d::Backend& backend, auto timeout) {
+  return start_message(call, tensor, source, options, [&](c10d::Backend& backend, auto timeout) {
     std::vector<at::Tensor> tensors{tensor};
     return with_timeout(backend.recv(tensors, source, tag), timeout);
   });

@@ -219,17 +219,18 @@ void ProcessGroup::monitored_barrier(std::optional<std::chrono::milliseconds> ti
     const auto missing = wait_for_keys(*group.store, keys, Deadline::after(limit));
     if (!missing.empty()) {
       tell_launcher_of_late_rank(name);
-      throw TimeoutError(concat(describe(name), ": after ", limit.count(), " ms rank",
-                                missing.size() > 1 ? "s " : " ", join_numbers(missing),
-                                " had not come; look at what they are doing"));
+      throw TimeoutError(
+          fields_of(name, missing),
+          concat("after ", limit.count(), " ms rank", missing.size() > 1 ? "s " : " ",
+                 join_numbers(missing), " had not come; look at what they are doing"));
     }
     // Whoever is here has left the round before: its keys are of no more use.
     if (round > 0) group.store->deleteKey(key(round - 1, group.rank));
     recent_calls().end(ticket);
   } catch (const c10::Error&) {
-    throw PeerLost(concat(describe(name),
-                          ": lost the job's store, which rank 0 of the job serves; "
-                          "look at how that rank ended"));
+    throw PeerLost(fields_of(name),
+                   "lost the job's store, which rank 0 of the job serves; "
+                   "look at how that rank ended");
   }
 }
 

@@ -54,6 +54,13 @@ std::string advice(const InitPlan& plan) {
                 ": set MASTER_ADDR and MASTER_PORT on all ranks for others");
 }
 
+ErrorFields fields_of(const InitPlan& plan, std::vector<int> ranks = {}) {
+  return {.operation = "init_process_group",
+          .own_rank = plan.rank,
+          .timeout = plan.init_timeout,
+          .ranks = std::move(ranks)};
+}
+
 // Calls `open`, whose errors do not know what the address is for.
 template <class Open>
 auto at_address(const InitPlan& plan, Open open) {
@@ -61,7 +68,7 @@ auto at_address(const InitPlan& plan, Open open) {
   try {
     return open();
   } catch (const TimeoutError& error) {
-    throw TimeoutError(concat(who, error.what(), advice(plan)));
+    throw TimeoutError(concat(who, error.what(), advice(plan)), fields_of(plan));
   } catch (const UsageError& error) {
     throw UsageError(concat(who, error.what(), advice(plan)));
   } catch (const SystemError& error) {
@@ -139,8 +146,8 @@ c10::intrusive_ptr<c10d::Store> open_tcp_store(const InitPlan& plan, const Deadl
       return store;
     } catch (const c10::Error& error) {
       if (!is_last_try) continue;
-      throw TimeoutError(concat("init_process_group on rank ", plan.rank, ": no store at ",
-                                plan.host, " port ", plan.port,
+      throw TimeoutError(fields_of(plan, {0}),
+                         concat("no store at ", plan.host, " port ", plan.port,
                                 "; check MASTER_ADDR, MASTER_PORT and that rank 0 runs (",
                                 error.what_without_backtrace(), ")"));
     }
@@ -167,8 +174,8 @@ Meeting meet_once(const InitPlan& plan, const Deadline& deadline) {
                                plan.rank, meeting.address, deadline);
   } catch (const std::runtime_error& error) {
     if (dynamic_cast<const Error*>(&error) != nullptr) throw;
-    throw CommError(concat("init_process_group on rank ", plan.rank,
-                           ": no address of the store from rank 0 by MPI (", error.what(), ")"));
+    throw CommError(fields_of(plan),
+                    concat("no address of the store from rank 0 by MPI (", error.what(), ")"));
   }
   return meeting;
 }
@@ -177,8 +184,8 @@ void take_address(InitPlan& plan, const Meeting& meeting) {
   const auto slash = std::min(meeting.address.find('/'), meeting.address.size());
   const auto port = parse_number<std::uint16_t>(meeting.address.substr(0, slash));
   if (!port || slash == meeting.address.size()) {
-    throw CommError(concat("init_process_group on rank ", plan.rank, ": mpirun told '",
-                           meeting.address,
+    throw CommError(fields_of(plan),
+                    concat("mpirun told '", meeting.address,
                            "' as the address of rank 0; set MASTER_ADDR and MASTER_PORT"));
   }
   plan.port = *port;
@@ -219,11 +226,11 @@ void wait_for_all(c10d::Store& store, const InitPlan& plan, Deadline deadline) {
   if (missing.empty()) return;
   tell_launcher_of_late_rank(
       {"init_process_group", "default", plan.rank, std::nullopt, plan.init_timeout});
-  throw TimeoutError(concat("init_process_group on rank ", plan.rank, ": ",
-                            plan.world_size - static_cast<int>(missing.size()), " of ",
-                            plan.world_size, " ranks joined within ", plan.init_timeout.count(),
-                            " ms; missing: ", join_numbers(missing),
-                            "; start them, or correct the world size"));
+  throw TimeoutError(
+      fields_of(plan, missing),
+      concat(plan.world_size - static_cast<int>(missing.size()), " of ", plan.world_size,
+             " ranks joined within ", plan.init_timeout.count(),
+             " ms; missing: ", join_numbers(missing), "; start them, or correct the world size"));
 }
 
 void check_world_sizes(c10d::Store& store, const InitPlan& plan) {
@@ -271,14 +278,13 @@ void join_world(c10d::Store& store, const InitPlan& plan, const Deadline& deadli
     wait_for_all(store, plan, deadline);
     check_world_sizes(store, plan);
   } catch (const c10::Error& error) {
-    const std::string who = concat("init_process_group on rank ", plan.rank, ": ");
     if (failure_of(error.what_without_backtrace()) == CommFailure::kTimeout) {
-      throw TimeoutError(concat(who,
-                                "no answer from the job's store, which rank 0 serves; it is "
-                                "stuck or stopped"));
+      throw TimeoutError(fields_of(plan, {0}),
+                         "no answer from the job's store, which rank 0 serves; it is stuck or "
+                         "stopped");
     }
-    throw PeerLost(
-        concat(who, "lost the job's store, which rank 0 serves; look at how rank 0 ended"));
+    throw PeerLost(fields_of(plan, {0}),
+                   "lost the job's store, which rank 0 serves; look at how rank 0 ended");
   }
 }
 

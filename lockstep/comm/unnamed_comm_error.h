@@ -3,6 +3,8 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace lockstep {
 
@@ -15,12 +17,15 @@ CommFailure failure_of(std::string_view text);
 /// whoever waits for the Work gets the TimeoutError, PeerLost or CommError, with the name in front.
 class UnnamedCommError : public std::runtime_error {
  public:
-  UnnamedCommError(CommFailure failure, const std::string& reason)
-      : std::runtime_error(reason), failure_(failure) {}
+  /// `ranks`: as in ErrorFields.
+  UnnamedCommError(CommFailure failure, const std::string& reason, std::vector<int> ranks = {})
+      : std::runtime_error(reason), failure_(failure), ranks_(std::move(ranks)) {}
   CommFailure failure() const { return failure_; }
+  const std::vector<int>& ranks() const { return ranks_; }
 
  private:
   CommFailure failure_;
+  std::vector<int> ranks_;
 };
 
 }  // namespace lockstep

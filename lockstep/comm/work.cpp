@@ -60,7 +60,7 @@ void Work::wait() const {
     rethrow_named(state_->name, [this](bool is_explained) {
       return state_->store
                  ? report_hang(state_->store, state_->world_size, state_->name, is_explained)
-                 : std::string();
+                 : HangReport();
     });
   }
   state_->done = true;

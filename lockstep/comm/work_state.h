@@ -7,12 +7,15 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "lockstep/base/deadline.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/hang_report.h"
 #include "lockstep/comm/work.h"
 
 namespace lockstep {
@@ -25,7 +28,11 @@ struct CollectiveName {
   /// Collectives the group started before: the same number on all ranks. None before the first.
   std::optional<std::uint64_t> sequence;
   std::chrono::milliseconds timeout;
+  std::optional<int> peer = {};  ///< of a message: whom it goes to or comes from
 };
+
+/// `ranks`: who is to blame, where a message's peer is not.
+ErrorFields fields_of(const CollectiveName& name, std::vector<int> ranks = {});
 
 /// "all_reduce number 87 of group 'default' on rank 0"
 std::string describe(const CollectiveName& name);
@@ -54,7 +61,7 @@ struct Work::State {
 };
 
 /// What the other ranks are in. `is_explained`: the launcher has said so, too, for its machine.
-using ReportHang = std::function<std::string(bool is_explained)>;
+using ReportHang = std::function<HangReport(bool is_explained)>;
 
 /// Called in a catch block: throws the backend's current exception as TimeoutError, PeerLost or
 /// CommError with the collective's name in front. Errors of ours pass unchanged. `report_hang`,

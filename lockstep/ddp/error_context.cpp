@@ -12,13 +12,13 @@ void rethrow_with_context(const std::string& context) {
   } catch (const UsageError& error) {
     throw UsageError(with_context(error));
   } catch (const TimeoutError& error) {
-    throw TimeoutError(with_context(error));
+    throw TimeoutError(with_context(error), error.fields());
   } catch (const PeerLost& error) {
-    throw PeerLost(with_context(error));
+    throw PeerLost(with_context(error), error.fields());
   } catch (const PeerFailed& error) {
-    throw PeerFailed(with_context(error));
+    throw PeerFailed(with_context(error), error.fields());
   } catch (const CommError& error) {
-    throw CommError(with_context(error));
+    throw CommError(with_context(error), error.fields());
   }
 }
 

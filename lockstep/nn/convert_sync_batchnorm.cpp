@@ -70,9 +70,10 @@ void check_agreement(const ProcessGroup& group, const std::vector<Found>& found)
   }
   for (int rank = 0; rank < group.world_size(); ++rank) {
     if (rows[rank][0] != 0) {
-      throw PeerFailed(concat(place, ": rank ", rank,
-                              " has a BatchNorm that cannot be converted; its own error says which "
-                              "and why"));
+      throw PeerFailed(
+          {.operation = "convert_sync_batchnorm", .own_rank = group.rank(), .ranks = {rank}},
+          concat("rank ", rank,
+                 " has a BatchNorm that cannot be converted; its own error says which and why"));
     }
     if (rows[rank] != rows[group.rank()]) {
       throw UsageError(concat(place, ": this module has ", count, " BatchNorms, that of rank ",

@@ -36,8 +36,9 @@ class PmiConnection {
       pollfd waiting{fd_, POLLIN, 0};
       const int ready = ::poll(&waiting, 1, poll_timeout(deadline_));
       if (ready == 0 && deadline_.passed()) {
-        throw TimeoutError(concat(operation_, " on rank ", rank_, ": no reply of mpirun to '",
-                                  request, "' in time; look at what the other ranks are doing"));
+        throw TimeoutError({.operation = operation_, .own_rank = rank_},
+                           concat("no reply of mpirun to '", request,
+                                  "' in time; look at what the other ranks are doing"));
       }
       if (ready < 0 && errno != EINTR) fail(request, "cannot be waited for");
       if (ready <= 0) continue;
@@ -53,8 +54,8 @@ class PmiConnection {
   }
 
   [[noreturn]] void fail(const std::string& request, std::string_view what) const {
-    throw CommError(concat(operation_, " on rank ", rank_, ": mpirun, asked '", request,
-                           "' by PMI_FD, ", what,
+    throw CommError({.operation = operation_, .own_rank = rank_},
+                    concat("mpirun, asked '", request, "' by PMI_FD, ", what,
                            "; set MASTER_ADDR and MASTER_PORT to do without it"));
   }
 

@@ -253,10 +253,15 @@ void Training::serve() {
     look();
     others_->check();
     if (const auto silent = watch.find_silent(desk_->heard(), std::chrono::steady_clock::now())) {
-      throw TimeoutError(concat(
-          "parameter server ", role_->index, ": nothing has come from trainer", *silent, " (rank ",
-          trainers[static_cast<std::size_t>(*silent)], ") for ", timeout().count(),
-          " ms; it is stuck or stopped, or its steps take longer than the timeout of `init`"));
+      const int rank = trainers[static_cast<std::size_t>(*silent)];
+      throw TimeoutError(
+          {.operation = concat("parameter server ", role_->index),
+           .timeout = timeout(),
+           .ranks = {rank}},
+          concat("nothing has come from trainer", *silent, " (rank ", rank, ") for ",
+                 timeout().count(),
+                 " ms; it is stuck or stopped, or its steps take longer than the timeout of "
+                 "`init`"));
     }
     others_->wait_for_news();
   }

@@ -224,14 +224,21 @@ void ProcessLink::throw_if_given_up(const Header& header, const std::string& ope
   notice_ = std::make_unique<Header>(header);
   notice_->reason.back() = '\0';
   const char* const reason = notice_->reason.data();
+  ErrorFields fields{.operation = operation,
+                     .group = group_.name(),
+                     .own_rank = group_.rank(),
+                     .ranks = {static_cast<int>(header.value)}};
   switch (header.kind) {
     case Header::kLost:
-      throw PeerLost(concat(operation, ", which tells that rank ", header.value, " is gone"));
+      throw PeerLost(concat(operation, ", which tells that rank ", header.value, " is gone"),
+                     fields);
     case Header::kLostReplica:
-      throw PeerLost(concat(operation, ": rank ", header.value, " has lost a replica: ", reason));
+      fields.ranks.clear();  // It has no number in this group.
+      throw PeerLost(concat(operation, ": rank ", header.value, " has lost a replica: ", reason),
+                     fields);
     default:
       throw PeerFailed(
-          concat(operation, ": rank ", header.value, " has given the step up: ", reason));
+          concat(operation, ": rank ", header.value, " has given the step up: ", reason), fields);
   }
 }
 
@@ -262,11 +269,11 @@ void ProcessLink::with_peer(const std::string& operation, int peer, Action&& act
   } catch (const PeerLost& error) {
     throw_notice_of(operation, peer);
     notice_ = std::make_unique<Header>(Header{.kind = Header::kLost, .value = peer});
-    throw PeerLost(concat(operation, ": ", error.what()));
+    throw PeerLost(concat(operation, ": ", error.what()), error.fields());
   } catch (const TimeoutError& error) {
-    throw TimeoutError(concat(operation, ": ", error.what()));
+    throw TimeoutError(concat(operation, ": ", error.what()), error.fields());
   } catch (const CommError& error) {
-    throw CommError(concat(operation, ": ", error.what()));
+    throw CommError(concat(operation, ": ", error.what()), error.fields());
   }
 }
 

@@ -30,11 +30,14 @@ std::int64_t new_context() {
   const std::string what =
       concat("rpc::AutogradContext::backward on ", worker.describe(worker.rank()));
   const auto lost = is_connection_error(message) ? worker.lost_worker() : lost_worker_in(message);
-  if (lost)
-    throw PeerLost(concat(what, ": ", worker.describe(*lost), " is gone; look at how it ended"));
+  ErrorFields fields{.operation = what, .timeout = worker.options().timeout};
+  if (lost) {
+    fields.ranks = {*lost};
+    throw PeerLost(fields, concat(worker.describe(*lost), " is gone; look at how it ended"));
+  }
   if (is_timeout(message)) {
     throw TimeoutError(
-        concat(what, ": a worker did not answer within ", worker.options().timeout.count(), " ms"));
+        fields, concat("a worker did not answer within ", worker.options().timeout.count(), " ms"));
   }
   throw Error(concat(what, ": ", message.substr(0, message.find('\n'))));
 }

@@ -57,8 +57,12 @@ void PendingCall::wait_for_arrival() const {
   const bool in_time = arrival_->arrived.wait_until(lock, deadline_.instant(),
                                                     [this] { return arrival_->has_arrived; });
   if (in_time) return;
-  throw TimeoutError(concat(what_, ": no answer within ", timeout_.count(),
-                            " ms, and no thread of this worker that could take one"));
+  throw TimeoutError(fields(), concat("no answer within ", timeout_.count(),
+                                      " ms, and no thread of this worker that could take one"));
+}
+
+ErrorFields PendingCall::fields() const {
+  return {.operation = what_, .timeout = timeout_, .ranks = {target_}};
 }
 
 void PendingCall::when_done(std::function<void()> action) {
@@ -69,15 +73,13 @@ c10::IValue PendingCall::take_answer() {
   if (answer_->hasError()) {
     const std::string message = answer_->tryRetrieveErrorMessage();
     if (is_timeout(message)) {
-      throw TimeoutError(concat(what_, ": no answer within ", timeout_.count(),
-                                " ms; it is slow, stuck or stopped"));
+      throw TimeoutError(fields(), concat("no answer within ", timeout_.count(),
+                                          " ms; it is slow, stuck or stopped"));
     }
     const auto here = worker_.lock();
     if (!here || here->stopped()) throw UsageError(concat(what_, ": rpc has been shut down"));
-    if (is_connection_error(message)) {
-      throw PeerLost(concat(what_, ": ", here->loss_text(target_)));
-    }
-    throw CommError(concat(what_, ": ", without_mark(message.substr(0, message.find('\n')))));
+    if (is_connection_error(message)) throw PeerLost(fields(), here->loss_text(target_));
+    throw CommError(fields(), without_mark(message.substr(0, message.find('\n'))));
   }
   const auto worker = worker_.lock();
   if (!worker) throw UsageError(concat(what_, ": rpc has been shut down"));
@@ -88,7 +90,7 @@ c10::IValue PendingCall::take_answer() {
     worker->check_size(parcel);
     answer = read_answer(parcel, worker->incoming(Worker::Way::kAnswer));
   } catch (const std::exception& error) {
-    throw CommError(concat(what_, ": the answer was refused: ", error_text(error)));
+    throw CommError(fields(), concat("the answer was refused: ", error_text(error)));
   }
   if (!answer.error_type.empty()) {
     throw RemoteError(what_, worker->find(target_).name, answer.error_type, answer.error);

@@ -12,6 +12,7 @@
 #include <ATen/core/ivalue.h>
 
 #include "lockstep/base/deadline.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::rpc {
 
@@ -38,6 +39,7 @@ class PendingCall {
     bool has_arrived = false;
   };
 
+  ErrorFields fields() const;
   void wait_for_arrival() const;
   c10::IValue take_answer();
 

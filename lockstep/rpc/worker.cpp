@@ -153,8 +153,8 @@ void Worker::finish(const Deadline& deadline) {
   std::int64_t served_before = -1;
   for (;;) {
     if (!agent_->wait_until_answered(deadline)) {
-      throw TimeoutError(
-          concat("rpc::shutdown of ", describe(rank_), ": a call is not answered yet"));
+      throw TimeoutError({.operation = concat("rpc::shutdown of ", describe(rank_))},
+                         "a call is not answered yet");
     }
     at::Tensor counts = at::zeros({2}, at::TensorOptions().dtype(at::kLong));
     counts[0] = agent_->sent();
@@ -165,8 +165,8 @@ void Worker::finish(const Deadline& deadline) {
     if (sent == served_before) return;
     served_before = counts[1].item<std::int64_t>();
     if (deadline.passed()) {
-      throw TimeoutError(concat("rpc::shutdown of ", describe(rank_), ": ", sent - served_before,
-                                " calls are still being served"));
+      throw TimeoutError({.operation = concat("rpc::shutdown of ", describe(rank_))},
+                         concat(sent - served_before, " calls are still being served"));
     }
   }
 }
@@ -325,7 +325,10 @@ std::shared_ptr<PendingCall> Worker::send(int target, CallRequest request,
   if (!agent_ || stopped()) throw UsageError(concat(what, ": rpc has been shut down"));
   const auto limit = timeout.value_or(options_.timeout);
   check_timeout(what, limit);
-  if (is_lost(target)) throw PeerLost(concat(what, ": ", loss_text(target)));
+  const auto loss = [&] {
+    return PeerLost({.operation = what, .timeout = limit, .ranks = {target}}, loss_text(target));
+  };
+  if (is_lost(target)) throw loss();
 
   request.from = rank_;
   auto& container = torch_autograd::DistAutogradContainer::getInstance();
@@ -359,7 +362,7 @@ std::shared_ptr<PendingCall> Worker::send(int target, CallRequest request,
     return std::make_shared<PendingCall>(weak_from_this(), target, what, limit, std::move(answer));
   } catch (const std::exception& error) {
     release_all(baggage.held, target);
-    if (is_lost(target)) throw PeerLost(concat(what, ": ", loss_text(target)));
+    if (is_lost(target)) throw loss();
     throw UsageError(concat(what, ": ", error_text(error)));
   }
 }

@@ -1,6 +1,8 @@
 #include "lockstep/snapshot/agreement.h"
 
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -8,6 +10,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/comm/store_wait.h"
 
 namespace lockstep {
 
@@ -38,16 +41,16 @@ void run_on_all(const ProcessGroup& group, const std::string& operation,
     error = std::current_exception();
   }
   const at::Tensor failed = at::full({1}, error ? 1 : 0, at::TensorOptions().dtype(at::kLong));
-  std::string failed_ranks;
+  std::vector<int> failed_ranks;
   const std::vector<at::Tensor> all = gather_from_all(group, failed);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].item().toLong() != 0)
-      failed_ranks += concat(failed_ranks.empty() ? "" : ", ", rank);
+    if (all[rank].item().toLong() != 0) failed_ranks.push_back(static_cast<int>(rank));
   }
   if (error) std::rethrow_exception(error);
   if (!failed_ranks.empty()) {
-    throw PeerFailed(
-        concat(operation, ": failed on rank ", failed_ranks, "; see the message there"));
+    const std::string names = join_numbers(failed_ranks);
+    throw PeerFailed({.operation = operation, .ranks = std::move(failed_ranks)},
+                     concat("failed on rank ", names, "; see the message there"));
   }
 }
 

@@ -64,11 +64,13 @@ void wait_for_shares(const ShardedSave& save, const Deadline& deadline,
     if (is_last) {
       std::string ranks;
       for (const int rank : missing) ranks += concat(ranks.empty() ? "" : ", ", rank);
-      throw TimeoutError(concat("save ", save.directory, ": the part of rank ", ranks,
-                                stop.stop_requested() ? " is not there yet, and the run ends; wait "
-                                                        "for the save before"
-                                                      : " is not there; see that rank's messages, "
-                                                        "and whether all ranks see the directory"));
+      throw TimeoutError(
+          {.operation = concat("save ", save.directory), .ranks = missing},
+          concat("the part of rank ", ranks,
+                 stop.stop_requested()
+                     ? " is not there yet, and the run ends; wait for the save before"
+                     : " is not there; see that rank's messages, and whether all ranks see the "
+                       "directory"));
     }
     never.wait_for(lock, stop, std::min(pause, deadline.remaining()), [] { return false; });
     pause = std::min(2 * pause, kLongestLook);

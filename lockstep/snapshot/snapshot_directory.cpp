@@ -162,7 +162,9 @@ std::optional<Resumed> SnapshotDirectory::load_latest(torch::nn::Module& module,
   if (group_) decision = broadcast_text(group_, decision, 0);
   if (failure) std::rethrow_exception(failure);
   if (decision[0] == kNothing) return std::nullopt;
-  if (decision[0] == kFailed) throw PeerFailed(concat("rank 0 failed to ", decision.substr(1)));
+  if (decision[0] == kFailed) {
+    throw PeerFailed(concat("rank 0 failed to ", decision.substr(1)), {.ranks = {0}});
+  }
 
   const std::string file_name = decision.substr(1);
   const std::filesystem::path file = path_ / file_name;

@@ -18,10 +18,7 @@ class GenerationOver : public Error {
 // What a process survives. Other errors are the program's own.
 bool ends_generation(const Error& error) {
   return dynamic_cast<const GenerationOver*>(&error) != nullptr ||
-         dynamic_cast<const TimeoutError*>(&error) != nullptr ||
-         dynamic_cast<const PeerLost*>(&error) != nullptr ||
-         dynamic_cast<const PeerFailed*>(&error) != nullptr ||
-         dynamic_cast<const CommError*>(&error) != nullptr;
+         dynamic_cast<const OperationError*>(&error) != nullptr;
 }
 
 void leave(LauncherLink& link, const Error& why, const GenerationParts& parts) {

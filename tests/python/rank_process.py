@@ -1,7 +1,9 @@
 """A rank that a test starts itself, without a launcher."""
 
+import json
 import os
 import subprocess
+import tempfile
 
 # A bound on what hangs, far above what anything takes.
 DEADLINE_S = 100
@@ -18,6 +20,10 @@ class RankProcess:
 
     def __init__(self, test, command, environment, **popen):
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("LOCKSTEP_")}
+        folder = tempfile.TemporaryDirectory()
+        test.addCleanup(folder.cleanup)
+        self.error_file = os.path.join(folder.name, "error.json")
+        environment = {"TORCHELASTIC_ERROR_FILE": self.error_file} | environment
         self.process = subprocess.Popen(
             [str(part) for part in command],
             env=inherited | {k: str(v) for k, v in environment.items()},
@@ -44,6 +50,12 @@ class RankProcess:
     def say(self):
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
+
+    def error(self):
+        """The error that ended it, as its error file has it: the type's name, and the fields (ErrorFields)."""
+        with open(self.error_file, encoding="utf-8") as file:
+            message = json.load(file)["message"]
+        return message["message"].partition(":")[0], message["extraInfo"]["fields"]
 
     def finish(self, text_in=None):
         """The exit code, what it wrote to stdout after the lines read, and to stderr."""

@@ -50,7 +50,8 @@ class RpcFaults(unittest.TestCase):
             worker.wait_for_line("running")
         return workers
 
-    def expect_lost(self, worker, *words):
+    def expect_lost(self, worker, *words, ranks):
+        """`ranks`: whom the error names as lost."""
         begin = time.monotonic()
         status, _, errors = worker.finish()
         self.assertLess(time.monotonic() - begin, NOTICED_WITHIN_S, errors)
@@ -58,6 +59,8 @@ class RpcFaults(unittest.TestCase):
         for word in ("error:", *words):
             self.assertIn(word, errors)
         self.assertEqual(errors.count("\n"), 1, f"more than one line: {errors}")
+        error, fields = worker.error()
+        self.assertEqual((error, fields.get("ranks")), ("PeerLost", ranks), errors)
 
     def test_a_call_to_a_killed_worker(self):
         for machines in ("000", "012", "001"):
@@ -66,7 +69,7 @@ class RpcFaults(unittest.TestCase):
                 workers[1].process.kill()
                 for survivor in (workers[0], workers[2]):
                     self.expect_lost(survivor, "rpc call of 'wait for ever' on worker 'worker1' (rank 1)",
-                                     "it is gone")
+                                     "it is gone", ranks=[1])
 
     def test_gradients_through_a_killed_worker(self):
         for killed, machines in ((1, "000"), (2, "000"), (2, "012")):
@@ -76,7 +79,7 @@ class RpcFaults(unittest.TestCase):
                 workers[killed].process.wait()
                 workers[0].say()
                 self.expect_lost(workers[0], "rpc::AutogradContext::backward on worker 'worker0'",
-                                 f"worker 'worker{killed}' (rank {killed}) is gone")
+                                 ranks=[killed])
 
     def test_a_worker_that_dies_before_all_have_met(self):
         for backend in ("shm", "gloo"):
@@ -84,13 +87,13 @@ class RpcFaults(unittest.TestCase):
                 workers = self.workers("meet", LOCKSTEP_BACKEND=backend)
                 workers[1].process.kill()
                 for survivor in (workers[0], workers[2]):
-                    self.expect_lost(survivor, "gone")
+                    self.expect_lost(survivor, ranks=[1] if backend == "shm" else None)
 
     def test_shutdown_while_one_is_killed(self):
         workers = self.workers("shutdown")
         workers[1].process.kill()
         for survivor in (workers[0], workers[2]):
-            self.expect_lost(survivor, "a peer is gone: rank 1")
+            self.expect_lost(survivor, ranks=[1])
 
     def test_what_was_never_sent_holds_no_shutdown_up(self):
         workers = self.workers("late", world_size=2)

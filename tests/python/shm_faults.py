@@ -112,8 +112,15 @@ class ShmFaults(unittest.TestCase):
             self.assertRegex(text, pattern)
         self.assertEqual(text.count("\n"), 1, f"more than one line: {text}")
 
-    def named(self, collective, rank):
-        return rf"{collective} number \d+ of group 'default' on rank {rank}: "
+    def expect_blamed(self, rank, name, blamed, own_rank, operation, **fields):
+        """Ended with an error that names whose fault it is, in which collective."""
+        status, error, text = rank.finish()
+        self.assertEqual((status, error), (1, name), text)
+        self.assertEqual(text.count("\n"), 1, f"more than one line: {text}")
+        _, found = rank.error()
+        self.assertGreaterEqual(found["sequence"], 0)
+        expected = dict(operation=operation, group="default", own_rank=own_rank, ranks=[blamed], **fields)
+        self.assertEqual(found | expected, found)
 
     # Death.
 
@@ -123,8 +130,7 @@ class ShmFaults(unittest.TestCase):
                 job = Job(self, 3, action)
                 job[VICTIM].process.kill()
                 for r, rank in job.survivors(VICTIM):
-                    self.expect_error(rank, "PeerLost", self.named(collective, r),
-                                      rf"rank {VICTIM} \(pid {job[VICTIM].pid}\) ended")
+                    self.expect_blamed(rank, "PeerLost", VICTIM, r, collective)
                 job[VICTIM].finish()
                 job.expect_nothing_left()
 
@@ -134,15 +140,15 @@ class ShmFaults(unittest.TestCase):
                 job = Job(self, 4, "private")
                 job[victim].process.kill()
                 for r, rank in job.survivors(victim):
-                    self.expect_error(rank, "PeerLost", self.named("all_reduce", r),
-                                      rf"rank {victim} \(pid {job[victim].pid}\) ended")
+                    self.expect_blamed(rank, "PeerLost", victim, r, "all_reduce")
                 job[victim].finish()
                 job.expect_nothing_left()
 
     def test_a_rank_that_crashes_is_named(self):
         job = Job(self, 2, "small")
         job[VICTIM].process.send_signal(signal.SIGSEGV)
-        self.expect_error(job[0], "PeerLost", rf"rank 1 \(pid {job[VICTIM].pid}\) ended")
+        self.expect_error(job[0], "PeerLost", r"all_reduce number \d+ of group 'default' on rank 0: a peer is gone: "
+                          rf"rank 1 \(pid {job[VICTIM].pid}\) ended; look at how it ended")
 
     def test_a_rank_that_ends_early_is_named(self):
         for action, code in (("return", 0), ("exit", 0), ("throw", 1)):
@@ -151,8 +157,7 @@ class ShmFaults(unittest.TestCase):
                 job[VICTIM].process.stdin.write("\n")
                 job[VICTIM].process.stdin.flush()
                 for r, rank in job.survivors(VICTIM):
-                    self.expect_error(rank, "PeerLost", self.named("all_reduce", r),
-                                      rf"rank 1 \(pid {job[VICTIM].pid}\) (ended|left the group)")
+                    self.expect_blamed(rank, "PeerLost", VICTIM, r, "all_reduce")
                 self.assertEqual(job[VICTIM].finish()[0], code)
                 job.expect_nothing_left()
 
@@ -165,14 +170,19 @@ class ShmFaults(unittest.TestCase):
                     job = Job(self, 3, action, LOCKSTEP_TIMEOUT_S=LATE_S)
                     job[victim].process.send_signal(signal.SIGSTOP)
                     for r, rank in job.survivors(victim):
-                        self.expect_error(rank, "TimeoutError",
-                                          self.named(COLLECTIVES[action], r),
-                                          f"not complete within {LATE_S}000 ms|gave up waiting",
-                                          rf"rank {victim} \(pid {job[victim].pid}\)")
+                        self.expect_blamed(rank, "TimeoutError", victim, r, COLLECTIVES[action],
+                                           timeout_ms=LATE_S * 1000)
                     job[victim].process.send_signal(signal.SIGCONT)
-                    self.expect_error(job[victim], "TimeoutError",
-                                      self.named(COLLECTIVES[action], victim), "was late")
+                    self.expect_blamed(job[victim], "TimeoutError", victim, victim, COLLECTIVES[action])
                     job.expect_nothing_left()
+
+    def test_who_is_late_is_said_in_words(self):
+        job = Job(self, 2, "small", LOCKSTEP_TIMEOUT_S=LATE_S)
+        job[VICTIM].process.send_signal(signal.SIGSTOP)
+        self.expect_error(job[0], "TimeoutError", rf"all_reduce number \d+ of group 'default' on rank 0: "
+                          rf"not complete within {LATE_S}000 ms, waiting for rank 1 \(pid {job[VICTIM].pid}\)")
+        job[VICTIM].process.send_signal(signal.SIGCONT)
+        self.expect_error(job[VICTIM], "TimeoutError", "gave up waiting for this rank, which was late")
 
     # Aborting.
 
@@ -182,8 +192,7 @@ class ShmFaults(unittest.TestCase):
         self.expect_error(job[0], "PeerLost", rf"rank 0 \(pid {pid}\) aborted the group",
                           text_in="\n")
         for r, collective in ((1, "recv"), (2, "all_reduce")):
-            self.expect_error(job[r], "PeerLost", self.named(collective, r),
-                              rf"rank 0 \(pid {pid}\) aborted the group")
+            self.expect_blamed(job[r], "PeerLost", 0, r, collective)
         job.expect_nothing_left()
 
     # Where memory is short or not to be shared.
@@ -240,7 +249,7 @@ class ShmFaults(unittest.TestCase):
 
         job = Job(self, 2, "fill", prepare=enter)
         self.expect_error(job[VICTIM], "SystemError", "bytes are free", "memory limit")
-        self.expect_error(job[0], "PeerLost", self.named("barrier", 0), r"rank 1 \(pid")
+        self.expect_blamed(job[0], "PeerLost", VICTIM, 0, "barrier")
 
     @unittest.skipIf(os.geteuid() != 0, "only root may make namespaces")
     def test_a_small_dev_shm_does_not_matter(self):

@@ -1,10 +1,15 @@
 #include "lockstep/comm/backends/hierarchical/failure_note.h"
 
+#include <algorithm>
 #include <chrono>
 #include <future>
+#include <sstream>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
+#include "lockstep/base/concat.h"
 #include "lockstep/base/deadline.h"
 
 namespace lockstep::hierarchical {
@@ -19,12 +24,24 @@ constexpr milliseconds kLookEvery{2};
 // Rank 0 of the job, which may serve the store, may be the one that is gone or stopped.
 constexpr milliseconds kWaitForStore{250};
 
+// "<failure> <how many ranks> <rank> … <text>"
 std::string note_of(const UnnamedCommError& error) {
-  return std::to_string(static_cast<int>(error.failure())) + error.what();
+  std::string ranks;
+  for (const int rank : error.ranks()) ranks += concat(rank, " ");
+  return concat(static_cast<int>(error.failure()), " ", error.ranks().size(), " ", ranks,
+                error.what());
 }
 
 UnnamedCommError error_of(const std::string& note) {
-  return {static_cast<CommFailure>(note[0] - '0'), note.substr(1)};
+  std::istringstream fields(note);
+  int failure = 0;
+  std::size_t count = 0;
+  fields >> failure >> count;
+  std::vector<int> ranks(std::min(count, note.size()));
+  for (int& rank : ranks) fields >> rank;
+  std::string text;
+  std::getline(fields.ignore(), text, '\0');
+  return {static_cast<CommFailure>(failure), text, std::move(ranks)};
 }
 
 std::string note_of_first(c10d::Store& store, const std::string& own, bool saw_it_itself) {

@@ -53,7 +53,12 @@ void agree(const BackendConfig& config, const std::string& outcome) {
   if (!missing.empty()) {
     throw TimeoutError(concat("connecting group '", config.group_name, "' on rank ", config.rank,
                               ": rank", missing.size() > 1 ? "s " : " ", join_numbers(missing),
-                              " did not come in time; look at what they are doing"));
+                              " did not come in time; look at what they are doing"),
+                       {.operation = "connect",
+                        .group = config.group_name,
+                        .own_rank = config.rank,
+                        .timeout = config.connect_timeout,
+                        .ranks = missing});
   }
   for (const std::string& key : keys) {
     const std::string theirs = store->get_to_str(key);

@@ -1,6 +1,7 @@
 #include "lockstep/comm/backends/hierarchical/pipeline.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <ATen/ops/empty.h>
 
@@ -32,8 +33,8 @@ std::uint64_t piece_bytes(std::uint64_t tensor_bytes) {
 // What ends a group.
 class Failed : public UnnamedCommError {
  public:
-  Failed(CommFailure failure, const std::string& reason, bool saw_it_itself)
-      : UnnamedCommError(failure, reason), saw_it_itself_(saw_it_itself) {}
+  Failed(UnnamedCommError error, bool saw_it_itself)
+      : UnnamedCommError(std::move(error)), saw_it_itself_(saw_it_itself) {}
   bool saw_it_itself() const { return saw_it_itself_; }
 
  private:
@@ -119,7 +120,8 @@ std::shared_ptr<AllReduce> Pipeline::start(const shm::Piece& tensor, ReduceOp op
   const std::lock_guard lock(mutex_);
   if (failure_) {
     throw UnnamedCommError(CommFailure::kOther,
-                           concat("the group ended before with: ", failure_->what()));
+                           concat("the group ended before with: ", failure_->what()),
+                           failure_->ranks());
   }
   auto task = std::make_shared<AllReduce>(std::move(tensors), timeout);
   const std::uint64_t most = piece_bytes(tensor.bytes);
@@ -187,9 +189,9 @@ void Pipeline::advance() {
     if (pieces_.empty()) return;
     const AllReduce& oldest = *pieces_.front().task;
     if (Deadline(oldest.deadline.instant() + kGraceAfterDeadline).passed()) {
-      throw Failed(CommFailure::kTimeout,
-                   concat("not complete within ", oldest.timeout.count(),
-                          " ms; a rank is stuck, stopped or did not make this call"),
+      throw Failed({CommFailure::kTimeout,
+                    concat("not complete within ", oldest.timeout.count(),
+                           " ms; a rank is stuck, stopped or did not make this call")},
                    false);
     }
   } catch (const Failed& error) {
@@ -229,9 +231,8 @@ bool Pipeline::stage_ended(Piece& piece) {
       try {
         return piece.exchange->ended();
       } catch (...) {
-        const UnnamedCommError error =
-            gloo_error(connections_.exchange->name(), text_of(std::current_exception()));
-        throw Failed(error.failure(), error.what(), false);
+        throw Failed(gloo_error(connections_.exchange->name(), text_of(std::current_exception())),
+                     false);
       }
     case Stage::kWaiting:
     case Stage::kComplete:
@@ -248,11 +249,12 @@ bool Pipeline::has_ended(shm::Engine& engine, const Piece& piece) {
     std::rethrow_exception(piece.local->error);
   } catch (const TimeoutError&) {
     // Who is late to gather may itself be waiting for another machine.
-    throw Failed(CommFailure::kTimeout, failure.reason, piece.stage == Stage::kReducing);
+    throw Failed({CommFailure::kTimeout, failure.reason, failure.ranks},
+                 piece.stage == Stage::kReducing);
   } catch (const PeerLost&) {
-    throw Failed(CommFailure::kPeerLost, failure.reason, !failure.by_abort);
+    throw Failed({CommFailure::kPeerLost, failure.reason, failure.ranks}, !failure.by_abort);
   } catch (const CommError&) {
-    throw Failed(CommFailure::kOther, failure.reason, true);
+    throw Failed({CommFailure::kOther, failure.reason, failure.ranks}, true);
   }
 }
 
@@ -372,7 +374,7 @@ void Pipeline::give_up(const std::exception_ptr& error) {
   if (!failure_) {
     const shm::Engine::Failure local = connections_.reduce.find_failure();
     if (!local.reason.empty() && !local.by_abort) {
-      fail({CommFailure::kPeerLost, local.reason}, true);
+      fail({CommFailure::kPeerLost, local.reason, local.ranks}, true);
     } else {
       fail(gloo_error("a connection of the group", text_of(error)), false);
     }

@@ -119,7 +119,11 @@ void agree(c10d::Store& store, int rank, int ranks, const std::string& outcome,
     for (int& peer : missing) peer = number_of(peer);
     throw TimeoutError(concat("connecting group '", group_name, "' on rank ", number_of(rank),
                               ": rank", missing.size() > 1 ? "s " : " ", join_numbers(missing),
-                              " did not come in time; look at what they are doing"));
+                              " did not come in time; look at what they are doing"),
+                       {.operation = "connect",
+                        .group = group_name,
+                        .own_rank = number_of(rank),
+                        .ranks = missing});
   }
   for (int peer = 0; peer < ranks; ++peer) {
     const std::string theirs = store.get_to_str(keys[static_cast<std::size_t>(peer)]);

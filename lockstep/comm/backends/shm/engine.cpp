@@ -1,10 +1,11 @@
 #include "lockstep/comm/backends/shm/engine.h"
 
 #include <algorithm>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/concat.h"
-#include "lockstep/base/error.h"
 
 namespace lockstep::shm {
 namespace {
@@ -73,7 +74,8 @@ void Engine::start(std::shared_ptr<Task> task) {
   const std::lock_guard lock(mutex_);
   task->number = task->operation ? collectives_started_++ : messages_started_++;
   if (!failure_.reason.empty()) {
-    throw CommError(concat(describe(*task), ": the group ended before with: ", failure_.reason));
+    throw CommError(fields_of(*task, failure_.ranks),
+                    concat("the group ended before with: ", failure_.reason));
   }
   if (task->operation) {
     collectives_.push_back(std::move(task));
@@ -238,35 +240,39 @@ void Engine::sleep(const Task& task, Deadline until, std::unique_lock<std::mutex
 }
 
 void Engine::end_by(Verdict verdict, const Task* awaited) {
+  if (verdict.reason == Reason::kNone) return;
+  const std::vector<int> ranks = {team_.number_of(verdict.rank)};
   const std::string who = team_.describe_rank(verdict.rank);
   switch (verdict.reason) {
     case Reason::kNone:
-      return;
+      break;
     case Reason::kDied:
       if (verdict.rank == team_.rank()) {
         return end_all<PeerLost>(
-            "the thread that made this group has ended; make it on one that outlives it");
+            "the thread that made this group has ended; make it on one that outlives it", ranks);
       }
-      return end_all<PeerLost>(concat("a peer is gone: ", who, " ended; look at how it ended"));
+      return end_all<PeerLost>(concat("a peer is gone: ", who, " ended; look at how it ended"),
+                               ranks);
     case Reason::kLeft:
       return end_all<PeerLost>(
-          concat("a peer is gone: ", who, " left the group; call the same on every rank"));
+          concat("a peer is gone: ", who, " left the group; call the same on every rank"), ranks);
     case Reason::kAborted:
       failure_.by_abort = failure_.reason.empty();
-      return end_all<PeerLost>(concat(who, " aborted the group; look at its error"));
+      return end_all<PeerLost>(concat(who, " aborted the group; look at its error"), ranks);
     case Reason::kLate:
       break;
   }
   if (verdict.rank == team_.rank()) {
-    return end_all<TimeoutError>("its peers gave up waiting for this rank, which was late");
+    return end_all<TimeoutError>("its peers gave up waiting for this rank, which was late", ranks);
   }
   if (awaited == nullptr || !awaited->deadline.passed()) {
     return end_all<TimeoutError>(
-        concat("a peer gave up waiting for ", who, "; look at what that rank is doing"));
+        concat("a peer gave up waiting for ", who, "; look at what that rank is doing"), ranks);
   }
-  end_all<TimeoutError>(concat("not complete within ", awaited->timeout.count(),
-                               " ms, waiting for ", who,
-                               ", which is stuck, stopped or did not make this call"));
+  end_all<TimeoutError>(
+      concat("not complete within ", awaited->timeout.count(), " ms, waiting for ", who,
+             ", which is stuck, stopped or did not make this call"),
+      ranks);
 }
 
 // What is wrong with a collective call every rank finds by itself; anything else the peers are
@@ -286,13 +292,21 @@ void Engine::end_all_if_it_throws(bool all_ranks_see_wrong_calls, Body&& body) {
 }
 
 template <class ErrorType>
-void Engine::end_all(const std::string& reason) {
-  if (failure_.reason.empty()) failure_.reason = reason;
+void Engine::end_all(const std::string& reason, const std::vector<int>& ranks) {
+  if (failure_.reason.empty()) {
+    failure_.reason = reason;
+    failure_.ranks = ranks;
+  }
   for (auto* const tasks : {&collectives_, &exchanges_}) {
     for (const std::shared_ptr<Task>& task : *tasks) {
       if (!task->operation) messages_.forget(task->message);
       task->ended = true;
-      task->error = std::make_exception_ptr(ErrorType(concat(describe(*task), ": ", reason)));
+      if constexpr (std::is_base_of_v<OperationError, ErrorType>) {
+        task->error = std::make_exception_ptr(ErrorType(fields_of(*task, ranks), reason));
+      } else {
+        task->error =
+            std::make_exception_ptr(ErrorType(concat(describe(fields_of(*task)), ": ", reason)));
+      }
     }
     tasks->clear();
   }
@@ -300,9 +314,13 @@ void Engine::end_all(const std::string& reason) {
   reduced_ = 0;
 }
 
-std::string Engine::describe(const Task& task) const {
-  return concat(task.name, " number ", task.number, " of group '", team_.group_name(), "' on rank ",
-                team_.number_of(team_.rank()));
+ErrorFields Engine::fields_of(const Task& task, std::vector<int> ranks) const {
+  return {.operation = task.name,
+          .group = team_.group_name(),
+          .own_rank = team_.number_of(team_.rank()),
+          .sequence = task.number,
+          .timeout = task.timeout,
+          .ranks = std::move(ranks)};
 }
 
 }  // namespace lockstep::shm

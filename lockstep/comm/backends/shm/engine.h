@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/base/deadline.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/backends/shm/messages.h"
 #include "lockstep/comm/backends/shm/operation.h"
 #include "lockstep/comm/backends/shm/team.h"
@@ -70,8 +71,8 @@ class Engine {
   bool wait(Task& task, Deadline until);
   /// From now on, instead of the timeout that the task was started with.
   void set_timeout(Task& task, std::chrono::milliseconds timeout);
-  /// "recv number 3 of group 'default' on rank 0"
-  std::string describe(const Task& task) const;
+  /// What errors say of the task; `ranks`: who is to blame.
+  ErrorFields fields_of(const Task& task, std::vector<int> ranks = {}) const;
   /// From any thread: waits end with an error.
   void abort();
   /// Moves all engines of this process on. Returns whether any has something under way.
@@ -79,6 +80,7 @@ class Engine {
 
   struct Failure {
     std::string reason;     ///< without the name of a collective; empty while the group works
+    std::vector<int> ranks = {};  ///< that are to blame, by the numbers that errors have
     bool by_abort = false;  ///< a rank gave the group up for a reason that only it knows
   };
   Failure failure();
@@ -102,7 +104,7 @@ class Engine {
   void sleep(const Task& task, Deadline until, std::unique_lock<std::mutex>& lock);
   void end_by(Verdict verdict, const Task* awaited);
   template <class ErrorType>
-  void end_all(const std::string& reason);
+  void end_all(const std::string& reason, const std::vector<int>& ranks = {});
 
   std::chrono::nanoseconds spin_{};
   std::mutex mutex_;  // guards all that follows

@@ -25,7 +25,11 @@ Placement measure_placement(Team& team, c10d::Store& store, Deadline deadline) {
   }
   if (team.rank() == 1) pong(team.ping_line(), kPingRounds, end);
   if (!wait_for_keys(store, {kPlacementKey}, deadline).empty()) {
-    throw TimeoutError("rank 0 did not tell how far the ranks are from each other in time");
+    throw TimeoutError("rank 0 did not tell how far the ranks are from each other in time",
+                       {.operation = "connect",
+                        .group = team.group_name(),
+                        .own_rank = team.number_of(team.rank()),
+                        .ranks = {team.number_of(0)}});
   }
   return static_cast<Placement>(store.get_to_str(kPlacementKey)[0] - '0');
 }

@@ -27,8 +27,8 @@ bool ShmWork::wait(std::chrono::milliseconds timeout) {
                              ? Deadline(task_->deadline.instant() + std::chrono::hours(1))
                              : Deadline::after(timeout);
   if (!engine_.wait(*task_, until)) {
-    throw TimeoutError(
-        concat(engine_.describe(*task_), ": not complete after ", timeout.count(), " ms"));
+    throw TimeoutError(engine_.fields_of(*task_),
+                       concat("not complete after ", timeout.count(), " ms"));
   }
   return true;
 }
