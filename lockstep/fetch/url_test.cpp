@@ -28,6 +28,7 @@ TEST(Url, JoinsAsPagesMeanIt) {
 TEST(Url, IsShownWithoutSecrets) {
   EXPECT_EQ(shown_url("https://user:secret@host/a@b?token=secret#x"), "https://host/a@b");
   EXPECT_EQ(shown_url("https://host/a@b"), "https://host/a@b");
+  EXPECT_EQ(shown_url("https://user:se@cret@host/a"), "https://host/a");
   EXPECT_EQ(shown_url("no url"), "no url");
   try {
     url_scheme("ftp://me:secret@host/");

@@ -47,7 +47,7 @@ TEST(ModuleSymbols, AFileThatIsNoModuleHasNone) {
 TEST(ModuleSymbols, ADeadlineThatHasPassedLeavesFramesWithoutNames) {
   StackFrame frame = frame_of(reinterpret_cast<const void*>(&parse_mapped_range));
   name_frames({&frame}, Deadline::after(std::chrono::milliseconds(0)));
-  SUCCEED();
+  EXPECT_TRUE(frame.lines.empty());
 }
 
 TEST(ModuleSymbols, ShortensNames) {

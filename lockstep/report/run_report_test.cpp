@@ -12,6 +12,7 @@
 #include "lockstep/os/temporary_directory.h"
 #include "lockstep/record/trace_merge.h"
 #include "lockstep/report/curve_chart.h"
+#include "lockstep/report/html_text.h"
 
 namespace lockstep {
 namespace {
@@ -61,6 +62,10 @@ TEST(DrawChart, MarksWhereARunWentOnAndEscapesNames) {
   EXPECT_EQ(svg.find("<b>"), std::string::npos);
 }
 
+TEST(HtmlText, CannotLeaveAnElementOrAnAttribute) {
+  EXPECT_EQ(html_text("a<b>&\"'c'"), "a&lt;b&gt;&amp;&quot;'c'");
+}
+
 TEST(RunNotes, ARunThatHasNoEndWasKilled) {
   const RunNotes notes = parse_runs(
       R"({"event": "begin", "time": 1795420000, "step": 0, "ranks": 2, "machine": {"host": "a", "memory_bytes": 1610612736}}
@@ -71,6 +76,8 @@ TEST(RunNotes, ARunThatHasNoEndWasKilled) {
       "runs.jsonl");
   ASSERT_EQ(notes.runs.size(), 2U);
   EXPECT_EQ(notes.runs[0].host, "a");
+  EXPECT_EQ(notes.runs[0].ranks, 2);
+  EXPECT_EQ(notes.runs[1].ranks, 3);
   EXPECT_FALSE(notes.runs[0].end_seconds);
   EXPECT_EQ(notes.runs[1].first_step, 40);
   EXPECT_EQ(notes.runs[1].end_step, 90);

@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <limits>
+#include <string>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -18,6 +20,20 @@ class TensorBoardWriterTest : public ::testing::Test {
   std::uintmax_t bytes() {
     writer_.flush();
     return std::filesystem::file_size(writer_.path());
+  }
+
+  // What the file has of one, but for the time of day and the checksums.
+  std::string histogram_of(const at::Tensor& values) {
+    const auto before = bytes();
+    writer_.add_histogram("h", values, 1);
+    std::string event(bytes() - before, '\0');
+    std::ifstream file(writer_.path(), std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(before));
+    file.read(event.data(), static_cast<std::streamsize>(event.size()));
+    constexpr std::size_t kHeader = 12;  // length and its checksum
+    constexpr std::size_t kTime = 9;
+    constexpr std::size_t kChecksum = 4;
+    return event.substr(kHeader + kTime, event.size() - kHeader - kTime - kChecksum);
   }
 
   TemporaryDirectory folder_{std::filesystem::temp_directory_path(), "tensorboard-"};
@@ -36,11 +52,13 @@ TEST_F(TensorBoardWriterTest, TakesImagesOfEveryKind) {
 }
 
 TEST_F(TensorBoardWriterTest, TakesHistogramsOfEveryKind) {
+  const std::string expected = histogram_of(at::ones({6}, at::kDouble));
   for (const at::ScalarType dtype : {at::kBool, at::kInt, at::kBFloat16, at::kDouble}) {
-    writer_.add_histogram("h", at::ones({2, 3}).to(dtype).t(), 1);
+    EXPECT_EQ(histogram_of(at::ones({2, 3}).to(dtype).t()), expected) << dtype;
   }
-  writer_.add_histogram("none", at::ones({0}), 1);
-  writer_.add_histogram("of a parameter", at::ones({3}).requires_grad_(), 1);
+  EXPECT_EQ(histogram_of(at::ones({6}).requires_grad_()), expected);
+  EXPECT_NE(histogram_of(at::full({6}, 2.0)), expected);
+  EXPECT_NE(histogram_of(at::ones({0})), expected);
 }
 
 TEST_F(TensorBoardWriterTest, RefusesOtherTensorsAndWritesNothingOfThem) {

@@ -113,7 +113,7 @@ TEST_F(CommHooks, LocalSgdDriftsBetweenAverages) {
 }
 
 TEST_F(CommHooks, LocalSgdKeepsSubgroupsInStep) {
-  if (world_size_ < 4) return;  // two pairs
+  NEEDS_RANKS(4);  // two pairs
   const ProcessGroup left = group_.new_group({0, 1});
   const ProcessGroup right = group_.new_group({2, 3});
   HookedModel model = make(std::make_shared<PostLocalSgdHook>(
@@ -128,7 +128,7 @@ TEST_F(CommHooks, LocalSgdKeepsSubgroupsInStep) {
 }
 
 TEST_F(CommHooks, ThatDifferBetweenRanksAreRefused) {
-  if (world_size_ == 1) return;  // nobody to differ from
+  NEEDS_RANKS(2);
   const std::string message = message_of<UsageError>([&] {
     make(std::make_shared<QuantizeHook>(QuantizeOptions{.chunk_elements = rank_ == 0 ? 0 : 512}));
   });

@@ -40,7 +40,7 @@ class DdpMismatch : public DdpTest {
 };
 
 TEST_F(DdpMismatch, OfTwoModelsOfOneShapeIsRefused) {
-  if (world_size_ == 1) return;  // nobody to differ from
+  NEEDS_RANKS(2);
   for (const int steps : {0, 1}) {
     const std::string message =
         refusal([](PlainModel& first, PlainModel&) { run(first); },
@@ -57,7 +57,7 @@ TEST_F(DdpMismatch, OfTwoModelsOfOneShapeIsRefused) {
 }
 
 TEST_F(DdpMismatch, OfAPassAndAnotherCollectiveIsRefused) {
-  if (world_size_ == 1) return;  // nobody to differ from
+  NEEDS_RANKS(2);
   for (const int steps : {0, 1}) {
     refusal([](PlainModel& first, PlainModel&) { run(first); },
             [](PlainModel& first, PlainModel&) { first.process_group().barrier(); }, steps);
@@ -67,7 +67,7 @@ TEST_F(DdpMismatch, OfAPassAndAnotherCollectiveIsRefused) {
 }
 
 TEST_F(DdpMismatch, OfPassesWithAndWithoutWeightIsRefused) {
-  if (world_size_ == 1) return;  // nobody to differ from
+  NEEDS_RANKS(2);
   const std::string message = refusal(
       [](PlainModel& first, PlainModel&) {
         first.backward(first(at::ones({2, 5})).sum());

@@ -127,7 +127,7 @@ TEST_F(DdpOptions, WithoutInitSyncReplicasStartAsTheyAre) {
 }
 
 TEST_F(DdpOptions, ModelsThatDifferAreRefusedWithoutInitSyncToo) {
-  if (world_size_ == 1) return;  // nobody to differ from
+  NEEDS_RANKS(2);
   const std::int64_t outputs = rank_ == world_size_ - 1 ? 5 : 4;
   const std::string message = message_of<UsageError>([&] {
     const DistributedDataParallel model(torch::nn::Linear(6, outputs), {.init_sync = false});
@@ -258,7 +258,7 @@ TEST_F(DdpOptions, SparseGradientsAreAveragedByTheirRows) {
 }
 
 TEST_F(DdpOptions, AGradientOfAnotherLayoutThanInTheFirstPassIsRefusedByName) {
-  if (world_size_ == 1) return;  // nothing is exchanged
+  NEEDS_RANKS(2);
   const ProcessGroup group = group_.new_group(all_ranks());
   DistributedDataParallel model(Lookup(), {.process_group = group});
   model(at::arange(3, at::kLong)).sum().backward();

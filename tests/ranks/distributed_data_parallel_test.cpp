@@ -248,7 +248,7 @@ TEST_F(Ddp, TakesHoldersPointersTemporariesAndVariables) {
 }
 
 TEST_F(Ddp, AModelThatDiffersIsRefusedOnEveryRankByName) {
-  if (world_size_ == 1) return;  // Nothing to differ from.
+  NEEDS_RANKS(2);
   try {
     DistributedDataParallel model(Mlp(rank_ == world_size_ - 1 ? 38 : 37));
     FAIL() << "accepted different models";
@@ -304,7 +304,7 @@ TEST_F(Ddp, HalfPrecisionGradientsAreScaledByTheExactFraction) {
 }
 
 TEST_F(Ddp, OptionsAndLayoutsThatDifferAreRefused) {
-  if (world_size_ == 1) return;  // Nothing to differ from.
+  NEEDS_RANKS(2);
   const auto refusal = [](const DistributedDataParallelOptions& options) {
     return message_of<UsageError>([&] { DistributedDataParallel(Mlp(), options); });
   };
@@ -322,7 +322,7 @@ TEST_F(Ddp, OptionsAndLayoutsThatDifferAreRefused) {
 }
 
 TEST_F(Ddp, AModuleChangedAfterWrappingIsRefusedByName) {
-  if (world_size_ == 1) return;  // Nothing is exchanged.
+  NEEDS_RANKS(2);
   Mlp module;
   DistributedDataParallel model(module);
   module->to(at::kDouble);

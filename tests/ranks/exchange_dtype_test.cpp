@@ -45,7 +45,7 @@ TEST_F(ExchangeDtype, AveragesExactlyWhatItHoldsExactly) {
 }
 
 TEST_F(ExchangeDtype, RoundsEachGradientOnceAndAveragesInFloat32WhereMemoryIsShared) {
-  if (world_size_ == 1) return;  // Nothing travels.
+  NEEDS_RANKS(2);
   for (const at::ScalarType dtype : kExchangeDtypes) {
     DistributedDataParallel model(Factors(Sizes{150'001, 3}), {.exchange_dtype = dtype});
     for (int step = 0; step < 2; ++step) {
@@ -134,7 +134,7 @@ TEST_F(ExchangeDtype, OfAnotherKindOrThatDiffersBetweenRanksIsRefused) {
   };
   EXPECT_SAYS(build(at::kDouble), "exchange_dtype=Double is neither Half nor BFloat16");
   EXPECT_SAYS(build(at::kFloat), "exchange_dtype=Float is neither Half nor BFloat16");
-  if (world_size_ == 1) return;  // Nothing to differ from.
+  NEEDS_RANKS(2);
   EXPECT_SAYS(build(rank_ == 0 ? at::kHalf : at::kBFloat16), "exchange_dtype=BFloat16 where");
   EXPECT_SAYS(build(rank_ == 0 ? std::nullopt : std::optional(at::kHalf)),
               "exchange_dtype=Half where rank 0 has option exchange_dtype=unset");

@@ -152,7 +152,7 @@ TEST_F(ExchangeReportOfSteps, LayoutIsInTheOrderOfBackward) {
 }
 
 TEST_F(ExchangeReportOfSteps, LayoutSaysHowItTravels) {
-  if (world_size_ == 1) return;
+  NEEDS_RANKS(2);
   DistributedDataParallel rounded(Chain(), {.exchange_dtype = at::kBFloat16});
   rounded(at::ones({2, 5})).sum().backward();
   EXPECT_EQ(rounded.bucket_layout().at(0).dtype, at::kBFloat16);

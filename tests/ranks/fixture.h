@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/init_process_group.h"
 
 namespace lockstep::testing {
@@ -80,6 +81,27 @@ std::string message_of(Action&& action) {
   return "no error";
 }
 
+/// The error of type `Expected`, an OperationError, that `action` throws.
+template <class Expected, class Action>
+Expected error_of(Action&& action) {
+  std::string instead = "no error";
+  try {
+    action();
+  } catch (const Expected& error) {
+    return error;
+  } catch (const std::exception& error) {
+    instead = std::string("another error: ") + error.what();
+  }
+  ADD_FAILURE() << instead;
+  return Expected(instead);
+}
+
 }  // namespace lockstep::testing
+
+/// Skips the rest of a test where there are fewer ranks. What runs with no number of ranks at all
+/// is an error of the job (check_ranks_ran.cmake).
+#define NEEDS_RANKS(count)                                      \
+  if (lockstep::default_process_group().world_size() < (count)) \
+  GTEST_SKIP() << "needs " << (count) << " ranks"
 
 #define EXPECT_SAYS(message, words) EXPECT_NE((message).find(words), std::string::npos) << (message)

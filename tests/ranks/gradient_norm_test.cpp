@@ -106,7 +106,7 @@ TEST_F(GradientNorm, IsRefusedWhereItWasNotAskedFor) {
 }
 
 TEST_F(GradientNorm, AskedForOnSomeRanksIsRefused) {
-  if (world_size_ == 1) return;  // Nothing to differ from.
+  NEEDS_RANKS(2);
   const auto build = [&] {
     DistributedDataParallel model(Factors(Sizes{3}), {.gradient_norm = rank_ == 0});
   };

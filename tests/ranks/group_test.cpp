@@ -1,13 +1,21 @@
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <numeric>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include "lockstep/base/concat.h"
+#include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
+#include "lockstep/comm/broadcast_text.h"
 #include "lockstep/comm/init_process_group.h"
+#include "lockstep/os/temporary_directory.h"
 #include "tests/ranks/fixture.h"
 #include "tests/ranks/formula.h"
 
@@ -87,7 +95,7 @@ TEST(Group, RefusesTensorsBeforeAnythingIsSent) {
 
 TEST(Group, ARankThatDoesNotComeIsATimeoutThatNamesTheCollective) {
   const ProcessGroup world = default_process_group();
-  if (world.world_size() == 1) return;  // Nobody to wait for.
+  NEEDS_RANKS(2);
   const ProcessGroup group = world.new_group(
       [&] {
         std::vector<int> all(world.world_size());
@@ -96,15 +104,24 @@ TEST(Group, ARankThatDoesNotComeIsATimeoutThatNamesTheCollective) {
       }(),
       {.timeout = milliseconds(300)});
   if (world.rank() != 0) {
-    const std::string message =
-        message_of<TimeoutError>([&] { group.all_reduce(at::zeros({1 << 20})); });
+    const auto late = [&] { group.all_reduce(at::zeros({1 << 20})); };
     // With more than two ranks the first to give up is the others' lost peer.
     if (world.world_size() == 2) {
-      EXPECT_SAYS(message, "all_reduce number 0 of group 'default/");
-      EXPECT_SAYS(message, "not complete within 300 ms");
+      const auto error = error_of<TimeoutError>(late);
+      const ErrorFields& fields = error.fields();
+      EXPECT_EQ(fields.operation, "all_reduce");
+      EXPECT_EQ(fields.sequence, 0U);
+      EXPECT_EQ(fields.group, group.name());
+      EXPECT_EQ(fields.own_rank, 1);
+      EXPECT_EQ(fields.timeout, milliseconds(300));
+      EXPECT_EQ(fields.ranks, std::vector<int>{0});
       if (world.backend_name() == "gloo") {
-        EXPECT_SAYS(message, "did not make this call: nothing is heard of rank 0");
+        EXPECT_SAYS(std::string(error.what()),
+                    "not complete within 300 ms; a rank is stuck, stopped or did not make this "
+                    "call: nothing is heard of rank 0 (");
       }
+    } else {
+      EXPECT_THROW(late(), OperationError);
     }
   }
   world.barrier();
@@ -112,19 +129,18 @@ TEST(Group, ARankThatDoesNotComeIsATimeoutThatNamesTheCollective) {
 
 TEST(Group, ADeadlineOfOneCallBeatsTheGroups) {
   const ProcessGroup world = default_process_group();
-  if (world.world_size() != 2) return;  // Shown with two ranks.
+  if (world.world_size() != 2) GTEST_SKIP() << "shown with two ranks";
   const ProcessGroup pair = world.new_group({0, 1});
   if (world.rank() == 0) {
-    EXPECT_SAYS(message_of<TimeoutError>(
-                    [&] { pair.all_reduce(at::zeros({4}), {.timeout = milliseconds(200)}); }),
-                "200 ms");
+    const auto late = [&] { pair.all_reduce(at::zeros({4}), {.timeout = milliseconds(200)}); };
+    EXPECT_EQ(error_of<TimeoutError>(late).fields().timeout, milliseconds(200));
   }
   world.barrier();
 }
 
 TEST(Group, DestroyingAGroupWaitsForNoPeer) {
   const ProcessGroup world = default_process_group();
-  if (world.world_size() != 2) return;  // Shown with two ranks.
+  if (world.world_size() != 2) GTEST_SKIP() << "shown with two ranks";
   at::Tensor tensor = at::zeros({1 << 20});
   {
     // Were the deadline waited for, the test would run into its own. Compared calls would wait for
@@ -141,21 +157,57 @@ TEST(Group, MonitoredBarrierNamesWhoIsMissing) {
   const ProcessGroup world = default_process_group();
   world.monitored_barrier();
   world.monitored_barrier();
-  if (world.world_size() == 1) return;  // Nobody can be missing.
+  NEEDS_RANKS(2);
   std::vector<int> all(world.world_size());
   std::iota(all.begin(), all.end(), 0);
   const ProcessGroup group = world.new_group(all);
   const int absent = world.world_size() - 1;
   if (world.rank() != absent) {
-    EXPECT_SAYS(message_of<TimeoutError>([&] { group.monitored_barrier(milliseconds(300)); }),
-                "rank " + std::to_string(absent) + " had not come");
+    const auto error = error_of<TimeoutError>([&] { group.monitored_barrier(milliseconds(300)); });
+    EXPECT_EQ(error.rank(), absent);
+    EXPECT_EQ(error.fields().operation, "monitored_barrier");
+    EXPECT_EQ(error.fields().timeout, milliseconds(300));
+    EXPECT_SAYS(std::string(error.what()), concat("rank ", absent, " had not come"));
   }
   world.barrier();
 }
 
+// The last rank comes to the barrier only when the others have seen that theirs is not over. Ranks
+// tell each other by files: a message might be what makes a barrier hold.
 TEST(Group, BarrierHoldsBackTheFirst) {
+  NEEDS_RANKS(2);
   const ProcessGroup world = default_process_group();
-  for (int i = 0; i < 10; ++i) world.barrier();
+  const int last = world.world_size() - 1;
+  std::vector<int> all(world.world_size());
+  std::iota(all.begin(), all.end(), 0);
+  // Compared calls would wait for the peers before the barrier is under way.
+  const ProcessGroup group = world.new_group(all, {.check_calls = false});
+  const TemporaryDirectory folder(temporary_folder(), "lockstep_barrier");
+  const std::filesystem::path shared = broadcast_text(world, folder.path().string(), 0);
+  const auto tell = [&](int round, int rank) {
+    std::ofstream(shared / concat(round, ".", rank)).close();
+  };
+  const auto has_told = [&](int round, int rank) {
+    return std::filesystem::exists(shared / concat(round, ".", rank));
+  };
+  for (int round = 0; round < 10; ++round) {
+    if (world.rank() == last) {
+      const Deadline deadline = Deadline::after(std::chrono::seconds(60));
+      for (int rank = 0; rank < last; ++rank) {
+        while (!has_told(round, rank) && !deadline.passed()) std::this_thread::yield();
+      }
+      tell(round, last);
+      group.barrier();
+    } else {
+      const Work barrier = group.barrier({.async_op = true});
+      EXPECT_FALSE(barrier.is_completed());
+      EXPECT_FALSE(has_told(round, last));
+      tell(round, world.rank());
+      barrier.wait();
+      EXPECT_TRUE(has_told(round, last)) << "round " << round;
+    }
+  }
+  world.monitored_barrier();  // Rank 0 deletes the folder.
 }
 
 }  // namespace

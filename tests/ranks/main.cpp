@@ -1,7 +1,12 @@
 // The rank tests: every rank of a job runs this same program, `lockstep run` starts it with 1 to 4
 // ranks, and it fails when it fails on any rank. --machines=001 lets ranks 0 and 1 share memory, as
-// on one machine, and keeps rank 2 apart.
+// on one machine, and keeps rank 2 apart. --ran=FILE: rank 0 writes which tests ran and which were
+// skipped, for check_ranks_ran.cmake.
+#include <cerrno>
+#include <chrono>
 #include <cstdlib>
+#include <fstream>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -14,13 +19,26 @@
 
 namespace {
 
-void set_machine(std::string_view argument) {
-  constexpr std::string_view kFlag = "--machines=";
-  if (!argument.starts_with(kFlag)) throw lockstep::UsageError("rank_tests: unknown argument");
-  argument.remove_prefix(kFlag.size());
+void set_machine(std::string_view machines) {
   const auto rank = static_cast<std::size_t>(lockstep::env::integer(lockstep::env::kRank).value());
-  const std::string machine(argument.substr(rank, 1));
+  const std::string machine(machines.substr(rank, 1));
   ::setenv(lockstep::env::kMemoryDomain.name, machine.c_str(), 1);
+}
+
+// "ran <name>" or "skipped <name>", a line each.
+void write_what_ran(const std::string& path) {
+  std::ofstream file(path);
+  const auto& tests = *::testing::UnitTest::GetInstance();
+  for (int i = 0; i < tests.total_test_suite_count(); ++i) {
+    const auto& suite = *tests.GetTestSuite(i);
+    for (int j = 0; j < suite.total_test_count(); ++j) {
+      const auto& test = *suite.GetTestInfo(j);
+      if (!test.should_run()) continue;
+      file << (test.result()->Skipped() ? "skipped " : "ran ") << suite.name() << "." << test.name()
+           << "\n";
+    }
+  }
+  if (!file.flush()) throw lockstep::SystemError("write " + path, errno);
 }
 
 }  // namespace
@@ -28,9 +46,21 @@ void set_machine(std::string_view argument) {
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   return lockstep::run_main([&] {
-    if (argc > 1) set_machine(argv[1]);
-    lockstep::init_process_group({.timeout = std::chrono::seconds(60)});
+    std::string ran;
+    for (const std::string_view argument : std::span(argv + 1, argv + argc)) {
+      constexpr std::string_view kMachines = "--machines=";
+      constexpr std::string_view kRan = "--ran=";
+      if (argument.starts_with(kMachines)) {
+        set_machine(argument.substr(kMachines.size()));
+      } else if (argument.starts_with(kRan)) {
+        ran = argument.substr(kRan.size());
+      } else {
+        throw lockstep::UsageError("rank_tests: unknown argument");
+      }
+    }
+    const int rank = lockstep::init_process_group({.timeout = std::chrono::seconds(60)}).rank();
     const int status = RUN_ALL_TESTS();
+    if (rank == 0 && !ran.empty()) write_what_ran(ran);
     lockstep::destroy_process_group();
     return status;
   });

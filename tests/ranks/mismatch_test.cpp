@@ -38,7 +38,6 @@ class Mismatch : public Conformance {
     return expect_refused_everywhere(tensor, even, tensor, odd);
   }
 
-  bool alone() const { return world_size_ == 1; }
   int last() const { return world_size_ - 1; }
 
   static void all_reduce(const ProcessGroup& group, const at::Tensor& tensor) {
@@ -47,7 +46,7 @@ class Mismatch : public Conformance {
 };
 
 TEST_F(Mismatch, OfSizesIsRefused) {
-  if (alone()) return;
+  NEEDS_RANKS(2);
   for (const auto& [even, odd] : std::vector<std::pair<std::int64_t, std::int64_t>>{
            {4, 8}, {8, 4}, {0, 4}, {4, 0}, {1, 2'300'003}, {2'300'003, 2'300'002}}) {
     SCOPED_TRACE(std::to_string(even) + " against " + std::to_string(odd));
@@ -60,7 +59,7 @@ TEST_F(Mismatch, OfSizesIsRefused) {
 }
 
 TEST_F(Mismatch, OfDtypesIsRefused) {
-  if (alone()) return;
+  NEEDS_RANKS(2);
   for (const auto dtype : {at::kInt, at::kDouble, at::kHalf}) {
     expect_refused_everywhere(formula(rank_, 6, at::kFloat), &all_reduce, formula(rank_, 6, dtype),
                               &all_reduce);
@@ -68,14 +67,14 @@ TEST_F(Mismatch, OfDtypesIsRefused) {
 }
 
 TEST_F(Mismatch, OfReductionsIsRefused) {
-  if (alone()) return;
+  NEEDS_RANKS(2);
   expect_refused_everywhere(&all_reduce, [](const auto& group, const auto& tensor) {
     group.all_reduce(tensor, {.op = ReduceOp::kMax});
   });
 }
 
 TEST_F(Mismatch, OfRootsIsRefused) {
-  if (alone()) return;
+  NEEDS_RANKS(2);
   expect_refused_everywhere(
       [](const auto& group, const auto& tensor) { group.broadcast(tensor, 0); },
       [&](const auto& group, const auto& tensor) { group.broadcast(tensor, last()); });
@@ -97,7 +96,7 @@ TEST_F(Mismatch, OfRootsIsRefused) {
 }
 
 TEST_F(Mismatch, OfOperationsIsRefused) {
-  if (alone()) return;
+  NEEDS_RANKS(2);
   const Call broadcast = [](const auto& group, const auto& tensor) { group.broadcast(tensor, 0); };
   const Call barrier = [](const auto& group, const auto&) { group.barrier(); };
   const Call all_gather = [&](const auto& group, const auto& tensor) {
@@ -119,7 +118,7 @@ TEST_F(Mismatch, OfOperationsIsRefused) {
 }
 
 TEST_F(Mismatch, OfGatheredAndScatteredSizesIsRefused) {
-  if (alone()) return;
+  NEEDS_RANKS(2);
   const at::Tensor short_tensor = formula(rank_, 6, at::kFloat);
   const at::Tensor long_tensor = formula(rank_, 1009, at::kFloat);
   const auto for_both = [&](const Call& call) {
@@ -144,7 +143,7 @@ TEST_F(Mismatch, OfGatheredAndScatteredSizesIsRefused) {
 }
 
 TEST_F(Mismatch, OfWhatTwoRanksExchangeIsRefused) {
-  if (alone()) return;
+  NEEDS_RANKS(2);
   const auto all_to_all = [&](std::int64_t expected) {
     return [this, expected](const ProcessGroup& group, const at::Tensor&) {
       group.all_to_all(outputs(expected, at::kFloat), outputs(6, at::kFloat));
@@ -163,7 +162,7 @@ TEST_F(Mismatch, OfWhatTwoRanksExchangeIsRefused) {
 
 // Two calls of one shape, the other way round: only their names tell.
 TEST_F(Mismatch, OfNamesIsRefused) {
-  if (alone()) return;
+  NEEDS_RANKS(2);
   const auto named = [](const char* name) {
     return [name](const ProcessGroup& group, const at::Tensor& tensor) {
       group.all_reduce(tensor, {.name = name});
@@ -177,7 +176,7 @@ TEST_F(Mismatch, OfNamesIsRefused) {
 }
 
 TEST_F(Mismatch, OfAsynchronousCallsIsRefused) {
-  if (alone()) return;
+  NEEDS_RANKS(2);
   const auto all_reduce_async = [](const ProcessGroup& group, const at::Tensor& tensor) {
     group.all_reduce(tensor, {.async_op = true}).wait();
   };
@@ -188,14 +187,12 @@ TEST_F(Mismatch, OfAsynchronousCallsIsRefused) {
 // What the exchange before the call gives on top, on backends that do not check calls themselves.
 class ExchangedCheck : public Mismatch {
  protected:
-  bool is_ours() const {
-    const std::string& backend = group_.backend_name();
-    return !alone() && backend != "shm";
-  }
+  bool is_ours() const { return group_.backend_name() != "shm"; }
 };
 
 TEST_F(ExchangedCheck, NamesBothCallsAndLeavesTheGroupUsable) {
-  if (!is_ours()) return;
+  NEEDS_RANKS(2);
+  if (!is_ours()) GTEST_SKIP() << "the backend compares calls itself";
   const ProcessGroup group = group_of_all({.check_calls = true});
   const bool is_odd = rank_ == last();
   const at::Tensor tensor = formula(rank_, is_odd ? 5 : 4, at::kFloat);
@@ -217,12 +214,24 @@ TEST_F(ExchangedCheck, NamesBothCallsAndLeavesTheGroupUsable) {
 }
 
 TEST_F(ExchangedCheck, CanBeSwitchedOff) {
-  // The ranks of one machine compare their calls anyway.
-  if (!is_ours() || group_.backend_name() == "hierarchical") return;
-  const ProcessGroup group = group_of_all({.check_calls = false});
-  // Ranks do not agree on the operation, which harms nothing but the result.
-  at::Tensor tensor = formula(rank_, 6, at::kFloat);
-  group.all_reduce(tensor, {.op = rank_ == 0 ? ReduceOp::kMin : ReduceOp::kMax});
+  NEEDS_RANKS(2);
+  if (!is_ours() || group_.backend_name() == "hierarchical") {
+    GTEST_SKIP() << "the ranks of one machine compare their calls anyway";
+  }
+  // Ranks do not agree on the operation, which harms nothing but the result: the kind of call is
+  // one.
+  const auto disagree = [&](const ProcessGroup& group) {
+    at::Tensor tensor = formula(rank_, 6, at::kFloat);
+    group.all_reduce(tensor, {.op = rank_ == 0 ? ReduceOp::kMin : ReduceOp::kMax});
+    return tensor;
+  };
+  const at::Tensor least = reduced_formula(world_size_, 6, at::kFloat, ReduceOp::kMin);
+  const at::Tensor most = reduced_formula(world_size_, 6, at::kFloat, ReduceOp::kMax);
+  const at::Tensor tensor = disagree(group_of_all({.check_calls = false}));
+  EXPECT_TRUE(at::le(least, tensor).all().item<bool>() && at::le(tensor, most).all().item<bool>())
+      << tensor;
+  const ProcessGroup checked = group_of_all({.check_calls = true});
+  EXPECT_SAYS(message_of<UsageError>([&] { disagree(checked); }), "op MIN");
 }
 
 }  // namespace

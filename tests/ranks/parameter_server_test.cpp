@@ -103,7 +103,7 @@ TEST_F(ParameterServers, SynchronousUpdatesHaveTheBitsOfOneProcess) {
 }
 
 TEST_F(ParameterServers, EachServerHasAnOptimizerThatRemembers) {
-  if (group_.world_size() < 2) return;
+  NEEDS_RANKS(2);
   constexpr std::int64_t kSteps = 4;
   const int servers = group_.world_size() - 1;
   const auto parameters = parameters_of_formula();
@@ -127,7 +127,7 @@ TEST_F(ParameterServers, EachServerHasAnOptimizerThatRemembers) {
 
 // A net over an embedding learns as one in one process does with all trainers' samples.
 TEST_F(ParameterServers, RowsLearnAsAnEmbeddingOfOneProcess) {
-  if (group_.world_size() < 2) return;
+  NEEDS_RANKS(2);
   constexpr std::int64_t kRows = 11;
   constexpr std::int64_t kSteps = 6;
   const int servers = std::max(1, group_.world_size() / 2);
@@ -187,7 +187,7 @@ TEST_F(ParameterServers, RowsLearnAsAnEmbeddingOfOneProcess) {
 }
 
 TEST_F(ParameterServers, NoTrainerIsFurtherAheadThanTheStaleness) {
-  if (group_.world_size() < 2) return;
+  NEEDS_RANKS(2);
   constexpr std::int64_t kSteps = 30;
   for (const std::int64_t staleness : {0, 2}) {
     const auto parameter = at::zeros({3}).requires_grad_();
@@ -213,7 +213,7 @@ TEST_F(ParameterServers, NoTrainerIsFurtherAheadThanTheStaleness) {
 }
 
 TEST_F(ParameterServers, ServersWithoutAnyRowOrElement) {
-  if (group_.world_size() < 3) return;
+  NEEDS_RANKS(3);
   const int servers = group_.world_size() - 1;  // For one element, and one row.
   const auto parameter = at::zeros({1}).requires_grad_();
   const Parts parts{.parameters = {parameter},
@@ -252,7 +252,7 @@ TEST_F(ParameterServers, WhoHasLeftIsHeardOf) {
 }
 
 TEST_F(ParameterServers, WhatDoesNotFitIsRefused) {
-  if (group_.world_size() < 2) return;
+  NEEDS_RANKS(2);
   const auto parameter = at::zeros({3}).requires_grad_();
   const Parts parts{.parameters = {parameter},
                     .tables = {{.name = "words", .rows = 5, .columns = 2}},

@@ -261,7 +261,7 @@ TEST_F(PipelineRanks, OptionsThatDoNotFitAreRefusedOnAllRanks) {
   EXPECT_THROW(Pipeline(make_net(), {.cuts = {1, 2, 3, 4, 5}}), UsageError);
   EXPECT_THROW(Pipeline(nn::Sequential(), PipelineOptions{}), UsageError);
   EXPECT_THROW(Pipeline(std::vector<nn::Sequential>(3, make_net()), PipelineOptions{}), UsageError);
-  if (world_size_ == 1) return;
+  NEEDS_RANKS(2);
   const std::string message =
       message_of<UsageError>([&] { Pipeline(make_net(), {.micro_batches = rank_ == 1 ? 3 : 4}); });
   EXPECT_SAYS(message, "rank 0 has 1f1b, 4 micro-batches");
@@ -286,7 +286,9 @@ TEST_F(PipelineRanks, WhatOneRankThrowsEndsTheStepOfAll) {
     if (rank_ == last) {
       EXPECT_THROW(step(), std::runtime_error);
     } else {
-      EXPECT_SAYS(message_of<PeerFailed>(step),
+      const auto error = error_of<PeerFailed>(step);
+      EXPECT_EQ(error.rank(), last);
+      EXPECT_SAYS(std::string(error.what()),
                   concat("rank ", last, " has given the step up: no loss today"));
     }
     group_.barrier();
@@ -303,7 +305,7 @@ TEST_F(PipelineRanks, BatchesThatDoNotFitAreRefused) {
   EXPECT_THROW(alone.step(make_inputs(4), make_targets(4),
                           [](const at::Tensor& outputs, const at::Tensor&) { return outputs; }),
                UsageError);
-  if (world_size_ == 1) return;
+  NEEDS_RANKS(2);
   Pipeline pipeline(make_net(), {.micro_batches = 8});
   const int samples = rank_ == world_size_ - 1 ? 5 : 6;
   EXPECT_THROW(pipeline.step(make_inputs(samples), make_targets(samples), mean_square), Error);

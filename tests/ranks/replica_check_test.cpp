@@ -89,7 +89,7 @@ TEST_F(ReplicaCheck, AFlippedBitOfAnyTensorIsNamed) {
 TEST_F(ReplicaCheck, NanEqualsNanOfTheSameBits) {
   const at::Tensor values = at::full({3}, std::numeric_limits<double>::quiet_NaN(), at::kDouble);
   check_replicas_agree(group_, {{"values", values}});
-  if (world_size_ == 1) return;
+  NEEDS_RANKS(2);
   if (drifts()) flip_bit(values, 1);
   ASSERT_TRUE(std::isnan(values[1].item<double>()));
   expect_drift_of([&] { check_replicas_agree(group_, {{"values", values}}); }, "'values' (of 1)");
@@ -102,7 +102,7 @@ TEST_F(ReplicaCheck, WhereElementsLieIsNoDifference) {
 }
 
 TEST_F(ReplicaCheck, ShapeDtypeAndNamesCount) {
-  if (world_size_ == 1) return;
+  NEEDS_RANKS(2);
   const at::Tensor zeros = at::zeros({4}, at::kInt);
   const auto check_own = [&](const NamedTensor& own) {
     return [&] { check_replicas_agree(group_, {drifts() ? own : NamedTensor{"values", zeros}}); };
@@ -121,7 +121,7 @@ TEST_F(ReplicaCheck, MomentumStepsAndSettingsAreNamed) {
   step(model, adam);
   model.check_replicas_agree(sgd);
   model.check_replicas_agree(adam);
-  if (world_size_ == 1) return;
+  NEEDS_RANKS(2);
   const auto key = module->output->weight.unsafeGetTensorImpl();
   if (drifts()) {
     flip_bit(static_cast<torch::optim::SGDParamState&>(*sgd.state().at(key)).momentum_buffer(), 9);
@@ -143,13 +143,13 @@ TEST_F(ReplicaCheck, OfAShardedOptimizerOnlyTheSettingsAreCompared) {
                                                  torch::optim::AdamOptions(1e-3));
   step(model, optimizer);
   model.check_replicas_agree(optimizer);
-  if (world_size_ == 1) return;
+  NEEDS_RANKS(2);
   if (drifts()) optimizer.param_groups()[0].options().set_lr(2e-3);
   expect_drift_of([&] { model.check_replicas_agree(optimizer); }, "'lr of parameter group 0'");
 }
 
 TEST_F(ReplicaCheck, AnOptimizerOfAnotherKindIsRefused) {
-  if (world_size_ == 1) return;
+  NEEDS_RANKS(2);
   DistributedDataParallel model(Counted(), {});
   const torch::optim::LBFGS optimizer(model.parameters(), {});
   EXPECT_SAYS(message_of<UsageError>([&] { model.check_replicas_agree(optimizer); }),
@@ -188,7 +188,7 @@ TEST_F(ReplicaCheck, EverySoManyExchangesWithTheOptimizer) {
   model.check_replicas_with(optimizer);
   step(model, optimizer);
   step(model, optimizer);
-  if (world_size_ == 1) return;
+  NEEDS_RANKS(2);
   const auto key = module->input->weight.unsafeGetTensorImpl();
   if (drifts()) {
     flip_bit(

@@ -18,6 +18,7 @@ namespace lockstep {
 namespace {
 
 using namespace std::chrono_literals;
+using lockstep::testing::error_of;
 using lockstep::testing::message_of;
 
 std::string name_of(int rank) {
@@ -259,8 +260,10 @@ TEST_F(Rpc, LaterAnswersHoldNoThread) {
 TEST_F(Rpc, ACallWithoutAnswerTimesOut) {
   start();
   const auto gate = rpc::remote(next(), "gate");
-  EXPECT_SAYS(message_of<TimeoutError>([&] { gate.call_for<std::string>(20ms, "gate.pass"); }),
-              "no answer within 20 ms");
+  const auto late = error_of<TimeoutError>([&] { gate.call_for<std::string>(20ms, "gate.pass"); });
+  EXPECT_EQ(late.fields().timeout, 20ms);
+  EXPECT_EQ(late.rank(), (rank_ + 1) % world_size_);
+  EXPECT_SAYS(std::string(late.what()), "no answer within 20 ms");
   gate.call<void>("gate.open", "late");
   EXPECT_EQ(gate.call<std::string>("gate.pass"), "late");
 }
@@ -405,7 +408,7 @@ TEST_F(Rpc, SessionsOneAfterTheOther) {
 }
 
 TEST_F(Rpc, NamesMustDiffer) {
-  if (world_size_ == 1) return;
+  NEEDS_RANKS(2);
   EXPECT_SAYS(message_of<UsageError>([&] { const auto none = rpc::init("twin", group_); }),
               "are both named 'twin'");
   EXPECT_SAYS(message_of<UsageError>(

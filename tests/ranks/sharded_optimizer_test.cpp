@@ -360,7 +360,7 @@ TEST_F(Sharded, RefusesToSaveAShareAsIfItWasAll) {
 }
 
 TEST_F(Sharded, RefusesParametersThatDifferBetweenRanks) {
-  if (world_size_ == 1) return;  // Nothing to differ from.
+  NEEDS_RANKS(2);
   const int odd_one = world_size_ - 1;
   const Tensors parameters{at::ones({rank_ == odd_one ? 3 : 2}).requires_grad_()};
   const std::string message = message_of<Error>(
@@ -370,7 +370,7 @@ TEST_F(Sharded, RefusesParametersThatDifferBetweenRanks) {
 }
 
 TEST_F(Sharded, RefusesParametersThatHaveLeftTheBucket) {
-  if (world_size_ == 1) return;  // There is none.
+  NEEDS_RANKS(2);
   const Tensors parameters = make_parameters();
   ShardedOptimizer<torch::optim::SGD> optimizer(parameters, 0.1,
                                                 {.parameters_as_bucket_view = true});

@@ -52,7 +52,7 @@ TEST_F(StepTimes, TheRankThatComesLastIsTheStraggler) {
 }
 
 TEST_F(StepTimes, WhatWasWaitedForBeforeCountsToo) {
-  if (world_size_ == 1) return;
+  NEEDS_RANKS(2);
   constexpr int kRounds = 50;
   const int last = world_size_ - 1;
   // The others wait for the last rank within the step, so that it arrives before they do.
@@ -139,7 +139,7 @@ TEST_F(StepTimes, EachSummaryBeginsAnew) {
 }
 
 TEST_F(StepTimes, DifferentNumbersOfStepsAreRefused) {
-  if (world_size_ == 1) return;
+  NEEDS_RANKS(2);
   if (is_last_rank()) timer_->arrive();
   EXPECT_SAYS(message_of<UsageError>([&] { timer_->summarize(); }),
               "made 1 steps where rank 0 made 0");

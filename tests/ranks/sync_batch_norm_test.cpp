@@ -2,6 +2,7 @@
 #include "lockstep/nn/sync_batch_norm.h"
 
 #include <numeric>
+#include <string>
 
 #include <ATen/ATen.h>
 #include <ATen/ops/batch_norm_native.h>
@@ -12,6 +13,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
+#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/nn/convert_sync_batchnorm.h"
@@ -297,13 +299,44 @@ TEST_F(SyncedBatchNorm, AModuleThatCannotBeConvertedIsNamedOnEveryRank) {
   if (is_bad) {
     EXPECT_SAYS(message_of<UsageError>([&] { convert_sync_batchnorm(*norm); }), "neither affine");
   } else {
-    EXPECT_SAYS(message_of<PeerFailed>([&] { convert_sync_batchnorm(*norm); }),
-                "rank " + std::to_string(world_size_ - 1));
+    const auto error = error_of<PeerFailed>([&] { convert_sync_batchnorm(*norm); });
+    EXPECT_EQ(error.rank(), world_size_ - 1);
+    EXPECT_SAYS(std::string(error.what()), concat("rank ", world_size_ - 1));
   }
 }
 
+TEST_F(SyncedBatchNorm, LayersOfOneGroupShareAnother) {
+  NEEDS_RANKS(2);
+  // Groups of one parent are numbered in the order in which they are made.
+  const auto next_number = [&] {
+    const std::string name = group_of_all().name();
+    return std::stoi(name.substr(name.rfind('/') + 1));
+  };
+  const SyncBatchNormOptions options{.process_group = group_};
+  const SyncBatchNorm first(3, options);
+  const int number = next_number();
+  const SyncBatchNorm second(3, options);
+  const SyncBatchNorm third(5, options);
+  EXPECT_EQ(next_number(), number + 1);
+}
+
+TEST_F(SyncedBatchNorm, ARankMayLetGoOfItsLayersSooner) {
+  NEEDS_RANKS(2);
+  const SyncBatchNormOptions options{.process_group = group_};
+  SyncBatchNorm kept = nullptr;
+  {
+    const SyncBatchNorm first(1, options);
+    if (rank_ == 0) kept = first;
+  }
+  SyncBatchNorm second(1, options);
+  const at::Tensor values = at::full({1, 1}, static_cast<double>(rank_));
+  const double mean = (world_size_ - 1) / 2.0;
+  second(values);
+  EXPECT_NEAR(second->running_mean.item<double>(), 0.1 * mean, 1e-6);
+}
+
 TEST_F(SyncedBatchNorm, DifferentModulesAreRefusedOnEveryRank) {
-  if (world_size_ == 1) return;  // Nothing to differ from.
+  NEEDS_RANKS(2);
   ConvolutionAndNorms net;
   torch::nn::Module& module = rank_ == 1 ? static_cast<torch::nn::Module&>(*net->norm) : *net;
   EXPECT_SAYS(message_of<UsageError>([&] { convert_sync_batchnorm(module); }),
@@ -315,7 +348,7 @@ TEST_F(SyncedBatchNorm, DifferentModulesAreRefusedOnEveryRank) {
 }
 
 TEST_F(SyncedBatchNorm, WhatRanksDoDifferentlyIsToldOnEveryRank) {
-  if (world_size_ == 1) return;  // Nothing to differ from.
+  NEEDS_RANKS(2);
   const SyncBatchNormOptions options{.process_group = group_};
   SyncBatchNorm first(3, options);
   SyncBatchNorm second(3, options);
@@ -340,7 +373,7 @@ TEST_F(SyncedBatchNorm, WhatRanksDoDifferentlyIsToldOnEveryRank) {
 }
 
 TEST_F(SyncedBatchNorm, CallsOfOtherSizesAreToldOnEveryRank) {
-  if (world_size_ == 1) return;               // Nothing to differ from.
+  NEEDS_RANKS(2);
   const ProcessGroup group = group_of_all();  // shm ends the one that ranks call differently
   SyncBatchNorm first(3, {.process_group = group});
   SyncBatchNorm second(5, {.process_group = group});
