@@ -4,10 +4,8 @@ extern "C" const char* __tsan_default_suppressions();
 extern "C" const char* __tsan_default_suppressions() {
   return
       // A life mark, a mutex that nobody ever waits for, is held as long as a group lives, in
-      // whatever order groups come and go; letting go of it is tried from another thread, which it
-      // refuses.
+      // whatever order groups come and go.
       "deadlock:lockstep::LifeMark::hold\n"
-      "mutex:lockstep::LifeMark::let_go\n"
       // LibTorch is not instrumented, so that its counting of references is not seen: what it frees
       // seems to be freed beside the last use by another thread; and what its store closes, while
       // another thread has the same descriptor anew.

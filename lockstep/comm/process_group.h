@@ -77,8 +77,7 @@ struct NewGroupOptions {
 /// switches it off for a program known to be right: what mismatched calls do then is undefined. All
 /// ranks must choose the same. Messages (send, recv) are not checked.
 ///
-/// Threads: one thread at a time per group. The thread that made the group must outlive it: over
-/// shm peers take its end for the rank's. Lifetime: the last copy closes the connections.
+/// Threads: one thread at a time per group. Lifetime: the last copy closes the connections.
 /// Errors: UsageError for arguments that cannot work, before anything is sent; else as Work::wait.
 class ProcessGroup {
  public:

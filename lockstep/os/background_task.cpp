@@ -3,36 +3,11 @@
 #include <system_error>
 #include <utility>
 
-#include <pthread.h>
-#include <signal.h>
-
 #include "lockstep/base/concat.h"
 #include "lockstep/base/log.h"
+#include "lockstep/os/without_signals.h"
 
 namespace lockstep {
-namespace {
-
-/// While it lives this thread takes no signals but those of its own faults; a thread that is made
-/// meanwhile neither.
-class WithoutSignals {
- public:
-  WithoutSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS}) {
-      sigdelset(&all, fault);
-    }
-    ::pthread_sigmask(SIG_BLOCK, &all, &before_);
-  }
-  ~WithoutSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  WithoutSignals(const WithoutSignals&) = delete;
-  WithoutSignals& operator=(const WithoutSignals&) = delete;
-
- private:
-  sigset_t before_;
-};
-
-}  // namespace
 
 BackgroundTask::~BackgroundTask() {
   request_stop();

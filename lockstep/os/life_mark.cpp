@@ -1,9 +1,16 @@
 #include "lockstep/os/life_mark.h"
 
 #include <cerrno>
+#include <condition_variable>
 #include <cstring>
+#include <functional>
+#include <mutex>
+#include <system_error>
+#include <thread>
 
+#include "lockstep/base/check.h"
 #include "lockstep/base/error.h"
+#include "lockstep/os/without_signals.h"
 
 namespace lockstep {
 namespace {
@@ -21,6 +28,67 @@ void check(const char* operation, int status) {
   if (status != 0) throw SystemError(operation, status);
 }
 
+// Runs what is to be done by the thread that holds all marks. Never destroyed.
+class MarkThread {
+ public:
+  // Of this process: a forked one, which has no other threads, begins with none.
+  static MarkThread& instance() {
+    [[maybe_unused]] static const int registered =
+        ::pthread_atfork(nullptr, nullptr, [] { current_ = nullptr; });
+    MarkThread* current = current_.load();
+    if (current != nullptr) return *current;
+    auto* const made = new MarkThread();
+    if (current_.compare_exchange_strong(current, made)) return *made;
+    delete made;
+    return *current;
+  }
+
+  int run(const std::function<int()>& action) {
+    const std::lock_guard one_at_a_time(calls_);
+    std::unique_lock lock(mutex_);
+    if (!is_running_) start();
+    action_ = &action;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return action_ == nullptr; });
+    return status_;
+  }
+
+ private:
+  void start() {
+    try {
+      const WithoutSignals without_signals;
+      std::thread([this] { serve(); }).detach();
+    } catch (const std::system_error& error) {
+      throw SystemError("starting the thread that holds life marks", error.code().value());
+    }
+    is_running_ = true;
+  }
+
+  [[noreturn]] void serve() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return action_ != nullptr; });
+      const auto* const action = action_;
+      lock.unlock();
+      const int status = (*action)();
+      lock.lock();
+      status_ = status;
+      action_ = nullptr;
+      changed_.notify_all();
+    }
+  }
+
+  static std::atomic<MarkThread*> current_;
+  std::mutex calls_;
+  std::mutex mutex_;  // guards all that follows
+  std::condition_variable changed_;
+  const std::function<int()>* action_ = nullptr;
+  int status_ = 0;
+  bool is_running_ = false;
+};
+
+std::atomic<MarkThread*> MarkThread::current_{nullptr};
+
 }  // namespace
 
 void LifeMark::hold() {
@@ -31,12 +99,14 @@ void LifeMark::hold() {
   check("making a robust mutex", ::pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST));
   check("making a robust mutex", ::pthread_mutex_init(&mutex_, &attributes));
   ::pthread_mutexattr_destroy(&attributes);
-  check("locking a robust mutex", ::pthread_mutex_lock(&mutex_));
+  check("locking a robust mutex",
+        MarkThread::instance().run([this] { return ::pthread_mutex_lock(&mutex_); }));
   holder_word_.store(first_word(mutex_), std::memory_order_release);
 }
 
-bool LifeMark::let_go() noexcept {
-  return ::pthread_mutex_unlock(&mutex_) == 0;
+void LifeMark::let_go() noexcept {
+  const int status = MarkThread::instance().run([this] { return ::pthread_mutex_unlock(&mutex_); });
+  LOCKSTEP_ASSERT(status == 0);
 }
 
 bool LifeMark::is_held() noexcept {

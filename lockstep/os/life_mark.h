@@ -11,15 +11,16 @@ namespace lockstep {
 /// died, however it died and whatever memory it held: a robust mutex, which the kernel looks at
 /// before it takes a process apart. (Its sockets and its pidfd tell only afterwards, tens of
 /// milliseconds later for each gigabyte.)
-/// Threads: hold() and let_go() from one thread, which must live as long as the mark is held: the
-/// kernel ties the mark to the thread. is_held() from any thread of any process.
+/// The kernel ties a mutex to a thread: all marks of a process are held by a thread of their own,
+/// which the first of them starts and which ends with the process.
+/// Threads: hold() and let_go() from any thread of one process; is_held() from any of any process.
 /// Lifetime: zeroed shared memory is a mark that was never held; it must stay mapped while held.
 class LifeMark {
  public:
   /// Errors: SystemError.
   void hold();
-  /// False when another thread than the holder calls: the mark stays held and must stay mapped.
-  bool let_go() noexcept;
+  /// Of a mark that this process holds.
+  void let_go() noexcept;
   /// Whether the holder holds it still; false before hold() too.
   bool is_held() noexcept;
 

@@ -1,5 +1,6 @@
 #include <cstring>
 #include <new>
+#include <thread>
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -86,8 +87,36 @@ TEST(LifeMark, IsLetGo) {
   LifeMark mark{};
   mark.hold();
   EXPECT_TRUE(mark.is_held());
-  EXPECT_TRUE(mark.let_go());
+  mark.let_go();
   EXPECT_FALSE(mark.is_held());
+}
+
+TEST(LifeMark, BelongsToTheProcessAndNotToAThread) {
+  LifeMark mark{};
+  std::thread([&] { mark.hold(); }).join();
+  EXPECT_TRUE(mark.is_held());
+  std::thread([&] { mark.let_go(); }).join();
+  EXPECT_FALSE(mark.is_held());
+}
+
+// A forked process has none of its parent's threads.
+TEST(LifeMark, IsHeldByAForkOfAProcessThatHoldsOthers) {
+  const UniqueFd file = make_memory_file("test", kBytes);
+  const SharedMapping mapping(file.get(), kBytes);
+  auto* const marks = reinterpret_cast<LifeMark*>(mapping.data());
+  marks[0].hold();
+  const pid_t child = in_another_process([&] {
+    const SharedMapping own(file.get(), kBytes);
+    auto* const same = reinterpret_cast<LifeMark*>(own.data());
+    same[1].hold();
+    ::_exit(same[0].is_held() && same[1].is_held() ? 0 : 1);  // While it is mapped.
+  });
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_FALSE(marks[1].is_held());
+  EXPECT_TRUE(marks[0].is_held());
+  marks[0].let_go();
 }
 
 TEST(UnixSocket, PassesADescriptor) {

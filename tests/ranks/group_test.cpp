@@ -56,6 +56,21 @@ TEST(Group, NewGroupsRenumberTheirRanksAndLeaveOthersOut) {
   EXPECT_TRUE(at::equal(sum, at::full({3}, static_cast<double>(even.size()))));
 }
 
+TEST(Group, OutlivesTheThreadThatMadeIt) {
+  const ProcessGroup world = default_process_group();
+  std::vector<int> all(world.world_size());
+  std::iota(all.begin(), all.end(), 0);
+  ProcessGroup group;
+  std::thread([&] { group = world.new_group(all); }).join();
+  world.barrier();  // All threads have ended.
+  for (int i = 0; i < 3; ++i) {
+    at::Tensor sum = at::ones({100'000});
+    group.all_reduce(sum);
+    EXPECT_TRUE(at::equal(sum, at::full({100'000}, static_cast<double>(world.world_size()))));
+  }
+  std::thread([group = std::move(group)] {}).join();
+}
+
 TEST(Group, RefusesRanksThatAreNone) {
   const ProcessGroup world = default_process_group();
   EXPECT_SAYS(message_of<UsageError>([&] { world.new_group({}); }), "no ranks");

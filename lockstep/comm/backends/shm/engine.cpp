@@ -247,10 +247,6 @@ void Engine::end_by(Verdict verdict, const Task* awaited) {
     case Reason::kNone:
       break;
     case Reason::kDied:
-      if (verdict.rank == team_.rank()) {
-        return end_all<PeerLost>(
-            "the thread that made this group has ended; make it on one that outlives it", ranks);
-      }
       return end_all<PeerLost>(concat("a peer is gone: ", who, " ended; look at how it ended"),
                                ranks);
     case Reason::kLeft:

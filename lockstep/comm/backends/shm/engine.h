@@ -43,7 +43,7 @@ struct Task {
 /// everything moves on when this process starts, polls or waits for something of this group, and
 /// while it waits for another group of this backend. A wait spins for a moment, then sleeps.
 /// Threads: any; one moves things on at a time, and others may while it sleeps. abort() never
-/// waits. The thread that makes the engine must outlive it: peers take its end for this rank's.
+/// waits.
 /// Errors: TimeoutError, PeerLost, UsageError for calls that differ between ranks, CommError; each
 /// names collective, number, group and rank, and the rank that is to blame. After the first the
 /// group is of no further use.

@@ -1,6 +1,5 @@
 #include "lockstep/comm/backends/shm/team.h"
 
-#include <mutex>
 #include <vector>
 
 #include <unistd.h>
@@ -29,14 +28,6 @@ Store best_store(Placement placement) {
   return placement == Placement::kFar ? Store::kNonTemporal : Store::kOrdinary;
 }
 
-// A life mark that another thread holds must stay in memory: the kernel looks at it when that ends.
-void keep_until_the_process_ends(std::shared_ptr<Segment> segment) {
-  static std::mutex mutex;
-  static auto* const kept = new std::vector<std::shared_ptr<Segment>>();  // never destroyed
-  const std::lock_guard lock(mutex);
-  kept->push_back(std::move(segment));
-}
-
 }  // namespace
 
 Team::Team(std::shared_ptr<Segment> segment, int rank, std::string group_name,
@@ -60,7 +51,7 @@ Team::~Team() {
   std::uint32_t present = static_cast<std::uint32_t>(Standing::kPresent);
   own_.standing.compare_exchange_strong(present, static_cast<std::uint32_t>(Standing::kLeft));
   wake_peers();
-  if (!own_.life.let_go()) keep_until_the_process_ends(segment_);
+  own_.life.let_go();
 }
 
 bool Team::may_spin() {

@@ -98,12 +98,14 @@ TEST(Team, WhoLeavesAbortsOrIsLateIsTold) {
   }
 }
 
-TEST(Team, WhoseThreadEndsIsDead) {
+TEST(Team, OutlivesTheThreadThatMadeIt) {
   const auto segment = testing_engine::make_segment(2);
-  Team survivor(segment, 0, "test");
-  std::unique_ptr<Team> dead;
-  std::thread([&] { dead = std::make_unique<Team>(segment, 1, "test"); }).join();
-  EXPECT_EQ(survivor.check_peers(1).word(), (Verdict{.reason = Reason::kDied, .rank = 1}.word()));
+  Team peer(segment, 0, "test");
+  std::unique_ptr<Team> made;
+  std::thread([&] { made = std::make_unique<Team>(segment, 1, "test"); }).join();
+  EXPECT_EQ(peer.check_peers(1).reason, Reason::kNone);
+  std::thread([&] { made.reset(); }).join();
+  EXPECT_EQ(peer.check_peers(1).word(), (Verdict{.reason = Reason::kLeft, .rank = 1}.word()));
 }
 
 }  // namespace
