@@ -50,9 +50,9 @@ std::optional<std::uint64_t> memory_file_bytes(int fd) noexcept {
   return static_cast<std::uint64_t>(facts.st_size);
 }
 
-SharedMapping::SharedMapping(int fd, std::uint64_t bytes) : bytes_(bytes) {
-  void* const address =
-      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+SharedMapping::SharedMapping(int fd, std::uint64_t offset, std::uint64_t bytes) : bytes_(bytes) {
+  void* const address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+                               fd, static_cast<off_t>(offset));
   if (address == MAP_FAILED) {
     throw SystemError(concat("mapping ", bytes, " bytes of shared memory"), errno,
                       "look at the limit of address space (ulimit -v)");

@@ -167,7 +167,7 @@ class LargeAllReduce final : public Operation {
   std::byte* input_of(Team& team, int rank) {
     std::uint64_t offset = 0;
     std::memcpy(&offset, team.entry(rank, first_).data, sizeof offset);
-    return team.at(offset);
+    return team.heap_at(offset, call().elements * element_bytes(arithmetic_.input_element));
   }
 
   void give_peers_their_parts(Team& team) {
@@ -192,7 +192,7 @@ class LargeAllReduce final : public Operation {
     Targets targets;
     for (int rank = 0; rank < team.ranks(); ++rank) {
       const auto index = static_cast<std::size_t>(rank);
-      targets[index] = team.at(team.entry(rank, first_).buffer) + part.begin;
+      targets[index] = team.heap_at(team.entry(rank, first_).buffer, bytes_) + part.begin;
       if (rank == team.rank()) {
         sources[index] = buffers_.input + input_begin;
       } else {

@@ -14,9 +14,6 @@ namespace lockstep::shm {
 namespace {
 
 constexpr const char* kAddressKey = "shm/address";
-// Address space that all arenas of a group may take: a fraction of what a process has.
-constexpr std::uint64_t kMostSegmentBytes = std::uint64_t{1} << 44;
-
 std::string ready_key(int rank) {
   return concat("shm/ready/", rank);
 }
@@ -25,23 +22,16 @@ std::string heard_key(int rank) {
   return concat("shm/heard/", rank);
 }
 
-// Address space for as much as one rank could ever take; memory comes only where it is used.
-std::uint64_t arena_bytes(int ranks) {
-  const std::uint64_t most = kMostSegmentBytes / static_cast<std::uint64_t>(ranks);
-  return std::max(Layout::least_arena_bytes(ranks), std::min(total_memory_bytes(), most));
-}
-
 std::string random_name() {
   std::random_device random;
   const auto word = [&] { return std::uint64_t{random()} << 32 | random(); };
   return concat("lockstep-", std::hex, word(), word());
 }
 
-std::shared_ptr<Segment> map_segment(int fd, int rank, int ranks, std::uint64_t arena) {
-  const Layout layout(ranks, arena);
-  auto segment = std::make_shared<Segment>(
-      Segment{.layout = layout, .mapping = SharedMapping(fd, layout.segment_bytes())});
-  segment->mapping.populate(layout.arena(rank), layout.populated_bytes());
+std::shared_ptr<Segment> map_segment(UniqueFd file, int rank, const Layout& layout) {
+  auto segment = std::make_shared<Segment>(std::move(file), layout);
+  segment->populate(layout.arena(rank), layout.populated_bytes());
+  segment->map_heap(rank);
   return segment;
 }
 
@@ -55,7 +45,7 @@ bool anybody_failed(c10d::Store& store, int ranks) {
 
 // Hands the segment's descriptor to every other rank; stops when one of them reports that it cannot
 // come.
-void serve(c10d::Store& store, int listener, int fd, std::uint64_t arena, int ranks,
+void serve(c10d::Store& store, int listener, int fd, std::uint64_t heap_bytes, int ranks,
            Deadline deadline) {
   constexpr std::chrono::milliseconds kLookAtStoreEvery{50};
   for (int served = 1; served < ranks && !deadline.passed();) {
@@ -64,7 +54,7 @@ void serve(c10d::Store& store, int listener, int fd, std::uint64_t arena, int ra
         std::min(deadline, Deadline::after(kLookAtStoreEvery),
                  [](const Deadline& a, const Deadline& b) { return a.instant() < b.instant(); }));
     if (socket.valid()) {
-      send_fd(socket.get(), arena, fd);
+      send_fd(socket.get(), heap_bytes, fd);
       ++served;
     } else if (anybody_failed(store, ranks)) {
       return;
@@ -75,14 +65,15 @@ void serve(c10d::Store& store, int listener, int fd, std::uint64_t arena, int ra
 std::shared_ptr<Segment> open_segment(c10d::Store& store, int rank, int ranks,
                                       const std::string& group_name, Deadline deadline) {
   if (rank == 0) {
-    const std::uint64_t arena = Layout(ranks, arena_bytes(ranks)).arena_bytes();
-    const UniqueFd file = make_memory_file(concat("lockstep ", group_name).substr(0, 200).c_str(),
-                                           arena * static_cast<std::uint64_t>(ranks));
-    auto segment = map_segment(file.get(), rank, ranks, arena);
+    // Its file takes memory, and a process address space, only where it is used.
+    const Layout layout = Layout::for_memory(ranks, total_memory_bytes());
+    UniqueFd file = make_memory_file(concat("lockstep ", group_name).substr(0, 200).c_str(),
+                                     layout.segment_bytes());
+    auto segment = map_segment(std::move(file), rank, layout);
     const std::string name = random_name();
     const UniqueFd listener = listen_abstract(name);
     store.set(kAddressKey, name);
-    serve(store, listener.get(), file.get(), arena, ranks, deadline);
+    serve(store, listener.get(), segment->file(), layout.heap_bytes(), ranks, deadline);
     return segment;
   }
   const auto missing = wait_for_keys(store, {kAddressKey}, deadline);
@@ -90,8 +81,8 @@ std::shared_ptr<Segment> open_segment(c10d::Store& store, int rank, int ranks,
   const std::string name = store.get_to_str(kAddressKey);
   if (name.empty()) throw Error("rank 0 has no memory to offer");
   const UniqueFd socket = connect_abstract(name);
-  const ReceivedFd received = receive_fd(socket.get(), deadline);
-  return map_segment(received.fd.get(), rank, ranks, received.number);
+  ReceivedFd received = receive_fd(socket.get(), deadline);
+  return map_segment(std::move(received.fd), rank, Layout(ranks, received.number));
 }
 
 // The store may be gone with rank 0, so this stays until its peers know what is the matter.

@@ -17,13 +17,12 @@ namespace lockstep::shm::testing_engine {
 
 /// The memory of a group that has `first_round` rounds behind it.
 inline std::shared_ptr<Segment> make_segment(int ranks, std::uint32_t first_round = 0) {
-  const Layout layout(ranks, Layout::least_arena_bytes(ranks));
-  const UniqueFd file = make_memory_file("lockstep test", layout.segment_bytes());
-  auto segment = std::make_shared<Segment>(
-      Segment{.layout = layout, .mapping = SharedMapping(file.get(), layout.segment_bytes())});
+  constexpr std::uint64_t kHeapBytes = 2 * 1024 * 1024;
+  const Layout layout(ranks, kHeapBytes);
+  auto segment =
+      std::make_shared<Segment>(make_memory_file("lockstep test", layout.segment_bytes()), layout);
   for (int rank = 0; rank < ranks; ++rank) {
-    auto* const control =
-        reinterpret_cast<Control*>(segment->mapping.data() + layout.control(rank));
+    auto* const control = reinterpret_cast<Control*>(segment->at(layout.control(rank)));
     control->reduced.store(first_round);
     control->released.store(first_round);
   }

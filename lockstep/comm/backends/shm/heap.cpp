@@ -17,7 +17,8 @@ constexpr std::uint64_t kPopulateStep = 64 * 1024;
 
 Heap::Heap(std::shared_ptr<Segment> segment, int rank)
     : segment_(std::move(segment)),
-      range_(segment_->layout.heap(rank)),
+      range_(segment_->layout().heap(rank)),
+      memory_(segment_->map_heap(rank)),
       free_{{range_.begin, range_.bytes}},
       populated_end_(range_.begin) {}
 
@@ -38,7 +39,7 @@ std::byte* Heap::allocate(std::uint64_t bytes) {
   }
   if (best == free_.end()) {
     throw SystemError(concat("allocating ", bytes, " bytes of shared memory"), ENOMEM,
-                      concat("the arena of this rank has ", range_.bytes, " bytes"));
+                      concat("the heap of this rank has ", range_.bytes, " bytes"));
   }
   const std::uint64_t block_begin = best->first;
   const std::uint64_t block_bytes = best->second;
@@ -49,19 +50,19 @@ std::byte* Heap::allocate(std::uint64_t bytes) {
   if (begin > block_begin) free_.emplace(block_begin, begin - block_begin);
   if (end < block_begin + block_bytes) free_.emplace(end, block_begin + block_bytes - end);
   used_.emplace(begin, needed);
-  return segment_->mapping.data() + begin;
+  return data_of(begin);
 }
 
 void Heap::populate_to(std::uint64_t end) {
   if (end <= populated_end_) return;
   const std::uint64_t goal = std::min(round_up(end, kPopulateStep), range_.begin + range_.bytes);
-  segment_->mapping.populate(populated_end_, goal - populated_end_);
+  memory_.populate(populated_end_ - range_.begin, goal - populated_end_);
   populated_end_ = goal;
 }
 
 void Heap::free(std::byte* data) noexcept {
   const std::lock_guard lock(mutex_);
-  const auto block = used_.find(static_cast<std::uint64_t>(data - segment_->mapping.data()));
+  const auto block = used_.find(static_cast<std::uint64_t>(data - memory_.data()) + range_.begin);
   LOCKSTEP_ASSERT(block != used_.end());
   std::uint64_t begin = block->first;
   std::uint64_t bytes = block->second;
@@ -84,7 +85,7 @@ void Heap::free(std::byte* data) noexcept {
 }
 
 std::optional<std::uint64_t> Heap::offset_of(const void* data, std::uint64_t bytes) const {
-  const auto begin = reinterpret_cast<std::uintptr_t>(segment_->mapping.data()) + range_.begin;
+  const auto begin = reinterpret_cast<std::uintptr_t>(memory_.data());
   const auto address = reinterpret_cast<std::uintptr_t>(data);
   if (address < begin || address + bytes > begin + range_.bytes) return std::nullopt;
   return address - begin + range_.begin;

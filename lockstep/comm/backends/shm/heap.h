@@ -7,7 +7,7 @@
 #include <mutex>
 #include <optional>
 
-#include "lockstep/comm/backends/shm/team.h"
+#include "lockstep/comm/backends/shm/segment.h"
 
 namespace lockstep::shm {
 
@@ -28,8 +28,13 @@ class Heap {
  private:
   void populate_to(std::uint64_t end);
 
+  std::byte* data_of(std::uint64_t offset) const {
+    return memory_.data() + (offset - range_.begin);
+  }
+
   const std::shared_ptr<Segment> segment_;
   const Range range_;
+  const SharedMapping& memory_;
   std::mutex mutex_;                             // guards all that follows
   std::map<std::uint64_t, std::uint64_t> free_;  // offset to bytes; never two adjacent
   std::map<std::uint64_t, std::uint64_t> used_;

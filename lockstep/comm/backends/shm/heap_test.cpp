@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/backends/shm/engine_testing.h"
@@ -16,12 +17,13 @@ namespace {
 class HeapTest : public ::testing::Test {
  protected:
   std::uint64_t address(const std::byte* block) const {
-    return static_cast<std::uint64_t>(block - segment_->mapping.data());
+    return range_.begin + static_cast<std::uint64_t>(block - memory_.data());
   }
 
   const std::shared_ptr<Segment> segment_ = testing_engine::make_segment(2);
-  const Range range_ = segment_->layout.heap(1);
+  const Range range_ = segment_->layout().heap(1);
   Heap heap_{segment_, 1};
+  const SharedMapping& memory_ = segment_->map_heap(1);
 };
 
 TEST_F(HeapTest, BlocksAreAlignedToLinesAndLargeOnesToPages) {
@@ -72,12 +74,26 @@ TEST_F(HeapTest, MoreThanThereIsIsAnError) {
 TEST_F(HeapTest, KnowsWhatLiesInIt) {
   std::byte* const block = heap_.allocate(8192);
   EXPECT_EQ(heap_.offset_of(block + 100, 8092), address(block) + 100);
-  EXPECT_EQ(heap_.offset_of(segment_->mapping.data(), 64), std::nullopt);
-  EXPECT_EQ(heap_.offset_of(segment_->mapping.data() + range_.begin + range_.bytes - 64, 65),
-            std::nullopt);
+  EXPECT_EQ(heap_.offset_of(segment_->at(0), 64), std::nullopt);
+  EXPECT_EQ(heap_.offset_of(memory_.data() - 1, 64), std::nullopt);
+  EXPECT_EQ(heap_.offset_of(memory_.data() + range_.bytes - 64, 65), std::nullopt);
   const std::byte elsewhere{};
   EXPECT_EQ(heap_.offset_of(&elsewhere, 1), std::nullopt);
   EXPECT_EQ(heap_.offset_of(nullptr, 0), std::nullopt);
+}
+
+// As a peer in another process does.
+TEST_F(HeapTest, APeerFindsABlockInAWindowOfItsOwn) {
+  Segment peer(UniqueFd(::dup(segment_->file())), segment_->layout());
+  std::byte* const block = heap_.allocate(100'000);
+  std::byte* const seen = peer.heap_at(address(block), 100'000);
+  EXPECT_NE(seen, block);
+  EXPECT_EQ(segment_->heap_at(address(block), 100'000), block);
+  block[99'999] = std::byte{42};
+  EXPECT_EQ(seen[99'999], std::byte{42});
+  seen[0] = std::byte{7};
+  EXPECT_EQ(block[0], std::byte{7});
+  EXPECT_EQ(peer.heap_at(address(block), 100'000), seen) << "mapped once";
 }
 
 // Blocks keep what is written to them whatever happens around them, and nothing is lost.

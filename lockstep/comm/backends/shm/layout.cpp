@@ -8,6 +8,8 @@ namespace lockstep::shm {
 namespace {
 
 constexpr std::uint64_t kHugePage = 2 * 1024 * 1024;
+// So that dozens of groups fit the 2^47 bytes of address space of a process.
+constexpr std::uint64_t kMostHeapBytes = std::uint64_t{1} << 41;
 // Two lines, so that the prefetch of a neighbour does not tie two writers together.
 constexpr std::uint64_t kCountersBytes = 2 * kLineBytes;
 
@@ -27,7 +29,7 @@ std::uint64_t messages_offset(int ranks) {
 constexpr std::uint64_t kChunkStride = kLineBytes + kMessageChunkBytes;
 constexpr std::uint64_t kMessagesStride = round_up(kMessageChunks * kChunkStride, kPageBytes);
 
-std::uint64_t heap_offset(int ranks) {
+std::uint64_t arena_bytes(int ranks) {
   return round_up(messages_offset(ranks) + static_cast<std::uint64_t>(ranks) * kMessagesStride,
                   kHugePage);
 }
@@ -46,14 +48,17 @@ Range share(std::uint64_t bytes, int ranks, int rank) {
   return {.begin = boundary(rank), .bytes = boundary(rank + 1) - boundary(rank)};
 }
 
-Layout::Layout(int ranks, std::uint64_t arena_bytes)
-    : ranks_(ranks), arena_bytes_(arena_bytes / kHugePage * kHugePage) {
+Layout::Layout(int ranks, std::uint64_t heap_bytes) : ranks_(ranks), heap_bytes_(heap_bytes) {
   LOCKSTEP_ASSERT(ranks >= 1 && ranks <= kMostRanks);
-  LOCKSTEP_ASSERT(arena_bytes_ >= least_arena_bytes(ranks));
+  LOCKSTEP_ASSERT(heap_bytes >= kHugePage && heap_bytes % kHugePage == 0);
 }
 
-std::uint64_t Layout::least_arena_bytes(int ranks) {
-  return heap_offset(ranks) + kHugePage;
+Layout Layout::for_memory(int ranks, std::uint64_t memory_bytes) {
+  return {ranks, round_up(std::clamp(memory_bytes, kHugePage, kMostHeapBytes), kHugePage)};
+}
+
+std::uint64_t Layout::arena(int rank) const {
+  return arena_bytes(ranks_) * static_cast<std::uint64_t>(rank);
 }
 
 std::uint64_t Layout::message_counters(int rank, int peer) const {
@@ -79,8 +84,21 @@ std::uint64_t Layout::message_chunk(int rank, int peer, std::uint64_t number) co
 }
 
 Range Layout::heap(int rank) const {
-  const std::uint64_t offset = heap_offset(ranks_);
-  return {.begin = arena(rank) + offset, .bytes = arena_bytes_ - offset};
+  return {.begin = common_bytes() + heap_bytes_ * static_cast<std::uint64_t>(rank),
+          .bytes = heap_bytes_};
+}
+
+int Layout::heap_owner(std::uint64_t offset) const {
+  LOCKSTEP_ASSERT(offset >= common_bytes() && offset < segment_bytes());
+  return static_cast<int>((offset - common_bytes()) / heap_bytes_);
+}
+
+Range Layout::window(std::uint64_t offset, std::uint64_t bytes) const {
+  const Range whole = heap(heap_owner(offset));
+  std::uint64_t stride = kLeastWindowBytes / 2;
+  while (stride < bytes) stride *= 2;
+  const std::uint64_t begin = (offset - whole.begin) / stride * stride;
+  return {.begin = whole.begin + begin, .bytes = std::min(2 * stride, whole.bytes - begin)};
 }
 
 }  // namespace lockstep::shm

@@ -27,7 +27,7 @@ void Messages::start_send(Message& message) {
     const Layout& layout = team_.layout();
     const std::uint64_t begin = layout.message_chunk(team_.rank(), message.peer, 0);
     const std::uint64_t last = layout.message_chunk(team_.rank(), message.peer, kMessageChunks - 1);
-    team_.segment()->mapping.populate(begin, last - begin + kLineBytes + kMessageChunkBytes);
+    team_.segment()->populate(begin, last - begin + kLineBytes + kMessageChunkBytes);
     channel.populated = true;
   }
   channel.sends.push_back(&message);

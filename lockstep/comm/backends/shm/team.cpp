@@ -10,7 +10,7 @@
 namespace lockstep::shm {
 namespace {
 
-// Bounds how late a death is noticed by whoever sleeps.
+// Bounds how late a death is noticed by a rank that sleeps.
 constexpr std::chrono::milliseconds kSleepSlice{2};
 
 // Counts wrap after 2^32 rounds; two that are compared are less than 2^31 apart.
@@ -34,7 +34,7 @@ Team::Team(std::shared_ptr<Segment> segment, int rank, std::string group_name,
            std::vector<int> numbers)
     : segment_(std::move(segment)),
       rank_(rank),
-      ranks_(segment_->layout.ranks()),
+      ranks_(segment_->layout().ranks()),
       group_name_(std::move(group_name)),
       numbers_(std::move(numbers)),
       own_(control(rank)),

@@ -9,16 +9,10 @@
 #include "lockstep/comm/backends/shm/control.h"
 #include "lockstep/comm/backends/shm/distance_watch.h"
 #include "lockstep/comm/backends/shm/layout.h"
+#include "lockstep/comm/backends/shm/segment.h"
 #include "lockstep/comm/kernels/store.h"
-#include "lockstep/os/memory_file.h"
 
 namespace lockstep::shm {
-
-/// The memory that the ranks of a group share. Lives as long as anybody holds a tensor in it.
-struct Segment {
-  Layout layout;
-  SharedMapping mapping;
-};
 
 /// One rank's view of its group: what the others have posted, what it posts itself, and who of them
 /// still lives. Collectives are made of rounds, numbered through the life of the group. In a round
@@ -46,7 +40,7 @@ class Team {
     return numbers_.empty() ? rank : numbers_[static_cast<std::size_t>(rank)];
   }
   const std::string& group_name() const { return group_name_; }
-  const Layout& layout() const { return segment_->layout; }
+  const Layout& layout() const { return segment_->layout(); }
   const std::shared_ptr<Segment>& segment() const { return segment_; }
 
   // Posting.
@@ -80,7 +74,11 @@ class Team {
   MessageCounters& messages(int rank, int peer) {
     return *reinterpret_cast<MessageCounters*>(at(layout().message_counters(rank, peer)));
   }
-  std::byte* at(std::uint64_t offset) { return segment_->mapping.data() + offset; }
+  std::byte* at(std::uint64_t offset) { return segment_->at(offset); }
+  /// [offset, offset + bytes) of any rank's heap. Errors: SystemError.
+  std::byte* heap_at(std::uint64_t offset, std::uint64_t bytes) {
+    return segment_->heap_at(offset, bytes);
+  }
 
   /// Tells what this rank may run on; must come before connect() is through.
   void set_processors(const Processors& own) { own_.processors = own; }

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/backends/shm/layout.h"
+#include "lockstep/os/memory_file.h"
+#include "lockstep/os/unique_fd.h"
+
+namespace lockstep::shm {
+
+/// The memory that the ranks of a group share, as this process sees it. What all ranks look at is
+/// mapped from the start, a heap only where it is used: by its own rank the whole of it, by the
+/// others in windows. Lives as long as anybody holds a tensor in it.
+/// Threads: any; map_heap() before others use that heap. Errors: SystemError.
+class Segment {
+ public:
+  Segment(UniqueFd file, const Layout& layout);
+
+  const Layout& layout() const { return layout_; }
+  int file() const { return file_.get(); }
+  /// Of what lies in front of the heaps.
+  std::byte* at(std::uint64_t offset) const { return common_.data() + offset; }
+  /// See SharedMapping::populate.
+  void populate(std::uint64_t offset, std::uint64_t bytes) const {
+    common_.populate(offset, bytes);
+  }
+
+  /// The whole heap of a rank of this process. Lifetime: the segment's.
+  const SharedMapping& map_heap(int rank);
+  /// Where in this process [offset, offset + bytes) of any rank's heap lies.
+  std::byte* heap_at(std::uint64_t offset, std::uint64_t bytes);
+
+ private:
+  const UniqueFd file_;
+  const Layout layout_;
+  const SharedMapping common_;
+  std::vector<SharedMapping> heaps_;  ///< by rank; empty for those of other processes
+  std::mutex mutex_;
+  std::map<std::pair<std::uint64_t, std::uint64_t>, SharedMapping> windows_;  // guarded by mutex_
+};
+
+}  // namespace lockstep::shm
