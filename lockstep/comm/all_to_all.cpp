@@ -62,7 +62,10 @@ Work ProcessGroup::all_to_all(std::vector<at::Tensor> outputs, std::vector<at::T
                             " inputs given, one of each for each of ", world_size,
                             " ranks is needed"));
   }
-  for (const at::Tensor& output : outputs) check_tensor(call, "a tensor of outputs", output);
+  for (const at::Tensor& output : outputs) {
+    check_tensor(call, "a tensor of outputs", output);
+    check_same_dtype(call, output, outputs[0]);
+  }
   for (const at::Tensor& input : inputs) {
     check_tensor(call, "a tensor of inputs", input);
     check_same_dtype(call, outputs[0], input);

@@ -1,5 +1,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/collective_call.h"
 #include "lockstep/comm/process_group_state.h"
 #include "lockstep/comm/timed_work.h"
@@ -14,6 +16,13 @@ c10::intrusive_ptr<c10d::Work> with_timeout(c10::intrusive_ptr<c10d::Work> work,
   return work;
 }
 
+// Gloo and MPI have no others.
+void check_tag(const CallSite& call, int tag) {
+  if (tag >= 0) return;
+  throw UsageError(concat(call.operation, " of group '", call.group.name, "' on rank ",
+                          call.group.rank, ": tag=", tag, "; 0 is the least"));
+}
+
 }  // namespace
 
 Work ProcessGroup::send(at::Tensor tensor, int target, int tag,
@@ -21,6 +30,7 @@ Work ProcessGroup::send(at::Tensor tensor, int target, int tag,
   const CallSite call{"send", state("send")};
   check_tensor(call, "tensor", tensor);
   check_peer(call, "target", target);
+  check_tag(call, tag);
   return start_message(call, tensor, target, options, [&](c10d::Backend& backend, auto timeout) {
     std::vector<at::Tensor> tensors{tensor};
     return with_timeout(backend.send(tensors, target, tag), timeout);
@@ -32,6 +42,7 @@ Work ProcessGroup::recv(at::Tensor tensor, int source, int tag,
   const CallSite call{"recv", state("recv")};
   check_tensor(call, "tensor", tensor);
   check_peer(call, "source", source);
+  check_tag(call, tag);
   return start_message(call, tensor, source, options, [&](c10d::Backend& backend, auto timeout) {
     std::vector<at::Tensor> tensors{tensor};
     return with_timeout(backend.recv(tensors, source, tag), timeout);

@@ -101,6 +101,14 @@ TEST(Group, RefusesTensorsBeforeAnythingIsSent) {
     EXPECT_SAYS(message_of<UsageError>(
                     [&] { world.all_reduce(at::zeros({1}), {.timeout = milliseconds(-5)}); }),
                 "timeout of -5 ms");
+    const int next = (world.rank() + 1) % world.world_size();
+    EXPECT_SAYS(message_of<UsageError>([&] { world.send(at::zeros({1}), next, -1); }), "tag=-1");
+    Tensors of_two_dtypes(world.world_size(), at::zeros({1}));
+    of_two_dtypes.back() = at::zeros({1}, at::kDouble);
+    EXPECT_SAYS(message_of<UsageError>([&] {
+                  world.all_to_all(of_two_dtypes, Tensors(world.world_size(), at::zeros({1})));
+                }),
+                "dtype");
   }
   EXPECT_SAYS(message_of<UsageError>([&] { world.monitored_barrier(milliseconds(0)); }), "0 ms");
   at::Tensor still_works = at::ones({1});

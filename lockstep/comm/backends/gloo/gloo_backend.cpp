@@ -1,14 +1,18 @@
 #include "lockstep/comm/backends/gloo/gloo_backend.h"
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "lockstep/base/concat.h"
 #include "lockstep/base/env.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/backends/flat_work.h"
+#include "lockstep/comm/backends/gloo/message_work.h"
 #include "lockstep/os/batch_scheduling.h"
 
 namespace lockstep {
@@ -31,6 +35,12 @@ c10d::ReduceOp op_for_bool(const c10d::ReduceOp& op) {
   }
 }
 
+std::vector<std::int64_t> counts_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<std::int64_t> counts;
+  for (const at::Tensor& tensor : tensors) counts.push_back(tensor.numel());
+  return counts;
+}
+
 // The options of a reduction over the bytes of bools.
 template <class Options>
 Options for_bool(Options options) {
@@ -40,6 +50,11 @@ Options for_bool(Options options) {
 
 bool is_bool(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kBool;
+}
+
+// Of a list that may be empty, which Gloo refuses.
+bool are_bools(const std::vector<at::Tensor>& tensors) {
+  return !tensors.empty() && is_bool(tensors[0]);
 }
 
 at::Tensor as_bytes(const at::Tensor& tensor) {
@@ -52,42 +67,13 @@ std::vector<at::Tensor> as_bytes(const std::vector<at::Tensor>& tensors) {
   return bytes;
 }
 
-// A collective whose result is copied to where it belongs by whoever waits for it.
-class CopyingWork final : public c10d::Work {
- public:
-  CopyingWork(c10::intrusive_ptr<c10d::Work> work, at::Tensor flat, std::vector<at::Tensor> outputs)
-      : work_(std::move(work)), flat_(std::move(flat)), outputs_(std::move(outputs)) {}
-
-  bool isCompleted() override { return work_->isCompleted(); }
-  bool isSuccess() const override { return work_->isSuccess(); }
-  std::exception_ptr exception() const override { return work_->exception(); }
-  bool wait(std::chrono::milliseconds timeout) override {
-    const bool complete = work_->wait(timeout);
-    std::call_once(copied_, [this] { copy_out(); });
-    return complete;
-  }
-
- private:
-  void copy_out() {
-    std::int64_t offset = 0;
-    for (const at::Tensor& output : outputs_) {
-      output.copy_(flat_.narrow(0, offset, output.numel()).view(output.sizes()));
-      offset += output.numel();
-    }
-  }
-
-  const c10::intrusive_ptr<c10d::Work> work_;
-  const at::Tensor flat_;
-  const std::vector<at::Tensor> outputs_;
-  std::once_flag copied_;
-};
-
 class GlooBackend final : public ProcessGroupGloo {
  public:
   using ProcessGroupGloo::ProcessGroupGloo;
 
   // Work that has ended counts no more, even where its thread has not yet let go of it.
   bool is_busy() {
+    if (message_threads_->load() > 0) return true;
     const std::lock_guard lock(workMutex_);
     const auto running = [](const auto& work) { return work.defined() && !work->isCompleted(); };
     return !workQueue_.empty() ||
@@ -100,14 +86,21 @@ class GlooBackend final : public ProcessGroupGloo {
 
   c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
                                            const c10d::AllreduceOptions& options) override {
-    if (!is_bool(tensors[0])) return ProcessGroupGloo::allreduce(tensors, options);
+    if (!are_bools(tensors)) return ProcessGroupGloo::allreduce(tensors, options);
     auto bytes = as_bytes(tensors);
     return ProcessGroupGloo::allreduce(bytes, for_bool(options));
   }
 
+  c10::intrusive_ptr<c10d::Work> allreduce_coalesced(
+      std::vector<at::Tensor>& tensors, const c10d::AllreduceCoalescedOptions& options) override {
+    if (!are_bools(tensors)) return ProcessGroupGloo::allreduce_coalesced(tensors, options);
+    auto bytes = as_bytes(tensors);
+    return ProcessGroupGloo::allreduce_coalesced(bytes, for_bool(options));
+  }
+
   c10::intrusive_ptr<c10d::Work> reduce(std::vector<at::Tensor>& tensors,
                                         const c10d::ReduceOptions& options) override {
-    if (!is_bool(tensors[0])) return ProcessGroupGloo::reduce(tensors, options);
+    if (!are_bools(tensors)) return ProcessGroupGloo::reduce(tensors, options);
     auto bytes = as_bytes(tensors);
     return ProcessGroupGloo::reduce(bytes, for_bool(options));
   }
@@ -115,7 +108,9 @@ class GlooBackend final : public ProcessGroupGloo {
   c10::intrusive_ptr<c10d::Work> reduce_scatter(
       std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs,
       const c10d::ReduceScatterOptions& options) override {
-    if (!is_bool(outputs[0])) return ProcessGroupGloo::reduce_scatter(outputs, inputs, options);
+    if (!are_bools(outputs) || inputs.size() != 1) {
+      return ProcessGroupGloo::reduce_scatter(outputs, inputs, options);
+    }
     auto output_bytes = as_bytes(outputs);
     std::vector<std::vector<at::Tensor>> input_bytes{as_bytes(inputs[0])};
     return ProcessGroupGloo::reduce_scatter(output_bytes, input_bytes, for_bool(options));
@@ -125,22 +120,45 @@ class GlooBackend final : public ProcessGroupGloo {
   c10::intrusive_ptr<c10d::Work> alltoall(std::vector<at::Tensor>& outputs,
                                           std::vector<at::Tensor>& inputs,
                                           const c10d::AllToAllOptions& options) override {
-    std::vector<at::Tensor> flat_inputs;
-    std::vector<std::int64_t> input_counts;
-    std::vector<std::int64_t> output_counts;
-    std::int64_t output_total = 0;
-    for (const at::Tensor& input : inputs) {
-      flat_inputs.push_back(input.view({-1}));
-      input_counts.push_back(input.numel());
-    }
-    for (const at::Tensor& output : outputs) {
-      output_counts.push_back(output.numel());
-      output_total += output.numel();
-    }
-    at::Tensor flat_input = at::cat(flat_inputs);
-    at::Tensor flat_output = at::empty({output_total}, outputs[0].options());
+    at::Tensor flat_input = flat_copy(inputs);
+    at::Tensor flat_output = at::empty_like(flat_copy(outputs));
+    auto output_counts = counts_of(outputs);
+    auto input_counts = counts_of(inputs);
     auto work = alltoall_base(flat_output, flat_input, output_counts, input_counts, options);
-    return c10::make_intrusive<CopyingWork>(std::move(work), flat_output, outputs);
+    return c10::make_intrusive<FlatWork>(std::move(work), flat_output, outputs);
+  }
+
+  // Gloo reads and writes outside of the tensors by splits below 0, and compares no dtypes.
+  c10::intrusive_ptr<c10d::Work> alltoall_base(at::Tensor& output, at::Tensor& input,
+                                               std::vector<std::int64_t>& output_splits,
+                                               std::vector<std::int64_t>& input_splits,
+                                               const c10d::AllToAllOptions& options) override {
+    if (output.scalar_type() != input.scalar_type()) {
+      throw UsageError(concat("all_to_all: the output is ", c10::toString(output.scalar_type()),
+                              ", the input ", c10::toString(input.scalar_type())));
+    }
+    for (const auto* const splits : {&output_splits, &input_splits}) {
+      for (const std::int64_t rows : *splits) {
+        if (rows < 0) throw UsageError(concat("all_to_all: a split of ", rows, " rows"));
+      }
+    }
+    return ProcessGroupGloo::alltoall_base(output, input, output_splits, input_splits, options);
+  }
+
+  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int target,
+                                      int tag) override {
+    check_peer("send", target);
+    return message_work(ProcessGroupGloo::send(tensors, target, tag));
+  }
+
+  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int source,
+                                      int tag) override {
+    check_peer("recv", source);
+    return message_work(ProcessGroupGloo::recv(tensors, source, tag));
+  }
+
+  c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override {
+    return message_work(ProcessGroupGloo::recvAnysource(tensors, tag));
   }
 
   c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(
@@ -150,6 +168,22 @@ class GlooBackend final : public ProcessGroupGloo {
     auto input_bytes = as_bytes(input);
     return ProcessGroupGloo::_reduce_scatter_base(output_bytes, input_bytes, for_bool(options));
   }
+
+ private:
+  // Gloo has no connection to itself, and looks for none.
+  void check_peer(const char* operation, int peer) const {
+    if (peer >= 0 && peer < getSize() && peer != getRank()) return;
+    throw UsageError(
+        concat(operation, ": ", peer, " is not another rank of this group of ", getSize()));
+  }
+
+  c10::intrusive_ptr<c10d::Work> message_work(c10::intrusive_ptr<c10d::Work> work) {
+    return c10::make_intrusive<gloo_backend::MessageWork>(
+        c10::intrusive_ptr<c10d::Backend>::unsafe_reclaim_from_nonowning(this), std::move(work),
+        message_threads_, options_->timeout);
+  }
+
+  const std::shared_ptr<std::atomic<int>> message_threads_ = std::make_shared<std::atomic<int>>(0);
 };
 
 // In a CUDA build of LibTorch, Gloo copies CUDA tensors through pinned memory.

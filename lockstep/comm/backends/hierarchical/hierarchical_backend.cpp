@@ -6,6 +6,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/comm/backends/flat_work.h"
 #include "lockstep/comm/backends/gloo/gloo_backend.h"
 #include "lockstep/comm/backends/hierarchical/hierarchical_work.h"
 #include "lockstep/comm/store_wait.h"
@@ -138,8 +139,10 @@ void HierarchicalBackend::abort_parts() {
 HierarchicalBackend::WorkPtr HierarchicalBackend::allreduce(Tensors& tensors,
                                                             const c10d::AllreduceOptions& options) {
   const auto timeout = options.timeout > kNoTimeout ? options.timeout : timeout_;
-  auto task = pipeline_.start(shm::piece_of(shm::only(tensors)), shm::op_of(options.reduceOp),
-                              tensors, timeout);
+  const shm::Piece piece = shm::piece_of(shm::only(tensors));
+  const ReduceOp op = shm::op_of(options.reduceOp);
+  shm::check_reduction(piece.element, op);
+  auto task = pipeline_.start(piece, op, tensors, timeout);
   return c10::make_intrusive<hierarchical::AllReduceWork>(
       c10::intrusive_ptr<c10d::Backend>::unsafe_reclaim_from_nonowning(this), pipeline_,
       std::move(task));
@@ -147,14 +150,10 @@ HierarchicalBackend::WorkPtr HierarchicalBackend::allreduce(Tensors& tensors,
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::allreduce_coalesced(
     Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
-  WorkPtr last;
-  for (const at::Tensor& tensor : tensors) {
-    Tensors one{tensor};
-    last = allreduce(one, options);
-  }
-  // Works complete in order.
-  if (!last) throw UsageError("allreduce_coalesced: no tensors given");
-  return last;
+  // One tensor: what is given twice is reduced once, as by Gloo.
+  Tensors flat{flat_copy(tensors)};
+  auto work = allreduce(flat, options);
+  return c10::make_intrusive<FlatWork>(std::move(work), flat[0], tensors);
 }
 
 int HierarchicalBackend::local_index_of(int rank) const {

@@ -1,8 +1,7 @@
 #include "lockstep/comm/backends/hierarchical/hierarchical_work.h"
 
-#include <future>
-
 #include "lockstep/base/concat.h"
+#include "lockstep/comm/backends/flat_work.h"
 #include "lockstep/comm/unnamed_comm_error.h"
 
 namespace lockstep::hierarchical {
@@ -20,7 +19,7 @@ bool AllReduceWork::isSuccess() const {
 }
 
 std::exception_ptr AllReduceWork::exception() const {
-  return task_->error;
+  return pipeline_.poll(*task_) ? task_->error : nullptr;
 }
 
 bool AllReduceWork::wait(std::chrono::milliseconds timeout) {
@@ -40,11 +39,7 @@ std::vector<at::Tensor> AllReduceWork::result() {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> AllReduceWork::getFuture() {
-  auto future =
-      c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-  wait(kNoTimeout);
-  future->markCompleted(c10::IValue(task_->tensors));
-  return future;
+  return finished_future(*this);
 }
 
 PartWork::PartWork(c10::intrusive_ptr<c10d::Backend> backend, Pipeline& pipeline,
@@ -77,20 +72,8 @@ bool PartWork::wait(std::chrono::milliseconds timeout) {
   }
 }
 
-bool MessageWork::isCompleted() {
-  return work_->isCompleted();
-}
-
 bool MessageWork::wait(std::chrono::milliseconds timeout) {
-  if (pipeline_.idle()) return work_->wait(timeout);
-  std::future<bool> waiting =
-      std::async(std::launch::async, [this, timeout] { return work_->wait(timeout); });
-  const auto has_ended = [&] {
-    return waiting.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
-  };
-  pipeline_.drive_until(has_ended,
-                        Deadline::after(timeout == kNoTimeout ? std::chrono::hours(1) : timeout));
-  return waiting.get();  // Ends by its own timeout.
+  return pipeline_.idle() ? work_->wait(timeout) : PartWork::wait(timeout);
 }
 
 void PartWork::set_timeout(std::chrono::milliseconds timeout) {

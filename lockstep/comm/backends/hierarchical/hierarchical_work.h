@@ -52,12 +52,11 @@ class PartWork : public c10d::Work, public TimedWork {
   const c10::intrusive_ptr<c10d::Work> work_;
 };
 
-/// A message of Gloo between machines. Gloo can only wait for it, and only once, so a thread does
-/// where all-reduces are to go on meanwhile.
+/// A message of Gloo between machines: asking whether it is complete takes a thread, which is
+/// spared where no all-reduce is to go on meanwhile.
 class MessageWork final : public PartWork {
  public:
   using PartWork::PartWork;
-  bool isCompleted() override;
   bool wait(std::chrono::milliseconds timeout) override;
 };
 

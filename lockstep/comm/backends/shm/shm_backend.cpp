@@ -6,6 +6,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/comm/backends/flat_work.h"
 #include "lockstep/comm/backends/shm/shm_work.h"
 #include "lockstep/comm/backends/shm/transfer.h"
 #include "lockstep/comm/process_group.h"
@@ -23,12 +24,19 @@ using shm::op_of;
 using shm::Piece;
 using shm::piece_of;
 using shm::pieces_of;
+using shm::root_of;
 
 shm::OwnCopy own_copy(const Piece& target, const Piece& source) {
   return {.target = target.data,
           .source = source.data,
           .expected_bytes = target.bytes,
           .bytes = source.bytes};
+}
+
+// In equal parts of its elements.
+std::vector<Piece> split_flat(const at::Tensor& tensor, int ranks) {
+  piece_of(tensor);  // Checks it.
+  return shm::split(tensor.view({-1}), {}, ranks);
 }
 
 void append(std::vector<at::Tensor>& all, const std::vector<at::Tensor>& more) {
@@ -62,13 +70,7 @@ bool ShmBackend::is_shared(const at::Tensor& tensor) const {
 }
 
 Reduction ShmBackend::reduction(Element element, ReduceOp op) const {
-  if (op == ReduceOp::kAvg && !is_floating_point(element)) {
-    throw UsageError(concat("AVG is not defined for ", element_name(element)));
-  }
-  const bool bitwise = op == ReduceOp::kBand || op == ReduceOp::kBor || op == ReduceOp::kBxor;
-  if (bitwise && is_floating_point(element)) {
-    throw UsageError(concat("a bitwise reduction is not defined for ", element_name(element)));
-  }
+  shm::check_reduction(element, op);
   return {.element = element, .op = op, .factor = 1.0 / getSize()};
 }
 
@@ -140,30 +142,25 @@ ShmBackend::WorkPtr ShmBackend::allreduce(Tensors& tensors, const c10d::Allreduc
 
 ShmBackend::WorkPtr ShmBackend::allreduce_coalesced(
     Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
-  WorkPtr last;
-  for (const at::Tensor& tensor : tensors) {
-    Tensors one{tensor};
-    last = allreduce(one, options);
-  }
-  // Works complete in order.
-  if (!last) throw UsageError("allreduce_coalesced: no tensors given");
-  return last;
+  // One tensor: what is given twice is reduced once, as by Gloo.
+  Tensors flat{flat_copy(tensors)};
+  auto work = allreduce(flat, options);
+  return c10::make_intrusive<FlatWork>(std::move(work), flat[0], tensors);
 }
 
 ShmBackend::WorkPtr ShmBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   const auto piece = piece_of(only(tensors));
-  const ReduceOp op = op_of(options.reduceOp);
+  const Reduction summed = reduction(piece.element, op_of(options.reduceOp));
+  const int target = root_of("reduce", options.rootRank, options.rootTensor, getSize());
   shm::TransferPlan plan{.call = {.kind = CallKind::kReduce,
                                   .element = piece.element,
-                                  .op = op,
-                                  .root = static_cast<std::int8_t>(options.rootRank),
+                                  .op = summed.op,
+                                  .root = static_cast<std::int8_t>(target),
                                   .elements = piece.elements()},
                          .longest_bytes = piece.bytes};
-  if (getRank() == options.rootRank) {
-    plan.reduced = {.reduction = reduction(piece.element, op),
-                    .own = piece.data,
-                    .data = piece.data,
-                    .bytes = piece.bytes};
+  if (getRank() == target) {
+    plan.reduced = {
+        .reduction = summed, .own = piece.data, .data = piece.data, .bytes = piece.bytes};
   } else {
     plan.outgoing = {{.data = piece.data, .bytes = piece.bytes}};
   }
@@ -172,7 +169,7 @@ ShmBackend::WorkPtr ShmBackend::reduce(Tensors& tensors, const c10d::ReduceOptio
 
 ShmBackend::WorkPtr ShmBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
   const auto piece = piece_of(only(tensors));
-  const int source = static_cast<int>(options.rootRank);
+  const int source = root_of("broadcast", options.rootRank, options.rootTensor, getSize());
   shm::TransferPlan plan{.call = {.kind = CallKind::kBroadcast,
                                   .element = piece.element,
                                   .root = static_cast<std::int8_t>(source),
@@ -219,14 +216,14 @@ ShmBackend::WorkPtr ShmBackend::allgather(std::vector<Tensors>& outputs, Tensors
 
 ShmBackend::WorkPtr ShmBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                                 const c10d::AllgatherOptions& options) {
-  return start_all_gather(shm::split(output.view({-1}), {}, getSize()), piece_of(input),
-                          {output, input}, options.timeout);
+  return start_all_gather(split_flat(output, getSize()), piece_of(input), {output, input},
+                          options.timeout);
 }
 
 ShmBackend::WorkPtr ShmBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
                                        const c10d::GatherOptions& options) {
   const auto input = piece_of(only(inputs));
-  const int target = static_cast<int>(options.rootRank);
+  const int target = root_of("gather", options.rootRank, 0, getSize());
   shm::TransferPlan plan{.call = {.kind = CallKind::kGather,
                                   .element = input.element,
                                   .root = static_cast<std::int8_t>(target),
@@ -247,6 +244,7 @@ ShmBackend::WorkPtr ShmBackend::gather(std::vector<Tensors>& outputs, Tensors& i
       }
     }
   } else {
+    if (!outputs.empty()) throw UsageError("gather takes outputs on its target alone");
     plan.outgoing = {{.data = input.data, .bytes = input.bytes}};
   }
   return start("gather", make_transfer(std::move(plan)), std::move(tensors), options.timeout);
@@ -255,7 +253,7 @@ ShmBackend::WorkPtr ShmBackend::gather(std::vector<Tensors>& outputs, Tensors& i
 ShmBackend::WorkPtr ShmBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                         const c10d::ScatterOptions& options) {
   const auto output = piece_of(only(outputs));
-  const int source = static_cast<int>(options.rootRank);
+  const int source = root_of("scatter", options.rootRank, 0, getSize());
   shm::TransferPlan plan{.call = {.kind = CallKind::kScatter,
                                   .element = output.element,
                                   .root = static_cast<std::int8_t>(source),
@@ -277,6 +275,7 @@ ShmBackend::WorkPtr ShmBackend::scatter(Tensors& outputs, std::vector<Tensors>& 
       }
     }
   } else {
+    if (!inputs.empty()) throw UsageError("scatter takes inputs on its source alone");
     plan.incoming = {
         {.data = output.data, .bytes = output.bytes, .peer = source, .part = getRank()}};
   }
@@ -323,8 +322,8 @@ ShmBackend::WorkPtr ShmBackend::reduce_scatter(Tensors& outputs, std::vector<Ten
 
 ShmBackend::WorkPtr ShmBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                      const c10d::ReduceScatterOptions& options) {
-  return start_reduce_scatter(piece_of(output), shm::split(input.view({-1}), {}, getSize()),
-                              options.reduceOp, {output, input}, options.timeout);
+  return start_reduce_scatter(piece_of(output), split_flat(input, getSize()), options.reduceOp,
+                              {output, input}, options.timeout);
 }
 
 ShmBackend::WorkPtr ShmBackend::start_all_to_all(const std::vector<Piece>& outputs,

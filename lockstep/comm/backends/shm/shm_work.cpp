@@ -2,6 +2,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/comm/backends/flat_work.h"
 
 namespace lockstep::shm {
 
@@ -18,7 +19,7 @@ bool ShmWork::isSuccess() const {
 }
 
 std::exception_ptr ShmWork::exception() const {
-  return task_->error;
+  return engine_.poll(*task_) ? task_->error : nullptr;
 }
 
 bool ShmWork::wait(std::chrono::milliseconds timeout) {
@@ -42,11 +43,7 @@ std::vector<at::Tensor> ShmWork::result() {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> ShmWork::getFuture() {
-  auto future =
-      c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-  wait(kNoTimeout);
-  future->markCompleted(c10::IValue(task_->tensors));
-  return future;
+  return finished_future(*this);
 }
 
 }  // namespace lockstep::shm

@@ -74,7 +74,33 @@ void check_count(const std::vector<at::Tensor>& tensors, int ranks) {
       concat("one tensor for each of ", ranks, " ranks is needed, not ", tensors.size()));
 }
 
+int root_of(const char* operation, std::int64_t root_rank, std::int64_t root_tensor, int ranks) {
+  if (root_rank < 0 || root_rank >= ranks) {
+    throw UsageError(
+        concat(operation, ": root ", root_rank, " is no rank of this group of ", ranks));
+  }
+  if (root_tensor != 0) {
+    throw UsageError(
+        concat(operation, ": root tensor ", root_tensor, "; there is one tensor a rank"));
+  }
+  return static_cast<int>(root_rank);
+}
+
+void check_reduction(Element element, ReduceOp op) {
+  if (op == ReduceOp::kAvg && !is_floating_point(element)) {
+    throw UsageError(concat("AVG is not defined for ", element_name(element)));
+  }
+  const bool bitwise = op == ReduceOp::kBand || op == ReduceOp::kBor || op == ReduceOp::kBxor;
+  if (bitwise && is_floating_point(element)) {
+    throw UsageError(concat("a bitwise reduction is not defined for ", element_name(element)));
+  }
+}
+
 Piece piece_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) throw UsageError("the backend shm takes no undefined tensors");
+  if (tensor.layout() != at::kStrided) {
+    throw UsageError("the backend shm takes dense tensors; pass a to_dense() copy");
+  }
   if (!tensor.is_cpu() || !tensor.is_contiguous()) {
     throw UsageError(concat("the backend shm takes contiguous tensors on the CPU, not one on ",
                             tensor.device().str()));
@@ -88,24 +114,46 @@ std::vector<Piece> pieces_of(const std::vector<at::Tensor>& tensors) {
   return pieces;
 }
 
-// `whole` in parts of the given numbers of rows, or in equal ones when none are given.
+namespace {
+
+void check_rows(const at::Tensor& tensor, const std::vector<std::int64_t>& rows, int ranks) {
+  const std::int64_t all_rows = tensor.dim() == 0 ? 1 : tensor.size(0);
+  if (rows.empty()) {
+    if (all_rows % ranks == 0) return;
+    throw UsageError(
+        concat("a tensor of ", all_rows, " rows has no equal parts for ", ranks, " ranks"));
+  }
+  if (rows.size() != static_cast<std::size_t>(ranks)) {
+    throw UsageError(
+        concat("one split for each of ", ranks, " ranks is needed, not ", rows.size()));
+  }
+  std::int64_t left = all_rows;
+  for (const std::int64_t part : rows) {
+    if (part < 0) throw UsageError(concat("a split of ", part, " rows"));
+    if (part > left) left = -1;
+    if (left < 0) break;
+    left -= part;
+  }
+  if (left != 0)
+    throw UsageError(concat("the splits do not make the ", all_rows, " rows of the tensor"));
+}
+
+}  // namespace
+
 std::vector<Piece> split(const at::Tensor& tensor, const std::vector<std::int64_t>& rows,
                          int ranks) {
   const Piece whole = piece_of(tensor);
-  const std::int64_t all_rows = tensor.dim() == 0 ? 1 : tensor.size(0);
-  const std::uint64_t row_bytes =
-      all_rows == 0 ? 0 : whole.bytes / static_cast<std::uint64_t>(all_rows);
+  check_rows(tensor, rows, ranks);
+  const auto all_rows = static_cast<std::uint64_t>(tensor.dim() == 0 ? 1 : tensor.size(0));
+  const std::uint64_t row_bytes = all_rows == 0 ? 0 : whole.bytes / all_rows;
   std::vector<Piece> parts;
   std::uint64_t offset = 0;
   for (int rank = 0; rank < ranks; ++rank) {
-    const std::uint64_t bytes =
-        rows.empty() ? whole.bytes / static_cast<std::uint64_t>(ranks)
-                     : static_cast<std::uint64_t>(rows[static_cast<std::size_t>(rank)]) * row_bytes;
-    parts.push_back({whole.data + offset, bytes, whole.element});
-    offset += bytes;
-  }
-  if (offset != whole.bytes) {
-    throw UsageError(concat("the splits make ", offset, " bytes of a tensor of ", whole.bytes));
+    const std::uint64_t part_rows =
+        rows.empty() ? all_rows / static_cast<std::uint64_t>(ranks)
+                     : static_cast<std::uint64_t>(rows[static_cast<std::size_t>(rank)]);
+    parts.push_back({whole.data + offset, part_rows * row_bytes, whole.element});
+    offset += part_rows * row_bytes;
   }
   return parts;
 }

@@ -25,12 +25,17 @@ ReduceOp op_of(const c10d::ReduceOp& op);
 Piece piece_of(const at::Tensor& tensor);
 std::vector<Piece> pieces_of(const std::vector<at::Tensor>& tensors);
 
+/// Whether the reduction is defined for these elements.
+void check_reduction(Element element, ReduceOp op);
+
 /// A tensor in parts of so many rows, one a rank; in equal parts when none are given.
 std::vector<Piece> split(const at::Tensor& tensor, const std::vector<std::int64_t>& rows,
                          int ranks);
 
 /// The one tensor of a list.
 const at::Tensor& only(const std::vector<at::Tensor>& tensors);
+/// The source or target of a call, whose options name one tensor of that rank, too.
+int root_of(const char* operation, std::int64_t root_rank, std::int64_t root_tensor, int ranks);
 void check_count(const std::vector<at::Tensor>& tensors, int ranks);
 void check_same_size(const Piece& piece, const Piece& other);
 

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <memory>
+#include <mutex>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/comm/timed_work.h"
+
+namespace lockstep::gloo_backend {
+
+/// A message of Gloo, which can only be waited for, once, and with a timeout that ends the group:
+/// from the first time that somebody asks whether it is complete, a thread waits for it.
+/// Threads: any. Lifetime: the thread, which ends at the message's deadline at the latest, keeps
+/// the backend and the message. Errors: wait() throws Gloo's, the same each time.
+class MessageWork final : public c10d::Work, public TimedWork {
+ public:
+  /// `threads`: counts those that wait for messages of the backend.
+  MessageWork(c10::intrusive_ptr<c10d::Backend> backend, c10::intrusive_ptr<c10d::Work> work,
+              std::shared_ptr<std::atomic<int>> threads, std::chrono::milliseconds timeout);
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  int sourceRank() const override;
+  /// Until the message's own deadline where `timeout` is c10d's kNoTimeout.
+  bool wait(std::chrono::milliseconds timeout) override;
+  void abort() override;
+  void set_timeout(std::chrono::milliseconds timeout) override;
+
+ private:
+  struct Outcome {
+    std::mutex mutex;  // guards all that follows
+    std::condition_variable changed;
+    bool is_awaited = false;
+    bool ended = false;
+    std::exception_ptr error = {};
+  };
+
+  static void finish(Outcome& outcome, c10d::Work& work, std::chrono::milliseconds timeout);
+  void start_thread();
+
+  const c10::intrusive_ptr<c10d::Backend> backend_;
+  const c10::intrusive_ptr<c10d::Work> work_;
+  const std::shared_ptr<std::atomic<int>> threads_;
+  const std::shared_ptr<Outcome> outcome_ = std::make_shared<Outcome>();
+  Deadline deadline_;
+};
+
+}  // namespace lockstep::gloo_backend
