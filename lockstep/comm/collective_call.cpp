@@ -198,7 +198,8 @@ Work start_message(const CallSite& call, const at::Tensor& tensor, int peer,
       .group = group,
       .name = {call.operation, group.name, group.rank, group.messages++, timeout, peer},
       .deadline = Deadline::after(timeout),
-      .in_slices = false};
+      // Over gloo a thread has to wait for each message then.
+      .in_slices = static_cast<bool>(group.while_waiting)};
   return running.run(options, start);
 }
 

@@ -1,5 +1,7 @@
 #include "lockstep/comm/work.h"
 
+#include <algorithm>
+
 #include "lockstep/base/concat.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/recent_calls.h"
@@ -13,7 +15,6 @@ namespace {
 constexpr std::chrono::milliseconds kGraceAfterBackendDeadline{500};
 
 constexpr std::chrono::milliseconds kSliceOfWait{10'000};
-constexpr std::chrono::milliseconds kSliceWithQuestions{100};
 
 // Waits for at most `slice`. Returns whether the work has ended, well or not.
 bool ended_within(c10d::Work& work, std::chrono::milliseconds slice) {
@@ -25,10 +26,17 @@ bool ended_within(c10d::Work& work, std::chrono::milliseconds slice) {
   }
 }
 
+Deadline last_deadline(const Work::State& state) {
+  return Deadline(state.deadline.instant() + kGraceAfterBackendDeadline);
+}
+
 void wait_and_report(const Work::State& state) {
-  const auto remaining = [&] { return state.deadline.remaining() + kGraceAfterBackendDeadline; };
+  // Backends read 0 as "for ever".
+  const auto remaining = [until = last_deadline(state)] {
+    return std::max(until.remaining(), std::chrono::milliseconds(1));
+  };
   const auto start = Deadline::Clock::now();
-  const auto slice = state.while_waiting ? kSliceWithQuestions : kSliceOfWait;
+  const auto slice = state.while_waiting ? Work::State::kBetweenQuestions : kSliceOfWait;
   auto next_word = start + kSliceOfWait;
   while (state.in_slices && remaining() > slice && !ended_within(*state.work, slice)) {
     if (state.while_waiting) state.while_waiting();
@@ -43,28 +51,57 @@ void wait_and_report(const Work::State& state) {
   state.work->wait(remaining());
 }
 
+// Notes what a wait, or a question, has ended with.
+void fail(const Work::State& state) {
+  try {
+    rethrow_named(state.name, [&state](bool is_explained) {
+      return state.store ? report_hang(state.store, state.world_size, state.name, is_explained)
+                         : HangReport();
+    });
+  } catch (...) {
+    state.error = std::current_exception();
+  }
+  state.done = true;
+}
+
+// Calls while_waiting where that is due, and nobody waits, who would call it. Returns whether the
+// work has failed by that.
+bool fails_by_question(const Work::State& state) {
+  if (!state.while_waiting) return false;
+  const std::unique_lock lock(state.mutex, std::try_to_lock);
+  if (!lock || state.done) return state.done;
+  const auto now = Deadline::Clock::now();
+  if (now < state.next_question) return false;
+  state.next_question = now + Work::State::kBetweenQuestions;
+  try {
+    state.while_waiting();
+  } catch (...) {
+    fail(state);
+  }
+  return state.done;
+}
+
 }  // namespace
 
 bool Work::is_completed() const {
-  return !state_ || state_->done || state_->work->isCompleted();
+  if (!state_ || state_->done || state_->work->isCompleted()) return true;
+  return last_deadline(*state_).passed() || fails_by_question(*state_);
 }
 
 void Work::wait() const {
   if (!state_) return;
   const std::lock_guard lock(state_->mutex);
-  if (state_->done) return;
-  recent_calls().wait(state_->recent_call);
-  try {
-    wait_and_report(*state_);
-  } catch (...) {
-    rethrow_named(state_->name, [this](bool is_explained) {
-      return state_->store
-                 ? report_hang(state_->store, state_->world_size, state_->name, is_explained)
-                 : HangReport();
-    });
+  if (!state_->done) {
+    recent_calls().wait(state_->recent_call);
+    try {
+      wait_and_report(*state_);
+      if (state_->ends_call) recent_calls().end(state_->recent_call);
+      state_->done = true;
+    } catch (...) {
+      fail(*state_);
+    }
   }
-  state_->done = true;
-  if (state_->ends_call) recent_calls().end(state_->recent_call);
+  if (state_->error) std::rethrow_exception(state_->error);
 }
 
 }  // namespace lockstep

@@ -14,14 +14,17 @@ class Work {
   Work() = default;
   explicit Work(std::shared_ptr<const State> state) : state_(std::move(state)) {}
 
-  /// Whether wait() would return at once. Results are in place when wait() has returned, not
+  /// Whether wait() would return or throw at once: true for a collective that is complete, and for
+  /// one that has failed, so that `while (!work.is_completed()) compute();` ends. A peer's death is
+  /// found when it is asked for, over gloo and shm within milliseconds; the deadline half a second
+  /// after it at the latest. It never throws; results are in place when wait() has returned, not
   /// before.
   bool is_completed() const;
 
   /// Blocks until the collective is complete, for CUDA tensors until the current stream is made to
   /// wait for it; a line every ten seconds says so. Errors: TimeoutError, PeerLost, CommError, each
-  /// naming the operation, rank, sequence number and deadline. After an error the group is of no
-  /// further use.
+  /// naming the operation, rank, sequence number and deadline; the same each time. After an error
+  /// the group is of no further use.
   void wait() const;
 
  private:

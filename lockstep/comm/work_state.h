@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -43,7 +44,11 @@ struct Work::State {
       : work(std::move(started)),
         name(std::move(its_name)),
         deadline(its_deadline),
-        in_slices(may_wait_in_slices) {}
+        in_slices(may_wait_in_slices),
+        next_question(Deadline::Clock::now() + kBetweenQuestions) {}
+
+  /// Between two calls of while_waiting.
+  static constexpr std::chrono::milliseconds kBetweenQuestions{100};
 
   c10::intrusive_ptr<c10d::Work> work;
   CollectiveName name;
@@ -55,9 +60,11 @@ struct Work::State {
   bool in_slices = true;          ///< whether a wait that ran out of time may be taken up again
   /// Called between slices of a long wait; what it throws ends it. Empty: nothing is.
   std::function<void()> while_waiting = {};
-  mutable std::mutex
-      mutex;  ///< held by whoever waits: some backends wait for ever when asked twice
-  mutable std::atomic<bool> done{false};
+  /// Held by the thread that waits: some backends wait for ever when asked twice.
+  mutable std::mutex mutex;
+  mutable std::atomic<bool> done{false};              ///< whether it has ended, well or not
+  mutable std::exception_ptr error;                   ///< of one that has failed; guarded by mutex
+  mutable Deadline::Clock::time_point next_question;  ///< by is_completed(); guarded by mutex
 };
 
 /// What the other ranks are in. `is_explained`: the launcher has said so, too, for its machine.

@@ -31,9 +31,9 @@ def workers_of(launcher):
 
 
 class MpiFaults(unittest.TestCase):
-    def start(self):
+    def start(self, mode="collectives"):
         job = subprocess.Popen(
-            [MPIEXEC, "-n", str(RANKS), WORKER, "collectives"], stdout=subprocess.PIPE,
+            [MPIEXEC, "-n", str(RANKS), WORKER, mode], stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=os.environ | {"LOCKSTEP_BACKEND": "mpi", "LOCKSTEP_TIMEOUT_S": "2"})
         self.addCleanup(self.end, job)
@@ -63,13 +63,16 @@ class MpiFaults(unittest.TestCase):
         self.assertNotEqual(job.returncode, 0)
 
     def test_a_stopped_rank_is_a_timeout_at_the_deadline(self):
-        job = self.start()
-        workers = workers_of(job.pid)
-        self.assertEqual(len(workers), RANKS)
-        os.kill(workers[1], signal.SIGSTOP)
-        output = self.read_until(job, lambda text: "within 2000 ms" in text)
-        self.assertRegex(output, r"all_reduce number \d+ of group 'default' on rank [02]: "
-                                 r"not complete within 2000 ms")
+        # The modes that ask is_completed() are ended by that alone.
+        for mode in ("collectives", "polled_collectives", "polled_messages"):
+            with self.subTest(mode=mode):
+                job = self.start(mode)
+                workers = workers_of(job.pid)
+                self.assertEqual(len(workers), RANKS)
+                os.kill(workers[1], signal.SIGSTOP)
+                output = self.read_until(job, lambda text: "within 2000 ms" in text)
+                self.assertRegex(output, r"(all_reduce|send|recv) number \d+ of group 'default' on "
+                                         r"rank [02]: not complete within 2000 ms")
 
 
 if __name__ == "__main__":

@@ -71,6 +71,19 @@ class RpcFaults(unittest.TestCase):
                     self.expect_lost(survivor, "rpc call of 'wait for ever' on worker 'worker1' (rank 1)",
                                      "it is gone", ranks=[1])
 
+    def test_a_loop_over_done_ends_with_the_worker_or_at_the_deadline(self):
+        what = "rpc call of 'wait for ever' on worker 'worker1' (rank 1)"
+        for machines in ("000", "012"):
+            for stop, why in ((signal.SIGKILL, "it is gone"), (signal.SIGSTOP, "no answer within 3000 ms")):
+                with self.subTest(machines=machines, stop=stop.name):
+                    workers = self.workers("poll", machines=machines)
+                    workers[1].process.send_signal(stop)
+                    for survivor in (workers[0], workers[2]):
+                        status, _, errors = survivor.finish()
+                        self.assertEqual(status, 1, errors)
+                        self.assertIn(what, errors)
+                        self.assertIn(why, errors)
+
     def test_gradients_through_a_killed_worker(self):
         for killed, machines in ((1, "000"), (2, "000"), (2, "012")):
             with self.subTest(killed=killed, machines=machines):

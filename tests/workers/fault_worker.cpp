@@ -1,9 +1,11 @@
 // A rank for the fault tests (tests/python/comm_faults.py): joins as its environment and arguments
 // say, tells on stdout how far it is, and goes on until something ends it.
-//   fault_worker join|reinit|collectives|train|pending|crash [init_method rank world_size [store]]
+//   fault_worker join|reinit|collectives|polled_collectives|polled_messages|train|pending|crash
+//     [init_method rank world_size [store]]
 #include <csignal>
 #include <cstdio>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -39,6 +41,33 @@ lockstep::ProcessGroup join(const std::vector<std::string>& arguments) {
   at::Tensor tensor = at::ones({1 << 16});
   for (bool first = true;; first = false) {
     group.all_reduce(tensor, {.op = lockstep::ReduceOp::kMax});
+    if (first) say("running");
+  }
+}
+
+// As programs do that compute while they are not complete: is_completed() alone has to end it.
+void poll(const lockstep::Work& work) {
+  while (!work.is_completed()) std::this_thread::yield();
+  work.wait();
+}
+
+[[noreturn]] void poll_collectives_for_ever(const lockstep::ProcessGroup& group) {
+  at::Tensor tensor = at::ones({1 << 16});
+  for (bool first = true;; first = false) {
+    poll(group.all_reduce(tensor, {.op = lockstep::ReduceOp::kMax, .async_op = true}));
+    if (first) say("running");
+  }
+}
+
+[[noreturn]] void poll_messages_for_ever(const lockstep::ProcessGroup& group) {
+  const int ranks = group.world_size();
+  const at::Tensor sent = at::ones({1 << 16});
+  at::Tensor received = at::empty_like(sent);
+  for (bool first = true;; first = false) {
+    const lockstep::CollectiveOptions options{.async_op = true};
+    const auto send = group.send(sent, (group.rank() + 1) % ranks, 0, options);
+    poll(group.recv(received, (group.rank() + ranks - 1) % ranks, 0, options));
+    poll(send);
     if (first) say("running");
   }
 }
@@ -80,6 +109,8 @@ int run(const std::vector<std::string>& arguments) {
   const std::string mode = arguments.empty() ? "" : arguments[0];
   lockstep::ProcessGroup group = join(arguments);
   if (mode == "collectives") exchange_for_ever(group);
+  if (mode == "polled_collectives") poll_collectives_for_ever(group);
+  if (mode == "polled_messages") poll_messages_for_ever(group);
   if (mode == "train") train_for_ever(group);
   if (mode == "crash") return crash_in_collective(group);
   if (mode == "pending") return leave_work_pending(std::move(group));

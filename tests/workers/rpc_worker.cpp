@@ -1,8 +1,9 @@
 // A worker that calls others, for tests that kill them or send them what no worker would.
-//   rpc_worker call|backward|shutdown|serve|meet|late
+//   rpc_worker call|poll|backward|shutdown|serve|meet|late
 #include <chrono>
 #include <iostream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <torch/types.h>
@@ -38,6 +39,20 @@ void call(int rank) {
   }
   const auto answer = rpc::call_async<void>("worker1", "wait for ever");
   say("running");
+  answer.wait();
+}
+
+// As call, by asking whether the answer is there, which alone has to end the loop.
+void poll(int rank) {
+  if (rank == 1) {
+    say("running");
+    wait_for_line();
+    return;
+  }
+  const auto answer = rpc::call_async<void>(rpc::Target("worker1", std::chrono::milliseconds(3000)),
+                                            "wait for ever");
+  say("running");
+  while (!answer.done()) std::this_thread::yield();
   answer.wait();
 }
 
@@ -100,6 +115,7 @@ void run(const std::string& mode) {
   }
   const auto session = rpc::init(name_of(group.rank()));
   if (mode == "call") call(group.rank());
+  if (mode == "poll") poll(group.rank());
   if (mode == "backward") backward(group.rank());
   if (mode == "serve") serve(group.rank());
   if (mode == "late") late(group.rank());

@@ -140,9 +140,14 @@ std::shared_ptr<AllReduce> Pipeline::start(const shm::Piece& tensor, ReduceOp op
 }
 
 bool Pipeline::poll(const AllReduce& task) {
-  const std::lock_guard lock(mutex_);
-  if (!task.ended) advance();
-  return task.ended;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!task.ended) advance();
+    if (task.ended) return true;
+  }
+  shm::Engine::advance_all();
+  Pipelines::instance().advance_all_but(this);
+  return false;
 }
 
 bool Pipeline::wait(const AllReduce& task, Deadline until) {
@@ -158,12 +163,13 @@ bool Pipeline::idle() {
 
 bool Pipeline::drive_until(const std::function<bool()>& done, Deadline until) {
   run_until([&] { return pieces_.empty() || done(); }, until);
-  while (!done() && !until.passed()) {
+  while (!done()) {
     const bool engines_busy = shm::Engine::advance_all();
-    if (!Pipelines::instance().advance_all_but(nullptr) && !engines_busy) break;
+    const bool pipelines_busy = Pipelines::instance().advance_all_but(nullptr);
+    if (until.passed() || (!engines_busy && !pipelines_busy)) return done();
     connections_.signal->wait_past(connections_.signal->count(), kSleepSlice);
   }
-  return done();
+  return true;
 }
 
 bool Pipeline::run_until(const std::function<bool()>& done, Deadline until) {

@@ -10,6 +10,9 @@
 namespace lockstep::shm {
 namespace {
 
+// Of those who ask again and again, for a look costs them a look at every peer's memory.
+constexpr std::chrono::milliseconds kBetweenLooks{2};
+
 void pause_briefly() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -100,6 +103,11 @@ void Engine::set_timeout(Task& task, std::chrono::milliseconds timeout) {
 bool Engine::poll(const Task& task) {
   const std::lock_guard lock(mutex_);
   if (!task.ended) advance();
+  if (task.ended) return true;
+  const auto now = Deadline::Clock::now();
+  if (now < next_look_) return false;
+  next_look_ = now + kBetweenLooks;
+  if (!end_if_hopeless(task)) Engines::instance().advance_all_but(this);
   return task.ended;
 }
 
@@ -225,18 +233,23 @@ void Engine::sleep(const Task& task, Deadline until, std::unique_lock<std::mutex
     }
   }
   advance();
-  if (task.ended) return;
+  if (task.ended || end_if_hopeless(task) || until.passed()) return;
+  Engines::instance().advance_all_but(this);
+}
+
+// Ends everything where a peer that is needed is gone, or the task is late. Returns whether it has.
+bool Engine::end_if_hopeless(const Task& task) {
   const Verdict verdict = team_.check_peers(awaited_by(task));
   if (verdict.reason != Reason::kNone) {
     advance();  // What the peer had done before it ended may be enough.
     if (!task.ended) end_by(verdict, &task);
-  } else if (task.deadline.passed()) {
-    const Verdict late{.reason = Reason::kLate, .rank = awaited_by(task)};
-    team_.pronounce(late);
-    end_by(late, &task);
-  } else if (!until.passed()) {
-    Engines::instance().advance_all_but(this);
+    return true;
   }
+  if (!task.deadline.passed()) return false;
+  const Verdict late{.reason = Reason::kLate, .rank = awaited_by(task)};
+  team_.pronounce(late);
+  end_by(late, &task);
+  return true;
 }
 
 void Engine::end_by(Verdict verdict, const Task* awaited) {

@@ -65,7 +65,8 @@ class Engine {
 
   /// Starts a task and takes it as far as peers allow.
   void start(std::shared_ptr<Task> task);
-  /// Moves everything on. Returns whether the task has ended, well or not.
+  /// Moves everything on, and now and then looks, as wait() does, at what ends a wait: peers' lives
+  /// and the task's deadline. Returns whether the task has ended, well or not.
   bool poll(const Task& task);
   /// Waits for the task, until `until` at most. Returns whether it has ended. Throws its error.
   bool wait(Task& task, Deadline until);
@@ -102,6 +103,7 @@ class Engine {
   void end_all_if_it_throws(bool all_ranks_see_wrong_calls, Body&& body);
   int awaited_by(const Task& task) const;
   void sleep(const Task& task, Deadline until, std::unique_lock<std::mutex>& lock);
+  bool end_if_hopeless(const Task& task);
   void end_by(Verdict verdict, const Task* awaited);
   template <class ErrorType>
   void end_all(const std::string& reason, const std::vector<int>& ranks = {});
@@ -117,7 +119,8 @@ class Engine {
   std::size_t reduced_ = 0;
   std::uint64_t collectives_started_ = 0;
   std::uint64_t messages_started_ = 0;
-  Failure failure_;  // what ended the group
+  Deadline::Clock::time_point next_look_{};  // of poll(), at peers' lives
+  Failure failure_;                          // what ended the group
 };
 
 }  // namespace lockstep::shm
