@@ -94,7 +94,8 @@ WorkerFault Members::fault(const char* name) {
   WorkerFault fault{.text = members.text("text"),
                     .place = members.text("place"),
                     .status = members.integer("status", 0, 255),
-                    .is_hang = members.boolean("is_hang")};
+                    .is_hang = members.boolean("is_hang"),
+                    .is_final = members.boolean("is_final")};
   good_ = good_ && members.good();
   return fault;
 }
@@ -118,7 +119,8 @@ json to_json(const WorkerFault& fault) {
   return {{"text", cut(fault.text)},
           {"place", cut(fault.place)},
           {"status", fault.status},
-          {"is_hang", fault.is_hang}};
+          {"is_hang", fault.is_hang},
+          {"is_final", fault.is_final}};
 }
 
 std::string text_of(const json& message) {

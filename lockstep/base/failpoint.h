@@ -74,7 +74,10 @@ inline constexpr std::array kFailpoints = {
     FailpointInfo{"meet.begin"},
     FailpointInfo{"meet.store"},
     FailpointInfo{"meet.joined"},
+    FailpointInfo{"connect.begin"},
+    FailpointInfo{"connect.reached"},
     FailpointInfo{"meet.connected"},
+    FailpointInfo{"group.begin"},
     // The launcher's part.
     FailpointInfo{"launch.join"},
     FailpointInfo{"launch.joined"},

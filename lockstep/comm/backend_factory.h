@@ -39,6 +39,9 @@ struct BackendConfig {
   std::string group_name;
   /// Which of the group's ranks share memory; empty where that was not found out.
   MemoryDomains domains = {};
+  /// Called every few milliseconds while the group connects; what it throws ends that. Empty:
+  /// nobody asks.
+  std::function<void()> while_waiting = {};
 };
 
 struct ReduceIntoOptions;

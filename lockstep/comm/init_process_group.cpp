@@ -43,23 +43,21 @@ Default& the_default() {
 // group of before may still find the store of that one, which rank 0 is about to close: then it
 // looks again.
 void meet(ProcessGroup::State& state, const InitPlan& plan, c10::intrusive_ptr<c10d::Store> store,
-          int job, bool shares_memory, const Deadline& deadline,
-          c10::intrusive_ptr<WatchedStore>& watched) {
+          int job, bool shares_memory, const Deadline& deadline) {
   const bool may_find_old_store =
       job > 0 && !store && plan.store != InitPlan::Store::kFile && !plan.serves_store;
   const std::string prefix = concat("lockstep/", plan.generation, "/", job);
   for (;;) {
     try {
       auto opened = store ? store : open_store(plan, deadline);
-      if (plan.while_waiting) {
-        watched = c10::make_intrusive<WatchedStore>(opened, plan.while_waiting);
-        opened = watched;
-      }
+      if (plan.while_waiting) opened = c10::make_intrusive<WatchedStore>(std::move(opened));
       failpoint("meet.store");
       state.store = c10::make_intrusive<c10d::PrefixStore>(prefix, std::move(opened));
-      join_world(*state.store, plan, deadline, [&] {
-        if (shares_memory) publish_memory_domain(*state.store, plan.rank);
+      const auto asked = watched(state.store, plan.while_waiting);
+      join_world(*asked, plan, deadline, [&] {
+        if (shares_memory) publish_memory_domain(*asked, plan.rank);
       });
+      if (shares_memory) state.domains = read_memory_domains(*asked, plan.world_size);
       return;
     } catch (const PeerLost&) {
       if (!may_find_old_store || deadline.passed()) throw;
@@ -84,15 +82,13 @@ ProcessGroup join(InitPlan plan, c10::intrusive_ptr<c10d::Store> store, int job)
   const bool shares_memory = state->backend_name.empty();
   // Before anybody is met: a name that is none is an error of this rank alone.
   if (!shares_memory) state->device = backend_device(state->backend_name, state->local_rank);
-  c10::intrusive_ptr<WatchedStore> watched;
   failpoint("meet.begin");
   if (plan.world_size > 1) {
     UniqueFd store_socket;
     if (plan.store == InitPlan::Store::kMpi || plan.store == InitPlan::Store::kPmi) {
       store_socket = meet_by_launcher(plan, deadline);
     }
-    meet(*state, plan, std::move(store), job, shares_memory, deadline, watched);
-    if (shares_memory) state->domains = read_memory_domains(*state->store, plan.world_size);
+    meet(*state, plan, std::move(store), job, shares_memory, deadline);
     if (plan.store == InitPlan::Store::kTcp) {
       state->local_address = local_address_towards(plan.host);
     }
@@ -104,7 +100,6 @@ ProcessGroup join(InitPlan plan, c10::intrusive_ptr<c10d::Store> store, int job)
     state->device = backend_device(state->backend_name, state->local_rank);
   }
   ProcessGroup group = make_process_group(std::move(state), plan.init_timeout);
-  if (watched) watched->stop_watching();
   failpoint("meet.connected");
   return group;
 }

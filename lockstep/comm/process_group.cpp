@@ -9,6 +9,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/failpoint.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/recent_calls.h"
 #include "lockstep/comm/backend_factory.h"
@@ -17,6 +18,7 @@
 #include "lockstep/comm/quiet_c10d.h"
 #include "lockstep/comm/store_wait.h"
 #include "lockstep/comm/tensor_check.h"
+#include "lockstep/comm/watched_store.h"
 #include "lockstep/comm/work_state.h"
 
 namespace lockstep {
@@ -87,6 +89,7 @@ namespace {
 BackendInstance connect(const ProcessGroup::State& state,
                         std::chrono::milliseconds connect_timeout) {
   const QuietC10d quiet;
+  failpoint("connect.begin");
   try {
     return make_backend(state.backend_name, {.store = state.store,
                                              .rank = state.rank,
@@ -97,7 +100,8 @@ BackendInstance connect(const ProcessGroup::State& state,
                                              .connect_timeout = connect_timeout,
                                              .local_address = state.local_address,
                                              .group_name = state.name,
-                                             .domains = state.domains});
+                                             .domains = state.domains,
+                                             .while_waiting = state.while_waiting});
   } catch (...) {
     rethrow_named({"connecting the ranks", state.name, state.rank, std::nullopt, connect_timeout});
   }
@@ -196,6 +200,7 @@ ProcessGroup ProcessGroup::new_group(const std::vector<int>& ranks,
   check_timeout(call, child->timeout);
   child->device = backend_device(child->backend_name, child->local_rank);
   child->store = c10::make_intrusive<c10d::PrefixStore>(child->name, parent.store);
+  failpoint("group.begin");
   const auto connect_timeout = child->timeout;
   return make_process_group(std::move(child), connect_timeout);
 }
@@ -215,8 +220,9 @@ void ProcessGroup::monitored_barrier(std::optional<std::chrono::milliseconds> ti
   std::vector<std::string> keys;
   for (int rank = 0; rank < group.world_size; ++rank) keys.push_back(key(round, rank));
   try {
-    group.store->set(keys[group.rank], std::string("here"));
-    const auto missing = wait_for_keys(*group.store, keys, Deadline::after(limit));
+    const auto store = watched(group.store, group.while_waiting);
+    store->set(keys[group.rank], std::string("here"));
+    const auto missing = wait_for_keys(*store, keys, Deadline::after(limit));
     if (!missing.empty()) {
       tell_launcher_of_late_rank(name);
       throw TimeoutError(

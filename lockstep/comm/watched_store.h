@@ -1,7 +1,8 @@
 #pragma once
 
-#include <atomic>
+#include <chrono>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -9,19 +10,21 @@
 
 namespace lockstep {
 
-/// A store whose waits can be ended from within: before each wait and every few milliseconds of it,
-/// and whenever keys are looked for, `check` is called, and what that throws ends the wait.
+/// A store whose waits can be ended from within: before each question to it and every few
+/// milliseconds until that is answered `check` is called, and what that throws ends the wait; also
+/// where whoever serves the store does not answer at all. Without a `check` waits end as those of
+/// the store underneath do.
 /// Once a read of its connection has timed out (limit_reads_from) it is of no use any more, as a
 /// late answer would be taken for that to another question: all else fails at once.
 /// Threads: as the store underneath; `check` is called by whoever waits. Clones, which backends
 /// give to threads of their own, are of the store underneath.
 class WatchedStore final : public c10d::Store {
  public:
-  WatchedStore(c10::intrusive_ptr<c10d::Store> store, std::function<void()> check)
-      : Store(store->getTimeout()), store_(std::move(store)), check_(std::move(check)) {}
+  explicit WatchedStore(c10::intrusive_ptr<c10d::Store> store, std::function<void()> check = {});
 
-  /// From now on waits are those of the store underneath.
-  void stop_watching() { check_ = nullptr; }
+  /// From now on nothing here holds the store underneath, and all fails, waits that are under way
+  /// too.
+  void let_go();
 
   using Store::compareSet;
   using Store::set;
@@ -38,7 +41,6 @@ class WatchedStore final : public c10d::Store {
   void wait(const std::vector<std::string>& keys) override;
   void wait(const std::vector<std::string>& keys,
             const std::chrono::milliseconds& timeout) override;
-  const std::chrono::milliseconds& getTimeout() const noexcept override;
   void setTimeout(const std::chrono::milliseconds& timeout) override;
   void append(const std::string& key, const std::vector<std::uint8_t>& value) override;
   std::vector<std::vector<std::uint8_t>> multiGet(const std::vector<std::string>& keys) override;
@@ -47,12 +49,16 @@ class WatchedStore final : public c10d::Store {
   bool hasExtendedApi() const override;
 
  private:
+  struct Connection;
   template <class Question>
   auto ask(Question question);
 
-  c10::intrusive_ptr<c10d::Store> store_;
-  std::function<void()> check_;
-  std::atomic<bool> answers_ = true;
+  const std::shared_ptr<Connection> connection_;
+  const std::function<void()> check_;
 };
+
+/// `store`, whose waits `check` can end; the store itself where there is no `check`.
+c10::intrusive_ptr<c10d::Store> watched(c10::intrusive_ptr<c10d::Store> store,
+                                        const std::function<void()>& check);
 
 }  // namespace lockstep

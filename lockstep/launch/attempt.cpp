@@ -17,6 +17,7 @@
 #include "lockstep/launch/worker_streams.h"
 #include "lockstep/os/machine.h"
 #include "lockstep/os/out_of_memory.h"
+#include "lockstep/os/worker_link.h"
 
 namespace lockstep {
 namespace {
@@ -43,6 +44,9 @@ class Attempt final : public Rounds {
   std::optional<Round> next(const std::set<int>& kept, int standbys) override;
   Worker standby() override;
   void keep_memory(UniqueFd memory) override { job_.state_memory = std::move(memory); }
+  void made_steps(std::int64_t steps) override {
+    job_.steps_made = std::max(job_.steps_made, steps);
+  }
 
  private:
   Round begin(Generation generation, const std::set<int>& kept, int standbys);
@@ -171,6 +175,9 @@ Worker Attempt::make_worker(int local_rank, int number) const {
     const int memory = job_.state_memory.get();
     worker.spawn.inherited_fds.push_back(memory);
     worker.spawn.environment.push_back(concat(env::kStateMemoryFd.name, "=", memory));
+  }
+  if (job_.steps_made > 0) {
+    worker.spawn.environment.push_back(concat(kStepsMade.name, "=", job_.steps_made));
   }
   worker.spawn.control_group = job_.control_group;
   if (worker.rank == 0 && facts_.store_listen_fd) {

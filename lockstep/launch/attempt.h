@@ -34,6 +34,8 @@ struct JobOnThisMachine {
   int control_group = -1;
   /// A copy of the training's state, of programs that leave one with the launcher.
   UniqueFd state_memory{};
+  /// How far the training has come at least, as workers that have ended say; 0: no step.
+  std::int64_t steps_made = 0;
 };
 
 /// A generation of a job as this machine takes part in it.
@@ -65,7 +67,6 @@ struct AttemptWatch {
 /// outlive it, several. What it returns is of the last.
 /// Errors: ExecError when they cannot be started, SystemError when logs cannot be written, those of
 /// JobRendezvous::wait(). No worker is left.
-AttemptOutcome run_attempt(JobOnThisMachine& job, Generation generation,
-                           const AttemptWatch& watch);
+AttemptOutcome run_attempt(JobOnThisMachine& job, Generation generation, const AttemptWatch& watch);
 
 }  // namespace lockstep

@@ -25,6 +25,8 @@ struct WorkerExit {
   bool told_to_stop = false;
   /// It ended with exit code 0 in the middle of a training that it was to go on with.
   bool left_early = false;
+  /// It has said that workers which are started again could not go on either.
+  bool gives_up = false;
   /// Why the launcher killed it though it was not to end: what another rank says it did not do in
   /// time; empty: it did not.
   std::string late_for{};

@@ -55,7 +55,8 @@ WorkerFault fault_of(const WorkerExit& exit, const std::string& where, seconds a
   return {.text = concat(describe_worker(exit), where, " failed", step, describe_failure(exit)),
           .place = place.empty() ? "" : concat("rank ", exit.rank, step, ": ", place),
           .status = exit.status(),
-          .is_hang = !exit.late_for.empty() || exit.waited_in_vain};
+          .is_hang = !exit.late_for.empty() || exit.waited_in_vain,
+          .is_final = exit.gives_up};
 }
 
 }  // namespace lockstep

@@ -34,6 +34,11 @@ TEST(FaultOf, ACrashIsWhereItWasInItsFilesWhateverTheAddresses) {
   EXPECT_EQ(place(exit), "rank 0: signal 11 /train+18");
 }
 
+TEST(FaultOf, OneThatGivesUpIsTheLast) {
+  EXPECT_TRUE(fault_of({.exit_code = 1, .gives_up = true}, "", seconds(1)).is_final);
+  EXPECT_FALSE(fault_of({.exit_code = 1}, "", seconds(1)).is_final);
+}
+
 TEST(FaultOf, AnExitCodeOrCrashIsThePlaceSoonAfterTheStart) {
   EXPECT_EQ(place({.rank = 1, .exit_code = 3}), "rank 1: exit code 3");
   EXPECT_EQ(place({.rank = 1, .exit_code = 3}, seconds(31)), "");

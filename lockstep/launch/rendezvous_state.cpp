@@ -150,7 +150,7 @@ RendezvousState worker_failed(RendezvousState state, const RendezvousRules& rule
   const bool is_same = !fault.place.empty() && fault.place == state.fault.place;
   state.same_faults = is_same ? state.same_faults + 1 : 1;
   state.fault = fault;
-  if (state.restarts >= rules.max_restarts || fault.status == kExitPreempted) {
+  if (state.restarts >= rules.max_restarts || fault.status == kExitPreempted || fault.is_final) {
     fail(state, fault.text);
   } else if (state.same_faults >= rules.most_same_faults) {
     fail(state, concat(fault.text, ", ", state.same_faults, " times in a row"));

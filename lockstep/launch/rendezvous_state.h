@@ -43,6 +43,8 @@ struct WorkerFault {
   int status = 1;       ///< as a shell says it
   /// A worker, perhaps of another machine, did not do its part in time.
   bool is_hang = false;
+  /// The job cannot go on, whatever is started again.
+  bool is_final = false;
   bool operator==(const WorkerFault&) const = default;
 };
 

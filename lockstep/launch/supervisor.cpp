@@ -128,17 +128,19 @@ void Supervisor::handle_signals() {
 }
 
 void Supervisor::read_links() {
-  for (auto& [id, group] : groups_) {
-    try {
-      while (group.link.valid()) {
-        auto message = receive_message(group.link.get(), Deadline(now()));
-        if (!message) break;
-        hear(group, std::move(*message));
-      }
-    } catch (const PeerLost&) {
-      news_.remove(group.link.get());
-      group.link.reset();
+  for (auto& [id, group] : groups_) read_link(group);
+}
+
+void Supervisor::read_link(Group& group) {
+  try {
+    while (group.link.valid()) {
+      auto message = receive_message(group.link.get(), Deadline(now()));
+      if (!message) break;
+      hear(group, std::move(*message));
     }
+  } catch (const PeerLost&) {
+    news_.remove(group.link.get());
+    group.link.reset();
   }
 }
 
@@ -173,6 +175,9 @@ void Supervisor::hear(Group& group, LinkMessage message) {
     case LinkMessage::Kind::kMemory:
       rounds_.keep_memory(std::move(message.fd));
       break;
+    case LinkMessage::Kind::kGivesUp:
+      group.worker.gives_up = true;
+      break;
     case LinkMessage::Kind::kDone:
       group.keeps_state = false;
       group.is_done = true;
@@ -194,6 +199,7 @@ void Supervisor::note_ended_workers() {
     if (found == groups_.end()) continue;  // A helper, or an orphan of a worker.
     Group& group = found->second;
     group.running = false;
+    read_link(group);  // Its last words.
     group.worker.exit_code = ended->exit_code;
     group.worker.signal = ended->signal;
     group.worker.told_to_stop = group.told_to_stop;
@@ -201,6 +207,7 @@ void Supervisor::note_ended_workers() {
         group.keeps_state && !group.told_to_stop && ended->signal == 0 && ended->exit_code == 0;
     if (const RecentCalls* const calls = group.calls.get(); calls && calls->step() >= 0) {
       group.worker.step = std::to_string(calls->step());
+      rounds_.made_steps(calls->step());
     }
     if (ended->signal != 0 && !group.told_to_stop) {
       group.worker.collectives = group.calls.describe_all();

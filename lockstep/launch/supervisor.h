@@ -58,6 +58,8 @@ class Rounds {
   virtual Worker standby() = 0;
   /// A copy of the training's state that outlives all workers.
   virtual void keep_memory(UniqueFd memory) = 0;
+  /// So many steps had been made when a worker ended.
+  virtual void made_steps(std::int64_t steps) = 0;
 };
 
 /// Runs the workers of this machine to their end: starts them, watches them, stops all when one
@@ -133,6 +135,7 @@ class Supervisor {
   void place(pid_t id, Group& group, const Worker& worker);
   void handle_signals();
   void read_links();
+  void read_link(Group& group);
   void hear(Group& group, LinkMessage message);
   void note_left_group(const Group& group, const std::vector<std::string>& lines);
   void note_ended_workers();

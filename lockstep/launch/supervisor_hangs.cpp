@@ -59,6 +59,11 @@ void Supervisor::look_for_those_that_hang() {
   awaits_leaving_ = true;
   for (auto& [id, group] : groups_) {
     group.leaves_by = Deadline::after(group.waits ? kTimeToLeaveCollective : kTimeToLeave);
+    // Others were late to meet, which says nothing of one that still has the time to take its
+    // place.
+    if (group.answers_by && group.answers_by->instant() > group.leaves_by->instant()) {
+      group.leaves_by = group.answers_by;
+    }
   }
   tell_to_leave();
 }

@@ -6,6 +6,7 @@
 #include "lockstep/base/concat.h"
 #include "lockstep/base/env.h"
 #include "lockstep/os/signals.h"
+#include "lockstep/os/worker_link.h"
 
 namespace lockstep {
 namespace {
@@ -76,6 +77,7 @@ Environment worker_environment(const LaunchOptions& options, const AttemptFacts&
   values.erase(env::kLauncherFd.name);
   values.erase(env::kStandby.name);
   values.erase(env::kStateMemoryFd.name);
+  values.erase(kStepsMade.name);
   // Whoever is in the job already has no need of what lets others in.
   values.erase(env::kJobSecret.name);
   if (rank == 0 && facts.store_listen_fd) set(env::kStoreListenFd.name, *facts.store_listen_fd);

@@ -40,16 +40,6 @@ UniqueFd make_socket() {
   return fd;
 }
 
-bool readable_by(int fd, Deadline deadline) {
-  pollfd entry{.fd = fd, .events = POLLIN, .revents = 0};
-  for (;;) {
-    const int status = ::poll(&entry, 1, poll_timeout(deadline));
-    if (status > 0) return true;
-    if (status < 0 && errno != EINTR) throw SystemError("waiting for a Unix socket", errno);
-    if (deadline.passed()) return false;
-  }
-}
-
 bool is_same_user(int socket) {
   ucred peer{};
   socklen_t bytes = sizeof peer;
@@ -84,6 +74,16 @@ UniqueFd listen_abstract(const std::string& name) {
     throw SystemError(concat("listening on the Unix socket '", name, "'"), errno);
   }
   return fd;
+}
+
+bool readable_by(int fd, Deadline deadline) {
+  pollfd entry{.fd = fd, .events = POLLIN, .revents = 0};
+  for (;;) {
+    const int status = ::poll(&entry, 1, poll_timeout(deadline));
+    if (status > 0) return true;
+    if (status < 0 && errno != EINTR) throw SystemError("waiting for a Unix socket", errno);
+    if (deadline.passed()) return false;
+  }
 }
 
 UniqueFd accept_same_user(int listener, Deadline deadline) {

@@ -16,6 +16,10 @@ namespace lockstep {
 /// A listening socket called `name`. Errors: SystemError.
 UniqueFd listen_abstract(const std::string& name);
 
+/// Whether a connection, a message or the other side's end is there by the deadline.
+/// Errors: SystemError.
+bool readable_by(int socket, Deadline deadline);
+
 /// Accepts one connection of a process of this user, if one has come by the deadline; connections
 /// of others are closed. Errors: SystemError.
 UniqueFd accept_same_user(int listener, Deadline deadline);

@@ -6,9 +6,15 @@
 #include <vector>
 
 #include "lockstep/base/deadline.h"
+#include "lockstep/base/env.h"
 #include "lockstep/os/unique_fd.h"
 
 namespace lockstep {
+
+/// Given to workers beside the link, once others have ended in the middle of a training.
+inline constexpr env::Variable kStepsMade{
+    "LOCKSTEP_STEPS_MADE", "int",
+    "how many steps the training had made at least when a worker ended; set by lockstep run"};
 
 /// What a launcher and a worker that it started say to each other, over a socket that the worker
 /// inherits. Workers that say nothing are treated as any program.
@@ -29,9 +35,10 @@ struct LinkMessage {
     /// A rank did not do its part in a collective in time. `lines`: the operation, the group, the
     /// number in it, how many milliseconds this one has waited.
     kWaitedInVain = 7,
+    kGivesUp = 8,  ///< its training cannot go on, whatever is started again; it ends with an error
     // Of the launcher.
-    kPlace = 8,  ///< `generation` begins. `lines`: NAME=value, what is new in the environment
-    kLeave = 9,  ///< `generation` cannot go on
+    kPlace = 9,   ///< `generation` begins. `lines`: NAME=value, what is new in the environment
+    kLeave = 10,  ///< `generation` cannot go on
   };
 
   static constexpr const char* kLate = "late";

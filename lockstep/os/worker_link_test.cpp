@@ -53,7 +53,7 @@ TEST_F(WorkerLinkTest, PassesOverWhatIsNoMessage) {
   for (const std::string text : {"x", "\x01", "\x01x",
                                  "\x01"
                                  "1x",
-                                 "\x0a"
+                                 "\x0b"
                                  "1"}) {
     ASSERT_EQ(::send(link_.worker.get(), text.data(), text.size(), 0),
               static_cast<ssize_t>(text.size()));

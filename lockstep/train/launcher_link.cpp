@@ -7,6 +7,7 @@
 #include "lockstep/base/concat.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/parse_number.h"
 #include "lockstep/os/memory_file.h"
 #include "lockstep/os/worker_link.h"
 
@@ -55,9 +56,18 @@ void LauncherLink::say_done() {
   send_message(link_.get(), {.kind = LinkMessage::Kind::kDone, .generation = generation_});
 }
 
+void LauncherLink::say_gives_up() {
+  send_message(link_.get(), {.kind = LinkMessage::Kind::kGivesUp, .generation = generation_});
+}
+
 void LauncherLink::leave_memory(const UniqueFd& memory) {
   send_message(link_.get(), {.kind = LinkMessage::Kind::kMemory, .generation = generation_},
                memory.get());
+}
+
+std::int64_t LauncherLink::steps_made() const {
+  const auto steps = connected() ? env::text(kStepsMade) : std::nullopt;
+  return steps ? parse_number<std::int64_t>(*steps).value_or(-1) : -1;
 }
 
 UniqueFd LauncherLink::take_memory() const {
@@ -67,7 +77,7 @@ UniqueFd LauncherLink::take_memory() const {
 
 bool LauncherLink::has_news() const {
   pollfd entry{.fd = link_.get(), .events = POLLIN, .revents = 0};
-  return link_.valid() && ::poll(&entry, 1, 0) > 0;
+  return link_.valid() && (is_over_ || ::poll(&entry, 1, 0) > 0);
 }
 
 void LauncherLink::take_place(const std::function<void()>& while_waiting) {
@@ -75,12 +85,15 @@ void LauncherLink::take_place(const std::function<void()>& while_waiting) {
   constexpr std::chrono::seconds kNextWord{10};
   Deadline next_word = Deadline::after(kNextWord);
   std::optional<LinkMessage> place;
-  while (!place || has_news()) {
+  is_over_ = false;
+  while (!place || (!is_over_ && has_news())) {
     while_waiting();
     auto message = receive_message(link_.get(), Deadline::after(kSlice));
     if (message && message->kind == LinkMessage::Kind::kPlace &&
         message->generation > generation_) {
       place = std::move(message);
+    } else if (message && message->kind == LinkMessage::Kind::kLeave && place) {
+      is_over_ = message->generation == place->generation;
     }
     if (!is_standby_ && next_word.passed()) {
       log(LogLevel::kWarning, "still waiting for a place in the job's next generation");

@@ -23,6 +23,10 @@ class LauncherLink {
   /// Of the place that this process has.
   std::uint64_t generation() const { return generation_; }
 
+  /// As many as the job had made at least when this process got its place, so far as processes that
+  /// have ended had made them; -1: none.
+  std::int64_t steps_made() const;
+
   /// Its first place in the job is yet to come.
   bool is_standby() const { return is_standby_; }
 
@@ -32,6 +36,8 @@ class LauncherLink {
   /// `step`: the one that was not completed.
   void say_left_group(const Error& why, std::int64_t step);
   void say_done();
+  /// Before it ends with an error: the launcher is not to start workers again.
+  void say_gives_up();
   /// The launcher keeps a memory file, and hands it to workers that it starts.
   void leave_memory(const UniqueFd& memory);
   /// The one that the launcher had when it started this process; once.
@@ -50,6 +56,8 @@ class LauncherLink {
   UniqueFd store_;
   std::uint64_t generation_ = 1;
   bool is_standby_ = false;
+  /// The generation was over before its place was taken.
+  bool is_over_ = false;
 };
 
 }  // namespace lockstep

@@ -130,7 +130,7 @@ void ResilientTraining::begin_generation() {
 }
 
 void ResilientTraining::agree_on_state() {
-  Sources ours{.has_begun = has_begun_};
+  Sources ours{.known_steps = std::max(has_begun_ ? done_ : -1, link_.steps_made())};
   if (is_whole_) {
     ours.state = {.generation = made_in_, .steps = done_};
   } else {
@@ -167,9 +167,12 @@ void ResilientTraining::agree_on_state() {
                 group_.rank() == 0 ? state_.value() : c10::IValue());
       break;
     case SourceChoice::Kind::kLost:
-      throw Error(concat("ResilientTraining on rank ", group_.rank(),
-                         ": no rank holds a whole state any more, and there is no copy of one; "
-                         "memory_every or snapshots in its options keep some"));
+      link_.say_gives_up();
+      throw Error(concat("ResilientTraining on rank ", group_.rank(), ": the state after ",
+                         source.standing.steps,
+                         " steps or more is lost: no rank holds a whole one any more, and there is "
+                         "no copy of it. Start the job again to begin with step 0; memory_every or "
+                         "snapshots in ResilientOptions keep copies"));
   }
   is_whole_ = true;
   has_begun_ = true;

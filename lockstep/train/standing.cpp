@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 
 #include <ATen/ops/tensor.h>
 
@@ -12,17 +13,25 @@ namespace lockstep {
 std::vector<Sources> gather_sources(const ProcessGroup& group, const Sources& own) {
   const std::array<std::int64_t, 6> numbers = {own.state.generation,  own.state.steps,
                                                own.memory.generation, own.memory.steps,
-                                               own.snapshot_steps,    std::int64_t{own.has_begun}};
+                                               own.snapshot_steps,    own.known_steps};
   std::vector<Sources> ranks;
   for (const at::Tensor& rank : gather_from_all(group, at::tensor(numbers))) {
     const auto* const number = rank.const_data_ptr<std::int64_t>();
     ranks.push_back({.state = {number[0], number[1]},
                      .memory = {number[2], number[3]},
                      .snapshot_steps = number[4],
-                     .has_begun = number[5] != 0});
+                     .known_steps = number[5]});
   }
   return ranks;
 }
+
+namespace {
+
+std::int64_t most(const std::vector<Sources>& ranks, std::int64_t Sources::*steps) {
+  return std::invoke(steps, *std::ranges::max_element(ranks, {}, steps));
+}
+
+}  // namespace
 
 SourceChoice choose_source(const std::vector<Sources>& ranks) {
   using Kind = SourceChoice::Kind;
@@ -41,8 +50,8 @@ SourceChoice choose_source(const std::vector<Sources>& ranks) {
     kind = Kind::kSnapshot;
   } else if (kept->memory.exists()) {
     kind = Kind::kMemory;
-  } else if (std::ranges::any_of(ranks, &Sources::has_begun)) {
-    kind = Kind::kLost;
+  } else if (const std::int64_t steps = most(ranks, &Sources::known_steps); steps >= 0) {
+    return {.kind = Kind::kLost, .standing = {.steps = steps}};
   }
   return {.kind = kind, .rank = rank_of(kept), .standing = kept->memory};
 }

@@ -25,8 +25,9 @@ struct Sources {
   Standing memory{};  ///< its machine's copy
   /// Steps of the newest snapshot on disk; -1: there is none.
   std::int64_t snapshot_steps = -1;
-  /// It was once of one state with all others.
-  bool has_begun = false;
+  /// Steps that all ranks were once of one state after, or that the launcher knows of processes
+  /// that have ended; -1: this rank knows of none.
+  std::int64_t known_steps = -1;
 };
 
 /// Collective: those of all ranks, by rank. Errors: as Work::wait.
@@ -40,7 +41,7 @@ struct SourceChoice {
     kMemory,    ///< the copy in the memory of its machine
     kSnapshot,  ///< the newest one on disk; then the copy in memory, if that proves to be newer
     kBegin,     ///< nothing has been done: what rank 0 begins with
-    kLost,      ///< nothing is left of what was done
+    kLost,      ///< nothing is left of what was done, `standing.steps` steps at least
   };
   Kind kind = Kind::kBegin;
   int rank = 0;

@@ -25,7 +25,7 @@ void expect_choice(const std::vector<Sources>& ranks, Kind kind, int rank,
 TEST(ChooseSource, TakesTheFirstOfThoseThatAreFurthest) {
   const Sources none;
   const Sources behind{.state = {1, 7}};
-  const Sources ahead{.state = {1, 8}, .has_begun = true};
+  const Sources ahead{.state = {1, 8}, .known_steps = 8};
   expect_choice({ahead, ahead}, Kind::kOwn, 0, {1, 8});
   expect_choice({none, behind, ahead, ahead}, Kind::kRank, 2, {1, 8});
   expect_choice({{.state = {1, 8}}, {.state = {2, 8}}}, Kind::kRank, 1, {2, 8});
@@ -42,7 +42,14 @@ TEST(ChooseSource, GoesByWhatWasKeptWhereNobodyHasAState) {
   expect_choice({{.snapshot_steps = 0}, {}}, Kind::kSnapshot, 0);
   expect_choice({{}, {.snapshot_steps = 5}}, Kind::kBegin, 0);
   expect_choice({{}, {}}, Kind::kBegin, 0);
-  expect_choice({{}, {.has_begun = true}}, Kind::kLost, 0);
+}
+
+TEST(ChooseSource, NeverBeginsAgainWhereStepsHaveBeenMade) {
+  expect_choice({{}, {.known_steps = 0}}, Kind::kLost, 0, {-1, 0});
+  expect_choice({{.known_steps = 40}, {.known_steps = 41}}, Kind::kLost, 0, {-1, 41});
+  const Sources copy{.memory = {3, 20}, .known_steps = 41};
+  expect_choice({copy, copy}, Kind::kMemory, 0, {3, 20});
+  expect_choice({{.snapshot_steps = 5, .known_steps = 41}, {}}, Kind::kSnapshot, 0);
 }
 
 }  // namespace

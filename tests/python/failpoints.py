@@ -33,7 +33,9 @@ RECEIVES = {"recover.receive", "recover.received", "recover.taken"}
 ONLY_AGAIN = {"recover.begin", "recover.left", "recover.said", "recover.placed"}
 # When ranks meet, once in each generation.
 MEETS = {"meet.begin", "meet.store", "meet.joined", "meet.connected", "recover.grouped", "recover.compared",
-         "recover.agreed"}
+         "recover.agreed", "group.begin"}
+# The same, in the default group and once more in new_group().
+CONNECTS = {"connect.begin", "connect.reached"}
 AT_THE_END = {"training.end", "training.done"}
 OF_THE_LAUNCHER = "launch."
 # Where there are workers that keep their state.
@@ -87,6 +89,11 @@ def passes(name, first):
     return f"{name}:{IN_THE_MIDDLE if name in MANY_TIMES else first}"
 
 
+def times(names, *counts):
+    """Each of them, passed so many times."""
+    return [f"{name}:{count}" for name in sorted(names) for count in counts]
+
+
 @unittest.skipUnless(NAMES, "no failpoints in this build (LOCKSTEP_FAILPOINTS)")
 class Failpoints(unittest.TestCase):
     def expect_same_end(self, cases, ranks=3, at_once=2, code=0, **options):
@@ -116,18 +123,16 @@ class Failpoints(unittest.TestCase):
 
     def test_another_is_killed_while_it_recovers(self):
         for rank in (0, 2):
-            passed = {**dict.fromkeys(ONLY_AGAIN, 1), **dict.fromkeys(MEETS, 2)}
-            if rank == 0:
-                passed |= dict.fromkeys(SENDS, 2)
-            self.expect_same_end([f"{FIRST_FAULT},{name}:{times}:kill:{rank}" for name, times in passed.items()])
+            passed = [*times(ONLY_AGAIN, 1), *times(MEETS, 2), *times(CONNECTS, 3, 4), *(times(SENDS, 2) if rank == 0 else ())]
+            self.expect_same_end([f"{FIRST_FAULT},{place}:kill:{rank}" for place in passed])
 
     def test_the_newcomer_is_killed(self):
-        names = (MEETS | RECEIVES) & set(NAMES)
-        self.expect_same_end([f"{FIRST_FAULT},{name}:1:kill:1:1" for name in sorted(names)])
+        passed = [*times((MEETS | RECEIVES) & set(NAMES), 1), *times(CONNECTS, 1, 2)]
+        self.expect_same_end([f"{FIRST_FAULT},{place}:kill:1:1" for place in passed])
 
     def test_the_only_other_is_killed_while_it_recovers(self):
-        passed = {**dict.fromkeys(ONLY_AGAIN, 1), **dict.fromkeys(MEETS | SENDS, 2)}
-        self.expect_same_end([f"{FIRST_FAULT},{name}:{times}:kill:0" for name, times in passed.items()], ranks=2)
+        passed = [*times(ONLY_AGAIN, 1), *times(MEETS | SENDS, 2), *times(CONNECTS, 3, 4)]
+        self.expect_same_end([f"{FIRST_FAULT},{place}:kill:0" for place in passed], ranks=2)
 
     def test_a_rank_is_stopped(self):
         cases = [f"{name}:{IN_THE_MIDDLE}:stop:1" for name in ("step.begin", "step.made", "collective.started")]

@@ -2,6 +2,7 @@
 
 import os
 import queue
+import re
 import signal
 import subprocess
 import threading
@@ -21,9 +22,9 @@ class Job:
         self.launchers = []
         self.readers = []
 
-    def launch(self, command):
+    def launch(self, command, environment=None):
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, text=True, env=self.environment)
+                                   stderr=subprocess.PIPE, text=True, env=self.environment | (environment or {}))
         process.errors = []
         self.launchers.append(process)
         for read in (self.read_lines, self.read_errors):
@@ -96,6 +97,17 @@ class LiveJobTest(unittest.TestCase):
     LOCKSTEP, WORKER = "", ""
     undisturbed = {}
 
+    def expect_failpoints(self, job, text):
+        for name in re.findall(r"[a-z_]+\.[a-z_]+", text):
+            self.assertIn(f"failpoint {name}, passed", job.errors)
+
+    @classmethod
+    def need_failpoints(cls):
+        listed = subprocess.run([cls.LOCKSTEP, "env"], env=os.environ | {"LOCKSTEP_FAILPOINT": "list"},
+                                capture_output=True, check=False, timeout=DEADLINE_S)
+        if listed.returncode == 0:
+            raise unittest.SkipTest("no failpoints in this build (LOCKSTEP_FAILPOINTS)")
+
     def start(self, *flags, backend="shm", ranks=3, steps=300, arguments=(), environment=None):
         job = Job(backend, environment)
         self.addCleanup(job.kill)
@@ -132,7 +144,8 @@ class LiveJobTest(unittest.TestCase):
         self.addCleanup(job.kill)
         return job
 
-    def machine(self, job, port, nodes="1:2", ranks=1, arguments=()):
+    def machine(self, job, port, nodes="1:2", ranks=1, arguments=(), steps=10**9, environment=None):
         return job.launch([self.LOCKSTEP, "run", f"--nnodes={nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}",
                            "--rdzv-id=job", "--rdzv-conf=last_call_timeout=1,keep_alive_interval=1",
-                           "--max-restarts=5", f"--nproc-per-node={ranks}", self.WORKER, str(10**9), *map(str, arguments)])
+                           "--max-restarts=5", f"--nproc-per-node={ranks}", self.WORKER, str(steps),
+                           *map(str, arguments)], environment)

@@ -5,6 +5,7 @@ the undisturbed run.
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -62,14 +63,79 @@ class LiveRecovery(LiveJobTest):
                 self.assertEqual((now[0], now[2]), (processes[0], processes[2]))
                 self.expect_same_end(job, backend=backend)
 
-    def test_all_die_at_once(self):
+    # Where the one that takes a lost rank's place is killed, while another connects to it: in the default
+    # group and, where the name is passed the second time, in new_group().
+    WHILE_GROUPS_ARE_MADE = ("meet.joined:1", "connect.begin:1", "connect.reached:1", "group.begin:1", "connect.begin:2",
+                             "connect.reached:2")
+
+    def test_the_newcomer_dies_while_groups_are_made(self):
+        self.need_failpoints()
+        for backend in ("shm", "gloo"):
+            for place in self.WHILE_GROUPS_ARE_MADE:
+                for rank in (0, 1):
+                    with self.subTest(backend=backend, place=place, rank=rank):
+                        faults = f"step.begin:25:kill:{rank},{place}:kill:{rank}:1"
+                        job = self.start(backend=backend, ranks=2, steps=60, environment={"LOCKSTEP_FAILPOINT": faults})
+                        self.expect_same_end(job, backend=backend, ranks=2, steps=60)
+                        self.expect_failpoints(job, faults)
+                        self.assertEqual(job.errors.count("the others keep their state and go on"), 2, job.errors)
+                        survivor = {pid for pid, text in job.said if text.startswith(f"rank {1 - rank} of")}
+                        self.assertEqual(len(survivor), 1, job.said)
+
+    def test_the_newcomer_dies_while_groups_of_two_machines_are_made(self):
+        """Over shared memory within each, and Gloo between them."""
+        self.need_failpoints()
+        ends = None
+        for place in (None, *self.WHILE_GROUPS_ARE_MADE):
+            with self.subTest(place=place):
+                faults = place and f"step.begin:25:kill:3,{place}:kill:3:1"
+                job = self.job_of_machines({"LOCKSTEP_BACKEND": "hierarchical"} |
+                                           ({"LOCKSTEP_FAILPOINT": faults} if place else {}))
+                port = free_port()
+                for domain in ("a", "b"):
+                    self.machine(job, port, "2", ranks=2, steps=60, environment={"LOCKSTEP_MEMORY_DOMAIN": domain})
+                self.assertEqual(job.finish(), [0, 0], job.errors)
+                if place:
+                    self.expect_failpoints(job, faults)
+                    self.assertEqual(len({pid for pid, text in job.said if re.match("rank [012] of", text)}), 3)
+                self.expect_no_step_lost(job)
+                ends = ends or job.ends()
+                self.assertEqual(job.ends(), ends)
+
+    def test_one_is_stopped_while_groups_are_made_and_another_dies(self):
+        """Whoever waits for the one that is stopped goes on with those that are left."""
+        self.need_failpoints()
+        for backend in ("shm", "gloo"):
+            for place in ("connect.begin:2", "connect.reached:2"):
+                with self.subTest(backend=backend, place=place):
+                    faults = f"step.begin:25:kill:1,{place}:stop:1:1"
+                    job = self.start(backend=backend, steps=60, environment={
+                        "LOCKSTEP_FAILPOINT": faults, "LOCKSTEP_TIMEOUT_S": "5", "LOCKSTEP_INIT_TIMEOUT_S": "100"})
+                    processes = job.wait_for_begin(3)
+                    job.wait_for_error("stopped")
+                    os.kill(processes[2], signal.SIGKILL)
+                    self.expect_same_end(job, steps=60, backend=backend)
+                    survivor = {pid for pid, text in job.said if text.startswith("rank 0 of")}
+                    self.assertEqual(survivor, {processes[0]})
+
+    def test_all_die_at_once_and_no_step_is_made_again(self):
         job = self.start()
         processes = job.wait_for_begin(3)
         job.wait_for_step(50)
         for process in processes.values():
             os.kill(process, signal.SIGKILL)
-        self.assertEqual(len({*processes.values(), *job.wait_for_begin(3).values()}), 6)
-        self.expect_same_end(job)
+        self.assertEqual(job.finish(), [1], job.errors)
+        self.assertRegex(job.errors, r"failed first: exit code 1: Error: ResilientTraining on rank \d: the state after (5\d|[6-9]\d|\d{3}) "
+                                     r"steps or more is lost: .*Start the job again to begin with step 0; memory_every or snapshots")
+        # Deaths of one instant are seen one after the other; the error is no restart.
+        self.assertLessEqual(job.errors.count("; restart "), 3, job.errors)
+        self.assertEqual(sum(" begins at " in text for _, text in job.said), 3, "nothing begins again")
+
+    def test_all_die_before_the_first_step_and_begin_again(self):
+        self.need_failpoints()
+        job = self.start(steps=60, environment={"LOCKSTEP_FAILPOINT": "step.begin:1:kill"})
+        self.assertEqual(job.finish(), [0], job.errors)
+        self.assertEqual(job.ends(), self.undisturbed_end(steps=60))
 
     def test_all_die_at_once_with_a_copy_in_memory(self):
         for backend in ("shm", "gloo"):

@@ -112,6 +112,19 @@ class Hangs(LiveJobTest):
         self.assertRegex(job.errors, r"rank 2 .* failed in step \d+: killed, as it hung in .*: it did not take its place "
                                      r"in generation 2 within 2000 ms")
 
+    def test_one_that_is_busy_while_others_wait_to_meet_is_no_hang(self):
+        """It has the deadline of a collective to take its place, though others give up meeting before."""
+        job = self.start(ranks=2, environment={"LOCKSTEP_TIMEOUT_S": "60", "LOCKSTEP_INIT_TIMEOUT_S": "2"})
+        processes = job.wait_for_begin(2)
+        job.wait_for_step(50)
+        os.kill(processes[0], signal.SIGSTOP)
+        os.kill(processes[1], signal.SIGKILL)
+        job.wait_for_error("hang: ")  # Of the one that came in place of rank 1.
+        os.kill(processes[0], signal.SIGCONT)
+        now = job.wait_for_begin(2)
+        self.assertEqual(now[0], processes[0])
+        self.expect_same_end(job, ranks=2)
+
     def test_an_error_of_communication_that_comes_again_ends_the_job(self):
         job = self.start("--standalone", "--max-restarts=10", environment={"RESILIENT_WORKER_FAULT": "cut:60"})
         self.assertEqual(job.finish(), [1], job.errors)

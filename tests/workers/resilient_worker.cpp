@@ -6,10 +6,12 @@
 #include <cstdio>
 #include <future>
 #include <mutex>
+#include <numeric>
 #include <span>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <ATen/ATen.h>
 #include <torch/nn/modules/activation.h>
@@ -127,10 +129,13 @@ int run(std::int64_t steps, std::int64_t size, std::int64_t say_every, Resilient
   }
   const TrainingEnd end = training.run(steps, [&](const ProcessGroup& group) {
     using Model = DistributedDataParallel<nn::SequentialImpl>;
+    std::vector<int> ranks(static_cast<std::size_t>(group.world_size()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    const ProcessGroup others = group.new_group(ranks);
     const auto model = std::make_shared<Model>(net.ptr());
     say(concat("rank ", group.rank(), " of ", group.world_size(), " begins at ",
                training.steps_done()));
-    return [&, model, group, is_first = true](std::int64_t step) mutable {
+    return [&, model, group, others, is_first = true](std::int64_t step) mutable {
       const at::Tensor inputs = (at::arange(32, at::kFloat) *
                                  static_cast<double>(step * group.world_size() + group.rank() + 1))
                                     .sin()

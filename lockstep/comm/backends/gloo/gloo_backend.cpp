@@ -11,8 +11,11 @@
 #include "lockstep/base/concat.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/failpoint.h"
 #include "lockstep/comm/backends/flat_work.h"
 #include "lockstep/comm/backends/gloo/message_work.h"
+#include "lockstep/comm/run_watched.h"
+#include "lockstep/comm/watched_store.h"
 #include "lockstep/os/batch_scheduling.h"
 
 namespace lockstep {
@@ -203,9 +206,14 @@ std::shared_ptr<::gloo::transport::Device> make_device(const BackendConfig& conf
   return ProcessGroupGloo::createDefaultDevice();
 }
 
-}  // namespace
+// A backend that is being connected, which whoever waits for it may give up.
+struct Connecting {
+  std::mutex mutex;
+  c10::intrusive_ptr<GlooBackend> backend;  // guarded by mutex
+};
 
-BackendInstance make_gloo_backend(const BackendConfig& config) {
+c10::intrusive_ptr<GlooBackend> connect(const BackendConfig& config, Connecting& connecting,
+                                        const std::atomic<bool>& is_left) {
   auto options = ProcessGroupGloo::Options::create(config.connect_timeout);
   options->group_name = config.group_name;
   // Gloo's threads that woke up would interrupt the one that is writing, and then look in vain,
@@ -214,6 +222,12 @@ BackendInstance make_gloo_backend(const BackendConfig& config) {
   options->devices.push_back(make_device(config));
   auto backend =
       c10::make_intrusive<GlooBackend>(config.store, config.rank, config.world_size, options);
+  {
+    const std::lock_guard lock(connecting.mutex);
+    connecting.backend = backend;
+    if (is_left) backend->abort();
+  }
+  failpoint("connect.reached");
   try {
     // Without this the first rank to be connected may end, and with it the store in which the
     // others still look for addresses.
@@ -224,6 +238,35 @@ BackendInstance make_gloo_backend(const BackendConfig& config) {
     throw;
   }
   backend->setTimeout(config.timeout);
+  return backend;
+}
+
+// Gloo connects where nobody can end its waits, as for a peer that is gone before it has connected:
+// on a thread of its own, which is left behind where this rank has to go on.
+c10::intrusive_ptr<GlooBackend> connect_watched(const BackendConfig& config) {
+  const auto connecting = std::make_shared<Connecting>();
+  if (!config.while_waiting) return connect(config, *connecting, false);
+  const auto store = c10::make_intrusive<WatchedStore>(config.store);
+  BackendConfig own = config;
+  own.store = store;
+  try {
+    return run_watched(
+        [own, connecting](const std::atomic<bool>& is_left) {
+          return connect(own, *connecting, is_left);
+        },
+        config.while_waiting);
+  } catch (...) {
+    store->let_go();
+    const std::lock_guard lock(connecting->mutex);
+    if (connecting->backend) connecting->backend->abort();
+    throw;
+  }
+}
+
+}  // namespace
+
+BackendInstance make_gloo_backend(const BackendConfig& config) {
+  const auto backend = connect_watched(config);
   return {.backend = backend, .takes_cuda = kStagesCuda, .is_busy = [gloo = backend.get()] {
             return gloo->is_busy();
           }};

@@ -10,6 +10,7 @@
 #include "lockstep/comm/backends/gloo/gloo_backend.h"
 #include "lockstep/comm/backends/hierarchical/hierarchical_work.h"
 #include "lockstep/comm/store_wait.h"
+#include "lockstep/comm/watched_store.h"
 
 namespace lockstep {
 namespace {
@@ -46,7 +47,7 @@ BackendInstance connect_all(const BackendConfig& config) {
 
 // Every rank says how it went on its machine, and hears how it went on the others.
 void agree(const BackendConfig& config, const std::string& outcome) {
-  const auto store = keys_of(config, "ready");
+  const auto store = watched(keys_of(config, "ready"), config.while_waiting);
   store->set(std::to_string(config.rank), outcome);
   std::vector<std::string> keys;
   for (int rank = 0; rank < config.world_size; ++rank) keys.push_back(std::to_string(rank));
@@ -248,8 +249,8 @@ HierarchicalBackend::WorkPtr HierarchicalBackend::barrier(const c10d::BarrierOpt
 BackendInstance make_hierarchical_backend(const BackendConfig& config) {
   const MemoryDomains domains =
       config.domains.empty()
-          ? exchange_memory_domains(*config.store, config.rank, config.world_size,
-                                    Deadline::after(config.connect_timeout))
+          ? exchange_memory_domains(*watched(config.store, config.while_waiting), config.rank,
+                                    config.world_size, Deadline::after(config.connect_timeout))
           : config.domains;
   HierarchicalBackend::Parts parts{.machines = hierarchical::machines_of(domains, config.rank),
                                    .store = keys_of(config, "end")};

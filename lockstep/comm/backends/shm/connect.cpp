@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/failpoint.h"
 #include "lockstep/comm/backend_factory.h"
 #include "lockstep/comm/store_wait.h"
 #include "lockstep/os/machine.h"
@@ -14,6 +16,9 @@ namespace lockstep::shm {
 namespace {
 
 constexpr const char* kAddressKey = "shm/address";
+// How often who waits for a socket asks the store, which knows whether it is still to wait.
+constexpr std::chrono::milliseconds kAskStoreEvery{50};
+
 std::string ready_key(int rank) {
   return concat("shm/ready/", rank);
 }
@@ -43,16 +48,17 @@ bool anybody_failed(c10d::Store& store, int ranks) {
   return false;
 }
 
+Deadline earlier(const Deadline& deadline, std::chrono::milliseconds time) {
+  const Deadline other = Deadline::after(time);
+  return other.instant() < deadline.instant() ? other : deadline;
+}
+
 // Hands the segment's descriptor to every other rank; stops when one of them reports that it cannot
 // come.
 void serve(c10d::Store& store, int listener, int fd, std::uint64_t heap_bytes, int ranks,
            Deadline deadline) {
-  constexpr std::chrono::milliseconds kLookAtStoreEvery{50};
   for (int served = 1; served < ranks && !deadline.passed();) {
-    const UniqueFd socket = accept_same_user(
-        listener,
-        std::min(deadline, Deadline::after(kLookAtStoreEvery),
-                 [](const Deadline& a, const Deadline& b) { return a.instant() < b.instant(); }));
+    const UniqueFd socket = accept_same_user(listener, earlier(deadline, kAskStoreEvery));
     if (socket.valid()) {
       send_fd(socket.get(), heap_bytes, fd);
       ++served;
@@ -60,6 +66,14 @@ void serve(c10d::Store& store, int listener, int fd, std::uint64_t heap_bytes, i
       return;
     }
   }
+}
+
+// Rank 0 may be stopped once it has offered its memory.
+ReceivedFd receive_segment(c10d::Store& store, int socket, const Deadline& deadline) {
+  while (!readable_by(socket, earlier(deadline, kAskStoreEvery)) && !deadline.passed()) {
+    static_cast<void>(store.check({kAddressKey}));
+  }
+  return receive_fd(socket, deadline);
 }
 
 std::shared_ptr<Segment> open_segment(c10d::Store& store, int rank, int ranks,
@@ -79,9 +93,9 @@ std::shared_ptr<Segment> open_segment(c10d::Store& store, int rank, int ranks,
   const auto missing = wait_for_keys(store, {kAddressKey}, deadline);
   if (!missing.empty()) throw TimeoutError("rank 0 did not offer its memory in time");
   const std::string name = store.get_to_str(kAddressKey);
-  if (name.empty()) throw Error("rank 0 has no memory to offer");
+  if (name.empty()) throw BackendUnavailable("rank 0 has no memory to offer");
   const UniqueFd socket = connect_abstract(name);
-  ReceivedFd received = receive_fd(socket.get(), deadline);
+  ReceivedFd received = receive_segment(store, socket.get(), deadline);
   return map_segment(std::move(received.fd), rank, Layout(ranks, received.number));
 }
 
@@ -92,8 +106,7 @@ void stay_until_all_have_heard(c10d::Store& store, int rank, int ranks, Deadline
   if (rank != 0) return;
   std::vector<std::string> keys;
   for (int peer = 0; peer < ranks; ++peer) keys.push_back(heard_key(peer));
-  const Deadline patience = Deadline::after(kPatience);
-  wait_for_keys(store, keys, patience.instant() < deadline.instant() ? patience : deadline);
+  wait_for_keys(store, keys, earlier(deadline, kPatience));
 }
 
 // Every rank says how it went, and hears how it went with the others.
@@ -126,6 +139,13 @@ void agree(c10d::Store& store, int rank, int ranks, const std::string& outcome,
   }
 }
 
+// What all ranks are to know of. Whatever else a wait ends with is this rank's own.
+bool keeps_from_sharing(const Error& error) {
+  return dynamic_cast<const SystemError*>(&error) != nullptr ||
+         dynamic_cast<const TimeoutError*>(&error) != nullptr ||
+         dynamic_cast<const BackendUnavailable*>(&error) != nullptr;
+}
+
 }  // namespace
 
 std::unique_ptr<Engine> connect(c10d::Store& store, int rank, int ranks,
@@ -142,9 +162,11 @@ std::unique_ptr<Engine> connect(c10d::Store& store, int rank, int ranks,
     engine = std::make_unique<Engine>(open_segment(store, rank, ranks, group_name, deadline), rank,
                                       group_name, options);
   } catch (const Error& error) {
+    if (!keeps_from_sharing(error)) throw;
     outcome = error.what();
     if (rank == 0) store.set(kAddressKey, std::string());
   }
+  failpoint("connect.reached");
   agree(store, rank, ranks, outcome, group_name, options.numbers, deadline);
   return engine;
 }

@@ -2,6 +2,7 @@
 #include "lockstep/comm/backends/shm/measure_placement.h"
 #include "lockstep/comm/backends/shm/shm_backend.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/comm/watched_store.h"
 
 namespace lockstep {
 namespace {
@@ -19,13 +20,14 @@ c10::intrusive_ptr<ShmBackend> connect_shm_backend(const BackendConfig& config,
   // for from running.
   constexpr std::chrono::microseconds kSpin{50};
   const auto deadline = Deadline::after(config.connect_timeout);
+  const auto store = watched(config.store, config.while_waiting);
   auto engine =
-      shm::connect(*config.store, config.rank, config.world_size, config.group_name,
+      shm::connect(*store, config.rank, config.world_size, config.group_name,
                    {.local_ranks = config.local_world_size, .numbers = numbers}, deadline);
   const bool spins = engine->team().may_spin();
   if (spins) engine->set_spin(kSpin);
   const Placement placement =
-      spins ? shm::measure_placement(engine->team(), *config.store, deadline) : Placement::kUnknown;
+      spins ? shm::measure_placement(engine->team(), *store, deadline) : Placement::kUnknown;
   engine->team().set_placement(placement);
   return c10::make_intrusive<ShmBackend>(std::move(engine), config.timeout);
 }
