@@ -1,6 +1,8 @@
 #include "lockstep/launch/fault_of.h"
 
+#include <algorithm>
 #include <csignal>
+#include <string_view>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
@@ -32,10 +34,23 @@ std::string place_of_crash(const WorkerExit& exit) {
   return place;
 }
 
-std::string place_in_rank(const WorkerExit& exit, seconds after) {
+// Errors name their rank and process, which are others where another rank has the same one.
+std::string without_processes(std::string text) {
+  constexpr std::string_view kDigits = "0123456789";
+  for (const std::string_view name : {"rank ", "pid "}) {
+    for (auto at = text.find(name); at != std::string::npos; at = text.find(name, at)) {
+      at += name.size();
+      const auto end = std::min(text.find_first_not_of(kDigits, at), text.size());
+      text.erase(at, end - at);
+    }
+  }
+  return text;
+}
+
+std::string place_of(const WorkerExit& exit, seconds after) {
   if (exit.crash) return place_of_crash(exit);
   if (!exit.late_for.empty()) return exit.hangs_in;
-  if (!exit.error_message.empty()) return exit.error_message;
+  if (!exit.error_message.empty()) return without_processes(exit.error_message);
   if (!exit.memory_shortage.empty()) return exit.memory_shortage;
   if (after > kStart || (exit.signal != 0 && !is_crash(exit.signal))) return "";
   return describe_end(exit);
@@ -50,10 +65,10 @@ WorkerFault fault_of(const WorkerExit& exit, const std::string& where, seconds a
             .status = kExitPreempted};
   }
   const bool has_place = after < kLongRun && !follows_another(exit);
-  const std::string place = has_place ? place_in_rank(exit, after) : "";
+  const std::string place = has_place ? place_of(exit, after) : "";
   const std::string step = describe_step(exit);
   return {.text = concat(describe_worker(exit), where, " failed", step, describe_failure(exit)),
-          .place = place.empty() ? "" : concat("rank ", exit.rank, step, ": ", place),
+          .place = place.empty() ? "" : concat(step, ": ", place),
           .status = exit.status(),
           .is_hang = !exit.late_for.empty() || exit.waited_in_vain,
           .is_final = exit.gives_up};

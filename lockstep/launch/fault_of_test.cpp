@@ -23,15 +23,27 @@ TEST(FaultOf, SaysWhoWhereAndHow) {
 
 TEST(FaultOf, AReportedErrorIsThePlaceForMinutes) {
   const WorkerExit exit{.rank = 2, .exit_code = 1, .error_message = "ValueError: bad"};
-  EXPECT_EQ(place(exit), "rank 2: ValueError: bad");
-  EXPECT_EQ(place(exit, minutes(9)), "rank 2: ValueError: bad");
+  EXPECT_EQ(place(exit), ": ValueError: bad");
+  EXPECT_EQ(place(exit, minutes(9)), ": ValueError: bad");
   EXPECT_EQ(place(exit, minutes(10)), "");
 }
 
 TEST(FaultOf, ACrashIsWhereItWasInItsFilesWhateverTheAddresses) {
   WorkerExit exit{.signal = SIGSEGV, .error_message = "killed by SIGSEGV at address 0x7f01"};
   exit.crash = CrashReport{.frames = {{.module = "/train", .offset = 18}}};
-  EXPECT_EQ(place(exit), "rank 0: signal 11 /train+18");
+  EXPECT_EQ(place(exit), ": signal 11 /train+18");
+}
+
+TEST(FaultOf, TheSameErrorIsTheSamePlaceWhicheverRankHasIt) {
+  const auto fails = [](int rank, const std::string& step, const std::string& error) {
+    return place({.rank = rank, .exit_code = 1, .error_message = error, .step = step});
+  };
+  EXPECT_EQ(fails(0, "", "SystemError: open digits.csv"),
+            fails(12, "", "SystemError: open digits.csv"));
+  EXPECT_EQ(fails(0, "7", "Error: loss on rank 0 (pid 4711) is NaN; rank 0 ends"),
+            fails(12, "7", "Error: loss on rank 12 (pid 9) is NaN; rank 12 ends"));
+  EXPECT_NE(fails(0, "7", "Error: bad"), fails(0, "8", "Error: bad"));
+  EXPECT_NE(fails(0, "", "Error: column 1"), fails(0, "", "Error: column 2"));
 }
 
 TEST(FaultOf, OneThatGivesUpIsTheLast) {
@@ -40,14 +52,14 @@ TEST(FaultOf, OneThatGivesUpIsTheLast) {
 }
 
 TEST(FaultOf, AnExitCodeOrCrashIsThePlaceSoonAfterTheStart) {
-  EXPECT_EQ(place({.rank = 1, .exit_code = 3}), "rank 1: exit code 3");
+  EXPECT_EQ(place({.rank = 1, .exit_code = 3}), ": exit code 3");
   EXPECT_EQ(place({.rank = 1, .exit_code = 3}, seconds(31)), "");
-  EXPECT_EQ(place({.rank = 1, .signal = SIGABRT}), "rank 1: killed by SIGABRT");
+  EXPECT_EQ(place({.rank = 1, .signal = SIGABRT}), ": killed by SIGABRT");
 }
 
 TEST(FaultOf, WantOfMemoryIsAPlace) {
   EXPECT_EQ(place({.signal = SIGKILL, .memory_shortage = "its cgroup has 512 MB"}),
-            "rank 0: its cgroup has 512 MB");
+            ": its cgroup has 512 MB");
 }
 
 TEST(FaultOf, OneThatWasPreemptedHasNoPlace) {

@@ -67,6 +67,18 @@ TEST_F(FaultTest, ThreeFailuresAtTheSamePlaceEndTheJob) {
   EXPECT_THAT(result.err, HasSubstr("not started again, as it failed so, 3 times in a row"));
 }
 
+TEST_F(FaultTest, TheSameFailureOfOtherRanksEndsTheJob) {
+  const auto result = run_lockstep(
+      run_script({"--max-restarts=10", "--nproc-per-node=4"},
+                 "[ $RANK = $TORCHELASTIC_RESTART_COUNT ] || exec sleep 100; echo attempt; "
+                 "echo \"{\\\"message\\\":{\\\"message\\\":\\\"rank $RANK: no file "
+                 "digits.csv\\\"}}\" > $TORCHELASTIC_ERROR_FILE; exit 3"));
+  EXPECT_EQ(result.status, 3);
+  EXPECT_EQ(result.out, "attempt\nattempt\nattempt\n");
+  EXPECT_THAT(result.err, HasSubstr("rank 2: no file digits.csv"));
+  EXPECT_THAT(result.err, HasSubstr("not started again, as it failed so, 3 times in a row"));
+}
+
 TEST_F(FaultTest, ThreeEqualExitsSoonAfterTheStartEndTheJob) {
   const auto result = run_lockstep(run_script({"--max-restarts=10"}, "echo attempt; exit 3"));
   EXPECT_EQ(result.status, 3);
