@@ -82,14 +82,14 @@ void LogReader::finish() {
 void LogReader::read_attempt(int attempt) {
   if (attempt_ != attempt) {
     // All that an attempt wrote is there before the next one begins.
-    for (auto& [place, file] : files_) read_to_end(file);
+    read_all(true);
     files_.clear();
     attempt_ = attempt;
   }
   const bool had_none = files_.empty();
   open_new_files(attempt);
   if (had_none && !files_.empty()) sink_.attempt(attempt);
-  for (auto& [place, file] : files_) is_last_look_ ? read_to_end(file) : read(file);
+  read_all(is_last_look_);
 }
 
 void LogReader::open_new_files(int attempt) {
@@ -116,20 +116,40 @@ void LogReader::open_new_files(int attempt) {
   }
 }
 
-void LogReader::read(File& file) {
-  std::array<char, kChunkBytes> chunk{};
-  for (;;) {
-    const ssize_t size = ::read(file.fd.get(), chunk.data(), chunk.size());
-    if (size < 0 && errno == EINTR) continue;
-    if (size < 0) throw SystemError("read a log", errno);
-    if (size == 0) return;
-    const std::string lines = file.lines.feed({chunk.data(), static_cast<std::size_t>(size)});
-    if (!lines.empty()) sink_.lines(file.is_stderr, lines);
+// A file that is written faster than it is read ends where it ended at first.
+void LogReader::read_all(bool to_the_end) {
+  for (auto& [place, file] : files_) {
+    struct stat info {};
+    const off_t at = ::lseek(file.fd.get(), 0, SEEK_CUR);
+    if (at < 0 || ::fstat(file.fd.get(), &info) != 0) throw SystemError("look at a log", errno);
+    file.bytes_left = static_cast<std::uint64_t>(std::max<off_t>(info.st_size - at, 0));
+  }
+  for (bool more = true; more;) {
+    more = false;
+    for (auto& [place, file] : files_) {
+      if (file.bytes_left > 0) read_chunk(file);
+      if (file.bytes_left > 0)
+        more = true;
+      else if (to_the_end)
+        flush(file);
+    }
   }
 }
 
-void LogReader::read_to_end(File& file) {
-  read(file);
+void LogReader::read_chunk(File& file) {
+  std::array<char, kChunkBytes> chunk{};
+  ssize_t size = 0;
+  do {
+    size =
+        ::read(file.fd.get(), chunk.data(), std::min<std::uint64_t>(chunk.size(), file.bytes_left));
+  } while (size < 0 && errno == EINTR);
+  if (size < 0) throw SystemError("read a log", errno);
+  file.bytes_left = size == 0 ? 0 : file.bytes_left - static_cast<std::uint64_t>(size);
+  const std::string lines = file.lines.feed({chunk.data(), static_cast<std::size_t>(size)});
+  if (!lines.empty()) sink_.lines(file.is_stderr, lines);
+}
+
+void LogReader::flush(File& file) {
   const std::string line = file.lines.flush();
   if (!line.empty()) sink_.lines(file.is_stderr, line);
 }

@@ -41,7 +41,8 @@ class LogReader {
   LogReader(std::filesystem::path directory, LogChoice choice, Sink sink)
       : directory_(std::move(directory)), choice_(std::move(choice)), sink_(std::move(sink)) {}
 
-  /// Reads the lines that have become whole since the last look. Errors: SystemError.
+  /// Reads the lines that have become whole since the last look, of the files in turns of 64 KiB.
+  /// Errors: SystemError.
   void look();
   /// The last look, once nothing is written any more: lines that are not whole, too.
   void finish();
@@ -54,12 +55,15 @@ class LogReader {
     UniqueFd fd;
     bool is_stderr;
     LinePrefixer lines;
+    /// Of this look: how much is left of what was there when it began.
+    std::uint64_t bytes_left = 0;
   };
 
   void read_attempt(int attempt);
   void open_new_files(int attempt);
-  void read(File& file);
-  void read_to_end(File& file);
+  void read_all(bool to_the_end);
+  void read_chunk(File& file);
+  void flush(File& file);
 
   const std::filesystem::path directory_;
   const LogChoice choice_;

@@ -69,6 +69,17 @@ TEST_F(LogReaderTest, FollowsFilesRanksAndAttempts) {
   EXPECT_EQ(attempts, (std::vector<int>{0, 1, 2}));
 }
 
+TEST_F(LogReaderTest, AFloodedFileHoldsUpNoOther) {
+  std::string flood;
+  while (flood.size() < 1'000'000) flood += std::string(99, 'x') + "\n";
+  write(0, 0, flood);
+  write(0, 1, "error\n");
+  LogReader logs = reader();
+  logs.look();
+  EXPECT_LT(out.find("1:error\n"), 70'000U);
+  EXPECT_GT(out.size(), flood.size());
+}
+
 TEST_F(LogReaderTest, LeavesOutWhatIsNotChosen) {
   write(0, 0, "a\n");
   write(0, 1, "b\nc\nd\n");

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -25,9 +26,15 @@ struct TailedLog {
 
 /// Shows lines of log files on the console as they are written, in a process of its own: a console
 /// that is slow, stopped or closed delays neither the workers, which write to files, nor the
-/// launcher. Copies of lines are made by another process, which no console holds up either.
+/// launcher. Streams take turns of 64 KiB, so that one that is written faster than the console
+/// takes it does not hold up the others. Copies of lines are made by another process, which no
+/// console holds up either.
 class LogTail {
  public:
+  /// Of each log, once the workers have ended: what the console has not taken by then is left out
+  /// but for so many bytes at its end, with a line that says so. The file has all.
+  static constexpr std::uint64_t kMostBytesLeft = 4 * 1024 * 1024;
+
   /// The files must exist.
   explicit LogTail(const std::vector<TailedLog>& logs);
 
@@ -37,7 +44,7 @@ class LogTail {
     int stop_signal = 0;
   };
 
-  /// The workers have ended: shows what is left, and ends. Never waits.
+  /// The workers have ended: shows what is left, kMostBytesLeft of each, and ends. Never waits.
   void request_end();
   bool ended() const;
 

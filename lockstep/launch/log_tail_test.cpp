@@ -68,6 +68,55 @@ TEST_F(LogTailTest, ShowsLinesAsTheyAreWritten) {
   EXPECT_EQ(shown(100), "[0]:last\n");
 }
 
+std::string flood(std::uint64_t bytes) {
+  const std::string line = std::string(99, 'x') + "\n";
+  std::string text;
+  while (text.size() < bytes) text += line;
+  return text;
+}
+
+TEST_F(LogTailTest, AFloodedStreamHoldsUpNoOther) {
+  append(flood(16 << 20));
+  const auto other = directory.path() / "other.log";
+  std::ofstream(other) << "the error\n";
+  std::optional<LogTail> tail;
+  {
+    const ConsoleInstead instead(console.write_end.get());
+    tail.emplace(
+        std::vector<TailedLog>{{.file = file, .prefix = "[0]:", .console_fd = STDOUT_FILENO},
+                               {.file = other, .prefix = "[1]:", .console_fd = STDOUT_FILENO}});
+  }
+  std::string text;
+  while (text.find("[1]:the error\n") == std::string::npos) {
+    text += shown(100'000);
+    ASSERT_LT(text.size(), 200'000);
+  }
+}
+
+TEST_F(LogTailTest, AtTheEndTheLastOfAFloodIsShown) {
+  append(flood(16 << 20) + "the error\n");
+  console.write_end.reset(::dup(console.write_end.get()));
+  std::optional<LogTail> tail;
+  {
+    const ConsoleInstead instead(console.write_end.get());
+    const UniqueFd errors(::dup(STDERR_FILENO));
+    ::dup2(console.write_end.get(), STDERR_FILENO);
+    tail.emplace(
+        std::vector<TailedLog>{{.file = file, .prefix = "[0]:", .console_fd = STDOUT_FILENO}});
+    ::dup2(errors.get(), STDERR_FILENO);
+  }
+  console.write_end.reset();
+  tail->request_end();
+  std::string text;
+  for (std::string more = shown(100'000); !more.empty(); more = shown(100'000)) text += more;
+  EXPECT_TRUE(text.ends_with("[0]:the error\n"));
+  // What was on its way to the console, and the last of it, with prefixes.
+  EXPECT_LT(text.size(), 2 * LogTail::kMostBytesLeft);
+  EXPECT_NE(text.find(" bytes of " + file.string() + " are not shown here; the file has all\n"),
+            std::string::npos);
+  EXPECT_TRUE(finish(*tail, Deadline::after(std::chrono::seconds(30))).complete);
+}
+
 TEST_F(LogTailTest, CopiesWhatAFilterSelectsThoughTheConsoleTakesNothing) {
   append("");
   const auto copy = directory.path() / "filtered_stdout.log";
