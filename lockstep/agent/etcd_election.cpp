@@ -63,54 +63,58 @@ void EtcdElection::take(const etcd::Campaign& campaign) {
 
 void EtcdElection::stand() {
   const auto later = [this] { look_later(); };
+  // Etcd counts from some time after that.
+  const Clock::time_point granted = Clock::now();
   ask(
       etcd::grant_lease(settings_.lease),
-      [this, later](const std::string& text) {
+      [this, later, granted](const std::string& text) {
         const auto own = etcd::lease_in(text);
         if (!own) return look_later();
         ask(
             etcd::grant_lease(settings_.state_lease),
-            [this, own](const std::string& other) {
+            [this, own, granted](const std::string& other) {
               const auto states = etcd::lease_in(other);
-              states ? run_with({*own, *states}) : look_later();
+              states ? run_with({*own, *states}, granted) : look_later();
             },
             later);
       },
       later);
 }
 
-void EtcdElection::run_with(const etcd::Leases& leases) {
-  const Clock::time_point asked = Clock::now();
+void EtcdElection::run_with(const etcd::Leases& leases, Clock::time_point granted) {
   ask(
       etcd::campaign(settings_.keys, handlers_.make_record(), leases.leader),
-      [this, leases, asked](const std::string& text) {
+      [this, leases, granted](const std::string& text) {
         const auto result = etcd::campaign_in(text);
-        if (result && result->is_won) return win(*result, leases, asked);
+        const bool is_won = result && result->is_won;
+        const bool has_ended = Clock::now() >= granted + settings_.lease;
+        if (is_won && !has_ended) return win(*result, leases, granted);
         const auto nothing = [] {};
         for (const std::string& lease : {leases.leader, leases.state}) {
           ask(
               etcd::end_lease(lease), [](const std::string&) {}, nothing);
         }
-        result ? take(*result) : look_later();
+        result && !is_won ? take(*result) : look_later();
       },
       // It may have been won all the same: then the lease ends soon.
       [this] { look_later(); });
 }
 
 void EtcdElection::win(const etcd::Campaign& campaign, const etcd::Leases& leases,
-                       Clock::time_point asked) {
+                       Clock::time_point granted) {
   is_looking_ = false;
   is_searching_ = false;
   term_ = campaign.leader->created;
   known_leader_ = term_;
   leases_ = leases;
-  lease_ends_.expires_at(asked + settings_.lease);
-  renew_later();
-  handlers_.on_won(campaign.state);
+  written_ = campaign.state ? campaign.state->written : "0";
+  lease_ends_.expires_at(granted + settings_.lease);
+  renew_after(granted);
+  handlers_.on_won(campaign.state ? std::optional(campaign.state->text) : std::nullopt);
 }
 
-void EtcdElection::renew_later() {
-  renew_again_.expires_after(milliseconds(settings_.lease) / 3);
+void EtcdElection::renew_after(Clock::time_point begin) {
+  renew_again_.expires_at(begin + milliseconds(settings_.lease) / 3);
   renew_again_.async_wait([this](error_code stopped) {
     if (!stopped && leads()) renew();
   });
@@ -130,10 +134,10 @@ void EtcdElection::renew() {
         if (term != term_) return;
         if (!etcd::lease_in(text)) return depose("its lease has ended");
         lease_ends_.expires_at(asked + settings_.lease);
-        renew_later();
+        renew_after(asked);
       },
       [this, term] {
-        if (term == term_) renew_later();
+        if (term == term_) renew_after(Clock::now());
       });
   ask(
       etcd::renew_lease(leases_.state), [](const std::string&) {}, [] {});
@@ -155,23 +159,34 @@ void EtcdElection::save_next() {
   const std::string state = *std::exchange(unsaved_, std::nullopt);
   const std::string term = term_;
   ask(
-      etcd::save(settings_.keys, term_, state, leases_.state),
-      [this, term](const std::string& text) {
+      etcd::save(settings_.keys, {.created = term_, .written = written_}, state, leases_.state),
+      [this, term, state](const std::string& text) {
         is_saving_ = false;
-        if (term == term_ && !etcd::is_done(text)) return depose("another leads");
-        if (unsaved_) return save_next();
-        if (term == term_) on_saved_();
+        if (term == term_) note_saved(state, etcd::saved_in(text));
+        if (unsaved_) save_next();
       },
       [this, term, state] {
         if (term == term_ && !unsaved_) unsaved_ = state;
-        constexpr milliseconds kAgain{250};
-        save_again_.expires_after(kAgain);
-        save_again_.async_wait([this](error_code stopped) {
-          if (stopped) return;
-          is_saving_ = false;
-          if (unsaved_) save_next();
-        });
+        save_again_later();
       });
+}
+
+// Which may have been done before, by a request whose answer did not come.
+void EtcdElection::note_saved(const std::string& state, const std::optional<etcd::Saved>& saved) {
+  if (!saved || (!saved->is_done && saved->created != term_)) return depose("another leads");
+  written_ = saved->written;
+  if (!saved->is_done && !unsaved_) unsaved_ = state;
+  if (!unsaved_) on_saved_();
+}
+
+void EtcdElection::save_again_later() {
+  constexpr milliseconds kAgain{250};
+  save_again_.expires_after(kAgain);
+  save_again_.async_wait([this](error_code stopped) {
+    if (stopped) return;
+    is_saving_ = false;
+    if (unsaved_) save_next();
+  });
 }
 
 void EtcdElection::resign(bool job_ended) {

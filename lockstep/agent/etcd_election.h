@@ -16,8 +16,9 @@ namespace lockstep {
 /// renews its lease. It keeps the job's state there for the one after it.
 ///
 /// At most one agent can write the state: every write is conditional on the leader's key being the
-/// very one that the writer made. An agent that could not renew its lease in time knows by itself
-/// that it leads no more.
+/// very one that the writer made, and on the state being the one that it knows, so that its own
+/// writes take effect in their order. An agent that could not renew its lease in time knows by
+/// itself that it leads no more.
 /// Source: etcd's documentation, "Lease" and "Transaction".
 /// Threads: the agent's only one; everything happens while the io_context runs.
 class EtcdElection {
@@ -68,13 +69,15 @@ class EtcdElection {
   void look();
   void look_later();
   void stand();
-  void run_with(const etcd::Leases& leases);
+  void run_with(const etcd::Leases& leases, Clock::time_point granted);
   void take(const etcd::Campaign& campaign);
-  void win(const etcd::Campaign& campaign, const etcd::Leases& leases, Clock::time_point asked);
+  void win(const etcd::Campaign& campaign, const etcd::Leases& leases, Clock::time_point granted);
   void renew();
-  void renew_later();
+  void renew_after(Clock::time_point begin);
   void depose(const std::string& reason);
   void save_next();
+  void save_again_later();
+  void note_saved(const std::string& state, const std::optional<etcd::Saved>& saved);
   void forget_term();
 
   const Settings settings_;
@@ -90,6 +93,7 @@ class EtcdElection {
   std::string known_leader_;  ///< when its key was made
   std::string term_;          ///< when this agent's was; empty: it does not lead
   etcd::Leases leases_;
+  std::string written_;  ///< when the state was that is known to be there
   std::optional<std::string> unsaved_;
   bool is_saving_ = false;
   std::function<void()> on_saved_;

@@ -51,10 +51,15 @@ json range(const std::string& key) {
   return {{"request_range", {{"key", to_base64(key)}}}};
 }
 
-// A key that does not exist was made at revision 0.
+// A key that does not exist was made, and written, at revision 0.
+constexpr const char* kNever = "0";
+
 json made_at(const std::string& key, const std::string& revision) {
-  return json::array(
-      {{{"key", to_base64(key)}, {"target", "CREATE"}, {"create_revision", revision}}});
+  return {{"key", to_base64(key)}, {"target", "CREATE"}, {"create_revision", revision}};
+}
+
+json written_at(const std::string& key, const std::string& revision) {
+  return {{"key", to_base64(key)}, {"target", "MOD"}, {"mod_revision", revision}};
 }
 
 std::optional<Value> value_in(const json& answer_to_range) {
@@ -62,7 +67,9 @@ std::optional<Value> value_in(const json& answer_to_range) {
   if (!values.is_array() || values.empty()) return std::nullopt;
   const auto text = from_base64(text_at(values[0], "value"));
   if (!text) return std::nullopt;
-  return Value{*text, text_at(values[0], "create_revision")};
+  return Value{.text = *text,
+               .created = text_at(values[0], "create_revision"),
+               .written = text_at(values[0], "mod_revision")};
 }
 
 }  // namespace
@@ -99,7 +106,7 @@ Request read_leader(const Keys& keys) {
 Request campaign(const Keys& keys, const std::string& record, const std::string& lease) {
   return {
       kTransaction,
-      json{{"compare", made_at(keys.leader, "0")},
+      json{{"compare", json::array({made_at(keys.leader, kNever)})},
            {"success", {put(keys.leader, record, lease), range(keys.leader), range(keys.state)}},
            {"failure", {range(keys.leader)}}}
           .dump()};
@@ -115,20 +122,33 @@ std::optional<Campaign> campaign_in(std::string_view answer) {
   }
   Campaign result{.is_won = true, .leader = value_in(at(responses[1], "response_range"))};
   if (!result.leader) return std::nullopt;
-  if (const auto state = value_in(at(responses[2], "response_range"))) result.state = state->text;
+  result.state = value_in(at(responses[2], "response_range"));
   return result;
 }
 
-Request save(const Keys& keys, const std::string& created, const std::string& state,
+Request save(const Keys& keys, const Writing& where, const std::string& state,
              const std::string& lease) {
-  return {kTransaction, json{{"compare", made_at(keys.leader, created)},
-                             {"success", {put(keys.state, state, lease)}}}
+  return {kTransaction, json{{"compare", json::array({made_at(keys.leader, where.created),
+                                                      written_at(keys.state, where.written)})},
+                             {"success", {put(keys.state, state, lease)}},
+                             {"failure", {range(keys.leader), range(keys.state)}}}
                             .dump()};
 }
 
-bool is_done(std::string_view answer) {
-  const json succeeded = at(json::parse(answer, nullptr, false), "succeeded");
-  return succeeded.is_boolean() && succeeded.get<bool>();
+std::optional<Saved> saved_in(std::string_view answer) {
+  const json object = json::parse(answer, nullptr, false);
+  const json responses = at(object, "responses");
+  if (!responses.is_array() || responses.empty()) return std::nullopt;
+  if (at(object, "succeeded") == true) {
+    const std::string revision = text_at(at(object, "header"), "revision");
+    if (revision.empty()) return std::nullopt;
+    return Saved{.is_done = true, .written = revision};
+  }
+  if (responses.size() != 2) return std::nullopt;
+  const auto leader = value_in(at(responses[0], "response_range"));
+  const auto state = value_in(at(responses[1], "response_range"));
+  return Saved{.created = leader ? leader->created : "",
+               .written = state ? state->written : kNever};
 }
 
 std::string refusal_in(std::string_view answer) {

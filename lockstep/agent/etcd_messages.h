@@ -30,6 +30,8 @@ struct Value {
   std::string text{};
   /// The revision at which the key was made: each time another.
   std::string created{};
+  /// The revision at which it was last written.
+  std::string written{};
 };
 
 /// A key that is bound to a lease vanishes when nobody has renewed it for `time_to_live`, in whole
@@ -53,15 +55,30 @@ struct Campaign {
   bool is_won = false;
   std::optional<Value> leader{};
   /// Of one that is won: what the leader before has left.
-  std::optional<std::string> state{};
+  std::optional<Value> state{};
 };
 /// Of read_leader and campaign; nothing for a text that is no answer.
 std::optional<Campaign> campaign_in(std::string_view answer);
 
-/// Writes the state, if the leader's key is still the one that was made at `created`.
-Request save(const Keys& keys, const std::string& created, const std::string& state,
+/// Where a state may be written.
+struct Writing {
+  /// The leader's key is still the one that was made at this revision.
+  std::string created{};
+  /// The state is still the one that was written at this; "0": there is none. So a write that is
+  /// held up on its way does not undo one that was made after it.
+  std::string written{};
+};
+Request save(const Keys& keys, const Writing& where, const std::string& state,
              const std::string& lease);
-bool is_done(std::string_view answer);
+struct Saved {
+  bool is_done = false;
+  /// Not done: the revision at which the leader's key was made; empty: there is none.
+  std::string created{};
+  /// The revision at which the state that is there was written; "0": there is none.
+  std::string written{};
+};
+/// Of save; nothing for a text that is no answer.
+std::optional<Saved> saved_in(std::string_view answer);
 
 /// Why etcd refused, in its words; empty: it did not.
 std::string refusal_in(std::string_view answer);

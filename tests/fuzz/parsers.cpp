@@ -46,7 +46,7 @@ void read_etcd(std::string_view text) {
   const auto campaign = etcd::campaign_in(text);
   expect(!campaign || !campaign->is_won || campaign->leader);
   etcd::lease_in(text);
-  etcd::is_done(text);
+  etcd::saved_in(text);
   etcd::refusal_in(text);
 }
 
