@@ -13,6 +13,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/cloneable.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -98,6 +99,25 @@ TEST(DataParallel, EqualsOneDeviceInValuesAndGradients) {
       }
       EXPECT_TRUE(at::allclose(input.grad(), input_gradient, 1e-5, 1e-6));
     }
+  }
+}
+
+TEST(DataParallel, IsDifferentiableTwice) {
+  SplitNet net;
+  DataParallel model(net, {.device_ids = cpus(3)});
+  const auto penalty_gradients = [&](auto& module) {
+    const at::Tensor input = batch_of(7).requires_grad_();
+    const at::Tensor gradient =
+        torch::autograd::grad({module(input).square().sum()}, {input}, {}, true, true)[0];
+    net->zero_grad();
+    gradient.square().sum().backward();
+    return gradients_of(*net);
+  };
+  const auto expected = penalty_gradients(net);
+  const auto actual = penalty_gradients(model);
+  ASSERT_EQ(actual.size(), expected.size());
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    EXPECT_TRUE(at::allclose(actual[i], expected[i], 1e-4, 1e-5)) << i;
   }
 }
 
