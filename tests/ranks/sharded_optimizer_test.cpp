@@ -154,6 +154,30 @@ TEST_F(Sharded, EqualsTheOptimizerItselfBitForBit) {
   }
 }
 
+// Other parameters in each step, also such as have a state already.
+TEST_F(Sharded, LeavesOutWhatHasNoGradientInAStep) {
+  for (const NamedOptimizer& optimizer : kOptimizers) {
+    for (const ShardedOptimizerOptions& options : kinds()) {
+      SCOPED_TRACE(optimizer.name);
+      const Tensors whole = make_parameters();
+      const Tensors shared = make_parameters();
+      const auto reference = optimizer.make(whole, std::nullopt);
+      const auto sharded = optimizer.make(shared, options);
+      for (std::size_t step = 0; step < 5; ++step) {
+        for (const Tensors* parameters : {&whole, &shared}) {
+          set_gradients(*parameters, static_cast<int>(step));
+          for (std::size_t i = step % 3; i < parameters->size(); i += 3) {
+            (*parameters)[i].mutable_grad().reset();
+          }
+        }
+        reference->step();
+        sharded->step();
+        ASSERT_TRUE(same(shared, whole)) << "step " << step;
+      }
+    }
+  }
+}
+
 TEST_F(Sharded, KeepsTheStateOfItsShareOnly) {
   const Tensors parameters = [] {
     Tensors result;
