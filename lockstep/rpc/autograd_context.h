@@ -16,9 +16,10 @@ namespace lockstep::rpc {
 ///   context.backward({torch::mse_loss(outputs, targets)});
 ///   optimizer.step(context);                                          // DistributedOptimizer
 ///
-/// Of "Distributed Autograd Design" in PyTorch's notes, by LibTorch's engine in its fast mode.
-/// Threads: that which made it; one at a time on each. Lifetime: its end lets the other workers
-/// forget it, without waiting.
+/// torch::autograd::grad and Tensor::backward throw UsageError where they would have to go through
+/// a call; second derivatives through calls are not supported. Of "Distributed Autograd Design" in
+/// PyTorch's notes, by LibTorch's engine in its fast mode. Threads: that which made it; one at a
+/// time on each. Lifetime: its end lets the other workers forget it, without waiting.
 class AutogradContext {
  public:
   /// Errors: UsageError before rpc::init, and on a thread that has one already.

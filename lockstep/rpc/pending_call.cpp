@@ -4,6 +4,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/comm/error_text.h"
+#include "lockstep/rpc/autograd_record.h"
 #include "lockstep/rpc/remote_error.h"
 #include "lockstep/rpc/transport_error.h"
 #include "lockstep/rpc/worker.h"
@@ -22,13 +23,15 @@ constexpr std::chrono::seconds kGrace{2};
 
 PendingCall::PendingCall(std::weak_ptr<Worker> worker, int target, std::string what,
                          std::chrono::milliseconds timeout,
-                         c10::intrusive_ptr<c10::ivalue::Future> answer)
+                         c10::intrusive_ptr<c10::ivalue::Future> answer,
+                         std::vector<at::Tensor> arguments)
     : worker_(std::move(worker)),
       target_(target),
       what_(std::move(what)),
       timeout_(timeout),
       answer_(std::move(answer)),
-      deadline_(Deadline::after(timeout + kGrace)) {
+      deadline_(Deadline::after(timeout + kGrace)),
+      arguments_(std::move(arguments)) {
   answer_->addCallback([arrival = arrival_](c10::ivalue::Future&) {
     const std::lock_guard lock(arrival->mutex);
     arrival->has_arrived = true;
@@ -46,6 +49,7 @@ c10::IValue PendingCall::wait() {
     } catch (...) {
       error_ = std::current_exception();
     }
+    arguments_.clear();
   }
   if (error_) std::rethrow_exception(error_);
   return *value_;
@@ -99,6 +103,7 @@ c10::IValue PendingCall::take_answer() {
     torch_autograd::addRecvRpcBackward({answer.autograd->context, answer.autograd->message},
                                        parcel.tensors, static_cast<torch_rpc::worker_id_t>(target_),
                                        worker->gradients_back_to(target_));
+    refuse_local_backward(parcel.tensors, arguments_);
   }
   return std::move(answer.value);
 }

@@ -8,7 +8,9 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
 #include "lockstep/base/deadline.h"
@@ -21,9 +23,11 @@ class Worker;
 /// A call that was made, until its answer is taken. Threads: any.
 class PendingCall {
  public:
-  /// `what`: of errors, "rpc call of 'f' on worker 'w1' (rank 1)".
+  /// `what`: of errors, "rpc call of 'f' on worker 'w1' (rank 1)". `arguments`: what gradients of
+  /// the answer would go on to.
   PendingCall(std::weak_ptr<Worker> worker, int target, std::string what,
-              std::chrono::milliseconds timeout, c10::intrusive_ptr<c10::ivalue::Future> answer);
+              std::chrono::milliseconds timeout, c10::intrusive_ptr<c10::ivalue::Future> answer,
+              std::vector<at::Tensor> arguments);
 
   /// The result; again at each call. Errors: RemoteError, PeerLost, TimeoutError; CommError for an
   /// answer that makes no sense.
@@ -53,6 +57,7 @@ class PendingCall {
   std::mutex mutex_;
   std::optional<c10::IValue> value_;
   std::exception_ptr error_;
+  std::vector<at::Tensor> arguments_;  // until the answer is taken
 };
 
 }  // namespace lockstep::rpc

@@ -351,6 +351,8 @@ std::shared_ptr<PendingCall> Worker::send(int target, CallRequest request,
     release_all(baggage.held, target);
     throw;
   }
+  const std::vector<at::Tensor> arguments =
+      request.autograd ? parcel.tensors : std::vector<at::Tensor>();
   auto message = c10::make_intrusive<torch_rpc::Message>(
       std::move(parcel.bytes), std::move(parcel.tensors), torch_rpc::MessageType::PYTHON_CALL);
   try {
@@ -359,7 +361,8 @@ std::shared_ptr<PendingCall> Worker::send(int target, CallRequest request,
     auto answer = agent_->send(to, std::move(message), in_seconds(limit), {});
     if (!baggage.kept.empty())
       answer->addCallback([kept = std::move(baggage.kept)](c10::ivalue::Future&) {});
-    return std::make_shared<PendingCall>(weak_from_this(), target, what, limit, std::move(answer));
+    return std::make_shared<PendingCall>(weak_from_this(), target, what, limit, std::move(answer),
+                                         arguments);
   } catch (const std::exception& error) {
     release_all(baggage.held, target);
     if (is_lost(target)) throw loss();

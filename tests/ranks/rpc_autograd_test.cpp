@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
@@ -143,6 +144,31 @@ TEST_F(RpcAutograd, OneGradientForTwoTensorsOfAMessage) {
     context.backward({(sum * torch::arange(3)).sum()});
     EXPECT_TRUE(torch::equal(context.gradient(a), torch::arange(3.0)));
     EXPECT_TRUE(torch::equal(context.gradient(b), torch::arange(3.0)));
+  }
+  rpc::shutdown();
+}
+
+// The way through the call would be missing in it, and with it every second derivative.
+TEST_F(RpcAutograd, BackwardOfOneProcessThroughACallIsRefused) {
+  if (rank_ == 0) {
+    rpc::AutogradContext context;
+    const auto x = torch::ones({3}).requires_grad_();
+    const auto other = torch::ones({3}).requires_grad_();
+    const auto y = x + rpc::call<at::Tensor>(world_size_ - 1, "sum", x * 2, x * 3) * other;
+    const auto loss = y.square().sum();
+    for (const bool create_graph : {false, true}) {
+      const auto gradient = [&](const at::Tensor& of) {
+        return torch::autograd::grad({loss}, {of}, {}, /*retain_graph=*/true, create_graph)[0];
+      };
+      EXPECT_SAYS(message_of<UsageError>([&] { gradient(x); }), "AutogradContext::backward");
+      EXPECT_SAYS(message_of<UsageError>([&] { loss.backward({}, true, create_graph); }),
+                  "AutogradContext::backward");
+      EXPECT_TRUE(torch::equal(gradient(other), torch::full({3}, 60.0)));  // On this side of it.
+    }
+    other.mutable_grad().reset();
+    context.backward({loss});
+    EXPECT_TRUE(torch::equal(context.gradient(x), torch::full({3}, 72.0)));
+    EXPECT_TRUE(torch::equal(context.gradient(other), torch::full({3}, 60.0)));
   }
   rpc::shutdown();
 }
