@@ -121,12 +121,26 @@ bool keeps_its_graph(const Plan& plan) {
   return true;
 }
 
+// What each rank has for itself the oracles of other ranks know only where it is exact.
+bool has_own_state_that_rounds(const Plan& plan) {
+  bool has_own_state = !plan.keeps_replicas_equal();
+  bool rounds = plan.has(OpKind::kBatchNorm);
+  for (const ParameterPlan& parameter : plan.parameters) {
+    has_own_state = has_own_state || parameter.is_ignored;
+    rounds = rounds || parameter.dtype == at::kHalf || parameter.dtype == at::kBFloat16;
+  }
+  return has_own_state && rounds;
+}
+
 bool allows_options(const Plan& plan) {
   const OptionsPlan& options = plan.options;
   if (options.check_replicas_every > 0 && !plan.keeps_replicas_equal()) return false;
   if (options.gradient_norm && !plan.keeps_replicas_equal()) return false;
   // bfloat16 has no complex numbers.
-  if (options.hook == HookPlan::kBFloat16 && has_complex(plan)) return false;
+  const bool travels_in_bfloat16 =
+      options.hook == HookPlan::kBFloat16 || options.exchange_dtype == at::kBFloat16;
+  if (travels_in_bfloat16 && has_complex(plan)) return false;
+  if (has_own_state_that_rounds(plan)) return false;
   if (plan.is_sharded && !plan.keeps_replicas_equal()) return false;
   if (options.static_graph && !keeps_its_graph(plan)) return false;
   const bool ignores = any_parameter(plan, [](const ParameterPlan& p) { return p.is_ignored; });
@@ -137,6 +151,18 @@ bool allows_options(const Plan& plan) {
   // A norm per rank would differ.
   return plan.clip == ClipPlan::kNone || plan.clip == ClipPlan::kValue ||
          plan.keeps_replicas_equal();
+}
+
+// The first exchange shows which gradients are sparse.
+bool shows_sparse_gradients_at_first(const Plan& plan) {
+  if (!has_sparse(plan)) return true;
+  const unsigned all = (1U << plan.ranks) - 1;
+  for (const PassPlan& pass : plan.steps[0].passes) {
+    if (pass.reaches_nothing != 0) return false;
+  }
+  return std::all_of(plan.ops.begin(), plan.ops.end(), [&](const OpPlan& op) {
+    return !op.sparse || op.left_out.empty() || op.left_out[0] != all;
+  });
 }
 
 bool allows_optimizer(const Plan& plan) {
@@ -229,8 +255,9 @@ bool allows_passes(const Plan& plan) {
 }  // namespace
 
 bool is_allowed(const Plan& plan) {
-  return allows_passes(plan) && allows_graph(plan) && allows_options(plan) &&
-         allows_optimizer(plan) && (has_one_bucket(plan) || adds_no_more_than_at_first(plan));
+  return allows_passes(plan) && shows_sparse_gradients_at_first(plan) && allows_graph(plan) &&
+         allows_options(plan) && allows_optimizer(plan) &&
+         (has_one_bucket(plan) || adds_no_more_than_at_first(plan));
 }
 
 }  // namespace lockstep::differential
