@@ -240,6 +240,8 @@ bool allows_passes(const Plan& plan) {
       if (pass.reaches_nothing != 0 && (plan.double_backward || plan.has(OpKind::kBatchNorm)))
         return false;
       if (pass.reaches_nothing != 0 && plan.joins) return false;
+      // Gradients of zero, before an exchange, are taken for given up, with their weight.
+      if (pass.reaches_nothing != 0 && plan.is_weighted && !pass.exchanges) return false;
       if (plan.is_weighted && pass.exchanges && group_of(plan, number, i).weight <= 0) return false;
     }
     // What is not exchanged is each rank's own: optimizers would drift apart.
