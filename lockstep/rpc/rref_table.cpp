@@ -17,6 +17,7 @@ namespace {
 
 void RRefTable::expect(const RRefKey& key, int holder) {
   const std::lock_guard lock(mutex_);
+  if (gone_.contains(holder)) return;
   const auto [kept, is_new] = kept_.try_emplace(key);
   if (!is_new)
     throw UsageError(concat("a value ", key.creator, ":", key.number, " is kept already"));
@@ -40,7 +41,7 @@ void RRefTable::hold(const RRefKey& key, int holder) {
   const std::lock_guard lock(mutex_);
   const auto found = kept_.find(key);
   if (found == kept_.end()) throw_not_kept(key);
-  ++found->second.holders[holder];
+  if (!gone_.contains(holder)) ++found->second.holders[holder];
 }
 
 void RRefTable::release(const RRefKey& key, int holder) {
@@ -57,9 +58,10 @@ void RRefTable::release(const RRefKey& key, int holder) {
   kept_.erase(found);
 }
 
-void RRefTable::release_all(int holder) {
+void RRefTable::note_gone(int holder) {
   std::vector<std::optional<c10::IValue>> gone;
   const std::lock_guard lock(mutex_);
+  gone_.insert(holder);
   for (auto entry = kept_.begin(); entry != kept_.end();) {
     entry->second.holders.erase(holder);
     if (entry->second.holders.empty()) {

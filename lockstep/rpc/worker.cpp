@@ -224,7 +224,7 @@ void Worker::note_lost(int rank) {
   loss_causes_[index].compare_exchange_strong(unknown, first_lost_);
   if (lost_[index].exchange(true)) return;
   agent_->tell_of_loss(rank);
-  rrefs_.release_all(rank);
+  rrefs_.note_gone(rank);
 }
 
 void Worker::note_told_of_loss(std::int64_t rank) noexcept {

@@ -167,8 +167,7 @@ c10::IValue Worker::execute(CallRequest& request) {
     case Kind::kFetch:
       return rrefs_.value(request.object);
     case Kind::kHold:
-      // Who is gone gives nothing back.
-      if (!is_lost(request.holder)) rrefs_.hold(request.rref, request.holder);
+      rrefs_.hold(request.rref, request.holder);
       return {};
     case Kind::kRelease:
       rrefs_.release(request.rref, request.holder);
