@@ -26,6 +26,8 @@ namespace {
 constexpr const char* kPickleRecord = "data.pkl";
 constexpr const char* kByteOrderRecord = "byteorder";
 constexpr const char* kStoragePrefix = "data/";
+constexpr const char* kNoteRecord = ".lockstep/note";
+constexpr std::uint64_t kMaxNoteBytes = 64u << 10;
 /// 20 bytes an instruction sequence and a name: a million tensors stay below it.
 constexpr std::uint64_t kMaxPickleBytes = 256u << 20;
 
@@ -78,15 +80,19 @@ class ArchiveWriter {
   caffe2::serialize::PyTorchStreamWriter writer_;
 };
 
+std::string text_of_record(const ZipReader& archive, const ZipRecord& record) {
+  std::string bytes(record.size_bytes, '\0');
+  archive.read(record, bytes.data());
+  return bytes;
+}
+
 std::string read_pickle(const ZipReader& archive, const std::string& file) {
   const ZipRecord& record = archive.record(kPickleRecord);
   if (record.size_bytes > kMaxPickleBytes) {
     throw CorruptFile(concat("read ", file, ": its pickle of ", record.size_bytes,
                              " bytes is larger than any state dict's"));
   }
-  std::string bytes(record.size_bytes, '\0');
-  archive.read(record, bytes.data());
-  return bytes;
+  return text_of_record(archive, record);
 }
 
 void check_byte_order(const ZipReader& archive, const std::string& file) {
@@ -120,7 +126,8 @@ c10::IValue read_archive(const ReadableFile& file, const ZipReaderOptions& optio
 
 }  // namespace
 
-FileDigest save_file(const std::filesystem::path& path, const c10::IValue& value) {
+FileDigest save_file(const std::filesystem::path& path, const c10::IValue& value,
+                     const SaveFileOptions& options) {
   const Pickled pickled = pickle(writable_value(value));
   AtomicFile file(path);
   ChecksumWriter output(file);
@@ -129,6 +136,7 @@ FileDigest save_file(const std::filesystem::path& path, const c10::IValue& value
     archive.add(kPickleRecord, pickled.pickle.data(), pickled.pickle.size());
     const std::string byte_order = "little";
     archive.add(kByteOrderRecord, byte_order.data(), byte_order.size());
+    if (!options.note.empty()) archive.add(kNoteRecord, options.note.data(), options.note.size());
     for (std::size_t i = 0; i < pickled.storages.size(); ++i) {
       const c10::Storage& storage = pickled.storages[i].storage();
       archive.add(concat(kStoragePrefix, i), storage.data(), storage.nbytes());
@@ -144,8 +152,21 @@ void save(const std::filesystem::path& path, const c10::IValue& value) {
   save_file(path, value);
 }
 
-void save(const std::filesystem::path& path, const TensorDict& tensors) {
-  save(path, tensor_dict_value(tensors));
+void save(const std::filesystem::path& path, const TensorDict& tensors,
+          const SaveFileOptions& options) {
+  save_file(path, tensor_dict_value(tensors), options);
+}
+
+std::string read_note(const std::filesystem::path& path) {
+  const ReadableFile file(path);
+  const ZipReader archive(file);
+  if (!archive.has_record(kNoteRecord)) return {};
+  const ZipRecord& record = archive.record(kNoteRecord);
+  if (record.size_bytes > kMaxNoteBytes) {
+    throw CorruptFile(concat("read ", path.string(), ": its note has ", record.size_bytes,
+                             " bytes, which no note has"));
+  }
+  return text_of_record(archive, record);
 }
 
 c10::IValue load(const std::filesystem::path& path, const LoadOptions& options) {

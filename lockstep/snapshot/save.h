@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 
 #include <ATen/core/ivalue.h>
 
@@ -19,8 +20,18 @@ namespace lockstep {
 /// permission). The path then holds what it held before.
 void save(const std::filesystem::path& path, const c10::IValue& value);
 
+struct SaveFileOptions {
+  /// A text that stands beside the values, for read_note(): torch.load passes it over.
+  std::string note = {};
+};
+
 /// The same for named tensors: save("checkpoint.pt", state_dict(*model)).
-void save(const std::filesystem::path& path, const TensorDict& tensors);
+void save(const std::filesystem::path& path, const TensorDict& tensors,
+          const SaveFileOptions& options = {});
+
+/// The note of a file, of which nothing else is read or verified; empty where it has none.
+/// Errors: CorruptFile where it is no such archive; SystemError.
+std::string read_note(const std::filesystem::path& path);
 
 struct LoadOptions {
   /// Refuse files without our checksum. Otherwise those of other programs are read too, and what

@@ -47,6 +47,17 @@ TEST_F(SavedFile, KeepsEveryDtypeBitForBit) {
   expect_same(tensors);
 }
 
+TEST_F(SavedFile, ANoteStandsBesideTheValues) {
+  const TensorDict tensors = {{"a", at::ones({2})}};
+  save(path(), tensors);
+  EXPECT_EQ(read_note(path()), "");
+  save(path(), tensors, {.note = "of run 7"});
+  EXPECT_EQ(read_note(path()), "of run 7");
+  EXPECT_EQ(tensor_dict(load(path()), "load").size(), 1U);
+  put_file_bytes(path(), "no archive");
+  EXPECT_THROW(read_note(path()), CorruptFile);
+}
+
 TEST_F(SavedFile, KeepsEveryShape) {
   expect_same({{"empty", at::empty({0})},
                {"empty.matrix", at::empty({3, 0, 2})},

@@ -8,11 +8,13 @@
 
 #include "lockstep/os/readable_file.h"
 #include "lockstep/snapshot/checksum.h"
+#include "lockstep/snapshot/save.h"
 
 namespace lockstep {
 
 /// As save(), and by what the file is known again.
-FileDigest save_file(const std::filesystem::path& path, const c10::IValue& value);
+FileDigest save_file(const std::filesystem::path& path, const c10::IValue& value,
+                     const SaveFileOptions& options = {});
 
 /// As load(), of a file whose checksum has been found right.
 c10::IValue load_verified(const ReadableFile& file);
