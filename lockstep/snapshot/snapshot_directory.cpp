@@ -50,6 +50,24 @@ void make_directory(const std::filesystem::path& path) {
   }
 }
 
+// None where the directory cannot be read: the write will say why.
+std::vector<SnapshotName> snapshots_in(const std::filesystem::path& directory) {
+  try {
+    return list_snapshots(directory).present;
+  } catch (const SystemError&) {
+    return {};
+  }
+}
+
+bool can_be_loaded(const std::filesystem::path& path, bool is_sharded) {
+  try {
+    is_sharded ? verify_sharded(path) : static_cast<void>(load_snapshot(path));
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
+}
+
 // What rank 0 found, told to the others: the first character says what the rest is.
 constexpr char kNothing = 'n';
 constexpr char kChosen = 'c';
@@ -71,6 +89,33 @@ SnapshotDirectory::SnapshotDirectory(std::filesystem::path path,
   }
 }
 
+void SnapshotDirectory::claim() {
+  if (is_claimed_) return;
+  run_on_all(group_, "claim the snapshot directory", [&] {
+    if (group_rank(group_) == 0) lock_ = DirectoryLock::take(path_);
+  });
+  is_claimed_ = true;
+}
+
+// All ranks' first save is the same.
+void SnapshotDirectory::check_may_save(const SnapshotName& name) {
+  if (lock_) lock_->check();
+  if (knows_later_) return;
+  run_on_all(group_, "save a snapshot", [&] {
+    if (group_rank(group_) != 0) return;
+    for (const SnapshotName& there : snapshots_in(path_)) {
+      // Earlier ones may be those of a program that saves by another object each time.
+      if (!is_claimed_ && there <= name) break;
+      if (!can_be_loaded(path_ / there.file_name(), there.sharded)) continue;
+      throw UsageError(concat("save ", (path_ / name.file_name()).string(), ": there is ",
+                              there.file_name(),
+                              " of another run; load it first, to go on from it, or choose another "
+                              "directory"));
+    }
+  });
+  knows_later_ = true;
+}
+
 void SnapshotDirectory::save(const torch::nn::Module& module,
                              const torch::optim::Optimizer& optimizer, const SaveOptions& options) {
   if (options.epoch < 0 || options.step < 0) {
@@ -78,6 +123,7 @@ void SnapshotDirectory::save(const torch::nn::Module& module,
                             " must not be negative"));
   }
   failpoint("save.begin");
+  check_may_save({options.epoch, options.step, sharded_});
   Snapshot snapshot{.epoch = options.epoch, .step = options.step};
   snapshot.world_size = group_world_size(group_);
   snapshot.random_state = gather_from_all(group_, random_state(at::kCPU));
@@ -131,21 +177,17 @@ void SnapshotDirectory::written(const SnapshotName& name) {
   whole_.insert(name);
   const auto is_whole = [this](const SnapshotName& other) {
     if (whole_.count(other) != 0) return true;
-    try {
-      const std::filesystem::path path = path_ / other.file_name();
-      other.sharded ? verify_sharded(path) : static_cast<void>(load_snapshot(path));
-    } catch (const Error&) {
-      return false;
-    }
-    whole_.insert(other);
-    return true;
+    const bool is_good = can_be_loaded(path_ / other.file_name(), other.sharded);
+    if (is_good) whole_.insert(other);
+    return is_good;
   };
   delete_surplus(path_, name, keep_last_, is_whole,
                  [this](const SnapshotName& deleted) { whole_.erase(deleted); });
 }
 
-std::optional<Resumed> SnapshotDirectory::load_latest(torch::nn::Module& module,
-                                                      torch::optim::Optimizer& optimizer) {
+std::optional<Resumed> SnapshotDirectory::load_latest(
+    torch::nn::Module& module, torch::optim::Optimizer& optimizer,
+    const std::function<void(const Resumed&)>& check) {
   writing_.finish();  // Its error stays for wait(): here one rank alone would have it.
   std::optional<Snapshot> snapshot;
   std::string decision;
@@ -161,6 +203,7 @@ std::optional<Resumed> SnapshotDirectory::load_latest(torch::nn::Module& module,
   }
   if (group_) decision = broadcast_text(group_, decision, 0);
   if (failure) std::rethrow_exception(failure);
+  knows_later_ = true;
   if (decision[0] == kNothing) return std::nullopt;
   if (decision[0] == kFailed) {
     throw PeerFailed(concat("rank 0 failed to ", decision.substr(1)), {.ranks = {0}});
@@ -173,6 +216,7 @@ std::optional<Resumed> SnapshotDirectory::load_latest(torch::nn::Module& module,
   const std::optional<c10::Device> device = cuda_device(module);
   std::optional<at::Tensor> cpu_state;
   std::optional<at::Tensor> cuda_state;
+  Resumed resumed{.path = file};
   run_on_all(group_, concat("load ", source), [&] {
     if (!snapshot) snapshot = load_snapshot(file);
     check_state_dict(module, snapshot->model, source);
@@ -181,6 +225,11 @@ std::optional<Resumed> SnapshotDirectory::load_latest(torch::nn::Module& module,
     if (device) cuda_state = state_of_rank(snapshot->cuda_random_state, rank);
     if (cpu_state) check_random_state(at::kCPU, *cpu_state);
     if (cuda_state) check_random_state(*device, *cuda_state);
+    resumed.epoch = snapshot->epoch;
+    resumed.step = snapshot->step;
+    resumed.extra = std::move(snapshot->extra);
+    resumed.values = snapshot->values;
+    if (check) check(resumed);
   });
 
   load_state_dict(module, snapshot->model, source);
@@ -188,8 +237,7 @@ std::optional<Resumed> SnapshotDirectory::load_latest(torch::nn::Module& module,
   if (cpu_state) set_random_state(at::kCPU, *cpu_state);
   if (cuda_state) set_random_state(*device, *cuda_state);
   whole_.insert(*SnapshotName::parse(file_name));
-  return Resumed{file, snapshot->epoch, snapshot->step, std::move(snapshot->extra),
-                 snapshot->values};
+  return resumed;
 }
 
 std::optional<SnapshotName> SnapshotDirectory::newest() const {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <set>
 #include <stop_token>
@@ -14,6 +15,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/os/background_task.h"
+#include "lockstep/os/directory_lock.h"
 #include "lockstep/snapshot/snapshot_name.h"
 #include "lockstep/snapshot/state_copy.h"
 #include "lockstep/snapshot/tensor_dict.h"
@@ -89,14 +91,21 @@ class SnapshotDirectory {
   SnapshotDirectory(const SnapshotDirectory&) = delete;
   SnapshotDirectory& operator=(const SnapshotDirectory&) = delete;
 
+  /// Collective: until this object goes no other job that claims the directory may have it. Makes
+  /// the directory if need be. Errors: UsageError on rank 0, naming the process that has it;
+  /// SystemError on rank 0; PeerFailed on the others.
+  void claim();
+
   /// Collective: gathers the random states, and of a ShardedOptimizer the state; then rank 0 writes
   /// while the others go on. On disk when it returns on rank 0. Makes the directory if need be and
   /// deletes what keep_last leaves over. Sharded: gathers no state, and all ranks write before any
   /// returns; what fails on one is PeerFailed on the others. Errors: SystemError on rank 0 (disk
   /// full, no permission), with earlier snapshots as they were; UsageError for a negative epoch or
-  /// step, or what cannot be stored; else as Work::wait. Asynchronous: not yet on disk when it
-  /// returns; what goes wrong with that is thrown by the next save(), which then does nothing, or
-  /// wait().
+  /// step, what cannot be stored, a directory that another job has claimed since, and, unless
+  /// load_latest() was called, where there are later snapshots, in a claimed directory any: they
+  /// are of another run, and would be resumed or deleted by this one; else as Work::wait.
+  /// Asynchronous: not yet on disk when it returns; what goes wrong with that is thrown by the next
+  /// save(), which then does nothing, or wait().
   void save(const torch::nn::Module& module, const torch::optim::Optimizer& optimizer,
             const SaveOptions& options);
 
@@ -107,11 +116,13 @@ class SnapshotDirectory {
   /// Collective: loads the newest whole snapshot into module, optimizer and random generators, the
   /// same on all ranks, on all or none. Damaged ones are passed over with a warning that names file
   /// and reason. A rank that the saving run did not have keeps its random state.
-  /// Returns nothing when there is no snapshot.
+  /// Returns nothing when there is no snapshot. `check`: looks at what the snapshot holds before
+  /// anything is changed; what it throws on any rank, no rank loads.
   /// Errors: CorruptFile when there are snapshots and none is whole; UsageError when module or
   /// optimizer differ from the saved ones, or for a file of another program; SystemError for an
   /// unreadable directory; PeerFailed on ranks whose peers failed; else as Work::wait.
-  std::optional<Resumed> load_latest(torch::nn::Module& module, torch::optim::Optimizer& optimizer);
+  std::optional<Resumed> load_latest(torch::nn::Module& module, torch::optim::Optimizer& optimizer,
+                                     const std::function<void(const Resumed&)>& check = {});
 
   /// The newest whole snapshot, as load_latest chooses it; nothing when there is none. Not
   /// collective. Errors: CorruptFile when none is whole; SystemError for an unreadable directory.
@@ -125,6 +136,7 @@ class SnapshotDirectory {
 
  private:
   std::optional<SnapshotName> choose(std::optional<Snapshot>& chosen) const;
+  void check_may_save(const SnapshotName& name);
   void save_sharded(Snapshot snapshot, const torch::optim::Optimizer& optimizer);
   /// Throws on all ranks where an asynchronous save before failed on any.
   void agree_on_writes();
@@ -139,6 +151,10 @@ class SnapshotDirectory {
   bool sharded_;
   std::chrono::milliseconds share_timeout_;
   ProcessGroup group_;
+  std::shared_ptr<DirectoryLock> lock_;  ///< of rank 0
+  bool is_claimed_ = false;
+  /// Later snapshots that are there are none of another run.
+  bool knows_later_ = false;
   /// Snapshots that this object wrote or verified. Of `writing_` while that is under way.
   std::set<SnapshotName> whole_;
   StateCopy copy_;

@@ -107,6 +107,49 @@ TEST_F(SnapshotDirectoryTest, KeepsTheNewest) {
   EXPECT_THROW(SnapshotDirectory(path(), {.keep_last = 1}), UsageError);
 }
 
+TEST_F(SnapshotDirectoryTest, AFreshStartBesideLaterSnapshotsIsRefused) {
+  Training run;
+  save_steps(run, 4);
+  SnapshotDirectory fresh(path());
+  for (int time = 0; time < 2; ++time) {
+    const std::string message =
+        message_of<UsageError>([&] { fresh.save(*run.net, run.optimizer, {.step = 2}); });
+    EXPECT_NE(message.find("there is snapshot-e0000-s00000004.pt of another run"),
+              std::string::npos)
+        << message;
+  }
+  EXPECT_EQ(files().size(), 2U);
+  damage(4);
+  ASSERT_EQ(fresh.load_latest(*run.net, run.optimizer)->step, 3);
+  fresh.save(*run.net, run.optimizer, {.step = 3});
+}
+
+TEST_F(SnapshotDirectoryTest, WhatTheCheckRefusesIsNotLoaded) {
+  Training run;
+  save_steps(run, 1);
+  train(run.net, run.optimizer, 1);
+  Training same;
+  load_state_dict(*same.net, state_dict(*run.net), "the other");
+  const auto refuse = [](const Resumed& found) {
+    throw UsageError("refused " + std::to_string(found.step));
+  };
+  EXPECT_EQ(message_of<UsageError>(
+                [&] { SnapshotDirectory(path()).load_latest(*run.net, run.optimizer, refuse); }),
+            "refused 1");
+  EXPECT_TRUE(same_weights(run.net, same.net));
+}
+
+TEST_F(SnapshotDirectoryTest, OneThatAnotherJobHasClaimedIsNotSavedTo) {
+  Training run;
+  SnapshotDirectory directory(path());
+  directory.claim();
+  directory.claim();
+  SnapshotDirectory(path()).claim();  // Of one job.
+  directory.save(*run.net, run.optimizer, {.step = 1});
+  put_file_bytes(path() / ".lock", "another job\nprocess 7 on another machine\n");
+  EXPECT_THROW(directory.save(*run.net, run.optimizer, {.step = 2}), UsageError);
+}
+
 TEST_F(SnapshotDirectoryTest, ADamagedSnapshotIsPassedOverWithAWarning) {
   for (const bool truncated : {false, true}) {
     Training run;
