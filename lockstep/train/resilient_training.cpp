@@ -192,7 +192,9 @@ std::int64_t ResilientTraining::load_snapshot(const Standing& in_memory) {
   const TrainingParts& parts = state_.parts();
   std::optional<Resumed> resumed;
   try {
-    resumed = snapshots_->load_latest(*parts.model, *parts.optimizer);
+    resumed = snapshots_->load_latest(*parts.model, *parts.optimizer, [&](const Resumed& found) {
+      state_.check_extra(found.extra);
+    });
   } catch (const CorruptFile&) {
     if (!in_memory.exists()) throw;
   } catch (const PeerFailed&) {  // To find one that is whole.

@@ -7,10 +7,12 @@
 #include <torch/optim/optimizer.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
 
+#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/snapshot/hash_bytes.h"
 #include "lockstep/snapshot/optimizer_state.h"
 #include "lockstep/snapshot/state_dict.h"
+#include "lockstep/snapshot/tensor_difference.h"
 #include "lockstep/snapshot/values.h"
 #include "lockstep/snapshot/writable_value.h"
 #include "lockstep/train/update_mark.h"
@@ -99,6 +101,8 @@ c10::IValue TrainingState::value() const {
 
 void TrainingState::take(const c10::IValue& value, std::int64_t steps) {
   const at::NoGradGuard no_grad;
+  const TensorDict extra = tensor_dict(entry(value, "extra", kOtherRank), kOtherRank);
+  check_extra(extra);
   load_state_dict(*parts_.model, tensor_dict(entry(value, "model", kOtherRank), kOtherRank),
                   kOtherRank);
   // The learning rate that it leaves comes with the optimizer.
@@ -109,14 +113,16 @@ void TrainingState::take(const c10::IValue& value, std::int64_t steps) {
     adopt_optimizer_state_dict(*parts_.optimizer, entry(value, "optimizer", kOtherRank),
                                kOtherRank);
   }
-  const TensorDict extra = tensor_dict(entry(value, "extra", kOtherRank), kOtherRank);
-  const auto have_one_name = [](const auto& a, const auto& b) { return a.first == b.first; };
-  if (!std::ranges::equal(extra, parts_.extra, have_one_name)) {
-    throw UsageError("ResilientTraining: ranks name different tensors in `extra`");
+  for (auto& [name, tensor] : parts_.extra) {
+    tensor.copy_(std::ranges::find(extra, name, &TensorDict::value_type::first)->second);
   }
-  for (std::size_t i = 0; i < extra.size(); ++i) {
-    parts_.extra[i].second.copy_(extra[i].second);
-  }
+}
+
+void TrainingState::check_extra(const TensorDict& saved) const {
+  const auto difference = tensor_difference(parts_.extra, saved);
+  if (!difference) return;
+  throw UsageError(concat("ResilientTraining: `extra` is not what it was: ", *difference,
+                          "; name the same tensors"));
 }
 
 }  // namespace lockstep

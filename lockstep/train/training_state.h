@@ -50,8 +50,12 @@ class TrainingState {
   c10::IValue value() const;
   /// Replaces the parts' values. `steps`: how many steps the scheduler is behind; less than 0: by
   /// how many it is ahead.
-  /// Errors: UsageError when they are of another model or optimizer.
+  /// Errors: UsageError when they are of another model or optimizer, or of other `extra` tensors,
+  /// with these as they were.
   void take(const c10::IValue& value, std::int64_t steps);
+
+  /// Errors: UsageError where the program's own tensors have other names, shapes or dtypes.
+  void check_extra(const TensorDict& saved) const;
 
   const TrainingParts& parts() const { return parts_; }
 

@@ -169,6 +169,18 @@ TEST(TrainingState, RefusesWhatCannotBe) {
                          .optimizer = &training.optimizer,
                          .extra = {{"unseen", training.seen}}});
   EXPECT_THROW(renamed.take(training.state.value(), 0), UsageError);
+  // Neither broadcast nor converted, and refused before anything is changed.
+  for (const at::Tensor& extra : {at::zeros({1}), at::zeros({2}, at::kDouble), at::zeros({2, 1})}) {
+    Training from;
+    from.step();
+    Training into;
+    TrainingState reshaped(
+        {.model = into.net.ptr(), .optimizer = &into.optimizer, .extra = {{"seen", extra}}});
+    const std::vector<at::Tensor> before = into.copies();
+    EXPECT_THROW(reshaped.take(from.state.value(), 0), UsageError);
+    EXPECT_THROW(reshaped.check_extra({{"seen", from.seen}}), UsageError);
+    expect_equal(into.tensors(), before);
+  }
   nn::Linear other(3, 4);
   TrainingState state({.model = other.ptr()});
   EXPECT_THROW(state.take(training.state.value(), 0), UsageError);
