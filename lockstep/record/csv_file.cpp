@@ -5,6 +5,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/parse_number.h"
 #include "lockstep/os/atomic_file.h"
 #include "lockstep/os/readable_file.h"
 #include "lockstep/record/csv_text.h"
@@ -67,7 +68,17 @@ void CsvFile::write(const Row& row) {
   file_->append(line + "\n");
 }
 
-void CsvFile::write_anew() {
+void CsvFile::drop_rows_after(const std::string& column, double value) {
+  const auto found = std::ranges::find(columns_, column);
+  if (found == columns_.end()) return;
+  const auto index = static_cast<std::size_t>(found - columns_.begin());
+  write_anew([&](const Cells& cells) {
+    const std::string text = index < cells.size() ? cells[index] : std::string();
+    return parse_number<double>(text).value_or(value) <= value;
+  });
+}
+
+void CsvFile::write_anew(const std::function<bool(const Cells&)>& is_kept) {
   std::string text = header_of(columns_) + "\n";
   std::error_code error;
   if (std::filesystem::exists(path_, error)) {
@@ -75,9 +86,10 @@ void CsvFile::write_anew() {
     auto lines = csv_lines(before);
     if (!lines.empty()) lines.erase(lines.begin());
     for (const std::string_view line : lines) {
-      const std::size_t cells = csv_cells(line).size();
+      const Cells cells = csv_cells(line);
+      if (is_kept && !is_kept(cells)) continue;
       text += line;
-      text.append(columns_.size() - std::min(columns_.size(), cells), ',');
+      text.append(columns_.size() - std::min(columns_.size(), cells.size()), ',');
       text += "\n";
     }
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -25,10 +26,14 @@ class CsvFile {
 
   /// Each name once.
   void write(const Row& row);
+  /// Leaves out the rows in which the column has a larger number: of steps that were given up.
+  void drop_rows_after(const std::string& column, double value);
 
  private:
+  using Cells = std::vector<std::string>;
+
   std::size_t column_of(const std::string& name);
-  void write_anew();
+  void write_anew(const std::function<bool(const Cells&)>& is_kept = {});
 
   std::filesystem::path path_;
   std::vector<std::string> columns_;

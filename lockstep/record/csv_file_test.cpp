@@ -46,6 +46,18 @@ TEST_F(CsvFileTest, AnotherRunGoesOn) {
   EXPECT_EQ(text(), "step,loss,lr\n1,2,\n2,3,\n3,,0.1\n");
 }
 
+TEST_F(CsvFileTest, RowsOfStepsThatWereGivenUpAreLeftOut) {
+  set_text("step,loss,lr\n9,1,\n10,2,0.1\n11,3,\n12,4,0.2\n");
+  CsvFile file(path_);
+  file.drop_rows_after("none", 0);
+  file.drop_rows_after("step", 10);
+  EXPECT_EQ(text(), "step,loss,lr\n9,1,\n10,2,0.1\n");
+  file.write({{"step", 11}, {"loss", 5}});
+  EXPECT_EQ(text(), "step,loss,lr\n9,1,\n10,2,0.1\n11,5,\n");
+  CsvFile(path_).drop_rows_after("step", 0);
+  EXPECT_EQ(text(), "step,loss,lr\n");
+}
+
 TEST_F(CsvFileTest, ARowThatIsCutOffIsLeftOut) {
   set_text("step,loss\n1,2\n2,");
   CsvFile(path_).write({{"step", 2}, {"loss", 4}});
