@@ -33,7 +33,11 @@ class MetricsParser {
       return;
     }
     const double step = number(value, "step");
-    if (step < result_.last_step) go_back_to(step);
+    if (is_resumed(value)) {
+      go_back_after(step);
+    } else if (step < result_.last_step) {
+      go_back_to(step);
+    }
     result_.last_step = step;
     result_.last_epoch = std::max(number(value, "epoch"), 0.0);
     result_.seconds = std::max(number(value, "seconds"), 0.0);
@@ -65,6 +69,19 @@ class MetricsParser {
     const auto found = std::ranges::find(result_.curves, name, &Curve::name);
     if (found != result_.curves.end()) return found->points;
     return result_.curves.emplace_back(Curve{.name = name, .points = {}}).points;
+  }
+
+  static bool is_resumed(const ordered_json& value) {
+    const auto found = value.find("resumed");
+    return found != value.end() && found->is_boolean() && found->get<bool>();
+  }
+
+  // A run says where it goes on.
+  void go_back_after(double step) {
+    if (result_.last_step > step) result_.went_back_to.push_back(step);
+    for (Curve& one : result_.curves) {
+      std::erase_if(one.points, [&](const CurvePoint& point) { return point.step > step; });
+    }
   }
 
   void go_back_to(double step) {

@@ -23,10 +23,10 @@ struct Curve {
 
 /// What metrics.jsonl says.
 struct MetricCurves {
-  /// In the order in which they first come; steps rise. Where a run went on before the end of one
-  /// before it, what that had of later steps is left out.
+  /// In the order in which they first come; steps rise. What a run had of steps behind the one from
+  /// which a later run went on is left out.
   std::vector<Curve> curves = {};
-  /// First steps of runs that went on so.
+  /// From which steps runs went on so, or the first steps that they wrote where they do not say.
   std::vector<double> went_back_to = {};
   std::int64_t lines = 0;
   double last_step = 0;

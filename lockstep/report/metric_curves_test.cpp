@@ -40,6 +40,22 @@ TEST(MetricCurves, ARunThatGoesOnReplacesWhatWasGivenUp) {
   EXPECT_EQ(read.went_back_to, (std::vector<double>{20}));
 }
 
+TEST(MetricCurves, ARunThatSaysWhereItGoesOnLeavesNoPointOfALostRun) {
+  const MetricCurves read = parse_metrics(
+      R"({"step": 10, "loss": 5}
+{"step": 11, "loss": 4}
+{"step": 12, "loss": 3}
+{"step": 10, "epoch": 1, "samples": 320, "seconds": 1.5, "resumed": true}
+{"step": 12, "loss": 7}
+{"step": 12, "epoch": 1, "samples": 340, "seconds": 1.6, "resumed": true}
+{"step": 13, "loss": 6})",
+      "metrics.jsonl");
+  ASSERT_EQ(read.curves.size(), 1U);
+  EXPECT_EQ(read.curves[0].points, (std::vector<CurvePoint>{{10, 5}, {12, 7}, {13, 6}}));
+  EXPECT_EQ(read.went_back_to, (std::vector<double>{10}));
+  EXPECT_TRUE(read.problems.empty());
+}
+
 TEST(MetricCurves, DamagedLinesAreNamed) {
   std::string text = "{\"step\": 1, \"loss\": 2}\n\n{\"ste\n[1]\n{\"step\": \"x\"}\n";
   EXPECT_EQ(
