@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdint>
 #include <iostream>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/launched_place.h"
 #include "lockstep/base/nearest_name.h"
+#include "lockstep/base/parse_number.h"
 #include "lockstep/config/command_line.h"
 #include "lockstep/config/config_file.h"
 
@@ -30,6 +32,12 @@ const char* name_of(ProgramOption::Kind kind) {
       return "true or false";
   }
   return "?";
+}
+
+// TOML's integers have 63 bits and a sign: a larger one stands there as a text.
+bool is_beyond_toml(const std::string& value) {
+  const bool is_integer = value.find_first_not_of("-0123456789") == std::string::npos;
+  return is_integer && parse_number<double>(value) && !parse_number<std::int64_t>(value);
 }
 
 }  // namespace
@@ -112,9 +120,10 @@ void ProgramOptions::apply_file(const std::optional<std::string>& of_command_lin
                               did_you_mean(entry.name, names())));
     }
     const std::string place = concat(entry.place, ": ", entry.name);
-    if (entry.kind != find(entry.name)->kind) {
-      throw UsageError(concat(place, " must be ", name_of(find(entry.name)->kind), ", not ",
-                              name_of(entry.kind)));
+    const ProgramOption::Kind kind = find(entry.name)->kind;
+    const bool is_large = kind == ProgramOption::Kind::kNumber && is_beyond_toml(entry.value);
+    if (entry.kind != kind && !is_large) {
+      throw UsageError(concat(place, " must be ", name_of(kind), ", not ", name_of(entry.kind)));
     }
     apply(entry.name, entry.value, place);
   }
@@ -172,9 +181,8 @@ std::string ProgramOptions::toml() const {
     const std::string name =
         section.empty() ? option->name : option->name.substr(section.size() + 1);
     const std::string value = option->get();
-    text += concat(
-        name, " = ",
-        option->kind == ProgramOption::Kind::kText ? nlohmann::json(value).dump() : value, "\n");
+    const bool is_quoted = option->kind == ProgramOption::Kind::kText || is_beyond_toml(value);
+    text += concat(name, " = ", is_quoted ? nlohmann::json(value).dump() : value, "\n");
   }
   return text;
 }

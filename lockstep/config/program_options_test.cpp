@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/os/temporary_directory.h"
 
@@ -95,6 +96,20 @@ TEST_F(ProgramOptionsTest, WhatItPrintsItReads) {
   EXPECT_EQ(lr_, 0.1);
   EXPECT_EQ(out_dir_, "a \"b\"\\\n c");
   EXPECT_EQ(program_.toml(), written);
+}
+
+TEST_F(ProgramOptionsTest, WhatItPrintsItReadsAlsoWhereTomlHasNoSuchInteger) {
+  for (const char* number :
+       {"9223372036854775807", "9223372036854775808", "18446744073709551615"}) {
+    EXPECT_EQ(parse({concat("--ddp.bucket-count=", number), "--lr=3e19"}), "");
+    const std::string written = program_.toml();
+    buckets_ = 0;
+    lr_ = 0;
+    EXPECT_EQ(parse({"--config", file(written)}), "") << written;
+    EXPECT_EQ(concat(buckets_), number);
+    EXPECT_EQ(lr_, 3e19);
+  }
+  EXPECT_NE(parse({"--config", file("batch_size = \"5\"\n")}), "");
 }
 
 TEST_F(ProgramOptionsTest, AnEmptyValueIsOne) {
