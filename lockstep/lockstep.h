@@ -48,6 +48,7 @@
 #include "lockstep/snapshot/values.h"
 #include "lockstep/train/accelerator.h"
 #include "lockstep/train/callbacks.h"
+#include "lockstep/train/evaluation_mode.h"
 #include "lockstep/train/loggers.h"
 #include "lockstep/train/preemption.h"
 #include "lockstep/train/progress_bar.h"

@@ -28,10 +28,11 @@ namespace lockstep {
 /// where parts differ, a mean over all samples weighs each rank's by samples(), as
 /// Accelerator::backward does.
 ///
-/// cursor() is where it is: set_cursor() lets the next loop go on there, with any number of ranks.
-/// A loop that is left early begins a new epoch the next time. Threads: one at a time. Lifetime: an
-/// iterator must not outlive the loader. Errors: UsageError at construction for a batch of none and
-/// an empty dataset; what the dataset throws.
+/// In a loop cursor() is behind the batch at hand, else where the next loop begins; set_cursor()
+/// lets the next loop go on there, with any number of ranks. After a loop that is left early the
+/// next one is of the next epoch. Threads: one at a time. Lifetime: an iterator must not outlive
+/// the loader. Errors: UsageError at construction for a batch of none and an empty dataset; what
+/// the dataset throws.
 template <class Dataset>
 class DataLoader {
  public:

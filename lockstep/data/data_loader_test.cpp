@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <tuple>
 
 #include <ATen/ops/arange.h>
 #include <gtest/gtest.h>
@@ -78,11 +79,19 @@ TEST(DataLoader, EachLoopIsAnEpochInAnOrderOfItsOwn) {
 TEST(DataLoader, GoesOnAtACursorWithAnotherBatch) {
   DataLoader loader(numbers(29), {.batch_size = 4, .seed = 9});
   take(loader);
-  Values all = take(loader, 3);
-  EXPECT_EQ(loader.cursor(), (DataCursor{.seed = 9, .epoch = 1, .consumed = 12}));
+  DataCursor cursor;
+  Values all;
+  for (auto& batch : loader) {
+    const Values values = values_of(batch);
+    all.insert(all.end(), values.begin(), values.end());
+    cursor = loader.cursor();
+    if (cursor.batches == 3) break;
+  }
+  EXPECT_EQ(cursor, (DataCursor{.seed = 9, .epoch = 1, .consumed = 12, .batches = 3}));
+  EXPECT_EQ(loader.cursor(), (DataCursor{.seed = 9, .epoch = 2})) << "where the next loop begins";
   for (const std::int64_t workers : {0, 2}) {
     DataLoader rest(numbers(29), {.batch_size = 5, .workers = workers});
-    rest.set_cursor(loader.cursor());
+    rest.set_cursor(cursor);
     Values both = all;
     const Values more = take(rest);
     both.insert(both.end(), more.begin(), more.end());
@@ -96,8 +105,53 @@ TEST(DataLoader, OneThatIsLeftEarlyBeginsANewEpoch) {
     DataLoader loader(numbers(29), {.batch_size = 4, .workers = workers});
     take(loader, 2);
     EXPECT_FALSE(loader.position()->is_in_pass());
+    EXPECT_EQ(loader.epoch(), 1) << "as where it is resumed";
     EXPECT_EQ(in_order(take(loader)), all_numbers(29));
     EXPECT_EQ(loader.epoch(), 2);
+  }
+}
+
+TEST(DataLoader, WhatIsSavedIsWhereALiveRunGoesOn) {
+  for (const std::int64_t most : {1, 3, 8}) {  // 8: all
+    DataLoader live(numbers(29), {.batch_size = 4});
+    take(live, most);
+    DataLoader resumed(numbers(29), {.batch_size = 4});
+    resumed.set_cursor(live.position()->cursor_to_save());
+    EXPECT_EQ(resumed.epoch(), live.epoch());
+    EXPECT_EQ(take(resumed), take(live)) << most;
+  }
+}
+
+TEST(DataLoader, AnEpochThatIsCutShortEndsAfterItsBatchesWhateverTheirSizeBecomes) {
+  // At the batch, by the batches' size then, and how many are left.
+  for (const auto& [done, size, left] : {std::tuple(1, 12, 2), {2, 12, 1}, {3, 12, 0}, {2, 1, 1}}) {
+    DataLoader loader(numbers(29), {.batch_size = 4, .limit_batches = 3});
+    DataLoader resumed(numbers(29), {.batch_size = size, .limit_batches = 3});
+    for (auto& batch : loader) {
+      ASSERT_TRUE(batch.data.defined());
+      if (loader.cursor().batches < done) continue;
+      resumed.set_cursor(loader.position()->cursor_to_save());
+      break;
+    }
+    const std::int64_t epoch = resumed.epoch();
+    EXPECT_EQ(epoch, left == 0 ? 1 : 0) << "a finished epoch is not continued";
+    EXPECT_EQ(static_cast<std::int64_t>(take(resumed).size()),
+              left == 0 ? 29 : std::min<std::int64_t>(29 - 4 * done, left * size));
+    EXPECT_EQ(resumed.epoch(), epoch + 1);
+  }
+}
+
+TEST(DataLoader, ALoopEndsWhereItsCursorIsSet) {
+  for (const std::int64_t workers : {0, 2}) {
+    DataLoader loader(numbers(29), {.batch_size = 4, .workers = workers});
+    std::int64_t batches = 0;
+    for (auto& batch : loader) {
+      ASSERT_TRUE(batch.data.defined());
+      if (++batches == 2) loader.set_cursor({.epoch = 5, .consumed = 8, .batches = 2});
+      ASSERT_LT(batches, 3);
+    }
+    EXPECT_EQ(loader.cursor(), (DataCursor{.epoch = 5, .consumed = 8, .batches = 2}));
+    EXPECT_EQ(take(loader).size(), 21U);
   }
 }
 

@@ -14,8 +14,7 @@ EpochBatches::EpochBatches(const EpochBatchOptions& options, const DataCursor& c
   const bool is_last_smaller = left % options.batch_size > 0;
   size_ = left / options.batch_size + (is_last_smaller && !options.drop_last ? 1 : 0);
   if (options.limit_batches > 0) {
-    const std::int64_t before = first_ / options.batch_size;
-    size_ = std::min(size_, std::max<std::int64_t>(options.limit_batches - before, 0));
+    size_ = std::min(size_, std::max<std::int64_t>(options.limit_batches - cursor.batches, 0));
   }
   if (options.shuffle) {
     order_ = random_permutation(static_cast<std::size_t>(options.dataset_size),

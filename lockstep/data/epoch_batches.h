@@ -16,6 +16,8 @@ struct DataCursor {
   std::int64_t epoch = 0;
   /// Samples of the epoch's order that have been handed out.
   std::int64_t consumed = 0;
+  /// Batches that held them, however large each was: what limit_batches counts.
+  std::int64_t batches = 0;
   bool operator==(const DataCursor&) const = default;
 };
 

@@ -62,44 +62,63 @@ std::int64_t LoaderPosition::batches_per_epoch() const {
   return EpochBatches(without_order(options_), {}, part_).size();
 }
 
-void LoaderPosition::set_cursor(const DataCursor& cursor) {
+void LoaderPosition::check_cursor(const DataCursor& cursor) const {
   if (cursor.epoch < 0 || cursor.consumed < 0 || cursor.consumed > options_.dataset_size) {
     throw UsageError(concat("DataLoader: cannot go on at sample ", cursor.consumed, " of epoch ",
                             cursor.epoch, ": this dataset has ", options_.dataset_size,
                             " samples; give it the dataset that it had"));
   }
+}
+
+void LoaderPosition::set_cursor(const DataCursor& cursor) {
+  check_cursor(cursor);
   cursor_ = cursor;
   // Behind the epoch's last batch.
   if (EpochBatches(without_order(options_), cursor, part_).size() == 0) {
     cursor_ = {.seed = cursor.seed, .epoch = cursor.epoch + 1};
   }
-  is_set_ = true;
+  if (std::exchange(is_begun_, false)) number_ = asked_ = plan_->size();
+  left_.reset();
   if (log_) log_->go_to(log_number_, cursor_);
+}
+
+DataCursor LoaderPosition::cursor_to_save() {
+  log_left();
+  const bool is_done = is_begun_ && has_batch() && is_last();
+  return is_done ? DataCursor{.seed = cursor_.seed, .epoch = cursor_.epoch + 1} : cursor_;
 }
 
 void LoaderPosition::set_log(std::shared_ptr<SampleLog> log, int number) {
   log_ = std::move(log);
   log_number_ = number;
-  log_->begin(number, options_.dataset_size, cursor_.seed, least_of_epoch());
+  log_->begin({.number = number,
+               .dataset_size = options_.dataset_size,
+               .seed = cursor_.seed,
+               .least_of_epoch = least_of_epoch(),
+               .limit_batches = options_.limit_batches});
 }
 
-// Where epochs are cut at a batch, one that was resumed with other batches may end a batch before.
+// Without a limit of batches.
 std::int64_t LoaderPosition::least_of_epoch() const {
-  const std::int64_t size = options_.dataset_size;
-  const bool is_limited =
-      options_.limit_batches > 0 && options_.limit_batches * options_.batch_size < size;
-  if (!is_limited && !options_.drop_last) return size;
-  const std::int64_t end =
-      is_limited ? options_.limit_batches * options_.batch_size : size - size % options_.batch_size;
-  return std::max<std::int64_t>(end - options_.batch_size + 1, 0);
+  const std::int64_t most_left = options_.drop_last ? options_.batch_size - 1 : 0;
+  return std::max<std::int64_t>(options_.dataset_size - most_left, 0);
+}
+
+void LoaderPosition::leave_epoch() {
+  left_ = cursor_;
+  cursor_ = {.seed = cursor_.seed, .epoch = cursor_.epoch + 1};
+  is_begun_ = false;
+  number_ = -1;
+}
+
+void LoaderPosition::log_left() {
+  const auto left = std::exchange(left_, std::nullopt);
+  if (left && log_) log_->leave(log_number_, *left);
 }
 
 void LoaderPosition::begin_epoch() {
-  if (next_epoch() > cursor_.epoch) {
-    if (log_) log_->leave(log_number_, cursor_);
-    cursor_ = {.seed = cursor_.seed, .epoch = next_epoch()};
-  }
-  is_set_ = false;
+  if (is_begun_) leave_epoch();  // By a loop within the loop.
+  log_left();
   is_begun_ = true;
   plan_.emplace(options_, cursor_, part_);
   number_ = -1;
@@ -107,20 +126,30 @@ void LoaderPosition::begin_epoch() {
 }
 
 std::shared_ptr<void> LoaderPosition::begin_pass() {
-  const auto pass = std::make_shared<char>();
+  const std::shared_ptr<void> pass(
+      this, [number = ++passes_](LoaderPosition* position) { position->end_pass(number); });
   pass_ = pass;
   pass_began_ = std::chrono::steady_clock::now();
   return pass;
 }
 
+void LoaderPosition::end_pass(std::uint64_t number) {
+  if (number == passes_ && is_begun_) leave_epoch();
+}
+
 void LoaderPosition::advance() {
+  if (!is_begun_) return;  // The cursor was set meanwhile.
   ++number_;
   if (has_batch()) {
     const std::int64_t before = cursor_.consumed;
     cursor_.consumed = plan_->consumed_after(number_);
+    ++cursor_.batches;
     if (log_) {
       const BatchShare share = plan_->share(number_);
-      log_->batch(log_number_, cursor_.epoch, {.begin = before, .size = cursor_.consumed - before},
+      log_->batch({.number = log_number_,
+                   .epoch = cursor_.epoch,
+                   .samples = {.begin = before, .size = cursor_.consumed - before},
+                   .is_last = is_last()},
                   std::span(share.indices).first(static_cast<std::size_t>(share.samples)));
     }
     return;

@@ -48,18 +48,24 @@ class LoaderPosition {
   /// Of all passes but those of ranks and epochs: what a whole epoch has.
   std::int64_t batches_per_epoch() const;
   std::int64_t dataset_size() const { return options_.dataset_size; }
+  /// In a loop: behind the batch at which it is. Else where the next loop begins.
   const DataCursor& cursor() const { return cursor_; }
-  /// Of which the next loop is.
-  std::int64_t next_epoch() const { return cursor_.epoch + (is_begun_ && !is_set_ ? 1 : 0); }
-  /// The next epoch that is begun is the rest of this one.
+  /// Where a run goes on that is resumed from here: cursor(), or the next epoch behind an epoch's
+  /// last batch, which another number of ranks would not recognize. Tells the log of a loop that
+  /// was left early. Errors: SystemError of the log.
+  DataCursor cursor_to_save();
+  /// The next loop goes on there; one that is under way ends with its batch.
   /// Errors: UsageError for a place that the dataset does not have.
   void set_cursor(const DataCursor& cursor);
+  void check_cursor(const DataCursor& cursor) const;
 
   /// Tells the log what this rank is given, as loader `number`.
   void set_log(std::shared_ptr<SampleLog> log, int number);
 
   void begin_epoch();
-  /// A loop over an epoch, which lasts as long as what is returned.
+  /// A loop over an epoch, which lasts as long as what is returned: where that goes before the
+  /// epoch's end, the loop was left early, and the next one is of the next epoch. The caller keeps
+  /// the position alive meanwhile.
   std::shared_ptr<void> begin_pass();
   /// To the next batch, or past the last, with which the epoch ends.
   void advance();
@@ -69,6 +75,8 @@ class LoaderPosition {
   /// Whether a loop is at a batch, of which the following is known.
   bool has_batch() const;
   bool is_in_pass() const { return !pass_.expired(); }
+  /// The newest loop; expired where it has ended.
+  const std::weak_ptr<void>& pass() const { return pass_; }
   std::chrono::steady_clock::time_point pass_began() const { return pass_began_; }
   /// Samples that count: of this rank, of another, of all.
   std::int64_t samples() const { return samples_of(part_.rank); }
@@ -82,20 +90,25 @@ class LoaderPosition {
   std::int64_t even_from_here() const { return plan_->even_from(number_); }
 
  private:
+  void end_pass(std::uint64_t number);
+  void leave_epoch();
+  void log_left();
   std::int64_t least_of_epoch() const;
 
   EpochBatchOptions options_;
   BatchPart part_;
   DataCursor cursor_;
-  /// The cursor was set, and no epoch has begun there.
-  bool is_set_ = false;
+  /// A loop is in the cursor's epoch.
   bool is_begun_ = false;
+  /// Where the last loop was left early, until the log has it.
+  std::optional<DataCursor> left_;
   std::optional<EpochBatches> plan_;
   std::int64_t number_ = -1;
   std::int64_t asked_ = 0;
   std::shared_ptr<SampleLog> log_;
   int log_number_ = 0;
   std::weak_ptr<void> pass_;
+  std::uint64_t passes_ = 0;
   std::chrono::steady_clock::time_point pass_began_;
 };
 

@@ -22,12 +22,12 @@ SampleLog::SampleLog(const std::filesystem::path& folder, const Writer& writer)
            {.what = "write the log of samples", .when_full = "make room, or leave the log out"}),
       writer_(writer) {}
 
-void SampleLog::begin(int number, std::int64_t dataset_size, std::uint64_t seed,
-                      std::int64_t least_of_epoch) {
-  log_.append(concat(kRunBegins, writer_.run, ",\"event\":\"begin\",\"loader\":", number,
+void SampleLog::begin(const Loader& loader) {
+  log_.append(concat(kRunBegins, writer_.run, ",\"event\":\"begin\",\"loader\":", loader.number,
                      ",\"rank\":", writer_.rank, ",\"world_size\":", writer_.world_size,
-                     ",\"dataset_size\":", dataset_size, ",\"seed\":", seed,
-                     ",\"least_of_epoch\":", least_of_epoch, "}\n"));
+                     ",\"dataset_size\":", loader.dataset_size, ",\"seed\":", loader.seed,
+                     ",\"least_of_epoch\":", loader.least_of_epoch,
+                     ",\"limit_batches\":", loader.limit_batches, "}\n"));
 }
 
 void SampleLog::leave(int number, const DataCursor& cursor) {
@@ -40,11 +40,12 @@ void SampleLog::go_to(int number, const DataCursor& cursor) {
                      ",\"epoch\":", cursor.epoch, ",\"consumed\":", cursor.consumed, "}\n"));
 }
 
-void SampleLog::batch(int number, std::int64_t epoch, const SampleRange& batch,
-                      std::span<const std::size_t> samples) {
-  std::string line = concat(kRunBegins, writer_.run, ",\"event\":\"batch\",\"loader\":", number,
-                            ",\"epoch\":", epoch, ",\"begin\":", batch.begin,
-                            ",\"end\":", batch.begin + batch.size, ",\"samples\":[");
+void SampleLog::batch(const Batch& batch, std::span<const std::size_t> samples) {
+  const SampleRange& range = batch.samples;
+  std::string line = concat(
+      kRunBegins, writer_.run, ",\"event\":\"batch\",\"loader\":", batch.number,
+      ",\"epoch\":", batch.epoch, ",\"begin\":", range.begin, ",\"end\":", range.begin + range.size,
+      batch.is_last ? ",\"last\":true" : "", ",\"samples\":[");
   for (std::size_t i = 0; i < samples.size(); ++i) {
     if (i > 0) line += ',';
     line += std::to_string(samples[i]);

@@ -25,18 +25,29 @@ class SampleLog {
   /// Makes the folder if need be. Errors: SystemError.
   SampleLog(const std::filesystem::path& folder, const Writer& writer);
 
-  /// Loader `number` begins, at the first sample of epoch 0. `least_of_epoch`: so many samples of
-  /// each epoch are given out at least. Errors, of all: SystemError.
-  void begin(int number, std::int64_t dataset_size, std::uint64_t seed,
-             std::int64_t least_of_epoch);
+  struct Loader {
+    int number = 0;
+    std::int64_t dataset_size = 0;
+    std::uint64_t seed = 0;
+    /// So many samples of each epoch are handed out at least, unless the limit ends it.
+    std::int64_t least_of_epoch = 0;
+    std::int64_t limit_batches = 0;  ///< of an epoch; 0: none
+  };
+  /// A loader begins, at the first sample of epoch 0. Errors, of all: SystemError.
+  void begin(const Loader& loader);
   /// The program's loop has left the epoch early.
   void leave(int number, const DataCursor& cursor);
   /// It goes on there.
   void go_to(int number, const DataCursor& cursor);
-  /// A batch of all ranks, from sample `begin` of the epoch's order to `end`, and what this rank
-  /// has of it.
-  void batch(int number, std::int64_t epoch, const SampleRange& batch,
-             std::span<const std::size_t> samples);
+  /// A batch of all ranks, by the epoch's order.
+  struct Batch {
+    int number = 0;  ///< of the loader
+    std::int64_t epoch = 0;
+    SampleRange samples = {};
+    bool is_last = false;  ///< of the epoch
+  };
+  /// `samples`: what this rank has of it.
+  void batch(const Batch& batch, std::span<const std::size_t> samples);
 
   /// The last run that rank 0's file in the folder tells of; 0: none.
   static std::int64_t last_run(const std::filesystem::path& folder);

@@ -29,8 +29,7 @@ struct Cursor {
 struct Batch {
   std::int64_t end = 0;
   int world_size = 0;
-  /// Of an epoch in its run.
-  std::int64_t least_of_epoch = 0;
+  bool is_last = false;
   std::set<int> ranks{};
   std::vector<std::int64_t> samples{};
 };
@@ -40,6 +39,7 @@ struct Run {
   std::int64_t dataset_size = 0;
   std::int64_t seed = 0;
   std::int64_t least_of_epoch = 0;
+  std::int64_t limit_batches = 0;
   Cursor begins{};
   std::set<Cursor> left{};
   std::map<Cursor, Batch> batches{};
@@ -66,6 +66,7 @@ void take_batch(Run& run, const json& event, const Line& line) {
   if (!batch.ranks.empty() && batch.end != end) refuse(line, "ranks have batches of other sizes");
   if (!batch.ranks.insert(line.rank).second) refuse(line, "the batch is there twice");
   batch.end = end;
+  batch.is_last = event.value("last", false);
   for (const std::int64_t sample : event.at("samples")) batch.samples.push_back(sample);
 }
 
@@ -82,6 +83,7 @@ void take_event(Runs& runs, const json& event, const Line& line) {
     run.dataset_size = event.at("dataset_size");
     run.seed = event.at("seed");
     run.least_of_epoch = event.at("least_of_epoch");
+    run.limit_batches = event.value("limit_batches", 0);
   } else if (what == "go_to") {
     // Of all that it had before nothing counts.
     const Cursor to{.epoch = event.at("epoch"), .consumed = event.at("consumed")};
@@ -168,7 +170,10 @@ class Auditor {
       result_.dataset_size = run.dataset_size;
       result_.seed = run.seed;
       result_.least_ranks = result_.most_ranks = run.world_size;
+      least_of_epoch_ = run.least_of_epoch;
     }
+    least_of_epoch_ = std::min(least_of_epoch_, run.least_of_epoch);
+    limit_batches_.insert(run.limit_batches);
     if (run.dataset_size != result_.dataset_size) {
       say(concat("run ", id, " has a dataset of ", run.dataset_size, " samples, the first ",
                  result_.dataset_size));
@@ -192,7 +197,6 @@ class Auditor {
       if (at < run.begins) continue;
       lineage_[at] = batch;
       lineage_[at].world_size = run.world_size;
-      lineage_[at].least_of_epoch = run.least_of_epoch;
     }
   }
 
@@ -200,10 +204,13 @@ class Auditor {
     AuditedEpoch judged{.epoch = epoch};
     std::vector<int> times(static_cast<std::size_t>(result_.dataset_size));
     std::int64_t end = 0;
+    bool has_ended = false;
     for (const auto& [at, batch] : batches) {
       const std::string where =
           concat("epoch ", epoch, ", samples ", at.consumed, " to ", batch.end, " of its order");
       if (at.consumed != end) say(concat(where, ": the batch before it ends at ", end));
+      if (has_ended) say(concat(where, ": the epoch had ended before them, and was continued"));
+      has_ended = batch.is_last;
       end = batch.end;
       // What ranks were given last, before they were killed, is no state's.
       const bool is_newest = is_last && at == batches.rbegin()->first;
@@ -221,10 +228,10 @@ class Auditor {
         }
       }
     }
-    const std::int64_t least = batches.rbegin()->second.least_of_epoch;
     judged.was_left = left_.contains({.epoch = epoch, .consumed = end});
-    judged.is_complete = end >= least || judged.was_left || !is_last;
-    if (judged.is_complete && end < least && !judged.was_left) {
+    const bool is_whole = end >= least_of_epoch_ || has_as_many_as_a_limit(batches.size());
+    judged.is_complete = is_whole || judged.was_left || !is_last;
+    if (!is_whole && judged.is_complete && !judged.was_left) {
       say(concat("epoch ", epoch, " ends after ", end, " of ", result_.dataset_size,
                  " samples, and the training went on in another"));
     }
@@ -237,7 +244,15 @@ class Auditor {
     result_.epochs.push_back(judged);
   }
 
+  bool has_as_many_as_a_limit(std::size_t batches) const {
+    return limit_batches_.contains(static_cast<std::int64_t>(batches));
+  }
+
   AuditedLoader result_;
+  /// The least that any run says.
+  std::int64_t least_of_epoch_ = 0;
+  /// Of all runs.
+  std::set<std::int64_t> limit_batches_;
   std::map<Cursor, Batch> lineage_;
   std::set<Cursor> left_;
 };

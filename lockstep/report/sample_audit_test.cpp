@@ -142,6 +142,30 @@ TEST_F(SampleAudit, NamesAnEpochWhoseRestIsLostButNotOneThatWasLeft) {
       << describe(audited());
 }
 
+TEST_F(SampleAudit, NamesAnEpochThatHadEndedAndWasContinued) {
+  const auto limited = [&](int run, int limit) {
+    write(0,
+          concat(R"({"run":)", run, R"(,"event":"begin","loader":0,"rank":0,"world_size":1,)",
+                 R"("dataset_size":4,"seed":3,"least_of_epoch":4,"limit_batches":)", limit, "}\n"));
+  };
+  const auto last = [&](int run, int epoch, int first, int end, const std::string& samples) {
+    write(0, concat(R"({"run":)", run, R"(,"event":"batch","loader":0,"epoch":)", epoch,
+                    R"(,"begin":)", first, R"(,"end":)", end, R"(,"last":true,"samples":[)",
+                    samples, "]}\n"));
+  };
+  limited(1, 2);
+  batch(1, 0, 0, 0, 1, "3");
+  last(1, 0, 1, 2, "1");
+  EXPECT_EQ(problems(), "");
+  EXPECT_TRUE(audited().epochs[0].is_complete) << "it has as many batches as the limit";
+  limited(2, 2);
+  go_to(2, 1, 0, 2);
+  last(2, 0, 2, 4, "0,2");
+  EXPECT_NE(problems().find("samples 2 to 4 of its order: the epoch had ended before them"),
+            std::string::npos)
+      << problems();
+}
+
 TEST_F(SampleAudit, GoingOnInTheMiddleOfABatchIsAProblem) {
   begin(1, 1);
   batch(1, 0, 0, 0, 3, "3,1,0");

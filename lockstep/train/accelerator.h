@@ -195,11 +195,19 @@ class Accelerator {
 
   /// Steps of the first optimizer that was prepared.
   std::int64_t steps() const { return state_->steps(); }
+  /// Whether the last complete step of an optimizer was left out, for gradients that are not
+  /// finite.
+  bool optimizer_step_was_skipped() const { return state_->was_step_skipped(); }
+  /// A random text of the training, the same in all runs that go on from its snapshots. Rank 0's
+  /// counts.
+  const std::string& training_id() const { return state_->training_id(); }
 
   /// Saves all that was prepared and registered, random states and where loaders are, for
   /// load_state() on any number of ranks: one file in `directory`, or project_dir, by
-  /// SnapshotDirectory. Collective. Errors: UsageError while gradients are being accumulated, which
-  /// it does not hold, and without a model and an optimizer; SystemError; as Work::wait.
+  /// SnapshotDirectory, which is then this job's alone. Of a loop that was left early it holds that
+  /// the next is of the next epoch. Collective. Errors: UsageError while gradients are being
+  /// accumulated, which it does not hold, without a model and an optimizer, in a folder that
+  /// another job uses or that has snapshots and was not loaded; SystemError; as Work::wait.
   void save_state(const std::string& directory = {});
   /// Returns when what was saved is on disk: with asynchronous_saves before a program ends, after a
   /// preemption too. Not collective. Errors: those of the saves, which the next save_state() would
@@ -207,13 +215,16 @@ class Accelerator {
   void wait_for_saves();
   /// Loads the newest whole snapshot; false where there is none. The next loop over a prepared
   /// loader goes on behind the last sample that had been handed out. To be called after the same
-  /// has been prepared. Collective. Errors: as SnapshotDirectory::load_latest; UsageError where
-  /// something else was prepared.
+  /// has been prepared and registered. project_dir is this job's alone from then on. Collective.
+  /// Errors, with all as it was before: as SnapshotDirectory::load_latest and claim; UsageError
+  /// where something else was prepared or registered.
   bool load_state(const std::string& directory = {});
 
-  /// Tensors that save_state() holds and load_state() sets, in place.
+  /// Tensors that save_state() holds and load_state() sets, in place: of the same names, shapes and
+  /// dtypes.
   void register_for_checkpointing(const std::string& name, TensorDict tensors);
   /// An object with state_dict() and load_state_dict(), of a TensorDict, which must outlive it.
+  /// Where it, or anything else, refuses what was saved, it gets back what it had.
   template <class Object>
   requires requires(Object& object, const TensorDict& values) {
     TensorDict(object.state_dict());

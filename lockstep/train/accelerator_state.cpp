@@ -14,6 +14,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/parse_number.h"
+#include "lockstep/base/random_id.h"
 #include "lockstep/comm/broadcast_text.h"
 #include "lockstep/snapshot/agreement.h"
 
@@ -56,7 +57,8 @@ AcceleratorState::AcceleratorState(AcceleratorOptions options, ProcessGroup grou
     : options_(std::move(options)),
       group_(std::move(group)),
       autocast_dtype_(dtype_of(options_.mixed_precision)),
-      scaler_({.enabled = autocast_dtype_ == at::kHalf}) {
+      scaler_({.enabled = autocast_dtype_ == at::kHalf}),
+      training_id_(random_id()) {
   check(options_);
   if (options_.data_log.empty()) return;
   const int rank = group_.rank();
@@ -74,6 +76,8 @@ void AcceleratorState::add_loader(const std::shared_ptr<LoaderPosition>& loader)
 }
 
 void AcceleratorState::begin_turn() {
+  end_left_group();
+  is_given_up_ = false;
   if (turn_of_step_ == 0) has_gradients_ = false;
   ++turn_;
   ++turn_of_step_;
@@ -81,10 +85,25 @@ void AcceleratorState::begin_turn() {
   const LoaderPosition* const loader = current_loader();
   sync_gradients_ =
       turn_of_step_ >= options_.gradient_accumulation_steps || (loader && loader->is_last());
+  pass_of_group_.reset();
+  if (!sync_gradients_ && loader) pass_of_group_ = loader->pass();
 }
 
 void AcceleratorState::end_turn() {
   if (sync_gradients_) turn_of_step_ = 0;
+}
+
+// Its gradients are of this rank alone, and too few for a step.
+void AcceleratorState::end_left_group() {
+  if (!is_group_left()) return;
+  pass_of_group_.reset();
+  turn_of_step_ = 0;
+  sync_gradients_ = true;
+  has_gradients_ = false;
+  is_given_up_ = true;
+  losses_are_old_ = true;
+  for (const auto& replica : replicas) replica->module()->zero_grad();
+  for (const auto& stepped : optimizers) stepped->optimizer->zero_grad();
 }
 
 const LoaderPosition* AcceleratorState::current_loader() const {
@@ -98,6 +117,8 @@ const LoaderPosition* AcceleratorState::current_loader() const {
 
 void AcceleratorState::backward(const at::Tensor& loss, std::optional<double> weight) {
   check_optimizers();
+  end_left_group();
+  is_given_up_ = false;
   if (turn_of_step_ == 0) plan_step(1);
   const LoaderPosition* const loader = current_loader();
   if (!weight && is_weighted_) weight = static_cast<double>(loader ? loader->samples() : 1);
@@ -150,7 +171,8 @@ void AcceleratorState::plan_step(int most_batches) {
   if (group_.world_size() == 1 && batches_of_step_ == 1) is_weighted_ = false;
 }
 
-bool AcceleratorState::may_zero_grad(const Stepped& stepped) const {
+bool AcceleratorState::may_zero_grad(const Stepped& stepped) {
+  end_left_group();
   if (options_.gradient_accumulation_steps == 1 || !has_gradients_) return true;
   return sync_gradients_ && stepped.at_turn == turn_;
 }
@@ -178,7 +200,8 @@ void AcceleratorState::unscale_gradients(const std::vector<at::Tensor>& paramete
 }
 
 void AcceleratorState::step(Stepped& stepped) {
-  if (!sync_gradients_) return;
+  end_left_group();
+  if (!sync_gradients_ || is_given_up_) return;
   stepped.at_turn = turn_;
   stepped.was_skipped = !look_at_gradients(stepped);
   if (!stepped.was_skipped && scaler_.is_enabled()) {
@@ -192,10 +215,14 @@ void AcceleratorState::step(Stepped& stepped) {
 }
 
 void AcceleratorState::step(Scheduled& scheduled) {
-  const auto was_skipped = [](const auto& stepped) { return stepped->was_skipped; };
-  if (!sync_gradients_ || std::ranges::any_of(optimizers, was_skipped)) return;
+  end_left_group();
+  if (!sync_gradients_ || was_step_skipped()) return;
   scheduled.scheduler->step();
   ++scheduled.steps;
+}
+
+bool AcceleratorState::was_step_skipped() const {
+  return std::ranges::any_of(optimizers, [](const auto& one) { return one->was_skipped; });
 }
 
 bool AcceleratorState::look_at_gradients(Stepped& stepped) {

@@ -65,10 +65,10 @@ class AcceleratorState {
   /// One batch of a step's; the gradients travel in the last.
   void begin_turn();
   void end_turn();
-  bool sync_gradients() const { return sync_gradients_; }
+  bool sync_gradients() const { return sync_gradients_ || is_group_left(); }
 
   void backward(const at::Tensor& loss, std::optional<double> weight);
-  bool may_zero_grad(const Stepped& stepped) const;
+  bool may_zero_grad(const Stepped& stepped);
   void step(Stepped& stepped);
   void step(Scheduled& scheduled);
   /// Of all optimizers that have some of these parameters, where gradients are scaled.
@@ -78,15 +78,28 @@ class AcceleratorState {
   const LoaderPosition* current_loader() const;
 
   /// Whether some gradients of a step that is not complete are there.
-  bool is_accumulating() const { return has_gradients_ && !sync_gradients_; }
+  bool is_accumulating() const { return has_gradients_ && !sync_gradients(); }
+  /// The last step was left out, for gradients that are not finite.
+  bool was_step_skipped() const;
   std::int64_t steps() const { return steps_; }
   void set_steps(std::int64_t steps) { steps_ = steps; }
   /// Of the first loader.
   std::int64_t epoch() const { return loaders.empty() ? 0 : loaders.front()->cursor().epoch; }
   /// All but the first model and optimizer, as files can hold it.
   c10::IValue values();
-  /// Errors: UsageError where something else was prepared when it was saved.
+  /// Changes nothing. Errors: UsageError where something else was prepared or registered when they
+  /// were saved.
+  void check_values(const c10::IValue& values, const std::string& source) const;
+  /// What was registered, which may refuse values that check_values() cannot judge: those before
+  /// them are then as they were. Errors: UsageError; what a registered object throws.
+  void take_registered(const c10::IValue& values, const std::string& source);
+  /// All as it was before take_registered().
+  void give_back_registered();
+  /// The rest, which cannot fail.
   void take_values(const c10::IValue& values, const std::string& source);
+
+  /// Of the training, in all of its runs.
+  const std::string& training_id() const { return training_id_; }
 
   const AcceleratorOptions& options() const { return options_; }
   const ProcessGroup& group() const { return group_; }
@@ -100,12 +113,17 @@ class AcceleratorState {
     std::string name;
     std::function<TensorDict()> state_dict;
     std::function<void(const TensorDict&)> load_state_dict;
+    /// Empty where only loading shows whether values fit.
+    std::function<void(const TensorDict&)> check = {};
   };
   std::vector<Registered> registered{};
   /// By folder: each knows which of its snapshots are whole.
   std::map<std::string, SnapshotDirectory> directories{};
 
  private:
+  /// The loop over a loader was left between batches of a step, which then is none.
+  bool is_group_left() const { return pass_of_group_ && pass_of_group_->expired(); }
+  void end_left_group();
   void update_scaler();
   /// Whether the optimizers may step.
   /// As if it had made so many; learning rates stay, which come with the optimizers.
@@ -129,6 +147,10 @@ class AcceleratorState {
   /// Of the turns of a step, the last one's number; 0: none has begun.
   int turn_of_step_ = 0;
   std::uint64_t turn_ = 0;
+  /// Of a step that is not complete: the loop that its batches are of.
+  std::optional<std::weak_ptr<void>> pass_of_group_{};
+  /// No batch has come since such a step was given up.
+  bool is_given_up_ = false;
   bool sync_gradients_ = true;
   bool has_gradients_ = false;
   int batches_of_step_ = 1;
@@ -138,6 +160,10 @@ class AcceleratorState {
   std::vector<at::Tensor> losses_{};
   bool losses_are_old_ = false;
   std::int64_t steps_ = 0;
+  std::string training_id_;
+  /// By name, before values were taken.
+  std::map<std::string, TensorDict> given_up_{};
+  TensorDict given_up_scaler_{};
 };
 
 }  // namespace lockstep

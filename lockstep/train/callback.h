@@ -31,6 +31,8 @@ struct TrainerState {
 
   TrainingTime time{};
   std::int64_t epoch = 0;  ///< the one under way, from 0
+  /// The newest step was left out, on all ranks, for gradients that are not finite.
+  bool step_was_skipped = false;
   /// The newest value of each metric, the same on all ranks.
   Metrics metrics{};
   /// Set by a callback, on all ranks alike: the training ends after this batch. For people.
@@ -53,6 +55,9 @@ class Callback {
   virtual ~Callback() = default;
 
   virtual void on_fit_start(TrainerState&) {}
+  /// The training goes on from a snapshot, whose state is in place. A stop_reason that is set here
+  /// ends it before a step is made.
+  virtual void on_load_checkpoint(TrainerState&) {}
   virtual void on_train_epoch_start(TrainerState&) {}
   /// After each step of the optimizer.
   virtual void on_train_batch_end(TrainerState&) {}

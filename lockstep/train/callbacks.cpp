@@ -4,17 +4,17 @@
 #include <cmath>
 #include <filesystem>
 #include <iomanip>
-#include <limits>
+#include <optional>
 #include <sstream>
 #include <system_error>
 #include <vector>
 
 #include <ATen/ops/zeros.h>
+#include <nlohmann/json.hpp>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/parse_number.h"
 #include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/state_dict.h"
 #include "lockstep/train/accelerator.h"
@@ -23,6 +23,7 @@ namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
+using nlohmann::json;
 
 constexpr const char* kBestFolder = "best";
 
@@ -53,28 +54,46 @@ double metric_of(const char* who, const std::string& monitor, const Metrics& met
 
 struct BestFile {
   fs::path path;
+  std::string training;
   double value = 0;
+  std::int64_t step = 0;
 };
 
-// A metric's name may have what a file's may not.
-std::string mark_of(std::string monitor) {
-  std::ranges::replace(monitor, '/', '_');
-  return concat("-", monitor, "=");
+// What the file's note says; nothing where it is of another metric, or none of ours.
+std::optional<BestFile> best_file(const fs::path& path, const std::string& monitor) {
+  try {
+    const json note = json::parse(read_note(path), nullptr, /*allow_exceptions=*/false);
+    if (!note.is_object() || note.value("monitor", "") != monitor) return std::nullopt;
+    return BestFile{.path = path,
+                    .training = note.at("training"),
+                    .value = note.at("value"),
+                    .step = note.at("step")};
+  } catch (const json::exception&) {
+    return std::nullopt;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
 }
 
-// The value stands at the end of the name: "…-val_loss=0.1234.pt".
 std::vector<BestFile> best_files(const fs::path& folder, const std::string& monitor) {
   std::vector<BestFile> files;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().stem().string();
-    const std::string mark = mark_of(monitor);
-    const std::size_t at = name.find(mark);
-    if (at == std::string::npos || entry.path().extension() != ".pt") continue;
-    const auto value = parse_number<double>(name.substr(at + mark.size()));
-    if (value) files.push_back({entry.path(), *value});
+    if (entry.path().extension() != ".pt") continue;
+    if (auto file = best_file(entry.path(), monitor)) files.push_back(std::move(*file));
   }
   return files;
+}
+
+// A name that no file has yet.
+fs::path free_path(const fs::path& folder, std::string name) {
+  std::ranges::replace(name, '/', '_');  // A metric's name may have it.
+  std::error_code error;
+  fs::path path = folder / (name + ".pt");
+  for (int version = 1; fs::exists(path, error); ++version) {
+    path = folder / concat(name, "-v", version, ".pt");
+  }
+  return path;
 }
 
 std::string text_of(double value) {
@@ -103,25 +122,26 @@ EarlyStopping::EarlyStopping(const EarlyStoppingOptions& options) : options_(opt
 
 void EarlyStopping::on_validation_end(TrainerState& state, const Metrics& metrics) {
   const double value = metric_of("EarlyStopping", options_.monitor, metrics);
-  if (!std::isfinite(value)) {
-    wait(state);
-    return;
-  }
   auto* const values = state_.mutable_data_ptr<double>();
   const bool is_known = values[kKnown] > 0;
   const double gain = options_.mode == "min" ? values[kBest] - value : value - values[kBest];
-  if (!is_known || gain > options_.min_delta) {
+  if (std::isfinite(value) && (!is_known || gain > options_.min_delta)) {
     values[kBest] = value;
     values[kKnown] = 1;
     values[kWaited] = 0;
   } else {
-    wait(state);
+    ++values[kWaited];
+    stop_when_due(state);
   }
 }
 
-void EarlyStopping::wait(TrainerState& state) {
-  auto* const values = state_.mutable_data_ptr<double>();
-  if (++values[kWaited] < options_.patience) return;
+void EarlyStopping::on_load_checkpoint(TrainerState& state) {
+  stop_when_due(state);
+}
+
+void EarlyStopping::stop_when_due(TrainerState& state) const {
+  const auto* const values = state_.const_data_ptr<double>();
+  if (values[kWaited] < std::max(options_.patience, 1)) return;
   state.stop_reason =
       concat(options_.monitor, " has got no better ",
              values[kKnown] > 0 ? concat("than ", values[kBest], " ") : std::string(), "for ",
@@ -137,10 +157,7 @@ ModelCheckpoint::ModelCheckpoint(const ModelCheckpointOptions& options) : option
 }
 
 void ModelCheckpoint::on_validation_end(TrainerState& state, const Metrics& metrics) {
-  // As its file's name has it, and the names of those before.
-  const double value =
-      parse_number<double>(text_of(metric_of("ModelCheckpoint", options_.monitor, metrics)))
-          .value_or(std::numeric_limits<double>::quiet_NaN());
+  const double value = metric_of("ModelCheckpoint", options_.monitor, metrics);
   if (!state.is_main() || state.is_dev_run || !std::isfinite(value)) return;
   const fs::path folder = fs::path(state.root_dir) / kBestFolder;
   std::error_code error;
@@ -149,17 +166,24 @@ void ModelCheckpoint::on_validation_end(TrainerState& state, const Metrics& metr
     throw SystemError(concat("make ", folder), error.value(),
                       "choose a folder that this process may write");
   }
+  const std::string& training = state.accelerator.training_id();
   std::vector<BestFile> files = best_files(folder, options_.monitor);
+  std::erase_if(files, [&](const BestFile& file) { return file.training != training; });
   std::ranges::sort(
       files, [&](const BestFile& a, const BestFile& b) { return is_better(a.value, b.value); });
-  const BestFile own{folder / concat("epoch=", state.epoch, "-step=", state.time.batches,
-                                     mark_of(options_.monitor), text_of(value), ".pt"),
-                     value};
-  const auto is_own = [&](const BestFile& file) { return file.path == own.path; };
-  if (std::ranges::any_of(files, is_own)) return;  // Made again after a resume.
+  const auto is_same = [&](const BestFile& file) {
+    return file.step == state.time.batches && file.value == value;
+  };
+  if (std::ranges::any_of(files, is_same)) return;  // Made again after a resume.
   const auto kept = static_cast<std::size_t>(options_.save_top_k);
   if (files.size() >= kept && !is_better(value, files[kept - 1].value)) return;
-  save(own.path, state_dict(state.module));
+  const json note = {{"training", training},
+                     {"monitor", options_.monitor},
+                     {"value", value},
+                     {"step", state.time.batches}};
+  save(free_path(folder, concat("epoch=", state.epoch, "-step=", state.time.batches, "-",
+                                options_.monitor, "=", text_of(value))),
+       state_dict(state.module), {.note = note.dump()});
   for (std::size_t i = kept - 1; i < files.size(); ++i) {
     fs::remove(files[i].path, error);
     if (!error) continue;
@@ -168,8 +192,16 @@ void ModelCheckpoint::on_validation_end(TrainerState& state, const Metrics& metr
 }
 
 std::string ModelCheckpoint::best_model_path(const std::string& root_dir) const {
+  const std::vector<BestFile> files =
+      best_files(fs::path(root_dir) / kBestFolder, options_.monitor);
+  std::error_code error;
+  const auto written_at = [&](const BestFile& file) {
+    return fs::last_write_time(file.path, error);
+  };
+  const auto newest = std::ranges::max_element(files, {}, written_at);
   BestFile best;
-  for (const BestFile& file : best_files(fs::path(root_dir) / kBestFolder, options_.monitor)) {
+  for (const BestFile& file : files) {
+    if (file.training != newest->training) continue;
     if (best.path.empty() || is_better(file.value, best.value)) best = file;
   }
   return best.path.string();
@@ -185,8 +217,8 @@ void EmaCallback::on_fit_start(TrainerState& state) {
   state.accelerator.register_for_checkpointing("ema", *average_);
 }
 
-void EmaCallback::on_train_batch_end(TrainerState&) {
-  average_->update();
+void EmaCallback::on_train_batch_end(TrainerState& state) {
+  if (!state.step_was_skipped) average_->update();
 }
 
 void EmaCallback::on_validation_start(TrainerState&) {

@@ -22,17 +22,19 @@ struct EarlyStoppingOptions {
 };
 
 /// Ends the training once a metric has got no better for some validations; goes on counting after a
-/// resume. A value that is not finite is no better. Errors: UsageError for another mode, without
-/// validation, and when that has no such metric.
+/// resume, and makes no further step where it had ended the training. A value that is not finite is
+/// no better. Errors: UsageError for another mode, without validation, and when that has no such
+/// metric.
 class EarlyStopping : public Callback {
  public:
   explicit EarlyStopping(const EarlyStoppingOptions& options = {});
   /// It counts anew in each fit that does not go on.
   void on_fit_start(TrainerState& state) override;
+  void on_load_checkpoint(TrainerState& state) override;
   void on_validation_end(TrainerState& state, const Metrics& metrics) override;
 
  private:
-  void wait(TrainerState& state);
+  void stop_when_due(TrainerState& state) const;
 
   EarlyStoppingOptions options_;
   /// The best value, whether there is one, and how many validations ago: with the snapshots.
@@ -48,15 +50,16 @@ struct ModelCheckpointOptions {
 
 /// Keeps the model's weights (state_dict) of the best validations in best/ of the training's
 /// directory, as files that torch.load reads, named by epoch, step and value:
-/// "epoch=3-step=120-val_loss=0.1234.pt". Those that lie there from before a resume count.
-/// Errors: as EarlyStopping; SystemError.
+/// "epoch=3-step=120-val_loss=0.1234.pt". Each says beside the weights of which training and metric
+/// it is (read_note): those of the same that lie there from before a resume count, all others are
+/// left alone. Errors: as EarlyStopping; SystemError.
 class ModelCheckpoint : public Callback {
  public:
   explicit ModelCheckpoint(const ModelCheckpointOptions& options = {});
   void on_fit_start(TrainerState& state) override;
   void on_validation_end(TrainerState& state, const Metrics& metrics) override;
 
-  /// The best that is kept of a training in that directory; empty where there is none.
+  /// The best that is kept of the newest training in that directory; empty where there is none.
   std::string best_model_path(const std::string& root_dir) const;
 
  private:

@@ -49,6 +49,7 @@ void TensorBoardLogger::on_fit_end(TrainerState&) {
 void CsvLogger::on_train_epoch_start(TrainerState& state) {
   if (file_ || !state.is_main() || state.is_dev_run) return;
   file_ = std::make_shared<CsvFile>(std::filesystem::path(state.root_dir) / "metrics.csv");
+  file_->drop_rows_after("step", static_cast<double>(state.time.batches));
 }
 
 void CsvLogger::write(const TrainerState& state, const Metrics& metrics) {

@@ -32,7 +32,8 @@ class TensorBoardLogger : public Callback {
 };
 
 /// metrics.csv of the training's directory: a row for each set of metrics, with step, epoch,
-/// samples and seconds. See CsvFile.
+/// samples and seconds. What earlier runs wrote of steps behind the one from which the training
+/// goes on is left out. See CsvFile.
 class CsvLogger : public Callback {
  public:
   void on_train_epoch_start(TrainerState& state) override;

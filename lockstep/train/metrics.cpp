@@ -83,16 +83,17 @@ void MetricMeans::log(std::string_view name, double value, double weight) {
   one.weight += weight;
 }
 
-Metrics MetricMeans::take_means(const ProcessGroup& group, double* agreed) {
-  // Sums and weights by name, the names' hash and its square, rank 0's number.
+Metrics MetricMeans::take_means(const ProcessGroup& group, std::span<double> agreed) {
+  // The hash of each rank's names, and rank 0's numbers.
   const auto count = static_cast<std::int64_t>(collected_.size());
   std::string names;
   for (const Collected& one : collected_) names += one.name + "\n";
-  const bool is_first = group.rank() == 0;
-  at::Tensor hashes = at::zeros({group.world_size() + 1}, at::kDouble);
+  const auto numbers = static_cast<std::int64_t>(agreed.size());
+  at::Tensor hashes = at::zeros({group.world_size() + numbers}, at::kDouble);
   auto* const hash = hashes.mutable_data_ptr<double>();
+  double* const of_first = hash + group.world_size();
   hash[group.rank()] = hash_of_names(names);
-  hash[group.world_size()] = is_first && agreed != nullptr ? *agreed : 0;
+  if (group.rank() == 0) std::ranges::copy(agreed, of_first);
   const auto sum_up = [&](at::Tensor& tensor) {
     at::Tensor there = tensor.to(group.device());
     group.all_reduce(there, {.name = "metrics"});
@@ -106,7 +107,7 @@ Metrics MetricMeans::take_means(const ProcessGroup& group, double* agreed) {
                             "): ", names.empty() ? "none" : names.substr(0, names.size() - 1),
                             "; log the same on all ranks"));
   }
-  if (agreed != nullptr) *agreed = hash[group.world_size()];
+  std::copy_n(of_first, numbers, agreed.begin());
   if (count == 0) return {};
   at::Tensor sums = at::zeros({2 * count}, at::kDouble);
   auto* const sum = sums.mutable_data_ptr<double>();

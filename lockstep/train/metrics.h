@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -35,9 +36,9 @@ class MetricMeans {
   bool empty() const { return collected_.empty(); }
 
   /// Collective: the means over all that was collected on all ranks, which is forgotten.
-  /// `agreed`, where given, becomes rank 0's. Errors: UsageError where ranks have logged other
-  /// names or a value is no single number; as Work::wait.
-  Metrics take_means(const ProcessGroup& group, double* agreed = nullptr);
+  /// The numbers `agreed` become rank 0's. Errors: UsageError where ranks have logged other names
+  /// or a value is no single number; as Work::wait.
+  Metrics take_means(const ProcessGroup& group, std::span<double> agreed = {});
 
  private:
   struct Collected {

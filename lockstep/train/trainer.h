@@ -16,6 +16,7 @@
 #include "lockstep/train/accelerator.h"
 #include "lockstep/train/batch_size_search.h"
 #include "lockstep/train/callback.h"
+#include "lockstep/train/evaluation_mode.h"
 #include "lockstep/train/task.h"
 #include "lockstep/train/trainer_loop.h"
 #include "lockstep/train/trainer_options.h"
@@ -145,6 +146,7 @@ class Trainer {
         loop.begin_update();
         optimizer.step();
         if (scheduler) scheduler->step();
+        // A snapshot that is made here goes on behind this batch.
         if (loop.end_batch()) return;
       }
     });
@@ -174,12 +176,11 @@ class Trainer {
     const at::NoGradGuard no_grad;
     MetricMeans means;
     std::int64_t index = 0;
-    model->eval();
+    const EvaluationMode evaluation(*model);
     for (auto& batch : loader) {
       StepContext step(means, loader.position()->samples(), index++);
       evaluate_batch(batch, step);
     }
-    model->train();
     return means.take_means(accelerator.process_group());
   }
 

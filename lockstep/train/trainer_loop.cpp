@@ -19,16 +19,6 @@
 namespace lockstep {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-// How soon a training is to notice that it is to make room.
-constexpr double kAsksAfterSeconds = 0.02;
-constexpr double kLeastSeconds = 1e-6;  // of a clock that stands still
-
-double seconds_since(Clock::time_point instant) {
-  return std::chrono::duration<double>(Clock::now() - instant).count();
-}
-
 // Of what is saved with the accelerator's state: epochs, samples, seconds.
 constexpr const char* kName = "trainer";
 
@@ -90,11 +80,6 @@ TrainerLoop::TrainerLoop(const TrainerOptions& options,
   accelerator.register_for_checkpointing(kName, {{"epochs_samples_seconds", counts_}});
 }
 
-template <class Function>
-void TrainerLoop::tell(Function&& function) {
-  for (const auto& callback : callbacks_) function(*callback);
-}
-
 FitResult TrainerLoop::run(const std::function<void()>& epoch) {
   FitResult result;
   try {
@@ -122,13 +107,12 @@ FitResult TrainerLoop::run(const std::function<void()>& epoch) {
 
 void TrainerLoop::begin() {
   tell([&](Callback& one) { one.on_fit_start(state_); });
+  bool is_resumed = false;
   if (saves()) {
-    if (options_.resume) {
-      const std::vector<double> rates = learning_rates();
-      if (accelerator_.load_state() && !data_.has_scheduler) note_learning_rates(rates);
-    } else {
-      check_unused(accelerator_.options().project_dir);
-    }
+    if (!options_.resume) check_unused(accelerator_.options().project_dir);
+    const std::vector<double> rates = learning_rates();
+    is_resumed = accelerator_.load_state();
+    if (is_resumed && !data_.has_scheduler) note_learning_rates(rates);
     if (state_.is_main()) file_.emplace(options_.default_root_dir);
     preemption_.emplace(PreemptionOptions{.group = accelerator_.process_group()});
   }
@@ -138,6 +122,9 @@ void TrainerLoop::begin() {
   seconds_before_ = state_.time.seconds;
   logged_at_ = saved_at_ = state_.time.batches;
   logged_samples_ = state_.time.samples;
+  state_.epoch = data_.position->cursor().epoch;
+  if (is_resumed) tell([&](Callback& one) { one.on_load_checkpoint(state_); });
+  if (file_) file_->begin_run(state_.time, state_.epoch);
   begun_ = Clock::now();
   const std::int64_t batches = data_.position->batches_per_epoch();
   const std::int64_t accumulated = options_.accumulate_grad_batches;
@@ -170,14 +157,14 @@ void TrainerLoop::note_learning_rates(const std::vector<double>& made) const {
 
 FitEnd TrainerLoop::run_epochs(const std::function<void()>& epoch) {
   while (!is_over()) {
-    state_.epoch = data_.position->next_epoch();
+    state_.epoch = data_.position->cursor().epoch;
     batch_index_ = 0;
     tell([&](Callback& one) { one.on_train_epoch_start(state_); });
     enter(StepPhase::kData);
     epoch();
   }
-  if (saves() && saved_at_ != state_.time.batches) save();
   accelerator_.wait_for_saves();
+  end_where_metrics_are_lost();
   if (is_preempted_) return FitEnd::kPreempted;
   return state_.stop_reason.empty() ? FitEnd::kDone : FitEnd::kStopped;
 }
@@ -226,10 +213,13 @@ bool TrainerLoop::count_batch() {
   samples_of_step_ += data_.position->batch_samples();
   if (!accelerator_.sync_gradients()) return false;
   const bool epoch_ends = data_.position->is_last();
+  state_.step_was_skipped = accelerator_.optimizer_step_was_skipped();
   state_.time.batches = accelerator_.steps();
   state_.time.samples += std::exchange(samples_of_step_, 0);
   if (epoch_ends) ++state_.time.epochs;
   end_step(epoch_ends);
+  // Within the loop over the data: once that is left, the rest of the epoch is given up.
+  if (is_over() && saves() && saved_at_ != state_.time.batches) save();
   return is_over();
 }
 
@@ -245,6 +235,7 @@ void TrainerLoop::end_step(bool epoch_ends) {
   if (validates) validate();
   show(epoch_ends, validates);
   if (!saves()) return;
+  end_where_metrics_are_lost();
   if (state_.time.batches % asks_every_ == 0) is_preempted_ = preemption_->requested();
   const bool is_wanted = std::exchange(state_.save_requested, false);
   if (is_wanted || save_interval_.due(before, before_)) save();
@@ -259,49 +250,9 @@ void TrainerLoop::show(bool epoch_ends, bool validates) {
   }
 }
 
-void TrainerLoop::log_metrics() {
-  double seconds = seconds_since(begun_);
-  Metrics metrics = means_.take_means(accelerator_.process_group(), &seconds);
-  refuse_non_finite(metrics);
-  const double before = std::exchange(state_.time.seconds, seconds_before_ + seconds);
-  const double took = std::max(state_.time.seconds - before, kLeastSeconds);
-  const auto samples = static_cast<double>(state_.time.samples - logged_samples_);
-  metrics.emplace_back("samples_per_second", samples / took);
-  const auto steps = static_cast<double>(state_.time.batches - logged_at_);
-  asks_every_ =
-      std::max<std::int64_t>(1, static_cast<std::int64_t>(kAsksAfterSeconds * steps / took));
-  logged_at_ = state_.time.batches;
-  logged_samples_ = state_.time.samples;
-  if (timer_) add_phases(metrics);
-  tell([&](Callback& one) { one.on_log(state_, metrics); });
-  set_metrics(state_.metrics, metrics);
-  if (file_) file_->write(state_.time, state_.epoch, metrics);
-}
-
-// Of a step, the mean over ranks.
-void TrainerLoop::add_phases(Metrics& metrics) {
-  const StepSummary summary = timer_->summarize(accelerator_.process_group());
-  for (std::size_t phase = 0; phase < kStepPhases; ++phase) {
-    std::chrono::duration<double, std::milli> sum{};
-    for (const StepSummary::Rank& rank : summary.ranks) sum += rank.mean.at(phase);
-    metrics.emplace_back(concat(name_of(static_cast<StepPhase>(phase)), "_ms"),
-                         sum.count() / static_cast<double>(summary.ranks.size()));
-  }
-}
-
-void TrainerLoop::validate() {
-  if (!means_.empty()) log_metrics();  // Which a loss that is not finite ends.
-  tell([&](Callback& one) { one.on_validation_start(state_); });
-  const Metrics metrics = data_.validate();
-  set_metrics(state_.metrics, metrics);
-  for (auto one = callbacks_.rbegin(); one != callbacks_.rend(); ++one) {
-    (*one)->on_validation_end(state_, metrics);
-  }
-  if (file_) file_->write(state_.time, state_.epoch, metrics);
-}
-
 void TrainerLoop::save() {
   if (!means_.empty()) log_metrics();  // Which a loss that is not finite ends.
+  const Clock::time_point began = Clock::now();
   refuse_non_finite_parameters();
   auto* const counts = counts_.mutable_data_ptr<double>();
   counts[0] = static_cast<double>(state_.time.epochs);
@@ -310,6 +261,7 @@ void TrainerLoop::save() {
   accelerator_.save_state();
   saved_at_ = state_.time.batches;
   tell([&](Callback& one) { one.on_save_checkpoint(state_); });
+  seconds_aside_ += seconds_since(began);
 }
 
 }  // namespace lockstep

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -55,8 +56,15 @@ class TrainerLoop {
  private:
   void begin();
   FitEnd run_epochs(const std::function<void()>& epoch);
+  using Clock = std::chrono::steady_clock;
+  static double seconds_since(Clock::time_point instant) {
+    return std::chrono::duration<double>(Clock::now() - instant).count();
+  }
+
   template <class Function>
-  void tell(Function&& function);
+  void tell(Function&& function) {
+    for (const auto& callback : callbacks_) function(*callback);
+  }
   void end_step(bool epoch_ends);
   void log_metrics();
   void refuse_non_finite(const Metrics& metrics) const;
@@ -65,6 +73,10 @@ class TrainerLoop {
   void note_learning_rates(const std::vector<double>& made) const;
   void validate();
   void save();
+  /// What writes metrics: its SystemError is kept until the training's state is saved.
+  template <class Function>
+  void write_out(Function&& function);
+  void end_where_metrics_are_lost();
   bool saves() const { return options_.fast_dev_run == 0; }
   bool is_over() const;
   bool count_batch();
@@ -105,7 +117,12 @@ class TrainerLoop {
   /// Steps after which the ranks ask each other whether one was told to make room.
   std::int64_t asks_every_ = 1;
   double seconds_before_ = 0;
-  std::chrono::steady_clock::time_point begun_{};
+  Clock::time_point begun_{};
+  /// In which no step was under way: validations and saves.
+  double seconds_aside_ = 0;
+  double logged_seconds_aside_ = 0;  ///< rank 0's
+  std::exception_ptr write_error_{};
+  bool has_written_ = false;  ///< since the ranks last asked each other for write_error_
   std::int64_t logged_samples_ = 0;
   bool is_preempted_ = false;
 };

@@ -44,6 +44,9 @@ void check(const TrainerOptions& options) {
   Duration::parse(options.save_interval, "Trainer: save_interval");
   mixed_precision(options);
   callbacks_of(options);
+  if (options.default_root_dir.empty()) {
+    throw UsageError("Trainer: default_root_dir is empty; name a folder, as runs/digits");
+  }
   check_least("batch_size", static_cast<double>(options.batch_size), 1);
   check_least("workers", static_cast<double>(options.workers), 0);
   check_least("accumulate_grad_batches", options.accumulate_grad_batches, 1);

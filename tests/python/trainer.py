@@ -75,11 +75,11 @@ class Trainer(unittest.TestCase):
         (best,) = (self.folder / "best").iterdir()
         net = torch.nn.ModuleDict({"hidden": torch.nn.Linear(64, 128), "output": torch.nn.Linear(128, 10)})
         net.load_state_dict(torch.load(best, weights_only=True))
-        snapshot = torch.load(sorted((self.folder / "snapshots").iterdir())[-1], weights_only=True, mmap=True)
+        snapshot = torch.load(sorted((self.folder / "snapshots").glob("snapshot-*"))[-1], weights_only=True, mmap=True)
         net.load_state_dict(snapshot["model"])
         adam = torch.optim.Adam(net.parameters())
         adam.load_state_dict(snapshot["optimizer"])
-        self.assertEqual(snapshot["values"]["data"][0], {"seed": 0, "epoch": 2, "consumed": 1438, "dataset_size": 1438})
+        self.assertEqual(snapshot["values"]["data"][0], {"seed": 0, "epoch": 3, "consumed": 0, "batches": 0, "dataset_size": 1438})
         last = self.metrics()[-1]
         self.assertEqual((last["step"], last["samples"]), (135, 3 * 1438))
 
@@ -92,7 +92,7 @@ class Trainer(unittest.TestCase):
                     break
             job.stderr.read()
         self.assertEqual(job.returncode, 75)
-        self.assertTrue(list((self.folder / "snapshots").iterdir()))
+        self.assertTrue(list((self.folder / "snapshots").glob("snapshot-*")))
         self.assertEqual(run(LOCKSTEP, "data", "audit", self.folder / "data").returncode, 0)
 
     def test_its_own_processes_make_room(self):
@@ -106,7 +106,7 @@ class Trainer(unittest.TestCase):
                     os.kill(int(children[-1]) if told == "child" else job.pid, number)
                     rest = line + job.stderr.read()
                 self.assertEqual(job.returncode, 75, rest)
-                self.assertTrue(list((self.folder / "snapshots").iterdir()))
+                self.assertTrue(list((self.folder / "snapshots").glob("snapshot-*")))
 
     def test_a_flag_counts_more_than_the_environment_and_that_more_than_a_file(self):
         file = self.folder.parent / "train.toml"
@@ -147,6 +147,25 @@ class Trainer(unittest.TestCase):
         self.assertIn("the snapshot's learning rate 0.001 counts, not 0.5", again.stderr)
         self.assertRegex(again.stdout, "^trained for 3 epochs, 91 steps")
 
+    def test_a_folder_is_one_jobs_while_it_runs(self):
+        for ranks in 1, 2:
+            with self.subTest(ranks=ranks):
+                with subprocess.Popen(self.job(ranks, "--max-duration=100000ep", "--patience=100000"),
+                                      stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                      env=environment()) as job:
+                    next(line for line in job.stderr if line.startswith("epoch "))
+                    before = sorted((self.folder / "snapshots").glob("snapshot-*"))
+                    second = run(*self.trainer("--max-duration=1ep"))
+                    self.assertEqual(second.returncode, 2, second.stderr)
+                    self.assertRegex(second.stderr, r"^lockstep error: .*/snapshots is in use by another job: process \d+ on "
+                                                    r".*; wait for its end, or choose another folder\n$")
+                    self.assertTrue(before)
+                    job.send_signal(signal.SIGTERM)
+                    job.stderr.read()
+                self.assertEqual(job.returncode, 75)
+                third = run(*self.trainer("--max-duration=1ep"))
+                self.assertEqual(third.returncode, 0, third.stderr)
+
     def test_quiet_it_says_nothing(self):
         result = run(*self.trainer("--quiet", "--max-duration=1ep"))
         self.assertEqual((result.returncode, result.stderr), (0, ""))
@@ -161,6 +180,7 @@ class Trainer(unittest.TestCase):
                                    (["--num-nodes=2", "--devices=3"], 2, "lockstep run --nnodes=2 --nproc-per-node=3"),
                                    (["--max-duration=10"], 2, "max_duration is '10'; give a number with ep"),
                                    (["--precision=fp8"], 2, "choose '32-true', '16-mixed' or 'bf16-mixed'"),
+                                   (["--default-root-dir="], 2, "default_root_dir is empty; name a folder"),
                                    (["--lr=1e30"], 1, "the training's loss is not finite on rank 0 in step 2"),
                                    (["--default-root-dir=/proc/none"], 1, "choose a folder that this process may write")):
             with self.subTest(flags=flags):

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <string>
@@ -447,7 +448,7 @@ TEST_F(AcceleratorTest, SavesInTheBackgroundAndWaitsForIt) {
   training.train(1, 1);
   accelerator.save_state();
   const at::Tensor saved = training.net->parameters()[0].detach().clone();
-  training.train(1, 2);
+  training.train(2, 2);
   accelerator.wait_for_saves();
   accelerator.wait_for_everyone();
   EXPECT_FALSE(at::equal(training.net->parameters()[0], saved));
@@ -504,6 +505,202 @@ TEST_F(AcceleratorTest, LoadsOnlyIntoWhatWasSaved) {
       message_of<UsageError>([&] { accelerator.register_for_checkpointing("seen", TensorDict{}); }),
       "is registered already");
   other.wait_for_everyone();
+}
+
+// A model whose gradient is 1, whatever the batch.
+struct Slope : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& input) { return slope * at::ones_like(input); }
+  at::Tensor slope = register_parameter("slope", at::zeros({1}));
+};
+
+TEST_F(AcceleratorTest, AGroupOfBatchesThatTheLoopLeavesIsNoStep) {
+  for (const bool zeroes_first : {true, false}) {
+    SCOPED_TRACE(zeroes_first);
+    std::optional<TemporaryDirectory> directory;
+    if (rank_ == 0) directory.emplace(std::filesystem::temp_directory_path(), "accelerator-");
+    const std::string path =
+        broadcast_text(group_, rank_ == 0 ? directory->path().string() : "", 0);
+    Accelerator accelerator({.gradient_accumulation_steps = 4, .project_dir = path});
+    Slope net;
+    torch::optim::SGD sgd(net.parameters(), 1.0);
+    torch::optim::StepLR step_lr(sgd, 1, 0.5);
+    auto [model, optimizer, scheduler] = accelerator.prepare(net, sgd, step_lr);
+    auto loader = accelerator.make_data_loader(rows(12 * world_size_), {.batch_size = 2});
+    for (int epoch = 0; epoch < 3; ++epoch) {
+      const double rate = rate_of(sgd);
+      int batches = 0;
+      for (auto& batch : loader) {
+        if (epoch < 2 && ++batches == 6) break;
+        const auto accumulating = accelerator.accumulate();
+        if (zeroes_first) optimizer.zero_grad();
+        accelerator.backward(model.forward(batch.data).mean());
+        const double before = net.slope.item<double>();
+        optimizer.step();
+        if (accelerator.sync_gradients()) {
+          EXPECT_NEAR(before - net.slope.item<double>(), rate, 1e-6) << "the mean of ones";
+        }
+        if (!zeroes_first) optimizer.zero_grad();
+      }
+      EXPECT_TRUE(accelerator.sync_gradients());
+      EXPECT_EQ(accelerator.steps(), epoch < 2 ? epoch + 1 : 4);
+      if (epoch == 1) accelerator.save_state();
+      const double before = net.slope.item<double>();
+      optimizer.step();  // Of the batches that were left: none.
+      if (epoch < 2) {
+        EXPECT_EQ(net.slope.item<double>(), before);
+      }
+      scheduler.step();
+      EXPECT_EQ(rate_of(sgd), epoch == 0 ? rate : rate / 2) << "LibTorch's first step leaves it";
+      if (epoch == 2) break;
+    }
+    EXPECT_TRUE(same_bits_everywhere({net.slope.detach()}));
+    accelerator.wait_for_everyone();
+  }
+}
+
+TEST_F(AcceleratorTest, ALoopThatWasLeftEarlyGoesOnAsALiveOne) {
+  std::optional<TemporaryDirectory> directory;
+  if (rank_ == 0) directory.emplace(std::filesystem::temp_directory_path(), "accelerator-");
+  const std::string path = broadcast_text(group_, rank_ == 0 ? directory->path().string() : "", 0);
+  const auto train = [&](bool is_resumed, int& epochs) {
+    Accelerator accelerator({.project_dir = path + "/run", .data_log = path + "/data"});
+    torch::nn::Sequential net = make_net();
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    auto loader = accelerator.make_data_loader(rows(41), {.batch_size = 2});
+    auto validation = accelerator.make_data_loader(rows(13), {.batch_size = 2, .shuffle = false});
+    EXPECT_EQ(accelerator.load_state(), is_resumed);
+    Tensors seen;
+    for (epochs = 0; loader.epoch() < 3; ++epochs) {
+      if (loader.epoch() > 0) seen.clear();
+      int batches = 0;
+      for (auto& batch : loader) {
+        optimizer.zero_grad();
+        accelerator.backward(at::mse_loss(model(batch.data), batch.target));
+        optimizer.step();
+        seen.push_back(accelerator.gather_for_metrics(batch.target));
+        if (++batches == 3) break;
+      }
+      for (auto& batch : validation) {
+        seen.push_back(accelerator.gather_for_metrics(batch.target));
+        break;
+      }
+      if (!is_resumed && loader.epoch() == 2) accelerator.save_state();
+    }
+    accelerator.wait_for_everyone();
+    seen.push_back(net->parameters()[0].detach().clone());
+    return seen;
+  };
+  int live_epochs = 0;
+  int resumed_epochs = 0;
+  const Tensors live = train(false, live_epochs);
+  const Tensors resumed = train(true, resumed_epochs);
+  EXPECT_EQ(live_epochs, 3);
+  EXPECT_EQ(resumed_epochs, 1);
+  ASSERT_EQ(resumed.size(), live.size());
+  for (std::size_t i = 0; i < live.size(); ++i) EXPECT_TRUE(at::equal(resumed[i], live[i])) << i;
+  std::ifstream log(path + "/data/samples.rank0.jsonl");
+  const std::string text(std::istreambuf_iterator<char>(log), {});
+  EXPECT_SAYS(text, "\"run\":1,\"event\":\"leave\",\"loader\":0,\"epoch\":1");
+  EXPECT_SAYS(text, "\"run\":2,\"event\":\"go_to\",\"loader\":0,\"epoch\":2,\"consumed\":0");
+  group_.barrier();
+}
+
+TEST_F(AcceleratorTest, WhatLoadStateRefusesChangesNothing) {
+  std::optional<TemporaryDirectory> directory;
+  if (rank_ == 0) directory.emplace(std::filesystem::temp_directory_path(), "accelerator-");
+  const std::string path = broadcast_text(group_, rank_ == 0 ? directory->path().string() : "", 0);
+  Accelerator saving({.project_dir = path});
+  Training saved(saving);
+  saved.train(1, 2);
+  saving.save_state();
+  saving.wait_for_everyone();
+
+  struct Stubborn {
+    TensorDict state_dict() const { return {{"a", at::ones({1})}}; }
+    void load_state_dict(const TensorDict&) const {
+      if (refuses) throw Error("no");
+    }
+    bool refuses = false;
+  };
+  const auto refused = [&](Accelerator& accelerator, Training& training) {
+    const Tensors before = copies_of(training.net);
+    const at::Tensor average = training.average.state_dict().back().second.clone();
+    const at::Tensor seen = training.seen.clone();
+    const DataCursor cursor = training.loader.cursor();
+    const std::string message = message_of<Error>([&] { accelerator.load_state(); });
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      EXPECT_TRUE(at::equal(training.net->parameters()[i], before[i])) << message;
+    }
+    EXPECT_TRUE(at::equal(training.average.state_dict().back().second, average)) << message;
+    EXPECT_TRUE(at::equal(training.seen, seen)) << message;
+    EXPECT_EQ(training.loader.cursor(), cursor) << message;
+    accelerator.wait_for_everyone();
+    return message;
+  };
+  {
+    Accelerator other({.project_dir = path});
+    Training training(other);
+    Stubborn more;
+    other.register_for_checkpointing("more", more);
+    EXPECT_SAYS(refused(other, training), "nothing was saved under 'more'");
+  }
+  {
+    Accelerator other({.project_dir = path});
+    Training training(other);
+    training.train(1, 3);
+    EXPECT_SAYS(refused(other, training), "the scheduler has made 3 steps, more than the 2");
+  }
+  Stubborn stubborn;
+  saving.register_for_checkpointing("more", stubborn);
+  saved.train(2, 1);
+  saving.save_state();
+  saving.wait_for_everyone();
+  {
+    Accelerator other({.project_dir = path});
+    Training training(other);
+    EXPECT_SAYS(refused(other, training), "it holds the state of 'more', which is not registered");
+    Stubborn refusing{.refuses = rank_ == world_size_ - 1};
+    other.register_for_checkpointing("more", refusing);
+    const std::string message = refused(other, training);
+    EXPECT_SAYS(message, refusing.refuses ? "no" : "failed on rank");
+    refusing.refuses = false;
+    EXPECT_TRUE(other.load_state());
+    EXPECT_EQ(other.steps(), 3);
+  }
+  {
+    Accelerator other({.project_dir = path});
+    Training training(other);
+    EXPECT_SAYS(message_of<UsageError>([&] { other.save_state(); }),
+                world_size_ == 1 || rank_ == 0 ? "of another run" : "another error");
+    other.wait_for_everyone();
+  }
+}
+
+TEST_F(AcceleratorTest, RegisteredTensorsAreNeitherBroadcastNorConverted) {
+  std::optional<TemporaryDirectory> directory;
+  if (rank_ == 0) directory.emplace(std::filesystem::temp_directory_path(), "accelerator-");
+  const std::string path = broadcast_text(group_, rank_ == 0 ? directory->path().string() : "", 0);
+  const auto with = [&](const at::Tensor& registered, const auto& action) {
+    Accelerator accelerator({.project_dir = path});
+    torch::nn::Sequential net = make_net();
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    auto prepared = accelerator.prepare(net, sgd);
+    accelerator.register_for_checkpointing("mine", {{"tensor", registered}});
+    action(accelerator);
+    accelerator.wait_for_everyone();
+  };
+  with(at::full({2}, 3.0F), [](Accelerator& accelerator) { accelerator.save_state(); });
+  for (const at::Tensor& other : {at::zeros({1}), at::zeros({2, 2}), at::zeros({2}, at::kDouble)}) {
+    with(other, [](Accelerator& accelerator) {
+      EXPECT_SAYS(message_of<UsageError>([&] { accelerator.load_state(); }),
+                  "of 'mine' 'tensor' was saved as float [2], and is ");
+    });
+    EXPECT_EQ(other.sum().item<double>(), 0);
+  }
+  const at::Tensor same = at::zeros({2});
+  with(same, [](Accelerator& accelerator) { EXPECT_TRUE(accelerator.load_state()); });
+  EXPECT_EQ(same.sum().item<double>(), 6);
 }
 
 TEST_F(AcceleratorTest, RefusesOptionsThatCannotWork) {

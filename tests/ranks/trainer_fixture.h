@@ -1,6 +1,7 @@
 // What tests of Trainer train: numbered samples, and a line through them.
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -92,7 +93,10 @@ class TrainerTest : public Conformance {
   static std::size_t files_in(const std::string& folder) {
     std::error_code error;
     const std::filesystem::directory_iterator files(folder, error);
-    return error ? 0 : static_cast<std::size_t>(std::distance(begin(files), end(files)));
+    const auto is_shown = [](const auto& file) {
+      return !file.path().filename().string().starts_with('.');
+    };
+    return error ? 0 : static_cast<std::size_t>(std::count_if(begin(files), end(files), is_shown));
   }
 
   std::optional<TemporaryDirectory> directory_;
