@@ -13,8 +13,9 @@ namespace lockstep {
 /// processes that one `lockstep run` has started, do not exclude each other.
 ///
 /// Between machines it holds where the file system's locks do (NFS, Lustre with -o flock).
-/// Elsewhere the job that came last has the directory, and check() tells the one before. Threads:
-/// any. Lifetime: the directory is kept as long as any of the process's locks on it lives.
+/// Elsewhere the job that came last has the directory, and check() fails in the one before.
+/// Threads: any.
+/// Lifetime: the directory is kept as long as any of the process's locks on it lives.
 class DirectoryLock {
  public:
   /// Makes the directory if need be.
