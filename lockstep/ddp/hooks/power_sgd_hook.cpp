@@ -237,8 +237,8 @@ std::function<void()> PowerSgdHook::start(const ProcessGroup& group, const HookB
     } else if (options_.use_error_feedback) {
       state.error.sub_(bucket.buffer);
       for (const at::Tensor& matrix : rest) {  // What was sent as it was has left nothing out.
-        const std::int64_t offset = matrix.storage_offset() - bucket.buffer.storage_offset();
-        state.error.narrow(0, offset, matrix.numel()).zero_();
+        const std::int64_t begin = matrix.storage_offset() - bucket.buffer.storage_offset();
+        state.error.narrow(0, begin, matrix.numel()).zero_();
       }
     }
   };
