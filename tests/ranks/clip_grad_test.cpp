@@ -47,6 +47,17 @@ TEST_F(ClipGrad, ARankWithoutParametersTakesPart) {
   EXPECT_EQ(clip_grad_norm_(own, 1, {.process_group = group_}), 4);
 }
 
+TEST_F(ClipGrad, ANanOfAnyRankIsTheNormOfAll) {
+  for (const double norm_type : {2.0, 1.0, std::numeric_limits<double>::infinity()}) {
+    for (int rank = 0; rank < world_size_; ++rank) {
+      const Tensors own{parameter_with(at::full({3}, rank == rank_ ? NAN : 1.0F))};
+      EXPECT_TRUE(
+          std::isnan(get_total_norm(own, {.norm_type = norm_type, .process_group = group_})))
+          << norm_type << " of rank " << rank;
+    }
+  }
+}
+
 TEST_F(ClipGrad, TakesTheNormThatTheExchangeHasWorkedOut) {
   DistributedDataParallel model(Factors(Sizes{1009, 3}), {.gradient_norm = true});
   model(Tensors{at::sin(at::arange(1009, at::kFloat) + rank_), at::ones({3})}).backward();

@@ -1,3 +1,4 @@
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -74,6 +75,51 @@ TEST_F(Collectives, ReduceScatter) {
     group_.reduce_scatter_tensor(output, formula(rank_, numel * world_size_, dtype), {.op = op});
     EXPECT_TRUE(matches(output, expected));
   });
+}
+
+TEST_F(Collectives, MinAndMaxGiveNanWhereAnyRankHasOne) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
+    for (const ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
+      // Element r is NaN on rank r, the next of either sign on all; then infinities and numbers.
+      const auto of = [&](int rank) {
+        at::Tensor values = at::full({world_size_ + 6}, 7.0, at::kDouble);
+        values[rank] = rank % 2 == 0 ? NAN : -NAN;
+        values[world_size_] = NAN;
+        values[world_size_ + 1] = -NAN;
+        values[world_size_ + 2] = rank == 0 ? INFINITY : -1.0;
+        values[world_size_ + 3] = rank == 0 ? -INFINITY : 1.0;
+        values[world_size_ + 4] = -1.5 - rank;
+        values[world_size_ + 5] = rank - 1.25;
+        return values.to(dtype);
+      };
+      at::Tensor expected = of(0);
+      for (int rank = 1; rank < world_size_; ++rank) {
+        expected = op == ReduceOp::kMin ? at::minimum(expected, of(rank))
+                                        : at::maximum(expected, of(rank));
+      }
+      const auto check = [&](const at::Tensor& actual, const char* call) {
+        EXPECT_TRUE(at::allclose(actual, expected, 0, 0, /*equal_nan=*/true))
+            << call << ' ' << reduce_op_name(op) << ' ' << dtype << actual;
+      };
+      at::Tensor values = of(rank_);
+      group_.all_reduce(values, {.op = op});
+      check(values, "all_reduce");
+      EXPECT_TRUE(same_bits_everywhere({values}));
+      values = of(rank_);
+      group_.all_reduce(values, {.op = op, .async_op = true}).wait();
+      check(values, "asynchronous all_reduce");
+      values = of(rank_);
+      group_.reduce(values, world_size_ - 1, {.op = op});
+      if (rank_ == world_size_ - 1) check(values, "reduce");
+      at::Tensor output = at::zeros_like(expected);
+      group_.reduce_scatter(output, Tensors(static_cast<std::size_t>(world_size_), of(rank_)),
+                            {.op = op});
+      check(output, "reduce_scatter");
+      output.zero_();
+      group_.reduce_scatter_tensor(output, of(rank_).repeat({world_size_}), {.op = op});
+      check(output, "reduce_scatter_tensor");
+    }
+  }
 }
 
 TEST_F(Collectives, AllGather) {

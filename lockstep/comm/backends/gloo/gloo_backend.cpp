@@ -14,6 +14,7 @@
 #include "lockstep/base/failpoint.h"
 #include "lockstep/comm/backends/flat_work.h"
 #include "lockstep/comm/backends/gloo/message_work.h"
+#include "lockstep/comm/backends/gloo/ordered_keys.h"
 #include "lockstep/comm/run_watched.h"
 #include "lockstep/comm/watched_store.h"
 #include "lockstep/os/batch_scheduling.h"
@@ -22,6 +23,9 @@ namespace lockstep {
 namespace {
 
 using c10d::ProcessGroupGloo;
+using gloo_backend::KeyedWork;
+using gloo_backend::needs_keys;
+using gloo_backend::ordered_keys;
 
 // Gloo adds bool as bytes, which leaves values other than 0 and 1. On bytes of 0 and 1 the logical
 // operations are minimum and maximum.
@@ -89,6 +93,11 @@ class GlooBackend final : public ProcessGroupGloo {
 
   c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
                                            const c10d::AllreduceOptions& options) override {
+    if (needs_keys(tensors, options.reduceOp)) {
+      auto keys = ordered_keys(tensors, options.reduceOp);
+      auto work = ProcessGroupGloo::allreduce(keys, options);
+      return c10::make_intrusive<KeyedWork>(std::move(work), std::move(keys), tensors);
+    }
     if (!are_bools(tensors)) return ProcessGroupGloo::allreduce(tensors, options);
     auto bytes = as_bytes(tensors);
     return ProcessGroupGloo::allreduce(bytes, for_bool(options));
@@ -96,6 +105,11 @@ class GlooBackend final : public ProcessGroupGloo {
 
   c10::intrusive_ptr<c10d::Work> allreduce_coalesced(
       std::vector<at::Tensor>& tensors, const c10d::AllreduceCoalescedOptions& options) override {
+    if (needs_keys(tensors, options.reduceOp)) {
+      auto keys = ordered_keys(tensors, options.reduceOp);
+      auto work = ProcessGroupGloo::allreduce_coalesced(keys, options);
+      return c10::make_intrusive<KeyedWork>(std::move(work), std::move(keys), tensors);
+    }
     if (!are_bools(tensors)) return ProcessGroupGloo::allreduce_coalesced(tensors, options);
     auto bytes = as_bytes(tensors);
     return ProcessGroupGloo::allreduce_coalesced(bytes, for_bool(options));
@@ -103,6 +117,11 @@ class GlooBackend final : public ProcessGroupGloo {
 
   c10::intrusive_ptr<c10d::Work> reduce(std::vector<at::Tensor>& tensors,
                                         const c10d::ReduceOptions& options) override {
+    if (needs_keys(tensors, options.reduceOp)) {
+      auto keys = ordered_keys(tensors, options.reduceOp);
+      auto work = ProcessGroupGloo::reduce(keys, options);
+      return c10::make_intrusive<KeyedWork>(std::move(work), std::move(keys), tensors);
+    }
     if (!are_bools(tensors)) return ProcessGroupGloo::reduce(tensors, options);
     auto bytes = as_bytes(tensors);
     return ProcessGroupGloo::reduce(bytes, for_bool(options));
@@ -111,6 +130,12 @@ class GlooBackend final : public ProcessGroupGloo {
   c10::intrusive_ptr<c10d::Work> reduce_scatter(
       std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs,
       const c10d::ReduceScatterOptions& options) override {
+    if (needs_keys(outputs, options.reduceOp) && inputs.size() == 1) {
+      std::vector<std::vector<at::Tensor>> input_keys{ordered_keys(inputs[0], options.reduceOp)};
+      auto keys = ordered_keys(outputs, options.reduceOp);
+      auto work = ProcessGroupGloo::reduce_scatter(keys, input_keys, options);
+      return c10::make_intrusive<KeyedWork>(std::move(work), std::move(keys), outputs);
+    }
     if (!are_bools(outputs) || inputs.size() != 1) {
       return ProcessGroupGloo::reduce_scatter(outputs, inputs, options);
     }
@@ -166,6 +191,13 @@ class GlooBackend final : public ProcessGroupGloo {
 
   c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(
       at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override {
+    if (needs_keys({output}, options.reduceOp)) {
+      at::Tensor input_keys = ordered_keys(input, options.reduceOp);
+      at::Tensor keys = ordered_keys(output, options.reduceOp);
+      auto work = ProcessGroupGloo::_reduce_scatter_base(keys, input_keys, options);
+      return c10::make_intrusive<KeyedWork>(std::move(work), std::vector<at::Tensor>{keys},
+                                            std::vector<at::Tensor>{output});
+    }
     if (!is_bool(output)) return ProcessGroupGloo::_reduce_scatter_base(output, input, options);
     auto output_bytes = as_bytes(output);
     auto input_bytes = as_bytes(input);
