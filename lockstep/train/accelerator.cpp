@@ -40,6 +40,12 @@ Accelerator::~Accelerator() {
 
 DistributedDataParallelOptions Accelerator::ddp_options() const {
   DistributedDataParallelOptions ddp = options().ddp;
+  if (options().non_finite != NonFinite::kIgnore && ddp.comm_hook &&
+      !ddp.comm_hook->keeps_replicas_equal()) {
+    throw UsageError(concat("Accelerator: non_finite with comm_hook '", ddp.comm_hook->describe(),
+                            "', which leaves each rank gradients of its own, so that ranks would "
+                            "leave out different steps; leave one of them out"));
+  }
   ddp.process_group = process_group();
   ddp.gradient_norm = ddp.gradient_norm || options().non_finite != NonFinite::kIgnore;
   return ddp;

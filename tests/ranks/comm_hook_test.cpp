@@ -166,6 +166,17 @@ TEST_F(CommHooks, ThatLetReplicasDifferGoWithoutTheirComparison) {
   EXPECT_EQ(refusal(std::make_shared<CompressHook>(at::kHalf)), "no error");
 }
 
+TEST_F(CommHooks, ThatLetReplicasDifferGoWithoutGradientNorm) {
+  const auto refusal = [&](std::shared_ptr<CommHook> hook) {
+    return message_of<UsageError>(
+        [&] { HookedModel(HookedNet(), {.gradient_norm = true, .comm_hook = std::move(hook)}); });
+  };
+  EXPECT_SAYS(refusal(std::make_shared<NoopHook>()), "gradient_norm with comm_hook 'noop'");
+  EXPECT_SAYS(refusal(std::make_shared<PostLocalSgdHook>(PostLocalSgdOptions{})),
+              "gradient_norm with comm_hook 'post_local_sgd");
+  EXPECT_EQ(refusal(std::make_shared<CompressHook>(at::kHalf)), "no error");
+}
+
 struct Failing final : CommHook {
   std::string describe() const override { return "failing"; }
   std::function<void()> start(const ProcessGroup&, const HookBucket&) override {
