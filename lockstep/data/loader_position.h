@@ -82,6 +82,10 @@ class LoaderPosition {
   std::int64_t samples() const { return samples_of(part_.rank); }
   std::int64_t samples_of(int rank) const { return plan_->samples_of(number_, rank); }
   std::int64_t batch_samples() const { return plan_->batch_samples(number_); }
+  /// Of a rank in a batch of full size, on average: the same on all ranks.
+  double full_samples() const {
+    return static_cast<double>(options_.batch_size) / part_.world_size;
+  }
   int world_size() const { return part_.world_size; }
   bool is_last() const { return batches_left() == 1; }
   /// Of the epoch, with this one.

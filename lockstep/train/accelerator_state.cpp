@@ -121,7 +121,7 @@ void AcceleratorState::backward(const at::Tensor& loss, std::optional<double> we
   is_given_up_ = false;
   if (turn_of_step_ == 0) plan_step(1);
   const LoaderPosition* const loader = current_loader();
-  if (!weight && is_weighted_) weight = static_cast<double>(loader ? loader->samples() : 1);
+  if (!weight && is_weighted_) weight = loader ? nominal_weight(*loader) : 1;
   if (options_.non_finite != NonFinite::kIgnore) {
     if (std::exchange(losses_are_old_, false)) losses_.clear();
     losses_.push_back(loss.detach());
@@ -147,6 +147,14 @@ void AcceleratorState::backward(const at::Tensor& loss, std::optional<double> we
                "model.ddp() with the weight"));
   }
   replicas.front()->backward(total, {.weight = *weight});
+}
+
+// As large as the factor of a batch of full size is, so that a scaled loss does not overflow where
+// that of other steps does not. A power of two: no weight is rounded, whatever the loss's dtype.
+double AcceleratorState::nominal_weight(const LoaderPosition& loader) const {
+  const double samples_of_step = loader.full_samples() * batches_of_step_;
+  return std::ldexp(static_cast<double>(loader.samples()),
+                    -static_cast<int>(std::ceil(std::log2(samples_of_step))));
 }
 
 // Without one they would take scaled gradients, or a rank's own.

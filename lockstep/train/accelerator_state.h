@@ -133,6 +133,7 @@ class AcceleratorState {
   bool look_at_losses() const;
   bool judge(const std::string& text) const;
   std::vector<std::string> ranks_with_bad_loss() const;
+  double nominal_weight(const LoaderPosition& loader) const;
   std::string describe_non_finite(const std::vector<std::string>& ranks) const;
   void check_optimizers() const;
   void plan_step(int most_batches);

@@ -306,6 +306,41 @@ TEST_F(AcceleratorTest, WhatWouldTakeWrongGradientsIsRefused) {
   EXPECT_SAYS(message_of<UsageError>(prepare), "the data loader was made for 1 of ");
 }
 
+// All samples are alike: the gradients of a full batch are the largest.
+struct AlikeRows : data::datasets::Dataset<AlikeRows, data::Example<>> {
+  explicit AlikeRows(std::int64_t rows_of_all) : count(rows_of_all) {}
+  data::Example<> get(std::size_t) override { return {at::ones({4}), at::full({1}, -8.0)}; }
+  std::optional<std::size_t> size() const override { return static_cast<std::size_t>(count); }
+  std::int64_t count;
+};
+
+TEST_F(AcceleratorTest, AnUnevenLastBatchOverflowsNoMoreThanAFullOneInFp16) {
+  torch::nn::Linear net(4, 1);
+  {
+    const at::NoGradGuard no_grad;
+    for (at::Tensor& parameter : net->parameters()) parameter.zero_();
+  }
+  torch::optim::SGD sgd(net->parameters(), 0.0);
+  Accelerator accelerator({.mixed_precision = "fp16"});
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  auto loader = accelerator.make_data_loader(
+      AlikeRows((16 + 9) * world_size_ - 1).map(data::transforms::Stack<>()), {.batch_size = 16});
+  bool full_one_fits = false;
+  for (int epoch = 0; epoch < 8; ++epoch) {
+    for (auto& batch : loader) {
+      optimizer.zero_grad();
+      accelerator.backward(at::mse_loss(model(batch.data).to(at::kFloat), batch.target));
+      optimizer.step();
+      if (batch.data.size(0) == 16) {
+        full_one_fits = !optimizer.step_was_skipped();
+      } else if (full_one_fits) {
+        EXPECT_FALSE(optimizer.step_was_skipped()) << "epoch " << epoch;
+      }
+    }
+  }
+  EXPECT_TRUE(full_one_fits);
+}
+
 TEST_F(AcceleratorTest, TwoModelsOfOneRankEndTheirEpochs) {
   if (world_size_ > 1) GTEST_SKIP() << "shown with one rank";
   Accelerator accelerator;
