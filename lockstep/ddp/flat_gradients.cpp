@@ -31,25 +31,44 @@ FlatGradients::FlatGradients(const at::Tensor& flat, const std::vector<at::Tenso
 bool FlatGradients::fill(std::size_t position, double factor) {
   const c10::NoGradGuard no_grad;
   Slot& slot = slots_[position];
+  slot.factor_in_place = 1;
+  // A graph that has saved a gradient of before, which is the view, is to notice.
+  slot.view.unsafeGetTensorImpl()->bump_version();
   const at::Tensor& gradient = slot.parameter.grad();
   if (!gradient.defined()) {
     slot.view.zero_();
     return false;
   }
-  if (gradient.device() != slot.view.device()) {
+  if (is_in_place(slot)) {
+    slot.factor_in_place = factor;
+  } else if (gradient.device() != slot.view.device()) {
     slot.view.copy_(gradient);
     if (factor != 1) slot.view.mul_(factor);
   } else if (factor != 1) {
-    // Also where the gradient is the view itself, as after accumulation without exchange.
     // A wrapped number keeps its precision: 1/3 as bfloat16 would scale every gradient by 1.002.
     at::mul_out(slot.view, gradient, at::native::wrapped_scalar_tensor(factor));
   } else if (slot.view.scalar_type() != gradient.scalar_type() ||
              !lies_as_gradient_view(gradient, slot.parameter)) {
     slot.view.copy_(gradient);
-  } else if (gradient.const_data_ptr() != slot.view.const_data_ptr()) {
+  } else {
     std::memcpy(slot.view.mutable_data_ptr(), gradient.const_data_ptr(), gradient.nbytes());
   }
   return true;
+}
+
+bool FlatGradients::is_in_place(const Slot& slot) {
+  const at::Tensor& gradient = slot.parameter.grad();
+  return gradient.is_same(slot.view) || (gradient.scalar_type() == slot.view.scalar_type() &&
+                                         lies_as_gradient_view(gradient, slot.parameter) &&
+                                         gradient.const_data_ptr() == slot.view.const_data_ptr());
+}
+
+void FlatGradients::scale_what_was_in_place() {
+  for (Slot& slot : slots_) {
+    if (slot.factor_in_place == 1) continue;
+    at::mul_out(slot.view, slot.view, at::native::wrapped_scalar_tensor(slot.factor_in_place));
+    slot.factor_in_place = 1;
+  }
 }
 
 }  // namespace lockstep

@@ -25,14 +25,20 @@ class FlatGradients {
   const at::Tensor& view(std::size_t position) const { return slots_[position].view; }
 
   /// Copies the gradient times `factor` to its part, or zeros where there is none. Returns whether
-  /// there is one. Without a copy where the gradient is its part.
+  /// there is one. Without a copy where the gradient is its part: that is multiplied in
+  /// scale_what_was_in_place(), as autograd may add to it, and it be filled again, until then.
   bool fill(std::size_t position, double factor);
+  /// After the last fill().
+  void scale_what_was_in_place();
 
  private:
   struct Slot {
     at::Tensor parameter;
     at::Tensor view;
+    double factor_in_place = 1;  // what the view is yet to be multiplied by
   };
+  static bool is_in_place(const Slot& slot);
+
   std::vector<Slot> slots_;
 };
 

@@ -35,7 +35,7 @@ GradientBucket::GradientBucket(const ProcessGroup& group, const ExchangeOptions&
   one_ = at::ones({1}, sent_.scalar_type());
 }
 
-void GradientBucket::fill(std::size_t position, GradientScale& scale) {
+void GradientBucket::fill(std::size_t position, GradientScale& scale, const at::Tensor&) {
   // Where memory is shared the pass that averages multiplies.
   const double factor = shares_memory_ ? 1 : scale.get() / group_.world_size();
   has_gradient_[position] = views_.back().fill(position, factor);
@@ -67,6 +67,7 @@ void GradientBucket::exchange(const at::Tensor& output, const at::Tensor& input,
 
 void GradientBucket::start_average(GradientScale& scale) {
   const c10::NoGradGuard no_grad;
+  views_.back().scale_what_was_in_place();
   if (!shares_memory_) return exchange(sent_, sent_, 1, {});
   if (!sum_of_squares_.defined()) return exchange(flat_, sent_, scale.get(), {});
   // Flags are no gradients: their squares would count.

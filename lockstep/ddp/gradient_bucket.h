@@ -25,7 +25,7 @@ class GradientBucket final : public GradientExchange {
   GradientBucket(const ProcessGroup& group, const ExchangeOptions& options,
                  std::vector<std::size_t> indices, const std::vector<at::Tensor>& parameters);
 
-  void fill(std::size_t position, GradientScale& scale) override;
+  void fill(std::size_t position, GradientScale& scale, const at::Tensor& arrived) override;
   void start_average(GradientScale& scale) override;
   bool is_averaged() const override;
   void finish() override;

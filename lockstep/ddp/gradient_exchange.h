@@ -41,8 +41,9 @@ class GradientExchange {
   const std::vector<std::size_t>& indices() const { return indices_; }
 
   /// Takes the gradient of the parameter at this position of indices(), or zeros when it has none.
-  /// Again, in place of what it took, where the gradient has changed since.
-  virtual void fill(std::size_t position, GradientScale& scale) = 0;
+  /// Again, in place of what it took, where the gradient has changed since. `arrived`: as in
+  /// has_one_owner.
+  virtual void fill(std::size_t position, GradientScale& scale, const at::Tensor& arrived) = 0;
 
   /// Once all are there. Waits for no gradient of a peer.
   virtual void start_average(GradientScale& scale) = 0;

@@ -12,16 +12,16 @@ namespace {
 // Runs after autograd has written a parameter's .grad.
 class AfterAccumulate final : public torch::autograd::FunctionPostHook {
  public:
-  AfterAccumulate(std::function<void(std::size_t)> action, std::size_t index)
+  AfterAccumulate(GradientHooks::Action action, std::size_t index)
       : action_(std::move(action)), index_(index) {}
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                            const torch::autograd::variable_list&) override {
-    action_(index_);
+                                            const torch::autograd::variable_list& inputs) override {
+    action_(index_, inputs[0]);
     return outputs;
   }
 
  private:
-  std::function<void(std::size_t)> action_;
+  GradientHooks::Action action_;
   std::size_t index_;
 };
 
@@ -53,8 +53,7 @@ GradientHooks::AddZeros::~AddZeros() {
   }
 }
 
-GradientHooks::GradientHooks(const std::vector<at::Tensor>& parameters,
-                             const std::function<void(std::size_t)>& action) {
+GradientHooks::GradientHooks(const std::vector<at::Tensor>& parameters, const Action& action) {
   for (std::size_t index = 0; index < parameters.size(); ++index) {
     auto accumulator = torch::autograd::impl::grad_accumulator(parameters[index]);
     const auto key = accumulator->add_post_hook(std::make_unique<AfterAccumulate>(action, index));

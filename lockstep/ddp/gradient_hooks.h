@@ -18,10 +18,11 @@ class GradientHooks {
  public:
   using Accumulator = decltype(torch::autograd::impl::grad_accumulator(std::declval<at::Tensor>()));
 
+  /// Gets the parameter's index and what autograd has added, or made the gradient itself.
+  using Action = std::function<void(std::size_t index, const at::Tensor& arrived)>;
+
   GradientHooks() = default;
-  /// `action` gets the parameter's index.
-  GradientHooks(const std::vector<at::Tensor>& parameters,
-                const std::function<void(std::size_t)>& action);
+  GradientHooks(const std::vector<at::Tensor>& parameters, const Action& action);
   ~GradientHooks();
   GradientHooks(const GradientHooks&) = delete;
   GradientHooks& operator=(const GradientHooks&) = delete;

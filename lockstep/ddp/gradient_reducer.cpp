@@ -39,7 +39,9 @@ GradientReducer::GradientReducer(std::vector<at::Tensor> parameters, std::vector
   }
   impl_->memory = std::make_unique<GradientMemory>(impl_->group, std::move(large));
   impl_->hooks = std::make_unique<GradientHooks>(
-      impl_->parameters, [impl = impl_.get()](std::size_t index) { impl->gradient_ready(index); });
+      impl_->parameters, [impl = impl_.get()](std::size_t index, const at::Tensor& arrived) {
+        impl->gradient_ready(index, arrived);
+      });
   if (impl_->options.find_unused_parameters) {
     std::vector<const torch::autograd::Node*> accumulators;
     for (std::size_t index = 0; index < count; ++index) {

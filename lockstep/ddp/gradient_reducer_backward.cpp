@@ -5,6 +5,7 @@
 #include "lockstep/base/recent_calls.h"
 #include "lockstep/ddp/end_of_backward.h"
 #include "lockstep/ddp/error_context.h"
+#include "lockstep/ddp/gradient_ownership.h"
 #include "lockstep/ddp/gradient_reducer_impl.h"
 
 namespace lockstep {
@@ -14,9 +15,17 @@ UsageError GradientReducer::Impl::usage_error(std::size_t index, const std::stri
                            names[index], "' ", what));
 }
 
-void GradientReducer::Impl::gradient_ready(std::size_t index) {
+// Whether .grad keeps its memory after this pass: the average is copied to it, or later passes add
+// to it, in place, and so to whatever else lies there.
+bool GradientReducer::Impl::keeps_memory(std::size_t index) const {
+  return !sync || group.world_size() == 1 || !options.gradient_as_bucket_view ||
+         parameters[index].device() != group.device();
+}
+
+void GradientReducer::Impl::gradient_ready(std::size_t index, const at::Tensor& arrived) {
   const std::lock_guard lock(mutex);
   add_weight(WeightedPass::current());
+  if (keeps_memory(index)) replace_alias(parameters[index], arrived);
   if (!sync) {
     last_gradient = index;
     last_version = parameters[index].grad()._version();
@@ -37,7 +46,7 @@ void GradientReducer::Impl::gradient_ready(std::size_t index) {
       return;
     case ExchangeSchedule::Arrival::kComplete:
     case ExchangeSchedule::Arrival::kMore:
-      fill(index);
+      fill(index, arrived);
       start_complete();
       return recorder->look(exchanges);
     case ExchangeSchedule::Arrival::kLate:
@@ -121,11 +130,11 @@ void GradientReducer::Impl::check_layout(std::size_t index) const {
                     " one in the first backward pass; use it in one way only"));
 }
 
-void GradientReducer::Impl::fill(std::size_t index) {
+void GradientReducer::Impl::fill(std::size_t index, const at::Tensor& arrived) {
   check_layout(index);
   const ExchangePlace& place = places[index];
   const auto range = recorder->filling(place.exchange);
-  exchanges[place.exchange]->fill(place.position, scale);
+  exchanges[place.exchange]->fill(place.position, scale, arrived);
 }
 
 // Nothing is exchanged before all ranks have begun the same.

@@ -79,13 +79,14 @@ struct GradientReducer::Impl {
   }
 
   UsageError usage_error(std::size_t index, const std::string& what) const;
-  void gradient_ready(std::size_t index);
+  bool keeps_memory(std::size_t index) const;
+  void gradient_ready(std::size_t index, const at::Tensor& arrived);
   void add_weight(const WeightedPass::Facts* pass);
   void forget_what_was_given_up();
   bool has_gradients() const;
   void begin_exchange();
   void begin_backward();
-  void fill(std::size_t index);
+  void fill(std::size_t index, const at::Tensor& arrived = {});
   const std::vector<Agreement::Numbers>& wait_until_all_begin();
   void start_complete();
   void finish_backward();

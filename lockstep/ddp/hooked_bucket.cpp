@@ -30,12 +30,13 @@ HookedBucket::HookedBucket(const ProcessGroup& group, const ExchangeOptions& opt
   }
 }
 
-void HookedBucket::fill(std::size_t position, GradientScale& scale) {
+void HookedBucket::fill(std::size_t position, GradientScale& scale, const at::Tensor&) {
   has_gradient_[position] = gradients_.fill(position, scale.get());
 }
 
 void HookedBucket::start_average(GradientScale&) {
   const c10::NoGradGuard no_grad;
+  gradients_.scale_what_was_in_place();
   const at::Tensor own = at::empty(holders_.sizes(), at::kFloat);
   std::copy(has_gradient_.begin(), has_gradient_.end(), own.mutable_data_ptr<float>());
   holders_.copy_(own);

@@ -20,7 +20,7 @@ class HookedBucket final : public GradientExchange {
   HookedBucket(const ProcessGroup& group, const ExchangeOptions& options, std::size_t number,
                std::vector<std::size_t> indices, const std::vector<at::Tensor>& parameters);
 
-  void fill(std::size_t position, GradientScale& scale) override;
+  void fill(std::size_t position, GradientScale& scale, const at::Tensor& arrived) override;
   void start_average(GradientScale& scale) override;
   void finish() override;
 

@@ -4,6 +4,7 @@
 
 #include <c10/core/GradMode.h>
 
+#include "lockstep/ddp/gradient_ownership.h"
 #include "lockstep/ddp/gradient_view.h"
 #include "lockstep/ddp/set_gradient.h"
 
@@ -28,26 +29,27 @@ LargeGradient::LargeGradient(const ProcessGroup& group, const ExchangeOptions& o
       sum_of_squares_(options.sum_of_squares),
       flag_(group.allocate_tensor(1, parameter_.scalar_type())) {}
 
-const at::Tensor& LargeGradient::own() {
-  if (!own_.defined()) {
-    const at::Tensor flat = group_.allocate_tensor(parameter_.numel(), parameter_.scalar_type());
-    own_ = gradient_view(flat, 0, parameter_);
-  }
-  return own_;
+at::Tensor LargeGradient::allocate() const {
+  return gradient_view(group_.allocate_tensor(parameter_.numel(), parameter_.scalar_type()), 0,
+                       parameter_);
 }
 
-void LargeGradient::fill(std::size_t, GradientScale&) {
+void LargeGradient::fill(std::size_t, GradientScale&, const at::Tensor& arrived) {
   const c10::NoGradGuard no_grad;
+  input_.reset();  // of a fill before: an owner of the gradient
+  output_.reset();
   const at::Tensor& gradient = parameter_.grad();
   flag_.fill_(gradient.defined() ? 1 : 0);
   if (gradient.defined() && lies_as_gradient_view(gradient, parameter_)) {
-    input_ = gradient;
     // What has a graph is not written to: the graph may have saved it.
-    output_ = group_.is_shared(gradient) && !gradient.requires_grad() ? gradient : own();
+    const bool may_be_written =
+        group_.is_shared(gradient) && !gradient.requires_grad() && has_one_owner(gradient, arrived);
+    output_ = may_be_written ? gradient : allocate();
+    input_ = gradient;
     return;
   }
-  input_ = output_ = own();
-  gradient.defined() ? own_.copy_(gradient) : own_.zero_();
+  input_ = output_ = allocate();
+  gradient.defined() ? output_.copy_(gradient) : output_.zero_();
 }
 
 void LargeGradient::exchange(const at::Tensor& output, const at::Tensor& input, double scale,
@@ -68,8 +70,8 @@ void LargeGradient::start_average(GradientScale& scale) {
   for (std::int64_t begin = 0; begin < output.numel(); begin += chunk_elements_) {
     const std::int64_t elements = std::min(chunk_elements_, output.numel() - begin);
     const at::Tensor chunk = output.narrow(0, begin, elements);
-    exchange(chunk, output_.is_same(input_) ? chunk : input.narrow(0, begin, elements), scale.get(),
-             sum_of_squares_);
+    exchange(chunk, output_.is_same(input_) ? chunk : input.narrow(0, begin, elements),
+             scale.get(), sum_of_squares_);
   }
   exchange(flag_, flag_, 1, {});
 }

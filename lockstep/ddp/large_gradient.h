@@ -11,9 +11,10 @@
 namespace lockstep {
 
 /// The gradient of one large parameter in a group that shares memory. Where autograd has written it
-/// into that memory (see GradientMemory) it is averaged where it lies and stays .grad. Else it is
-/// averaged into a tensor of ours, chunk by chunk, of which only the parts that peers reduce are
-/// copied first, and .grad becomes a view of that.
+/// into that memory (see GradientMemory) and nothing else refers to it (see has_one_owner), it is
+/// averaged where it lies and stays .grad. Else it is averaged into a new tensor in that memory,
+/// chunk by chunk, of which only the parts that peers reduce are copied first, and .grad becomes
+/// that.
 class LargeGradient final : public GradientExchange {
  public:
   /// The smallest for which a collective of its own costs less than the copy that it saves.
@@ -27,13 +28,13 @@ class LargeGradient final : public GradientExchange {
   LargeGradient(const ProcessGroup& group, const ExchangeOptions& options, std::size_t index,
                 at::Tensor parameter);
 
-  void fill(std::size_t position, GradientScale& scale) override;
+  void fill(std::size_t position, GradientScale& scale, const at::Tensor& arrived) override;
   void start_average(GradientScale& scale) override;
   bool is_averaged() const override;
   void finish() override;
 
  private:
-  const at::Tensor& own();
+  at::Tensor allocate() const;
   void exchange(const at::Tensor& output, const at::Tensor& input, double scale,
                 const at::Tensor& squares);
 
@@ -44,7 +45,6 @@ class LargeGradient final : public GradientExchange {
   std::int64_t chunk_elements_;
   at::Tensor sum_of_squares_;
   at::Tensor flag_;  ///< one element: the fraction of ranks that have a gradient
-  at::Tensor own_;   ///< as the gradient; undefined until it is needed
   at::Tensor input_;
   at::Tensor output_;
   std::vector<Work> works_;

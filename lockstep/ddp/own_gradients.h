@@ -15,7 +15,7 @@ class OwnGradients final : public GradientExchange {
   OwnGradients(const ExchangeOptions& options, std::vector<std::size_t> indices,
                std::vector<at::Tensor> parameters);
 
-  void fill(std::size_t, GradientScale&) override {}
+  void fill(std::size_t, GradientScale&, const at::Tensor&) override {}
   void start_average(GradientScale& scale) override { scale_ = scale.get(); }
   bool is_averaged() const override { return true; }
   void finish() override;

@@ -19,7 +19,7 @@ SparseGradient::SparseGradient(const ProcessGroup& group, const ExchangeOptions&
       counts_(
           at::empty({group.world_size()}, at::TensorOptions(at::kLong).device(group.device()))) {}
 
-void SparseGradient::fill(std::size_t, GradientScale& scale) {
+void SparseGradient::fill(std::size_t, GradientScale& scale, const at::Tensor&) {
   const c10::NoGradGuard no_grad;
   const at::Tensor& gradient = parameter_.grad();
   own_ = gradient.defined() ? gradient.detach().coalesce() : at::Tensor();

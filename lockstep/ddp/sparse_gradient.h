@@ -15,7 +15,7 @@ class SparseGradient final : public GradientExchange {
   SparseGradient(const ProcessGroup& group, const ExchangeOptions& options, std::size_t index,
                  at::Tensor parameter);
 
-  void fill(std::size_t position, GradientScale& scale) override;
+  void fill(std::size_t position, GradientScale& scale, const at::Tensor& arrived) override;
   void start_average(GradientScale& scale) override;
   void finish() override;
 

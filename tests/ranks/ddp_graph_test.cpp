@@ -48,6 +48,7 @@ struct StackImpl : torch::nn::Module {
   }
   Block entry{nullptr};
   Block body{nullptr};
+  void set_uses(int uses) { uses_ = uses; }
   at::Tensor unused;
 
  private:
@@ -79,6 +80,59 @@ TEST_F(DdpGraph, PassesWithinABackwardPassEndWithTheOutermost) {
         EXPECT_FALSE(model->unused.grad().defined());
       }
     }
+  }
+}
+
+// A gradient that is complete after one addition, then is added to once more in its bucket.
+TEST_F(DdpGraph, MoreAdditionsBeforeTheBucketIsExchangedCountOnce) {
+  DistributedDataParallel model(Stack(1, true), {});
+  for (int step = 0; step < 3; ++step) {
+    const int uses = step == 0 ? 1 : 2;
+    model->set_uses(uses);
+    Stack plain(uses, true);
+    copy_state(*model, *plain);
+    loss_of(plain(inputs(step))).backward();
+    model->zero_grad(/*set_to_none=*/false);
+    loss_of(model(inputs(step))).backward();
+    for (const at::Tensor& parameter : plain->parameters()) {
+      if (!parameter.grad().defined()) continue;
+      at::Tensor gradient = parameter.grad();
+      group_.all_reduce(gradient);
+      gradient /= world_size_;
+    }
+    expect_close_gradients(model->parameters(), plain->parameters());
+  }
+}
+
+// Gradients of a part that the outputs of a step's last pass do not reach, but what is recomputed
+// does.
+TEST_F(DdpGraph, GradientsKeptFromPassesWithoutSyncCountOnce) {
+  DistributedDataParallel model(Stack(), {.find_unused_parameters = true});
+  const Part body = [&](const at::Tensor& x) { return model->body(x); };
+  for (int step = 0; step < 3; ++step) {
+    Stack plain;
+    const Part plain_body = [&](const at::Tensor& x) { return plain->body(x); };
+    const auto run = [&](auto& stack, const Part& part, auto&& no_sync) {
+      {
+        [[maybe_unused]] const auto guard = no_sync();
+        loss_of(step == 0 ? stack(inputs(step)) : part(inputs(step))).backward();
+      }
+      stack->set_uses(step == 0 ? 1 : 0);
+      const at::Tensor outputs = stack(inputs(step + 1));
+      stack->set_uses(1);
+      loss_of(step == 0 ? outputs : Checkpoint::apply(outputs, part)).backward();
+    };
+    copy_state(*model, *plain);
+    run(plain, plain_body, [] { return 0; });
+    model->zero_grad(/*set_to_none=*/step == 0);
+    run(model, body, [&] { return model.no_sync(); });
+    for (const at::Tensor& parameter : plain->parameters()) {
+      if (!parameter.grad().defined()) continue;
+      at::Tensor gradient = parameter.grad();
+      group_.all_reduce(gradient);
+      gradient /= world_size_;
+    }
+    expect_close_gradients(model->parameters(), plain->parameters());
   }
 }
 
