@@ -2,14 +2,21 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
+#include <ATen/ops/full.h>
 #include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/ones.h>
 #include <c10/core/GradMode.h>
 
 #include "lockstep/ddp/set_gradient.h"
 
 namespace lockstep {
+namespace {
+
+// Flags are scaled as gradients are: a number would underflow in float16 at a weight of 3e7 in all.
+constexpr double kMark = std::numeric_limits<double>::infinity();
+
+}  // namespace
 
 GradientBucket::GradientBucket(const ProcessGroup& group, const ExchangeOptions& options,
                                std::vector<std::size_t> indices,
@@ -32,7 +39,7 @@ GradientBucket::GradientBucket(const ProcessGroup& group, const ExchangeOptions&
     views_.emplace_back(sent_, parameters);
   }
   flags_ = sent_.narrow(0, elements_, flags);
-  one_ = at::ones({1}, sent_.scalar_type());
+  mark_ = at::full({1}, kMark, sent_.scalar_type());
 }
 
 void GradientBucket::fill(std::size_t position, GradientScale& scale, const at::Tensor&) {
@@ -44,14 +51,14 @@ void GradientBucket::fill(std::size_t position, GradientScale& scale, const at::
 
 void GradientBucket::set_flag(std::size_t position, bool flag) {
   if (!flags_.is_cpu()) {
-    flags_[static_cast<std::int64_t>(position)].fill_(flag ? 1 : 0);
+    flags_[static_cast<std::int64_t>(position)].fill_(flag ? kMark : 0);
     return;
   }
   // A dispatched operation would cost more than the gradient of a small layer.
   const auto bytes = static_cast<std::size_t>(flags_.element_size());
   auto* const target = static_cast<std::byte*>(flags_.mutable_data_ptr()) + position * bytes;
   if (flag) {
-    std::memcpy(target, one_.const_data_ptr(), bytes);
+    std::memcpy(target, mark_.const_data_ptr(), bytes);
   } else {
     std::memset(target, 0, bytes);
   }

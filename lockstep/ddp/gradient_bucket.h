@@ -11,9 +11,10 @@
 
 namespace lockstep {
 
-/// The gradients of some parameters in one flat tensor, followed by one flag a parameter: how many
-/// ranks have a gradient for it. The flags travel with the sum, so that telling an unused parameter
-/// from a zero gradient costs no message of its own. Each .grad becomes a view of the tensor.
+/// The gradients of some parameters in one flat tensor, followed by one flag a parameter, which
+/// is 0 where no rank has a gradient for it. The flags travel with the sum, so that telling an
+/// unused parameter from a zero gradient costs no message of its own. Each .grad becomes a view of
+/// the tensor.
 /// Where the group shares memory the tensor lies in it and the average is formed in place.
 /// Elsewhere gradients are divided as they are copied, then summed. Gradients that travel in
 /// another dtype are converted as they are copied, to a tensor of their own, from which the average
@@ -44,7 +45,7 @@ class GradientBucket final : public GradientExchange {
   at::Tensor flat_;
   at::Tensor sent_;  ///< flat_, or what travels in its place
   at::Tensor flags_;
-  at::Tensor one_;
+  at::Tensor mark_;  ///< a flag that is set
   at::Tensor sum_of_squares_;
   std::vector<FlatGradients> views_;  ///< of flat_; where it is another tensor, of sent_, too
   std::vector<bool> has_gradient_;

@@ -107,6 +107,33 @@ TEST_F(WeightedMean, EqualsOneProcessHoweverTheBatchIsSplit) {
   }
 }
 
+// Flags say which gradients there are, and are scaled as the gradients in their bucket.
+TEST_F(WeightedMean, OfHugeWeightsReachesRanksWithoutAGradient) {
+  struct OptionalTermImpl : torch::nn::Module {
+    OptionalTermImpl() {
+      used = register_parameter("used", at::ones({3}));
+      first = register_parameter("first", at::ones({3}));
+    }
+    at::Tensor forward(bool with_first) {
+      return with_first ? used.mean() + first.mean() : used.mean();
+    }
+    at::Tensor used;
+    at::Tensor first;
+  };
+  constexpr double kWeight = 1e9;
+  for (const at::ScalarType dtype : {at::kFloat, at::kHalf}) {
+    const auto module = std::make_shared<OptionalTermImpl>();
+    module->to(dtype);
+    DistributedDataParallel model(module, {});
+    for (int step = 0; step < 3; ++step) {
+      model->zero_grad();
+      model.backward(model(rank_ == 0).to(at::kFloat) / kWeight, {.weight = kWeight});
+      ASSERT_TRUE(model->first.grad().defined());
+      EXPECT_TRUE(same_bits_everywhere({model->first.grad(), model->used.grad()}));
+    }
+  }
+}
+
 TEST_F(WeightedMean, OfNoWeightAtAllIsZero) {
   WeighedModel model(WeighedNet(), {});
   model.backward(loss_of(model(samples(0, 3))), {.weight = 0});
