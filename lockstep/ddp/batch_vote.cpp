@@ -18,6 +18,11 @@ BatchVote::BatchVote(Replica& replica, int batches_per_step) : replica_(replica)
 
 BatchVote::~BatchVote() {
   replica_.withdraw_vote();
+  replica_.set_has_data(true);
+}
+
+void BatchVote::begin_batch(bool has_data) {
+  replica_.set_has_data(has_data);
 }
 
 int BatchVote::ask(int available) {
@@ -38,6 +43,7 @@ void BatchVote::cast(bool has_data, int available) {
 }
 
 int BatchVote::count() {
+  replica_.set_has_data(true);
   const auto highest = replica_.withdraw_vote();
   return highest ? *highest : ask(cast_);
 }

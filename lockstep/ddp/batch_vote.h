@@ -24,6 +24,10 @@ class BatchVote {
   /// Whether all ranks had a batch when they were asked.
   bool all_have() const { return all_have_; }
 
+  /// Of a step's batches, before each: a pass of one that is not this rank's own adds nothing to
+  /// gradients.
+  void begin_batch(bool has_data);
+
   /// Goes with the next exchange of gradients. `has_data`: whether this rank has had a batch in
   /// this step; its gradients count only then.
   void cast(bool has_data, int available);

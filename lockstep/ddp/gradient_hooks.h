@@ -31,7 +31,7 @@ class GradientHooks {
   /// once the parameter's dtype or device was changed or it was frozen.
   bool leads_here(std::size_t index, const at::Tensor& parameter) const;
 
-  /// While it lives, zeros are added to gradients in place of what comes.
+  /// While it lives, zeros are added to gradients in place of what comes. One at a time.
   class AddZeros {
    public:
     explicit AddZeros(const GradientHooks& hooks);

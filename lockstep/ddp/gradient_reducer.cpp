@@ -86,6 +86,7 @@ void GradientReducer::check_parameters() const {
 }
 
 void GradientReducer::run_weighted(double weight, const std::function<void()>& backward) {
+  if (impl_->no_data) weight = 0;
   const WeightedPass pass(weight);
   std::uint64_t passes_before = 0;
   {
@@ -95,7 +96,7 @@ void GradientReducer::run_weighted(double weight, const std::function<void()>& b
     passes_before = impl_->passes;
   }
   std::optional<GradientHooks::AddZeros> no_gradient;
-  if (weight == 0) no_gradient.emplace(*impl_->hooks);
+  if (weight == 0 && !impl_->no_data) no_gradient.emplace(*impl_->hooks);
   backward();
   {
     const std::lock_guard lock(impl_->mutex);
@@ -103,6 +104,11 @@ void GradientReducer::run_weighted(double weight, const std::function<void()>& b
     impl_->begin_backward();
   }
   impl_->finish_backward();
+}
+
+void GradientReducer::set_has_data(bool has_data) {
+  if (has_data) return impl_->no_data.reset();
+  if (!impl_->no_data) impl_->no_data.emplace(*impl_->hooks);
 }
 
 void GradientReducer::cast_vote(bool has_data, int vote) {

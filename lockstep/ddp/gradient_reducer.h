@@ -75,6 +75,9 @@ class GradientReducer {
   /// same.
   void run_weighted(double weight, const std::function<void()>& backward);
 
+  /// While false, passes add nothing, not even what is no number, and weights are 0.
+  void set_has_data(bool has_data);
+
   /// See GradientWeight.
   void cast_vote(bool has_data, int vote);
   std::optional<int> withdraw_vote();

@@ -39,6 +39,9 @@ struct GradientReducer::Impl {
   std::unique_ptr<GradientMemory> memory;
   std::unique_ptr<GradientHooks> hooks;
 
+  // Of the training thread.
+  std::optional<GradientHooks::AddZeros> no_data;  // while passes add nothing
+
   mutable std::mutex mutex;  // guards all that follows
   bool sync = true;
   bool has_norm = false;                       // exchange.sum_of_squares is that of all gradients

@@ -224,6 +224,10 @@ void Replica::backward(const at::Tensor& loss, const WeightedBackwardOptions& op
   });
 }
 
+void Replica::set_has_data(bool has_data) {
+  reducer_->set_has_data(has_data);
+}
+
 void Replica::cast_vote(bool has_data, int vote) {
   reducer_->cast_vote(has_data, vote);
 }

@@ -53,6 +53,7 @@ class Replica {
   /// See GradientReducer.
   void cast_vote(bool has_data, int vote);
   std::optional<int> withdraw_vote();
+  void set_has_data(bool has_data);
 
   /// See DistributedDataParallel.
   void check_replicas_agree(const torch::optim::Optimizer* optimizer) const;

@@ -26,9 +26,10 @@ struct UnevenInputsOptions {
 /// The batches of this rank, followed by batches without samples until no rank has any: ranks with
 /// different numbers of batches, none included, run the same steps. An empty batch goes through the
 /// model as others do, so that every exchange that is part of the model takes place: buffers,
-/// SyncBatchNorm, gradients. It has no part in the mean: backward passes with a weight count by
-/// their weight, which is 0 then, and those without count for the ranks that have a batch. forward
-/// must therefore take 0 samples: x.view({x.size(0), -1}) throws for them, x.flatten(1) does not.
+/// SyncBatchNorm, gradients. It has no part in the mean: what its backward pass brings counts
+/// nothing, be it NaN or that of a term of the parameters alone, and of the ranks' means only those
+/// with a batch are averaged; by their weights, which are taken for 0 then, where passes have some.
+/// forward must take 0 samples: x.view({x.size(0), -1}) throws for them, x.flatten(1) does not.
 ///
 ///   auto batches = model.join(*loader);
 ///   for (auto& batch : batches) {
@@ -135,6 +136,7 @@ class UnevenInputs {
     } else if constexpr (knows_samples_of<Batch>()) {
       current_ = empty_batch<Batch>(shapes_);
     }
+    vote_.begin_batch(has_data_);
     if (!is_last()) return;
     read_ahead();
     vote_.cast(step_has_data_, static_cast<int>(ahead_.size()));

@@ -135,6 +135,62 @@ TEST_F(UnevenInputsTest, EqualOneProcessOnAllThatThereIs) {
   }
 }
 
+// Without weights: the mean over the ranks that have a batch, of losses with terms of the
+// parameters alone, one of them next to what is NaN without samples.
+TEST_F(UnevenInputsTest, BatchesWithoutSamplesAddNothing) {
+  struct RegularizedImpl : torch::nn::Module {
+    RegularizedImpl() {
+      layer = register_module("layer", torch::nn::Linear(5, 3));
+      scale = register_parameter("scale", at::full({1}, 0.5));
+    }
+    at::Tensor forward(const at::Tensor& x) { return layer(x); }
+    at::Tensor loss(const at::Tensor& outputs, const at::Tensor& targets) const {
+      return (at::mse_loss(outputs, targets) * at::exp(-scale) + scale).sum() +
+             0.5 * layer->weight.square().sum();
+    }
+    torch::nn::Linear layer{nullptr};
+    at::Tensor scale;
+  };
+  for (const bool weighted : {false, true}) {
+    for (const bool with_hook : {false, true}) {
+      const auto plain = std::make_shared<RegularizedImpl>();
+      DistributedDataParallel model(
+          std::make_shared<RegularizedImpl>(),
+          {.comm_hook = with_hook ? std::make_shared<AllReduceHook>() : nullptr});
+      copy_state(*model, *plain);
+      const std::vector<Batch> own = batches_of(rank_);
+      std::size_t step = 0;
+      auto batches = model.join(own);
+      for (Batch& item : batches) {
+        model->zero_grad();
+        const at::Tensor loss = model->loss(model(item.data), item.target);
+        // A weight that does not know that there are no samples.
+        weighted ? model.backward(loss, {.weight = 1}) : loss.backward();
+        plain->zero_grad();
+        double with_data = 0;
+        for (int rank = 0; rank < world_size_; ++rank) {
+          const auto theirs = batches_of(rank);
+          if (step >= theirs.size()) continue;
+          plain->loss(plain->forward(theirs[step].data), theirs[step].target).backward();
+          ++with_data;
+        }
+        for (const at::Tensor& parameter : plain->parameters()) {
+          parameter.mutable_grad() = parameter.grad() / with_data;
+        }
+        expect_close_gradients(model->parameters(), plain->parameters());
+        ++step;
+      }
+      EXPECT_EQ(step, most_batches());
+      // After the last batch all ranks' passes count again.
+      model->zero_grad();
+      plain->zero_grad();
+      (model(at::ones({1, 5})).sum()).backward();
+      (plain->forward(at::ones({1, 5})).sum()).backward();
+      EXPECT_TRUE(at::allclose(model->layer->weight.grad(), plain->layer->weight.grad()));
+    }
+  }
+}
+
 TEST_F(UnevenInputsTest, GoWithSyncBatchNorm) {
   UnevenNet module(true);
   convert_sync_batchnorm(*module);
