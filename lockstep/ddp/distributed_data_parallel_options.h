@@ -30,6 +30,9 @@ struct DistributedDataParallelOptions {
   /// Give every rank rank 0's buffers (running statistics and the like): before each forward in
   /// training mode and at the end of each backward pass, so that they agree whenever a step ends.
   /// Evaluation communicates only in the first forward after a training forward without backward.
+  /// Autograd does not notice, as it does not notice that a BatchNorm updates its statistics: where
+  /// backward follows several forwards, one that multiplied by a buffer that differed between ranks
+  /// finds rank 0's in it; clone() such a buffer in forward.
   bool forward_sync_buffers = true;
   /// Parameters that a backward pass does not reach need no option. With this one they are found
   /// in forward, by walking the graph of its outputs, so that buckets need not wait for them until
@@ -49,6 +52,7 @@ struct DistributedDataParallelOptions {
   std::vector<std::string> delay_all_reduce_named_params = {};
   std::string param_to_hook_all_reduce = {};
   /// Work out the L2 norm of all averaged gradients while they are averaged, for gradient_norm().
+  /// Not with hooks that let replicas differ (post-local SGD, no-op): refused.
   bool gradient_norm = false;
   /// Gradients of float32 parameters travel in this dtype, kHalf or kBFloat16, as with PyTorch's
   /// fp16_compress_hook and bf16_compress_hook; .grad stays float32. Unset: in their own. Where the

@@ -43,8 +43,8 @@ GradientBucket::GradientBucket(const ProcessGroup& group, const ExchangeOptions&
 }
 
 void GradientBucket::fill(std::size_t position, GradientScale& scale, const at::Tensor&) {
-  // Where memory is shared the pass that averages multiplies.
-  const double factor = shares_memory_ ? 1 : scale.get() / group_.world_size();
+  // Where memory is shared the pass that averages divides, and scales what it can.
+  const double factor = shares_memory_ ? scale.of_own() : scale.get() / group_.world_size();
   has_gradient_[position] = views_.back().fill(position, factor);
   set_flag(position, has_gradient_[position]);
 }
@@ -76,9 +76,9 @@ void GradientBucket::start_average(GradientScale& scale) {
   const c10::NoGradGuard no_grad;
   views_.back().scale_what_was_in_place();
   if (!shares_memory_) return exchange(sent_, sent_, 1, {});
-  if (!sum_of_squares_.defined()) return exchange(flat_, sent_, scale.get(), {});
+  if (!sum_of_squares_.defined()) return exchange(flat_, sent_, scale.of_average(), {});
   // Flags are no gradients: their squares would count.
-  exchange(flat_.narrow(0, 0, elements_), sent_.narrow(0, 0, elements_), scale.get(),
+  exchange(flat_.narrow(0, 0, elements_), sent_.narrow(0, 0, elements_), scale.of_average(),
            sum_of_squares_);
   exchange(flat_.narrow(0, elements_, flags_.numel()), flags_, 1, {});
 }

@@ -25,30 +25,38 @@ class AfterAccumulate final : public torch::autograd::FunctionPostHook {
   std::size_t index_;
 };
 
-class ZerosBefore final : public torch::autograd::FunctionPreHook {
+class MultiplyBefore final : public torch::autograd::FunctionPreHook {
  public:
+  explicit MultiplyBefore(double factor) : factor_(factor) {}
   torch::autograd::variable_list operator()(
       const torch::autograd::variable_list& gradients) override {
-    torch::autograd::variable_list zeros;
+    torch::autograd::variable_list products;
     for (const at::Tensor& gradient : gradients) {
-      zeros.push_back(gradient.defined() ? at::zeros_like(gradient) : gradient);
+      if (!gradient.defined()) {
+        products.push_back(gradient);
+      } else {
+        products.push_back(factor_ == 0 ? at::zeros_like(gradient) : gradient.mul(factor_));
+      }
     }
-    return zeros;
+    return products;
   }
+
+ private:
+  double factor_;
 };
 
 }  // namespace
 
-GradientHooks::AddZeros::AddZeros(const GradientHooks& hooks) : hooks_(hooks) {
+GradientHooks::Multiply::Multiply(const GradientHooks& hooks, double factor) : hooks_(hooks) {
   for (const Hook& hook : hooks_.hooks_) {
-    hook.accumulator->add_pre_hook(std::make_unique<ZerosBefore>());
+    hook.accumulator->add_pre_hook(std::make_unique<MultiplyBefore>(factor));
   }
 }
 
-GradientHooks::AddZeros::~AddZeros() {
+GradientHooks::Multiply::~Multiply() {
   for (const Hook& hook : hooks_.hooks_) {
     std::erase_if(hook.accumulator->pre_hooks(), [](const auto& pre_hook) {
-      return dynamic_cast<const ZerosBefore*>(pre_hook.get()) != nullptr;
+      return dynamic_cast<const MultiplyBefore*>(pre_hook.get()) != nullptr;
     });
   }
 }

@@ -31,13 +31,14 @@ class GradientHooks {
   /// once the parameter's dtype or device was changed or it was frozen.
   bool leads_here(std::size_t index, const at::Tensor& parameter) const;
 
-  /// While it lives, zeros are added to gradients in place of what comes. One at a time.
-  class AddZeros {
+  /// While it lives, what comes is multiplied by `factor` before it is added to gradients; by 0
+  /// also what is no number. One at a time.
+  class Multiply {
    public:
-    explicit AddZeros(const GradientHooks& hooks);
-    ~AddZeros();
-    AddZeros(const AddZeros&) = delete;
-    AddZeros& operator=(const AddZeros&) = delete;
+    Multiply(const GradientHooks& hooks, double factor);
+    ~Multiply();
+    Multiply(const Multiply&) = delete;
+    Multiply& operator=(const Multiply&) = delete;
 
    private:
     const GradientHooks& hooks_;

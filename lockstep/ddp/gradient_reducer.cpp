@@ -85,19 +85,24 @@ void GradientReducer::check_parameters() const {
   }
 }
 
-void GradientReducer::run_weighted(double weight, const std::function<void()>& backward) {
+void GradientReducer::run_weighted(double weight, bool loss_holds_weight,
+                                   const std::function<void(double seed)>& backward) {
   if (impl_->no_data) weight = 0;
-  const WeightedPass pass(weight);
+  std::optional<WeightedPass> pass;
+  GradientWeight::Parts parts;
   std::uint64_t passes_before = 0;
   {
     const std::lock_guard lock(impl_->mutex);
     impl_->forget_what_was_given_up();
+    parts = impl_->weight.parts_of(weight, loss_holds_weight);
+    pass.emplace(WeightedPass::Facts{.weight = weight, .seed = parts.seed});
+    impl_->own_pass = WeightedPass::current()->number;
     impl_->add_weight(WeightedPass::current());
     passes_before = impl_->passes;
   }
-  std::optional<GradientHooks::AddZeros> no_gradient;
-  if (weight == 0 && !impl_->no_data) no_gradient.emplace(*impl_->hooks);
-  backward();
+  std::optional<GradientHooks::Multiply> multiply;
+  if (parts.factor != 1 && !impl_->no_data) multiply.emplace(*impl_->hooks, parts.factor);
+  backward(parts.seed);
   {
     const std::lock_guard lock(impl_->mutex);
     if (!impl_->sync || impl_->passes != passes_before) return;
@@ -108,7 +113,7 @@ void GradientReducer::run_weighted(double weight, const std::function<void()>& b
 
 void GradientReducer::set_has_data(bool has_data) {
   if (has_data) return impl_->no_data.reset();
-  if (!impl_->no_data) impl_->no_data.emplace(*impl_->hooks);
+  if (!impl_->no_data) impl_->no_data.emplace(*impl_->hooks, 0);
 }
 
 void GradientReducer::cast_vote(bool has_data, int vote) {

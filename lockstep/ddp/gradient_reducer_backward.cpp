@@ -63,6 +63,13 @@ void GradientReducer::Impl::gradient_ready(std::size_t index, const at::Tensor& 
 }
 
 void GradientReducer::Impl::add_weight(const WeightedPass::Facts* pass) {
+  if (pass != nullptr && pass->number != own_pass && pass->seed != pass->weight) {
+    throw UsageError(
+        concat("DistributedDataParallel on rank ", group.rank(),
+               ": a weighted backward pass of a float16 or bfloat16 loss reaches the "
+               "parameters of two wrapped modules; make the loss of float32 operations "
+               "on what they return in float32"));
+  }
   if (weight.add(pass)) return;
   throw UsageError(concat("DistributedDataParallel on rank ", group.rank(),
                           ": some of the backward passes between two exchanges have a weight, and "
@@ -86,13 +93,18 @@ bool GradientReducer::Impl::has_gradients() const {
   });
 }
 
+const std::string& GradientReducer::Impl::name_of_pass() const {
+  if (!weight.is_weighted()) return backward_name;
+  return weight.unit() ? backward_with_units_name : weighted_backward_name;
+}
+
 // Weights and votes go with what tells the others that this pass begins.
 void GradientReducer::Impl::begin_exchange() {
   ++passes;
   const auto numbers = weight.to_tell();
-  agreement =
-      group.begin_agreed(weight.is_weighted() ? weighted_backward_name : backward_name, numbers);
-  scale = numbers ? GradientScale([this] { return GradientWeight::scale(wait_until_all_begin()); })
+  agreement = group.begin_agreed(name_of_pass(), numbers);
+  scale = numbers ? GradientScale([this] { return GradientWeight::scale(wait_until_all_begin()); },
+                                  weight.unit())
                   : GradientScale();
 }
 

@@ -36,11 +36,12 @@ struct GradientReducer::Impl {
   ExchangeOptions exchange;
   std::string backward_name;  // what ranks must agree on
   std::string weighted_backward_name;
+  std::string backward_with_units_name;
   std::unique_ptr<GradientMemory> memory;
   std::unique_ptr<GradientHooks> hooks;
 
   // Of the training thread.
-  std::optional<GradientHooks::AddZeros> no_data;  // while passes add nothing
+  std::optional<GradientHooks::Multiply> no_data;  // while passes add nothing
 
   mutable std::mutex mutex;  // guards all that follows
   bool sync = true;
@@ -58,7 +59,8 @@ struct GradientReducer::Impl {
   // Got a gradient although the outputs of forward do not depend on them.
   std::vector<bool> used_elsewhere;
 
-  GradientWeight weight;  // of the gradients since the last exchange
+  GradientWeight weight;       // of the gradients since the last exchange
+  std::uint64_t own_pass = 0;  // the number of the last weighted pass of this model's loss
   // The one that came last, and how it was left: whether gradients were changed since.
   std::optional<std::size_t> last_gradient;
   std::int64_t last_version = 0;
@@ -79,14 +81,16 @@ struct GradientReducer::Impl {
     exchange.name = concat("model ", group.count_replica());
     backward_name = "backward of " + exchange.name;
     weighted_backward_name = "weighted pass, " + exchange.name;
+    backward_with_units_name = "weighted 16-bit pass, " + exchange.name;
   }
 
   UsageError usage_error(std::size_t index, const std::string& what) const;
-  bool keeps_memory(std::size_t index) const;
   void gradient_ready(std::size_t index, const at::Tensor& arrived);
+  bool keeps_memory(std::size_t index) const;
   void add_weight(const WeightedPass::Facts* pass);
   void forget_what_was_given_up();
   bool has_gradients() const;
+  const std::string& name_of_pass() const;
   void begin_exchange();
   void begin_backward();
   void fill(std::size_t index, const at::Tensor& arrived = {});

@@ -4,6 +4,21 @@
 
 namespace lockstep {
 
+GradientWeight::Parts GradientWeight::parts_of(double weight, bool loss_holds_it) {
+  if (kind_ == Kind::kUnknown) has_unit_ = !loss_holds_it;
+  if (weight == 0) return {.seed = loss_holds_it ? 0.0 : 1.0, .factor = 0};
+  if (!has_unit_) {
+    return loss_holds_it ? Parts{.seed = weight, .factor = 1} : Parts{.seed = 1, .factor = weight};
+  }
+  if (unit_ == 0) unit_ = weight;
+  return {.seed = 1, .factor = weight / unit_};
+}
+
+std::optional<double> GradientWeight::unit() const {
+  if (!is_weighted() || !has_unit_) return std::nullopt;
+  return unit_;
+}
+
 bool GradientWeight::add(const WeightedPass::Facts* pass) {
   const Kind kind = pass != nullptr ? Kind::kWeighted : Kind::kPlain;
   if (kind_ == Kind::kUnknown) kind_ = kind;
@@ -18,6 +33,8 @@ bool GradientWeight::add(const WeightedPass::Facts* pass) {
 void GradientWeight::forget() {
   kind_ = Kind::kUnknown;
   weight_ = 0;
+  has_unit_ = false;
+  unit_ = 0;
 }
 
 void GradientWeight::cast_vote(bool has_data, int vote) {

@@ -13,6 +13,19 @@ namespace lockstep {
 /// it tells the others beside that. Threads: one at a time.
 class GradientWeight {
  public:
+  /// How a pass of a loss with this weight applies it: `seed` to the gradient of the loss, `factor`
+  /// to the gradients that arrive at the parameters. A float16 or bfloat16 loss would round or
+  /// overflow a weight (`loss_holds_it` is false): then weights are applied to what arrives, in
+  /// units of the first one, which a float16 gradient must hold, and unit() once all ranks' are
+  /// known. The first pass decides for all until the exchange.
+  struct Parts {
+    double seed = 1;
+    double factor = 1;
+  };
+  Parts parts_of(double weight, bool loss_holds_it);
+  /// What the gradients are yet to be multiplied by; nothing where their weights are in them.
+  std::optional<double> unit() const;
+
   /// A gradient of a backward pass, or its beginning: of a loss with a weight, or (null) without.
   /// False: gradients with and without a weight would be added up.
   bool add(const WeightedPass::Facts* pass);
@@ -45,6 +58,8 @@ class GradientWeight {
 
   Kind kind_ = Kind::kUnknown;
   double weight_ = 0;
+  bool has_unit_ = false;
+  double unit_ = 0;              // the first weight that is not 0
   std::uint64_t last_pass_ = 0;  // that has added its weight
   std::optional<Vote> vote_;
 };

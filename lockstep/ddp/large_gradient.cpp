@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <ATen/ScalarOps.h>
+#include <ATen/ops/mul.h>
 #include <c10/core/GradMode.h>
 
 #include "lockstep/ddp/gradient_ownership.h"
@@ -34,13 +36,14 @@ at::Tensor LargeGradient::allocate() const {
                        parameter_);
 }
 
-void LargeGradient::fill(std::size_t, GradientScale&, const at::Tensor& arrived) {
+void LargeGradient::fill(std::size_t, GradientScale& scale, const at::Tensor& arrived) {
   const c10::NoGradGuard no_grad;
   input_.reset();  // of a fill before: an owner of the gradient
   output_.reset();
   const at::Tensor& gradient = parameter_.grad();
   flag_.fill_(gradient.defined() ? 1 : 0);
-  if (gradient.defined() && lies_as_gradient_view(gradient, parameter_)) {
+  const double factor = scale.of_own();
+  if (gradient.defined() && factor == 1 && lies_as_gradient_view(gradient, parameter_)) {
     // What has a graph is not written to: the graph may have saved it.
     const bool may_be_written =
         group_.is_shared(gradient) && !gradient.requires_grad() && has_one_owner(gradient, arrived);
@@ -49,7 +52,13 @@ void LargeGradient::fill(std::size_t, GradientScale&, const at::Tensor& arrived)
     return;
   }
   input_ = output_ = allocate();
-  gradient.defined() ? output_.copy_(gradient) : output_.zero_();
+  if (!gradient.defined()) {
+    output_.zero_();
+  } else if (factor == 1) {
+    output_.copy_(gradient);
+  } else {
+    at::mul_out(output_, gradient, at::native::wrapped_scalar_tensor(factor));
+  }
 }
 
 void LargeGradient::exchange(const at::Tensor& output, const at::Tensor& input, double scale,
@@ -71,7 +80,7 @@ void LargeGradient::start_average(GradientScale& scale) {
     const std::int64_t elements = std::min(chunk_elements_, output.numel() - begin);
     const at::Tensor chunk = output.narrow(0, begin, elements);
     exchange(chunk, output_.is_same(input_) ? chunk : input.narrow(0, begin, elements),
-             scale.get(), sum_of_squares_);
+             scale.of_average(), sum_of_squares_);
   }
   exchange(flag_, flag_, 1, {});
 }

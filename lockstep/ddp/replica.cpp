@@ -219,8 +219,10 @@ void Replica::backward(const at::Tensor& loss, const WeightedBackwardOptions& op
         concat("the loss has ", loss.defined() ? loss.numel() : 0,
                " elements; it must be one number, the mean over the samples that are its weight"));
   }
-  reducer_->run_weighted(options.weight, [&] {
-    loss.backward(at::full_like(loss, options.weight), options.retain_graph, options.create_graph);
+  const bool loss_holds_weight =
+      loss.scalar_type() == at::kFloat || loss.scalar_type() == at::kDouble;
+  reducer_->run_weighted(options.weight, loss_holds_weight, [&](double seed) {
+    loss.backward(at::full_like(loss, seed), options.retain_graph, options.create_graph);
   });
 }
 

@@ -21,16 +21,16 @@ Kind weighted_pass_kind() {
 }
 
 struct WeightedPassInfo final : c10::DebugInfoBase {
-  explicit WeightedPassInfo(double weight) : facts{.weight = weight, .number = ++passes} {}
+  explicit WeightedPassInfo(const WeightedPass::Facts& of)
+      : facts{.weight = of.weight, .seed = of.seed, .number = ++passes} {}
   const WeightedPass::Facts facts;
   static inline std::atomic<std::uint64_t> passes = 0;
 };
 
 }  // namespace
 
-WeightedPass::WeightedPass(double weight)
-    : guard_(weighted_pass_kind<c10::DebugInfoKind>(), std::make_shared<WeightedPassInfo>(weight)) {
-}
+WeightedPass::WeightedPass(const Facts& facts)
+    : guard_(weighted_pass_kind<c10::DebugInfoKind>(), std::make_shared<WeightedPassInfo>(facts)) {}
 
 const WeightedPass::Facts* WeightedPass::current() {
   const auto* const info = c10::ThreadLocalDebugInfo::get(weighted_pass_kind<c10::DebugInfoKind>());

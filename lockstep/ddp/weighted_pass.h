@@ -12,10 +12,12 @@ class WeightedPass {
  public:
   struct Facts {
     double weight;
-    std::uint64_t number;  ///< of this pass among all
+    double seed;               ///< what the gradient of the loss is multiplied by
+    std::uint64_t number = 0;  ///< of this pass among all
   };
 
-  explicit WeightedPass(double weight);
+  /// `facts` without a number.
+  explicit WeightedPass(const Facts& facts);
 
   /// Of the pass that the calling thread works on; null where it has no weight.
   static const Facts* current();

@@ -107,6 +107,45 @@ TEST_F(WeightedMean, EqualsOneProcessHoweverTheBatchIsSplit) {
   }
 }
 
+// In float16 70,000 is infinite, and 4097 is neither a float16 nor a bfloat16.
+TEST_F(WeightedMean, OfALossOf16BitsRoundsNoWeight) {
+  const double weights[] = {70'000, 4097, 3, 1};
+  for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16}) {
+    for (const std::int64_t width : {4, 400}) {  // in a bucket, and alone where memory is shared
+      for (const bool with_hook : {false, true}) {
+        torch::nn::Linear module(width, width);
+        module->to(dtype);
+        DistributedDataParallel model(
+            module, {.comm_hook = with_hook ? std::make_shared<AllReduceHook>() : nullptr});
+        for (int step = 0; step < 3; ++step) {
+          model->zero_grad();
+          // The gradient of a pass is a number of its own, so that only weights matter.
+          const auto weight = [&](int rank, int pass) {
+            return weights[(rank + step) % 4] * (pass == 1 ? 1 : 0.7);
+          };
+          double sum = 0;
+          double total = 0;
+          for (int rank = 0; rank < world_size_; ++rank) {
+            for (const int pass : {1, 2}) {
+              sum += (rank + pass) * weight(rank, pass);
+              total += weight(rank, pass);
+            }
+          }
+          for (const int pass : {1, 2}) {
+            const auto no_sync = model.no_sync(pass == 1);
+            const at::Tensor outputs = model(at::full({2, width}, rank_ + pass).to(dtype));
+            model.backward(outputs.sum(1).mean(), {.weight = weight(rank_, pass)});
+          }
+          const double rounding = dtype == at::kHalf ? 0x1p-10 : 0x1p-7;
+          EXPECT_NEAR(model->weight.grad()[0][0].item<double>(), sum / total,
+                      4 * rounding * sum / total);
+          EXPECT_TRUE(same_bits_everywhere({model->weight.grad().contiguous()}));
+        }
+      }
+    }
+  }
+}
+
 // Flags say which gradients there are, and are scaled as the gradients in their bucket.
 TEST_F(WeightedMean, OfHugeWeightsReachesRanksWithoutAGradient) {
   struct OptionalTermImpl : torch::nn::Module {
