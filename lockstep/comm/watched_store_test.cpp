@@ -45,7 +45,7 @@ TEST(WatchedStoreTest, AQuestionToAStoreThatIsSilentEndsToo) {
 }
 
 TEST(WatchedStoreTest, WaitsAsTheStoreUnderneath) {
-  const auto underneath = c10::make_intrusive<c10d::HashStore>();
+  const c10::intrusive_ptr<c10d::Store> underneath = c10::make_intrusive<c10d::HashStore>();
   WatchedStore store(underneath, [] {});
   EXPECT_THROW(store.wait({"never"}, milliseconds(30)), c10::Error);
   std::thread other([&] { underneath->set("key", std::string("value")); });
@@ -55,7 +55,7 @@ TEST(WatchedStoreTest, WaitsAsTheStoreUnderneath) {
 }
 
 TEST(WatchedStoreTest, OnceItIsLetGoNothingHoldsTheStoreUnderneath) {
-  const auto underneath = c10::make_intrusive<c10d::HashStore>();
+  const c10::intrusive_ptr<c10d::Store> underneath = c10::make_intrusive<c10d::HashStore>();
   WatchedStore store(underneath);
   store.let_go();
   EXPECT_EQ(underneath.use_count(), 1U);
