@@ -8,7 +8,8 @@ A seed draws the program (drawn_training.cpp), the number of ranks, the backend 
 killed or stopped at failpoints, also replacements and survivors that recover, or at random instants; calls of the
 system that fail; a second machine that joins and leaves. What must hold, whatever was drawn:
 
-  the job ends with exit code 0, and the bits of all ranks are those of the undisturbed job;
+  the job ends with exit code 0, and the bits of all ranks are those of the undisturbed job; only where all that had
+  the state ended before its first copy was in memory, it ends with an error that says how many steps are lost;
   no process makes a step again that it had made; only where ranks failed after the update of a step, and no process
   with a whole state is left, they go on from the last copy in memory;
   the job never says nothing for longer than its deadlines.
@@ -40,12 +41,22 @@ def draw_case(seed, names):
     return Case(seed, ranks, backend, drawn_faults.draw(seed, names, ranks))
 
 
+def memory_every(outcome):
+    drawn = next(text for _, text in outcome.lines if text.startswith("starts: "))
+    return int(re.search(r"in memory every (\d+)", drawn)[1]), "evaluated every" in drawn
+
+
+def is_lost_before_a_copy(outcome):
+    lost = re.search(r"the state after (\d+) steps or more is lost", outcome.errors)
+    return outcome.code == 1 and lost is not None and int(lost[1]) <= memory_every(outcome)[0]
+
+
 def steps_made_again(outcome):
     """What is wrong about the steps from which processes went on; empty if nothing is. Lines of several processes may
     be seen in another order than they were written in, those of one are not."""
-    drawn = next(text for _, text in outcome.lines if text.startswith("starts: "))
+    every, evaluates = memory_every(outcome)
     # A rank that fails after the update of a step has no whole state, and the last copy may be all there is.
-    allowed = int(re.search(r"in memory every (\d+)", drawn)[1]) if "evaluated every" in drawn else 0
+    allowed = every if evaluates else 0
     made = {}
     for pid, text in outcome.lines:
         if text.startswith("made "):
@@ -60,6 +71,8 @@ def steps_made_again(outcome):
 def problem_of(outcome, undisturbed):
     if outcome.is_stuck:
         return f"not over after {JOB_S} s"
+    if is_lost_before_a_copy(outcome):
+        return ""
     if outcome.code != 0:
         return f"exit code {outcome.code}"
     if outcome.ends() != undisturbed:
