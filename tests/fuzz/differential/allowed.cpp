@@ -43,6 +43,11 @@ bool reuses(const Plan& plan) {
 bool has_one_bucket(const Plan& plan) {
   if (!plan.options.caps_mb.empty() || plan.options.find_unused_parameters) return false;
   if (plan.has(OpKind::kWide) || has_sparse(plan)) return false;
+  for (const OpPlan& op : plan.ops) {
+    // The first operator's, 0 and 1, come last only where nothing else recomputes them.
+    if (op.is_checkpointed && (op.parameter == 0 || op.parameter == 1 || op.second == 1))
+      return false;
+  }
   return !any_parameter(plan, [](const ParameterPlan& p) { return p.is_delayed; }) &&
          std::all_of(plan.parameters.begin(), plan.parameters.end(),
                      [&](const ParameterPlan& p) { return p.dtype == plan.compute; });
