@@ -9,7 +9,9 @@
 #include "lockstep/agent/control_server.h"
 #include "lockstep/agent/event_loop.h"
 #include "lockstep/agent/handshake.h"
+#include "lockstep/agent/joined_rendezvous.h"
 #include "lockstep/base/concat.h"
+#include "lockstep/launch/launch_options.h"
 #include "lockstep/os/tcp_socket.h"
 
 namespace lockstep {
@@ -112,6 +114,15 @@ TEST_F(ControlTest, AConnectionThatIsSilentIsMadeAnew) {
       run_both_until([&] { return client->trouble().empty() && client->last_contact() > before; }));
   // In place of the one before.
   EXPECT_TRUE(run_both_until([&] { return server->agent_count() == 1; }));
+}
+
+TEST(JoinedRendezvous, TheAddressThatTheUserGivesIsItsOwn) {
+  asio::io_context io{1};
+  LaunchOptions options;
+  options.rendezvous.host = "127.0.0.1";
+  options.rendezvous.port = 1;
+  options.rendezvous.own_address = "10.1.2.3";
+  EXPECT_EQ(JoinedRendezvous(io, options).own_address(), "10.1.2.3");
 }
 
 TEST_F(ControlTest, AReplayedGreetingIsNoAgentAndIsClosedSoon) {
