@@ -12,6 +12,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/os/passed_fd.h"
 #include "lockstep/os/poll_timeout.h"
 
 namespace lockstep {
@@ -47,18 +48,16 @@ bool is_same_user(int socket) {
          peer.uid == ::geteuid();
 }
 
-// The message: one number, and room for one descriptor beside it.
+// The message: one number, and one descriptor beside it.
 struct Message {
   std::uint64_t number = 0;
   iovec part{.iov_base = &number, .iov_len = sizeof number};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  PassedFd passed;
   msghdr header{};
 
   Message() {
     header.msg_iov = &part;
     header.msg_iovlen = 1;
-    header.msg_control = control;
-    header.msg_controllen = sizeof control;
   }
   Message(const Message&) = delete;
   Message& operator=(const Message&) = delete;
@@ -118,11 +117,7 @@ UniqueFd connect_abstract(const std::string& name, const Deadline& deadline) {
 void send_fd(int socket, std::uint64_t number, int fd) {
   Message message;
   message.number = number;
-  cmsghdr* const control = CMSG_FIRSTHDR(&message.header);
-  control->cmsg_level = SOL_SOCKET;
-  control->cmsg_type = SCM_RIGHTS;
-  control->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(control), &fd, sizeof fd);
+  message.passed.send_with(message.header, fd);
   ssize_t sent;
   do {
     sent = ::sendmsg(socket, &message.header, MSG_NOSIGNAL);
@@ -135,19 +130,13 @@ ReceivedFd receive_fd(int socket, Deadline deadline) {
     throw TimeoutError("receiving a descriptor from a peer: it did not come in time");
   }
   Message message;
-  message.header.msg_controllen = CMSG_LEN(sizeof(int));  // Of one: the alignment has room for two.
+  message.passed.receive_with(message.header);
   ssize_t received;
   do {
     received = ::recvmsg(socket, &message.header, MSG_CMSG_CLOEXEC);
   } while (received < 0 && errno == EINTR);
   if (received < 0) throw SystemError("receiving a descriptor from a peer", errno);
-  const cmsghdr* const control = CMSG_FIRSTHDR(&message.header);
-  UniqueFd fd;
-  if (control != nullptr && control->cmsg_type == SCM_RIGHTS) {
-    int number;
-    std::memcpy(&number, CMSG_DATA(control), sizeof number);
-    fd = UniqueFd(number);
-  }
+  UniqueFd fd = PassedFd::take(message.header);
   if (received != sizeof message.number || !fd.valid()) {
     throw SystemError("receiving a descriptor from a peer", ECONNRESET, "the peer is gone");
   }

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/os/passed_fd.h"
 #include "lockstep/os/poll_timeout.h"
 
 namespace lockstep {
@@ -21,7 +22,7 @@ constexpr std::size_t kMostBytes = std::size_t{64} * 1024;
 struct Frame {
   std::string bytes;
   iovec part{};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  PassedFd passed;
   msghdr header{};
 
   explicit Frame(std::string content) : bytes(std::move(content)) {
@@ -31,11 +32,6 @@ struct Frame {
   }
   Frame(const Frame&) = delete;
   Frame& operator=(const Frame&) = delete;
-
-  void make_room_for_fd() {
-    header.msg_control = control;
-    header.msg_controllen = sizeof control;
-  }
 };
 
 // The kind, the generation in digits, and each line after a zero byte.
@@ -101,14 +97,7 @@ UniqueFd take_inherited(int fd) {
 bool send_message(int link, const LinkMessage& message, int fd) noexcept try {
   Frame frame(encode(message));
   if (frame.bytes.size() > kMostBytes) return false;
-  if (fd >= 0) {
-    frame.make_room_for_fd();
-    cmsghdr* const control = CMSG_FIRSTHDR(&frame.header);
-    control->cmsg_level = SOL_SOCKET;
-    control->cmsg_type = SCM_RIGHTS;
-    control->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(control), &fd, sizeof fd);
-  }
+  if (fd >= 0) frame.passed.send_with(frame.header, fd);
   ssize_t sent = 0;
   do {
     sent = ::sendmsg(link, &frame.header, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -121,7 +110,7 @@ bool send_message(int link, const LinkMessage& message, int fd) noexcept try {
 std::optional<LinkMessage> receive_message(int link, const Deadline& deadline) {
   while (word_comes_by(link, deadline)) {
     Frame frame(std::string(kMostBytes, '\0'));
-    frame.make_room_for_fd();
+    frame.passed.receive_with(frame.header);
     const ssize_t received = ::recvmsg(link, &frame.header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (received < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     // A process that ended without reading is told so by ECONNRESET.
@@ -129,13 +118,7 @@ std::optional<LinkMessage> receive_message(int link, const Deadline& deadline) {
       throw PeerLost("the other end of the link between this worker and its launcher has ended");
     }
     if (received < 0) throw SystemError("receiving word over a worker's link", errno);
-    UniqueFd fd;
-    const cmsghdr* const control = CMSG_FIRSTHDR(&frame.header);
-    if (control != nullptr && control->cmsg_type == SCM_RIGHTS) {
-      int number = -1;
-      std::memcpy(&number, CMSG_DATA(control), sizeof number);
-      fd.reset(number);
-    }
+    UniqueFd fd = PassedFd::take(frame.header);
     frame.bytes.resize(static_cast<std::size_t>(received));
     if (auto message = decode(frame.bytes)) {
       message->fd = std::move(fd);

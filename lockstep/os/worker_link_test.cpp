@@ -1,5 +1,8 @@
 #include "lockstep/os/worker_link.h"
 
+#include <cstring>
+#include <string>
+
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -60,6 +63,39 @@ TEST_F(WorkerLinkTest, PassesOverWhatIsNoMessage) {
   }
   ASSERT_TRUE(send_message(link_.worker.get(), {.kind = Word::kDone, .generation = 3}));
   EXPECT_EQ(receive_message(link_.launcher.get(), now())->kind, Word::kDone);
+}
+
+// The other end of a pipe tells when no descriptor of it is left.
+TEST_F(WorkerLinkTest, KeepsNoDescriptorBeyondTheOneOfAMessage) {
+  Pipe pipe = make_pipe();
+  const int fds[2] = {pipe.write_end.get(), pipe.write_end.get()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fds)] = {};
+  std::string text = "\x03";
+  text += "1";
+  iovec part{.iov_base = text.data(), .iov_len = text.size()};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  header.msg_control = control;
+  header.msg_controllen = sizeof control;
+  cmsghdr* const passed = CMSG_FIRSTHDR(&header);
+  passed->cmsg_level = SOL_SOCKET;
+  passed->cmsg_type = SCM_RIGHTS;
+  passed->cmsg_len = CMSG_LEN(sizeof fds);
+  std::memcpy(CMSG_DATA(passed), fds, sizeof fds);
+  ASSERT_EQ(::sendmsg(link_.worker.get(), &header, 0), static_cast<ssize_t>(text.size()));
+  pipe.write_end.reset();
+  const auto is_closed = [&] {
+    pollfd end{.fd = pipe.read_end.get(), .events = POLLIN, .revents = 0};
+    return ::poll(&end, 1, 0) == 1 && (end.revents & POLLHUP) != 0;
+  };
+  {
+    const auto got = receive_message(link_.launcher.get(), now());
+    ASSERT_TRUE(got);
+    EXPECT_TRUE(got->fd.valid());
+    EXPECT_FALSE(is_closed());
+  }
+  EXPECT_TRUE(is_closed());
 }
 
 TEST_F(WorkerLinkTest, SaysThatTheOtherSideIsGone) {
