@@ -108,6 +108,7 @@ std::uint64_t size_of_files(const fs::path& folder) {
 }  // namespace
 
 GetDataSetResult get_data_set(const Recipe& recipe, const GetDataSetOptions& options) {
+  StagedDirectory::settle(options.folder);
   const DataFolderState state = inspect_data_folder(options.folder, recipe);
   if (state.kind == Kind::kWhole && !options.force) return {.was_there = true};
   const bool may_replace = options.force && state.kind != Kind::kForeign;

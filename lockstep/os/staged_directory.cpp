@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <string_view>
 #include <system_error>
 
 #include <fcntl.h>
@@ -13,6 +14,8 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/failpoint.h"
+#include "lockstep/os/atomic_file.h"
 
 namespace lockstep {
 namespace {
@@ -35,16 +38,30 @@ bool lock_directory(const UniqueFd& fd) {
   return fd.valid() && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0;
 }
 
-// Best effort: what cannot be removed costs space, never the new directory.
-void remove_abandoned(const fs::path& target) {
+// A target that is moved aside, where it cannot be exchanged in one call.
+constexpr std::string_view kMovedAside = "-old";
+
+bool is_taken(int rename_errno) {
+  return rename_errno == ENOTEMPTY || rename_errno == EEXIST;
+}
+
+// Best effort: what cannot be removed costs space, never the new directory. Who moves a target
+// aside holds its lock until the new one has the path.
+void tidy(const fs::path& target) {
   const std::string prefix = staging_prefix(target);
   std::error_code error;
   for (fs::directory_iterator entry(target.parent_path(), error), end; !error && entry != end;
        entry.increment(error)) {
-    if (!entry->path().filename().string().starts_with(prefix)) continue;
-    std::error_code ignored;
+    const std::string name = entry->path().filename().string();
+    if (!name.starts_with(prefix)) continue;
     const UniqueFd fd = open_directory(entry->path());
-    if (lock_directory(fd)) fs::remove_all(entry->path(), ignored);
+    if (!lock_directory(fd)) continue;
+    if (name.ends_with(kMovedAside)) {
+      if (::rename(entry->path().c_str(), target.c_str()) == 0) continue;
+      if (!is_taken(errno)) continue;
+    }
+    std::error_code ignored;
+    fs::remove_all(entry->path(), ignored);
   }
 }
 
@@ -59,16 +76,50 @@ void rename_directory(const fs::path& from, const fs::path& to) {
   throw SystemError(concat("rename ", from.string(), " to ", to.string()), errno);
 }
 
+// False where the file system or the kernel cannot.
+bool exchange(const fs::path& a, const fs::path& b) {
+  return !failpoint_fails("directory.exchange") &&
+         ::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0;
+}
+
+// Without an exchange: between the two renames the target is away, and tidy() brings it back.
+void replace_in_two(const fs::path& staged, const fs::path& target) {
+  const UniqueFd old_fd = open_directory(target);
+  lock_directory(old_fd);
+  const fs::path old = concat(staged.string(), kMovedAside);
+  rename_directory(target, old);
+  failpoint("directory.moved");
+  try {
+    rename_directory(staged, target);
+  } catch (const SystemError&) {
+    ::rename(old.c_str(), target.c_str());
+    throw;
+  }
+  failpoint("directory.replaced");
+  std::error_code ignored;  // The next StagedDirectory tries again.
+  fs::remove_all(old, ignored);
+}
+
+// What is renamed before its files are on disk may be empty after a loss of power.
+void flush(const UniqueFd& directory, const fs::path& path) {
+  if (::syncfs(directory.get()) != 0) throw SystemError("flush " + path.string(), errno);
+}
+
 }  // namespace
 
-StagedDirectory::StagedDirectory(const fs::path& target) {
+fs::path StagedDirectory::settle(const fs::path& target) {
   std::error_code error;
   const fs::path plain = target.has_filename() ? target : target.parent_path();
-  target_ = fs::weakly_canonical(fs::absolute(plain, error), error);
+  fs::path settled = fs::weakly_canonical(fs::absolute(plain, error), error);
   if (error) throw SystemError("find " + target.string(), error.value());
+  tidy(settled);
+  return settled;
+}
+
+StagedDirectory::StagedDirectory(const fs::path& target) : target_(settle(target)) {
+  std::error_code error;
   fs::create_directories(target_.parent_path(), error);
   if (error) throw SystemError("make " + target_.parent_path().string(), error.value());
-  remove_abandoned(target_);
   for (int attempt = 0; attempt < kStagingAttempts; ++attempt) {
     std::string name = (target_.parent_path() / (staging_prefix(target_) + "XXXXXX")).string();
     if (::mkdtemp(name.data()) == nullptr) {
@@ -96,21 +147,26 @@ StagedDirectory::~StagedDirectory() {
 }
 
 bool StagedDirectory::commit(Existing existing) {
+  flush(lock_, path_);
+  failpoint("directory.flushed");
   // An empty directory is renamed over.
   if (::rename(path_.c_str(), target_.c_str()) == 0) {
     path_.clear();
-    return true;
-  }
-  if (errno != ENOTEMPTY && errno != EEXIST) {
+  } else if (!is_taken(errno)) {
     throw SystemError(concat("rename ", path_.string(), " to ", target_.string()), errno);
+  } else if (existing == Existing::kKeep) {
+    return false;
+  } else if (exchange(path_, target_)) {
+    failpoint("directory.exchanged");
+    std::error_code ignored;  // The next StagedDirectory tries again.
+    fs::remove_all(path_, ignored);
+    path_.clear();
+  } else {
+    replace_in_two(path_, target_);
+    path_.clear();
   }
-  if (existing == Existing::kKeep) return false;
-  const fs::path old = path_.string() + "-old";
-  rename_directory(target_, old);
-  rename_directory(path_, target_);
-  path_.clear();
-  std::error_code ignored;  // The next StagedDirectory tries again.
-  fs::remove_all(old, ignored);
+  sync_directory(target_.parent_path());
+  failpoint("directory.done");
   return true;
 }
 

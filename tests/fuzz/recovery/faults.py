@@ -5,8 +5,8 @@ import random
 
 # What a process passes many times in a run; everything else it passes once or twice in a generation.
 OFTEN = ("step.", "collective.", "file.write", "memory.part")
-# The launcher's own: a job without its launcher has ended.
-OF_THE_LAUNCHER = "launch."
+# The launcher's own, and those of lockstep data: a job without its launcher has ended.
+OF_NO_RANK = ("launch.", "directory.")
 # What only a process passes that has been in a generation before, or joins one that has a state.
 OF_A_RECOVERY = ("recover.begin", "recover.left", "recover.said", "recover.placed", "recover.send", "recover.described",
                  "recover.receive", "recover.received", "recover.taken")
@@ -58,7 +58,7 @@ def draw_end(dice, killed, stopped):
 
 def draw_failpoint(dice, names, ranks, number):
     """The number-th fault of a job."""
-    names = [name for name in names if not name.startswith(OF_THE_LAUNCHER)]
+    names = [name for name in names if not name.startswith(OF_NO_RANK)]
     if number == 0:
         names = [name for name in names if not name.startswith(OF_A_RECOVERY)]
     name = dice.choice(names)
