@@ -17,7 +17,9 @@ struct SilentJob : LiveJob {
   std::string objection{};
 
   bool is_healthy = true;
+  std::string name = "1-2";
 
+  const std::string& mark() const override { return name; }
   JobStatus status() const override {
     return {.job = "job", .is_healthy = is_healthy, .health = "a line\nor two"};
   }

@@ -1,7 +1,5 @@
 #include "lockstep/agent/live_view.h"
 
-#include <unistd.h>
-
 #include "lockstep/agent/live_answers.h"
 #include "lockstep/agent/running_jobs.h"
 #include "lockstep/base/concat.h"
@@ -32,7 +30,7 @@ void LiveView::open_health(const LiveJob& job) {
 }
 
 void LiveView::open_control(LiveJob& job) {
-  directory_.emplace(temporary_folder(), control_directory_prefix(::getpid()));
+  directory_.emplace(temporary_folder(), control_directory_prefix(job.mark()));
   control_ = std::make_unique<LiveServer>(
       io_, listen_at_path(directory_->path() / kControlSocketName),
       [&job](const LiveRequest& request) { return answer_owner(job, request); },

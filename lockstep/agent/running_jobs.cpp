@@ -9,7 +9,6 @@
 #include "lockstep/agent/status_json.h"
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/parse_number.h"
 #include "lockstep/launch/job_directory.h"
 #include "lockstep/os/temporary_directory.h"
 
@@ -25,21 +24,11 @@ bool is_own_directory(const fs::path& path) {
   return S_ISDIR(info.st_mode) && info.st_uid == ::geteuid() && (info.st_mode & 077) == 0;
 }
 
-// 4711 of "lockstep_4711_control_x7Gr2q".
-std::optional<pid_t> launcher_of(const std::string& name) {
-  constexpr std::string_view kBegin = "lockstep_";
-  if (!name.starts_with(kBegin)) return std::nullopt;
-  const auto digits = name.substr(kBegin.size());
-  const auto pid = parse_number<pid_t>(digits.substr(0, digits.find('_')));
-  if (!pid || !name.starts_with(control_directory_prefix(*pid))) return std::nullopt;
-  return pid;
-}
-
 std::vector<RunningJob> find_sockets() {
   std::vector<RunningJob> jobs;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(temporary_folder(), error)) {
-    const auto pid = launcher_of(entry.path().filename().string());
+    const auto pid = launcher_of_control_directory(entry.path().filename().string());
     if (!pid || !is_own_directory(entry.path())) continue;
     jobs.push_back({.pid = *pid, .socket = entry.path() / kControlSocketName});
   }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "lockstep/base/concat.h"
+#include "lockstep/launch/job_directory.h"
 #include "lockstep/os/pipe.h"
 #include "lockstep/os/temporary_directory.h"
 
@@ -64,6 +65,30 @@ TEST(GroupGuard, RemovesFilesOfThePrefixAlone) {
   }
   EXPECT_FALSE(fs::exists(mine));
   EXPECT_TRUE(fs::exists(other));
+}
+
+// Of containers that share a folder for temporary files, as of this process: one pid, two jobs.
+TEST(GroupGuard, LeavesTheFilesOfAnotherJobWhoseLauncherHasTheSamePid) {
+  namespace fs = std::filesystem;
+  const std::string mine = make_job_mark();
+  const std::string other = make_job_mark();
+  const LaunchOptions options;
+  const TemporaryDirectory directory = make_job_directory(options, other);
+  const TemporaryDirectory control(temporary_folder(), control_directory_prefix(other));
+  const TemporaryDirectory own(temporary_folder(), control_directory_prefix(mine));
+  { const GroupGuard guard("LOCKSTEP_JOB=none", guarded_files(options, mine), {}); }
+  EXPECT_FALSE(fs::exists(own.path()));
+  EXPECT_TRUE(fs::exists(directory.path()));
+  EXPECT_TRUE(fs::exists(control.path()));
+}
+
+TEST(JobDirectory, OfAControlSocketTellsTheLauncher) {
+  const TemporaryDirectory control(temporary_folder(), control_directory_prefix(make_job_mark()));
+  EXPECT_EQ(launcher_of_control_directory(control.path().filename().string()), ::getpid());
+  for (const char* const name :
+       {"lockstep_7-8_x", "lockstep_7_control_x", "lockstep_x-8_control_x", "lockstep_", "7-8"}) {
+    EXPECT_FALSE(launcher_of_control_directory(name)) << name;
+  }
 }
 
 }  // namespace

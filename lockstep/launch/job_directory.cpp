@@ -6,12 +6,18 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/parse_number.h"
+#include "lockstep/base/random_id.h"
 #include "lockstep/launch/worker_logs.h"
 
 namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
+
+// "lockstep_<mark>_…", "lockstep_<mark>_control_…".
+constexpr std::string_view kBegin = "lockstep_";
+constexpr std::string_view kControl = "control_";
 
 bool is_temporary(const LaunchOptions& options) {
   return options.log_directory.empty() || options.log_directory == "/dev/null";
@@ -28,9 +34,13 @@ fs::path parent_of(const LaunchOptions& options) {
   return fs::absolute(options.log_directory);
 }
 
-// A temporary directory is known by it as this launcher's.
-std::string prefix_of(const LaunchOptions& options) {
-  std::string name = is_temporary(options) ? concat("lockstep_", ::getpid()) : options.run_id;
+std::string temporary_prefix(const std::string& mark) {
+  return concat(kBegin, mark, "_");
+}
+
+std::string prefix_of(const LaunchOptions& options, const std::string& mark) {
+  if (is_temporary(options)) return temporary_prefix(mark);
+  std::string name = options.run_id;
   for (char& c : name) {
     if (c == '/') c = '_';
   }
@@ -39,22 +49,37 @@ std::string prefix_of(const LaunchOptions& options) {
 
 }  // namespace
 
-TemporaryDirectory make_job_directory(const LaunchOptions& options) {
-  return {parent_of(options), prefix_of(options)};
+std::string make_job_mark() {
+  return concat(::getpid(), "-", random_number());
 }
 
-GuardedFiles guarded_files(const LaunchOptions& options) {
+TemporaryDirectory make_job_directory(const LaunchOptions& options, const std::string& mark) {
+  return {parent_of(options), prefix_of(options, mark)};
+}
+
+GuardedFiles guarded_files(const LaunchOptions& options, const std::string& mark) {
   std::error_code error;
   const fs::path folder = fs::temp_directory_path(error);
   if (error) return {};
   // One prefix is the beginning of the other.
   return {.folder = folder,
-          .prefix = keeps_job_directory(options) ? control_directory_prefix(::getpid())
-                                                 : prefix_of(options)};
+          .prefix = keeps_job_directory(options) ? control_directory_prefix(mark)
+                                                 : temporary_prefix(mark)};
 }
 
-std::string control_directory_prefix(pid_t launcher) {
-  return concat("lockstep_", launcher, "_control_");
+std::string control_directory_prefix(const std::string& mark) {
+  return concat(temporary_prefix(mark), kControl);
+}
+
+std::optional<pid_t> launcher_of_control_directory(std::string_view name) {
+  if (!name.starts_with(kBegin)) return std::nullopt;
+  name.remove_prefix(kBegin.size());
+  const std::size_t dash = name.find('-');
+  const std::size_t end = name.find('_');
+  if (dash >= end || end == std::string_view::npos || !name.substr(end + 1).starts_with(kControl)) {
+    return std::nullopt;
+  }
+  return parse_number<pid_t>(std::string(name.substr(0, dash)));
 }
 
 bool keeps_job_directory(const LaunchOptions& options) {

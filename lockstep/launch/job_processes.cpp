@@ -1,10 +1,9 @@
 #include "lockstep/launch/job_processes.h"
 
-#include <unistd.h>
+#include <utility>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/env.h"
-#include "lockstep/base/random_id.h"
 #include "lockstep/os/adopted_processes.h"
 #include "lockstep/os/child_process.h"
 #include "lockstep/os/marked_processes.h"
@@ -12,8 +11,8 @@
 
 namespace lockstep {
 
-JobProcesses::JobProcesses(const GuardedFiles& files)
-    : mark_(concat(::getpid(), "-", random_number())),
+JobProcesses::JobProcesses(std::string mark, const GuardedFiles& files)
+    : mark_(std::move(mark)),
       place_(place_for_control_group(concat("lockstep-", mark_))),
       guard_(mark_line(), files, place_),
       control_group_(make_control_group(place_)) {

@@ -15,14 +15,13 @@ namespace lockstep {
 /// Lifetime: make it before the job's files, and before workers are started.
 class JobProcesses {
  public:
-  explicit JobProcesses(const GuardedFiles& files);
+  /// `mark`: the job's (make_job_mark), and the value of LOCKSTEP_JOB for the workers.
+  JobProcesses(std::string mark, const GuardedFiles& files);
   JobProcesses(const JobProcesses&) = delete;
   JobProcesses& operator=(const JobProcesses&) = delete;
   /// A job that ends well may leave processes; they are no longer in its control group.
   ~JobProcesses();
 
-  /// The value of LOCKSTEP_JOB for the workers.
-  const std::string& mark() const { return mark_; }
   /// For SpawnOptions.
   int control_group() const { return control_group_.get(); }
   GroupGuard& guard() { return guard_; }

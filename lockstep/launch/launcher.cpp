@@ -50,15 +50,16 @@ class Launcher final : public LiveJob {
         rendezvous_(rendezvous),
         monitor_(monitor),
         signals_(signals_to_read(options)),
-        processes_(guarded_files(options)),
-        directory_(make_job_directory(options)),
+        mark_(make_job_mark()),
+        processes_(mark_, guarded_files(options, mark_)),
+        directory_(make_job_directory(options, mark_)),
         job_{.options = options_,
              .executable = executable_of(options.program),
              .inherited_environment = env::everything(),
              .line_pattern = env::text(env::kLogLinePrefix).value_or(kDefaultLinePrefix),
              .processors = bind_workers(options),
              .directory = directory_.path(),
-             .job_mark = processes_.mark(),
+             .job_mark = mark_,
              .control_group = processes_.control_group()},
         events_(event_source(options), prints_events(options)),
         report_{.node = own_node(options, job_.executable)},
@@ -71,6 +72,7 @@ class Launcher final : public LiveJob {
   ~Launcher() override { monitor_.close(); }
 
   int run();
+  const std::string& mark() const override { return mark_; }
   JobStatus status() const override { return board_.status(); }
   std::string stop(const JobStop& wish) override;
   std::string scale(int worker_count, const std::string& by) override;
@@ -106,6 +108,7 @@ class Launcher final : public LiveJob {
   JobRendezvous& rendezvous_;
   JobMonitor& monitor_;
   SignalFd signals_;
+  const std::string mark_;
   JobProcesses processes_;
   TemporaryDirectory directory_;
   JobOnThisMachine job_;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "lockstep/launch/job_status.h"
 #include "lockstep/launch/rendezvous_state.h"
 
@@ -9,6 +11,8 @@ namespace lockstep {
 class LiveJob {
  public:
   virtual ~LiveJob() = default;
+  /// What its temporary files on this machine are known by (launch/job_directory.h).
+  virtual const std::string& mark() const = 0;
   virtual JobStatus status() const = 0;
   /// Ends the job on all machines. Returns why that cannot be; empty: it will be.
   virtual std::string stop(const JobStop& wish) = 0;
