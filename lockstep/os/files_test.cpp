@@ -1,13 +1,18 @@
+#include <chrono>
 #include <csignal>
 #include <fstream>
+#include <string>
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/os/machine.h"
 #include "lockstep/os/pipe.h"
+#include "lockstep/os/read_to_end.h"
 #include "lockstep/os/temporary_directory.h"
 #include "lockstep/os/write_all.h"
 
@@ -49,6 +54,24 @@ TEST(WriteAll, ReportsAReaderThatIsGone) {
   pipe.read_end.reset();
   EXPECT_FALSE(write_all(pipe.write_end.get(), "text", Deadline::after(std::chrono::hours(1))));
   ::signal(SIGPIPE, before);
+}
+
+TEST(ReadToEnd, ReadsOnAndKeepsNoMoreThanItMay) {
+  Pipe pipe = make_pipe();
+  const pid_t writer = ::fork();
+  if (writer == 0) {
+    pipe.read_end.reset();
+    const std::string text(kMostBytesToEnd + 1'000'000, 'x');
+    const Deadline deadline = Deadline::after(std::chrono::seconds(60));
+    ::_exit(write_all(pipe.write_end.get(), text, deadline) ? 0 : 1);
+  }
+  pipe.write_end.reset();
+  const std::string text =
+      read_to_end(pipe.read_end.get(), Deadline::after(std::chrono::seconds(60)));
+  EXPECT_EQ(text.size(), kMostBytesToEnd);
+  int status = 0;
+  ASSERT_EQ(::waitpid(writer, &status, 0), writer);
+  EXPECT_EQ(status, 0) << "the writer had to wait";
 }
 
 TEST(Machine, HasACpu) {

@@ -46,6 +46,8 @@ HelperProcess::HelperProcess(const char* name, const Body& body) {
     process_ = open_process(pid);
   } catch (...) {
     ::kill(pid, SIGKILL);
+    while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+    }
     throw;
   }
 }

@@ -15,6 +15,9 @@
 namespace lockstep {
 namespace {
 
+// PMI-1 has lines of at most 1,024 bytes.
+constexpr std::size_t kLongestLine = std::size_t{64} << 10;
+
 // One request a line, one reply a line: "cmd=name key=value key=value".
 class PmiConnection {
  public:
@@ -46,6 +49,7 @@ class PmiConnection {
       const auto size = ::read(fd_, piece.data(), piece.size());
       if (size < 0 && errno == EINTR) continue;
       if (size <= 0) fail(request, "closed the connection");
+      if (read_.size() > kLongestLine) fail(request, "replied with a line that has no end");
       read_.append(piece.data(), static_cast<std::size_t>(size));
     }
     std::string line = read_.substr(0, end);

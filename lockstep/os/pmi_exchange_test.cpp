@@ -106,6 +106,17 @@ TEST(PmiExchange, AManagerThatHangsUpIsAnError) {
   EXPECT_THROW(broadcast_by_pmi("meeting", mpirun.fd(), 1, "", soon_enough()), CommError);
 }
 
+TEST(PmiExchange, ALineWithoutEndIsAnError) {
+  FakeMpirun mpirun({kInit, std::string(100'000, 'x')});
+  try {
+    broadcast_by_pmi("meeting", mpirun.fd(), 1, "", soon_enough());
+    FAIL() << "took it for a reply";
+  } catch (const CommError& error) {
+    EXPECT_NE(std::string(error.what()).find("a line that has no end"), std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(PmiExchange, GivesUpAtTheDeadline) {
   std::array<int, 2> ends{};
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);

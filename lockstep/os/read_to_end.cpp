@@ -1,5 +1,6 @@
 #include "lockstep/os/read_to_end.h"
 
+#include <algorithm>
 #include <cerrno>
 
 #include <poll.h>
@@ -19,7 +20,7 @@ std::string read_to_end(int fd, Deadline deadline) {
     if (count <= 0) return text;
     const ssize_t got = ::read(fd, part, sizeof part);
     if (got <= 0) return text;
-    text.append(part, static_cast<std::size_t>(got));
+    text.append(part, std::min(static_cast<std::size_t>(got), kMostBytesToEnd - text.size()));
   }
 }
 
