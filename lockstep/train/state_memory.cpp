@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <utility>
 
 #include <ATen/ops/empty.h>
 
@@ -19,7 +20,7 @@ struct StateMemory::Slot {
   Standing standing;
   std::uint64_t pickle_bytes;
   std::uint64_t bytes;
-  std::uint64_t hash;
+  std::uint64_t hash;  // of all that and of the bytes
 };
 
 struct StateMemory::Header {
@@ -30,7 +31,7 @@ struct StateMemory::Header {
 
 namespace {
 
-constexpr std::uint64_t kMagic = 0x32657461'74736b6cU;
+constexpr std::uint64_t kMagic = 0x33657461'74736b6cU;
 constexpr std::uint64_t kHeaderBytes = 4096;
 constexpr std::uint64_t kGranule = std::uint64_t{1} << 20;
 constexpr const char* kWhat = "the state in memory";
@@ -54,26 +55,29 @@ StateMemory::Header* StateMemory::header() const {
   return reinterpret_cast<Header*>(mapping_.data());
 }
 
-const StateMemory::Slot* StateMemory::newest_written() const {
-  if (!file_.valid()) return nullptr;
-  const Slot* const a = &header()->slots[0];
-  const Slot* const b = &header()->slots[1];
-  const Slot* const newest =
-      a->sequence.load(std::memory_order_acquire) < b->sequence.load(std::memory_order_acquire) ? b
-                                                                                                : a;
-  return newest->sequence == 0 ? nullptr : newest;
+std::uint64_t StateMemory::hash_of(const Slot& slot, std::uint64_t sequence) const {
+  const std::uint64_t facts[] = {sequence, static_cast<std::uint64_t>(slot.standing.generation),
+                                 static_cast<std::uint64_t>(slot.standing.steps), slot.pickle_bytes,
+                                 slot.bytes};
+  return hash_bytes(bytes_of(slot), slot.bytes, hash_bytes(facts, sizeof facts));
+}
+
+bool StateMemory::is_whole(const Slot& slot) const {
+  const std::uint64_t sequence = slot.sequence.load(std::memory_order_acquire);
+  return sequence != 0 && slot.bytes <= header()->capacity && slot.pickle_bytes <= slot.bytes &&
+         hash_of(slot, sequence) == slot.hash;
 }
 
 const StateMemory::Slot* StateMemory::newest_whole() const {
-  const Slot* const newest = newest_written();
-  if (newest == nullptr) return nullptr;
-  const auto is_whole = [&](const Slot& slot) {
-    return slot.sequence != 0 && slot.bytes <= header()->capacity &&
-           slot.pickle_bytes <= slot.bytes && hash_bytes(bytes_of(slot), slot.bytes) == slot.hash;
-  };
-  if (is_whole(*newest)) return newest;
-  const Slot& before = header()->slots[newest == &header()->slots[0] ? 1 : 0];
-  return is_whole(before) ? &before : nullptr;
+  if (!file_.valid()) return nullptr;
+  const Slot* newer = &header()->slots[0];
+  const Slot* older = &header()->slots[1];
+  if (newer->sequence.load(std::memory_order_acquire) <
+      older->sequence.load(std::memory_order_acquire)) {
+    std::swap(newer, older);
+  }
+  if (is_whole(*newer)) return newer;
+  return is_whole(*older) ? older : nullptr;
 }
 
 std::byte* StateMemory::bytes_of(const Slot& slot) const {
@@ -121,7 +125,8 @@ bool StateMemory::write(const c10::IValue& value, const Standing& standing) {
   for (const at::Tensor& tensor : pickled.storages) bytes += tensor.storage().nbytes();
   const bool is_new = !file_.valid() || header()->capacity < bytes;
   if (is_new) make((bytes + kGranule) / kGranule * kGranule);
-  const Slot* const last = newest_written();
+  // Not the newest: should that be damaged, the other is the only copy there is.
+  const Slot* const last = newest_whole();
   Slot& slot = header()->slots[last == &header()->slots[0] ? 1 : 0];
   const std::uint64_t sequence = last == nullptr ? 1 : last->sequence + 1;
   slot.sequence.store(0, std::memory_order_release);
@@ -140,7 +145,7 @@ bool StateMemory::write(const c10::IValue& value, const Standing& standing) {
   slot.standing = standing;
   slot.pickle_bytes = pickled.pickle.size();
   slot.bytes = bytes;
-  slot.hash = hash_bytes(bytes_of(slot), bytes);
+  slot.hash = hash_of(slot, sequence);
   failpoint("memory.copied");
   slot.sequence.store(sequence, std::memory_order_release);
   failpoint("memory.done");

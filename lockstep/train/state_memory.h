@@ -11,7 +11,8 @@
 namespace lockstep {
 
 /// Copies of a training's state in a memory file that outlives the processes: two, of which one is
-/// whole while the other is written, whenever the process that writes is killed.
+/// whole while the other is written, whenever the process that writes is killed. A hash of all that
+/// a copy has, its standing too, shows damage; the whole one is never written over.
 /// The file belongs to whoever holds its descriptor. Threads: one process and thread writes.
 class StateMemory {
  public:
@@ -35,7 +36,8 @@ class StateMemory {
   struct Slot;
   struct Header;
   Header* header() const;
-  const Slot* newest_written() const;
+  std::uint64_t hash_of(const Slot& slot, std::uint64_t sequence) const;
+  bool is_whole(const Slot& slot) const;
   const Slot* newest_whole() const;
   std::byte* bytes_of(const Slot& slot) const;
   void make(std::uint64_t capacity);

@@ -57,26 +57,55 @@ TEST(StateMemory, GrowsIntoANewFile) {
   expect_state(memory, 2, 1'000'000);
 }
 
+void flip_bit(const StateMemory& memory, std::int64_t offset) {
+  unsigned char byte = 0;
+  ASSERT_EQ(::pread(memory.file().get(), &byte, 1, offset), 1);
+  byte ^= 1U;
+  ASSERT_EQ(::pwrite(memory.file().get(), &byte, 1, offset), 1);
+}
+
+// The header has two numbers, then six of each copy; the second is the newest.
+TEST(StateMemory, PassesOverACopyOfWhichAnythingInTheHeaderHasChanged) {
+  StateMemory memory;
+  memory.write(state_of(1), {1, 1});
+  memory.write(state_of(2), {1, 2});
+  for (std::int64_t offset = 64; offset < 112; ++offset) {
+    flip_bit(memory, offset);
+    expect_state(memory, 1);
+    flip_bit(memory, offset);
+    expect_state(memory, 2);
+  }
+}
+
+TEST(StateMemory, WritesOverADamagedCopyAndNotOverTheOnlyWholeOne) {
+  const std::int64_t damaged[] = {64, 72, 4096};  // sequence, standing, bytes: of a small state
+  for (const std::int64_t offset : damaged) {
+    StateMemory memory;
+    memory.write(state_of(1), {1, 1});
+    memory.write(state_of(2), {1, 2});
+    const std::int64_t half = (*memory_file_bytes(memory.file().get()) - 4096) / 2;
+    flip_bit(memory, offset < 4096 ? offset : offset + half);
+    memory.write(state_of(3), {1, 3});
+    expect_state(memory, 3);
+    flip_bit(memory, 4096 + half);  // the new copy, where the damaged one was
+    expect_state(memory, 1);
+  }
+}
+
 // Of the newest copy, which lies in the second half: the one before is taken.
 TEST(StateMemory, PassesOverACopyInWhichABitHasChanged) {
   StateMemory memory;
   memory.write(state_of(1), {1, 1});
   memory.write(state_of(2), {1, 2});
-  const auto flip = [&](std::int64_t offset) {
-    unsigned char byte = 0;
-    ASSERT_EQ(::pread(memory.file().get(), &byte, 1, offset), 1);
-    byte ^= 1U;
-    ASSERT_EQ(::pwrite(memory.file().get(), &byte, 1, offset), 1);
-  };
   const std::int64_t half = (*memory_file_bytes(memory.file().get()) - 4096) / 2;
   for (const std::int64_t offset : {0, 100, 3904}) {
-    flip(4096 + half + offset);
+    flip_bit(memory, 4096 + half + offset);
     expect_state(memory, 1);
-    flip(4096 + offset);
+    flip_bit(memory, 4096 + offset);
     EXPECT_FALSE(memory.standing().exists());
     EXPECT_THROW(memory.read(), CorruptFile) << offset;
-    flip(4096 + offset);
-    flip(4096 + half + offset);
+    flip_bit(memory, 4096 + offset);
+    flip_bit(memory, 4096 + half + offset);
   }
   expect_state(memory, 2);
 }
