@@ -27,7 +27,7 @@ struct ServiceMessage {
   bool operator==(const ServiceMessage&) const = default;
 };
 
-/// No message is longer.
+/// No message is longer; so the values of one take at most 3 MiB (json_members.h).
 inline constexpr std::size_t kLongestAgentMessageBytes = 16 * 1024;
 
 /// As JSON (RFC 8259): numbers and texts in a fixed schema, nothing that could be executed. Texts

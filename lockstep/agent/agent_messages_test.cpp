@@ -4,6 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include "lockstep/agent/json_members.h"
+#include "lockstep/agent/state_text.h"
+#include "lockstep/base/memory_limit_testing.h"
+
 namespace lockstep {
 namespace {
 
@@ -78,6 +82,27 @@ TEST(AgentMessages, AnythingElseIsNone) {
 }
 
 // Whatever is read, the result is a message or nothing; the sanitizers watch.
+// Also of what etcd holds, which no limit of messages bounds.
+TEST(AgentMessages, TakeMemoryInProportionToTheirText) {
+  const auto repeated = [](const std::string& text) {
+    std::string result;
+    while (result.size() < 200'000) result += text;
+    return result;
+  };
+  for (const std::string& text :
+       {repeated("["), repeated("{\"\":"), "[" + repeated("0,") + "0]",
+        "[" + repeated("[],") + "0]", "{\"nodes\":[" + repeated("{},") + "0]}",
+        "{" + repeated("\"a\":{},") + "\"b\":0}"}) {
+    const auto bound = kAnyJsonBytes + kJsonBytesAByte * text.size();
+    const auto read = [&] {
+      decode_agent_message(text);
+      decode_service_message(text);
+      decode_state(text);
+    };
+    EXPECT_TRUE(fits_in(bound, read)) << text.substr(0, 20);
+  }
+}
+
 TEST(AgentMessages, SurviveMutations) {
   std::mt19937 random(1);
   const std::string good[] = {encode(some_agent_message()), encode(some_service_message())};

@@ -12,6 +12,11 @@ namespace lockstep {
 
 inline constexpr int kMostInt = std::numeric_limits<int>::max();
 
+/// What n bytes of JSON are read into takes at most kAnyJsonBytes + n * kJsonBytesAByte: a '[' in
+/// another has the fewest for what it takes.
+inline constexpr std::uint64_t kJsonBytesAByte = 128;
+inline constexpr std::uint64_t kAnyJsonBytes = std::uint64_t{1} << 20;
+
 /// Reads members of an object and notes whether all were what they had to be.
 /// Lifetime: that of the object.
 class Members {

@@ -16,7 +16,10 @@ json list_of(const std::vector<RendezvousNode>& nodes) {
 
 std::vector<RendezvousNode> nodes_in(Members& members, const char* name) {
   std::vector<RendezvousNode> nodes;
-  for (const json& node : members.list(name)) nodes.push_back(members.node(node));
+  for (const json& node : members.list(name)) {
+    nodes.push_back(members.node(node));
+    if (!members.good()) break;  // Nothing of it is taken, and "{}" is short for a node.
+  }
   return nodes;
 }
 
