@@ -25,10 +25,15 @@ constexpr std::uint8_t kMostDimensions = 64;
 // Element type, whether it requires a gradient, sizes.
 constexpr std::uint64_t kLongestDescription = 3 + 8 * kMostDimensions;
 
+// Not quantized ones, and not those of a few bits, of some of which LibTorch knows no size.
+bool is_number(c10::ScalarType type) {
+  return c10::isFloatingType(type) || c10::isComplexType(type) ||
+         c10::isIntegralType(type, /*includeBool=*/true);
+}
+
 bool is_carried(const at::Tensor& tensor) {
-  const auto type = tensor.scalar_type();
-  return tensor.layout() == c10::kStrided && tensor.is_cpu() && !c10::isQIntType(type) &&
-         !c10::isBitsType(type) && tensor.dim() <= kMostDimensions;
+  return tensor.layout() == c10::kStrided && tensor.is_cpu() && is_number(tensor.scalar_type()) &&
+         tensor.dim() <= kMostDimensions;
 }
 
 std::vector<std::int64_t> take_sizes(ByteReader& description) {
@@ -45,7 +50,7 @@ std::vector<std::int64_t> take_sizes(ByteReader& description) {
 // With room for data of its own; of no more than so many bytes.
 at::Tensor take_tensor(ByteReader& description, std::uint64_t most_bytes) {
   const auto type = static_cast<c10::ScalarType>(description.take<std::uint8_t>());
-  if (type >= c10::ScalarType::Undefined || c10::isQIntType(type) || c10::isBitsType(type)) {
+  if (!is_number(type)) {
     throw UsageError("a tensor has elements of no type that is carried");
   }
   const bool requires_grad = description.take<std::uint8_t>() != 0;
@@ -157,9 +162,21 @@ void FrameReader::begin() {
     to_throw_away_ = head_.description_bytes + frame_.thrown_away_bytes;
     return;
   }
-  description_.resize(head_.description_bytes);
-  frame_.parcel.bytes.resize(head_.bytes);
-  pieces_ = {std::span(description_), std::span(frame_.parcel.bytes)};
+  description_.clear();
+  pieces_.resize(2);
+  grow(0);
+  grow(1);
+}
+
+// The description and the bytes, as far as there is space for: a head alone is no reason to take
+// the gigabytes that it announces. (Of tensors, pages are taken when they are written.)
+bool FrameReader::grow(std::size_t piece) {
+  std::vector<char>& bytes = piece == 0 ? description_ : frame_.parcel.bytes;
+  const std::uint64_t wanted = piece == 0 ? head_.description_bytes : head_.bytes;
+  if (bytes.size() == wanted) return false;
+  bytes.resize(std::min<std::uint64_t>(wanted, std::max(kArrivals, 2 * bytes.size())));
+  pieces_[piece] = bytes;
+  return true;
 }
 
 // What is complete is left behind; a frame that is whole is given away.
@@ -167,6 +184,7 @@ void FrameReader::go_on(const std::function<void(Frame)>& take) {
   if (head_filled_ < sizeof head_ || to_throw_away_ > 0) return;
   if (frame_.thrown_away_bytes == 0) {
     while (piece_ < pieces_.size() && filled_ == pieces_[piece_].size()) {
+      if (piece_ < 2 && grow(piece_)) continue;
       ++piece_;
       filled_ = 0;
       if (piece_ == 1) describe();

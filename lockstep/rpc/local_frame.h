@@ -48,7 +48,9 @@ std::optional<std::string> problem_of(const std::vector<at::Tensor>& tensors);
 /// Errors: UsageError for tensors that have a problem.
 OutgoingFrame to_outgoing(Frame frame);
 
-/// Puts frames together from what arrives, in whatever pieces. Threads: one.
+/// Puts frames together from what arrives, in whatever pieces. Of n bytes that have arrived it
+/// makes at most 1 MiB + 4 · n of description and bytes, and the tensors that n bytes describe;
+/// whatever the head of a frame announces. Threads: one.
 class FrameReader {
  public:
   /// Frames of more than `most_bytes` (bytes and tensors) are thrown away as they come.
@@ -72,6 +74,7 @@ class FrameReader {
   friend OutgoingFrame to_outgoing(Frame frame);
 
   void begin();
+  bool grow(std::size_t piece);
   void describe();
   void go_on(const std::function<void(Frame)>& take);
   Frame finish();

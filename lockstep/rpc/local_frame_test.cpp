@@ -2,11 +2,13 @@
 
 #include <cstring>
 #include <random>
+#include <stdexcept>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/memory_limit_testing.h"
 
 namespace lockstep::rpc {
 namespace {
@@ -84,6 +86,51 @@ TEST(LocalFrame, ArrivesInWhateverPieces) {
     }
     EXPECT_EQ(frames[3].kind, Frame::Kind::kFailure);
     EXPECT_TRUE(frames[3].parcel.bytes.empty());
+  }
+}
+
+TEST(LocalFrame, TensorsOfEveryTypeAreReadOrRefused) {
+  std::vector<char> bytes = bytes_of(
+      {.kind = Frame::Kind::kRequest, .parcel = {.bytes = {}, .tensors = {at::zeros({0})}}});
+  constexpr std::size_t kHeadBytes = 40;
+  int read = 0;
+  for (int type = 0; type < 256; ++type) {
+    bytes[kHeadBytes] = static_cast<char>(type);
+    try {
+      read += static_cast<int>(frames_in(bytes, bytes.size()).size());
+    } catch (const UsageError&) {
+    }
+  }
+  EXPECT_GE(read, 20);
+  EXPECT_LT(read, 30);
+}
+
+// The head of a frame of the most that may come, and no more of it.
+TEST(LocalFrame, TakesNoMemoryForWhatIsOnlyAnnounced) {
+  std::vector<char> head = bytes_of({.kind = Frame::Kind::kRequest, .id = 1});
+  const std::uint32_t tensors = 1 << 16;
+  const std::uint64_t description_bytes = tensors * 500;
+  const std::uint64_t bytes = kLargestFrame;
+  std::memcpy(head.data() + 4, &tensors, sizeof tensors);
+  std::memcpy(head.data() + 16, &description_bytes, sizeof description_bytes);
+  std::memcpy(head.data() + 24, &bytes, sizeof bytes);
+  EXPECT_TRUE(fits_in(1 << 20, [&] {
+    if (!frames_in(head, head.size()).empty()) throw std::logic_error("a frame of nothing");
+  }));
+}
+
+TEST(LocalFrame, GrowsWithWhatArrives) {
+  Frame frame{.kind = Frame::Kind::kAnswer, .id = 7};
+  for (std::size_t i = 0; i < 1'000'003; ++i) frame.parcel.bytes.push_back(static_cast<char>(i));
+  for (std::size_t i = 0; i < 20'000; ++i) frame.parcel.tensors.push_back(at::full({1}, 1.0 * i));
+  const std::vector<char> expected = frame.parcel.bytes;
+  const std::vector<char> bytes = bytes_of(std::move(frame));
+  for (const std::size_t at_once : {std::size_t{1'000}, std::size_t{65'537}, bytes.size()}) {
+    const std::vector<Frame> frames = frames_in(bytes, at_once);
+    ASSERT_EQ(frames.size(), 1u);
+    EXPECT_EQ(frames[0].parcel.bytes, expected);
+    ASSERT_EQ(frames[0].parcel.tensors.size(), 20'000u);
+    EXPECT_EQ(frames[0].parcel.tensors.back().item<float>(), 19'999.0f);
   }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string_view>
 #include <vector>
@@ -32,8 +33,13 @@ inline constexpr std::int64_t kInlineTensorBytes = 16 * 1024;
 /// than 32.
 void write_value(const c10::IValue& value, ByteWriter& bytes, ValueContext& context);
 
+/// What is read from n bytes takes at most kAnyValueBytes + n * kValueBytesAByte: of all values, a
+/// tensor of one element and an optional type have the fewest bytes for what they take.
+inline constexpr std::uint64_t kValueBytesAByte = 256;
+inline constexpr std::uint64_t kAnyValueBytes = std::uint64_t{4} << 20;
+
 /// The inverse, of bytes that anybody may have sent: executes nothing, makes only the above, and
-/// allocates no more than a small multiple of the message. Errors: UsageError saying what is wrong.
+/// allocates no more than that. Errors: UsageError saying what is wrong.
 c10::IValue read_value(ByteReader& bytes, const ValueContext& context);
 
 void write_key(const RRefKey& key, ByteWriter& bytes);

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/log.h"
+#include "lockstep/base/memory_limit_testing.h"
 #include "lockstep/rpc/call_message.h"
 #include "lockstep/rpc/gradient_message.h"
 
@@ -112,6 +113,32 @@ TEST(CallMessage, DeepAndPromisingOnesAreRefused) {
   Parcel without = write_request(request_with({at::zeros({100, 100})}), {});
   without.tensors.clear();
   EXPECT_EQ(error_of(without), "it names tensor 0 of 0");
+}
+
+// Values that are short as bytes, and as many of them as there is space for.
+TEST(CallMessage, TakesMemoryInProportionToItsBytes) {
+  const std::vector<c10::IValue> short_values = {
+      {},
+      at::Tensor(),
+      at::zeros({}, at::kChar),
+      at::zeros({}, at::kHalf).requires_grad_(),
+      at::zeros({0}, at::kHalf),
+      c10::ivalue::Tuple::create({}),
+      c10::impl::GenericDict(c10::IntType::get(), c10::StringType::get()),
+      c10::impl::GenericList(c10::OptionalType::create(c10::IntType::get())),
+      c10::impl::GenericList(c10::OptionalType::create(
+          c10::ListType::create(c10::OptionalType::create(c10::IntType::get())))),
+      c10::impl::GenericList(c10::TupleType::create({c10::IntType::get(), c10::IntType::get()})),
+      std::string(),
+      std::string(30, 'a'),
+      std::vector<std::int64_t>{},
+  };
+  for (const c10::IValue& value : short_values) {
+    const Parcel parcel = write_request(request_with(std::vector<c10::IValue>(100'000, value)), {});
+    EXPECT_TRUE(fits_in(kAnyValueBytes + kValueBytesAByte * parcel.bytes.size(),
+                        [&] { read_request(parcel, {}); }))
+        << parcel.bytes.size() << " bytes of " << value.tagKind();
+  }
 }
 
 TEST(CallMessage, SparseTensorsLieWithinTheirSizes) {

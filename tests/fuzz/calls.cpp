@@ -30,7 +30,7 @@ ValueContext context() {
 
 // What comes through the socket of a worker of this machine.
 void read_frames(std::string_view bytes) {
-  FrameReader reader(1 << 16);
+  FrameReader reader(std::size_t{1} << 25);
   while (!bytes.empty()) {
     const std::span<char> room = reader.next();
     const std::string_view now = bytes.substr(0, room.size());
