@@ -25,6 +25,10 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
+/// What a header of n bytes and the tensors that it describes take, beside their data, is at most
+/// kAnyHeaderBytes + n * kHeaderBytesAByte.
+inline constexpr std::uint64_t kHeaderBytesAByte = 64;
+inline constexpr std::uint64_t kAnyHeaderBytes = std::uint64_t{4} << 20;
 /// What a file must not exceed: the limit of Hugging Face's reader.
 inline constexpr std::uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 

@@ -8,7 +8,9 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/memory_limit_testing.h"
 #include "lockstep/os/temporary_directory.h"
+#include "lockstep/snapshot/safetensors_header.h"
 #include "lockstep/snapshot/snapshot_testing.h"
 #include "lockstep/snapshot/state_dict.h"
 
@@ -153,6 +155,27 @@ TEST_F(SafetensorsTest, AHeaderThatDoesNotFitItsDataIsRefused) {
             std::string::npos);
   put_file_bytes(path(), std::string(8, '\xff') + "{}");
   EXPECT_NE(refusal().find("is truncated"), std::string::npos);
+}
+
+// Headers of many short entries, which are tensors of no bytes or metadata, and of many dimensions.
+TEST_F(SafetensorsTest, TakesMemoryInProportionToTheHeader) {
+  std::string entries = "{";
+  std::string metadata = "{\"__metadata__\":{";
+  for (int i = 0; i < 20'000; ++i) {
+    const char* const comma = i == 0 ? "" : ",";
+    entries += concat(comma, "\"", i, "\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}");
+    metadata += concat(comma, "\"", i, "\":\"\"");
+  }
+  std::string shape = "{\"a\":{\"shape\":[0";
+  for (int i = 0; i < 500'000; ++i) shape += ",1";
+  for (const std::string& header :
+       {entries + "}", metadata + "}}", shape + "],\"dtype\":\"U8\",\"data_offsets\":[0,0]}}",
+        std::string(1'000'000, '[')}) {
+    put(header, 0);
+    EXPECT_TRUE(fits_in(kAnyHeaderBytes + kHeaderBytesAByte * header.size(), [&] {
+      read_safetensors(path());
+    })) << header.substr(0, 40);
+  }
 }
 
 TEST_F(SafetensorsTest, NoDamageCrashesAndATruncationIsNoticed) {

@@ -16,6 +16,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/memory_limit_testing.h"
 #include "lockstep/os/temporary_directory.h"
 #include "lockstep/snapshot/optimizer_state.h"
 #include "lockstep/snapshot/share_tree.h"
@@ -265,6 +266,49 @@ TEST_F(ShardedSnapshotTest, AManifestThatLeadsElsewhereIsRefused) {
   }
   EXPECT_THROW(parse_manifest("", "read it"), CorruptFile);
   EXPECT_THROW(parse_manifest("{}", "read it"), CorruptFile);
+}
+
+// With the checksum that it has to have.
+std::string sealed_manifest(const std::string& body) {
+  const std::string text = body + ",\n \"checksum\": \"xxh3:";
+  return text + xxh3_digits(text) + "\"\n}\n";
+}
+
+TEST(SnapshotManifest, RefusesNumbersThatAreNoIntegers) {
+  const std::string good =
+      manifest_text({.save_id = "a",
+                     .files = {{.name = "f", .digest = {.size_bytes = 77, .xxh3 = ""}}},
+                     .tensors = {{.name = "t", .file = 0, .dtype = "float32", .shape = {77}}}});
+  const std::string body = good.substr(0, good.find(",\n \"checksum\""));
+  parse_manifest(sealed_manifest(body), "read it");
+  for (const std::string number : {"\"format\": 1", "\"epoch\": 0", "\"bytes\": 77", "   77"}) {
+    const std::size_t at = body.find(number);
+    ASSERT_NE(at, std::string::npos) << number << " in " << body;
+    for (const char* const wrong : {"e37", ".5"}) {
+      std::string changed_body = body;
+      changed_body.insert(at + number.size(), wrong);
+      EXPECT_THROW(parse_manifest(sealed_manifest(changed_body), "read it"), CorruptFile);
+    }
+  }
+}
+
+TEST(SnapshotManifest, TakesMemoryInProportionToItsText) {
+  const auto repeated = [](const std::string& text) {
+    std::string result;
+    while (result.size() < 1'000'000) result += text;
+    return result;
+  };
+  const std::string empty_manifest =
+      "{\"format\":1,\"save_id\":\"\",\"epoch\":0,\"step\":0,\"world_size\":1,\"files\":[";
+  for (const std::string& body :
+       {repeated("["), repeated("{\"\":"), empty_manifest + repeated("0,") + "0]",
+        empty_manifest + "],\"tensors\":[{\"name\":\"\",\"file\":0,\"dtype\":\"\",\"shape\":[" +
+            repeated("0,") + "0]}]"}) {
+    const std::string text = sealed_manifest(body);
+    EXPECT_TRUE(fits_in(kAnyManifestBytes + kManifestBytesAByte * text.size(), [&] {
+      parse_manifest(text, "read it");
+    })) << body.substr(0, 20);
+  }
 }
 
 TEST_F(ShardedSnapshotTest, AsynchronousItIsWholeAfterWaitOrAbsent) {

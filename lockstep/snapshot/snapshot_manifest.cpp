@@ -1,6 +1,8 @@
 #include "lockstep/snapshot/snapshot_manifest.h"
 
 #include <set>
+#include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -46,20 +48,35 @@ bool is_file_name(const std::string& name) {
          name.find('\0') == std::string::npos;
 }
 
-SnapshotManifest manifest_of(const Json& json) {
+/// The JSON reader converts any number, also one beyond the type's range.
+template <class Integer>
+Integer integer_of(const Json& value, const std::string& source) {
+  if (!value.is_number_integer()) refuse_manifest(source, "a number in it is no integer");
+  return value.get<Integer>();
+}
+
+SnapshotManifest manifest_of(const Json& json, const std::string& source) {
+  const auto integer_at = [&](const char* name) {
+    return integer_of<std::int64_t>(json.at(name), source);
+  };
   SnapshotManifest manifest{.save_id = json.at("save_id"),
-                            .epoch = json.at("epoch"),
-                            .step = json.at("step"),
-                            .world_size = json.at("world_size")};
-  for (const Json& file : json.at("files")) {
-    manifest.files.push_back({.name = file.at("name"),
-                              .digest = {.size_bytes = file.at("bytes"), .xxh3 = file.at("xxh3")}});
+                            .epoch = integer_at("epoch"),
+                            .step = integer_at("step"),
+                            .world_size = integer_at("world_size")};
+  for (const Json& file : json.at("files").get_ref<const Json::array_t&>()) {
+    const auto bytes = integer_of<std::uint64_t>(file.at("bytes"), source);
+    manifest.files.push_back(
+        {.name = file.at("name"), .digest = {.size_bytes = bytes, .xxh3 = file.at("xxh3")}});
   }
-  for (const Json& tensor : json.at("tensors")) {
-    manifest.tensors.push_back({.name = tensor.at("name"),
-                                .file = tensor.at("file"),
-                                .dtype = tensor.at("dtype"),
-                                .shape = tensor.at("shape")});
+  for (const Json& tensor : json.at("tensors").get_ref<const Json::array_t&>()) {
+    ManifestTensor read{.name = tensor.at("name"),
+                        .file = integer_of<std::size_t>(tensor.at("file"), source),
+                        .dtype = tensor.at("dtype"),
+                        .shape = {}};
+    for (const Json& size : tensor.at("shape").get_ref<const Json::array_t&>()) {
+      read.shape.push_back(integer_of<std::int64_t>(size, source));
+    }
+    manifest.tensors.push_back(std::move(read));
   }
   return manifest;
 }
@@ -97,13 +114,13 @@ SnapshotManifest parse_manifest(std::string_view text, const std::string& source
   const std::string whole = concat(checked_part(text, source), "\n}");
   try {
     const Json json = Json::parse(whole);
-    const std::int64_t format = json.at("format");
+    const auto format = integer_of<std::int64_t>(json.at("format"), source);
     if (format != kManifestFormat) {
       throw UsageError(concat(source, ": it has format ", format, ", this Lockstep (",
                               LOCKSTEP_VERSION, ") reads format ", kManifestFormat,
                               "; use the Lockstep that wrote it"));
     }
-    SnapshotManifest manifest = manifest_of(json);
+    SnapshotManifest manifest = manifest_of(json, source);
     std::set<std::string> names;
     for (const ManifestFile& file : manifest.files) {
       if (!is_file_name(file.name) || !names.insert(file.name).second) {

@@ -41,6 +41,11 @@ struct SnapshotManifest {
 /// As JSON, whose last entry is the XXH3-128 of the text before it.
 std::string manifest_text(const SnapshotManifest& manifest);
 
+/// What n bytes of a manifest are read into takes at most kAnyManifestBytes + n *
+/// kManifestBytesAByte: a '[' in another has the fewest for what it takes.
+inline constexpr std::uint64_t kManifestBytesAByte = 128;
+inline constexpr std::uint64_t kAnyManifestBytes = std::uint64_t{1} << 20;
+
 /// `source`: for errors. Errors: CorruptFile when any bit of the text has changed; UsageError for a
 /// newer format.
 SnapshotManifest parse_manifest(std::string_view text, const std::string& source);
