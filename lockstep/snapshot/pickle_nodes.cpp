@@ -7,17 +7,24 @@ namespace {
 
 /// State dicts nest five deep.
 constexpr int kMaxDepth = 64;
-/// Twenty values a tensor for a hundred thousand tensors. Bounds what shared nodes unfold to.
+/// Twenty values a tensor for a hundred thousand tensors. Bounds the time that shared nodes take.
 constexpr std::size_t kMaxValues = 2'000'000;
+/// Of LibTorch's containers and strings, with their place in the heap.
+constexpr std::uint64_t kContainerBytes = 256;
+constexpr std::uint64_t kDictEntryBytes = 128;
+constexpr std::uint64_t kStringBytes = 64;
+constexpr const char* kTooManyBytes = "it unfolds to too many bytes";
 
 class TreeBuilder {
  public:
-  TreeBuilder(const PickleNodes& nodes, std::string& problem) : nodes_(nodes), problem_(problem) {}
+  TreeBuilder(const PickleNodes& nodes, PickleBudget& budget, std::string& problem)
+      : nodes_(nodes), budget_(budget), problem_(problem) {}
 
   /// False, with the reason in problem_, when it cannot be.
   bool build(NodeId id, int depth, c10::IValue& value) {
     if (depth > kMaxDepth) return fail("it is nested too deep");
     if (++values_ > kMaxValues) return fail("it unfolds to too many values");
+    if (!budget_.spend(sizeof(c10::IValue))) return fail(kTooManyBytes);
     return std::visit([&](const auto& node) { return build_node(node, depth, value); }, nodes_[id]);
   }
 
@@ -38,6 +45,12 @@ class TreeBuilder {
     return true;
   }
 
+  bool build_node(const std::string& text, int, c10::IValue& value) {
+    if (!budget_.spend(kStringBytes + text.size())) return fail(kTooManyBytes);
+    value = c10::IValue(text);
+    return true;
+  }
+
   bool build_node(const PickleMark&, int, c10::IValue&) { return fail("it ends amid a container"); }
   bool build_node(const PickleGlobal& global, int, c10::IValue&) {
     problem_ = "it holds the name '" + global.name + "' where a value should be";
@@ -48,6 +61,7 @@ class TreeBuilder {
   }
 
   bool build_node(const PickleTuple& tuple, int depth, c10::IValue& value) {
+    if (!has_room(tuple.items.size(), sizeof(c10::IValue))) return false;
     std::vector<c10::IValue> items(tuple.items.size());
     for (std::size_t i = 0; i < items.size(); ++i) {
       if (!build(tuple.items[i], depth + 1, items[i])) return false;
@@ -57,6 +71,7 @@ class TreeBuilder {
   }
 
   bool build_node(const PickleList& list, int depth, c10::IValue& value) {
+    if (!has_room(list.items.size(), sizeof(c10::IValue))) return false;
     c10::impl::GenericList items(c10::AnyType::get());
     items.reserve(list.items.size());
     for (const NodeId id : list.items) {
@@ -69,6 +84,7 @@ class TreeBuilder {
   }
 
   bool build_node(const PickleDict& dict, int depth, c10::IValue& value) {
+    if (!has_room(dict.items.size(), kDictEntryBytes)) return false;
     c10::impl::GenericDict items(c10::AnyType::get(), c10::AnyType::get());
     items.reserve(dict.items.size());
     for (const auto& [key_id, value_id] : dict.items) {
@@ -82,16 +98,22 @@ class TreeBuilder {
     return true;
   }
 
+  bool has_room(std::uint64_t items, std::uint64_t item_bytes) {
+    return budget_.spend(kContainerBytes + items * item_bytes) || fail(kTooManyBytes);
+  }
+
   const PickleNodes& nodes_;
+  PickleBudget& budget_;
   std::string& problem_;
   std::size_t values_ = 0;
 };
 
 }  // namespace
 
-std::optional<c10::IValue> to_value(const PickleNodes& nodes, NodeId root, std::string& problem) {
+std::optional<c10::IValue> to_value(const PickleNodes& nodes, NodeId root, PickleBudget& budget,
+                                    std::string& problem) {
   c10::IValue value;
-  if (!TreeBuilder(nodes, problem).build(root, 0, value)) return std::nullopt;
+  if (!TreeBuilder(nodes, budget, problem).build(root, 0, value)) return std::nullopt;
   return value;
 }
 

@@ -37,6 +37,7 @@ struct PickleDict {
 };
 struct PickleStorage {
   at::Tensor bytes;
+  /// Undefined: the tensors over it name theirs.
   c10::ScalarType dtype = c10::ScalarType::Undefined;
 };
 
@@ -46,9 +47,32 @@ using PickleNode =
 /// References stay valid while it grows.
 using PickleNodes = std::deque<PickleNode>;
 
+/// The memory that the values of a pickle may take beside the data of their tensors: each mention
+/// of a value counts, as a pickle of a megabyte can mention one string a hundred thousand times.
+class PickleBudget {
+ public:
+  /// Real ones need fewer than 100.
+  static constexpr std::uint64_t kBytesAByte = 128;
+  static constexpr std::uint64_t kAnyPickleBytes = 16u << 20;
+
+  explicit PickleBudget(std::uint64_t pickle_bytes)
+      : left_(kAnyPickleBytes + kBytesAByte * pickle_bytes) {}
+
+  /// False, and nothing is left, when there is not so much.
+  bool spend(std::uint64_t bytes) {
+    const bool is_enough = bytes <= left_;
+    left_ = is_enough ? left_ - bytes : 0;
+    return is_enough;
+  }
+
+ private:
+  std::uint64_t left_;
+};
+
 /// The value below `root`. Returns nothing, with the reason in `problem`, when it is nested too
-/// deep (or contains itself), unfolds to too many values, has a key that is neither string nor
-/// integer, or holds what only the unpickler understands.
-std::optional<c10::IValue> to_value(const PickleNodes& nodes, NodeId root, std::string& problem);
+/// deep (or contains itself), unfolds to too many values or bytes, has a key that is neither string
+/// nor integer, or holds what only the unpickler understands.
+std::optional<c10::IValue> to_value(const PickleNodes& nodes, NodeId root, PickleBudget& budget,
+                                    std::string& problem);
 
 }  // namespace lockstep

@@ -7,9 +7,6 @@
 namespace lockstep {
 namespace {
 
-/// PyTorch itself stops at 64.
-constexpr std::size_t kMaxDimensions = 64;
-
 bool lies_within(std::int64_t elements, std::int64_t offset, const std::vector<std::int64_t>& sizes,
                  const std::vector<std::int64_t>& strides) {
   if (offset < 0 || sizes.size() != strides.size() || sizes.size() > kMaxDimensions) return false;
@@ -34,13 +31,13 @@ bool lies_within(std::int64_t elements, std::int64_t offset, const std::vector<s
 
 }  // namespace
 
-at::Tensor tensor_over(const PickleStorage& storage, std::int64_t offset,
+at::Tensor tensor_over(const at::Tensor& bytes, c10::ScalarType dtype, std::int64_t offset,
                        const std::vector<std::int64_t>& sizes,
                        const std::vector<std::int64_t>& strides) {
-  const std::size_t elements = storage.bytes.nbytes() / c10::elementSize(storage.dtype);
+  const std::size_t elements = bytes.nbytes() / c10::elementSize(dtype);
   if (!lies_within(static_cast<std::int64_t>(elements), offset, sizes, strides)) return {};
-  at::Tensor tensor = at::empty({0}, at::TensorOptions().dtype(storage.dtype));
-  tensor.set_(storage.bytes.storage(), offset, sizes, strides);
+  at::Tensor tensor = at::empty({0}, at::TensorOptions().dtype(dtype));
+  tensor.set_(bytes.storage(), offset, sizes, strides);
   return tensor;
 }
 

@@ -59,7 +59,9 @@ TensorDict without_prefix(TensorDict values, const std::string& prefix = "module
 /// The tensors of a file of Python's torch.save(module.state_dict(), path), or of
 /// torch.save({"model": module.state_dict(), …}, path) or {"state_dict": …}, or of a snapshot,
 /// or of a safetensors file.
-/// Errors: CorruptFile when it is damaged; UsageError when it holds something else; SystemError.
+/// float8 and unsigned dtypes are read too.
+/// Errors: CorruptFile when it is damaged; UsageError when it holds something else, or has the
+/// format that torch.save had before PyTorch 1.6; SystemError.
 TensorDict read_state_dict(const std::filesystem::path& path);
 
 }  // namespace lockstep

@@ -27,6 +27,23 @@ constexpr std::array<StorageType, 12> kStorageTypes{{
     {"ComplexDoubleStorage", c10::ScalarType::ComplexDouble, "complex128"},
 }};
 
+struct UntypedDtype {
+  std::string_view name;
+  c10::ScalarType dtype;
+};
+
+constexpr std::array<UntypedDtype, 9> kUntypedDtypes{{
+    {"uint16", c10::ScalarType::UInt16},
+    {"uint32", c10::ScalarType::UInt32},
+    {"uint64", c10::ScalarType::UInt64},
+    {"complex32", c10::ScalarType::ComplexHalf},
+    {"float8_e4m3fn", c10::ScalarType::Float8_e4m3fn},
+    {"float8_e4m3fnuz", c10::ScalarType::Float8_e4m3fnuz},
+    {"float8_e5m2", c10::ScalarType::Float8_e5m2},
+    {"float8_e5m2fnuz", c10::ScalarType::Float8_e5m2fnuz},
+    {"float8_e8m0fnu", c10::ScalarType::Float8_e8m0fnu},
+}};
+
 }  // namespace
 
 std::optional<c10::ScalarType> storage_dtype(std::string_view storage_class) {
@@ -36,9 +53,19 @@ std::optional<c10::ScalarType> storage_dtype(std::string_view storage_class) {
   return std::nullopt;
 }
 
+std::optional<c10::ScalarType> untyped_dtype(std::string_view name) {
+  for (const UntypedDtype& type : kUntypedDtypes) {
+    if (type.name == name) return type.dtype;
+  }
+  return std::nullopt;
+}
+
 std::string_view dtype_name(c10::ScalarType dtype) {
   for (const StorageType& type : kStorageTypes) {
     if (type.dtype == dtype) return type.dtype_name;
+  }
+  for (const UntypedDtype& type : kUntypedDtypes) {
+    if (type.dtype == dtype) return type.name;
   }
   return c10::toString(dtype);
 }

@@ -12,7 +12,12 @@ namespace lockstep {
 /// are the dtypes that snapshots can hold.
 std::optional<c10::ScalarType> storage_dtype(std::string_view storage_class);
 
-/// Python's name of a dtype that is_storable(), without the "torch.": "float32".
+/// A dtype without a storage class, by Python's name ("float8_e4m3fn"); nothing for other names.
+/// torch.save writes such tensors over bytes, and LibTorch's pickler in a form that Python refuses:
+/// they are read, not written.
+std::optional<c10::ScalarType> untyped_dtype(std::string_view name);
+
+/// Python's name of one of these dtypes, without the "torch.": "float32".
 std::string_view dtype_name(c10::ScalarType dtype);
 
 bool is_storable(c10::ScalarType dtype);

@@ -19,22 +19,32 @@ namespace {
 
 constexpr std::string_view kOrderedDict = "collections.OrderedDict";
 constexpr std::string_view kRebuildTensor = "torch._utils._rebuild_tensor_v2";
+constexpr std::string_view kRebuildUntypedTensor = "torch._utils._rebuild_tensor_v3";
 constexpr std::string_view kRebuildParameter = "torch._utils._rebuild_parameter";
 constexpr std::string_view kTorchModule = "torch.";
+constexpr std::string_view kUntypedStorage = "torch.storage.UntypedStorage";
 /// One opcode makes at most one node; a tensor takes about 20.
 constexpr std::size_t kMaxNodes = 16'000'000;
+/// Of one without its data.
+constexpr std::uint64_t kTensorBytes = 512;
+
+bool is_known(std::string_view module, std::string_view name, std::string_view full) {
+  return full == kOrderedDict || full == kRebuildTensor || full == kRebuildUntypedTensor ||
+         full == kRebuildParameter || full == kUntypedStorage ||
+         (module == "torch" && (storage_dtype(name) || untyped_dtype(name)));
+}
 
 class Unpickler {
  public:
   Unpickler(std::string_view pickle, const StorageReader& read_storage, const std::string& file)
-      : pickle_(pickle), read_storage_(read_storage), file_(file) {}
+      : pickle_(pickle), read_storage_(read_storage), file_(file), budget_(pickle.size()) {}
 
   c10::IValue run() {
     while (step()) {
     }
     const NodeId root = pop();
     std::string problem;
-    std::optional<c10::IValue> value = to_value(nodes_, root, problem);
+    std::optional<c10::IValue> value = to_value(nodes_, root, budget_, problem);
     if (!value) corrupt(problem);
     return *std::move(value);
   }
@@ -227,18 +237,18 @@ class Unpickler {
     const std::string_view module = read_line();
     const std::string_view name = read_line();
     std::string full = concat(module, ".", name);
-    if (full != kOrderedDict && full != kRebuildTensor && full != kRebuildParameter &&
-        !(module == "torch" && storage_dtype(name))) {
-      refuse(full);
-    }
+    if (!is_known(module, name, full)) refuse(full);
     return push(PickleGlobal{std::move(full)});
   }
 
   bool reduce() {
-    const std::vector<NodeId> arguments = as<PickleTuple>(pop()).items;
+    const std::vector<NodeId>& arguments = as<PickleTuple>(pop()).items;
     const std::string& name = as<PickleGlobal>(pop()).name;
     if (name == kOrderedDict && arguments.empty()) return push(PickleDict{{}, true});
-    if (name == kRebuildTensor) return push(rebuild_tensor(arguments));
+    if (name == kRebuildTensor && arguments.size() == 6) return push(rebuild_tensor(arguments));
+    if (name == kRebuildUntypedTensor && arguments.size() == 7) {
+      return push(rebuild_untyped_tensor(arguments));
+    }
     if (name == kRebuildParameter && arguments.size() == 3) {
       return push(as<at::Tensor>(arguments[0]));
     }
@@ -253,18 +263,15 @@ class Unpickler {
   }
 
   bool load_storage() {
-    const std::vector<NodeId> id = as<PickleTuple>(pop()).items;
+    const std::vector<NodeId>& id = as<PickleTuple>(pop()).items;
     if (id.size() != 5 || as<std::string>(id[0]) != "storage") corrupt("a storage is damaged");
-    const std::string_view class_name = as<PickleGlobal>(id[1]).name;
-    if (!class_name.starts_with(kTorchModule)) corrupt("a storage is damaged");
-    const c10::ScalarType dtype =
-        storage_dtype(class_name.substr(kTorchModule.size())).value_or(c10::ScalarType::Undefined);
+    const c10::ScalarType dtype = dtype_of_storage(as<PickleGlobal>(id[1]).name);
+    const bool is_untyped = dtype == c10::ScalarType::Undefined;
     const std::string& key = as<std::string>(id[2]);
     std::uint64_t bytes = 0;
     const std::int64_t count = as<std::int64_t>(id[4]);
-    if (dtype == c10::ScalarType::Undefined || count < 0 ||
-        __builtin_mul_overflow(static_cast<std::uint64_t>(count), c10::elementSize(dtype),
-                               &bytes)) {
+    if (count < 0 || __builtin_mul_overflow(static_cast<std::uint64_t>(count),
+                                            is_untyped ? 1 : c10::elementSize(dtype), &bytes)) {
       corrupt("a storage is damaged");
     }
     at::Tensor& storage = storages_[key];
@@ -273,18 +280,51 @@ class Unpickler {
     return push(PickleStorage{storage, dtype});
   }
 
-  /// (storage, offset, sizes, strides, requires_grad, hooks), then perhaps more that is refused.
+  /// Undefined for an untyped one.
+  c10::ScalarType dtype_of_storage(std::string_view class_name) {
+    if (class_name == kUntypedStorage) return c10::ScalarType::Undefined;
+    return dtype_named(class_name, storage_dtype);
+  }
+
+  /// What `find` gives for a name of the module torch.
+  c10::ScalarType dtype_named(std::string_view full,
+                              std::optional<c10::ScalarType> (*find)(std::string_view)) {
+    if (!full.starts_with(kTorchModule)) corrupt("a dtype is damaged");
+    const auto dtype = find(full.substr(kTorchModule.size()));
+    if (!dtype) corrupt("a dtype is damaged");
+    return *dtype;
+  }
+
+  /// (storage, offset, sizes, strides, requires_grad, hooks); with more it is refused.
   at::Tensor rebuild_tensor(const std::vector<NodeId>& arguments) {
-    if (arguments.size() != 6) corrupt("a tensor has the wrong arguments");
-    at::Tensor tensor = tensor_over(as<PickleStorage>(arguments[0]), as<std::int64_t>(arguments[1]),
+    const PickleStorage& storage = as<PickleStorage>(arguments[0]);
+    if (storage.dtype == c10::ScalarType::Undefined) corrupt("a tensor has no dtype");
+    return rebuild(storage.bytes, storage.dtype, arguments);
+  }
+
+  /// The same, of an untyped storage, and the dtype.
+  at::Tensor rebuild_untyped_tensor(const std::vector<NodeId>& arguments) {
+    const PickleStorage& storage = as<PickleStorage>(arguments[0]);
+    const std::string& name = as<PickleGlobal>(arguments[6]).name;
+    if (storage.dtype != c10::ScalarType::Undefined) corrupt("a tensor has two dtypes");
+    return rebuild(storage.bytes, dtype_named(name, untyped_dtype), arguments);
+  }
+
+  at::Tensor rebuild(const at::Tensor& bytes, c10::ScalarType dtype,
+                     const std::vector<NodeId>& arguments) {
+    if (!budget_.spend(kTensorBytes)) corrupt("it has too many tensors");
+    at::Tensor tensor = tensor_over(bytes, dtype, as<std::int64_t>(arguments[1]),
                                     integers(arguments[2]), integers(arguments[3]));
     if (!tensor.defined()) corrupt("a tensor reaches beyond its storage");
     return tensor;
   }
 
   std::vector<std::int64_t> integers(NodeId id) {
+    const std::vector<NodeId>& items = as<PickleTuple>(id).items;
+    // Before they are copied: many tensors may name one tuple of many.
+    if (items.size() > kMaxDimensions) corrupt("a tensor has too many dimensions");
     std::vector<std::int64_t> values;
-    for (const NodeId item : as<PickleTuple>(id).items) values.push_back(as<std::int64_t>(item));
+    for (const NodeId item : items) values.push_back(as<std::int64_t>(item));
     return values;
   }
 
@@ -303,6 +343,7 @@ class Unpickler {
   std::size_t position_ = 0;
   const StorageReader& read_storage_;
   const std::string& file_;
+  PickleBudget budget_;
   PickleNodes nodes_;
   std::vector<NodeId> stack_;
   std::unordered_map<std::uint32_t, NodeId> memo_;

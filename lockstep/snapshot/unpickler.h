@@ -16,6 +16,8 @@ using StorageReader = std::function<at::Tensor(const std::string& key, std::uint
 /// string, tuple, list, dict (OrderedDict too; keys are strings or integers, in their order) and
 /// dense CPU tensors. Nothing else is understood: no code runs, no class is looked up. Tensors that
 /// shared a storage share it again. `file` is what messages call the file.
+/// Beside the storages, n bytes take at most 16 MiB + 256 · n: values count as often as they are
+/// mentioned (PickleBudget), and what is built meanwhile takes the other half.
 /// Errors: CorruptFile for bytes that are no such pickle or exceed sensible limits; UsageError
 /// naming the class, function or dtype that is refused; whatever `read_storage` throws.
 c10::IValue unpickle(std::string_view pickle, const StorageReader& read_storage,

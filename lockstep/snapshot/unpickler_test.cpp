@@ -2,12 +2,14 @@
 
 #include <random>
 #include <string>
+#include <vector>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/memory_limit_testing.h"
 #include "lockstep/snapshot/snapshot_testing.h"
 
 namespace lockstep::testing {
@@ -108,6 +110,59 @@ TEST(Unpickler, RefusesContainersWithoutEnd) {
     doubling += "](h"s + level + "h"s + level + "eq"s + static_cast<char>(level + 1);
   }
   EXPECT_THROW(read(doubling + "."), CorruptFile);
+}
+
+std::string repeated(const std::string& piece, std::size_t times) {
+  std::string result;
+  for (std::size_t i = 0; i < times; ++i) result += piece;
+  return result;
+}
+
+/// Of text.
+std::string half_a_megabyte() {
+  return "X\0\0\x08\0"s + std::string(std::size_t{1} << 19, 'a');
+}
+
+/// What a pickle of n bytes may take, as unpickler.h has it.
+std::uint64_t bound(const std::string& pickle) {
+  return (16u << 20) + 256 * pickle.size();
+}
+
+TEST(Unpickler, TakesMemoryInProportionToThePickle) {
+  const std::string long_text = half_a_megabyte();
+  const std::string in_list = "](";
+  const std::string rebuild = "ctorch._utils\n_rebuild_tensor_v2\nq\1(" + storage(12) + "K\0"s;
+  const std::string hooks = "\x89" + "ccollections\nOrderedDict\n)Rtq\2R"s;
+  const std::string again = repeated("h\1h\2R", 100'000);
+  const std::vector<std::string> pickles = {
+      // One string in 50,000 places; a dict of a thousand entries, and a tuple, in 1,900.
+      in_list + long_text + "q\1" + repeated("h\1", 50'000) + "e.",
+      in_list + "}(" + repeated("K\1N", 1000) + "uq\1" + repeated("h\1", 1900) + "e.",
+      in_list + "(" + repeated("N", 1000) + "tq\1" + repeated("h\1", 1900) + "e.",
+      // A tensor for a few bytes each; then each of a million dimensions.
+      in_list + rebuild + "K\1\x85K\1\x85" + hooks + again + "e.",
+      "(" + repeated("K\1", 1'000'000) + "tq\3" + in_list + rebuild + "h\3h\3" + hooks + again +
+          "e.",
+      // As many values as there are bytes.
+      in_list + repeated("}", 500'000) + "e.",
+      in_list + repeated("N", 1'000'000) + "e.",
+      in_list + repeated(text("a"), 200'000) + "e.",
+  };
+  for (const std::string& pickle : pickles) {
+    EXPECT_TRUE(fits_in(bound(pickle), [&] { read(pickle); }))
+        << "a pickle of " << pickle.size() << " bytes that begins with "
+        << ::testing::PrintToString(pickle.substr(0, 16));
+  }
+}
+
+TEST(Unpickler, RefusesWhatUnfoldsToTooManyBytes) {
+  const std::string long_text = half_a_megabyte();
+  const auto mentioned = [&](std::size_t times) {
+    return read("](" + long_text + "q\1" + repeated("h\1", times) + "e.");
+  };
+  EXPECT_EQ(mentioned(100).toListRef().size(), 101u);
+  EXPECT_NE(message_of<CorruptFile>([&] { mentioned(1'000); }).find("too many bytes"),
+            std::string::npos);
 }
 
 /// Mutations of a real pickle end in an error or a value, never in a crash: run it with the address

@@ -54,8 +54,10 @@ class WritableTree {
   }
 
   [[noreturn]] static void fail(const std::string& name, const std::string& what) {
-    throw UsageError(concat("save '", name, "': ", what,
-                            " cannot be stored; convert it to a dense tensor of a standard dtype"));
+    throw UsageError(
+        concat("save '", name, "': ", what,
+               " cannot be stored; convert it to a dense tensor of a standard dtype, or write a "
+               "safetensors file, which has float8 and unsigned integers too"));
   }
 
   std::unordered_map<const c10::StorageImpl*, c10::ScalarType> storage_dtypes_;
