@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ATen/ops/empty.h>
@@ -30,6 +31,9 @@ constexpr const char* kNoteRecord = ".lockstep/note";
 constexpr std::uint64_t kMaxNoteBytes = 64u << 10;
 /// 20 bytes an instruction sequence and a name: a million tensors stay below it.
 constexpr std::uint64_t kMaxPickleBytes = 256u << 20;
+/// What torch.save wrote before PyTorch 1.6, and writes with _use_new_zipfile_serialization=False,
+/// begins with: a pickle of this number.
+constexpr std::string_view kOldFormatBegin = "\x80\x02\x8a\nl\xfc\x9c\x46\xf9 j\xa8P\x19.";
 
 /// LibTorch's archive writer on top of a stream that may fail. LibTorch does not expect that: its
 /// writer leaks, forgets the reason, and throws from its destructor. So it never learns of a
@@ -106,6 +110,18 @@ void check_byte_order(const ZipReader& archive, const std::string& file) {
   }
 }
 
+void refuse_old_format(const ReadableFile& file) {
+  std::string begin(kOldFormatBegin.size(), '\0');
+  if (file.size_bytes() < begin.size()) return;
+  file.read(0, begin.data(), begin.size());
+  if (begin != kOldFormatBegin) return;
+  const std::string name = file.path().string();
+  throw UsageError(concat("read ", name,
+                          ": it has the format that torch.save had before PyTorch 1.6, and this "
+                          "reads zip archives; save it again with Python: torch.save(torch.load('",
+                          name, "', weights_only=True), '", name, "')"));
+}
+
 c10::IValue read_archive(const ReadableFile& file, const ZipReaderOptions& options) {
   const std::string name = file.path().string();
   const ZipReader archive(file, options);
@@ -171,6 +187,7 @@ std::string read_note(const std::filesystem::path& path) {
 
 c10::IValue load(const std::filesystem::path& path, const LoadOptions& options) {
   const ReadableFile file(path);
+  refuse_old_format(file);
   const bool verified = verify_checksum(file);
   if (!verified && options.checksum_required) {
     throw UsageError(concat("read ", path.string(),
@@ -186,6 +203,7 @@ c10::IValue load_verified(const ReadableFile& file) {
 
 Outline load_outline(const ReadableFile& file) {
   const std::string name = file.path().string();
+  refuse_old_format(file);
   const ZipReader archive(file, {.check_crc = false});
   check_byte_order(archive, name);
   Outline outline;

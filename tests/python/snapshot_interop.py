@@ -5,6 +5,8 @@
 
 import collections
 import os
+import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -129,6 +131,49 @@ class Interop(unittest.TestCase):
                         {"state_dict": tensors, "epoch": 2**40}):
             torch.save(content, self.path)
             self.assertEqual(self.work("print", self.path).splitlines(), expected)
+
+    @unittest.skipUnless(safe_open, "the package safetensors is not installed")
+    def test_lockstep_reads_dtypes_that_have_no_storage_class(self):
+        names = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "uint16",
+                 "uint32", "uint64")
+        tensors = {}
+        for name in names:
+            dtype = getattr(torch, name)
+            values = torch.tensor([[1, 2, 4], [8, 16, 32]], dtype=torch.float32).to(dtype)
+            bytes_each = values.element_size()
+            tensors[name] = values
+            tensors[name + ".part"] = values[:, 1:]
+            tensors[name + ".bits"] = values.view(torch.uint8).reshape(2, 3 * bytes_each)
+        torch.save(tensors, self.path)
+        self.assertEqual(set(torch.load(self.path, weights_only=True)), set(tensors))
+        self.work("convert", self.path, self.path + ".safetensors")
+        read = load_file(self.path + ".safetensors")
+        self.assertEqual(set(read), set(tensors))
+        for name, expected in tensors.items():
+            self.assertEqual((read[name].dtype, read[name].shape), (expected.dtype, expected.shape), name)
+            self.assertEqual(read[name].contiguous().view(torch.uint8).tolist(),
+                             expected.contiguous().view(torch.uint8).tolist(), name)
+
+    def test_the_old_format_is_named_with_the_cure(self):
+        state = SmallNet().state_dict()
+        torch.save(state, self.path, _use_new_zipfile_serialization=False)
+        done = worker("print", self.path)
+        self.assertEqual(done.returncode, 2)
+        self.assertNotIn("damaged", done.stderr)
+        cure = re.search(r"torch\.save\(.*\)$", done.stderr.strip())
+        self.assertIsNotNone(cure, done.stderr)
+        exec(cure[0], {"torch": torch})  # pylint: disable=exec-used
+        self.assertEqual(len(self.work("print", self.path).splitlines()), len(state))
+
+    def test_what_unfolds_to_much_more_than_its_file_is_refused(self):
+        text = "a" * (1 << 20)
+        torch.save({"model": [text] * 100_000}, self.path)
+        self.assertLess(os.path.getsize(self.path), 2 << 20)
+        limit = 1 << 30
+        done = subprocess.run([WORKER, "print", self.path], capture_output=True, text=True, timeout=60, check=False,
+                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit, limit)))
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("it unfolds to too many bytes", done.stderr)
 
     def test_what_holds_more_than_tensors_is_refused_in_one_line(self):
         class Attack:
