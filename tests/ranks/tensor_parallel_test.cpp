@@ -116,14 +116,14 @@ TEST_F(TensorParallel, AGradientPenaltyHasTheGradientsOfTheUncut) {
     ColumnParallelLinear cut_head(head, ColumnParallelLinearOptions{.gather_output = true});
     RowParallelLinear cut_last(last, RowParallelLinearOptions{.input_is_parallel = false});
     const auto inputs = torch::randn({3, 5}, at::kDouble).requires_grad_();
-    const auto gradients_of = [&](auto& wide, auto& narrow, auto& head, auto& last) {
-      const at::Tensor between = inputs + narrow(torch::tanh(wide(inputs)));
-      const at::Tensor outputs = last(torch::softmax(head(between), -1)).exp();
+    const auto gradients_of = [&](auto& first, auto& second, auto& third, auto& fourth) {
+      const at::Tensor between = inputs + second(torch::tanh(first(inputs)));
+      const at::Tensor outputs = fourth(torch::softmax(third(between), -1)).exp();
       const at::Tensor gradient =
           torch::autograd::grad({outputs.sum()}, {inputs}, {}, true, true)[0];
       const at::Tensor loss = outputs.square().mean() + (gradient.norm() - 1).square();
-      return torch::autograd::grad(
-          {loss}, {inputs, wide->weight, wide->bias, narrow->weight, head->weight, last->weight});
+      return torch::autograd::grad({loss}, {inputs, first->weight, first->bias, second->weight,
+                                            third->weight, fourth->weight});
     };
     const auto expected = gradients_of(wide, narrow, head, last);
     const auto actual = gradients_of(cut_wide, cut_narrow, cut_head, cut_last);
@@ -141,8 +141,8 @@ TEST_F(TensorParallel, AThirdDerivativeIsTheUncuts) {
   ColumnParallelLinear cut_wide(wide);
   RowParallelLinear cut_narrow(narrow);
   const auto inputs = torch::randn({2, 4}, at::kDouble).requires_grad_();
-  const auto third_of = [&](auto& wide, auto& narrow, const at::Tensor& weight) {
-    at::Tensor value = narrow(torch::tanh(wide(inputs))).square().sum();
+  const auto third_of = [&](auto& first, auto& second, const at::Tensor& weight) {
+    at::Tensor value = second(torch::tanh(first(inputs))).square().sum();
     for (int order = 0; order < 2; ++order) {
       value = torch::autograd::grad({value}, {inputs}, {}, true, true)[0].square().sum();
     }
