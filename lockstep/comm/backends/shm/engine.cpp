@@ -77,8 +77,9 @@ void Engine::start(std::shared_ptr<Task> task) {
   const std::lock_guard lock(mutex_);
   task->number = task->operation ? collectives_started_++ : messages_started_++;
   if (!failure_.reason.empty()) {
-    throw CommError(fields_of(*task, failure_.ranks),
-                    concat("the group ended before with: ", failure_.reason));
+    const std::string reason = concat("the group ended before with: ", failure_.reason);
+    if (failure_.is_peer_lost) throw PeerLost(fields_of(*task, failure_.ranks), reason);
+    throw CommError(fields_of(*task, failure_.ranks), reason);
   }
   if (task->operation) {
     collectives_.push_back(std::move(task));
@@ -305,6 +306,7 @@ void Engine::end_all(const std::string& reason, const std::vector<int>& ranks) {
   if (failure_.reason.empty()) {
     failure_.reason = reason;
     failure_.ranks = ranks;
+    failure_.is_peer_lost = std::is_same_v<ErrorType, PeerLost>;
   }
   for (auto* const tasks : {&collectives_, &exchanges_}) {
     for (const std::shared_ptr<Task>& task : *tasks) {

@@ -80,9 +80,10 @@ class Engine {
   static bool advance_all();
 
   struct Failure {
-    std::string reason;     ///< without the name of a collective; empty while the group works
+    std::string reason;           ///< without the name of a collective; empty while the group works
     std::vector<int> ranks = {};  ///< that are to blame, by the numbers that errors have
-    bool by_abort = false;  ///< a rank gave the group up for a reason that only it knows
+    bool is_peer_lost = false;    ///< a rank ended or left
+    bool by_abort = false;        ///< a rank gave the group up for a reason that only it knows
   };
   Failure failure();
   /// Whether the group can go on: looks at every peer's life, which otherwise only waits do.

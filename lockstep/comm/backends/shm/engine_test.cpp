@@ -182,6 +182,19 @@ TEST(Engine, AfterAnErrorTheGroupIsOfNoUse) {
   });
 }
 
+TEST(Engine, WhatIsStartedAfterARankHasLeftThrowsPeerLost) {
+  on_ranks(2, [&](Engine& engine) {
+    if (engine.team().rank() == 1) return;
+    EXPECT_THROW(engine.wait(*start(engine, "barrier", barrier()), soon()), PeerLost);
+    try {
+      start(engine, "barrier", barrier());
+      ADD_FAILURE() << "started";
+    } catch (const PeerLost& error) {
+      EXPECT_THAT(error.what(), HasSubstr("the group ended before with"));
+    }
+  });
+}
+
 TEST(Engine, ARankThatLeavesEarlyIsNamed) {
   const auto outcomes = on_ranks(3, [&](Engine& engine) {
     engine.wait(*start(engine, "barrier", barrier()), soon());
