@@ -30,6 +30,11 @@ at::Tensor dense(const at::Tensor& tensor) {
   return values.is_complex() ? at::view_as_real(values.resolve_conj()) : values;
 }
 
+// Of NaN too, whatever its sign.
+bool are_equal(const at::Tensor& left, const at::Tensor& right) {
+  return at::equal(left, right) || at::allclose(left, right, 0, 0, /*equal_nan=*/true);
+}
+
 double largest(const at::Tensor& tensor) {
   return tensor.numel() == 0 ? 0 : dense(tensor).abs().max().item<double>();
 }
@@ -101,7 +106,7 @@ void compare_gradients(const Plan& plan, Oracle& oracle, int rank, bool is_avera
       continue;
     }
     if (!actual.defined()) continue;
-    if (at::equal(dense(actual), dense(expected))) continue;
+    if (are_equal(dense(actual), dense(expected))) continue;
     const at::Tensor difference =
         (dense(actual).to(at::kDouble) - dense(expected).to(at::kDouble)).abs();
     const double most = difference.max().item<double>();
@@ -125,7 +130,7 @@ void compare_tensors(const char* what, const std::vector<at::Tensor>& actual,
   for (std::size_t i = 0; i < actual.size() && !failure; ++i) {
     const at::Tensor is = dense(actual[i]);
     const at::Tensor must_be = dense(expected[i]);
-    if (at::equal(is, must_be)) continue;
+    if (are_equal(is, must_be)) continue;
     if (tolerance > 0 && at::allclose(is, must_be, tolerance, tolerance)) continue;
     std::ostringstream text;
     text << what << " " << i << " is " << text_of(is) << ", must be " << text_of(must_be);
@@ -135,7 +140,7 @@ void compare_tensors(const char* what, const std::vector<at::Tensor>& actual,
 
 void compare_norms(const char* what, double actual, double expected, double tolerance,
                    const std::string& where, Failure& failure) {
-  if (failure || actual == expected) return;  // Infinite ones, too.
+  if (failure || actual == expected || (std::isnan(actual) && std::isnan(expected))) return;
   if (std::abs(actual - expected) <= tolerance * std::abs(expected) + 1e-12) return;
   std::ostringstream text;
   text << what << " is " << actual << ", must be " << expected;
