@@ -89,9 +89,12 @@ requires(!ModuleHolder<Module>) class DistributedDataParallel {
   /// A weight of 0 counts nothing, even where the loss is no number; but a SyncBatchNorm hands such
   /// a loss on to other ranks. Of the parameters of other wrapped modules in the same loss the
   /// weight is that of their gradients, too; gradients of other tensors are multiplied by it. A
-  /// float16 or bfloat16 loss, in which a weight would be rounded or overflow, is not multiplied:
-  /// weights are applied to the gradients that arrive at the parameters of this model, and other
-  /// wrapped modules are refused. All ranks' losses must be of one kind. A
+  /// float16 or bfloat16 loss is multiplied by the weight rounded to its dtype, which layers that
+  /// exchange in backward (SyncBatchNorm) see; the rest is applied to the gradients that arrive at
+  /// the parameters of this model, so that these have the exact weight, and other wrapped modules
+  /// are refused. A float16 loss is not multiplied by weights over 2048, which could overflow:
+  /// give weights in thousands of samples where such layers are used. All ranks' losses must be of
+  /// one kind. A
   /// backward that reaches no parameter takes part in the exchange with zeros. Gradients that are
   /// given up, by zero_grad() before they are exchanged, do not count. Errors: UsageError for a
   /// weight below 0 and for a loss that is not one number.

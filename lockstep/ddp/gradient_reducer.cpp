@@ -85,7 +85,7 @@ void GradientReducer::check_parameters() const {
   }
 }
 
-void GradientReducer::run_weighted(double weight, bool loss_holds_weight,
+void GradientReducer::run_weighted(double weight, at::ScalarType loss,
                                    const std::function<void(double seed)>& backward) {
   if (impl_->no_data) weight = 0;
   std::optional<WeightedPass> pass;
@@ -94,8 +94,9 @@ void GradientReducer::run_weighted(double weight, bool loss_holds_weight,
   {
     const std::lock_guard lock(impl_->mutex);
     impl_->forget_what_was_given_up();
-    parts = impl_->weight.parts_of(weight, loss_holds_weight);
-    pass.emplace(WeightedPass::Facts{.weight = weight, .seed = parts.seed});
+    parts = impl_->weight.parts_of(weight, loss);
+    pass.emplace(
+        WeightedPass::Facts{.weight = weight, .is_in_loss = GradientWeight::is_held_by(loss)});
     impl_->own_pass = WeightedPass::current()->number;
     impl_->add_weight(WeightedPass::current());
     passes_before = impl_->passes;

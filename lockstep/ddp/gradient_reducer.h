@@ -72,9 +72,9 @@ class GradientReducer {
   /// gradients are exchanged: these become the weighted mean, over all ranks and all backward
   /// passes since the last exchange, of which each must have one. A pass of weight 0 adds nothing,
   /// not even what is no number; one that reaches no parameter takes part in the exchange all the
-  /// same. `loss_holds_weight`: whether the loss is of a dtype in which weights are not rounded.
+  /// same. `loss`: its dtype.
   /// `backward` gets what it is to multiply the gradient of the loss by.
-  void run_weighted(double weight, bool loss_holds_weight,
+  void run_weighted(double weight, at::ScalarType loss,
                     const std::function<void(double seed)>& backward);
 
   /// While false, passes add nothing, not even what is no number, and weights are 0.

@@ -63,7 +63,7 @@ void GradientReducer::Impl::gradient_ready(std::size_t index, const at::Tensor& 
 }
 
 void GradientReducer::Impl::add_weight(const WeightedPass::Facts* pass) {
-  if (pass != nullptr && pass->number != own_pass && pass->seed != pass->weight) {
+  if (pass != nullptr && pass->number != own_pass && !pass->is_in_loss) {
     throw UsageError(
         concat("DistributedDataParallel on rank ", group.rank(),
                ": a weighted backward pass of a float16 or bfloat16 loss reaches the "

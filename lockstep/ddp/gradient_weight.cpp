@@ -1,17 +1,45 @@
 #include "lockstep/ddp/gradient_weight.h"
 
 #include <algorithm>
+#include <cmath>
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
 
 namespace lockstep {
 
-GradientWeight::Parts GradientWeight::parts_of(double weight, bool loss_holds_it) {
-  if (kind_ == Kind::kUnknown) has_unit_ = !loss_holds_it;
-  if (weight == 0) return {.seed = loss_holds_it ? 0.0 : 1.0, .factor = 0};
-  if (!has_unit_) {
-    return loss_holds_it ? Parts{.seed = weight, .factor = 1} : Parts{.seed = 1, .factor = weight};
+namespace {
+
+// Above it a float16 gradient of ordinary size may overflow.
+constexpr double kMostHalfSeed = 2048;
+
+// The weight as the gradient of such a loss can hold it; 1 where it cannot.
+double seed_of(double weight, at::ScalarType loss) {
+  double seed = 1;
+  if (GradientWeight::is_held_by(loss)) {
+    seed = weight;
+  } else if (loss == at::kHalf && weight <= kMostHalfSeed) {
+    seed = static_cast<float>(c10::Half(static_cast<float>(weight)));
+  } else if (loss == at::kBFloat16) {
+    seed = static_cast<float>(c10::BFloat16(static_cast<float>(weight)));
   }
-  if (unit_ == 0) unit_ = weight;
-  return {.seed = 1, .factor = weight / unit_};
+  return seed > 0 && std::isfinite(seed) ? seed : 1;
+}
+
+}  // namespace
+
+bool GradientWeight::is_held_by(at::ScalarType loss) {
+  return loss == at::kFloat || loss == at::kDouble;
+}
+
+GradientWeight::Parts GradientWeight::parts_of(double weight, at::ScalarType loss) {
+  if (kind_ == Kind::kUnknown) has_unit_ = !is_held_by(loss);
+  if (weight == 0) return {.seed = 0, .factor = 0};
+  const double seed = seed_of(weight, loss);
+  const double rest = weight / seed;
+  if (!has_unit_) return {.seed = seed, .factor = rest};
+  if (unit_ == 0) unit_ = rest;
+  return {.seed = seed, .factor = rest / unit_};
 }
 
 std::optional<double> GradientWeight::unit() const {

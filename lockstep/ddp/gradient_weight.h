@@ -4,6 +4,8 @@
 #include <optional>
 #include <vector>
 
+#include <c10/core/ScalarType.h>
+
 #include "lockstep/comm/agreement.h"
 #include "lockstep/ddp/weighted_pass.h"
 
@@ -14,15 +16,17 @@ namespace lockstep {
 class GradientWeight {
  public:
   /// How a pass of a loss with this weight applies it: `seed` to the gradient of the loss, `factor`
-  /// to the gradients that arrive at the parameters. A float16 or bfloat16 loss would round or
-  /// overflow a weight (`loss_holds_it` is false): then weights are applied to what arrives, in
-  /// units of the first one, which a float16 gradient must hold, and unit() once all ranks' are
-  /// known. The first pass decides for all until the exchange.
+  /// to the gradients that arrive at the parameters. A float16 or bfloat16 loss takes the weight
+  /// rounded, so that layers which exchange in backward have it; what is left is applied to what
+  /// arrives, in units of the first pass's, and unit() once all ranks' are known. The first pass
+  /// decides for all until the exchange. `loss`: its dtype.
   struct Parts {
     double seed = 1;
     double factor = 1;
   };
-  Parts parts_of(double weight, bool loss_holds_it);
+  Parts parts_of(double weight, at::ScalarType loss);
+  /// Whether the gradient of a loss of this dtype holds any weight without rounding it.
+  static bool is_held_by(at::ScalarType loss);
   /// What the gradients are yet to be multiplied by; nothing where their weights are in them.
   std::optional<double> unit() const;
 

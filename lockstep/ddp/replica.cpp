@@ -219,9 +219,7 @@ void Replica::backward(const at::Tensor& loss, const WeightedBackwardOptions& op
         concat("the loss has ", loss.defined() ? loss.numel() : 0,
                " elements; it must be one number, the mean over the samples that are its weight"));
   }
-  const bool loss_holds_weight =
-      loss.scalar_type() == at::kFloat || loss.scalar_type() == at::kDouble;
-  reducer_->run_weighted(options.weight, loss_holds_weight, [&](double seed) {
+  reducer_->run_weighted(options.weight, loss.scalar_type(), [&](double seed) {
     loss.backward(at::full_like(loss, seed), options.retain_graph, options.create_graph);
   });
 }

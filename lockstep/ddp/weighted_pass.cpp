@@ -22,7 +22,7 @@ Kind weighted_pass_kind() {
 
 struct WeightedPassInfo final : c10::DebugInfoBase {
   explicit WeightedPassInfo(const WeightedPass::Facts& of)
-      : facts{.weight = of.weight, .seed = of.seed, .number = ++passes} {}
+      : facts{.weight = of.weight, .is_in_loss = of.is_in_loss, .number = ++passes} {}
   const WeightedPass::Facts facts;
   static inline std::atomic<std::uint64_t> passes = 0;
 };

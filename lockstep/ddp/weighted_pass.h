@@ -12,7 +12,7 @@ class WeightedPass {
  public:
   struct Facts {
     double weight;
-    double seed;               ///< what the gradient of the loss is multiplied by
+    bool is_in_loss;           ///< all of it is applied to the gradient of the loss
     std::uint64_t number = 0;  ///< of this pass among all
   };
 

@@ -5,10 +5,13 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/ddp/hooks/all_reduce_hook.h"
+#include "lockstep/nn/convert_sync_batchnorm.h"
 #include "tests/ranks/ddp_fixture.h"
 #include "tests/ranks/fixture.h"
 
@@ -108,6 +111,27 @@ TEST_F(WeightedMean, EqualsOneProcessHoweverTheBatchIsSplit) {
 }
 
 // In float16 70,000 is infinite, and 4097 is neither a float16 nor a bfloat16.
+// SyncBatchNorm mixes the gradients of all ranks before they arrive at parameters below it.
+TEST_F(WeightedMean, OfALossOf16BitsReachesLayersThatExchange) {
+  for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16}) {
+    const auto gradient_of = [&](at::ScalarType of_loss) {
+      torch::manual_seed(3);
+      torch::nn::Sequential net(torch::nn::Linear(3, 4), torch::nn::BatchNorm1d(4),
+                                torch::nn::Linear(4, 1));
+      convert_sync_batchnorm(*net);
+      DistributedDataParallel model(net);
+      const std::int64_t samples = 16 * (rank_ + 1);
+      const at::Tensor inputs = at::arange(samples * 3, at::kFloat).mul(rank_ + 1).sin();
+      const at::Tensor loss = model(inputs.view({samples, 3})).square().mean();
+      const double weight = rank_ == 2 ? 0 : static_cast<double>(samples);
+      model.backward(loss.to(of_loss), {.weight = weight});
+      return net->parameters()[0].grad().clone();
+    };
+    const at::Tensor expected = gradient_of(at::kFloat);
+    EXPECT_TRUE(at::allclose(gradient_of(dtype), expected, 1e-4, 1e-5));
+  }
+}
+
 TEST_F(WeightedMean, OfALossOf16BitsRoundsNoWeight) {
   const double weights[] = {70'000, 4097, 3, 1};
   for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16}) {
