@@ -55,6 +55,8 @@ GradientReducer::~GradientReducer() = default;
 
 void GradientReducer::before_forward() {
   impl_->memory->close();
+  const std::lock_guard lock(impl_->mutex);
+  if (!impl_->in_backward) impl_->forget_what_was_given_up();
 }
 
 void GradientReducer::after_forward() {

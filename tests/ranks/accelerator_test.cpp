@@ -593,6 +593,30 @@ TEST_F(AcceleratorTest, AGroupOfBatchesThatTheLoopLeavesIsNoStep) {
   }
 }
 
+TEST_F(AcceleratorTest, AWeightedGroupThatTheLoopLeavesHasNoPartInTheNextEpoch) {
+  Accelerator accelerator({.gradient_accumulation_steps = 2});
+  Slope net;
+  torch::optim::SGD sgd(net.parameters(), 1.0);
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  // Three batches of full size, and one of a sample.
+  auto loader = accelerator.make_data_loader(rows(6 * world_size_ + 1), {.batch_size = 2});
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    int batches = 0;
+    for (auto& batch : loader) {
+      if (epoch == 0 && ++batches == 4) break;
+      const auto accumulating = accelerator.accumulate();
+      optimizer.zero_grad();
+      const double before = net.slope.item<double>();
+      accelerator.backward(model.forward(batch.data).mean());
+      optimizer.step();
+      if (accelerator.sync_gradients()) {
+        EXPECT_NEAR(before - net.slope.item<double>(), 1, 1e-6) << "the mean of ones";
+      }
+    }
+  }
+  EXPECT_EQ(accelerator.steps(), 3);
+}
+
 TEST_F(AcceleratorTest, ALoopThatWasLeftEarlyGoesOnAsALiveOne) {
   std::optional<TemporaryDirectory> directory;
   if (rank_ == 0) directory.emplace(std::filesystem::temp_directory_path(), "accelerator-");
