@@ -203,10 +203,12 @@ std::optional<Resumed> SnapshotDirectory::load_latest(
   }
   if (group_) decision = broadcast_text(group_, decision, 0);
   if (failure) std::rethrow_exception(failure);
-  knows_later_ = true;
-  if (decision[0] == kNothing) return std::nullopt;
   if (decision[0] == kFailed) {
     throw PeerFailed(concat("rank 0 failed to ", decision.substr(1)), {.ranks = {0}});
+  }
+  if (decision[0] == kNothing) {
+    knows_later_ = true;
+    return std::nullopt;
   }
 
   const std::string file_name = decision.substr(1);
@@ -231,6 +233,7 @@ std::optional<Resumed> SnapshotDirectory::load_latest(
     resumed.values = snapshot->values;
     if (check) check(resumed);
   });
+  knows_later_ = true;
 
   load_state_dict(module, snapshot->model, source);
   load_optimizer_state_dict(optimizer, snapshot->optimizer, source);

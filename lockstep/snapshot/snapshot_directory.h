@@ -102,7 +102,7 @@ class SnapshotDirectory {
   /// returns; what fails on one is PeerFailed on the others. Errors: SystemError on rank 0 (disk
   /// full, no permission), with earlier snapshots as they were; UsageError for a negative epoch or
   /// step, what cannot be stored, a directory that another job has claimed since, and, unless
-  /// load_latest() was called, where there are later snapshots, in a claimed directory any: they
+  /// load_latest() has returned, where there are later snapshots, in a claimed directory any: they
   /// are of another run, and would be resumed or deleted by this one; else as Work::wait.
   /// Asynchronous: not yet on disk when it returns; what goes wrong with that is thrown by the next
   /// save(), which then does nothing, or wait().

@@ -100,6 +100,17 @@ TEST_F(RankSnapshots, WithoutAnyWholeSnapshotEveryRankFails) {
   EXPECT_NE(message.find("none of its 1 snapshots"), std::string::npos) << message;
 }
 
+TEST_F(RankSnapshots, AfterALoadThatFailedOnEveryRankAllSaveTogether) {
+  save(1);
+  if (rank() == 0) std::filesystem::resize_file(file(1), 1000);
+  group_.barrier();
+  SnapshotDirectory snapshots(path_);
+  EXPECT_THROW(snapshots.load_latest(*net_, optimizer_), Error);
+  snapshots.save(*net_, optimizer_, {.step = 2});
+  group_.barrier();
+  EXPECT_EQ(snapshots.load_latest(*net_, optimizer_)->step, 2);
+}
+
 /// Each rank writes a share, of a ShardedOptimizer its own state.
 class ShardedRankSnapshots : public RankSnapshots, public ::testing::WithParamInterface<bool> {
  protected:
