@@ -99,10 +99,11 @@ void SnapshotDirectory::claim() {
 
 // All ranks' first save is the same.
 void SnapshotDirectory::check_may_save(const SnapshotName& name) {
-  if (lock_) lock_->check();
-  if (knows_later_) return;
+  if (knows_later_ && !is_claimed_) return;
   run_on_all(group_, "save a snapshot", [&] {
     if (group_rank(group_) != 0) return;
+    if (lock_) lock_->check();
+    if (knows_later_) return;
     for (const SnapshotName& there : snapshots_in(path_)) {
       // Earlier ones may be those of a program that saves by another object each time.
       if (!is_claimed_ && there <= name) break;

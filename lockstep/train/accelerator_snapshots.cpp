@@ -7,6 +7,7 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/snapshot/agreement.h"
 #include "lockstep/snapshot/optimizer_state.h"
 #include "lockstep/snapshot/snapshot_directory.h"
 #include "lockstep/snapshot/state_dict.h"
@@ -255,8 +256,10 @@ void Accelerator::save_state(const std::string& directory) {
   }
   SnapshotDirectory& snapshots = snapshots_in(directory);
   snapshots.claim();
+  c10::IValue values;
+  run_on_all(process_group(), "save a state", [&] { values = state_->values(); });
   snapshots.save(*state_->replicas.front()->module(), *state_->optimizers.front()->optimizer,
-                 {.epoch = state_->epoch(), .step = steps(), .values = state_->values()});
+                 {.epoch = state_->epoch(), .step = steps(), .values = values});
 }
 
 void Accelerator::wait_for_saves() {

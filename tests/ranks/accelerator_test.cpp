@@ -736,6 +736,32 @@ TEST_F(AcceleratorTest, WhatLoadStateRefusesChangesNothing) {
   }
 }
 
+TEST_F(AcceleratorTest, WhatOneRankCannotSaveIsAnErrorOnAll) {
+  std::optional<TemporaryDirectory> directory;
+  if (rank_ == 0) directory.emplace(std::filesystem::temp_directory_path(), "accelerator-");
+  const std::string path = broadcast_text(group_, rank_ == 0 ? directory->path().string() : "", 0);
+  struct Failing {
+    TensorDict state_dict() const {
+      if (fails) throw Error("no state");
+      return {{"a", at::ones({1})}};
+    }
+    void load_state_dict(const TensorDict&) const {}
+    bool fails = false;
+  };
+  Accelerator accelerator({.project_dir = path});
+  Training training(accelerator);
+  Failing failing{.fails = rank_ == world_size_ - 1};
+  accelerator.register_for_checkpointing("failing", failing);
+  training.train(1, 1);
+  EXPECT_SAYS(message_of<Error>([&] { accelerator.save_state(); }),
+              failing.fails ? "no state" : "failed on rank");
+  failing.fails = false;
+  accelerator.save_state();
+  accelerator.wait_for_everyone();
+  EXPECT_TRUE(accelerator.load_state());
+  accelerator.wait_for_everyone();
+}
+
 TEST_F(AcceleratorTest, RegisteredTensorsAreNeitherBroadcastNorConverted) {
   std::optional<TemporaryDirectory> directory;
   if (rank_ == 0) directory.emplace(std::filesystem::temp_directory_path(), "accelerator-");

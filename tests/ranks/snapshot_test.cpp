@@ -1,6 +1,8 @@
 #include "lockstep/snapshot/snapshot.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <optional>
 
 #include <ATen/ATen.h>
@@ -106,6 +108,22 @@ TEST_F(RankSnapshots, AfterALoadThatFailedOnEveryRankAllSaveTogether) {
   group_.barrier();
   SnapshotDirectory snapshots(path_);
   EXPECT_THROW(snapshots.load_latest(*net_, optimizer_), Error);
+  snapshots.save(*net_, optimizer_, {.step = 2});
+  group_.barrier();
+  EXPECT_EQ(snapshots.load_latest(*net_, optimizer_)->step, 2);
+}
+
+TEST_F(RankSnapshots, ADirectoryThatAnotherJobHasTakenIsAnErrorOnEveryRank) {
+  SnapshotDirectory snapshots(path_);
+  snapshots.claim();
+  snapshots.save(*net_, optimizer_, {.step = 1});
+  const std::filesystem::path lock = path_ / ".lock";
+  if (rank() == 0) std::ofstream(lock) << "another job\nprocess 7 on another machine\n";
+  const std::string message =
+      message_of<Error>([&] { snapshots.save(*net_, optimizer_, {.step = 2}); });
+  const std::string expected = rank() == 0 ? "taken over by another job" : "failed on rank 0";
+  EXPECT_NE(message.find(expected), std::string::npos) << message;
+  if (rank() == 0) std::filesystem::remove(lock);
   snapshots.save(*net_, optimizer_, {.step = 2});
   group_.barrier();
   EXPECT_EQ(snapshots.load_latest(*net_, optimizer_)->step, 2);
