@@ -68,6 +68,19 @@ bool can_be_loaded(const std::filesystem::path& path, bool is_sharded) {
   return true;
 }
 
+// Whether it can be loaded, and is of a run that has not asked for it.
+bool is_of_another_run(const std::filesystem::path& path, bool is_sharded,
+                       const SaveOptions& options) {
+  if (!options.is_of_this_run) return can_be_loaded(path, is_sharded);
+  c10::IValue values;
+  try {
+    values = load_snapshot(path).values;
+  } catch (const Error&) {
+    return false;
+  }
+  return !options.is_of_this_run(values);
+}
+
 // What rank 0 found, told to the others: the first character says what the rest is.
 constexpr char kNothing = 'n';
 constexpr char kChosen = 'c';
@@ -98,7 +111,7 @@ void SnapshotDirectory::claim() {
 }
 
 // All ranks' first save is the same.
-void SnapshotDirectory::check_may_save(const SnapshotName& name) {
+void SnapshotDirectory::check_may_save(const SnapshotName& name, const SaveOptions& options) {
   if (knows_later_ && !is_claimed_) return;
   run_on_all(group_, "save a snapshot", [&] {
     if (group_rank(group_) != 0) return;
@@ -107,7 +120,7 @@ void SnapshotDirectory::check_may_save(const SnapshotName& name) {
     for (const SnapshotName& there : snapshots_in(path_)) {
       // Earlier ones may be those of a program that saves by another object each time.
       if (!is_claimed_ && there <= name) break;
-      if (!can_be_loaded(path_ / there.file_name(), there.sharded)) continue;
+      if (!is_of_another_run(path_ / there.file_name(), there.sharded, options)) continue;
       throw UsageError(concat("save ", (path_ / name.file_name()).string(), ": there is ",
                               there.file_name(),
                               " of another run; load it first, to go on from it, or choose another "
@@ -124,7 +137,7 @@ void SnapshotDirectory::save(const torch::nn::Module& module,
                             " must not be negative"));
   }
   failpoint("save.begin");
-  check_may_save({options.epoch, options.step, sharded_});
+  check_may_save({options.epoch, options.step, sharded_}, options);
   Snapshot snapshot{.epoch = options.epoch, .step = options.step};
   snapshot.world_size = group_world_size(group_);
   snapshot.random_state = gather_from_all(group_, random_state(at::kCPU));

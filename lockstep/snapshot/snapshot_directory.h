@@ -57,6 +57,8 @@ struct SaveOptions {
   TensorDict extra = {};
   /// And plain values: dicts, lists, numbers, strings, tensors (save.h). None: none.
   c10::IValue values = {};
+  /// Whether a snapshot with such values is of this run though it was not loaded. Empty: none is.
+  std::function<bool(const c10::IValue& values)> is_of_this_run = {};
 };
 
 /// What load_latest found.
@@ -102,10 +104,10 @@ class SnapshotDirectory {
   /// returns; what fails on one is PeerFailed on the others. Errors: SystemError on rank 0 (disk
   /// full, no permission), with earlier snapshots as they were; UsageError for a negative epoch or
   /// step, what cannot be stored, a directory that another job has claimed since, and, unless
-  /// load_latest() has returned, where there are later snapshots, in a claimed directory any: they
-  /// are of another run, and would be resumed or deleted by this one; else as Work::wait.
-  /// Asynchronous: not yet on disk when it returns; what goes wrong with that is thrown by the next
-  /// save(), which then does nothing, or wait().
+  /// load_latest() has returned, where there are later snapshots, in a claimed directory any, that
+  /// is not of this run: those are of another, and would be resumed or deleted by this one; else as
+  /// Work::wait. Asynchronous: not yet on disk when it returns; what goes wrong with that is thrown
+  /// by the next save(), which then does nothing, or wait().
   void save(const torch::nn::Module& module, const torch::optim::Optimizer& optimizer,
             const SaveOptions& options);
 
@@ -136,7 +138,7 @@ class SnapshotDirectory {
 
  private:
   std::optional<SnapshotName> choose(std::optional<Snapshot>& chosen) const;
-  void check_may_save(const SnapshotName& name);
+  void check_may_save(const SnapshotName& name, const SaveOptions& options);
   void save_sharded(Snapshot snapshot, const torch::optim::Optimizer& optimizer);
   /// Throws on all ranks where an asynchronous save before failed on any.
   void agree_on_writes();

@@ -207,7 +207,7 @@ class Accelerator {
   /// SnapshotDirectory, which is then this job's alone. Of a loop that was left early it holds that
   /// the next is of the next epoch. Collective. Errors: UsageError while gradients are being
   /// accumulated, which it does not hold, without a model and an optimizer, in a folder that
-  /// another job uses or that has snapshots and was not loaded; SystemError; as Work::wait.
+  /// another job uses or that has another training's snapshots; SystemError; as Work::wait.
   void save_state(const std::string& directory = {});
   /// Returns when what was saved is on disk: with asynchronous_saves before a program ends, after a
   /// preemption too. Not collective. Errors: those of the saves, which the next save_state() would

@@ -113,6 +113,12 @@ c10::IValue AcceleratorState::values() {
   return dict;
 }
 
+bool AcceleratorState::is_of_this_training(const c10::IValue& values) const {
+  if (!values.isGenericDict()) return false;
+  const c10::IValue id = find_value(values, "training_id");
+  return id.isString() && id.toStringRef() == training_id_;
+}
+
 void AcceleratorState::check_values(const c10::IValue& values, const std::string& source) const {
   const auto models =
       list_of(values, "more_models", source, replicas.empty() ? 0 : replicas.size() - 1);
@@ -259,7 +265,12 @@ void Accelerator::save_state(const std::string& directory) {
   c10::IValue values;
   run_on_all(process_group(), "save a state", [&] { values = state_->values(); });
   snapshots.save(*state_->replicas.front()->module(), *state_->optimizers.front()->optimizer,
-                 {.epoch = state_->epoch(), .step = steps(), .values = values});
+                 {.epoch = state_->epoch(),
+                  .step = steps(),
+                  .values = values,
+                  .is_of_this_run = [this](const c10::IValue& there) {
+                    return state_->is_of_this_training(there);
+                  }});
 }
 
 void Accelerator::wait_for_saves() {

@@ -87,6 +87,8 @@ class AcceleratorState {
   std::int64_t epoch() const { return loaders.empty() ? 0 : loaders.front()->cursor().epoch; }
   /// All but the first model and optimizer, as files can hold it.
   c10::IValue values();
+  /// Whether a snapshot with these values was saved by this training, in whatever process.
+  bool is_of_this_training(const c10::IValue& values) const;
   /// Changes nothing. Errors: UsageError where something else was prepared or registered when they
   /// were saved.
   void check_values(const c10::IValue& values, const std::string& source) const;

@@ -762,6 +762,38 @@ TEST_F(AcceleratorTest, WhatOneRankCannotSaveIsAnErrorOnAll) {
   accelerator.wait_for_everyone();
 }
 
+TEST_F(AcceleratorTest, AResumedTrainingSavesInItsOtherFoldersToo) {
+  std::optional<TemporaryDirectory> directory;
+  if (rank_ == 0) directory.emplace(std::filesystem::temp_directory_path(), "accelerator-");
+  const std::string path = broadcast_text(group_, rank_ == 0 ? directory->path().string() : "", 0);
+  const std::string best = path + "/best";
+  {
+    Accelerator first({.project_dir = path});
+    Training training(first);
+    training.train(9, 1);
+    first.save_state(best);
+    training.train(9, 1);
+    first.save_state();
+    first.wait_for_everyone();
+  }
+  {
+    Accelerator resumed({.project_dir = path});
+    Training training(resumed);
+    ASSERT_TRUE(resumed.load_state());
+    training.train(9, 1);
+    resumed.save_state(best);
+    resumed.wait_for_everyone();
+    EXPECT_TRUE(resumed.load_state(best));
+    EXPECT_EQ(resumed.steps(), 3);
+  }
+  Accelerator other({.project_dir = path + "/other"});
+  Training training(other);
+  training.train(9, 1);
+  EXPECT_SAYS(message_of<Error>([&] { other.save_state(best); }),
+              rank_ == 0 ? "of another run" : "failed on rank 0");
+  other.wait_for_everyone();
+}
+
 TEST_F(AcceleratorTest, RegisteredTensorsAreNeitherBroadcastNorConverted) {
   std::optional<TemporaryDirectory> directory;
   if (rank_ == 0) directory.emplace(std::filesystem::temp_directory_path(), "accelerator-");
