@@ -47,6 +47,8 @@ class LoaderPosition {
 
   /// Of all passes but those of ranks and epochs: what a whole epoch has.
   std::int64_t batches_per_epoch() const;
+  /// Of a batch of full size, of all ranks.
+  std::int64_t batch_size() const { return options_.batch_size; }
   std::int64_t dataset_size() const { return options_.dataset_size; }
   /// In a loop: behind the batch at which it is. Else where the next loop begins.
   const DataCursor& cursor() const { return cursor_; }

@@ -49,10 +49,15 @@ DataCursor cursor_for(const LoaderPosition& loader, const c10::IValue& value,
                             " samples, this one has ", loader.dataset_size(),
                             "; give it the same dataset"));
   }
+  const std::int64_t consumed = integer_entry(value, "consumed", source);
+  // Earlier snapshots do not say: there it was what follows from the samples.
+  const std::int64_t batches = find_value(value, "batches").isNone()
+                                   ? consumed / loader.batch_size()
+                                   : integer_entry(value, "batches", source);
   const DataCursor cursor{.seed = static_cast<std::uint64_t>(integer_entry(value, "seed", source)),
                           .epoch = integer_entry(value, "epoch", source),
-                          .consumed = integer_entry(value, "consumed", source),
-                          .batches = integer_entry(value, "batches", source)};
+                          .consumed = consumed,
+                          .batches = batches};
   loader.check_cursor(cursor);
   return cursor;
 }

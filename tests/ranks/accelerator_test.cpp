@@ -26,6 +26,7 @@
 #include "lockstep/data/epoch_batches.h"
 #include "lockstep/optim/exponential_moving_average.h"
 #include "lockstep/os/temporary_directory.h"
+#include "lockstep/snapshot/snapshot.h"
 #include "tests/ranks/fixture.h"
 
 namespace lockstep::testing {
@@ -792,6 +793,34 @@ TEST_F(AcceleratorTest, AResumedTrainingSavesInItsOtherFoldersToo) {
   EXPECT_SAYS(message_of<Error>([&] { other.save_state(best); }),
               rank_ == 0 ? "of another run" : "failed on rank 0");
   other.wait_for_everyone();
+}
+
+TEST_F(AcceleratorTest, ASnapshotThatDoesNotCountBatchesIsLoaded) {
+  std::optional<TemporaryDirectory> directory;
+  if (rank_ == 0) directory.emplace(std::filesystem::temp_directory_path(), "accelerator-");
+  const std::string path = broadcast_text(group_, rank_ == 0 ? directory->path().string() : "", 0);
+  Accelerator saving({.project_dir = path});
+  Training saved(saving);
+  DataCursor cursor;
+  saved.train(1, 3, [&] {
+    cursor = saved.loader.cursor();
+    if (saving.steps() == 3) saving.save_state();
+  });
+  if (rank_ == 0) {
+    const std::filesystem::path file = path + "/snapshot-e0000-s00000003.pt";
+    const Snapshot snapshot = load_snapshot(file);
+    for (const c10::IValue& one : snapshot.values.toGenericDict().at("data").toListRef()) {
+      EXPECT_EQ(one.toGenericDict().erase("batches"), 1U);
+    }
+    save_snapshot(file, snapshot);
+  }
+  saving.wait_for_everyone();
+  Accelerator loading({.project_dir = path});
+  Training loaded(loading);
+  ASSERT_TRUE(loading.load_state());
+  EXPECT_EQ(loaded.loader.cursor().batches, 3);
+  EXPECT_EQ(loaded.loader.cursor(), cursor);
+  loading.wait_for_everyone();
 }
 
 TEST_F(AcceleratorTest, RegisteredTensorsAreNeitherBroadcastNorConverted) {
