@@ -82,6 +82,29 @@ TEST(GroupGuard, LeavesTheFilesOfAnotherJobWhoseLauncherHasTheSamePid) {
   EXPECT_TRUE(fs::exists(control.path()));
 }
 
+TEST(JobMark, OfAJobOfSeveralMachinesTellsTheJobOnEach) {
+  LaunchOptions options{.run_id = "job"};
+  EXPECT_EQ(make_job_mark(options).find('.'), std::string::npos) << "it is the only one's";
+  options.rendezvous = {.max_nodes = 2, .host = "first", .port = 29'400};
+  const auto job = [](const LaunchOptions& of) {
+    const std::string mark = make_job_mark(of);
+    const std::size_t dot = mark.find('.');
+    return dot == std::string::npos ? std::string() : mark.substr(dot);
+  };
+  const std::string here = job(options);
+  EXPECT_GT(here.size(), 1U);
+  EXPECT_NE(make_job_mark(options), make_job_mark(options));
+  LaunchOptions other = options;
+  other.rendezvous.node_rank = 1;
+  other.rendezvous.is_host = false;
+  EXPECT_EQ(job(other), here) << "on another machine";
+  other.run_id = "another";
+  EXPECT_NE(job(other), here);
+  other = options;
+  other.rendezvous.port = 29'401;
+  EXPECT_NE(job(other), here);
+}
+
 TEST(JobDirectory, OfAControlSocketTellsTheLauncher) {
   const TemporaryDirectory control(temporary_folder(), control_directory_prefix(make_job_mark()));
   EXPECT_EQ(launcher_of_control_directory(control.path().filename().string()), ::getpid());

@@ -1,5 +1,6 @@
 #include "lockstep/launch/job_directory.h"
 
+#include <cstdint>
 #include <system_error>
 
 #include <unistd.h>
@@ -47,10 +48,23 @@ std::string prefix_of(const LaunchOptions& options, const std::string& mark) {
   return name + "_";
 }
 
+// Where launchers meet, and as what job: others that did so now would be in this job (FNV-1a).
+std::string hash_of_job(const LaunchOptions& options) {
+  const RendezvousOptions& rendezvous = options.rendezvous;
+  std::string text = concat(options.run_id, "\n", rendezvous.host, " ", rendezvous.port);
+  for (const HostAndPort& place : rendezvous.etcd)
+    text += concat("\n", place.host, " ", place.port);
+  if (!rendezvous.etcd.empty()) text += "\n" + rendezvous.etcd_prefix;
+  std::uint64_t hash = 0xcbf29ce484222325U;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
+  return concat(hash);
+}
+
 }  // namespace
 
-std::string make_job_mark() {
-  return concat(::getpid(), "-", random_number());
+std::string make_job_mark(const LaunchOptions& options) {
+  const std::string mark = concat(::getpid(), "-", random_number());
+  return options.rendezvous.max_nodes > 1 ? concat(mark, ".", hash_of_job(options)) : mark;
 }
 
 TemporaryDirectory make_job_directory(const LaunchOptions& options, const std::string& mark) {

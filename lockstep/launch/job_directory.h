@@ -14,8 +14,10 @@
 namespace lockstep {
 
 /// The mark of a job on this machine, "<pid of its launcher>-<random>". Others may have the pid in
-/// the same folder for temporary files: containers that share it.
-std::string make_job_mark();
+/// the same folder for temporary files: containers that share it. Of a job of several machines,
+/// ".<job>" follows, which is the same on all of them, given the same endpoint and id, and another
+/// for another job: DirectoryLock goes by it.
+std::string make_job_mark(const LaunchOptions& options = {});
 
 /// Makes the directory of a job's logs and error files: "<log directory>/<run id>_<random>", or a
 /// temporary one. Errors: SystemError naming the log directory.

@@ -50,7 +50,7 @@ class Launcher final : public LiveJob {
         rendezvous_(rendezvous),
         monitor_(monitor),
         signals_(signals_to_read(options)),
-        mark_(make_job_mark()),
+        mark_(make_job_mark(options)),
         processes_(mark_, guarded_files(options, mark_)),
         directory_(make_job_directory(options, mark_)),
         job_{.options = options_,
