@@ -1,11 +1,14 @@
 #include "lockstep/os/directory_lock.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <ctime>
 #include <map>
 #include <mutex>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include <fcntl.h>
@@ -14,6 +17,7 @@
 #include <unistd.h>
 
 #include "lockstep/base/concat.h"
+#include "lockstep/base/deadline.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
@@ -25,10 +29,15 @@ namespace {
 
 constexpr const char* kLockFile = ".lock";
 
-// The same in all processes of a job, and in no other: what must not exclude each other.
+constexpr std::chrono::milliseconds kPause{50};
+
+// The same in all processes of a job, on all of its machines, and in no other. The launcher's mark
+// is of one machine; where there are several, it ends with what they have in common.
 std::string own_job() {
   static const std::string own = random_id();
-  return env::text(env::kJobMark).value_or(own);
+  const std::string mark = env::text(env::kJobMark).value_or(own);
+  const std::size_t dot = mark.find('.');
+  return dot == std::string::npos ? mark : mark.substr(dot + 1);
 }
 
 struct LockOwner {
@@ -78,7 +87,8 @@ HeldLocks& held_locks() {
 DirectoryLock::DirectoryLock(std::filesystem::path file, UniqueFd fd)
     : file_(std::move(file)), fd_(std::move(fd)) {}
 
-std::shared_ptr<DirectoryLock> DirectoryLock::take(const std::filesystem::path& directory) {
+std::shared_ptr<DirectoryLock> DirectoryLock::take(const std::filesystem::path& directory,
+                                                   std::chrono::milliseconds own_job_wait) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   const std::filesystem::path file = directory / kLockFile;
@@ -100,24 +110,45 @@ std::shared_ptr<DirectoryLock> DirectoryLock::take(const std::filesystem::path& 
   auto& known = held.by_file[{status.st_dev, status.st_ino}];
   if (auto lock = known.lock()) return lock;
   const std::shared_ptr<DirectoryLock> taken(new DirectoryLock(file, std::move(fd)));
-  taken->lock();
+  taken->lock(own_job_wait);
   known = taken;
   return taken;
 }
 
-void DirectoryLock::lock() {
+void DirectoryLock::lock(std::chrono::milliseconds own_job_wait) {
+  const Deadline deadline = Deadline::after(own_job_wait);
+  for (bool has_said = false; !try_lock();) {
+    const LockOwner owner = owner_in(fd_.get());
+    if (owner.job != own_job()) refuse(file_, "is in use by another job:", owner.process);
+    if (deadline.passed()) {
+      log(LogLevel::kWarning, concat(file_.string(), ": ", owner.process,
+                                     ", of this job, still has it; this one goes on without it"));
+      break;
+    }
+    if (!std::exchange(has_said, true)) {
+      log(LogLevel::kInfo, concat("wait up to ", own_job_wait.count(), " ms for ", file_.string(),
+                                  ": ", owner.process, ", of this job, has it"));
+    }
+    std::this_thread::sleep_for(std::min(kPause, deadline.remaining()));
+  }
+  write_owner();
+}
+
+bool DirectoryLock::try_lock() {
+  const std::lock_guard guard(mutex_);
+  if (is_settled_) return true;
   if (::flock(fd_.get(), LOCK_EX | LOCK_NB) != 0) {
     const int error = errno;
-    if (error == EWOULDBLOCK) {
-      const LockOwner owner = owner_in(fd_.get());
-      // A rank of this job, which has another rank's place now, or is about to end.
-      if (owner.job != own_job()) refuse(file_, "is in use by another job:", owner.process);
-    } else {
-      log(LogLevel::kWarning,
-          concat("lock ", file_.string(), ": ", std::generic_category().message(error),
-                 "; a second job in this folder is noticed at a save only"));
-    }
+    if (error == EWOULDBLOCK || error == EINTR) return false;
+    log(LogLevel::kWarning,
+        concat("lock ", file_.string(), ": ", std::generic_category().message(error),
+               "; a second job in this folder is noticed at a save only"));
   }
+  is_settled_ = true;
+  return true;
+}
+
+void DirectoryLock::write_owner() {
   const std::string text = concat(own_job(), "\n", own_process(), "\n");
   if (::pwrite(fd_.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()) ||
       ::ftruncate(fd_.get(), static_cast<off_t>(text.size())) != 0) {
@@ -125,7 +156,8 @@ void DirectoryLock::lock() {
   }
 }
 
-void DirectoryLock::check() const {
+void DirectoryLock::check() {
+  try_lock();
   const UniqueFd fd(::open(file_.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid()) return;  // Deleted, by hand.
   const LockOwner owner = owner_in(fd.get());

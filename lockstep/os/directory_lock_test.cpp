@@ -1,17 +1,23 @@
 #include "lockstep/os/directory_lock.h"
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
+#include <memory>
 #include <string>
+#include <thread>
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/os/temporary_directory.h"
+#include "lockstep/os/unique_fd.h"
 
 namespace lockstep {
 namespace {
@@ -41,6 +47,12 @@ class DirectoryLockTest : public ::testing::Test {
   static void kill(pid_t owner) {
     ::kill(owner, SIGKILL);
     ::waitpid(owner, nullptr, 0);
+  }
+  // By any process.
+  bool is_locked() const {
+    const UniqueFd fd(::open((path() / ".lock").c_str(), O_RDWR | O_CLOEXEC));
+    EXPECT_TRUE(fd.valid());
+    return ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0;
   }
   std::string error() const {
     try {
@@ -73,8 +85,41 @@ TEST_F(DirectoryLockTest, OneProcessMayTakeItSeveralTimes) {
 TEST_F(DirectoryLockTest, ProcessesOfOneJobDoNotExcludeEachOther) {
   ::setenv(env::kJobMark.name, "one job", 1);
   const pid_t owner = start_owner("one job");
-  EXPECT_EQ(error(), "");
+  const auto lock = DirectoryLock::take(path(), std::chrono::milliseconds(100));
+  lock->check();
   kill(owner);
+  ::unsetenv(env::kJobMark.name);
+}
+
+TEST_F(DirectoryLockTest, MachinesOfOneJobDoNotExcludeEachOther) {
+  ::setenv(env::kJobMark.name, "7-1.job", 1);
+  const pid_t owner = start_owner("8-2.job");
+  DirectoryLock::take(path(), std::chrono::milliseconds(100))->check();
+  ::setenv(env::kJobMark.name, "7-1.another", 1);
+  EXPECT_NE(error().find("is in use by another job"), std::string::npos) << error();
+  kill(owner);
+  ::unsetenv(env::kJobMark.name);
+}
+
+TEST_F(DirectoryLockTest, WaitsForAProcessOfItsJobThatEnds) {
+  ::setenv(env::kJobMark.name, "one job", 1);
+  const pid_t owner = start_owner("one job");
+  std::shared_ptr<DirectoryLock> lock;
+  std::thread waiting([&] { lock = DirectoryLock::take(path(), std::chrono::minutes(1)); });
+  kill(owner);
+  waiting.join();
+  EXPECT_TRUE(is_locked());
+  ::unsetenv(env::kJobMark.name);
+}
+
+TEST_F(DirectoryLockTest, ALockThatWasNotToBeHadIsTakenOnceItIsFree) {
+  ::setenv(env::kJobMark.name, "one job", 1);
+  const pid_t owner = start_owner("one job");
+  const auto lock = DirectoryLock::take(path(), std::chrono::milliseconds(0));
+  kill(owner);
+  EXPECT_FALSE(is_locked());
+  lock->check();
+  EXPECT_TRUE(is_locked());
   ::unsetenv(env::kJobMark.name);
 }
 
