@@ -19,6 +19,8 @@ inline constexpr env::Variable kStepsMade{
 /// What a launcher and a worker that it started say to each other, over a socket that the worker
 /// inherits. Workers that say nothing are treated as any program.
 struct LinkMessage {
+  /// Programs are linked with the library, and their launcher is installed apart from it: a number
+  /// is never used again for another kind.
   enum class Kind : std::uint8_t {
     // Of a worker.
     /// It outlives its generation: when another worker fails it is not to be ended. `lines`: the
@@ -35,10 +37,10 @@ struct LinkMessage {
     /// A rank did not do its part in a collective in time. `lines`: the operation, the group, the
     /// number in it, how many milliseconds this one has waited.
     kWaitedInVain = 7,
-    kGivesUp = 8,  ///< its training cannot go on, whatever is started again; it ends with an error
+    kGivesUp = 10,  ///< its training cannot go on, whatever is started again; it ends with an error
     // Of the launcher.
-    kPlace = 9,   ///< `generation` begins. `lines`: NAME=value, what is new in the environment
-    kLeave = 10,  ///< `generation` cannot go on
+    kPlace = 8,  ///< `generation` begins. `lines`: NAME=value, what is new in the environment
+    kLeave = 9,  ///< `generation` cannot go on
   };
 
   static constexpr const char* kLate = "late";
