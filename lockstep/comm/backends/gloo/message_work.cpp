@@ -4,8 +4,10 @@
 #include <stdexcept>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "lockstep/base/concat.h"
+#include "lockstep/os/without_signals.h"
 
 namespace lockstep::gloo_backend {
 
@@ -19,31 +21,38 @@ MessageWork::MessageWork(c10::intrusive_ptr<c10d::Backend> backend,
       threads_(std::move(threads)),
       deadline_(Deadline::after(timeout)) {}
 
-// Waits for the message and tells all who wait for that.
-void MessageWork::finish(Outcome& outcome, c10d::Work& work, milliseconds timeout) {
-  std::exception_ptr error;
+std::exception_ptr MessageWork::error_of_wait(c10d::Work& work, milliseconds timeout) {
   try {
     work.wait(timeout);
+    return nullptr;
   } catch (...) {
-    error = std::current_exception();
+    return std::current_exception();
   }
+}
+
+void MessageWork::publish(Outcome& outcome, std::exception_ptr error) {
   {
     const std::lock_guard lock(outcome.mutex);
     outcome.ended = true;
-    outcome.error = error;
+    outcome.error = std::move(error);
   }
   outcome.changed.notify_all();
 }
 
-// Where no thread can be made nobody waits for the message yet.
+// Where no thread can be made nobody waits for the message yet. The thread has let go of the
+// backend, and does not count any more, by the time that the outcome is known: whoever then ends
+// the group ends the backend.
 void MessageWork::start_thread() {
   threads_->fetch_add(1);
   try {
+    const WithoutSignals without_signals;
     std::thread([outcome = outcome_, work = work_, backend = backend_, threads = threads_,
                  timeout = std::max(deadline_.remaining(), milliseconds(1))]() mutable {
-      finish(*outcome, *work, timeout);
+      std::exception_ptr error = error_of_wait(*work, timeout);
       work.reset();
+      backend.reset();
       threads->fetch_sub(1);
+      publish(*outcome, std::move(error));
     }).detach();
     outcome_->is_awaited = true;
   } catch (const std::system_error&) {
@@ -79,8 +88,9 @@ bool MessageWork::wait(milliseconds timeout) {
   if (!outcome_->is_awaited && limit < deadline_.remaining()) start_thread();
   if (!outcome_->is_awaited) {
     outcome_->is_awaited = true;
+    const milliseconds until_deadline = std::max(limit, deadline_.remaining());
     lock.unlock();
-    finish(*outcome_, *work_, limit);
+    publish(*outcome_, error_of_wait(*work_, until_deadline));
     lock.lock();
   }
   if (!outcome_->changed.wait_for(lock, limit, [&] { return outcome_->ended; })) {

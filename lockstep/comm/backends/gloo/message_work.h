@@ -42,7 +42,9 @@ class MessageWork final : public c10d::Work, public TimedWork {
     std::exception_ptr error = {};
   };
 
-  static void finish(Outcome& outcome, c10d::Work& work, std::chrono::milliseconds timeout);
+  /// What the wait has failed with; null where the message is complete.
+  static std::exception_ptr error_of_wait(c10d::Work& work, std::chrono::milliseconds timeout);
+  static void publish(Outcome& outcome, std::exception_ptr error);
   void start_thread();
 
   const c10::intrusive_ptr<c10d::Backend> backend_;

@@ -1,5 +1,6 @@
 #include "lockstep/comm/backends/gloo/ordered_keys.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 
@@ -29,9 +30,13 @@ at::Tensor flip_below_zero(const at::Tensor& integers) {
 
 }  // namespace
 
+// Lists of several dtypes are left to Gloo, which refuses them.
 bool needs_keys(const std::vector<at::Tensor>& tensors, const c10d::ReduceOp& op) {
   return (op.op_ == c10d::ReduceOp::MIN || op.op_ == c10d::ReduceOp::MAX) && !tensors.empty() &&
-         tensors[0].is_floating_point();
+         tensors[0].is_floating_point() &&
+         std::ranges::all_of(tensors, [&](const at::Tensor& tensor) {
+           return tensor.scalar_type() == tensors[0].scalar_type();
+         });
 }
 
 at::Tensor ordered_keys(const at::Tensor& values, const c10d::ReduceOp& op) {
