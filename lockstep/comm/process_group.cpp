@@ -231,7 +231,7 @@ void ProcessGroup::monitored_barrier(std::optional<std::chrono::milliseconds> ti
                  join_numbers(missing), " had not come; look at what they are doing"));
     }
     // Whoever is here has left the round before: its keys are of no more use.
-    if (round > 0) group.store->deleteKey(key(round - 1, group.rank));
+    if (round > 0) store->deleteKey(key(round - 1, group.rank));
     recent_calls().end(ticket);
   } catch (const c10::Error&) {
     throw PeerLost(fields_of(name),

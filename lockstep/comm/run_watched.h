@@ -6,17 +6,21 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <type_traits>
 #include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/os/without_signals.h"
 
 namespace lockstep {
 
 /// Calls `work` on a thread of its own, and `check` on this one, before that and every few
 /// milliseconds until `work` has returned: for what waits where nobody can end the wait.
 /// `work` is given a flag that says whether it has been left.
-/// Errors: what `work` throws; what `check` throws, at once: the thread is left to itself then,
-/// with all that `work` holds.
+/// Errors: SystemError where no thread can be made; what `work` throws; what `check` throws, at
+/// once: the thread is left to itself then, with all that `work` holds.
 template <class Work>
 std::invoke_result_t<Work, const std::atomic<bool>&> run_watched(
     Work work, const std::function<void()>& check) {
@@ -32,7 +36,12 @@ std::invoke_result_t<Work, const std::atomic<bool>&> run_watched(
         return own(*is_left);
       });
   std::future<Result> result = task.get_future();
-  std::thread(std::move(task)).detach();
+  try {
+    const WithoutSignals without_signals;
+    std::thread(std::move(task)).detach();
+  } catch (const std::system_error& error) {
+    throw SystemError("start a thread", error.code().value());
+  }
   while (result.wait_for(kCheckEvery) != std::future_status::ready) {
     try {
       check();

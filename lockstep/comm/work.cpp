@@ -1,6 +1,7 @@
 #include "lockstep/comm/work.h"
 
 #include <algorithm>
+#include <thread>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/log.h"
@@ -67,7 +68,8 @@ void fail(const Work::State& state) {
 // Calls while_waiting where that is due, and nobody waits, who would call it. Returns whether the
 // work has failed by that.
 bool fails_by_question(const Work::State& state) {
-  if (!state.while_waiting) return false;
+  // It is the training thread's: a thread that only looks after messages must not call it.
+  if (!state.while_waiting || state.started_by != std::this_thread::get_id()) return false;
   const std::unique_lock lock(state.mutex, std::try_to_lock);
   if (!lock || state.done) return state.done;
   const auto now = Deadline::Clock::now();

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <c10/util/intrusive_ptr.h>
@@ -58,8 +59,10 @@ struct Work::State {
   std::uint64_t recent_call = 0;  ///< ticket of the call that this work is part of
   bool ends_call = false;         ///< it is the last part
   bool in_slices = true;          ///< whether a wait that ran out of time may be taken up again
-  /// Called between slices of a long wait; what it throws ends it. Empty: nothing is.
+  /// Called between slices of a long wait, and by is_completed() on the thread that started the
+  /// work; what it throws ends it. Empty: nothing is.
   std::function<void()> while_waiting = {};
+  const std::thread::id started_by = std::this_thread::get_id();
   /// Held by the thread that waits: some backends wait for ever when asked twice.
   mutable std::mutex mutex;
   mutable std::atomic<bool> done{false};              ///< whether it has ended, well or not

@@ -15,7 +15,7 @@ void Outbox::add(Message message) {
   {
     const std::lock_guard lock(mutex_);
     messages_.push_back(std::move(message));
-    drop_completed();
+    if (needs_looks_) drop_completed();
     if (!needs_looks_ || is_looking_ || messages_.empty()) return;
     is_looking_ = true;
   }
