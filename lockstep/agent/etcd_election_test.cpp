@@ -25,7 +25,7 @@ using boost::system::error_code;
 using nlohmann::json;
 using tcp = asio::ip::tcp;
 
-constexpr std::chrono::seconds kLongEnough{30};
+constexpr std::chrono::seconds kElectionLimit{30};
 
 /// What etcd is to an election, with requests that are held up on their way to it, or whose answers
 /// are lost.
@@ -160,7 +160,7 @@ struct EtcdElectionTest : testing::Test {
   }
 
   bool eventually(const std::function<bool()>& done) {
-    run_until(io, -1, Deadline::after(kLongEnough), done);
+    run_until(io, -1, Deadline::after(kElectionLimit), done);
     return done();
   }
 
