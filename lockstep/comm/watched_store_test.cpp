@@ -15,7 +15,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kLong{60'000};
+constexpr milliseconds kLongWait{60'000};
 
 struct Told : std::runtime_error {
   Told() : std::runtime_error("told") {}
@@ -26,7 +26,7 @@ TEST(WatchedStoreTest, AWaitEndsWithWhatItsCheckThrows) {
   WatchedStore store(c10::make_intrusive<c10d::HashStore>(), [&] {
     if (++looks == 3) throw Told();
   });
-  EXPECT_THROW(store.wait({"never"}, kLong), Told);
+  EXPECT_THROW(store.wait({"never"}, kLongWait), Told);
 }
 
 TEST(WatchedStoreTest, AQuestionToAStoreThatIsSilentEndsToo) {
@@ -49,7 +49,7 @@ TEST(WatchedStoreTest, WaitsAsTheStoreUnderneath) {
   WatchedStore store(underneath, [] {});
   EXPECT_THROW(store.wait({"never"}, milliseconds(30)), c10::Error);
   std::thread other([&] { underneath->set("key", std::string("value")); });
-  store.wait({"key"}, kLong);
+  store.wait({"key"}, kLongWait);
   EXPECT_EQ(store.get_to_str("key"), "value");
   other.join();
 }
@@ -59,7 +59,7 @@ TEST(WatchedStoreTest, OnceItIsLetGoNothingHoldsTheStoreUnderneath) {
   WatchedStore store(underneath);
   store.let_go();
   EXPECT_EQ(underneath.use_count(), 1U);
-  EXPECT_THROW(store.wait({"key"}, kLong), c10::Error);
+  EXPECT_THROW(store.wait({"key"}, kLongWait), c10::Error);
   EXPECT_THROW(store.set("key", std::string("value")), c10::Error);
 }
 
