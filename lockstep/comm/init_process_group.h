@@ -40,7 +40,9 @@ struct InitOptions {
   /// Deadline for all ranks to join. Unset: LOCKSTEP_INIT_TIMEOUT_S, else 5 minutes.
   std::optional<std::chrono::milliseconds> init_timeout = std::nullopt;
   /// Called every few milliseconds while other ranks are waited for, and later ten times a second
-  /// in long waits for collectives: what it throws ends the wait. The group may be of no use then.
+  /// in long waits for collectives, and by Work::is_completed(): what it throws ends the wait. The
+  /// group may be of no use then. Threads: the one that waits; of is_completed() only the one that
+  /// started the work.
   std::function<void()> while_waiting = {};
 };
 
