@@ -44,7 +44,7 @@ std::string encode(const LinkMessage& message) {
 
 std::optional<LinkMessage> decode(const std::string& text) {
   if (text.empty() || text[0] < static_cast<char>(Word::kKeepsState) ||
-      text[0] > static_cast<char>(Word::kLeave)) {
+      text[0] > static_cast<char>(Word::kGivesUp)) {  // The largest number.
     return std::nullopt;
   }
   LinkMessage message{.kind = static_cast<Word>(text[0])};
@@ -112,9 +112,10 @@ std::optional<LinkMessage> receive_message(int link, const Deadline& deadline) {
     Frame frame(std::string(kMostBytes, '\0'));
     frame.passed.receive_with(frame.header);
     const ssize_t received = ::recvmsg(link, &frame.header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (received < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    // A process that ended without reading is told so by ECONNRESET.
-    if (received == 0 || (received < 0 && errno == ECONNRESET)) {
+    // ECONNRESET, given once, says that the other side ended with messages unread; those that it
+    // has sent before follow.
+    if (received < 0 && (errno == EINTR || errno == EAGAIN || errno == ECONNRESET)) continue;
+    if (received == 0) {
       throw PeerLost("the other end of the link between this worker and its launcher has ended");
     }
     if (received < 0) throw SystemError("receiving word over a worker's link", errno);

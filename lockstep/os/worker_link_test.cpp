@@ -105,6 +105,17 @@ TEST_F(WorkerLinkTest, SaysThatTheOtherSideIsGone) {
   EXPECT_THROW(receive_message(link.launcher.get(), now()), PeerLost);
 }
 
+TEST_F(WorkerLinkTest, LastWordsArriveFromOneThatLeftSomeUnread) {
+  WorkerLink link = make_worker_link();
+  ASSERT_TRUE(send_message(link.launcher.get(), {.kind = Word::kLeave, .generation = 3}));
+  ASSERT_TRUE(send_message(link.worker.get(), {.kind = Word::kGivesUp, .generation = 3}));
+  link.worker.reset();
+  const auto got = receive_message(link.launcher.get(), now());
+  ASSERT_TRUE(got);
+  EXPECT_EQ(got->kind, Word::kGivesUp);
+  EXPECT_THROW(receive_message(link.launcher.get(), now()), PeerLost);
+}
+
 TEST_F(WorkerLinkTest, NeverWaitsForOneThatDoesNotRead) {
   const LinkMessage message{.kind = Word::kLeftGroup, .lines = {std::string(10'000, 'x')}};
   int sent = 0;
