@@ -4,6 +4,7 @@ of ranks; what it writes is read by PyTorch.
     trainer.py LOCKSTEP TRAINER DIGITS_CSV [unittest arguments]
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -152,14 +153,14 @@ class Trainer(unittest.TestCase):
             with self.subTest(ranks=ranks):
                 with subprocess.Popen(self.job(ranks, "--max-duration=100000ep", "--patience=100000"),
                                       stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                                      env=environment()) as job:
+                                      env=environment()) as job, contextlib.ExitStack() as stack:
+                    stack.callback(job.kill)
                     next(line for line in job.stderr if line.startswith("epoch "))
-                    before = sorted((self.folder / "snapshots").glob("snapshot-*"))
                     second = run(*self.trainer("--max-duration=1ep"))
                     self.assertEqual(second.returncode, 2, second.stderr)
                     self.assertRegex(second.stderr, r"^lockstep error: .*/snapshots is in use by another job: process \d+ on "
                                                     r".*; wait for its end, or choose another folder\n$")
-                    self.assertTrue(before)
+                    self.assertTrue(list((self.folder / "snapshots").glob("snapshot-*")))
                     job.send_signal(signal.SIGTERM)
                     job.stderr.read()
                 self.assertEqual(job.returncode, 75)
