@@ -1,6 +1,7 @@
 #include "lockstep/amp/grad_scaler.h"
 
 #include <cmath>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -26,14 +27,29 @@ at::Tensor scalar(double value, at::ScalarType dtype) {
   return at::full({}, value, at::TensorOptions(dtype));
 }
 
+[[noreturn]] void refuse(const char* name, double value, const char* rule) {
+  throw UsageError(concat("GradScaler: ", name, "=", value, " is not ", rule));
+}
+
+// Losses and gradients are multiplied by it and by its inverse, in float32.
+void check_scale(const char* name, double scale) {
+  using Limits = std::numeric_limits<float>;
+  if (scale >= Limits::min() && scale <= Limits::max()) return;
+  refuse(name, scale, "above 0 and finite in float32; 65536 is PyTorch's first");
+}
+
 void check(const GradScalerOptions& options) {
-  const auto refuse = [](const char* name, auto value, const char* rule) {
-    throw UsageError(concat("GradScaler: ", name, "=", value, " is not ", rule));
-  };
-  if (!(options.init_scale > 0)) refuse("init_scale", options.init_scale, "above 0");
-  if (!(options.growth_factor > 1)) refuse("growth_factor", options.growth_factor, "above 1");
-  if (!(options.backoff_factor < 1)) refuse("backoff_factor", options.backoff_factor, "below 1");
-  if (options.growth_interval < 1) refuse("growth_interval", options.growth_interval, "1 or more");
+  check_scale("init_scale", options.init_scale);
+  if (!(options.growth_factor > 1 && std::isfinite(options.growth_factor))) {
+    refuse("growth_factor", options.growth_factor, "above 1 and finite; 2 is PyTorch's");
+  }
+  if (!(options.backoff_factor > 0 && options.backoff_factor < 1)) {
+    refuse("backoff_factor", options.backoff_factor, "between 0 and 1; 0.5 is PyTorch's");
+  }
+  if (options.growth_interval < 1) {
+    refuse("growth_interval", static_cast<double>(options.growth_interval),
+           "a number of steps; it must be 1 or more");
+  }
 }
 
 // The values of a gradient: of a sparse one those that it has, each index once.
@@ -101,10 +117,9 @@ Findings agree(const ProcessGroup& group, const Findings& own) {
 }  // namespace
 
 GradScaler::GradScaler(const GradScalerOptions& options)
-    : options_(options),
-      scale_(scalar(options.init_scale, at::kFloat)),
-      growth_tracker_(scalar(0, at::kInt)) {
+    : options_(options), growth_tracker_(scalar(0, at::kInt)) {
   check(options);
+  scale_ = scalar(options.init_scale, at::kFloat);
 }
 
 at::Tensor GradScaler::scale(const at::Tensor& outputs) {
@@ -159,9 +174,7 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) {
 void GradScaler::update(std::optional<double> new_scale) {
   if (!options_.enabled) return;
   if (new_scale) {
-    if (!(*new_scale > 0)) {
-      throw UsageError(concat("GradScaler: update: new_scale=", *new_scale, " is not above 0"));
-    }
+    check_scale("update: new_scale", *new_scale);
     scale_.fill_(*new_scale);
   } else {
     bool unscaled = false;

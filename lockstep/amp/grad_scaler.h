@@ -47,7 +47,8 @@ struct GradScalerOptions {
 ///
 /// DistributedDataParallel's gradient_norm() is that of the scaled gradients: divide it by
 /// get_scale(). Threads: one. With a process group unscale_ and step are collective.
-/// Errors: UsageError for calls out of order; as Work::wait with a process group.
+/// Errors: UsageError for options that cannot work and for calls out of order; as Work::wait with a
+/// process group.
 class GradScaler {
  public:
   explicit GradScaler(const GradScalerOptions& options = {});

@@ -1,5 +1,7 @@
 #include "lockstep/amp/grad_scaler.h"
 
+#include <cmath>
+#include <cstdint>
 #include <limits>
 #include <string>
 
@@ -183,10 +185,30 @@ TEST_F(GradScalerTest, CallsOutOfOrderAreRefused) {
 }
 
 TEST_F(GradScalerTest, OptionsThatCannotWorkAreRefused) {
-  EXPECT_THROW(GradScaler({.init_scale = 0}), UsageError);
-  EXPECT_THROW(GradScaler({.growth_factor = 1}), UsageError);
-  EXPECT_THROW(GradScaler({.backoff_factor = 1}), UsageError);
-  EXPECT_THROW(GradScaler({.growth_interval = 0}), UsageError);
+  const double nan = std::nan("");
+  // Not in float32 either: beyond its largest, and where its inverse would be.
+  for (const double scale : {0.0, -1.0, kInfinity, nan, 1e39, 1e-39}) {
+    EXPECT_THROW(GradScaler({.init_scale = scale}), UsageError) << scale;
+    GradScaler scaler({.init_scale = 8});
+    EXPECT_THROW(scaler.update(scale), UsageError) << scale;
+    TensorDict saved = scaler.state_dict();
+    for (auto& [name, value] : saved) {
+      if (name == "grad_scaler.scale") value = at::full({}, scale, at::kDouble);
+    }
+    EXPECT_THROW(scaler.load_state_dict(saved), UsageError) << scale;
+    EXPECT_EQ(scaler.get_scale(), 8);
+  }
+  for (const double factor : {1.0, 0.0, -2.0, kInfinity, nan}) {
+    EXPECT_THROW(GradScaler({.growth_factor = factor}), UsageError) << factor;
+  }
+  for (const double factor : {1.0, 0.0, -0.5, -kInfinity, nan}) {
+    EXPECT_THROW(GradScaler({.backoff_factor = factor}), UsageError) << factor;
+  }
+  for (const std::int64_t interval : {0, -1}) {
+    EXPECT_THROW(GradScaler({.growth_interval = interval}), UsageError) << interval;
+  }
+  const std::string message = usage_error([] { GradScaler({.init_scale = kInfinity}); });
+  EXPECT_NE(message.find("init_scale=inf is not above 0 and finite"), std::string::npos) << message;
 }
 
 }  // namespace
