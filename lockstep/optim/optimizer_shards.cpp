@@ -1,8 +1,9 @@
 #include "lockstep/optim/optimizer_shards.h"
 
-#include <algorithm>
+#include <map>
 #include <sstream>
 #include <string>
+#include <unordered_set>
 
 #include <torch/optim/optimizer.h>
 
@@ -10,6 +11,7 @@
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/broadcast_text.h"
+#include "lockstep/comm/each_once.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/optim/consolidate_state.h"
 #include "lockstep/snapshot/agreement.h"
@@ -45,12 +47,43 @@ std::string describe(const Optimizer& optimizer, std::size_t first_group) {
   return text.str();
 }
 
+// Two ranks would update the memory that two parameters have in common, and one update be lost.
+void check_memory(const ProcessGroup& group, const Optimizer& optimizer) {
+  struct Place {
+    at::Tensor parameter;
+    std::string name;
+  };
+  std::map<const void*, std::vector<Place>> by_storage;
+  std::unordered_set<const void*> seen;
+  const auto& groups = optimizer.param_groups();
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    for (std::size_t i = 0; i < groups[g].params().size(); ++i) {
+      const at::Tensor& parameter = groups[g].params()[i];
+      if (parameter.numel() == 0 || !seen.insert(address_of(parameter)).second) continue;
+      by_storage[parameter.storage().unsafeGetStorageImpl()].push_back(
+          {.parameter = parameter, .name = concat("parameter ", i, " of group ", g)});
+    }
+  }
+  for (const auto& [storage, places] : by_storage) {
+    for (std::size_t i = 1; i < places.size(); ++i) {
+      for (std::size_t before = 0; before < i; ++before) {
+        if (!have_memory_in_common(places[before].parameter, places[i].parameter)) continue;
+        throw UsageError(concat("ShardedOptimizer on rank ", group.rank(), ": ", places[i].name,
+                                " has memory in common with ", places[before].name,
+                                ", which another rank may update; give one of them, or make it a "
+                                "tensor of its own"));
+      }
+    }
+  }
+}
+
 void check_agreement(const ProcessGroup& group, const Optimizer& optimizer,
                      std::size_t first_group) {
   if (group.world_size() == 1) return;
   const std::string ours = describe(optimizer, first_group);
   const std::string reference = broadcast_text(group, ours, 0);
   run_on_all(group, "ShardedOptimizer: compare the parameters with rank 0's", [&] {
+    check_memory(group, optimizer);
     if (ours == reference) return;
     std::istringstream our_lines(ours);
     std::istringstream reference_lines(reference);

@@ -39,8 +39,8 @@ namespace lockstep {
 /// parameter by itself: SGD, Adam, AdamW, RMSprop, Adagrad, your own. Construction, step(),
 /// add_param_group() and consolidated_state_dict() are collective. Threads: the training thread.
 /// Lifetime: keeps the process group alive. Errors: at construction UsageError for parameters that
-/// differ from rank 0's, PeerFailed on the other ranks; UsageError from step() when parameters of a
-/// group were exchanged for others; else as Work::wait.
+/// differ from rank 0's or have memory in common, PeerFailed on the other ranks; UsageError from
+/// step() when parameters of a group were exchanged for others; else as Work::wait.
 template <class Optimizer>
 class ShardedOptimizer : public Optimizer, public ShardedState {
   static_assert(

@@ -15,6 +15,7 @@
 #include <torch/optim/sgd.h>
 #include <torch/serialize/output-archive.h>
 
+#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/broadcast_text.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
@@ -391,6 +392,50 @@ TEST_F(Sharded, RefusesParametersThatDifferBetweenRanks) {
       [&] { const ShardedOptimizer<torch::optim::SGD> optimizer(parameters, 0.1); });
   EXPECT_SAYS(message, rank_ == odd_one ? "it has parameter 0 of group 0 float [3]"
                                         : "failed on rank " + std::to_string(odd_one));
+}
+
+TEST_F(Sharded, RefusesParametersThatHaveMemoryInCommon) {
+  NEEDS_RANKS(2);
+  const at::Tensor memory = at::ones({6, 4});
+  const auto make = [](const Tensors& views) {
+    Tensors parameters;
+    for (const at::Tensor& view : views) parameters.push_back(view.detach().requires_grad_());
+    return parameters;
+  };
+  const Tensors overlapping[] = {{memory.narrow(0, 0, 3), memory.narrow(0, 2, 2)},
+                                 {memory.t(), memory},
+                                 {memory.select(1, 1), at::ones({2}), memory.select(0, 5)}};
+  for (const Tensors& views : overlapping) {
+    const std::string message = message_of<UsageError>(
+        [&] { const ShardedOptimizer<torch::optim::SGD> optimizer(make(views), 0.1); });
+    EXPECT_SAYS(message, concat("parameter ", views.size() - 1,
+                                " of group 0 has memory in common with parameter 0 of group 0"));
+  }
+  ShardedOptimizer<torch::optim::SGD> optimizer(make({memory}), 0.1);
+  const std::string message =
+      message_of<UsageError>([&] { optimizer.add_param_group({make({memory.select(0, 1)})}); });
+  EXPECT_SAYS(message, "parameter 0 of group 1 has memory in common with parameter 0 of group 0");
+}
+
+// Views that lie between each other do not.
+TEST_F(Sharded, TakesViewsOfOneTensorThatHaveNoElementInCommon) {
+  const at::Tensor whole_memory = at::ones({6, 4});
+  const at::Tensor shared_memory = at::ones({6, 4});
+  const auto make = [](const at::Tensor& memory) {
+    Tensors parameters;
+    for (int column = 0; column < 4; ++column) {
+      parameters.push_back(memory.select(1, column).detach().requires_grad_());
+    }
+    return parameters;
+  };
+  const Tensors whole = make(whole_memory);
+  const Tensors shared = make(shared_memory);
+  torch::optim::Adam reference(whole, 0.01);
+  ShardedOptimizer<torch::optim::Adam> sharded(shared, 0.01);
+  train(reference, whole, 0, 3);
+  train(sharded, shared, 0, 3);
+  EXPECT_TRUE(same(shared, whole));
+  EXPECT_TRUE(at::equal(shared_memory, whole_memory));
 }
 
 TEST_F(Sharded, RefusesParametersThatHaveLeftTheBucket) {
