@@ -14,6 +14,8 @@
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "lockstep/comm/collective_backward.h"
+
 namespace lockstep {
 namespace {
 
@@ -207,8 +209,11 @@ at::Tensor sync_batch_norm(const std::shared_ptr<const SyncLayer>& layer,
   call->count = statistics.count;
   call->eps = arguments.eps;
   call->backward_exchanges = statistics.backward_exchanges;
-  return Normalize::apply(input, if_defined(arguments.weight), if_defined(arguments.bias),
-                          statistics.mean, statistics.variance, call);
+  at::Tensor output =
+      Normalize::apply(input, if_defined(arguments.weight), if_defined(arguments.bias),
+                       statistics.mean, statistics.variance, call);
+  if (statistics.backward_exchanges) mark_collective_backward(output);
+  return output;
 }
 
 }  // namespace lockstep

@@ -34,7 +34,8 @@ struct PipelineOptions {
   /// The first layer of each stage but the first. Empty: balanced by numbers of parameters.
   std::vector<std::int64_t> cuts = {};
   /// What the mean over one micro-batch counts, by its targets; 0, as of padding alone, leaves out
-  /// its loss and its gradients. Unset: its samples.
+  /// its loss and its gradients. To layers that normalize over replicas (SyncBatchNorm) its samples
+  /// are samples, and the gradients that these give it count. Unset: its samples.
   std::function<double(const at::Tensor& targets)> weight = {};
 };
 

@@ -3,10 +3,12 @@
 #include <cstddef>
 
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/comm/collective_backward.h"
 
 namespace lockstep {
 
@@ -45,10 +47,13 @@ void StageRunner::run_forward(int chunk, int micro_batch, PipelinePass& pass, St
               {.tensor = output.detach().contiguous(), .requires_grad = output.requires_grad()});
   } else if (pass.loss == nullptr) {
     pass.outputs[number] = output.detach();
-  } else {
-    output = weighted_loss(output, micro_batch, pass);
   }
-  if (pass.with_backward) kept_[{chunk, micro_batch}] = {input, output};
+  const bool has_loss = is_last(stage) && pass.loss != nullptr;
+  const at::Tensor loss = has_loss ? weighted_loss(output, micro_batch, pass) : at::Tensor();
+  if (!pass.with_backward) return;
+  kept_[{chunk, micro_batch}] = {.input = input,
+                                 .output = loss.defined() ? loss : output,
+                                 .is_left_out = has_loss && !loss.defined()};
 }
 
 at::Tensor StageRunner::weighted_loss(const at::Tensor& outputs, int micro_batch,
@@ -75,21 +80,22 @@ at::Tensor StageRunner::weighted_loss(const at::Tensor& outputs, int micro_batch
 void StageRunner::run_backward(int chunk, int micro_batch, StageLink& link) {
   const int stage = stage_of(chunk);
   const Kept kept = kept_.extract({chunk, micro_batch}).mapped();
-  bool is_trained = kept.output.defined() && kept.output.requires_grad();
   // Where nothing up to the cut is trained no gradient is expected back.
-  if (is_trained) {
+  if (kept.output.requires_grad()) {
     at::Tensor gradient;
+    bool is_left_out = kept.is_left_out;
     if (!is_last(stage)) {
       gradient = link.receive({.kind = StageMessage::Kind::kGradients,
                                .target_stage = stage,
                                .micro_batch = micro_batch})
                      .tensor;
-      is_trained = gradient.defined();
+      is_left_out = !gradient.defined();
     }
-    if (is_trained) {
-      if (gradient.defined()) gradient = gradient.to(kept.output.device());
-      torch::autograd::backward({kept.output}, {gradient});
-    }
+    // Other replicas wait in layers like SyncBatchNorm, and what they train depends on all samples.
+    const bool is_awaited = is_left_out && has_collective_backward(kept.output);
+    if (is_awaited) gradient = at::zeros_like(kept.output);
+    if (gradient.defined()) gradient = gradient.to(kept.output.device());
+    if (!is_left_out || is_awaited) torch::autograd::backward({kept.output}, {gradient});
   }
   // Also without a gradient: the stage before waits for one.
   if (stage == 0 || !kept.input.requires_grad()) return;

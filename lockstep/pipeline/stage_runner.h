@@ -42,7 +42,8 @@ class StageRunner {
  private:
   struct Kept {
     at::Tensor input;
-    at::Tensor output;  // of the last stage the weighted loss; undefined without one
+    at::Tensor output;         // of the last stage the weighted loss, where there is one
+    bool is_left_out = false;  // there is none
   };
 
   void run_forward(int chunk, int micro_batch, PipelinePass& pass, StageLink& link);

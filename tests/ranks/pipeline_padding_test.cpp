@@ -2,11 +2,13 @@
 #include <cmath>
 #include <limits>
 
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/optim/adamw.h>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/nn/sync_batch_norm.h"
 #include "tests/ranks/pipeline_fixture.h"
 
 namespace lockstep::testing {
@@ -142,6 +144,61 @@ TEST_F(PipelinePadding, WeightsThatAreNoneAreRefused) {
   EXPECT_SAYS(
       message_of<UsageError>([&] { pipeline.step(make_inputs(4), make_targets(4), mean_square); }),
       "add up to 0; each must be 0 or more");
+}
+
+// It takes part in what the layer exchanges in backward; the samples of all replicas together are
+// the layer's batch.
+TEST_F(PipelinePadding, AMicroBatchOfWeightZeroTakesPartInSyncBatchNorm) {
+  const auto [row, column, ranks, replicas, replica] = make_grid();
+  const auto make = [](const auto& make_norm) {
+    torch::manual_seed(7);
+    return nn::Sequential(nn::Linear(6, 8), make_norm(), nn::Tanh(), nn::Linear(8, 8), make_norm(),
+                          nn::Tanh(), nn::Linear(8, 5));
+  };
+  const auto targets_of = [&](int of) {
+    // Of the first replica nothing is padding.
+    return of == 0 ? at::arange(2 * kMicroBatches, at::kLong).remainder(5) : padded_targets();
+  };
+  for (const auto schedule : {PipelineSchedule::kGPipe, PipelineSchedule::k1F1B}) {
+    Pipeline pipeline(
+        make([&, column = column] { return SyncBatchNorm(8, {.process_group = column}); }),
+        {.process_group = row,
+         .replicas = column,
+         .schedule = schedule,
+         .micro_batches = kMicroBatches,
+         .weight = count});
+    nn::Sequential uncut = make([] { return nn::BatchNorm1d(8); });
+    double of_all = 0;
+    for (int of = 0; of < replicas; ++of) of_all += count(targets_of(of));
+    for (int step = 0; step < 2; ++step) {
+      const double loss = pipeline.step(make_inputs(2 * kMicroBatches, replica + replicas * step),
+                                        targets_of(replica), cross_entropy);
+      double mean = 0;
+      for (int i = 0; i < kMicroBatches; ++i) {
+        Tensors inputs;
+        for (int of = 0; of < replicas; ++of) {
+          inputs.push_back(
+              make_inputs(2 * kMicroBatches, of + replicas * step).narrow(0, 2 * i, 2));
+        }
+        const Tensors outputs = uncut->forward(at::cat(inputs)).split(2);
+        at::Tensor sum = at::zeros({});
+        for (int of = 0; of < replicas; ++of) {
+          const at::Tensor targets = targets_of(of).narrow(0, 2 * i, 2);
+          if (count(targets) == 0) continue;
+          sum = sum + cross_entropy(outputs[static_cast<std::size_t>(of)], targets) *
+                          (count(targets) / of_all);
+        }
+        if (sum.requires_grad()) sum.backward();
+        mean += sum.item<double>();
+      }
+      EXPECT_NEAR(loss, mean, 1e-5);
+    }
+    const auto expected = uncut->named_parameters();
+    for (const auto& named : pipeline.named_parameters()) {
+      EXPECT_TRUE(at::allclose(named.value().grad(), expected[named.key()].grad(), 1e-3, 1e-5))
+          << named.key() << named.value().grad() << expected[named.key()].grad();
+    }
+  }
 }
 
 // Weight decay and momentum act on what has a gradient, be it zero: what no replica uses has none.
