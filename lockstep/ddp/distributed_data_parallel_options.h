@@ -55,9 +55,10 @@ struct DistributedDataParallelOptions {
   /// Not with hooks that let replicas differ (post-local SGD, no-op): refused.
   bool gradient_norm = false;
   /// Gradients of float32 parameters travel in this dtype, kHalf or kBFloat16, as with PyTorch's
-  /// fp16_compress_hook and bf16_compress_hook; .grad stays float32. Unset: in their own. Where the
-  /// group shares memory they are rounded once, when they are copied, and averaged in float32;
-  /// elsewhere they are divided by the number of ranks, rounded and summed in this dtype.
+  /// fp16_compress_hook and bf16_compress_hook; .grad stays float32. Where the group shares memory
+  /// they are rounded once, when they are copied, and averaged in float32; elsewhere they are
+  /// divided by the number of ranks, rounded and summed in this dtype. Gradients of other dtypes,
+  /// complex ones too, travel in their own. Unset: all do.
   std::optional<at::ScalarType> exchange_dtype = std::nullopt;
   /// After this many exchanges of gradients, at the start of the next forward in training mode,
   /// compare the parameters and, with forward_sync_buffers, the buffers of all ranks: see

@@ -117,7 +117,7 @@ std::vector<BucketLayout> layout_of(const ExchangePlan& plan,
     BucketLayout& bucket = layout.emplace_back();
     bucket.kind = plan.kinds[number];
     bucket.dtype = parameters[indices[0]].scalar_type();
-    if (bucket.kind == BucketKind::kBucket && bucket.dtype == at::kFloat && exchange.dtype) {
+    if (bucket.kind == BucketKind::kBucket && exchange.converts(parameters[indices[0]])) {
       bucket.dtype = *exchange.dtype;
     }
     for (const std::size_t index : indices) {

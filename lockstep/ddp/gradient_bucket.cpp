@@ -30,11 +30,10 @@ GradientBucket::GradientBucket(const ProcessGroup& group, const ExchangeOptions&
       sum_of_squares_(options.sum_of_squares),
       has_gradient_(parameters.size()) {
   const auto flags = static_cast<std::int64_t>(parameters.size());
-  const at::ScalarType dtype = FlatGradients::dtype(parameters[0]);
-  flat_ = group.allocate_tensor(elements_ + flags, dtype).zero_();
+  flat_ = group.allocate_tensor(elements_ + flags, FlatGradients::dtype(parameters[0])).zero_();
   views_.emplace_back(flat_, parameters);
   sent_ = flat_;
-  if (dtype == at::kFloat && options.dtype) {
+  if (options.converts(parameters[0])) {
     sent_ = group.allocate_tensor(elements_ + flags, *options.dtype).zero_();
     views_.emplace_back(sent_, parameters);
   }

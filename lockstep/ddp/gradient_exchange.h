@@ -18,6 +18,10 @@ namespace lockstep {
 struct ExchangeOptions {
   /// Gradients of float32 parameters travel in this dtype; unset: as they are.
   std::optional<at::ScalarType> dtype = std::nullopt;
+  /// Complex ones too as they are: bfloat16 has no complex numbers.
+  bool converts(const at::Tensor& parameter) const {
+    return dtype && parameter.scalar_type() == at::kFloat;
+  }
   /// As in DistributedDataParallelOptions.
   bool gradient_as_bucket_view = true;
   std::shared_ptr<CommHook> comm_hook = {};

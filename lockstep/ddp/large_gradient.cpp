@@ -14,9 +14,8 @@ namespace lockstep {
 
 bool LargeGradient::suits(const ProcessGroup& group, const ExchangeOptions& options,
                           const at::Tensor& parameter) {
-  const bool converts = options.dtype && parameter.scalar_type() == at::kFloat;
   return group.shares_memory() && !options.comm_hook && parameter.is_cpu() &&
-         !parameter.is_complex() && !converts &&
+         !parameter.is_complex() && !options.converts(parameter) &&
          static_cast<std::int64_t>(parameter.nbytes()) >= kLeastBytes;
 }
 

@@ -1,11 +1,14 @@
 // Gradients of float32 that travel in float16 or bfloat16.
 #include <cmath>
+#include <memory>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/ddp/hooks/all_reduce_hook.h"
+#include "lockstep/ddp/hooks/compress_hook.h"
 #include "tests/ranks/factors.h"
 #include "tests/ranks/fixture.h"
 
@@ -94,6 +97,45 @@ TEST_F(ExchangeDtype, LeavesOtherDtypesAsTheyAre) {
     EXPECT_TRUE(at::allclose(module->factors[1].grad().to(at::kFloat), gradient[0], tolerance, 0));
     EXPECT_TRUE(at::allclose(module->factors[0].grad().to(at::kFloat), gradient, tolerance, 0));
     EXPECT_TRUE(at::equal(module->factors[2].grad(), average_of_whole_numbers(5)));
+  }
+}
+
+// Of which bfloat16 has none; what float16 has of them has no arithmetic.
+TEST_F(ExchangeDtype, LeavesComplexGradientsAsTheyAreAlsoByHook) {
+  const std::int64_t sizes[] = {70'000, 3};
+  for (const at::ScalarType dtype : kExchangeDtypes) {
+    for (const DistributedDataParallelOptions& options :
+         {DistributedDataParallelOptions{.gradient_norm = true, .exchange_dtype = dtype},
+          DistributedDataParallelOptions{.comm_hook = std::make_shared<CompressHook>(dtype)},
+          DistributedDataParallelOptions{.comm_hook = std::make_shared<CompressHook>(
+                                             dtype, std::make_shared<AllReduceHook>())}}) {
+      Factors module(Sizes{sizes[0], sizes[1], 5});
+      for (const std::size_t i : {0, 1}) {
+        at::Tensor& parameter = module->factors[i];
+        parameter.set_data(parameter.to(at::kComplexFloat));
+      }
+      DistributedDataParallel model(module, options);
+      for (int step = 0; step < 2; ++step) {
+        model->zero_grad();
+        const auto gradient_of = [&](int rank, std::int64_t numel) {
+          return at::complex(waves(rank, numel), waves(rank + world_size_, numel));
+        };
+        at::Tensor loss = (module->factors[2] * whole_numbers(rank_, 5)).sum();
+        for (const std::size_t i : {0, 1}) {
+          loss =
+              loss + at::real((module->factors[i] * at::conj(gradient_of(rank_, sizes[i]))).sum());
+        }
+        loss.backward();
+        for (const std::size_t i : {0, 1}) {
+          at::Tensor average = at::zeros({sizes[i]}, at::kComplexFloat);
+          for (int rank = 0; rank < world_size_; ++rank) {
+            average += gradient_of(rank, sizes[i]) / world_size_;
+          }
+          EXPECT_TRUE(at::allclose(module->factors[i].grad(), average, 1e-5, 1e-6));
+        }
+        EXPECT_TRUE(at::equal(module->factors[2].grad(), average_of_whole_numbers(5)));
+      }
+    }
   }
 }
 

@@ -21,6 +21,9 @@ std::string CompressHook::describe() const {
 }
 
 std::function<void()> CompressHook::start(const ProcessGroup& group, const HookBucket& bucket) {
+  if (!bucket.parameters.empty() && bucket.parameters.front().is_complex()) {
+    return inner_ ? inner_->start(group, bucket) : start_average(group, bucket.buffer);
+  }
   if (compressed_.size() <= bucket.index) compressed_.resize(bucket.index + 1);
   HookBucket& compressed = compressed_[bucket.index];
   if (!compressed.buffer.defined() || compressed.buffer.numel() != bucket.buffer.numel()) {

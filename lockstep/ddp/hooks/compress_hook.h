@@ -11,8 +11,9 @@ namespace lockstep {
 
 /// Gradients travel in 16 bits: they are divided by the number of ranks, rounded, and averaged in
 /// that dtype by another hook. Counterpart of PyTorch's fp16_compress_hook, bf16_compress_hook and
-/// their wrappers. Where nothing is to be wrapped the option exchange_dtype costs less: it converts
-/// in the passes that copy and average.
+/// their wrappers. Complex gradients, which bfloat16 cannot hold, go to the other hook, or the
+/// all-reduce, as they are. Where nothing is to be wrapped the option exchange_dtype costs less: it
+/// converts in the passes that copy and average.
 class CompressHook final : public CommHook {
  public:
   /// `dtype`: kHalf or kBFloat16. `inner` averages what is compressed; null: an all-reduce.

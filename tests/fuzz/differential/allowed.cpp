@@ -141,10 +141,6 @@ bool allows_options(const Plan& plan) {
   const OptionsPlan& options = plan.options;
   if (options.check_replicas_every > 0 && !plan.keeps_replicas_equal()) return false;
   if (options.gradient_norm && !plan.keeps_replicas_equal()) return false;
-  // bfloat16 has no complex numbers.
-  const bool travels_in_bfloat16 =
-      options.hook == HookPlan::kBFloat16 || options.exchange_dtype == at::kBFloat16;
-  if (travels_in_bfloat16 && has_complex(plan)) return false;
   if (has_own_state_that_rounds(plan)) return false;
   if (plan.is_sharded && !plan.keeps_replicas_equal()) return false;
   if (options.static_graph && !keeps_its_graph(plan)) return false;

@@ -54,6 +54,7 @@ double travelling_unit(const Plan& plan, const at::Tensor& parameter) {
   if (plan.options.exchange_dtype && parameter.scalar_type() == at::kFloat) {
     unit = std::max(unit, unit_of(*plan.options.exchange_dtype));
   }
+  if (parameter.is_complex()) return unit;  // As they are, by hooks too.
   if (plan.options.hook == HookPlan::kHalf) unit = std::max(unit, unit_of(at::kHalf));
   if (plan.options.hook == HookPlan::kBFloat16) unit = std::max(unit, unit_of(at::kBFloat16));
   return unit;
