@@ -56,6 +56,11 @@ bool FlatGradients::fill(std::size_t position, double factor) {
   return true;
 }
 
+void FlatGradients::clear(std::size_t position) {
+  const c10::NoGradGuard no_grad;
+  slots_[position].view.zero_();
+}
+
 bool FlatGradients::is_in_place(const Slot& slot) {
   const at::Tensor& gradient = slot.parameter.grad();
   return gradient.is_same(slot.view) || (gradient.scalar_type() == slot.view.scalar_type() &&

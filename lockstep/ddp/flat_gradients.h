@@ -28,6 +28,7 @@ class FlatGradients {
   /// there is one. Without a copy where the gradient is its part: that is multiplied in
   /// scale_what_was_in_place(), as autograd may add to it, and it be filled again, until then.
   bool fill(std::size_t position, double factor);
+  void clear(std::size_t position);
   /// After the last fill().
   void scale_what_was_in_place();
 

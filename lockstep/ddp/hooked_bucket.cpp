@@ -47,17 +47,21 @@ void HookedBucket::start_average(GradientScale&) {
 void HookedBucket::finish() {
   const c10::NoGradGuard no_grad;
   std::exchange(finish_, nullptr)();
+  counted_.wait();
+  const at::Tensor holders = holders_.to(at::kCPU);
+  for (std::size_t position = 0; position < gradients_.size(); ++position) {
+    // What a hook that rounds makes of zeros need not be 0.
+    if (holders.const_data_ptr<float>()[position] == 0) {
+      gradients_.clear(position);
+    } else {
+      set_gradient(gradients_.parameter(position), gradients_.view(position), as_view_);
+    }
+  }
   // Every rank has all of it, so that one counts it.
   if (sum_of_squares_.defined() && group_.rank() == 0) {
     const at::Tensor norm =
         at::linalg_vector_norm(flat_, 2, at::OptionalIntArrayRef(), false, at::kDouble);
     sum_of_squares_.add_(norm.square());
-  }
-  counted_.wait();
-  const at::Tensor holders = holders_.to(at::kCPU);
-  for (std::size_t position = 0; position < gradients_.size(); ++position) {
-    if (holders.const_data_ptr<float>()[position] == 0) continue;
-    set_gradient(gradients_.parameter(position), gradients_.view(position), as_view_);
   }
 }
 

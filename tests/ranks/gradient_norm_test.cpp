@@ -1,9 +1,12 @@
 // The norm of the averaged gradients that comes with the exchange.
+#include <memory>
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/ddp/hooks/quantize_hook.h"
 #include "tests/ranks/factors.h"
 #include "tests/ranks/fixture.h"
 
@@ -96,6 +99,20 @@ TEST_F(GradientNorm, OfAnyDtypeAndOfSeveral) {
       model(Tensors{factor(150'001), factor(3), factor(300'007), factor(9)}).backward();
       expect_norm(model);
     }
+  }
+}
+
+// A hook that rounds makes some other number of the zeros of what is not used.
+TEST_F(GradientNorm, OfAHookThatRoundsCountsUnusedParametersAsNothing) {
+  DistributedDataParallel model(
+      Factors(Sizes{1000, 7, 1000}),
+      {.gradient_norm = true, .comm_hook = std::make_shared<QuantizeHook>()});
+  for (int step = 1; step <= 3; ++step) {
+    model->zero_grad();
+    const bool is_last = rank_ == world_size_ - 1;
+    model(Tensors{factor(1000), is_last ? factor(7) : at::Tensor(), at::Tensor()}).backward();
+    expect_norm(model);
+    EXPECT_FALSE(model.parameters()[2].grad().defined());
   }
 }
 
