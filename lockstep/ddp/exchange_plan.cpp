@@ -17,17 +17,19 @@ namespace {
 
 std::vector<GradientShape> shapes_of(const std::vector<at::Tensor>& parameters,
                                      const ProcessGroup& group, const ExchangeOptions& exchange,
-                                     const ObservedGraph& graph) {
+                                     const ObservedGraph& graph, const BucketCaps& caps) {
   std::vector<GradientShape> shapes;
   std::map<std::pair<at::ScalarType, std::string>, int> kinds;
   for (std::size_t index = 0; index < parameters.size(); ++index) {
     const at::Tensor& parameter = parameters[index];
     const auto [kind, is_new] =
         kinds.try_emplace({parameter.scalar_type(), parameter.device().str()}, kinds.size());
-    const bool alone = graph.is_sparse[index] || LargeGradient::suits(group, exchange, parameter);
-    shapes.push_back({.bytes = static_cast<std::int64_t>(parameter.nbytes()),
-                      .kind = kind->second,
-                      .alone = alone});
+    const auto bytes = static_cast<std::int64_t>(parameter.nbytes());
+    // One that fills a bucket and may turn out to be sparse: that would leave its place unused.
+    const bool may_leave = graph.layouts[index] == GradientLayout::kUnknown && bytes >= caps.back();
+    const bool alone = graph.layouts[index] == GradientLayout::kSparse || may_leave ||
+                       LargeGradient::suits(group, exchange, parameter);
+    shapes.push_back({.bytes = bytes, .kind = kind->second, .alone = alone});
   }
   return shapes;
 }
@@ -52,12 +54,11 @@ std::vector<Bucket> plan_with_delay(const std::vector<GradientShape>& shapes,
   return buckets;
 }
 
-BucketKind kind_of(std::size_t first, const std::vector<GradientShape>& shapes,
-                   const ProcessGroup& group, const ExchangeOptions& exchange,
-                   const ObservedGraph& graph) {
+BucketKind kind_of(GradientLayout layout, const at::Tensor& first, const ProcessGroup& group,
+                   const ExchangeOptions& exchange) {
   if (group.world_size() == 1 && !exchange.comm_hook) return BucketKind::kNotExchanged;
-  if (graph.is_sparse[first]) return BucketKind::kSparseGradient;
-  if (shapes[first].alone) return BucketKind::kLargeGradient;
+  if (layout == GradientLayout::kSparse) return BucketKind::kSparseGradient;
+  if (LargeGradient::suits(group, exchange, first)) return BucketKind::kLargeGradient;
   return exchange.comm_hook ? BucketKind::kCommHook : BucketKind::kBucket;
 }
 
@@ -87,9 +88,11 @@ ExchangePlan plan_exchanges(const std::vector<at::Tensor>& parameters, const Pro
                             const ExchangePlanOptions& options) {
   std::vector<std::size_t> order;
   for (const std::size_t index : graph.order) {
-    if (graph.has_gradient[index] || !options.leave_out_unused) order.push_back(index);
+    const bool is_unused = graph.layouts[index] == GradientLayout::kUnknown;
+    if (!is_unused || !options.leave_out_unused) order.push_back(index);
   }
-  const std::vector<GradientShape> shapes = shapes_of(parameters, group, exchange, graph);
+  const std::vector<GradientShape> shapes =
+      shapes_of(parameters, group, exchange, graph, options.caps);
   ExchangePlan plan;
   std::size_t hooked = 0;  // buckets
   plan.places.assign(parameters.size(), {ExchangeSchedule::kNoBucket});
@@ -99,12 +102,31 @@ ExchangePlan plan_exchanges(const std::vector<at::Tensor>& parameters, const Pro
       plan.places[bucket[position]] = {plan.exchanges.size(), position};
       members.push_back(parameters[bucket[position]]);
     }
-    plan.kinds.push_back(kind_of(bucket[0], shapes, group, exchange, graph));
+    plan.kinds.push_back(kind_of(graph.layouts[bucket[0]], members[0], group, exchange));
     plan.exchanges.push_back(make_exchange(plan.kinds.back(), group, exchange, hooked,
                                            std::move(bucket), std::move(members)));
     if (plan.kinds.back() == BucketKind::kCommHook) ++hooked;
   }
   return plan;
+}
+
+void exchange_as_sparse(ExchangePlan& plan, std::size_t index, const at::Tensor& parameter,
+                        const ProcessGroup& group, const ExchangeOptions& exchange) {
+  auto sparse = std::make_unique<SparseGradient>(group, exchange, index, parameter);
+  ExchangePlace& place = plan.places[index];
+  const auto members =
+      std::count_if(plan.places.begin(), plan.places.end(),
+                    [&](const ExchangePlace& other) { return other.exchange == place.exchange; });
+  if (members == 1) {
+    plan.exchanges[place.exchange] = std::move(sparse);
+    plan.kinds[place.exchange] = BucketKind::kSparseGradient;
+    place.position = 0;
+    return;
+  }
+  plan.exchanges[place.exchange]->leave_out(place.position);
+  place = {.exchange = plan.exchanges.size()};
+  plan.exchanges.push_back(std::move(sparse));
+  plan.kinds.push_back(BucketKind::kSparseGradient);
 }
 
 std::vector<BucketLayout> layout_of(const ExchangePlan& plan,
@@ -121,6 +143,7 @@ std::vector<BucketLayout> layout_of(const ExchangePlan& plan,
       bucket.dtype = *exchange.dtype;
     }
     for (const std::size_t index : indices) {
+      if (plan.places[index].exchange != number) continue;
       bucket.parameters.push_back(names[index]);
       bucket.bytes +=
           parameters[index].numel() * static_cast<std::int64_t>(c10::elementSize(bucket.dtype));

@@ -45,6 +45,11 @@ ExchangePlan plan_exchanges(const std::vector<at::Tensor>& parameters, const Pro
                             const ExchangeOptions& exchange, const ObservedGraph& graph,
                             const ExchangePlanOptions& options);
 
+/// Exchanges the gradient of the parameter with this index, which was planned as a strided one, as
+/// a sparse one from now on.
+void exchange_as_sparse(ExchangePlan& plan, std::size_t index, const at::Tensor& parameter,
+                        const ProcessGroup& group, const ExchangeOptions& exchange);
+
 /// What the plan exchanges, for people. `names`: of the parameters.
 std::vector<BucketLayout> layout_of(const ExchangePlan& plan,
                                     const std::vector<at::Tensor>& parameters,

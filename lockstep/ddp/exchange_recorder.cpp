@@ -37,6 +37,7 @@ ExchangeRecorder::Range::~Range() {
 void ExchangeRecorder::plan(std::vector<BucketLayout> layout) {
   layout_ = std::move(layout);
   times_.resize(layout_.size());
+  names_.clear();
   for (std::size_t number = 0; number < layout_.size(); ++number) {
     const std::string what = concat(name_of(layout_[number].kind), " ", number, " (",
                                     size_in_words(layout_[number].bytes), ")");
@@ -59,6 +60,7 @@ ExchangeRecorder::Range ExchangeRecorder::filling(std::size_t exchange) {
 ExchangeRecorder::Range ExchangeRecorder::starting(std::size_t exchange) {
   started_ = exchange + 1;
   if (measure_) times_[exchange].started = now();
+  times_[exchange].complete.reset();  // Where its plan was changed it starts again.
   return {names_[exchange].start, nullptr};
 }
 

@@ -35,9 +35,9 @@ bool FlatGradients::fill(std::size_t position, double factor) {
   // A graph that has saved a gradient of before, which is the view, is to notice.
   slot.view.unsafeGetTensorImpl()->bump_version();
   const at::Tensor& gradient = slot.parameter.grad();
-  if (!gradient.defined()) {
+  if (!gradient.defined() || gradient.is_sparse()) {
     slot.view.zero_();
-    return false;
+    return gradient.defined();
   }
   if (is_in_place(slot)) {
     slot.factor_in_place = factor;

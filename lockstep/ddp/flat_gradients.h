@@ -24,9 +24,10 @@ class FlatGradients {
   /// The parameter's part of the flat tensor, in its shape and strides.
   const at::Tensor& view(std::size_t position) const { return slots_[position].view; }
 
-  /// Copies the gradient times `factor` to its part, or zeros where there is none. Returns whether
-  /// there is one. Without a copy where the gradient is its part: that is multiplied in
-  /// scale_what_was_in_place(), as autograd may add to it, and it be filled again, until then.
+  /// Copies the gradient times `factor` to its part, or zeros where there is none or a sparse one.
+  /// Returns whether there is one. Without a copy where the gradient is its part: that is
+  /// multiplied in scale_what_was_in_place(), as autograd may add to it, and it be filled again,
+  /// until then.
   bool fill(std::size_t position, double factor);
   void clear(std::size_t position);
   /// After the last fill().

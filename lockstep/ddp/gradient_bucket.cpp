@@ -48,6 +48,12 @@ void GradientBucket::fill(std::size_t position, GradientScale& scale, const at::
   set_flag(position, has_gradient_[position]);
 }
 
+void GradientBucket::leave_out(std::size_t position) {
+  for (FlatGradients& views : views_) views.clear(position);
+  has_gradient_[position] = false;
+  set_flag(position, false);
+}
+
 void GradientBucket::set_flag(std::size_t position, bool flag) {
   if (!flags_.is_cpu()) {
     flags_[static_cast<std::int64_t>(position)].fill_(flag ? kMark : 0);

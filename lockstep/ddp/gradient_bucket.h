@@ -30,6 +30,7 @@ class GradientBucket final : public GradientExchange {
   void start_average(GradientScale& scale) override;
   bool is_averaged() const override;
   void finish() override;
+  void leave_out(std::size_t position) override;
 
  private:
   void set_flag(std::size_t position, bool flag);

@@ -44,9 +44,10 @@ class GradientExchange {
   /// Of the parameters, as the caller numbers them.
   const std::vector<std::size_t>& indices() const { return indices_; }
 
-  /// Takes the gradient of the parameter at this position of indices(), or zeros when it has none.
-  /// Again, in place of what it took, where the gradient has changed since. `arrived`: as in
-  /// has_one_owner.
+  /// Takes the gradient of the parameter at this position of indices(), or zeros when it has none;
+  /// zeros also in place of a sparse one where the exchange is that of strided ones, of which it
+  /// exchanges only that there is one. Again, in place of what it took, where the gradient has
+  /// changed since. `arrived`: as in has_one_owner.
   virtual void fill(std::size_t position, GradientScale& scale, const at::Tensor& arrived) = 0;
 
   /// Once all are there. Waits for no gradient of a peer.
@@ -56,8 +57,12 @@ class GradientExchange {
   /// go on, asking does.
   virtual bool is_averaged() const { return false; }
 
-  /// Waits for the average and makes it the gradient of each parameter that any rank has one for.
+  /// Waits for the average and makes it the gradient of each parameter that any rank has one for,
+  /// unless this rank has one of another layout.
   virtual void finish() = 0;
+
+  /// From now on the gradient at this position is exchanged elsewhere.
+  virtual void leave_out(std::size_t) {}
 
  private:
   std::vector<std::size_t> indices_;

@@ -28,13 +28,14 @@ namespace lockstep {
 /// The first backward pass that exchanges gradients does so at its end: it shows in which order
 /// they come (rank 0's counts), how often autograd adds to each (more than once where a module runs
 /// backward passes of its own), which are sparse and which no rank has. Buckets are planned by
-/// that. The norm of the averages, where it is asked for, is worked out from the sums of squares of
-/// all buckets, of which each rank has a share.
+/// that; a parameter whose first gradient comes in a later pass, and is sparse, leaves its bucket
+/// in that pass. The norm of the averages, where it is asked for, is worked out from the sums of
+/// squares of all buckets, of which each rank has a share.
 ///
 /// Threads: create and set from the training thread; hooks run on autograd's threads.
 /// Lifetime: the hooks are removed with it. Errors: from backward(): UsageError for a gradient that
-/// comes after its bucket was exchanged, or that is of another layout than in the first pass; else
-/// as Work::wait; after any, discard it.
+/// comes after its bucket was exchanged, or that is of another layout than in the first pass that
+/// had one, on any rank; else as Work::wait; after any, discard it.
 class GradientReducer {
  public:
   /// What the options come to for these parameters.

@@ -48,7 +48,7 @@ void GradientReducer::Impl::gradient_ready(std::size_t index, const at::Tensor& 
     case ExchangeSchedule::Arrival::kMore:
       fill(index, arrived);
       start_complete();
-      return recorder->look(exchanges);
+      return recorder->look(planned.exchanges);
     case ExchangeSchedule::Arrival::kLate:
       throw usage_error(index,
                         "got a further gradient after its bucket was exchanged: more in one "
@@ -126,27 +126,17 @@ void GradientReducer::Impl::begin_backward() {
   }
   schedule.begin(expected);
   for (std::size_t index = 0; index < parameters.size(); ++index) {
-    if (expected[index] == 0 && places[index].exchange != ExchangeSchedule::kNoBucket) fill(index);
+    if (expected[index] == 0 && planned.places[index].exchange != ExchangeSchedule::kNoBucket)
+      fill(index);
   }
   start_complete();
 }
 
-void GradientReducer::Impl::check_layout(std::size_t index) const {
-  const at::Tensor& gradient = parameters[index].grad();
-  if (!gradient.defined()) return;
-  const bool sparse = gradient.layout() == at::kSparse;
-  if (sparse ? is_sparse[index] : !is_sparse[index] && gradient.layout() == at::kStrided) return;
-  throw usage_error(
-      index, concat("has a ", is_sparse[index] ? "strided" : "sparse",
-                    " gradient where some rank had a ", is_sparse[index] ? "sparse" : "strided",
-                    " one in the first backward pass; use it in one way only"));
-}
-
 void GradientReducer::Impl::fill(std::size_t index, const at::Tensor& arrived) {
   check_layout(index);
-  const ExchangePlace& place = places[index];
+  const ExchangePlace& place = planned.places[index];
   const auto range = recorder->filling(place.exchange);
-  exchanges[place.exchange]->fill(place.position, scale, arrived);
+  planned.exchanges[place.exchange]->fill(place.position, scale, arrived);
 }
 
 // Nothing is exchanged before all ranks have begun the same.
@@ -176,13 +166,27 @@ std::string GradientReducer::Impl::context(std::size_t exchange_number) const {
 void GradientReducer::Impl::start_complete() {
   while (const auto next = schedule.take_next()) {
     if (*next == 0) wait_until_all_begin();
-    const auto range = recorder->starting(*next);
-    const CallsAbout about(abouts[*next]);
-    try {
-      exchanges[*next]->start_average(scale);
-    } catch (const Error&) {
-      rethrow_with_context(context(*next));
-    }
+    start(*next);
+  }
+}
+
+void GradientReducer::Impl::start(std::size_t exchange_number) {
+  const auto range = recorder->starting(exchange_number);
+  const CallsAbout about(abouts[exchange_number]);
+  try {
+    planned.exchanges[exchange_number]->start_average(scale);
+  } catch (const Error&) {
+    rethrow_with_context(context(exchange_number));
+  }
+}
+
+void GradientReducer::Impl::finish(std::size_t exchange_number) {
+  const auto range = recorder->finishing(exchange_number);
+  const CallsAbout about(abouts[exchange_number]);
+  try {
+    planned.exchanges[exchange_number]->finish();
+  } catch (const Error&) {
+    rethrow_with_context(context(exchange_number));
   }
 }
 
@@ -190,7 +194,7 @@ void GradientReducer::Impl::finish_backward() {
   {
     const std::lock_guard lock(mutex);
     recorder->end_of_autograd();
-    recorder->look(exchanges);
+    recorder->look(planned.exchanges);
     if (!is_planned) {
       wait_until_all_begin();
       plan_by_first_pass();
@@ -199,15 +203,9 @@ void GradientReducer::Impl::finish_backward() {
     for (const std::size_t index : schedule.complete_all()) fill(index);
     start_complete();
     if (options.step_timer) options.step_timer->arrive();
-    for (std::size_t number = 0; number < exchanges.size(); ++number) {
-      const auto range = recorder->finishing(number);
-      const CallsAbout about(abouts[number]);
-      try {
-        exchanges[number]->finish();
-      } catch (const Error&) {
-        rethrow_with_context(context(number));
-      }
-    }
+    note_unreached();
+    for (std::size_t number = 0; number < planned.exchanges.size(); ++number) finish(number);
+    settle_unreached();
     recorder->end_of_exchange();
     if (options.gradient_norm) add_up_squares();
     weight.count_votes(agreement);
@@ -217,44 +215,6 @@ void GradientReducer::Impl::finish_backward() {
     memory->close();
   }
   if (plan.after_exchange) plan.after_exchange();
-}
-
-ObservedGraph GradientReducer::Impl::observe() const {
-  ObservedGraph graph;
-  std::vector<bool> seen(parameters.size());
-  // Complete is a gradient with its last addition; what got none comes last.
-  for (auto index = last_additions.rbegin(); index != last_additions.rend(); ++index) {
-    if (!seen[*index]) graph.order.push_back(*index);
-    seen[*index] = true;
-  }
-  std::reverse(graph.order.begin(), graph.order.end());
-  for (std::size_t index = 0; index < parameters.size(); ++index) {
-    if (!seen[index]) graph.order.push_back(index);
-    const at::Tensor& gradient = parameters[index].grad();
-    graph.has_gradient.push_back(gradient.defined());
-    graph.is_sparse.push_back(gradient.defined() && gradient.layout() == at::kSparse);
-  }
-  return graph;
-}
-
-void GradientReducer::Impl::plan_by_first_pass() {
-  const ObservedGraph graph = agree_on_graph(group, observe());
-  is_sparse = graph.is_sparse;
-  ExchangePlan planned = plan_exchanges(parameters, group, exchange, graph,
-                                        {.caps = plan.caps,
-                                         .leave_out_unused = options.static_graph,
-                                         .delayed = plan.delayed,
-                                         .delay_until = plan.delay_until});
-  recorder->plan(layout_of(planned, parameters, names, exchange));
-  exchanges = std::move(planned.exchanges);
-  places = std::move(planned.places);
-  abouts.clear();
-  for (std::size_t number = 0; number < exchanges.size(); ++number) abouts.push_back(about(number));
-  std::vector<std::size_t> bucket_of;
-  for (const ExchangePlace& place : places) bucket_of.push_back(place.exchange);
-  schedule = ExchangeSchedule(std::move(bucket_of), exchanges.size());
-  is_planned = true;
-  last_additions = {};
 }
 
 void GradientReducer::Impl::add_up_squares() {

@@ -50,11 +50,14 @@ struct GradientReducer::Impl {
 
   // Known once the first backward pass has shown it.
   bool is_planned = false;
-  std::vector<std::unique_ptr<GradientExchange>> exchanges;
-  std::vector<ExchangePlace> places;  // of each parameter
+  ExchangePlan planned;
   std::unique_ptr<ExchangeRecorder> recorder;
-  std::vector<std::string> abouts;  // of each exchange: what its collectives are for
-  std::vector<bool> is_sparse;
+  std::vector<std::string> abouts;      // of each exchange: what its collectives are for
+  std::vector<GradientLayout> layouts;  // of each parameter's gradients, on any rank
+  // The exchanged parameters of which no rank has had a gradient, and what this rank has of them
+  // in the pass under way.
+  std::vector<std::size_t> unreached;
+  std::vector<GradientLayout> own_layouts;
   std::vector<int> additions;  // to each gradient, on this rank, in one backward pass
   // Got a gradient although the outputs of forward do not depend on them.
   std::vector<bool> used_elsewhere;
@@ -97,9 +100,17 @@ struct GradientReducer::Impl {
   const std::vector<Agreement::Numbers>& wait_until_all_begin();
   void start_complete();
   void finish_backward();
+  void start(std::size_t exchange_number);
+  void finish(std::size_t exchange_number);
   void plan_by_first_pass();
+  void adopt_plan();
   ObservedGraph observe() const;
+  GradientLayout own_layout(std::size_t index) const;
   void check_layout(std::size_t index) const;
+  void refuse_both_layouts(std::size_t index) const;
+  void note_unreached();
+  void settle_unreached();
+  void exchange_as_sparse(const std::vector<std::size_t>& indices);
   void add_up_squares();
   std::string about(std::size_t exchange_number) const;
   std::string context(std::size_t exchange_number) const;

@@ -1,6 +1,8 @@
 #include "lockstep/ddp/hooked_bucket.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 
 #include <ATen/ops/empty.h>
@@ -10,6 +12,12 @@
 #include "lockstep/ddp/set_gradient.h"
 
 namespace lockstep {
+namespace {
+
+// Of a sparse gradient, which is not in the bucket.
+constexpr float kHoldsSparse = std::numeric_limits<float>::infinity();
+
+}  // namespace
 
 HookedBucket::HookedBucket(const ProcessGroup& group, const ExchangeOptions& options,
                            std::size_t number, std::vector<std::size_t> indices,
@@ -23,7 +31,7 @@ HookedBucket::HookedBucket(const ProcessGroup& group, const ExchangeOptions& opt
                                   FlatGradients::dtype(parameters[0]))),
       gradients_(flat_, parameters),
       bucket_{.index = number, .buffer = flat_, .parameters = parameters},
-      has_gradient_(parameters.size()),
+      own_holders_(parameters.size()),
       holders_(group.allocate_tensor(static_cast<std::int64_t>(parameters.size()), at::kFloat)) {
   for (std::size_t position = 0; position < gradients_.size(); ++position) {
     bucket_.gradients.push_back(gradients_.view(position));
@@ -31,14 +39,21 @@ HookedBucket::HookedBucket(const ProcessGroup& group, const ExchangeOptions& opt
 }
 
 void HookedBucket::fill(std::size_t position, GradientScale& scale, const at::Tensor&) {
-  has_gradient_[position] = gradients_.fill(position, scale.get());
+  const bool has_gradient = gradients_.fill(position, scale.get());
+  const bool is_sparse = has_gradient && gradients_.parameter(position).grad().is_sparse();
+  own_holders_[position] = is_sparse ? kHoldsSparse : (has_gradient ? 1 : 0);
+}
+
+void HookedBucket::leave_out(std::size_t position) {
+  gradients_.clear(position);
+  own_holders_[position] = 0;
 }
 
 void HookedBucket::start_average(GradientScale&) {
   const c10::NoGradGuard no_grad;
   gradients_.scale_what_was_in_place();
   const at::Tensor own = at::empty(holders_.sizes(), at::kFloat);
-  std::copy(has_gradient_.begin(), has_gradient_.end(), own.mutable_data_ptr<float>());
+  std::copy(own_holders_.begin(), own_holders_.end(), own.mutable_data_ptr<float>());
   holders_.copy_(own);
   counted_ = group_.all_reduce_into(holders_, holders_, {.async_op = true});
   finish_ = hook_->start(group_, bucket_);
@@ -50,10 +65,10 @@ void HookedBucket::finish() {
   counted_.wait();
   const at::Tensor holders = holders_.to(at::kCPU);
   for (std::size_t position = 0; position < gradients_.size(); ++position) {
+    const float count = holders.const_data_ptr<float>()[position];
     // What a hook that rounds makes of zeros need not be 0.
-    if (holders.const_data_ptr<float>()[position] == 0) {
-      gradients_.clear(position);
-    } else {
+    if (count == 0 || std::isinf(count)) gradients_.clear(position);
+    if (count > 0) {
       set_gradient(gradients_.parameter(position), gradients_.view(position), as_view_);
     }
   }

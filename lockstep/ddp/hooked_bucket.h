@@ -23,6 +23,7 @@ class HookedBucket final : public GradientExchange {
   void fill(std::size_t position, GradientScale& scale, const at::Tensor& arrived) override;
   void start_average(GradientScale& scale) override;
   void finish() override;
+  void leave_out(std::size_t position) override;
 
  private:
   ProcessGroup group_;
@@ -32,8 +33,8 @@ class HookedBucket final : public GradientExchange {
   at::Tensor flat_;
   FlatGradients gradients_;
   HookBucket bucket_;
-  std::vector<bool> has_gradient_;  // on this rank
-  at::Tensor holders_;              // of each gradient: how many ranks have it
+  std::vector<float> own_holders_;  // of each gradient: 1 where this rank has it
+  at::Tensor holders_;              // how many ranks have it; infinite where it is sparse on any
   Work counted_;
   std::function<void()> finish_;
 };

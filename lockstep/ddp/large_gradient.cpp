@@ -42,7 +42,8 @@ void LargeGradient::fill(std::size_t, GradientScale& scale, const at::Tensor& ar
   const at::Tensor& gradient = parameter_.grad();
   flag_.fill_(gradient.defined() ? 1 : 0);
   const double factor = scale.of_own();
-  if (gradient.defined() && factor == 1 && lies_as_gradient_view(gradient, parameter_)) {
+  const bool is_strided = gradient.defined() && !gradient.is_sparse();
+  if (is_strided && factor == 1 && lies_as_gradient_view(gradient, parameter_)) {
     // What has a graph is not written to: the graph may have saved it.
     const bool may_be_written =
         group_.is_shared(gradient) && !gradient.requires_grad() && has_one_owner(gradient, arrived);
@@ -51,7 +52,7 @@ void LargeGradient::fill(std::size_t, GradientScale& scale, const at::Tensor& ar
     return;
   }
   input_ = output_ = allocate();
-  if (!gradient.defined()) {
+  if (!is_strided) {
     output_.zero_();
   } else if (factor == 1) {
     output_.copy_(gradient);

@@ -22,6 +22,7 @@ struct WithGraphOf : torch::autograd::Function<WithGraphOf> {
 
 void set_gradient(const at::Tensor& parameter, const at::Tensor& average, bool as_view) {
   const at::Tensor& gradient = parameter.grad();
+  if (gradient.defined() && gradient.layout() != average.layout()) return;
   if (gradient.defined() && gradient.requires_grad()) {
     const c10::AutoGradMode with_graph(true);
     parameter.mutable_grad() = WithGraphOf::apply(gradient, average.to(gradient.device()));

@@ -8,7 +8,7 @@ namespace lockstep {
 /// on the parameter's device, else its values. A gradient with a graph of its own
 /// (backward(create_graph = true)) keeps it: its value becomes the average, and what is
 /// differentiated through it goes to this rank's share, so that the next backward pass, which
-/// averages again, gives the derivative of the average.
+/// averages again, gives the derivative of the average. A gradient of another layout stays.
 void set_gradient(const at::Tensor& parameter, const at::Tensor& average, bool as_view);
 
 }  // namespace lockstep

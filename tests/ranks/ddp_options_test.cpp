@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/optim/sgd.h>
 
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "tests/ranks/ddp_fixture.h"
@@ -207,65 +206,6 @@ TEST_F(DdpOptions, ComplexParameters) {
                                   model->scale.grad().square().sum().item<double>());
     EXPECT_NEAR(model.gradient_norm(), norm, 1e-9 * norm);
   }
-}
-
-struct LookupImpl : torch::nn::Module {
-  LookupImpl() {
-    table = register_module("table",
-                            torch::nn::Embedding(torch::nn::EmbeddingOptions(13, 3).sparse(true)));
-    linear = register_module("linear", torch::nn::Linear(3, 2));
-  }
-  at::Tensor forward(const at::Tensor& indices, bool look_up = true) {
-    return linear(look_up ? table(indices) : at::ones({1, 3}));
-  }
-  torch::nn::Embedding table{nullptr};
-  torch::nn::Linear linear{nullptr};
-};
-TORCH_MODULE(Lookup);
-
-TEST_F(DdpOptions, SparseGradientsAreAveragedByTheirRows) {
-  DistributedDataParallel model(Lookup(), {.gradient_norm = true});
-  torch::optim::SGD optimizer(model.parameters(), 0.1);
-  for (int step = 0; step < 4; ++step) {
-    Lookup plain;
-    copy_state(*model, *plain);
-    // As many rows as the rank's number; in the last step but one rank 0 looks none up, in the last
-    // nobody does.
-    const at::Tensor indices = at::remainder(at::arange(rank_, at::kLong) * 5 + step + rank_, 13);
-    const bool look_up = step < 2 || (step == 2 && rank_ > 0);
-    optimizer.zero_grad();
-    model(indices, look_up).square().sum().backward();
-    plain(indices, look_up).square().sum().backward();
-    at::Tensor expected = plain->table->weight.grad();
-    expected = expected.defined() ? expected.to_dense() : at::zeros({13, 3});
-    group_.all_reduce(expected, {.op = ReduceOp::kAvg});
-    const at::Tensor& gradient = model->table->weight.grad();
-    const bool any = step < 2 || (step == 2 && world_size_ > 1);
-    ASSERT_EQ(gradient.defined(), any);
-    double squares = expected.square().sum().item<double>();
-    if (any) {
-      EXPECT_EQ(gradient.layout(), at::kSparse);
-      EXPECT_TRUE(at::allclose(gradient.to_dense(), expected));
-      EXPECT_TRUE(same_bits_everywhere({gradient.to_dense()}));
-    }
-    for (const at::Tensor& dense : {model->linear->weight, model->linear->bias}) {
-      squares += dense.grad().square().sum().item<double>();
-    }
-    EXPECT_NEAR(model.gradient_norm(), std::sqrt(squares), 1e-5 * std::sqrt(squares));
-    optimizer.step();
-    EXPECT_TRUE(same_bits_everywhere({model->table->weight.detach()}));
-  }
-}
-
-TEST_F(DdpOptions, AGradientOfAnotherLayoutThanInTheFirstPassIsRefusedByName) {
-  NEEDS_RANKS(2);
-  const ProcessGroup group = group_.new_group(all_ranks());
-  DistributedDataParallel model(Lookup(), {.process_group = group});
-  model(at::arange(3, at::kLong)).sum().backward();
-  model->zero_grad();
-  const std::string message = message_of<UsageError>(
-      [&] { (model(at::arange(3, at::kLong)).sum() + model->table->weight.sum()).backward(); });
-  EXPECT_SAYS(message, "'table.weight' has a strided gradient where some rank had a sparse one");
 }
 
 }  // namespace

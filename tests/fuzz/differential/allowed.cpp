@@ -154,18 +154,6 @@ bool allows_options(const Plan& plan) {
          plan.keeps_replicas_equal();
 }
 
-// The first exchange shows which gradients are sparse.
-bool shows_sparse_gradients_at_first(const Plan& plan) {
-  if (!has_sparse(plan)) return true;
-  const unsigned all = (1U << plan.ranks) - 1;
-  for (const PassPlan& pass : plan.steps[0].passes) {
-    if (pass.reaches_nothing != 0) return false;
-  }
-  return std::all_of(plan.ops.begin(), plan.ops.end(), [&](const OpPlan& op) {
-    return !op.sparse || op.left_out.empty() || op.left_out[0] != all;
-  });
-}
-
 bool allows_optimizer(const Plan& plan) {
   if (has_sparse(plan) && plan.optimizer != OptimizerPlan::kSgd) return false;
   if (has_complex(plan) && plan.optimizer != OptimizerPlan::kSgd) return false;
@@ -258,9 +246,8 @@ bool allows_passes(const Plan& plan) {
 }  // namespace
 
 bool is_allowed(const Plan& plan) {
-  return allows_passes(plan) && shows_sparse_gradients_at_first(plan) && allows_graph(plan) &&
-         allows_options(plan) && allows_optimizer(plan) &&
-         (has_one_bucket(plan) || adds_no_more_than_at_first(plan));
+  return allows_passes(plan) && allows_graph(plan) && allows_options(plan) &&
+         allows_optimizer(plan) && (has_one_bucket(plan) || adds_no_more_than_at_first(plan));
 }
 
 }  // namespace lockstep::differential
