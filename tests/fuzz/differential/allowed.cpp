@@ -115,6 +115,10 @@ bool keeps_its_graph(const Plan& plan) {
   for (const StepPlan& step : plan.steps) {
     for (const PassPlan& pass : step.passes) {
       if (pass.reaches_nothing != 0) return false;
+      // Without samples the operator is left out.
+      const bool has_none =
+          std::find(pass.samples.begin(), pass.samples.end(), 0) != pass.samples.end();
+      if (has_none && plan.has(OpKind::kWide)) return false;
     }
   }
   for (const OpPlan& op : plan.ops) {

@@ -45,6 +45,7 @@ Oracle::Oracle(const Plan& plan) : plan_(plan) {
   inputs_.resize(plan.ranks);
   magnitudes_.resize(plan.parameters.size());
   is_averaged_.resize(plan.parameters.size());
+  is_left_out_.resize(plan.parameters.size());
 }
 
 Oracle::~Oracle() = default;
@@ -220,7 +221,8 @@ void Oracle::exchange(int step, int pass) {
   std::vector<Gradients> results = gradients_;
   for (std::size_t i = 0; i < plan_.parameters.size(); ++i) {
     const ParameterPlan& parameter = plan_.parameters[i];
-    is_averaged_[i] = parameter.is_trained && !parameter.is_ignored;
+    if (exchanges_ == 0 && plan_.options.static_graph) is_left_out_[i] = !magnitudes_[i].defined();
+    is_averaged_[i] = parameter.is_trained && !parameter.is_ignored && !is_left_out_[i];
     if (!is_averaged_[i]) continue;
     const bool is_sparse = std::any_of(plan_.ops.begin(), plan_.ops.end(), [&](const OpPlan& op) {
       return op.sparse && op.parameter == static_cast<int>(i);
@@ -271,10 +273,12 @@ double Oracle::clip() {
     double largest = 0;
     for (const at::Tensor& gradient : gradients_[rank]) {
       if (!gradient.defined() || gradient.numel() == 0) continue;
-      largest = std::max(largest, gradient.abs().max().item<double>());
+      const double own = gradient.abs().max().item<double>();
+      if (!(own <= largest)) largest = own;
+      if (std::isnan(largest)) break;
     }
     total = plan_.clip == ClipPlan::kInfinityNorm ? largest : norm(rank);
-    const double factor = std::min(1.0, kMaxNorm / (total + 1e-6));
+    const double factor = std::isnan(total) ? total : std::min(1.0, kMaxNorm / (total + 1e-6));
     for (at::Tensor& gradient : gradients_[rank]) {
       if (!gradient.defined()) continue;
       gradient =

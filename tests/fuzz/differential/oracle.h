@@ -61,6 +61,7 @@ class Oracle {
   std::vector<std::unique_ptr<torch::optim::Optimizer>> optimizers_;
   std::vector<at::Tensor> magnitudes_;
   std::vector<bool> is_averaged_;
+  std::vector<bool> is_left_out_;  // of the exchanges, by static_graph
   int exchanges_ = 0;
   bool is_exact_ = true;
 };
