@@ -68,16 +68,20 @@ bool StateMemory::is_whole(const Slot& slot) const {
          hash_of(slot, sequence) == slot.hash;
 }
 
+const StateMemory::Slot& StateMemory::newest() const {
+  const auto& [first, second] = header()->slots;
+  return first.sequence.load(std::memory_order_acquire) <
+                 second.sequence.load(std::memory_order_acquire)
+             ? second
+             : first;
+}
+
 const StateMemory::Slot* StateMemory::newest_whole() const {
   if (!file_.valid()) return nullptr;
-  const Slot* newer = &header()->slots[0];
-  const Slot* older = &header()->slots[1];
-  if (newer->sequence.load(std::memory_order_acquire) <
-      older->sequence.load(std::memory_order_acquire)) {
-    std::swap(newer, older);
-  }
-  if (is_whole(*newer)) return newer;
-  return is_whole(*older) ? older : nullptr;
+  const Slot& newer = newest();
+  if (is_whole(newer)) return &newer;
+  const Slot& older = header()->slots[&newer == header()->slots ? 1 : 0];
+  return is_whole(older) ? &older : nullptr;
 }
 
 std::byte* StateMemory::bytes_of(const Slot& slot) const {
@@ -125,8 +129,10 @@ bool StateMemory::write(const c10::IValue& value, const Standing& standing) {
   for (const at::Tensor& tensor : pickled.storages) bytes += tensor.storage().nbytes();
   const bool is_new = !file_.valid() || header()->capacity < bytes;
   if (is_new) make((bytes + kGranule) / kGranule * kGranule);
-  // Not the newest: should that be damaged, the other is the only copy there is.
-  const Slot* const last = newest_whole();
+  // Not the newest that is whole: the other may be damaged, or half written by a process before.
+  // Hashing what this object wrote itself would cost as much as the write.
+  const Slot* const last =
+      own_sequence_ != 0 && newest().sequence == own_sequence_ ? &newest() : newest_whole();
   Slot& slot = header()->slots[last == &header()->slots[0] ? 1 : 0];
   const std::uint64_t sequence = last == nullptr ? 1 : last->sequence + 1;
   slot.sequence.store(0, std::memory_order_release);
@@ -148,6 +154,7 @@ bool StateMemory::write(const c10::IValue& value, const Standing& standing) {
   slot.hash = hash_of(slot, sequence);
   failpoint("memory.copied");
   slot.sequence.store(sequence, std::memory_order_release);
+  own_sequence_ = sequence;
   failpoint("memory.done");
   return is_new;
 }

@@ -12,8 +12,9 @@ namespace lockstep {
 
 /// Copies of a training's state in a memory file that outlives the processes: two, of which one is
 /// whole while the other is written, whenever the process that writes is killed. A hash of all that
-/// a copy has, its standing too, shows damage; the whole one is never written over.
-/// The file belongs to whoever holds its descriptor. Threads: one process and thread writes.
+/// a copy has, its standing too, shows damage. Readers always hash; a writer hashes copies of other
+/// processes, so as not to write over the only whole one, and trusts its own.
+/// Threads: one process and thread writes. Lifetime: the file is freed with its last descriptor.
 class StateMemory {
  public:
   StateMemory() = default;
@@ -25,9 +26,9 @@ class StateMemory {
   /// That copy. Errors: CorruptFile when there is none.
   c10::IValue read() const;
 
-  /// Writes a copy of a writable_value(). True when the file is another than before, which has to
-  /// be held by whoever is to outlive the process. Errors: SystemError when memory is short: the
-  /// copies before stay.
+  /// Writes a copy of a writable_value(). True when the file is another than before: a process that
+  /// outlives this one has to hold it. Errors: SystemError when memory is short: the copies before
+  /// stay.
   bool write(const c10::IValue& value, const Standing& standing);
 
   const UniqueFd& file() const { return file_; }
@@ -38,12 +39,14 @@ class StateMemory {
   Header* header() const;
   std::uint64_t hash_of(const Slot& slot, std::uint64_t sequence) const;
   bool is_whole(const Slot& slot) const;
+  const Slot& newest() const;
   const Slot* newest_whole() const;
   std::byte* bytes_of(const Slot& slot) const;
   void make(std::uint64_t capacity);
 
   UniqueFd file_;
   SharedMapping mapping_;
+  std::uint64_t own_sequence_ = 0;  // of the last copy that this object wrote; 0: none
 };
 
 }  // namespace lockstep

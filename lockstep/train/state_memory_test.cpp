@@ -77,19 +77,49 @@ TEST(StateMemory, PassesOverACopyOfWhichAnythingInTheHeaderHasChanged) {
   }
 }
 
-TEST(StateMemory, WritesOverADamagedCopyAndNotOverTheOnlyWholeOne) {
+std::int64_t copy_bytes(const StateMemory& memory) {
+  return (*memory_file_bytes(memory.file().get()) - 4096) / 2;
+}
+
+TEST(StateMemory, ASuccessorWritesOverADamagedCopyAndNotOverTheOnlyWholeOne) {
   const std::int64_t damaged[] = {64, 72, 4096};  // sequence, standing, bytes: of a small state
   for (const std::int64_t offset : damaged) {
-    StateMemory memory;
-    memory.write(state_of(1), {1, 1});
-    memory.write(state_of(2), {1, 2});
-    const std::int64_t half = (*memory_file_bytes(memory.file().get()) - 4096) / 2;
-    flip_bit(memory, offset < 4096 ? offset : offset + half);
+    StateMemory before;
+    before.write(state_of(1), {1, 1});
+    before.write(state_of(2), {1, 2});
+    flip_bit(before, offset < 4096 ? offset : offset + copy_bytes(before));
+    StateMemory memory(copy_of(before.file()));
     memory.write(state_of(3), {1, 3});
     expect_state(memory, 3);
-    flip_bit(memory, 4096 + half);  // the new copy, where the damaged one was
+    flip_bit(memory, 4096 + copy_bytes(memory));  // the new copy, where the damaged one was
     expect_state(memory, 1);
   }
+}
+
+TEST(StateMemory, AWriterHashesCopiesOfOthersAlsoAfterItsOwn) {
+  StateMemory memory;
+  memory.write(state_of(1), {1, 1});
+  StateMemory other(copy_of(memory.file()));
+  other.write(state_of(2), {1, 2});
+  flip_bit(memory, 4096 + copy_bytes(memory));
+  memory.write(state_of(3), {1, 3});
+  expect_state(memory, 3);
+  flip_bit(memory, 4096 + copy_bytes(memory));
+  expect_state(memory, 1);
+}
+
+// Damage between two writes of one process shows to readers, and costs no copy but while the next
+// is written.
+TEST(StateMemory, AWriterDoesNotHashWhatItWroteItself) {
+  StateMemory memory;
+  memory.write(state_of(1), {1, 1});
+  memory.write(state_of(2), {1, 2});
+  flip_bit(memory, 4096 + copy_bytes(memory));
+  expect_state(memory, 1);
+  memory.write(state_of(3), {1, 3});
+  expect_state(memory, 3);
+  flip_bit(memory, 4096);  // the new copy, over the first
+  EXPECT_FALSE(memory.standing().exists());
 }
 
 // Of the newest copy, which lies in the second half: the one before is taken.
@@ -97,7 +127,7 @@ TEST(StateMemory, PassesOverACopyInWhichABitHasChanged) {
   StateMemory memory;
   memory.write(state_of(1), {1, 1});
   memory.write(state_of(2), {1, 2});
-  const std::int64_t half = (*memory_file_bytes(memory.file().get()) - 4096) / 2;
+  const std::int64_t half = copy_bytes(memory);
   for (const std::int64_t offset : {0, 100, 3904}) {
     flip_bit(memory, 4096 + half + offset);
     expect_state(memory, 1);
