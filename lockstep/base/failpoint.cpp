@@ -3,6 +3,7 @@
 #if defined(LOCKSTEP_FAILPOINTS)
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -117,8 +118,11 @@ State& state() {
   return instance;
 }
 
+std::array<std::atomic<std::int64_t>, kFailpoints.size()> passes;
+
 // What is to happen now that the point is passed, once more.
 std::optional<Action> pass(Failpoint point) {
+  passes[point.index()].fetch_add(1);
   std::optional<Action> result;
   for (Armed& armed : state().armed) {
     if (armed.index != point.index()) continue;
@@ -148,6 +152,10 @@ void arm_failpoints(std::string_view text) {
 
 void read_failpoints() {
   state();
+}
+
+std::vector<std::int64_t> failpoint_passes() {
+  return {passes.begin(), passes.end()};
 }
 
 void failpoint(Failpoint point) {

@@ -2,8 +2,10 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 /// Places at which a test makes a process die, stop, or have a call of the system fail, so that
 /// what follows is tried at each of them (docs/faults.md). Compiled in with the CMake option
@@ -133,6 +135,10 @@ void arm_failpoints(std::string_view text);
 /// Reads LOCKSTEP_FAILPOINT, once: the first failpoint would. Errors: as arm_failpoints.
 void read_failpoints();
 
+/// How often this process has passed each of kFailpoints, in their order; empty without failpoints.
+/// Threads: any.
+std::vector<std::int64_t> failpoint_passes();
+
 #else
 
 inline void failpoint(Failpoint) {}
@@ -143,6 +149,9 @@ inline void failpoint(Failpoint) {}
   return bytes;
 }
 inline void read_failpoints() {}
+inline std::vector<std::int64_t> failpoint_passes() {
+  return {};
+}
 
 #endif
 

@@ -2,8 +2,10 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdint>
 #include <set>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -148,6 +150,16 @@ TEST_F(FailpointTest, WhatCannotBeUnderstoodIsSaidInOneLine) {
     EXPECT_NE(error.find("launch.placed"), std::string::npos) << "names them all: " << error;
     EXPECT_EQ(error.find('\n'), std::string::npos) << error;
   }
+}
+
+TEST_F(FailpointTest, EveryPassIsCountedArmedOrNot) {
+  const std::size_t index = Failpoint("file.sync").index();
+  const std::vector<std::int64_t> before = failpoint_passes();
+  arm_failpoints("file.sync:2:eio");
+  for (int pass = 0; pass < 3; ++pass) EXPECT_EQ(failpoint_fails("file.sync"), pass == 1);
+  std::vector<std::int64_t> expected = before;
+  expected[index] += 3;
+  EXPECT_EQ(failpoint_passes(), expected);
 }
 
 TEST_F(FailpointTest, OneThatCannotBeUnderstoodChangesNothing) {

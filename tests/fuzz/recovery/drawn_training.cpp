@@ -56,6 +56,7 @@ DrawnTraining DrawnTraining::of(std::uint64_t seed, int world_size) {
   drawn.is_ragged = dice.one_in(3);
   drawn.accumulation_steps = dice.one_in(3) ? 1 + dice.roll(3) : 1;
   drawn.groups = draw_groups(dice, world_size);
+  drawn.group_backend = dice.one_in(4) ? "gloo" : "";
   drawn.groups_every = drawn.groups.empty() ? 0 : 1 + dice.roll(5);
   drawn.evaluate_every = dice.one_in(2) ? 1 + dice.roll(7) : 0;
   drawn.memory_every = 1 + dice.roll(8);
@@ -85,7 +86,8 @@ std::string DrawnTraining::text() const {
   add(has_large_layer, "large layer");
   add(is_ragged, "ragged batches");
   add(accumulation_steps > 1, concat(accumulation_steps, " passes a step"));
-  add(!groups.empty(), concat(groups.size(), " groups used every ", groups_every, " steps"));
+  add(!groups.empty(), concat(groups.size(), " groups", group_backend.empty() ? "" : " over ",
+                              group_backend, " used every ", groups_every, " steps"));
   add(evaluate_every > 0, concat("evaluated every ", evaluate_every));
   add(true, concat("in memory every ", memory_every));
   add(snapshot_every > 0, concat("saved every ", snapshot_every));

@@ -11,8 +11,8 @@ namespace lockstep::testing {
 struct DrawnTraining {
   enum class Optimizer { kSgd, kMomentum, kAdam, kAdamW };
 
-  /// 0: it changes while the job runs. Every rank has the same data then, so that the averages of 1,
-  /// 2 and 4 ranks have the same bits.
+  /// 0: it changes while the job runs. Every rank has the same data then, so that the averages of
+  /// 1, 2 and 4 ranks have the same bits.
   int world_size = 2;
   std::int64_t steps = 30;
   std::int64_t width = 8;  ///< of the hidden layer
@@ -25,6 +25,7 @@ struct DrawnTraining {
   bool is_ragged = false;            ///< ranks have other numbers of samples, weighted by them
   int accumulation_steps = 1;        ///< backward passes of a step
   std::vector<std::vector<int>> groups = {};  ///< made by new_group() in each generation
+  std::string group_backend = {};             ///< of these groups; empty: the default group's
   int groups_every = 0;                       ///< steps between sums over these groups; 0: unused
   int evaluate_every = 0;  ///< steps between evaluations, after the update; 0: none
   int memory_every = 0;

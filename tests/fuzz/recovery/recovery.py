@@ -4,9 +4,10 @@
     recovery.py LOCKSTEP RECOVERY_WORKER --seeds=FIRST:COUNT [--jobs=2]
     recovery.py LOCKSTEP RECOVERY_WORKER --seed=N          one, with its output
 
-A seed draws the program (drawn_training.cpp), the number of ranks, the backend and the faults (faults.py): processes
-killed or stopped at failpoints, also replacements and survivors that recover, or at random instants; calls of the
-system that fail; a second machine that joins and leaves. What must hold, whatever was drawn:
+A seed draws the program (drawn_training.cpp), the number of ranks, the backend and, from what the undisturbed job
+passes, the faults (faults.py): processes killed or stopped at failpoints, also in new_group, construction and
+evaluation, replacements and survivors that recover, or at random instants; calls of the system that fail; second
+machines that join and leave. What must hold, whatever was drawn:
 
   the job ends with exit code 0, and the bits of all ranks are those of the undisturbed job; only where all that had
   the state ended before its first copy was in memory, it ends with an error that says how many steps are lost;
@@ -18,6 +19,7 @@ A seed that fails is made smaller: faults are left out while it still fails.
 """
 
 import argparse
+import collections
 import concurrent.futures
 import dataclasses
 import os
@@ -34,11 +36,11 @@ from recovery_job import JOB_S, Case, run_job
 SILENCE_S = 30
 
 
-def draw_case(seed, names):
+def draw_case(seed):
+    """Without faults yet."""
     dice = random.Random(f"case {seed}")
     ranks = dice.choice([0, 1, 2, 2, 2, 2, 3, 3, 3, 4])
-    backend = dice.choice(["shm", "shm", "gloo"]) if ranks else "gloo"
-    return Case(seed, ranks, backend, drawn_faults.draw(seed, names, ranks))
+    return Case(seed, ranks, dice.choice(["shm", "shm", "gloo"]) if ranks else "gloo", [])
 
 
 def memory_every(outcome):
@@ -82,11 +84,11 @@ def problem_of(outcome, undisturbed):
     return steps_made_again(outcome)
 
 
-def undisturbed_ends(programs, case):
-    outcome = run_job(programs, dataclasses.replace(case, faults=[]))
+def run_undisturbed(programs, case):
+    outcome = run_job(programs, case)
     if outcome.code != 0 or len(outcome.ends()) != 1:
         raise RuntimeError(f"{case}: the undisturbed job has failed:\n{outcome.errors}")
-    return outcome.ends()
+    return outcome
 
 
 def shrink(programs, case, undisturbed):
@@ -102,21 +104,35 @@ def shrink(programs, case, undisturbed):
     return case
 
 
-def try_seed(programs, names, seed):
-    """(case, what is wrong or nothing, the outcome)"""
-    case = draw_case(seed, names)
-    undisturbed = undisturbed_ends(programs, case)
+def try_seed(programs, seed):
+    """(case, what is wrong or nothing, the outcome, how the undisturbed job ends)"""
+    case = draw_case(seed)
+    undisturbed = run_undisturbed(programs, case)
+    case.faults = drawn_faults.draw(seed, drawn_faults.Places(undisturbed.lines), case.ranks)
     outcome = run_job(programs, case)
-    return case, problem_of(outcome, undisturbed), outcome, undisturbed
+    return case, problem_of(outcome, undisturbed.ends()), outcome, undisturbed.ends()
 
 
-def failpoints(lockstep):
-    """The names of all that are compiled in."""
-    said = subprocess.run([lockstep, "env"], env=os.environ | {"LOCKSTEP_FAILPOINT": "list"}, capture_output=True,
-                          text=True, check=False)
-    if said.returncode == 0:
-        sys.exit("recovery.py: no failpoints in this build (LOCKSTEP_FAILPOINTS)")
-    return re.search("the names: (.*)", said.stderr)[1].split(", ")
+class Tally:
+    """How many faults were drawn and have happened, by phase."""
+
+    def __init__(self):
+        self.drawn = collections.Counter()
+        self.happened = collections.Counter()
+
+    def add(self, case, outcome):
+        for fault in case.faults:
+            self.drawn[fault.phase] += 1
+            self.happened[fault.phase] += bool(fault.happened(outcome.errors))
+
+    def __str__(self):
+        phases = ", ".join(f"{phase} {self.happened[phase]} of {drawn}" for phase, drawn in sorted(self.drawn.items()))
+        return f"{self.happened.total()} of {self.drawn.total()} faults happened ({phases})"
+
+
+def has_failpoints(lockstep):
+    return subprocess.run([lockstep, "env"], env=os.environ | {"LOCKSTEP_FAILPOINT": "list"}, capture_output=True,
+                          check=False).returncode != 0
 
 
 def seeds_of(arguments):
@@ -134,28 +150,32 @@ def main():
     parser.add_argument("--seed", type=int, help="this one, with what the job writes")
     parser.add_argument("--jobs", type=int, default=2, help="how many at once (default: %(default)s)")
     parser.add_argument("--no-shrink", action="store_true")
+    parser.add_argument("--verbose", action="store_true", help="each seed's case, and which of its faults did not happen")
     arguments = parser.parse_args()
     programs = (arguments.lockstep, arguments.worker)
-    names = failpoints(arguments.lockstep)
+    if not has_failpoints(arguments.lockstep):
+        sys.exit("recovery.py: no failpoints in this build (LOCKSTEP_FAILPOINTS)")
     seeds = seeds_of(arguments)
-    begin_s, failed, faults, effects = time.monotonic(), [], 0, 0
+    begin_s, failed, tally = time.monotonic(), [], Tally()
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         for number, (case, problem, outcome, undisturbed) in enumerate(
-                pool.map(lambda seed: try_seed(programs, names, seed), seeds), 1):
-            faults += len(case.faults)
-            effects += outcome.effects
+                pool.map(lambda seed: try_seed(programs, seed), seeds), 1):
+            tally.add(case, outcome)
             if problem:
                 failed.append(case.seed)
                 print(f"FAILED {case}\n  {problem}\n{outcome.errors}", flush=True)
                 if not arguments.no_shrink:
                     print(f"  smaller: {shrink(programs, case, undisturbed)}", flush=True)
-            elif arguments.seed is not None:
+            if arguments.verbose:
+                missed = [str(fault) for fault in case.faults if not fault.happened(outcome.errors)]
+                print(case, f"   did not happen: {'; '.join(missed)}" if missed else "", flush=True)
+            if arguments.seed is not None and not problem:
                 print(case, outcome.errors, *(f"{pid} {text}" for pid, text in outcome.lines), sep="\n")
             if sys.stderr.isatty() or number % 50 == 0:
                 print(f"{number} of {len(seeds)} seeds, {len(failed)} failed, {time.monotonic() - begin_s:.0f} s",
                       file=sys.stderr, flush=True)
-    print(f"{len(seeds) - len(failed)} passed, {len(failed)} failed in {time.monotonic() - begin_s:.0f} s, {effects} of {faults} faults "
-          "happened" + (f": seeds {failed}" if failed else ""))
+    print(f"{len(seeds) - len(failed)} passed, {len(failed)} failed in {time.monotonic() - begin_s:.0f} s, {tally}"
+          + (f"; failed: {failed}" if failed else ""))
     return 1 if failed else 0
 
 

@@ -1,5 +1,6 @@
 """A job of recovery_worker, and what happens to its processes and is seen of them."""
 
+import collections
 import dataclasses
 import os
 import pathlib
@@ -43,7 +44,6 @@ class Outcome:
     errors: str
     silence_s: float
     is_stuck: bool
-    effects: int     # how many faults happened
 
     def ends(self):
         return {text for _, text in self.lines if text.startswith("ends with ")}
@@ -61,7 +61,7 @@ class Job:
         if failpoints:
             environment["LOCKSTEP_FAILPOINT"] = ",".join(failpoints)
         self.instants = [fault for fault in case.faults if isinstance(fault, drawn_faults.AtInstant)]
-        self.counts = {"starts": 0, "begins": 0}
+        self.counts = collections.Counter()
         self.pids = {}
         self.lines = []
         self.errors = []
@@ -69,7 +69,7 @@ class Job:
         self.silence_s = 0.0
         self.lock = threading.Lock()
         self.timers = []
-        self.second = None
+        self.others = []  # The launchers of other machines.
         if case.ranks:
             flags = ["--standalone", f"--nproc-per-node={case.ranks}"]
         else:
@@ -98,14 +98,15 @@ class Job:
         with self.lock:
             if self.process.poll() is not None:
                 return
-            self.second = self.launch()
-            self.at(fault.for_s, self.leave, fault)
+            machine = self.launch()
+            self.others.append(machine)
+            self.at(fault.for_s, self.leave, machine, fault)
             self.errors.append(f"fuzz: {fault}\n")
-        self.read(self.second)
+        self.read(machine)
 
-    def leave(self, fault):
+    def leave(self, machine, fault):
         with self.lock:
-            self.second.send_signal(getattr(signal, fault.signal))
+            machine.send_signal(getattr(signal, fault.signal))
             self.errors.append("fuzz: the second machine leaves\n")
 
     def read(self, process):
@@ -134,16 +135,15 @@ class Job:
                 self.note(int(pid), text)
 
     def note(self, pid, text):
-        if text.startswith("starts"):
-            event = "starts"
+        event = drawn_faults.event_of(text)
+        if not event:
+            return
+        if event == "starts":
             while self.joins:  # Not before: the first machine serves the rendezvous.
                 fault = self.joins.pop()
                 self.at(fault.after_s, self.join, fault)
-        elif " begins at " in text:
-            event = "begins"
+        elif event == "begins":
             self.pids[int(text.split()[1])] = pid
-        else:
-            return
         self.counts[event] += 1
         for fault in self.instants:
             if fault.after == event and fault.n == self.counts[event]:
@@ -157,7 +157,8 @@ class Job:
     def send_to(self, pid, name):
         with self.lock:
             # Of a child that the launcher has reaped the number may be another's.
-            lives = self.process.poll() is None and pid in children_of(self.process.pid)
+            lives = any(launcher.poll() is None and pid in children_of(launcher.pid)
+                        for launcher in [self.process, *self.others])
             if lives:
                 os.kill(pid, getattr(signal, name))
             return lives
@@ -171,15 +172,14 @@ class Job:
         limit.cancel()
         for timer in self.timers:  # One of them may start another.
             timer.cancel()
-        if self.second:
-            self.second.kill()
+        for machine in self.others:
+            machine.kill()
         for timer in self.timers:
             timer.join()
-        if self.second:
-            self.second.wait()
+        for machine in self.others:
+            machine.wait()
         errors = "".join(self.errors)
-        return Outcome(code, self.lines, errors, self.silence_s, is_stuck.is_set(),
-                       len(re.findall("failpoint .* passed|^fuzz: (?!the)", errors, re.MULTILINE)))
+        return Outcome(code, self.lines, errors, self.silence_s, is_stuck.is_set())
 
 
 def free_port():
@@ -202,6 +202,5 @@ def run_job(programs, case):
         if outcome.code == PREEMPTED and case.may_be_preempted():
             resumed = Job(programs, dataclasses.replace(case, faults=[]), folder).finish()
             resumed.errors = outcome.errors + resumed.errors
-            resumed.effects += outcome.effects
             return resumed
         return outcome

@@ -1,7 +1,8 @@
 // A rank of a resilient program that a seed makes up (drawn_training.h):
 //   recovery_worker SEED RANKS FOLDER [RANKS: 0 where their number changes]
-// Each line begins with the pid. "starts", "rank R of W begins at S" in each generation, "made S"
-// once a step is made on this rank, "ends with HASH" of parameters, buffers, optimizer and
+// Each line begins with the pid. "starts", "rank R of W begins at S" in each generation, "enters
+// PHASE" (new_group, construction, evaluation), "made S" once a step is made on this rank, "passed
+// PHASE: ..." failpoints (passed_places.h), "ends with HASH" of parameters, buffers, optimizer and
 // counters. FOLDER: where snapshots go.
 #include <cstdio>
 #include <memory>
@@ -31,6 +32,7 @@
 #include "lockstep/snapshot/state_dict.h"
 #include "lockstep/train/resilient_training.h"
 #include "tests/fuzz/recovery/drawn_training.h"
+#include "tests/fuzz/recovery/passed_places.h"
 
 namespace lockstep::testing {
 namespace {
@@ -179,6 +181,7 @@ class Program {
     hash.add(counters_.samples);
     hash.add(counters_.group_sum);
     hash.add(counters_.evaluation);
+    for (const std::string& text : places_.texts()) say(concat("passed ", text));
     say(concat("ends with ", hash.sum()));
     return 0;
   }
@@ -198,15 +201,24 @@ class Program {
     auto generation = std::make_shared<Generation>();
     generation->group = group;
     for (const std::vector<int>& ranks : drawn_.groups) {
-      generation->groups.push_back(group.new_group(ranks));
+      const PassedPlaces::Phase phase = enter("new_group");
+      generation->groups.push_back(group.new_group(ranks, {.backend = drawn_.group_backend}));
     }
-    if (drawn_.has_sync_batch_norm) convert_sync_batchnorm(*net_, {.process_group = group});
-    generation->model =
-        std::make_unique<Model>(net_.ptr(), DistributedDataParallelOptions{.process_group = group});
+    {
+      const PassedPlaces::Phase phase = enter("construction");
+      if (drawn_.has_sync_batch_norm) convert_sync_batchnorm(*net_, {.process_group = group});
+      generation->model = std::make_unique<Model>(
+          net_.ptr(), DistributedDataParallelOptions{.process_group = group});
+    }
     return [this, generation](std::int64_t step) {
       make_step(*generation, step);
       say(concat("made ", step));
     };
+  }
+
+  PassedPlaces::Phase enter(const std::string& phase) {
+    say(concat("enters ", phase));
+    return {places_, phase};
   }
 
   void make_step(Generation& generation, std::int64_t step) {
@@ -255,6 +267,7 @@ class Program {
 
   // After the update: a rank that fails here has changed parameters of a step that it did not make.
   void evaluate(Generation& generation, std::int64_t step) {
+    const PassedPlaces::Phase phase = enter("evaluation");
     net_->eval();
     at::NoGradGuard no_grad;
     const at::Tensor inputs = inputs_of(drawn_, step, 0, generation.group.rank());
@@ -269,6 +282,7 @@ class Program {
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   torch::optim::StepLR schedule_;
   Counters counters_;
+  PassedPlaces places_;
   ResilientTraining training_;
 };
 
