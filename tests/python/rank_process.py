@@ -28,6 +28,7 @@ class RankProcess:
             [str(part) for part in command],
             env=inherited | {k: str(v) for k, v in environment.items()},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **popen)
+        self.test = test
         test.addCleanup(self.end)
 
     @property
@@ -53,9 +54,21 @@ class RankProcess:
 
     def error(self):
         """The error that ended it, as its error file has it: the type's name, and the fields (ErrorFields)."""
+        if not os.path.exists(self.error_file):
+            return "no error", {}
         with open(self.error_file, encoding="utf-8") as file:
             message = json.load(file)["message"]
         return message["message"].partition(":")[0], message["extraInfo"]["fields"]
+
+    def expect_error(self, name, code=1, text_in=None, **fields):
+        """It ends with one line and an error of type `name`, whose fields have these values (None: it has no such
+        field); returns all of them."""
+        status, _, errors = RankProcess.finish(self, text_in)
+        error, found = self.error()
+        self.test.assertEqual((status, error, {field: found.get(field) for field in fields}),
+                              (code, name, fields), errors)
+        self.test.assertEqual(errors.count("\n"), 1, f"more than one line: {errors}")
+        return found
 
     def finish(self, text_in=None):
         """The exit code, what it wrote to stdout after the lines read, and to stderr."""
