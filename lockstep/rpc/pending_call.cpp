@@ -82,7 +82,7 @@ c10::IValue PendingCall::take_answer() {
     }
     const auto here = worker_.lock();
     if (!here || here->stopped()) throw UsageError(concat(what_, ": rpc has been shut down"));
-    if (is_connection_error(message)) throw PeerLost(fields(), here->loss_text(target_));
+    if (is_connection_error(message)) throw here->loss_of(target_, fields());
     throw CommError(fields(), without_mark(message.substr(0, message.find('\n'))));
   }
   const auto worker = worker_.lock();

@@ -1,5 +1,7 @@
 #include "lockstep/rpc/worker.h"
 
+#include <algorithm>
+
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/distributed/autograd/context/container.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -243,11 +245,13 @@ std::optional<int> Worker::lost_worker() const {
 }
 
 // Who follows another's end is not to blame.
-std::string Worker::loss_text(int rank) const {
+PeerLost Worker::loss_of(int rank, ErrorFields fields) const {
   const int cause = loss_causes_[static_cast<std::size_t>(rank)].load();
   const int first = cause == kNobody ? first_lost_.load() : cause;
-  if (first == kNobody || first == rank) return "it is gone; look at how it ended";
-  return concat("it is gone, after ", describe(first), "; look at how that ended");
+  fields.ranks = {rank};
+  if (first == kNobody || first == rank) return {fields, "it is gone; look at how it ended"};
+  fields.ranks = {std::min(rank, first), std::max(rank, first)};
+  return {fields, concat("it is gone, after ", describe(first), "; look at how that ended")};
 }
 
 RRefKey Worker::next_key(int owner) {
@@ -325,9 +329,7 @@ std::shared_ptr<PendingCall> Worker::send(int target, CallRequest request,
   if (!agent_ || stopped()) throw UsageError(concat(what, ": rpc has been shut down"));
   const auto limit = timeout.value_or(options_.timeout);
   check_timeout(what, limit);
-  const auto loss = [&] {
-    return PeerLost({.operation = what, .timeout = limit, .ranks = {target}}, loss_text(target));
-  };
+  const auto loss = [&] { return loss_of(target, {.operation = what, .timeout = limit}); };
   if (is_lost(target)) throw loss();
 
   request.from = rank_;

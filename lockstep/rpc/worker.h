@@ -14,6 +14,7 @@
 #include <torch/csrc/distributed/rpc/rpc_command_base.h>
 
 #include "lockstep/base/deadline.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/quiet_c10d.h"
 #include "lockstep/rpc/call_message.h"
@@ -80,8 +81,8 @@ class Worker : public std::enable_shared_from_this<Worker> {
   bool is_lost(int rank) const { return lost_[static_cast<std::size_t>(rank)].load(); }
   /// The first that was lost, of those that were lost shortly after each other.
   std::optional<int> lost_worker() const;
-  /// Of a lost worker, for errors: "it is gone; look at how it ended", and who was gone before.
-  std::string loss_text(int rank) const;
+  /// That a worker is lost, in an operation with these fields; names who was lost before it, too.
+  PeerLost loss_of(int rank, ErrorFields fields) const;
   /// "worker 'w1' (rank 1)".
   std::string describe(int rank) const;
 
