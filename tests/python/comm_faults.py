@@ -14,6 +14,7 @@ import tempfile
 import unittest
 
 from free_ports import free_port
+from launch_reports import failures
 from rank_process import DEADLINE_S, RankProcess, place
 from sanitizers import is_sanitized
 
@@ -158,7 +159,9 @@ class CommFaults(unittest.TestCase):
                     env=os.environ | {"LOCKSTEP_BACKEND": backend}, stderr=subprocess.PIPE,
                     text=True, timeout=DEADLINE_S)
                 self.assertEqual(result.returncode, 128 + signal.SIGSEGV, result.stderr)
-                self.assertRegex(result.stderr, r"rank 1 .* failed first: killed by SIGSEGV in ")
+                failure, = failures(result.stderr)
+                self.assertEqual((failure.rank, failure.is_first, failure.signal), (1, True, "SIGSEGV"), result.stderr)
+                self.assertTrue(failure.said.startswith(" in "), result.stderr)
                 self.assertRegex(result.stderr, r"stack: .*\n(.*\n)*.* main in fault_worker\n")
                 self.assertIn("calls:  in all_reduce number 1 of group 'default'; before it "
                               "barrier number 0 of group 'default', init_process_group of group 'default'\n", result.stderr)

@@ -13,6 +13,7 @@ import tempfile
 import unittest
 
 from free_ports import free_port
+from launch_reports import failures, failures_of
 from live_job import DEADLINE_S, LiveJobTest
 
 LOCKSTEP, WORKER = map(os.path.abspath, sys.argv[1:3])
@@ -125,8 +126,10 @@ class LiveRecovery(LiveJobTest):
         for process in processes.values():
             os.kill(process, signal.SIGKILL)
         self.assertEqual(job.finish(), [1], job.errors)
-        self.assertRegex(job.errors, r"failed first: exit code 1: Error: ResilientTraining on rank \d: the state after (5\d|[6-9]\d|\d{3}) "
-                                     r"steps or more is lost: .*Start the job again to begin with step 0; memory_every or snapshots")
+        failure = failures(job.errors)[-1]
+        self.assertEqual((failure.is_first, failure.exit_code), (True, 1), job.errors)
+        self.assertRegex(failure.said, r"Error: ResilientTraining on rank \d: the state after (5\d|[6-9]\d|\d{3}) "
+                                       r"steps or more is lost: .*Start the job again to begin with step 0; memory_every or snapshots")
         # Deaths of one instant are seen one after the other; the error is no restart.
         self.assertLessEqual(job.errors.count("; restart "), 3, job.errors)
         self.assertEqual(sum(" begins at " in text for _, text in job.said), 3, "nothing begins again")
@@ -225,7 +228,10 @@ class LiveRecovery(LiveJobTest):
             job.wait_for_step(10)
             os.kill(processes[1], signal.SIGKILL)
         self.assertEqual(job.finish(), [128 + signal.SIGKILL])
-        self.assertRegex(job.errors, r"rank 1 .* failed first in step \d+: killed by SIGKILL")
+        first, last = failures_of(1, job.errors)
+        self.assertEqual((first.is_first, first.signal, first.restart), (False, "SIGKILL", 1), job.errors)
+        self.assertEqual((last.is_first, last.signal, last.restart), (True, "SIGKILL", None), job.errors)
+        self.assertGreaterEqual(last.step, first.step)
         self.assertEqual(job.ends(), set())
 
     def test_a_crash_is_named(self):
@@ -234,7 +240,10 @@ class LiveRecovery(LiveJobTest):
         job.wait_for_step(20)
         os.kill(processes[2], signal.SIGSEGV)
         self.expect_same_end(job)
-        self.assertRegex(job.errors, r"rank 2 \(.*\) failed in step \d+: killed by SIGSEGV.*restart 1 of 100; the others keep")
+        failure, = failures_of(2, job.errors)
+        self.assertEqual((failure.pid, failure.signal, failure.restart, failure.others_kept),
+                         (processes[2], "SIGSEGV", 1, True), job.errors)
+        self.assertIsNotNone(failure.step, job.errors)
 
     def test_without_the_launcher_it_is_a_plain_loop(self):
         alone = subprocess.run([WORKER, "20"], capture_output=True, text=True, timeout=DEADLINE_S, check=True)

@@ -14,6 +14,7 @@ import time
 import unittest
 
 from free_ports import free_port
+from launch_reports import failures, failures_of, hangs
 from live_job import LiveJobTest
 
 LiveJobTest.LOCKSTEP, LiveJobTest.WORKER = map(os.path.abspath, sys.argv[1:3])
@@ -32,7 +33,18 @@ def wait_until_served(port):
             time.sleep(0.01)
 
 
+# What others say of a rank that is late, whose deadline passed first or later.
+LATE = "(not complete within 2000 ms|gave up waiting)"
+
+
 class Hangs(LiveJobTest):
+    def expect_replaced(self, job, rank, said):
+        """That one was killed as it hung, in a step; the report has `said`."""
+        failure = next(failure for failure in failures_of(rank, job.errors) if failure.is_hang)
+        self.assertIsNotNone(failure.step, job.errors)
+        self.assertRegex(failure.said, "^ in .*" + said)
+        return failure
+
     def test_one_that_hangs_is_named_and_replaced(self):
         for backend in ("shm", "gloo"):
             with self.subTest(backend=backend):
@@ -44,16 +56,20 @@ class Hangs(LiveJobTest):
                 self.assertEqual((now[0], now[2]), (processes[0], processes[2]))
                 self.assertNotEqual(now[1], processes[1])
                 self.expect_same_end(job, backend=backend)
-                self.assertRegex(job.errors, r"hang: rank 1 .* group 'default'.* is stopped by a signal.*; main thread in .*; "
-                                             r"ranks? [02,]+ ha(s|ve) waited for ([2-9]|\d\d+)\d{3} ms")
-                self.assertRegex(job.errors, r"rank 1 .* failed in step \d+: killed, as it hung in .*(not complete within 2000 ms|gave up waiting)")
+                hang = hangs(job.errors)[0]
+                self.assertEqual((hang.rank, hang.group), (1, "default"), job.errors)
+                self.assertIn("is stopped by a signal", hang.state)
+                self.assertTrue(hang.main_thread, job.errors)
+                self.assertTrue({0, 2}.issuperset(hang.waiting) and hang.waiting, job.errors)
+                self.assertGreaterEqual(hang.waited_ms, 2000)
+                self.expect_replaced(job, 1, LATE)
 
     def test_one_that_turns_in_circles_is_named_with_its_place(self):
         job = self.start("--standalone", "--max-restarts=10",
                          environment={"LOCKSTEP_TIMEOUT_S": "2", "RESILIENT_WORKER_FAULT": "hang:60"})
         self.expect_same_end(job)
-        self.assertRegex(job.errors, r"rank 1 .* failed in step 60: killed, as it hung in .*turn_in_circles.*"
-                                     r"(not complete within 2000 ms|gave up waiting).*; restart 1 of 10")
+        failure = self.expect_replaced(job, 1, "turn_in_circles.*" + LATE)
+        self.assertEqual((failure.step, failure.restart), (60, 1), job.errors)
         self.assertEqual(job.errors.count("restart"), 1, job.errors)
         self.assertEqual(job.errors.count("hang: "), 1, job.errors)
 
@@ -65,14 +81,16 @@ class Hangs(LiveJobTest):
             os.kill(processes[1], signal.SIGSTOP)
         job.wait_for_begin(2)
         self.expect_same_end(job, ranks=2)
-        self.assertEqual(job.errors.count("hang: rank 1 "), 3, job.errors)
+        self.assertEqual([hang.rank for hang in hangs(job.errors)], [1] * 3, job.errors)
 
     def test_three_crashes_at_a_step_end_the_job(self):
         job = self.start("--standalone", "--max-restarts=10", environment={"RESILIENT_WORKER_FAULT": "crash:60"})
         self.assertEqual(job.finish(), [128 + signal.SIGSEGV], job.errors)
-        self.assertRegex(job.errors, r"rank 1 .* failed first in step 60: killed by SIGSEGV.* in .*crash_here")
+        last = failures(job.errors)[-1]
+        self.assertEqual((last.rank, last.is_first, last.step, last.signal), (1, True, 60, "SIGSEGV"), job.errors)
+        self.assertIn("crash_here", last.said)
         self.assertIn("3 times in a row", job.errors)
-        self.assertEqual(job.errors.count("keep their state"), 2, job.errors)
+        self.assertEqual(sum(failure.others_kept for failure in failures(job.errors)), 2, job.errors)
         self.expect_no_step_lost(job)
 
     def test_one_alone_on_its_machine(self):
@@ -92,9 +110,14 @@ class Hangs(LiveJobTest):
         job.finish()
         self.expect_no_step_lost(job)
         errors = "".join(other.errors) + "".join(job.launchers[0].errors)
-        self.assertRegex(errors, r"rank 1 .* failed in step \d+: killed, as it hung in .*left its group: ")
+        for failure in failures(errors):
+            self.assertEqual((failure.rank, failure.is_hang), (1, True), errors)
+            self.assertRegex(failure.said, "^ in .*left its group: ")
         self.assertRegex(errors, "hang: the rank that is late is not on this machine: all here are in .* of group 'default'")
-        self.assertRegex(errors, r"hang: rank 1 .* is stopped by a signal.*; main thread in ")
+        hang, = hangs(errors)
+        self.assertEqual(hang.rank, 1, errors)
+        self.assertIn("is stopped by a signal", hang.state)
+        self.assertTrue(hang.main_thread, errors)
         self.assertIn("restart 1 of 5", errors)
         self.assertNotIn("restart 2 of 5", errors)
 
@@ -109,8 +132,7 @@ class Hangs(LiveJobTest):
         self.assertEqual(now[0], processes[0])
         self.assertTrue({now[1], now[2]}.isdisjoint(processes.values()))
         self.expect_same_end(job)
-        self.assertRegex(job.errors, r"rank 2 .* failed in step \d+: killed, as it hung in .*: it did not take its place "
-                                     r"in generation 2 within 2000 ms")
+        self.expect_replaced(job, 2, "it did not take its place in generation 2 within 2000 ms")
 
     def test_one_that_is_busy_while_others_wait_to_meet_is_no_hang(self):
         """It has the deadline of a collective to take its place, though others give up meeting before."""

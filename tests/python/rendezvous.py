@@ -10,6 +10,7 @@ import sys
 import time
 import unittest
 
+from launch_reports import failures
 from rendezvous_job import KEEP_ALIVE_LIMIT_S, JobTest, wait_for, wait_for_round
 
 JobTest.lockstep = os.path.abspath(sys.argv[1])
@@ -136,9 +137,9 @@ class FailureTest(JobTest):
             self.assertEqual(agent.ended(), 128 + signal.SIGKILL, agent.said())
         self.expect_stopped(round_.pids)
         for agent in agents:
-            said = agent.said().partition("restart 2 of 2")[2]
-            self.assertIn("rank 1 (local rank 0, pid", said)
-            self.assertIn("killed by SIGKILL", said)
+            last = failures(agent.said())[-1]
+            self.assertEqual((last.rank, last.local_rank, last.pid, last.signal, last.restart),
+                             (1, 0, round_.pids[1], "SIGKILL", None), agent.said())
         self.assertIn(f"the job failed: rank 1 (local rank 0, pid {round_.pids[1]}) on machine-1 failed",
                       agents[0].said())
 

@@ -12,6 +12,8 @@ import tempfile
 import textwrap
 import unittest
 
+from launch_reports import failures
+
 LOCKSTEP = sys.argv[1]
 DEADLINE_S = 120
 
@@ -127,8 +129,9 @@ class Programs(unittest.TestCase):
     def test_the_error_that_record_left_is_in_the_report_and_in_the_log_folder(self):
         self.write("train.py", RECORDED)
         _, err = self.run_job("--log-dir=logs", "train.py", "sand", expected=1)
-        self.assertRegex(err, r"lockstep: rank 1 \(local rank 1, pid \d+\) failed first: exit code 1: "
-                              r"ValueError: cannot train on sand\n")
+        failure, = failures(err)
+        self.assertEqual((failure.rank, failure.local_rank, failure.is_first, failure.exit_code, failure.said),
+                         (1, 1, True, 1, ": ValueError: cannot train on sand"), err)
         (file,) = self.folder.glob("logs/*/attempt_0/1/error.json")
         message = json.loads(file.read_text())["message"]
         self.assertEqual(message["message"], "ValueError: cannot train on sand")
@@ -138,7 +141,8 @@ class Programs(unittest.TestCase):
         self.write("train.py", RESTARTED)
         lines, err = self.run_job("--max-restarts=2", "train.py")
         self.assertEqual(lines, [f"rank {rank} from 4 restarts 1" for rank in range(2)])
-        self.assertRegex(err, r"rank 1 .*SIGKILL.*; restart 1 of 2")
+        failure, = failures(err)
+        self.assertEqual((failure.rank, failure.signal, failure.restart), (1, "SIGKILL", 1), err)
 
     def test_a_shell_script(self):
         self.write("work.sh", """\
