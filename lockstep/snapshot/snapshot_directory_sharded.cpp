@@ -13,6 +13,7 @@
 #include "lockstep/base/concat.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
+#include "lockstep/comm/store_wait.h"
 #include "lockstep/snapshot/agreement.h"
 #include "lockstep/snapshot/optimizer_states.h"
 #include "lockstep/snapshot/sharded_snapshot.h"
@@ -102,22 +103,22 @@ void SnapshotDirectory::save_sharded(Snapshot snapshot, const torch::optim::Opti
 void SnapshotDirectory::agree_on_writes() {
   const int rank = group_rank(group_);
   const auto failed_ranks = [&](bool has_failed) {
-    std::string ranks;
+    std::vector<int> ranks;
     const std::vector<at::Tensor> all =
         gather_from_all(group_, at::full({1}, has_failed ? 1 : 0, at::kLong));
     for (std::size_t i = 0; i < all.size(); ++i) {
-      if (all[i].item().toLong() != 0) ranks += concat(ranks.empty() ? "" : ", ", i);
+      if (all[i].item().toLong() != 0) ranks.push_back(static_cast<int>(i));
     }
     return ranks;
   };
   // Rank 0 last: it waits for the files of the others, in vain where one of them has failed.
   if (rank != 0) writing_.finish();
-  std::string failed = failed_ranks(rank != 0 && writing_.has_failed());
+  std::vector<int> failed = failed_ranks(rank != 0 && writing_.has_failed());
   if (rank == 0) {
     if (!failed.empty()) writing_.request_stop();
     writing_.finish();
   }
-  const std::string failed_rank_0 = failed_ranks(rank == 0 && writing_.has_failed());
+  const std::vector<int> failed_rank_0 = failed_ranks(rank == 0 && writing_.has_failed());
   if (failed.empty()) failed = failed_rank_0;
   if (failed.empty()) return;
   // Where others have failed, what rank 0 has to say is that it waited for them.
@@ -127,7 +128,8 @@ void SnapshotDirectory::agree_on_writes() {
     writing_.wait();
   }
   throw PeerFailed(
-      concat("save a snapshot: the one before failed on rank ", failed, "; see the message there"));
+      {.operation = "save a snapshot", .ranks = failed},
+      concat("the one before failed on rank ", join_numbers(failed), "; see the message there"));
 }
 
 }  // namespace lockstep

@@ -64,7 +64,9 @@ void TrainerLoop::end_where_metrics_are_lost() {
   if (saves() && saved_at_ != state_.time.batches) save();
   accelerator_.wait_for_saves();
   if (write_error_) std::rethrow_exception(write_error_);
-  throw PeerFailed(concat("write metrics: failed on rank ", failed - all.begin(),
+  const auto rank = static_cast<int>(failed - all.begin());
+  throw PeerFailed({.operation = "write metrics", .ranks = {rank}},
+                   concat("failed on rank ", rank,
                           "; see the message there; the training's state is saved"));
 }
 

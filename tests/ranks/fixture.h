@@ -96,6 +96,13 @@ Expected error_of(Action&& action) {
   return Expected(instead);
 }
 
+/// Whether a message has these words.
+inline ::testing::AssertionResult says(const char*, const char*, const std::string& message,
+                                       const std::string& words) {
+  if (message.find(words) != std::string::npos) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << "'" << words << "' is not in: " << message;
+}
+
 }  // namespace lockstep::testing
 
 /// Skips the rest of a test where there are fewer ranks. What runs with no number of ranks at all
@@ -104,4 +111,19 @@ Expected error_of(Action&& action) {
   if (lockstep::default_process_group().world_size() < (count)) \
   GTEST_SKIP() << "needs " << (count) << " ranks"
 
-#define EXPECT_SAYS(message, words) EXPECT_NE((message).find(words), std::string::npos) << (message)
+#define EXPECT_SAYS(message, words) EXPECT_PRED_FORMAT2(lockstep::testing::says, message, words)
+
+namespace lockstep::testing {
+
+/// That `action`, on all ranks of the default group, throws an error of type `Own` with these words
+/// on rank `culprit`, and on the others PeerFailed, which names that rank.
+template <class Own, class Action>
+void expect_failure_of(int culprit, const std::string& words, Action&& action) {
+  if (default_process_group().rank() == culprit) {
+    EXPECT_SAYS(message_of<Own>(action), words);
+  } else {
+    EXPECT_EQ(error_of<PeerFailed>(action).rank(), culprit);
+  }
+}
+
+}  // namespace lockstep::testing

@@ -31,14 +31,6 @@ class TrainerEvaluationTest : public TrainerTest {
     group_.barrier();
     return path;
   }
-  std::string error_of(const std::function<void()>& action) const {
-    try {
-      action();
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "none";
-  }
 };
 
 TEST_F(TrainerEvaluationTest, TestsTheLastSnapshotOnEachSampleOnce) {
@@ -90,10 +82,8 @@ TEST_F(TrainerEvaluationTest, TakesTheBestWeightsOfItsModelCheckpoint) {
   TrainerOptions kept = options("3ep");
   Trainer trainer(kept);
   trainer.add(ModelCheckpoint({.monitor = "val_loss"}));
-  EXPECT_NE(error_of([&] {
-              trainer.test(task, numbered(), {.ckpt_path = "best"});
-            }).find("has no best weights yet"),
-            std::string::npos);
+  EXPECT_SAYS(message_of<Error>([&] { trainer.test(task, numbered(), {.ckpt_path = "best"}); }),
+              "has no best weights yet");
   task.val_loss = 1;
   trainer.add(LambdaCallback({.on_validation_end = [&](TrainerState& state, const Metrics&) {
     task.val_loss = static_cast<double>(state.time.epochs);
@@ -102,7 +92,7 @@ TEST_F(TrainerEvaluationTest, TakesTheBestWeightsOfItsModelCheckpoint) {
   group_.barrier();
   torch::nn::LinearImpl net(3, 1);
   const std::string best = ModelCheckpoint().best_model_path(kept.default_root_dir);
-  EXPECT_NE(best.find("epoch=0-"), std::string::npos) << best;
+  EXPECT_SAYS(best, "epoch=0-");
   load_state_dict(net, read_state_dict(best));
   EXPECT_NEAR(*find_metric(trainer.test(task, numbered(), {.ckpt_path = "best"}), "test_loss"),
               loss_of(net), 1e-5);
@@ -111,19 +101,12 @@ TEST_F(TrainerEvaluationTest, TakesTheBestWeightsOfItsModelCheckpoint) {
 TEST_F(TrainerEvaluationTest, WhatIsNotThereIsRefused) {
   Line task;
   const Trainer untrained(options("1ep", "none"));
-  EXPECT_NE(error_of([&] {
-              Trainer(options("1ep", "none")).test(task, numbered());
-            }).find("none/snapshots has no snapshot; train first"),
-            std::string::npos);
-  EXPECT_NE(error_of([&] {
-              Trainer(options("1ep", "none")).test(task, numbered(), {.ckpt_path = "best"});
-            }).find("there is no ModelCheckpoint"),
-            std::string::npos);
-  EXPECT_NE(
-      error_of([&] {
-        Trainer(options("1ep", "none")).test(task, numbered(), {.ckpt_path = path_ + "/no.pt"});
-      }).find("no.pt"),
-      std::string::npos);
+  const auto refusal = [&](const EvaluateOptions& from) {
+    return message_of<Error>([&] { Trainer(options("1ep", "none")).test(task, numbered(), from); });
+  };
+  EXPECT_SAYS(refusal({}), "none/snapshots has no snapshot; train first");
+  EXPECT_SAYS(refusal({.ckpt_path = "best"}), "there is no ModelCheckpoint");
+  EXPECT_SAYS(refusal({.ckpt_path = path_ + "/no.pt"}), "no.pt");
 }
 
 TEST_F(TrainerEvaluationTest, FindsTheLargestBatchOfTheDatasetWhereMemorySuffices) {
@@ -152,10 +135,10 @@ TEST_F(TrainerEvaluationTest, ASearchEndsBeforeMemoryDoes) {
   EXPECT_GE(found.batch_size, 1);
   EXPECT_LT(found.batch_size, kSampleCount / world_size_);
   EXPECT_GT(found.trials.back().memory_bytes, 500'000);
-  EXPECT_NE(error_of([&] {
-              Trainer(options("1ep")).find_batch_size(task, numbered(), {.init_val = 0});
-            }).find("must be positive"),
-            std::string::npos);
+  EXPECT_SAYS(message_of<Error>([&] {
+                Trainer(options("1ep")).find_batch_size(task, numbered(), {.init_val = 0});
+              }),
+              "must be positive");
 }
 
 TEST_F(TrainerEvaluationTest, TheProfilerSaysWhereAStepsTimeGoes) {

@@ -362,7 +362,9 @@ TEST_F(TrainerTest, MetricsThatCannotBeWrittenEndItWithASnapshot) {
     if (rank_ == 0) {
       EXPECT_SAYS(message_of<SystemError>(fit), "metrics.jsonl");
     } else {
-      EXPECT_SAYS(message_of<PeerFailed>(fit), "write metrics: failed on rank 0");
+      const auto error = error_of<PeerFailed>(fit);
+      EXPECT_EQ(error.rank(), 0);
+      EXPECT_SAYS(error.what(), "write metrics: failed on rank 0");
     }
     group_.barrier();
     EXPECT_EQ(SnapshotDirectory(root / "snapshots").newest()->step, 3);
