@@ -5,8 +5,9 @@ import queue
 import re
 import signal
 import subprocess
-import threading
 import unittest
+
+from launcher_lines import read_lines
 
 DEADLINE_S = 120
 
@@ -27,20 +28,13 @@ class Job:
                                    stderr=subprocess.PIPE, text=True, env=self.environment | (environment or {}))
         process.errors = []
         self.launchers.append(process)
-        for read in (self.read_lines, self.read_errors):
-            self.readers.append(threading.Thread(target=read, args=[process]))
-            self.readers[-1].start()
-        return process
 
-    def read_lines(self, process):
-        for line in process.stdout:
-            pid, text = line.rstrip("\n").split(" ", 1)
-            self.lines.put((int(pid), text))
-
-    def read_errors(self, process):
-        for line in process.stderr:
+        def on_error(line):
             process.errors.append(line)
             self.error_lines.put(line)
+
+        self.readers += read_lines(process, lambda *line: self.lines.put(line), on_error)
+        return process
 
     def kill(self):
         for process in self.launchers:

@@ -6,13 +6,17 @@ import os
 import pathlib
 import re
 import signal
-import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "python"))
+
 import faults as drawn_faults
+from free_ports import free_port
+from launcher_lines import read_lines
 
 TIMEOUT_S, INIT_TIMEOUT_S = 3, 6
 JOB_S = 150
@@ -110,29 +114,23 @@ class Job:
             self.errors.append("fuzz: the second machine leaves\n")
 
     def read(self, process):
-        readers = [threading.Thread(target=read, args=[process]) for read in (self.read_lines, self.read_errors)]
-        for reader in readers:
-            reader.start()
-        for reader in readers:
+        for reader in read_lines(process, self.on_line, self.on_error):
             reader.join()
         process.stdout.close()
         process.stderr.close()
 
-    def read_errors(self, process):
-        for line in process.stderr:
-            with self.lock:
-                self.hear()
-                self.errors.append(line)
-                if stopped := re.search(r"pid (\d+)\) is stopped by", line):
-                    self.at(CONTINUE_AFTER_S, self.send_to, int(stopped[1]), "SIGCONT")
+    def on_error(self, line):
+        with self.lock:
+            self.hear()
+            self.errors.append(line)
+            if stopped := re.search(r"pid (\d+)\) is stopped by", line):
+                self.at(CONTINUE_AFTER_S, self.send_to, int(stopped[1]), "SIGCONT")
 
-    def read_lines(self, process):
-        for line in process.stdout:
-            with self.lock:
-                self.hear()
-                pid, _, text = line.rstrip("\n").partition(" ")
-                self.lines.append((int(pid), text))
-                self.note(int(pid), text)
+    def on_line(self, pid, text):
+        with self.lock:
+            self.hear()
+            self.lines.append((pid, text))
+            self.note(pid, text)
 
     def note(self, pid, text):
         event = drawn_faults.event_of(text)
@@ -180,12 +178,6 @@ class Job:
             machine.wait()
         errors = "".join(self.errors)
         return Outcome(code, self.lines, errors, self.silence_s, is_stuck.is_set())
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def children_of(pid):
