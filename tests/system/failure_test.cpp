@@ -148,8 +148,13 @@ TEST_F(FailureTest, TheFirstToFailIsNamedAndTheOthersAreStopped) {
                      " ]; do :; done; echo '{\"message\":{\"message\":\"ValueError: bad\"}}' "
                      "> $TORCHELASTIC_ERROR_FILE; exit 5; fi; exec sleep 1000"));
   EXPECT_EQ(result.status, 5);
-  EXPECT_THAT(result.err, HasSubstr(concat("rank 1 (local rank 1, pid ", pid_of(1),
-                                           ") failed first: exit code 5: ValueError: bad\n")));
+  const auto failures = failures_in(result.err);
+  ASSERT_EQ(failures.size(), 1U) << result.err;
+  EXPECT_EQ(failures[0].rank, 1);
+  EXPECT_EQ(failures[0].local_rank, 1);
+  EXPECT_EQ(failures[0].pid, pid_of(1));
+  EXPECT_TRUE(failures[0].is_first);
+  EXPECT_EQ(failures[0].how, "exit code 5: ValueError: bad");
   EXPECT_THAT(result.err, HasSubstr("ranks 0,2: stopped with SIGTERM\n"));
   for (int rank = 0; rank < 3; ++rank) EXPECT_FALSE(process_exists(pid_of(rank)));
 }
@@ -163,10 +168,11 @@ TEST_F(FailureTest, AWorkerThatFollowsAnothersErrorIsNotNamedFirst) {
           tell_pid() + "exec sleep 1000; fi; while ! [ -e " + path("pid.0") +
           " ]; do :; done; report 'PeerFailed: rank 0 failed to read it'; exit 1"));
   EXPECT_EQ(result.status, 2);
-  EXPECT_THAT(
-      result.err,
-      HasSubstr(concat("rank 0 (local rank 0, pid ", pid_of(0),
-                       ") failed first: CorruptFile: cut short, then stopped with SIGTERM\n")));
+  const auto failures = failures_in(result.err);
+  ASSERT_EQ(failures.size(), 1U) << result.err;
+  EXPECT_EQ(failures[0].pid, pid_of(0));
+  EXPECT_TRUE(failures[0].is_first);
+  EXPECT_EQ(failures[0].how, "CorruptFile: cut short, then stopped with SIGTERM");
   EXPECT_THAT(result.err, HasSubstr("others: rank 1: exit code 1\n"));
 }
 
@@ -203,8 +209,14 @@ TEST_F(FailureTest, RestartsUntilItSucceedsOnAFreshPortEachTime) {
       "[ $RANK = 0 ] && echo port $MASTER_PORT; [ $RANK = 1 ] && exit $((2 - "
       "$TORCHELASTIC_RESTART_COUNT)); exec sleep $((TORCHELASTIC_RESTART_COUNT < 2 ? 1000 : 0))"));
   EXPECT_EQ(result.status, 0) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("failed: exit code 2; restart 1 of 3\n"));
-  EXPECT_THAT(result.err, HasSubstr("failed: exit code 1; restart 2 of 3\n"));
+  const auto failures = failures_in(result.err);
+  ASSERT_EQ(failures.size(), 2U) << result.err;
+  for (int restart = 1; restart <= 2; ++restart) {
+    const ReportedFailure& failure = failures[static_cast<std::size_t>(restart - 1)];
+    EXPECT_EQ(failure.rank, 1);
+    EXPECT_EQ(failure.how, concat("exit code ", 3 - restart));
+    EXPECT_EQ(failure.restart, restart);
+  }
   EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 2) << result.err;
 }
 
@@ -214,7 +226,10 @@ TEST_F(FailureTest, RestartsAreLimited) {
   EXPECT_EQ(result.status, 4);
   EXPECT_EQ(result.out, "0 2\n1 2\n2 2\n");
   EXPECT_THAT(result.err, HasSubstr("restart 2 of 2"));
-  EXPECT_THAT(result.err, HasSubstr("failed first: exit code 4"));
+  const auto failures = failures_in(result.err);
+  ASSERT_EQ(failures.size(), 3U) << result.err;
+  for (const ReportedFailure& failure : failures) EXPECT_EQ(failure.how, "exit code 4");
+  EXPECT_TRUE(failures[2].is_first);
 }
 
 TEST_F(FailureTest, SignalsReachTheWorkersAndStopTheJob) {
@@ -405,7 +420,9 @@ TEST_F(FailureTest, WhatGoesOnStartingOthersLeavesNoControlGroup) {
 TEST_F(FailureTest, AFifoWhereAFileShouldBeHoldsNothingUp) {
   const auto result = run_lockstep({"run", "sh", "-c", "mkfifo $TORCHELASTIC_ERROR_FILE; exit 5"});
   EXPECT_EQ(result.status, 5);
-  EXPECT_THAT(result.err, HasSubstr("failed first: exit code 5"));
+  const auto failures = failures_in(result.err);
+  ASSERT_EQ(failures.size(), 1U) << result.err;
+  EXPECT_EQ(failures[0].how, "exit code 5");
 }
 
 TEST_F(FailureTest, ASecretThatCanBeGuessedOrReadIsNoted) {

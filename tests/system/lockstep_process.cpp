@@ -3,6 +3,8 @@
 #include <csignal>
 #include <fstream>
 #include <iterator>
+#include <regex>
+#include <sstream>
 
 #include <fcntl.h>
 #include <poll.h>
@@ -90,6 +92,25 @@ std::vector<std::string> run_script(std::vector<std::string> flags, const std::s
   flags.emplace_back("sh");
   flags.insert(flags.end(), arguments.begin(), arguments.end());
   return flags;
+}
+
+std::vector<ReportedFailure> failures_in(const std::string& err) {
+  static const std::regex kFailure(
+      ".*rank (\\d+) \\(local rank (\\d+), pid (\\d+)\\) failed( first)?: (.*?)"
+      "(?:; restart (\\d+) of \\d+)?");
+  std::vector<ReportedFailure> failures;
+  std::istringstream lines(err);
+  for (std::string line; std::getline(lines, line);) {
+    std::smatch parts;
+    if (!std::regex_match(line, parts, kFailure)) continue;
+    failures.push_back({.rank = std::stoi(parts[1]),
+                        .local_rank = std::stoi(parts[2]),
+                        .pid = std::stoi(parts[3]),
+                        .is_first = parts[4].matched,
+                        .how = parts[5],
+                        .restart = parts[6].matched ? std::stoi(parts[6]) : 0});
+  }
+  return failures;
 }
 
 }  // namespace lockstep

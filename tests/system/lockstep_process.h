@@ -62,4 +62,17 @@ LockstepProcess::Result run_lockstep(const std::vector<std::string>& arguments,
 std::vector<std::string> run_script(std::vector<std::string> flags, const std::string& script,
                                     const std::vector<std::string>& arguments = {});
 
+/// What a launcher reports of a worker that failed.
+struct ReportedFailure {
+  int rank = 0;
+  int local_rank = 0;
+  pid_t pid = 0;
+  bool is_first = false;  ///< the one that ends the job
+  std::string how{};      ///< "exit code 5: ValueError: bad"
+  int restart = 0;        ///< the number of the restart that follows; 0: none
+};
+
+/// Of what a launcher wrote to stderr, in its order.
+std::vector<ReportedFailure> failures_in(const std::string& err);
+
 }  // namespace lockstep
