@@ -161,10 +161,11 @@ Work start_collective(const CallSite& call, const CallSignature& signature,
   const auto& group = call.group;
   if (!group.backend) return {};
   const bool moves_nothing = signature.numel == 0;
-  if (moves_nothing && group.call_check == CallCheck::kNone) return {};
+  const bool is_compared = options.is_compared && group.call_check == CallCheck::kExchange;
+  if (moves_nothing && !is_compared && group.call_check != CallCheck::kBackend) return {};
   failpoint("collective.begin");
   const RunningCall running = begin_call(call, options);
-  if (group.call_check == CallCheck::kExchange) {
+  if (is_compared) {
     running.check(CallSignature(signature).named(options.name), moves_nothing);
     if (moves_nothing) return {};
   }

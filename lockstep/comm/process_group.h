@@ -29,6 +29,9 @@ struct CollectiveOptions {
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
   /// Compared between ranks where calls are, to tell calls of one shape apart; up to 23 letters.
   std::string name = {};
+  /// False where the ranks are known to make the same call: it then starts without waiting for them
+  /// on every backend. A backend that compares calls itself (shm) does so all the same.
+  bool is_compared = true;
 };
 
 struct ReduceOptions {

@@ -96,8 +96,9 @@ requires(!ModuleHolder<Module>) class DistributedDataParallel {
   /// give weights in thousands of samples where such layers are used. All ranks' losses must be of
   /// one kind. A
   /// backward that reaches no parameter takes part in the exchange with zeros. Gradients that are
-  /// given up, by zero_grad() before they are exchanged, do not count. Errors: UsageError for a
-  /// weight below 0 and for a loss that is not one number.
+  /// given up, by zero_grad() before they are exchanged, do not count; nor do zeros that the
+  /// program has touched. Errors: UsageError for a weight below 0 and for a loss that is not one
+  /// number.
   void backward(const at::Tensor& loss, const WeightedBackwardOptions& options = {}) {
     replica_.backward(loss, options);
   }

@@ -10,6 +10,42 @@
 #include "lockstep/ddp/large_gradient.h"
 
 namespace lockstep {
+namespace {
+
+struct Reducers {
+  std::mutex mutex;
+  std::vector<GradientReducer::Impl*> all;
+};
+
+Reducers& reducers() {
+  static auto* const of_process = new Reducers();  // never destroyed
+  return *of_process;
+}
+
+}  // namespace
+
+GradientReducer::Impl::Impl(ProcessGroup of) : group(std::move(of)) {
+  exchange.name = concat("model ", group.count_replica());
+  backward_name = "backward of " + exchange.name;
+  weighted_backward_name = "weighted pass, " + exchange.name;
+  backward_with_units_name = "weighted 16-bit pass, " + exchange.name;
+  const std::lock_guard lock(reducers().mutex);
+  reducers().all.push_back(this);
+}
+
+GradientReducer::Impl::~Impl() {
+  const std::lock_guard lock(reducers().mutex);
+  std::erase(reducers().all, this);
+}
+
+void GradientReducer::Impl::forget_what_all_gave_up() {
+  const std::lock_guard lock(reducers().mutex);
+  for (Impl* const of_model : reducers().all) {
+    if (of_model->training_thread != std::this_thread::get_id()) continue;
+    const std::lock_guard own_lock(of_model->mutex);
+    if (!of_model->in_backward) of_model->forget_what_was_given_up();
+  }
+}
 
 GradientReducer::GradientReducer(std::vector<at::Tensor> parameters, std::vector<std::string> names,
                                  ProcessGroup group, const DistributedDataParallelOptions& options,
@@ -92,25 +128,24 @@ void GradientReducer::run_weighted(double weight, at::ScalarType loss,
   if (impl_->no_data) weight = 0;
   std::optional<WeightedPass> pass;
   GradientWeight::Parts parts;
-  std::uint64_t passes_before = 0;
+  bool exchanges = false;
+  Impl::forget_what_all_gave_up();
   {
     const std::lock_guard lock(impl_->mutex);
-    impl_->forget_what_was_given_up();
     parts = impl_->weight.parts_of(weight, loss);
     pass.emplace(
         WeightedPass::Facts{.weight = weight, .is_in_loss = GradientWeight::is_held_by(loss)});
     impl_->own_pass = WeightedPass::current()->number;
     impl_->add_weight(WeightedPass::current());
-    passes_before = impl_->passes;
+    exchanges = impl_->sync;
+    // All ranks begin before any of them has to wait for another in a layer (SyncBatchNorm).
+    if (exchanges) impl_->begin_backward();
   }
   std::optional<GradientHooks::Multiply> multiply;
   if (parts.factor != 1 && !impl_->no_data) multiply.emplace(*impl_->hooks, parts.factor);
   backward(parts.seed);
-  {
-    const std::lock_guard lock(impl_->mutex);
-    if (!impl_->sync || impl_->passes != passes_before) return;
-    impl_->begin_backward();
-  }
+  if (!exchanges) return;
+  const c10::NoGradGuard no_grad;
   impl_->finish_backward();
 }
 

@@ -97,8 +97,9 @@ class GradientReducer {
   /// A backward pass has begun to exchange gradients and did not end.
   bool in_backward() const;
 
- private:
   struct Impl;
+
+ private:
   std::unique_ptr<Impl> impl_;
 };
 

@@ -76,12 +76,18 @@ void GradientReducer::Impl::add_weight(const WeightedPass::Facts* pass) {
                           "others have none; call model.backward(loss, {.weight = n}) for all"));
 }
 
-// Gradients that the program has dropped, or set to zero, since they were added up.
+// Gradients that the program has dropped, or set to zero, since they were added up. Passes that
+// reached nothing left none that could be.
 void GradientReducer::Impl::forget_what_was_given_up() {
-  if (!weight.counts()) return;
-  const at::Tensor last = last_gradient ? parameters[*last_gradient].grad() : at::Tensor();
+  if (!last_gradient) return;
+  const at::Tensor& last = parameters[*last_gradient].grad();
   const bool is_untouched = last.defined() && last._version() == last_version;
-  if (!is_untouched && !has_gradients()) weight.forget();
+  if (!is_untouched && !has_gradients()) forget_passes();
+}
+
+void GradientReducer::Impl::forget_passes() {
+  weight.forget();
+  last_gradient.reset();
 }
 
 bool GradientReducer::Impl::has_gradients() const {
@@ -100,7 +106,6 @@ const std::string& GradientReducer::Impl::name_of_pass() const {
 
 // Weights and votes go with what tells the others that this pass begins.
 void GradientReducer::Impl::begin_exchange() {
-  ++passes;
   const auto numbers = weight.to_tell();
   agreement = group.begin_agreed(name_of_pass(), numbers);
   scale = numbers ? GradientScale([this] { return GradientWeight::scale(wait_until_all_begin()); },
@@ -210,7 +215,7 @@ void GradientReducer::Impl::finish_backward() {
     if (options.gradient_norm) add_up_squares();
     weight.count_votes(agreement);
     in_backward = false;
-    weight.forget();
+    forget_passes();
     if (reached) reached->clear();
     memory->close();
   }

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -41,6 +42,7 @@ struct GradientReducer::Impl {
   std::unique_ptr<GradientHooks> hooks;
 
   // Of the training thread.
+  const std::thread::id training_thread = std::this_thread::get_id();
   std::optional<GradientHooks::Multiply> no_data;  // while passes add nothing
 
   mutable std::mutex mutex;  // guards all that follows
@@ -64,7 +66,8 @@ struct GradientReducer::Impl {
 
   GradientWeight weight;       // of the gradients since the last exchange
   std::uint64_t own_pass = 0;  // the number of the last weighted pass of this model's loss
-  // The one that came last, and how it was left: whether gradients were changed since.
+  // The last one of the passes since the last exchange, and how it was left: whether gradients were
+  // changed since.
   std::optional<std::size_t> last_gradient;
   std::int64_t last_version = 0;
   std::uint64_t passes = 0;  // whose gradients were or are being exchanged
@@ -80,18 +83,20 @@ struct GradientReducer::Impl {
   bool is_reached(std::size_t index) const {
     return !reached || !reached->is_known() || reached->contains(index);
   }
-  explicit Impl(ProcessGroup of) : group(std::move(of)) {
-    exchange.name = concat("model ", group.count_replica());
-    backward_name = "backward of " + exchange.name;
-    weighted_backward_name = "weighted pass, " + exchange.name;
-    backward_with_units_name = "weighted 16-bit pass, " + exchange.name;
-  }
+  explicit Impl(ProcessGroup of);
+  ~Impl();
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  /// Before a weighted pass of the calling thread, which may reach the parameters of any.
+  static void forget_what_all_gave_up();
 
   UsageError usage_error(std::size_t index, const std::string& what) const;
   void gradient_ready(std::size_t index, const at::Tensor& arrived);
   bool keeps_memory(std::size_t index) const;
   void add_weight(const WeightedPass::Facts* pass);
   void forget_what_was_given_up();
+  void forget_passes();
   bool has_gradients() const;
   const std::string& name_of_pass() const;
   void begin_exchange();

@@ -34,8 +34,6 @@ class GradientWeight {
   /// False: gradients with and without a weight would be added up.
   bool add(const WeightedPass::Facts* pass);
 
-  /// Whether gradients have been added up since the last exchange.
-  bool counts() const { return kind_ != Kind::kUnknown; }
   bool is_weighted() const { return kind_ == Kind::kWeighted; }
   /// After an exchange, and where what was added up was given up.
   void forget();

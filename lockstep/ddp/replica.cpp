@@ -219,6 +219,9 @@ void Replica::backward(const at::Tensor& loss, const WeightedBackwardOptions& op
         concat("the loss has ", loss.defined() ? loss.numel() : 0,
                " elements; it must be one number, the mean over the samples that are its weight"));
   }
+  if (!loss.requires_grad()) {
+    refuse("the loss depends on nothing that requires a gradient; compute it from the outputs");
+  }
   reducer_->run_weighted(options.weight, loss.scalar_type(), [&](double seed) {
     loss.backward(at::full_like(loss, seed), options.retain_graph, options.create_graph);
   });

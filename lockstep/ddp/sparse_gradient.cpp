@@ -29,7 +29,8 @@ void SparseGradient::fill(std::size_t, GradientScale& scale, const at::Tensor&) 
 void SparseGradient::start_average(GradientScale&) {
   const std::int64_t count = own_.defined() ? own_._nnz() : -1;
   const at::Tensor own_count = at::empty({1}, counts_.options()).fill_(count);
-  counted_ = group_.all_gather_into_tensor(counts_, own_count, {.async_op = true});
+  counted_ =
+      group_.all_gather_into_tensor(counts_, own_count, {.async_op = true, .is_compared = false});
 }
 
 void SparseGradient::finish() {

@@ -261,6 +261,48 @@ TEST_F(WeightedMean, GradientsThatWereSetToZeroDoNotCount) {
   }
 }
 
+// What a loss of other tensors, or one times zero, leaves looks like what zero_grad() leaves.
+TEST_F(WeightedMean, PassesThatLeaveNothingOrZerosCount) {
+  for (const bool reaches_nothing : {true, false}) {
+    WeighedModel model(WeighedNet(), {});
+    for (int pass = 0; pass < 2; ++pass) {
+      model->zero_grad();
+      {
+        const auto no_sync = model.no_sync();
+        const at::Tensor outputs = model(samples(0, 2));
+        const at::Tensor other = at::ones({3}).requires_grad_();
+        model.backward(reaches_nothing ? other.square().mean() : loss_of(outputs) * 0,
+                       {.weight = 6});
+      }
+      model.backward(loss_of(model(samples(2 * rank_, 2))), {.weight = 2});
+      WeighedNet whole;
+      copy_state(*model, *whole);
+      // 2 of 8 samples of each rank have a gradient.
+      (loss_of(whole(samples(0, 2 * world_size_))) * 0.25).backward();
+      expect_close_gradients(model->parameters(), whole->parameters());
+    }
+  }
+}
+
+TEST_F(WeightedMean, GradientsOfAnotherModelThatWereGivenUpAfterItsForwardDoNotCount) {
+  WeighedModel first(WeighedNet(), {});
+  WeighedModel second(WeighedNet(), {});
+  {
+    const auto no_sync = first.no_sync();
+    const auto nor_second = second.no_sync();
+    first.backward(loss_of(first(samples(50, 3))) + loss_of(second(samples(50, 3))),
+                   {.weight = 30});
+  }
+  const std::int64_t count = rank_ + 1;
+  const at::Tensor inputs = samples(rank_ * count / 2, count);
+  const at::Tensor loss = loss_of(first(inputs)) + loss_of(second(inputs));
+  for (auto* const model : {&first, &second}) (*model)->zero_grad();
+  first.backward(loss, {.weight = static_cast<double>(count)});
+  const std::int64_t total = world_size_ * (world_size_ + 1) / 2;
+  expect_that_of_one_process(first, total);
+  expect_that_of_one_process(second, total);
+}
+
 TEST_F(WeightedMean, OfWeightZeroCountsNothingEvenWhereTheLossIsNoNumber) {
   WeighedModel model(WeighedNet(), {});
   for (int pass = 0; pass < 2;

@@ -48,7 +48,8 @@ std::function<void()> QuantizeHook::start(const ProcessGroup& group, const HookB
   const at::Tensor header = at::cat({minimum, step}, 1).contiguous().view(at::kByte).view({-1});
   const at::Tensor message = at::cat({header, quantized.view({-1})});
   const at::Tensor all = at::empty({group.world_size() * message.numel()}, message.options());
-  const Work work = group.all_gather_into_tensor(all, message, {.async_op = true});
+  const Work work =
+      group.all_gather_into_tensor(all, message, {.async_op = true, .is_compared = false});
   return [work, all, chunks, chunk, elements, header_bytes = header.numel(),
           message_bytes = message.numel(), ranks = group.world_size(), target = bucket.buffer] {
     work.wait();

@@ -177,13 +177,15 @@ bool counts_all_samples(const Plan& plan) {
   return true;
 }
 
-// A rank that reaches fewer parameters than others before the backward pass of a SyncBatchNorm
-// waits there for those that wait for it to begin its exchange.
-bool differs_after_batch_norm(const Plan& plan) {
-  bool is_after = false;
+// A plain pass begins its exchange with its first gradient. Where ranks wait for each other to
+// begin, one that reaches more parameters than others before the backward pass of a SyncBatchNorm
+// waits for those that wait for it in that layer.
+bool waits_around_batch_norm(const Plan& plan) {
+  if (plan.is_weighted || (plan.backend == Backend::kShm && !plan.joins)) return false;
+  bool is_behind = false;
   for (const OpPlan& op : plan.ops) {
-    is_after = is_after || op.kind == OpKind::kBatchNorm;
-    if (is_after && !op.left_out.empty()) return true;
+    is_behind = is_behind || op.kind == OpKind::kBatchNorm;
+    if (is_behind && !op.left_out.empty()) return true;
   }
   return false;
 }
@@ -210,7 +212,24 @@ bool allows_graph(const Plan& plan) {
   if (!plan.has(OpKind::kBatchNorm)) return !adds_in_place_to_views(plan);
   if (reuses(plan) || has_checkpoint(plan) || (plan.joins && !plan.syncs_batch_norm)) return false;
   if (!plan.syncs_batch_norm) return true;
-  return !differs_after_batch_norm(plan) && (!plan.is_weighted || counts_all_samples(plan));
+  return !waits_around_batch_norm(plan) && (!plan.is_weighted || counts_all_samples(plan));
+}
+
+// A weight is given up with its gradients: where a pass has left none, nobody sees it, and where it
+// left zeros, touching them is taken for it.
+bool hides_what_is_given_up(const StepPlan& step) {
+  bool may_be_none = false;
+  bool may_be_zero = false;
+  for (const PassPlan& pass : step.passes) {
+    if (may_be_none && gives_up(pass.action)) return true;
+    if (may_be_zero && pass.action == GradAction::kClone) return true;
+    if (gives_up(pass.action)) may_be_none = may_be_zero = false;
+    const bool has_empty =
+        std::find(pass.samples.begin(), pass.samples.end(), 0) != pass.samples.end();
+    may_be_none = !pass.exchanges && (may_be_none || pass.reaches_nothing != 0);
+    may_be_zero = !pass.exchanges && (may_be_zero || may_be_none || has_empty);
+  }
+  return false;
 }
 
 bool allows_passes(const Plan& plan) {
@@ -233,11 +252,10 @@ bool allows_passes(const Plan& plan) {
       if (pass.reaches_nothing != 0 && (plan.double_backward || plan.has(OpKind::kBatchNorm)))
         return false;
       if (pass.reaches_nothing != 0 && plan.joins) return false;
-      // Gradients of zero, before an exchange, are taken for given up, with their weight.
-      if (pass.reaches_nothing != 0 && plan.is_weighted && !pass.exchanges) return false;
       if (plan.is_weighted && pass.exchanges && group_of(plan, number, i).weight <= 0) return false;
     }
     // What is not exchanged is each rank's own: optimizers would drift apart.
+    if (plan.is_weighted && hides_what_is_given_up(step)) return false;
     const PassPlan& last = step.passes.back();
     if (!last.exchanges || last.takes_gradients) return false;
     if (last.reaches_nothing == 0 || plan.is_weighted) continue;

@@ -128,14 +128,12 @@ std::string describe(const Plan& plan) {
   return text.str();
 }
 
-namespace {
+namespace {}  // namespace
 
 bool gives_up(GradAction action) {
   return action == GradAction::kSetToNone || action == GradAction::kZeroInPlace ||
          action == GradAction::kAssignZeros;
 }
-
-}  // namespace
 
 ExchangeGroup group_of(const Plan& plan, int step, int pass) {
   const auto& passes = plan.steps[step].passes;

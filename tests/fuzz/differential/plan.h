@@ -63,6 +63,7 @@ struct OpPlan {
 
 /// What the program does with all .grad.
 enum class GradAction { kKeep, kSetToNone, kZeroInPlace, kClone, kAssignZeros, kAssignNines };
+bool gives_up(GradAction action);
 
 struct PassPlan {
   bool exchanges = true;
