@@ -18,10 +18,11 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
+using testing_engine::error_in;
 using testing_engine::on_ranks;
 using testing_engine::soon;
 using testing_engine::start;
-using Outcomes = std::vector<std::string>;
+using Outcomes = std::vector<testing_engine::Outcome>;
 
 Outcomes all_well(int ranks) {
   return Outcomes(static_cast<std::size_t>(ranks));
@@ -160,39 +161,36 @@ TEST(Engine, CallsThatDifferAreAnErrorOnEveryRank) {
     std::vector<std::int32_t> values(engine.team().rank() == 1 ? 4 : 5);
     engine.wait(*start(engine, "all_reduce", sum_of(values)), soon());
   });
-  EXPECT_THAT(outcomes,
-              Each(AllOf(StartsWith("UsageError: all_reduce number 0 of group 'test' on rank"),
-                         HasSubstr("all_reduce (SUM) of 4 int32 elements"),
-                         HasSubstr("all_reduce (SUM) of 5 int32 elements"))));
+  for (const auto& outcome : outcomes) {
+    EXPECT_EQ(outcome.error, "UsageError");
+    EXPECT_THAT(outcome.text, AllOf(StartsWith("all_reduce number 0 of group 'test' on rank"),
+                                    HasSubstr("all_reduce (SUM) of 4 int32 elements"),
+                                    HasSubstr("all_reduce (SUM) of 5 int32 elements")));
+  }
 }
 
 TEST(Engine, AfterAnErrorTheGroupIsOfNoUse) {
-  on_ranks(2, [&](Engine& engine) {
+  const auto outcomes = on_ranks(2, [&](Engine& engine) {
     std::vector<std::int32_t> values(engine.team().rank() == 0 ? 4u : 5u);
     const auto failing = start(engine, "all_reduce", sum_of(values));
     EXPECT_THROW(engine.wait(*failing, soon()), UsageError);
     EXPECT_THROW(engine.wait(*failing, soon()), UsageError) << "the same when asked again";
-    try {
-      start(engine, "barrier", barrier());
-      ADD_FAILURE() << "started";
-    } catch (const CommError& error) {
-      EXPECT_THAT(error.what(), HasSubstr("barrier number 1 of group 'test' on rank"));
-      EXPECT_THAT(error.what(), HasSubstr("the group ended before with"));
-    }
+    start(engine, "barrier", barrier());
   });
+  for (const int rank : {0, 1}) {
+    const auto& outcome = outcomes[static_cast<std::size_t>(rank)];
+    EXPECT_EQ(outcome, error_in("CommError", "barrier", 1, rank, {}));
+    EXPECT_THAT(outcome.text, HasSubstr("the group ended before with"));
+  }
 }
 
 TEST(Engine, WhatIsStartedAfterARankHasLeftThrowsPeerLost) {
-  on_ranks(2, [&](Engine& engine) {
+  const auto outcomes = on_ranks(2, [&](Engine& engine) {
     if (engine.team().rank() == 1) return;
     EXPECT_THROW(engine.wait(*start(engine, "barrier", barrier()), soon()), PeerLost);
-    try {
-      start(engine, "barrier", barrier());
-      ADD_FAILURE() << "started";
-    } catch (const PeerLost& error) {
-      EXPECT_THAT(error.what(), HasSubstr("the group ended before with"));
-    }
+    start(engine, "barrier", barrier());
   });
+  EXPECT_EQ(outcomes[0], error_in("PeerLost", "barrier", 1, 0, {1}));
 }
 
 TEST(Engine, ARankThatLeavesEarlyIsNamed) {
@@ -201,12 +199,11 @@ TEST(Engine, ARankThatLeavesEarlyIsNamed) {
     if (engine.team().rank() == 2) return;
     engine.wait(*start(engine, "barrier", barrier()), soon());
   });
-  EXPECT_EQ(outcomes[2], "");
+  EXPECT_EQ(outcomes[2].error, "");
   for (const int rank : {0, 1}) {
-    EXPECT_THAT(
-        outcomes[static_cast<std::size_t>(rank)],
-        AllOf(StartsWith(concat("PeerLost: barrier number 1 of group 'test' on rank ", rank)),
-              HasSubstr("rank 2 (pid"), HasSubstr("left the group")));
+    const auto& outcome = outcomes[static_cast<std::size_t>(rank)];
+    EXPECT_EQ(outcome, error_in("PeerLost", "barrier", 1, rank, {2}));
+    EXPECT_THAT(outcome.text, AllOf(HasSubstr("rank 2 (pid"), HasSubstr("left the group")));
   }
 }
 
@@ -222,6 +219,7 @@ TEST(Engine, WhatARankPostedBeforeItLeftStillCounts) {
 }
 
 TEST(Engine, ALateRankIsNamedByTheOthersAndLearnsOfIt) {
+  constexpr std::chrono::milliseconds kShort{50};
   std::latch others_are_through(3);
   const auto outcomes = on_ranks(3, [&](Engine& engine) {
     const bool is_late = engine.team().rank() == 1;
@@ -229,21 +227,16 @@ TEST(Engine, ALateRankIsNamedByTheOthersAndLearnsOfIt) {
     try {
       // What the others had posted is enough for the late rank's first.
       for (int i = 0; i < 2; ++i) {
-        const auto task = start(engine, "barrier", barrier(), std::chrono::milliseconds(50));
-        engine.wait(*task, soon());
+        engine.wait(*start(engine, "barrier", barrier(), kShort), soon());
       }
     } catch (const Error&) {
       if (!is_late) others_are_through.count_down();
       throw;
     }
   });
-  for (const std::size_t rank : {0, 2}) {
-    EXPECT_THAT(outcomes[rank], StartsWith(concat("TimeoutError: barrier number 0 of group 'test' "
-                                                  "on rank ",
-                                                  rank)));
-    EXPECT_THAT(outcomes[rank], HasSubstr("rank 1 (pid"));
-  }
-  EXPECT_THAT(outcomes[1], AllOf(StartsWith("TimeoutError"), HasSubstr("was late")));
+  EXPECT_EQ(outcomes[0], error_in("TimeoutError", "barrier", 0, 0, {1}, kShort));
+  EXPECT_EQ(outcomes[1], error_in("TimeoutError", "barrier", 1, 1, {1}, kShort));
+  EXPECT_EQ(outcomes[2], error_in("TimeoutError", "barrier", 0, 2, {1}, kShort));
 }
 
 TEST(Engine, AWaitThatIsCutShortMayBeRepeated) {
@@ -285,8 +278,9 @@ TEST(Engine, AbortFromAnotherThreadEndsTheWaitsOfAll) {
       throw;
     }
   });
-  EXPECT_THAT(outcomes, Each(AllOf(StartsWith("PeerLost"), HasSubstr("rank 2 (pid"),
-                                   HasSubstr("aborted the group"))));
+  EXPECT_EQ(outcomes[0], error_in("PeerLost", "all_reduce", 1, 0, {2}));
+  EXPECT_EQ(outcomes[1], error_in("PeerLost", "recv", 0, 1, {2}));
+  EXPECT_EQ(outcomes[2], error_in("PeerLost", "all_reduce", 1, 2, {2}));
 }
 
 }  // namespace

@@ -1,14 +1,16 @@
 #pragma once
 
-#include <exception>
+#include <chrono>
+#include <cstdint>
 #include <functional>
 #include <latch>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/backends/shm/engine.h"
 
@@ -33,22 +35,57 @@ inline Deadline soon() {
   return Deadline::after(std::chrono::seconds(30));
 }
 
-/// Runs body(engine) on a thread for each rank. Returns what each ended with: "TimeoutError: …",
-/// or nothing. A rank leaves the group when its body ends.
-inline std::vector<std::string> on_ranks(int ranks, const std::function<void(Engine&)>& body,
-                                         std::uint32_t first_round = 0) {
+/// What a rank ended with.
+struct Outcome {
+  std::string error = {};  ///< the type's name; empty: none
+  ErrorFields fields = {};
+  std::string text = {};  ///< of the error; no part of what is compared
+
+  bool operator==(const Outcome& other) const {
+    return error == other.error && describe(fields) == describe(other.fields) &&
+           fields.timeout == other.fields.timeout && fields.ranks == other.fields.ranks;
+  }
+  friend void PrintTo(const Outcome& outcome, std::ostream* stream) {
+    *stream << outcome.error << " in " << describe(outcome.fields) << ", ranks";
+    for (const int rank : outcome.fields.ranks) *stream << ' ' << rank;
+    if (outcome.fields.timeout) *stream << ", timeout " << outcome.fields.timeout->count() << " ms";
+    *stream << ": " << outcome.text;
+  }
+};
+
+inline constexpr std::chrono::seconds kCallTimeout{20};
+
+/// Of a call that names `ranks`.
+inline Outcome error_in(const char* error, const char* operation, std::uint64_t sequence,
+                        int own_rank, std::vector<int> ranks,
+                        std::chrono::milliseconds timeout = kCallTimeout) {
+  return {.error = error,
+          .fields = {.operation = operation,
+                     .group = "test",
+                     .own_rank = own_rank,
+                     .sequence = sequence,
+                     .timeout = timeout,
+                     .ranks = std::move(ranks)}};
+}
+
+/// Runs body(engine) on a thread for each rank, which leaves the group when its body ends.
+inline std::vector<Outcome> on_ranks(int ranks, const std::function<void(Engine&)>& body,
+                                     std::uint32_t first_round = 0) {
   const auto segment = make_segment(ranks, first_round);
-  std::vector<std::string> outcomes(static_cast<std::size_t>(ranks));
+  std::vector<Outcome> outcomes(static_cast<std::size_t>(ranks));
   std::latch all_present(ranks);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       Engine engine(segment, rank, "test", {});
       all_present.arrive_and_wait();
+      Outcome& outcome = outcomes[static_cast<std::size_t>(rank)];
       try {
         body(engine);
+      } catch (const OperationError& error) {
+        outcome = {.error = error.name(), .fields = error.fields(), .text = error.what()};
       } catch (const Error& error) {
-        outcomes[static_cast<std::size_t>(rank)] = concat(error.name(), ": ", error.what());
+        outcome = {.error = error.name(), .text = error.what()};
       }
     });
   }
@@ -58,16 +95,15 @@ inline std::vector<std::string> on_ranks(int ranks, const std::function<void(Eng
 
 inline std::shared_ptr<Task> start(Engine& engine, const char* name,
                                    std::unique_ptr<Operation> operation,
-                                   std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
+                                   std::chrono::milliseconds timeout = kCallTimeout) {
   auto task = std::make_shared<Task>(name, timeout);
   task->operation = std::move(operation);
   engine.start(task);
   return task;
 }
 
-inline std::shared_ptr<Task> start_message(
-    Engine& engine, const char* name, const Message& message,
-    std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
+inline std::shared_ptr<Task> start_message(Engine& engine, const char* name, const Message& message,
+                                           std::chrono::milliseconds timeout = kCallTimeout) {
   auto task = std::make_shared<Task>(name, timeout);
   task->message = message;
   engine.start(task);

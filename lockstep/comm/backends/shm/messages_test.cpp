@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include "lockstep/base/concat.h"
 #include "lockstep/comm/backends/shm/engine_testing.h"
 
 namespace lockstep::shm {
@@ -12,6 +13,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
+using testing_engine::error_in;
 using testing_engine::on_ranks;
 using testing_engine::soon;
 
@@ -65,7 +67,7 @@ TEST(Messages, OfAllSizesCrossEachOther) {
       }
     }
   });
-  EXPECT_EQ(outcomes, std::vector<std::string>(3));
+  EXPECT_EQ(outcomes, std::vector<testing_engine::Outcome>(3));
 }
 
 TEST(Messages, AreMatchedByTagAndOfOneTagInTheOrderOfCalls) {
@@ -94,7 +96,7 @@ TEST(Messages, AreMatchedByTagAndOfOneTagInTheOrderOfCalls) {
         ASSERT_EQ(text, text_of(index + 3 * seen[index]++, kBytes + index)) << "tag " << tag;
       }
     });
-    EXPECT_EQ(outcomes, std::vector<std::string>(2));
+    EXPECT_EQ(outcomes, std::vector<testing_engine::Outcome>(2));
   }
 }
 
@@ -114,8 +116,9 @@ TEST(Messages, OfAnotherSizeAreAnErrorWhetherTheyCameBeforeOrAfterTheCall) {
       std::vector<std::byte> larger(11);
       engine.wait(*start_receive(engine, 0, 5, larger), soon());
     });
-    EXPECT_THAT(outcomes[1],
-                AllOf(StartsWith(concat("UsageError: recv number ", came_before ? 1 : 0)),
+    EXPECT_EQ(outcomes[1].error, "UsageError");
+    EXPECT_THAT(outcomes[1].text,
+                AllOf(StartsWith(concat("recv number ", came_before ? 1 : 0)),
                       HasSubstr("rank 0 sent 10 bytes with tag 5, this rank receives 11")));
   }
 }
@@ -133,8 +136,8 @@ TEST(Messages, NobodySendsAreATimeoutThatNamesThePeer) {
         *testing_engine::start_message(engine, "recv", message, std::chrono::milliseconds(20)),
         soon());
   });
-  EXPECT_THAT(outcomes[0], AllOf(StartsWith("TimeoutError: recv number 0"),
-                                 HasSubstr("within 20 ms"), HasSubstr("rank 2 (pid")));
+  EXPECT_EQ(outcomes[0],
+            error_in("TimeoutError", "recv", 0, 0, {2}, std::chrono::milliseconds(20)));
 }
 
 TEST(Messages, WhoLeftMattersOnlyToWhoWaitsForIt) {
@@ -156,8 +159,8 @@ TEST(Messages, WhoLeftMattersOnlyToWhoWaitsForIt) {
     EXPECT_TRUE(engine.wait(*from_rank_1, soon()));
     engine.wait(*from_rank_2, soon());
   });
-  EXPECT_THAT(outcomes[0], AllOf(StartsWith("PeerLost: recv number 1"), HasSubstr("rank 2")));
-  EXPECT_EQ(outcomes[1], "");
+  EXPECT_EQ(outcomes[0], error_in("PeerLost", "recv", 1, 0, {2}));
+  EXPECT_EQ(outcomes[1].error, "");
 }
 
 TEST(Messages, OneThreadSendsWhileAnotherWaits) {
@@ -176,7 +179,7 @@ TEST(Messages, OneThreadSendsWhileAnotherWaits) {
     }
     EXPECT_EQ(received, sent);
   });
-  EXPECT_THAT(outcomes, ::testing::Each(""));
+  EXPECT_EQ(outcomes, std::vector<testing_engine::Outcome>(2));
 }
 
 TEST(Messages, AnErrorThatOneRankFindsIsToldToTheOther) {
@@ -192,7 +195,7 @@ TEST(Messages, AnErrorThatOneRankFindsIsToldToTheOther) {
       told.wait();  // It lives on, as a program does that catches the error.
     }
   });
-  EXPECT_THAT(outcomes, ::testing::Each(""));
+  EXPECT_EQ(outcomes, std::vector<testing_engine::Outcome>(2));
 }
 
 TEST(Messages, MoreThanMayBePutAsideIsAnError) {
@@ -213,8 +216,8 @@ TEST(Messages, MoreThanMayBePutAsideIsAnError) {
     std::vector<std::byte> text(1);
     engine.wait(*start_receive(engine, 0, 2, text), soon());
   });
-  EXPECT_THAT(outcomes[1], AllOf(StartsWith("CommError: recv number 0"),
-                                 HasSubstr(concat("rank 0 sent ", kBytes, " bytes with tags"))));
+  EXPECT_EQ(outcomes[1], error_in("CommError", "recv", 0, 1, {}));
+  EXPECT_THAT(outcomes[1].text, HasSubstr(concat("rank 0 sent ", kBytes, " bytes with tags")));
 }
 
 }  // namespace
