@@ -17,6 +17,7 @@ import time
 import unittest
 
 from free_ports import free_port
+from launch_reports import failures
 from processes import is_running
 from rendezvous_job import DEADLINE_S, WORKER, Agent, wait_for, wait_for_round
 from sanitizers import is_sanitized
@@ -101,7 +102,7 @@ class PsTest(LiveTest):
         wait_for(lambda: len(agent.workers()) == 1 and agent.workers()[0].attempt == 1, agent.said)
         status = wait_for(lambda: (s := self.status_of(agent))["generation"] == 2 and s, agent.said)
         self.assertEqual(status["restarts"], 1)
-        self.assertIn("killed by SIGKILL", status["cause"])
+        self.assertEqual([(failure.rank, failure.signal) for failure in failures(status["cause"])], [(0, "SIGKILL")])
 
     def test_a_launcher_that_is_stopped_hangs_nothing(self):
         stopped = self.start_one("--rdzv-id=stopped")

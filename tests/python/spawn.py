@@ -12,6 +12,8 @@ import sys
 import tempfile
 import unittest
 
+from launch_reports import failures
+
 WORKER = sys.argv[1]
 
 
@@ -38,6 +40,12 @@ def wait_until_gone(process):
 
 
 class Spawn(unittest.TestCase):
+    def failure(self, err):
+        """Of rank 1, which the last line says and nothing else."""
+        failure, = failures(err.splitlines()[-1])
+        self.assertEqual((failure.rank, failure.local_rank), (1, 1), err)
+        return failure
+
     def test_each_rank_runs_once_and_then_the_first_process_goes_on(self):
         lines, _ = run("ranks")
         self.assertEqual(lines[-1], "all have ended")
@@ -60,22 +68,25 @@ class Spawn(unittest.TestCase):
     def test_an_exception_reaches_the_parent_with_its_rank(self):
         lines, err = run("exception", expected=1)
         self.assertNotIn("all have ended", lines)
-        self.assertRegex(err.splitlines()[-1], r"spawn: rank 1 \(local rank 1, pid \d+\) failed: "
-                                               r"exit code 1: Exception: out of luck")
+        failure = self.failure(err)
+        self.assertEqual((failure.exit_code, failure.said), (1, ": Exception: out of luck"), err)
         for process in pids(lines):
             wait_until_gone(process)
 
     def test_the_exit_code_is_the_failed_process_s(self):
-        for way, code, words in (("error", 2, "UsageError: a wrong size"), ("exit", 7, "exit code 7"),
-                                 ("signal", 137, "killed by SIGKILL")):
+        for way, code, sent in (("error", 2, None), ("exit", 7, None), ("signal", 137, "SIGKILL")):
             with self.subTest(way):
                 _, err = run(way, expected=code)
-                self.assertIn(words, err.splitlines()[-1])
+                failure = self.failure(err)
+                self.assertEqual((failure.signal, failure.exit_code), (sent, None if sent else code), err)
+                if way == "error":
+                    self.assertEqual(failure.said, ": UsageError: a wrong size")
 
     def test_a_crash_is_named_with_its_place(self):
         _, err = run("crash", expected=134)
-        self.assertRegex(err.splitlines()[-1],
-                         r"spawn: rank 1 .* failed: killed by SIGABRT in .*(kWays|spawn_worker)")
+        failure = self.failure(err)
+        self.assertEqual(failure.signal, "SIGABRT", err)
+        self.assertRegex(failure.said, "^ in .*(kWays|spawn_worker)")
 
     def test_all_the_others_are_told_to_end(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -86,7 +97,7 @@ class Spawn(unittest.TestCase):
 
     def test_one_that_ignores_sigterm_is_killed(self):
         lines, err = run("stubborn", expected=1)
-        self.assertIn("out of luck", err.splitlines()[-1])
+        self.assertEqual(self.failure(err).said, ": Exception: out of luck")
         for process in pids(lines):
             wait_until_gone(process)
 
