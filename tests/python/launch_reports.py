@@ -5,10 +5,11 @@ import dataclasses
 import re
 
 WORKER = r"rank (?P<rank>\d+) \(local rank (?P<local_rank>\d+), pid (?P<pid>\d+)\)"
+OTHERS_KEPT = "; the others keep their state and go on"
 FAILURE = re.compile(
     WORKER + r"(?: on (?P<machine>\S+))? failed(?P<is_first> first)?(?: in step (?P<step>\d+))?: "
     r"(?P<is_hang>killed, as it hung)?(?:killed by (?P<signal>SIG\w+)|exit code (?P<exit_code>\d+))?(?P<said>.*?)"
-    r"(?:; restart (?P<restart>\d+) of \d+)?(?P<others_kept>; the others keep their state and go on)?$", re.M)
+    rf"(?:; restart (?P<restart>\d+) of \d+)?(?P<others_kept>{OTHERS_KEPT})?$", re.M)
 HANG = re.compile(
     "^lockstep: hang: " + WORKER + r" (?P<stage>never entered|has begun|is in) (?P<operation>.+?)"
     r"(?: number (?P<sequence>\d+))? of group '(?P<group>[^']*)'(?: \((?P<about>.*?)\))?(?:, (?P<state>.*?))?"
@@ -61,6 +62,11 @@ def failures(text):
 
 def failures_of(rank, text):
     return [failure for failure in failures(text) if failure.rank == rank]
+
+
+def recoveries(text):
+    """How often others went on with their state when one failed or left its group."""
+    return text.count(OTHERS_KEPT)
 
 
 def hangs(text):
