@@ -1,6 +1,8 @@
 #include "lockstep/comm/backend_choice.h"
 
 #include <cstdlib>
+#include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -58,6 +60,7 @@ TEST(BackendChoice, RanksThatDoNotTellAreNamed) {
     exchange_memory_domains(store, 1, 3, Deadline::after(std::chrono::milliseconds(20)));
     FAIL();
   } catch (const TimeoutError& error) {
+    EXPECT_EQ(error.fields().ranks, (std::vector<int>{0, 2}));
     EXPECT_NE(std::string(error.what()).find("ranks 0, 2 did not tell"), std::string::npos);
   }
 }

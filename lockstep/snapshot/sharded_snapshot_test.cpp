@@ -170,8 +170,15 @@ TEST_F(ShardedSnapshotTest, APartThatDoesNotComeIsNamed) {
   write_part(save, 0);
   write_part(save, 2);
   write_part(save_of(1, 4, "00000000000000bb"), 3);  // Of another save.
-  const std::string message = message_of<TimeoutError>([&] { complete(save); });
-  EXPECT_NE(message.find("the part of rank 1, 3 is not there"), std::string::npos) << message;
+  try {
+    complete(save);
+    ADD_FAILURE() << "completed";
+  } catch (const TimeoutError& error) {
+    EXPECT_EQ(error.fields().ranks, (std::vector<int>{1, 3}));
+    EXPECT_NE(std::string(error.what()).find("the part of rank 1, 3 is not there"),
+              std::string::npos)
+        << error.what();
+  }
   EXPECT_EQ(resumed_step(), -1);
 }
 
