@@ -209,7 +209,11 @@ Plan draw(std::uint64_t seed, int ranks) {
   Random random(seed * 4 + static_cast<std::uint64_t>(ranks));
   while (true) {
     Plan plan = draw_once(random, seed, ranks);
-    if (is_allowed(plan)) return plan;
+    if (!is_allowed(plan)) continue;
+    // Numbers of its own: seeds stay what they were without it.
+    Random more(~seed);
+    draw_second_complex(more, plan);
+    return plan;
   }
 }
 

@@ -165,6 +165,11 @@ void draw_graph(Random& random, Plan& plan) {
   }
 }
 
+void draw_second_complex(Random& random, Plan& plan) {
+  if (!plan.has(OpKind::kComplex) || !random.chance(50)) return;
+  plan.ops.push_back(draw_op(random, plan, OpKind::kComplex));
+}
+
 void draw_absences(Random& random, Plan& plan) {
   const unsigned all = (1U << plan.ranks) - 1;
   for (std::size_t i = 1; i < plan.ops.size(); ++i) {
