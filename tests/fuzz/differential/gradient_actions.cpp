@@ -14,8 +14,9 @@ bool has_sparse_gradient(const Plan& plan, std::size_t parameter) {
   });
 }
 
+// Contiguous, also where the parameter is not.
 at::Tensor filled(const Plan& plan, std::size_t index, const at::Tensor& parameter, double value) {
-  const at::Tensor dense = at::full_like(parameter, value);
+  const at::Tensor dense = at::full(parameter.sizes(), value, parameter.options());
   return has_sparse_gradient(plan, index) ? dense.to_sparse(1) : dense;
 }
 
