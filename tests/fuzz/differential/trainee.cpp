@@ -1,5 +1,6 @@
 #include "tests/fuzz/differential/trainee.h"
 
+#include <algorithm>
 #include <chrono>
 #include <limits>
 #include <optional>
@@ -149,7 +150,14 @@ at::Tensor Trainee::forward(int step, int pass, const at::Tensor& joined) {
 void Trainee::backward(const at::Tensor& loss, int step, int pass, bool retain_graph) {
   const PassPlan& planned = plan_.steps[step].passes[pass];
   if (plan_.is_weighted) {
-    return model_.backward(loss, {.weight = planned.weights[rank_], .retain_graph = retain_graph});
+    const double weight = planned.weights[rank_];
+    // A loss of weight 0 may be anything, as the mean of no samples is. Parameters that are ignored
+    // have its gradient all the same.
+    const bool ignores = std::any_of(plan_.parameters.begin(), plan_.parameters.end(),
+                                     [](const ParameterPlan& p) { return p.is_ignored; });
+    const bool is_number = weight != 0 || ignores;
+    const at::Tensor any = is_number ? loss : loss * std::numeric_limits<double>::quiet_NaN();
+    return model_.backward(any, {.weight = weight, .retain_graph = retain_graph});
   }
   if (!plan_.double_backward || !planned.exchanges) return loss.backward({}, retain_graph);
   loss.backward({}, /*keep_graph=*/true, /*create_graph=*/true);
