@@ -1,10 +1,14 @@
 #include "lockstep/base/crash_text.h"
 
+#include <algorithm>
 #include <memory>
+#include <stdexcept>
 #include <string>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+
+#include "lockstep/base/crash_cause.h"
 
 namespace lockstep {
 namespace {
@@ -49,6 +53,17 @@ TEST(CrashText, WhatDoesNotFitIsLeftOut) {
   text->rewind(7);
   EXPECT_TRUE(text->fits());
   EXPECT_EQ(text->raw("x").view(), "0123456x");
+}
+
+TEST(CrashCause, WordsOfALongExceptionEndWhereTheirRoomDoes) {
+  CrashWords words{};
+  try {
+    throw std::runtime_error(std::string(2 * words.size(), 'x'));
+  } catch (...) {
+    words = describe_exception();
+  }
+  EXPECT_EQ(std::find(words.begin(), words.end(), '\0') - words.begin(),
+            static_cast<std::ptrdiff_t>(words.size()) - 1);
 }
 
 }  // namespace
