@@ -84,6 +84,12 @@ TEST_F(ProgramOptionsTest, AFlagCountsMoreThanTheEnvironmentAndThatMoreThanTheFi
   EXPECT_TRUE(log_samples_);
 }
 
+TEST_F(ProgramOptionsTest, OfAFlagThatIsGivenTwiceTheLastCounts) {
+  EXPECT_EQ(parse({"--lr=1", "--batch-size=5", "--lr=2"}), "");
+  EXPECT_EQ(lr_, 2);
+  EXPECT_EQ(batch_size_, 5);
+}
+
 TEST_F(ProgramOptionsTest, WhatItPrintsItReads) {
   EXPECT_EQ(parse({"--lr=0.1", "--out-dir=a \"b\"\\\n c", "--log-samples=true"}), "");
   const std::string written = program_.toml();
