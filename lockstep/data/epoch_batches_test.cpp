@@ -25,7 +25,10 @@ std::vector<std::size_t> joined_shares(const EpochBatchOptions& options, const D
     const EpochBatches batches(options, cursor, {.rank = rank, .world_size = world_size});
     const BatchShare share = batches.share(number);
     EXPECT_GE(share.indices.size(), 1U);
-    EXPECT_EQ(share.samples, batches.samples_of(number, rank));
+    for (int of = 0; of < world_size; ++of) {
+      const EpochBatches others(options, cursor, {.rank = of, .world_size = world_size});
+      EXPECT_EQ(others.samples_of(number, rank), share.samples) << "as rank " << of << " knows it";
+    }
     EXPECT_EQ(std::max<std::int64_t>(share.samples, 1),
               static_cast<std::int64_t>(share.indices.size()));
     all.insert(all.end(), share.indices.begin(), share.indices.begin() + share.samples);
