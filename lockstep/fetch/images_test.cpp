@@ -58,6 +58,21 @@ TEST_F(DecodeImageTest, RefusesWhatIsNoImageOrDamaged) {
   EXPECT_THROW(decode_image(directory_.path() / "none"), SystemError);
 }
 
+TEST_F(DecodeImageTest, RefusesMorePixelsThanItHasMemoryForBeforeItDecodes) {
+  std::vector<unsigned char> large = kGreyPng;
+  constexpr std::size_t kWidthAt =
+      18;  // In the header: two numbers of four bytes, high ones first.
+  large[kWidthAt] = large[kWidthAt + 4] = 0x40;
+  try {
+    decode_image(write(large));
+    FAIL() << "it is decoded";
+  } catch (const CorruptFile& error) {
+    EXPECT_NE(std::string(error.what()).find("it is too large, 16386 by 16385 pixels"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(CifarRecords, HaveLabelsThenPlanes) {
   // Pixel (x, y) of channel c is 64 c + 3 y + x, modulo 256.
   RgbImage image{.width = 40, .height = 35, .pixels = {}};
