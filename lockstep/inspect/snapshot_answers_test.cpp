@@ -102,6 +102,24 @@ TEST_F(SnapshotAnswers, VerifyNamesTheFileAndTheTensorsThatAreDamaged) {
             std::string::npos);
 }
 
+TEST_F(SnapshotAnswers, VerifyNamesThreeTensorsOfADamagedRecordAndThatThereAreMore) {
+  const at::Tensor base = at::arange(1000, 1064, at::kFloat);
+  const std::string needle(static_cast<const char*>(base.const_data_ptr()), base.nbytes());
+  const auto damaged_record = [&](std::int64_t step, const TensorDict& extra) {
+    const auto path = save(step, false, {.extra = extra});
+    std::string bytes = file_bytes(path);
+    const std::size_t place = bytes.find(needle);
+    bytes[place] = static_cast<char>(bytes[place] ^ 1);
+    put_file_bytes(path, bytes);
+    return verify_answer({path}, false).text;
+  };
+  const TensorDict three{{"a", base}, {"b", base.slice(0, 1)}, {"c", base.slice(0, 2)}};
+  EXPECT_NE(damaged_record(1, three).find(": extra.a, extra.b, extra.c\n"), std::string::npos);
+  TensorDict four = three;
+  four.emplace_back("d", base.slice(0, 3));
+  EXPECT_NE(damaged_record(2, four).find(": extra.a, extra.b, extra.c, …\n"), std::string::npos);
+}
+
 TEST_F(SnapshotAnswers, VerifyFindsDamageInEveryRegion) {
   for (const bool is_sharded : {false, true}) {
     const auto snapshot = save(is_sharded ? 2 : 1, is_sharded);
@@ -209,6 +227,18 @@ TEST_F(SnapshotAnswers, ExportWritesWhatOthersRead) {
               export_answer({.source = target("m.pt"), .target = target("x"), .part = "ema"});
             }).find("no averaged weights"),
             std::string::npos);
+}
+
+TEST_F(SnapshotAnswers, WeightsAreFoundBelowStateDictWhereOtherProgramsKeepThem) {
+  const auto path = run() / "other.pt";
+  c10::impl::GenericDict tree = make_dict();
+  tree.insert_or_assign("epoch", std::int64_t{3});
+  tree.insert_or_assign("state_dict", tensor_dict_value(state_dict(*net_)));
+  lockstep::save(path, tree);
+  export_answer({.source = path, .target = run() / "m.pt"});
+  SmallNet net;
+  load_state_dict(*net, read_state_dict(run() / "m.pt"));
+  EXPECT_TRUE(same_weights(net, net_));
 }
 
 TEST_F(SnapshotAnswers, PruneKeepsTheNewestWholeOnes) {
