@@ -140,6 +140,14 @@ TEST(HangVerdict, WhereOnlyAnotherMachineWaits) {
                  "in all_reduce number 12 of group 'default' (bucket 2: a … b)\n"));
 }
 
+TEST(HangVerdict, CountsTheThreadsThatItDoesNotShow) {
+  RankPlace late = rank(1, {}, "work()");
+  for (int i = 0; i < 8; ++i) late.stacks.threads.push_back({.id = 110 + i, .name = "gloo"});
+  const std::string text = hang_verdict({rank(0, kWaits, "wait()"), late}, kAwaited, "");
+  EXPECT_THAT(text, HasSubstr("thread 115 'gloo', which state ?\n"
+                              "lockstep:     and 2 threads more\n"));
+}
+
 TEST(HangVerdict, AFileHasAllThreadsAndCalls) {
   RankPlace place = rank(1, {call("barrier", 4, false), call("all_reduce", 3, true)}, "wait()");
   place.stacks.threads.push_back({.id = 110, .name = "gloo"});
