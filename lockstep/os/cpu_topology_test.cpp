@@ -67,6 +67,17 @@ TEST_F(CpuTopologyTest, WhatIsHiddenIsTheSimplestMachine) {
                                                    {.cpu = 3, .core = 3, .cache = 2}}));
 }
 
+TEST_F(CpuTopologyTest, ACacheOfInstructionsIsNoneOfData) {
+  const std::string caches = "sys/devices/system/cpu/cpu3/cache/";
+  write(caches + "index0/level", "1");
+  write(caches + "index0/type", "Data");
+  write(caches + "index0/shared_cpu_list", "3");
+  write(caches + "index1/level", "2");
+  write(caches + "index1/type", "Instruction");
+  write(caches + "index1/shared_cpu_list", "1-3");
+  EXPECT_EQ(places({3}), (std::vector<CpuPlace>{{.cpu = 3, .core = 3, .cache = 3}}));
+}
+
 TEST_F(CpuTopologyTest, ThisMachineHasAPlaceForEachProcessor) {
   const auto here = read_cpu_places(allowed_cpus());
   ASSERT_FALSE(here.empty());
