@@ -46,6 +46,20 @@ TEST_F(PlaceOfControlGroupTest, IsNowhereWhereTheGroupIsNotShown) {
   EXPECT_EQ(place(), "");
 }
 
+TEST_F(PlaceOfControlGroupTest, IsNowhereWhereProcessesMayNotBeMoved) {
+  write("proc/self/cgroup", "0::/job\n");
+  write("sys/fs/cgroup/job/cgroup.procs", "");
+  fs::permissions(root(), fs::perms::all);
+  fs::permissions(root() / "sys/fs/cgroup/job", fs::perms::all);
+  fs::permissions(root() / "sys/fs/cgroup/job/cgroup.procs", fs::perms(0444));
+  constexpr uid_t kNobody = 65534;
+  const auto look_as_nobody = [&] {
+    if (::geteuid() == 0 && ::setuid(kNobody) != 0) ::_exit(2);
+    ::_exit(place().empty() ? 0 : 1);
+  };
+  EXPECT_EXIT(look_as_nobody(), testing::ExitedWithCode(0), "");
+}
+
 class OwnControlGroupTest : public testing::Test {
  protected:
   void SetUp() override {
