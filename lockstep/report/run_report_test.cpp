@@ -127,5 +127,11 @@ TEST(TraceLanes, WhatIsCloseTogetherIsOne) {
   EXPECT_NE(draw_lanes(lanes).find("CUDA device"), std::string::npos);
 }
 
+TEST(PageOf, CountsTheEpochThatRunsAsBegun) {
+  RunReport report;
+  report.metrics.last_epoch = 2;  // Counted from 0.
+  EXPECT_NE(page_of(report).find("<b>3</b><span>epochs begun</span>"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace lockstep
