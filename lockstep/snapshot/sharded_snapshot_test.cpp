@@ -165,6 +165,17 @@ TEST_F(ShardedSnapshotTest, WithoutAManifestThereIsNoneAndTheNextSaveDeletesIt) 
   EXPECT_EQ(resumed_step(), 3);
 }
 
+TEST_F(ShardedSnapshotTest, AnUnfinishedOneThatIsLaterThanTheOneWrittenStays) {
+  write_all(save_of(3, 1));
+  write_part(save_of(2, 2), 0);
+  write_part(save_of(4, 2), 0);  // Which ranks may be about to complete.
+  delete_surplus(
+      path(), {0, 3, true}, 2, [](const SnapshotName&) { return true; },
+      [](const SnapshotName&) {});
+  EXPECT_EQ(files(path()),
+            (std::vector<std::string>{"snapshot-e0000-s00000003", "snapshot-e0000-s00000004"}));
+}
+
 TEST_F(ShardedSnapshotTest, APartThatDoesNotComeIsNamed) {
   const ShardedSave save = save_of(1, 4);
   write_part(save, 0);
