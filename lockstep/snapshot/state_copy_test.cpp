@@ -47,6 +47,14 @@ TEST(StateCopy, UsesItsMemoryAgain) {
   EXPECT_EQ(tensor_of(larger, "a").numel(), 101);
 }
 
+TEST(StateCopy, ATensorThatHasShrunkLeavesNothingOfTheOldOne) {
+  StateCopy copy;
+  copied(copy, {{"a", at::ones({100})}});
+  const c10::IValue smaller = copied(copy, {{"a", at::ones({7})}});
+  // A file has whole storages.
+  EXPECT_EQ(tensor_of(smaller, "a").storage().nbytes(), 7 * sizeof(float));
+}
+
 TEST(StateCopy, WhatNobodyElseHoldsIsNotCopied) {
   c10::impl::GenericList list = make_list();
   at::Tensor made = at::ones({8});
