@@ -47,7 +47,7 @@ class DataCommand(DataTestCase):
             (["get", "--recipe=none.json"], "none.json"),
         ):
             result = self.run_data(*arguments)
-            self.assertIn(result.returncode, (1, 2))
+            self.assertEqual(result.returncode, 1 if message == "none.json" else 2, arguments)
             self.assertIn(message, result.stderr)
             self.assertEqual(len(result.stderr.splitlines()), 1)
 
