@@ -144,6 +144,7 @@ bool Pipeline::poll(const AllReduce& task) {
     const std::lock_guard lock(mutex_);
     if (!task.ended) advance();
     if (task.ended) return true;
+    if (!looks_.allows(Deadline::Clock::now())) return false;
   }
   shm::Engine::advance_all();
   Pipelines::instance().advance_all_but(this);

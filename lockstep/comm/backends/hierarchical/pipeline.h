@@ -21,6 +21,7 @@
 #include "lockstep/comm/backends/hierarchical/share_exchange.h"
 #include "lockstep/comm/backends/hierarchical/signal.h"
 #include "lockstep/comm/backends/shm/engine.h"
+#include "lockstep/comm/backends/shm/look_limit.h"
 #include "lockstep/comm/backends/shm/tensor_piece.h"
 #include "lockstep/comm/reduce_op.h"
 #include "lockstep/comm/unnamed_comm_error.h"
@@ -82,7 +83,8 @@ class Pipeline {
   std::shared_ptr<AllReduce> start(const shm::Piece& tensor, ReduceOp op,
                                    std::vector<at::Tensor> tensors,
                                    std::chrono::milliseconds timeout);
-  /// Moves everything on. Returns whether the all-reduce has ended, well or not.
+  /// Moves this group on, and every few milliseconds all of the process, as waits do. Returns
+  /// whether the all-reduce has ended, well or not.
   bool poll(const AllReduce& task);
   /// Waits for the all-reduce, until `until` at most. Returns whether it has ended. Throws its
   /// error.
@@ -145,6 +147,7 @@ class Pipeline {
   std::deque<Piece> pieces_;
   std::uint64_t pieces_started_ = 0;
   std::array<at::Tensor, kWindow> staging_;
+  shm::LookLimit looks_;                     // of poll()
   std::deque<Piece> abandoned_;              // Gloo may still write to them
   std::optional<UnnamedCommError> failure_;  // what ended the group
 };

@@ -10,9 +10,6 @@
 namespace lockstep::shm {
 namespace {
 
-// Of those who ask again and again, for a look costs them a look at every peer's memory.
-constexpr std::chrono::milliseconds kBetweenLooks{2};
-
 void pause_briefly() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -105,9 +102,7 @@ bool Engine::poll(const Task& task) {
   const std::lock_guard lock(mutex_);
   if (!task.ended) advance();
   if (task.ended) return true;
-  const auto now = Deadline::Clock::now();
-  if (now < next_look_) return false;
-  next_look_ = now + kBetweenLooks;
+  if (!looks_.allows(Deadline::Clock::now())) return false;
   if (!end_if_hopeless(task)) Engines::instance().advance_all_but(this);
   return task.ended;
 }

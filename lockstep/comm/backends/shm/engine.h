@@ -11,6 +11,7 @@
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
+#include "lockstep/comm/backends/shm/look_limit.h"
 #include "lockstep/comm/backends/shm/messages.h"
 #include "lockstep/comm/backends/shm/operation.h"
 #include "lockstep/comm/backends/shm/team.h"
@@ -120,8 +121,8 @@ class Engine {
   std::size_t reduced_ = 0;
   std::uint64_t collectives_started_ = 0;
   std::uint64_t messages_started_ = 0;
-  Deadline::Clock::time_point next_look_{};  // of poll(), at peers' lives
-  Failure failure_;                          // what ended the group
+  LookLimit looks_;  // of poll()
+  Failure failure_;  // what ended the group
 };
 
 }  // namespace lockstep::shm

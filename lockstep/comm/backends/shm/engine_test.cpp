@@ -24,6 +24,16 @@ using testing_engine::soon;
 using testing_engine::start;
 using Outcomes = std::vector<testing_engine::Outcome>;
 
+TEST(LookLimit, AllowsTheFirstLookAndThenOneInEachInterval) {
+  const auto start = Deadline::Clock::now();
+  LookLimit looks;
+  EXPECT_TRUE(looks.allows(start));
+  EXPECT_FALSE(looks.allows(start));
+  EXPECT_FALSE(looks.allows(start + LookLimit::kBetweenLooks - std::chrono::nanoseconds(1)));
+  EXPECT_TRUE(looks.allows(start + LookLimit::kBetweenLooks));
+  EXPECT_FALSE(looks.allows(start + LookLimit::kBetweenLooks));
+}
+
 Outcomes all_well(int ranks) {
   return Outcomes(static_cast<std::size_t>(ranks));
 }
