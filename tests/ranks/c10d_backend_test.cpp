@@ -1,6 +1,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -272,6 +273,40 @@ TEST_F(C10dBackend, RefusesSizesAndDtypesThatDoNotFit) {
   expect_as_gloo("alltoall_base, too few splits", exchange(world_size_ - 1, too_few));
   expect_as_gloo("alltoall_base, too many splits", exchange(world_size_, too_many));
   expect_refused("alltoall_base, a negative split", exchange(world_size_, negative));
+}
+
+// Over gloo minima of floats are exchanged as integers, bools as bytes.
+TEST_F(C10dBackend, RefusesReductionsOfMixedDtypes) {
+  constexpr std::pair<at::ScalarType, at::ScalarType> kPairs[] = {
+      {at::kFloat, at::kHalf}, {at::kFloat, at::kDouble}, {at::kFloat, at::kInt},
+      {at::kHalf, at::kFloat}, {at::kBool, at::kByte},    {at::kByte, at::kBool}};
+  for (const auto op : {c10d::ReduceOp::MIN, c10d::ReduceOp::MAX, c10d::ReduceOp::SUM}) {
+    for (const auto& [dtype, other] : kPairs) {
+      SCOPED_TRACE(concat(c10::toString(dtype), " and ", c10::toString(other)));
+      const auto reduce_scatter_options = [&] {
+        c10d::ReduceScatterOptions options;
+        options.reduceOp = op;
+        return options;
+      };
+      expect_refused("allreduce_coalesced", [&](Backend& backend) {
+        Tensors tensors{at::ones({6}, dtype), at::ones({6}, other)};
+        c10d::AllreduceCoalescedOptions options;
+        options.reduceOp = op;
+        return waited(backend.allreduce_coalesced(tensors, options), tensors);
+      });
+      expect_refused("reduce_scatter", [&](Backend& backend) {
+        Tensors outputs{at::ones({6}, dtype)};
+        std::vector<Tensors> inputs{list_of(world_size_, 6, other)};
+        return waited(backend.reduce_scatter(outputs, inputs, reduce_scatter_options()), outputs);
+      });
+      expect_refused("_reduce_scatter_base", [&](Backend& backend) {
+        at::Tensor output = at::ones({6}, dtype);
+        at::Tensor source = at::ones({6 * world_size_}, other);
+        return waited(backend._reduce_scatter_base(output, source, reduce_scatter_options()),
+                      {output});
+      });
+    }
+  }
 }
 
 TEST_F(C10dBackend, TakesOnlyTensorsThatItReadsRight) {

@@ -8,35 +8,41 @@
 
 namespace lockstep {
 
-FlatWork::FlatWork(c10::intrusive_ptr<c10d::Work> work, at::Tensor flat,
-                   std::vector<at::Tensor> outputs)
-    : work_(std::move(work)), flat_(std::move(flat)), outputs_(std::move(outputs)) {}
+CopiedWork::CopiedWork(c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> outputs,
+                       std::function<void(const std::vector<at::Tensor>&)> write)
+    : work_(std::move(work)), outputs_(std::move(outputs)), write_(std::move(write)) {}
 
-bool FlatWork::isCompleted() {
+bool CopiedWork::isCompleted() {
   if (!work_->isCompleted()) return false;
-  if (work_->isSuccess()) copy_out();
+  if (work_->isSuccess()) write_outputs();
   return true;
 }
 
-bool FlatWork::wait(std::chrono::milliseconds timeout) {
+bool CopiedWork::wait(std::chrono::milliseconds timeout) {
   const bool complete = work_->wait(timeout);
-  copy_out();
+  write_outputs();
   return complete;
 }
 
-c10::intrusive_ptr<c10::ivalue::Future> FlatWork::getFuture() {
+c10::intrusive_ptr<c10::ivalue::Future> CopiedWork::getFuture() {
   return finished_future(*this);
 }
 
-void FlatWork::copy_out() {
-  std::call_once(copied_, [this] {
+void CopiedWork::write_outputs() {
+  std::call_once(written_, [this] { write_(outputs_); });
+}
+
+c10::intrusive_ptr<c10d::Work> flat_work(c10::intrusive_ptr<c10d::Work> work, at::Tensor flat,
+                                         std::vector<at::Tensor> outputs) {
+  const auto write = [flat = std::move(flat)](const std::vector<at::Tensor>& parts) {
     const c10::NoGradGuard no_grad;
     std::int64_t offset = 0;
-    for (const at::Tensor& output : outputs_) {
-      output.copy_(flat_.narrow(0, offset, output.numel()).view(output.sizes()));
-      offset += output.numel();
+    for (const at::Tensor& part : parts) {
+      part.copy_(flat.narrow(0, offset, part.numel()).view(part.sizes()));
+      offset += part.numel();
     }
-  });
+  };
+  return c10::make_intrusive<CopiedWork>(std::move(work), std::move(outputs), write);
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> finished_future(c10d::Work& work) {

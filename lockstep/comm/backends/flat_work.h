@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <mutex>
 #include <vector>
 
@@ -7,12 +8,13 @@
 
 namespace lockstep {
 
-/// A collective on a flat copy of several tensors, whose result is copied to where it belongs by
-/// the first that finds it complete. Threads: any. Errors: those of the collective.
-class FlatWork final : public c10d::Work {
+/// A collective on copies of tensors, whose results the first that finds it complete writes to
+/// where they belong. Threads: any. Errors: those of the collective.
+class CopiedWork final : public c10d::Work {
  public:
-  /// `outputs`: parts of `flat`, in order.
-  FlatWork(c10::intrusive_ptr<c10d::Work> work, at::Tensor flat, std::vector<at::Tensor> outputs);
+  /// `write` writes to `outputs`, and is called once at most.
+  CopiedWork(c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> outputs,
+             std::function<void(const std::vector<at::Tensor>& outputs)> write);
 
   bool isCompleted() override;
   bool isSuccess() const override { return work_->isSuccess(); }
@@ -23,13 +25,17 @@ class FlatWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
  private:
-  void copy_out();
+  void write_outputs();
 
   const c10::intrusive_ptr<c10d::Work> work_;
-  const at::Tensor flat_;
   const std::vector<at::Tensor> outputs_;
-  std::once_flag copied_;
+  const std::function<void(const std::vector<at::Tensor>&)> write_;
+  std::once_flag written_;
 };
+
+/// A collective whose result is `flat`. `outputs`: its parts, in order.
+c10::intrusive_ptr<c10d::Work> flat_work(c10::intrusive_ptr<c10d::Work> work, at::Tensor flat,
+                                         std::vector<at::Tensor> outputs);
 
 /// What `work` has come to: a future that is complete when this returns, with its tensors or with
 /// its error. For works behind which there is no thread that could complete one later.

@@ -23,7 +23,7 @@ namespace lockstep {
 namespace {
 
 using c10d::ProcessGroupGloo;
-using gloo_backend::KeyedWork;
+using gloo_backend::keyed_work;
 using gloo_backend::needs_keys;
 using gloo_backend::ordered_keys;
 
@@ -59,9 +59,15 @@ bool is_bool(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kBool;
 }
 
-// Of a list that may be empty, which Gloo refuses.
+// Lists that are empty or of several dtypes are left to Gloo, which refuses them.
 bool are_bools(const std::vector<at::Tensor>& tensors) {
-  return !tensors.empty() && is_bool(tensors[0]);
+  return !tensors.empty() && std::ranges::all_of(tensors, is_bool);
+}
+
+std::vector<at::Tensor> all_of(std::vector<at::Tensor> outputs,
+                               const std::vector<at::Tensor>& inputs) {
+  outputs.insert(outputs.end(), inputs.begin(), inputs.end());
+  return outputs;
 }
 
 at::Tensor as_bytes(const at::Tensor& tensor) {
@@ -96,7 +102,7 @@ class GlooBackend final : public ProcessGroupGloo {
     if (needs_keys(tensors, options.reduceOp)) {
       auto keys = ordered_keys(tensors, options.reduceOp);
       auto work = ProcessGroupGloo::allreduce(keys, options);
-      return c10::make_intrusive<KeyedWork>(std::move(work), std::move(keys), tensors);
+      return keyed_work(std::move(work), std::move(keys), tensors);
     }
     if (!are_bools(tensors)) return ProcessGroupGloo::allreduce(tensors, options);
     auto bytes = as_bytes(tensors);
@@ -108,7 +114,7 @@ class GlooBackend final : public ProcessGroupGloo {
     if (needs_keys(tensors, options.reduceOp)) {
       auto keys = ordered_keys(tensors, options.reduceOp);
       auto work = ProcessGroupGloo::allreduce_coalesced(keys, options);
-      return c10::make_intrusive<KeyedWork>(std::move(work), std::move(keys), tensors);
+      return keyed_work(std::move(work), std::move(keys), tensors);
     }
     if (!are_bools(tensors)) return ProcessGroupGloo::allreduce_coalesced(tensors, options);
     auto bytes = as_bytes(tensors);
@@ -120,7 +126,7 @@ class GlooBackend final : public ProcessGroupGloo {
     if (needs_keys(tensors, options.reduceOp)) {
       auto keys = ordered_keys(tensors, options.reduceOp);
       auto work = ProcessGroupGloo::reduce(keys, options);
-      return c10::make_intrusive<KeyedWork>(std::move(work), std::move(keys), tensors);
+      return keyed_work(std::move(work), std::move(keys), tensors);
     }
     if (!are_bools(tensors)) return ProcessGroupGloo::reduce(tensors, options);
     auto bytes = as_bytes(tensors);
@@ -130,15 +136,14 @@ class GlooBackend final : public ProcessGroupGloo {
   c10::intrusive_ptr<c10d::Work> reduce_scatter(
       std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs,
       const c10d::ReduceScatterOptions& options) override {
-    if (needs_keys(outputs, options.reduceOp) && inputs.size() == 1) {
+    const auto all = inputs.size() == 1 ? all_of(outputs, inputs[0]) : std::vector<at::Tensor>();
+    if (needs_keys(all, options.reduceOp)) {
       std::vector<std::vector<at::Tensor>> input_keys{ordered_keys(inputs[0], options.reduceOp)};
       auto keys = ordered_keys(outputs, options.reduceOp);
       auto work = ProcessGroupGloo::reduce_scatter(keys, input_keys, options);
-      return c10::make_intrusive<KeyedWork>(std::move(work), std::move(keys), outputs);
+      return keyed_work(std::move(work), std::move(keys), outputs);
     }
-    if (!are_bools(outputs) || inputs.size() != 1) {
-      return ProcessGroupGloo::reduce_scatter(outputs, inputs, options);
-    }
+    if (!are_bools(all)) return ProcessGroupGloo::reduce_scatter(outputs, inputs, options);
     auto output_bytes = as_bytes(outputs);
     std::vector<std::vector<at::Tensor>> input_bytes{as_bytes(inputs[0])};
     return ProcessGroupGloo::reduce_scatter(output_bytes, input_bytes, for_bool(options));
@@ -153,7 +158,7 @@ class GlooBackend final : public ProcessGroupGloo {
     auto output_counts = counts_of(outputs);
     auto input_counts = counts_of(inputs);
     auto work = alltoall_base(flat_output, flat_input, output_counts, input_counts, options);
-    return c10::make_intrusive<FlatWork>(std::move(work), flat_output, outputs);
+    return flat_work(std::move(work), flat_output, outputs);
   }
 
   // Gloo reads and writes outside of the tensors by splits below 0, and compares no dtypes.
@@ -191,14 +196,15 @@ class GlooBackend final : public ProcessGroupGloo {
 
   c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(
       at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override {
-    if (needs_keys({output}, options.reduceOp)) {
+    if (needs_keys({output, input}, options.reduceOp)) {
       at::Tensor input_keys = ordered_keys(input, options.reduceOp);
       at::Tensor keys = ordered_keys(output, options.reduceOp);
       auto work = ProcessGroupGloo::_reduce_scatter_base(keys, input_keys, options);
-      return c10::make_intrusive<KeyedWork>(std::move(work), std::vector<at::Tensor>{keys},
-                                            std::vector<at::Tensor>{output});
+      return keyed_work(std::move(work), std::vector<at::Tensor>{keys},
+                        std::vector<at::Tensor>{output});
     }
-    if (!is_bool(output)) return ProcessGroupGloo::_reduce_scatter_base(output, input, options);
+    if (!are_bools({output, input}))
+      return ProcessGroupGloo::_reduce_scatter_base(output, input, options);
     auto output_bytes = as_bytes(output);
     auto input_bytes = as_bytes(input);
     return ProcessGroupGloo::_reduce_scatter_base(output_bytes, input_bytes, for_bool(options));
@@ -238,7 +244,7 @@ std::shared_ptr<::gloo::transport::Device> make_device(const BackendConfig& conf
   return ProcessGroupGloo::createDefaultDevice();
 }
 
-// A backend that is being connected, which whoever waits for it may give up.
+// A backend that is being connected, which the thread that waits for it may give up.
 struct Connecting {
   std::mutex mutex;
   c10::intrusive_ptr<GlooBackend> backend;  // guarded by mutex

@@ -56,36 +56,18 @@ std::vector<at::Tensor> ordered_keys(const std::vector<at::Tensor>& values,
   return keys;
 }
 
-KeyedWork::KeyedWork(c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> keys,
-                     std::vector<at::Tensor> outputs)
-    : work_(std::move(work)), keys_(std::move(keys)), outputs_(std::move(outputs)) {}
-
-bool KeyedWork::isCompleted() {
-  if (!work_->isCompleted()) return false;
-  if (work_->isSuccess()) write_outputs();
-  return true;
-}
-
-bool KeyedWork::wait(std::chrono::milliseconds timeout) {
-  const bool complete = work_->wait(timeout);
-  write_outputs();
-  return complete;
-}
-
-c10::intrusive_ptr<c10::ivalue::Future> KeyedWork::getFuture() {
-  return finished_future(*this);
-}
-
-void KeyedWork::write_outputs() {
-  std::call_once(written_, [this] {
+c10::intrusive_ptr<c10d::Work> keyed_work(c10::intrusive_ptr<c10d::Work> work,
+                                          std::vector<at::Tensor> keys,
+                                          std::vector<at::Tensor> outputs) {
+  const auto write = [keys = std::move(keys)](const std::vector<at::Tensor>& numbers) {
     // As Gloo itself writes: autograd does not notice.
     const at::AutoDispatchBelowADInplaceOrView guard;
-    for (std::size_t i = 0; i < outputs_.size(); ++i) {
-      const at::ScalarType wide = keys_[i].scalar_type() == at::kLong ? at::kDouble : at::kFloat;
-      at::Tensor output = outputs_[i];
-      output.copy_(flip_below_zero(keys_[i]).view(wide).view(output.sizes()));
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      const at::ScalarType wide = keys[i].scalar_type() == at::kLong ? at::kDouble : at::kFloat;
+      numbers[i].copy_(flip_below_zero(keys[i]).view(wide).view(numbers[i].sizes()));
     }
-  });
+  };
+  return c10::make_intrusive<CopiedWork>(std::move(work), std::move(outputs), write);
 }
 
 }  // namespace lockstep::gloo_backend

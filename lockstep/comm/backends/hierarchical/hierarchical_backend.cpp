@@ -154,7 +154,7 @@ HierarchicalBackend::WorkPtr HierarchicalBackend::allreduce_coalesced(
   // One tensor: what is given twice is reduced once, as by Gloo.
   Tensors flat{flat_copy(tensors)};
   auto work = allreduce(flat, options);
-  return c10::make_intrusive<FlatWork>(std::move(work), flat[0], tensors);
+  return flat_work(std::move(work), flat[0], tensors);
 }
 
 int HierarchicalBackend::local_index_of(int rank) const {

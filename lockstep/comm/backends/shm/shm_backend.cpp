@@ -145,7 +145,7 @@ ShmBackend::WorkPtr ShmBackend::allreduce_coalesced(
   // One tensor: what is given twice is reduced once, as by Gloo.
   Tensors flat{flat_copy(tensors)};
   auto work = allreduce(flat, options);
-  return c10::make_intrusive<FlatWork>(std::move(work), flat[0], tensors);
+  return flat_work(std::move(work), flat[0], tensors);
 }
 
 ShmBackend::WorkPtr ShmBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
