@@ -2,6 +2,7 @@
 
 #include <mutex>
 #include <set>
+#include <thread>
 
 #include <ATen/ops/empty.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -61,7 +62,12 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroup::c10d_backend() const {
   return state("c10d_backend").backend;
 }
 c10::intrusive_ptr<c10d::Store> ProcessGroup::c10d_store() const {
-  return state("c10d_store").store;
+  const State& group = state("c10d_store");
+  if (!group.while_waiting || !group.store) return group.store;
+  const auto check = [ask = group.while_waiting, thread = group.made_by] {
+    if (std::this_thread::get_id() == thread) ask();
+  };
+  return watched(group.store, check);
 }
 
 at::Tensor ProcessGroup::allocate_tensor(std::int64_t numel, at::ScalarType dtype) const {

@@ -195,7 +195,7 @@ class ProcessGroup {
   /// How many bytes of gradients are best exchanged at a time; 0 where the backend does not say.
   std::int64_t bucket_bytes() const;
 
-  /// The c10d objects underneath, for code that needs them; null in a group of one rank.
+  /// The c10d objects underneath; null in a group of one rank. Waits for keys call while_waiting.
   c10::intrusive_ptr<c10d::Backend> c10d_backend() const;
   c10::intrusive_ptr<c10d::Store> c10d_store() const;
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -40,6 +41,7 @@ struct ProcessGroup::State {
   bool takes_cuda = true;
   /// See InitOptions; also called in long waits for collectives.
   std::function<void()> while_waiting;
+  const std::thread::id made_by = std::this_thread::get_id();  ///< the thread for while_waiting
   std::optional<bool> asked_to_check_calls;  ///< by the user; unset: the backend's default
   CallCheck call_check = CallCheck::kNone;
   // See BackendInstance.
