@@ -49,7 +49,6 @@ struct RunningCall {
   const ProcessGroup::State& group;
   CollectiveName name;
   Deadline deadline;
-  bool in_slices;
   // In the list of the last calls that reports of crashes and hangs have.
   std::uint64_t ticket = recent_calls().start(name.operation, name.group, name.sequence);
 
@@ -68,7 +67,7 @@ struct RunningCall {
     } catch (...) {
       rethrow_named(name);
     }
-    auto state = std::make_shared<Work::State>(std::move(work), name, deadline, in_slices);
+    auto state = std::make_shared<Work::State>(std::move(work), name, deadline);
     state->store = group.store;
     state->while_waiting = group.while_waiting;
     state->world_size = group.world_size;
@@ -137,8 +136,7 @@ RunningCall begin_call(const CallSite& call, const CollectiveOptions& options) {
   const auto& group = call.group;
   return {.group = group,
           .name = {call.operation, group.name, group.rank, group.sequence++, timeout},
-          .deadline = Deadline::after(timeout),
-          .in_slices = true};
+          .deadline = Deadline::after(timeout)};
 }
 
 }  // namespace
@@ -198,9 +196,7 @@ Work start_message(const CallSite& call, const at::Tensor& tensor, int peer,
   const RunningCall running{
       .group = group,
       .name = {call.operation, group.name, group.rank, group.messages++, timeout, peer},
-      .deadline = Deadline::after(timeout),
-      // Over gloo a thread has to wait for each message then.
-      .in_slices = static_cast<bool>(group.while_waiting)};
+      .deadline = Deadline::after(timeout)};
   return running.run(options, start);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <stdexcept>
 
 namespace lockstep {
 
@@ -11,6 +12,12 @@ class TimedWork {
   virtual ~TimedWork() = default;
   /// From now on, instead of the backend's.
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
+};
+
+/// A wait was over before its work, which goes on and can be waited for again.
+class WaitExpired : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
 };
 
 }  // namespace lockstep

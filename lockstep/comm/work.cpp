@@ -7,6 +7,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/base/recent_calls.h"
 #include "lockstep/comm/hang_report.h"
+#include "lockstep/comm/timed_work.h"
 #include "lockstep/comm/work_state.h"
 
 namespace lockstep {
@@ -22,6 +23,8 @@ bool ended_within(c10d::Work& work, std::chrono::milliseconds slice) {
   try {
     work.wait(slice);
     return true;
+  } catch (const WaitExpired&) {
+    return false;
   } catch (...) {
     return work.isCompleted();  // Else it was the slice that ended.
   }
@@ -39,7 +42,7 @@ void wait_and_report(const Work::State& state) {
   const auto start = Deadline::Clock::now();
   const auto slice = state.while_waiting ? Work::State::kBetweenQuestions : kSliceOfWait;
   auto next_word = start + kSliceOfWait;
-  while (state.in_slices && remaining() > slice && !ended_within(*state.work, slice)) {
+  while (remaining() > slice && !ended_within(*state.work, slice)) {
     if (state.while_waiting) state.while_waiting();
     const auto now = Deadline::Clock::now();
     if (now < next_word) continue;

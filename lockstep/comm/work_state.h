@@ -40,12 +40,10 @@ ErrorFields fields_of(const CollectiveName& name, std::vector<int> ranks = {});
 std::string describe(const CollectiveName& name);
 
 struct Work::State {
-  State(c10::intrusive_ptr<c10d::Work> started, CollectiveName its_name, Deadline its_deadline,
-        bool may_wait_in_slices)
+  State(c10::intrusive_ptr<c10d::Work> started, CollectiveName its_name, Deadline its_deadline)
       : work(std::move(started)),
         name(std::move(its_name)),
         deadline(its_deadline),
-        in_slices(may_wait_in_slices),
         next_question(Deadline::Clock::now() + kBetweenQuestions) {}
 
   /// Between two calls of while_waiting.
@@ -58,7 +56,6 @@ struct Work::State {
   int world_size = 1;
   std::uint64_t recent_call = 0;  ///< ticket of the call that this work is part of
   bool ends_call = false;         ///< it is the last part
-  bool in_slices = true;          ///< whether a wait that ran out of time may be taken up again
   /// Called between slices of a long wait, and by is_completed() on the thread that started the
   /// work; what it throws ends it. Empty: nothing is.
   std::function<void()> while_waiting = {};

@@ -1,12 +1,13 @@
 #include "lockstep/comm/backends/gloo/message_work.h"
 
 #include <algorithm>
-#include <stdexcept>
+#include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
 
 #include "lockstep/base/concat.h"
+#include "lockstep/comm/backends/gloo/wait_limit.h"
 #include "lockstep/os/without_signals.h"
 
 namespace lockstep::gloo_backend {
@@ -21,38 +22,28 @@ MessageWork::MessageWork(c10::intrusive_ptr<c10d::Backend> backend,
       threads_(std::move(threads)),
       deadline_(Deadline::after(timeout)) {}
 
-std::exception_ptr MessageWork::error_of_wait(c10d::Work& work, milliseconds timeout) {
-  try {
-    work.wait(timeout);
-    return nullptr;
-  } catch (...) {
-    return std::current_exception();
-  }
-}
-
-void MessageWork::publish(Outcome& outcome, std::exception_ptr error) {
-  {
-    const std::lock_guard lock(outcome.mutex);
-    outcome.ended = true;
-    outcome.error = std::move(error);
-  }
-  outcome.changed.notify_all();
-}
-
 // Where no thread can be made nobody waits for the message yet. The thread has let go of the
-// backend, and does not count any more, by the time that the outcome is known: whoever then ends
-// the group ends the backend.
+// backend, and does not count any more, by the time that the outcome is known: the caller who then
+// ends the group ends the backend.
 void MessageWork::start_thread() {
   threads_->fetch_add(1);
   try {
     const WithoutSignals without_signals;
     std::thread([outcome = outcome_, work = work_, backend = backend_, threads = threads_,
                  timeout = std::max(deadline_.remaining(), milliseconds(1))]() mutable {
-      std::exception_ptr error = error_of_wait(*work, timeout);
+      std::exception_ptr error;
+      try {
+        work->wait(timeout);
+      } catch (...) {
+        error = std::current_exception();
+      }
       work.reset();
       backend.reset();
       threads->fetch_sub(1);
-      publish(*outcome, std::move(error));
+      const std::lock_guard lock(outcome->mutex);
+      outcome->ended = true;
+      outcome->error = std::move(error);
+      outcome->changed.notify_all();
     }).detach();
     outcome_->is_awaited = true;
   } catch (const std::system_error&) {
@@ -60,9 +51,31 @@ void MessageWork::start_thread() {
   }
 }
 
+void MessageWork::wait_here(Deadline until, std::unique_lock<std::mutex>& lock) {
+  std::optional<WaitLimit> limit;
+  if (until.instant() < deadline_.instant()) limit.emplace(*work_, until);
+  const milliseconds longest =
+      std::max({until.remaining(), deadline_.remaining(), milliseconds(1)});
+  bool is_complete = false;
+  std::exception_ptr error;
+  outcome_->is_awaited = true;
+  lock.unlock();
+  try {
+    is_complete = work_->wait(longest);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  limit.reset();
+  lock.lock();
+  outcome_->is_awaited = false;
+  outcome_->ended = is_complete || error || outcome_->is_aborted;
+  outcome_->error = std::move(error);
+  outcome_->changed.notify_all();
+}
+
 bool MessageWork::isCompleted() {
   const std::lock_guard lock(outcome_->mutex);
-  if (!outcome_->is_awaited) start_thread();
+  if (!outcome_->ended && !outcome_->is_awaited) start_thread();
   return outcome_->ended;
 }
 
@@ -82,25 +95,25 @@ int MessageWork::sourceRank() const {
 
 bool MessageWork::wait(milliseconds timeout) {
   std::unique_lock lock(outcome_->mutex);
-  const milliseconds limit =
-      timeout == kNoTimeout ? std::max(deadline_.remaining(), milliseconds(1)) : timeout;
-  // Gloo's own wait would end the group after the limit.
-  if (!outcome_->is_awaited && limit < deadline_.remaining()) start_thread();
-  if (!outcome_->is_awaited) {
-    outcome_->is_awaited = true;
-    const milliseconds until_deadline = std::max(limit, deadline_.remaining());
-    lock.unlock();
-    publish(*outcome_, error_of_wait(*work_, until_deadline));
-    lock.lock();
-  }
-  if (!outcome_->changed.wait_for(lock, limit, [&] { return outcome_->ended; })) {
-    throw std::runtime_error(concat("timed out after ", limit.count(), " ms of waiting"));
+  const Deadline until = timeout == kNoTimeout ? deadline_ : Deadline::after(timeout);
+  for (;;) {
+    if (!outcome_->ended && !outcome_->is_awaited) wait_here(until, lock);
+    if (outcome_->ended) break;
+    if (until.passed()) {
+      throw WaitExpired(concat("timed out after ", timeout.count(), " ms of waiting"));
+    }
+    outcome_->changed.wait_for(lock, until.remaining(),
+                               [&] { return outcome_->ended || !outcome_->is_awaited; });
   }
   if (outcome_->error) std::rethrow_exception(outcome_->error);
   return true;
 }
 
 void MessageWork::abort() {
+  {
+    const std::lock_guard lock(outcome_->mutex);
+    outcome_->is_aborted = true;
+  }
   work_->abort();
 }
 

@@ -14,13 +14,14 @@
 
 namespace lockstep::gloo_backend {
 
-/// A message of Gloo, which can only be waited for, once, and with a timeout that ends the group:
-/// from the first time that somebody asks whether it is complete, a thread waits for it.
+/// A message of Gloo, which can only be waited for, and with a timeout that ends the group: a wait
+/// that is to end earlier is interrupted (WaitLimit), and from the first time that somebody asks
+/// whether the message is complete, a thread waits for it.
 /// Threads: any. Lifetime: the thread, which ends at the message's deadline at the latest, keeps
 /// the backend and the message. Errors: wait() throws Gloo's, the same each time.
 class MessageWork final : public c10d::Work, public TimedWork {
  public:
-  /// `threads`: counts those that wait for messages of the backend.
+  /// `threads`: counts the threads that wait for messages of the backend.
   MessageWork(c10::intrusive_ptr<c10d::Backend> backend, c10::intrusive_ptr<c10d::Work> work,
               std::shared_ptr<std::atomic<int>> threads, std::chrono::milliseconds timeout);
 
@@ -28,7 +29,8 @@ class MessageWork final : public c10d::Work, public TimedWork {
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
   int sourceRank() const override;
-  /// Until the message's own deadline where `timeout` is c10d's kNoTimeout.
+  /// Until the message's own deadline where `timeout` is c10d's kNoTimeout. Errors: WaitExpired
+  /// before that deadline.
   bool wait(std::chrono::milliseconds timeout) override;
   void abort() override;
   void set_timeout(std::chrono::milliseconds timeout) override;
@@ -37,15 +39,15 @@ class MessageWork final : public c10d::Work, public TimedWork {
   struct Outcome {
     std::mutex mutex;  // guards all that follows
     std::condition_variable changed;
-    bool is_awaited = false;
+    bool is_awaited = false;  // in Gloo
+    bool is_aborted = false;
     bool ended = false;
     std::exception_ptr error = {};
   };
 
-  /// What the wait has failed with; null where the message is complete.
-  static std::exception_ptr error_of_wait(c10d::Work& work, std::chrono::milliseconds timeout);
-  static void publish(Outcome& outcome, std::exception_ptr error);
   void start_thread();
+  /// Waits in Gloo, with the outcome's lock released.
+  void wait_here(Deadline until, std::unique_lock<std::mutex>& lock);
 
   const c10::intrusive_ptr<c10d::Backend> backend_;
   const c10::intrusive_ptr<c10d::Work> work_;
