@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -50,6 +51,26 @@ TEST_F(WorkerLinkTest, KeepsMessagesWholeAndInOrder) {
   EXPECT_EQ(second->lines, std::vector<std::string>{"why"});
   EXPECT_FALSE(second->fd.valid());
   EXPECT_FALSE(receive_message(link_.launcher.get(), now()));
+}
+
+// Launchers and workers of other versions read them.
+TEST_F(WorkerLinkTest, KindsKeepTheirNumbersAndMessagesTheirForm) {
+  constexpr std::pair<Word, char> kNumbers[] = {
+      {Word::kKeepsState, 1}, {Word::kLeftGroup, 2}, {Word::kDone, 3},         {Word::kMemory, 4},
+      {Word::kTookPlace, 5},  {Word::kCalls, 6},     {Word::kWaitedInVain, 7}, {Word::kPlace, 8},
+      {Word::kLeave, 9},      {Word::kGivesUp, 10}};
+  for (const auto& [kind, number] : kNumbers) {
+    ASSERT_TRUE(send_message(link_.worker.get(),
+                             {.kind = kind, .generation = 12, .lines = {"one", "two"}}));
+    char bytes[64] = {};
+    const ssize_t got = ::recv(link_.launcher.get(), bytes, sizeof bytes, 0);
+    ASSERT_GT(got, 0);
+    std::string expected(1, number);
+    expected += std::string("12\0one\0two", 10);
+    EXPECT_EQ(std::string(bytes, static_cast<std::size_t>(got)), expected) << int{number};
+  }
+  EXPECT_STREQ(LinkMessage::kLate, "late");
+  EXPECT_STREQ(LinkMessage::kFollows, "follows");
 }
 
 TEST_F(WorkerLinkTest, PassesOverWhatIsNoMessage) {

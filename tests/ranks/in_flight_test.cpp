@@ -83,6 +83,31 @@ TEST_F(InFlight, MessagesOfOtherTagsWaitForTheirReceiver) {
   for (const Work& work : sending) work.wait();
 }
 
+TEST_F(InFlight, MessagesOfOneTagArriveInTheOrderInWhichTheyWereSent) {
+  NEEDS_RANKS(2);
+  constexpr int kMessages = 5;
+  const int next = (rank_ + 1) % world_size_;
+  const int previous = (rank_ + world_size_ - 1) % world_size_;
+  for (const bool in_reverse : {false, true}) {
+    Tensors received;
+    std::vector<Work> works;
+    for (int i = 0; i < kMessages; ++i) {
+      works.push_back(
+          group_.send(formula(rank_, 1009, at::kFloat, i), next, 0, {.async_op = true}));
+      received.push_back(zeros(1009, at::kFloat));
+      works.push_back(group_.recv(received.back(), previous, 0, {.async_op = true}));
+    }
+    if (in_reverse) std::reverse(works.begin(), works.end());
+    for (const Work& work : works) {
+      work.wait();
+      EXPECT_TRUE(work.is_completed());
+    }
+    for (int i = 0; i < kMessages; ++i) {
+      EXPECT_TRUE(matches(received[i], formula(previous, 1009, at::kFloat, i))) << i;
+    }
+  }
+}
+
 TEST_F(InFlight, AMessageMayWaitForACollectiveThatThePeerWaitsFor) {
   const int peer = rank_ ^ 1;
   at::Tensor sum = formula(rank_, 70'001, at::kFloat);
