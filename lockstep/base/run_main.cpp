@@ -15,7 +15,7 @@
 namespace lockstep {
 namespace {
 
-// Those that are known.
+// The fields that are known.
 nlohmann::json json_of(const ErrorFields& fields) {
   nlohmann::json known = nlohmann::json::object();
   if (!fields.operation.empty()) known["operation"] = fields.operation;

@@ -13,15 +13,15 @@ namespace lockstep {
 
 struct CollectiveName;
 
-/// What the other ranks are in while this one waits in vain.
+/// What the other ranks are in while this one waits past its deadline.
 struct HangReport {
   std::string text = {};  ///< "rank 2 waits in broadcast number 7, nothing is heard of rank 1"
   std::vector<int> ranks = {};  ///< that are not in the same collective
 };
 
-/// Tells the other ranks of the group, through its store, in which collective this rank has waited
-/// in vain, and finds out in which they have. Gives ranks whose deadline passes about now time to
-/// say so, less where the launcher has explained it already. Empty where all are in the same
+/// Tells the other ranks of the group, through its store, in which collective this rank's deadline
+/// has passed, and finds out in which theirs has. Gives ranks whose deadline passes about now time
+/// to say so, less where the launcher has explained it already. Empty where all are in the same
 /// collective, or where the store is gone. Never throws.
 HangReport report_hang(const c10::intrusive_ptr<c10d::Store>& store, int world_size,
                        const CollectiveName& name, bool is_explained);

@@ -12,12 +12,12 @@ namespace lockstep {
 
 /// A store whose waits can be ended from within: before each question to it and every few
 /// milliseconds until that is answered `check` is called, and what that throws ends the wait; also
-/// where whoever serves the store does not answer at all. Without a `check` waits end as those of
+/// where the store's server does not answer at all. Without a `check` waits end as those of
 /// the store underneath do.
 /// Once a read of its connection has timed out (limit_reads_from) it is of no use any more, as a
 /// late answer would be taken for that to another question: all else fails at once.
-/// Threads: as the store underneath; `check` is called by whoever waits. Clones, which backends
-/// give to threads of their own, are of the store underneath.
+/// Threads: as the store underneath; `check` is called by the thread that waits. Clones, which
+/// backends give to threads of their own, are of the store underneath.
 class WatchedStore final : public c10d::Store {
  public:
   explicit WatchedStore(c10::intrusive_ptr<c10d::Store> store, std::function<void()> check = {});

@@ -112,8 +112,8 @@ std::optional<LinkMessage> receive_message(int link, const Deadline& deadline) {
     Frame frame(std::string(kMostBytes, '\0'));
     frame.passed.receive_with(frame.header);
     const ssize_t received = ::recvmsg(link, &frame.header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    // ECONNRESET, given once, says that the other side ended with messages unread; those that it
-    // has sent before follow.
+    // ECONNRESET, given once, says that the other side ended with messages unread; its own messages
+    // follow.
     if (received < 0 && (errno == EINTR || errno == EAGAIN || errno == ECONNRESET)) continue;
     if (received == 0) {
       throw PeerLost("the other end of the link between this worker and its launcher has ended");

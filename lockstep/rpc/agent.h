@@ -44,7 +44,7 @@ class Agent final : public torch::distributed::rpc::TensorPipeAgent {
       c10::intrusive_ptr<torch::distributed::rpc::Message> message, float timeout_s,
       const torch::distributed::rpc::DeviceMap& device_map) override;
 
-  /// Requests sent so far, answered or not; without those that timed out before they were.
+  /// Requests sent so far, answered or not; without requests that timed out before they were sent.
   std::int64_t sent() const { return sent_.load(); }
   /// Of other workers, answered so far.
   std::int64_t served() const { return served_.load(); }

@@ -79,7 +79,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
   /// That another worker has lost one, which this worker may not have noticed yet.
   void note_told_of_loss(std::int64_t rank) noexcept;
   bool is_lost(int rank) const { return lost_[static_cast<std::size_t>(rank)].load(); }
-  /// The first that was lost, of those that were lost shortly after each other.
+  /// The first that was lost, of several that were lost shortly after each other.
   std::optional<int> lost_worker() const;
   /// That a worker is lost, in an operation with these fields; names who was lost before it, too.
   PeerLost loss_of(int rank, ErrorFields fields) const;
@@ -131,7 +131,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
   std::vector<DeviceMaps> device_maps_;  ///< of each worker
   std::vector<std::atomic<bool>> lost_;
   static constexpr int kNobody = -1;
-  std::atomic<int> first_lost_{kNobody};       ///< of those that were lost shortly after each other
+  std::atomic<int> first_lost_{kNobody};       ///< of several lost shortly after each other
   std::vector<std::atomic<int>> loss_causes_;  ///< of each that is lost: who was the first then
   std::atomic<Deadline::Clock::time_point> last_loss_{};
   std::optional<QuietC10d> quiet_;

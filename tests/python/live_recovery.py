@@ -103,7 +103,7 @@ class LiveRecovery(LiveJobTest):
                 self.assertEqual(job.ends(), ends)
 
     def test_one_is_stopped_while_groups_are_made_and_another_dies(self):
-        """Whoever waits for the one that is stopped goes on with those that are left."""
+        """The rank that waits for the stopped one goes on with the others."""
         self.need_failpoints()
         for backend in ("shm", "gloo"):
             for place in ("connect.begin:2", "connect.reached:2"):

@@ -166,7 +166,7 @@ class Drawing:
         if name.startswith(OF_A_STATE):
             return phase, name, n
         total = self.places.total(rank, name)
-        if n <= self.done * total:  # Else before those that were drawn before it.
+        if n <= self.done * total:  # Else it would come before an earlier fault.
             n = self.dice.randint(min(int(self.done * total) + 1, total), total)
         self.done = max(self.done, n / total)
         return phase, name, n
