@@ -48,13 +48,15 @@ bool may_be_awaited(const RankPlace& rank, const AwaitedCall& awaited) {
          });
 }
 
-// Those that others wait for and that wait for nobody; where there are none, those that wait for
-// others elsewhere.
+// Those that others wait for and that wait for nobody, and those that a signal has stopped: one
+// that has left the call may not have sent all of its part. Where there are none, those that wait
+// for others elsewhere.
 std::vector<bool> find_late(const std::vector<RankPlace>& ranks,
                             const std::optional<AwaitedCall>& awaited) {
   std::vector<bool> late;
   for (const RankPlace& rank : ranks) {
-    late.push_back((!awaited || may_be_awaited(rank, *awaited)) && !waits(rank));
+    const bool is_awaited = !awaited || may_be_awaited(rank, *awaited);
+    late.push_back(is_stopped(rank) || (is_awaited && !waits(rank)));
   }
   if (!awaited || std::ranges::find(late, true) != late.end()) return late;
   const bool some_may = std::ranges::any_of(ranks, [&](const RankPlace& rank) {

@@ -76,6 +76,14 @@ TEST(HangVerdict, WhoIsStoppedInTheCallItselfIsLate) {
                          "signal; main thread in copy() train.cpp:88; rank 0 has waited"));
 }
 
+TEST(HangVerdict, WhoIsStoppedAfterTheCallIsLate) {
+  const std::string text =
+      hang_verdict({rank(1, {call("all_reduce", 12, true)}, "work()", 'T')}, kAwaited, "");
+  EXPECT_THAT(text, StartsWith("lockstep: hang: rank 1 (local rank 1, pid 101) has left all_reduce "
+                               "number 12 of group 'default', and is stopped by a signal; "
+                               "main thread in work() train.cpp:88\n"));
+}
+
 TEST(HangVerdict, ThoseOfAnotherGroupAreNotLate) {
   const AwaitedCall in_pair{.operation = "all_reduce", .group = "pair", .sequence = 3};
   const std::vector<Call> waits = {call("all_reduce", 3, false, "pair")};
