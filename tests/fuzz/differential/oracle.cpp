@@ -256,11 +256,11 @@ void Oracle::share_buffers() {
   }
 }
 
-double Oracle::norm(int rank) const {
+double Oracle::norm(int rank, Of which) const {
   double squares = 0;
   for (std::size_t i = 0; i < plan_.parameters.size(); ++i) {
     const at::Tensor& gradient = gradients_[rank][i];
-    if (!gradient.defined() || !is_averaged_[i]) continue;
+    if (!gradient.defined() || (which == Of::kExchanged && !is_averaged_[i])) continue;
     const at::Tensor real = gradient.is_complex() ? at::view_as_real(gradient) : gradient;
     squares += real.to(at::kDouble).square().sum().item<double>();
   }
@@ -277,7 +277,8 @@ double Oracle::clip() {
       if (!(own <= largest)) largest = own;
       if (std::isnan(largest)) break;
     }
-    total = plan_.clip == ClipPlan::kInfinityNorm ? largest : norm(rank);
+    const Of which = plan_.clip == ClipPlan::kKnownNorm ? Of::kExchanged : Of::kAll;
+    total = plan_.clip == ClipPlan::kInfinityNorm ? largest : norm(rank, which);
     const double factor = std::isnan(total) ? total : std::min(1.0, kMaxNorm / (total + 1e-6));
     for (at::Tensor& gradient : gradients_[rank]) {
       if (!gradient.defined()) continue;

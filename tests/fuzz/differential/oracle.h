@@ -29,8 +29,9 @@ class Oracle {
   /// What the last pass with takes_gradients gave.
   const std::vector<at::Tensor>& taken(int rank) const { return taken_[rank]; }
   const Model& model(int rank) const { return models_[rank]; }
-  /// √Σ squares of all averages of the last exchange.
-  double norm(int rank) const;
+  enum class Of { kAll, kExchanged };
+  /// √Σ squares of all gradients, or of those alone that were exchanged.
+  double norm(int rank, Of which) const;
   /// Σ over ranks of |gradient|, which the average in question is a sum of; of each parameter.
   const std::vector<at::Tensor>& magnitudes() const { return magnitudes_; }
   /// Whether averages are exact but for the size of numbers.

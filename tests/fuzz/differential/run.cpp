@@ -93,8 +93,8 @@ class Session {
     const std::string where = concat("step ", step);
     const bool has_exchanged = plan_.steps[step].passes.back().reaches_nothing == 0;
     if (plan_.options.gradient_norm && has_exchanged) {
-      compare_norms("gradient_norm", trainee_.gradient_norm(), oracle_.norm(rank_), 1e-5, where,
-                    failure_);
+      compare_norms("gradient_norm", trainee_.gradient_norm(),
+                    oracle_.norm(rank_, Oracle::Of::kExchanged), 1e-5, where, failure_);
     }
     if (plan_.clip != ClipPlan::kNone) clip(where);
     trainee_.update();
