@@ -21,7 +21,8 @@ void exchange_message(const std::vector<at::Tensor>& tensors,
   std::vector<at::Tensor> flat;
   for (const at::Tensor& tensor : tensors) flat.push_back(tensor.reshape({-1}));
   const at::Tensor message = flat.size() == 1 ? flat[0].contiguous() : at::cat(flat);
-  if (!exchange(message)) return;
+  // One tensor that lies in one piece is the message itself.
+  if (!exchange(message) || message.is_alias_of(tensors[0])) return;
   const at::AutoDispatchBelowADInplaceOrView guard;
   std::int64_t offset = 0;
   for (at::Tensor tensor : tensors) {

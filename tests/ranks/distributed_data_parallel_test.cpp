@@ -96,6 +96,17 @@ TEST_F(Ddp, StartsFromTheParametersAndBuffersOfRankZero) {
   expect_same_on_all_ranks(model.parameters());
 }
 
+// The strides of dimensions of one element say nothing, and may be any.
+TEST_F(Ddp, AParameterAloneWithOtherStridesStartsFromThatOfRankZero) {
+  torch::nn::Module module;
+  const at::Tensor weight =
+      module.register_parameter("weight", at::rand({1, 8}).narrow(1, 0, 4).detach());
+  const at::Tensor rank_zero = weight.detach().clone();
+  group_.broadcast(rank_zero, 0);
+  const DistributedDataParallel model(module);
+  EXPECT_TRUE(at::equal(weight, rank_zero));
+}
+
 TEST_F(Ddp, EqualsOneProcessOnTheWholeBatchAndStaysInStepBitForBit) {
   for (const std::optional<double> bucket_cap_mb : {std::optional<double>(), {1e-6}, {2e-4}}) {
     DistributedDataParallel model(Mlp(), {.bucket_cap_mb = bucket_cap_mb});
@@ -249,9 +260,8 @@ TEST_F(Ddp, TakesHoldersPointersTemporariesAndVariables) {
 
 TEST_F(Ddp, AModelThatDiffersIsRefusedOnEveryRankByName) {
   NEEDS_RANKS(2);
-  const std::string message = message_of<UsageError>([&] {
-    const DistributedDataParallel model(Mlp(rank_ == world_size_ - 1 ? 38 : 37));
-  });
+  const std::string message = message_of<UsageError>(
+      [&] { const DistributedDataParallel model(Mlp(rank_ == world_size_ - 1 ? 38 : 37)); });
   EXPECT_SAYS(message, "model of rank " + std::to_string(world_size_ - 1));
   EXPECT_SAYS(message, "first.weight float [38, 10]");
   group_.barrier();  // The group is still of use.
