@@ -10,38 +10,30 @@
 #include "lockstep/ddp/large_gradient.h"
 
 namespace lockstep {
-namespace {
 
-struct Reducers {
-  std::mutex mutex;
-  std::vector<GradientReducer::Impl*> all;
-};
-
-Reducers& reducers() {
-  static auto* const of_process = new Reducers();  // never destroyed
+GradientReducer::Impl::Registry& GradientReducer::Impl::registry() {
+  static auto* const of_process = new Registry();  // never destroyed
   return *of_process;
 }
-
-}  // namespace
 
 GradientReducer::Impl::Impl(ProcessGroup of) : group(std::move(of)) {
   exchange.name = concat("model ", group.count_replica());
   backward_name = "backward of " + exchange.name;
   weighted_backward_name = "weighted pass, " + exchange.name;
   backward_with_units_name = "weighted 16-bit pass, " + exchange.name;
-  const std::lock_guard lock(reducers().mutex);
-  reducers().all.push_back(this);
+  const std::lock_guard lock(registry().mutex);
+  registry().reducers.push_back(this);
 }
 
 GradientReducer::Impl::~Impl() {
-  const std::lock_guard lock(reducers().mutex);
-  std::erase(reducers().all, this);
+  const std::lock_guard lock(registry().mutex);
+  std::erase(registry().reducers, this);
 }
 
 void GradientReducer::Impl::forget_what_all_gave_up() {
-  const std::lock_guard lock(reducers().mutex);
-  for (Impl* const of_model : reducers().all) {
-    if (of_model->training_thread != std::this_thread::get_id()) continue;
+  const std::lock_guard lock(registry().mutex);
+  for (Impl* const of_model : registry().reducers) {
+    if (of_model != this && of_model->training_thread != training_thread) continue;
     const std::lock_guard own_lock(of_model->mutex);
     if (!of_model->in_backward) of_model->forget_what_was_given_up();
   }
@@ -129,7 +121,7 @@ void GradientReducer::run_weighted(double weight, at::ScalarType loss,
   std::optional<WeightedPass> pass;
   GradientWeight::Parts parts;
   bool exchanges = false;
-  Impl::forget_what_all_gave_up();
+  impl_->forget_what_all_gave_up();
   {
     const std::lock_guard lock(impl_->mutex);
     parts = impl_->weight.parts_of(weight, loss);

@@ -97,9 +97,8 @@ class GradientReducer {
   /// A backward pass has begun to exchange gradients and did not end.
   bool in_backward() const;
 
-  struct Impl;
-
  private:
+  struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 

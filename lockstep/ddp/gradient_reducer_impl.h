@@ -70,7 +70,6 @@ struct GradientReducer::Impl {
   // changed since.
   std::optional<std::size_t> last_gradient;
   std::int64_t last_version = 0;
-  std::uint64_t passes = 0;  // whose gradients were or are being exchanged
 
   // Of the backward pass under way.
   bool in_backward = false;
@@ -88,8 +87,15 @@ struct GradientReducer::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  /// Before a weighted pass of the calling thread, which may reach the parameters of any.
-  static void forget_what_all_gave_up();
+  struct Registry {
+    std::mutex mutex;
+    std::vector<Impl*> reducers;  // of this process
+  };
+  static Registry& registry();
+
+  /// Before a weighted pass of this model's loss, which may reach the parameters of any other model
+  /// of its thread.
+  void forget_what_all_gave_up();
 
   UsageError usage_error(std::size_t index, const std::string& what) const;
   void gradient_ready(std::size_t index, const at::Tensor& arrived);
