@@ -229,25 +229,23 @@ TEST_F(SyncedBatchNorm, InDistributedDataParallelEqualsOneProcessAndStaysInStep)
   }
 }
 
-struct NormAndHeadsImpl : torch::nn::Module {
-  NormAndHeadsImpl() {
+struct NormAndHeadImpl : torch::nn::Module {
+  NormAndHeadImpl() {
     first = register_module("first", torch::nn::Linear(5, 7));
     norm = register_module("norm", torch::nn::BatchNorm1d(7));
-    large_head = register_module("large_head", torch::nn::Linear(7, 11000));  // lies alone
-    small_head = register_module("small_head", torch::nn::Linear(7, 3));
+    head = register_module("head", torch::nn::Linear(7, 11000));  // lies alone
   }
-  at::Tensor forward(const at::Tensor& x, bool takes_large) {
+  at::Tensor forward(const at::Tensor& x, bool takes_head) {
     const at::Tensor hidden = norm(first(x));
-    return takes_large ? large_head(hidden).square().mean() : small_head(hidden).square().mean();
+    return (takes_head ? head(hidden) : hidden).square().mean();
   }
   torch::nn::Linear first{nullptr};
   torch::nn::BatchNorm1d norm{nullptr};
-  torch::nn::Linear large_head{nullptr};
-  torch::nn::Linear small_head{nullptr};
+  torch::nn::Linear head{nullptr};
 };
-TORCH_MODULE(NormAndHeads);
+TORCH_MODULE(NormAndHead);
 
-// The heads' gradients come before the backward pass of the layer, in which ranks wait for each
+// The head's gradients come before the backward pass of the layer, in which ranks wait for each
 // other; no rank may wait before it until others begin. Where calls are compared by an exchange, a
 // plain backward() does.
 TEST_F(SyncedBatchNorm, LetsRanksReachDifferentParametersBehindIt) {
@@ -255,17 +253,17 @@ TEST_F(SyncedBatchNorm, LetsRanksReachDifferentParametersBehindIt) {
     if (!is_weighted && !group_.shares_memory()) continue;
     SCOPED_TRACE(is_weighted);
     torch::manual_seed(5);
-    NormAndHeads alone;
-    NormAndHeads net;
+    NormAndHead alone;
+    NormAndHead net;
     load_state_dict(*net, state_dict(*alone));
     convert_sync_batchnorm(*net, {.process_group = group_});
     DistributedDataParallel model(net, {.process_group = group_, .bucket_cap_mb = 1e-4});
     const BatchSizes sizes(world_size_, 3);
     for (int step = 0; step < 3; ++step) {
       const at::Tensor x = values(sizes, {5}, step, at::kFloat);
-      const auto takes_large = [&](int rank) { return (rank + step) % 2 == 0; };
+      const auto takes_head = [&](int rank) { return (rank + step) % 2 == 0; };
       net->zero_grad();
-      const at::Tensor loss = model(part(x, sizes), takes_large(rank_));
+      const at::Tensor loss = model(part(x, sizes), takes_head(rank_));
       is_weighted ? model.backward(loss, {.weight = 3}) : loss.backward();
 
       alone->zero_grad();
@@ -273,8 +271,7 @@ TEST_F(SyncedBatchNorm, LetsRanksReachDifferentParametersBehindIt) {
       at::Tensor sum = at::zeros({});
       for (int rank = 0; rank < world_size_; ++rank) {
         const at::Tensor own = hidden.narrow(0, 3 * rank, 3);
-        auto& head = takes_large(rank) ? alone->large_head : alone->small_head;
-        sum = sum + head(own).square().mean();
+        sum = sum + (takes_head(rank) ? alone->head(own) : own).square().mean();
       }
       (sum / world_size_).backward();
       const auto ours = net->named_parameters();
