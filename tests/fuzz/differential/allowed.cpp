@@ -116,9 +116,7 @@ bool keeps_its_graph(const Plan& plan) {
     for (const PassPlan& pass : step.passes) {
       if (pass.reaches_nothing != 0) return false;
       // Without samples the operator is left out.
-      const bool has_none =
-          std::find(pass.samples.begin(), pass.samples.end(), 0) != pass.samples.end();
-      if (has_none && plan.has(OpKind::kWide)) return false;
+      if (has_empty_batch(pass) && plan.has(OpKind::kWide)) return false;
     }
   }
   for (const OpPlan& op : plan.ops) {
@@ -177,15 +175,23 @@ bool counts_all_samples(const Plan& plan) {
   return true;
 }
 
+bool has_empty_batches(const Plan& plan) {
+  return std::ranges::any_of(plan.steps, [](const StepPlan& step) {
+    return std::ranges::any_of(step.passes, has_empty_batch);
+  });
+}
+
 // A plain pass begins its exchange with its first gradient. Where ranks wait for each other to
 // begin, one that reaches more parameters than others before the backward pass of a SyncBatchNorm
-// waits for those that wait for it in that layer.
+// waits for ranks that wait for it in that layer.
 bool waits_around_batch_norm(const Plan& plan) {
   if (plan.is_weighted || (plan.backend == Backend::kShm && !plan.joins)) return false;
   bool is_behind = false;
   for (const OpPlan& op : plan.ops) {
     is_behind = is_behind || op.kind == OpKind::kBatchNorm;
-    if (is_behind && !op.left_out.empty()) return true;
+    const bool is_left_out =
+        !op.left_out.empty() || (op.kind == OpKind::kWide && has_empty_batches(plan));
+    if (is_behind && is_left_out) return true;
   }
   return false;
 }
@@ -224,10 +230,8 @@ bool hides_what_is_given_up(const StepPlan& step) {
     if (may_be_none && gives_up(pass.action)) return true;
     if (may_be_zero && pass.action == GradAction::kClone) return true;
     if (gives_up(pass.action)) may_be_none = may_be_zero = false;
-    const bool has_empty =
-        std::find(pass.samples.begin(), pass.samples.end(), 0) != pass.samples.end();
     may_be_none = !pass.exchanges && (may_be_none || pass.reaches_nothing != 0);
-    may_be_zero = !pass.exchanges && (may_be_zero || may_be_none || has_empty);
+    may_be_zero = !pass.exchanges && (may_be_zero || may_be_none || has_empty_batch(pass));
   }
   return false;
 }

@@ -128,7 +128,9 @@ std::string describe(const Plan& plan) {
   return text.str();
 }
 
-namespace {}  // namespace
+bool has_empty_batch(const PassPlan& pass) {
+  return std::find(pass.samples.begin(), pass.samples.end(), 0) != pass.samples.end();
+}
 
 bool gives_up(GradAction action) {
   return action == GradAction::kSetToNone || action == GradAction::kZeroInPlace ||

@@ -80,6 +80,9 @@ struct PassPlan {
   unsigned delays = 0;                    ///< a bit a rank that sleeps before backward
 };
 
+/// Whether a rank has no samples.
+bool has_empty_batch(const PassPlan& pass);
+
 struct StepPlan {
   std::vector<PassPlan> passes = {};
   unsigned evaluates = 0;  ///< a bit a rank that evaluates after the step
