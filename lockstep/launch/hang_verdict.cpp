@@ -48,9 +48,9 @@ bool may_be_awaited(const RankPlace& rank, const AwaitedCall& awaited) {
          });
 }
 
-// Those that others wait for and that wait for nobody, and those that a signal has stopped: one
-// that has left the call may not have sent all of its part. Where there are none, those that wait
-// for others elsewhere.
+// Late are ranks that others wait for and that wait for nobody, and ranks that a signal has
+// stopped: one that has left the call may not have sent all of its part. Where there are none,
+// ranks that wait for others elsewhere.
 std::vector<bool> find_late(const std::vector<RankPlace>& ranks,
                             const std::optional<AwaitedCall>& awaited) {
   std::vector<bool> late;
