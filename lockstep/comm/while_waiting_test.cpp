@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/gloo_pair_testing.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/comm/process_group_state.h"
 
 namespace lockstep {
 namespace {
@@ -31,27 +31,12 @@ struct StopWaiting : Error {
 class WhileWaiting : public ::testing::Test {
  protected:
   WhileWaiting() {
-    auto peer = std::async(std::launch::async, [&] { return group_of(1, {}); });
-    own_ = group_of(0, [this] {
+    auto peer = std::async(std::launch::async, [&] { return gloo_pair(1, store_, {}); });
+    own_ = gloo_pair(0, store_, [this] {
       EXPECT_EQ(std::this_thread::get_id(), thread_);
       if (on_call_) on_call_();
     });
     peer_ = peer.get();
-  }
-
-  ProcessGroup group_of(int rank, std::function<void()> while_waiting) {
-    auto state = std::make_shared<ProcessGroup::State>();
-    state->rank = rank;
-    state->world_size = 2;
-    state->name = "test";
-    state->backend_name = "gloo";
-    state->local_rank = rank;
-    state->local_world_size = 2;
-    state->local_address = "127.0.0.1";
-    state->timeout = kMinute;
-    state->store = store_;
-    state->while_waiting = std::move(while_waiting);
-    return make_process_group(std::move(state), kMinute);
   }
 
   /// `action` once while_waiting was called `count` times from now on, on a thread of the peer.

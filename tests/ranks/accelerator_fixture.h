@@ -1,7 +1,6 @@
 // What tests of Accelerator train: rows of sines, by a small net.
 #pragma once
 
-#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
@@ -18,11 +17,10 @@
 #include <torch/optim/schedulers/step_lr.h>
 #include <torch/optim/sgd.h>
 
-#include "lockstep/comm/broadcast_text.h"
 #include "lockstep/optim/exponential_moving_average.h"
-#include "lockstep/os/temporary_directory.h"
 #include "lockstep/train/accelerator.h"
 #include "tests/ranks/fixture.h"
+#include "tests/ranks/folder_of_ranks.h"
 
 namespace lockstep::testing {
 
@@ -74,14 +72,8 @@ class AcceleratorTest : public Conformance {
 /// With a folder that all ranks save to.
 class AcceleratorState : public AcceleratorTest {
  protected:
-  AcceleratorState() {
-    if (rank_ == 0) directory_.emplace(std::filesystem::temp_directory_path(), "accelerator-");
-    path_ = broadcast_text(group_, rank_ == 0 ? directory_->path().string() : "", 0);
-  }
-  ~AcceleratorState() override { group_.barrier(); }
-
-  std::optional<TemporaryDirectory> directory_;
-  std::string path_;
+  const FolderOfRanks folder_{group_, "accelerator-"};
+  const std::string path_ = folder_.path();
 };
 
 // A training whose parts are all that an accelerator saves.

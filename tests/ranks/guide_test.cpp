@@ -12,9 +12,9 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
-#include "lockstep/comm/broadcast_text.h"
 #include "lockstep/lockstep.h"
 #include "lockstep/os/temporary_directory.h"
+#include "tests/ranks/folder_of_ranks.h"
 #include "tests/ranks/guide_fixture.h"
 
 // The examples of docs/distributed-data-parallel.md: the test `guide` finds each of them here.
@@ -161,10 +161,8 @@ TEST_F(Guide, ShardedOptimizer) {
   lockstep::DistributedDataParallel model(Net(), {.process_group = group});
   lockstep::ShardedOptimizer<torch::optim::AdamW> optimizer(
       model->parameters(), torch::optim::AdamWOptions(1e-3), {.process_group = group});
-  std::optional<lockstep::TemporaryDirectory> made;
-  if (rank_ == 0) made.emplace(std::filesystem::temp_directory_path(), "guide-");
-  const std::filesystem::path directory =
-      lockstep::broadcast_text(group, made ? made->path().string() : "", 0);
+  const lockstep::testing::FolderOfRanks made(group, "guide-");
+  const std::filesystem::path directory = made.path();
   const int step = 1;
 
   lockstep::SnapshotDirectory snapshots(directory, {.group = group});

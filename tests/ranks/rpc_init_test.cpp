@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -11,8 +12,8 @@
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/broadcast_text.h"
+#include "lockstep/comm/gloo_pair_testing.h"
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/comm/process_group_state.h"
 #include "lockstep/rpc/local_meeting.h"
 #include "lockstep/rpc/meeting.h"
 #include "lockstep/rpc/rpc.h"
@@ -27,19 +28,9 @@ struct LeftByCaller : Error {
 
 // Of ranks 0 and 1, over another group than the default one.
 ProcessGroup pair_that_asks(int rank, std::function<void()> while_waiting) {
-  auto state = std::make_shared<ProcessGroup::State>();
-  state->rank = rank;
-  state->world_size = 2;
-  state->name = "pair";
-  state->backend_name = "gloo";
-  state->local_rank = rank;
-  state->local_world_size = 2;
-  state->local_address = "127.0.0.1";
-  state->timeout = std::chrono::minutes(1);
-  state->store =
-      c10::make_intrusive<c10d::PrefixStore>("pair", default_process_group().c10d_store());
-  state->while_waiting = std::move(while_waiting);
-  return make_process_group(std::move(state), std::chrono::minutes(1));
+  return gloo_pair(
+      rank, c10::make_intrusive<c10d::PrefixStore>("pair", default_process_group().c10d_store()),
+      std::move(while_waiting));
 }
 
 // One that has met the others, and never says in the store where it listens.

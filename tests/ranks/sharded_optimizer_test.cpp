@@ -17,14 +17,13 @@
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/comm/broadcast_text.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/os/temporary_directory.h"
 #include "lockstep/snapshot/optimizer_state.h"
 #include "lockstep/snapshot/small_net.h"
 #include "lockstep/snapshot/snapshot_directory.h"
 #include "lockstep/snapshot/state_dict.h"
 #include "tests/ranks/fixture.h"
+#include "tests/ranks/folder_of_ranks.h"
 
 namespace lockstep::testing {
 namespace {
@@ -324,13 +323,12 @@ TEST_F(Sharded, GoesOnFromAFullStateOnAnotherNumberOfRanks) {
 }
 
 TEST_F(Sharded, TrainsWithDistributedDataParallelAndIsStoredInSnapshotsWhole) {
-  std::optional<TemporaryDirectory> directory;
-  if (rank_ == 0) directory.emplace(std::filesystem::temp_directory_path(), "sharded-");
-  const std::string path = broadcast_text(group_, directory ? directory->path().string() : "", 0);
+  const FolderOfRanks shared(group_, "sharded-");
 
   // Twice: a parameter may move when the sharded optimizer is made.
   for (const ShardedOptimizerOptions& options : kinds()) {
-    const std::string folder = path + (options.parameters_as_bucket_view ? "/views" : "/apart");
+    const std::string folder =
+        shared.path() + (options.parameters_as_bucket_view ? "/views" : "/apart");
     at::manual_seed(3);
     SmallNet reference_net;
     SmallNet net;

@@ -11,10 +11,8 @@
 #include <torch/optim/sgd.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/broadcast_text.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/optim/sharded_optimizer.h"
-#include "lockstep/os/temporary_directory.h"
 #include "lockstep/snapshot/agreement.h"
 #include "lockstep/snapshot/optimizer_state.h"
 #include "lockstep/snapshot/random_state.h"
@@ -22,6 +20,7 @@
 #include "lockstep/snapshot/snapshot_directory.h"
 #include "lockstep/snapshot/snapshot_testing.h"
 #include "lockstep/snapshot/state_dict.h"
+#include "tests/ranks/folder_of_ranks.h"
 
 namespace lockstep::testing {
 namespace {
@@ -29,13 +28,6 @@ namespace {
 /// A directory that all ranks see, and one training run over them.
 class RankSnapshots : public ::testing::Test {
  protected:
-  RankSnapshots() {
-    if (rank() == 0) directory_.emplace(std::filesystem::temp_directory_path(), "rank-snapshots-");
-    path_ = broadcast_text(group_, rank() == 0 ? directory_->path().string() : "", 0);
-  }
-  // Nobody removes it while others use it.
-  ~RankSnapshots() override { group_.barrier(); }
-
   int rank() const { return group_.rank(); }
   void save(std::int64_t step) {
     SnapshotDirectory(path_).save(*net_, optimizer_, {.step = step});
@@ -46,8 +38,8 @@ class RankSnapshots : public ::testing::Test {
   }
 
   const ProcessGroup group_ = default_process_group();
-  std::optional<TemporaryDirectory> directory_;
-  std::filesystem::path path_;
+  const FolderOfRanks folder_{group_, "rank-snapshots-"};
+  const std::filesystem::path path_ = folder_.path();
   SmallNet net_;
   torch::optim::SGD optimizer_{net_->parameters(), 0.1};
 };
@@ -85,9 +77,8 @@ TEST_F(RankSnapshots, AFailureOnOneRankIsAnErrorOnAllAndChangesNothing) {
   SmallNet other(rank() == odd_one ? 5 : 8);
   const at::Tensor before = other->first->weight.detach().clone();
   torch::optim::SGD optimizer(other->parameters(), 0.1);
-  expect_failure_of<Error>(odd_one, "does not fit the model", [&] {
-    SnapshotDirectory(path_).load_latest(*other, optimizer);
-  });
+  expect_failure_of<Error>(odd_one, "does not fit the model",
+                           [&] { SnapshotDirectory(path_).load_latest(*other, optimizer); });
   EXPECT_TRUE(same_bits(other->first->weight.detach(), before));
 }
 
@@ -116,9 +107,8 @@ TEST_F(RankSnapshots, ADirectoryThatAnotherJobHasTakenIsAnErrorOnEveryRank) {
   snapshots.save(*net_, optimizer_, {.step = 1});
   const std::filesystem::path lock = path_ / ".lock";
   if (rank() == 0) std::ofstream(lock) << "another job\nprocess 7 on another machine\n";
-  expect_failure_of<Error>(0, "taken over by another job", [&] {
-    snapshots.save(*net_, optimizer_, {.step = 2});
-  });
+  expect_failure_of<Error>(0, "taken over by another job",
+                           [&] { snapshots.save(*net_, optimizer_, {.step = 2}); });
   if (rank() == 0) std::filesystem::remove(lock);
   snapshots.save(*net_, optimizer_, {.step = 2});
   group_.barrier();

@@ -16,11 +16,10 @@
 #include <torch/optim/adam.h>
 #include <torch/optim/schedulers/step_lr.h>
 
-#include "lockstep/comm/broadcast_text.h"
-#include "lockstep/os/temporary_directory.h"
 #include "lockstep/train/callbacks.h"
 #include "lockstep/train/trainer.h"
 #include "tests/ranks/fixture.h"
+#include "tests/ranks/folder_of_ranks.h"
 
 namespace lockstep::testing {
 
@@ -74,12 +73,6 @@ struct Line : Task<torch::nn::LinearImpl> {
 
 class TrainerTest : public Conformance {
  protected:
-  TrainerTest() {
-    if (rank_ == 0) directory_.emplace(std::filesystem::temp_directory_path(), "trainer-");
-    path_ = broadcast_text(group_, rank_ == 0 ? directory_->path().string() : "", 0);
-  }
-  ~TrainerTest() override { group_.barrier(); }
-
   TrainerOptions options(const std::string& max_duration, const std::string& name = "run") const {
     return {.max_duration = max_duration,
             .batch_size = 2,
@@ -99,8 +92,8 @@ class TrainerTest : public Conformance {
     return error ? 0 : static_cast<std::size_t>(std::count_if(begin(files), end(files), is_shown));
   }
 
-  std::optional<TemporaryDirectory> directory_;
-  std::string path_;
+  const FolderOfRanks folder_{group_, "trainer-"};
+  const std::string path_ = folder_.path();
 };
 
 }  // namespace lockstep::testing
