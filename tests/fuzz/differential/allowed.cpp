@@ -205,6 +205,8 @@ bool allows_graph(const Plan& plan) {
       return false;
     }
     if (plan.joins || reuses(plan)) return false;
+    // LibTorch cannot take the derivative of an embedding's gradient without samples.
+    if (plan.has(OpKind::kEmbedding) && has_empty_batches(plan)) return false;
   }
   if (plan.double_backward) {
     if (plan.is_weighted || plan.options.hook != HookPlan::kNone || plan.options.exchange_dtype) {

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "tests/fuzz/differential/failure.h"
+#include "tests/fuzz/differential/graph.h"
 #include "tests/fuzz/differential/oracle.h"
 
 namespace lockstep::differential {
@@ -22,12 +23,6 @@ double unit_of(at::ScalarType dtype) {
     default:
       return std::ldexp(1.0, -53);
   }
-}
-
-at::Tensor dense(const at::Tensor& tensor) {
-  at::Tensor values = tensor.detach();
-  if (values.is_sparse()) values = values.to_dense();
-  return values.is_complex() ? at::view_as_real(values.resolve_conj()) : values;
 }
 
 // Of NaN too, whatever its sign.
@@ -67,17 +62,16 @@ double allowed(const Plan& plan, const Oracle& oracle, std::size_t index, bool i
   const double normalized = plan.has(OpKind::kBatchNorm) || plan.double_backward ? 1e7 : 1;
   const at::Tensor& magnitude = oracle.magnitudes()[index];
   if (!is_average || !magnitude.defined()) {
-    const bool is_whole = at::equal(dense(expected).round(), dense(expected));
     const double most = largest(expected);
-    return is_whole && most * own_unit < 0.25 && normalized == 1
+    return is_whole(expected) && most * own_unit < 0.25 && normalized == 1
                ? 0
                : 16 * own_unit * most * normalized + (normalized > 1 ? 1e-6 : 0);
   }
   const double unit = travelling_unit(plan, expected);
   const double sum = largest(magnitude);
-  const bool is_whole = at::equal(dense(expected * 8).round(), dense(expected * 8));
   const bool rounds = plan.options.hook == HookPlan::kQuantize;
-  if (oracle.is_exact() && is_whole && sum * unit < 0.03 && !rounds) return 0;
+  const bool is_exact = oracle.is_exact(index) && is_whole(expected * 8);
+  if (is_exact && sum * unit < 0.03 && !rounds) return 0;
   double bound = (plan.ranks + 6) * unit * sum * normalized + (normalized > 1 ? 1e-6 : 0);
   if (rounds) {
     // A step is 1/255 of the range of a bucket, which may hold all parameters.

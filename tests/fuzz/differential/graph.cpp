@@ -191,6 +191,17 @@ void change_buffer(const Plan& plan, const at::Tensor& buffer, const at::Tensor&
                                             : wrap(target + input.sum(0)));
 }
 
+at::Tensor dense(const at::Tensor& tensor) {
+  at::Tensor values = tensor.detach();
+  if (values.is_sparse()) values = values.to_dense();
+  return values.is_complex() ? at::view_as_real(values.resolve_conj()) : values;
+}
+
+bool is_whole(const at::Tensor& tensor) {
+  const at::Tensor values = dense(tensor);
+  return at::equal(values.round(), values);
+}
+
 at::Tensor make_loss(const Plan& plan, const Place& place, const Model& model,
                      const at::Tensor& input, const at::Tensor& output) {
   Random random = random_of(plan, place, 2);

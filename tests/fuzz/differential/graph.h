@@ -57,6 +57,11 @@ at::Tensor combine(const Plan& plan, const OpPlan& op, const at::Tensor& last,
 /// In training mode, before the operator that reads it.
 void change_buffer(const Plan& plan, const at::Tensor& buffer, const at::Tensor& input);
 
+/// Without a graph, and real: complex numbers are their two parts.
+at::Tensor dense(const at::Tensor& tensor);
+/// Whether every value is an integer.
+bool is_whole(const at::Tensor& tensor);
+
 /// Of one forward pass.
 at::Tensor make_loss(const Plan& plan, const Place& place, const Model& model,
                      const at::Tensor& input, const at::Tensor& output);

@@ -44,6 +44,7 @@ Oracle::Oracle(const Plan& plan) : plan_(plan) {
   losses_.resize(plan.ranks);
   inputs_.resize(plan.ranks);
   magnitudes_.resize(plan.parameters.size());
+  is_whole_.resize(plan.parameters.size());
   is_averaged_.resize(plan.parameters.size());
   is_left_out_.resize(plan.parameters.size());
 }
@@ -176,7 +177,7 @@ void Oracle::double_backward(std::vector<Gradients>& with_graph) {
     }
   }
   is_exact_ = false;
-  note_magnitudes();
+  note_magnitudes(1);
   for (std::size_t i = 0; i < plan_.parameters.size(); ++i) {
     const at::Tensor average = averaged(i, 0, 1);
     for (Gradients& gradients : gradients_) gradients[i] = average;
@@ -185,11 +186,15 @@ void Oracle::double_backward(std::vector<Gradients>& with_graph) {
   share_buffers();
 }
 
-void Oracle::note_magnitudes() {
+void Oracle::note_magnitudes(double factor) {
   for (std::size_t i = 0; i < plan_.parameters.size(); ++i) {
     at::Tensor sum;
+    is_whole_[i] = true;
     for (const Gradients& gradients : gradients_) {
-      if (gradients[i].defined()) sum = sum_of(sum, gradients[i].abs().to(at::kDouble));
+      if (!gradients[i].defined()) continue;
+      sum = sum_of(sum, gradients[i].abs().to(at::kDouble));
+      // A part is rounded where it is scaled before the sum.
+      is_whole_[i] = is_whole_[i] && is_whole(dense(gradients[i]).to(at::kDouble) * (8 * factor));
     }
     magnitudes_[i] = sum;
   }
@@ -217,7 +222,7 @@ void Oracle::exchange(int step, int pass) {
   } else if (plan_.joins) {
     scale = static_cast<double>(plan_.ranks) / group.ranks_with_data;
   }
-  note_magnitudes();
+  note_magnitudes(scale / plan_.ranks);
   std::vector<Gradients> results = gradients_;
   for (std::size_t i = 0; i < plan_.parameters.size(); ++i) {
     const ParameterPlan& parameter = plan_.parameters[i];

@@ -34,8 +34,8 @@ class Oracle {
   double norm(int rank, Of which) const;
   /// Σ over ranks of |gradient|, which the average in question is a sum of; of each parameter.
   const std::vector<at::Tensor>& magnitudes() const { return magnitudes_; }
-  /// Whether averages are exact but for the size of numbers.
-  bool is_exact() const { return is_exact_; }
+  /// Whether the parameter's average is exact but for the size of numbers.
+  bool is_exact(std::size_t parameter) const { return is_exact_ && is_whole_[parameter]; }
 
   /// Goes on with what the rank has, which was compared: rounding does not add up.
   void adopt(int rank, std::size_t parameter, const at::Tensor& gradient, bool is_average);
@@ -50,7 +50,8 @@ class Oracle {
   void double_backward(std::vector<Gradients>& with_graph);
   void exchange(int step, int pass);
   void share_buffers();
-  void note_magnitudes();
+  /// `factor`: of the sum, in the average.
+  void note_magnitudes(double factor);
   at::Tensor averaged(std::size_t parameter, int rank, double scale) const;
 
   const Plan& plan_;
@@ -61,6 +62,7 @@ class Oracle {
   std::vector<at::Tensor> inputs_;
   std::vector<std::unique_ptr<torch::optim::Optimizer>> optimizers_;
   std::vector<at::Tensor> magnitudes_;
+  std::vector<bool> is_whole_;  // every rank's part of an average is a multiple of 1/8
   std::vector<bool> is_averaged_;
   std::vector<bool> is_left_out_;  // of the exchanges, by static_graph
   int exchanges_ = 0;
