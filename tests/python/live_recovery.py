@@ -5,7 +5,9 @@ the undisturbed run.
 """
 
 import os
+import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -187,21 +189,52 @@ class LiveRecovery(LiveJobTest):
             self.assertEqual(len(begins), 1)
             self.assertGreaterEqual(begins.pop(), 50)
 
+    def replace_by_standbys(self, job):
+        """Kills two ranks of three, one after the other."""
+        processes = job.wait_for_begin(3)
+        for victim in (0, 2):
+            standby, _ = job.wait_for(lambda pid, text: text == "starts" and pid not in processes.values())
+            # It says so before it is ready; a few steps later it is.
+            step = int(job.wait_for_step(0)[1].split()[1])
+            job.wait_for_step(step + 100)
+            os.kill(processes[victim], signal.SIGKILL)
+            now = job.wait_for_begin(3)
+            self.assertEqual(now[victim], standby)
+            processes = now
+
     def test_a_standby_worker_takes_the_place(self):
         for backend in ("shm", "gloo"):
             with self.subTest(backend=backend):
                 job = self.start("--standalone", "--max-restarts=10", "--standby=1", backend=backend, steps=2000)
-                processes = job.wait_for_begin(3)
-                for victim in (0, 2):
-                    standby, _ = job.wait_for(lambda pid, text: text == "starts" and pid not in processes.values())
-                    # It says so before it is ready; a few steps later it is.
-                    step = int(job.wait_for_step(0)[1].split()[1])
-                    job.wait_for_step(step + 100)
-                    os.kill(processes[victim], signal.SIGKILL)
-                    now = job.wait_for_begin(3)
-                    self.assertEqual(now[victim], standby)
-                    processes = now
+                self.replace_by_standbys(job)
                 self.expect_same_end(job, backend=backend, steps=2000)
+
+    def worker_whose_starts_fail(self, *numbers):
+        """A worker that ends at once when it is the first, second, … process of the job that starts."""
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        worker = pathlib.Path(folder, "worker.sh")
+        worker.write_text(f"""#!/bin/sh
+echo >> {folder}/starts
+case " {' '.join(map(str, numbers))} " in *" $(wc -l < {folder}/starts) "*) exit 3; esac
+exec {WORKER} "$@"
+""")
+        worker.chmod(0o755)
+        self.WORKER = str(worker)
+
+    def test_standby_workers_that_fail_in_a_row_are_given_up(self):
+        self.worker_whose_starts_fail(4, 5, 6)
+        job = self.start("--standalone", "--standby=1", steps=2000)
+        job.wait_for_begin(3)
+        job.wait_for_error("no standby workers any more: the last 3 ended before they were ready, with exit code 3")
+        self.expect_same_end(job, steps=2000)
+        self.assertEqual(sum(text == "starts" for _, text in job.said), 3)
+
+    def test_a_standby_worker_that_is_ready_forgives_those_before(self):
+        self.worker_whose_starts_fail(4, 5, 7, 8)
+        job = self.start("--standalone", "--max-restarts=10", "--standby=1", steps=2000)
+        self.replace_by_standbys(job)
+        self.expect_same_end(job, steps=2000)
 
     def test_a_launcher_that_is_a_rank_of_another_job_by_its_environment(self):
         job = self.start(environment={"RANK": "7", "WORLD_SIZE": "9", "LOCAL_RANK": "5", "MASTER_PORT": "1"})

@@ -183,6 +183,16 @@ TEST_F(TrainerTest, LimitsAreOfBatchesHoweverManyAreAccumulated) {
   EXPECT_EQ(result.time.samples, 2 * 3 * 2 * world_size_);
 }
 
+TEST_F(TrainerTest, AnEpochOfFewerBatchesThanAreAccumulatedIsAStep) {
+  Line task;
+  TrainerOptions short_epochs = options("2ba");
+  short_epochs.limit_train_batches = 3;
+  short_epochs.accumulate_grad_batches = 4;
+  const FitResult result = Trainer(short_epochs).fit(task, numbered());
+  EXPECT_EQ(result.time.batches, 2);
+  EXPECT_EQ(result.time.epochs, 2);
+}
+
 TEST_F(TrainerTest, ShortRunsAndLimits) {
   Line task;
   TrainerOptions quick = options("9ep", "quick");
