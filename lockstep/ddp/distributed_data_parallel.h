@@ -94,13 +94,23 @@ requires(!ModuleHolder<Module>) class DistributedDataParallel {
   /// the parameters of this model, so that these have the exact weight, and other wrapped modules
   /// are refused. A float16 loss is not multiplied by weights over 2048, which could overflow:
   /// give weights in thousands of samples where such layers are used. All ranks' losses must be of
-  /// one kind. A
-  /// backward that reaches no parameter takes part in the exchange with zeros. Gradients that are
-  /// given up, by zero_grad() before they are exchanged, do not count; nor do zeros that the
-  /// program has touched. Errors: UsageError for a weight below 0 and for a loss that is not one
-  /// number.
+  /// one kind. A backward that reaches no parameter takes part in the exchange with zeros.
+  ///
+  /// Gradients that are given up before they are exchanged do not count: after zero_grad() of the
+  /// module or of an optimizer, too; nor do zeros that the program has touched. A pass that has
+  /// reached no parameter leaves nothing that these could give up: it counts until zero_grad() of
+  /// the wrapper. One that fails before it has reached a parameter does not count.
+  ///
+  /// Errors: UsageError for a weight below 0 and for a loss that is not one number.
   void backward(const at::Tensor& loss, const WeightedBackwardOptions& options = {}) {
     replica_.backward(loss, options);
+  }
+
+  /// That of the module. All passes since the last exchange are given up, whatever they have
+  /// reached.
+  void zero_grad(bool set_to_none = true) {
+    module_->zero_grad(set_to_none);
+    replica_.give_up_passes();
   }
 
   /// This rank's batches, for ranks that have different numbers of them: see UnevenInputs. `loader`

@@ -30,12 +30,13 @@ GradientReducer::Impl::~Impl() {
   std::erase(registry().reducers, this);
 }
 
+// A model whose mutex is taken is in a backward pass, which may wait for other ranks.
 void GradientReducer::Impl::forget_what_all_gave_up() {
   const std::lock_guard lock(registry().mutex);
   for (Impl* const of_model : registry().reducers) {
-    if (of_model != this && of_model->training_thread != training_thread) continue;
-    const std::lock_guard own_lock(of_model->mutex);
-    if (!of_model->in_backward) of_model->forget_what_was_given_up();
+    if (of_model->training_thread.load() != std::this_thread::get_id()) continue;
+    const std::unique_lock own_lock(of_model->mutex, std::try_to_lock);
+    if (own_lock && of_model->phase == Phase::kNone) of_model->forget_what_was_given_up();
   }
 }
 
@@ -82,9 +83,10 @@ GradientReducer::GradientReducer(std::vector<at::Tensor> parameters, std::vector
 GradientReducer::~GradientReducer() = default;
 
 void GradientReducer::before_forward() {
+  impl_->training_thread = std::this_thread::get_id();
   impl_->memory->close();
   const std::lock_guard lock(impl_->mutex);
-  if (!impl_->in_backward) impl_->forget_what_was_given_up();
+  if (impl_->phase == Impl::Phase::kNone) impl_->forget_what_was_given_up();
 }
 
 void GradientReducer::after_forward() {
@@ -119,26 +121,40 @@ void GradientReducer::run_weighted(double weight, at::ScalarType loss,
                                    const std::function<void(double seed)>& backward) {
   if (impl_->no_data) weight = 0;
   std::optional<WeightedPass> pass;
+  GradientWeight before;
   GradientWeight::Parts parts;
   bool exchanges = false;
   impl_->forget_what_all_gave_up();
   {
     const std::lock_guard lock(impl_->mutex);
+    impl_->forget_what_was_given_up();
+    before = impl_->weight;
     parts = impl_->weight.parts_of(weight, loss);
     pass.emplace(
         WeightedPass::Facts{.weight = weight, .is_in_loss = GradientWeight::is_held_by(loss)});
     impl_->own_pass = WeightedPass::current()->number;
     impl_->add_weight(WeightedPass::current());
     exchanges = impl_->sync;
-    // All ranks begin before any of them has to wait for another in a layer (SyncBatchNorm).
-    if (exchanges) impl_->begin_backward();
+    // All ranks tell it before any of them has to wait for another in a layer (SyncBatchNorm).
+    if (exchanges) impl_->begin_exchange();
   }
   std::optional<GradientHooks::Multiply> multiply;
   if (parts.factor != 1 && !impl_->no_data) multiply.emplace(*impl_->hooks, parts.factor);
-  backward(parts.seed);
+  try {
+    backward(parts.seed);
+  } catch (...) {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->end_failed_pass(before);
+    throw;
+  }
   if (!exchanges) return;
   const c10::NoGradGuard no_grad;
   impl_->finish_backward();
+}
+
+void GradientReducer::give_up_passes() {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->forget_passes();
 }
 
 void GradientReducer::set_has_data(bool has_data) {
@@ -174,7 +190,7 @@ std::optional<ExchangeReport> GradientReducer::exchange_report() const {
 
 bool GradientReducer::in_backward() const {
   const std::lock_guard lock(impl_->mutex);
-  return impl_->in_backward;
+  return impl_->phase == Impl::Phase::kExchanges;
 }
 
 }  // namespace lockstep

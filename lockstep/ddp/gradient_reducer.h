@@ -78,6 +78,9 @@ class GradientReducer {
   void run_weighted(double weight, at::ScalarType loss,
                     const std::function<void(double seed)>& backward);
 
+  /// Forgets the weights of the passes since the last exchange: their gradients are given up.
+  void give_up_passes();
+
   /// While false, passes add nothing, not even what is no number, and weights are 0.
   void set_has_data(bool has_data);
 

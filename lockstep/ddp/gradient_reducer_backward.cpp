@@ -26,15 +26,12 @@ void GradientReducer::Impl::gradient_ready(std::size_t index, const at::Tensor& 
   const std::lock_guard lock(mutex);
   add_weight(WeightedPass::current());
   if (keeps_memory(index)) replace_alias(parameters[index], arrived);
-  if (!sync) {
-    last_gradient = index;
-    last_version = parameters[index].grad()._version();
-    return;
-  }
-  if (!in_backward) {
-    begin_backward();
+  if (!sync) return note_last_gradient(index);
+  if (phase == Phase::kNone) {
+    begin_exchange();
     at_end_of_backward([this] { finish_backward(); });
   }
+  if (phase != Phase::kExchanges) begin_backward();
   if (!is_reached(index)) used_elsewhere[index] = true;
   if (!is_planned) {
     ++additions[index];
@@ -79,10 +76,22 @@ void GradientReducer::Impl::add_weight(const WeightedPass::Facts* pass) {
 // Gradients that the program has dropped, or set to zero, since they were added up. Passes that
 // reached nothing left none that could be.
 void GradientReducer::Impl::forget_what_was_given_up() {
-  if (!last_gradient) return;
-  const at::Tensor& last = parameters[*last_gradient].grad();
-  const bool is_untouched = last.defined() && last._version() == last_version;
-  if (!is_untouched && !has_gradients()) forget_passes();
+  if (last_gradient && !is_untouched(*last_gradient) && !has_gradients()) forget_passes();
+}
+
+void GradientReducer::Impl::note_last_gradient(std::size_t index) {
+  const at::Tensor& gradient = parameters[index].grad();
+  const WeightedPass::Facts* const pass = WeightedPass::current();
+  last_gradient = {.index = index,
+                   .tensor = decltype(LastGradient::tensor)(gradient.getIntrusivePtr()),
+                   .version = gradient._version(),
+                   .pass = pass != nullptr ? pass->number : 0};
+}
+
+bool GradientReducer::Impl::is_untouched(const LastGradient& gradient) const {
+  const at::Tensor& now = parameters[gradient.index].grad();
+  return now.defined() && now.unsafeGetTensorImpl() == gradient.tensor._unsafe_get_target() &&
+         now._version() == gradient.version;
 }
 
 void GradientReducer::Impl::forget_passes() {
@@ -111,12 +120,21 @@ void GradientReducer::Impl::begin_exchange() {
   scale = numbers ? GradientScale([this] { return GradientWeight::scale(wait_until_all_begin()); },
                                   weight.unit())
                   : GradientScale();
+  phase = Phase::kToldOthers;
+}
+
+// A weight counts with the gradients of its pass, of which there are none.
+void GradientReducer::Impl::end_failed_pass(const GradientWeight& before) {
+  const bool has_come =
+      phase == Phase::kExchanges || (last_gradient && last_gradient->pass == own_pass);
+  if (has_come) return;
+  weight = before;
+  phase = Phase::kNone;
 }
 
 void GradientReducer::Impl::begin_backward() {
-  in_backward = true;
+  phase = Phase::kExchanges;
   recorder->begin_backward();
-  begin_exchange();
   has_norm = false;
   if (options.gradient_norm) exchange.sum_of_squares.zero_();
   if (!is_planned) return;
@@ -198,6 +216,7 @@ void GradientReducer::Impl::finish(std::size_t exchange_number) {
 void GradientReducer::Impl::finish_backward() {
   {
     const std::lock_guard lock(mutex);
+    if (phase != Phase::kExchanges) begin_backward();  // A pass that reached nothing.
     recorder->end_of_autograd();
     recorder->look(planned.exchanges);
     if (!is_planned) {
@@ -214,7 +233,7 @@ void GradientReducer::Impl::finish_backward() {
     recorder->end_of_exchange();
     if (options.gradient_norm) add_up_squares();
     weight.count_votes(agreement);
-    in_backward = false;
+    phase = Phase::kNone;
     forget_passes();
     if (reached) reached->clear();
     memory->close();

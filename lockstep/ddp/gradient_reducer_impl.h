@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -8,6 +9,9 @@
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include <c10/core/TensorImpl.h>
+#include <c10/core/UndefinedTensorImpl.h>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
@@ -41,9 +45,9 @@ struct GradientReducer::Impl {
   std::unique_ptr<GradientMemory> memory;
   std::unique_ptr<GradientHooks> hooks;
 
-  // Of the training thread.
-  const std::thread::id training_thread = std::this_thread::get_id();
-  std::optional<GradientHooks::Multiply> no_data;  // while passes add nothing
+  std::atomic<std::thread::id> training_thread = std::this_thread::get_id();  // of the last forward
+  // Of the training thread: while passes add nothing.
+  std::optional<GradientHooks::Multiply> no_data;
 
   mutable std::mutex mutex;  // guards all that follows
   bool sync = true;
@@ -66,13 +70,22 @@ struct GradientReducer::Impl {
 
   GradientWeight weight;       // of the gradients since the last exchange
   std::uint64_t own_pass = 0;  // the number of the last weighted pass of this model's loss
-  // The last one of the passes since the last exchange, and how it was left: whether gradients were
-  // changed since.
-  std::optional<std::size_t> last_gradient;
-  std::int64_t last_version = 0;
+  // The last gradient of the passes since the last exchange, as it was left.
+  struct LastGradient {
+    std::size_t index = 0;
+    c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> tensor;
+    std::int64_t version = 0;
+    std::uint64_t pass = 0;  // the number of the weighted pass that it came in
+  };
+  std::optional<LastGradient> last_gradient;
 
   // Of the backward pass under way.
-  bool in_backward = false;
+  enum class Phase : std::uint8_t {
+    kNone,
+    kToldOthers,  // that this rank begins; no gradient has come
+    kExchanges,
+  };
+  Phase phase = Phase::kNone;
   Agreement agreement;  // of all ranks that this pass begins
   GradientScale scale;
   ExchangeSchedule schedule;
@@ -103,10 +116,13 @@ struct GradientReducer::Impl {
   void add_weight(const WeightedPass::Facts* pass);
   void forget_what_was_given_up();
   void forget_passes();
+  void note_last_gradient(std::size_t index);
+  bool is_untouched(const LastGradient& gradient) const;
   bool has_gradients() const;
   const std::string& name_of_pass() const;
   void begin_exchange();
   void begin_backward();
+  void end_failed_pass(const GradientWeight& before);
   void fill(std::size_t index, const at::Tensor& arrived = {});
   const std::vector<Agreement::Numbers>& wait_until_all_begin();
   void start_complete();

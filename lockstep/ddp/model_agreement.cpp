@@ -59,8 +59,7 @@ void check_models_agree(const ProcessGroup& group, const ReplicaState& state,
 
   const bool is_culprit = rank == group.rank();
   const std::string difference =
-      broadcast_text(group, is_culprit ? first_difference(ours, reference) : "", rank,
-                                  kCallName);
+      broadcast_text(group, is_culprit ? first_difference(ours, reference) : "", rank, kCallName);
   throw UsageError(concat("DistributedDataParallel on rank ", group.rank(), ": the model of rank ",
                           rank, " differs from that of rank 0: ", difference,
                           "; build the same model with the same options on every rank"));

@@ -54,6 +54,7 @@ class Replica {
   void cast_vote(bool has_data, int vote);
   std::optional<int> withdraw_vote();
   void set_has_data(bool has_data);
+  void give_up_passes();
 
   /// See DistributedDataParallel.
   void check_replicas_agree(const torch::optim::Optimizer* optimizer) const;

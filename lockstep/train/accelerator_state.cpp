@@ -102,7 +102,7 @@ void AcceleratorState::end_left_group() {
   has_gradients_ = false;
   is_given_up_ = true;
   losses_are_old_ = true;
-  for (const auto& replica : replicas) replica->module()->zero_grad();
+  for (const auto& replica : replicas) replica->zero_grad();
   for (const auto& stepped : optimizers) stepped->optimizer->zero_grad();
 }
 

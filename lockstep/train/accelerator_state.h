@@ -39,6 +39,7 @@ class PreparedReplica {
 
   virtual std::shared_ptr<torch::nn::Module> module() const = 0;
   virtual void backward(const at::Tensor& loss, const WeightedBackwardOptions& options) = 0;
+  virtual void zero_grad() = 0;
   virtual std::unique_ptr<NoSyncGuard> no_sync() = 0;
   virtual double gradient_norm() const = 0;
 };

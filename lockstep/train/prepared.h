@@ -68,6 +68,7 @@ class PreparedModel {
     void backward(const at::Tensor& loss, const WeightedBackwardOptions& options) override {
       ddp.backward(loss, options);
     }
+    void zero_grad() override { ddp.zero_grad(); }
     std::unique_ptr<NoSyncGuard> no_sync() override {
       return std::unique_ptr<NoSyncGuard>(new NoSyncGuard(ddp.no_sync()));
     }

@@ -1,9 +1,15 @@
 #include <cmath>
 #include <limits>
+#include <memory>
+#include <numeric>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -12,6 +18,7 @@
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/ddp/hooks/all_reduce_hook.h"
 #include "lockstep/nn/convert_sync_batchnorm.h"
+#include "tests/checkpoint.h"
 #include "tests/ranks/ddp_fixture.h"
 #include "tests/ranks/fixture.h"
 
@@ -32,6 +39,14 @@ struct WeighedNetImpl : torch::nn::Module {
 TORCH_MODULE(WeighedNet);
 
 using WeighedModel = DistributedDataParallel<WeighedNetImpl>;
+
+struct Failure {};
+
+struct Fails : torch::autograd::FunctionPreHook {
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list&) override {
+    throw Failure();
+  }
+};
 
 /// Rank r has counts[r % size][m] samples in its micro-batch m.
 using Split = std::vector<std::vector<std::int64_t>>;
@@ -261,6 +276,30 @@ TEST_F(WeightedMean, GradientsThatWereSetToZeroDoNotCount) {
   }
 }
 
+TEST_F(WeightedMean, GradientsThatWereReplacedByZerosDoNotCount) {
+  WeighedModel model(WeighedNet(), {});
+  {
+    const auto no_sync = model.no_sync();
+    model.backward(loss_of(model(samples(50, 3))), {.weight = 30});
+  }
+  for (const at::Tensor& parameter : model.parameters()) {
+    parameter.mutable_grad() = at::zeros(parameter.sizes());
+  }
+  step(model, {{3}, {1}});
+  expect_that_of_one_process(model, total_);
+}
+
+TEST_F(WeightedMean, APassThatReachedNothingIsGivenUpByTheWrapper) {
+  WeighedModel model(WeighedNet(), {});
+  {
+    const auto no_sync = model.no_sync();
+    model.backward(at::ones({3}).requires_grad_().square().mean(), {.weight = 6});
+  }
+  model.zero_grad();
+  model.backward(loss_of(model(samples(2 * rank_, 2))), {.weight = 2});
+  expect_that_of_one_process(model, 2 * world_size_);
+}
+
 // What a loss of other tensors, or one times zero, leaves looks like what zero_grad() leaves.
 TEST_F(WeightedMean, PassesThatLeaveNothingOrZerosCount) {
   for (const bool reaches_nothing : {true, false}) {
@@ -301,6 +340,92 @@ TEST_F(WeightedMean, GradientsOfAnotherModelThatWereGivenUpAfterItsForwardDoNotC
   const std::int64_t total = world_size_ * (world_size_ + 1) / 2;
   expect_that_of_one_process(first, total);
   expect_that_of_one_process(second, total);
+}
+
+TEST_F(WeightedMean, APassThatFailsBeforeItsFirstGradientDoesNotCount) {
+  for (const bool exchanges : {true, false}) {
+    SCOPED_TRACE(exchanges);
+    WeighedModel model(WeighedNet(), {});
+    for (int pass = 0; pass < 2; ++pass) {
+      {
+        const auto no_sync = model.no_sync(!exchanges);
+        const at::Tensor loss = loss_of(model(samples(50, 3)));
+        loss.grad_fn()->add_pre_hook(std::make_unique<Fails>());
+        EXPECT_THROW(model.backward(loss, {.weight = 30}), Failure);
+      }
+      step(model, {{3}, {1}});
+      expect_that_of_one_process(model, total_);
+      model->zero_grad();
+    }
+  }
+}
+
+TEST_F(WeightedMean, OfAWrapperThatIsRecomputedInBackward) {
+  WeighedModel model(WeighedNet(), {});
+  const Part whole_model = [&](const at::Tensor& x) { return model(x); };
+  for (int pass = 0; pass < 2; ++pass) {
+    model->zero_grad();
+    const at::Tensor inputs = samples(2 * rank_, 2).requires_grad_();
+    model.backward(loss_of(Checkpoint::apply(inputs, whole_model)), {.weight = 2});
+    expect_that_of_one_process(model, 2 * world_size_);
+  }
+}
+
+// Exchanges of the one that is behind the other must come first on all ranks.
+TEST_F(WeightedMean, OfTwoModelsInOneLossOfWhichRanksReachDifferentParameters) {
+  struct TwoImpl : torch::nn::Module {
+    TwoImpl() {
+      first = register_parameter("first", at::eye(4));
+      second = register_parameter("second", at::eye(4));
+    }
+    at::Tensor forward(const at::Tensor& x, bool takes_second) {
+      return takes_second ? x.mm(first).mm(second) : x.mm(first);
+    }
+    at::Tensor first;
+    at::Tensor second;
+  };
+  const auto input_of = [](int rank) { return at::full({2, 4}, rank + 1.0F); };
+  DistributedDataParallel<TwoImpl> generator(
+      std::make_shared<TwoImpl>(), {.bucket_cap_mb = 1e-5, .find_unused_parameters = true});
+  DistributedDataParallel<TwoImpl> critic(std::make_shared<TwoImpl>(),
+                                          {.bucket_cap_mb = 1e-5, .find_unused_parameters = true});
+  for (int pass = 0; pass < 3; ++pass) {
+    const auto takes_second = [&](int rank) { return pass == 0 || rank > 0; };
+    for (auto* const model : {&generator, &critic}) (*model)->zero_grad();
+    const at::Tensor made = generator(input_of(rank_), takes_second(rank_));
+    generator.backward(critic(made, true).mean(), {.weight = 2});
+    TwoImpl alone[2];
+    at::Tensor sum = at::zeros({});
+    for (int rank = 0; rank < world_size_; ++rank) {
+      const at::Tensor all_made = alone[0].forward(input_of(rank), takes_second(rank));
+      sum = sum + alone[1].forward(all_made, true).mean();
+    }
+    (sum / world_size_).backward();
+    expect_close_gradients(critic->parameters(), alone[1].parameters());
+    if (world_size_ > 1) expect_close_gradients(generator->parameters(), alone[0].parameters());
+  }
+}
+
+// Each over a group of its own, so that neither waits for the other's ranks.
+TEST_F(WeightedMean, OfTwoModelsThatThreadsOfTheirOwnTrain) {
+  std::vector<int> ranks(world_size_);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  std::vector<std::unique_ptr<WeighedModel>> models;
+  for (int i = 0; i < 2; ++i) {
+    models.push_back(std::make_unique<WeighedModel>(
+        WeighedNet(), DistributedDataParallelOptions{.process_group = group_.new_group(ranks)}));
+  }
+  const auto train = [&](int number) {
+    WeighedModel& model = *models[number];
+    for (int pass = 0; pass < 40; ++pass) {
+      model->zero_grad();
+      model.backward(loss_of(model(samples(2 * rank_, 2))), {.weight = 2});
+    }
+  };
+  std::thread other(train, 1);
+  train(0);
+  other.join();
+  for (const auto& model : models) expect_that_of_one_process(*model, 2 * world_size_);
 }
 
 TEST_F(WeightedMean, OfWeightZeroCountsNothingEvenWhereTheLossIsNoNumber) {

@@ -16,7 +16,8 @@ bool has_sparse_gradient(const Plan& plan, std::size_t parameter) {
 
 // Contiguous, also where the parameter is not.
 at::Tensor filled(const Plan& plan, std::size_t index, const at::Tensor& parameter, double value) {
-  const at::Tensor dense = at::full(parameter.sizes(), value, parameter.options());
+  at::Tensor dense = at::zeros(parameter.sizes(), parameter.options());
+  if (value != 0) dense.fill_(value);  // Zeros stay of the version of a new tensor.
   return has_sparse_gradient(plan, index) ? dense.to_sparse(1) : dense;
 }
 
