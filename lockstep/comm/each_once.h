@@ -15,7 +15,4 @@ std::vector<at::Tensor> each_once(const std::vector<at::Tensor>& tensors);
 /// of its own.
 std::vector<at::Tensor> with_separate_gradients(const std::vector<at::Tensor>& parameters);
 
-/// Whether an element of one strided tensor lies in the memory of the other's.
-bool have_memory_in_common(const at::Tensor& left, const at::Tensor& right);
-
 }  // namespace lockstep

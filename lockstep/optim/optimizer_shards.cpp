@@ -1,17 +1,20 @@
 #include "lockstep/optim/optimizer_shards.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <map>
 #include <sstream>
 #include <string>
 #include <unordered_set>
+#include <vector>
 
+#include <ATen/ops/zeros.h>
 #include <torch/optim/optimizer.h>
 
 #include "lockstep/base/check.h"
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/broadcast_text.h"
-#include "lockstep/comm/each_once.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/optim/consolidate_state.h"
 #include "lockstep/snapshot/agreement.h"
@@ -47,13 +50,60 @@ std::string describe(const Optimizer& optimizer, std::size_t first_group) {
   return text.str();
 }
 
+struct NamedParameter {
+  at::Tensor parameter;
+  std::string name;
+};
+
+// The memory of a storage, of which parameters take parts.
+class TakenMemory {
+ public:
+  explicit TakenMemory(const std::vector<NamedParameter>& of_storage) {
+    unit_ = std::ranges::min(of_storage, {}, [](const NamedParameter& each) {
+              return each.parameter.element_size();
+            }).parameter.element_size();
+    const auto bytes = static_cast<std::int64_t>(of_storage[0].parameter.storage().nbytes());
+    is_taken_ = at::zeros({(bytes + unit_ - 1) / unit_}, at::kByte);
+  }
+
+  // False where another has a part of it.
+  bool take(const at::Tensor& parameter) {
+    const std::int64_t units = parameter.element_size() / unit_;
+    std::vector<std::int64_t> sizes = {units};
+    std::vector<std::int64_t> strides = {1};
+    for (std::int64_t dim = 0; dim < parameter.dim(); ++dim) {
+      if (parameter.stride(dim) == 0) continue;
+      sizes.push_back(parameter.size(dim));
+      strides.push_back(parameter.stride(dim) * units);
+    }
+    const at::Tensor part =
+        is_taken_.as_strided(sizes, strides, parameter.storage_offset() * units);
+    if (part.any().item<bool>()) return false;
+    part.fill_(1);
+    return true;
+  }
+
+ private:
+  std::int64_t unit_;  // bytes: those of the smallest element
+  at::Tensor is_taken_;
+};
+
+[[noreturn]] void refuse_common_memory(const ProcessGroup& group,
+                                       const std::vector<NamedParameter>& of_storage,
+                                       const NamedParameter& last) {
+  const auto before = std::ranges::find_if(of_storage, [&](const NamedParameter& each) {
+    TakenMemory memory(of_storage);
+    return memory.take(each.parameter) && !memory.take(last.parameter);
+  });
+  throw UsageError(concat("ShardedOptimizer on rank ", group.rank(), ": ", last.name,
+                          " has memory in common with ", before->name,
+                          ", which another rank may update; give one of them, or make it a tensor "
+                          "of its own"));
+}
+
 // Two ranks would update the memory that two parameters have in common, and one update be lost.
 void check_memory(const ProcessGroup& group, const Optimizer& optimizer) {
-  struct Place {
-    at::Tensor parameter;
-    std::string name;
-  };
-  std::map<const void*, std::vector<Place>> by_storage;
+  std::map<const void*, std::vector<NamedParameter>> by_storage;
   std::unordered_set<const void*> seen;
   const auto& groups = optimizer.param_groups();
   for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -64,15 +114,11 @@ void check_memory(const ProcessGroup& group, const Optimizer& optimizer) {
           {.parameter = parameter, .name = concat("parameter ", i, " of group ", g)});
     }
   }
-  for (const auto& [storage, places] : by_storage) {
-    for (std::size_t i = 1; i < places.size(); ++i) {
-      for (std::size_t before = 0; before < i; ++before) {
-        if (!have_memory_in_common(places[before].parameter, places[i].parameter)) continue;
-        throw UsageError(concat("ShardedOptimizer on rank ", group.rank(), ": ", places[i].name,
-                                " has memory in common with ", places[before].name,
-                                ", which another rank may update; give one of them, or make it a "
-                                "tensor of its own"));
-      }
+  for (const auto& [storage, of_storage] : by_storage) {
+    if (of_storage.size() == 1) continue;
+    TakenMemory memory(of_storage);
+    for (const NamedParameter& each : of_storage) {
+      if (!memory.take(each.parameter)) refuse_common_memory(group, of_storage, each);
     }
   }
 }
