@@ -6,6 +6,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
@@ -78,6 +79,20 @@ TEST_F(WhileWaiting, EndsTheWaitForAMessage) {
   on_call_ = [] { throw StopWaiting(); };
   at::Tensor received = at::zeros({100'003}, at::kLong);
   EXPECT_THROW(own_.recv(received, 1), StopWaiting);
+}
+
+// Neither where it is waited for here nor by a thread that polling has started.
+TEST_F(WhileWaiting, AMessageThatIsAbortedIsNotReceived) {
+  for (const bool polls : {false, true}) {
+    std::vector<at::Tensor> received{at::zeros({3}, at::kLong)};
+    const auto work = own_.c10d_backend()->recv(received, 1, 5);
+    EXPECT_FALSE(polls && work->isCompleted());
+    auto aborting = std::async(std::launch::async, [&] { work->abort(); });
+    EXPECT_ANY_THROW(work->wait(kMinute)) << polls;
+    EXPECT_FALSE(work->isSuccess());
+    EXPECT_NE(work->exception(), nullptr);
+    aborting.get();
+  }
 }
 
 std::set<pid_t> threads_of_process() {

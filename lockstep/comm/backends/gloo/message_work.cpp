@@ -7,12 +7,22 @@
 #include <utility>
 
 #include "lockstep/base/concat.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/backends/gloo/wait_limit.h"
 #include "lockstep/os/without_signals.h"
 
 namespace lockstep::gloo_backend {
 
 using std::chrono::milliseconds;
+
+namespace {
+
+// Gloo's wait() says of an aborted message only that it is not complete.
+std::exception_ptr aborted() {
+  return std::make_exception_ptr(Error("gloo: the message was aborted before it was complete"));
+}
+
+}  // namespace
 
 MessageWork::MessageWork(c10::intrusive_ptr<c10d::Backend> backend,
                          c10::intrusive_ptr<c10d::Work> work,
@@ -33,7 +43,7 @@ void MessageWork::start_thread() {
                  timeout = std::max(deadline_.remaining(), milliseconds(1))]() mutable {
       std::exception_ptr error;
       try {
-        work->wait(timeout);
+        if (!work->wait(timeout)) error = aborted();
       } catch (...) {
         error = std::current_exception();
       }
@@ -68,7 +78,8 @@ void MessageWork::wait_here(Deadline until, std::unique_lock<std::mutex>& lock) 
   limit.reset();
   lock.lock();
   outcome_->is_awaited = false;
-  outcome_->ended = is_complete || error || outcome_->is_aborted;
+  if (!is_complete && !error && outcome_->is_aborted) error = aborted();
+  outcome_->ended = is_complete || error;
   outcome_->error = std::move(error);
   outcome_->changed.notify_all();
 }
