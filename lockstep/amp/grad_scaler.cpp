@@ -31,15 +31,15 @@ at::Tensor scalar(double value, at::ScalarType dtype) {
   throw UsageError(concat("GradScaler: ", name, "=", value, " is not ", rule));
 }
 
+using Limits = std::numeric_limits<float>;
+
 // Losses and gradients are multiplied by it and by its inverse, in float32.
 void check_scale(const char* name, double scale) {
-  using Limits = std::numeric_limits<float>;
   if (scale >= Limits::min() && scale <= Limits::max()) return;
   refuse(name, scale, "above 0 and finite in float32; 65536 is PyTorch's first");
 }
 
-void check(const GradScalerOptions& options) {
-  check_scale("init_scale", options.init_scale);
+void check_factors(const GradScalerOptions& options) {
   if (!(options.growth_factor > 1 && std::isfinite(options.growth_factor))) {
     refuse("growth_factor", options.growth_factor, "above 1 and finite; 2 is PyTorch's");
   }
@@ -118,7 +118,8 @@ Findings agree(const ProcessGroup& group, const Findings& own) {
 
 GradScaler::GradScaler(const GradScalerOptions& options)
     : options_(options), growth_tracker_(scalar(0, at::kInt)) {
-  check(options);
+  check_scale("init_scale", options.init_scale);
+  check_factors(options);
   scale_ = scalar(options.init_scale, at::kFloat);
 }
 
@@ -189,6 +190,7 @@ void GradScaler::update(std::optional<double> new_scale) {
     at::_amp_update_scale_(scale_, growth_tracker_, scalar(found_inf ? 1 : 0, at::kFloat),
                            options_.growth_factor, options_.backoff_factor,
                            options_.growth_interval);
+    scale_.clamp_min_(Limits::min());  // below it, its inverse may be infinite
   }
   states_.clear();
 }
@@ -225,7 +227,8 @@ void GradScaler::load_state_dict(const TensorDict& values) {
   loaded.backoff_factor = find("backoff_factor").item<double>();
   loaded.growth_interval = find("growth_interval").item<std::int64_t>();
   const auto growth_tracker = find("_growth_tracker").item<std::int64_t>();
-  check(loaded);
+  check_scale("load_state_dict: scale", loaded.init_scale);
+  check_factors(loaded);
   options_ = loaded;
   scale_.fill_(loaded.init_scale);
   growth_tracker_.fill_(growth_tracker);

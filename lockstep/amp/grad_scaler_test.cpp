@@ -131,6 +131,17 @@ TEST_F(GradScalerTest, DisabledItDoesNothing) {
   scaler.load_state_dict({});
 }
 
+// Its inverse must stay finite, and what is saved must load.
+TEST_F(GradScalerTest, TheScaleStopsAtTheSmallestThatWorks) {
+  GradScaler scaler({.init_scale = 8, .backoff_factor = 1e-9});
+  for (int step = 0; step < 6; ++step) EXPECT_FALSE(iterate(scaler, kInfinity));
+  EXPECT_EQ(scaler.get_scale(), std::numeric_limits<float>::min());
+  GradScaler resumed;
+  resumed.load_state_dict(scaler.state_dict());
+  EXPECT_EQ(resumed.get_scale(), scaler.get_scale());
+  EXPECT_TRUE(iterate(resumed, 1));
+}
+
 TEST_F(GradScalerTest, StateGoesThroughASnapshot) {
   GradScaler scaler(
       {.init_scale = 8, .growth_factor = 3, .backoff_factor = 0.25, .growth_interval = 5});
