@@ -101,7 +101,9 @@ requires(!ModuleHolder<Module>) class DistributedDataParallel {
   /// reached no parameter leaves nothing that these could give up: it counts until zero_grad() of
   /// the wrapper. One that fails before it has reached a parameter does not count.
   ///
-  /// Errors: UsageError for a weight below 0 and for a loss that is not one number.
+  /// Errors: UsageError for a weight below 0 and for a loss that is not one number, or depends on
+  /// nothing that requires a gradient. Where a rank alone goes on after an error in the pass, the
+  /// others wait for its gradients until the timeout.
   void backward(const at::Tensor& loss, const WeightedBackwardOptions& options = {}) {
     replica_.backward(loss, options);
   }

@@ -498,6 +498,8 @@ TEST_F(WeightedMean, WeightsAndLossesThatAreNoneAreRefused) {
         "is not a number of samples");
   }
   EXPECT_SAYS(message_of<UsageError>([&] { model.backward(outputs); }), "the loss has 6 elements");
+  EXPECT_SAYS(message_of<UsageError>([&] { model.backward(loss_of(outputs).detach()); }),
+              "the loss depends on nothing that requires a gradient");
 }
 
 }  // namespace
