@@ -224,16 +224,16 @@ bool allows_graph(const Plan& plan) {
 }
 
 // A weight is given up with its gradients: where a pass has left none, nobody sees it, and where it
-// left zeros, touching them is taken for it.
+// left zeros, as any pass may, putting others in their place is taken for it.
 bool hides_what_is_given_up(const StepPlan& step) {
   bool may_be_none = false;
   bool may_be_zero = false;
   for (const PassPlan& pass : step.passes) {
     if (may_be_none && gives_up(pass.action)) return true;
     if (may_be_zero && pass.action == GradAction::kClone) return true;
-    if (gives_up(pass.action)) may_be_none = may_be_zero = false;
+    if (gives_up(pass.action)) may_be_none = false;
     may_be_none = !pass.exchanges && (may_be_none || pass.reaches_nothing != 0);
-    may_be_zero = !pass.exchanges && (may_be_zero || may_be_none || has_empty_batch(pass));
+    may_be_zero = !pass.exchanges;
   }
   return false;
 }

@@ -44,8 +44,16 @@ std::string text_of(const at::Tensor& tensor) {
   return text.str();
 }
 
+// Gradients of double come from float where the graph has both.
+double unit_of(const Plan& plan, const at::Tensor& parameter) {
+  const bool has_float = std::ranges::any_of(plan.parameters, [](const ParameterPlan& each) {
+    return c10::toRealValueType(each.dtype) != at::kDouble;
+  });
+  return std::max(unit_of(parameter.scalar_type()), has_float ? unit_of(at::kFloat) : 0);
+}
+
 double travelling_unit(const Plan& plan, const at::Tensor& parameter) {
-  double unit = unit_of(parameter.scalar_type());
+  double unit = unit_of(plan, parameter);
   if (plan.options.exchange_dtype && parameter.scalar_type() == at::kFloat) {
     unit = std::max(unit, unit_of(*plan.options.exchange_dtype));
   }
@@ -58,7 +66,7 @@ double travelling_unit(const Plan& plan, const at::Tensor& parameter) {
 // How far an element may be off; 0: not at all.
 double allowed(const Plan& plan, const Oracle& oracle, std::size_t index, bool is_average,
                const at::Tensor& expected) {
-  const double own_unit = unit_of(expected.scalar_type());
+  const double own_unit = unit_of(plan, expected);
   const double normalized = plan.has(OpKind::kBatchNorm) || plan.double_backward ? 1e7 : 1;
   const at::Tensor& magnitude = oracle.magnitudes()[index];
   if (!is_average || !magnitude.defined()) {
