@@ -64,6 +64,11 @@ def failures_of(rank, text):
     return [failure for failure in failures(text) if failure.rank == rank]
 
 
+def restarts(text):
+    """The numbers of the restarts that follow, in the order of the lines: of ranks that failed or left their group."""
+    return [int(number) for number in re.findall(r"; restart (\d+) of \d+", text)]
+
+
 def recoveries(text):
     """How often others went on with their state when one failed or left its group."""
     return text.count(OTHERS_KEPT)
@@ -75,6 +80,6 @@ def hangs(text):
 
 
 def ranks_in(text):
-    """Those of a list such as "0,2-4"."""
+    """The ranks that a list such as "0,2-4" names."""
     ends = [[int(end) for end in part.split("-")] for part in text.split(",") if part]
     return [rank for part in ends for rank in range(part[0], part[-1] + 1)]
