@@ -13,7 +13,7 @@ machines that join and leave. What must hold, whatever was drawn:
   the state ended before its first copy was in memory, it ends with an error that says how many steps are lost;
   no process makes a step again that it had made; only where ranks failed after the update of a step, and no process
   with a whole state is left, they go on from the last copy in memory;
-  the job never says nothing for longer than its deadlines.
+  the job is never silent for more than 30 s; any line of the launcher or a process ends a silence.
 
 A seed that fails is made smaller: faults are left out while it still fails.
 """
@@ -32,7 +32,7 @@ import time
 import faults as drawn_faults
 from recovery_job import JOB_S, Case, run_job
 
-# Longer than any of its deadlines, the launcher's verdict on who hangs, and a busy machine.
+# The job as a whole: longer than any of its deadlines, the launcher's verdict on who hangs, and a busy machine.
 SILENCE_S = 30
 
 
