@@ -62,7 +62,7 @@ class FuzzScript(unittest.TestCase):
 
     def test_a_seed_that_crashes_is_kept_and_the_next_seeds_run(self):
         self.write_programs()
-        done = self.run_fuzz("--hours=0.0003", "--first=100")
+        done = self.run_fuzz("--hours=0.0008", "--first=100")
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertEqual(self.failures.read_text(), "2 102\n")
         calls = (self.build / "bin" / "calls").read_text().splitlines()
@@ -74,7 +74,7 @@ class FuzzScript(unittest.TestCase):
     def test_seeds_that_fail_and_the_one_that_crashes_behind_them_are_kept(self):
         self.write_programs(differential=DIFFERENTIAL.replace(
             "  echo 102 >", "  echo 'seed 101 of 2 ranks: rank 0, gradients: 1 instead of 2'\n  echo 102 >"))
-        done = self.run_fuzz("--hours=0.0003", "--first=100")
+        done = self.run_fuzz("--hours=0.0008", "--first=100")
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertEqual(self.failures.read_text(), "2 101\n2 102\n")
         self.assertIn("1 instead of 2", done.stdout)
