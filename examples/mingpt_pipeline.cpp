@@ -4,8 +4,8 @@
 //   lockstep run --standalone --nproc-per-node=4 mingpt_pipeline --stages=2
 //
 // trains two replicas of two stages. --tensor-parallel gives each process a part of every weight in
-// place of stages (docs/guides/tensor-parallel.md). --uncut trains the same model on the same batches in one
-// process: the losses are equal, but for rounding.
+// place of stages (docs/guides/tensor-parallel.md). --uncut trains the same model on the same
+// batches in one process: the losses are equal, but for rounding.
 #include <cstdint>
 #include <cstdio>
 #include <string>
@@ -26,7 +26,7 @@
 namespace {
 
 struct Arguments {
-  std::string text = LOCKSTEP_SOURCE_DIRECTORY "/README.md";
+  std::string text = LOCKSTEP_SOURCE_DIRECTORY "/examples/data/sonnets.txt";
   int stages = 2;
   std::string schedule = "1f1b";
   int chunks = 1;

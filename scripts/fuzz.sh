@@ -20,6 +20,11 @@ Usage: scripts/fuzz.sh [options]
 TEXT
 }
 
+refuse() {
+  echo "fuzz.sh: $1; see scripts/fuzz.sh --help" >&2
+  exit 2
+}
+
 for argument in "$@"; do
   case "$argument" in
     --hours=*) hours=${argument#*=} ;;
@@ -27,37 +32,54 @@ for argument in "$@"; do
     --first=*) first=${argument#*=} ;;
     --failures=*) failures=${argument#*=} ;;
     --help) usage; exit 0 ;;
-    *) usage >&2; exit 2 ;;
+    *) refuse "unknown argument '$argument'" ;;
   esac
+done
+[[ $hours =~ ^([0-9]+\.?[0-9]*|\.[0-9]+)$ ]] || refuse "--hours='$hours': give a number of hours, as in 0.5"
+[[ $first =~ ^(0|[1-9][0-9]{0,17})$ ]] || refuse "--first='$first': give the first seed, an integer from 0"
+for program in lockstep differential; do
+  [[ -x $build/bin/$program ]] ||
+    refuse "there is no program $build/bin/$program; build it, or give another folder with --build"
 done
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-seconds=$(awk -v hours="$hours" 'BEGIN { printf "%d", hours * 3600 }')
+seconds=$(awk -v hours="$hours" 'BEGIN { printf "%d", hours * 3600 + 1 }')
 SECONDS=0
 seeds=0
 failed=0
 
+# The seeds that the log names, and the one that ran when the job crashed or hung.
+failed_seeds() {
+  local ranks=$1 running=$2
+  {
+    grep -oE "seed [0-9]+ of $ranks ranks" "$work/log" | awk '{ print $2 }' || true
+    grep -q "seeds, " "$work/log" || echo "$running"
+  } | sort -un
+}
+
 # A batch ends with the seed that hangs or crashes a job; the rest of it goes on behind that one.
 run_batch() {
   local ranks=$1 seed=$2 left=$3
-  while [[ $left -gt 0 ]]; do
+  while [[ $left -gt 0 && $SECONDS -lt $seconds ]]; do
     local status=0
     : >"$work/progress"
     "$build/bin/lockstep" run --standalone --nproc-per-node="$ranks" "$build/bin/differential" \
       --seeds="$seed:$left" --progress="$work/progress" >"$work/log" 2>&1 || status=$?
     [[ $status -eq 0 ]] && return
-    local at
-    at=$(cat "$work/progress")
-    { grep -oE "seed [0-9]+ of $ranks ranks" "$work/log" | awk '{ print $2 }'
-      grep -q "seeds, " "$work/log" || echo "$at"; } | sort -un |
-      while read -r one; do echo "$ranks $one" | tee -a "$failures"; done
-    grep -E "seed [0-9]+ of|error" "$work/log" | cut -c1-400 | head -20
     failed=1
+    local running
+    running=$(cat "$work/progress")
+    if [[ -z $running ]]; then
+      tail -n 20 "$work/log" >&2
+      echo "fuzz.sh: the job ended with exit code $status before its first seed; nothing is added to $failures" >&2
+      exit 1
+    fi
+    failed_seeds "$ranks" "$running" | while read -r one; do echo "$ranks $one" | tee -a "$failures"; done
+    { grep -E "seed [0-9]+ of|error" "$work/log" || echo "exit code $status"; } | cut -c1-400 | sed -n 1,20p
     grep -q "seeds, " "$work/log" && return
-    [[ -n $at ]] || return
-    left=$((seed + left - at - 1))
-    seed=$((at + 1))
+    left=$((seed + left - running - 1))
+    seed=$((running + 1))
   done
 }
 

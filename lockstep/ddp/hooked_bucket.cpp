@@ -14,7 +14,7 @@
 namespace lockstep {
 namespace {
 
-// Of a sparse gradient, which is not in the bucket.
+// What stands in for a sparse gradient, which is not in the bucket.
 constexpr float kHoldsSparse = std::numeric_limits<float>::infinity();
 
 }  // namespace

@@ -11,7 +11,8 @@ FAILURE = re.compile(
     r"(?P<is_hang>killed, as it hung)?(?:killed by (?P<signal>SIG\w+)|exit code (?P<exit_code>\d+))?(?P<said>.*?)"
     rf"(?:; restart (?P<restart>\d+) of \d+)?(?P<others_kept>{OTHERS_KEPT})?$", re.M)
 HANG = re.compile(
-    "^lockstep: hang: " + WORKER + r" (?P<stage>never entered|has begun|is in) (?P<operation>.+?)"
+    "^lockstep: hang: " + WORKER
+    + r" (?P<stage>never entered|has begun|has left|is in|is stopped by a signal, and is in none after) (?P<operation>.+?)"
     r"(?: number (?P<sequence>\d+))? of group '(?P<group>[^']*)'(?: \((?P<about>.*?)\))?(?:, (?P<state>.*?))?"
     r"(?:; main thread in (?P<main_thread>.*?))?"
     r"(?:; ranks? (?P<waiting>[\d,-]+) ha(?:s|ve) waited for (?P<waited_ms>\d+) ms)?$", re.M)
@@ -47,6 +48,7 @@ class Hang:
     main_thread: str
     waiting: list       # ranks
     waited_ms: int
+    is_stopped: bool    # by a signal
 
 
 def values_of(match):
@@ -64,17 +66,22 @@ def failures_of(rank, text):
     return [failure for failure in failures(text) if failure.rank == rank]
 
 
+def restarts(text):
+    """The numbers of the restarts that follow, in the order of the lines: of ranks that failed or left their group."""
+    return [int(number) for number in re.findall(r"; restart (\d+) of \d+", text)]
+
+
 def recoveries(text):
     """How often others went on with their state when one failed or left its group."""
     return text.count(OTHERS_KEPT)
 
 
 def hangs(text):
-    found = [Hang(**values_of(match)) for match in HANG.finditer(text)]
+    found = [Hang(**values_of(match), is_stopped="is stopped by a signal" in match[0]) for match in HANG.finditer(text)]
     return [dataclasses.replace(hang, waiting=ranks_in(hang.waiting or "")) for hang in found]
 
 
 def ranks_in(text):
-    """Those of a list such as "0,2-4"."""
+    """The ranks that a list such as "0,2-4" names."""
     ends = [[int(end) for end in part.split("-")] for part in text.split(",") if part]
     return [rank for part in ends for rank in range(part[0], part[-1] + 1)]

@@ -100,7 +100,7 @@ TEST_F(ExchangeDtype, LeavesOtherDtypesAsTheyAre) {
   }
 }
 
-// Of which bfloat16 has none; what float16 has of them has no arithmetic.
+// There are no complex numbers of bfloat16 parts; those of float16 parts have no arithmetic.
 TEST_F(ExchangeDtype, LeavesComplexGradientsAsTheyAreAlsoByHook) {
   const std::int64_t sizes[] = {70'000, 3};
   for (const at::ScalarType dtype : kExchangeDtypes) {

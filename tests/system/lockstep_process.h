@@ -72,7 +72,7 @@ struct ReportedFailure {
   int restart = 0;        ///< the number of the restart that follows; 0: none
 };
 
-/// Of what a launcher wrote to stderr, in its order.
+/// The failures that a launcher reported on stderr, in the order of its lines.
 std::vector<ReportedFailure> failures_in(const std::string& err);
 
 }  // namespace lockstep

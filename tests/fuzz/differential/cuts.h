@@ -6,8 +6,8 @@
 
 namespace lockstep::differential {
 
-/// Plans that are simpler than this one by one thing each, in a fixed order; only plans
-/// that are allowed.
+/// Plans that are each simpler than this one by one thing, in a fixed order: those that are
+/// allowed.
 std::vector<Plan> cuts(const Plan& plan);
 
 }  // namespace lockstep::differential

@@ -25,8 +25,8 @@ class PassedPlaces {
     const std::vector<std::int64_t> before_;
   };
 
-  /// Of each phase until now "NAME: file.sync 1-2 5-6, file.rename 1-1": the first and the last
-  /// pass each time. Of the whole process with the name "run".
+  /// A text for each phase until now, "NAME: file.sync 1-2 5-6, file.rename 1-1", with the first
+  /// and the last pass each time; the one named "run" is for the whole process.
   std::vector<std::string> texts() const;
 
  private:

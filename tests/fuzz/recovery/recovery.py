@@ -13,7 +13,7 @@ machines that join and leave. What must hold, whatever was drawn:
   the state ended before its first copy was in memory, it ends with an error that says how many steps are lost;
   no process makes a step again that it had made; only where ranks failed after the update of a step, and no process
   with a whole state is left, they go on from the last copy in memory;
-  the job never says nothing for longer than its deadlines.
+  the job is never silent for more than 30 s; any line of the launcher or a process ends a silence.
 
 A seed that fails is made smaller: faults are left out while it still fails.
 """
@@ -32,7 +32,7 @@ import time
 import faults as drawn_faults
 from recovery_job import JOB_S, Case, run_job
 
-# Longer than any of its deadlines, the launcher's verdict on who hangs, and a busy machine.
+# The job as a whole: longer than any of its deadlines, the launcher's verdict on who hangs, and a busy machine.
 SILENCE_S = 30
 
 
@@ -135,27 +135,47 @@ def has_failpoints(lockstep):
                           check=False).returncode != 0
 
 
-def seeds_of(arguments):
-    if arguments.seed is not None:
-        return [arguments.seed]
-    first, count = map(int, arguments.seeds.split(":"))
+def seeds_of(text):
+    """The seeds of FIRST:COUNT."""
+    match = re.fullmatch(r"(\d+):([1-9]\d*)", text)
+    if not match:
+        raise argparse.ArgumentTypeError(f"'{text}': give the first seed and how many, as in 0:20")
+    first, count = map(int, match.groups())
     return range(first, first + count)
+
+
+def seed_of(text):
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}': give an integer from 0")
+    return int(text)
+
+
+def job_count_of(text):
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}': give an integer from 1")
+    return int(text)
+
+
+def program_of(text):
+    if not os.path.isfile(text) or not os.access(text, os.X_OK):
+        raise argparse.ArgumentTypeError(f"there is no program {text}; build it, or give another path")
+    return os.path.abspath(text)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("lockstep", type=os.path.abspath)
-    parser.add_argument("worker", type=os.path.abspath)
-    parser.add_argument("--seeds", default="0:20", help="the first and how many (default: %(default)s)")
-    parser.add_argument("--seed", type=int, help="this one, with what the job writes")
-    parser.add_argument("--jobs", type=int, default=2, help="how many at once (default: %(default)s)")
+    parser.add_argument("lockstep", type=program_of)
+    parser.add_argument("worker", type=program_of)
+    parser.add_argument("--seeds", type=seeds_of, default="0:20", help="the first and how many (default: %(default)s)")
+    parser.add_argument("--seed", type=seed_of, help="this one, with what the job writes")
+    parser.add_argument("--jobs", type=job_count_of, default=2, help="how many at once (default: %(default)s)")
     parser.add_argument("--no-shrink", action="store_true")
     parser.add_argument("--verbose", action="store_true", help="each seed's case, and which of its faults did not happen")
     arguments = parser.parse_args()
     programs = (arguments.lockstep, arguments.worker)
     if not has_failpoints(arguments.lockstep):
-        sys.exit("recovery.py: no failpoints in this build (LOCKSTEP_FAILPOINTS)")
-    seeds = seeds_of(arguments)
+        parser.error("this lockstep has no failpoints; build it with LOCKSTEP_FAILPOINTS, as the preset dev does")
+    seeds = arguments.seeds if arguments.seed is None else [arguments.seed]
     begin_s, failed, tally = time.monotonic(), [], Tally()
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         for number, (case, problem, outcome, undisturbed) in enumerate(

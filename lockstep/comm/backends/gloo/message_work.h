@@ -15,8 +15,8 @@
 namespace lockstep::gloo_backend {
 
 /// A message of Gloo, which can only be waited for, and with a timeout that ends the group: a wait
-/// that is to end earlier is interrupted (WaitLimit), and from the first time that somebody asks
-/// whether the message is complete, a thread waits for it.
+/// that is to end earlier is interrupted (WaitLimit), and from the first call of isCompleted() on a
+/// thread waits for the message.
 /// Threads: any. Lifetime: the thread, which ends at the message's deadline at the latest, keeps
 /// the backend and the message. Errors: wait() throws Gloo's, the same each time.
 class MessageWork final : public c10d::Work, public TimedWork {

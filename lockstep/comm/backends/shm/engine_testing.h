@@ -55,7 +55,7 @@ struct Outcome {
 
 inline constexpr std::chrono::seconds kCallTimeout{20};
 
-/// Of a call that names `ranks`.
+/// How a call ends with an error that names `ranks`.
 inline Outcome error_in(const char* error, const char* operation, std::uint64_t sequence,
                         int own_rank, std::vector<int> ranks,
                         std::chrono::milliseconds timeout = kCallTimeout) {
