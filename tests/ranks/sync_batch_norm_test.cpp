@@ -1,6 +1,7 @@
 // SyncBatchNorm beside LibTorch's own batch norm of one process on the batches of all ranks.
 #include "lockstep/nn/sync_batch_norm.h"
 
+#include <memory>
 #include <numeric>
 #include <string>
 
@@ -10,12 +11,14 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/ddp/hooks/quantize_hook.h"
 #include "lockstep/nn/convert_sync_batchnorm.h"
 #include "lockstep/snapshot/state_dict.h"
 #include "tests/ranks/fixture.h"
@@ -282,6 +285,49 @@ TEST_F(SyncedBatchNorm, LetsRanksReachDifferentParametersBehindIt) {
         if (expected.defined()) expect_near(ours[parameter.key()].grad(), expected, 1e-5);
       }
     }
+  }
+}
+
+struct NormAndTableImpl : torch::nn::Module {
+  NormAndTableImpl() {
+    first = register_module("first", torch::nn::Linear(5, 7));
+    norm = register_module("norm", torch::nn::BatchNorm1d(7));
+    table = register_module("table",
+                            torch::nn::Embedding(torch::nn::EmbeddingOptions(11, 7).sparse(true)));
+    head = register_module("head", torch::nn::Linear(7, 7));
+  }
+  at::Tensor forward(const at::Tensor& x, bool takes_table) {
+    const at::Tensor hidden = norm(first(x));
+    if (!takes_table) return hidden.square().mean();
+    return (head(hidden) * table(at::arange(x.size(0), at::kLong))).square().mean();
+  }
+  torch::nn::Linear first{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+  torch::nn::Embedding table{nullptr};
+  torch::nn::Linear head{nullptr};
+};
+TORCH_MODULE(NormAndTable);
+
+// Numbers of rows, and what QuantizeHook gathers, start without waiting for other ranks.
+TEST_F(SyncedBatchNorm, LetsRanksReachDifferentParametersBehindItWhateverIsExchanged) {
+  torch::manual_seed(5);
+  NormAndTable net;
+  convert_sync_batchnorm(*net, {.process_group = group_});
+  DistributedDataParallel model(net, {.process_group = group_,
+                                      .bucket_cap_mb = 1e-4,
+                                      .comm_hook = std::make_shared<QuantizeHook>()});
+  const BatchSizes sizes(world_size_, 3);
+  for (int step = 0; step < 3; ++step) {
+    net->zero_grad();
+    const at::Tensor x = values(sizes, {5}, step, at::kFloat);
+    model.backward(model(part(x, sizes), (rank_ + step) % 2 == 0), {.weight = 3});
+    std::vector<at::Tensor> gradients;
+    for (const at::Tensor& parameter : net->parameters()) {
+      if (!parameter.grad().defined()) continue;
+      gradients.push_back(parameter.grad().to_dense().contiguous());
+    }
+    EXPECT_EQ(net->table->weight.grad().defined(), world_size_ > 1 || step != 1);
+    EXPECT_TRUE(same_bits_everywhere(gradients));
   }
 }
 
