@@ -34,6 +34,10 @@ double largest(const at::Tensor& tensor) {
   return tensor.numel() == 0 ? 0 : dense(tensor).abs().max().item<double>();
 }
 
+double largest_finite(const at::Tensor& tensor) {
+  return largest(dense(tensor).masked_fill(at::isfinite(dense(tensor)).logical_not(), 0));
+}
+
 std::string text_of(const at::Tensor& tensor) {
   const at::Tensor values = dense(tensor).flatten().slice(0, 0, 8).to(at::kDouble);
   std::ostringstream text;
@@ -70,13 +74,13 @@ double allowed(const Plan& plan, const Oracle& oracle, std::size_t index, bool i
   const double normalized = plan.has(OpKind::kBatchNorm) || plan.double_backward ? 1e7 : 1;
   const at::Tensor& magnitude = oracle.magnitudes()[index];
   if (!is_average || !magnitude.defined()) {
-    const double most = largest(expected);
+    const double most = largest_finite(expected);
     return is_whole(expected) && most * own_unit < 0.25 && normalized == 1
                ? 0
                : 16 * own_unit * most * normalized + (normalized > 1 ? 1e-6 : 0);
   }
   const double unit = travelling_unit(plan, expected);
-  const double sum = largest(magnitude);
+  const double sum = largest_finite(magnitude);
   const bool rounds = plan.options.hook == HookPlan::kQuantize;
   const bool is_exact = oracle.is_exact(index) && is_whole(expected * 8);
   if (is_exact && sum * unit < 0.03 && !rounds) return 0;
@@ -85,7 +89,7 @@ double allowed(const Plan& plan, const Oracle& oracle, std::size_t index, bool i
     // A step is 1/255 of the range of a bucket, which may hold all parameters.
     double most = 0;
     for (const at::Tensor& other : oracle.magnitudes()) {
-      if (other.defined()) most = std::max(most, largest(other));
+      if (other.defined()) most = std::max(most, largest_finite(other));
     }
     bound += most * 2 / 255;
   }
