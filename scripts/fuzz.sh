@@ -44,7 +44,7 @@ done
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-seconds=$(awk -v hours="$hours" 'BEGIN { printf "%d", hours * 3600 + 1 }')
+seconds=$(awk -v hours="$hours" 'BEGIN { printf "%d", hours * 3600 }')
 SECONDS=0
 seeds=0
 failed=0

@@ -5,6 +5,7 @@ Usage: fuzz_script.py FUZZ_SH [unittest arguments]
 """
 
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -13,9 +14,11 @@ import unittest
 FUZZ = pathlib.Path(sys.argv[1]).resolve()
 CRASHED = 139  # killed by SIGSEGV, as a shell says it
 
-# Starts the program behind its own flags, and keeps what it was called with.
+# Starts the program behind its own flags, and keeps what it was called with; ends the script at the fourth call.
 LOCKSTEP = """#!/bin/bash
-echo "$*" >>"$(dirname "$0")/calls"
+calls=$(dirname "$0")/calls
+echo "$*" >>"$calls"
+[[ $(wc -l <"$calls") -lt 4 ]] || kill "$PPID"
 shift 3
 exec "$@"
 """
@@ -32,7 +35,6 @@ if [[ $seed == 100:* ]]; then
   echo 102 >"$progress"
   exit {CRASHED}
 fi
-sleep 0.1
 echo "${{seed%:*}}" >"$progress"
 echo "${{seed#*:}} seeds, 0 failed"
 """
@@ -62,8 +64,8 @@ class FuzzScript(unittest.TestCase):
 
     def test_a_seed_that_crashes_is_kept_and_the_next_seeds_run(self):
         self.write_programs()
-        done = self.run_fuzz("--hours=0.0008", "--first=100")
-        self.assertEqual(done.returncode, 1, done.stderr)
+        done = self.run_fuzz("--first=100")
+        self.assertEqual(done.returncode, -signal.SIGTERM, done.stderr)
         self.assertEqual(self.failures.read_text(), "2 102\n")
         calls = (self.build / "bin" / "calls").read_text().splitlines()
         self.assertIn("--nproc-per-node=2", calls[1])
@@ -74,8 +76,8 @@ class FuzzScript(unittest.TestCase):
     def test_seeds_that_fail_and_the_one_that_crashes_behind_them_are_kept(self):
         self.write_programs(differential=DIFFERENTIAL.replace(
             "  echo 102 >", "  echo 'seed 101 of 2 ranks: rank 0, gradients: 1 instead of 2'\n  echo 102 >"))
-        done = self.run_fuzz("--hours=0.0008", "--first=100")
-        self.assertEqual(done.returncode, 1, done.stderr)
+        done = self.run_fuzz("--first=100")
+        self.assertEqual(done.returncode, -signal.SIGTERM, done.stderr)
         self.assertEqual(self.failures.read_text(), "2 101\n2 102\n")
         self.assertIn("1 instead of 2", done.stdout)
 
@@ -85,6 +87,12 @@ class FuzzScript(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("no memory for a worker", done.stderr)
         self.assertIn(f"exit code {CRASHED} before its first seed", done.stderr)
+        self.assertFalse(self.failures.exists())
+
+    def test_it_ends_when_its_time_is_over(self):
+        self.write_programs()
+        done = self.run_fuzz("--hours=0", "--first=1000")
+        self.assertEqual(done.returncode, 0, done.stderr)
         self.assertFalse(self.failures.exists())
 
     def check_refused(self, text, *arguments):
