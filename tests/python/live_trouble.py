@@ -58,7 +58,7 @@ class Hangs(LiveJobTest):
                 self.expect_same_end(job, backend=backend)
                 hang = hangs(job.errors)[0]
                 self.assertEqual((hang.rank, hang.group), (1, "default"), job.errors)
-                self.assertTrue(hang.is_stopped, errors)
+                self.assertTrue(hang.is_stopped, job.errors)
                 self.assertTrue(hang.main_thread, job.errors)
                 self.assertTrue({0, 2}.issuperset(hang.waiting) and hang.waiting, job.errors)
                 self.assertGreaterEqual(hang.waited_ms, 2000)
