@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import textwrap
 import unittest
 
 import launch_reports

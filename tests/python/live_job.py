@@ -3,7 +3,6 @@
 import os
 import queue
 import re
-import signal
 import subprocess
 import unittest
 
