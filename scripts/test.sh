@@ -20,6 +20,14 @@ $SETUP_OPTIONS_HELP
 TEXT
 }
 
+# By what ctest keeps of each test: name, runs and mean seconds.
+print_slowest() {
+  local costs=build/$preset/Testing/Temporary/CTestCostData.txt
+  if $dry_run || [[ ! -f $costs ]]; then return; fi
+  say "The slowest tests, in seconds"
+  awk 'NF == 3 && $3 > 0 { printf "    %6.1f  %s\n", $3, $1 }' "$costs" | sort -rn | sed -n 1,10p
+}
+
 while [[ $# -gt 0 ]]; do
   take_setup_option "$@"
   if [[ $taken -gt 0 ]]; then
@@ -45,4 +53,5 @@ ensure_libtorch
 ensure_python_torch
 ensure_python_packages
 configure_and_build "${targets[@]}"
+trap print_slowest EXIT
 step "Testing build/$preset" ctest --preset "$preset" "${ctest_arguments[@]}"
