@@ -39,7 +39,7 @@ void GradientReducer::Impl::adopt_plan() {
 ObservedGraph GradientReducer::Impl::observe() const {
   ObservedGraph graph;
   std::vector<bool> seen(parameters.size());
-  // A gradient is complete with its last addition; those that got none come last.
+  // A gradient is complete with its last addition. Parameters without one come last.
   for (auto index = last_additions.rbegin(); index != last_additions.rend(); ++index) {
     if (!seen[*index]) graph.order.push_back(*index);
     seen[*index] = true;

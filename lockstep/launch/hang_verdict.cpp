@@ -28,7 +28,7 @@ const Call* find(const RankPlace& rank, const AwaitedCall& awaited) {
   return found == rank.calls.end() ? nullptr : &*found;
 }
 
-// The first call it began, among those that it waits for.
+// The first of the calls that it waits for.
 const Call* first_awaited(const RankPlace& rank) {
   const auto found = std::find_if(rank.calls.rbegin(), rank.calls.rend(),
                                   [](const Call& call) { return call.waited && !call.ended; });
@@ -48,7 +48,7 @@ bool may_be_awaited(const RankPlace& rank, const AwaitedCall& awaited) {
          });
 }
 
-// A rank is late if others wait for it and it waits for nobody, or if a signal has stopped it: one
+// A rank is late if others wait for it and it waits for none, or if a signal has stopped it: one
 // that has left the call may not have sent all of its part. If there is no such rank, ranks that
 // wait for others elsewhere are late.
 std::vector<bool> find_late(const std::vector<RankPlace>& ranks,

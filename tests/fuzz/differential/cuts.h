@@ -6,8 +6,7 @@
 
 namespace lockstep::differential {
 
-/// Plans that are each simpler than this one by one thing, in a fixed order: those that are
-/// allowed.
+/// The allowed plans that are simpler than this one by one thing, in a fixed order.
 std::vector<Plan> cuts(const Plan& plan);
 
 }  // namespace lockstep::differential
