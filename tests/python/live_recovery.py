@@ -227,14 +227,14 @@ exec {WORKER} "$@"
         job = self.start("--standalone", "--standby=1", steps=2000)
         job.wait_for_begin(3)
         job.wait_for_error("no standby workers any more: the last 3 ended before they were ready, with exit code 3")
-        self.expect_same_end(job, steps=2000)
+        self.expect_same_end(job, backend="shm", steps=2000)
         self.assertEqual(sum(text == "starts" for _, text in job.said), 3)
 
     def test_a_standby_worker_that_is_ready_forgives_those_before(self):
         self.worker_whose_starts_fail(4, 5, 7, 8)
         job = self.start("--standalone", "--max-restarts=10", "--standby=1", steps=2000)
         self.replace_by_standbys(job)
-        self.expect_same_end(job, steps=2000)
+        self.expect_same_end(job, backend="shm", steps=2000)
 
     def test_a_launcher_that_is_a_rank_of_another_job_by_its_environment(self):
         job = self.start(environment={"RANK": "7", "WORLD_SIZE": "9", "LOCAL_RANK": "5", "MASTER_PORT": "1"})
