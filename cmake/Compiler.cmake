@@ -31,8 +31,8 @@ add_library(lockstep_compile_options INTERFACE)
 target_compile_options(lockstep_compile_options INTERFACE
   -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wunused -Werror
   # g++ 12 reports these inside inlined LibTorch and libstdc++ headers, at -O2, wrongly.
-  $<$<CXX_COMPILER_ID:GNU>:-Wno-error=maybe-uninitialized -Wno-error=array-bounds
-    -Wno-error=stringop-overflow -Wno-error=restrict>)
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized -Wno-array-bounds -Wno-stringop-overflow
+    -Wno-restrict>)
 
 if(LOCKSTEP_FAILPOINTS)
   target_compile_definitions(lockstep_compile_options INTERFACE LOCKSTEP_FAILPOINTS)
