@@ -43,12 +43,15 @@ def check_rows(rows, backends, memory_by_backend):
 
 
 def check_speedups(rows):
+    """Compares the fastest calls: a busy machine may take the processor from ranks in most of the others."""
+    gloo = {(row["placement"], row["bytes"]): row["us_min"] for row in rows if row["backend"] == "gloo"}
     for row in rows:
         if row["backend"] != "shm" or "speedup" not in row or row["placement"] == "mixed":
             continue
         in_place = row["memory"] == "shared"
         least = (LEAST_SPEEDUP_IN_PLACE if in_place else LEAST_SPEEDUP_PRIVATE)[row["bytes"]]
-        assert row["speedup"] >= least, f"less than {least} x gloo: {row}"
+        speedup = gloo[row["placement"], row["bytes"]] / row["us_min"]
+        assert speedup >= least, f"{speedup:.2f}, less than {least} x gloo: {row}"
 
 
 def main():
