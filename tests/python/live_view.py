@@ -220,15 +220,15 @@ class MachinesTest(LiveTest):
         self.environment["LOCKSTEP_JOB_SECRET"] = "a secret of this job"
         self.port = free_port()
 
-    def start_two(self, *flags):
-        self.machines = [self.start_machine(*flags)]
+    def start_two(self, *flags, **options):
+        self.machines = [self.start_machine(*flags, **options)]
         self.status_of(self.machines[0])  # It serves the rendezvous now.
-        self.machines.append(self.start_machine(*flags))
+        self.machines.append(self.start_machine(*flags, **options))
         return wait_for_round(self.machines)
 
-    def start_machine(self, *flags, **options):
+    def start_machine(self, *flags, last_call_s=0.5, **options):
         return self.start("--nnodes=1:2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.port}",
-                          "--rdzv-conf=last_call_timeout=0.5,keep_alive_interval=0.2,"
+                          f"--rdzv-conf=last_call_timeout={last_call_s},keep_alive_interval=0.2,"
                           "keep_alive_max_attempt=50", *flags, **options)
 
 
@@ -249,7 +249,7 @@ class TwoMachinesTest(MachinesTest):
 
     def test_a_stop_now_kills_on_both(self):
         self.write_worker(IGNORES_SIGTERM)
-        before = self.start_two()
+        before = self.start_two(last_call_s=30)  # A worker of a round of one would not leave it.
         self.call("stop", self.machines[1].pid, "--now")
         for machine in self.machines:
             self.assertEqual(machine.ended(), 128 + signal.SIGKILL)
