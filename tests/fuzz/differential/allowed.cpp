@@ -128,10 +128,11 @@ bool keeps_its_graph(const Plan& plan) {
   return true;
 }
 
-// What each rank has for itself the oracles of other ranks know only where it is exact.
+// What each rank has for itself the oracles of other ranks know only where it is exact. Penalties
+// on gradients make numbers of any size.
 bool has_own_state_that_rounds(const Plan& plan) {
   bool has_own_state = !plan.keeps_replicas_equal();
-  bool rounds = plan.has(OpKind::kBatchNorm);
+  bool rounds = plan.has(OpKind::kBatchNorm) || plan.penalizes_gradients;
   for (const ParameterPlan& parameter : plan.parameters) {
     has_own_state = has_own_state || parameter.is_ignored;
     rounds = rounds || parameter.dtype == at::kHalf || parameter.dtype == at::kBFloat16;
