@@ -209,13 +209,13 @@ ensure_python_torch() {
   step "Installing what the tests compare with: $TORCH_REQUIREMENT into .venv" install_torch
 }
 
-# What reads the launcher's metrics and a training's event files in tests, and what is run under it: the tests of what is missing are
-# skipped.
+# What reads the launcher's metrics and a training's event files in tests, what runs under the launcher, and what
+# examples/data/get.py needs: the tests of what is missing are skipped.
 ensure_python_packages() {
   [[ $oracle_python == "$PWD/.venv/bin/python" ]] || return 0
-  local packages=(prometheus-client tensorboard accelerate pytorch-lightning safetensors)
-  "$oracle_python" -c 'import importlib.util as util, sys
-sys.exit(any(util.find_spec(name.replace("-", "_")) is None for name in sys.argv[1:]))' "${packages[@]}" && return
+  local packages=(prometheus-client tensorboard accelerate pytorch-lightning safetensors pooch pillow)
+  "$oracle_python" -c 'import importlib.metadata, sys
+for name in sys.argv[1:]: importlib.metadata.version(name)' "${packages[@]}" 2>/dev/null && return
   step "Installing what tests use into .venv: ${packages[*]}" \
     "$oracle_python" -m pip install --quiet "${packages[@]}" ||
     say 'not all are there: their tests will be skipped'

@@ -61,9 +61,9 @@ bool parse(const Program& program, int argc, char** argv, Arguments& arguments) 
       ->check(integer_between(1, kMostOfAnything));
   app.add_option("--lr", arguments.lr, "learning rate of SGD with momentum 0.9")
       ->check(require_positive);
-  auto* data = app.add_option(
-      "--data", arguments.data,
-      "a folder of CIFAR-100's binary format: lockstep data get cifar100 (or photos32)");
+  auto* data = app.add_option("--data", arguments.data,
+                              "a folder of CIFAR-100's binary format, as examples/data/get.py "
+                              "cifar100 (or photos32) makes");
   app.add_option("--synthetic", arguments.synthetic, "so many images made up, instead of --data")
       ->check(integer_between(1, kMostOfAnything))
       ->excludes(data);

@@ -1,7 +1,7 @@
 // ResNet-18 on CIFAR-100 with DistributedDataParallel and SyncBatchNorm (train_ddp.h), in the
 // processes of a launcher; without one it starts some itself.
 //
-//   lockstep data get photos32
+//   python3 examples/data/get.py photos32
 //   lockstep run --standalone --nproc-per-node=2 distributed
 #include "examples/cifar/train_ddp.h"
 

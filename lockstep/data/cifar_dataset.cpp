@@ -45,14 +45,14 @@ fs::path folder_with(const char* file, const fs::path& folder) {
 at::Tensor map_records(const fs::path& path) {
   if (!is_there(path)) {
     throw SystemError("reading the CIFAR-100 dataset " + path.string(), ENOENT,
-                      "fetch it with lockstep data get cifar100, or the small photos32 of the same "
-                      "format, and name the folder that it says");
+                      "get it with python3 examples/data/get.py cifar100, or the small photos32 "
+                      "of the same format, and name the folder");
   }
   const auto size_bytes = static_cast<std::int64_t>(ReadableFile(path).size_bytes());
   if (size_bytes == 0 || size_bytes % kRecordBytes != 0) {
     throw CorruptFile(concat("CIFAR-100 dataset ", path.string(), " has ", size_bytes,
                              " bytes, which is no number of records of ", kRecordBytes,
-                             " bytes: it is cut off or of another format; fetch it again"));
+                             " bytes: it is cut off or of another format; get it again"));
   }
   return at::from_file(path.string(), /*shared=*/false, size_bytes, at::kByte)
       .view({-1, kRecordBytes});
@@ -71,8 +71,8 @@ void verify(const at::Tensor& records, const fs::path& path) {
   if (const std::string sha256 = hash.finish(); sha256 != entry->sha256) {
     throw CorruptFile(concat("CIFAR-100 dataset ", path.string(), " has SHA-256 ", sha256, ", but ",
                              list_path.filename().string(), " says ", entry->sha256,
-                             ": it was changed or damaged; fetch it again with lockstep data get "
-                             "--force"));
+                             ": it was changed or damaged; remove the folder and get it again with "
+                             "python3 examples/data/get.py"));
   }
 }
 

@@ -25,8 +25,8 @@ struct CifarOptions {
 };
 
 /// Images of 32×32 RGB pixels in the binary format of CIFAR-100, whatever they show:
-/// `lockstep data get cifar100` and `lockstep data get photos32` make folders of it. A batch is
-/// images of shape [N, 3, 32, 32], float32, and their fine labels (int64); it is put together in
+/// `examples/data/get.py cifar100` and `examples/data/get.py photos32` make folders of it. A batch
+/// is images of shape [N, 3, 32, 32], float32, and their fine labels (int64); it is put together in
 /// one pass, so no Stack transform is needed:
 ///
 ///   auto train = Cifar100Dataset::read("data/photos32", CifarPart::kTrain);

@@ -107,7 +107,7 @@ TEST_F(CifarDatasetTest, FindsTheFolderOfTheArchiveAndTheNamesOfTheClasses) {
 
 TEST_F(CifarDatasetTest, SaysHowToGetWhatIsMissing) {
   expect_refused("train.bin: No such file");
-  expect_refused("lockstep data get cifar100");
+  expect_refused("examples/data/get.py cifar100");
   write_file(folder_ / "train.bin" / "x", "");
   expect_refused("train.bin");
 }

@@ -3,7 +3,6 @@
 
     cifar.py <lockstep> <folder of the programs>
 """
-import json
 import os
 import pathlib
 import random
@@ -13,7 +12,7 @@ import sys
 import tempfile
 import unittest
 
-from data_files import png, recipe, source, zip_of
+from example_data_run import Mirror, data_set, load_script, png, source, zip_of
 from free_ports import free_port
 
 LOCKSTEP, PROGRAMS = (pathlib.Path(path).resolve() for path in sys.argv[1:])
@@ -149,28 +148,26 @@ class Cifar(unittest.TestCase):
         fast = self.train("distributed_amp", *arguments, "--amp_dtype", "fp16", "--lr", "0.1", ranks=1)
         self.assertEqual(fast[0], losses[-1])
 
-    @unittest.skipUnless((LOCKSTEP.parent / "lockstep-data").exists(),
-                         "no lockstep-data: this build has no libcurl")
     def test_photographs_become_images_that_are_learned(self):
-        # Two photographs, one dark and one light: `data get` cuts them, programs learn them; the others are like
+        # Two photographs, one dark and one light: get.py cuts them, programs learn them; the others are like
         # distributed to the last digits, as other tests show.
+        script = load_script()
+        mirror = Mirror()
+        self.addCleanup(mirror.close)
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
-            wheel = zip_of({f"pack/{shade}.png": png(160, 40, lambda x, y, base=base: (
-                base + x % 64, base + y, base)) for shade, base in (("dark", 0), ("light", 190))})
-            (folder / "pack.whl").write_bytes(wheel)
-            sources = [source(wheel, url=(folder / "pack.whl").as_uri(),
-                              members=["pack/dark.png", "pack/light.png"])]
-            (folder / "recipe.json").write_text(json.dumps(
-                recipe("shades", sources, make="crops", train_crops=24, test_crops=8)))
-            subprocess.run([LOCKSTEP, "data", "get", "shades", f"--recipe={folder}/recipe.json"],
-                           cwd=folder, check=True, capture_output=True, timeout=60)
+            images = {f"pack/{shade}.png": png(160, 40, lambda x, y, base=base: (base + x % 64, base + y, base))
+                      for shade, base in (("dark", 0), ("light", 190))}
+            mirror.files["pack.whl"] = zip_of(images)
+            script.DATA_SETS = {"shades": data_set("crops", source("pack.whl", mirror.files["pack.whl"], images),
+                                                   train_crops=24, test_crops=8)}
+            script.main(["shades", f"--to={folder}/shades", f"--mirror={mirror.url}"])
             for program, epochs, where in (
                     ("distributed", 8, {"ranks": 2}), ("distributed_amp", 3, {"ranks": 2}),
                     ("dataparallel", 3, {})):
                 with self.subTest(program):
                     done = self.run_program(program, "--data",
-                                            folder / "data/shades", "--batch_size", "8", "--epochs",
+                                            folder / "shades", "--batch_size", "8", "--epochs",
                                             str(epochs), **where)
                     losses, accuracies, tests = zip(*self.epochs(done.stdout))
                     self.assertLess(min(losses[1:]), 0.7 * losses[0])
@@ -214,7 +211,7 @@ class Cifar(unittest.TestCase):
             done = subprocess.run([PROGRAMS / "distributed_mp", "--data", f"{folder}/none"],
                                   capture_output=True, text=True, timeout=100, check=False)
         self.assertEqual(done.returncode, 1)
-        self.assertIn("lockstep data get", done.stderr)
+        self.assertIn("examples/data/get.py", done.stderr)
 
     def test_what_cannot_be_trained_is_refused(self):
         for program, arguments, words in (
