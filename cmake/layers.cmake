@@ -5,7 +5,6 @@ set(LOCKSTEP_LAYERS
   "1 os"
   "2 comm"
   "2 config"
-  "2 fetch"
   "2 launch"
   "2 record"
   "3 agent"
@@ -29,4 +28,4 @@ set(LOCKSTEP_LAYERS
   "6 parameter_server"
 )
 # Folders that must not see LibTorch at all: the launcher starts without loading it.
-set(LOCKSTEP_FOLDERS_WITHOUT_TORCH base os config fetch launch agent doctor remote record report cli)
+set(LOCKSTEP_FOLDERS_WITHOUT_TORCH base os config launch agent doctor remote record report cli)

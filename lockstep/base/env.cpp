@@ -76,8 +76,7 @@ constexpr std::array kAll = {&kRank,
                              &kOmpNumThreads,
                              &kHostsSilence,
                              &kCudaVisibleDevices,
-                             &kPath,
-                             &kPipIndexUrl};
+                             &kPath};
 
 std::map<std::string, std::string>& replaced() {
   static std::map<std::string, std::string> lines;

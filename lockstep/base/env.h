@@ -166,11 +166,6 @@ inline constexpr Variable kCudaVisibleDevices{
     "CUDA_VISIBLE_DEVICES", "list", "devices that --nproc-per-node=gpu counts (default all)"};
 inline constexpr Variable kPath{"PATH", "list", "where programs given without a / are looked up"};
 
-// Read by lockstep data.
-inline constexpr Variable kPipIndexUrl{
-    "PIP_INDEX_URL", "URL",
-    "index of Python packages, some of which carry data (default https://pypi.org/simple)"};
-
 /// From now on these NAME=value lines count more than the environment; earlier ones are forgotten.
 /// Of a worker whose place in the job has changed. Threads: no other may be reading.
 void replace(const std::vector<std::string>& lines);

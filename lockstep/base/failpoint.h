@@ -36,13 +36,6 @@ inline constexpr std::array kFailpoints = {
     FailpointInfo{"file.renamed"},
     FailpointInfo{"file.sync_directory", FailpointKind::kCall},
     FailpointInfo{"file.done"},
-    // A directory that is whole or absent (StagedDirectory), and replaces another.
-    FailpointInfo{"directory.flushed"},
-    FailpointInfo{"directory.exchange", FailpointKind::kCall},
-    FailpointInfo{"directory.exchanged"},
-    FailpointInfo{"directory.moved"},
-    FailpointInfo{"directory.replaced"},
-    FailpointInfo{"directory.done"},
     // A snapshot of a run.
     FailpointInfo{"save.begin"},
     FailpointInfo{"save.gathered"},

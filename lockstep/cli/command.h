@@ -31,7 +31,7 @@ int stop_command(const std::vector<std::string>& arguments);
 /// Times the backends of this machine: `lockstep bench all-reduce [flags]`.
 int bench_command(const std::vector<std::string>& arguments);
 
-/// Fetches data sets: `lockstep data get NAME`. It becomes the program lockstep-data.
+/// Checks which samples a training run had: `lockstep data audit DIR`.
 int data_command(const std::vector<std::string>& arguments);
 
 /// Looks at what trainings save: `lockstep snapshot ls DIR`. It becomes the program

@@ -7,37 +7,21 @@
 namespace lockstep {
 namespace {
 
-using Action = DataOptions::Action;
-
-TEST(DataOptions, TakesFlagsBeforeAndAfterTheName) {
+TEST(DataOptions, TakesTheFlagBeforeAndAfterTheFolder) {
   for (const std::vector<std::string>& arguments :
-       {std::vector<std::string>{"get", "photos32", "--to=dir", "--force", "--timeout", "7"},
-        std::vector<std::string>{"get", "--force", "--timeout=7", "--to", "dir", "photos32"}}) {
+       {std::vector<std::string>{"audit", "dir", "--json"}, {"audit", "--json", "dir"}}) {
     const DataOptions options = parse_data_options(arguments);
-    EXPECT_EQ(options.action, Action::kGet);
-    EXPECT_EQ(options.name, "photos32");
+    EXPECT_FALSE(options.help);
     EXPECT_EQ(options.folder, "dir");
-    EXPECT_TRUE(options.force);
-    EXPECT_EQ(options.timeout.count(), 7);
+    EXPECT_TRUE(options.json);
   }
-}
-
-TEST(DataOptions, TakesMirrorsRecipesAndLists) {
-  const DataOptions get = parse_data_options({"get", "--recipe=r.json", "--index-url=https://m"});
-  EXPECT_EQ(get.name, "");
-  EXPECT_EQ(get.recipe_file, "r.json");
-  EXPECT_EQ(get.index_url, "https://m");
-  const DataOptions list = parse_data_options({"list", "--json"});
-  EXPECT_EQ(list.action, Action::kList);
-  EXPECT_TRUE(list.json);
+  EXPECT_FALSE(parse_data_options({"audit", "dir"}).json);
 }
 
 TEST(DataOptions, HelpsWhereverItIsAsked) {
   for (const std::vector<std::string>& arguments :
-       {std::vector<std::string>{"--help"}, std::vector<std::string>{"-h"},
-        std::vector<std::string>{"help"}, std::vector<std::string>{"get", "--help"},
-        std::vector<std::string>{"list", "-h"}}) {
-    EXPECT_EQ(parse_data_options(arguments).action, Action::kHelp);
+       {std::vector<std::string>{"--help"}, {"-h"}, {"help"}, {"audit", "--help"}}) {
+    EXPECT_TRUE(parse_data_options(arguments).help);
   }
 }
 
@@ -54,14 +38,11 @@ TEST(DataOptions, SaysWhatIsWrong) {
     const std::string text = error_of(arguments);
     EXPECT_NE(text.find(message), std::string::npos) << text;
   };
-  expect({}, "get or list");
-  expect({"gte", "x"}, "unknown action 'gte'; did you mean lockstep data get?");
-  expect({"get"}, "which one?");
-  expect({"get", "x", "y"}, "y");
-  expect({"get", "x", "--tofu=1"}, "--tofu");
-  for (const char* timeout : {"0", "-1", "1.5", "x", "100000"}) {
-    expect({"get", "x", std::string("--timeout=") + timeout}, "give whole seconds from 1");
-  }
+  expect({}, "no action; as in: lockstep data audit runs/digits/data");
+  expect({"adit", "x"}, "unknown action 'adit'; as in: lockstep data audit");
+  expect({"audit"}, "of which folder?");
+  expect({"audit", "x", "y"}, "y");
+  expect({"audit", "x", "--tofu=1"}, "--tofu");
 }
 
 }  // namespace

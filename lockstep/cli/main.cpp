@@ -30,7 +30,7 @@ constexpr std::array kCommands = {
     Command{"test", "check that two ranks can train together on this machine", test_command},
     Command{"doctor", "check this machine, or several, and say what to mend", doctor_command},
     Command{"bench", "time the backends, or the launcher, on this machine", bench_command},
-    Command{"data", "fetch data sets, and audit which samples a training had", data_command},
+    Command{"data", "check that a training run had each sample once", data_command},
     Command{"report", "make a page of a training: curves, ranks, runs, machine", report_command},
     Command{"snapshot", "look at, verify, export and delete what trainings save", snapshot_command},
     Command{"trace", "make one timeline of the traces of all ranks", trace_command},

@@ -38,8 +38,6 @@ MEETS = {"meet.begin", "meet.store", "meet.joined", "meet.connected", "recover.g
 CONNECTS = {"connect.begin", "connect.reached"}
 AT_THE_END = {"training.end", "training.done"}
 OF_THE_LAUNCHER = "launch."
-# Of lockstep data (StagedDirectoryFailpoints).
-OF_NO_JOB = "directory."
 # Where there are workers that keep their state.
 LAUNCHES_AGAIN = {"launch.over", "launch.place", "launch.placed"}
 
@@ -112,7 +110,7 @@ class Failpoints(unittest.TestCase):
                 self.assertEqual(ends(done), expected, done.stderr)
 
     def of_workers(self):
-        return [name for name in NAMES if not name.startswith((OF_THE_LAUNCHER, OF_NO_JOB))]
+        return [name for name in NAMES if not name.startswith(OF_THE_LAUNCHER)]
 
     def test_rank_0_is_killed(self):
         names = [name for name in self.of_workers() if name not in RECEIVES | ONLY_AGAIN]

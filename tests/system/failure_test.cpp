@@ -84,7 +84,7 @@ TEST_F(FailureTest, ClosedStandardStreamsLeadNowhere) {
 }
 
 TEST_F(FailureTest, OutputThatCannotBeWrittenIsAFailure) {
-  for (const char* command : {"env", "ps --json", "--help", "help run", "data list"}) {
+  for (const char* command : {"env", "ps --json", "--help", "help run", "data --help"}) {
     const auto result =
         run_lockstep(run_script({}, concat(LOCKSTEP_BINARY, " ", command, " > /dev/full")));
     EXPECT_EQ(result.status, 1) << command;
