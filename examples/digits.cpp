@@ -23,7 +23,7 @@
 #include <torch/optim/adam.h>
 
 #include "examples/command_line.h"
-#include "lockstep/data/digits_dataset.h"
+#include "examples/data/digits_dataset.h"
 #include "lockstep/lockstep.h"
 #include "models/convnet.h"
 
@@ -52,16 +52,16 @@ struct Score {
   }
 };
 
-auto load(const lockstep::DigitsDataset& digits, lockstep::DistributedSampler sampler,
+auto load(const examples::DigitsDataset& digits, lockstep::DistributedSampler sampler,
           int batch_size) {
-  auto batches = lockstep::DigitsDataset(digits).map(torch::data::transforms::Stack<>());
+  auto batches = examples::DigitsDataset(digits).map(torch::data::transforms::Stack<>());
   return torch::data::make_data_loader(std::move(batches), std::move(sampler),
                                        torch::data::DataLoaderOptions(batch_size));
 }
 
 // The accuracy over all ranks. Each sample is counted once: without padding some ranks have one
 // fewer, so nothing in the loop may wait for the others, and the module is called directly.
-Score evaluate(Model& model, const lockstep::DigitsDataset& digits,
+Score evaluate(Model& model, const examples::DigitsDataset& digits,
                const lockstep::ProcessGroup& group) {
   constexpr int kBatchSize = 256;
   const at::NoGradGuard no_grad;
@@ -112,7 +112,7 @@ int train(const Arguments& arguments) {
   const auto group = lockstep::init_process_group();
   // The same samples are held out in every run, whatever the seed: a resumed run must not be tested
   // on what it has learned.
-  const auto [train_set, test_set] = lockstep::DigitsDataset::read(arguments.data).split();
+  const auto [train_set, test_set] = examples::DigitsDataset::read(arguments.data).split();
 
   at::manual_seed(arguments.seed);
   models::ConvNet net;

@@ -17,7 +17,7 @@
 #include <torch/torch.h>
 
 #include "examples/command_line.h"
-#include "lockstep/data/digits_dataset.h"
+#include "examples/data/digits_dataset.h"
 
 namespace {
 
@@ -48,7 +48,7 @@ class Problem : public torch::nn::Module {
 
 class Digits : public Problem {
  public:
-  explicit Digits(const std::string& path) : split_(lockstep::DigitsDataset::read(path).split()) {
+  explicit Digits(const std::string& path) : split_(examples::DigitsDataset::read(path).split()) {
     register_module("net", net_);
     samples = split_.train.labels().numel();
     batch_size = 64;
@@ -71,7 +71,7 @@ class Digits : public Problem {
   }
 
  private:
-  lockstep::DigitsSplit split_;
+  examples::DigitsSplit split_;
   torch::nn::Sequential net_{torch::nn::Flatten(), torch::nn::Linear(64, 128), torch::nn::ReLU(),
                              torch::nn::Linear(128, 10)};
 };

@@ -15,7 +15,7 @@
 #include <torch/torch.h>
 
 #include "examples/command_line.h"
-#include "lockstep/data/digits_dataset.h"
+#include "examples/data/digits_dataset.h"
 
 namespace {
 
@@ -26,7 +26,7 @@ struct Arguments {
   std::string data = "examples/data/digits.csv";
 };
 
-double percent_right(torch::nn::Sequential& net, const lockstep::DigitsDataset& digits) {
+double percent_right(torch::nn::Sequential& net, const examples::DigitsDataset& digits) {
   const torch::NoGradGuard no_grad;
   net->eval();
   const auto is_right = net->forward(digits.images()).argmax(1).eq(digits.labels());
@@ -41,7 +41,7 @@ std::int64_t checksum(const torch::nn::Sequential& net) {
 }
 
 int train(const Arguments& arguments) {
-  const auto digits = lockstep::DigitsDataset::read(arguments.data).split();
+  const auto digits = examples::DigitsDataset::read(arguments.data).split();
   const auto& images = digits.train.images();
   const auto& labels = digits.train.labels();
 

@@ -13,7 +13,7 @@
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>
 
-#include "lockstep/data/digits_dataset.h"
+#include "examples/data/digits_dataset.h"
 
 namespace {
 
@@ -60,8 +60,8 @@ int run(int argc, char** argv) {
   lockstep::add_trainer_options(program, options);
   if (!program.parse(argc, argv)) return 0;
 
-  const auto digits = lockstep::DigitsDataset::read(data).split();
-  const auto batches = [](lockstep::DigitsDataset set) {
+  const auto digits = examples::DigitsDataset::read(data).split();
+  const auto batches = [](examples::DigitsDataset set) {
     return set.map(torch::data::transforms::Stack<>());
   };
   Digits task(lr);

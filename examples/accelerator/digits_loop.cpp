@@ -7,11 +7,11 @@
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>
 
-#include "lockstep/data/digits_dataset.h"
+#include "examples/data/digits_dataset.h"
 
 int train(const char* file) {
   torch::manual_seed(0);
-  auto digits = lockstep::DigitsDataset::read(file).split();
+  auto digits = examples::DigitsDataset::read(file).split();
   torch::nn::Sequential net(torch::nn::Flatten(), torch::nn::Linear(64, 128), torch::nn::ReLU(),
                             torch::nn::Linear(128, 10));
   torch::optim::Adam optimizer(net->parameters(), 1e-3);

@@ -105,12 +105,12 @@ std::int64_t divide_batch(std::int64_t batch_size, int processes, int parts) {
   return batch_size / shares;
 }
 
-lockstep::Cifar100Dataset read_data(const Arguments& arguments, lockstep::CifarPart part) {
+examples::Cifar100Dataset read_data(const Arguments& arguments, examples::CifarPart part) {
   if (arguments.synthetic > 0) {
-    return lockstep::Cifar100Dataset::synthetic(static_cast<std::size_t>(arguments.synthetic),
+    return examples::Cifar100Dataset::synthetic(static_cast<std::size_t>(arguments.synthetic),
                                                 part);
   }
-  return lockstep::Cifar100Dataset::read(arguments.data, part);
+  return examples::Cifar100Dataset::read(arguments.data, part);
 }
 
 void Score::add(const torch::Tensor& loss, const torch::Tensor& logits,

@@ -5,9 +5,10 @@
 #include <functional>
 #include <string>
 
-#include <lockstep/data/cifar_dataset.h>
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>
+
+#include "examples/data/cifar_dataset.h"
 
 /// What the CIFAR programs have in common: arguments, data, scores, and how processes start.
 namespace cifar {
@@ -49,13 +50,13 @@ void spawn_processes(const Arguments& arguments, const Body& body);
 /// The same in those that a launcher has started, if one has.
 void run_in_processes(const Arguments& arguments, const Body& body);
 
-lockstep::Cifar100Dataset read_data(const Arguments& arguments, lockstep::CifarPart part);
+examples::Cifar100Dataset read_data(const Arguments& arguments, examples::CifarPart part);
 
 /// Images of a process in one part of a step. Errors: UsageError where they cannot be equal.
 std::int64_t divide_batch(std::int64_t batch_size, int processes, int parts);
 
 /// This rank's batches, each sample of the data set on one rank.
-inline auto make_loader(const lockstep::Cifar100Dataset& data, lockstep::DistributedSampler sampler,
+inline auto make_loader(const examples::Cifar100Dataset& data, lockstep::DistributedSampler sampler,
                         std::int64_t batch_size) {
   return torch::data::make_data_loader(data, std::move(sampler),
                                        static_cast<std::size_t>(batch_size));
@@ -97,7 +98,7 @@ class Report {
 
 /// The model's score on the test images. `model` is called with images and gives logits.
 template <class Model>
-Score evaluate(Model& model, const lockstep::Cifar100Dataset& data,
+Score evaluate(Model& model, const examples::Cifar100Dataset& data,
                const lockstep::ProcessGroup& group) {
   const torch::NoGradGuard no_grad;
   Score score;

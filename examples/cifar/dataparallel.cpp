@@ -8,8 +8,8 @@
 namespace {
 
 void train(const cifar::Arguments& arguments) {
-  const auto train_data = cifar::read_data(arguments, lockstep::CifarPart::kTrain);
-  const auto test_data = cifar::read_data(arguments, lockstep::CifarPart::kTest);
+  const auto train_data = cifar::read_data(arguments, examples::CifarPart::kTrain);
+  const auto test_data = cifar::read_data(arguments, examples::CifarPart::kTest);
   const auto group = lockstep::init_process_group();  // a job of one
   if (group.world_size() > 1) {
     throw lockstep::UsageError(

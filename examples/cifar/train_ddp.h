@@ -9,8 +9,8 @@
 /// a dtype in mixed precision: bfloat16, or float16 with a scaled loss.
 inline void train_ddp(const cifar::Arguments& arguments, const lockstep::ProcessGroup& group,
                       std::optional<torch::ScalarType> autocast_dtype = std::nullopt) {
-  const auto train_data = cifar::read_data(arguments, lockstep::CifarPart::kTrain);
-  const auto test_data = cifar::read_data(arguments, lockstep::CifarPart::kTest);
+  const auto train_data = cifar::read_data(arguments, examples::CifarPart::kTrain);
+  const auto test_data = cifar::read_data(arguments, examples::CifarPart::kTest);
 
   torch::manual_seed(0);
   models::ResNet18 net(train_data.class_count());

@@ -13,12 +13,12 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
+#include "examples/data/digits_dataset.h"
 #include "lockstep/amp/autocast.h"
 #include "lockstep/amp/grad_scaler.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/run_main.h"
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/data/digits_dataset.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
 
@@ -82,7 +82,7 @@ int train(const std::vector<std::string>& arguments) {
   const auto batch_size = std::stoul(arguments.at(3));
   const int steps = std::stoi(arguments.at(4));
   const auto group = lockstep::init_process_group();
-  const auto dataset = lockstep::DigitsDataset::read(arguments.at(0));
+  const auto dataset = examples::DigitsDataset::read(arguments.at(0));
 
   Net net(arguments.at(5) == "1");
   // Rank 0's state alone is the right one: the others must get it from the wrapper.

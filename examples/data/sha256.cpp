@@ -1,11 +1,11 @@
-#include "lockstep/data/sha256.h"
+#include "examples/data/sha256.h"
 
 #include <algorithm>
 #include <bit>
 #include <cstdio>
 #include <cstring>
 
-namespace lockstep {
+namespace examples {
 namespace {
 
 // The first 32 bits of the fractional parts of the cube roots of the first 64 primes.
@@ -98,4 +98,4 @@ std::string Sha256::finish() {
   return text;
 }
 
-}  // namespace lockstep
+}  // namespace examples

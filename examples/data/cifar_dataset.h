@@ -11,7 +11,7 @@
 #include <c10/util/ArrayRef.h>
 #include <torch/data/datasets/base.h>
 
-namespace lockstep {
+namespace examples {
 
 enum class CifarPart { kTrain, kTest };
 
@@ -80,4 +80,4 @@ class Cifar100Dataset
   at::Tensor values_;  ///< [3, 256], float32: what becomes of a byte in each channel
 };
 
-}  // namespace lockstep
+}  // namespace examples

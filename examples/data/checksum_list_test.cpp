@@ -1,18 +1,19 @@
-#include "lockstep/base/checksum_list.h"
+#include "examples/data/checksum_list.h"
 
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace examples {
 namespace {
+
+using lockstep::CorruptFile;
 
 const std::string kOnes(64, '1');
 const std::string kLetters(64, 'e');
 
-TEST(ChecksumList, ReadsWhatItWrites) {
-  const auto files =
-      parse_checksum_list(format_checksum_list({{kOnes, "train.bin"}, {kLetters, "a name"}}), "f");
+TEST(ChecksumList, ReadsWhatSha256sumWrites) {
+  const auto files = parse_checksum_list(kOnes + "  train.bin\n" + kLetters + "  a name\n", "f");
   ASSERT_EQ(files.size(), 2U);
   EXPECT_EQ(files[0].sha256, kOnes);
   EXPECT_EQ(files[0].name, "train.bin");
@@ -40,4 +41,4 @@ TEST(ChecksumList, NamesTheLineThatIsWrong) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace examples

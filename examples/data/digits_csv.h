@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep {
+namespace examples {
 
 inline constexpr std::size_t kDigitsSide = 8;
 inline constexpr std::size_t kDigitsPixels = kDigitsSide * kDigitsSide;
@@ -24,4 +24,4 @@ struct DigitsTable {
 /// Errors: CorruptFile naming `file_name`, the line and what is wrong with it.
 DigitsTable parse_digits_csv(std::string_view text, const std::string& file_name);
 
-}  // namespace lockstep
+}  // namespace examples

@@ -1,11 +1,13 @@
-#include "lockstep/data/digits_csv.h"
+#include "examples/data/digits_csv.h"
 
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace examples {
 namespace {
+
+using lockstep::CorruptFile;
 
 std::string digits_line(const std::string& first_pixel = "0", const std::string& label = "7") {
   std::string line = first_pixel;
@@ -60,4 +62,4 @@ TEST(DigitsCsv, QuotesDamagedTextShortAndPrintable) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace examples

@@ -1,4 +1,4 @@
-#include "lockstep/data/digits_dataset.h"
+#include "examples/data/digits_dataset.h"
 
 #include <cerrno>
 #include <fstream>
@@ -15,8 +15,13 @@
 #include "lockstep/base/error.h"
 #include "lockstep/os/temporary_directory.h"
 
-namespace lockstep {
+namespace examples {
 namespace {
+
+using lockstep::Error;
+using lockstep::SystemError;
+using lockstep::TemporaryDirectory;
+using lockstep::UsageError;
 
 class DigitsDatasetTest : public testing::Test {
  protected:
@@ -95,4 +100,4 @@ TEST_F(DigitsDatasetTest, WorksWithADataLoader) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace examples

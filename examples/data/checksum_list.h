@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep {
+namespace examples {
 
 /// One file of a checksum list.
 struct FileChecksum {
@@ -17,11 +17,8 @@ struct FileChecksum {
 /// What a folder's checksum list is called.
 inline constexpr const char* kChecksumListName = "SHA256SUMS";
 
-/// A list as `sha256sum` writes it and `sha256sum --check SHA256SUMS` reads it: one line a file,
-/// the checksum, two spaces and the name.
-std::string format_checksum_list(const std::vector<FileChecksum>& files);
-
+/// A list as `sha256sum` writes it: one line a file, the checksum, two spaces and the name.
 /// Errors: CorruptFile naming `list_name`, the line and what is wrong with it.
 std::vector<FileChecksum> parse_checksum_list(std::string_view text, const std::string& list_name);
 
-}  // namespace lockstep
+}  // namespace examples

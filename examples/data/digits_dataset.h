@@ -8,7 +8,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/data/datasets/base.h>
 
-namespace lockstep {
+namespace examples {
 
 struct DigitsSplit;
 
@@ -47,4 +47,4 @@ struct DigitsSplit {
   DigitsDataset test;
 };
 
-}  // namespace lockstep
+}  // namespace examples

@@ -1,4 +1,4 @@
-#include "lockstep/data/cifar_dataset.h"
+#include "examples/data/cifar_dataset.h"
 
 #include <algorithm>
 #include <array>
@@ -10,16 +10,22 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_file.h>
 
-#include "lockstep/base/checksum_list.h"
-#include "lockstep/base/cifar_format.h"
+#include "examples/data/checksum_list.h"
+#include "examples/data/cifar_format.h"
+#include "examples/data/sha256.h"
+#include "examples/data/synthetic_cifar.h"
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/data/sha256.h"
-#include "lockstep/data/synthetic_cifar.h"
 #include "lockstep/os/readable_file.h"
 
-namespace lockstep {
+namespace examples {
 namespace {
+
+using lockstep::concat;
+using lockstep::CorruptFile;
+using lockstep::ReadableFile;
+using lockstep::SystemError;
+using lockstep::UsageError;
 
 namespace fs = std::filesystem;
 
@@ -195,4 +201,4 @@ at::Tensor Cifar100Dataset::pixels() const {
   return records_.narrow(1, kCifarLabelBytes, kCifarImageBytes).unflatten(1, {3, kSide, kSide});
 }
 
-}  // namespace lockstep
+}  // namespace examples

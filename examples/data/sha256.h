@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <string>
 
-namespace lockstep {
+namespace examples {
 
-/// SHA-256 (FIPS 180-4), to tell whether files are what they were. Here because the library links
-/// no cryptography library, which would be one more thing for its users to install.
+/// SHA-256 (FIPS 180-4), to tell whether files are what they were. The examples link no
+/// cryptography library, which would be one more thing to install.
 class Sha256 {
  public:
   void update(const void* data, std::size_t bytes);
@@ -28,4 +28,4 @@ class Sha256 {
   std::uint64_t total_bytes_ = 0;
 };
 
-}  // namespace lockstep
+}  // namespace examples

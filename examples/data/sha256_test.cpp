@@ -1,10 +1,10 @@
-#include "lockstep/data/sha256.h"
+#include "examples/data/sha256.h"
 
 #include <algorithm>
 
 #include <gtest/gtest.h>
 
-namespace lockstep {
+namespace examples {
 namespace {
 
 std::string sha256_of(const std::string& text, std::size_t piece_bytes) {
@@ -36,4 +36,4 @@ TEST(Sha256, DoesNotDependOnThePieces) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace examples

@@ -1,6 +1,6 @@
-#include "lockstep/data/synthetic_cifar.h"
+#include "examples/data/synthetic_cifar.h"
 
-namespace lockstep {
+namespace examples {
 namespace {
 
 /// Patterns have this many squares a side, of one brightness each.
@@ -41,4 +41,4 @@ void make_synthetic_cifar_record(std::uint64_t seed, std::uint64_t stream, std::
   }
 }
 
-}  // namespace lockstep
+}  // namespace examples

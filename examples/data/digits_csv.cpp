@@ -1,4 +1,4 @@
-#include "lockstep/data/digits_csv.h"
+#include "examples/data/digits_csv.h"
 
 #include <algorithm>
 #include <charconv>
@@ -6,8 +6,11 @@
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace examples {
 namespace {
+
+using lockstep::concat;
+using lockstep::CorruptFile;
 
 constexpr std::size_t kColumns = kDigitsPixels + 1;
 
@@ -79,4 +82,4 @@ DigitsTable parse_digits_csv(std::string_view text, const std::string& file_name
   return table;
 }
 
-}  // namespace lockstep
+}  // namespace examples

@@ -1,12 +1,15 @@
-#include "lockstep/base/checksum_list.h"
+#include "examples/data/checksum_list.h"
 
 #include <algorithm>
 
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace examples {
 namespace {
+
+using lockstep::concat;
+using lockstep::CorruptFile;
 
 constexpr std::size_t kChecksumDigits = 64;
 
@@ -17,12 +20,6 @@ bool is_checksum(std::string_view text) {
 }
 
 }  // namespace
-
-std::string format_checksum_list(const std::vector<FileChecksum>& files) {
-  std::string text;
-  for (const FileChecksum& file : files) text += file.sha256 + "  " + file.name + "\n";
-  return text;
-}
 
 std::vector<FileChecksum> parse_checksum_list(std::string_view text, const std::string& list_name) {
   std::vector<FileChecksum> files;
@@ -44,4 +41,4 @@ std::vector<FileChecksum> parse_checksum_list(std::string_view text, const std::
   return files;
 }
 
-}  // namespace lockstep
+}  // namespace examples

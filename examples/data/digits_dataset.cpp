@@ -1,24 +1,27 @@
-#include "lockstep/data/digits_dataset.h"
+#include "examples/data/digits_dataset.h"
 
 #include <cerrno>
 #include <cmath>
 #include <string>
 #include <system_error>
 #include <utility>
-#include <vector>
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/index_select.h>
-#include <ATen/ops/tensor.h>
+#include <ATen/ops/randperm.h>
 
+#include "examples/data/digits_csv.h"
 #include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/data/digits_csv.h"
-#include "lockstep/data/permutation.h"
 #include "lockstep/os/readable_file.h"
 
-namespace lockstep {
+namespace examples {
 namespace {
+
+using lockstep::concat;
+using lockstep::ReadableFile;
+using lockstep::SystemError;
+using lockstep::UsageError;
 
 std::string read_text(const std::filesystem::path& file) {
   std::error_code ignored;  // Of exists(): opening the file says the same, better.
@@ -30,10 +33,6 @@ std::string read_text(const std::filesystem::path& file) {
   std::string text(readable.size_bytes(), '\0');
   readable.read(0, text.data(), text.size());
   return text;
-}
-
-at::Tensor rows(const at::Tensor& tensor, const std::vector<std::int64_t>& indices) {
-  return at::index_select(tensor, 0, at::tensor(indices, at::kLong));
 }
 
 }  // namespace
@@ -51,22 +50,21 @@ DigitsDataset DigitsDataset::read(const std::filesystem::path& file) {
 }
 
 DigitsSplit DigitsDataset::split(double test_fraction, std::uint64_t seed) const {
-  const auto count = static_cast<std::size_t>(labels_.numel());
+  const std::int64_t count = labels_.numel();
   if (!(test_fraction > 0 && test_fraction < 1)) {
     throw UsageError(concat("DigitsDataset::split: test_fraction is ", test_fraction,
                             ", it must lie between 0 and 1"));
   }
-  const auto test_count =
-      static_cast<std::size_t>(std::llround(static_cast<double>(count) * test_fraction));
+  const std::int64_t test_count = std::llround(static_cast<double>(count) * test_fraction);
   if (test_count == 0 || test_count == count) {
     throw UsageError(concat("DigitsDataset::split: ", test_fraction, " of ", count,
                             " samples leaves the training or the test set without any"));
   }
-  const std::vector<std::size_t> order = random_permutation(count, seed);
-  const auto boundary = order.begin() + static_cast<std::ptrdiff_t>(test_count);
-  const std::vector<std::int64_t> test(order.begin(), boundary);
-  const std::vector<std::int64_t> train(boundary, order.end());
-  return {{rows(images_, train), rows(labels_, train)}, {rows(images_, test), rows(labels_, test)}};
+  const at::Tensor order = at::randperm(count, at::detail::createCPUGenerator(seed), at::kLong);
+  const auto part = [&](const at::Tensor& rows) {
+    return DigitsDataset(images_.index_select(0, rows), labels_.index_select(0, rows));
+  };
+  return {part(order.slice(0, test_count)), part(order.slice(0, 0, test_count))};
 }
 
 torch::data::Example<> DigitsDataset::get(std::size_t index) {
@@ -78,4 +76,4 @@ std::optional<std::size_t> DigitsDataset::size() const {
   return static_cast<std::size_t>(labels_.numel());
 }
 
-}  // namespace lockstep
+}  // namespace examples

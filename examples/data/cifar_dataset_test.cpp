@@ -1,4 +1,4 @@
-#include "lockstep/data/cifar_dataset.h"
+#include "examples/data/cifar_dataset.h"
 
 #include <fstream>
 #include <string>
@@ -9,13 +9,17 @@
 #include <torch/data/dataloader.h>
 #include <torch/data/samplers/sequential.h>
 
-#include "lockstep/base/cifar_format.h"
+#include "examples/data/cifar_format.h"
+#include "examples/data/sha256.h"
 #include "lockstep/base/error.h"
-#include "lockstep/data/sha256.h"
 #include "lockstep/os/temporary_directory.h"
 
-namespace lockstep {
+namespace examples {
 namespace {
+
+using lockstep::Error;
+using lockstep::TemporaryDirectory;
+using lockstep::UsageError;
 
 namespace fs = std::filesystem;
 
@@ -203,4 +207,4 @@ TEST(SyntheticCifar, WorksWithADataLoaderWithoutStack) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace examples

@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-namespace lockstep {
+namespace examples {
 
 /// CIFAR-100's binary format: records one behind the other, each a byte with the coarse label, one
 /// with the fine label, and the red, then the green, then the blue pixels, row by row.
@@ -18,6 +18,5 @@ inline constexpr int kCifar100CoarseClasses = 20;
 inline constexpr const char* kCifarTrainFile = "train.bin";
 inline constexpr const char* kCifarTestFile = "test.bin";
 inline constexpr const char* kCifarFineNamesFile = "fine_label_names.txt";
-inline constexpr const char* kCifarCoarseNamesFile = "coarse_label_names.txt";
 
-}  // namespace lockstep
+}  // namespace examples
