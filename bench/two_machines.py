@@ -25,7 +25,7 @@ def measure(build, rate, sizes, rounds):
     """The rows of `lockstep bench --json`."""
     with TwoMachines(rate) as machines, tempfile.TemporaryDirectory() as scratch:
         report = pathlib.Path(scratch) / "report.json"
-        program = [build / "bin/lockstep-bench", "all-reduce", f"--nproc-per-node={2 * RANKS_EACH}",
+        program = [build / "bin/lockstep-bench-rank", "all-reduce", f"--nproc-per-node={2 * RANKS_EACH}",
                    "--backends=hierarchical,gloo", f"--sizes={','.join(map(str, sizes))}",
                    f"--rounds={rounds}", f"--json={report}"]
         jobs = [subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL)

@@ -34,6 +34,8 @@ target_compile_options(lockstep_compile_options INTERFACE
   $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized -Wno-array-bounds -Wno-stringop-overflow
     -Wno-restrict>)
 
+target_compile_definitions(lockstep_compile_options INTERFACE LOCKSTEP_VERSION="${PROJECT_VERSION}")
+
 if(LOCKSTEP_FAILPOINTS)
   target_compile_definitions(lockstep_compile_options INTERFACE LOCKSTEP_FAILPOINTS)
 endif()

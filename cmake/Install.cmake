@@ -4,27 +4,23 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-set(public_folders base os config launch record comm data profile snapshot amp ddp nn optim pipeline rpc train parameter_server)
-
 add_library(lockstep_library INTERFACE)
 add_library(lockstep::lockstep ALIAS lockstep_library)
 set_target_properties(lockstep_library PROPERTIES EXPORT_NAME lockstep)
 target_link_libraries(lockstep_library INTERFACE Threads::Threads)
 
 install(TARGETS lockstep_library EXPORT lockstep_targets)
-install(FILES lockstep/lockstep.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep")
-foreach(folder ${public_folders})
-  target_link_libraries(lockstep_library INTERFACE lockstep_${folder})
-  install(TARGETS lockstep_${folder} EXPORT lockstep_targets
-    ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
-  get_property(headers GLOBAL PROPERTY LOCKSTEP_HEADERS_${folder})
-  foreach(header ${headers})
-    get_filename_component(subfolder "lockstep/${folder}/${header}" DIRECTORY)
-    install(FILES lockstep/${folder}/${header}
-      DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/${subfolder}")
-  endforeach()
+install(DIRECTORY lockstep DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
+  FILES_MATCHING PATTERN "*.h" PATTERN "*_testing.h" EXCLUDE)
+get_property(folders GLOBAL PROPERTY LOCKSTEP_FOLDERS)
+# What `spawn` has of the launcher.
+list(APPEND folders lockstep::diagnose_capture lockstep::diagnose_verdict lockstep::launcher_job lockstep::launcher_rendezvous
+  lockstep::launcher_logs lockstep::launcher_supervise)
+list(TRANSFORM folders REPLACE "^lockstep::" lockstep_)
+foreach(folder ${folders})
+  target_link_libraries(lockstep_library INTERFACE ${folder})
+  install(TARGETS ${folder} EXPORT lockstep_targets ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 endforeach()
-install(TARGETS lockstep RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 
 set(package_folder "${CMAKE_INSTALL_LIBDIR}/cmake/lockstep")
 install(EXPORT lockstep_targets NAMESPACE lockstep:: DESTINATION "${package_folder}"

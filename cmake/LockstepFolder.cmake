@@ -1,23 +1,32 @@
-# lockstep_folder(<name> [TORCH] HEADERS ... SOURCES ... TESTS ... DEPENDS ...)
-# One static library a folder, lockstep::<name>. Files are listed, never globbed. The tests beside the
-# sources are collected: those of LibTorch-free folders run in `core_tests`, the others in `torch_tests`.
+# lockstep_folder(<name> [TORCH] SOURCES ... TESTS ... DEPENDS ...)
+# One static library a folder: lockstep::comm for lockstep/comm, lockstep::launcher_job for launcher/job. Files
+# are listed, never globbed. The tests beside the sources are collected: those of folders without LibTorch run
+# in `core_tests`, the others in `torch_tests`.
+#
+# lockstep_tool(<name> [TORCH] SOURCES ... TESTS ... DEPENDS ...)
+# The program lockstep-<name>, which `lockstep <name>` becomes: tools/<name>/main.cpp, and a library of the rest
+# for its tests.
 include(GNUInstallDirs)
 
-define_property(GLOBAL PROPERTY LOCKSTEP_FOLDERS BRIEF_DOCS "Folders to install" FULL_DOCS "Folders to install")
+define_property(GLOBAL PROPERTY LOCKSTEP_FOLDERS BRIEF_DOCS "Folders of the library" FULL_DOCS "Folders of the library")
+define_property(GLOBAL PROPERTY LOCKSTEP_CORE_FOLDERS BRIEF_DOCS "Folders without LibTorch" FULL_DOCS "Folders without LibTorch")
+define_property(GLOBAL PROPERTY LOCKSTEP_TORCH_FOLDERS BRIEF_DOCS "Folders with LibTorch" FULL_DOCS "Folders with LibTorch")
 define_property(GLOBAL PROPERTY LOCKSTEP_CORE_TESTS BRIEF_DOCS "Test sources" FULL_DOCS "Test sources")
 define_property(GLOBAL PROPERTY LOCKSTEP_TORCH_TESTS BRIEF_DOCS "Test sources" FULL_DOCS "Test sources")
 
 function(lockstep_folder name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "" "HEADERS;SOURCES;TESTS;DEPENDS")
-  set(target lockstep_${name})
-  add_library(${target} STATIC ${arg_SOURCES} ${arg_HEADERS})
-  add_library(lockstep::${name} ALIAS ${target})
-  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "" "SOURCES;TESTS;DEPENDS")
+  string(REPLACE "/" "_" short "${name}")
+  set(target lockstep_${short})
+  add_library(${target} STATIC ${arg_SOURCES})
+  add_library(lockstep::${short} ALIAS ${target})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${short})
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_include_directories(${target} PUBLIC
     "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
   target_link_libraries(${target} PRIVATE "$<BUILD_INTERFACE:lockstep_compile_options>")
   foreach(dependency ${arg_DEPENDS})
+    string(REPLACE "/" "_" dependency "${dependency}")
     target_link_libraries(${target} PUBLIC lockstep_${dependency})
   endforeach()
   if(arg_TORCH)
@@ -28,9 +37,26 @@ function(lockstep_folder name)
   else()
     set(kind CORE)
   endif()
-  set_property(GLOBAL APPEND PROPERTY LOCKSTEP_FOLDERS ${name})
-  set_property(GLOBAL PROPERTY LOCKSTEP_HEADERS_${name} ${arg_HEADERS})
+  set_property(GLOBAL APPEND PROPERTY LOCKSTEP_${kind}_FOLDERS lockstep::${short})
+  if(CMAKE_CURRENT_SOURCE_DIR MATCHES "^${PROJECT_SOURCE_DIR}/lockstep/")
+    set_property(GLOBAL APPEND PROPERTY LOCKSTEP_FOLDERS lockstep::${short})
+  endif()
   foreach(test ${arg_TESTS})
     set_property(GLOBAL APPEND PROPERTY LOCKSTEP_${kind}_TESTS "${CMAKE_CURRENT_SOURCE_DIR}/${test}")
   endforeach()
+endfunction()
+
+function(lockstep_tool name)
+  lockstep_folder(tools/${name} ${ARGN})
+  lockstep_installed_program(lockstep-${name} main.cpp lockstep::tools_${name})
+endfunction()
+
+# lockstep_installed_program(<target> <source> <libraries>): a program that is installed beside `lockstep`.
+function(lockstep_installed_program target source)
+  add_executable(${target} ${source})
+  target_link_libraries(${target} PRIVATE ${ARGN} lockstep_compile_options)
+  # Installed, too, it finds the LibTorch that it was linked with.
+  set_target_properties(${target} PROPERTIES INSTALL_RPATH "${LOCKSTEP_TORCH_PREFIX}/lib")
+  install(TARGETS ${target} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+  set_property(GLOBAL APPEND PROPERTY LOCKSTEP_TOOLS ${target})
 endfunction()

@@ -1,12 +1,13 @@
-# Run as `cmake -P`: fails on any include that the table in layers.cmake does not allow.
+# Run as `cmake -P`: fails on any include that the table in layers.cmake does not allow, and where
+# docs/architecture.md draws another one.
 cmake_minimum_required(VERSION 3.22)
-get_filename_component(root "${CMAKE_CURRENT_LIST_DIR}/../lockstep" ABSOLUTE)
+get_filename_component(root "${CMAKE_CURRENT_LIST_DIR}/.." ABSOLUTE)
 if(DEFINED ROOT)
   set(root "${ROOT}")  # The test of this check points it at a tree that breaks the rules.
 endif()
 include("${CMAKE_CURRENT_LIST_DIR}/layers.cmake")
 
-# The folder of the table that holds `path` (relative to lockstep/): the longest that matches.
+# The folder of the table that holds `path` (relative to the repository): the longest that matches.
 function(folder_of path result)
   set(best "")
   foreach(line ${LOCKSTEP_LAYERS})
@@ -36,10 +37,14 @@ function(refuse_calls file calls may why)
 endfunction()
 
 set(violations "")
-file(GLOB_RECURSE files RELATIVE "${root}" "${root}/*.h" "${root}/*.cpp")
+set(files "")
+foreach(place lockstep launcher diagnose tools)
+  file(GLOB_RECURSE found RELATIVE "${root}" "${root}/${place}/*.h" "${root}/${place}/*.cpp")
+  list(APPEND files ${found})
+endforeach()
 foreach(file ${files})
   folder_of("${file}" folder)
-  if(folder STREQUAL "" AND NOT file STREQUAL "lockstep.h")
+  if(folder STREQUAL "" AND NOT file STREQUAL "lockstep/lockstep.h")
     list(APPEND violations "${file}: its folder is not in cmake/layers.cmake")
     continue()
   endif()
@@ -47,10 +52,12 @@ foreach(file ${files})
   foreach(include ${includes})
     string(REGEX MATCH "[<\"]([^>\"]+)[>\"]" _ "${include}")
     set(path "${CMAKE_MATCH_1}")
-    if(path MATCHES "^lockstep/(.+)$" AND NOT file STREQUAL "lockstep.h")
-      folder_of("${CMAKE_MATCH_1}" target)
+    if(path MATCHES "^(lockstep|launcher|diagnose|tools)/" AND NOT file STREQUAL "lockstep/lockstep.h")
+      folder_of("${path}" target)
       if(target STREQUAL "")
         list(APPEND violations "${file}: ${path} is in no folder of cmake/layers.cmake")
+      elseif(file MATCHES "^(tools/[^/]+/)" AND path MATCHES "^tools/" AND NOT path MATCHES "^${CMAKE_MATCH_1}")
+        list(APPEND violations "${file} includes ${path}: tools do not see each other")
       elseif(NOT target STREQUAL folder AND NOT layer_of_${target} LESS layer_of_${folder})
         list(APPEND violations "${file} (layer ${layer_of_${folder}}) includes ${path} (layer ${layer_of_${target}})")
       endif()
@@ -63,10 +70,19 @@ foreach(file ${files})
   endforeach()
   # What is waited for and who is lost goes by clocks that nobody sets; only what is printed tells the time.
   refuse_calls("${file}" "system_clock|gettimeofday|CLOCK_REALTIME"
-    "^(agent/live_answers|base/run_main|doctor/wall_clock|launch/event_log|record/wall_seconds)\\.cpp$"
+    "^(launcher/status/live_answers|launcher/supervise/event_log|lockstep/program/run_main|lockstep/record/internal/wall_seconds|tools/doctor/wall_clock)\\.cpp$"
     "a clock that can be set, use std::chrono::steady_clock")
-  refuse_calls("${file}" "getenv\\(" "^base/env\\.cpp$" "getenv outside base/env.cpp")
+  refuse_calls("${file}" "getenv\\(" "^lockstep/base/internal/env\\.cpp$" "getenv outside lockstep/base/internal/env.cpp")
 endforeach()
+
+# The picture in the documentation is this one.
+if(NOT DEFINED ROOT)
+  file(STRINGS "${root}/docs/architecture.md" drawn REGEX "^\\| [0-9]+ \\| `[a-z_/]+/` ")
+  list(TRANSFORM drawn REPLACE "^\\| ([0-9]+) \\| `([a-z_/]+)/` .*" "\\1 \\2")
+  if(NOT drawn STREQUAL LOCKSTEP_LAYERS)
+    list(APPEND violations "docs/architecture.md: its table of folders is not that of cmake/layers.cmake")
+  endif()
+endif()
 
 list(LENGTH files count)
 if(violations)

@@ -6,10 +6,10 @@
 #include <CLI/CLI.hpp>
 #include <torch/cuda.h>
 
-#include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/launched_place.h"
-#include "lockstep/base/parse_number.h"
+#include "lockstep/base/internal/env.h"
+#include "lockstep/base/internal/parse_number.h"
+#include "lockstep/job/internal/launched_place.h"
 
 constexpr std::int64_t kMostOfAnything = 1'000'000'000;
 constexpr std::int64_t kMostProcesses = 1024;

@@ -7,8 +7,8 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <torch/nn/init.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 #include "models/gpt_layers.h"
 
 namespace models {

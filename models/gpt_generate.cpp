@@ -9,8 +9,8 @@
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/topk.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 
 namespace models {
 namespace {

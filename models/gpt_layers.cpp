@@ -17,9 +17,9 @@
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/dropout.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/nn/group_functions.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/nn/internal/group_functions.h"
 
 namespace models {
 namespace {

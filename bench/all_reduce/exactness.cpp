@@ -2,8 +2,8 @@
 
 #include <array>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 
 namespace lockstep::bench {
 namespace {

@@ -13,15 +13,15 @@
 #include "bench/all_reduce/report.h"
 #include "bench/all_reduce/result.h"
 #include "bench/all_reduce/subject_call.h"
-#include "lockstep/base/concat.h"
-#include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/run_main.h"
-#include "lockstep/cli/bench_options.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/env.h"
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/os/affinity.h"
-#include "lockstep/os/atomic_file.h"
-#include "lockstep/os/machine.h"
+#include "lockstep/os/files/atomic_file.h"
+#include "lockstep/os/machine/affinity.h"
+#include "lockstep/os/machine/machine.h"
+#include "lockstep/program/run_main.h"
+#include "tools/bench/bench_options.h"
 
 namespace lockstep::bench {
 namespace {
@@ -76,7 +76,7 @@ int run(const std::vector<std::string>& arguments) {
 
   const Control control(init_process_group({.backend = "gloo"}));
   if (control.ranks() != options.nproc_per_node) {
-    throw UsageError("lockstep-bench is started by `lockstep bench`; run that instead");
+    throw UsageError("lockstep-bench-rank is started by `lockstep bench`; run that instead");
   }
   if (rank == 0) check_memory(options);
   auto calls = make_backend_calls(control, options, options.sizes.back());

@@ -6,7 +6,7 @@
 
 #include "bench/all_reduce/exactness.h"
 #include "bench/all_reduce/progress.h"
-#include "lockstep/base/concat.h"
+#include "lockstep/base/internal/concat.h"
 
 namespace lockstep::bench {
 namespace {

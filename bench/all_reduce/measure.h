@@ -7,7 +7,7 @@
 #include "bench/all_reduce/control.h"
 #include "bench/all_reduce/result.h"
 #include "bench/all_reduce/subject_call.h"
-#include "lockstep/cli/bench_options.h"
+#include "tools/bench/bench_options.h"
 
 namespace lockstep::bench {
 

@@ -4,8 +4,8 @@
 
 #include <unistd.h>
 
-#include "lockstep/base/concat.h"
-#include "lockstep/os/terminal.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/os/machine/terminal.h"
 
 namespace lockstep::bench {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "lockstep/base/concat.h"
+#include "lockstep/base/internal/concat.h"
 
 namespace lockstep::bench {
 namespace {

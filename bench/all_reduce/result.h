@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/os/core_distance.h"
+#include "lockstep/os/machine/core_distance.h"
 
 /// What a run of `lockstep bench all-reduce` found. Pure values; no LibTorch.
 namespace lockstep::bench {

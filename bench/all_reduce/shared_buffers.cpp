@@ -8,8 +8,8 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <unistd.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 
 namespace lockstep::bench {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "bench/all_reduce/control.h"
-#include "lockstep/os/memory_file.h"
+#include "lockstep/os/memory/memory_file.h"
 
 namespace lockstep::bench {
 

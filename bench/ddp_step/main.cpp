@@ -23,12 +23,12 @@
 
 #include "bench/ddp_step/exchange.h"
 #include "bench/tasks/task.h"
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/run_main.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/os/affinity.h"
-#include "lockstep/os/core_distance.h"
+#include "lockstep/os/machine/affinity.h"
+#include "lockstep/os/machine/core_distance.h"
+#include "lockstep/program/run_main.h"
 
 namespace lockstep::bench {
 namespace {

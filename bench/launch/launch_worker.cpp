@@ -14,7 +14,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "lockstep/base/env.h"
+#include "lockstep/base/internal/env.h"
 
 namespace lockstep {
 namespace {

@@ -17,12 +17,12 @@
 #include <torch/optim/sgd.h>
 #include <unistd.h>
 
-#include "lockstep/base/concat.h"
-#include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/run_main.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/env.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/program/run_main.h"
 
 namespace lockstep::bench {
 namespace {

@@ -17,8 +17,8 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SOURCES = ["bench/peers/peer_all_reduce.cpp", "lockstep/os/affinity.cpp",
-           "lockstep/os/core_distance.cpp"]
+SOURCES = ["bench/peers/peer_all_reduce.cpp", "lockstep/os/machine/affinity.cpp",
+           "lockstep/os/machine/core_distance.cpp"]
 # name: packages, flags of the compiler, flags of mpiexec, environment
 PEERS = {
     "openmpi": (["openmpi"], ["-lmpi"], ["--allow-run-as-root", "--oversubscribe", "--bind-to",

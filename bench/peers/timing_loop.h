@@ -17,8 +17,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "lockstep/os/affinity.h"
-#include "lockstep/os/core_distance.h"
+#include "lockstep/os/machine/affinity.h"
+#include "lockstep/os/machine/core_distance.h"
 
 /// The loop of `lockstep bench all-reduce` for programs that have their own way to communicate:
 /// the same sizes, checks, samples and labels, in the same JSON.

@@ -1,8 +1,8 @@
 // What ResilientTraining costs while nothing fails:
-// cost_worker adam|momentum|sgd WIDTH TURNS STEPS MEMORY_EVERY [FOLDER]. By turns so many steps in a plain
-// loop and the same steps in its loop, in the same processes and on the same group, so that both
-// see the same machine. Prints, as JSON, the milliseconds of a step in each turn. FOLDER:
-// of snapshots, so that the ranks agree before each step whether they are to make room.
+// cost_worker adam|momentum|sgd WIDTH TURNS STEPS MEMORY_EVERY [FOLDER]. By turns so many steps in
+// a plain loop and the same steps in its loop, in the same processes and on the same group, so that
+// both see the same machine. Prints, as JSON, the milliseconds of a step in each turn. FOLDER: of
+// snapshots, so that the ranks agree before each step whether they are to make room.
 #include <chrono>
 #include <iostream>
 #include <memory>
@@ -20,10 +20,10 @@
 #include <torch/optim/sgd.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/parse_number.h"
-#include "lockstep/base/run_main.h"
+#include "lockstep/base/internal/parse_number.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/os/affinity.h"
+#include "lockstep/os/machine/affinity.h"
+#include "lockstep/program/run_main.h"
 #include "lockstep/train/resilient_training.h"
 
 namespace lockstep::bench {

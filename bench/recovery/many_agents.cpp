@@ -12,12 +12,12 @@
 #include <nlohmann/json.hpp>
 #include <sys/socket.h>
 
-#include "lockstep/agent/control_client.h"
-#include "lockstep/agent/control_server.h"
-#include "lockstep/base/concat.h"
+#include "launcher/agents/control_client.h"
+#include "launcher/agents/control_server.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/parse_number.h"
-#include "lockstep/os/tcp_socket.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/parse_number.h"
+#include "lockstep/os/socket/tcp_socket.h"
 
 namespace lockstep {
 namespace {

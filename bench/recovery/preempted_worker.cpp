@@ -20,12 +20,12 @@
 #include <torch/optim/adam.h>
 #include <unistd.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/parse_number.h"
-#include "lockstep/base/run_main.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/parse_number.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/program/run_main.h"
 #include "lockstep/snapshot/snapshot_directory.h"
 #include "lockstep/train/preemption.h"
 #include "lockstep/train/resilient_training.h"

@@ -25,12 +25,12 @@
 #include <torch/optim/sgd.h>
 #include <unistd.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/parse_number.h"
-#include "lockstep/base/run_main.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/parse_number.h"
+#include "lockstep/program/run_main.h"
+#include "lockstep/snapshot/internal/snapshot_testing.h"
 #include "lockstep/snapshot/snapshot_directory.h"
-#include "lockstep/snapshot/snapshot_testing.h"
 
 namespace lockstep {
 namespace {

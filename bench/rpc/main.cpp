@@ -10,9 +10,9 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/parse_number.h"
-#include "lockstep/base/run_main.h"
+#include "lockstep/base/internal/parse_number.h"
 #include "lockstep/comm/init_process_group.h"
+#include "lockstep/program/run_main.h"
 #include "lockstep/rpc/rpc.h"
 
 namespace {

@@ -12,11 +12,11 @@
 #include <CLI/CLI.hpp>
 #include <torch/optim/sgd.h>
 
-#include "lockstep/base/concat.h"
-#include "lockstep/base/run_main.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/parameter_server/calls.h"
 #include "lockstep/parameter_server/client.h"
+#include "lockstep/parameter_server/internal/calls.h"
+#include "lockstep/program/run_main.h"
 
 namespace {
 

@@ -23,11 +23,11 @@
 #include <torch/optim/adam.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/run_main.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/os/affinity.h"
+#include "lockstep/os/machine/affinity.h"
+#include "lockstep/program/run_main.h"
 #include "lockstep/train/trainer.h"
 
 namespace lockstep::bench {

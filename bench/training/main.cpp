@@ -27,12 +27,12 @@
 #include "bench/tasks/task.h"
 #include "lockstep/amp/autocast.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/run_main.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/ddp/data_parallel.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/os/affinity.h"
+#include "lockstep/os/machine/affinity.h"
+#include "lockstep/program/run_main.h"
 
 namespace lockstep::bench {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 
 namespace examples {
 namespace {

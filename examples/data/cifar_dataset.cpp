@@ -14,9 +14,9 @@
 #include "examples/data/cifar_format.h"
 #include "examples/data/sha256.h"
 #include "examples/data/synthetic_cifar.h"
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/os/readable_file.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/os/files/readable_file.h"
 
 namespace examples {
 namespace {

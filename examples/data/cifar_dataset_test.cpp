@@ -12,7 +12,7 @@
 #include "examples/data/cifar_format.h"
 #include "examples/data/sha256.h"
 #include "lockstep/base/error.h"
-#include "lockstep/os/temporary_directory.h"
+#include "lockstep/os/files/temporary_directory.h"
 
 namespace examples {
 namespace {

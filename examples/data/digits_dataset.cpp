@@ -11,9 +11,9 @@
 #include <ATen/ops/randperm.h>
 
 #include "examples/data/digits_csv.h"
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/os/readable_file.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/os/files/readable_file.h"
 
 namespace examples {
 namespace {

@@ -13,7 +13,7 @@
 #include <torch/data/transforms/stack.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/os/temporary_directory.h"
+#include "lockstep/os/files/temporary_directory.h"
 
 namespace examples {
 namespace {

@@ -3,8 +3,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 
 namespace mingpt {
 namespace {

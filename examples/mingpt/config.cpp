@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include "examples/mingpt/config_keys.h"
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/nearest_name.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/nearest_name.h"
 
 namespace mingpt {
 namespace {

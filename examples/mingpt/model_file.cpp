@@ -7,11 +7,11 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/tensor.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/log.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/log.h"
+#include "lockstep/snapshot/internal/snapshot_name.h"
 #include "lockstep/snapshot/snapshot.h"
-#include "lockstep/snapshot/snapshot_name.h"
 #include "lockstep/snapshot/state_dict.h"
 
 namespace mingpt {

@@ -12,8 +12,8 @@
 #include <torch/nn/module.h>
 #include <torch/nn/modules/linear.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 
 namespace mingpt {
 namespace {

@@ -6,9 +6,9 @@
 #include <locale>
 #include <system_error>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/os/readable_file.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/os/files/readable_file.h"
 
 namespace mingpt {
 namespace {

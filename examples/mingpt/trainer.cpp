@@ -14,7 +14,7 @@
 #include "examples/mingpt/model_file.h"
 #include "examples/mingpt/sample.h"
 #include "examples/mingpt/text.h"
-#include "lockstep/base/concat.h"
+#include "lockstep/base/internal/concat.h"
 
 namespace mingpt {
 namespace {

@@ -6,8 +6,8 @@
 #include <ATen/ops/empty.h>
 
 #include "examples/mingpt/text.h"
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 
 namespace mingpt {
 

@@ -9,7 +9,7 @@
 
 #include "examples/mingpt/text.h"
 #include "lockstep/base/error.h"
-#include "lockstep/os/temporary_directory.h"
+#include "lockstep/os/files/temporary_directory.h"
 
 namespace mingpt {
 namespace {

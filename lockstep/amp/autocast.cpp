@@ -2,8 +2,8 @@
 
 #include <ATen/autocast_mode.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 
 namespace lockstep {
 namespace {

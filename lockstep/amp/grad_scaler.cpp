@@ -14,9 +14,9 @@
 #include <c10/core/GradMode.h>
 #include <torch/optim/optimizer.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/comm/each_once.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/comm/internal/each_once.h"
 
 namespace lockstep {
 namespace {

@@ -4,7 +4,7 @@
 #include <system_error>
 #include <utility>
 
-#include "lockstep/base/concat.h"
+#include "lockstep/base/internal/concat.h"
 
 namespace lockstep {
 namespace {

@@ -13,8 +13,8 @@ namespace lockstep {
 /// Exit status of a program that ends with an error of each kind.
 inline constexpr int kExitFailure = 1;
 inline constexpr int kExitUsage = 2;
-/// Of one that was told to end, has saved its state and goes on when it is started again: EX_TEMPFAIL
-/// of sysexits.h.
+/// Of one that was told to end, has saved its state and goes on when it is started again:
+/// EX_TEMPFAIL of sysexits.h.
 inline constexpr int kExitPreempted = 75;
 
 /// Base of every error Lockstep throws. what() is one line: the operation, the rank and the value

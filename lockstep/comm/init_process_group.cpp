@@ -5,21 +5,21 @@
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include "lockstep/base/concat.h"
-#include "lockstep/base/crash_handler.h"
+#include "diagnose/capture/crash_handler.h"
+#include "diagnose/capture/recent_calls.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/failpoint.h"
-#include "lockstep/base/recent_calls.h"
-#include "lockstep/comm/backend_choice.h"
-#include "lockstep/comm/backend_factory.h"
-#include "lockstep/comm/init_plan.h"
-#include "lockstep/comm/launcher_notice.h"
-#include "lockstep/comm/process_group_state.h"
-#include "lockstep/comm/rendezvous.h"
-#include "lockstep/comm/watched_store.h"
-#include "lockstep/os/freed_memory.h"
-#include "lockstep/os/signals.h"
-#include "lockstep/os/tcp_socket.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/failpoint.h"
+#include "lockstep/comm/internal/backend_choice.h"
+#include "lockstep/comm/internal/backend_factory.h"
+#include "lockstep/comm/internal/init_plan.h"
+#include "lockstep/comm/internal/launcher_notice.h"
+#include "lockstep/comm/internal/process_group_state.h"
+#include "lockstep/comm/internal/rendezvous.h"
+#include "lockstep/comm/internal/watched_store.h"
+#include "lockstep/os/memory/freed_memory.h"
+#include "lockstep/os/process/signals.h"
+#include "lockstep/os/socket/tcp_socket.h"
 
 namespace lockstep {
 namespace {

@@ -8,19 +8,19 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include "lockstep/base/concat.h"
+#include "diagnose/capture/recent_calls.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/failpoint.h"
-#include "lockstep/base/log.h"
-#include "lockstep/base/recent_calls.h"
-#include "lockstep/comm/backend_factory.h"
-#include "lockstep/comm/launcher_notice.h"
-#include "lockstep/comm/process_group_state.h"
-#include "lockstep/comm/quiet_c10d.h"
-#include "lockstep/comm/store_wait.h"
-#include "lockstep/comm/tensor_check.h"
-#include "lockstep/comm/watched_store.h"
-#include "lockstep/comm/work_state.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/failpoint.h"
+#include "lockstep/base/internal/log.h"
+#include "lockstep/comm/internal/backend_factory.h"
+#include "lockstep/comm/internal/launcher_notice.h"
+#include "lockstep/comm/internal/process_group_state.h"
+#include "lockstep/comm/internal/quiet_c10d.h"
+#include "lockstep/comm/internal/store_wait.h"
+#include "lockstep/comm/internal/tensor_check.h"
+#include "lockstep/comm/internal/watched_store.h"
+#include "lockstep/comm/internal/work_state.h"
 
 namespace lockstep {
 

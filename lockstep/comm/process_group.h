@@ -10,7 +10,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
 
-#include "lockstep/comm/agreement.h"
+#include "lockstep/comm/internal/agreement.h"
 #include "lockstep/comm/reduce_op.h"
 #include "lockstep/comm/work.h"
 

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <thread>
 
-#include "lockstep/base/concat.h"
-#include "lockstep/base/log.h"
-#include "lockstep/base/recent_calls.h"
-#include "lockstep/comm/hang_report.h"
-#include "lockstep/comm/timed_work.h"
-#include "lockstep/comm/work_state.h"
+#include "diagnose/capture/recent_calls.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/log.h"
+#include "lockstep/comm/internal/hang_report.h"
+#include "lockstep/comm/internal/timed_work.h"
+#include "lockstep/comm/internal/work_state.h"
 
 namespace lockstep {
 namespace {

@@ -7,10 +7,10 @@
 #include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/data/permutation.h"
+#include "lockstep/data/internal/permutation.h"
 
 namespace lockstep {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "lockstep/data/permutation.h"
+#include "lockstep/data/internal/permutation.h"
 
 namespace lockstep {
 

@@ -19,7 +19,7 @@ std::vector<std::size_t> indices_below(std::int64_t count) {
 
 // Those that count, of all ranks one behind the other.
 std::vector<std::size_t> joined_shares(const EpochBatchOptions& options, const DataCursor& cursor,
-                                     int world_size, std::int64_t number) {
+                                       int world_size, std::int64_t number) {
   std::vector<std::size_t> all;
   for (int rank = 0; rank < world_size; ++rank) {
     const EpochBatches batches(options, cursor, {.rank = rank, .world_size = world_size});

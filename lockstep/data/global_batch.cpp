@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <numeric>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/data/permutation.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/data/internal/permutation.h"
 
 namespace lockstep {
 namespace {

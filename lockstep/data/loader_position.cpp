@@ -4,8 +4,8 @@
 #include <span>
 #include <utility>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/init_process_group.h"
 
 namespace lockstep {

@@ -11,7 +11,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/data/epoch_batches.h"
-#include "lockstep/data/sample_log.h"
+#include "lockstep/data/internal/sample_log.h"
 
 namespace lockstep {
 

@@ -1,6 +1,6 @@
 #include "lockstep/data/shard.h"
 
-#include "lockstep/base/check.h"
+#include "lockstep/base/internal/check.h"
 
 namespace lockstep {
 

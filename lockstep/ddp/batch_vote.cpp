@@ -4,8 +4,8 @@
 
 #include <ATen/ops/empty.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 
 namespace lockstep {
 

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "lockstep/ddp/empty_batch.h"
-#include "lockstep/ddp/replica.h"
+#include "lockstep/ddp/internal/replica.h"
 
 namespace lockstep {
 

@@ -1,7 +1,7 @@
 #include "lockstep/ddp/comm_hook.h"
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 
 namespace lockstep {
 

@@ -15,11 +15,11 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 
-#include "lockstep/base/concat.h"
-#include "lockstep/comm/error_text.h"
-#include "lockstep/ddp/data_parallel_plan.h"
-#include "lockstep/ddp/data_parallel_threads.h"
-#include "lockstep/os/freed_memory.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/comm/internal/error_text.h"
+#include "lockstep/ddp/internal/data_parallel_plan.h"
+#include "lockstep/ddp/internal/data_parallel_threads.h"
+#include "lockstep/os/memory/freed_memory.h"
 
 namespace lockstep {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/ddp/internal/replica.h"
 #include "lockstep/ddp/output_tensors.h"
-#include "lockstep/ddp/replica.h"
 #include "lockstep/ddp/uneven_inputs.h"
 
 namespace lockstep {

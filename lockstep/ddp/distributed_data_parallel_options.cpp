@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <sstream>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 
 namespace lockstep {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "lockstep/base/check.h"
+#include "lockstep/base/internal/check.h"
 
 namespace lockstep {
 

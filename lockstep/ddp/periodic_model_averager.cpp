@@ -1,9 +1,9 @@
 #include "lockstep/ddp/periodic_model_averager.h"
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/ddp/flat_messages.h"
+#include "lockstep/ddp/exchange/flat_messages.h"
 
 namespace lockstep {
 

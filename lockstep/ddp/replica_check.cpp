@@ -8,9 +8,9 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
-#include "lockstep/ddp/fingerprint.h"
-#include "lockstep/ddp/replica_drift.h"
-#include "lockstep/snapshot/agreement.h"
+#include "lockstep/ddp/internal/fingerprint.h"
+#include "lockstep/ddp/internal/replica_drift.h"
+#include "lockstep/snapshot/internal/agreement.h"
 
 namespace lockstep {
 namespace {

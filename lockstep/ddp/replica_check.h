@@ -4,7 +4,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/ddp/replica_state.h"
+#include "lockstep/ddp/internal/replica_state.h"
 
 namespace torch::optim {
 class Optimizer;

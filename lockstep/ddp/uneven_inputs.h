@@ -11,7 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/batch_vote.h"
 #include "lockstep/ddp/empty_batch.h"
-#include "lockstep/ddp/replica.h"
+#include "lockstep/ddp/internal/replica.h"
 
 namespace lockstep {
 

@@ -6,11 +6,11 @@
 #include <torch/nn/module.h>
 #include <torch/nn/modules/batchnorm.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/comm/gather_rows.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/nn/batch_norm_interception.h"
+#include "lockstep/comm/internal/gather_rows.h"
+#include "lockstep/nn/internal/batch_norm_interception.h"
 
 namespace lockstep {
 namespace {

@@ -2,10 +2,10 @@
 
 #include <ATen/ops/batch_norm.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/nn/sync_batch_norm_function.h"
+#include "lockstep/nn/internal/sync_batch_norm_function.h"
 
 namespace lockstep {
 namespace {

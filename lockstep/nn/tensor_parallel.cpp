@@ -3,10 +3,10 @@
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/linear.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/nn/group_functions.h"
+#include "lockstep/nn/internal/group_functions.h"
 
 namespace lockstep {
 namespace {

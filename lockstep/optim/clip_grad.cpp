@@ -11,9 +11,9 @@
 #include <ATen/ops/stack.h>
 #include <c10/core/GradMode.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/comm/each_once.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/comm/internal/each_once.h"
 
 namespace lockstep {
 namespace {

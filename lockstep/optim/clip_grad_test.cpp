@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/snapshot/snapshot_testing.h"
+#include "lockstep/snapshot/internal/snapshot_testing.h"
 
 namespace lockstep::testing {
 namespace {

@@ -7,8 +7,8 @@
 #include <c10/core/GradMode.h>
 #include <torch/nn/module.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 
 namespace lockstep {
 namespace {

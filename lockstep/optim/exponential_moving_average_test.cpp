@@ -6,8 +6,8 @@
 #include <torch/optim/sgd.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/snapshot/small_net.h"
-#include "lockstep/snapshot/snapshot_testing.h"
+#include "lockstep/snapshot/internal/small_net.h"
+#include "lockstep/snapshot/internal/snapshot_testing.h"
 
 namespace lockstep::testing {
 namespace {

@@ -9,8 +9,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
 
-#include "lockstep/optim/optimizer_shards.h"
-#include "lockstep/snapshot/sharded_state.h"
+#include "lockstep/optim/internal/optimizer_shards.h"
+#include "lockstep/snapshot/sharded/sharded_state.h"
 
 namespace torch::optim {
 class LBFGS;

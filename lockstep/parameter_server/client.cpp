@@ -5,11 +5,11 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/parameter_server/calls.h"
-#include "lockstep/parameter_server/flat_parameters.h"
-#include "lockstep/parameter_server/shard_plan.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/parameter_server/internal/calls.h"
+#include "lockstep/parameter_server/internal/flat_parameters.h"
+#include "lockstep/parameter_server/internal/shard_plan.h"
 
 namespace lockstep::parameter_server {
 namespace {

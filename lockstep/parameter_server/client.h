@@ -9,7 +9,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
-#include "lockstep/parameter_server/parts.h"
+#include "lockstep/parameter_server/internal/parts.h"
 #include "lockstep/rpc/rpc.h"
 
 namespace lockstep::parameter_server {

@@ -5,17 +5,17 @@
 #include <numeric>
 #include <utility>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/failpoint.h"
-#include "lockstep/base/log.h"
-#include "lockstep/comm/broadcast_text.h"
-#include "lockstep/comm/gather_rows.h"
-#include "lockstep/comm/init_plan.h"
-#include "lockstep/parameter_server/flat_parameters.h"
-#include "lockstep/parameter_server/recovery_plan.h"
-#include "lockstep/snapshot/agreement.h"
-#include "lockstep/train/generations.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/failpoint.h"
+#include "lockstep/base/internal/log.h"
+#include "lockstep/comm/internal/broadcast_text.h"
+#include "lockstep/comm/internal/gather_rows.h"
+#include "lockstep/comm/internal/init_plan.h"
+#include "lockstep/parameter_server/internal/flat_parameters.h"
+#include "lockstep/parameter_server/internal/recovery_plan.h"
+#include "lockstep/recovery/internal/generations.h"
+#include "lockstep/snapshot/internal/agreement.h"
 
 namespace lockstep::parameter_server {
 namespace {

@@ -8,16 +8,16 @@
 #include <vector>
 
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/parameter_server/calls.h"
 #include "lockstep/parameter_server/client.h"
-#include "lockstep/parameter_server/departures.h"
-#include "lockstep/parameter_server/parts.h"
-#include "lockstep/parameter_server/server_desk.h"
-#include "lockstep/parameter_server/shard.h"
-#include "lockstep/parameter_server/shard_plan.h"
-#include "lockstep/parameter_server/shard_snapshots.h"
+#include "lockstep/parameter_server/internal/calls.h"
+#include "lockstep/parameter_server/internal/departures.h"
+#include "lockstep/parameter_server/internal/parts.h"
+#include "lockstep/parameter_server/internal/server_desk.h"
+#include "lockstep/parameter_server/internal/shard.h"
+#include "lockstep/parameter_server/internal/shard_plan.h"
+#include "lockstep/parameter_server/internal/shard_snapshots.h"
+#include "lockstep/recovery/internal/launcher_link.h"
 #include "lockstep/rpc/rpc.h"
-#include "lockstep/train/launcher_link.h"
 
 /// Training by parameter servers: some ranks keep the parameters and update them, the others train
 /// (Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014).

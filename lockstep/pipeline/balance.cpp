@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <limits>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 
 namespace lockstep {
 namespace {

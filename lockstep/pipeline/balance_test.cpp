@@ -6,8 +6,8 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 
 namespace lockstep {
 namespace {

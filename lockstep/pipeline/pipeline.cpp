@@ -11,18 +11,18 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/comm/broadcast_text.h"
-#include "lockstep/comm/each_once.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/init_process_group.h"
+#include "lockstep/comm/internal/broadcast_text.h"
+#include "lockstep/comm/internal/each_once.h"
 #include "lockstep/pipeline/balance.h"
-#include "lockstep/pipeline/local_link.h"
-#include "lockstep/pipeline/process_link.h"
-#include "lockstep/pipeline/replica_sum.h"
+#include "lockstep/pipeline/internal/local_link.h"
+#include "lockstep/pipeline/internal/process_link.h"
+#include "lockstep/pipeline/internal/replica_sum.h"
+#include "lockstep/pipeline/internal/stage_runner.h"
 #include "lockstep/pipeline/simulate.h"
 #include "lockstep/pipeline/stage_cut.h"
-#include "lockstep/pipeline/stage_runner.h"
 
 namespace lockstep {
 namespace {

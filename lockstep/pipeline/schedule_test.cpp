@@ -7,8 +7,8 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/pipeline/simulate.h"
 
 namespace lockstep {

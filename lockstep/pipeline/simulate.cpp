@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <optional>
 
-#include "lockstep/base/check.h"
+#include "lockstep/base/internal/check.h"
 
 namespace lockstep {
 namespace {

@@ -16,8 +16,8 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/cuda.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 
 namespace lockstep {
 namespace {

@@ -9,10 +9,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/os/machine.h"
+#include "lockstep/os/machine/machine.h"
 
 namespace lockstep {
 namespace {

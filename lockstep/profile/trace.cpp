@@ -7,14 +7,14 @@
 #include <ATen/Context.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/log.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/log.h"
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/os/atomic_file.h"
-#include "lockstep/os/readable_file.h"
-#include "lockstep/os/temporary_directory.h"
-#include "lockstep/profile/trace_file.h"
+#include "lockstep/os/files/atomic_file.h"
+#include "lockstep/os/files/readable_file.h"
+#include "lockstep/os/files/temporary_directory.h"
+#include "lockstep/profile/internal/trace_file.h"
 
 namespace lockstep {
 namespace {

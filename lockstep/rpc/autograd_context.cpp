@@ -3,13 +3,13 @@
 #include <torch/csrc/distributed/autograd/autograd.h>
 #include <torch/csrc/distributed/autograd/context/container.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/log.h"
-#include "lockstep/comm/error_text.h"
-#include "lockstep/rpc/autograd_record.h"
-#include "lockstep/rpc/transport_error.h"
-#include "lockstep/rpc/worker.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/log.h"
+#include "lockstep/comm/internal/error_text.h"
+#include "lockstep/rpc/internal/autograd_record.h"
+#include "lockstep/rpc/internal/transport_error.h"
+#include "lockstep/rpc/internal/worker.h"
 
 namespace lockstep::rpc {
 namespace {

@@ -15,8 +15,8 @@
 #include <ATen/core/custom_class.h>
 #include <ATen/core/ivalue.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/rpc/function_table.h"
 #include "lockstep/rpc/rref.h"
 

@@ -1,8 +1,8 @@
 #include "lockstep/rpc/function_table.h"
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/nearest_name.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/nearest_name.h"
 
 namespace lockstep::rpc {
 

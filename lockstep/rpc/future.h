@@ -23,8 +23,8 @@ class Future {
       return from_value<Result>(call_->wait());
     }
   }
-  /// Whether wait() would return or throw at once: the answer is here, or it is known that none will
-  /// come, since the worker is gone or the timeout has expired.
+  /// Whether wait() would return or throw at once: the answer is here, or it is known that none
+  /// will come, since the worker is gone or the timeout has expired.
   bool done() const { return call_->done(); }
   /// Runs `action` once wait() will return or throw at once: on this thread if that is so already,
   /// else on one that takes answers, for all others too, or that waits for this one. It must not

@@ -2,12 +2,12 @@
 
 #include <torch/csrc/distributed/autograd/utils.h>
 
-#include "lockstep/base/concat.h"
-#include "lockstep/comm/error_text.h"
-#include "lockstep/rpc/autograd_record.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/comm/internal/error_text.h"
+#include "lockstep/rpc/internal/autograd_record.h"
+#include "lockstep/rpc/internal/transport_error.h"
+#include "lockstep/rpc/internal/worker.h"
 #include "lockstep/rpc/remote_error.h"
-#include "lockstep/rpc/transport_error.h"
-#include "lockstep/rpc/worker.h"
 
 namespace lockstep::rpc {
 

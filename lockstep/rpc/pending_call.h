@@ -13,8 +13,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
-#include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/deadline.h"
 
 namespace lockstep::rpc {
 

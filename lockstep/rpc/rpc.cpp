@@ -1,10 +1,10 @@
 #include "lockstep/rpc/rpc.h"
 
-#include "lockstep/base/concat.h"
-#include "lockstep/comm/error_text.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/rpc/rref_state.h"
-#include "lockstep/rpc/worker.h"
+#include "lockstep/comm/internal/error_text.h"
+#include "lockstep/rpc/internal/rref_state.h"
+#include "lockstep/rpc/internal/worker.h"
 
 namespace lockstep::rpc {
 namespace {

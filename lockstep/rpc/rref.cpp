@@ -1,9 +1,9 @@
 #include "lockstep/rpc/rref.h"
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/rpc/rref_state.h"
-#include "lockstep/rpc/worker.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/rpc/internal/rref_state.h"
+#include "lockstep/rpc/internal/worker.h"
 
 namespace lockstep::rpc {
 

@@ -10,11 +10,11 @@
 
 #include <ATen/ops/empty.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/os/atomic_file.h"
-#include "lockstep/os/readable_file.h"
-#include "lockstep/snapshot/safetensors_header.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/os/files/atomic_file.h"
+#include "lockstep/os/files/readable_file.h"
+#include "lockstep/snapshot/internal/safetensors_header.h"
 
 namespace lockstep {
 namespace {

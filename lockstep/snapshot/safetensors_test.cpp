@@ -6,12 +6,12 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/memory_limit_testing.h"
-#include "lockstep/os/temporary_directory.h"
-#include "lockstep/snapshot/safetensors_header.h"
-#include "lockstep/snapshot/snapshot_testing.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/memory_limit_testing.h"
+#include "lockstep/os/files/temporary_directory.h"
+#include "lockstep/snapshot/internal/safetensors_header.h"
+#include "lockstep/snapshot/internal/snapshot_testing.h"
 #include "lockstep/snapshot/state_dict.h"
 
 namespace lockstep::testing {

@@ -9,17 +9,17 @@
 #include <ATen/ops/empty.h>
 #include <caffe2/serialize/inline_container.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/os/atomic_file.h"
-#include "lockstep/os/readable_file.h"
-#include "lockstep/snapshot/checksum.h"
-#include "lockstep/snapshot/pickled.h"
-#include "lockstep/snapshot/saved_file.h"
-#include "lockstep/snapshot/unpickler.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/os/files/atomic_file.h"
+#include "lockstep/os/files/readable_file.h"
+#include "lockstep/snapshot/internal/checksum.h"
+#include "lockstep/snapshot/internal/saved_file.h"
+#include "lockstep/snapshot/pickle/pickled.h"
+#include "lockstep/snapshot/pickle/unpickler.h"
+#include "lockstep/snapshot/pickle/writable_value.h"
+#include "lockstep/snapshot/pickle/zip_reader.h"
 #include "lockstep/snapshot/values.h"
-#include "lockstep/snapshot/writable_value.h"
-#include "lockstep/snapshot/zip_reader.h"
 
 namespace lockstep {
 namespace {

@@ -6,9 +6,9 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/os/temporary_directory.h"
-#include "lockstep/snapshot/crc32.h"
-#include "lockstep/snapshot/snapshot_testing.h"
+#include "lockstep/os/files/temporary_directory.h"
+#include "lockstep/snapshot/internal/snapshot_testing.h"
+#include "lockstep/snapshot/pickle/crc32.h"
 #include "lockstep/snapshot/values.h"
 
 namespace lockstep::testing {

@@ -2,11 +2,11 @@
 
 #include <system_error>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/snapshot/save.h"
-#include "lockstep/snapshot/sharded_snapshot.h"
-#include "lockstep/snapshot/snapshot_parts.h"
+#include "lockstep/snapshot/sharded/sharded_snapshot.h"
+#include "lockstep/snapshot/sharded/snapshot_parts.h"
 #include "lockstep/snapshot/values.h"
 
 namespace lockstep {

@@ -7,22 +7,22 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/failpoint.h"
-#include "lockstep/base/log.h"
-#include "lockstep/comm/broadcast_text.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/failpoint.h"
+#include "lockstep/base/internal/log.h"
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/snapshot/agreement.h"
-#include "lockstep/snapshot/optimizer_state.h"
-#include "lockstep/snapshot/random_state.h"
+#include "lockstep/comm/internal/broadcast_text.h"
+#include "lockstep/snapshot/internal/agreement.h"
+#include "lockstep/snapshot/internal/optimizer_state.h"
+#include "lockstep/snapshot/internal/random_state.h"
+#include "lockstep/snapshot/internal/snapshot_list.h"
+#include "lockstep/snapshot/pickle/writable_value.h"
 #include "lockstep/snapshot/save.h"
-#include "lockstep/snapshot/sharded_snapshot.h"
-#include "lockstep/snapshot/sharded_state.h"
+#include "lockstep/snapshot/sharded/sharded_snapshot.h"
+#include "lockstep/snapshot/sharded/sharded_state.h"
 #include "lockstep/snapshot/snapshot.h"
-#include "lockstep/snapshot/snapshot_list.h"
 #include "lockstep/snapshot/state_dict.h"
-#include "lockstep/snapshot/writable_value.h"
 
 namespace lockstep {
 namespace {

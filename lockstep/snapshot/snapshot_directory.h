@@ -14,10 +14,10 @@
 #include <ATen/core/ivalue.h>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/os/background_task.h"
-#include "lockstep/os/directory_lock.h"
-#include "lockstep/snapshot/snapshot_name.h"
-#include "lockstep/snapshot/state_copy.h"
+#include "lockstep/os/files/directory_lock.h"
+#include "lockstep/os/process/background_task.h"
+#include "lockstep/snapshot/internal/snapshot_name.h"
+#include "lockstep/snapshot/internal/state_copy.h"
 #include "lockstep/snapshot/tensor_dict.h"
 
 namespace torch::nn {

@@ -13,11 +13,11 @@
 #include <unistd.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/os/temporary_directory.h"
+#include "lockstep/os/files/temporary_directory.h"
+#include "lockstep/snapshot/internal/small_net.h"
+#include "lockstep/snapshot/internal/snapshot_testing.h"
 #include "lockstep/snapshot/save.h"
-#include "lockstep/snapshot/small_net.h"
 #include "lockstep/snapshot/snapshot.h"
-#include "lockstep/snapshot/snapshot_testing.h"
 #include "lockstep/snapshot/state_dict.h"
 #include "lockstep/snapshot/values.h"
 

@@ -8,8 +8,8 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/snapshot/safetensors.h"
 #include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/values.h"

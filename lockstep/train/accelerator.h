@@ -17,8 +17,8 @@
 #include <torch/optim/schedulers/lr_scheduler.h>
 
 #include "lockstep/amp/autocast.h"
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/train/accelerator_options.h"
 #include "lockstep/train/accelerator_state.h"

@@ -39,7 +39,7 @@ struct AcceleratorOptions {
   /// Each rank writes a share of the state, into a directory for each snapshot.
   bool sharded_saves = false;
   /// A folder in which each rank writes which samples it was given, a line a batch, by which
-  /// `lockstep data audit` proves that each was trained once. Empty: nowhere.
+  /// `lockstep audit` proves that each was trained once. Empty: nowhere.
   std::string data_log = {};
   /// How ranks meet; not looked at where there is a default group already.
   InitOptions init = {};

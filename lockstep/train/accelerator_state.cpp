@@ -10,13 +10,13 @@
 #include <torch/optim/optimizer.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/log.h"
-#include "lockstep/base/parse_number.h"
-#include "lockstep/base/random_id.h"
-#include "lockstep/comm/broadcast_text.h"
-#include "lockstep/snapshot/agreement.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/log.h"
+#include "lockstep/base/internal/parse_number.h"
+#include "lockstep/base/internal/random_id.h"
+#include "lockstep/comm/internal/broadcast_text.h"
+#include "lockstep/snapshot/internal/agreement.h"
 
 namespace lockstep {
 namespace {

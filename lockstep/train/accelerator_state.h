@@ -15,7 +15,7 @@
 #include "lockstep/amp/grad_scaler.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/data/loader_position.h"
-#include "lockstep/ddp/replica.h"
+#include "lockstep/ddp/internal/replica.h"
 #include "lockstep/snapshot/snapshot_directory.h"
 #include "lockstep/train/accelerator_options.h"
 

@@ -8,12 +8,12 @@
 #include <malloc.h>
 #include <unistd.h>
 
-#include "lockstep/base/concat.h"
-#include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
-#include "lockstep/os/machine.h"
-#include "lockstep/os/process_usage.h"
-#include "lockstep/snapshot/agreement.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/env.h"
+#include "lockstep/os/machine/machine.h"
+#include "lockstep/os/process/process_usage.h"
+#include "lockstep/snapshot/internal/agreement.h"
 #include "lockstep/train/accelerator.h"
 
 namespace lockstep {
@@ -92,8 +92,8 @@ void BatchSizeSearch::run(const std::function<void()>& trial) {
 }
 
 void BatchSizeSearch::note_memory() {
-  most_bytes_ = std::max({most_bytes_, allocated_bytes() - allocated_before_,
-                          resident_bytes() - resident_before_});
+  most_bytes_ = std::max(
+      {most_bytes_, allocated_bytes() - allocated_before_, resident_bytes() - resident_before_});
 }
 
 bool BatchSizeSearch::goes_on(std::int64_t samples) {

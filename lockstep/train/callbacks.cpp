@@ -12,9 +12,9 @@
 #include <ATen/ops/zeros.h>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/log.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/log.h"
 #include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/state_dict.h"
 #include "lockstep/train/accelerator.h"

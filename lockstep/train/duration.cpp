@@ -1,8 +1,8 @@
 #include "lockstep/train/duration.h"
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/parse_number.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/parse_number.h"
 
 namespace lockstep {
 

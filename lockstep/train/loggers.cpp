@@ -5,7 +5,7 @@
 
 #include <torch/version.h>
 
-#include "lockstep/base/concat.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/train/accelerator.h"
 
 namespace lockstep {

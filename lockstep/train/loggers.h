@@ -3,8 +3,8 @@
 #include <memory>
 #include <string>
 
-#include "lockstep/record/csv_file.h"
-#include "lockstep/record/run_log.h"
+#include "lockstep/record/internal/csv_file.h"
+#include "lockstep/record/internal/run_log.h"
 #include "lockstep/train/callback.h"
 #include "lockstep/train/tensorboard_writer.h"
 

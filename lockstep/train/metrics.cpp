@@ -7,9 +7,9 @@
 
 #include <ATen/ops/zeros.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/snapshot/hash_bytes.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/snapshot/internal/hash_bytes.h"
 
 namespace lockstep {
 namespace {

@@ -4,9 +4,9 @@
 #include <optional>
 #include <vector>
 
-#include "lockstep/comm/agreement.h"
+#include "lockstep/comm/internal/agreement.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/os/caught_signals.h"
+#include "lockstep/os/process/caught_signals.h"
 
 namespace lockstep {
 

@@ -2,10 +2,10 @@
 
 #include <string_view>
 
-#include "lockstep/base/deadline.h"
-#include "lockstep/base/env.h"
-#include "lockstep/os/terminal.h"
-#include "lockstep/os/write_all.h"
+#include "lockstep/base/internal/deadline.h"
+#include "lockstep/base/internal/env.h"
+#include "lockstep/os/files/write_all.h"
+#include "lockstep/os/machine/terminal.h"
 
 namespace lockstep {
 namespace {

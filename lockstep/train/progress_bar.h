@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "lockstep/train/progress_line.h"
+#include "lockstep/train/internal/progress_line.h"
 
 namespace lockstep {
 
@@ -46,7 +46,8 @@ class ProgressBar {
   /// Ends the epoch and prints `summary`, a line that stays.
   void epoch_done(const std::string& summary, Clock::time_point now = Clock::now());
 
-  /// Ends the epoch and takes the bar away until the next step, for a program that prints on its own.
+  /// Ends the epoch and takes the bar away until the next step, for a program that prints on its
+  /// own.
   void epoch_done();
 
   /// Prints a line that stays, with the bar below it.

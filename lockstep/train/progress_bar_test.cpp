@@ -8,9 +8,9 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "lockstep/os/pipe.h"
-#include "lockstep/os/terminal.h"
-#include "lockstep/os/unique_fd.h"
+#include "lockstep/os/files/pipe.h"
+#include "lockstep/os/files/unique_fd.h"
+#include "lockstep/os/machine/terminal.h"
 
 namespace lockstep {
 namespace {

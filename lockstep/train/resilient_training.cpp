@@ -7,19 +7,19 @@
 #include <ATen/ops/tensor.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
 
-#include "lockstep/base/concat.h"
+#include "diagnose/capture/recent_calls.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/failpoint.h"
-#include "lockstep/base/log.h"
-#include "lockstep/base/recent_calls.h"
-#include "lockstep/comm/broadcast_text.h"
-#include "lockstep/comm/init_plan.h"
-#include "lockstep/snapshot/agreement.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/failpoint.h"
+#include "lockstep/base/internal/log.h"
+#include "lockstep/comm/internal/broadcast_text.h"
+#include "lockstep/comm/internal/init_plan.h"
+#include "lockstep/recovery/internal/broadcast_value.h"
+#include "lockstep/recovery/internal/generations.h"
+#include "lockstep/recovery/internal/replica_comparison.h"
+#include "lockstep/snapshot/internal/agreement.h"
+#include "lockstep/snapshot/pickle/writable_value.h"
 #include "lockstep/snapshot/values.h"
-#include "lockstep/snapshot/writable_value.h"
-#include "lockstep/train/broadcast_value.h"
-#include "lockstep/train/generations.h"
-#include "lockstep/train/replica_comparison.h"
 
 namespace lockstep {
 

@@ -10,12 +10,12 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/recovery/internal/launcher_link.h"
+#include "lockstep/recovery/internal/standing.h"
+#include "lockstep/recovery/internal/state_memory.h"
+#include "lockstep/recovery/internal/training_state.h"
 #include "lockstep/snapshot/snapshot_directory.h"
-#include "lockstep/train/launcher_link.h"
 #include "lockstep/train/preemption.h"
-#include "lockstep/train/standing.h"
-#include "lockstep/train/state_memory.h"
-#include "lockstep/train/training_state.h"
 
 namespace lockstep {
 

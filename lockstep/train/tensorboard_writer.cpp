@@ -5,9 +5,9 @@
 
 #include <ATen/ops/zeros.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/record/wall_seconds.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/record/internal/wall_seconds.h"
 
 namespace lockstep {
 namespace {

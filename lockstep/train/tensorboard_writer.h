@@ -7,7 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "lockstep/record/event_file.h"
+#include "lockstep/record/internal/event_file.h"
 
 namespace lockstep {
 

@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/os/temporary_directory.h"
+#include "lockstep/os/files/temporary_directory.h"
 
 namespace lockstep {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/optim/clip_grad.h"
-#include "lockstep/os/machine.h"
-#include "lockstep/os/process_usage.h"
+#include "lockstep/os/machine/machine.h"
+#include "lockstep/os/process/process_usage.h"
 #include "lockstep/train/accelerator.h"
 
 namespace lockstep {

@@ -6,13 +6,13 @@
 
 #include <ATen/record_function.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/log.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/log.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/profile/trace_file.h"
-#include "lockstep/record/trace_merge.h"
-#include "lockstep/snapshot/agreement.h"
+#include "lockstep/profile/internal/trace_file.h"
+#include "lockstep/record/internal/trace_merge.h"
+#include "lockstep/snapshot/internal/agreement.h"
 #include "lockstep/train/accelerator.h"
 
 namespace lockstep {

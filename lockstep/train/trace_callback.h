@@ -19,9 +19,9 @@ struct TraceCallbackOptions {
 
 /// Traces some steps of a Trainer on all ranks, and makes one timeline of it, for
 /// ui.perfetto.dev: traces/steps-10-12.json of the training's directory, beside those of the ranks
-/// (profile/trace.h, record/trace_merge.h). Some barriers come with it, by which clocks are
-/// compared. Where directories of machines are their own, rank 0 says that its timeline lacks ranks
-/// and how to merge them. A run that goes on behind these steps traces nothing; one that ends
+/// (profile/trace.h, record/internal/trace_merge.h). Some barriers come with it, by which clocks
+/// are compared. Where directories of machines are their own, rank 0 says that its timeline lacks
+/// ranks and how to merge them. A run that goes on behind these steps traces nothing; one that ends
 /// between them has a timeline of those that it made.
 ///
 /// A rank whose trace cannot be written fails on all ranks, named. Errors: UsageError for other

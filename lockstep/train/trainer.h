@@ -11,8 +11,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 
-#include "lockstep/base/launched_place.h"
-#include "lockstep/launch/spawn.h"
+#include "lockstep/job/internal/launched_place.h"
+#include "lockstep/spawn/spawn.h"
 #include "lockstep/train/accelerator.h"
 #include "lockstep/train/batch_size_search.h"
 #include "lockstep/train/callback.h"

@@ -10,10 +10,10 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/log.h"
-#include "lockstep/snapshot/agreement.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/log.h"
+#include "lockstep/snapshot/internal/agreement.h"
 #include "lockstep/snapshot/snapshot_directory.h"
 
 namespace lockstep {

@@ -13,7 +13,7 @@
 #include "lockstep/train/accelerator.h"
 #include "lockstep/train/callback.h"
 #include "lockstep/train/fit_result.h"
-#include "lockstep/train/metric_file.h"
+#include "lockstep/train/internal/metric_file.h"
 #include "lockstep/train/preemption.h"
 #include "lockstep/train/progress_bar.h"
 #include "lockstep/train/task.h"

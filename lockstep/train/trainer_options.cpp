@@ -4,9 +4,9 @@
 #include <ATen/core/Generator.h>
 #include <ATen/ops/zeros.h>
 
-#include "lockstep/base/comma_list.h"
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/comma_list.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/profile/step_timer.h"
 #include "lockstep/train/loggers.h"
 #include "lockstep/train/trace_callback.h"

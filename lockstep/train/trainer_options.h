@@ -65,7 +65,7 @@ struct TrainerOptions {
   /// AcceleratorOptions.
   bool asynchronous_saves = false;
   bool sharded_saves = false;
-  /// Log which samples each rank was given, for `lockstep data audit`.
+  /// Log which samples each rank was given, for `lockstep audit`.
   bool log_samples = false;
   /// Processes to start on this machine where no launcher has started this one.
   int devices = 1;

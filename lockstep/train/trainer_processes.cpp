@@ -7,11 +7,11 @@
 
 #include <torch/csrc/jit/serialization/pickle.h>
 
-#include "lockstep/base/concat.h"
-#include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/launched_place.h"
-#include "lockstep/launch/spawn.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/env.h"
+#include "lockstep/job/internal/launched_place.h"
+#include "lockstep/spawn/spawn.h"
 
 namespace lockstep {
 namespace {

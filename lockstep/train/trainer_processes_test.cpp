@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/base/environment_testing.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/environment_testing.h"
 
 namespace lockstep {
 namespace {

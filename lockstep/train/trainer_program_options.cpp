@@ -9,7 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "lockstep/base/parse_number.h"
+#include "lockstep/base/internal/parse_number.h"
 
 namespace lockstep {
 namespace {
@@ -134,7 +134,7 @@ void add_trainer_options(ProgramOptions& program, TrainerOptions& options) {
               "tensorboard, csv or tensorboard,csv, beside metrics.jsonl");
   program.add("trace", options.trace, "steps that all ranks trace: 10:13 are 10, 11 and 12");
   program.add("profiler", options.profiler, "simple: where the time of a step goes");
-  program.add("log_samples", options.log_samples, "for lockstep data audit");
+  program.add("log_samples", options.log_samples, "for lockstep audit");
   program.add(
       {.name = "quiet",
        .help = "no progress bar",

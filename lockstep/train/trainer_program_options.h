@@ -1,6 +1,6 @@
 #pragma once
 
-#include "lockstep/config/program_options.h"
+#include "lockstep/program/program_options.h"
 #include "lockstep/train/trainer_options.h"
 
 namespace lockstep {

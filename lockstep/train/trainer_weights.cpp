@@ -3,9 +3,9 @@
 #include <filesystem>
 #include <utility>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/snapshot/agreement.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/snapshot/internal/agreement.h"
 #include "lockstep/snapshot/snapshot.h"
 #include "lockstep/snapshot/snapshot_directory.h"
 #include "lockstep/snapshot/state_dict.h"

@@ -8,9 +8,9 @@
 #include <ATen/ops/ones.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/rpc/call_message.h"
-#include "lockstep/rpc/gradient_message.h"
-#include "lockstep/rpc/local_frame.h"
+#include "lockstep/rpc/internal/call_message.h"
+#include "lockstep/rpc/internal/gradient_message.h"
+#include "lockstep/rpc/internal/local_frame.h"
 
 namespace lockstep::rpc {
 namespace {

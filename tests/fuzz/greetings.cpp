@@ -7,8 +7,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "lockstep/agent/control_server.h"
-#include "lockstep/os/tcp_socket.h"
+#include "launcher/agents/control_server.h"
+#include "lockstep/os/socket/tcp_socket.h"
 
 namespace lockstep {
 namespace {

@@ -4,10 +4,10 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "lockstep/agent/agent_messages.h"
-#include "lockstep/agent/etcd_messages.h"
-#include "lockstep/agent/job_secret.h"
-#include "lockstep/agent/state_text.h"
+#include "launcher/agents/agent_messages.h"
+#include "launcher/agents/etcd_messages.h"
+#include "launcher/agents/job_secret.h"
+#include "launcher/agents/state_text.h"
 
 namespace lockstep {
 namespace {

@@ -12,22 +12,22 @@ shift
 clang=${CXX:-$(command -v clang++-16 || command -v clang++ || true)}
 [[ -n $clang ]] || { echo "run.sh: there is no clang++: apt-get install clang-16 libclang-rt-16-dev" >&2; exit 1; }
 
-sources=(lockstep/agent/{agent_messages,etcd_messages,job_secret,json_members,state_text}.cpp
-  lockstep/launch/rendezvous_state.cpp lockstep/base/error.cpp)
+sources=(launcher/agents/{agent_messages,etcd_messages,job_secret,json_members,state_text}.cpp
+  launcher/rendezvous/rendezvous_state.cpp lockstep/base/error.cpp)
 if [[ $target == greetings ]]; then
-  sources+=(lockstep/agent/{control_server,event_loop,sealed_connection}.cpp
-    lockstep/launch/{agent_view,console,rendezvous_service}.cpp
-    lockstep/os/{tcp_socket,write_all}.cpp)
+  sources+=(launcher/agents/{control_server,event_loop,sealed_connection}.cpp launcher/job/console.cpp
+    launcher/rendezvous/{agent_view,rendezvous_service}.cpp
+    lockstep/os/socket/tcp_socket.cpp lockstep/os/files/write_all.cpp)
 fi
 flags=(-lsodium)
 most_mb=256
 if [[ $target == calls || $target == snapshots ]]; then  # They make LibTorch's values.
   most_mb=400
-  sources=(lockstep/rpc/{call_message,element_type,gradient_message,local_frame,value_codec}.cpp lockstep/base/error.cpp)
+  sources=(lockstep/rpc/internal/{call_message,element_type,gradient_message,local_frame,value_codec}.cpp lockstep/base/error.cpp)
   if [[ $target == snapshots ]]; then
-    sources=(lockstep/snapshot/{checksum,crc32,pickle_nodes,pickle_tensor,safetensors_header,snapshot_manifest}.cpp
-      lockstep/snapshot/{storage_types,unpickler,zip_reader}.cpp lockstep/os/{atomic_file,readable_file}.cpp
-      lockstep/base/error.cpp)
+    sources=(lockstep/snapshot/pickle/{crc32,pickle_nodes,pickle_tensor,storage_types,unpickler,zip_reader}.cpp
+      lockstep/snapshot/internal/{checksum,safetensors_header}.cpp lockstep/snapshot/sharded/snapshot_manifest.cpp
+      lockstep/os/files/{atomic_file,readable_file}.cpp lockstep/base/error.cpp)
   fi
   torch=$(echo .venv/lib/python3*/site-packages/torch)
   flags=(-DXXH_INLINE_ALL -DLOCKSTEP_VERSION='"fuzz"'

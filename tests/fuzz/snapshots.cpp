@@ -10,14 +10,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/os/readable_file.h"
-#include "lockstep/snapshot/checksum.h"
-#include "lockstep/snapshot/safetensors_header.h"
-#include "lockstep/snapshot/snapshot_manifest.h"
-#include "lockstep/snapshot/unpickler.h"
-#include "lockstep/snapshot/zip_reader.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/os/files/readable_file.h"
+#include "lockstep/snapshot/internal/checksum.h"
+#include "lockstep/snapshot/internal/safetensors_header.h"
+#include "lockstep/snapshot/pickle/unpickler.h"
+#include "lockstep/snapshot/pickle/zip_reader.h"
+#include "lockstep/snapshot/sharded/snapshot_manifest.h"
 
 namespace lockstep {
 namespace {

@@ -1,10 +1,9 @@
-#include <ATen/ATen.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/optim/sgd.h>
-
 #include <cstdio>
 
+#include <ATen/ATen.h>
 #include <lockstep/lockstep.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
 
 int main() {
   return lockstep::run_main([] {

@@ -34,7 +34,7 @@ class Guide(unittest.TestCase):
             self.assertTrue(without_spaces(example) in compiled, f"not compiled:\n{example}")
 
     def test_named_tests_exist(self):
-        sources = [path.read_text() for folder in ("lockstep", "tests/ranks")
+        sources = [path.read_text() for folder in ("lockstep", "launcher", "diagnose", "tools", "tests/ranks")
                    for path in (ROOT / folder).rglob("*_test.cpp")]
         tests = {f"{suite}.{name}" for source in sources
                  for suite, name in re.findall(r"^TEST(?:_[FP])?\((\w+), (\w+)\)", source, re.MULTILINE)}
@@ -52,7 +52,7 @@ class Faults(unittest.TestCase):
 
     def test_named_tests_exist(self):
         text = (ROOT / "docs/faults.md").read_text()
-        folders = ("lockstep", "tests/ranks", "tests/system")
+        folders = ("lockstep", "launcher", "diagnose", "tools", "tests/ranks", "tests/system")
         tests = {f"{suite}.{name}" for folder in folders for path in (ROOT / folder).rglob("*_test.cpp")
                  for suite, name in re.findall(r"^TEST(?:_[FP])?\((\w+), (\w+)\)", path.read_text(), re.MULTILINE)}
         tests |= {f"{suite}.*" for suite, _ in (test.split(".") for test in tests)}

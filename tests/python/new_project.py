@@ -69,7 +69,7 @@ class NewProject(unittest.TestCase):
         done = self.run_in(self.project, *self.job(3, f"--max-duration={epochs}ep"))
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn(f"trained for {epochs} epochs", done.stdout)
-        audit = self.run_in(self.project, self.lockstep, "data", "audit", run / "data", "--json")
+        audit = self.run_in(self.project, self.lockstep, "audit", run / "data", "--json")
         self.assertEqual(audit.returncode, 0, audit.stdout + audit.stderr)
         (loader,) = json.loads(audit.stdout)
         self.assertEqual([epoch["given"] for epoch in loader["epochs"]], [6000] * epochs)

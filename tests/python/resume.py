@@ -23,7 +23,7 @@ def run(*command):
 
 
 def audit(folder):
-    result = run(LOCKSTEP, "data", "audit", folder, "--json")
+    result = run(LOCKSTEP, "audit", folder, "--json")
     return result.returncode, json.loads(result.stdout) if result.stdout else result.stderr
 
 
@@ -72,7 +72,7 @@ class Resume(unittest.TestCase):
     def test_what_cannot_be_audited(self):
         for arguments, code, words in (([], 2, "of which folder?"), ([self.folder], 2, "data_log"),
                                        ([self.folder / "none"], 1, "No such file")):
-            result = run(LOCKSTEP, "data", "audit", *arguments)
+            result = run(LOCKSTEP, "audit", *arguments)
             self.assertEqual(result.returncode, code)
             self.assertIn(words, result.stderr)
             self.assertEqual(len(result.stderr.splitlines()), 1)

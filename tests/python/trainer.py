@@ -61,7 +61,7 @@ class Trainer(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn(f"trained for {epochs} epochs", result.stdout)
         self.assertIn(f"epoch {epochs}  train_loss", result.stderr)
-        audit = run(LOCKSTEP, "data", "audit", self.folder / "data", "--json")
+        audit = run(LOCKSTEP, "audit", self.folder / "data", "--json")
         self.assertEqual(audit.returncode, 0, audit.stdout)
         (loader,) = json.loads(audit.stdout)
         self.assertEqual((loader["runs"], loader["least_ranks"], loader["most_ranks"]), (2, 2, 3))
@@ -94,7 +94,7 @@ class Trainer(unittest.TestCase):
             job.stderr.read()
         self.assertEqual(job.returncode, 75)
         self.assertTrue(list((self.folder / "snapshots").glob("snapshot-*")))
-        self.assertEqual(run(LOCKSTEP, "data", "audit", self.folder / "data").returncode, 0)
+        self.assertEqual(run(LOCKSTEP, "audit", self.folder / "data").returncode, 0)
 
     def test_its_own_processes_make_room(self):
         for told, number in (("child", signal.SIGTERM), ("starter", signal.SIGTERM), ("starter", signal.SIGUSR1)):

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "lockstep/base/concat.h"
+#include "lockstep/base/internal/concat.h"
 #include "tests/ranks/fixture.h"
 #include "tests/ranks/formula.h"
 

@@ -6,7 +6,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "lockstep/base/concat.h"
+#include "lockstep/base/internal/concat.h"
 
 namespace lockstep::testing {
 

@@ -5,9 +5,9 @@
 #include <string>
 #include <utility>
 
-#include "lockstep/comm/broadcast_text.h"
+#include "lockstep/comm/internal/broadcast_text.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/os/temporary_directory.h"
+#include "lockstep/os/files/temporary_directory.h"
 
 namespace lockstep::testing {
 

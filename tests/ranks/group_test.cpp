@@ -10,12 +10,12 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "lockstep/base/concat.h"
-#include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
-#include "lockstep/comm/broadcast_text.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/deadline.h"
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/os/temporary_directory.h"
+#include "lockstep/comm/internal/broadcast_text.h"
+#include "lockstep/os/files/temporary_directory.h"
 #include "tests/ranks/fixture.h"
 #include "tests/ranks/formula.h"
 

@@ -13,7 +13,7 @@
 #include <torch/optim/sgd.h>
 
 #include "lockstep/lockstep.h"
-#include "lockstep/os/temporary_directory.h"
+#include "lockstep/os/files/temporary_directory.h"
 #include "tests/ranks/folder_of_ranks.h"
 #include "tests/ranks/guide_fixture.h"
 

@@ -12,10 +12,10 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/run_main.h"
+#include "lockstep/base/internal/env.h"
 #include "lockstep/comm/init_process_group.h"
+#include "lockstep/program/run_main.h"
 
 namespace {
 

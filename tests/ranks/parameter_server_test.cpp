@@ -1,11 +1,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/parameter_server/calls.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/parameter_server/client.h"
-#include "lockstep/parameter_server/departures.h"
+#include "lockstep/parameter_server/internal/calls.h"
+#include "lockstep/parameter_server/internal/departures.h"
 #include "tests/ranks/fixture.h"
 
 namespace lockstep::parameter_server {

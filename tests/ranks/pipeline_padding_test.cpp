@@ -6,8 +6,8 @@
 #include <torch/nn/modules/conv.h>
 #include <torch/optim/adamw.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/nn/sync_batch_norm.h"
 #include "tests/ranks/pipeline_fixture.h"
 

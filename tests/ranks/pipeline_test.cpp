@@ -2,8 +2,8 @@
 
 #include <torch/nn/modules/embedding.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/pipeline/stage_cut.h"
 #include "tests/ranks/pipeline_fixture.h"
 

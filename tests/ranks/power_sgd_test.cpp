@@ -9,7 +9,7 @@
 #include <torch/optim/sgd.h>
 
 #include "lockstep/amp/grad_scaler.h"
-#include "lockstep/base/concat.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/ddp/hooks/compress_hook.h"
 #include "lockstep/ddp/hooks/power_sgd_hook.h"
 #include "tests/ranks/comm_hook_fixture.h"

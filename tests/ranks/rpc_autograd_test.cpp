@@ -4,7 +4,7 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
-#include "lockstep/base/concat.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/rpc/autograd_context.h"
 #include "lockstep/rpc/distributed_optimizer.h"

@@ -9,13 +9,13 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <unistd.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/comm/broadcast_text.h"
-#include "lockstep/comm/gloo_pair_testing.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/rpc/local_meeting.h"
-#include "lockstep/rpc/meeting.h"
+#include "lockstep/comm/internal/broadcast_text.h"
+#include "lockstep/comm/internal/gloo_pair_testing.h"
+#include "lockstep/rpc/internal/local_meeting.h"
+#include "lockstep/rpc/internal/meeting.h"
 #include "lockstep/rpc/rpc.h"
 #include "tests/ranks/fixture.h"
 

@@ -9,8 +9,8 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/init_process_group.h"
 #include "tests/ranks/fixture.h"
 

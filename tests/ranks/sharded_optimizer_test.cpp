@@ -15,11 +15,11 @@
 #include <torch/optim/sgd.h>
 #include <torch/serialize/output-archive.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/snapshot/optimizer_state.h"
-#include "lockstep/snapshot/small_net.h"
+#include "lockstep/snapshot/internal/optimizer_state.h"
+#include "lockstep/snapshot/internal/small_net.h"
 #include "lockstep/snapshot/snapshot_directory.h"
 #include "lockstep/snapshot/state_dict.h"
 #include "tests/ranks/fixture.h"

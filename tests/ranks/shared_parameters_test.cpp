@@ -6,7 +6,7 @@
 #include <torch/optim/sgd.h>
 
 #include "lockstep/amp/grad_scaler.h"
-#include "lockstep/base/concat.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/ddp/hooks/all_reduce_hook.h"
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/optim/exponential_moving_average.h"

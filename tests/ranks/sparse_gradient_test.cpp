@@ -11,8 +11,8 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/ddp/hooks/all_reduce_hook.h"
 #include "lockstep/ddp/hooks/quantize_hook.h"

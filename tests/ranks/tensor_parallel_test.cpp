@@ -12,7 +12,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/nn/group_functions.h"
+#include "lockstep/nn/internal/group_functions.h"
 #include "lockstep/optim/clip_grad.h"
 #include "models/gpt.h"
 #include "tests/ranks/fixture.h"

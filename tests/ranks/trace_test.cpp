@@ -12,7 +12,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/os/temporary_directory.h"
+#include "lockstep/os/files/temporary_directory.h"
 #include "tests/ranks/ddp_fixture.h"
 #include "tests/ranks/fixture.h"
 

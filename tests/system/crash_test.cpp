@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/base/concat.h"
+#include "lockstep/base/internal/concat.h"
 #include "tests/system/lockstep_process.h"
 
 namespace lockstep {

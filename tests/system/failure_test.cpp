@@ -7,9 +7,9 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
-#include "lockstep/base/concat.h"
-#include "lockstep/os/own_control_group.h"
-#include "lockstep/os/tcp_socket.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/os/machine/own_control_group.h"
+#include "lockstep/os/socket/tcp_socket.h"
 #include "tests/system/lockstep_process.h"
 
 namespace lockstep {
@@ -84,7 +84,7 @@ TEST_F(FailureTest, ClosedStandardStreamsLeadNowhere) {
 }
 
 TEST_F(FailureTest, OutputThatCannotBeWrittenIsAFailure) {
-  for (const char* command : {"env", "ps --json", "--help", "help run", "data --help"}) {
+  for (const char* command : {"env", "ps --json", "--help", "help run", "help report"}) {
     const auto result =
         run_lockstep(run_script({}, concat(LOCKSTEP_BINARY, " ", command, " > /dev/full")));
     EXPECT_EQ(result.status, 1) << command;

@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include "lockstep/base/concat.h"
-#include "lockstep/os/tcp_socket.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/os/socket/tcp_socket.h"
 #include "tests/system/lockstep_process.h"
 
 namespace lockstep {

@@ -10,9 +10,9 @@
 #include <poll.h>
 #include <sys/wait.h>
 
-#include "lockstep/base/concat.h"
-#include "lockstep/base/deadline.h"
-#include "lockstep/os/child_process.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/deadline.h"
+#include "lockstep/os/process/child_process.h"
 
 namespace lockstep {
 namespace {

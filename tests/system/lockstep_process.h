@@ -6,8 +6,8 @@
 
 #include <sys/types.h>
 
-#include "lockstep/os/temporary_directory.h"
-#include "lockstep/os/unique_fd.h"
+#include "lockstep/os/files/temporary_directory.h"
+#include "lockstep/os/files/unique_fd.h"
 
 namespace lockstep {
 

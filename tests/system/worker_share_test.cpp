@@ -7,10 +7,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "lockstep/base/concat.h"
-#include "lockstep/os/affinity.h"
-#include "lockstep/os/cpu_list.h"
-#include "lockstep/os/machine.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/os/machine/affinity.h"
+#include "lockstep/os/machine/cpu_list.h"
+#include "lockstep/os/machine/machine.h"
 #include "tests/system/lockstep_process.h"
 
 namespace lockstep {

@@ -13,9 +13,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "diagnose/capture/recent_calls.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/recent_calls.h"
-#include "lockstep/base/run_main.h"
+#include "lockstep/program/run_main.h"
 
 // Not in an anonymous namespace: named in the report as a user's function is.
 namespace training {

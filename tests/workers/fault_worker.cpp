@@ -14,9 +14,9 @@
 #include <torch/optim/sgd.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/run_main.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/program/run_main.h"
 
 namespace {
 

@@ -13,9 +13,8 @@
 #include <ATen/ATen.h>
 #include <torch/optim/sgd.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/run_main.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/ddp/hooks/all_reduce_hook.h"
@@ -26,6 +25,7 @@
 #include "lockstep/ddp/hooks/quantize_hook.h"
 #include "lockstep/ddp/periodic_model_averager.h"
 #include "lockstep/nn/convert_sync_batchnorm.h"
+#include "lockstep/program/run_main.h"
 #include "lockstep/snapshot/snapshot.h"
 #include "lockstep/snapshot/state_dict.h"
 #include "tests/workers/features_modules.h"

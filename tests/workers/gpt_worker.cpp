@@ -10,9 +10,9 @@
 
 #include "examples/mingpt/optimizer.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/run_main.h"
 #include "lockstep/optim/clip_grad.h"
-#include "lockstep/snapshot/optimizer_state.h"
+#include "lockstep/program/run_main.h"
+#include "lockstep/snapshot/internal/optimizer_state.h"
 #include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/snapshot.h"
 #include "lockstep/snapshot/state_dict.h"

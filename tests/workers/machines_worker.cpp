@@ -9,10 +9,10 @@
 #include <ATen/ATen.h>
 #include <unistd.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/run_main.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/init_process_group.h"
+#include "lockstep/program/run_main.h"
 
 namespace {
 

@@ -10,13 +10,13 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/run_main.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/optim/exponential_moving_average.h"
 #include "lockstep/optim/sharded_optimizer.h"
+#include "lockstep/program/run_main.h"
 #include "lockstep/snapshot/snapshot.h"
 
 namespace lockstep {

@@ -17,10 +17,10 @@
 #include "lockstep/amp/autocast.h"
 #include "lockstep/amp/grad_scaler.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/run_main.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/program/run_main.h"
 
 namespace {
 

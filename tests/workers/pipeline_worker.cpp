@@ -13,9 +13,9 @@
 #include <torch/utils.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/run_main.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/pipeline/pipeline.h"
+#include "lockstep/program/run_main.h"
 
 namespace {
 

@@ -8,8 +8,8 @@
 #include <ATen/ATen.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/run_main.h"
-#include "lockstep/record/csv_file.h"
+#include "lockstep/program/run_main.h"
+#include "lockstep/record/internal/csv_file.h"
 #include "lockstep/train/tensorboard_writer.h"
 
 namespace {

@@ -23,13 +23,13 @@
 #include <torch/optim/schedulers/step_lr.h>
 #include <unistd.h>
 
-#include "lockstep/base/concat.h"
-#include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/parse_number.h"
-#include "lockstep/base/run_main.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/env.h"
+#include "lockstep/base/internal/parse_number.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/snapshot/optimizer_state.h"
+#include "lockstep/program/run_main.h"
+#include "lockstep/snapshot/internal/optimizer_state.h"
 #include "lockstep/snapshot/state_dict.h"
 #include "lockstep/train/resilient_training.h"
 

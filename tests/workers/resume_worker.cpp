@@ -18,9 +18,9 @@
 #include <torch/optim/sgd.h>
 #include <unistd.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/run_main.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/program/run_main.h"
 #include "lockstep/train/accelerator.h"
 
 namespace {

@@ -8,8 +8,8 @@
 
 #include <torch/types.h>
 
-#include "lockstep/base/run_main.h"
 #include "lockstep/comm/init_process_group.h"
+#include "lockstep/program/run_main.h"
 #include "lockstep/rpc/autograd_context.h"
 #include "lockstep/rpc/rpc.h"
 

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <iostream>
 
-#include "lockstep/base/run_main.h"
 #include "lockstep/data/distributed_sampler.h"
+#include "lockstep/program/run_main.h"
 
 namespace {
 

@@ -14,7 +14,7 @@
 #include <torch/optim/adam.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/run_main.h"
+#include "lockstep/program/run_main.h"
 #include "lockstep/train/callbacks.h"
 #include "lockstep/train/loggers.h"
 #include "lockstep/train/throughput_monitor.h"

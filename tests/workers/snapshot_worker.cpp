@@ -11,14 +11,14 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/run_main.h"
-#include "lockstep/snapshot/optimizer_state.h"
-#include "lockstep/snapshot/random_state.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/program/run_main.h"
+#include "lockstep/snapshot/internal/optimizer_state.h"
+#include "lockstep/snapshot/internal/random_state.h"
+#include "lockstep/snapshot/internal/small_net.h"
 #include "lockstep/snapshot/safetensors.h"
 #include "lockstep/snapshot/save.h"
-#include "lockstep/snapshot/small_net.h"
 #include "lockstep/snapshot/snapshot.h"
 #include "lockstep/snapshot/snapshot_directory.h"
 #include "lockstep/snapshot/state_dict.h"

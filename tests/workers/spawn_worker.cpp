@@ -19,12 +19,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/run_main.h"
-#include "lockstep/launch/spawn.h"
-#include "lockstep/os/tcp_socket.h"
-#include "lockstep/os/unique_fd.h"
+#include "lockstep/base/internal/deadline.h"
+#include "lockstep/os/files/unique_fd.h"
+#include "lockstep/os/socket/tcp_socket.h"
+#include "lockstep/program/run_main.h"
+#include "lockstep/spawn/spawn.h"
 
 namespace {
 

@@ -3,8 +3,8 @@
 #include <ATen/ops/cat.h>
 #include <c10/core/GradMode.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 
 namespace lockstep {
 

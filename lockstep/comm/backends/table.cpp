@@ -2,14 +2,14 @@
 #include <array>
 #include <string_view>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/comm/backend_factory.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/backends/gloo/gloo_backend.h"
 #include "lockstep/comm/backends/hierarchical/hierarchical_backend.h"
 #include "lockstep/comm/backends/mpi/mpi_backend.h"
 #include "lockstep/comm/backends/nccl/nccl_backend.h"
 #include "lockstep/comm/backends/shm/shm_backend.h"
+#include "lockstep/comm/internal/backend_factory.h"
 
 namespace lockstep {
 namespace {

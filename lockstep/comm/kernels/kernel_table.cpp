@@ -1,6 +1,6 @@
 #include "lockstep/comm/kernels/kernel_table.h"
 
-#include "lockstep/base/check.h"
+#include "lockstep/base/internal/check.h"
 
 namespace lockstep {
 

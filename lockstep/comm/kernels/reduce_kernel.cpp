@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "lockstep/base/check.h"
+#include "lockstep/base/internal/check.h"
 #include "lockstep/comm/kernels/copy_kernel.h"
 #include "lockstep/comm/kernels/kernel_table.h"
 

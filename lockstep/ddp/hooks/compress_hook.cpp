@@ -1,8 +1,8 @@
 #include "lockstep/ddp/hooks/compress_hook.h"
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/flat_gradients.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/ddp/exchange/flat_gradients.h"
 
 namespace lockstep {
 

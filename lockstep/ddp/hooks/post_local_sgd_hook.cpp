@@ -1,7 +1,7 @@
 #include "lockstep/ddp/hooks/post_local_sgd_hook.h"
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 
 namespace lockstep {
 

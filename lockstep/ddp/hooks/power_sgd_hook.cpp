@@ -14,9 +14,9 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/view_as_real.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/gradient_view.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/ddp/exchange/gradient_view.h"
 
 namespace lockstep {
 

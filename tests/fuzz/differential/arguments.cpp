@@ -5,11 +5,11 @@
 #include <sstream>
 #include <utility>
 
-#include "lockstep/base/comma_list.h"
-#include "lockstep/base/concat.h"
-#include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/parse_number.h"
+#include "lockstep/base/internal/comma_list.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/env.h"
+#include "lockstep/base/internal/parse_number.h"
 
 namespace lockstep::differential {
 namespace {

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <vector>
 
-#include "lockstep/base/env.h"
+#include "lockstep/base/internal/env.h"
 #include "lockstep/comm/init_process_group.h"
 
 namespace lockstep::differential {

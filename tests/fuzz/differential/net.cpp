@@ -5,7 +5,7 @@
 
 #include <ATen/ATen.h>
 
-#include "lockstep/base/concat.h"
+#include "lockstep/base/internal/concat.h"
 
 namespace lockstep::differential {
 namespace {

@@ -5,7 +5,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "lockstep/base/concat.h"
+#include "lockstep/base/internal/concat.h"
 
 namespace lockstep::differential {
 namespace {
@@ -165,7 +165,7 @@ std::string program(const Plan& plan) {
   std::ostringstream text;
   std::istringstream lines(describe(plan));
   for (std::string line; std::getline(lines, line);) text << "// " << line << "\n";
-  text << "#include <cstdio>\n\n#include \"lockstep/base/run_main.h\"\n"
+  text << "#include <cstdio>\n\n#include \"lockstep/program/run_main.h\"\n"
           "#include \"lockstep/comm/init_process_group.h\"\n"
           "#include \"tests/fuzz/differential/groups.h\"\n"
           "#include \"tests/fuzz/differential/run.h\"\n\n"

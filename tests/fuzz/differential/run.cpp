@@ -6,7 +6,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
-#include "lockstep/base/concat.h"
+#include "lockstep/base/internal/concat.h"
 #include "tests/fuzz/differential/oracle.h"
 #include "tests/fuzz/differential/trainee.h"
 

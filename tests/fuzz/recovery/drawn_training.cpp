@@ -4,7 +4,7 @@
 #include <random>
 #include <string_view>
 
-#include "lockstep/base/concat.h"
+#include "lockstep/base/internal/concat.h"
 
 namespace lockstep::testing {
 namespace {

@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <utility>
 
-#include "lockstep/base/concat.h"
-#include "lockstep/base/failpoint.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/failpoint.h"
 
 namespace lockstep::testing {
 

@@ -22,13 +22,13 @@
 #include <torch/optim/sgd.h>
 #include <unistd.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/parse_number.h"
-#include "lockstep/base/run_main.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/parse_number.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/nn/convert_sync_batchnorm.h"
-#include "lockstep/snapshot/optimizer_state.h"
+#include "lockstep/program/run_main.h"
+#include "lockstep/snapshot/internal/optimizer_state.h"
 #include "lockstep/snapshot/state_dict.h"
 #include "lockstep/train/resilient_training.h"
 #include "tests/fuzz/recovery/drawn_training.h"

@@ -8,16 +8,16 @@
 #include <ATen/ops/empty_like.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
-#include "lockstep/base/concat.h"
-#include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/failpoint.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/env.h"
+#include "lockstep/base/internal/failpoint.h"
 #include "lockstep/comm/backends/flat_work.h"
 #include "lockstep/comm/backends/gloo/message_work.h"
 #include "lockstep/comm/backends/gloo/ordered_keys.h"
-#include "lockstep/comm/run_watched.h"
-#include "lockstep/comm/watched_store.h"
-#include "lockstep/os/batch_scheduling.h"
+#include "lockstep/comm/internal/run_watched.h"
+#include "lockstep/comm/internal/watched_store.h"
+#include "lockstep/os/process/batch_scheduling.h"
 
 namespace lockstep {
 namespace {

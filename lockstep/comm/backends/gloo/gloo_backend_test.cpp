@@ -6,8 +6,8 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/base/deadline.h"
-#include "lockstep/comm/silent_store_testing.h"
+#include "lockstep/base/internal/deadline.h"
+#include "lockstep/comm/internal/silent_store_testing.h"
 
 namespace lockstep {
 namespace {

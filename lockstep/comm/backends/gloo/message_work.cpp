@@ -6,10 +6,10 @@
 #include <thread>
 #include <utility>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/backends/gloo/wait_limit.h"
-#include "lockstep/os/without_signals.h"
+#include "lockstep/os/process/without_signals.h"
 
 namespace lockstep::gloo_backend {
 

@@ -9,8 +9,8 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "lockstep/base/deadline.h"
-#include "lockstep/comm/timed_work.h"
+#include "lockstep/base/internal/deadline.h"
+#include "lockstep/comm/internal/timed_work.h"
 
 namespace lockstep::gloo_backend {
 

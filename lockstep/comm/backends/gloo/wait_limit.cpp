@@ -7,7 +7,7 @@
 #include <system_error>
 #include <thread>
 
-#include "lockstep/os/without_signals.h"
+#include "lockstep/os/process/without_signals.h"
 
 namespace lockstep::gloo_backend {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include "lockstep/base/deadline.h"
+#include "lockstep/base/internal/deadline.h"
 
 namespace lockstep::gloo_backend {
 

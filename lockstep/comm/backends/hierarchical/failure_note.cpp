@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/base/concat.h"
-#include "lockstep/base/deadline.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/deadline.h"
 
 namespace lockstep::hierarchical {
 namespace {

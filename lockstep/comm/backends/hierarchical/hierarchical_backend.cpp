@@ -4,13 +4,13 @@
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/backends/flat_work.h"
 #include "lockstep/comm/backends/gloo/gloo_backend.h"
 #include "lockstep/comm/backends/hierarchical/hierarchical_work.h"
-#include "lockstep/comm/store_wait.h"
-#include "lockstep/comm/watched_store.h"
+#include "lockstep/comm/internal/store_wait.h"
+#include "lockstep/comm/internal/watched_store.h"
 
 namespace lockstep {
 namespace {

@@ -3,10 +3,10 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/comm/backend_factory.h"
 #include "lockstep/comm/backends/hierarchical/machines.h"
 #include "lockstep/comm/backends/hierarchical/pipeline.h"
 #include "lockstep/comm/backends/shm/shm_backend.h"
+#include "lockstep/comm/internal/backend_factory.h"
 
 namespace lockstep {
 

@@ -1,8 +1,8 @@
 #include "lockstep/comm/backends/hierarchical/hierarchical_work.h"
 
-#include "lockstep/base/concat.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/backends/flat_work.h"
-#include "lockstep/comm/unnamed_comm_error.h"
+#include "lockstep/comm/internal/unnamed_comm_error.h"
 
 namespace lockstep::hierarchical {
 

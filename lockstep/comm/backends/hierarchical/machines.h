@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "lockstep/comm/backend_choice.h"
+#include "lockstep/comm/internal/backend_choice.h"
 
 namespace lockstep::hierarchical {
 

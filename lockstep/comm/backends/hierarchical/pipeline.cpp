@@ -5,10 +5,10 @@
 
 #include <ATen/ops/empty.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/backends/hierarchical/local_transfer.h"
-#include "lockstep/comm/error_text.h"
+#include "lockstep/comm/internal/error_text.h"
 
 namespace lockstep::hierarchical {
 namespace {

@@ -15,7 +15,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "lockstep/base/deadline.h"
+#include "lockstep/base/internal/deadline.h"
 #include "lockstep/comm/backends/hierarchical/failure_note.h"
 #include "lockstep/comm/backends/hierarchical/machines.h"
 #include "lockstep/comm/backends/hierarchical/share_exchange.h"
@@ -23,8 +23,8 @@
 #include "lockstep/comm/backends/shm/engine.h"
 #include "lockstep/comm/backends/shm/look_limit.h"
 #include "lockstep/comm/backends/shm/tensor_piece.h"
+#include "lockstep/comm/internal/unnamed_comm_error.h"
 #include "lockstep/comm/reduce_op.h"
-#include "lockstep/comm/unnamed_comm_error.h"
 
 namespace lockstep::hierarchical {
 

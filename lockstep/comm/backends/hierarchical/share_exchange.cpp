@@ -5,9 +5,9 @@
 
 #include <ATen/ops/from_blob.h>
 
-#include "lockstep/base/concat.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/backends/shm/layout.h"
-#include "lockstep/comm/store_wait.h"
+#include "lockstep/comm/internal/store_wait.h"
 
 namespace lockstep::hierarchical {
 namespace {

@@ -10,7 +10,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "lockstep/base/deadline.h"
+#include "lockstep/base/internal/deadline.h"
 #include "lockstep/comm/backends/hierarchical/machines.h"
 #include "lockstep/comm/backends/hierarchical/signal.h"
 #include "lockstep/comm/kernels/reduce_kernel.h"

@@ -6,8 +6,8 @@
 #include <ATen/ops/empty.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/backends/mpi/mpi_plans.h"
 #include "lockstep/comm/backends/mpi/mpi_runtime.h"
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "lockstep/comm/backend_factory.h"
+#include "lockstep/comm/internal/backend_factory.h"
 
 namespace lockstep {
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/backends/mpi/mpi_runtime.h"
 
 namespace lockstep::mpi {

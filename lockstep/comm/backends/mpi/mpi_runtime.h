@@ -5,7 +5,7 @@
 
 #include <mpi.h>
 
-#include "lockstep/base/deadline.h"
+#include "lockstep/base/internal/deadline.h"
 
 /// This process's MPI, shared by all groups.
 /// Threads: MPI is asked for MPI_THREAD_SERIALIZED and no more, so every call is made under the

@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "lockstep/base/concat.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/backends/mpi/mpi_runtime.h"
 
 namespace lockstep::mpi {

@@ -10,7 +10,7 @@
 #include <mpi.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include "lockstep/base/deadline.h"
+#include "lockstep/base/internal/deadline.h"
 #include "lockstep/comm/backends/mpi/mpi_communicator.h"
 
 namespace lockstep::mpi {

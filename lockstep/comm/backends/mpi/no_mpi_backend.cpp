@@ -1,5 +1,5 @@
-#include "lockstep/base/check.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/check.h"
 #include "lockstep/comm/backends/mpi/mpi_backend.h"
 
 // Stands in for mpi_backend.cpp where no MPI was found.

@@ -3,8 +3,8 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 
 namespace lockstep {
 

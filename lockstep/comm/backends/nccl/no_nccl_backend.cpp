@@ -1,5 +1,5 @@
-#include "lockstep/base/check.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/check.h"
 #include "lockstep/comm/backends/nccl/nccl_backend.h"
 
 // Stands in for nccl_backend.cpp where LibTorch is a CPU build.

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "lockstep/base/concat.h"
+#include "lockstep/base/internal/concat.h"
 
 namespace lockstep::shm {
 namespace {

@@ -4,13 +4,13 @@
 #include <random>
 #include <vector>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/failpoint.h"
-#include "lockstep/comm/backend_factory.h"
-#include "lockstep/comm/store_wait.h"
-#include "lockstep/os/machine.h"
-#include "lockstep/os/unix_socket.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/failpoint.h"
+#include "lockstep/comm/internal/backend_factory.h"
+#include "lockstep/comm/internal/store_wait.h"
+#include "lockstep/os/machine/machine.h"
+#include "lockstep/os/socket/unix_socket.h"
 
 namespace lockstep::shm {
 namespace {

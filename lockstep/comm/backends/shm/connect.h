@@ -6,7 +6,7 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "lockstep/base/deadline.h"
+#include "lockstep/base/internal/deadline.h"
 #include "lockstep/comm/backends/shm/engine.h"
 
 namespace lockstep::shm {

@@ -8,7 +8,7 @@
 #include "lockstep/comm/backends/shm/call.h"
 #include "lockstep/comm/backends/shm/layout.h"
 #include "lockstep/comm/backends/shm/processors.h"
-#include "lockstep/os/life_mark.h"
+#include "lockstep/os/memory/life_mark.h"
 
 /// What lies in shared memory beside data. Zeroed memory is the state at the start.
 namespace lockstep::shm {

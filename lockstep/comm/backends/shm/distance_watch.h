@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <optional>
 
-#include "lockstep/os/core_distance.h"
+#include "lockstep/os/machine/core_distance.h"
 
 namespace lockstep::shm {
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/base/concat.h"
+#include "lockstep/base/internal/concat.h"
 
 namespace lockstep::shm {
 namespace {

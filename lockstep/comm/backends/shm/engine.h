@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/deadline.h"
 #include "lockstep/comm/backends/shm/look_limit.h"
 #include "lockstep/comm/backends/shm/messages.h"
 #include "lockstep/comm/backends/shm/operation.h"

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "lockstep/base/check.h"
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/check.h"
+#include "lockstep/base/internal/concat.h"
 
 namespace lockstep::shm {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <chrono>
 
-#include "lockstep/base/deadline.h"
+#include "lockstep/base/internal/deadline.h"
 
 namespace lockstep::shm {
 

@@ -1,8 +1,8 @@
 #include "lockstep/comm/backends/shm/connect.h"
 #include "lockstep/comm/backends/shm/measure_placement.h"
 #include "lockstep/comm/backends/shm/shm_backend.h"
+#include "lockstep/comm/internal/watched_store.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/comm/watched_store.h"
 
 namespace lockstep {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/store_wait.h"
+#include "lockstep/comm/internal/store_wait.h"
 
 namespace lockstep::shm {
 namespace {

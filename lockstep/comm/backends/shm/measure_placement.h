@@ -3,7 +3,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "lockstep/comm/backends/shm/team.h"
-#include "lockstep/os/core_distance.h"
+#include "lockstep/os/machine/core_distance.h"
 
 namespace lockstep::shm {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/kernels/copy_kernel.h"
 
 namespace lockstep::shm {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
-#include "lockstep/base/concat.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/backends/shm/engine_testing.h"
 
 namespace lockstep::shm {

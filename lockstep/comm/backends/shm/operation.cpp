@@ -1,7 +1,7 @@
 #include "lockstep/comm/backends/shm/operation.h"
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 
 namespace lockstep::shm {
 

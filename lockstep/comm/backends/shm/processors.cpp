@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <bit>
 
-#include "lockstep/os/affinity.h"
-#include "lockstep/os/machine.h"
+#include "lockstep/os/machine/affinity.h"
+#include "lockstep/os/machine/machine.h"
 
 namespace lockstep::shm {
 

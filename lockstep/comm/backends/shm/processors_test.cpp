@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/os/affinity.h"
+#include "lockstep/os/machine/affinity.h"
 
 namespace lockstep::shm {
 namespace {

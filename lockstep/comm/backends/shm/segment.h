@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "lockstep/comm/backends/shm/layout.h"
-#include "lockstep/os/memory_file.h"
-#include "lockstep/os/unique_fd.h"
+#include "lockstep/os/files/unique_fd.h"
+#include "lockstep/os/memory/memory_file.h"
 
 namespace lockstep::shm {
 

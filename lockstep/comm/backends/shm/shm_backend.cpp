@@ -4,8 +4,8 @@
 
 #include <ATen/ops/from_blob.h>
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/backends/flat_work.h"
 #include "lockstep/comm/backends/shm/shm_work.h"
 #include "lockstep/comm/backends/shm/transfer.h"

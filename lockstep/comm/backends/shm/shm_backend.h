@@ -2,11 +2,11 @@
 
 #include <vector>
 
-#include "lockstep/comm/backend_factory.h"
 #include "lockstep/comm/backends/shm/all_reduce.h"
 #include "lockstep/comm/backends/shm/engine.h"
 #include "lockstep/comm/backends/shm/heap.h"
 #include "lockstep/comm/backends/shm/tensor_piece.h"
+#include "lockstep/comm/internal/backend_factory.h"
 
 namespace lockstep {
 

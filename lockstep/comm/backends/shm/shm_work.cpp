@@ -1,7 +1,7 @@
 #include "lockstep/comm/backends/shm/shm_work.h"
 
-#include "lockstep/base/concat.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/backends/flat_work.h"
 
 namespace lockstep::shm {

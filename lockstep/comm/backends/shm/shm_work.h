@@ -6,7 +6,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "lockstep/comm/backends/shm/engine.h"
-#include "lockstep/comm/timed_work.h"
+#include "lockstep/comm/internal/timed_work.h"
 
 namespace lockstep::shm {
 

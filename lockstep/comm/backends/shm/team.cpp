@@ -4,8 +4,8 @@
 
 #include <unistd.h>
 
-#include "lockstep/base/concat.h"
-#include "lockstep/os/futex.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/os/memory/futex.h"
 
 namespace lockstep::shm {
 namespace {

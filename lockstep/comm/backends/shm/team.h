@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/base/deadline.h"
+#include "lockstep/base/internal/deadline.h"
 #include "lockstep/comm/backends/shm/control.h"
 #include "lockstep/comm/backends/shm/distance_watch.h"
 #include "lockstep/comm/backends/shm/layout.h"

@@ -4,8 +4,8 @@
 
 namespace gloo {
 
-// The members that are called from outside Gloo; defined in libtorch_cpu. Never created or destroyed
-// here, so its layout does not matter.
+// The members that are called from outside Gloo; defined in libtorch_cpu. Never created or
+// destroyed here, so its layout does not matter.
 class Context {
  public:
   void setTimeout(std::chrono::milliseconds timeout);

@@ -5,7 +5,8 @@ namespace gloo::transport {
 // Held by shared_ptr; created and destroyed inside libtorch_cpu.
 class Device;
 
-// Held by unique_ptr members of ProcessGroupGloo's works; destroyed through this virtual destructor.
+// Held by unique_ptr members of ProcessGroupGloo's works; destroyed through this virtual
+// destructor.
 class UnboundBuffer {
  public:
   virtual ~UnboundBuffer();

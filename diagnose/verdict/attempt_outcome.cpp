@@ -1,0 +1,67 @@
+#include "diagnose/verdict/attempt_outcome.h"
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <string_view>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+// Failed, and not because the launcher told it to end.
+bool failed_by_itself(const WorkerExit& exit) {
+  return exit.failed() && !exit.told_to_stop;
+}
+
+// Ended with an error of its own, even if only after it had been told to stop.
+bool has_error_of_its_own(const WorkerExit& exit) {
+  if (!exit.failed() || follows_another(exit)) return false;
+  return !exit.told_to_stop || !exit.error_message.empty();
+}
+
+}  // namespace
+
+bool follows_another(const WorkerExit& exit) {
+  constexpr std::array<std::string_view, 2> kTypes = {"PeerLost:", "PeerFailed:"};
+  // What Python programs have from Gloo.
+  constexpr std::array<std::string_view, 2> kPhrases = {"Connection reset by peer",
+                                                        "Connection closed by peer"};
+  const std::string_view message = exit.error_message;
+  return std::any_of(kTypes.begin(), kTypes.end(),
+                     [&](std::string_view type) { return message.starts_with(type); }) ||
+         std::any_of(kPhrases.begin(), kPhrases.end(), [&](std::string_view phrase) {
+           return message.find(phrase) != std::string_view::npos;
+         });
+}
+
+bool is_preempted(const AttemptOutcome& outcome) {
+  const auto made_room = [](const WorkerExit& exit) { return exit.exit_code == kExitPreempted; };
+  const auto ended_well = [](const WorkerExit& exit) { return !exit.failed(); };
+  // Those that had yet to begin have nothing to save.
+  const auto was_stopped = [](const WorkerExit& exit) {
+    return exit.told_to_stop && exit.signal == SIGTERM;
+  };
+  return outcome.stuck.empty() && std::ranges::any_of(outcome.exits, made_room) &&
+         std::ranges::all_of(outcome.exits, [&](const auto& exit) {
+           return made_room(exit) || ended_well(exit) || was_stopped(exit);
+         });
+}
+
+int WorkerExit::status() const {
+  if (failed_before_stop()) return error_code != 0 ? error_code : 1;
+  if (left_early) return kExitFailure;
+  return signal != 0 ? 128 + signal : exit_code;
+}
+
+const WorkerExit* first_cause(const AttemptOutcome& outcome) {
+  const auto& exits = outcome.exits;
+  const auto first = std::find_if(exits.begin(), exits.end(), failed_by_itself);
+  if (first == exits.end()) return nullptr;
+  if (!follows_another(*first)) return &*first;
+  const auto origin = std::find_if(exits.begin(), exits.end(), has_error_of_its_own);
+  return origin == exits.end() ? &*first : &*origin;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "launcher/agents/accept_loop.h"
+#include "launcher/agents/agent_messages.h"
+#include "launcher/agents/job_secret.h"
+#include "launcher/rendezvous/rendezvous_service.h"
+#include "lockstep/os/files/unique_fd.h"
+
+namespace lockstep {
+
+/// Serves a job's rendezvous to the agents of other machines.
+/// What a stranger can make it hold is bounded: connections that have not shown the job's secret
+/// are few, short of time and, where too many, dropped from the oldest. So are those whose greeting
+/// shows it, which may be a repeated one, until a message of theirs opens.
+/// Threads: the agent's only one; everything happens while the io_context runs. It may go while
+/// that runs on.
+class ControlServer {
+ public:
+  struct Settings {
+    std::string job;
+    std::string secret;
+    std::chrono::milliseconds handshake_timeout{5'000};
+    std::size_t most_strangers = 64;
+    std::size_t most_agents = 4'096;
+    /// Asked before an agent is told anything: where it says no, nothing is until tell_all().
+    std::function<bool()> may_tell = [] { return true; };
+  };
+  /// `listening`: a socket that listens.
+  ControlServer(boost::asio::io_context& io, RendezvousService& service, Settings settings,
+                UniqueFd listening);
+  ~ControlServer();
+  ControlServer(const ControlServer&) = delete;
+  ControlServer& operator=(const ControlServer&) = delete;
+
+  /// To be called after each change of the service that was not this server's doing, and once
+  /// agents may be told.
+  void tell_all();
+  /// Agents that are connected.
+  std::size_t agent_count() const { return agents_.size(); }
+  /// Takes no more connections.
+  void stop_listening() { accept_loop_.stop(); }
+
+ private:
+  struct Stranger;
+  struct Agent;
+
+  std::string who_meets() const;
+  void take(boost::asio::ip::tcp::socket socket);
+  void greet(const std::shared_ptr<Stranger>& stranger);
+  void judge(const std::shared_ptr<Stranger>& stranger);
+  void admit(const std::shared_ptr<Stranger>& stranger, const Nonce& client, const Nonce& server);
+  void answer(const std::shared_ptr<Stranger>& stranger, unsigned status, const std::string& text);
+  void forget(const std::shared_ptr<Stranger>& stranger);
+  void await_first_report(const std::shared_ptr<Agent>& agent);
+  void take_report(Agent& agent, const std::string& text);
+  void take_in(Agent& agent, const std::string& id);
+  void refuse(Agent& agent, const std::string& reason);
+  void drop(Agent& agent);
+  void tell(Agent& agent);
+  void note_refusal(const std::string& peer, const std::string& reason);
+
+  boost::asio::io_context& io_;
+  RendezvousService& service_;
+  const Settings settings_;
+  const JobSecret secret_;
+  AcceptLoop<boost::asio::ip::tcp> accept_loop_;
+  std::list<std::shared_ptr<Stranger>> strangers_;  // the oldest first
+  std::list<std::shared_ptr<Agent>> newcomers_;     // have yet to report; the oldest first
+  std::map<const Agent*, std::shared_ptr<Agent>> agents_;
+  RoundId told_{};
+  bool owes_answers_ = false;
+  std::uint64_t refusals_ = 0;
+  /// Handlers that come too late find it gone.
+  std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
+};
+
+}  // namespace lockstep

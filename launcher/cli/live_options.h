@@ -1,0 +1,53 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "launcher/logs/log_reader.h"
+
+namespace lockstep {
+
+/// The command line of `lockstep ps`.
+struct PsOptions {
+  std::string job{};  ///< empty: all
+  bool workers = false;
+  bool json = false;
+  bool help = false;
+};
+
+/// Errors: UsageError.
+PsOptions parse_ps_options(const std::vector<std::string>& arguments);
+
+/// The command line of `lockstep stop`.
+struct StopOptions {
+  std::string job{};
+  bool machine_only = false;
+  bool now = false;
+  bool help = false;
+};
+
+/// Errors: UsageError.
+StopOptions parse_stop_options(const std::vector<std::string>& arguments);
+
+/// The command line of `lockstep scale`.
+struct ScaleOptions {
+  std::string job{};
+  int worker_count = 1;
+  bool help = false;
+};
+
+/// Errors: UsageError.
+ScaleOptions parse_scale_options(const std::vector<std::string>& arguments);
+
+/// The command line of `lockstep logs`.
+struct LogsOptions {
+  std::string target{};  ///< a job or a directory
+  bool follow = false;
+  LogChoice choice{};
+  bool help = false;
+};
+
+/// Errors: UsageError.
+LogsOptions parse_logs_options(const std::vector<std::string>& arguments);
+
+}  // namespace lockstep

@@ -1,0 +1,75 @@
+#include "launcher/logs/worker_logs.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "launcher/job/worker_command.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/os/files/unique_fd.h"
+
+namespace lockstep {
+namespace {
+
+StreamPlan plan_stream(bool redirected, bool teed, bool on_console, bool has_logs) {
+  if (!redirected && !teed) {
+    return {on_console ? StreamPlan::Target::kConsole : StreamPlan::Target::kNowhere};
+  }
+  if (!has_logs) return {StreamPlan::Target::kNowhere};
+  return {StreamPlan::Target::kFile, teed && on_console};
+}
+
+}  // namespace
+
+WorkerLogPlan plan_worker_logs(const LaunchOptions& options, int local_rank) {
+  const Streams redirected = options.redirects.of(local_rank);
+  const Streams teed = options.tee.of(local_rank);
+  const auto& ranks = options.console_ranks;
+  const bool on_console =
+      ranks.empty() || std::find(ranks.begin(), ranks.end(), local_rank) != ranks.end();
+  const bool has_logs = options.log_directory != "/dev/null";
+  return {plan_stream(redirected.out, teed.out, on_console, has_logs),
+          plan_stream(redirected.err, teed.err, on_console, has_logs)};
+}
+
+bool writes_logs(const LaunchOptions& options) {
+  for (int local_rank = 0; local_rank < options.worker_count; ++local_rank) {
+    const WorkerLogPlan plan = plan_worker_logs(options, local_rank);
+    if (plan.out.target == StreamPlan::Target::kFile) return true;
+    if (plan.err.target == StreamPlan::Target::kFile) return true;
+  }
+  return false;
+}
+
+void add_filtered_copy(const LaunchOptions& options, std::vector<TailedLog>& shown) {
+  TailedLog log = shown.back();
+  const bool is_out = log.console_fd == STDOUT_FILENO;
+  log.filter = is_out ? options.copied_out : options.copied_err;
+  if (log.filter.selects_none()) return;
+  const auto attempt_directory = log.file.parent_path().parent_path();
+  log.copy = attempt_directory / (is_out ? "filtered_stdout.log" : "filtered_stderr.log");
+  const UniqueFd made(::open(log.copy.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+  if (!made.valid()) throw SystemError(concat("write the log ", log.copy.string()), errno);
+  shown.push_back(std::move(log));
+}
+
+std::filesystem::path worker_directory(const std::filesystem::path& job, int attempt,
+                                       int local_rank) {
+  return job / concat("attempt_", attempt) / concat(local_rank);
+}
+
+std::filesystem::path error_file_of(const WorkerExit& worker) {
+  return worker.directory / "error.json";
+}
+
+std::string log_line_prefix(const std::string& pattern, const LaunchOptions& options,
+                            int local_rank, int rank) {
+  return substitute(
+      pattern,
+      {{"role_name", options.role}, {"local_rank", concat(local_rank)}, {"rank", concat(rank)}});
+}
+
+}  // namespace lockstep

@@ -1,0 +1,77 @@
+#include "launcher/supervise/failure_report.h"
+
+#include <algorithm>
+#include <csignal>
+
+#include "diagnose/verdict/worker_text.h"
+#include "launcher/logs/worker_logs.h"
+#include "lockstep/base/internal/check.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/os/machine/machine.h"
+#include "lockstep/os/process/signals.h"
+
+namespace lockstep {
+namespace {
+
+// The others by how they ended, in the order of the first of each kind.
+std::string others(const AttemptOutcome& outcome, const WorkerExit& cause) {
+  std::vector<std::pair<std::string, std::vector<int>>> kinds;
+  for (const WorkerExit& exit : outcome.exits) {
+    if (exit.rank == cause.rank) continue;
+    std::string end = describe_end(exit);
+    if (exit.told_to_stop) {
+      end = exit.signal != 0 ? concat("stopped with ", signal_name(exit.signal))
+                             : concat("stopped, ", end);
+    }
+    const auto known = std::find_if(kinds.begin(), kinds.end(),
+                                    [&](const auto& kind) { return kind.first == end; });
+    if (known == kinds.end()) {
+      kinds.push_back({end, {exit.rank}});
+    } else {
+      known->second.push_back(exit.rank);
+    }
+  }
+  std::string text;
+  for (const auto& [end, ranks] : kinds) {
+    text += concat(text.empty() ? "" : "; ", rank_list(ranks), ": ", end);
+  }
+  return text;
+}
+
+std::string where_to_look(const LaunchOptions& options, const WorkerExit& cause) {
+  const WorkerLogPlan plan = plan_worker_logs(options, cause.local_rank);
+  if (plan.err.target == StreamPlan::Target::kFile)
+    return (cause.directory / "stderr.log").string();
+  if (plan.out.target == StreamPlan::Target::kFile)
+    return (cause.directory / "stdout.log").string();
+  return options.worker_count > 1
+             ? "its output above; --tee=3 marks each line with its rank and keeps it in --log-dir"
+             : "its output above; --tee=3 --log-dir=logs keeps it";
+}
+
+}  // namespace
+
+std::string failure_report(const AttemptOutcome& outcome, const LaunchOptions& options) {
+  const WorkerExit* const cause = first_cause(outcome);
+  LOCKSTEP_ASSERT(cause != nullptr);
+  const std::string where = options.rendezvous.max_nodes > 1 ? concat(" on ", host_name()) : "";
+  std::string text = concat("lockstep: ", describe_worker(*cause), where, " failed first",
+                            describe_step(*cause), describe_failure(*cause), "\n");
+  const auto line = [&](const char* name, const std::string& value) {
+    if (!value.empty()) text += concat("lockstep:   ", name, value, "\n");
+  };
+  if (cause->crash) {
+    text += describe_crash(*cause);
+  } else {
+    line("calls:  ", last_collectives(cause->collectives));
+  }
+  line("others: ", others(outcome, *cause));
+  line("look:   ", where_to_look(options, *cause));
+  for (const WorkerExit& stuck : outcome.stuck) {
+    text += concat("lockstep: ", describe_worker(stuck),
+                   " is still there after SIGKILL: it hangs inside the kernel\n");
+  }
+  return text;
+}
+
+}  // namespace lockstep

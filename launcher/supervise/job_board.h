@@ -1,0 +1,57 @@
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+#include "diagnose/verdict/attempt_outcome.h"
+#include "launcher/job/launch_options.h"
+#include "launcher/rendezvous/job_rendezvous.h"
+#include "launcher/supervise/job_status.h"
+#include "lockstep/base/internal/deadline.h"
+
+namespace lockstep {
+
+/// What is to be seen of a job on this machine, noted as it happens.
+/// Lifetime: the options and the rendezvous must outlive it.
+class JobBoard {
+ public:
+  JobBoard(const LaunchOptions& options, const JobRendezvous& rendezvous)
+      : options_(options), rendezvous_(rendezvous) {}
+
+  void logs_go_to(const std::filesystem::path& directory) { log_directory_ = directory; }
+  /// Workers of a generation are about to be started.
+  void round_begins(std::uint64_t generation);
+  /// Workers wait for the next generation.
+  void round_is_over() { is_between_rounds_ = true; }
+  /// Another generation begins, with workers of the one before among its own.
+  void round_goes_on(std::uint64_t generation);
+  void started(const WorkerExit& worker);
+  /// One that was there has this rank now.
+  void placed(const WorkerExit& worker);
+  void stopping() { is_stopping_ = true; }
+  void ended(const WorkerExit& exit);
+  void given_up(const WorkerExit& stuck);
+
+  JobStatus status() const;
+
+ private:
+  using Clock = Deadline::Clock;
+  struct Worker {
+    WorkerStatus status;
+    Clock::time_point start;
+  };
+
+  bool any_running() const;
+  JobStatus::State state() const;
+
+  const LaunchOptions& options_;
+  const JobRendezvous& rendezvous_;
+  const Clock::time_point start_ = Clock::now();
+  std::filesystem::path log_directory_;
+  std::uint64_t generation_ = 0;
+  bool is_stopping_ = false;
+  bool is_between_rounds_ = false;
+  std::vector<Worker> workers_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,484 @@
+#include "launcher/supervise/launcher.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <optional>
+
+#include "diagnose/verdict/worker_text.h"
+#include "launcher/job/console.h"
+#include "launcher/job/local_binding.h"
+#include "launcher/logs/worker_logs.h"
+#include "launcher/rendezvous/fault_of.h"
+#include "launcher/rendezvous/own_node.h"
+#include "launcher/supervise/attempt.h"
+#include "launcher/supervise/event_log.h"
+#include "launcher/supervise/failure_report.h"
+#include "launcher/supervise/job_board.h"
+#include "launcher/supervise/job_directory.h"
+#include "launcher/supervise/job_processes.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/env.h"
+#include "lockstep/base/internal/failpoint.h"
+#include "lockstep/os/machine/machine.h"
+#include "lockstep/os/process/child_process.h"
+#include "lockstep/os/process/find_program.h"
+#include "lockstep/os/socket/tcp_socket.h"
+
+namespace lockstep {
+namespace {
+
+using Status = AgentReport::Status;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kFirstWord{2'000};
+constexpr milliseconds kNextWord{10'000};
+
+std::vector<int> signals_to_read(const LaunchOptions& options) {
+  std::vector<int> signals = options.signals_to_handle;
+  signals.insert(signals.end(), options.notify_signals.begin(), options.notify_signals.end());
+  signals.push_back(SIGCHLD);
+  return signals;
+}
+
+// The agent of this machine: does what the rendezvous asks of it until the job has ended.
+class Launcher final : public LiveJob {
+ public:
+  Launcher(const LaunchOptions& options, JobRendezvous& rendezvous, JobMonitor& monitor)
+      : options_(options),
+        wanted_workers_(options.worker_count),
+        rendezvous_(rendezvous),
+        monitor_(monitor),
+        signals_(signals_to_read(options)),
+        mark_(make_job_mark(options)),
+        processes_(mark_, guarded_files(options, mark_)),
+        directory_(make_job_directory(options, mark_)),
+        job_{.options = options_,
+             .executable = executable_of(options.program),
+             .inherited_environment = env::everything(),
+             .line_pattern = env::text(env::kLogLinePrefix).value_or(kDefaultLinePrefix),
+             .processors = bind_workers(options),
+             .directory = directory_.path(),
+             .job_mark = mark_,
+             .control_group = processes_.control_group()},
+        events_(event_source(options), prints_events(options)),
+        report_{.node = own_node(options, job_.executable)},
+        board_(options_, rendezvous) {
+    if (keeps_job_directory(options)) directory_.keep();
+    if (writes_logs(options)) board_.logs_go_to(directory_.path());
+  }
+  Launcher(const Launcher&) = delete;
+  Launcher& operator=(const Launcher&) = delete;
+  ~Launcher() override { monitor_.close(); }
+
+  int run();
+  const std::string& mark() const override { return mark_; }
+  JobStatus status() const override { return board_.status(); }
+  std::string stop(const JobStop& wish) override;
+  std::string scale(int worker_count, const std::string& by) override;
+
+ private:
+  bool on_one_machine() const { return options_.rendezvous.max_nodes == 1; }
+  std::optional<int> next_step();
+  bool has_joined() const {
+    return report_.status == Status::kReady && report_.generation == rendezvous_.view().generation;
+  }
+  bool has_made_room() const { return report_.fault.status == kExitPreempted; }
+  void join(bool others_go_on);
+  std::optional<int> wait_for_others();
+  void say_who_is_missing();
+  Generation begin_generation();
+  std::optional<int> run_generation();
+  void round_is_over(const AttemptOutcome& outcome);
+  std::optional<Generation> next_generation();
+  void tell_of_failure(const WorkerExit& cause);
+  void tell_of_failure(const WorkerFault& fault);
+  void say_where_it_hung(const WorkerExit& cause) const;
+  void wait_for_verdict(std::uint64_t generation, milliseconds patience);
+  int end();
+  int give_up();
+  int leave(int signal);
+  int leave_after_making_room();
+  void tell_events(JobEnd how) const;
+  void say_who_did_not_end() const;
+
+  /// The number of workers changes between two generations; nothing else does.
+  LaunchOptions options_;
+  int wanted_workers_;
+  JobRendezvous& rendezvous_;
+  JobMonitor& monitor_;
+  SignalFd signals_;
+  const std::string mark_;
+  JobProcesses processes_;
+  TemporaryDirectory directory_;
+  JobOnThisMachine job_;
+  EventLog events_;
+  AgentReport report_;
+  JobBoard board_;
+  UniqueFd store_;
+  /// The one that runs, or ran last.
+  std::uint64_t generation_ = 0;
+  /// When who is missing is said next.
+  Deadline next_word_ = Deadline::after(kFirstWord);
+  /// The last generation whose workers ran here and have ended.
+  std::uint64_t done_ = 0;
+  AttemptOutcome outcome_;
+  Deadline::Clock::time_point started_{};
+  int restarts_told_ = 0;
+};
+
+int Launcher::run() {
+  if (writes_logs(options_)) say(concat("logs in ", directory_.path().string()));
+  rendezvous_.report(report_);
+  for (;;) {
+    if (const auto status = next_step()) return *status;
+  }
+}
+
+std::optional<int> Launcher::next_step() {
+  switch (next_action(rendezvous_.view(), std::nullopt, done_)) {
+    case AgentAction::kJoin:
+      if (!rendezvous_.is_reached() || has_made_room()) break;
+      if (has_joined()) break;  // Which is not known there yet.
+      join(false);
+      return std::nullopt;
+    case AgentAction::kStartWorkers:
+      if (!has_made_room()) return run_generation();
+      // The round began before that was known.
+      begin_generation();
+      done_ = generation_;
+      tell_of_failure(report_.fault);
+      break;
+    case AgentAction::kEnd:
+      return end();
+    case AgentAction::kWait:
+    case AgentAction::kStopWorkers:  // There are none.
+      break;
+  }
+  return wait_for_others();
+}
+
+// Each time with a socket of its own for the store: the port is the generation's from before its
+// first worker runs until the last has ended.
+void Launcher::join(bool others_go_on) {
+  const AgentView& view = rendezvous_.view();
+  if (view.generation > 0 && !view.cause.empty()) {
+    const bool restarted = view.restarts > restarts_told_;
+    say(concat(view.cause,
+               restarted      ? concat("; restart ", view.restarts, " of ", options_.max_restarts)
+               : others_go_on ? ""
+                              : "; starting again",
+               others_go_on ? "; the others keep their state and go on" : ""));
+    restarts_told_ = view.restarts;
+  }
+  events_.gathering();
+  if (options_.worker_count != wanted_workers_) {
+    options_.worker_count = wanted_workers_;
+    job_.processors = bind_workers(options_);
+  }
+  report_.node.worker_count = options_.worker_count;
+  store_.reset();
+  if (on_one_machine()) {
+    store_ = bind_tcp(options_.master_address, options_.master_port);
+    report_.node.store_host = options_.master_address;
+  } else {
+    report_.node.store_host = rendezvous_.own_address();
+    store_ = bind_tcp_for_peers(report_.node.store_host, 0);
+  }
+  report_.node.store_port = bound_port(store_.get());
+  report_.status = Status::kReady;
+  report_.generation = view.generation;
+  failpoint("launch.join");
+  rendezvous_.report(report_);
+  failpoint("launch.joined");
+}
+
+std::optional<int> Launcher::wait_for_others() {
+  const AgentView before = rendezvous_.view();
+  const bool was_reached = rendezvous_.is_reached();
+  next_word_ = Deadline::after(kFirstWord);
+  monitor_.open(*this);
+  for (;;) {
+    while (const auto signal = signals_.next()) {
+      if (options_.is_notice(*signal)) continue;  // Nobody runs who could be told.
+      if (*signal != SIGCHLD) return leave(*signal);
+      while (reap_any_child()) {
+      }
+    }
+    if (!(rendezvous_.view() == before)) return std::nullopt;
+    if (rendezvous_.is_reached() != was_reached) return std::nullopt;
+    if (has_made_room() && !rendezvous_.trouble().empty()) return leave_after_making_room();
+    say_who_is_missing();
+    rendezvous_.wait(signals_.fd(), next_word_);
+  }
+}
+
+void Launcher::say_who_is_missing() {
+  if (!next_word_.passed()) return;
+  const std::string missing = rendezvous_.missing();
+  if (!missing.empty()) say(concat("waiting: ", missing));
+  next_word_ = Deadline::after(kNextWord);
+}
+
+Generation Launcher::begin_generation() {
+  failpoint("launch.begin");
+  const AgentView view = rendezvous_.view();
+  generation_ = view.generation;
+  const NodePlacement placement = view.placement.value();
+  if (!on_one_machine()) {
+    say(concat("generation ", generation_, ": machine ", placement.node_rank, " of ",
+               placement.node_count, ", ranks ", placement.first_rank, " to ",
+               placement.first_rank + options_.worker_count - 1, " of ", placement.world_size));
+  }
+  report_.status = Status::kRunning;
+  report_.generation = generation_;
+  // It may have been told meanwhile to run another number, for which this round was not made.
+  report_.node.worker_count = wanted_workers_;
+  rendezvous_.report(report_);
+  started_ = Deadline::Clock::now();
+  return {.number = generation_, .placement = placement, .store = std::move(store_)};
+}
+
+std::optional<int> Launcher::run_generation() {
+  const AttemptWatch watch{
+      .rendezvous = rendezvous_,
+      .signals = signals_,
+      .guard = processes_.guard(),
+      .events = events_,
+      .board = board_,
+      .on_started = [&] { monitor_.open(*this); },
+      // Later it is known better, but the other machines have to know at once.
+      .on_failure =
+          [&](const WorkerExit& exit) {
+            if (on_one_machine() || exit.told_to_stop || follows_another(exit)) return;
+            tell_of_failure(exit);
+          },
+      .on_over = [&](const AttemptOutcome& outcome) { round_is_over(outcome); },
+      .next = [&] { return next_generation(); }};
+  outcome_ = run_attempt(job_, begin_generation(), watch);
+  done_ = generation_;
+  const WorkerExit* const cause = first_cause(outcome_);
+  const bool stopped = outcome_.stop_signal != 0;
+  // What workers started in sessions of their own, which may hold devices and ports.
+  const bool well = cause == nullptr && !stopped && rendezvous_.view().generation == generation_ &&
+                    rendezvous_.view().placement;
+  if (!well) processes_.kill_what_is_left();
+  if (cause != nullptr) {
+    // A worker of another machine may have failed first, and its agent be about to say so.
+    if (follows_another(*cause) && rendezvous_.view().placement &&
+        rendezvous_.view().placement->node_count > 1) {
+      wait_for_verdict(generation_, milliseconds(1'000));
+    }
+    say_where_it_hung(*cause);
+    tell_of_failure(*cause);
+  } else if (report_.status == Status::kRunning) {
+    report_.status = well ? Status::kSucceeded : Status::kIdle;
+    rendezvous_.report(report_);
+  }
+  if (cause != nullptr && !outcome_.stuck.empty()) return give_up();
+  if (!stopped) return std::nullopt;
+  if (cause != nullptr) wait_for_verdict(generation_, milliseconds(1'000));
+  if (rendezvous_.view().phase == RendezvousState::Phase::kFailed) return end();
+  say_who_did_not_end();
+  return leave(outcome_.stop_signal);
+}
+
+// Of a generation whose workers go on in the next.
+void Launcher::round_is_over(const AttemptOutcome& outcome) {
+  done_ = generation_;
+  failpoint("launch.over");
+  next_word_ = Deadline::after(kFirstWord);
+  if (const WorkerExit* const cause = first_cause(outcome)) {
+    say_where_it_hung(*cause);
+    if (cause->crash) say_text(describe_crash(*cause));
+    return tell_of_failure(*cause);
+  }
+  if (rendezvous_.view().generation == generation_ && !outcome.lost.empty()) {
+    return tell_of_failure(WorkerFault{
+        .text = outcome.lost, .place = concat("step ", outcome.step), .is_hang = outcome.is_hang});
+  }
+  report_.status = Status::kIdle;
+  rendezvous_.report(report_);
+}
+
+std::optional<Generation> Launcher::next_generation() {
+  if (next_action(rendezvous_.view(), std::nullopt, done_) == AgentAction::kJoin &&
+      rendezvous_.is_reached() && !has_joined()) {
+    try {
+      join(true);
+    } catch (const SystemError& error) {
+      // A port that the user chose is free once rank 0 has left the generation before.
+      if (error.errno_value() != EADDRINUSE) throw;
+    }
+  }
+  if (next_action(rendezvous_.view(), std::nullopt, done_) != AgentAction::kStartWorkers) {
+    say_who_is_missing();
+    return std::nullopt;
+  }
+  return begin_generation();
+}
+
+// Where others have told already that it is late, and not who.
+void Launcher::say_where_it_hung(const WorkerExit& cause) const {
+  if (cause.late_for.empty() || rendezvous_.view().placement) return;
+  say(concat(describe_worker(cause), " failed", describe_step(cause), describe_failure(cause)));
+}
+
+void Launcher::tell_of_failure(const WorkerExit& cause) {
+  const auto after =
+      std::chrono::duration_cast<std::chrono::seconds>(Deadline::Clock::now() - started_);
+  const std::string where = on_one_machine() ? "" : concat(" on ", host_name());
+  tell_of_failure(fault_of(cause, where, after));
+}
+
+void Launcher::tell_of_failure(const WorkerFault& fault) {
+  // The first is told already; but one that makes room ends the job between rounds too.
+  if (report_.status != Status::kRunning && fault.status != kExitPreempted) return;
+  report_.status = Status::kFailed;
+  report_.generation = generation_;
+  report_.fault = fault;
+  rendezvous_.report(report_);
+}
+
+// Until the round has ended.
+void Launcher::wait_for_verdict(std::uint64_t generation, milliseconds patience) {
+  const Deadline deadline = Deadline::after(patience);
+  while (next_action(rendezvous_.view(), generation, 0) == AgentAction::kWait &&
+         !deadline.passed()) {
+    rendezvous_.wait(-1, deadline);
+  }
+}
+
+int Launcher::end() {
+  const AgentView view = rendezvous_.view();
+  const bool succeeded = view.phase == RendezvousState::Phase::kSucceeded;
+  const bool stopped = is_wanted_end(view.cause);
+  tell_events(succeeded ? JobEnd::kSucceeded : stopped ? JobEnd::kStopped : JobEnd::kFailed);
+  if (succeeded) return 0;
+  if (stopped) {
+    say_who_did_not_end();
+    say(concat("the job was ", view.cause));
+    return view.status;
+  }
+  const WorkerExit* const cause = first_cause(outcome_);
+  const bool is_own = cause != nullptr && done_ == view.generation &&
+                      report_.status == Status::kFailed &&
+                      view.cause.starts_with(report_.fault.text);
+  if (!is_own) {
+    say(concat("the job failed: ", view.cause));
+    return view.status;
+  }
+  say_text(failure_report(outcome_, options_));
+  if (view.cause != report_.fault.text) {
+    say(concat("not started again, as it failed so", view.cause.substr(report_.fault.text.size())));
+  }
+  return view.status;
+}
+
+std::string Launcher::stop(const JobStop& wish) {
+  const std::string trouble = rendezvous_.trouble();
+  if (!trouble.empty()) {
+    return concat(trouble, ", so the job's other machines cannot be told");
+  }
+  if (!is_stop(rendezvous_.view().cause)) say(concat("told to stop the job by ", wish.by));
+  report_.stop = wish;
+  rendezvous_.report(report_);
+  return "";
+}
+
+std::string Launcher::scale(int worker_count, const std::string& by) {
+  const std::string trouble = rendezvous_.trouble();
+  if (!trouble.empty()) return concat(trouble, ", so no round with other ranks can be agreed on");
+  if (rendezvous_.view().ended() || report_.status == Status::kSucceeded)
+    return "its workers here have ended";
+  if (worker_count == wanted_workers_) return concat("it has ", worker_count, " here already");
+  try {
+    LaunchOptions scaled = options_;
+    scaled.worker_count = worker_count;
+    bind_workers(scaled);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  say(concat("told to run ", worker_count, " instead of ", wanted_workers_, " workers here by ",
+             by));
+  wanted_workers_ = worker_count;
+  if (report_.status != Status::kRunning) return "";  // It will be told with the next round.
+  report_.node.worker_count = worker_count;
+  rendezvous_.report(report_);
+  return "";
+}
+
+// Workers that cannot be killed hold devices and ports that others would need.
+int Launcher::give_up() {
+  report_.status = Status::kLeaving;
+  report_.farewell = "left: its workers cannot be killed";
+  rendezvous_.report(report_);
+  say_text(failure_report(outcome_, options_));
+  return first_cause(outcome_)->status();
+}
+
+void Launcher::tell_events(JobEnd how) const {
+  events_.ended(how, outcome_);
+}
+
+void Launcher::say_who_did_not_end() const {
+  for (const WorkerExit& exit : outcome_.exits) {
+    if (exit.told_to_stop && exit.signal == SIGKILL) {
+      say(concat("killed ", describe_worker(exit), ", which had not ended"));
+    }
+  }
+  for (const WorkerExit& stuck : outcome_.stuck) {
+    say(concat(describe_worker(stuck),
+               " is still there after SIGKILL: it hangs inside the kernel"));
+  }
+}
+
+// There is nobody who could end the job for all.
+int Launcher::leave_after_making_room() {
+  report_.status = Status::kLeaving;
+  report_.farewell = "left, to make room";
+  rendezvous_.report(report_);
+  tell_events(JobEnd::kStopped);
+  say(concat(report_.fault.text, "; the job's other machines could not be told"));
+  return kExitPreempted;
+}
+
+int Launcher::leave(int signal) {
+  report_.status = Status::kLeaving;
+  report_.farewell = concat("left, stopped by ", signal_name(signal));
+  rendezvous_.report(report_);
+  outcome_.stop_signal = signal;
+  tell_events(JobEnd::kStopped);
+  const bool preempted = is_preempted(outcome_);
+  say(concat(
+      preempted ? "preempted" : "stopped", " by ", signal_name(signal),
+      preempted ? ": the workers have saved their state; start the job again to go on" : ""));
+  return preempted ? kExitPreempted : 128 + signal;
+}
+
+}  // namespace
+
+int launch(const LaunchOptions& options, JobRendezvous& rendezvous, JobMonitor& monitor) {
+  // A reader of our output that goes away must not take the workers' supervision with it.
+  ::signal(SIGPIPE, SIG_IGN);
+  constexpr milliseconds kFarewell{10'000};
+  try {
+    const int status = Launcher(options, rendezvous, monitor).run();
+    rendezvous.finish(Deadline::after(kFarewell));
+    return status;
+  } catch (const ExecError& error) {
+    throw exec_refused(options.program.name, error.errno_value());
+  }
+}
+
+RendezvousRules rules_of(const LaunchOptions& options) {
+  const RendezvousOptions& rendezvous = options.rendezvous;
+  const bool numbered = rendezvous.backend == RendezvousOptions::Backend::kStatic;
+  return {.min_nodes = rendezvous.min_nodes,
+          .max_nodes = rendezvous.max_nodes,
+          .max_restarts = options.max_restarts,
+          .machines_may_change = !numbered};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "launcher/job/launch_options.h"
+#include "launcher/rendezvous/rendezvous_state.h"
+
+namespace lockstep {
+
+/// What a worker's environment depends on beside the options.
+struct AttemptFacts {
+  /// How often the job was restarted before.
+  int attempt = 0;
+  /// Where the workers of this machine stand, and where the job's store is.
+  NodePlacement placement{};
+  /// The store's socket, which rank 0 inherits.
+  std::optional<int> store_listen_fd{};
+  /// Of how many processors the workers of this machine have the time.
+  int allowed_cpus = 1;
+  /// That is less than there are processors to run on: a control group limits it.
+  bool limited_time = false;
+  /// Those that each may use, by local rank; empty: all of them.
+  BindingPlan processors{};
+  /// By which all processes of the job are found; empty: none.
+  std::string job_mark{};
+};
+
+/// NAME=value lines, as in environ.
+using Environment = std::vector<std::string>;
+
+/// The environment of one worker: what the launcher has, with torchrun's variables set.
+/// OMP_NUM_THREADS is set where it was not, to this worker's share of the processors; not for a
+/// single worker that has the time of all, which finds their number itself.
+Environment worker_environment(const LaunchOptions& options, const AttemptFacts& facts,
+                               int local_rank, const std::string& error_file,
+                               const Environment& inherited);
+
+}  // namespace lockstep

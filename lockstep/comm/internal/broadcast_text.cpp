@@ -1,0 +1,38 @@
+#include "lockstep/comm/internal/broadcast_text.h"
+
+#include <ATen/ops/empty.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+
+namespace lockstep {
+
+std::string broadcast_text(const ProcessGroup& group, const std::string& text, int source,
+                           const std::string& name) {
+  const auto options = at::TensorOptions(at::kByte).device(group.device());
+  const at::Tensor length =
+      at::empty({1}, options.dtype(at::kLong)).fill_(static_cast<std::int64_t>(text.size()));
+  group.broadcast(length, source, {.name = name});
+  const auto bytes = length.item<std::int64_t>();
+  if (bytes == 0) return {};
+  at::Tensor message = at::empty({bytes}, at::kByte);
+  if (group.rank() == source)
+    text.copy(static_cast<char*>(message.mutable_data_ptr()), text.size());
+  message = message.to(group.device());
+  group.broadcast(message, source, {.name = name});
+  message = message.to(at::kCPU);
+  return {static_cast<const char*>(message.const_data_ptr()), static_cast<std::size_t>(bytes)};
+}
+
+void check_same_text(const ProcessGroup& group, const std::string& operation,
+                     const std::string& text) {
+  const std::string of_first = broadcast_text(group, text, 0);
+  const at::Tensor differing =
+      at::empty({1}, at::TensorOptions(at::kInt).device(group.device())).fill_(of_first != text);
+  group.all_reduce(differing);
+  if (differing.item<int>() == 0) return;
+  throw UsageError(concat(operation, ": the ranks have other options; rank 0 has ", of_first,
+                          ", rank ", group.rank(), " ", text));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "lockstep/comm/init_process_group.h"
+#include "lockstep/job/internal/launcher_address.h"
+
+namespace lockstep {
+
+/// What init_process_group is going to do, worked out from its options and the environment.
+struct InitPlan {
+  using Store = MeetingStore;
+  Store store = Store::kNone;
+  std::string host;
+  std::uint16_t port = 0;
+  /// What host and port were worked out from; empty where they were given.
+  std::string address_source;
+  std::string path;
+  /// Rank 0 serves the TCP store itself, unless the launcher does.
+  bool serves_store = false;
+  /// Socket bound to host:port by the launcher, for the rank that serves the store.
+  std::optional<int> listen_fd = std::nullopt;
+  /// Restart count of the job: part of every key, so that nothing of a dead attempt is read.
+  int generation = 0;
+
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;
+  int local_world_size = 1;
+  /// Whether all ranks are known to be on this machine.
+  bool one_machine = false;
+  std::string backend;                             ///< empty: the default of this build and machine
+  std::optional<bool> check_calls = std::nullopt;  ///< unset: the default of the backend
+  std::chrono::milliseconds timeout{};
+  std::chrono::milliseconds init_timeout{};
+  std::function<void()> while_waiting = {};
+};
+
+/// Errors: UsageError naming the option or variable that is missing or cannot work.
+/// `has_store`: the caller brings a store, init_method is not looked at. `mpi`: of this build.
+InitPlan plan_init(const InitOptions& options, bool has_store, MpiLibrary mpi);
+
+/// The deadline of a collective, as options and environment have it. Errors: UsageError.
+std::chrono::milliseconds collective_timeout(const InitOptions& options);
+
+}  // namespace lockstep

@@ -1,0 +1,66 @@
+#include "lockstep/comm/internal/launcher_notice.h"
+
+#include <chrono>
+#include <exception>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "diagnose/capture/recent_calls.h"
+#include "lockstep/base/internal/deadline.h"
+#include "lockstep/base/internal/env.h"
+#include "lockstep/comm/internal/work_state.h"
+#include "lockstep/job/internal/worker_link.h"
+#include "lockstep/os/memory/futex.h"
+#include "lockstep/os/memory/memory_file.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::chrono::milliseconds kLook{500};
+
+// -1: there is no launcher.
+int launcher_link() {
+  const auto fd = env::integer(env::kLauncherFd);
+  return fd && is_worker_link(*fd) ? *fd : -1;
+}
+
+}  // namespace
+
+void show_recent_calls_to_launcher() noexcept try {
+  static const bool shown = [] {
+    const int link = launcher_link();
+    if (link < 0) return false;
+    const UniqueFd file = make_memory_file("lockstep_calls", sizeof(RecentCalls));
+    // Never unmapped: collectives may be started as long as the process lives.
+    static const SharedMapping& mapping = *new SharedMapping(file.get(), sizeof(RecentCalls));
+    mapping.populate(0, mapping.bytes());
+    keep_recent_calls_in(*new (mapping.data()) RecentCalls);
+    return send_message(link, {.kind = LinkMessage::Kind::kCalls}, file.get());
+  }();
+  static_cast<void>(shown);
+} catch (const std::exception&) {
+  // No memory to be had.
+}
+
+bool tell_launcher_of_late_rank(const CollectiveName& name) noexcept try {
+  const int link = launcher_link();
+  if (link < 0) return false;
+  std::atomic<std::uint32_t>& looks = recent_calls().looks();
+  const std::uint32_t before = looks;
+  const bool told = send_message(
+      link,
+      {.kind = LinkMessage::Kind::kWaitedInVain,
+       .lines = {name.operation, name.group, name.sequence ? std::to_string(*name.sequence) : "",
+                 std::to_string(name.timeout.count())}});
+  // Else this one is on its way out before it has been seen to wait.
+  const Deadline deadline = Deadline::after(kLook);
+  while (told && looks == before && !deadline.passed()) {
+    futex_wait(looks, before, deadline.remaining());
+  }
+  return looks != before;
+} catch (const std::exception&) {
+  return false;  // Out of memory.
+}
+
+}  // namespace lockstep

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "lockstep/comm/internal/backend_choice.h"
+#include "lockstep/comm/process_group.h"
+
+namespace lockstep {
+
+/// Who compares a collective call with those of the other ranks.
+enum class CallCheck {
+  kNone,      ///< nobody
+  kExchange,  ///< we do, by an exchange through the backend before each call
+  kBackend,   ///< the backend itself
+};
+
+/// What the copies of a ProcessGroup share. Constant after construction, but for the counters.
+struct ProcessGroup::State {
+  int rank = 0;
+  int world_size = 1;
+  std::string name;
+  std::string backend_name;
+  int local_rank = 0;
+  int local_world_size = 1;
+  bool chose_backend = false;  ///< by memory domains; the user named none
+  MemoryDomains domains;       ///< of this group's ranks; may be empty where the user named one
+  std::string local_address;
+  std::chrono::milliseconds timeout{};
+  c10::Device device = c10::kCPU;
+  c10::intrusive_ptr<c10d::Store> store;      ///< this group's own keys
+  c10::intrusive_ptr<c10d::Backend> backend;  ///< null in a group of one rank
+  bool takes_cuda = true;
+  /// See InitOptions; also called in long waits for collectives.
+  std::function<void()> while_waiting;
+  const std::thread::id made_by = std::this_thread::get_id();  ///< the thread for while_waiting
+  std::optional<bool> asked_to_check_calls;  ///< by the user; unset: the backend's default
+  CallCheck call_check = CallCheck::kNone;
+  // See BackendInstance.
+  std::function<bool()> is_busy;
+  std::function<c10::intrusive_ptr<c10d::Work>(const at::Tensor&, const at::Tensor&,
+                                               const ReduceIntoOptions&, std::chrono::milliseconds)>
+      all_reduce_into;
+  std::function<void(std::string_view)> name_next_call;
+  std::function<bool(const at::Tensor&)> is_shared;
+  std::int64_t bucket_bytes = 0;
+
+  State() = default;
+  /// Waits for no peer: a backend that would is kept until the process ends.
+  ~State();
+
+  mutable std::atomic<std::uint64_t> sequence{0};            ///< collectives started
+  mutable std::atomic<std::uint64_t> messages{0};            ///< calls of send and recv
+  mutable std::atomic<std::uint64_t> replicas{0};            ///< calls of count_replica
+  mutable std::atomic<std::uint64_t> groups_made{0};         ///< calls of new_group
+  mutable std::atomic<std::uint64_t> monitored_barriers{0};  ///< calls of monitored_barrier
+};
+
+/// Creates the group's backend (nothing for a group of one rank) and names the group in errors.
+ProcessGroup make_process_group(std::shared_ptr<ProcessGroup::State> state,
+                                std::chrono::milliseconds connect_timeout);
+
+}  // namespace lockstep

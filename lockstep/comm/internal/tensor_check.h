@@ -1,0 +1,44 @@
+#pragma once
+
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/comm/internal/process_group_state.h"
+
+/// The checks at the door of every collective: UsageError naming the operation, the rank and the
+/// argument that cannot work.
+namespace lockstep {
+
+/// What the checks need to know of the call.
+struct CallSite {
+  const char* operation;
+  const ProcessGroup::State& group;
+};
+
+void check_tensor(const CallSite& call, const char* argument, const at::Tensor& tensor);
+
+/// One tensor per rank, each of `like`'s dtype and number of elements.
+void check_one_per_rank(const CallSite& call, const char* argument,
+                        const std::vector<at::Tensor>& tensors, const at::Tensor& like);
+
+void check_empty(const CallSite& call, const char* argument, const std::vector<at::Tensor>& tensors,
+                 int allowed_on);
+
+void check_timeout(const CallSite& call, std::chrono::milliseconds timeout);
+
+void check_rank(const CallSite& call, const char* argument, int rank);
+
+/// A rank of the group other than this one.
+void check_peer(const CallSite& call, const char* argument, int rank);
+
+void check_same_dtype(const CallSite& call, const at::Tensor& output, const at::Tensor& input);
+
+/// `large` has world_size() times the elements of `small`.
+void check_scaled(const CallSite& call, const char* large_name, const at::Tensor& large,
+                  const char* small_name, const at::Tensor& small);
+
+/// The operation exists for the dtype: no average of integers, no bitwise operation on floats.
+void check_reduce_op(const CallSite& call, ReduceOp op, at::ScalarType dtype);
+
+}  // namespace lockstep

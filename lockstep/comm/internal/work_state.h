@@ -1,0 +1,78 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/deadline.h"
+#include "lockstep/comm/internal/hang_report.h"
+#include "lockstep/comm/work.h"
+
+namespace lockstep {
+
+/// What an error message says of a collective.
+struct CollectiveName {
+  const char* operation;  ///< "all_reduce"
+  std::string group;      ///< name of the group
+  int rank;               ///< rank of this process in the group
+  /// Collectives the group started before: the same number on all ranks. None before the first.
+  std::optional<std::uint64_t> sequence;
+  std::chrono::milliseconds timeout;
+  std::optional<int> peer = {};  ///< of a message: whom it goes to or comes from
+};
+
+/// `ranks`: who is to blame, where a message's peer is not.
+ErrorFields fields_of(const CollectiveName& name, std::vector<int> ranks = {});
+
+/// "all_reduce number 87 of group 'default' on rank 0"
+std::string describe(const CollectiveName& name);
+
+struct Work::State {
+  State(c10::intrusive_ptr<c10d::Work> started, CollectiveName its_name, Deadline its_deadline)
+      : work(std::move(started)),
+        name(std::move(its_name)),
+        deadline(its_deadline),
+        next_question(Deadline::Clock::now() + kBetweenQuestions) {}
+
+  /// Between two calls of while_waiting.
+  static constexpr std::chrono::milliseconds kBetweenQuestions{100};
+
+  c10::intrusive_ptr<c10d::Work> work;
+  CollectiveName name;
+  Deadline deadline;
+  c10::intrusive_ptr<c10d::Store> store = {};  ///< the group's; for finding out who is missing
+  int world_size = 1;
+  std::uint64_t recent_call = 0;  ///< ticket of the call that this work is part of
+  bool ends_call = false;         ///< it is the last part
+  /// Called between slices of a long wait, and by is_completed() on the thread that started the
+  /// work; what it throws ends it. Empty: nothing is.
+  std::function<void()> while_waiting = {};
+  const std::thread::id started_by = std::this_thread::get_id();
+  /// Held by the thread that waits: some backends wait for ever when asked twice.
+  mutable std::mutex mutex;
+  mutable std::atomic<bool> done{false};              ///< whether it has ended, well or not
+  mutable std::exception_ptr error;                   ///< of one that has failed; guarded by mutex
+  mutable Deadline::Clock::time_point next_question;  ///< by is_completed(); guarded by mutex
+};
+
+/// What the other ranks are in. `is_explained`: the launcher has said so, too, for its machine.
+using ReportHang = std::function<HangReport(bool is_explained)>;
+
+/// Called in a catch block: throws the backend's current exception as TimeoutError, PeerLost or
+/// CommError with the collective's name in front. Errors of ours pass unchanged. `report_hang`,
+/// where given, says of a timeout what the other ranks are in.
+[[noreturn]] void rethrow_named(const CollectiveName& name, const ReportHang& report_hang = {});
+
+}  // namespace lockstep

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/ddp/exchange/gradient_exchange.h"
+
+namespace lockstep {
+
+/// The gradient of a parameter of which a step touches some rows only, as of an embedding made with
+/// sparse(true): a sparse COO tensor. The ranks' entries are gathered, padded to as many as the
+/// rank with most has, and added up in rank order; .grad becomes the coalesced average.
+class SparseGradient final : public GradientExchange {
+ public:
+  SparseGradient(const ProcessGroup& group, const ExchangeOptions& options, std::size_t index,
+                 at::Tensor parameter);
+
+  void fill(std::size_t position, GradientScale& scale, const at::Tensor& arrived) override;
+  void start_average(GradientScale& scale) override;
+  void finish() override;
+
+ private:
+  ProcessGroup group_;
+  at::Tensor parameter_;
+  at::Tensor sum_of_squares_;
+  at::Tensor own_;  ///< coalesced; undefined where this rank has none
+  double factor_ = 1;
+  at::Tensor counts_;  ///< how many entries each rank has; -1 where it has no gradient
+  Work counted_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/ddp/internal/replica_state.h"
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace lockstep {
+
+/// A named value in 64 bits: equal where dtype, shape and every bit of the elements are.
+struct Fingerprint {
+  std::string name;
+  std::uint64_t hash = 0;
+  bool operator==(const Fingerprint&) const = default;
+};
+using Fingerprints = std::vector<Fingerprint>;
+
+Fingerprints fingerprints_of(const std::vector<NamedTensor>& tensors);
+
+/// Adds an optimizer's settings and, unless each rank keeps a share of it only (ShardedState), its
+/// state. Parameters have their names from `tensors`, others their places in the groups.
+/// Errors: UsageError for optimizers that snapshots do not know either.
+void add_fingerprints(Fingerprints& fingerprints, const torch::optim::Optimizer& optimizer,
+                      const std::vector<NamedTensor>& tensors);
+
+/// Of all, names included.
+std::uint64_t combined_hash(const Fingerprints& fingerprints);
+
+/// As text to send, and back.
+std::string write_fingerprints(const Fingerprints& fingerprints);
+Fingerprints read_fingerprints(std::string_view text);
+
+}  // namespace lockstep

@@ -1,0 +1,97 @@
+#include "lockstep/job/internal/pmi_exchange.h"
+
+#include <array>
+#include <cerrno>
+#include <string_view>
+
+#include <poll.h>
+#include <unistd.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/os/files/write_all.h"
+#include "lockstep/os/socket/poll_timeout.h"
+
+namespace lockstep {
+namespace {
+
+// PMI-1 has lines of at most 1,024 bytes.
+constexpr std::size_t kLongestLine = std::size_t{64} << 10;
+
+// One request a line, one reply a line: "cmd=name key=value key=value".
+class PmiConnection {
+ public:
+  PmiConnection(std::string operation, int fd, int rank, const Deadline& deadline)
+      : operation_(std::move(operation)), fd_(fd), rank_(rank), deadline_(deadline) {}
+
+  // Returns the reply. `expected`: how it begins if all went well.
+  std::string ask(const std::string& request, std::string_view expected) {
+    if (!write_all(fd_, request + "\n", deadline_)) fail(request, "does not read");
+    const std::string reply = read_line(request);
+    if (!reply.starts_with(expected)) fail(request, concat("replied '", reply, "'"));
+    return reply;
+  }
+
+ private:
+  std::string read_line(const std::string& request) {
+    auto end = std::string::npos;
+    while ((end = read_.find('\n')) == std::string::npos) {
+      pollfd waiting{fd_, POLLIN, 0};
+      const int ready = ::poll(&waiting, 1, poll_timeout(deadline_));
+      if (ready == 0 && deadline_.passed()) {
+        throw TimeoutError({.operation = operation_, .own_rank = rank_},
+                           concat("no reply of mpirun to '", request,
+                                  "' in time; look at what the other ranks are doing"));
+      }
+      if (ready < 0 && errno != EINTR) fail(request, "cannot be waited for");
+      if (ready <= 0) continue;
+      std::array<char, 1024> piece;
+      const auto size = ::read(fd_, piece.data(), piece.size());
+      if (size < 0 && errno == EINTR) continue;
+      if (size <= 0) fail(request, "closed the connection");
+      if (read_.size() > kLongestLine) fail(request, "replied with a line that has no end");
+      read_.append(piece.data(), static_cast<std::size_t>(size));
+    }
+    std::string line = read_.substr(0, end);
+    read_.erase(0, end + 1);
+    return line;
+  }
+
+  [[noreturn]] void fail(const std::string& request, std::string_view what) const {
+    throw CommError({.operation = operation_, .own_rank = rank_},
+                    concat("mpirun, asked '", request, "' by PMI_FD, ", what,
+                           "; set MASTER_ADDR and MASTER_PORT to do without it"));
+  }
+
+  const std::string operation_;
+  const int fd_;
+  const int rank_;
+  const Deadline deadline_;
+  std::string read_;
+};
+
+// Of a reply: what follows "name=", up to the next space. Empty: not there.
+std::string field(const std::string& reply, const std::string& name) {
+  const std::string marked = concat(" ", name, "=");
+  const auto begin = reply.find(marked);
+  if (begin == std::string::npos) return "";
+  const auto value = reply.substr(begin + marked.size());
+  return value.substr(0, value.find(' '));
+}
+
+}  // namespace
+
+std::string broadcast_by_pmi(const std::string& operation, int fd, int rank,
+                             const std::string& text, const Deadline& deadline) {
+  PmiConnection mpirun(operation, fd, rank, deadline);
+  mpirun.ask("cmd=init pmi_version=1 pmi_subversion=1", "cmd=response_to_init pmi_version=1");
+  const auto space = field(mpirun.ask("cmd=get_my_kvsname", "cmd=my_kvsname"), "kvsname");
+  const auto key = concat("kvsname=", space, " key=lockstep");
+  if (rank == 0) mpirun.ask(concat("cmd=put ", key, " value=", text), "cmd=put_result rc=0");
+  mpirun.ask("cmd=barrier_in", "cmd=barrier_out");
+  const auto told = field(mpirun.ask(concat("cmd=get ", key), "cmd=get_result rc=0"), "value");
+  mpirun.ask("cmd=finalize", "cmd=finalize_ack");
+  return told;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,62 @@
+#include "lockstep/os/files/readable_file.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+
+namespace lockstep {
+namespace {
+
+/// Linux transfers at most 2 GiB a call.
+constexpr std::size_t kReadCallBytes = std::size_t{1} << 30;
+
+}  // namespace
+
+ReadableFile::ReadableFile(std::filesystem::path path) : path_(std::move(path)) {
+  // O_NONBLOCK: opening a FIFO must not wait for its writer.
+  fd_ = UniqueFd(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat status {};
+  if (!fd_.valid() || ::fstat(fd_.get(), &status) != 0) {
+    const int reason = errno;
+    throw SystemError(concat("open ", path_), reason,
+                      "check that this process, on this machine, can read it");
+  }
+  if (!S_ISREG(status.st_mode)) {
+    throw UsageError(concat("open ", path_, ": not a regular file; name the file itself"));
+  }
+  size_bytes_ = static_cast<std::uint64_t>(status.st_size);
+}
+
+void ReadableFile::read(std::uint64_t offset, void* target, std::size_t bytes) const {
+  char* next = static_cast<char*>(target);
+  while (bytes > 0) {
+    const ssize_t done =
+        ::pread(fd_.get(), next, std::min(bytes, kReadCallBytes), static_cast<off_t>(offset));
+    if (done < 0) {
+      const int reason = errno;
+      if (reason == EINTR) continue;
+      throw SystemError(concat("read ", bytes, " bytes at offset ", offset, " of ", path_), reason);
+    }
+    if (done == 0) {
+      throw CorruptFile(concat("read ", path_, ": it ends at byte ", offset, ", ", bytes,
+                               " bytes too early; it is truncated"));
+    }
+    next += done;
+    offset += static_cast<std::uint64_t>(done);
+    bytes -= static_cast<std::size_t>(done);
+  }
+}
+
+std::string ReadableFile::text() const {
+  std::string text(size_bytes_, '\0');
+  read(0, text.data(), text.size());
+  return text;
+}
+
+}  // namespace lockstep

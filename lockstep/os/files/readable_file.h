@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "lockstep/os/files/unique_fd.h"
+
+namespace lockstep {
+
+/// A regular file opened for reading at any offset. It stays the same file when its path is
+/// renamed over or removed.
+/// Threads: any may read. Errors: SystemError naming the path; UsageError when the path is no
+/// regular file.
+class ReadableFile {
+ public:
+  explicit ReadableFile(std::filesystem::path path);
+
+  const std::filesystem::path& path() const { return path_; }
+  /// When it was opened.
+  std::uint64_t size_bytes() const { return size_bytes_; }
+
+  /// Fills `target` with `bytes` bytes from `offset`. Errors: CorruptFile when the file ends first.
+  void read(std::uint64_t offset, void* target, std::size_t bytes) const;
+  /// The whole file, size_bytes() of it. Errors: as read().
+  std::string text() const;
+
+ private:
+  std::filesystem::path path_;
+  UniqueFd fd_;
+  std::uint64_t size_bytes_ = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,80 @@
+#include "lockstep/os/machine/cpu_topology.h"
+
+#include <fstream>
+#include <map>
+#include <string>
+#include <system_error>
+
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/parse_number.h"
+#include "lockstep/os/machine/cpu_list.h"
+
+namespace lockstep {
+namespace {
+
+using Path = std::filesystem::path;
+
+std::string first_line(const Path& file) {
+  std::string line;
+  std::getline(std::ifstream(file) >> std::ws, line);
+  return line;
+}
+
+int number_or(const Path& file, int otherwise) {
+  return parse_number<int>(first_line(file)).value_or(otherwise);
+}
+
+// The first of a list of processors in a file.
+int lowest_or(const Path& file, int otherwise) {
+  const std::vector<int> cpus = parse_cpu_list(first_line(file));
+  return cpus.empty() ? otherwise : cpus.front();
+}
+
+std::map<int, int> nodes_by_cpu(const Path& root) {
+  const Path nodes = root / "sys/devices/system/node";
+  std::map<int, int> result;
+  for (const int node : parse_cpu_list(first_line(nodes / "online"))) {
+    for (const int cpu : parse_cpu_list(first_line(nodes / concat("node", node) / "cpulist"))) {
+      result[cpu] = node;
+    }
+  }
+  return result;
+}
+
+// Nothing is -1.
+int lowest_of_last_cache(const Path& caches) {
+  int highest = 0;
+  int lowest = -1;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(caches, error)) {
+    if (!entry.path().filename().string().starts_with("index")) continue;
+    const int level = number_or(entry.path() / "level", 0);
+    if (level <= highest || first_line(entry.path() / "type") == "Instruction") continue;
+    highest = level;
+    lowest = lowest_or(entry.path() / "shared_cpu_list", -1);
+  }
+  return lowest;
+}
+
+}  // namespace
+
+std::vector<CpuPlace> read_cpu_places(const std::vector<int>& cpus, const Path& root) {
+  const std::map<int, int> nodes = nodes_by_cpu(root);
+  std::map<int, int> first_of_package;
+  std::vector<CpuPlace> places;
+  for (const int cpu : cpus) {
+    const Path folder = root / "sys/devices/system/cpu" / concat("cpu", cpu);
+    const auto node = nodes.find(cpu);
+    CpuPlace place{.cpu = cpu, .node = node == nodes.end() ? 0 : node->second};
+    // "-1" where the machine does not say.
+    place.package = std::max(number_or(folder / "topology/physical_package_id", 0), 0);
+    place.core = lowest_or(folder / "topology/thread_siblings_list", cpu);
+    place.cache = lowest_of_last_cache(folder / "cache");
+    const int first = first_of_package.try_emplace(place.package, cpu).first->second;
+    if (place.cache < 0) place.cache = first;
+    places.push_back(place);
+  }
+  return places;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,223 @@
+#include "lockstep/parameter_server/internal/server_desk.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/failpoint.h"
+
+namespace lockstep::parameter_server {
+
+ServerDesk::ServerDesk(Shard& shard, UpdateRules rules, std::vector<std::int64_t> done)
+    : shard_(shard),
+      rules_(std::move(rules)),
+      trainers_(done.size()),
+      signs_(done.size()),
+      all_finished_(c10::make_intrusive<c10::ivalue::Future>(c10::NoneType::get())) {
+  for (std::size_t index = 0; index < done.size(); ++index) trainers_[index].done = done[index];
+}
+
+ServerDesk::Trainer& ServerDesk::find(int trainer) {
+  if (trainer < 0 || trainer >= static_cast<int>(trainers_.size()))
+    throw UsageError(concat("trainer ", trainer, "; there are ", trainers_.size()));
+  return trainers_[static_cast<std::size_t>(trainer)];
+}
+
+void ServerDesk::note_sign(int trainer) {
+  find(trainer);
+  ++signs_[static_cast<std::size_t>(trainer)];
+}
+
+void ServerDesk::push(int trainer, std::int64_t step, Gradients gradients) {
+  note_sign(trainer);
+  shard_.check(gradients);  // Reads only what never changes.
+  std::vector<Later> due;
+  {
+    const std::lock_guard lock(mutex_);
+    if (broken_) std::rethrow_exception(broken_);
+    Trainer& from = find(trainer);
+    if (step != from.done || from.pushed) {
+      throw UsageError(concat("gradients of step ", step, " of trainer ", trainer,
+                              ", which has made ", from.done, " steps"));
+    }
+    if (!rules_.staleness) {
+      from.pushed = std::move(gradients);
+      return;
+    }
+    std::vector<Gradients> one;
+    one.push_back(std::move(gradients));
+    ++from.done;
+    update(std::move(one));
+    due = broken_ ? take_waiting() : take_due();
+  }
+  answer(due);
+}
+
+ServerDesk::Later ServerDesk::pull(int trainer, std::int64_t step) {
+  note_sign(trainer);
+  const Later later = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
+  std::vector<Later> due;
+  {
+    const std::lock_guard lock(mutex_);
+    if (broken_) std::rethrow_exception(broken_);
+    Trainer& from = find(trainer);
+    const std::int64_t reaches = from.done + (from.pushed ? 1 : 0);
+    if (step != reaches || from.wanted) {
+      throw UsageError(concat("values after step ", step, " for trainer ", trainer,
+                              ", whose gradients of ", reaches, " steps are here"));
+    }
+    from.wanted = step;
+    from.values = later;
+    if (!rules_.staleness && all_pushed() &&
+        std::ranges::all_of(trainers_, [](const Trainer& one) { return one.wanted.has_value(); })) {
+      update_with_all();
+    }
+    due = broken_ ? take_waiting() : take_due();
+  }
+  answer(due);
+  return later;
+}
+
+at::Tensor ServerDesk::rows(int trainer, std::size_t table, const at::Tensor& rows) {
+  note_sign(trainer);
+  const std::lock_guard lock(mutex_);
+  if (broken_) std::rethrow_exception(broken_);  // Half of them may have been updated.
+  return shard_.rows(table, rows);
+}
+
+ServerDesk::Later ServerDesk::finish(int trainer) {
+  failpoint("training.end");
+  note_sign(trainer);
+  {
+    const std::lock_guard lock(mutex_);
+    find(trainer).has_finished = true;
+    if (!std::ranges::all_of(trainers_, &Trainer::has_finished)) return all_finished_;
+  }
+  if (!all_finished_->completed()) all_finished_->markCompleted();
+  return all_finished_;
+}
+
+bool ServerDesk::all_finished() const {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::all_of(trainers_, &Trainer::has_finished);
+}
+
+std::vector<Heard> ServerDesk::heard() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Heard> all;
+  for (std::size_t index = 0; index < trainers_.size(); ++index) {
+    const Trainer& trainer = trainers_[index];
+    all.push_back({signs_[index].load(), trainer.wanted.has_value() || trainer.has_finished});
+  }
+  return all;
+}
+
+void ServerDesk::forget_callers() {
+  const std::lock_guard lock(mutex_);
+  for (Trainer& trainer : trainers_) {
+    trainer.wanted.reset();
+    trainer.values.reset();
+  }
+  all_finished_.reset();
+}
+
+bool ServerDesk::has_next() const {
+  const std::lock_guard lock(mutex_);
+  return !rules_.staleness && all_pushed();
+}
+
+void ServerDesk::make_next() {
+  const std::lock_guard lock(mutex_);
+  update_with_all();
+}
+
+bool ServerDesk::all_pushed() const {
+  return std::ranges::all_of(trainers_, [](const Trainer& one) { return one.pushed.has_value(); });
+}
+
+void ServerDesk::update_with_all() {
+  std::vector<Gradients> gradients;
+  for (Trainer& trainer : trainers_) {
+    gradients.push_back(std::move(*trainer.pushed));
+    trainer.pushed.reset();
+    ++trainer.done;
+  }
+  update(std::move(gradients));
+}
+
+// Half an update cannot be taken back.
+void ServerDesk::update(std::vector<Gradients> gradients) {
+  try {
+    shard_.update(std::move(gradients));
+    rules_.after_update();
+  } catch (...) {
+    broken_ = std::current_exception();
+  }
+}
+
+void ServerDesk::check() const {
+  const std::lock_guard lock(mutex_);
+  if (broken_) std::rethrow_exception(broken_);
+}
+
+std::vector<std::int64_t> ServerDesk::done() const {
+  std::vector<std::int64_t> all;
+  for (const Trainer& trainer : trainers_) all.push_back(trainer.done);
+  return all;
+}
+
+std::int64_t ServerDesk::clock() const {
+  return std::ranges::min(trainers_, {}, &Trainer::done).done;
+}
+
+bool ServerDesk::may_read(const Trainer& trainer) const {
+  if (!trainer.wanted) return false;
+  if (!rules_.staleness) return *trainer.wanted == trainer.done;
+  return clock() >= trainer.done - *rules_.staleness;
+}
+
+std::vector<ServerDesk::Later> ServerDesk::take_due() {
+  std::vector<Later> due;
+  for (Trainer& trainer : trainers_) {
+    if (!may_read(trainer)) continue;
+    trainer.wanted.reset();
+    ++signs_[static_cast<std::size_t>(&trainer - trainers_.data())];
+    due.push_back(std::move(trainer.values));
+  }
+  return due;
+}
+
+std::vector<ServerDesk::Later> ServerDesk::take_waiting() {
+  std::vector<Later> waiting;
+  for (Trainer& trainer : trainers_) {
+    if (!std::exchange(trainer.wanted, std::nullopt)) continue;
+    waiting.push_back(std::move(trainer.values));
+  }
+  return waiting;
+}
+
+// Synchronous values change only when everyone has them; others change while they are sent.
+at::Tensor ServerDesk::values_now() const {
+  const at::Tensor values = shard_.values().detach();
+  if (!rules_.staleness) return values;
+  const std::lock_guard lock(mutex_);
+  return values.clone();
+}
+
+void ServerDesk::answer(const std::vector<Later>& due) {
+  if (due.empty()) return;
+  if (const std::exception_ptr error = [&] {
+        const std::lock_guard lock(mutex_);
+        return broken_;
+      }()) {
+    for (const Later& later : due) later->setError(error);
+    return;
+  }
+  const at::Tensor values = values_now();
+  for (const Later& later : due) later->markCompleted(values);
+}
+
+}  // namespace lockstep::parameter_server

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <limits>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+#include <string>
+
+#include "lockstep/comm/work.h"
+#include "lockstep/os/process/background_task.h"
+
+namespace lockstep {
+
+/// Messages under way, held until they are sent. Over shared memory one moves on only when its
+/// sender looks at it: a thread does, so that the sender can compute meanwhile.
+/// Threads: one calls it. Lifetime: the destructor waits for nobody; what is not sent by then may
+/// never be.
+class Outbox {
+ public:
+  struct Failure {
+    std::exception_ptr error;
+    std::string operation;
+    int peer = 0;
+  };
+
+  /// `needs_looks`: messages do not move on by themselves.
+  explicit Outbox(bool needs_looks) : needs_looks_(needs_looks) {}
+  Outbox(const Outbox&) = delete;
+  Outbox& operator=(const Outbox&) = delete;
+
+  struct Message {
+    Work work;
+    std::string operation;  ///< For the failure, should it come to one.
+    int peer = 0;
+    int taken_at = std::numeric_limits<int>::max();  ///< When, in the peer's plan, it is received.
+  };
+
+  void add(Message message);
+  /// Lets go of what a peer has taken that is so far in its plan.
+  void forget_taken(int peer, int position);
+  /// Returns when all have been sent, or have failed.
+  void finish();
+  /// The first failure since the last call.
+  std::optional<Failure> take_failure();
+
+ private:
+  void look(const std::stop_token& stop);
+  void drop_completed();
+  void complete(const Message& message);
+
+  const bool needs_looks_;
+  std::mutex mutex_;
+  std::condition_variable_any stopped_;  // never notified: the stop token wakes who waits
+  std::deque<Message> messages_;         // guarded by mutex_
+  bool is_looking_ = false;              // guarded by mutex_
+  std::optional<Failure> failure_;       // guarded by mutex_
+  BackgroundTask task_{"send to another stage of a pipeline"};
+};
+
+}  // namespace lockstep

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "lockstep/program/program_option.h"
+
+namespace lockstep {
+
+/// One value of a file of options.
+struct ConfigEntry {
+  std::string name;   ///< with its sections: "ddp.bucket_cap_mb"
+  std::string value;  ///< as on the command line
+  std::string place;  ///< "train.toml:3", "train.json"
+  ProgramOption::Kind kind = ProgramOption::Kind::kText;
+};
+
+/// The values of a file, in its order: TOML 1.0 (.toml) or JSON (.json). Sections, {…} in JSON, may
+/// be within sections. Errors: UsageError naming file and line for what is neither, for another
+/// file name extension, and for values that are lists, dates or null; SystemError.
+std::vector<ConfigEntry> read_config_file(const std::filesystem::path& path);
+
+}  // namespace lockstep

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <charconv>
+#include <concepts>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/internal/parse_number.h"
+#include "lockstep/program/program_option.h"
+
+namespace lockstep {
+
+struct ProgramOptionsSettings {
+  /// Of the environment's variables that are values. Others that begin so are refused.
+  std::string environment_prefix = "LOCKSTEP_TRAINER_";
+};
+
+/// A program's options: from a file (--config, TOML or JSON), the environment and the command line,
+/// of which a later one counts more. Variables hold the default before, the value after.
+///
+///   double lr = 1e-3;
+///   lockstep::TrainerOptions options;
+///   lockstep::ProgramOptions program("Trains on handwritten digits.");
+///   program.add("lr", lr, "learning rate");
+///   lockstep::add_trainer_options(program, options);
+///   if (!program.parse(argc, argv)) return 0;  // it was --help
+///
+/// In a job each process reads them, and the first alone answers --help and --print-config.
+/// Threads: one. Lifetime: variables must outlive it.
+class ProgramOptions {
+ public:
+  explicit ProgramOptions(std::string about, ProgramOptionsSettings settings = {});
+
+  /// Errors: UsageError for a name that is there already.
+  void add(ProgramOption option);
+  void add(std::string name, std::string& value, std::string help);
+  template <class Number>
+  requires(std::integral<Number> || std::floating_point<Number>)  //
+      void add(std::string name, Number& value, std::string help) {
+    add({.name = std::move(name),
+         .help = std::move(help),
+         .set =
+             [&value](const std::string& text) {
+               const auto number = parse_number<Number>(text);
+               if (number) value = *number;
+               return std::string(number ? "" : kNumberKind<Number>);
+             },
+         .get =
+             [&value] {
+               char digits[32];
+               return std::string(digits,
+                                  std::to_chars(digits, digits + sizeof(digits), value).ptr);
+             },
+         .kind = ProgramOption::Kind::kNumber,
+         .group = group_});
+  }
+  /// A flag: --name and --name=false, true and false in files.
+  void add(std::string name, bool& value, std::string help);
+  /// Of the options that are added from now on.
+  void set_group(std::string group) { group_ = std::move(group); }
+
+  /// False: it was --help or --print-config, and is answered. Errors: UsageError naming flag,
+  /// variable or file and line, and for an unknown name the nearest; SystemError for the file.
+  bool parse(int argc, const char* const* argv);
+
+  /// All values as a file that --config takes.
+  std::string toml() const;
+
+ private:
+  template <class Number>
+  static constexpr const char* kNumberKind =
+      std::floating_point<Number>  ? "must be a number"
+      : std::is_unsigned_v<Number> ? "must be an integer of at least 0"
+                                   : "must be an integer";
+
+  ProgramOption* find(const std::string& name);
+  void apply(const std::string& name, const std::string& value, const std::string& place);
+  void apply_file(const std::optional<std::string>& of_command_line);
+  void apply_environment();
+  std::vector<std::string> names() const;
+  std::string variable_of(const std::string& name) const;
+
+  std::string about_;
+  std::string prefix_;
+  std::string group_ = "Options";
+  std::vector<ProgramOption> options_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,64 @@
+#include "lockstep/recovery/internal/generations.h"
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/failpoint.h"
+#include "lockstep/comm/init_process_group.h"
+
+namespace lockstep {
+namespace {
+
+// Another generation begins: not an error, and no one else's to catch.
+class GenerationOver : public Error {
+ public:
+  GenerationOver() : Error("the launcher ends this generation") {}
+};
+
+// What a process survives. Other errors are the program's own.
+bool ends_generation(const Error& error) {
+  return dynamic_cast<const GenerationOver*>(&error) != nullptr ||
+         dynamic_cast<const OperationError*>(&error) != nullptr;
+}
+
+void leave(LauncherLink& link, const Error& why, const GenerationParts& parts) {
+  failpoint("recover.begin");
+  const std::int64_t steps = parts.leave();
+  failpoint("recover.left");
+  link.say_left_group(why, steps);
+  failpoint("recover.said");
+  link.take_place(parts.while_waiting);
+  failpoint("recover.placed");
+}
+
+}  // namespace
+
+void live_through_generations(LauncherLink& link, std::chrono::milliseconds hears_within,
+                              const GenerationParts& parts) {
+  link.say_keeps_state(hears_within);
+  for (;;) {
+    try {
+      if (link.is_standby()) link.take_place(parts.while_waiting);
+      parts.live();
+      link.say_done();
+      return;
+    } catch (const Error& error) {
+      if (!link.connected() || !ends_generation(error)) throw;
+      leave(link, error, parts);
+    }
+  }
+}
+
+void check_if_over(const LauncherLink& link) {
+  if (link.has_news()) throw GenerationOver();
+}
+
+void abandon_default_group(ProcessGroup& group) {
+  if (group) {
+    if (const auto backend = group.c10d_backend()) backend->abort();
+  }
+  group = {};
+  destroy_process_group();
+}
+
+}  // namespace lockstep

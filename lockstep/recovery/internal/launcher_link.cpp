@@ -1,0 +1,114 @@
+#include "lockstep/recovery/internal/launcher_link.h"
+
+#include <atomic>
+
+#include <poll.h>
+
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/env.h"
+#include "lockstep/base/internal/log.h"
+#include "lockstep/base/internal/parse_number.h"
+#include "lockstep/job/internal/worker_link.h"
+#include "lockstep/os/memory/memory_file.h"
+
+namespace lockstep {
+
+LauncherLink::LauncherLink() {
+  const auto fd = env::integer(env::kLauncherFd);
+  if (!fd) return;
+  static std::atomic<bool> is_taken = false;
+  if (!is_taken && !is_worker_link(*fd)) return;
+  if (is_taken.exchange(true)) {
+    throw UsageError(
+        "this process has had a ResilientTraining or a parameter_server::Training; make one for "
+        "all "
+        "of its steps, as a process that takes a lost one's place begins with the first");
+  }
+  link_ = take_inherited(*fd);
+  is_standby_ = env::boolean(env::kStandby).value_or(false);
+  generation_ = static_cast<std::uint64_t>(env::integer(env::kRestartCount).value_or(0)) + 1;
+  // Where it serves the store now.
+  if (const auto store = env::integer(env::kStoreListenFd)) store_ = UniqueFd(*store);
+}
+
+void LauncherLink::say_keeps_state(std::chrono::milliseconds hears_within) {
+  send_message(link_.get(), {.kind = LinkMessage::Kind::kKeepsState,
+                             .generation = generation_,
+                             .lines = {std::to_string(hears_within.count())}});
+}
+
+void LauncherLink::say_left_group(const Error& why, std::int64_t step) {
+  const std::string text = why.what();
+  const bool is_late = dynamic_cast<const TimeoutError*>(&why) != nullptr;
+  const bool follows = dynamic_cast<const PeerLost*>(&why) != nullptr ||
+                       dynamic_cast<const PeerFailed*>(&why) != nullptr;
+  store_.reset();
+  send_message(link_.get(), {.kind = LinkMessage::Kind::kLeftGroup,
+                             .generation = generation_,
+                             .lines = {text.substr(0, text.find('\n')),
+                                       is_late   ? LinkMessage::kLate
+                                       : follows ? LinkMessage::kFollows
+                                                 : "",
+                                       std::to_string(step)}});
+}
+
+void LauncherLink::say_done() {
+  send_message(link_.get(), {.kind = LinkMessage::Kind::kDone, .generation = generation_});
+}
+
+void LauncherLink::say_gives_up() {
+  send_message(link_.get(), {.kind = LinkMessage::Kind::kGivesUp, .generation = generation_});
+}
+
+void LauncherLink::leave_memory(const UniqueFd& memory) {
+  send_message(link_.get(), {.kind = LinkMessage::Kind::kMemory, .generation = generation_},
+               memory.get());
+}
+
+std::int64_t LauncherLink::steps_made() const {
+  const auto steps = connected() ? env::text(kStepsMade) : std::nullopt;
+  return steps ? parse_number<std::int64_t>(*steps).value_or(-1) : -1;
+}
+
+UniqueFd LauncherLink::take_memory() const {
+  const auto fd = env::integer(env::kStateMemoryFd);
+  return connected() && fd && memory_file_bytes(*fd) ? take_inherited(*fd) : UniqueFd();
+}
+
+bool LauncherLink::has_news() const {
+  pollfd entry{.fd = link_.get(), .events = POLLIN, .revents = 0};
+  return link_.valid() && (is_over_ || ::poll(&entry, 1, 0) > 0);
+}
+
+void LauncherLink::take_place(const std::function<void()>& while_waiting) {
+  constexpr std::chrono::milliseconds kSlice{20};
+  constexpr std::chrono::seconds kNextWord{10};
+  Deadline next_word = Deadline::after(kNextWord);
+  std::optional<LinkMessage> place;
+  is_over_ = false;
+  while (!place || (!is_over_ && has_news())) {
+    while_waiting();
+    auto message = receive_message(link_.get(), Deadline::after(kSlice));
+    if (message && message->kind == LinkMessage::Kind::kPlace &&
+        message->generation > generation_) {
+      place = std::move(message);
+    } else if (message && message->kind == LinkMessage::Kind::kLeave && place) {
+      is_over_ = message->generation == place->generation;
+    }
+    if (!is_standby_ && next_word.passed()) {
+      log(LogLevel::kWarning, "still waiting for a place in the job's next generation");
+      next_word = Deadline::after(kNextWord);
+    }
+  }
+  is_standby_ = false;
+  place->lines.push_back(concat(env::kStandby.name, "=0"));
+  generation_ = place->generation;
+  store_ = std::move(place->fd);
+  if (store_.valid()) {
+    place->lines.push_back(concat(env::kStoreListenFd.name, "=", store_.get()));
+  }
+  env::replace(place->lines);
+  send_message(link_.get(), {.kind = LinkMessage::Kind::kTookPlace, .generation = generation_});
+}
+
+}  // namespace lockstep

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "lockstep/base/error.h"
+#include "lockstep/os/files/unique_fd.h"
+
+namespace lockstep {
+
+/// A worker's link with the launcher that started it, where that is `lockstep run`: over it a
+/// worker says that it outlives its generation, and is told its place in the next. Threads: the one
+/// that made it.
+class LauncherLink {
+ public:
+  /// Not connected in a program that the launcher did not start. Errors: UsageError for a second
+  /// one of a process that it did start.
+  LauncherLink();
+
+  bool connected() const { return link_.valid(); }
+  /// Of the place that this process has.
+  std::uint64_t generation() const { return generation_; }
+
+  /// As many as the job had made at least when this process got its place, so far as processes that
+  /// have ended had made them; -1: none.
+  std::int64_t steps_made() const;
+
+  /// Its first place in the job is yet to come.
+  bool is_standby() const { return is_standby_; }
+
+  /// `hears_within`: unless it hangs, it looks for word of the launcher so often.
+  void say_keeps_state(std::chrono::milliseconds hears_within);
+  /// The port of the generation's store, if this process serves it, is free from now on.
+  /// `step`: the one that was not completed.
+  void say_left_group(const Error& why, std::int64_t step);
+  void say_done();
+  /// Before it ends with an error: the launcher is not to start workers again.
+  void say_gives_up();
+  /// The launcher keeps a memory file, and hands it to workers that it starts.
+  void leave_memory(const UniqueFd& memory);
+  /// The one that the launcher had when it started this process; once.
+  UniqueFd take_memory() const;
+
+  /// Whether this generation is over; never waits.
+  bool has_news() const;
+
+  /// Waits for a place in a generation after this one, and takes it: the environment is that one's
+  /// from now on. `while_waiting` is called every few milliseconds; what it throws ends the wait.
+  /// Errors: PeerLost when the launcher has ended.
+  void take_place(const std::function<void()>& while_waiting);
+
+ private:
+  UniqueFd link_;
+  UniqueFd store_;
+  std::uint64_t generation_ = 1;
+  bool is_standby_ = false;
+  /// The generation was over before its place was taken.
+  bool is_over_ = false;
+};
+
+}  // namespace lockstep

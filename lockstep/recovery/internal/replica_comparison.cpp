@@ -1,0 +1,32 @@
+#include "lockstep/recovery/internal/replica_comparison.h"
+
+#include <algorithm>
+
+#include "lockstep/base/internal/concat.h"
+
+namespace lockstep {
+
+ReplicaComparison compare_replicas(std::span<const std::int64_t> hashes) {
+  ReplicaComparison result;
+  for (std::size_t rank = 0; rank < hashes.size() && !result.source; ++rank) {
+    const auto alike = static_cast<std::size_t>(std::ranges::count(hashes, hashes[rank]));
+    if (2 * alike > hashes.size()) result.source = static_cast<int>(rank);
+  }
+  const std::int64_t reference = hashes[static_cast<std::size_t>(result.source.value_or(0))];
+  for (std::size_t rank = 0; rank < hashes.size(); ++rank) {
+    if (hashes[rank] != reference) result.odd.push_back(static_cast<int>(rank));
+  }
+  return result;
+}
+
+std::string describe(const ReplicaComparison& comparison, std::int64_t step) {
+  std::string odd;
+  for (const int rank : comparison.odd) odd += concat(odd.empty() ? "rank " : ", rank ", rank);
+  return concat("ResilientTraining: after step ", step, " the parameters differ: those of ", odd,
+                " from rank ", comparison.source.value_or(0), "'s",
+                comparison.source ? ", which it takes" : ", and no state has a majority",
+                "; look for what steps read beside the named state, or for a fault of that "
+                "machine's memory");
+}
+
+}  // namespace lockstep

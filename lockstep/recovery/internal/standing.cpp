@@ -1,0 +1,59 @@
+#include "lockstep/recovery/internal/standing.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+
+#include <ATen/ops/tensor.h>
+
+#include "lockstep/snapshot/internal/agreement.h"
+
+namespace lockstep {
+
+std::vector<Sources> gather_sources(const ProcessGroup& group, const Sources& own) {
+  const std::array<std::int64_t, 6> numbers = {own.state.generation,  own.state.steps,
+                                               own.memory.generation, own.memory.steps,
+                                               own.snapshot_steps,    own.known_steps};
+  std::vector<Sources> ranks;
+  for (const at::Tensor& rank : gather_from_all(group, at::tensor(numbers))) {
+    const auto* const number = rank.const_data_ptr<std::int64_t>();
+    ranks.push_back({.state = {number[0], number[1]},
+                     .memory = {number[2], number[3]},
+                     .snapshot_steps = number[4],
+                     .known_steps = number[5]});
+  }
+  return ranks;
+}
+
+namespace {
+
+std::int64_t most(const std::vector<Sources>& ranks, std::int64_t Sources::*steps) {
+  return std::invoke(steps, *std::ranges::max_element(ranks, {}, steps));
+}
+
+}  // namespace
+
+SourceChoice choose_source(const std::vector<Sources>& ranks) {
+  using Kind = SourceChoice::Kind;
+  const auto rank_of = [&](auto rank) { return static_cast<int>(rank - ranks.begin()); };
+  const auto furthest = std::ranges::max_element(ranks, {}, &Sources::state);  // The first.
+  if (const Standing state = furthest->state; state.exists()) {
+    const auto is_there = [&](const Sources& rank) { return rank.state == state; };
+    const Kind kind = std::ranges::all_of(ranks, is_there) ? Kind::kOwn : Kind::kRank;
+    return {.kind = kind, .rank = rank_of(furthest), .standing = state};
+  }
+  const auto kept = std::ranges::max_element(ranks, {}, &Sources::memory);
+  // All see one folder, of which they are to go by one view.
+  const std::int64_t snapshot_steps = ranks.front().snapshot_steps;
+  Kind kind = Kind::kBegin;
+  if (snapshot_steps > kept->memory.steps) {
+    kind = Kind::kSnapshot;
+  } else if (kept->memory.exists()) {
+    kind = Kind::kMemory;
+  } else if (const std::int64_t steps = most(ranks, &Sources::known_steps); steps >= 0) {
+    return {.kind = Kind::kLost, .standing = {.steps = steps}};
+  }
+  return {.kind = kind, .rank = rank_of(kept), .standing = kept->memory};
+}
+
+}  // namespace lockstep

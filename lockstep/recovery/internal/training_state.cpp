@@ -1,0 +1,128 @@
+#include "lockstep/recovery/internal/training_state.h"
+
+#include <algorithm>
+
+#include <c10/core/GradMode.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/schedulers/lr_scheduler.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/recovery/internal/update_mark.h"
+#include "lockstep/snapshot/internal/hash_bytes.h"
+#include "lockstep/snapshot/internal/optimizer_state.h"
+#include "lockstep/snapshot/internal/tensor_difference.h"
+#include "lockstep/snapshot/pickle/writable_value.h"
+#include "lockstep/snapshot/state_dict.h"
+#include "lockstep/snapshot/values.h"
+
+namespace lockstep {
+namespace {
+
+// LibTorch does not count that BatchNorm changes its running statistics. Larger tensors, whose copy
+// would cost as much as a step may, are looked at by their versions alone.
+constexpr std::size_t kAlwaysCopiedBytes = std::size_t{16} << 20U;
+
+bool is_copied_when_counted(const at::Tensor& tensor) {
+  return tensor.nbytes() > kAlwaysCopiedBytes;
+}
+
+// LibTorch gives a scheduler's count of steps to those derived from it only.
+struct SchedulerSteps : torch::optim::LRScheduler {
+  static void take_back(LRScheduler& scheduler, std::int64_t steps) {
+    scheduler.*(&SchedulerSteps::step_count_) -= static_cast<unsigned>(steps);
+  }
+};
+
+constexpr const char* kOtherRank = "the state of another rank";
+
+}  // namespace
+
+TrainingState::TrainingState(TrainingParts parts) : parts_(std::move(parts)) {
+  if (!parts_.model)
+    throw UsageError("ResilientTraining: there is no model; name one in its parts");
+  for (const at::Tensor& parameter : parts_.model->parameters()) {
+    parameters_.push_back({.parameter = parameter, .group = group_of(parts_.optimizer, parameter)});
+  }
+  for (const at::Tensor& buffer : parts_.model->buffers()) copies_.push_back({.tensor = buffer});
+  for (const auto& [name, tensor] : parts_.extra) copies_.push_back({.tensor = tensor});
+}
+
+std::uint64_t TrainingState::mark_of(const Watched& watched) const {
+  return update_mark(parts_.optimizer, watched.group, watched.parameter);
+}
+
+void TrainingState::remember() {
+  const at::NoGradGuard no_grad;
+  for (Copy& copy : copies_) {
+    const std::uint32_t version = copy.tensor._version();
+    const bool is_same = copy.value.defined() && copy.version == version;
+    if (is_same && is_copied_when_counted(copy.tensor)) continue;
+    copy.version = version;
+    if (copy.value.defined()) {
+      copy.value.copy_(copy.tensor);
+    } else {
+      copy.value = copy.tensor.detach().clone();
+    }
+  }
+  for (Watched& watched : parameters_) watched.mark = mark_of(watched);
+}
+
+bool TrainingState::go_back() {
+  const at::NoGradGuard no_grad;
+  for (Watched& watched : parameters_) watched.parameter.mutable_grad().reset();
+  const auto has_changed = [&](const Watched& watched) { return mark_of(watched) != watched.mark; };
+  if (std::ranges::any_of(parameters_, has_changed)) return false;
+  for (Copy& copy : copies_) {
+    if (!copy.value.defined()) continue;
+    if (is_copied_when_counted(copy.tensor) && copy.version == copy.tensor._version()) continue;
+    copy.tensor.copy_(copy.value);
+    copy.version = copy.tensor._version();
+  }
+  return true;
+}
+
+std::uint64_t TrainingState::parameters_hash() const {
+  std::vector<std::uint64_t> hashes;
+  for (const Watched& watched : parameters_) hashes.push_back(hash_of(watched.parameter));
+  return hash_bytes(hashes.data(), hashes.size() * sizeof(std::uint64_t));
+}
+
+c10::IValue TrainingState::value() const {
+  c10::impl::GenericDict dict = make_dict();
+  dict.insert_or_assign("model", tensor_dict_value(state_dict(*parts_.model)));
+  if (parts_.optimizer != nullptr) {
+    dict.insert_or_assign("optimizer", optimizer_state_dict(*parts_.optimizer));
+  }
+  dict.insert_or_assign("extra", tensor_dict_value(parts_.extra));
+  return writable_value(dict);
+}
+
+void TrainingState::take(const c10::IValue& value, std::int64_t steps) {
+  const at::NoGradGuard no_grad;
+  const TensorDict extra = tensor_dict(entry(value, "extra", kOtherRank), kOtherRank);
+  check_extra(extra);
+  load_state_dict(*parts_.model, tensor_dict(entry(value, "model", kOtherRank), kOtherRank),
+                  kOtherRank);
+  // The learning rate that it leaves comes with the optimizer.
+  if (parts_.scheduler != nullptr && steps < 0)
+    SchedulerSteps::take_back(*parts_.scheduler, -steps);
+  for (; parts_.scheduler != nullptr && steps > 0; --steps) parts_.scheduler->step();
+  if (parts_.optimizer != nullptr) {
+    adopt_optimizer_state_dict(*parts_.optimizer, entry(value, "optimizer", kOtherRank),
+                               kOtherRank);
+  }
+  for (auto& [name, tensor] : parts_.extra) {
+    tensor.copy_(std::ranges::find(extra, name, &TensorDict::value_type::first)->second);
+  }
+}
+
+void TrainingState::check_extra(const TensorDict& saved) const {
+  const auto difference = tensor_difference(parts_.extra, saved);
+  if (!difference) return;
+  throw UsageError(concat("ResilientTraining: `extra` is not what it was: ", *difference,
+                          "; name the same tensors"));
+}
+
+}  // namespace lockstep

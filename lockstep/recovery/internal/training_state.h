@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include "lockstep/snapshot/tensor_dict.h"
+
+namespace torch::nn {
+class Module;
+}
+namespace torch::optim {
+class LRScheduler;
+class Optimizer;
+}  // namespace torch::optim
+
+namespace lockstep {
+
+/// All that a training step reads and leaves changed, the same on all ranks when a step ends.
+struct TrainingParts {
+  std::shared_ptr<torch::nn::Module> model = {};
+  /// Null where there is none.
+  torch::optim::Optimizer* optimizer = nullptr;
+  torch::optim::LRScheduler* scheduler = nullptr;
+  /// The program's own tensors, which steps change in place.
+  TensorDict extra = {};
+};
+
+/// The state of a training between two steps, kept such that a step can be given up half-way.
+/// What steps change early, buffers and the program's own tensors, is copied (above 16 MiB where
+/// LibTorch counts that it was changed); parameters and optimizer, which change at a step's end all
+/// at once, are only watched (recovery/internal/update_mark.h).
+class TrainingState {
+ public:
+  explicit TrainingState(TrainingParts parts);
+
+  /// To be called between two steps: what a step given up goes back to.
+  void remember();
+  /// Goes back there. False when parameters have been changed since, and are of no step.
+  bool go_back();
+
+  /// Of the parameters: where it differs between ranks they are no replicas any more.
+  std::uint64_t parameters_hash() const;
+
+  /// As files can hold it; shares memory with the parts on the CPU.
+  c10::IValue value() const;
+  /// Replaces the parts' values. `steps`: how many steps the scheduler is behind; less than 0: by
+  /// how many it is ahead.
+  /// Errors: UsageError when they are of another model or optimizer, or of other `extra` tensors,
+  /// with these as they were.
+  void take(const c10::IValue& value, std::int64_t steps);
+
+  /// Errors: UsageError where the program's own tensors have other names, shapes or dtypes.
+  void check_extra(const TensorDict& saved) const;
+
+  const TrainingParts& parts() const { return parts_; }
+
+ private:
+  struct Copy {
+    at::Tensor tensor;
+    at::Tensor value{};
+    std::uint32_t version = 0;
+  };
+  struct Watched {
+    at::Tensor parameter;
+    /// Of the optimizer's.
+    std::optional<std::size_t> group{};
+    std::uint64_t mark = 0;
+  };
+  std::uint64_t mark_of(const Watched& watched) const;
+
+  TrainingParts parts_;
+  std::vector<Watched> parameters_;
+  std::vector<Copy> copies_;
+};
+
+}  // namespace lockstep

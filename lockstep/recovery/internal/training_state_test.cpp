@@ -1,0 +1,190 @@
+#include "lockstep/recovery/internal/training_state.h"
+
+#include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/schedulers/step_lr.h>
+#include <torch/optim/sgd.h>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+namespace nn = torch::nn;
+
+struct Training {
+  nn::Sequential net{nn::Linear(3, 4), nn::BatchNorm1d(4), nn::Linear(4, 1)};
+  torch::optim::Adam optimizer{net->parameters(), torch::optim::AdamOptions(0.1)};
+  torch::optim::StepLR scheduler{optimizer, 2, 0.5};
+  at::Tensor seen = at::zeros({2});
+  TrainingState state{{.model = net.ptr(),
+                       .optimizer = &optimizer,
+                       .scheduler = &scheduler,
+                       .extra = {{"seen", seen}}}};
+
+  void half_a_step() {
+    seen.add_(1);
+    optimizer.zero_grad();
+    net->forward(at::rand({5, 3})).sum().backward();
+  }
+  void step() {
+    half_a_step();
+    optimizer.step();
+    scheduler.step();
+  }
+  std::vector<at::Tensor> tensors() const {
+    std::vector<at::Tensor> all = net->parameters();
+    for (const at::Tensor& buffer : net->buffers()) all.push_back(buffer);
+    all.push_back(seen);
+    return all;
+  }
+  std::vector<at::Tensor> copies() const {
+    std::vector<at::Tensor> all;
+    for (const at::Tensor& tensor : tensors()) all.push_back(tensor.detach().clone());
+    return all;
+  }
+};
+
+void expect_equal(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(a[i].equal(b[i])) << i;
+}
+
+// Running statistics are among what goes back, though LibTorch does not count their changes.
+TEST(TrainingState, GoesBackToBeforeAStepThatWasGivenUp) {
+  Training training;
+  for (int round = 0; round < 3; ++round) {
+    training.state.remember();
+    const auto before = training.copies();
+    training.half_a_step();
+    EXPECT_FALSE(training.net->buffers()[0].equal(before[6]));
+    EXPECT_TRUE(training.state.go_back());
+    expect_equal(training.tensors(), before);
+    EXPECT_FALSE(training.net->parameters()[0].grad().defined());
+    training.step();
+  }
+}
+
+TEST(TrainingState, SaysThatParametersHaveBeenChanged) {
+  Training training;
+  training.state.remember();
+  training.step();
+  EXPECT_FALSE(training.state.go_back());
+}
+
+// LibTorch counts the changes of some optimizers only.
+TEST(TrainingState, SaysSoWithAnyOptimizer) {
+  const auto expect_noticed = [](auto&& optimizer, const std::vector<at::Tensor>& parameters,
+                                 Training& training, const char* name) {
+    TrainingState state({.model = training.net.ptr(), .optimizer = &optimizer});
+    for (int round = 0; round < 2; ++round) {
+      state.remember();
+      training.half_a_step();
+      EXPECT_TRUE(state.go_back()) << name;
+      training.half_a_step();
+      parameters[0].mutable_grad().add_(1);
+      optimizer.step();
+      EXPECT_FALSE(state.go_back()) << name;
+      state.remember();
+      training.half_a_step();
+      {
+        const at::NoGradGuard no_grad;
+        parameters[0].clamp_(-0.01, 0.01);
+      }
+      EXPECT_FALSE(state.go_back()) << name;
+    }
+  };
+  Training training;
+  const std::vector<at::Tensor> all = training.net->parameters();
+  expect_noticed(torch::optim::SGD(all, 0.1), all, training, "SGD");
+  expect_noticed(torch::optim::SGD(all, torch::optim::SGDOptions(0.1).momentum(0.9)), all, training,
+                 "SGD with momentum");
+  // Which has no moments of the others, and not of all of its groups.
+  torch::optim::SGD mixed({torch::optim::OptimizerParamGroup(
+                              {all.back()}, std::make_unique<torch::optim::SGDOptions>(
+                                                torch::optim::SGDOptions(0.1).momentum(0.9)))},
+                          torch::optim::SGDOptions(0.1));
+  mixed.add_param_group(torch::optim::OptimizerParamGroup({all[0]}));
+  expect_noticed(mixed, all, training, "SGD with momentum of one group");
+  expect_noticed(torch::optim::Adam(all), all, training, "Adam");
+  expect_noticed(torch::optim::AdamW(all), all, training, "AdamW");
+  expect_noticed(torch::optim::Adagrad(all), all, training, "Adagrad");
+  expect_noticed(torch::optim::RMSprop(all), all, training, "RMSprop");
+}
+
+TEST(TrainingState, IsTakenByANewcomer) {
+  Training old;
+  for (int step = 0; step < 5; ++step) old.step();
+  Training newcomer;
+  newcomer.state.take(old.state.value(), 5);
+  expect_equal(newcomer.tensors(), old.tensors());
+  const auto lr = [](const Training& training) {
+    return training.optimizer.param_groups()[0].options().get_lr();
+  };
+  EXPECT_EQ(lr(newcomer), lr(old));
+  // With the optimizer's moments and the scheduler's count.
+  for (Training* const training : {&old, &newcomer}) {
+    training->net->eval();
+    for (int step = 0; step < 3; ++step) {
+      training->optimizer.zero_grad();
+      training->net->forward(at::ones({2, 3})).sum().backward();
+      training->optimizer.step();
+      training->scheduler.step();
+    }
+  }
+  expect_equal(newcomer.tensors(), old.tensors());
+  EXPECT_EQ(lr(newcomer), lr(old));
+}
+
+// As from a copy that is older than what a rank had done when its state was spoiled.
+TEST(TrainingState, GoesBackWithItsScheduler) {
+  Training ahead;
+  Training behind;
+  for (int step = 0; step < 2; ++step) ahead.step();
+  ahead.step();
+  for (int step = 0; step < 2; ++step) behind.step();
+  ahead.state.take(behind.state.value(), -1);
+  for (int step = 0; step < 3; ++step) {
+    for (Training* const training : {&ahead, &behind}) training->scheduler.step();
+    EXPECT_EQ(ahead.optimizer.param_groups()[0].options().get_lr(),
+              behind.optimizer.param_groups()[0].options().get_lr())
+        << step;
+  }
+}
+
+TEST(TrainingState, RefusesWhatCannotBe) {
+  EXPECT_THROW(TrainingState({}), UsageError);
+  Training training;
+  TrainingState renamed({.model = training.net.ptr(),
+                         .optimizer = &training.optimizer,
+                         .extra = {{"unseen", training.seen}}});
+  EXPECT_THROW(renamed.take(training.state.value(), 0), UsageError);
+  // Neither broadcast nor converted, and refused before anything is changed.
+  for (const at::Tensor& extra : {at::zeros({1}), at::zeros({2}, at::kDouble), at::zeros({2, 1})}) {
+    Training from;
+    from.step();
+    Training into;
+    TrainingState reshaped(
+        {.model = into.net.ptr(), .optimizer = &into.optimizer, .extra = {{"seen", extra}}});
+    const std::vector<at::Tensor> before = into.copies();
+    EXPECT_THROW(reshaped.take(from.state.value(), 0), UsageError);
+    EXPECT_THROW(reshaped.check_extra({{"seen", from.seen}}), UsageError);
+    expect_equal(into.tensors(), before);
+  }
+  nn::Linear other(3, 4);
+  TrainingState state({.model = other.ptr()});
+  EXPECT_THROW(state.take(training.state.value(), 0), UsageError);
+}
+
+}  // namespace
+}  // namespace lockstep

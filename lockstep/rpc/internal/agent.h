@@ -1,0 +1,75 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include <torch/csrc/distributed/rpc/tensorpipe_agent.h>
+
+#include "lockstep/base/internal/deadline.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/rpc/internal/local_transport.h"
+#include "lockstep/rpc/options.h"
+
+namespace lockstep::rpc {
+
+class Worker;
+
+/// LibTorch's agent, which carries messages between workers by TCP, over TensorPipe. Calls of those
+/// whom `LocalTransport` reaches go that way instead. Knows besides whose connection has ended, and
+/// how many of its requests are on their way. Threads: any. Lifetime: `worker` must outlive it.
+class Agent final : public torch::distributed::rpc::TensorPipeAgent {
+ public:
+  Agent(const c10::intrusive_ptr<c10d::Store>& store, const ProcessGroup& group,
+        const std::string& name, const Options& options,
+        std::unordered_map<std::string, torch::distributed::rpc::DeviceMap> reverse_device_maps,
+        std::vector<c10::Device> devices, Worker& worker);
+
+  /// From here on calls take these sockets, by the rank of the other worker. Once.
+  void connect_locally(std::unordered_map<int, UniqueFd> sockets);
+  /// Before a thread goes to sleep until there is an answer of a worker.
+  void look_for(const c10::ivalue::Future& answer, int target) {
+    if (has_local_) local_->look_for(answer, target);
+  }
+  /// To the other workers of this machine: that one is lost.
+  void tell_of_loss(int rank);
+  /// Ends the thread that serves those of this machine; their calls get no answer any more.
+  void stop_locally() noexcept;
+
+  c10::intrusive_ptr<c10::ivalue::Future> send(
+      const torch::distributed::rpc::WorkerInfo& to,
+      c10::intrusive_ptr<torch::distributed::rpc::Message> message, float timeout_s,
+      const torch::distributed::rpc::DeviceMap& device_map) override;
+
+  /// Requests sent so far, answered or not; without requests that timed out before they were sent.
+  std::int64_t sent() const { return sent_.load(); }
+  /// Of other workers, answered so far.
+  std::int64_t served() const { return served_.load(); }
+  void count_served() { ++served_; }
+  void count_never_sent() { --sent_; }
+  /// Waits until none of its requests is on its way. False at the deadline.
+  bool wait_until_answered(const Deadline& deadline);
+
+ private:
+  using Answer = c10::intrusive_ptr<c10::ivalue::Future>;
+
+  Answer send_anyhow(int target, const torch::distributed::rpc::WorkerInfo& to,
+                     c10::intrusive_ptr<torch::distributed::rpc::Message> message, float timeout_s,
+                     const torch::distributed::rpc::DeviceMap& device_map);
+  void end_one();
+
+  Worker& worker_;
+  const std::unique_ptr<LocalTransport::Receiver> receiver_;
+  std::unique_ptr<LocalTransport> local_;
+  std::atomic<bool> has_local_{false};  ///< others may call as soon as the agent has started
+  std::atomic<std::int64_t> sent_{0};
+  std::atomic<std::int64_t> served_{0};
+  std::mutex mutex_;
+  std::condition_variable all_answered_;
+  std::int64_t under_way_ = 0;
+};
+
+}  // namespace lockstep::rpc

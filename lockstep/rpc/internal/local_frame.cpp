@@ -1,0 +1,219 @@
+#include "lockstep/rpc/internal/local_frame.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include <ATen/ops/empty.h>
+#include <c10/core/InferenceMode.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/comm/internal/error_text.h"
+#include "lockstep/rpc/internal/byte_stream.h"
+
+namespace lockstep::rpc {
+namespace {
+
+// Larger pieces are received where they belong, without a copy.
+constexpr std::size_t kArrivals = std::size_t{64} << 10;
+// What an error may take beside max_message_bytes.
+constexpr std::size_t kSlack = std::size_t{64} << 10;
+constexpr std::uint32_t kMostTensors = 1 << 16;
+constexpr std::uint8_t kMostDimensions = 64;
+// Element type, whether it requires a gradient, sizes.
+constexpr std::uint64_t kLongestDescription = 3 + 8 * kMostDimensions;
+
+// Not quantized ones, and not those of a few bits, of some of which LibTorch knows no size.
+bool is_number(c10::ScalarType type) {
+  return c10::isFloatingType(type) || c10::isComplexType(type) ||
+         c10::isIntegralType(type, /*includeBool=*/true);
+}
+
+bool is_carried(const at::Tensor& tensor) {
+  return tensor.layout() == c10::kStrided && tensor.is_cpu() && is_number(tensor.scalar_type()) &&
+         tensor.dim() <= kMostDimensions;
+}
+
+std::vector<std::int64_t> take_sizes(ByteReader& description) {
+  const auto dimensions = description.take<std::uint8_t>();
+  if (dimensions > kMostDimensions) throw UsageError("a tensor has too many dimensions");
+  std::vector<std::int64_t> sizes;
+  for (int i = 0; i < dimensions; ++i) {
+    sizes.push_back(description.take<std::int64_t>());
+    if (sizes.back() < 0) throw UsageError("a tensor has a size below 0");
+  }
+  return sizes;
+}
+
+// With room for data of its own; of no more than so many bytes.
+at::Tensor take_tensor(ByteReader& description, std::uint64_t most_bytes) {
+  const auto type = static_cast<c10::ScalarType>(description.take<std::uint8_t>());
+  if (!is_number(type)) {
+    throw UsageError("a tensor has elements of no type that is carried");
+  }
+  const bool requires_grad = description.take<std::uint8_t>() != 0;
+  if (requires_grad && !c10::isFloatingType(type) && !c10::isComplexType(type)) {
+    throw UsageError("a tensor has elements of no type that gradients are of");
+  }
+  const std::vector<std::int64_t> sizes = take_sizes(description);
+  std::uint64_t bytes = c10::elementSize(type);
+  for (const std::int64_t size : sizes) {
+    if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(size), &bytes)) {
+      throw UsageError("a tensor is larger than any");
+    }
+  }
+  if (bytes > most_bytes) throw UsageError("it has less data than its tensors");
+  try {
+    at::Tensor tensor = at::empty(sizes, type);
+    return requires_grad ? tensor.requires_grad_() : tensor;
+  } catch (const c10::Error& error) {
+    throw UsageError(concat("a tensor that cannot be: ", error_text(error)));
+  }
+}
+
+}  // namespace
+
+std::optional<std::string> problem_of(const std::vector<at::Tensor>& tensors) {
+  if (tensors.size() > kMostTensors) {
+    return concat(tensors.size(), " tensors cannot be sent at once; ", kMostTensors, " can");
+  }
+  for (const at::Tensor& tensor : tensors) {
+    if (is_carried(tensor)) continue;
+    return concat("a tensor of ", tensor.toString(), " on ", tensor.device(),
+                  " cannot be sent; move it to the CPU and dequantize it, or name its device in "
+                  "device_maps");
+  }
+  return std::nullopt;
+}
+
+OutgoingFrame to_outgoing(Frame frame) {
+  if (const auto problem = problem_of(frame.parcel.tensors)) throw UsageError(*problem);
+  OutgoingFrame outgoing{.kind = frame.kind, .id = frame.id};
+  std::vector<char> description;
+  ByteWriter writer(description);
+  for (const at::Tensor& tensor : frame.parcel.tensors) {
+    writer.put(static_cast<std::uint8_t>(tensor.scalar_type()));
+    writer.put(static_cast<std::uint8_t>(tensor.requires_grad()));
+    writer.put(static_cast<std::uint8_t>(tensor.dim()));
+    for (const std::int64_t size : tensor.sizes()) writer.put(size);
+    outgoing.data.push_back(tensor.detach().resolve_conj().resolve_neg().contiguous());
+  }
+  FrameReader::Head head{.kind = frame.kind,
+                         .tensors = static_cast<std::uint32_t>(frame.parcel.tensors.size()),
+                         .id = frame.id,
+                         .description_bytes = description.size(),
+                         .bytes = frame.parcel.bytes.size(),
+                         .data_bytes = 0};
+  for (const at::Tensor& tensor : outgoing.data) head.data_bytes += tensor.nbytes();
+  outgoing.head.resize(sizeof head);
+  std::memcpy(outgoing.head.data(), &head, sizeof head);
+  outgoing.head.insert(outgoing.head.end(), description.begin(), description.end());
+  outgoing.bytes = std::move(frame.parcel.bytes);
+  return outgoing;
+}
+
+FrameReader::FrameReader(std::size_t most_bytes) : most_bytes_(most_bytes), arrivals_(kArrivals) {}
+
+std::span<char> FrameReader::next() {
+  is_direct_ = piece_ < pieces_.size() && pieces_[piece_].size() - filled_ >= kArrivals;
+  return is_direct_ ? pieces_[piece_].subspan(filled_) : std::span(arrivals_);
+}
+
+void FrameReader::advance(std::size_t count, const std::function<void(Frame)>& take) {
+  if (is_direct_) {
+    filled_ += count;
+    go_on(take);
+    return;
+  }
+  std::span<const char> rest(arrivals_.data(), count);
+  const auto move_to = [&rest](char* target, std::size_t most) {
+    const std::size_t now = std::min(most, rest.size());
+    if (target != nullptr) std::memcpy(target, rest.data(), now);
+    rest = rest.subspan(now);
+    return now;
+  };
+  while (!rest.empty()) {
+    if (head_filled_ < sizeof head_) {
+      char* const head = reinterpret_cast<char*>(&head_);
+      head_filled_ += move_to(head + head_filled_, sizeof head_ - head_filled_);
+      if (head_filled_ == sizeof head_) begin();
+    } else if (to_throw_away_ > 0) {
+      to_throw_away_ -= move_to(nullptr, to_throw_away_);
+    } else {
+      const std::span<char> piece = pieces_[piece_];
+      filled_ += move_to(piece.data() + filled_, piece.size() - filled_);
+    }
+    go_on(take);
+  }
+}
+
+// The head is here.
+void FrameReader::begin() {
+  constexpr std::uint64_t kSane = std::uint64_t{1} << 60;
+  if (head_.kind > Frame::Kind::kLoss || head_.tensors > kMostTensors || head_.bytes > kSane ||
+      head_.data_bytes > kSane || head_.description_bytes > head_.tensors * kLongestDescription) {
+    throw UsageError("its head is that of no message");
+  }
+  frame_ = {.kind = head_.kind, .id = head_.id};
+  if (head_.bytes + head_.data_bytes > most_bytes_ + kSlack) {
+    frame_.thrown_away_bytes = head_.bytes + head_.data_bytes;
+    to_throw_away_ = head_.description_bytes + frame_.thrown_away_bytes;
+    return;
+  }
+  description_.clear();
+  pieces_.resize(2);
+  grow(0);
+  grow(1);
+}
+
+// The description and the bytes, as far as there is space for: a head alone is no reason to take
+// the gigabytes that it announces. (Of tensors, pages are taken when they are written.)
+bool FrameReader::grow(std::size_t piece) {
+  std::vector<char>& bytes = piece == 0 ? description_ : frame_.parcel.bytes;
+  const std::uint64_t wanted = piece == 0 ? head_.description_bytes : head_.bytes;
+  if (bytes.size() == wanted) return false;
+  bytes.resize(std::min<std::uint64_t>(wanted, std::max(kArrivals, 2 * bytes.size())));
+  pieces_[piece] = bytes;
+  return true;
+}
+
+// What is complete is left behind; a frame that is whole is given away.
+void FrameReader::go_on(const std::function<void(Frame)>& take) {
+  if (head_filled_ < sizeof head_ || to_throw_away_ > 0) return;
+  if (frame_.thrown_away_bytes == 0) {
+    while (piece_ < pieces_.size() && filled_ == pieces_[piece_].size()) {
+      if (piece_ < 2 && grow(piece_)) continue;
+      ++piece_;
+      filled_ = 0;
+      if (piece_ == 1) describe();
+    }
+    if (piece_ < pieces_.size()) return;
+  }
+  take(finish());
+}
+
+// The description is here.
+void FrameReader::describe() {
+  const c10::InferenceMode as_ever(false);  // Whatever thread this is.
+  ByteReader description({description_.data(), description_.size()});
+  std::uint64_t described = 0;
+  for (std::uint32_t i = 0; i < head_.tensors; ++i) {
+    at::Tensor tensor = take_tensor(description, head_.data_bytes - described);
+    described += tensor.nbytes();
+    pieces_.emplace_back(static_cast<char*>(tensor.mutable_data_ptr()), tensor.nbytes());
+    frame_.parcel.tensors.push_back(std::move(tensor));
+  }
+  if (description.left() > 0 || described != head_.data_bytes) {
+    throw UsageError("its description is not that of its data");
+  }
+}
+
+Frame FrameReader::finish() {
+  pieces_.clear();
+  piece_ = filled_ = head_filled_ = 0;
+  return std::exchange(frame_, {});
+}
+
+}  // namespace lockstep::rpc

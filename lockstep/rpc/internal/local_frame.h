@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/rpc/internal/call_message.h"
+
+namespace lockstep::rpc {
+
+/// A message between two workers of one machine, as it goes through a socket: a head of fixed size,
+/// a description of the tensors, the parcel's bytes, and the tensors' data.
+struct Frame {
+  enum class Kind : std::uint32_t {
+    kRequest,
+    kAnswer,
+    kFailure,  ///< no answer can be given: the bytes say why
+    kLoss,     ///< the sender has lost a worker; its rank in the place of `id`
+  };
+
+  Kind kind = Kind::kRequest;
+  std::int64_t id = 0;  ///< of a request, and of its answer
+  Parcel parcel = {};
+  /// More than 0: it was larger than may come, and has been thrown away.
+  std::size_t thrown_away_bytes = 0;
+};
+
+/// A frame that is being sent. Keeps its tensors, which must not change meanwhile.
+struct OutgoingFrame {
+  Frame::Kind kind = Frame::Kind::kRequest;
+  std::int64_t id = 0;
+  std::vector<char> head = {};  ///< with the description
+  std::vector<char> bytes = {};
+  std::vector<at::Tensor> data = {};  ///< contiguous
+  std::size_t sent = 0;
+};
+
+/// Why tensors cannot go through a socket; nothing where they can: dense ones on the CPU, of
+/// numbers that are not quantized. (Sparse ones are sent as their parts.)
+std::optional<std::string> problem_of(const std::vector<at::Tensor>& tensors);
+
+/// Errors: UsageError for tensors that have a problem.
+OutgoingFrame to_outgoing(Frame frame);
+
+/// Puts frames together from what arrives, in whatever pieces. Of n bytes that have arrived it
+/// makes at most 1 MiB + 4 · n of description and bytes, and the tensors that n bytes describe;
+/// whatever the head of a frame announces. Threads: one.
+class FrameReader {
+ public:
+  /// Frames of more than `most_bytes` (bytes and tensors) are thrown away as they come.
+  explicit FrameReader(std::size_t most_bytes);
+
+  /// Where the next bytes are to be written; never empty.
+  std::span<char> next();
+  /// That so many have been written there. Gives each frame that is whole to `take`. Errors:
+  /// UsageError for what is no frame; nothing that follows can be read.
+  void advance(std::size_t count, const std::function<void(Frame)>& take);
+
+ private:
+  struct Head {
+    Frame::Kind kind;
+    std::uint32_t tensors;
+    std::int64_t id;
+    std::uint64_t description_bytes;
+    std::uint64_t bytes;
+    std::uint64_t data_bytes;
+  };
+  friend OutgoingFrame to_outgoing(Frame frame);
+
+  void begin();
+  bool grow(std::size_t piece);
+  void describe();
+  void go_on(const std::function<void(Frame)>& take);
+  Frame finish();
+
+  const std::size_t most_bytes_;
+  std::vector<char> arrivals_;  ///< what comes first, whosever it is
+  Head head_{};
+  std::size_t head_filled_ = 0;
+  std::size_t to_throw_away_ = 0;
+  std::vector<char> description_;
+  Frame frame_;
+  std::vector<std::span<char>> pieces_;  ///< of the frame, to be filled in this order
+  std::size_t piece_ = 0;
+  std::size_t filled_ = 0;  ///< of the piece
+  bool is_direct_ = false;  ///< next() gave the piece itself
+};
+
+}  // namespace lockstep::rpc

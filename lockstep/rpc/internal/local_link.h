@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+
+#include "lockstep/os/files/unique_fd.h"
+#include "lockstep/rpc/internal/local_frame.h"
+
+namespace lockstep::rpc {
+
+/// The connection to one other worker of this machine. Nothing in it waits for the other: what the
+/// socket does not take at once is sent when it can, by whoever polls `poll_set`. Threads: any may
+/// send and receive; one, that which polls, does the rest.
+class LocalLink {
+ public:
+  /// Adds the socket to an epoll set, under the number `rank`.
+  LocalLink(int rank, UniqueFd socket, int poll_set, std::size_t most_bytes);
+
+  int rank() const { return rank_; }
+  /// False where the connection has been closed.
+  bool send(OutgoingFrame frame);
+  /// Of a request to which no answer is awaited any more: whether it will not be sent, as that has
+  /// not begun.
+  bool forget(std::int64_t id);
+  /// Sends what waits; the socket takes more.
+  void go_on();
+
+  enum class Received { kNothing, kSome, kEnd };
+  /// Reads what has come and gives away each frame that is whole, before another thread can read
+  /// what follows; `take` must not wait, and may not use the link. Where it is no frame the log
+  /// says why, and nothing more is read. `turn`: what to do where another thread reads.
+  enum class Turn { kWaitFor, kLeave };
+  Received receive(Turn turn, const std::function<void(Frame)>& take);
+  void close();
+
+ private:
+  void watch(bool for_room);
+  bool write(OutgoingFrame& frame);
+
+  const int rank_;
+  const int poll_set_;
+  std::mutex reading_;      // before mutex_
+  FrameReader reader_;      // guarded by reading_
+  bool is_broken_ = false;  // guarded by reading_
+  std::mutex mutex_;
+  UniqueFd socket_;                  // changed under both, read under either
+  std::deque<OutgoingFrame> queue_;  // guarded by mutex_
+};
+
+}  // namespace lockstep::rpc

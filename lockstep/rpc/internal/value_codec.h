@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include "lockstep/rpc/internal/byte_stream.h"
+#include "lockstep/rpc/internal/rref_key.h"
+
+namespace lockstep::rpc {
+
+/// What travels beside the bytes of a value: tensors by reference, and how references to values on
+/// other workers are named and made.
+struct ValueContext {
+  std::vector<at::Tensor> tensors;
+  std::function<RRefKey(const c10::IValue&)> name_rref;
+  std::function<c10::IValue(const RRefKey&)> make_rref;
+  /// Small tensors on the CPU go with the bytes, which is one message instead of several; but for
+  /// those that gradients flow through, where a call is part of a distributed autograd context.
+  bool keeps_graph = false;
+};
+
+/// Small enough to go with the bytes: above it the copy costs more than what it saves.
+inline constexpr std::int64_t kInlineTensorBytes = 16 * 1024;
+
+/// None, bool, int, float, str, Tensor (sparse COO too, without its graph), lists and dicts of
+/// these with the types of their elements, tuples, and references to values on other workers
+/// (RRef). Errors: UsageError naming the type of anything else, and for values nested deeper
+/// than 32.
+void write_value(const c10::IValue& value, ByteWriter& bytes, ValueContext& context);
+
+/// What is read from n bytes takes at most kAnyValueBytes + n * kValueBytesAByte: of all values, a
+/// tensor of one element and an optional type have the fewest bytes for what they take.
+inline constexpr std::uint64_t kValueBytesAByte = 256;
+inline constexpr std::uint64_t kAnyValueBytes = std::uint64_t{4} << 20;
+
+/// The inverse, of bytes that anybody may have sent: executes nothing, makes only the above, and
+/// allocates no more than that. Errors: UsageError saying what is wrong.
+c10::IValue read_value(ByteReader& bytes, const ValueContext& context);
+
+void write_key(const RRefKey& key, ByteWriter& bytes);
+RRefKey read_key(ByteReader& bytes);
+
+}  // namespace lockstep::rpc

@@ -1,0 +1,11 @@
+#include "lockstep/snapshot/internal/hash_bytes.h"
+
+#include <xxhash.h>
+
+namespace lockstep {
+
+std::uint64_t hash_bytes(const void* data, std::size_t bytes, std::uint64_t seed) {
+  return XXH3_64bits_withSeed(data, bytes, seed);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,325 @@
+#include "lockstep/snapshot/internal/optimizer_state.h"
+
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <ATen/ops/scalar_tensor.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/snapshot/internal/optimizer_kinds.h"
+#include "lockstep/snapshot/internal/optimizer_states.h"
+#include "lockstep/snapshot/sharded/sharded_state.h"
+#include "lockstep/snapshot/values.h"
+
+namespace lockstep {
+namespace {
+
+using torch::optim::Optimizer;
+using torch::optim::OptimizerOptions;
+using torch::optim::OptimizerParamGroup;
+using torch::optim::OptimizerParamState;
+
+constexpr const char* kUnknownOptimizer =
+    "snapshots know SGD, Adam, AdamW, RMSprop and Adagrad; use one of these";
+
+// Writing.
+
+c10::IValue option_value(double value) {
+  return value;
+}
+c10::IValue option_value(bool value) {
+  return value;
+}
+c10::IValue option_value(const std::tuple<double, double>& value) {
+  return c10::ivalue::Tuple::create(std::get<0>(value), std::get<1>(value));
+}
+
+/// Python counts steps in a float32 tensor; float64 where that would lose the count.
+at::Tensor step_tensor(std::int64_t step) {
+  constexpr std::int64_t kExactInFloat = std::int64_t{1} << 24;
+  return at::scalar_tensor(static_cast<double>(step),
+                           step <= kExactInFloat ? at::kFloat : at::kDouble);
+}
+
+template <class Kind>
+c10::IValue group_value(const OptimizerParamGroup& group, std::int64_t first_index) {
+  c10::impl::GenericDict dict = make_dict();
+  Kind::visit_options(static_cast<const typename Kind::Options&>(group.options()),
+                      [&](const char* name, const auto& value) {
+                        dict.insert_or_assign(name, option_value(value));
+                      });
+  for (const auto& [name, value] : Kind::kFixedFlags) dict.insert_or_assign(name, value);
+  c10::impl::GenericList indices = make_list();
+  for (std::size_t i = 0; i < group.params().size(); ++i) {
+    indices.push_back(first_index + static_cast<std::int64_t>(i));
+  }
+  dict.insert_or_assign("params", indices);
+  return dict;
+}
+
+struct StateWriter {
+  c10::impl::GenericDict& dict;
+  void operator()(const char* name, std::int64_t step) const {
+    dict.insert_or_assign(name, step_tensor(step));
+  }
+  void operator()(const char* name, const at::Tensor& tensor) const {
+    if (tensor.defined()) dict.insert_or_assign(name, tensor.detach());
+  }
+};
+
+template <class Kind>
+c10::IValue write_optimizer(const Optimizer& optimizer, const OptimizerStates& all_states) {
+  c10::impl::GenericDict states = make_dict();
+  c10::impl::GenericList groups = make_list();
+  std::int64_t index = 0;
+  for (const OptimizerParamGroup& group : optimizer.param_groups()) {
+    groups.push_back(group_value<Kind>(group, index));
+    for (const at::Tensor& parameter : group.params()) {
+      const auto found = all_states.find(parameter.unsafeGetTensorImpl());
+      if (found != all_states.end()) {
+        c10::impl::GenericDict state = make_dict();
+        Kind::visit_state(static_cast<const typename Kind::State&>(*found->second),
+                          StateWriter{state});
+        states.insert_or_assign(index, state);
+      }
+      ++index;
+    }
+  }
+  c10::impl::GenericDict dict = make_dict();
+  dict.insert_or_assign("state", states);
+  dict.insert_or_assign("param_groups", groups);
+  return dict;
+}
+
+// Reading: first everything is made, then everything is put in place.
+
+struct OptimizerUpdate {
+  std::vector<std::unique_ptr<OptimizerOptions>> group_options;
+  /// By parameter, in the order of the groups; null where there is no state.
+  std::vector<std::unique_ptr<OptimizerParamState>> states;
+};
+
+class OptimizerReader {
+ public:
+  OptimizerReader(const Optimizer& optimizer, const c10::IValue& values, const std::string& source,
+                  const char* kind_name, bool copies)
+      : optimizer_(optimizer),
+        shards_(dynamic_cast<const ShardedState*>(&optimizer)),
+        values_(values),
+        source_(concat("load ", source)),
+        kind_name_(kind_name),
+        copies_(copies) {}
+
+  template <class Kind>
+  OptimizerUpdate read() {
+    OptimizerUpdate update;
+    const c10::IValue groups = entry(values_, "param_groups", source_);
+    if (!groups.isList()) fail("'param_groups' is no list");
+    const std::vector<OptimizerParamGroup>& targets = optimizer_.param_groups();
+    if (groups.toListRef().size() != targets.size()) {
+      fail(concat("it has ", groups.toListRef().size(), " parameter groups, the optimizer has ",
+                  targets.size()));
+    }
+    const c10::IValue states = entry(values_, "state", source_);
+    if (!states.isGenericDict()) fail("'state' is no dict");
+    for (std::size_t i = 0; i < targets.size(); ++i) {
+      const c10::IValue& group = groups.toListRef()[i];
+      update.group_options.push_back(read_options<Kind>(group));
+      const std::vector<std::int64_t> indices = read_indices(group);
+      if (indices.size() != targets[i].params().size()) {
+        fail(concat("group ", i, " has ", indices.size(), " parameters, the optimizer's has ",
+                    targets[i].params().size()));
+      }
+      for (std::size_t k = 0; k < indices.size(); ++k) {
+        update.states.push_back(read_state<Kind>(states, indices[k], targets[i].params()[k]));
+      }
+    }
+    return update;
+  }
+
+ private:
+  template <class Kind>
+  std::unique_ptr<OptimizerOptions> read_options(const c10::IValue& group) const {
+    for (const auto& [name, wanted] : Kind::kFixedFlags) {
+      if (!group.isGenericDict()) break;
+      const c10::IValue value = find_value(group, name);
+      if (value.isBool() && value.toBool() != wanted) {
+        fail(concat("its '", name, "' is ", value.toBool() ? "True" : "False",
+                    ", which this optimizer does not offer"));
+      }
+    }
+    auto options = std::make_unique<typename Kind::Options>(make_options<typename Kind::Options>());
+    Kind::visit_options(*options, [&](const char* name, auto& target) {
+      read_option(entry(group, name, describe()), name, target);
+    });
+    return options;
+  }
+
+  template <class Options>
+  static Options make_options() {
+    // SGD alone has no default learning rate; it is read in any case.
+    if constexpr (std::is_default_constructible_v<Options>) {
+      return Options();
+    } else {
+      return Options(0.0);
+    }
+  }
+
+  void read_option(const c10::IValue& value, const char* name, double& target) const {
+    target = number(value, concat("'", name, "'"));
+  }
+  void read_option(const c10::IValue& value, const char* name, bool& target) const {
+    if (!value.isBool()) fail(concat("its '", name, "' is neither True nor False"));
+    target = value.toBool();
+  }
+  void read_option(const c10::IValue& value, const char* name,
+                   std::tuple<double, double>& target) const {
+    if (!value.isTuple() || value.toTupleRef().elements().size() != 2) {
+      fail(concat("its '", name, "' is no pair of numbers"));
+    }
+    const auto& elements = value.toTupleRef().elements();
+    const std::string quoted = concat("'", name, "'");
+    target = {number(elements[0], quoted), number(elements[1], quoted)};
+  }
+
+  std::vector<std::int64_t> read_indices(const c10::IValue& group) const {
+    const c10::IValue value = entry(group, "params", describe());
+    if (!value.isList()) fail("'params' is no list");
+    std::vector<std::int64_t> indices;
+    for (const c10::IValue& index : value.toListRef()) {
+      if (!index.isInt()) fail("'params' holds something else than integers");
+      indices.push_back(index.toInt());
+    }
+    return indices;
+  }
+
+  template <class Kind>
+  std::unique_ptr<OptimizerParamState> read_state(const c10::IValue& states, std::int64_t index,
+                                                  const at::Tensor& parameter) const {
+    const c10::impl::GenericDict all = states.toGenericDict();
+    const auto found = all.find(index);
+    if (found == all.end()) return nullptr;
+    const c10::IValue& values = found->value();
+    if (!values.isGenericDict()) fail(concat("the state of parameter ", index, " is no dict"));
+    const bool is_kept = !shards_ || shards_->keeps_state_of(parameter);
+    auto state = std::make_unique<typename Kind::State>();
+    Kind::visit_state(*state, [&](const char* name, auto& target) {
+      read_field(find_value(values, name), concat("'", name, "' of parameter ", index), parameter,
+                 is_kept, target);
+    });
+    return is_kept ? std::move(state) : nullptr;
+  }
+
+  void read_field(const c10::IValue& value, const std::string& name, const at::Tensor&, bool,
+                  std::int64_t& step) const {
+    const double count = number(value, name);
+    if (!(count >= 0 && count < 0x1p53)) fail(concat(name, " is no count"));
+    step = std::llround(count);
+  }
+
+  /// A missing tensor is an undefined one, as in an optimizer without momentum.
+  void read_field(const c10::IValue& value, const std::string& name, const at::Tensor& parameter,
+                  bool is_kept, at::Tensor& target) const {
+    if (value.isNone()) return;
+    if (!value.isTensor()) fail(concat(name, " is no tensor"));
+    const at::Tensor tensor = value.toTensor();
+    if (tensor.sizes() != parameter.sizes() || tensor.scalar_type() != parameter.scalar_type()) {
+      fail(concat(name, " is ", tensor.dtype().name(), tensor.sizes(), ", the parameter is ",
+                  parameter.dtype().name(), parameter.sizes()));
+    }
+    if (!is_kept) return;
+    const bool is_shared = tensor.storage().use_count() > 1;
+    target = tensor.detach().to(parameter.device(), tensor.scalar_type(), /*non_blocking=*/false,
+                                /*copy=*/copies_ || is_shared);
+  }
+
+  /// Python keeps numbers as int, float or a tensor of one element.
+  double number(const c10::IValue& value, const std::string& name) const {
+    if (value.isDouble()) return value.toDouble();
+    if (value.isInt()) return static_cast<double>(value.toInt());
+    if (value.isTensor() && value.toTensor().numel() == 1 && !value.toTensor().is_complex()) {
+      return value.toTensor().item().toDouble();
+    }
+    fail(concat(name, " is no number"));
+  }
+
+  std::string describe() const { return concat(source_, ", as ", kind_name_); }
+
+  [[noreturn]] void fail(const std::string& reason) const {
+    throw UsageError(
+        concat(describe(), ": ", reason, "; load it into the optimizer that it was saved from"));
+  }
+
+  const Optimizer& optimizer_;
+  const ShardedState* shards_;  // null: all states are kept
+  const c10::IValue& values_;
+  const std::string source_;
+  const char* kind_name_;
+  const bool copies_;
+};
+
+OptimizerUpdate read_optimizer(const Optimizer& optimizer, const c10::IValue& values,
+                               const std::string& source, bool copies) {
+  std::optional<OptimizerUpdate> update;
+  const bool known = with_optimizer_kind(optimizer, [&](auto kind) {
+    using Kind = decltype(kind);
+    update = OptimizerReader(optimizer, values, source, Kind::kName, copies).read<Kind>();
+  });
+  if (!known) throw UsageError(concat("load ", source, ": ", kUnknownOptimizer));
+  return *std::move(update);
+}
+
+void replace_state(Optimizer& optimizer, OptimizerUpdate update) {
+  optimizer.state().clear();
+  auto next_state = update.states.begin();
+  for (std::size_t i = 0; i < update.group_options.size(); ++i) {
+    OptimizerParamGroup& group = optimizer.param_groups()[i];
+    group.set_options(std::move(update.group_options[i]));
+    for (const at::Tensor& parameter : group.params()) {
+      std::unique_ptr<OptimizerParamState> state = std::move(*next_state++);
+      if (state) optimizer.state()[parameter.unsafeGetTensorImpl()] = std::move(state);
+    }
+  }
+}
+
+}  // namespace
+
+c10::IValue optimizer_state_dict(const Optimizer& optimizer) {
+  if (dynamic_cast<const ShardedState*>(&optimizer) != nullptr) {
+    throw UsageError(
+        "save an optimizer: this rank has a share of its state only; take "
+        "consolidated_state_dict(), which all ranks must call");
+  }
+  return optimizer_state_dict(optimizer, optimizer.state());
+}
+
+c10::IValue optimizer_state_dict(const Optimizer& optimizer, const OptimizerStates& states) {
+  c10::IValue dict;
+  const bool known = with_optimizer_kind(
+      optimizer, [&](auto kind) { dict = write_optimizer<decltype(kind)>(optimizer, states); });
+  if (!known) throw UsageError(concat("save an optimizer: ", kUnknownOptimizer));
+  return dict;
+}
+
+void load_optimizer_state_dict(Optimizer& optimizer, const c10::IValue& values,
+                               const std::string& source) {
+  replace_state(optimizer, read_optimizer(optimizer, values, source, /*copies=*/true));
+}
+
+void adopt_optimizer_state_dict(Optimizer& optimizer, const c10::IValue& values,
+                                const std::string& source) {
+  replace_state(optimizer, read_optimizer(optimizer, values, source, /*copies=*/false));
+}
+
+void check_optimizer_state_dict(const Optimizer& optimizer, const c10::IValue& values,
+                                const std::string& source) {
+  read_optimizer(optimizer, values, source, /*copies=*/false);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,34 @@
+#include "lockstep/snapshot/internal/random_state.h"
+
+#include <mutex>
+
+#include <ATen/Context.h>
+#include <ATen/core/Generator.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+
+namespace lockstep {
+
+at::Tensor random_state(c10::Device device) {
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  return generator.get_state();
+}
+
+void check_random_state(c10::Device device, const at::Tensor& state) {
+  const at::Tensor current = random_state(device);
+  if (state.scalar_type() == current.scalar_type() && state.sizes() == current.sizes()) return;
+  throw UsageError(concat("restore the random state of ", device, ": ", state.dtype().name(),
+                          state.sizes(), " is no state of its generator, which has ",
+                          current.dtype().name(), current.sizes()));
+}
+
+void set_random_state(c10::Device device, const at::Tensor& state) {
+  check_random_state(device, state);
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  generator.set_state(state.contiguous());
+}
+
+}  // namespace lockstep

@@ -1,0 +1,135 @@
+// How a SnapshotDirectory saves where each rank writes a share.
+#include <cstdint>
+#include <cstdio>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <torch/optim/optimizer.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/deadline.h"
+#include "lockstep/comm/internal/store_wait.h"
+#include "lockstep/snapshot/internal/agreement.h"
+#include "lockstep/snapshot/internal/optimizer_states.h"
+#include "lockstep/snapshot/pickle/writable_value.h"
+#include "lockstep/snapshot/sharded/sharded_snapshot.h"
+#include "lockstep/snapshot/sharded/sharded_state.h"
+#include "lockstep/snapshot/sharded/share_tree.h"
+#include "lockstep/snapshot/sharded/tensor_shares.h"
+#include "lockstep/snapshot/snapshot.h"
+#include "lockstep/snapshot/snapshot_directory.h"
+
+namespace lockstep {
+namespace {
+
+/// Of a save: another than that of any save before.
+std::int64_t new_save_number() {
+  std::random_device device;
+  return static_cast<std::int64_t>(std::uint64_t{device()} << 32 | device());
+}
+
+std::string hex(std::int64_t number) {
+  char digits[17];
+  std::snprintf(digits, sizeof(digits), "%016llx", static_cast<unsigned long long>(number));
+  return digits;
+}
+
+void drop_error(BackgroundTask& task) {
+  try {
+    task.wait();
+  } catch (const std::exception&) {
+    // Said elsewhere.
+  }
+}
+
+}  // namespace
+
+void SnapshotDirectory::save_sharded(Snapshot snapshot, const torch::optim::Optimizer& optimizer) {
+  if (asynchronous_) agree_on_writes();
+  const int rank = group_rank(group_);
+  const bool is_own = dynamic_cast<const ShardedState*>(&optimizer) != nullptr;
+  const StatePlacement kind = is_own ? StatePlacement::kOwn : StatePlacement::kReplicated;
+  std::vector<std::string> model_names;
+  for (const auto& [name, tensor] : snapshot.model) model_names.push_back(name);
+  if (rank != 0) snapshot.random_state = snapshot.cuda_random_state = {};
+  run_on_all(group_, "save a snapshot", [&] {
+    // This rank's states, and all groups.
+    snapshot.optimizer = optimizer_state_dict(optimizer, optimizer.state());
+  });
+
+  const at::Tensor own = at::empty({2}, at::kLong);
+  own[0].fill_(new_save_number());
+  own[1].fill_(static_cast<std::int64_t>(own_bytes(snapshot, kind)));
+  const std::vector<at::Tensor> all = gather_from_all(group_, own);
+  std::vector<std::uint64_t> kept_bytes;
+  for (const at::Tensor& row : all) {
+    kept_bytes.push_back(static_cast<std::uint64_t>(row[1].item().toLong()));
+  }
+  const SnapshotName name{snapshot.epoch, snapshot.step, true};
+  const ShardedSave save{.directory = path_ / name.file_name(),
+                         .save_id = hex(all[0][0].item().toLong()),
+                         .epoch = snapshot.epoch,
+                         .step = snapshot.step,
+                         .world_size = group_world_size(group_)};
+  const std::vector<int> owners = plan_shares(replicated_bytes(snapshot, kind), kept_bytes);
+  const c10::IValue share =
+      share_value(share_of(std::move(snapshot), kind, owners, rank), save.save_id);
+  const auto complete = [this, save, name, model_names](const std::stop_token& stop) {
+    complete_sharded(save, model_names, Deadline::after(share_timeout_), stop);
+    written(name);
+  };
+  if (asynchronous_) {
+    const auto write_and_complete = [save, rank, complete](const c10::IValue& value,
+                                                           const std::stop_token& stop) {
+      write_share(save, rank, value);
+      if (rank == 0) complete(stop);
+    };
+    // What cannot be stored ends it on all ranks before any waits for the others' files.
+    run_on_all(group_, "save a snapshot", [&] { writable_value(share); });
+    write(share, write_and_complete);
+    return;
+  }
+  run_on_all(group_, "save a snapshot", [&] { write_share(save, rank, share); });
+  run_on_all(group_, "complete a snapshot", [&] {
+    if (rank == 0) complete(std::stop_token());
+  });
+}
+
+void SnapshotDirectory::agree_on_writes() {
+  const int rank = group_rank(group_);
+  const auto failed_ranks = [&](bool has_failed) {
+    std::vector<int> ranks;
+    const std::vector<at::Tensor> all =
+        gather_from_all(group_, at::full({1}, has_failed ? 1 : 0, at::kLong));
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (all[i].item().toLong() != 0) ranks.push_back(static_cast<int>(i));
+    }
+    return ranks;
+  };
+  // Rank 0 last: it waits for the files of the others, in vain where one of them has failed.
+  if (rank != 0) writing_.finish();
+  std::vector<int> failed = failed_ranks(rank != 0 && writing_.has_failed());
+  if (rank == 0) {
+    if (!failed.empty()) writing_.request_stop();
+    writing_.finish();
+  }
+  const std::vector<int> failed_rank_0 = failed_ranks(rank == 0 && writing_.has_failed());
+  if (failed.empty()) failed = failed_rank_0;
+  if (failed.empty()) return;
+  // Where others have failed, what rank 0 has to say is that it waited for them.
+  if (rank == 0 && failed != failed_rank_0) {
+    drop_error(writing_);
+  } else {
+    writing_.wait();
+  }
+  throw PeerFailed(
+      {.operation = "save a snapshot", .ranks = failed},
+      concat("the one before failed on rank ", join_numbers(failed), "; see the message there"));
+}
+
+}  // namespace lockstep

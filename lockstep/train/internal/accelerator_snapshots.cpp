@@ -1,0 +1,310 @@
+// What an accelerator saves, and how it goes on from there.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include <c10/core/GradMode.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/snapshot/internal/agreement.h"
+#include "lockstep/snapshot/internal/optimizer_state.h"
+#include "lockstep/snapshot/internal/tensor_difference.h"
+#include "lockstep/snapshot/snapshot_directory.h"
+#include "lockstep/snapshot/state_dict.h"
+#include "lockstep/snapshot/values.h"
+#include "lockstep/train/accelerator.h"
+
+namespace lockstep {
+namespace {
+
+c10::impl::GenericList list_of(const c10::IValue& value, const char* name,
+                               const std::string& source, std::size_t expected) {
+  const c10::IValue found = entry(value, name, source);
+  if (!found.isList()) throw UsageError(concat(source, ": '", name, "' is no list"));
+  c10::impl::GenericList list = found.toList();
+  if (list.size() != expected) {
+    throw UsageError(concat(source, ": it was saved with ", list.size(), " ", name, ", and ",
+                            expected, " are prepared; prepare and register the same"));
+  }
+  return list;
+}
+
+c10::IValue cursor_value(LoaderPosition& loader) {
+  const DataCursor cursor = loader.cursor_to_save();
+  c10::impl::GenericDict dict = make_dict();
+  dict.insert_or_assign("seed", static_cast<std::int64_t>(cursor.seed));
+  dict.insert_or_assign("epoch", cursor.epoch);
+  dict.insert_or_assign("consumed", cursor.consumed);
+  dict.insert_or_assign("batches", cursor.batches);
+  dict.insert_or_assign("dataset_size", loader.dataset_size());
+  return dict;
+}
+
+DataCursor cursor_for(const LoaderPosition& loader, const c10::IValue& value,
+                      const std::string& source) {
+  const std::int64_t size = integer_entry(value, "dataset_size", source);
+  if (size != loader.dataset_size()) {
+    throw UsageError(concat(source, ": it was saved with a dataset of ", size,
+                            " samples, this one has ", loader.dataset_size(),
+                            "; give it the same dataset"));
+  }
+  const std::int64_t consumed = integer_entry(value, "consumed", source);
+  // Earlier snapshots do not say: there it was what follows from the samples.
+  const std::int64_t batches = find_value(value, "batches").isNone()
+                                   ? consumed / loader.batch_size()
+                                   : integer_entry(value, "batches", source);
+  const DataCursor cursor{.seed = static_cast<std::uint64_t>(integer_entry(value, "seed", source)),
+                          .epoch = integer_entry(value, "epoch", source),
+                          .consumed = consumed,
+                          .batches = batches};
+  loader.check_cursor(cursor);
+  return cursor;
+}
+
+// What was registered then and is not now would be lost.
+void check_names(const c10::impl::GenericDict& saved,
+                 const std::vector<AcceleratorState::Registered>& registered,
+                 const std::string& source) {
+  for (const auto& one : registered) {
+    if (!find_value(saved, one.name).isNone()) continue;
+    throw UsageError(concat(source, ": nothing was saved under '", one.name,
+                            "'; register what was registered then, or begin in another folder"));
+  }
+  for (const auto& item : saved) {
+    const std::string& name = item.key().toStringRef();
+    const auto has_name = [&](const auto& one) { return one.name == name; };
+    if (std::ranges::any_of(registered, has_name)) continue;
+    throw UsageError(concat(source, ": it holds the state of '", name,
+                            "', which is not registered now and would be lost; register it, in a "
+                            "Trainer by adding its callback, or begin in another folder"));
+  }
+}
+
+TensorDict copies_of(const TensorDict& tensors) {
+  TensorDict copies;
+  for (const auto& [name, tensor] : tensors) copies.emplace_back(name, tensor.detach().clone());
+  return copies;
+}
+
+}  // namespace
+
+c10::IValue AcceleratorState::values() {
+  update_scaler();
+  c10::impl::GenericList models = make_list();
+  for (std::size_t i = 1; i < replicas.size(); ++i) {
+    models.push_back(tensor_dict_value(lockstep::state_dict(*replicas[i]->module())));
+  }
+  c10::impl::GenericList others = make_list();
+  for (std::size_t i = 1; i < optimizers.size(); ++i) {
+    others.push_back(optimizer_state_dict(*optimizers[i]->optimizer));
+  }
+  c10::impl::GenericList steps = make_list();
+  for (const auto& scheduled : schedulers) steps.push_back(scheduled->steps);
+  c10::impl::GenericList cursors = make_list();
+  for (const auto& loader : loaders) cursors.push_back(cursor_value(*loader));
+  c10::impl::GenericDict named = make_dict();
+  for (const Registered& one : registered) {
+    named.insert_or_assign(one.name, tensor_dict_value(one.state_dict()));
+  }
+  c10::impl::GenericDict dict = make_dict();
+  dict.insert_or_assign("more_models", models);
+  dict.insert_or_assign("more_optimizers", others);
+  dict.insert_or_assign("schedulers", steps);
+  dict.insert_or_assign("data", cursors);
+  dict.insert_or_assign("registered", named);
+  dict.insert_or_assign("grad_scaler", tensor_dict_value(scaler_.state_dict()));
+  dict.insert_or_assign("training_id", training_id_);
+  return dict;
+}
+
+bool AcceleratorState::is_of_this_training(const c10::IValue& values) const {
+  if (!values.isGenericDict()) return false;
+  const c10::IValue id = find_value(values, "training_id");
+  return id.isString() && id.toStringRef() == training_id_;
+}
+
+void AcceleratorState::check_values(const c10::IValue& values, const std::string& source) const {
+  const auto models =
+      list_of(values, "more_models", source, replicas.empty() ? 0 : replicas.size() - 1);
+  const auto others =
+      list_of(values, "more_optimizers", source, optimizers.empty() ? 0 : optimizers.size() - 1);
+  const auto steps = list_of(values, "schedulers", source, schedulers.size());
+  const auto cursors = list_of(values, "data", source, loaders.size());
+  const auto named = entry(values, "registered", source).toGenericDict();
+  for (std::size_t i = 0; i < models.size(); ++i) {
+    check_state_dict(*replicas[i + 1]->module(), tensor_dict(models.get(i), source), source);
+  }
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    check_optimizer_state_dict(*optimizers[i + 1]->optimizer, others.get(i), source);
+  }
+  for (std::size_t i = 0; i < schedulers.size(); ++i) {
+    if (schedulers[i]->steps <= steps.get(i).toInt()) continue;
+    throw UsageError(concat(source, ": the scheduler has made ", schedulers[i]->steps,
+                            " steps, more than the ", steps.get(i).toInt(),
+                            " that were saved; load before the training begins"));
+  }
+  for (std::size_t i = 0; i < loaders.size(); ++i) cursor_for(*loaders[i], cursors.get(i), source);
+  check_names(named, registered, source);
+  for (const Registered& one : registered) {
+    if (one.check) one.check(tensor_dict(find_value(named, one.name), source));
+  }
+}
+
+void AcceleratorState::take_registered(const c10::IValue& values, const std::string& source) {
+  const c10::IValue named = entry(values, "registered", source);
+  given_up_.clear();
+  for (const Registered& one : registered) {
+    given_up_[one.name] = copies_of(one.state_dict());
+    one.load_state_dict(tensor_dict(find_value(named, one.name), source));
+  }
+  // None where it was saved without. It is the last, and takes all or nothing.
+  const TensorDict scaler = tensor_dict(entry(values, "grad_scaler", source), source);
+  given_up_scaler_ = copies_of(scaler_.state_dict());
+  if (!scaler.empty()) scaler_.load_state_dict(scaler);
+}
+
+void AcceleratorState::give_back_registered() {
+  for (const Registered& one : registered) {
+    const auto found = given_up_.find(one.name);
+    if (found != given_up_.end()) one.load_state_dict(found->second);
+  }
+  given_up_.clear();
+  if (!given_up_scaler_.empty()) scaler_.load_state_dict(std::exchange(given_up_scaler_, {}));
+}
+
+void AcceleratorState::take_values(const c10::IValue& values, const std::string& source) {
+  const auto models =
+      list_of(values, "more_models", source, replicas.empty() ? 0 : replicas.size() - 1);
+  const auto others =
+      list_of(values, "more_optimizers", source, optimizers.empty() ? 0 : optimizers.size() - 1);
+  const auto steps = list_of(values, "schedulers", source, schedulers.size());
+  const auto cursors = list_of(values, "data", source, loaders.size());
+  for (std::size_t i = 0; i < models.size(); ++i) {
+    load_state_dict(*replicas[i + 1]->module(), tensor_dict(models.get(i), source), source);
+  }
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    load_optimizer_state_dict(*optimizers[i + 1]->optimizer, others.get(i), source);
+  }
+  for (std::size_t i = 0; i < loaders.size(); ++i) {
+    loaders[i]->set_cursor(cursor_for(*loaders[i], cursors.get(i), source));
+  }
+  const c10::IValue id = find_value(values, "training_id");
+  if (id.isString()) training_id_ = id.toStringRef();
+  given_up_.clear();
+  given_up_scaler_.clear();
+  for (std::size_t i = 0; i < schedulers.size(); ++i) {
+    go_to(*schedulers[i], steps.get(i).toInt());
+  }
+}
+
+// Whatever it keeps beside them it has from its steps.
+void AcceleratorState::go_to(Scheduled& scheduled, std::int64_t steps) {
+  std::vector<double> rates;
+  for (const auto& stepped : optimizers) {
+    for (auto& group : stepped->optimizer->param_groups()) {
+      rates.push_back(group.options().get_lr());
+    }
+  }
+  for (; scheduled.steps < steps; ++scheduled.steps) scheduled.scheduler->step();
+  auto rate = rates.begin();
+  for (const auto& stepped : optimizers) {
+    for (auto& group : stepped->optimizer->param_groups()) group.options().set_lr(*rate++);
+  }
+}
+
+void Accelerator::register_state(AcceleratorState::Registered registered) {
+  for (const auto& other : state_->registered) {
+    if (other.name == registered.name) {
+      throw UsageError(concat("register_for_checkpointing: '", registered.name,
+                              "' is registered already; choose another name"));
+    }
+  }
+  state_->registered.push_back(std::move(registered));
+}
+
+void Accelerator::register_for_checkpointing(const std::string& name, TensorDict tensors) {
+  register_state(
+      {.name = name,
+       .state_dict = [tensors] { return tensors; },
+       .load_state_dict =
+           [tensors](const TensorDict& values) {
+             const at::NoGradGuard no_grad;
+             for (const auto& [key, tensor] : tensors) {
+               const at::Tensor target = tensor;
+               target.copy_(std::ranges::find(values, key, &TensorDict::value_type::first)->second);
+             }
+           },
+       .check =
+           [tensors, name](const TensorDict& values) {
+             const auto difference = tensor_difference(tensors, values);
+             if (!difference) return;
+             throw UsageError(concat("load_state: of '", name, "' ", *difference,
+                                     "; register the same tensors"));
+           }});
+}
+
+SnapshotDirectory& Accelerator::snapshots_in(const std::string& directory) {
+  const std::string& path = directory.empty() ? options().project_dir : directory;
+  if (path.empty()) {
+    throw UsageError("Accelerator: project_dir is empty; name the folder of the snapshots");
+  }
+  const SnapshotDirectoryOptions how{.keep_last = options().total_limit,
+                                     .asynchronous = options().asynchronous_saves,
+                                     .sharded = options().sharded_saves,
+                                     .group = process_group()};
+  return state_->directories.try_emplace(path, path, how).first->second;
+}
+
+void Accelerator::save_state(const std::string& directory) {
+  if (state_->replicas.empty() || state_->optimizers.empty()) {
+    throw UsageError("save_state: prepare a model and an optimizer first");
+  }
+  if (state_->is_accumulating()) {
+    throw UsageError(
+        "save_state: gradients are being accumulated, which it does not hold; save when "
+        "sync_gradients() is true");
+  }
+  SnapshotDirectory& snapshots = snapshots_in(directory);
+  snapshots.claim();
+  c10::IValue values;
+  run_on_all(process_group(), "save a state", [&] { values = state_->values(); });
+  snapshots.save(*state_->replicas.front()->module(), *state_->optimizers.front()->optimizer,
+                 {.epoch = state_->epoch(),
+                  .step = steps(),
+                  .values = values,
+                  .is_of_this_run = [this](const c10::IValue& there) {
+                    return state_->is_of_this_training(there);
+                  }});
+}
+
+void Accelerator::wait_for_saves() {
+  for (auto& [path, snapshots] : state_->directories) snapshots.wait();
+}
+
+bool Accelerator::load_state(const std::string& directory) {
+  if (state_->replicas.empty() || state_->optimizers.empty()) {
+    throw UsageError("load_state: prepare a model and an optimizer first");
+  }
+  SnapshotDirectory& snapshots = snapshots_in(directory);
+  if (snapshots.path() == options().project_dir) snapshots.claim();
+  torch::optim::Optimizer& optimizer = *state_->optimizers.front()->optimizer;
+  const auto source_of = [](const Resumed& one) { return concat("load ", one.path.string()); };
+  std::optional<Resumed> resumed;
+  try {
+    resumed = snapshots.load_latest(*state_->replicas.front()->module(), optimizer,
+                                    [&](const Resumed& found) {
+                                      state_->check_values(found.values, source_of(found));
+                                      state_->take_registered(found.values, source_of(found));
+                                    });
+  } catch (...) {
+    state_->give_back_registered();
+    throw;
+  }
+  if (!resumed) return false;
+  state_->take_values(resumed->values, source_of(*resumed));
+  state_->set_steps(resumed->step);
+  return true;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,66 @@
+// How a TrainerLoop ends a training whose numbers are not finite any more.
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <tuple>
+
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <torch/nn/module.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/log.h"
+#include "lockstep/snapshot/internal/agreement.h"
+#include "lockstep/train/trainer_loop.h"
+
+namespace lockstep {
+namespace {
+
+constexpr const char* kCure =
+    "lower the learning rate, clip gradients, or leave such steps out: non_finite kSkip "
+    "(--non-finite=skip)";
+
+bool goes_on(const TrainerOptions& options) {
+  return options.non_finite == NonFinite::kReport || options.non_finite == NonFinite::kSkip;
+}
+
+}  // namespace
+
+// All ranks have the same mean.
+void TrainerLoop::refuse_non_finite(const Metrics& metrics) const {
+  const double* const loss = find_metric(metrics, kTrainLoss);
+  if (loss == nullptr || std::isfinite(*loss) || goes_on(options_)) return;
+  const auto firsts =
+      gather_from_all(accelerator_.process_group(), at::scalar_tensor(first_bad_step_, at::kLong));
+  int rank = -1;
+  std::int64_t step = -1;
+  for (int i = 0; i < static_cast<int>(firsts.size()); ++i) {
+    const auto first = firsts[static_cast<std::size_t>(i)].item<std::int64_t>();
+    if (first >= 0 && (step < 0 || first < step)) std::tie(rank, step) = std::tuple(i, first);
+  }
+  throw Error(concat("the training's loss is not finite",
+                     step < 0 ? concat(" by step ", state_.time.batches)
+                              : concat(" on rank ", rank, " in step ", step),
+                     "; the newest snapshot is from before; ", kCure));
+}
+
+// A snapshot of such parameters would be the one from which the training goes on, in vain. They are
+// the same on all ranks.
+void TrainerLoop::refuse_non_finite_parameters() const {
+  const auto parameters = state_.module.named_parameters();
+  const auto is_bad = [](const auto& one) {
+    return !at::isfinite(one.value().detach()).all().template item<bool>();
+  };
+  const auto bad = std::ranges::find_if(parameters, is_bad);
+  if (bad == parameters.end()) return;
+  const std::string what =
+      concat("the parameter ", bad->key(), " is not finite after step ", state_.time.batches);
+  if (!goes_on(options_)) {
+    throw Error(
+        concat(what, ", and no snapshot is made of it; the newest is from before; ", kCure));
+  }
+  if (state_.is_main()) log(LogLevel::kWarning, concat("Trainer: ", what));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,119 @@
+// The program `lockstep-env`, which `lockstep env` becomes.
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+#include "launcher/command_line/program_beside.h"
+#include "launcher/command_line/run_tool.h"
+#include "launcher/command_line/split_arguments.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/env.h"
+#include "tools/doctor/gather_facts.h"
+#include "tools/doctor/program_facts.h"
+
+namespace lockstep {
+namespace {
+
+#if defined(__clang__)
+constexpr const char* kCompiler = __VERSION__;  // says its name, too
+#else
+constexpr const char* kCompiler = "GCC " __VERSION__;
+#endif
+
+constexpr const char* kHelp =
+    "Usage: lockstep env\n\n"
+    "Shows what a bug report needs: the versions of Lockstep, LibTorch and the system, the "
+    "machine,\n"
+    "and every environment variable that Lockstep reads: its type, what it does and, where it is\n"
+    "set, its value.\n\n"
+    "Example:\n"
+    "  LOCKSTEP_TIMEOUT_S=60 lockstep env\n";
+
+constexpr const char* kFlagVariables =
+    "PET_<FLAG>\n"
+    "    default of a flag of lockstep run: PET_NPROC_PER_NODE=2 for --nproc-per-node=2\n";
+
+std::string value_after(const char* path, const std::string& key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(key)) continue;
+    const std::size_t begin = line.find_first_not_of("=:\t \"", key.size());
+    const std::size_t end = line.find_last_not_of("\" ");
+    return begin == std::string::npos ? "" : line.substr(begin, end + 1 - begin);
+  }
+  return "";
+}
+
+std::string gigabytes(std::uint64_t bytes) {
+  constexpr double kGigabyte = 1e9;
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f GB", static_cast<double>(bytes) / kGigabyte);
+  return text;
+}
+
+void show(const char* what, const std::string& text) {
+  std::printf("%-12s%s\n", what, text.empty() ? "unknown" : text.c_str());
+}
+
+// The LibTorch that programs beside this one load; nothing where they are not there.
+std::string libtorch(const MachineFacts& facts) {
+  if (facts.program.libtorch.empty()) return "none that lockstep-test-rank loads";
+  return concat(facts.program.libtorch_version, " in ", facts.program.libtorch);
+}
+
+void show_machine() {
+  const std::string tool = (program_folder() / "lockstep-test-rank").string();
+  const MachineFacts facts = gather_facts({.program = tool, .lockstep_version = LOCKSTEP_VERSION});
+  show("lockstep",
+       concat(LOCKSTEP_VERSION, ", compiled by ", kCompiler, " in ", program_folder().string()));
+  show("LibTorch", libtorch(facts));
+  const PythonFacts python = look_at_python();
+  show("Python", !python.trouble.empty() ? python.trouble
+                 : python.torch_version.empty()
+                     ? concat(python.path, ", without torch")
+                     : concat(python.path, ", torch ", python.torch_version));
+  show("system", concat(value_after("/etc/os-release", "PRETTY_NAME"), ", kernel ", facts.kernel));
+  show("processors",
+       concat(facts.processors,
+              facts.processor_quota ? concat(", of which the time of ", *facts.processor_quota)
+                                    : std::string(),
+              ", ", value_after("/proc/cpuinfo", "model name")));
+  show("memory", concat(gigabytes(facts.memory_bytes), ", free ",
+                        gigabytes(facts.memory_available_bytes), "; /dev/shm ",
+                        gigabytes(facts.shm_bytes), ", free ", gigabytes(facts.shm_free_bytes)));
+  show("GPUs", facts.gpus == 0 ? std::string("none")
+                               : concat(facts.gpus, " of NVIDIA, driver ", facts.gpu_driver));
+  std::puts("");
+}
+
+int env_command(const std::vector<std::string>& arguments) {
+  const SplitArguments split = split_arguments(arguments, {{.name = "help", .letter = 'h'}});
+  if (!split.flags.empty()) {
+    std::fputs(kHelp, stdout);
+    return 0;
+  }
+  if (!split.program.empty()) {
+    throw UsageError("lockstep env takes no argument, but has '" + split.program.front() + "'");
+  }
+  show_machine();
+  for (const env::Variable* variable : env::all()) {
+    auto value = env::text(*variable);
+    if (value && variable->is_secret) value = "(set; not shown)";
+    std::printf("%s (%s)%s%s\n    %s\n", variable->name, variable->type, value ? " = " : "",
+                value.value_or("").c_str(), variable->help);
+  }
+  std::fputs(kFlagVariables, stdout);
+  for (const std::string& line : env::everything()) {
+    if (line.starts_with("PET_")) std::printf("    %s\n", line.c_str());
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace lockstep
+
+int main(int argc, char** argv) {
+  return lockstep::run_tool(argc, argv, lockstep::env_command);
+}

@@ -1,0 +1,137 @@
+#include "tools/report/run_report.h"
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/os/files/temporary_directory.h"
+#include "lockstep/record/internal/trace_merge.h"
+#include "tools/report/curve_chart.h"
+#include "tools/report/html_text.h"
+
+namespace lockstep {
+namespace {
+
+using nlohmann::json;
+
+std::vector<Curve> curves_named(const std::vector<std::string>& names) {
+  std::vector<Curve> curves;
+  for (const std::string& name : names)
+    curves.push_back({.name = name, .points = {{1, 2}, {3, 4}}});
+  return curves;
+}
+
+TEST(PlanCharts, PutsTogetherWhatIsComparedAndNamesUnits) {
+  auto curves = curves_named({"samples_per_second", "train_loss", "val_accuracy", "val_loss",
+                              "train/top5", "val/top5", "data_ms", "other_ms", "noise"});
+  curves.push_back({.name = "empty", .points = {}});
+  std::string text;
+  for (const ChartPlan& plan : plan_charts(curves)) {
+    text += concat(plan.title, " (", plan.unit, "):");
+    for (const Curve* const curve : plan.curves) text += " " + curve->name;
+    text += "\n";
+  }
+  EXPECT_EQ(text,
+            "Loss (): train_loss val_loss\n"
+            "Throughput (samples/s): samples_per_second\n"
+            "Accuracy (): val_accuracy\n"
+            "top5 (): train/top5 val/top5\n"
+            "Time of a step (ms): data_ms other_ms\n"
+            "noise (): noise\n");
+}
+
+TEST(PlanCharts, AChartHasNoMoreCurvesThanThereAreColours) {
+  std::vector<std::string> names(8, "loss");
+  const auto curves = curves_named(names);
+  const auto plans = plan_charts(curves);
+  ASSERT_EQ(plans.size(), 2U);
+  EXPECT_EQ(plans[0].curves.size(), 6U);
+}
+
+TEST(DrawChart, MarksWhereARunWentOnAndEscapesNames) {
+  const auto curves = curves_named({"train_<b>", "val_<b>"});
+  const std::string svg = draw_chart(plan_charts(curves).front(), {2, 99});
+  EXPECT_NE(svg.find("a run went on here, at step 2<"), std::string::npos);
+  EXPECT_EQ(svg.find("at step 99"), std::string::npos) << "it is beyond what is shown";
+  EXPECT_NE(svg.find("train_&lt;b&gt;"), std::string::npos);
+  EXPECT_EQ(svg.find("<b>"), std::string::npos);
+}
+
+TEST(HtmlText, CannotLeaveAnElementOrAnAttribute) {
+  EXPECT_EQ(html_text("a<b>&\"'c'"), "a&lt;b&gt;&amp;&quot;'c'");
+}
+
+TEST(RunNotes, ARunThatHasNoEndWasKilled) {
+  const RunNotes notes = parse_runs(
+      R"({"event": "begin", "time": 1795420000, "step": 0, "ranks": 2, "machine": {"host": "a", "memory_bytes": 1610612736}}
+{"event": "begin", "time": 1795420060, "step": 40, "ranks": 3}
+{"event": "end", "time": 1795420100.5, "step": 90, "how": "ended"}
+{"event": "end"}
+)",
+      "runs.jsonl");
+  ASSERT_EQ(notes.runs.size(), 2U);
+  EXPECT_EQ(notes.runs[0].host, "a");
+  EXPECT_EQ(notes.runs[0].ranks, 2);
+  EXPECT_EQ(notes.runs[1].ranks, 3);
+  EXPECT_FALSE(notes.runs[0].end_seconds);
+  EXPECT_EQ(notes.runs[1].first_step, 40);
+  EXPECT_EQ(notes.runs[1].end_step, 90);
+  EXPECT_EQ(notes.runs[1].how, "ended");
+  EXPECT_EQ(notes.problems, (std::vector<std::string>{"runs.jsonl: line 4 is damaged, left out"}));
+}
+
+TEST(RunNotes, NumbersInWords) {
+  EXPECT_EQ(bytes_in_words(0), "0 B");
+  EXPECT_EQ(bytes_in_words(1023), "1023 B");
+  EXPECT_EQ(bytes_in_words(1610612736), "1.5 GiB");
+  EXPECT_EQ(bytes_in_words(std::uint64_t{123} << 20), "123 MiB");
+  EXPECT_EQ(time_in_words(-1), "");
+  EXPECT_EQ(time_in_words(1e300), "");
+  EXPECT_EQ(time_in_words(1795420000), "2026-11-23 07:46:40 UTC");
+}
+
+TEST(TraceLanes, WhatIsCloseTogetherIsOne) {
+  const TemporaryDirectory folder(std::filesystem::temp_directory_path(), "lanes-");
+  json events = json::array();
+  const auto add = [&](int process, const char* name, double begin, double length) {
+    events.push_back({{"ph", "X"},
+                      {"name", name},
+                      {"pid", process},
+                      {"tid", 1},
+                      {"ts", begin},
+                      {"dur", length}});
+  };
+  for (int i = 0; i < 100'000; ++i)
+    add(0, i % 50 == 25 ? "aten::mm" : "aten::add", i * 10.0, i % 50 == 25 ? 9 : 5);
+  add(0, "lockstep::wait for bucket 0", 1'000'000, 500);
+  add(0, kClockSpan, 1'000'600, 5);
+  add(1, "autograd::engine::evaluate_function: X", 20, 1000);
+  add(1, "autograd::engine::evaluate_function: Y", 30, 10);
+  add(1'000'001, "kernel", 40, 10);
+  const auto path = folder.path() / "t.json";
+  std::ofstream(path) << json{{"traceEvents", events}}.dump();
+  const TraceLanes lanes = read_lanes(path);
+  ASSERT_EQ(lanes.lanes.size(), 2U);
+  EXPECT_EQ(lanes.duration_us, 1'000'500);
+  EXPECT_LE(lanes.lanes[0].spans.size(), 1300U);
+  EXPECT_EQ(lanes.lanes[0].spans.front().name, "aten::mm");
+  EXPECT_EQ(lanes.lanes[0].spans.back().kind, LaneKind::kExchange);
+  ASSERT_EQ(lanes.lanes[1].spans.size(), 2U);
+  EXPECT_EQ(lanes.lanes[1].spans[0].end_us, 1020);
+  EXPECT_EQ(lanes.lanes[1].spans[1].kind, LaneKind::kDevice);
+  EXPECT_NE(draw_lanes(lanes).find("CUDA device"), std::string::npos);
+}
+
+TEST(PageOf, CountsTheEpochThatRunsAsBegun) {
+  RunReport report;
+  report.metrics.last_epoch = 2;  // Counted from 0.
+  EXPECT_NE(page_of(report).find("<b>3</b><span>epochs begun</span>"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace lockstep

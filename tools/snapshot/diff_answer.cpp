@@ -1,0 +1,89 @@
+#include <algorithm>
+#include <map>
+
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/snapshot/pickle/storage_types.h"
+#include "tools/snapshot/inspected_snapshot.h"
+#include "tools/snapshot/snapshot_answers.h"
+#include "tools/snapshot/tensor_statistics.h"
+#include "tools/snapshot/text_table.h"
+
+namespace lockstep {
+namespace {
+
+std::string describe_shape(const at::Tensor& tensor) {
+  return concat(dtype_name(tensor.scalar_type()), tensor.sizes());
+}
+
+}  // namespace
+
+SnapshotAnswer diff_answer(const std::filesystem::path& first, const std::filesystem::path& second,
+                           bool json) {
+  const InspectedSnapshot a = read_inspected(first);
+  const InspectedSnapshot b = read_inspected(second);
+  const bool whole = a.is_snapshot() && b.is_snapshot();
+  const TensorDict ours = whole ? a.tensors() : a.weights();
+  const TensorDict theirs = whole ? b.tensors() : b.weights();
+  std::map<std::string, at::Tensor> others(theirs.begin(), theirs.end());
+  std::vector<std::string> removed;
+  std::vector<std::string> reshaped;
+  std::vector<std::vector<std::string>> rows = {
+      {"TENSOR", "MAX ABSOLUTE", "MAX RELATIVE", "NON-FINITE"}};
+  nlohmann::ordered_json differing = nlohmann::ordered_json::array();
+  std::size_t identical = 0;
+  std::size_t common = 0;
+  for (const auto& [name, tensor] : ours) {
+    const auto found = others.find(name);
+    if (found == others.end()) {
+      removed.push_back(name);
+      continue;
+    }
+    const at::Tensor other = found->second;
+    others.erase(found);
+    ++common;
+    if (tensor.sizes() != other.sizes()) {
+      reshaped.push_back(concat(name, ": ", describe_shape(tensor), ", ", describe_shape(other)));
+      continue;
+    }
+    const TensorDifference difference = difference_of(tensor, other);
+    if (difference.identical) {
+      ++identical;
+      continue;
+    }
+    std::string label = name;
+    if (tensor.scalar_type() != other.scalar_type()) {
+      label += concat(" (", dtype_name(tensor.scalar_type()), ", ", dtype_name(other.scalar_type()),
+                      ")");
+    }
+    rows.push_back({label, number_text(difference.max_absolute),
+                    number_text(difference.max_relative), std::to_string(difference.non_finite)});
+    differing.push_back({{"name", name},
+                         {"max_absolute", difference.max_absolute},
+                         {"max_relative", difference.max_relative},
+                         {"non_finite", difference.non_finite}});
+  }
+  std::vector<std::string> added;
+  for (const auto& [name, tensor] : theirs) {
+    if (others.count(name) != 0) added.push_back(name);
+  }
+  const bool same = removed.empty() && added.empty() && identical == common;
+  SnapshotAnswer answer{.text = {}, .exit_code = same ? 0 : 1};
+  if (json) {
+    const nlohmann::ordered_json object = {{"tensors", common},    {"identical", identical},
+                                           {"missing", removed},   {"added", added},
+                                           {"reshaped", reshaped}, {"differing", differing}};
+    answer.text = object.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+    return answer;
+  }
+  for (const std::string& name : removed) answer.text += concat("only in the first: ", name, "\n");
+  for (const std::string& name : added) answer.text += concat("only in the second: ", name, "\n");
+  for (const std::string& line : reshaped) answer.text += concat("another shape: ", line, "\n");
+  if (rows.size() > 1) answer.text += text_table(rows, 1);
+  answer.text +=
+      concat(identical, " of ", common, whole ? " tensors" : " weights", " have identical bits\n");
+  return answer;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,110 @@
+#include "tools/snapshot/inspected_snapshot.h"
+
+#include <system_error>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/snapshot/internal/snapshot_list.h"
+#include "lockstep/snapshot/safetensors.h"
+#include "lockstep/snapshot/save.h"
+#include "lockstep/snapshot/sharded/share_tree.h"
+#include "lockstep/snapshot/sharded/snapshot_manifest.h"
+#include "lockstep/snapshot/snapshot.h"
+#include "lockstep/snapshot/state_dict.h"
+#include "lockstep/snapshot/values.h"
+
+namespace lockstep {
+namespace {
+
+/// Which keys make a dict one of save_snapshot().
+bool is_snapshot_dict(const c10::IValue& tree) {
+  return tree.isGenericDict() && find_value(tree, "lockstep").isGenericDict();
+}
+
+void refuse_other_directory(const std::filesystem::path& path) {
+  std::error_code error;
+  if (std::filesystem::exists(path / kManifestName, error)) return;
+  const SnapshotList list = list_snapshots(path);
+  if (list.present.empty()) {
+    throw UsageError(concat("read ", path,
+                            ": it has neither a snapshot nor a manifest; name a "
+                            "snapshot, or a directory of lockstep snapshot ls"));
+  }
+  throw UsageError(concat("read ", path, ": it is a directory of ", list.present.size(),
+                          " snapshots; name one, as in ",
+                          (path / list.present.front().file_name()).string()));
+}
+
+}  // namespace
+
+const char* kind_name(SnapshotKind kind) {
+  switch (kind) {
+    case SnapshotKind::kWhole:
+      return "file";
+    case SnapshotKind::kSharded:
+      return "sharded";
+    case SnapshotKind::kStateDict:
+      return "state dict";
+    case SnapshotKind::kSafetensors:
+      return "safetensors";
+  }
+  return "";
+}
+
+TensorDict InspectedSnapshot::tensors() const {
+  TensorDict all;
+  visit_tensors(tree, [&](const std::string& name, const at::Tensor& tensor) {
+    all.emplace_back(name, tensor);
+  });
+  return all;
+}
+
+TensorDict InspectedSnapshot::weights() const {
+  c10::IValue value = tree;
+  for (const char* key : {"model", "state_dict"}) {
+    if (!value.isGenericDict()) break;
+    if (const c10::IValue nested = find_value(value, key); nested.isGenericDict()) value = nested;
+  }
+  return without_prefix(tensor_dict(value, concat("read ", path.string())));
+}
+
+InspectedSnapshot read_inspected(const std::filesystem::path& path) {
+  InspectedSnapshot found{.kind = SnapshotKind::kWhole, .path = path, .size_bytes = 0, .tree = {}};
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    refuse_other_directory(path);
+    found.kind = SnapshotKind::kSharded;
+    found.tree = snapshot_value(load_snapshot(path));
+  } else if (is_safetensors(path)) {
+    Safetensors file = read_safetensors(path);
+    found.kind = SnapshotKind::kSafetensors;
+    found.tree = tensor_dict_value(file.tensors);
+    found.metadata = std::move(file.metadata);
+  } else {
+    found.tree = load(path);
+    if (!is_snapshot_dict(found.tree)) found.kind = SnapshotKind::kStateDict;
+  }
+  found.size_bytes = size_on_disk(path);
+  return found;
+}
+
+std::uint64_t size_on_disk(const std::filesystem::path& path) {
+  std::error_code error;
+  std::uint64_t bytes = 0;
+  if (!std::filesystem::is_directory(path, error)) {
+    bytes = std::filesystem::file_size(path, error);
+  } else {
+    for (std::filesystem::directory_iterator item(path, error), end; !error && item != end;
+         item.increment(error)) {
+      std::error_code unknown;  // A file that has just gone.
+      const std::uint64_t size = std::filesystem::file_size(item->path(), unknown);
+      if (!unknown) bytes += size;
+    }
+  }
+  if (error) {
+    throw SystemError(concat("look at ", path), error.value(), "check that it can be read");
+  }
+  return bytes;
+}
+
+}  // namespace lockstep

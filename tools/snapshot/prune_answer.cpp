@@ -1,0 +1,66 @@
+#include <map>
+#include <optional>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/snapshot/internal/snapshot_list.h"
+#include "lockstep/snapshot/sharded/sharded_snapshot.h"
+#include "lockstep/snapshot/snapshot.h"
+#include "tools/snapshot/inspected_snapshot.h"
+#include "tools/snapshot/snapshot_answers.h"
+#include "tools/snapshot/text_table.h"
+
+namespace lockstep {
+
+SnapshotAnswer prune_answer(const PruneRequest& request) {
+  const std::filesystem::path& directory = request.directory;
+  const SnapshotList list = list_snapshots(directory);
+  std::map<SnapshotName, bool> known;
+  const auto is_whole = [&](const SnapshotName& name) {
+    const auto [found, is_new] = known.try_emplace(name, false);
+    if (!is_new) return found->second;
+    try {
+      const std::filesystem::path path = directory / name.file_name();
+      name.sharded ? verify_sharded(path) : static_cast<void>(load_snapshot(path));
+      found->second = true;
+    } catch (const Error&) {
+      found->second = false;
+    }
+    return found->second;
+  };
+  std::optional<SnapshotName> newest;
+  SnapshotAnswer answer;
+  for (const SnapshotName& name : list.present) {
+    if (is_whole(name)) {
+      newest = name;
+      break;
+    }
+    answer.text += concat("stays: ", name.file_name(),
+                          ", which is damaged, and newer than any "
+                          "whole one\n");
+  }
+  if (!newest) {
+    throw UsageError(concat("snapshot prune: ", directory,
+                            " has no whole snapshot; nothing is "
+                            "deleted. lockstep snapshot verify "
+                            "says what is damaged"));
+  }
+  std::vector<SnapshotName> names =
+      snapshots_to_delete(list.present, *newest, request.keep, is_whole);
+  for (const SnapshotName& name : list.unfinished) {
+    if (name < *newest) names.push_back(name);
+  }
+  std::uint64_t bytes = 0;
+  for (const SnapshotName& name : names) {
+    const std::uint64_t size = size_on_disk(directory / name.file_name());
+    bytes += size;
+    if (!request.dry_run) delete_snapshot(directory, name);
+    answer.text += concat(request.dry_run ? "would delete " : "deleted ", name.file_name(), ", ",
+                          size_text(size), "\n");
+  }
+  answer.text +=
+      concat(names.size(), request.dry_run ? " to delete, " : " deleted, ", size_text(bytes), "\n");
+  return answer;
+}
+
+}  // namespace lockstep

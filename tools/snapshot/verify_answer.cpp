@@ -1,0 +1,182 @@
+#include <map>
+#include <system_error>
+
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/os/files/readable_file.h"
+#include "lockstep/snapshot/internal/checksum.h"
+#include "lockstep/snapshot/internal/saved_file.h"
+#include "lockstep/snapshot/internal/snapshot_list.h"
+#include "lockstep/snapshot/pickle/zip_reader.h"
+#include "lockstep/snapshot/safetensors.h"
+#include "lockstep/snapshot/save.h"
+#include "lockstep/snapshot/sharded/share_tree.h"
+#include "lockstep/snapshot/sharded/snapshot_manifest.h"
+#include "tools/snapshot/snapshot_answers.h"
+
+namespace lockstep {
+namespace {
+
+/// How many tensors of a damaged record are named.
+constexpr std::size_t kNamedTensors = 3;
+
+struct Verdict {
+  std::filesystem::path path;
+  std::vector<std::string> problems = {};  ///< None: it is whole.
+  std::string note = {};                   ///< What of a whole one could not be verified.
+};
+
+/// By record of the archive the tensors in it, where its pickle can still be read.
+std::map<std::string, std::string> tensors_by_record(const ReadableFile& file) {
+  std::map<std::string, std::string> names;
+  std::map<std::string, std::size_t> counts;
+  try {
+    const Outline outline = load_outline(file);
+    visit_tensors(outline.tree, [&](const std::string& name, const at::Tensor& tensor) {
+      const auto record = outline.records.find(tensor.storage().unsafeGetStorageImpl());
+      if (record == outline.records.end()) return;
+      const std::size_t count = ++counts[record->second];
+      if (count > kNamedTensors + 1) return;
+      std::string& text = names[record->second];
+      text += concat(text.empty() ? "" : ", ", count > kNamedTensors ? "…" : name);
+    });
+  } catch (const Error&) {
+    names.clear();
+  }
+  return names;
+}
+
+/// Where in an archive that is damaged somewhere.
+std::vector<std::string> damaged_regions(const ReadableFile& file) {
+  std::vector<std::string> regions;
+  try {
+    const ZipReader archive(file);
+    const auto names = tensors_by_record(file);
+    for (const auto& [name, record] : archive.records()) {
+      try {
+        std::string bytes(record.size_bytes, '\0');
+        archive.read(record, bytes.data());
+      } catch (const CorruptFile&) {
+        const auto tensors = names.find(name);
+        regions.push_back(concat("record '", name, "' at byte ", record.offset_bytes, ", ",
+                                 record.size_bytes, " bytes",
+                                 tensors == names.end() ? "" : ": " + tensors->second));
+      }
+    }
+  } catch (const Error& error) {
+    regions.push_back(error.what());
+    return regions;
+  }
+  if (regions.empty()) {
+    regions.push_back(
+        "the archive's own structure, between its records or in its comment; "
+        "every tensor has its CRC");
+  }
+  return regions;
+}
+
+void add_problem(Verdict& verdict, const Error& error, const std::filesystem::path& archive = {}) {
+  verdict.problems.emplace_back(error.what());
+  if (archive.empty()) return;
+  try {
+    for (const std::string& region : damaged_regions(ReadableFile(archive))) {
+      verdict.problems.push_back(concat("damaged: ", region));
+    }
+  } catch (const Error&) {
+    // It cannot be read at all, which the first problem says.
+  }
+}
+
+void verify_file(Verdict& verdict) {
+  if (is_safetensors(verdict.path)) {
+    read_safetensors(verdict.path);
+    verdict.note = "safetensors have no checksum: only its structure could be verified";
+  } else if (!verify_checksum(ReadableFile(verdict.path))) {
+    load(verdict.path);
+    verdict.note = "of another program: verified by the CRC of each record";
+  } else {
+    load(verdict.path);
+  }
+}
+
+void verify_directory(Verdict& verdict) {
+  const SnapshotManifest manifest = read_manifest(verdict.path / kManifestName);
+  for (const ManifestFile& expected : manifest.files) {
+    const std::filesystem::path path = verdict.path / expected.name;
+    try {
+      const ReadableFile file(path);
+      if (digest_of(file) != expected.digest) {
+        throw CorruptFile(concat("verify ", path, ": it is not the file that was written: ",
+                                 file.size_bytes(), " of ", expected.digest.size_bytes, " bytes"));
+      }
+    } catch (const CorruptFile& error) {
+      add_problem(verdict, error, path);
+    } catch (const SystemError& error) {
+      add_problem(verdict, error);
+    }
+  }
+}
+
+Verdict verdict_of(const std::filesystem::path& path) {
+  Verdict verdict{.path = path};
+  std::error_code unknown;
+  const bool is_directory = std::filesystem::is_directory(path, unknown);
+  try {
+    is_directory ? verify_directory(verdict) : verify_file(verdict);
+  } catch (const CorruptFile& error) {
+    add_problem(verdict, error, is_directory || is_safetensors(path) ? "" : path);
+  } catch (const Error& error) {
+    add_problem(verdict, error);
+  }
+  return verdict;
+}
+
+/// What a path stands for: of a directory of snapshots all of them.
+std::vector<std::filesystem::path> snapshots_at(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(path, error) ||
+      std::filesystem::exists(path / kManifestName, error) ||
+      SnapshotName::parse(path.filename().native())) {
+    return {path};
+  }
+  std::vector<std::filesystem::path> paths;
+  const SnapshotList list = list_snapshots(path);
+  for (const SnapshotName& name : list.present) paths.push_back(path / name.file_name());
+  if (paths.empty()) {
+    throw UsageError(concat("snapshot verify: ", path,
+                            " has no snapshots; name the directory "
+                            "that they are saved in, or a file"));
+  }
+  return paths;
+}
+
+}  // namespace
+
+SnapshotAnswer verify_answer(const std::vector<std::filesystem::path>& paths, bool json) {
+  SnapshotAnswer answer;
+  nlohmann::ordered_json objects = nlohmann::ordered_json::array();
+  for (const std::filesystem::path& named : paths) {
+    for (const std::filesystem::path& path : snapshots_at(named)) {
+      const Verdict verdict = verdict_of(path);
+      const bool is_whole = verdict.problems.empty();
+      if (!is_whole) answer.exit_code = 1;
+      nlohmann::ordered_json object = {{"path", path.string()}, {"whole", is_whole}};
+      object["problems"] = verdict.problems;
+      if (!verdict.note.empty()) object["note"] = verdict.note;
+      objects.push_back(object);
+      if (json) continue;
+      answer.text += concat(is_whole ? "whole    " : "DAMAGED  ", path.string(),
+                            verdict.note.empty() ? "" : concat(" (", verdict.note, ")"), "\n");
+      for (const std::string& problem : verdict.problems) {
+        answer.text += concat("         ", problem, "\n");
+      }
+    }
+  }
+  if (json)
+    answer.text = objects.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return answer;
+}
+
+}  // namespace lockstep
