@@ -13,10 +13,13 @@ endif()
 # Assertions stay on in release builds; -g costs a third of the build time and is left to `dev`.
 set(LOCKSTEP_OPTIMIZATION "-O2" CACHE STRING "How libraries are optimised in release builds")
 set(CMAKE_CXX_FLAGS_RELEASE "${LOCKSTEP_OPTIMIZATION}")
+# For folders without LibTorch: their time goes to system calls.
+set(LOCKSTEP_CORE_FLAGS "$<$<CONFIG:Release>:-O1>")
 # For programs of tests, benchmarks and examples: the kernels that take the time are in LibTorch.
 set(LOCKSTEP_SHORT_BUILD_FLAGS "$<$<CONFIG:Release>:-O1;-g0>")
 if(LOCKSTEP_OPTIMIZATION STREQUAL "-O0")
   set(LOCKSTEP_SHORT_BUILD_FLAGS "-O0;-g0")
+  set(LOCKSTEP_CORE_FLAGS "-O0")
 endif()
 set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g1")
 

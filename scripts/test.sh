@@ -6,14 +6,16 @@ source scripts/setup.sh
 
 ctest_arguments=()
 targets=(all tests)
+all=false
 
 usage() {
   cat <<TEXT
 Usage: scripts/test.sh [options] [arguments of ctest]
 
-Installs what is missing (Debian packages, LibTorch), builds everything and runs every test.
+Installs what is missing (Debian packages, LibTorch), builds everything and runs the tests.
 Further arguments go to ctest: scripts/test.sh -R sampler -V
 
+  --all           also the tests with the label `full`, which take minutes each
   --preset NAME   which build: release (default), dev, ci, asan, tsan
   --targets=LIST  what to build, separated by spaces, instead of everything
 $SETUP_OPTIONS_HELP
@@ -42,12 +44,14 @@ while [[ $# -gt 0 ]]; do
       ;;
     --preset=*) preset=${1#*=} ;;
     --targets=*) read -r -a targets <<< "${1#*=}" ;;
+    --all) all=true ;;
     -h | --help) usage; exit ;;
     *) ctest_arguments+=("$1") ;;
   esac
   shift
 done
 
+$all || ctest_arguments+=(-LE '^full$')
 ensure_packages
 ensure_libtorch
 ensure_python_torch

@@ -49,7 +49,7 @@ std::int64_t milliseconds_since_1970() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(since).count();
 }
 
-double milliseconds(std::chrono::steady_clock::duration duration) {
+double in_ms(std::chrono::steady_clock::duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
 }
 
@@ -110,7 +110,7 @@ void EventLog::assigned(int attempt, const NodePlacement& placement) {
   source_.group_rank = placement.node_rank;
   source_.group_world_size = placement.node_count;
   source_.role_world_size = placement.role_world_size;
-  print({.state = "RENDEZVOUS", .duration_ms = milliseconds(Clock::now() - attempt_begin_)});
+  print({.state = "RENDEZVOUS", .duration_ms = in_ms(Clock::now() - attempt_begin_)});
   // The ranks come with the rendezvous.
   print({.state = "ASSIGN_WORKER_RANKS", .duration_ms = 0});
 }

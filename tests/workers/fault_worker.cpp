@@ -18,6 +18,7 @@
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/program/run_main.h"
 
+namespace fault_worker {
 namespace {
 
 void say(const char* word) {
@@ -127,6 +128,8 @@ int run(const std::vector<std::string>& arguments) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int run_worker(int argc, char** argv) {
   return lockstep::run_main([&] { return run({argv + 1, argv + argc}); });
 }
+
+}  // namespace fault_worker

@@ -30,7 +30,7 @@
 #include "lockstep/snapshot/state_dict.h"
 #include "tests/workers/features_modules.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::features_worker {
 namespace {
 
 constexpr int kSteps = 3;
@@ -394,8 +394,8 @@ int run(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
-
-int main(int argc, char** argv) {
-  return lockstep::run_main([&] { return lockstep::testing::run(argc, argv); });
+int run_worker(int argc, char** argv) {
+  return lockstep::run_main([&] { return run(argc, argv); });
 }
+
+}  // namespace lockstep::testing::features_worker

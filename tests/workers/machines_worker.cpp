@@ -14,6 +14,7 @@
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/program/run_main.h"
 
+namespace machines_worker {
 namespace {
 
 using lockstep::concat;
@@ -79,6 +80,8 @@ int run(std::string_view action) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int run_worker(int argc, char** argv) {
   return lockstep::run_main([&] { return run(argc > 1 ? argv[1] : "check"); });
 }
+
+}  // namespace machines_worker

@@ -19,7 +19,7 @@
 #include "lockstep/program/run_main.h"
 #include "lockstep/snapshot/snapshot.h"
 
-namespace lockstep {
+namespace lockstep::optim_worker {
 namespace {
 
 at::Tensor formula(at::IntArrayRef sizes, double phase) {
@@ -142,8 +142,8 @@ int run(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace lockstep
-
-int main(int argc, char** argv) {
-  return lockstep::run_main([&] { return lockstep::run(argc, argv); });
+int run_worker(int argc, char** argv) {
+  return lockstep::run_main([&] { return run(argc, argv); });
 }
+
+}  // namespace lockstep::optim_worker

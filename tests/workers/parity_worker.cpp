@@ -22,6 +22,7 @@
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/program/run_main.h"
 
+namespace parity_worker {
 namespace {
 
 struct NetImpl : torch::nn::Module {
@@ -129,6 +130,8 @@ int train(const std::vector<std::string>& arguments) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int run_worker(int argc, char** argv) {
   return lockstep::run_main([&] { return train({argv + 1, argv + argc}); });
 }
+
+}  // namespace parity_worker

@@ -17,6 +17,7 @@
 #include "lockstep/pipeline/pipeline.h"
 #include "lockstep/program/run_main.h"
 
+namespace pipeline_worker {
 namespace {
 
 // This process's, of `count` groups of which each is every `step`-th process from a first one on.
@@ -58,7 +59,7 @@ lockstep::ProcessGroup own_group(int count, int first_step, int step) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int run_worker(int argc, char** argv) {
   return lockstep::run_main([&]() -> int {
     if (argc != 4) return lockstep::kExitUsage;
     lockstep::init_process_group();
@@ -70,3 +71,5 @@ int main(int argc, char** argv) {
     }
   });
 }
+
+}  // namespace pipeline_worker

@@ -18,7 +18,7 @@
 #include "lockstep/snapshot/snapshot_directory.h"
 #include "lockstep/train/preemption.h"
 
-namespace lockstep {
+namespace lockstep::preempt_worker {
 namespace {
 
 void say(const ProcessGroup& group, const std::string& line) {
@@ -69,12 +69,12 @@ int run(std::int64_t steps, const std::string& folder) {
 }
 
 }  // namespace
-}  // namespace lockstep
-
-int main(int argc, char** argv) {
+int run_worker(int argc, char** argv) {
   return lockstep::run_main([&] {
     const auto steps = argc == 3 ? lockstep::parse_number<std::int64_t>(argv[1]) : std::nullopt;
     if (!steps) throw lockstep::UsageError("usage: preempt_worker STEPS FOLDER");
-    return lockstep::run(*steps, argv[2]);
+    return run(*steps, argv[2]);
   });
 }
+
+}  // namespace lockstep::preempt_worker

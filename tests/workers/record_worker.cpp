@@ -12,6 +12,7 @@
 #include "lockstep/record/internal/csv_file.h"
 #include "lockstep/train/tensorboard_writer.h"
 
+namespace record_worker {
 namespace {
 
 struct Steps {
@@ -53,7 +54,7 @@ void write_csv(const std::string& folder, const Steps& steps) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int run_worker(int argc, char** argv) {
   return lockstep::run_main([&] {
     if (argc < 5) throw lockstep::UsageError("record_worker events|csv FOLDER FIRST END [purge]");
     const Steps steps{.first = std::atoll(argv[3]), .end = std::atoll(argv[4])};
@@ -65,3 +66,5 @@ int main(int argc, char** argv) {
     return 0;
   });
 }
+
+}  // namespace record_worker

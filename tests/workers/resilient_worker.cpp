@@ -33,7 +33,7 @@
 #include "lockstep/snapshot/state_dict.h"
 #include "lockstep/train/resilient_training.h"
 
-namespace lockstep {
+namespace lockstep::resilient_worker {
 namespace {
 
 namespace nn = torch::nn;
@@ -172,9 +172,7 @@ int run(std::int64_t steps, std::int64_t size, std::int64_t say_every, Resilient
 }
 
 }  // namespace
-}  // namespace lockstep
-
-int main(int argc, char** argv) {
+int run_worker(int argc, char** argv) {
   return lockstep::run_main([&] {
     const auto number = [&](int at) {
       return argc > at ? lockstep::parse_number<std::int64_t>(argv[at]) : std::nullopt;
@@ -185,9 +183,11 @@ int main(int argc, char** argv) {
           "[SAY_EVERY]]]]");
     }
     const auto every = [&](int at) { return static_cast<int>(number(at).value_or(0)); };
-    return lockstep::run(*number(1), number(2).value_or(16), number(6).value_or(1),
-                         {.memory_every = every(3),
-                          .snapshots = argc > 5 ? argv[5] : "",
-                          .snapshot_every = every(4)});
+    return run(*number(1), number(2).value_or(16), number(6).value_or(1),
+               {.memory_every = every(3),
+                .snapshots = argc > 5 ? argv[5] : "",
+                .snapshot_every = every(4)});
   });
 }
+
+}  // namespace lockstep::resilient_worker

@@ -23,6 +23,7 @@
 #include "lockstep/program/run_main.h"
 #include "lockstep/train/accelerator.h"
 
+namespace resume_worker {
 namespace {
 
 constexpr std::int64_t kSamples = 97;
@@ -135,7 +136,7 @@ int run(const std::string& folder, int kills, unsigned seed) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int run_worker(int argc, char** argv) {
   return lockstep::run_main([&] {
     if (argc == 4)
       return run(argv[1], std::stoi(argv[2]), static_cast<unsigned>(std::stoi(argv[3])));
@@ -148,3 +149,5 @@ int main(int argc, char** argv) {
     throw lockstep::UsageError("resume_worker FOLDER KILLS SEED | resume_worker FOLDER EPOCHS");
   });
 }
+
+}  // namespace resume_worker

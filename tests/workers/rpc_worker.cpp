@@ -13,6 +13,7 @@
 #include "lockstep/rpc/autograd_context.h"
 #include "lockstep/rpc/rpc.h"
 
+namespace rpc_worker {
 namespace {
 
 namespace rpc = lockstep::rpc;
@@ -128,9 +129,11 @@ void run(const std::string& mode) {
 
 }  // namespace
 
-int main(int /*argc*/, char** argv) {
+int run_worker(int /*argc*/, char** argv) {
   return lockstep::run_main([&] {
     run(argv[1]);
     return 0;
   });
 }
+
+}  // namespace rpc_worker

@@ -6,6 +6,7 @@
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/program/run_main.h"
 
+namespace sampler_indices {
 namespace {
 
 struct SamplerCase {
@@ -24,7 +25,7 @@ std::istream& operator>>(std::istream& input, SamplerCase& c) {
 
 }  // namespace
 
-int main() {
+int run_worker(int /*argc*/, char** /*argv*/) {
   return lockstep::run_main([] {
     for (SamplerCase c{}; std::cin >> c;) {
       lockstep::DistributedSampler sampler(c.size, {.num_replicas = c.replicas,
@@ -42,3 +43,5 @@ int main() {
     return 0;
   });
 }
+
+}  // namespace sampler_indices

@@ -21,6 +21,7 @@
 #include "lockstep/train/trace_callback.h"
 #include "lockstep/train/trainer.h"
 
+namespace seen_worker {
 namespace {
 
 struct Waves : torch::data::datasets::Dataset<Waves, torch::data::Example<>> {
@@ -74,6 +75,8 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int run_worker(int argc, char** argv) {
   return lockstep::run_main([&] { return run(argc, argv); });
 }
+
+}  // namespace seen_worker

@@ -24,7 +24,7 @@
 #include "lockstep/snapshot/state_dict.h"
 #include "lockstep/snapshot/values.h"
 
-namespace lockstep {
+namespace lockstep::snapshot_worker {
 namespace {
 
 using testing::SmallNet;
@@ -126,8 +126,8 @@ int run(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace lockstep
-
-int main(int argc, char** argv) {
-  return lockstep::run_main([&] { return lockstep::run(argc, argv); });
+int run_worker(int argc, char** argv) {
+  return lockstep::run_main([&] { return run(argc, argv); });
 }
+
+}  // namespace lockstep::snapshot_worker

@@ -55,20 +55,20 @@ Integer integer_of(const Json& value, const std::string& source) {
   return value.get<Integer>();
 }
 
-SnapshotManifest manifest_of(const Json& json, const std::string& source) {
+SnapshotManifest manifest_of(const Json& document, const std::string& source) {
   const auto integer_at = [&](const char* name) {
-    return integer_of<std::int64_t>(json.at(name), source);
+    return integer_of<std::int64_t>(document.at(name), source);
   };
-  SnapshotManifest manifest{.save_id = json.at("save_id"),
+  SnapshotManifest manifest{.save_id = document.at("save_id"),
                             .epoch = integer_at("epoch"),
                             .step = integer_at("step"),
                             .world_size = integer_at("world_size")};
-  for (const Json& file : json.at("files").get_ref<const Json::array_t&>()) {
+  for (const Json& file : document.at("files").get_ref<const Json::array_t&>()) {
     const auto bytes = integer_of<std::uint64_t>(file.at("bytes"), source);
     manifest.files.push_back(
         {.name = file.at("name"), .digest = {.size_bytes = bytes, .xxh3 = file.at("xxh3")}});
   }
-  for (const Json& tensor : json.at("tensors").get_ref<const Json::array_t&>()) {
+  for (const Json& tensor : document.at("tensors").get_ref<const Json::array_t&>()) {
     ManifestTensor read{.name = tensor.at("name"),
                         .file = integer_of<std::size_t>(tensor.at("file"), source),
                         .dtype = tensor.at("dtype"),
@@ -84,27 +84,27 @@ SnapshotManifest manifest_of(const Json& json, const std::string& source) {
 }  // namespace
 
 std::string manifest_text(const SnapshotManifest& manifest) {
-  Json json;
-  json["format"] = kManifestFormat;
-  json["lockstep"] = LOCKSTEP_VERSION;
-  json["save_id"] = manifest.save_id;
-  json["epoch"] = manifest.epoch;
-  json["step"] = manifest.step;
-  json["world_size"] = manifest.world_size;
-  json["files"] = Json::array();
+  Json document;
+  document["format"] = kManifestFormat;
+  document["lockstep"] = LOCKSTEP_VERSION;
+  document["save_id"] = manifest.save_id;
+  document["epoch"] = manifest.epoch;
+  document["step"] = manifest.step;
+  document["world_size"] = manifest.world_size;
+  document["files"] = Json::array();
   for (const ManifestFile& file : manifest.files) {
-    json["files"].push_back(
+    document["files"].push_back(
         {{"name", file.name}, {"bytes", file.digest.size_bytes}, {"xxh3", file.digest.xxh3}});
   }
-  json["tensors"] = Json::array();
+  document["tensors"] = Json::array();
   for (const ManifestTensor& tensor : manifest.tensors) {
-    json["tensors"].push_back({{"name", tensor.name},
+    document["tensors"].push_back({{"name", tensor.name},
                                {"file", tensor.file},
                                {"dtype", tensor.dtype},
                                {"shape", tensor.shape}});
   }
   // A name that is no UTF-8 is shown so; the reader compares with what the files hold alike.
-  std::string text = json.dump(1, ' ', false, Json::error_handler_t::replace);
+  std::string text = document.dump(1, ' ', false, Json::error_handler_t::replace);
   text.resize(text.size() - 2);  // "\n}", which follows the checksum
   text += kBeforeChecksum;
   return text + xxh3_digits(text) + std::string(kAfterChecksum);
@@ -113,14 +113,14 @@ std::string manifest_text(const SnapshotManifest& manifest) {
 SnapshotManifest parse_manifest(std::string_view text, const std::string& source) {
   const std::string whole = concat(checked_part(text, source), "\n}");
   try {
-    const Json json = Json::parse(whole);
-    const auto format = integer_of<std::int64_t>(json.at("format"), source);
+    const Json document = Json::parse(whole);
+    const auto format = integer_of<std::int64_t>(document.at("format"), source);
     if (format != kManifestFormat) {
       throw UsageError(concat(source, ": it has format ", format, ", this Lockstep (",
                               LOCKSTEP_VERSION, ") reads format ", kManifestFormat,
                               "; use the Lockstep that wrote it"));
     }
-    SnapshotManifest manifest = manifest_of(json, source);
+    SnapshotManifest manifest = manifest_of(document, source);
     std::set<std::string> names;
     for (const ManifestFile& file : manifest.files) {
       if (!is_file_name(file.name) || !names.insert(file.name).second) {
