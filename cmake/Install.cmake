@@ -1,6 +1,11 @@
-# What `cmake --install` lays down: the program `lockstep`, the libraries and headers of the public
-# folders, and the package lockstep::lockstep. It can be moved: nothing in it is an absolute path but
-# LibTorch's, which the user's own find_package(Torch) decides.
+# What `cmake --install` lays down: the program `lockstep`, the libraries, the public headers (those directly in
+# lockstep/ and in its folders) and a package of these targets. It can be moved: nothing in it is an absolute path
+# but LibTorch's, which the user's own find_package(Torch) decides.
+#
+#   lockstep::lockstep          what lockstep/lockstep.h and lockstep/tensor_parallel.h need
+#   lockstep::rpc               lockstep/rpc.h
+#   lockstep::pipeline          lockstep/pipeline.h
+#   lockstep::parameter_server  lockstep/parameter_server.h
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -10,16 +15,22 @@ set_target_properties(lockstep_library PROPERTIES EXPORT_NAME lockstep)
 target_link_libraries(lockstep_library INTERFACE Threads::Threads)
 
 install(TARGETS lockstep_library EXPORT lockstep_targets)
-install(DIRECTORY lockstep DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
-  FILES_MATCHING PATTERN "*.h" PATTERN "*_testing.h" EXCLUDE)
+file(GLOB public_headers RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS lockstep/*.h lockstep/*/*.h)
+foreach(header ${public_headers})
+  get_filename_component(folder "${header}" DIRECTORY)
+  install(FILES "${header}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/${folder}")
+endforeach()
 get_property(folders GLOBAL PROPERTY LOCKSTEP_FOLDERS)
 # What `spawn` has of the launcher.
 list(APPEND folders lockstep::diagnose_capture lockstep::diagnose_verdict lockstep::launcher_job lockstep::launcher_rendezvous
   lockstep::launcher_logs lockstep::launcher_supervise)
-list(TRANSFORM folders REPLACE "^lockstep::" lockstep_)
 foreach(folder ${folders})
-  target_link_libraries(lockstep_library INTERFACE ${folder})
-  install(TARGETS ${folder} EXPORT lockstep_targets ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+  string(REGEX REPLACE "^lockstep::" "lockstep_" target "${folder}")
+  install(TARGETS ${target} EXPORT lockstep_targets ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+  # These are linked by name.
+  if(NOT folder MATCHES "^lockstep::(rpc|pipeline|parameter_server)$")
+    target_link_libraries(lockstep_library INTERFACE ${target})
+  endif()
 endforeach()
 
 set(package_folder "${CMAKE_INSTALL_LIBDIR}/cmake/lockstep")

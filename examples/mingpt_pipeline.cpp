@@ -21,6 +21,7 @@
 #include "examples/mingpt/text.h"
 #include "examples/mingpt/vocabulary.h"
 #include "lockstep/lockstep.h"
+#include "lockstep/pipeline.h"
 #include "models/gpt.h"
 
 namespace {

@@ -14,6 +14,7 @@
 
 #include <CLI/CLI.hpp>
 #include <lockstep/lockstep.h>
+#include <lockstep/parameter_server.h>
 #include <torch/torch.h>
 
 #include "examples/command_line.h"

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <lockstep/lockstep.h>
+#include <lockstep/rpc.h>
 #include <torch/torch.h>
 
 namespace rpc = lockstep::rpc;

@@ -1,7 +1,10 @@
 #pragma once
 
-/// All that a program needs to train in parallel. LibTorch's own headers are not among it: include
-/// <torch/torch.h>, or the narrower ones that the program uses.
+/// Data-parallel training: process groups, DistributedDataParallel, Accelerator, Trainer, data,
+/// snapshots, recovery. Link lockstep::lockstep. LibTorch's own headers are not included: include
+/// <torch/torch.h>, or the narrower ones that the program uses. Models that one process does not
+/// hold: lockstep/pipeline.h, lockstep/tensor_parallel.h, lockstep/rpc.h,
+/// lockstep/parameter_server.h.
 
 #include "lockstep/amp/autocast.h"
 #include "lockstep/amp/grad_scaler.h"
@@ -13,38 +16,22 @@
 #include "lockstep/data/global_batch.h"
 #include "lockstep/ddp/data_parallel.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/ddp/hooks/all_reduce_hook.h"
-#include "lockstep/ddp/hooks/compress_hook.h"
-#include "lockstep/ddp/hooks/noop_hook.h"
-#include "lockstep/ddp/hooks/post_local_sgd_hook.h"
-#include "lockstep/ddp/hooks/power_sgd_hook.h"
-#include "lockstep/ddp/hooks/quantize_hook.h"
-#include "lockstep/ddp/periodic_model_averager.h"
+#include "lockstep/ddp/hooks.h"
 #include "lockstep/ddp/replica_check.h"
 #include "lockstep/nn/convert_sync_batchnorm.h"
 #include "lockstep/nn/sync_batch_norm.h"
-#include "lockstep/nn/tensor_parallel.h"
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/optim/exponential_moving_average.h"
 #include "lockstep/optim/sharded_optimizer.h"
-#include "lockstep/parameter_server/training.h"
-#include "lockstep/pipeline/balance.h"
-#include "lockstep/pipeline/pipeline.h"
-#include "lockstep/pipeline/simulate.h"
-#include "lockstep/pipeline/stage_cut.h"
 #include "lockstep/profile/step_timer.h"
 #include "lockstep/profile/trace.h"
 #include "lockstep/program/program_options.h"
 #include "lockstep/program/run_main.h"
-#include "lockstep/rpc/autograd_context.h"
-#include "lockstep/rpc/distributed_optimizer.h"
-#include "lockstep/rpc/rpc.h"
 #include "lockstep/snapshot/safetensors.h"
 #include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/snapshot.h"
 #include "lockstep/snapshot/snapshot_directory.h"
 #include "lockstep/snapshot/state_dict.h"
-#include "lockstep/snapshot/values.h"
 #include "lockstep/spawn/spawn.h"
 #include "lockstep/train/accelerator.h"
 #include "lockstep/train/callbacks.h"
@@ -54,7 +41,5 @@
 #include "lockstep/train/progress_bar.h"
 #include "lockstep/train/resilient_training.h"
 #include "lockstep/train/tensorboard_writer.h"
-#include "lockstep/train/throughput_monitor.h"
-#include "lockstep/train/trace_callback.h"
 #include "lockstep/train/trainer.h"
-#include "lockstep/train/trainer_program_options.h"
+#include "lockstep/train/trainer_options.h"

@@ -14,8 +14,8 @@
 
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/parameter_server/client.h"
 #include "lockstep/parameter_server/internal/calls.h"
+#include "lockstep/parameter_server/training.h"
 #include "lockstep/program/run_main.h"
 
 namespace {

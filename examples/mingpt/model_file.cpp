@@ -10,7 +10,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/log.h"
-#include "lockstep/snapshot/internal/snapshot_name.h"
 #include "lockstep/snapshot/snapshot.h"
 #include "lockstep/snapshot/state_dict.h"
 

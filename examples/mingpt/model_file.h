@@ -5,7 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "examples/mingpt/vocabulary.h"
-#include "lockstep/snapshot/tensor_dict.h"
+#include "lockstep/snapshot/state_dict.h"
 #include "models/gpt.h"
 
 namespace mingpt {

@@ -7,7 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/snapshot/tensor_dict.h"
+#include "lockstep/snapshot/state_dict.h"
 
 namespace torch::optim {
 class Optimizer;

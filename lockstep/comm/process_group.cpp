@@ -86,9 +86,6 @@ bool ProcessGroup::is_shared(const at::Tensor& tensor) const {
   const State& group = state("is_shared");
   return group.is_shared && group.is_shared(tensor);
 }
-std::int64_t ProcessGroup::bucket_bytes() const {
-  return state("bucket_bytes").bucket_bytes;
-}
 
 namespace {
 

@@ -10,7 +10,6 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
 
-#include "lockstep/comm/internal/agreement.h"
 #include "lockstep/comm/reduce_op.h"
 #include "lockstep/comm/work.h"
 
@@ -170,17 +169,6 @@ class ProcessGroup {
   /// call it with the same ranks, members or not; non-members get an empty ProcessGroup.
   ProcessGroup new_group(const std::vector<int>& ranks, const NewGroupOptions& options = {}) const;
 
-  /// For callers that make calls which all ranks make alike, once they have all begun: tells the
-  /// others that this rank begins `what`, of up to 39 letters, and, where given, two numbers. Waits
-  /// for nobody; Agreement::get does. Where calls are compared by the backend itself, or not at
-  /// all, only numbers are exchanged, and nothing without them.
-  Agreement begin_agreed(const std::string& what,
-                         const std::optional<Agreement::Numbers>& numbers = std::nullopt) const;
-
-  /// How often it was called before: the same on all ranks that make the same calls, for numbering
-  /// what is replicated over this group.
-  std::uint64_t count_replica() const;
-
   /// A tensor of `numel` elements that this group's collectives reach without a copy where the
   /// backend can (shm can); an ordinary one on device() otherwise. Contents are undefined. It may
   /// outlive the group. Errors: SystemError when shared memory is short.
@@ -192,9 +180,6 @@ class ProcessGroup {
   /// Whether peers reach this tensor so: whether all of it lies in memory of allocate_tensor.
   bool is_shared(const at::Tensor& tensor) const;
 
-  /// How many bytes of gradients are best exchanged at a time; 0 where the backend does not say.
-  std::int64_t bucket_bytes() const;
-
   /// The c10d objects underneath; null in a group of one rank. Waits for keys call while_waiting.
   c10::intrusive_ptr<c10d::Backend> c10d_backend() const;
   c10::intrusive_ptr<c10d::Store> c10d_store() const;
@@ -203,6 +188,7 @@ class ProcessGroup {
   explicit ProcessGroup(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
  private:
+  friend struct ProcessGroupAccess;
   const State& state(const char* operation) const;
   std::shared_ptr<State> state_;
 };

@@ -11,6 +11,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/data/internal/permutation.h"
+#include "lockstep/data/internal/shard.h"
 
 namespace lockstep {
 namespace {
@@ -54,7 +55,7 @@ std::uint64_t read_number(torch::serialize::InputArchive& archive, const char* k
 DistributedSampler::DistributedSampler(std::size_t dataset_size,
                                        const DistributedSamplerOptions& options)
     : dataset_size_(dataset_size),
-      shard_(shard_of(options)),
+      shard_(std::make_shared<const Shard>(shard_of(options))),
       shuffle_(options.shuffle),
       seed_(options.seed) {
   reset();
@@ -69,7 +70,7 @@ void DistributedSampler::reset(std::optional<std::size_t> new_size) {
     order.resize(dataset_size_);
     std::iota(order.begin(), order.end(), std::size_t{0});
   }
-  indices_ = shard_indices(order, shard_);
+  indices_ = shard_indices(order, *shard_);
   position_ = 0;
 }
 

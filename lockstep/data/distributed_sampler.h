@@ -9,9 +9,10 @@
 #include <torch/data/samplers/base.h>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/data/shard.h"
 
 namespace lockstep {
+
+struct Shard;
 
 struct DistributedSamplerOptions {
   /// The ranks that share the dataset. Empty: the default group, else this one process.
@@ -54,7 +55,7 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
   std::uint64_t epoch() const { return *epoch_; }
 
   /// Samples an epoch has on this rank.
-  std::size_t size() const { return shard_size(dataset_size_, shard_); }
+  std::size_t size() const { return indices_.size(); }
 
   /// Starts the epoch given to set_epoch, for a dataset of `new_size` if given.
   void reset(std::optional<std::size_t> new_size = std::nullopt) override;
@@ -69,7 +70,7 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
 
  private:
   std::size_t dataset_size_;
-  Shard shard_;
+  std::shared_ptr<const Shard> shard_;
   bool shuffle_;
   std::uint64_t seed_;
   std::shared_ptr<std::uint64_t> epoch_ = std::make_shared<std::uint64_t>(0);

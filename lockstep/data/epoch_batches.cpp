@@ -7,6 +7,13 @@
 
 namespace lockstep {
 
+SampleRange part_of(const SampleRange& batch, const BatchPart& part) {
+  const std::int64_t least = batch.size / part.world_size;
+  const std::int64_t left_over = batch.size % part.world_size;
+  return {.begin = batch.begin + part.rank * least + std::min<std::int64_t>(part.rank, left_over),
+          .size = least + (part.rank < left_over ? 1 : 0)};
+}
+
 EpochBatches::EpochBatches(const EpochBatchOptions& options, const DataCursor& cursor,
                            const BatchPart& part)
     : options_(options), first_(cursor.consumed), part_(part) {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/data/batch_part.h"
+#include "lockstep/data/epoch_batches.h"
 
 namespace lockstep {
 

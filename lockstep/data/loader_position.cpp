@@ -7,6 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/init_process_group.h"
+#include "lockstep/data/internal/sample_log.h"
 
 namespace lockstep {
 namespace {

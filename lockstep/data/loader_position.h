@@ -11,9 +11,10 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/data/epoch_batches.h"
-#include "lockstep/data/internal/sample_log.h"
 
 namespace lockstep {
+
+class SampleLog;
 
 /// Names are those of torch.utils.data.DataLoader and accelerate.Accelerator.
 struct DataLoaderOptions {

@@ -26,8 +26,8 @@ struct HookBucket {
 };
 
 /// How a bucket of gradients becomes its average over ranks, in place of an all-reduce: compressed,
-/// delayed or not at all. Registered by passing an object in DistributedDataParallelOptions; one
-/// file each in ddp/hooks/. Sparse gradients do not come here.
+/// delayed or not at all. Registered by passing an object in DistributedDataParallelOptions;
+/// ddp/hooks.h has some. Sparse gradients do not come here.
 ///
 ///   struct Halve final : CommHook {            // averages half of what it is given
 ///     std::string describe() const override { return "halve"; }

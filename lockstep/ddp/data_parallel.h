@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "lockstep/ddp/data_parallel_replicas.h"
-#include "lockstep/ddp/data_parallel_values.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
 
 namespace lockstep {

@@ -70,7 +70,7 @@ struct DistributedDataParallelOptions {
   bool measure_exchange = false;
   /// Notes how long forward, backward and exchange take; see StepTimer. Null: none.
   std::shared_ptr<StepTimer> step_timer = {};
-  /// Averages buckets in place of an all-reduce; see ddp/hooks/. An object serves one model. Null:
+  /// Averages buckets in place of an all-reduce; see ddp/hooks.h. An object serves one model. Null:
   /// none. Not with exchange_dtype.
   std::shared_ptr<CommHook> comm_hook = {};
 };

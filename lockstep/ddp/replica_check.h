@@ -1,10 +1,12 @@
 #pragma once
 
+#include <string>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/ddp/internal/replica_state.h"
 
 namespace torch::optim {
 class Optimizer;
@@ -18,6 +20,11 @@ class ReplicaDrift : public Error {
  public:
   using Error::Error;
   const char* name() const noexcept override { return "ReplicaDrift"; }
+};
+
+struct NamedTensor {
+  std::string name;
+  at::Tensor tensor;
 };
 
 /// Returns when the tensors have the same names, dtypes, shapes and bits on every rank (a NaN

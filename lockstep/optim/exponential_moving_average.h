@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "lockstep/snapshot/tensor_dict.h"
+#include "lockstep/snapshot/state_dict.h"
 
 namespace torch::nn {
 class Module;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -9,11 +11,12 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
 
-#include "lockstep/optim/internal/optimizer_shards.h"
-#include "lockstep/snapshot/sharded/sharded_state.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/snapshot/sharded_state.h"
 
 namespace torch::optim {
 class LBFGS;
+class Optimizer;
 class OptimizerParamGroup;
 }  // namespace torch::optim
 namespace torch::serialize {
@@ -22,6 +25,43 @@ class OutputArchive;
 }  // namespace torch::serialize
 
 namespace lockstep {
+
+struct ShardedOptimizerOptions {
+  /// Empty: the default group.
+  ProcessGroup process_group = {};
+  /// Move the parameters one behind the other into memory that the group exchanges as it is (shared
+  /// memory where the group has it), so that step() copies nothing but from rank to rank. Storage
+  /// changes hands: not for parameters of which the program keeps views.
+  bool parameters_as_bucket_view = false;
+};
+
+/// The part of ShardedOptimizer that does not depend on the optimizer's type.
+/// Threads, lifetime, errors: as ShardedOptimizer.
+class OptimizerShards {
+ public:
+  OptimizerShards(torch::optim::Optimizer& optimizer, const ShardedOptimizerOptions& options);
+  ~OptimizerShards();
+  OptimizerShards(OptimizerShards&&) noexcept;
+  OptimizerShards& operator=(OptimizerShards&&) noexcept;
+
+  /// Plans the groups that were added since the last call. Collective when there are some.
+  void plan(torch::optim::Optimizer& optimizer);
+
+  /// Runs `step_own`, to which the optimizer's groups show this rank's parameters only, and
+  /// exchanges what came of it.
+  void step(torch::optim::Optimizer& optimizer, const std::function<void()>& step_own);
+
+  bool keeps_state_of(const at::Tensor& parameter) const;
+  c10::IValue consolidated_state_dict(const torch::optim::Optimizer& optimizer,
+                                      std::optional<int> target) const;
+  [[noreturn]] void refuse_archive() const;
+
+  const ProcessGroup& process_group() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 /// An optimizer of LibTorch whose state is spread over ranks: each rank keeps the state of its
 /// share of the parameters, updates these, and gets the others from their ranks. The parameters are

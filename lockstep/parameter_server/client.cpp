@@ -1,5 +1,3 @@
-#include "lockstep/parameter_server/client.h"
-
 #include <algorithm>
 
 #include <ATen/ATen.h>
@@ -9,7 +7,10 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/parameter_server/internal/calls.h"
 #include "lockstep/parameter_server/internal/flat_parameters.h"
+#include "lockstep/parameter_server/internal/parts.h"
 #include "lockstep/parameter_server/internal/shard_plan.h"
+#include "lockstep/parameter_server/training.h"
+#include "lockstep/rpc/rpc.h"
 
 namespace lockstep::parameter_server {
 namespace {

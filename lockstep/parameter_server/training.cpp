@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <iterator>
 #include <numeric>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
@@ -12,9 +14,19 @@
 #include "lockstep/comm/internal/broadcast_text.h"
 #include "lockstep/comm/internal/gather_rows.h"
 #include "lockstep/comm/internal/init_plan.h"
+#include "lockstep/parameter_server/internal/calls.h"
+#include "lockstep/parameter_server/internal/departures.h"
 #include "lockstep/parameter_server/internal/flat_parameters.h"
+#include "lockstep/parameter_server/internal/parts.h"
 #include "lockstep/parameter_server/internal/recovery_plan.h"
+#include "lockstep/parameter_server/internal/server_desk.h"
+#include "lockstep/parameter_server/internal/shard.h"
+#include "lockstep/parameter_server/internal/shard_plan.h"
+#include "lockstep/parameter_server/internal/shard_snapshots.h"
+#include "lockstep/parameter_server/internal/trainer_watch.h"
 #include "lockstep/recovery/internal/generations.h"
+#include "lockstep/recovery/internal/launcher_link.h"
+#include "lockstep/rpc/rpc.h"
 #include "lockstep/snapshot/internal/agreement.h"
 
 namespace lockstep::parameter_server {
@@ -68,7 +80,76 @@ ServerStanding from_numbers(const std::vector<std::int64_t>& numbers) {
 
 }  // namespace
 
+class Training::Impl {
+ public:
+  Impl(Parts parts, const TrainingOptions& options);
+  ~Impl();
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  void run(std::int64_t steps, const MakeStep& make_step, const WhenDone& when_done);
+  bool is_trainer() const { return role_ && role_->kind == Role::Kind::kTrainer; }
+  int index() const { return role_ ? role_->index : 0; }
+  std::int64_t done() const { return shard_ ? shard_->updates() : done_; }
+
+ private:
+  void live(std::int64_t steps, const MakeStep& make_step, const WhenDone& when_done);
+  void take_roles();
+  void recover();
+  void restore(std::int64_t updates);
+  void agree_on_steps();
+  void open_session();
+  void serve();
+  void train(std::int64_t steps, const MakeStep& make_step, const WhenDone& when_done);
+  void after_update();
+  void save();
+  void let_go();
+  std::chrono::milliseconds timeout() const;
+
+  const Parts parts_;
+  const TrainingOptions options_;
+  LauncherLink link_;
+  ProcessGroup group_;
+  bool has_run_ = false;
+  std::optional<Role> role_;  ///< in this generation, or the last
+  std::vector<Role> roles_;   ///< by rank
+  std::optional<Shard> shard_;
+  std::optional<ShardSnapshots> snapshots_;
+  std::int64_t saved_ = 0;             ///< updates
+  std::int64_t clock_ = 0;             ///< that the shard came with
+  std::vector<std::int64_t> left_at_;  ///< a server's: the steps of each trainer before
+  std::int64_t done_ = 0;              ///< steps of this trainer
+  std::int64_t was_trainer_ = -1;      ///< its number, which servers know; -1: it was none
+  std::vector<std::int64_t> begin_;    ///< the trainers' steps when the generation began
+  std::shared_ptr<ServerDesk> desk_;
+  std::optional<ServedCalls> calls_;
+  std::optional<rpc::Session> session_;
+  std::optional<Departures> others_;  ///< while the session lasts
+  const std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
+};
+
 Training::Training(Parts parts, const TrainingOptions& options)
+    : impl_(std::make_unique<Impl>(std::move(parts), options)) {}
+
+Training::~Training() = default;
+
+void Training::run(std::int64_t steps, const MakeStep& make_step, const WhenDone& when_done) {
+  impl_->run(steps, make_step, when_done);
+}
+
+bool Training::is_trainer() const {
+  return impl_->is_trainer();
+}
+
+int Training::index() const {
+  return impl_->index();
+}
+
+std::int64_t Training::done() const {
+  return impl_->done();
+}
+
+Training::Impl::Impl(Parts parts, const TrainingOptions& options)
     : parts_(std::move(parts)), options_(options) {
   check_parts(parts_);
   if (is_initialized()) {
@@ -86,15 +167,15 @@ Training::Training(Parts parts, const TrainingOptions& options)
   }
 }
 
-Training::~Training() {
+Training::Impl::~Impl() {
   let_go();
 }
 
-std::chrono::milliseconds Training::timeout() const {
+std::chrono::milliseconds Training::Impl::timeout() const {
   return collective_timeout(options_.init);
 }
 
-void Training::run(std::int64_t steps, const MakeStep& make_step, const WhenDone& when_done) {
+void Training::Impl::run(std::int64_t steps, const MakeStep& make_step, const WhenDone& when_done) {
   if (std::exchange(has_run_, true))
     throw UsageError("parameter servers: run() is for all steps at once");
   live_through_generations(link_, timeout(),
@@ -108,7 +189,8 @@ void Training::run(std::int64_t steps, const MakeStep& make_step, const WhenDone
   let_go();
 }
 
-void Training::live(std::int64_t steps, const MakeStep& make_step, const WhenDone& when_done) {
+void Training::Impl::live(std::int64_t steps, const MakeStep& make_step,
+                          const WhenDone& when_done) {
   InitOptions init = options_.init;
   // Copies of the group may outlive this object.
   init.while_waiting = [this, alive = std::weak_ptr<const bool>(alive_)] {
@@ -137,7 +219,7 @@ void Training::live(std::int64_t steps, const MakeStep& make_step, const WhenDon
   rpc::shutdown(timeout());
 }
 
-void Training::take_roles() {
+void Training::Impl::take_roles() {
   const int before = !role_ ? kIsNew : is_trainer() ? kWasTrainer : role_->index;
   std::vector<int> all;
   for (const auto& row : gather_rows(group_, {before})) all.push_back(static_cast<int>(row[0]));
@@ -148,7 +230,7 @@ void Training::take_roles() {
     snapshots_.emplace(options_.snapshots, role_->index, options_.servers);
 }
 
-void Training::recover() {
+void Training::Impl::recover() {
   ServerStanding own;
   if (!is_trainer()) {
     if (shard_) own.updates = shard_->updates();
@@ -186,7 +268,7 @@ void Training::recover() {
   });
 }
 
-void Training::restore(std::int64_t updates) {
+void Training::Impl::restore(std::int64_t updates) {
   if (shard_->updates() > updates) {
     log(LogLevel::kWarning, concat("parameter server ", role_->index, " goes back from update ",
                                    shard_->updates(), " to ", updates, ", as all servers do"));
@@ -195,7 +277,7 @@ void Training::restore(std::int64_t updates) {
   saved_ = updates;
 }
 
-void Training::agree_on_steps() {
+void Training::Impl::agree_on_steps() {
   if (shard_ && !options_.staleness) clock_ = shard_->updates();
   // Of a trainer its number before and its steps, of a server its clock and each trainer's steps.
   std::vector<std::int64_t> own;
@@ -229,7 +311,7 @@ void Training::agree_on_steps() {
   done_ = begin_[static_cast<std::size_t>(role_->index)];
 }
 
-void Training::open_session() {
+void Training::Impl::open_session() {
   if (!is_trainer()) {
     desk_ = std::make_shared<ServerDesk>(
         *shard_,
@@ -241,7 +323,7 @@ void Training::open_session() {
 }
 
 // Returns when the trainers have left. Who dies is known at once: its call ends.
-void Training::serve() {
+void Training::Impl::serve() {
   const auto trainers = ranks_of(roles_, Role::Kind::kTrainer);
   const auto look = [&] {
     desk_->check();  // First: trainers that were told of it die of it.
@@ -268,7 +350,8 @@ void Training::serve() {
   others_->wait_for(trainers, timeout(), look);
 }
 
-void Training::train(std::int64_t steps, const MakeStep& make_step, const WhenDone& when_done) {
+void Training::Impl::train(std::int64_t steps, const MakeStep& make_step,
+                           const WhenDone& when_done) {
   // Servers notice trainers that are stuck; who waits for these waits for the servers to say so.
   ParameterClient client(parts_, ranks_of(roles_, Role::Kind::kServer), role_->index,
                          static_cast<int>(begin_.size()), 2 * timeout());
@@ -286,13 +369,13 @@ void Training::train(std::int64_t steps, const MakeStep& make_step, const WhenDo
   if (when_done) when_done(client);
 }
 
-void Training::after_update() {
+void Training::Impl::after_update() {
   failpoint("step.counted");
   clock_ = desk_->clock();
   if (snapshots_ && shard_->updates() % options_.snapshot_every == 0) save();
 }
 
-void Training::save() {
+void Training::Impl::save() {
   if (!snapshots_ || shard_->updates() == saved_) return;
   try {
     snapshots_->save(*shard_, clock_);
@@ -304,7 +387,7 @@ void Training::save() {
 }
 
 // Keeps the desk: it may have the gradients of the next update. Its answers would keep the group.
-void Training::let_go() {
+void Training::Impl::let_go() {
   others_.reset();
   session_.reset();
   calls_.reset();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -7,21 +8,90 @@
 #include <string>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/parameter_server/client.h"
-#include "lockstep/parameter_server/internal/calls.h"
-#include "lockstep/parameter_server/internal/departures.h"
-#include "lockstep/parameter_server/internal/parts.h"
-#include "lockstep/parameter_server/internal/server_desk.h"
-#include "lockstep/parameter_server/internal/shard.h"
-#include "lockstep/parameter_server/internal/shard_plan.h"
-#include "lockstep/parameter_server/internal/shard_snapshots.h"
-#include "lockstep/recovery/internal/launcher_link.h"
-#include "lockstep/rpc/rpc.h"
+#include "lockstep/rpc/distributed_optimizer.h"
 
 /// Training by parameter servers: some ranks keep the parameters and update them, the others train
 /// (Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014).
 namespace lockstep::parameter_server {
+
+/// An embedding of which no process but the servers holds more than the rows that it asks for.
+struct Table {
+  std::string name;
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  /// Rows begin with normally distributed numbers of this standard deviation, which follow from
+  /// `seed` alone, however many servers there are.
+  double deviation = 1;
+  std::uint64_t seed = 0;
+};
+
+/// What servers hold and update.
+struct Parts {
+  /// Of a model that every trainer has whole, of one dtype and on the CPU. The values that servers
+  /// begin with are those of their own process: seed the generator alike.
+  std::vector<at::Tensor> parameters = {};
+  /// Float.
+  std::vector<Table> tables = {};
+  /// Makes the optimizer of a server's share of `parameters`, which is one tensor: elementwise
+  /// optimizers (SGD, Adam, AdamW, RMSprop, Adagrad) then do what they do with all.
+  rpc::MakeOptimizer optimizer = {};
+  /// And that of its tables: one that takes sparse gradients (SGD without momentum, Adagrad).
+  rpc::MakeOptimizer table_optimizer = {};
+};
+
+/// A trainer's way to the servers of its rpc session. Threads: the training thread. Lifetime: the
+/// session's.
+class ParameterClient {
+ public:
+  /// `servers`: ranks of the session, in the servers' order. `patience`: how long it waits for
+  /// other trainers' steps; unset: as long as for any call. Errors: UsageError for parts that
+  /// cannot be.
+  ParameterClient(const Parts& parts, std::vector<int> servers, int trainer, int trainers,
+                  std::optional<std::chrono::milliseconds> patience = std::nullopt);
+
+  /// Among the trainers, from 0.
+  int trainer() const { return trainer_; }
+  int trainers() const { return trainers_; }
+
+  /// The rows `ids` (Long, any shape) of a table, one for each: [ids' shape, columns]. What a
+  /// backward pass gives them goes to the servers at the step's end; where gradients are off they
+  /// are only read. Errors: UsageError for a table or an id that is none; as rpc::call.
+  at::Tensor look_up(const std::string& table, const at::Tensor& ids);
+
+  /// Hands in the parameters' gradients and those of rows looked up since the last time: returns
+  /// when all servers have them. A parameter without a gradient counts as one of zeros.
+  /// `step`: how many came before. Errors: as rpc::call.
+  void push(std::int64_t step);
+  /// Writes the servers' values into the parameters, once they are those that a trainer that has
+  /// pushed `step` times may have. Errors: as rpc::call.
+  void pull(std::int64_t step);
+  /// Returns when all trainers are here; the values do not change any more. Errors: as rpc::call;
+  /// others' steps may take as long as they do, while the servers live.
+  void finish();
+
+ private:
+  struct LookedUp {
+    std::size_t table = 0;
+    at::Tensor ids;   ///< [n], each once
+    at::Tensor rows;  ///< [n, columns], a leaf
+  };
+  std::size_t find(const std::string& table) const;
+  at::Tensor fetch(std::size_t table, const at::Tensor& ids) const;
+  void gather_gradients();
+
+  const std::vector<at::Tensor> parameters_;
+  const std::vector<Table> tables_;
+  const std::vector<int> servers_;
+  const int trainer_;
+  const int trainers_;
+  const std::optional<std::chrono::milliseconds> patience_;
+  at::Tensor gradients_;  ///< of all parameters, end to end
+  std::vector<LookedUp> looked_up_;
+};
 
 struct TrainingOptions {
   /// So many ranks are servers, at first the lowest; all others are trainers.
@@ -81,46 +151,15 @@ class Training {
   void run(std::int64_t steps, const MakeStep& make_step, const WhenDone& when_done = {});
 
   /// What this process was at last. Of run().
-  bool is_trainer() const { return role_ && role_->kind == Role::Kind::kTrainer; }
+  bool is_trainer() const;
   /// Among those of its kind.
-  int index() const { return role_ ? role_->index : 0; }
+  int index() const;
   /// Servers: the updates of the shard. Trainers: the steps.
-  std::int64_t done() const { return shard_ ? shard_->updates() : done_; }
+  std::int64_t done() const;
 
  private:
-  void live(std::int64_t steps, const MakeStep& make_step, const WhenDone& when_done);
-  void take_roles();
-  void recover();
-  void restore(std::int64_t updates);
-  void agree_on_steps();
-  void open_session();
-  void serve();
-  void train(std::int64_t steps, const MakeStep& make_step, const WhenDone& when_done);
-  void after_update();
-  void save();
-  void let_go();
-  std::chrono::milliseconds timeout() const;
-
-  const Parts parts_;
-  const TrainingOptions options_;
-  LauncherLink link_;
-  ProcessGroup group_;
-  bool has_run_ = false;
-  std::optional<Role> role_;  ///< in this generation, or the last
-  std::vector<Role> roles_;   ///< by rank
-  std::optional<Shard> shard_;
-  std::optional<ShardSnapshots> snapshots_;
-  std::int64_t saved_ = 0;             ///< updates
-  std::int64_t clock_ = 0;             ///< that the shard came with
-  std::vector<std::int64_t> left_at_;  ///< a server's: the steps of each trainer before
-  std::int64_t done_ = 0;              ///< steps of this trainer
-  std::int64_t was_trainer_ = -1;      ///< its number, which servers know; -1: it was none
-  std::vector<std::int64_t> begin_;    ///< the trainers' steps when the generation began
-  std::shared_ptr<ServerDesk> desk_;
-  std::optional<ServedCalls> calls_;
-  std::optional<rpc::Session> session_;
-  std::optional<Departures> others_;  ///< while the session lasts
-  const std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
+  class Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace lockstep::parameter_server

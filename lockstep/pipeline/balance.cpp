@@ -1,5 +1,3 @@
-#include "lockstep/pipeline/balance.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -7,6 +5,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/pipeline/pipeline.h"
 
 namespace lockstep {
 namespace {

@@ -1,5 +1,3 @@
-#include "lockstep/pipeline/balance.h"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -8,6 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/pipeline/pipeline.h"
 
 namespace lockstep {
 namespace {

@@ -16,13 +16,11 @@
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/comm/internal/broadcast_text.h"
 #include "lockstep/comm/internal/each_once.h"
-#include "lockstep/pipeline/balance.h"
 #include "lockstep/pipeline/internal/local_link.h"
 #include "lockstep/pipeline/internal/process_link.h"
 #include "lockstep/pipeline/internal/replica_sum.h"
 #include "lockstep/pipeline/internal/stage_runner.h"
-#include "lockstep/pipeline/simulate.h"
-#include "lockstep/pipeline/stage_cut.h"
+#include "lockstep/pipeline/schedule.h"
 
 namespace lockstep {
 namespace {

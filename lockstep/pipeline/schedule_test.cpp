@@ -9,7 +9,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/pipeline/simulate.h"
 
 namespace lockstep {
 namespace {

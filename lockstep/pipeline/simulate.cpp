@@ -1,10 +1,9 @@
-#include "lockstep/pipeline/simulate.h"
-
 #include <algorithm>
 #include <cstddef>
 #include <optional>
 
 #include "lockstep/base/internal/check.h"
+#include "lockstep/pipeline/schedule.h"
 
 namespace lockstep {
 namespace {

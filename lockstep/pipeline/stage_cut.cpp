@@ -1,5 +1,3 @@
-#include "lockstep/pipeline/stage_cut.h"
-
 #include <algorithm>
 #include <chrono>
 #include <limits>
@@ -18,6 +16,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/pipeline/pipeline.h"
 
 namespace lockstep {
 namespace {

@@ -1,5 +1,3 @@
-#include "lockstep/pipeline/stage_cut.h"
-
 #include <chrono>
 #include <set>
 #include <string>
@@ -14,7 +12,7 @@
 #include <torch/utils.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/pipeline/balance.h"
+#include "lockstep/pipeline/pipeline.h"
 
 namespace lockstep {
 namespace {

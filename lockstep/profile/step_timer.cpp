@@ -13,6 +13,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/os/machine/machine.h"
+#include "lockstep/profile/internal/step_summary.h"
 
 namespace lockstep {
 namespace {

@@ -2,13 +2,54 @@
 
 #include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/profile/step_phase.h"
-#include "lockstep/profile/step_summary.h"
 
 namespace lockstep {
+
+/// What the time of a training step goes into.
+enum class StepPhase : std::uint8_t {
+  kData,       ///< getting a batch
+  kForward,    ///< the model's forward
+  kBackward,   ///< from the end of forward until autograd is done: the loss, too
+  kExchange,   ///< waiting for gradients and buffers that backward did not hide
+  kOptimizer,  ///< the optimizer's step
+  kOther,      ///< all else
+};
+inline constexpr std::size_t kStepPhases = 6;
+
+/// "data", "forward", "backward", "exchange", "optimizer", "other".
+const char* name_of(StepPhase phase);
+
+/// Where the time of some steps went, on all ranks.
+struct StepSummary {
+  using Time = std::chrono::nanoseconds;
+  struct Rank {
+    std::array<Time, kStepPhases> mean{};  ///< of a step, by StepPhase
+    /// In how many of arrivals_compared it was the last to come.
+    std::int64_t came_last = 0;
+    /// Mean time from its arrival to that of the last.
+    Time ahead{};
+  };
+  std::int64_t steps = 0;
+  std::vector<Rank> ranks = {};
+  /// Steps of which arrivals were compared; 0 where ranks have different clocks.
+  std::int64_t arrivals_compared = 0;
+  /// The rank that the others wait for: the one that comes last, by the mean over steps; where
+  /// ranks have different clocks, the one that waits least in the exchange. None of one rank, and
+  /// of no steps.
+  std::optional<int> straggler = std::nullopt;
+  /// How long: in a step, in the mean over the others.
+  Time waited_for{};
+};
+
+/// A table for people, a rank a line, in ms a step, and a line on the straggler.
+std::string describe(const StepSummary& summary);
 
 /// Where the time of training steps goes on each rank, and which rank the others wait for. Passed
 /// to DistributedDataParallel, which marks forward, backward and exchange; the program marks the

@@ -78,6 +78,27 @@ void ProgramOptions::add(std::string name, bool& value, std::string help) {
        .group = group_});
 }
 
+template <class Number>
+bool ProgramOptions::set_number(const std::string& text, Number& value) {
+  const auto number = parse_number<Number>(text);
+  if (number) value = *number;
+  return number.has_value();
+}
+template bool ProgramOptions::set_number(const std::string&, char&);
+template bool ProgramOptions::set_number(const std::string&, signed char&);
+template bool ProgramOptions::set_number(const std::string&, unsigned char&);
+template bool ProgramOptions::set_number(const std::string&, short&);
+template bool ProgramOptions::set_number(const std::string&, unsigned short&);
+template bool ProgramOptions::set_number(const std::string&, int&);
+template bool ProgramOptions::set_number(const std::string&, unsigned&);
+template bool ProgramOptions::set_number(const std::string&, long&);
+template bool ProgramOptions::set_number(const std::string&, unsigned long&);
+template bool ProgramOptions::set_number(const std::string&, long long&);
+template bool ProgramOptions::set_number(const std::string&, unsigned long long&);
+template bool ProgramOptions::set_number(const std::string&, float&);
+template bool ProgramOptions::set_number(const std::string&, double&);
+template bool ProgramOptions::set_number(const std::string&, long double&);
+
 ProgramOption* ProgramOptions::find(const std::string& name) {
   const auto found = std::find_if(options_.begin(), options_.end(),
                                   [&](const ProgramOption& one) { return one.name == name; });

@@ -2,16 +2,28 @@
 
 #include <charconv>
 #include <concepts>
+#include <functional>
 #include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "lockstep/base/internal/parse_number.h"
-#include "lockstep/program/program_option.h"
-
 namespace lockstep {
+
+/// One option of a program: how its value is set and shown.
+struct ProgramOption {
+  /// As in files, where dots stand for sections: "ddp.bucket_cap_mb". The flag is
+  /// --ddp.bucket-cap-mb, the variable of the environment <prefix>DDP__BUCKET_CAP_MB.
+  std::string name;
+  std::string help;
+  /// Takes a value, or says what is wrong with it: "must be an integer".
+  std::function<std::string(const std::string& text)> set;
+  std::function<std::string()> get;
+  enum class Kind { kText, kNumber, kFlag } kind = Kind::kText;
+  /// The heading in --help.
+  std::string group = "Options";
+};
 
 struct ProgramOptionsSettings {
   /// Of the environment's variables that are values. Others that begin so are refused.
@@ -44,9 +56,7 @@ class ProgramOptions {
          .help = std::move(help),
          .set =
              [&value](const std::string& text) {
-               const auto number = parse_number<Number>(text);
-               if (number) value = *number;
-               return std::string(number ? "" : kNumberKind<Number>);
+               return std::string(set_number(text, value) ? "" : kNumberKind<Number>);
              },
          .get =
              [&value] {
@@ -75,6 +85,10 @@ class ProgramOptions {
       std::floating_point<Number>  ? "must be a number"
       : std::is_unsigned_v<Number> ? "must be an integer of at least 0"
                                    : "must be an integer";
+
+  // False: the text is no such number. Defined for the standard's types of numbers.
+  template <class Number>
+  static bool set_number(const std::string& text, Number& value);
 
   ProgramOption* find(const std::string& name);
   void apply(const std::string& name, const std::string& value, const std::string& place);

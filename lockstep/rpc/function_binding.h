@@ -16,12 +16,14 @@
 #include <ATen/core/ivalue.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/internal/concat.h"
-#include "lockstep/rpc/function_table.h"
 #include "lockstep/rpc/rref.h"
 
 /// How C++ functions and values become those of calls, and back.
 namespace lockstep::rpc {
+
+/// What others call by a name. A result that is a c10::ivalue::Future is answered once it is
+/// complete.
+using Function = std::function<c10::IValue(std::vector<c10::IValue>)>;
 
 /// An object that stays where it was made: what functions give and take as std::shared_ptr<T>.
 template <class T>
@@ -31,6 +33,15 @@ struct KeptObject : torch::CustomClassHolder {
 };
 
 namespace binding {
+
+// Errors: UsageError, of all.
+[[noreturn]] void refuse_object();
+[[noreturn]] void refuse_kind(const c10::IValue& value, const char* wanted);
+[[noreturn]] void refuse_type(const c10::IValue& value, const c10::Type& wanted);
+[[noreturn]] void refuse_range(std::int64_t value, const std::string& least,
+                               const std::string& most);
+[[noreturn]] void refuse_argument(std::size_t index, const UsageError& error);
+[[noreturn]] void refuse_count(std::size_t takes, std::size_t given);
 
 template <class T>
 inline constexpr bool kIsReferences = false;
@@ -47,7 +58,7 @@ std::shared_ptr<T> kept_object(const c10::IValue& value) {
     const auto held = value.toCapsule();
     if (const auto* kept = dynamic_cast<const KeptObject<T>*>(held.get())) return kept->object;
   }
-  throw UsageError("it is no object of the type that the function takes; pass an RRef to one");
+  refuse_object();
 }
 
 }  // namespace binding
@@ -85,7 +96,7 @@ T from_value(const c10::IValue& value) {
   } else if constexpr (std::is_same_v<T, RRef>) {
     return RRef::from_value(value);
   } else if constexpr (binding::kIsReferences<T>) {
-    if (!value.isList()) throw UsageError(concat("it is of type ", value.tagKind(), ", not List"));
+    if (!value.isList()) binding::refuse_kind(value, "List");
     std::vector<RRef> references;
     for (const c10::IValue& element : value.toListRef()) {
       references.push_back(RRef::from_value(element));
@@ -94,23 +105,21 @@ T from_value(const c10::IValue& value) {
   } else if constexpr (binding::kIsShared<T>) {
     return binding::kept_object<typename T::element_type>(value);
   } else if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
-    if (!value.isInt()) throw UsageError(concat("it is of type ", value.tagKind(), ", not Int"));
+    if (!value.isInt()) binding::refuse_kind(value, "Int");
     if (!std::in_range<T>(value.toInt())) {
-      throw UsageError(concat(value.toInt(), " is not within ", +std::numeric_limits<T>::min(),
-                              " to ", +std::numeric_limits<T>::max()));
+      binding::refuse_range(value.toInt(), std::to_string(std::numeric_limits<T>::min()),
+                            std::to_string(std::numeric_limits<T>::max()));
     }
     return static_cast<T>(value.toInt());
   } else if constexpr (std::is_floating_point_v<T>) {
     if (value.isInt()) return static_cast<T>(value.toInt());
-    if (!value.isDouble())
-      throw UsageError(concat("it is of type ", value.tagKind(), ", not Double"));
+    if (!value.isDouble()) binding::refuse_kind(value, "Double");
     return static_cast<T>(value.toDouble());
   } else {
     try {
       return value.to<T>();
     } catch (const c10::Error&) {
-      throw UsageError(
-          concat("it is of type ", value.type()->str(), ", not ", c10::getTypePtr<T>()->str()));
+      binding::refuse_type(value, *c10::getTypePtr<T>());
     }
   }
 }
@@ -122,7 +131,7 @@ T argument(const std::vector<c10::IValue>& arguments, std::size_t index) {
   try {
     return from_value<T>(arguments[index]);
   } catch (const UsageError& error) {
-    throw UsageError(concat("argument ", index + 1, ": ", error.what()));
+    refuse_argument(index, error);
   }
 }
 
@@ -138,22 +147,24 @@ c10::IValue apply(const std::function<Result(Arguments...)>& function,
 }
 
 template <class Result, class... Arguments>
-FunctionTable::Function bind(std::function<Result(Arguments...)> function) {
+Function bind(std::function<Result(Arguments...)> function) {
   return [function = std::move(function)](std::vector<c10::IValue> arguments) {
     if (arguments.size() != sizeof...(Arguments)) {
-      throw UsageError(
-          concat("it takes ", sizeof...(Arguments), " arguments, not ", arguments.size()));
+      refuse_count(sizeof...(Arguments), arguments.size());
     }
     return apply(function, arguments, std::index_sequence_for<Arguments...>());
   };
 }
 
 // Takes what comes.
-inline FunctionTable::Function bind(FunctionTable::Function function) {
+inline Function bind(Function function) {
   return function;
 }
 
 }  // namespace binding
+
+/// As register_function, which makes `function` of any callable.
+void add_function(const std::string& name, Function function);
 
 /// Lets other workers call `function` by `name`: any callable whose arguments and result are
 /// tensors, numbers, bool, std::string, std::vector, c10::Dict, std::unordered_map, std::optional
@@ -164,11 +175,9 @@ inline FunctionTable::Function bind(FunctionTable::Function function) {
 /// Errors: UsageError for a name that is taken.
 template <class Callable>
 void register_function(const std::string& name, Callable&& callable) {
-  functions().add(name, binding::bind(std::function(std::forward<Callable>(callable))));
+  add_function(name, binding::bind(std::function(std::forward<Callable>(callable))));
 }
 
-inline void unregister_function(const std::string& name) {
-  functions().remove(name);
-}
+void unregister_function(const std::string& name);
 
 }  // namespace lockstep::rpc

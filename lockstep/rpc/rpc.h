@@ -1,17 +1,19 @@
 #pragma once
 
 #include <chrono>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
+
+#include <c10/core/Device.h>
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/rpc/function_binding.h"
 #include "lockstep/rpc/future.h"
-#include "lockstep/rpc/options.h"
-#include "lockstep/rpc/remote_error.h"
 #include "lockstep/rpc/rref.h"
 
 /// Remote procedure calls between the ranks of a group, which are then workers with names:
@@ -27,6 +29,31 @@
 namespace lockstep::rpc {
 
 class Worker;
+
+/// By the name of the other worker, from a device here to one there.
+using DeviceMaps = std::map<std::string, std::unordered_map<c10::Device, c10::Device>>;
+
+/// Of a worker; names are those of torch.distributed.rpc.
+struct Options {
+  /// Of a call for which no other is given, and of init and shutdown.
+  std::chrono::milliseconds timeout = std::chrono::seconds(60);
+  /// Threads that run what others call: as many functions at once. One that waits for another
+  /// worker holds its thread meanwhile; where all of them wait, further calls wait too, and time
+  /// out.
+  int num_worker_threads = 16;
+  /// A message, tensors included, that is larger is not sent, and is refused where it comes.
+  std::int64_t max_message_bytes = std::int64_t{4} << 30;
+  /// Where CUDA tensors go. Results come back the same way. Without one for its device a CUDA
+  /// tensor cannot be sent.
+  DeviceMaps device_maps = {};
+};
+
+/// Another worker, or this one.
+struct WorkerInfo {
+  std::string name;
+  int rank = 0;
+  bool operator==(const WorkerInfo&) const = default;
+};
 
 /// This process's part: until it ends, or rpc::shutdown, calls can be made and are served.
 /// Its end closes the connections at once, which ends calls under way on both sides, and waits for

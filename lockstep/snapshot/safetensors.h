@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "lockstep/snapshot/tensor_dict.h"
+#include "lockstep/snapshot/state_dict.h"
 
 /// Hugging Face's safetensors, which most published weights come in: names, dtypes, shapes and
 /// bytes, nothing that could be executed. It has no checksum: a flipped bit in a number is not

@@ -19,7 +19,6 @@
 #include "lockstep/snapshot/pickle/unpickler.h"
 #include "lockstep/snapshot/pickle/writable_value.h"
 #include "lockstep/snapshot/pickle/zip_reader.h"
-#include "lockstep/snapshot/values.h"
 
 namespace lockstep {
 namespace {

@@ -9,7 +9,6 @@
 #include "lockstep/os/files/temporary_directory.h"
 #include "lockstep/snapshot/internal/snapshot_testing.h"
 #include "lockstep/snapshot/pickle/crc32.h"
-#include "lockstep/snapshot/values.h"
 
 namespace lockstep::testing {
 namespace {

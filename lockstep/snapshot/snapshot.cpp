@@ -7,7 +7,6 @@
 #include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/sharded/sharded_snapshot.h"
 #include "lockstep/snapshot/sharded/snapshot_parts.h"
-#include "lockstep/snapshot/values.h"
 
 namespace lockstep {
 namespace {

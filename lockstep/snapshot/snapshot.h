@@ -1,13 +1,17 @@
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
-#include "lockstep/snapshot/tensor_dict.h"
+#include "lockstep/snapshot/state_dict.h"
 
 namespace lockstep {
 
@@ -25,6 +29,20 @@ struct Snapshot {
   std::vector<at::Tensor> cuda_random_state = {};  ///< Of the rank's device, by rank; or empty.
   TensorDict extra = {};                           ///< The program's own.
   c10::IValue values = {};                         ///< Others of it, plain; or None.
+};
+
+/// A snapshot's name in its directory and its place in the run: that of a file,
+/// "snapshot-e0003-s00000420.pt", or of a directory, "snapshot-e0003-s00000420", where each rank
+/// has written a part.
+struct SnapshotName {
+  std::int64_t epoch = 0;
+  std::int64_t step = 0;
+  bool sharded = false;
+
+  auto operator<=>(const SnapshotName&) const = default;
+  std::string file_name() const;
+  /// Nothing for any other name.
+  static std::optional<SnapshotName> parse(std::string_view file_name);
 };
 
 /// What the file of a snapshot holds, for save(). Shares the snapshot's tensors.

@@ -13,14 +13,17 @@
 #include "lockstep/base/internal/log.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/comm/internal/broadcast_text.h"
+#include "lockstep/os/files/directory_lock.h"
+#include "lockstep/os/process/background_task.h"
 #include "lockstep/snapshot/internal/agreement.h"
 #include "lockstep/snapshot/internal/optimizer_state.h"
 #include "lockstep/snapshot/internal/random_state.h"
 #include "lockstep/snapshot/internal/snapshot_list.h"
+#include "lockstep/snapshot/internal/state_copy.h"
 #include "lockstep/snapshot/pickle/writable_value.h"
 #include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/sharded/sharded_snapshot.h"
-#include "lockstep/snapshot/sharded/sharded_state.h"
+#include "lockstep/snapshot/sharded_state.h"
 #include "lockstep/snapshot/snapshot.h"
 #include "lockstep/snapshot/state_dict.h"
 
@@ -95,11 +98,19 @@ SnapshotDirectory::SnapshotDirectory(std::filesystem::path path,
       asynchronous_(options.asynchronous),
       sharded_(options.sharded),
       share_timeout_(options.share_timeout),
-      group_(group_or_default(options.group)) {
+      group_(group_or_default(options.group)),
+      copy_(std::make_unique<StateCopy>()),
+      writing_(std::make_unique<BackgroundTask>("save a snapshot in the background")) {
   if (keep_last_ < 2) {
     throw UsageError(concat("snapshots in ", path_, ": keep_last is ", keep_last_,
                             "; keep at least 2, so that one can be damaged"));
   }
+}
+
+SnapshotDirectory::~SnapshotDirectory() = default;
+
+void SnapshotDirectory::wait() {
+  writing_->wait();
 }
 
 void SnapshotDirectory::claim() {
@@ -181,8 +192,8 @@ void SnapshotDirectory::write(
     action(value, std::stop_token());
     return;
   }
-  writing_.wait();  // The one before, whose memory the copy takes.
-  writing_.start([action, copy = copy_.take(writable_value(value))](const std::stop_token& stop) {
+  writing_->wait();  // The one before, whose memory the copy takes.
+  writing_->start([action, copy = copy_->take(writable_value(value))](const std::stop_token& stop) {
     action(copy, stop);
   });
 }
@@ -202,7 +213,7 @@ void SnapshotDirectory::written(const SnapshotName& name) {
 std::optional<Resumed> SnapshotDirectory::load_latest(
     torch::nn::Module& module, torch::optim::Optimizer& optimizer,
     const std::function<void(const Resumed&)>& check) {
-  writing_.finish();  // Its error stays for wait(): here one rank alone would have it.
+  writing_->finish();  // Its error stays for wait(): here one rank alone would have it.
   std::optional<Snapshot> snapshot;
   std::string decision;
   std::exception_ptr failure;

@@ -14,11 +14,8 @@
 #include <ATen/core/ivalue.h>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/os/files/directory_lock.h"
-#include "lockstep/os/process/background_task.h"
-#include "lockstep/snapshot/internal/snapshot_name.h"
-#include "lockstep/snapshot/internal/state_copy.h"
-#include "lockstep/snapshot/tensor_dict.h"
+#include "lockstep/snapshot/snapshot.h"
+#include "lockstep/snapshot/state_dict.h"
 
 namespace torch::nn {
 class Module;
@@ -29,7 +26,9 @@ class Optimizer;
 
 namespace lockstep {
 
-struct Snapshot;
+class BackgroundTask;
+class DirectoryLock;
+class StateCopy;
 
 struct SnapshotDirectoryOptions {
   /// How many whole snapshots to keep; at least 2, so that one can be damaged.
@@ -90,6 +89,7 @@ class SnapshotDirectory {
   /// Errors: UsageError for a keep_last below 2.
   explicit SnapshotDirectory(std::filesystem::path path,
                              const SnapshotDirectoryOptions& options = {});
+  ~SnapshotDirectory();
   SnapshotDirectory(const SnapshotDirectory&) = delete;
   SnapshotDirectory& operator=(const SnapshotDirectory&) = delete;
 
@@ -113,7 +113,7 @@ class SnapshotDirectory {
 
   /// Returns when what was saved is on disk. Not collective. Errors: those of an asynchronous
   /// save(), on the rank that has them, once.
-  void wait() { writing_.wait(); }
+  void wait();
 
   /// Collective: loads the newest whole snapshot into module, optimizer and random generators, the
   /// same on all ranks, on all or none. Damaged ones are passed over with a warning that names file
@@ -159,8 +159,8 @@ class SnapshotDirectory {
   bool knows_later_ = false;
   /// Snapshots that this object wrote or verified. Of `writing_` while that is under way.
   std::set<SnapshotName> whole_;
-  StateCopy copy_;
-  BackgroundTask writing_{"save a snapshot in the background"};  // Ends before the others.
+  std::unique_ptr<StateCopy> copy_;
+  std::unique_ptr<BackgroundTask> writing_;  // Ends before the others.
 };
 
 }  // namespace lockstep

@@ -19,7 +19,6 @@
 #include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/snapshot.h"
 #include "lockstep/snapshot/state_dict.h"
-#include "lockstep/snapshot/values.h"
 
 namespace lockstep::testing {
 namespace {

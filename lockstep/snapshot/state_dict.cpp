@@ -12,7 +12,6 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/snapshot/safetensors.h"
 #include "lockstep/snapshot/save.h"
-#include "lockstep/snapshot/values.h"
 
 namespace lockstep {
 namespace {

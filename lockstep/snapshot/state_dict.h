@@ -3,15 +3,19 @@
 #include <filesystem>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
-#include "lockstep/snapshot/tensor_dict.h"
+#include <ATen/core/Tensor.h>
 
 namespace torch::nn {
 class Module;
 }
 
 namespace lockstep {
+
+/// Named tensors in the order of their module, as Python's state_dict: "0.weight", "0.bias", ….
+using TensorDict = std::vector<std::pair<std::string, at::Tensor>>;
 
 /// The module's parameters and buffers, by Python's names. The tensors share the module's memory.
 TensorDict state_dict(const torch::nn::Module& module);

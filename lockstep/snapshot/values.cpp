@@ -1,7 +1,6 @@
-#include "lockstep/snapshot/values.h"
-
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/snapshot/save.h"
 
 namespace lockstep {
 namespace {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <iostream>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -17,13 +18,10 @@
 #include <torch/optim/schedulers/lr_scheduler.h>
 
 #include "lockstep/amp/autocast.h"
-#include "lockstep/base/error.h"
-#include "lockstep/base/internal/concat.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/train/accelerator_options.h"
 #include "lockstep/train/accelerator_state.h"
 #include "lockstep/train/prepared.h"
-#include "lockstep/train/taken_dataset.h"
 
 namespace lockstep {
 
@@ -106,12 +104,6 @@ class Accelerator {
   }
   template <class Dataset>
   auto prepare(DataLoader<Dataset> loader) {
-    if (loader.position()->world_size() != num_processes()) {
-      throw UsageError(concat("Accelerator::prepare: the data loader was made for ",
-                              loader.position()->world_size(), " of ", num_processes(),
-                              " ranks; make it after the accelerator, or by its "
-                              "make_data_loader"));
-    }
     state_->add_loader(loader.position());
     return loader;
   }
@@ -176,7 +168,10 @@ class Accelerator {
   /// One line on standard output, once in the job.
   template <class... Parts>
   void print(const Parts&... parts) const {
-    if (is_main_process()) std::cout << concat(parts...) << std::endl;
+    if (!is_main_process()) return;
+    std::ostringstream line;
+    (line << ... << parts);
+    std::cout << line.str() << std::endl;
   }
   bool is_main_process() const { return process_index() == 0; }
   bool is_local_main_process() const { return local_process_index() == 0; }

@@ -16,6 +16,7 @@
 #include "lockstep/base/internal/parse_number.h"
 #include "lockstep/base/internal/random_id.h"
 #include "lockstep/comm/internal/broadcast_text.h"
+#include "lockstep/data/internal/sample_log.h"
 #include "lockstep/snapshot/internal/agreement.h"
 
 namespace lockstep {
@@ -71,6 +72,11 @@ AcceleratorState::AcceleratorState(AcceleratorOptions options, ProcessGroup grou
 }
 
 void AcceleratorState::add_loader(const std::shared_ptr<LoaderPosition>& loader) {
+  if (loader->world_size() != group_.world_size()) {
+    throw UsageError(concat("Accelerator::prepare: the data loader was made for ",
+                            loader->world_size(), " of ", group_.world_size(),
+                            " ranks; make it after the accelerator, or by its make_data_loader"));
+  }
   if (sample_log_) loader->set_log(sample_log_, static_cast<int>(loaders.size()));
   loaders.push_back(loader);
 }

@@ -15,7 +15,7 @@
 #include "lockstep/amp/grad_scaler.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/data/loader_position.h"
-#include "lockstep/ddp/internal/replica.h"
+#include "lockstep/ddp/replica.h"
 #include "lockstep/snapshot/snapshot_directory.h"
 #include "lockstep/train/accelerator_options.h"
 
@@ -74,6 +74,7 @@ class AcceleratorState {
   void step(Scheduled& scheduled);
   /// Of all optimizers that have some of these parameters, where gradients are scaled.
   void unscale_gradients(const std::vector<at::Tensor>& parameters);
+  /// Errors: UsageError for one that was made for another number of ranks.
   void add_loader(const std::shared_ptr<LoaderPosition>& loader);
   /// The innermost loop over a prepared loader; null where there is none.
   const LoaderPosition* current_loader() const;

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "lockstep/optim/exponential_moving_average.h"
+#include "lockstep/profile/trace.h"
 #include "lockstep/train/callback.h"
 
 /// Callbacks for Trainer. Names and defaults are Lightning's.
@@ -91,6 +93,79 @@ class EmaCallback : public Callback {
   ExponentialMovingAverageOptions options_;
   std::unique_ptr<ExponentialMovingAverage> average_;
   std::unique_ptr<AveragedWeights> applied_;
+};
+
+struct ThroughputMonitorOptions {
+  /// Of a task over text; 0: there are none.
+  std::int64_t tokens_per_sample = 0;
+};
+
+/// Adds what torchtitan logs to the training's metrics, beside train_loss and samples_per_second:
+///
+///   grad_norm          of the newest step's gradients, where the Trainer does not log it: it does
+///                      where it clips by norm, as they are before
+///   memory_gib         of the rank that has most: what is reserved of its CUDA device at the most,
+///                      or its resident memory on the CPU
+///   memory_percent     of that device, or machine
+///   tokens_per_second  with tokens_per_sample
+///
+/// Costs one reduction of 16 bytes each time that metrics are logged, and one pass over the
+/// gradients. Errors: as Work::wait.
+class ThroughputMonitor : public Callback {
+ public:
+  explicit ThroughputMonitor(const ThroughputMonitorOptions& options = {}) : options_(options) {}
+  void on_log(TrainerState& state, Metrics& metrics) override;
+
+ private:
+  ThroughputMonitorOptions options_;
+};
+
+/// Some steps of a training, numbered from 1 as in its metrics.
+struct StepRange {
+  std::int64_t first = 0;
+  /// The one after the last.
+  std::int64_t end = 0;
+
+  bool contains(std::int64_t step) const { return first <= step && step < end; }
+
+  /// "10:13": steps 10, 11 and 12, as a slice in Python. `what`: for errors, as "TraceCallback:
+  /// steps". Errors: UsageError for other text, and for no step.
+  static StepRange parse(const std::string& text, const std::string& what);
+};
+
+struct TraceCallbackOptions {
+  /// "10:13": steps 10, 11 and 12, from 1, as they are counted in metrics; of all runs together.
+  std::string steps = "10:13";
+  /// Note the shapes of operators' inputs.
+  bool record_shapes = false;
+};
+
+/// Traces some steps of a Trainer on all ranks, and makes one timeline of it, for
+/// ui.perfetto.dev: traces/steps-10-12.json of the training's directory, beside those of the ranks
+/// (profile/trace.h, record/internal/trace_merge.h). Some barriers come with it, by which clocks
+/// are compared. Where directories of machines are their own, rank 0 says that its timeline lacks
+/// ranks and how to merge them. A run that goes on behind these steps traces nothing; one that ends
+/// between them has a timeline of those that it made.
+///
+/// A rank whose trace cannot be written fails on all ranks, named. Errors: UsageError for other
+/// steps and where a profiler runs already; SystemError; PeerFailed; as Work::wait.
+class TraceCallback : public Callback {
+ public:
+  explicit TraceCallback(const TraceCallbackOptions& options = {});
+  void on_train_epoch_start(TrainerState& state) override;
+  void on_train_batch_end(TrainerState& state) override;
+  void on_fit_end(TrainerState& state) override;
+  void on_exception(TrainerState& state, const std::exception& error) override;
+
+ private:
+  void begin_where_due(TrainerState& state);
+  void finish(TrainerState& state);
+
+  TraceCallbackOptions options_;
+  StepRange steps_;
+  std::filesystem::path path_;
+  /// While steps are traced.
+  std::shared_ptr<Trace> trace_;
 };
 
 }  // namespace lockstep

@@ -6,6 +6,8 @@
 #include <torch/version.h>
 
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/record/internal/csv_file.h"
+#include "lockstep/record/internal/run_log.h"
 #include "lockstep/train/accelerator.h"
 
 namespace lockstep {
@@ -14,7 +16,7 @@ namespace lockstep {
 void TensorBoardLogger::on_train_epoch_start(TrainerState& state) {
   if (writer_ || !state.is_main() || state.is_dev_run) return;
   // Of a run that was killed before its first snapshot, too.
-  EventFileOptions options;
+  TensorBoardWriterOptions options;
   options.purge_step = state.time.batches + 1;
   writer_ = std::make_shared<TensorBoardWriter>(
       std::filesystem::path(state.root_dir) / "tensorboard", options);

@@ -3,8 +3,6 @@
 #include <memory>
 #include <string>
 
-#include "lockstep/record/internal/csv_file.h"
-#include "lockstep/record/internal/run_log.h"
 #include "lockstep/train/callback.h"
 #include "lockstep/train/tensorboard_writer.h"
 
@@ -12,6 +10,9 @@
 /// that add metrics, such as LearningRateMonitor. Rank 0 writes; fast_dev_run writes nothing.
 /// Errors: SystemError.
 namespace lockstep {
+
+class CsvFile;
+class RunLog;
 
 /// What TensorBoard shows, in tensorboard/ of the training's directory: a scalar a metric, by step.
 /// After a resume what had been given up is left out. For texts, histograms and images a program

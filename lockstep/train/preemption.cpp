@@ -1,34 +1,52 @@
 #include "lockstep/train/preemption.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "lockstep/comm/init_process_group.h"
+#include "lockstep/comm/internal/agreement.h"
+#include "lockstep/os/process/caught_signals.h"
 
 namespace lockstep {
 
+struct Preemption::State {
+  explicit State(const PreemptionOptions& options)
+      : signals(options.signals), group(group_or_default(options.group)) {}
+
+  CaughtSignals signals;
+  ProcessGroup group;
+  bool is_told = false;
+  /// Of the last call: which ranks have been told.
+  std::optional<Agreement> asked;
+};
+
 Preemption::Preemption(const PreemptionOptions& options)
-    : signals_(options.signals), group_(group_or_default(options.group)) {}
+    : state_(std::make_unique<State>(options)) {}
+
+Preemption::~Preemption() = default;
 
 bool Preemption::requested() {
   const auto was_told = [](const Agreement::Numbers& rank) { return rank[0] != 0; };
-  if (asked_ && std::ranges::any_of(asked_->get(), was_told)) {
-    signals_.leave_ignored();  // Those that a rank will get yet that was not told before.
+  if (state_->asked && std::ranges::any_of(state_->asked->get(), was_told)) {
+    // Those that a rank will get yet that was not told before.
+    state_->signals.leave_ignored();
     return true;
   }
-  if (!group_) return is_told();
-  asked_ = group_.begin_agreed("preemption", Agreement::Numbers{is_told() ? 1.0 : 0.0, 0.0});
+  if (!state_->group) return is_told();
+  state_->asked =
+      begin_agreed(state_->group, "preemption", Agreement::Numbers{is_told() ? 1.0 : 0.0, 0.0});
   return false;
 }
 
 void Preemption::set_group(ProcessGroup group) {
-  asked_.reset();
-  group_ = std::move(group);
+  state_->asked.reset();
+  state_->group = std::move(group);
 }
 
 bool Preemption::is_told() {
-  while (signals_.next()) is_told_ = true;
-  if (is_told_) signals_.leave_ignored();
-  return is_told_;
+  while (state_->signals.next()) state_->is_told = true;
+  if (state_->is_told) state_->signals.leave_ignored();
+  return state_->is_told;
 }
 
 }  // namespace lockstep

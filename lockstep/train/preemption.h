@@ -1,12 +1,10 @@
 #pragma once
 
 #include <csignal>
-#include <optional>
+#include <memory>
 #include <vector>
 
-#include "lockstep/comm/internal/agreement.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/os/process/caught_signals.h"
 
 namespace lockstep {
 
@@ -39,6 +37,9 @@ class Preemption {
  public:
   /// Errors: UsageError for a second one, SystemError.
   explicit Preemption(const PreemptionOptions& options = {});
+  ~Preemption();
+  Preemption(const Preemption&) = delete;
+  Preemption& operator=(const Preemption&) = delete;
 
   /// Between two steps, on all ranks as often: whether all are to save and end, in the same call on
   /// all. The ranks' answers travel while a step runs, so that nobody waits for them: a signal ends
@@ -51,11 +52,8 @@ class Preemption {
   bool is_told();
 
  private:
-  CaughtSignals signals_;
-  ProcessGroup group_;
-  bool is_told_ = false;
-  /// Of the last call: which ranks have been told.
-  std::optional<Agreement> asked_;
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace lockstep

@@ -6,6 +6,7 @@
 #include "lockstep/base/internal/env.h"
 #include "lockstep/os/files/write_all.h"
 #include "lockstep/os/machine/terminal.h"
+#include "lockstep/train/internal/progress_line.h"
 
 namespace lockstep {
 namespace {
@@ -25,10 +26,11 @@ ProgressBar::ProgressBar(const ProgressBarOptions& options, Clock::time_point no
     : options_(options),
       color_(!env::text(env::kNoColor)),
       dumb_terminal_(env::text(env::kTerm) == "dumb"),
-      start_(now) {
-  progress_.epoch = options.first_epoch;
-  progress_.epochs = options.epochs;
-  progress_.steps_per_epoch = options.steps_per_epoch;
+      start_(now),
+      progress_(std::make_unique<Progress>()) {
+  progress_->epoch = options.first_epoch;
+  progress_->epochs = options.epochs;
+  progress_->steps_per_epoch = options.steps_per_epoch;
 }
 
 ProgressBar::~ProgressBar() {
@@ -36,23 +38,23 @@ ProgressBar::~ProgressBar() {
 }
 
 void ProgressBar::step_done(std::optional<double> loss, Clock::time_point now) {
-  ++progress_.step;
+  ++progress_->step;
   ++steps_;
-  if (loss) progress_.loss = loss;
+  if (loss) progress_->loss = loss;
   const double seconds = std::chrono::duration<double>(now - start_).count();
-  if (seconds > 0) progress_.steps_per_second = static_cast<double>(steps_) / seconds;
+  if (seconds > 0) progress_->steps_per_second = static_cast<double>(steps_) / seconds;
   draw(now);
 }
 
 void ProgressBar::epoch_done(const std::string& summary, Clock::time_point now) {
-  ++progress_.epoch;
-  progress_.step = 0;
+  ++progress_->epoch;
+  progress_->step = 0;
   print(summary, now);
 }
 
 void ProgressBar::epoch_done() {
-  ++progress_.epoch;
-  progress_.step = 0;
+  ++progress_->epoch;
+  progress_->step = 0;
   erase();
 }
 
@@ -73,12 +75,12 @@ void ProgressBar::draw(Clock::time_point now) {
   const std::optional<int> columns = dumb_terminal_ ? std::nullopt : terminal_columns(options_.fd);
   if (columns) {
     // One column stays free: a full line would wrap on some terminals.
-    const auto line = progress_line(progress_, {.columns = *columns - 1, .color = color_});
+    const auto line = progress_line(*progress_, {.columns = *columns - 1, .color = color_});
     write_text("\r" + line + std::string(kEraseToEnd), kDrawTimeout);
     bar_shown_ = true;
   } else {
     if (now - drawn_at_.value_or(start_) < kPlainInterval) return;
-    write_text(progress_line(progress_, {.columns = kPlainColumns, .bar = false}) + "\n",
+    write_text(progress_line(*progress_, {.columns = kPlainColumns, .bar = false}) + "\n",
                kMessageTimeout);
   }
   drawn_at_ = now;

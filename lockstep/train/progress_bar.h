@@ -2,12 +2,13 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
-#include "lockstep/train/internal/progress_line.h"
-
 namespace lockstep {
+
+struct Progress;
 
 struct ProgressBarOptions {
   std::int64_t epochs = 1;
@@ -62,7 +63,7 @@ class ProgressBar {
   const bool color_;
   const bool dumb_terminal_;
   const Clock::time_point start_;
-  Progress progress_;
+  const std::unique_ptr<Progress> progress_;
   std::int64_t steps_ = 0;  ///< of this process: those before a resume say nothing of the speed
   std::optional<Clock::time_point> drawn_at_;
   bool bar_shown_ = false;

@@ -1,7 +1,9 @@
 #include "lockstep/train/resilient_training.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include <ATen/Context.h>
 #include <ATen/ops/tensor.h>
@@ -16,10 +18,16 @@
 #include "lockstep/comm/internal/init_plan.h"
 #include "lockstep/recovery/internal/broadcast_value.h"
 #include "lockstep/recovery/internal/generations.h"
+#include "lockstep/recovery/internal/launcher_link.h"
 #include "lockstep/recovery/internal/replica_comparison.h"
+#include "lockstep/recovery/internal/standing.h"
+#include "lockstep/recovery/internal/state_memory.h"
+#include "lockstep/recovery/internal/training_state.h"
 #include "lockstep/snapshot/internal/agreement.h"
 #include "lockstep/snapshot/pickle/writable_value.h"
-#include "lockstep/snapshot/values.h"
+#include "lockstep/snapshot/save.h"
+#include "lockstep/snapshot/snapshot_directory.h"
+#include "lockstep/train/preemption.h"
 
 namespace lockstep {
 
@@ -42,7 +50,68 @@ class ToldToEnd : public Error {
 
 }  // namespace
 
+class ResilientTraining::Impl {
+ public:
+  Impl(TrainingParts parts, const ResilientOptions& options);
+
+  TrainingEnd run(std::int64_t steps, const MakeStep& make_step);
+  std::int64_t steps_done() const { return done_; }
+  const ProcessGroup& group() const { return group_; }
+
+ private:
+  TrainingEnd make_steps(std::int64_t steps, const MakeStep& make_step);
+  void begin_generation();
+  void agree_on_state();
+  void take(const c10::IValue& value, const Standing& standing);
+  std::int64_t load_snapshot(const Standing& in_memory);
+  void check_if_told();
+  bool is_due(int every) const;
+  void compare_with_others();
+  void keep_copies();
+  std::string save();
+  void end_with(const std::string& failure);
+  TrainingEnd end_early();
+  void seed_step() const;
+  std::int64_t leave();
+  void drop_group();
+
+  TrainingState state_;
+  const ResilientOptions options_;
+  LauncherLink link_;
+  StateMemory memory_;
+  std::optional<Preemption> preemption_;
+  ProcessGroup group_;
+  std::optional<SnapshotDirectory> snapshots_;
+  bool has_run_ = false;
+  std::int64_t done_ = 0;
+  /// The generation that made the last of them; 0: one of a job before.
+  std::int64_t made_in_ = 0;
+  /// The state is what all ranks had after `done_` steps.
+  bool is_whole_ = false;
+  bool is_in_step_ = false;
+  /// All ranks have once agreed on a state.
+  bool has_begun_ = false;
+  const std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
+};
+
 ResilientTraining::ResilientTraining(TrainingParts parts, const ResilientOptions& options)
+    : impl_(std::make_unique<Impl>(std::move(parts), options)) {}
+
+ResilientTraining::~ResilientTraining() = default;
+
+TrainingEnd ResilientTraining::run(std::int64_t steps, const MakeStep& make_step) {
+  return impl_->run(steps, make_step);
+}
+
+std::int64_t ResilientTraining::steps_done() const {
+  return impl_->steps_done();
+}
+
+const ProcessGroup& ResilientTraining::group() const {
+  return impl_->group();
+}
+
+ResilientTraining::Impl::Impl(TrainingParts parts, const ResilientOptions& options)
     : state_(std::move(parts)), options_(options) {
   if (is_initialized()) {
     throw UsageError(
@@ -60,7 +129,7 @@ ResilientTraining::ResilientTraining(TrainingParts parts, const ResilientOptions
   memory_ = StateMemory(link_.take_memory());
 }
 
-TrainingEnd ResilientTraining::run(std::int64_t steps, const MakeStep& make_step) {
+TrainingEnd ResilientTraining::Impl::run(std::int64_t steps, const MakeStep& make_step) {
   if (std::exchange(has_run_, true)) {
     throw UsageError(
         "ResilientTraining: run() is for all steps at once, as a process that takes a lost one's "
@@ -78,7 +147,7 @@ TrainingEnd ResilientTraining::run(std::int64_t steps, const MakeStep& make_step
   }
 }
 
-TrainingEnd ResilientTraining::make_steps(std::int64_t steps, const MakeStep& make_step) {
+TrainingEnd ResilientTraining::Impl::make_steps(std::int64_t steps, const MakeStep& make_step) {
   begin_generation();
   const Step step = make_step(group_);
   while (done_ < steps) {
@@ -110,7 +179,7 @@ TrainingEnd ResilientTraining::make_steps(std::int64_t steps, const MakeStep& ma
   return TrainingEnd::kDone;
 }
 
-void ResilientTraining::begin_generation() {
+void ResilientTraining::Impl::begin_generation() {
   InitOptions init = options_.init;
   // Copies of the group may outlive this object.
   init.while_waiting = [this, alive = std::weak_ptr<const bool>(alive_)] {
@@ -129,7 +198,7 @@ void ResilientTraining::begin_generation() {
   state_.remember();
 }
 
-void ResilientTraining::agree_on_state() {
+void ResilientTraining::Impl::agree_on_state() {
   Sources ours{.known_steps = std::max(has_begun_ ? done_ : -1, link_.steps_made())};
   if (is_whole_) {
     ours.state = {.generation = made_in_, .steps = done_};
@@ -178,7 +247,7 @@ void ResilientTraining::agree_on_state() {
   has_begun_ = true;
 }
 
-void ResilientTraining::take(const c10::IValue& value, const Standing& standing) {
+void ResilientTraining::Impl::take(const c10::IValue& value, const Standing& standing) {
   is_whole_ = false;  // Until all of it is there.
   failpoint("recover.received");
   state_.take(value, standing.steps - done_);
@@ -188,7 +257,7 @@ void ResilientTraining::take(const c10::IValue& value, const Standing& standing)
 }
 
 // The steps of what was loaded; -1: nothing could be, while there is something in memory.
-std::int64_t ResilientTraining::load_snapshot(const Standing& in_memory) {
+std::int64_t ResilientTraining::Impl::load_snapshot(const Standing& in_memory) {
   const TrainingParts& parts = state_.parts();
   std::optional<Resumed> resumed;
   try {
@@ -208,11 +277,11 @@ std::int64_t ResilientTraining::load_snapshot(const Standing& in_memory) {
   return done_;
 }
 
-bool ResilientTraining::is_due(int every) const {
+bool ResilientTraining::Impl::is_due(int every) const {
   return every > 0 && done_ % every == 0;
 }
 
-void ResilientTraining::compare_with_others() {
+void ResilientTraining::Impl::compare_with_others() {
   const auto own = static_cast<std::int64_t>(state_.parameters_hash());
   std::vector<std::int64_t> hashes;
   for (const at::Tensor& hash : gather_from_all(group_, at::tensor({own}))) {
@@ -231,7 +300,7 @@ void ResilientTraining::compare_with_others() {
   is_whole_ = true;
 }
 
-void ResilientTraining::keep_copies() {
+void ResilientTraining::Impl::keep_copies() {
   if (is_due(options_.memory_every) && link_.connected() && group_.local_rank() == 0) {
     try {
       const Standing standing{.generation = made_in_, .steps = done_};
@@ -248,7 +317,7 @@ void ResilientTraining::keep_copies() {
 }
 
 // Why there is none; empty: it is written, or there is nothing to save.
-std::string ResilientTraining::save() {
+std::string ResilientTraining::Impl::save() {
   const TrainingParts& parts = state_.parts();
   if (done_ == 0) return "";
   try {
@@ -261,7 +330,7 @@ std::string ResilientTraining::save() {
 
 // Rank 0 of a group alone knows whether it is written. Nobody is to take this end for a saved
 // state.
-void ResilientTraining::end_with(const std::string& failure) {
+void ResilientTraining::Impl::end_with(const std::string& failure) {
   const std::string why = group_ ? broadcast_text(group_, failure, 0) : failure;
   if (why.empty()) return;
   throw Error(concat("ResilientTraining: told to make room, and what ", done_,
@@ -270,7 +339,7 @@ void ResilientTraining::end_with(const std::string& failure) {
 
 // Told to make room where there is no group to agree with. Others that hold the state, of the same
 // step or one beside it, write it too.
-TrainingEnd ResilientTraining::end_early() {
+TrainingEnd ResilientTraining::Impl::end_early() {
   drop_group();
   snapshots_.emplace(options_.snapshots);
   if (is_whole_) end_with(save());
@@ -278,17 +347,17 @@ TrainingEnd ResilientTraining::end_early() {
   return TrainingEnd::kPreempted;
 }
 
-void ResilientTraining::check_if_told() {
+void ResilientTraining::Impl::check_if_told() {
   if (preemption_ && preemption_->is_told()) throw ToldToEnd();
 }
 
-void ResilientTraining::seed_step() const {
+void ResilientTraining::Impl::seed_step() const {
   const auto rank = static_cast<std::uint64_t>(group_.rank());
   const auto step = static_cast<std::uint64_t>(done_);
   at::manual_seed(mix(mix(mix(options_.seed) + rank) + step));
 }
 
-std::int64_t ResilientTraining::leave() {
+std::int64_t ResilientTraining::Impl::leave() {
   drop_group();
   // Outside of steps the state is that of the steps done; what is written to it is its own value.
   if (is_in_step_) is_whole_ = state_.go_back();
@@ -296,7 +365,7 @@ std::int64_t ResilientTraining::leave() {
   return done_;
 }
 
-void ResilientTraining::drop_group() {
+void ResilientTraining::Impl::drop_group() {
   if (preemption_) preemption_->set_group({});
   snapshots_.reset();
   abandon_default_group(group_);

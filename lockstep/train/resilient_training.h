@@ -3,19 +3,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
-#include <vector>
 
-#include "lockstep/base/error.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/recovery/internal/launcher_link.h"
-#include "lockstep/recovery/internal/standing.h"
-#include "lockstep/recovery/internal/state_memory.h"
-#include "lockstep/recovery/internal/training_state.h"
-#include "lockstep/snapshot/snapshot_directory.h"
-#include "lockstep/train/preemption.h"
+#include "lockstep/recovery/training_parts.h"
 
 namespace lockstep {
 
@@ -78,6 +70,9 @@ class ResilientTraining {
   /// Errors: UsageError without a model, where there is a default group already, which would
   /// outlive its ranks, and for a second one of a process that `lockstep run` started.
   explicit ResilientTraining(TrainingParts parts, const ResilientOptions& options = {});
+  ~ResilientTraining();
+  ResilientTraining(const ResilientTraining&) = delete;
+  ResilientTraining& operator=(const ResilientTraining&) = delete;
 
   /// Collective, once. Returns when all ranks have made `steps` steps in all, those before it was
   /// started again included, or when they are to make room.
@@ -87,44 +82,13 @@ class ResilientTraining {
   /// make room and cannot save.
   TrainingEnd run(std::int64_t steps, const MakeStep& make_step);
 
-  std::int64_t steps_done() const { return done_; }
+  std::int64_t steps_done() const;
   /// Of the generation that ran last; empty before run().
-  const ProcessGroup& group() const { return group_; }
+  const ProcessGroup& group() const;
 
  private:
-  TrainingEnd make_steps(std::int64_t steps, const MakeStep& make_step);
-  void begin_generation();
-  void agree_on_state();
-  void take(const c10::IValue& value, const Standing& standing);
-  std::int64_t load_snapshot(const Standing& in_memory);
-  void check_if_told();
-  bool is_due(int every) const;
-  void compare_with_others();
-  void keep_copies();
-  std::string save();
-  void end_with(const std::string& failure);
-  TrainingEnd end_early();
-  void seed_step() const;
-  std::int64_t leave();
-  void drop_group();
-
-  TrainingState state_;
-  const ResilientOptions options_;
-  LauncherLink link_;
-  StateMemory memory_;
-  std::optional<Preemption> preemption_;
-  ProcessGroup group_;
-  std::optional<SnapshotDirectory> snapshots_;
-  bool has_run_ = false;
-  std::int64_t done_ = 0;
-  /// The generation that made the last of them; 0: one of a job before.
-  std::int64_t made_in_ = 0;
-  /// The state is what all ranks had after `done_` steps.
-  bool is_whole_ = false;
-  bool is_in_step_ = false;
-  /// All ranks have once agreed on a state.
-  bool has_begun_ = false;
-  const std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
+  class Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace lockstep

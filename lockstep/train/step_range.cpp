@@ -1,10 +1,9 @@
-#include "lockstep/train/step_range.h"
-
 #include <string_view>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/parse_number.h"
+#include "lockstep/train/callbacks.h"
 
 namespace lockstep {
 

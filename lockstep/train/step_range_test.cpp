@@ -1,8 +1,7 @@
-#include "lockstep/train/step_range.h"
-
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/train/callbacks.h"
 
 namespace lockstep {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/record/internal/event_file.h"
 #include "lockstep/record/internal/wall_seconds.h"
 
 namespace lockstep {
@@ -39,16 +40,28 @@ at::Tensor in_bytes(const at::Tensor& image) {
 }  // namespace
 
 TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& folder,
-                                     const EventFileOptions& options)
-    : file_(folder, options) {}
+                                     const TensorBoardWriterOptions& options)
+    : file_(std::make_unique<EventFile>(
+          folder, EventFileOptions{.purge_step = options.purge_step,
+                                   .flush_interval = options.flush_interval})) {}
+
+TensorBoardWriter::~TensorBoardWriter() = default;
+
+void TensorBoardWriter::flush() {
+  file_->flush();
+}
+
+const std::filesystem::path& TensorBoardWriter::path() const {
+  return file_->path();
+}
 
 void TensorBoardWriter::add_scalar(const std::string& tag, double value, std::int64_t step) {
-  file_.add(scalar_event(now_at(step), tag, value));
+  file_->add(scalar_event(now_at(step), tag, value));
 }
 
 void TensorBoardWriter::add_text(const std::string& tag, const std::string& text,
                                  std::int64_t step) {
-  file_.add(text_event(now_at(step), tag, text));
+  file_->add(text_event(now_at(step), tag, text));
 }
 
 void TensorBoardWriter::add_histogram(const std::string& tag, const at::Tensor& values,
@@ -60,7 +73,7 @@ void TensorBoardWriter::add_histogram(const std::string& tag, const at::Tensor& 
   const at::Tensor here = values.detach().to(at::kCPU, at::kDouble).contiguous();
   const std::span<const double> numbers(here.const_data_ptr<double>(),
                                         static_cast<std::size_t>(here.numel()));
-  file_.add(histogram_event(now_at(step), tag, make_histogram(numbers)));
+  file_->add(histogram_event(now_at(step), tag, make_histogram(numbers)));
 }
 
 void TensorBoardWriter::add_image(const std::string& tag, const at::Tensor& image,
@@ -72,12 +85,12 @@ void TensorBoardWriter::add_image(const std::string& tag, const at::Tensor& imag
     refuse_image("add_image", tag, image, kShape);
   }
   const at::Tensor pixels = in_bytes(channels_first).permute({1, 2, 0}).contiguous();
-  file_.add(image_event(now_at(step), tag,
-                        {.width = pixels.size(1),
-                         .height = pixels.size(0),
-                         .channels = static_cast<int>(pixels.size(2)),
-                         .bytes = {pixels.const_data_ptr<std::uint8_t>(),
-                                   static_cast<std::size_t>(pixels.numel())}}));
+  file_->add(image_event(now_at(step), tag,
+                         {.width = pixels.size(1),
+                          .height = pixels.size(0),
+                          .channels = static_cast<int>(pixels.size(2)),
+                          .bytes = {pixels.const_data_ptr<std::uint8_t>(),
+                                    static_cast<std::size_t>(pixels.numel())}}));
 }
 
 void TensorBoardWriter::add_images(const std::string& tag, const at::Tensor& images,

@@ -1,15 +1,26 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include <ATen/core/Tensor.h>
 
-#include "lockstep/record/internal/event_file.h"
-
 namespace lockstep {
+
+class EventFile;
+
+struct TensorBoardWriterOptions {
+  /// Where a run goes on that had come further, or may have: what files before this one have of
+  /// this step and later ones TensorBoard then leaves out. Unset: nothing of it.
+  std::optional<std::int64_t> purge_step = std::nullopt;
+  /// What was added is written when so much time has passed since something last was, or 64 KiB
+  /// are there.
+  std::chrono::milliseconds flush_interval = std::chrono::seconds(10);
+};
 
 /// Writes what TensorBoard shows (`tensorboard --logdir FOLDER`), without TensorFlow or Protocol
 /// Buffers. Methods are those of torch.utils.tensorboard.SummaryWriter. Each writer has a file of
@@ -24,7 +35,10 @@ namespace lockstep {
 class TensorBoardWriter {
  public:
   explicit TensorBoardWriter(const std::filesystem::path& folder,
-                             const EventFileOptions& options = {});
+                             const TensorBoardWriterOptions& options = {});
+  ~TensorBoardWriter();
+  TensorBoardWriter(const TensorBoardWriter&) = delete;
+  TensorBoardWriter& operator=(const TensorBoardWriter&) = delete;
 
   /// As float32, as TensorBoard has it.
   void add_scalar(const std::string& tag, double value, std::int64_t step);
@@ -45,12 +59,12 @@ class TensorBoardWriter {
 
   /// What was added is in the file when it returns. Otherwise it is within some ten seconds, where
   /// more is added, and at the writer's end.
-  void flush() { file_.flush(); }
+  void flush();
 
-  const std::filesystem::path& path() const { return file_.path(); }
+  const std::filesystem::path& path() const;
 
  private:
-  EventFile file_;
+  const std::unique_ptr<EventFile> file_;
 };
 
 }  // namespace lockstep

@@ -1,5 +1,3 @@
-#include "lockstep/train/throughput_monitor.h"
-
 #include <utility>
 
 #include <ATen/ops/tensor.h>
@@ -12,6 +10,7 @@
 #include "lockstep/os/machine/machine.h"
 #include "lockstep/os/process/process_usage.h"
 #include "lockstep/train/accelerator.h"
+#include "lockstep/train/callbacks.h"
 
 namespace lockstep {
 namespace {

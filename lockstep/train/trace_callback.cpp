@@ -1,5 +1,3 @@
-#include "lockstep/train/trace_callback.h"
-
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -14,6 +12,7 @@
 #include "lockstep/record/internal/trace_merge.h"
 #include "lockstep/snapshot/internal/agreement.h"
 #include "lockstep/train/accelerator.h"
+#include "lockstep/train/callbacks.h"
 
 namespace lockstep {
 namespace {

@@ -11,8 +11,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 
-#include "lockstep/job/internal/launched_place.h"
-#include "lockstep/spawn/spawn.h"
 #include "lockstep/train/accelerator.h"
 #include "lockstep/train/batch_size_search.h"
 #include "lockstep/train/callback.h"
@@ -20,8 +18,6 @@
 #include "lockstep/train/task.h"
 #include "lockstep/train/trainer_loop.h"
 #include "lockstep/train/trainer_options.h"
-#include "lockstep/train/trainer_processes.h"
-#include "lockstep/train/trainer_weights.h"
 
 namespace lockstep {
 
@@ -109,9 +105,7 @@ class Trainer {
 
   const TrainerOptions& options() const { return options_; }
   /// Whether this process is to speak for the job: of rank 0, or what has started the ranks.
-  bool is_global_zero() const {
-    return launched_rank().value_or(0) == 0 && !repeats_first_process();
-  }
+  bool is_global_zero() const;
 
  private:
   template <class Module, class Batch, class TrainSet, class ValidationSet>

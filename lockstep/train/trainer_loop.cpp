@@ -15,6 +15,7 @@
 #include "lockstep/base/internal/log.h"
 #include "lockstep/snapshot/internal/agreement.h"
 #include "lockstep/snapshot/snapshot_directory.h"
+#include "lockstep/train/internal/metric_file.h"
 
 namespace lockstep {
 namespace {
@@ -80,6 +81,8 @@ TrainerLoop::TrainerLoop(const TrainerOptions& options,
   accelerator.register_for_checkpointing(kName, {{"epochs_samples_seconds", counts_}});
 }
 
+TrainerLoop::~TrainerLoop() = default;
+
 FitResult TrainerLoop::run(const std::function<void()>& epoch) {
   FitResult result;
   try {
@@ -113,7 +116,7 @@ void TrainerLoop::begin() {
     const std::vector<double> rates = learning_rates();
     is_resumed = accelerator_.load_state();
     if (is_resumed && !data_.has_scheduler) note_learning_rates(rates);
-    if (state_.is_main()) file_.emplace(options_.default_root_dir);
+    if (state_.is_main()) file_ = std::make_unique<MetricFile>(options_.default_root_dir);
     preemption_.emplace(PreemptionOptions{.group = accelerator_.process_group()});
   }
   state_.time = time_of(counts_);

@@ -9,17 +9,21 @@
 #include <string>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
 #include "lockstep/profile/step_timer.h"
 #include "lockstep/train/accelerator.h"
 #include "lockstep/train/callback.h"
-#include "lockstep/train/fit_result.h"
-#include "lockstep/train/internal/metric_file.h"
+#include "lockstep/train/metrics.h"
 #include "lockstep/train/preemption.h"
 #include "lockstep/train/progress_bar.h"
 #include "lockstep/train/task.h"
 #include "lockstep/train/trainer_options.h"
 
 namespace lockstep {
+
+class MetricFile;
 
 void check(const TrainerOptions& options);
 /// Those that options ask for, behind the program's own.
@@ -29,6 +33,38 @@ DataLoaderOptions train_loader_options(const TrainerOptions& options);
 DataLoaderOptions evaluation_loader_options(const TrainerOptions& options, std::int64_t limit,
                                             const Accelerator& accelerator);
 void seed_ranks(const TrainerOptions& options, int rank);
+
+/// Loads the weights into the module of every rank. Collective. Errors: UsageError where there are
+/// none, or of another module; as read_state_dict; PeerFailed.
+void load_weights(torch::nn::Module& module, const EvaluateOptions& evaluated,
+                  const TrainerOptions& options,
+                  const std::vector<std::shared_ptr<Callback>>& callbacks,
+                  const Accelerator& accelerator);
+
+// What a Trainer's processes hand to the one that started them.
+c10::IValue to_value(const FitResult& result);
+c10::IValue to_value(const Metrics& metrics);
+c10::IValue to_value(const at::Tensor& tensor);
+void from_value(const c10::IValue& value, FitResult& result);
+void from_value(const c10::IValue& value, Metrics& metrics);
+void from_value(const c10::IValue& value, at::Tensor& tensor);
+
+/// Whether the Trainer is to start processes of its own. Errors: UsageError where num_nodes wants
+/// machines that no launcher has given.
+bool starts_processes(const TrainerOptions& options);
+
+/// `body` in `devices` new processes, and what it returned on rank 0. Errors: as spawn().
+c10::IValue run_in_processes(const TrainerOptions& options,
+                             const std::function<c10::IValue()>& body);
+
+/// `body` on all ranks: in this process where it is one or the only one, else in new ones.
+template <class Body>
+auto run_on_ranks(const TrainerOptions& options, const Body& body) {
+  if (!starts_processes(options)) return body();
+  decltype(body()) result{};
+  from_value(run_in_processes(options, [&] { return to_value(body()); }), result);
+  return result;
+}
 
 /// The part of Trainer::fit that does not depend on types: when what is done around the batches.
 class TrainerLoop {
@@ -42,6 +78,7 @@ class TrainerLoop {
   TrainerLoop(const TrainerOptions& options, std::vector<std::shared_ptr<Callback>>& callbacks,
               Accelerator& accelerator, torch::nn::Module& module,
               torch::optim::Optimizer& optimizer, Data data);
+  ~TrainerLoop();
 
   /// `epoch` is one loop over the training data, which begins and ends each batch here.
   FitResult run(const std::function<void()>& epoch);
@@ -102,7 +139,7 @@ class TrainerLoop {
   MetricMeans means_;
   std::optional<Preemption> preemption_;
   std::optional<ProgressBar> bar_;
-  std::optional<MetricFile> file_;
+  std::unique_ptr<MetricFile> file_;
   /// Over all runs: epochs, samples, seconds.
   at::Tensor counts_;
   /// When it was last looked whether a validation or a snapshot is due.

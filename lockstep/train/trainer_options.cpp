@@ -8,8 +8,8 @@
 #include "lockstep/base/internal/comma_list.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/profile/step_timer.h"
+#include "lockstep/train/callbacks.h"
 #include "lockstep/train/loggers.h"
-#include "lockstep/train/trace_callback.h"
 #include "lockstep/train/trainer_loop.h"
 
 namespace lockstep {

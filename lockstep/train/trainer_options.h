@@ -4,8 +4,12 @@
 #include <string>
 
 #include "lockstep/train/accelerator_options.h"
+#include "lockstep/train/duration.h"
+#include "lockstep/train/metrics.h"
 
 namespace lockstep {
+
+class ProgramOptions;
 
 /// Names are those of lightning.Trainer, and of Composer where lengths are meant ("10ep", "100ba":
 /// see Duration). All ranks must give the same.
@@ -73,6 +77,32 @@ struct TrainerOptions {
   int num_nodes = 0;
   InitOptions init = {};
   DistributedDataParallelOptions ddp = {};
+};
+
+/// Makes a Trainer's options those of the program, under their own names: --max-duration=20ep,
+/// max_duration = "20ep" in a file, LOCKSTEP_TRAINER_MAX_DURATION; of `init` and `ddp` what is a
+/// plain value, as ddp.bucket_cap_mb. And --quiet. `options` must outlive `program`.
+void add_trainer_options(ProgramOptions& program, TrainerOptions& options);
+
+/// How a fit ended.
+enum class FitEnd {
+  kDone,       ///< as long as it was to be
+  kStopped,    ///< a callback has ended it
+  kPreempted,  ///< told to make room, all have saved: end with kExitPreempted
+};
+
+struct FitResult {
+  FitEnd end = FitEnd::kDone;
+  std::string reason{};  ///< of a stop, for people
+  TrainingTime time{};
+  Metrics metrics{};  ///< the newest of each
+};
+
+struct EvaluateOptions {
+  /// Whose weights: "last" of the training's snapshots in default_root_dir, "best" that a
+  /// ModelCheckpoint has kept there, or a file of a snapshot or of a state dict, Python's too.
+  /// Empty: as configure_model makes them.
+  std::string ckpt_path = "last";
 };
 
 }  // namespace lockstep

@@ -1,5 +1,3 @@
-#include "lockstep/train/trainer_processes.h"
-
 #include <cstdint>
 #include <string>
 #include <tuple>
@@ -12,6 +10,7 @@
 #include "lockstep/base/internal/env.h"
 #include "lockstep/job/internal/launched_place.h"
 #include "lockstep/spawn/spawn.h"
+#include "lockstep/train/trainer_loop.h"
 
 namespace lockstep {
 namespace {

@@ -1,9 +1,8 @@
-#include "lockstep/train/trainer_processes.h"
-
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/environment_testing.h"
+#include "lockstep/train/trainer_loop.h"
 
 namespace lockstep {
 namespace {

@@ -1,5 +1,3 @@
-#include "lockstep/train/trainer_program_options.h"
-
 #include <array>
 #include <chrono>
 #include <cstddef>
@@ -10,6 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/internal/parse_number.h"
+#include "lockstep/program/program_options.h"
+#include "lockstep/train/trainer_options.h"
 
 namespace lockstep {
 namespace {

@@ -1,5 +1,3 @@
-#include "lockstep/train/trainer_weights.h"
-
 #include <filesystem>
 #include <utility>
 

@@ -10,13 +10,7 @@
 #include <gtest/gtest.h>
 #include <torch/optim/sgd.h>
 
-#include "lockstep/ddp/hooks/all_reduce_hook.h"
-#include "lockstep/ddp/hooks/compress_hook.h"
-#include "lockstep/ddp/hooks/noop_hook.h"
-#include "lockstep/ddp/hooks/post_local_sgd_hook.h"
-#include "lockstep/ddp/hooks/power_sgd_hook.h"
-#include "lockstep/ddp/hooks/quantize_hook.h"
-#include "lockstep/ddp/periodic_model_averager.h"
+#include "lockstep/ddp/hooks.h"
 #include "tests/ranks/comm_hook_fixture.h"
 
 namespace lockstep::testing {

@@ -7,8 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/ddp/hooks/all_reduce_hook.h"
-#include "lockstep/ddp/hooks/compress_hook.h"
+#include "lockstep/ddp/hooks.h"
 #include "tests/ranks/factors.h"
 #include "tests/ranks/fixture.h"
 

@@ -10,7 +10,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/ddp/hooks/all_reduce_hook.h"
+#include "lockstep/ddp/hooks.h"
 #include "tests/ranks/ddp_fixture.h"
 #include "tests/ranks/fixture.h"
 

@@ -6,7 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/ddp/hooks/quantize_hook.h"
+#include "lockstep/ddp/hooks.h"
 #include "tests/ranks/factors.h"
 #include "tests/ranks/fixture.h"
 

@@ -1,10 +1,11 @@
+#include "lockstep/pipeline/pipeline.h"
+
 #include <stdexcept>
 
 #include <torch/nn/modules/embedding.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/pipeline/stage_cut.h"
 #include "tests/ranks/pipeline_fixture.h"
 
 namespace lockstep::testing {

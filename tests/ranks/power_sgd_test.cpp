@@ -10,8 +10,7 @@
 
 #include "lockstep/amp/grad_scaler.h"
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/ddp/hooks/compress_hook.h"
-#include "lockstep/ddp/hooks/power_sgd_hook.h"
+#include "lockstep/ddp/hooks.h"
 #include "tests/ranks/comm_hook_fixture.h"
 
 namespace lockstep::testing {

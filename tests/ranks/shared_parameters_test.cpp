@@ -7,7 +7,7 @@
 
 #include "lockstep/amp/grad_scaler.h"
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/ddp/hooks/all_reduce_hook.h"
+#include "lockstep/ddp/hooks.h"
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/optim/exponential_moving_average.h"
 #include "lockstep/optim/sharded_optimizer.h"

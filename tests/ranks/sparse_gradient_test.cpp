@@ -14,8 +14,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/ddp/hooks/all_reduce_hook.h"
-#include "lockstep/ddp/hooks/quantize_hook.h"
+#include "lockstep/ddp/hooks.h"
 #include "tests/ranks/ddp_fixture.h"
 #include "tests/ranks/fixture.h"
 

@@ -18,7 +18,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/ddp/hooks/quantize_hook.h"
+#include "lockstep/ddp/hooks.h"
 #include "lockstep/nn/convert_sync_batchnorm.h"
 #include "lockstep/snapshot/state_dict.h"
 #include "tests/ranks/fixture.h"

@@ -11,9 +11,9 @@
 
 #include <torch/nn/modules/batchnorm.h>
 
+#include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/snapshot.h"
 #include "lockstep/snapshot/state_dict.h"
-#include "lockstep/snapshot/values.h"
 #include "tests/ranks/trainer_fixture.h"
 
 namespace lockstep::testing {

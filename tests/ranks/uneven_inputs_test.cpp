@@ -17,7 +17,7 @@
 #include <torch/optim/sgd.h>
 
 #include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/ddp/hooks/all_reduce_hook.h"
+#include "lockstep/ddp/hooks.h"
 #include "lockstep/nn/convert_sync_batchnorm.h"
 #include "tests/ranks/ddp_fixture.h"
 #include "tests/ranks/fixture.h"

@@ -16,7 +16,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/ddp/hooks/all_reduce_hook.h"
+#include "lockstep/ddp/hooks.h"
 #include "lockstep/nn/convert_sync_batchnorm.h"
 #include "tests/checkpoint.h"
 #include "tests/ranks/ddp_fixture.h"

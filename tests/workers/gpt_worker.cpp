@@ -16,7 +16,6 @@
 #include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/snapshot.h"
 #include "lockstep/snapshot/state_dict.h"
-#include "lockstep/snapshot/values.h"
 #include "models/gpt.h"
 
 namespace {

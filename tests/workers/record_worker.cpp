@@ -21,7 +21,7 @@ struct Steps {
 };
 
 void write_events(const std::string& folder, const Steps& steps, bool purge) {
-  lockstep::EventFileOptions options;
+  lockstep::TensorBoardWriterOptions options;
   if (purge) options.purge_step = steps.first;
   lockstep::TensorBoardWriter writer(folder, options);
   for (std::int64_t step = steps.first; step < steps.end; ++step) {

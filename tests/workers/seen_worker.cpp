@@ -17,8 +17,6 @@
 #include "lockstep/program/run_main.h"
 #include "lockstep/train/callbacks.h"
 #include "lockstep/train/loggers.h"
-#include "lockstep/train/throughput_monitor.h"
-#include "lockstep/train/trace_callback.h"
 #include "lockstep/train/trainer.h"
 
 namespace seen_worker {

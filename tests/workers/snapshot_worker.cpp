@@ -22,7 +22,6 @@
 #include "lockstep/snapshot/snapshot.h"
 #include "lockstep/snapshot/snapshot_directory.h"
 #include "lockstep/snapshot/state_dict.h"
-#include "lockstep/snapshot/values.h"
 
 namespace lockstep::snapshot_worker {
 namespace {

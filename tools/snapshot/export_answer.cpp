@@ -7,7 +7,6 @@
 #include "lockstep/snapshot/safetensors.h"
 #include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/state_dict.h"
-#include "lockstep/snapshot/values.h"
 #include "tools/snapshot/inspected_snapshot.h"
 #include "tools/snapshot/snapshot_answers.h"
 #include "tools/snapshot/text_table.h"

@@ -11,7 +11,6 @@
 #include "lockstep/snapshot/sharded/snapshot_manifest.h"
 #include "lockstep/snapshot/snapshot.h"
 #include "lockstep/snapshot/state_dict.h"
-#include "lockstep/snapshot/values.h"
 
 namespace lockstep {
 namespace {

@@ -8,7 +8,7 @@
 
 #include <ATen/core/ivalue.h>
 
-#include "lockstep/snapshot/tensor_dict.h"
+#include "lockstep/snapshot/state_dict.h"
 
 namespace lockstep {
 

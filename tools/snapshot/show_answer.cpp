@@ -2,7 +2,7 @@
 
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/snapshot/pickle/storage_types.h"
-#include "lockstep/snapshot/values.h"
+#include "lockstep/snapshot/save.h"
 #include "tools/snapshot/inspected_snapshot.h"
 #include "tools/snapshot/snapshot_answers.h"
 #include "tools/snapshot/tensor_statistics.h"

@@ -1,12 +1,9 @@
 #include "lockstep/comm/internal/agreement.h"
 
-#include <string>
-
 #include <ATen/ops/empty.h>
 
 #include "lockstep/comm/internal/collective_call.h"
 #include "lockstep/comm/internal/process_group_state.h"
-#include "lockstep/comm/process_group.h"
 
 namespace lockstep {
 
@@ -39,9 +36,9 @@ const std::vector<Agreement::Numbers>& Agreement::get() const {
   return state_->numbers;
 }
 
-Agreement ProcessGroup::begin_agreed(const std::string& what,
-                                     const std::optional<Agreement::Numbers>& numbers) const {
-  const State& group = state("begin_agreed");
+Agreement begin_agreed(const ProcessGroup& process_group, const std::string& what,
+                       const std::optional<Agreement::Numbers>& numbers) {
+  const ProcessGroup::State& group = ProcessGroupAccess::state(process_group, "begin_agreed");
   if (group.call_check != CallCheck::kExchange && !numbers) return {};
   auto agreement = std::make_shared<Agreement::State>();
   agreement->what = what;
@@ -58,15 +55,19 @@ Agreement ProcessGroup::begin_agreed(const std::string& what,
     own.mutable_data_ptr<double>()[1] = (*numbers)[1];
     own = own.to(group.device);
     agreement->all = at::empty({2 * group.world_size}, own.options());
-    agreement->gathered = all_gather_into_tensor(
+    agreement->gathered = process_group.all_gather_into_tensor(
         agreement->all, own,
         {.async_op = true, .name = what.substr(0, CallSignature::kMostNameLetters)});
   }
   return Agreement(std::move(agreement));
 }
 
-std::uint64_t ProcessGroup::count_replica() const {
-  return state("count_replica").replicas++;
+std::uint64_t count_replica(const ProcessGroup& group) {
+  return ProcessGroupAccess::state(group, "count_replica").replicas++;
+}
+
+std::int64_t bucket_bytes(const ProcessGroup& group) {
+  return ProcessGroupAccess::state(group, "bucket_bytes").bucket_bytes;
 }
 
 }  // namespace lockstep

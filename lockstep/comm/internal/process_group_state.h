@@ -64,6 +64,14 @@ struct ProcessGroup::State {
   mutable std::atomic<std::uint64_t> monitored_barriers{0};  ///< calls of monitored_barrier
 };
 
+/// For functions of other files that are no collectives and take a group.
+struct ProcessGroupAccess {
+  /// `operation`: for the UsageError of an empty group.
+  static const ProcessGroup::State& state(const ProcessGroup& group, const char* operation) {
+    return group.state(operation);
+  }
+};
+
 /// Creates the group's backend (nothing for a group of one rank) and names the group in errors.
 ProcessGroup make_process_group(std::shared_ptr<ProcessGroup::State> state,
                                 std::chrono::milliseconds connect_timeout);

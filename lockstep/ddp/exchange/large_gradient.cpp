@@ -6,6 +6,7 @@
 #include <ATen/ops/mul.h>
 #include <c10/core/GradMode.h>
 
+#include "lockstep/comm/internal/agreement.h"
 #include "lockstep/ddp/exchange/gradient_ownership.h"
 #include "lockstep/ddp/exchange/gradient_view.h"
 #include "lockstep/ddp/exchange/set_gradient.h"
@@ -26,7 +27,7 @@ LargeGradient::LargeGradient(const ProcessGroup& group, const ExchangeOptions& o
       name_(options.name),
       parameter_(std::move(parameter)),
       as_view_(options.gradient_as_bucket_view),
-      chunk_elements_(std::max<std::int64_t>(group.bucket_bytes() / parameter_.element_size(), 1)),
+      chunk_elements_(std::max<std::int64_t>(bucket_bytes(group) / parameter_.element_size(), 1)),
       sum_of_squares_(options.sum_of_squares),
       flag_(group.allocate_tensor(1, parameter_.scalar_type())) {}
 

@@ -1,8 +1,7 @@
-#include "lockstep/ddp/hooks/compress_hook.h"
-
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/ddp/exchange/flat_gradients.h"
+#include "lockstep/ddp/hooks.h"
 
 namespace lockstep {
 

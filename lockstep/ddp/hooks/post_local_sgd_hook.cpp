@@ -1,7 +1,6 @@
-#include "lockstep/ddp/hooks/post_local_sgd_hook.h"
-
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/ddp/hooks.h"
 
 namespace lockstep {
 

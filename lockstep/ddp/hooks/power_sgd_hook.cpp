@@ -1,5 +1,3 @@
-#include "lockstep/ddp/hooks/power_sgd_hook.h"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -17,6 +15,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/ddp/exchange/gradient_view.h"
+#include "lockstep/ddp/hooks.h"
 
 namespace lockstep {
 

@@ -1,5 +1,3 @@
-#include "lockstep/ddp/hooks/quantize_hook.h"
-
 #include <algorithm>
 
 #include <ATen/TensorOperators.h>
@@ -9,6 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/ddp/hooks.h"
 
 namespace lockstep {
 namespace {

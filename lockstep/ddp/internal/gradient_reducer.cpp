@@ -6,6 +6,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
+#include "lockstep/comm/internal/agreement.h"
 #include "lockstep/ddp/exchange/large_gradient.h"
 #include "lockstep/ddp/internal/gradient_reducer_impl.h"
 
@@ -17,7 +18,7 @@ GradientReducer::Impl::Registry& GradientReducer::Impl::registry() {
 }
 
 GradientReducer::Impl::Impl(ProcessGroup of) : group(std::move(of)) {
-  exchange.name = concat("model ", group.count_replica());
+  exchange.name = concat("model ", count_replica(group));
   backward_name = "backward of " + exchange.name;
   weighted_backward_name = "weighted pass, " + exchange.name;
   backward_with_units_name = "weighted 16-bit pass, " + exchange.name;

@@ -3,6 +3,7 @@
 #include <ATen/ops/count_nonzero.h>
 
 #include "diagnose/capture/recent_calls.h"
+#include "lockstep/comm/internal/agreement.h"
 #include "lockstep/ddp/exchange/gradient_ownership.h"
 #include "lockstep/ddp/internal/end_of_backward.h"
 #include "lockstep/ddp/internal/error_context.h"
@@ -116,7 +117,7 @@ const std::string& GradientReducer::Impl::name_of_pass() const {
 // Weights and votes go with what tells the others that this pass begins.
 void GradientReducer::Impl::begin_exchange() {
   const auto numbers = weight.to_tell();
-  agreement = group.begin_agreed(name_of_pass(), numbers);
+  agreement = begin_agreed(group, name_of_pass(), numbers);
   scale = numbers ? GradientScale([this] { return GradientWeight::scale(wait_until_all_begin()); },
                                   weight.unit())
                   : GradientScale();

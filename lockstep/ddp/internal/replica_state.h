@@ -5,16 +5,13 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "lockstep/ddp/replica_check.h"
+
 namespace torch::nn {
 class Module;
 }
 
 namespace lockstep {
-
-struct NamedTensor {
-  std::string name;
-  at::Tensor tensor;
-};
 
 /// The tensors of a module that replicas have in common: each once, by the first of its names, and
 /// without those to be left out.

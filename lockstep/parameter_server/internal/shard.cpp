@@ -10,8 +10,8 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/parameter_server/internal/flat_parameters.h"
 #include "lockstep/snapshot/internal/optimizer_state.h"
+#include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/snapshot.h"
-#include "lockstep/snapshot/values.h"
 
 namespace lockstep::parameter_server {
 // Drawn in blocks of rows, each with a seed of its own: the same whoever holds which.

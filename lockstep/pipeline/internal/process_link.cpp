@@ -13,6 +13,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/comm/internal/agreement.h"
 
 namespace lockstep {
 
@@ -47,7 +48,7 @@ bool moves_by_looks(const ProcessGroup& group) {
 ProcessLink::ProcessLink(ProcessGroup group, int stages)
     : group_(std::move(group)),
       stages_(stages),
-      loss_tag_(kFirstTag + kTagsOfOne * static_cast<int>(group_.count_replica() % kMostPipelines)),
+      loss_tag_(kFirstTag + kTagsOfOne * static_cast<int>(count_replica(group_) % kMostPipelines)),
       buffers_(group_.device()),
       outbox_(moves_by_looks(group_)) {
   if (tag_of(StageMessage::Kind::kGradients, stages_ - 1) >= loss_tag_ + kNotice) {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/program/program_option.h"
+#include "lockstep/program/program_options.h"
 
 namespace lockstep {
 

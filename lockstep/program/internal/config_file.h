@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/program/program_option.h"
+#include "lockstep/program/program_options.h"
 
 namespace lockstep {
 

@@ -13,7 +13,7 @@
 
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/recovery/internal/state_memory.h"
-#include "lockstep/snapshot/values.h"
+#include "lockstep/snapshot/save.h"
 
 namespace lockstep {
 namespace {

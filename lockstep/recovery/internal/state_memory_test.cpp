@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/snapshot/values.h"
+#include "lockstep/snapshot/save.h"
 
 namespace lockstep {
 namespace {

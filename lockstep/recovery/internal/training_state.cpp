@@ -14,8 +14,8 @@
 #include "lockstep/snapshot/internal/optimizer_state.h"
 #include "lockstep/snapshot/internal/tensor_difference.h"
 #include "lockstep/snapshot/pickle/writable_value.h"
+#include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/state_dict.h"
-#include "lockstep/snapshot/values.h"
 
 namespace lockstep {
 namespace {

@@ -1,34 +1,16 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
-#include "lockstep/snapshot/tensor_dict.h"
-
-namespace torch::nn {
-class Module;
-}
-namespace torch::optim {
-class LRScheduler;
-class Optimizer;
-}  // namespace torch::optim
+#include "lockstep/recovery/training_parts.h"
+#include "lockstep/snapshot/state_dict.h"
 
 namespace lockstep {
-
-/// All that a training step reads and leaves changed, the same on all ranks when a step ends.
-struct TrainingParts {
-  std::shared_ptr<torch::nn::Module> model = {};
-  /// Null where there is none.
-  torch::optim::Optimizer* optimizer = nullptr;
-  torch::optim::LRScheduler* scheduler = nullptr;
-  /// The program's own tensors, which steps change in place.
-  TensorDict extra = {};
-};
 
 /// The state of a training between two steps, kept such that a step can be given up half-way.
 /// What steps change early, buffers and the program's own tensors, is copied (above 16 MiB where

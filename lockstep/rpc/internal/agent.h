@@ -12,7 +12,7 @@
 #include "lockstep/base/internal/deadline.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/rpc/internal/local_transport.h"
-#include "lockstep/rpc/options.h"
+#include "lockstep/rpc/rpc.h"
 
 namespace lockstep::rpc {
 

@@ -10,6 +10,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/log.h"
 #include "lockstep/base/internal/nearest_name.h"
+#include "lockstep/comm/internal/agreement.h"
 #include "lockstep/comm/internal/error_text.h"
 #include "lockstep/rpc/internal/agent.h"
 #include "lockstep/rpc/internal/autograd_record.h"
@@ -127,7 +128,7 @@ void Worker::start() {
   auto store = group_.c10d_store();
   if (!store) store = c10::make_intrusive<c10d::HashStore>();
   const StoreTimeout limited(*store, deadline);
-  store = c10::make_intrusive<c10d::PrefixStore>(concat("rpc/", group_.count_replica()), store);
+  store = c10::make_intrusive<c10d::PrefixStore>(concat("rpc/", count_replica(group_)), store);
   agent_ = std::make_shared<Agent>(store, group_, name_, options_, std::move(plan.reverse),
                                    std::move(plan.devices), *this);
   torch_rpc::RpcAgent::setCurrentRpcAgent(agent_);

@@ -18,9 +18,9 @@
 #include "lockstep/comm/internal/quiet_c10d.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/rpc/internal/call_message.h"
+#include "lockstep/rpc/internal/pending_call.h"
 #include "lockstep/rpc/internal/rref_table.h"
-#include "lockstep/rpc/options.h"
-#include "lockstep/rpc/pending_call.h"
+#include "lockstep/rpc/rpc.h"
 
 namespace lockstep::rpc {
 

@@ -14,8 +14,8 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/snapshot/internal/optimizer_kinds.h"
 #include "lockstep/snapshot/internal/optimizer_states.h"
-#include "lockstep/snapshot/sharded/sharded_state.h"
-#include "lockstep/snapshot/values.h"
+#include "lockstep/snapshot/save.h"
+#include "lockstep/snapshot/sharded_state.h"
 
 namespace lockstep {
 namespace {

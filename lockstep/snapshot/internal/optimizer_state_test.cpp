@@ -18,8 +18,8 @@
 #include "lockstep/snapshot/internal/small_net.h"
 #include "lockstep/snapshot/internal/snapshot_testing.h"
 #include "lockstep/snapshot/pickle/pickled.h"
+#include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/state_dict.h"
-#include "lockstep/snapshot/values.h"
 
 namespace lockstep::testing {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <ATen/ops/empty.h>
 
-#include "lockstep/snapshot/values.h"
+#include "lockstep/snapshot/save.h"
 
 namespace lockstep {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "lockstep/snapshot/internal/snapshot_testing.h"
 #include "lockstep/snapshot/pickle/writable_value.h"
-#include "lockstep/snapshot/values.h"
+#include "lockstep/snapshot/save.h"
 
 namespace lockstep::testing {
 namespace {

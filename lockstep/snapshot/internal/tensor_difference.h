@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "lockstep/snapshot/tensor_dict.h"
+#include "lockstep/snapshot/state_dict.h"
 
 namespace lockstep {
 

@@ -6,7 +6,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/snapshot/pickle/storage_types.h"
-#include "lockstep/snapshot/values.h"
+#include "lockstep/snapshot/save.h"
 
 namespace lockstep {
 namespace {

@@ -17,9 +17,9 @@
 #include "lockstep/os/files/atomic_file.h"
 #include "lockstep/os/files/readable_file.h"
 #include "lockstep/snapshot/internal/saved_file.h"
+#include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/sharded/share_tree.h"
 #include "lockstep/snapshot/sharded/snapshot_parts.h"
-#include "lockstep/snapshot/values.h"
 
 namespace lockstep {
 namespace {

@@ -14,13 +14,14 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/deadline.h"
 #include "lockstep/comm/internal/store_wait.h"
+#include "lockstep/os/process/background_task.h"
 #include "lockstep/snapshot/internal/agreement.h"
 #include "lockstep/snapshot/internal/optimizer_states.h"
 #include "lockstep/snapshot/pickle/writable_value.h"
 #include "lockstep/snapshot/sharded/sharded_snapshot.h"
-#include "lockstep/snapshot/sharded/sharded_state.h"
 #include "lockstep/snapshot/sharded/share_tree.h"
 #include "lockstep/snapshot/sharded/tensor_shares.h"
+#include "lockstep/snapshot/sharded_state.h"
 #include "lockstep/snapshot/snapshot.h"
 #include "lockstep/snapshot/snapshot_directory.h"
 
@@ -112,20 +113,20 @@ void SnapshotDirectory::agree_on_writes() {
     return ranks;
   };
   // Rank 0 last: it waits for the files of the others, in vain where one of them has failed.
-  if (rank != 0) writing_.finish();
-  std::vector<int> failed = failed_ranks(rank != 0 && writing_.has_failed());
+  if (rank != 0) writing_->finish();
+  std::vector<int> failed = failed_ranks(rank != 0 && writing_->has_failed());
   if (rank == 0) {
-    if (!failed.empty()) writing_.request_stop();
-    writing_.finish();
+    if (!failed.empty()) writing_->request_stop();
+    writing_->finish();
   }
-  const std::vector<int> failed_rank_0 = failed_ranks(rank == 0 && writing_.has_failed());
+  const std::vector<int> failed_rank_0 = failed_ranks(rank == 0 && writing_->has_failed());
   if (failed.empty()) failed = failed_rank_0;
   if (failed.empty()) return;
   // Where others have failed, what rank 0 has to say is that it waited for them.
   if (rank == 0 && failed != failed_rank_0) {
-    drop_error(writing_);
+    drop_error(*writing_);
   } else {
-    writing_.wait();
+    writing_->wait();
   }
   throw PeerFailed(
       {.operation = "save a snapshot", .ranks = failed},

@@ -99,9 +99,9 @@ std::string manifest_text(const SnapshotManifest& manifest) {
   document["tensors"] = Json::array();
   for (const ManifestTensor& tensor : manifest.tensors) {
     document["tensors"].push_back({{"name", tensor.name},
-                               {"file", tensor.file},
-                               {"dtype", tensor.dtype},
-                               {"shape", tensor.shape}});
+                                   {"file", tensor.file},
+                                   {"dtype", tensor.dtype},
+                                   {"shape", tensor.shape}});
   }
   // A name that is no UTF-8 is shown so; the reader compares with what the files hold alike.
   std::string text = document.dump(1, ' ', false, Json::error_handler_t::replace);

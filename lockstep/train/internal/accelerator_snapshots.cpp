@@ -10,9 +10,9 @@
 #include "lockstep/snapshot/internal/agreement.h"
 #include "lockstep/snapshot/internal/optimizer_state.h"
 #include "lockstep/snapshot/internal/tensor_difference.h"
+#include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/snapshot_directory.h"
 #include "lockstep/snapshot/state_dict.h"
-#include "lockstep/snapshot/values.h"
 #include "lockstep/train/accelerator.h"
 
 namespace lockstep {

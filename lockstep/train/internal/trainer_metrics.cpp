@@ -10,6 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/snapshot/internal/agreement.h"
+#include "lockstep/train/internal/metric_file.h"
 #include "lockstep/train/trainer_loop.h"
 
 namespace lockstep {

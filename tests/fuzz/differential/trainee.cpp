@@ -10,12 +10,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "lockstep/ddp/hooks/all_reduce_hook.h"
-#include "lockstep/ddp/hooks/compress_hook.h"
-#include "lockstep/ddp/hooks/noop_hook.h"
-#include "lockstep/ddp/hooks/post_local_sgd_hook.h"
-#include "lockstep/ddp/hooks/power_sgd_hook.h"
-#include "lockstep/ddp/hooks/quantize_hook.h"
+#include "lockstep/ddp/hooks.h"
 #include "lockstep/nn/convert_sync_batchnorm.h"
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/optim/sharded_optimizer.h"
