@@ -24,7 +24,12 @@
 
 #include "examples/command_line.h"
 #include "examples/data/digits_dataset.h"
-#include "lockstep/lockstep.h"
+#include "lockstep/comm/init_process_group.h"
+#include "lockstep/data/distributed_sampler.h"
+#include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/program/progress_bar.h"
+#include "lockstep/program/run_main.h"
+#include "lockstep/snapshot/snapshot_directory.h"
 #include "models/convnet.h"
 
 namespace {

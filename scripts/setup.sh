@@ -76,7 +76,7 @@ missing_packages() {
   have python3 || echo python3
   python3 -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
   for package in libcli11-dev libtomlplusplus-dev nlohmann-json3-dev libxxhash-dev libgtest-dev libgmock-dev \
-    libboost-dev libsodium-dev libstb-dev libdw-dev libbz2-dev; do
+    libboost-dev libsodium-dev libstb-dev libdw-dev libbz2-dev zlib1g-dev; do
     has_package "$package" || echo "$package"
   done
 }
@@ -97,7 +97,7 @@ ensure_packages() {
   local -a missing
   if ! have apt-get || ! have dpkg-query; then
     say "Not a Debian or Ubuntu machine: g++, cmake >= $CMAKE_MINIMUM, ninja, python3 and the headers of
-    CLI11, toml++, nlohmann-json, xxhash, googletest, Boost, libsodium, stb and elfutils' libdw must be there already"
+    CLI11, toml++, nlohmann-json, xxhash, googletest, Boost, libsodium, zlib, stb and elfutils' libdw must be there already"
     return
   fi
   mapfile -t missing < <(missing_packages)

@@ -1,6 +1,9 @@
 #include "examples/data/checksum_list.h"
 
 #include <algorithm>
+#include <array>
+
+#include <sodium.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
@@ -20,6 +23,14 @@ bool is_checksum(std::string_view text) {
 }
 
 }  // namespace
+
+std::string sha256_of(const void* data, std::size_t bytes) {
+  std::array<unsigned char, crypto_hash_sha256_BYTES> hash{};
+  crypto_hash_sha256(hash.data(), static_cast<const unsigned char*>(data), bytes);
+  std::array<char, kChecksumDigits + 1> text{};
+  sodium_bin2hex(text.data(), text.size(), hash.data(), hash.size());
+  return text.data();
+}
 
 std::vector<FileChecksum> parse_checksum_list(std::string_view text, const std::string& list_name) {
   std::vector<FileChecksum> files;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,9 @@ struct FileChecksum {
   /// Relative to the list's folder.
   std::string name;
 };
+
+/// The SHA-256 of `bytes` bytes, as a list has it.
+std::string sha256_of(const void* data, std::size_t bytes);
 
 /// What a folder's checksum list is called.
 inline constexpr const char* kChecksumListName = "SHA256SUMS";

@@ -40,5 +40,11 @@ TEST(ChecksumList, NamesTheLineThatIsWrong) {
   }
 }
 
+TEST(ChecksumList, Sha256IsThatOfFips180) {
+  EXPECT_EQ(sha256_of("abc", 3),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(sha256_of("", 0), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+}
+
 }  // namespace
 }  // namespace examples

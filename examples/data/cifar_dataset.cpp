@@ -12,7 +12,6 @@
 
 #include "examples/data/checksum_list.h"
 #include "examples/data/cifar_format.h"
-#include "examples/data/sha256.h"
 #include "examples/data/synthetic_cifar.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
@@ -72,9 +71,9 @@ void verify(const at::Tensor& records, const fs::path& path) {
     return file.name == path.filename().string();
   });
   if (entry == list.end()) return;
-  Sha256 hash;
-  hash.update(records.const_data_ptr<std::uint8_t>(), static_cast<std::size_t>(records.nbytes()));
-  if (const std::string sha256 = hash.finish(); sha256 != entry->sha256) {
+  const std::string sha256 =
+      sha256_of(records.const_data_ptr<std::uint8_t>(), static_cast<std::size_t>(records.nbytes()));
+  if (sha256 != entry->sha256) {
     throw CorruptFile(concat("CIFAR-100 dataset ", path.string(), " has SHA-256 ", sha256, ", but ",
                              list_path.filename().string(), " says ", entry->sha256,
                              ": it was changed or damaged; remove the folder and get it again with "

@@ -9,8 +9,8 @@
 #include <torch/data/dataloader.h>
 #include <torch/data/samplers/sequential.h>
 
+#include "examples/data/checksum_list.h"
 #include "examples/data/cifar_format.h"
-#include "examples/data/sha256.h"
 #include "lockstep/base/error.h"
 #include "lockstep/os/files/temporary_directory.h"
 
@@ -42,9 +42,7 @@ void write_file(const fs::path& path, const std::string& content) {
 }
 
 std::string sums_line(const std::string& content, const std::string& name) {
-  Sha256 hash;
-  hash.update(content.data(), content.size());
-  return hash.finish() + "  " + name + "\n";
+  return sha256_of(content.data(), content.size()) + "  " + name + "\n";
 }
 
 class CifarDatasetTest : public testing::Test {

@@ -12,7 +12,7 @@ using testing::Contains;
 using testing::ElementsAre;
 using testing::Not;
 
-const std::vector<RemoteHost> kTwo = {{.name = "me@a", .slots = 2}, {.name = "b"}};
+const std::vector<RemoteHost> kTwoHosts = {{.name = "me@a", .slots = 2}, {.name = "b"}};
 
 HostsFacts facts() {
   return {.secret = "s",
@@ -25,7 +25,7 @@ HostsFacts facts() {
 }
 
 OverseeOptions plan_of(std::vector<std::string> arguments,
-                       const std::vector<RemoteHost>& hosts = kTwo) {
+                       const std::vector<RemoteHost>& hosts = kTwoHosts) {
   arguments.insert(arguments.end(), {"./train", "--epochs=1", "a b"});
   return plan_hosts(parse_run_flags(arguments), hosts, facts());
 }

@@ -8,7 +8,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/os/files/temporary_directory.h"
 #include "lockstep/snapshot/internal/snapshot_testing.h"
-#include "lockstep/snapshot/pickle/crc32.h"
 
 namespace lockstep::testing {
 namespace {
@@ -196,14 +195,6 @@ TEST_F(SavedFile, AFullDiskIsNamedAndLeavesTheOldFile) {
     ASSERT_EQ(std::distance(std::filesystem::directory_iterator(directory_.path()), {}), 1);
   }
   EXPECT_EQ(message, "no error");
-}
-
-TEST(Crc32, IsThatOfZip) {
-  // The check value that every description of this CRC gives.
-  EXPECT_EQ(crc32("123456789", 9), 0xCBF43926u);
-  const std::string text = "The quick brown fox jumps over the lazy dog";
-  EXPECT_EQ(crc32(text.data(), text.size()), 0x414FA339u);
-  EXPECT_EQ(crc32(text.data() + 5, text.size() - 5, crc32(text.data(), 5)), 0x414FA339u);
 }
 
 }  // namespace

@@ -13,11 +13,11 @@
 #include <ATen/core/ivalue.h>
 
 #include "lockstep/profile/step_timer.h"
+#include "lockstep/program/progress_bar.h"
 #include "lockstep/train/accelerator.h"
 #include "lockstep/train/callback.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/preemption.h"
-#include "lockstep/train/progress_bar.h"
 #include "lockstep/train/task.h"
 #include "lockstep/train/trainer_options.h"
 

@@ -25,7 +25,7 @@ if [[ $target == calls || $target == snapshots ]]; then  # They make LibTorch's 
   most_mb=400
   sources=(lockstep/rpc/internal/{call_message,element_type,gradient_message,local_frame,value_codec}.cpp lockstep/base/error.cpp)
   if [[ $target == snapshots ]]; then
-    sources=(lockstep/snapshot/pickle/{crc32,pickle_nodes,pickle_tensor,storage_types,unpickler,zip_reader}.cpp
+    sources=(lockstep/snapshot/pickle/{pickle_nodes,pickle_tensor,storage_types,unpickler,zip_reader}.cpp
       lockstep/snapshot/internal/{checksum,safetensors_header}.cpp lockstep/snapshot/sharded/snapshot_manifest.cpp
       lockstep/os/files/{atomic_file,readable_file}.cpp lockstep/base/error.cpp)
   fi
@@ -33,7 +33,7 @@ if [[ $target == calls || $target == snapshots ]]; then  # They make LibTorch's 
   flags=(-DXXH_INLINE_ALL -DLOCKSTEP_VERSION='"fuzz"'
     -fno-sanitize=vptr  # Needs one of c10's types that LibTorch does not export.
     -isystem "$torch/include" -isystem "$torch/include/torch/csrc/api/include"
-    -L"$torch/lib" -Wl,-rpath,"$PWD/$torch/lib" -ltorch -ltorch_cpu -lc10)
+    -L"$torch/lib" -Wl,-rpath,"$PWD/$torch/lib" -ltorch -ltorch_cpu -lc10 -lz)
 fi
 mkdir -p "build/fuzz/$target"
 "$clang" -std=c++20 -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined \

@@ -36,10 +36,10 @@ using std::chrono::milliseconds;
 
 // From the moment at which all launchers have met.
 constexpr milliseconds kPatience{30'000};
-constexpr std::size_t kLongestLine = 1 << 20;
+constexpr std::size_t kLongestReply = 1 << 20;
 
 std::string read_line(std::istream& stream) {
-  std::string line(kLongestLine, '\0');
+  std::string line(kLongestReply, '\0');
   stream.getline(line.data(), static_cast<std::streamsize>(line.size()));
   // What was read includes the line's end.
   line.resize(stream.gcount() > 0 ? static_cast<std::size_t>(stream.gcount()) - 1 : 0);

@@ -16,7 +16,7 @@ namespace lockstep::rpc {
 namespace {
 
 constexpr int kDeepest = 32;
-constexpr int kMostDimensions = 64;
+constexpr int kMostTensorDimensions = 64;
 
 enum class Tag : std::uint8_t {
   kNone,
@@ -44,7 +44,7 @@ void check_depth(int depth) {
 bool goes_inline(const at::Tensor& tensor, const ValueContext& context) {
   return tensor.device().is_cpu() && tensor.layout() == at::kStrided && !tensor.is_quantized() &&
          static_cast<std::int64_t>(tensor.nbytes()) <= kInlineTensorBytes &&
-         tensor.dim() <= kMostDimensions && !(context.keeps_graph && tensor.requires_grad());
+         tensor.dim() <= kMostTensorDimensions && !(context.keeps_graph && tensor.requires_grad());
 }
 
 void write_sizes(const at::Tensor& tensor, ByteWriter& bytes) {
@@ -147,7 +147,7 @@ std::uint32_t take_count(ByteReader& bytes, std::size_t bytes_each) {
 
 std::vector<std::int64_t> read_sizes(ByteReader& bytes) {
   const int dimensions = bytes.take<std::uint8_t>();
-  if (dimensions > kMostDimensions)
+  if (dimensions > kMostTensorDimensions)
     throw UsageError(concat("a tensor of ", dimensions, " dimensions"));
   std::vector<std::int64_t> sizes;
   std::int64_t product = 1;

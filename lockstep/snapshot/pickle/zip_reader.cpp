@@ -4,9 +4,10 @@
 #include <cstring>
 #include <vector>
 
+#include <zlib.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/snapshot/pickle/crc32.h"
 
 namespace lockstep {
 namespace {
@@ -75,7 +76,8 @@ const ZipRecord& ZipReader::record(const std::string& name) const {
 
 void ZipReader::read(const ZipRecord& record, void* target) const {
   file_.read(record.offset_bytes, target, record.size_bytes);
-  if (options_.check_crc && crc32(target, record.size_bytes) != record.crc32) {
+  if (options_.check_crc &&
+      ::crc32_z(0, static_cast<const Bytef*>(target), record.size_bytes) != record.crc32) {
     corrupt(concat("record '", record.name, "' does not have the CRC that the archive states"));
   }
 }

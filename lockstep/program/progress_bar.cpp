@@ -1,4 +1,4 @@
-#include "lockstep/train/progress_bar.h"
+#include "lockstep/program/progress_bar.h"
 
 #include <string_view>
 
@@ -6,7 +6,7 @@
 #include "lockstep/base/internal/env.h"
 #include "lockstep/os/files/write_all.h"
 #include "lockstep/os/machine/terminal.h"
-#include "lockstep/train/internal/progress_line.h"
+#include "lockstep/program/internal/progress_line.h"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,4 @@
-#include "lockstep/train/progress_bar.h"
+#include "lockstep/program/progress_bar.h"
 
 #include <cstdlib>
 #include <string>

@@ -1,4 +1,4 @@
-#include "lockstep/train/internal/progress_line.h"
+#include "lockstep/program/internal/progress_line.h"
 
 #include <algorithm>
 #include <cmath>
