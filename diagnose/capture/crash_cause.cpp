@@ -13,7 +13,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // Where the C library keeps what abort() was called for: an assertion or a broken heap, in words.
@@ -124,4 +124,4 @@ CrashWords describe_exception() noexcept {
   return words.letters;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

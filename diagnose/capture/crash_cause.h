@@ -9,7 +9,7 @@
 
 /// In words, what a process crashes of. But for describe_exception() all of it may run in a handler
 /// of signals.
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Signals that a fault of the program raises.
 inline constexpr std::array kCrashSignals = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
@@ -28,4 +28,4 @@ CrashWords describe_exception() noexcept;
 /// Finds out what write_cause() needs and cannot look for.
 void prepare_causes() noexcept;
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -19,7 +19,7 @@
 #include "diagnose/capture/recent_calls.h"
 #include "lockstep/base/internal/env.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // A report that takes longer hangs, as by a lock that the crashed code holds: it is given up.
@@ -273,4 +273,4 @@ void keep_error_file() noexcept {
   error_file_taken = true;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -1,6 +1,6 @@
 #pragma once
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// From now on a crash of this process leaves a report in the launcher's error file
 /// (TORCHELASTIC_ERROR_FILE, torchrun's schema): SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, and an
@@ -15,4 +15,4 @@ void report_crashes() noexcept;
 /// The error file tells an error by now: a crash on the way out is not to take its place.
 void keep_error_file() noexcept;
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

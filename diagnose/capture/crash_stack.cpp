@@ -10,7 +10,7 @@
 #include <unistd.h>
 #include <unwind.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 struct Walk {
@@ -143,4 +143,4 @@ void find_modules(std::span<CrashFrame> frames) noexcept {
   ::close(fd);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

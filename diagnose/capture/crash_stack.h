@@ -7,7 +7,7 @@
 #include <string_view>
 
 /// Where a thread was when it crashed. All of it may run in a handler of signals.
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// A place in the code: its address here, and where that is in the file it was loaded from.
 struct CrashFrame {
@@ -47,4 +47,4 @@ struct MappedRange {
 /// All 0 for what is no such line.
 MappedRange parse_mapped_range(std::string_view line) noexcept;
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr std::string_view kDigits = "0123456789abcdef";
@@ -91,4 +91,4 @@ std::size_t utf8_length(std::string_view text) noexcept {
   return length;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// JSON, written with nothing but what a handler of signals may do: into memory of a fixed size.
 /// What does not fit is left out; rewind() to before it keeps the rest well-formed.
@@ -35,4 +35,4 @@ class CrashText {
 /// The number of bytes of the UTF-8 character that the text begins with; 0 where it is none.
 std::size_t utf8_length(std::string_view text) noexcept;
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

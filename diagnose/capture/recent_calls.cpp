@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // Ready before any constructor runs and never destroyed: a crash may come at any time.
@@ -125,4 +125,4 @@ std::size_t RecentCalls::read(std::span<Call> calls) const noexcept {
   return count;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

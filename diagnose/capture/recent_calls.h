@@ -8,7 +8,7 @@
 #include <span>
 #include <string_view>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The last collectives that a process started, and its step, for reports of a crash or a hang. It
 /// holds no pointer, so that another process may read it in memory that both have mapped. Threads:
@@ -103,4 +103,4 @@ class CallsAbout {
 /// Those of this process are kept here from now on. Threads: before the first call.
 void keep_recent_calls_in(RecentCalls& memory) noexcept;
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -7,7 +7,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // Failed, and not because the launcher told it to end.
@@ -64,4 +64,4 @@ const WorkerExit* first_cause(const AttemptOutcome& outcome) {
   return origin == exits.end() ? &*first : &*origin;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

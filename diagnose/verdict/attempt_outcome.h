@@ -9,7 +9,7 @@
 
 #include "diagnose/verdict/crash_report.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// How one worker ended.
 struct WorkerExit {
@@ -86,4 +86,4 @@ bool is_preempted(const AttemptOutcome& outcome);
 /// It says that it only lost its connection to another or that another failed.
 bool follows_another(const WorkerExit& exit);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -8,7 +8,7 @@
 #include "diagnose/capture/crash_stack.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 std::string last_part(const std::string& path) {
@@ -142,4 +142,4 @@ std::string last_collectives(const std::vector<StartedCollective>& collectives) 
   return text;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// A place in the source.
 struct SourceLine {
@@ -53,4 +53,4 @@ std::vector<std::string> shortened(std::vector<std::string> lines, std::size_t m
 /// Empty where there was none.
 std::string last_collectives(const std::vector<StartedCollective>& collectives);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -10,7 +10,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/files/readable_file.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using nlohmann::json;
@@ -136,4 +136,4 @@ std::optional<std::string> error_document(const std::filesystem::path& file) {
   return document.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -6,7 +6,7 @@
 
 #include "diagnose/verdict/crash_report.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What a worker says of its failure.
 struct ErrorReport {
@@ -30,4 +30,4 @@ void add_names(const std::filesystem::path& file, const CrashReport& crash);
 /// The whole of a worker's error file as JSON in one line; nothing where there is none.
 std::optional<std::string> error_document(const std::filesystem::path& file);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -9,7 +9,7 @@
 #include "diagnose/verdict/worker_text.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using Call = RecentCalls::Call;
@@ -253,4 +253,4 @@ std::string all_stacks(const RankPlace& rank) {
   return text;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -10,7 +10,7 @@
 #include "diagnose/verdict/attempt_outcome.h"
 #include "diagnose/verdict/process_stacks.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The collective in which a rank has waited for another in vain.
 struct AwaitedCall {
@@ -42,4 +42,4 @@ std::string hang_verdict(const std::vector<RankPlace>& ranks,
 /// All threads of a rank with all their calls, for a file.
 std::string all_stacks(const RankPlace& rank);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

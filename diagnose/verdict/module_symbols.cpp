@@ -15,7 +15,7 @@
 #include <backtrace.h>
 #endif
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 void replace_all(std::string& text, std::string_view old_part, std::string_view new_part) {
@@ -132,4 +132,4 @@ std::string readable_name(const char* symbol) {
   return name;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

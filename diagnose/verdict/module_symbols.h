@@ -8,7 +8,7 @@
 
 struct backtrace_state;
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The functions and lines of a program or library, by libbacktrace.
 /// Lifetime: what it has read stays in memory until the process ends.
@@ -33,4 +33,4 @@ class ModuleSymbols {
 /// of the standard library's types. Others stay as they are.
 std::string readable_name(const char* symbol);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

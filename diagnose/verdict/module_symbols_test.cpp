@@ -29,7 +29,7 @@ TEST(ModuleSymbols, NamesAFunctionOfAnotherProcess) {
   name_frames({&known, &in_library, &deleted, &unknown, &outside},
               Deadline::after(std::chrono::seconds(20)));
   ASSERT_FALSE(known.lines.empty());
-  EXPECT_TRUE(known.lines.back().function.starts_with("lockstep::parse_mapped_range(std::"))
+  EXPECT_TRUE(known.lines.back().function.starts_with("lockstep::internal::parse_mapped_range(std::"))
       << known.lines.back().function;
   ASSERT_FALSE(in_library.lines.empty());
   EXPECT_EQ(in_library.lines.back().function, "getenv");

@@ -16,7 +16,7 @@
 #include "lockstep/os/files/write_all.h"
 #include "lockstep/os/process/helper_process.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // What the helper writes: a line "<number of the frame>\t<line>\t<file>\t<function>" each.
@@ -68,4 +68,4 @@ void name_frames(const std::vector<StackFrame*>& frames, Deadline deadline) noex
   // No process to be had: the frames stay without names.
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

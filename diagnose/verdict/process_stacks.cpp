@@ -23,7 +23,7 @@
 #include "lockstep/os/files/write_all.h"
 #include "lockstep/os/process/helper_process.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // A helper writes a line for each thread and for each of its frames, the fields apart by tabs.
@@ -238,4 +238,4 @@ std::vector<ProcessStacks> read_stacks(const std::vector<pid_t>& processes,
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

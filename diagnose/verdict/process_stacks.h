@@ -8,7 +8,7 @@
 #include "diagnose/verdict/crash_report.h"
 #include "lockstep/base/internal/deadline.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Where a thread of another process is.
 struct ThreadStack {
@@ -31,4 +31,4 @@ struct ProcessStacks {
 std::vector<ProcessStacks> read_stacks(const std::vector<pid_t>& processes,
                                        Deadline deadline) noexcept;
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

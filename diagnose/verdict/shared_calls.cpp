@@ -3,7 +3,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 SharedCalls::SharedCalls(const UniqueFd& file) noexcept try {
   if (!file.valid()) return;
@@ -40,4 +40,4 @@ std::string describe(const RecentCalls::Call& call) {
   return concat(call.operation.data(), number, " of group '", call.group.data(), "'", about);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

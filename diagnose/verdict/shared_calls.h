@@ -8,7 +8,7 @@
 #include "lockstep/os/files/unique_fd.h"
 #include "lockstep/os/memory/memory_file.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// "all_reduce number 1204 of group 'default' (bucket 2: fc.weight … fc.bias)"
 std::string describe(const RecentCalls::Call& call);
@@ -32,4 +32,4 @@ class SharedCalls {
   SharedMapping memory_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

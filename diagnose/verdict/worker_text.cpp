@@ -7,7 +7,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/process/signals.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // What usually is behind a signal that the launcher did not send.
@@ -95,4 +95,4 @@ std::string describe_step(const WorkerExit& exit) {
   return exit.step.empty() ? "" : concat(" in step ", exit.step);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

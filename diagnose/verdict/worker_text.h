@@ -6,7 +6,7 @@
 #include "diagnose/verdict/attempt_outcome.h"
 
 /// How reports name workers and tell of their ends.
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// "exit code 3", "killed by SIGSEGV".
 std::string describe_end(const WorkerExit& exit);
@@ -28,4 +28,4 @@ std::string describe_step(const WorkerExit& exit);
 /// lines, each begun with "lockstep: ".
 std::string describe_crash(const WorkerExit& exit);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

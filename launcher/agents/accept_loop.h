@@ -11,7 +11,7 @@
 
 #include "lockstep/os/files/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Takes every connection to a listening socket. Workers inherit the sockets unless the taker sees
 /// to it. Threads: the agent's only one; everything happens while the io_context runs. It may go
@@ -70,4 +70,4 @@ inline int family_of(const UniqueFd& socket) {
   return address.ss_family;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

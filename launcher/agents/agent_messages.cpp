@@ -2,7 +2,7 @@
 
 #include "launcher/agents/json_members.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using nlohmann::json;
@@ -99,4 +99,4 @@ std::optional<ServiceMessage> decode_service_message(std::string_view text) {
   return message;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

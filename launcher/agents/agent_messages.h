@@ -7,7 +7,7 @@
 
 #include "launcher/rendezvous/job_rendezvous.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What an agent sends: its report, and the report's number, which the answer repeats.
 struct AgentMessage {
@@ -39,4 +39,4 @@ std::string encode(const ServiceMessage& message);
 std::optional<AgentMessage> decode_agent_message(std::string_view text);
 std::optional<ServiceMessage> decode_service_message(std::string_view text);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

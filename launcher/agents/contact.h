@@ -9,7 +9,7 @@
 #include "launcher/rendezvous/agent_view.h"
 #include "lockstep/base/internal/deadline.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// How long an agent goes on without a word from the rendezvous. After the limit of the keep-alive
 /// it stops its workers, since the others hold it for lost; after as long again the job is over for
@@ -48,4 +48,4 @@ class Contact {
   std::optional<Instant> last_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

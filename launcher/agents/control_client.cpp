@@ -10,7 +10,7 @@
 #include "launcher/agents/sealed_connection.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 namespace asio = boost::asio;
 namespace beast = boost::beast;
@@ -178,4 +178,4 @@ void ControlClient::send_again_later() {
   });
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

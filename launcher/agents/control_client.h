@@ -13,7 +13,7 @@
 #include "launcher/agents/agent_messages.h"
 #include "launcher/agents/job_secret.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 class SealedConnection;
 
@@ -95,4 +95,4 @@ class ControlClient {
   std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

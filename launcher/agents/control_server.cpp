@@ -17,7 +17,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/machine/machine.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 namespace asio = boost::asio;
 namespace beast = boost::beast;
@@ -292,4 +292,4 @@ void ControlServer::note_refusal(const std::string& peer, const std::string& rea
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -16,7 +16,7 @@
 #include "launcher/rendezvous/rendezvous_service.h"
 #include "lockstep/os/files/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Serves a job's rendezvous to the agents of other machines.
 /// What a stranger can make it hold is bounded: connections that have not shown the job's secret
@@ -84,4 +84,4 @@ class ControlServer {
   std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

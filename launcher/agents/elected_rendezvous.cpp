@@ -12,7 +12,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/socket/tcp_socket.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 using std::chrono::ceil;
 using std::chrono::seconds;
@@ -257,4 +257,4 @@ void ElectedRendezvous::finish(const Deadline& deadline) {
   run_until(io_, -1, deadline, [&] { return election_.is_idle(); });
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

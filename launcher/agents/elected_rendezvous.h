@@ -11,7 +11,7 @@
 #include "launcher/job/launch_options.h"
 #include "launcher/rendezvous/job_rendezvous.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The rendezvous of a job whose agents elect the one that serves it, by way of etcd: where that
 /// one is lost, another goes on from the state that etcd holds. No agent is told of a change before
@@ -73,4 +73,4 @@ class ElectedRendezvous : public JobRendezvous {
   AgentView view_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -13,7 +13,7 @@
 #include "launcher/agents/sealed_connection.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 namespace asio = boost::asio;
 namespace beast = boost::beast;
@@ -105,4 +105,4 @@ void EtcdClient::end(const std::shared_ptr<Call>& call, const Answer& answer) {
   handler(answer);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

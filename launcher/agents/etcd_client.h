@@ -12,7 +12,7 @@
 #include "launcher/agents/etcd_messages.h"
 #include "launcher/job/launch_options.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Asks etcd, at whichever of its addresses answers.
 /// Threads: the agent's only one; everything happens while the io_context runs.
@@ -48,4 +48,4 @@ class EtcdClient {
   std::list<std::shared_ptr<Call>> calls_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 using boost::system::error_code;
 using std::chrono::milliseconds;
@@ -208,4 +208,4 @@ void EtcdElection::forget_term() {
   lease_ends_.cancel();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

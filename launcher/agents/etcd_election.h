@@ -10,7 +10,7 @@
 
 #include "launcher/agents/etcd_client.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Which agent of a job serves its rendezvous: the one whose record etcd holds, for as long as it
 /// renews its lease. It keeps the job's state there for the one after it.
@@ -100,4 +100,4 @@ class EtcdElection {
   std::string trouble_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

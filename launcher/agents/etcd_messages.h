@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Requests to etcd and its answers, as the JSON of its version 3 gateway: keys and values in
 /// base64, 64-bit numbers as texts, which are kept as such.
@@ -84,4 +84,4 @@ std::optional<Saved> saved_in(std::string_view answer);
 std::string refusal_in(std::string_view answer);
 
 }  // namespace etcd
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

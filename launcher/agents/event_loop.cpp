@@ -3,7 +3,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 namespace asio = boost::asio;
 using boost::system::error_code;
@@ -39,4 +39,4 @@ void run_until(asio::io_context& io, int wake_fd, const std::optional<Deadline>&
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -7,10 +7,10 @@
 
 #include "lockstep/base/internal/deadline.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Runs what waits in `io` until `done` says so, `wake_fd` is readable (-1: none), or the deadline.
 void run_until(boost::asio::io_context& io, int wake_fd, const std::optional<Deadline>& deadline,
                const std::function<bool()>& done);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -6,7 +6,7 @@
 
 #include "lockstep/base/internal/check.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 void start_sodium() {
@@ -131,4 +131,4 @@ std::optional<std::string> SealedMessages::open(std::string_view sealed) {
   return text;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Random bytes that one side of a connection adds to it, so that no connection is like another.
 using Nonce = std::array<unsigned char, 32>;
@@ -58,4 +58,4 @@ class SealedMessages {
   std::uint64_t number_ = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

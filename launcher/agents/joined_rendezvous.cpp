@@ -6,7 +6,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 namespace asio = boost::asio;
 
@@ -82,4 +82,4 @@ void JoinedRendezvous::finish(const Deadline& deadline) {
   });
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -7,7 +7,7 @@
 #include "launcher/job/launch_options.h"
 #include "launcher/rendezvous/job_rendezvous.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The rendezvous as an agent takes part that another one serves.
 class JoinedRendezvous : public JobRendezvous {
@@ -35,4 +35,4 @@ class JoinedRendezvous : public JobRendezvous {
   AgentView view_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -2,7 +2,7 @@
 
 #include "launcher/job/launch_options.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using nlohmann::json;
@@ -127,4 +127,4 @@ std::string text_of(const json& message) {
   return message.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

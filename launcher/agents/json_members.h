@@ -8,7 +8,7 @@
 
 #include "launcher/rendezvous/rendezvous_state.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 inline constexpr int kMostInt = std::numeric_limits<int>::max();
 
@@ -51,4 +51,4 @@ nlohmann::json to_json(const WorkerFault& fault);
 /// What programs print need not be UTF-8: it is made so.
 std::string text_of(const nlohmann::json& message);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -2,7 +2,7 @@
 
 #include "launcher/agents/event_loop.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 RendezvousTimeouts LocalRendezvous::timeouts() {
   // The one agent is this process.
@@ -19,4 +19,4 @@ void LocalRendezvous::wait(int wake_fd, const std::optional<Deadline>& deadline)
   run_until(io_, wake_fd, deadline, [&] { return !(view_ == before); });
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

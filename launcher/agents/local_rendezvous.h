@@ -4,7 +4,7 @@
 
 #include "launcher/rendezvous/rendezvous_service.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The rendezvous of a job on one machine: no network, nobody to wait for.
 class LocalRendezvous : public JobRendezvous {
@@ -29,4 +29,4 @@ class LocalRendezvous : public JobRendezvous {
   AgentView view_{};
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -14,7 +14,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/socket/tcp_socket.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 UniqueFd listen_at(const RendezvousOptions& options) {
@@ -76,4 +76,4 @@ std::unique_ptr<JobRendezvous> meet(boost::asio::io_context& io, const LaunchOpt
   return std::make_unique<ServedRendezvous>(io, options, rules_of(options), std::move(*socket));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -7,7 +7,7 @@
 #include "launcher/job/launch_options.h"
 #include "launcher/rendezvous/job_rendezvous.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Takes part in the rendezvous of a job on several machines. Its agents elect the one that serves
 /// it where there is an etcd; else this one does where this machine has the address of the endpoint
@@ -15,4 +15,4 @@ namespace lockstep {
 /// Errors: SystemError or UsageError when this machine is to serve it and cannot.
 std::unique_ptr<JobRendezvous> meet(boost::asio::io_context& io, const LaunchOptions& options);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -6,7 +6,7 @@
 
 #include "launcher/agents/agent_messages.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 namespace asio = boost::asio;
 namespace beast = boost::beast;
@@ -86,4 +86,4 @@ void SealedConnection::end_sending() {
   beast::get_lowest_layer(socket_).socket().shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

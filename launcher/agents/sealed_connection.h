@@ -12,7 +12,7 @@
 
 #include "launcher/agents/job_secret.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 using WebSocket = boost::beast::websocket::stream<boost::beast::tcp_stream>;
 
@@ -62,4 +62,4 @@ class SealedConnection : public std::enable_shared_from_this<SealedConnection> {
 void limit(WebSocket& socket);
 void keep_from_workers(boost::asio::ip::tcp::socket& socket);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -6,7 +6,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/socket/tcp_socket.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 ServedRendezvous::ServedRendezvous(boost::asio::io_context& io, const LaunchOptions& options,
                                    const RendezvousRules& rules, UniqueFd listening)
@@ -66,4 +66,4 @@ void ServedRendezvous::finish(const Deadline& deadline) {
   run_until(io_, -1, deadline, [&] { return server_.agent_count() == 0; });
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -7,7 +7,7 @@
 #include "launcher/job/launch_options.h"
 #include "launcher/rendezvous/job_rendezvous.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The rendezvous as the agent takes part that serves it.
 class ServedRendezvous : public JobRendezvous {
@@ -35,4 +35,4 @@ class ServedRendezvous : public JobRendezvous {
   AgentView view_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -2,7 +2,7 @@
 
 #include "launcher/agents/json_members.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using nlohmann::json;
@@ -72,4 +72,4 @@ std::optional<RendezvousState> decode_state(std::string_view text) {
   return state;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

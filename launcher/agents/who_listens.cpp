@@ -6,7 +6,7 @@
 
 #include "launcher/agents/handshake.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 std::string who_listens(const std::string& host, std::uint16_t port) noexcept try {
   boost::asio::ip::tcp::iostream stream;
@@ -22,4 +22,4 @@ std::string who_listens(const std::string& host, std::uint16_t port) noexcept tr
   return "";
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

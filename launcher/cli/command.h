@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// One subcommand of the binary `lockstep`.
 struct Command {
@@ -28,4 +28,4 @@ int scale_command(const std::vector<std::string>& arguments);
 /// Ends a job that runs: `lockstep stop`.
 int stop_command(const std::vector<std::string>& arguments);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -11,7 +11,7 @@
 #include "lockstep/base/internal/count_text.h"
 #include "lockstep/base/internal/env.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using std::chrono::milliseconds;
@@ -199,4 +199,4 @@ void check_no_hosts_flags(const RunFlags& flags) {
   throw UsageError(concat(flag, " is for machines that --hosts names, and there is no --hosts"));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -7,7 +7,7 @@
 #include "launcher/remote/host_list.h"
 #include "launcher/remote/overseer.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What the meaning of --hosts depends on beside the flags.
 struct HostsFacts {
@@ -44,4 +44,4 @@ std::vector<std::string> ssh_words(const std::string& ssh_command);
 /// Errors: UsageError when there is a flag that means nothing without --hosts.
 void check_no_hosts_flags(const RunFlags& flags);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -7,7 +7,7 @@
 
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr std::size_t kColumns = 9;
@@ -115,4 +115,4 @@ std::string memory_text(std::uint64_t bytes) {
   return text;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

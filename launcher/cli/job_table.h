@@ -5,7 +5,7 @@
 
 #include "launcher/status/running_jobs.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// A line for each job, aligned, below a line of headings; with `workers` a line for each worker of
 /// this machine below its job.
@@ -17,4 +17,4 @@ std::string duration_text(double seconds);
 /// "512 KB", "1.5 GB".
 std::string memory_text(std::uint64_t bytes);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -9,7 +9,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/parse_number.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // Flags and words in any order.
@@ -113,4 +113,4 @@ LogsOptions parse_logs_options(const std::vector<std::string>& arguments) {
   return options;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

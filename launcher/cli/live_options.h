@@ -5,7 +5,7 @@
 
 #include "launcher/logs/log_reader.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The command line of `lockstep ps`.
 struct PsOptions {
@@ -50,4 +50,4 @@ struct LogsOptions {
 /// Errors: UsageError.
 LogsOptions parse_logs_options(const std::vector<std::string>& arguments);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

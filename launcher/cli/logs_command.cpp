@@ -12,7 +12,7 @@
 #include "lockstep/base/internal/env.h"
 #include "lockstep/os/process/child_process.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 namespace fs = std::filesystem;
@@ -151,4 +151,4 @@ int logs_command(const std::vector<std::string>& arguments) {
   return 0;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -17,7 +17,7 @@
 #include "lockstep/base/internal/nearest_name.h"
 #include "lockstep/os/process/find_program.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr std::array kCommands = {
@@ -118,7 +118,7 @@ int dispatch(const std::vector<std::string>& arguments) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline internal
 
 int main(int argc, char** argv) {
   return lockstep::run_tool(argc, argv, lockstep::dispatch);

@@ -8,7 +8,7 @@
 #include "lockstep/job/internal/launched_place.h"
 #include "lockstep/job/internal/pmi_exchange.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using Launcher = LaunchedPlace::Launcher;
@@ -77,4 +77,4 @@ void meet_in_job(RunFlags& flags, const std::optional<MpirunJob>& job, const std
   flags.node_rank = std::to_string(job->rank);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -6,7 +6,7 @@
 
 #include "launcher/cli/run_flags.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// A job of mpirun's that runs a launcher on each of its machines.
 struct MpirunJob {
@@ -29,4 +29,4 @@ std::optional<MpirunJob> mpirun_job();
 void meet_in_job(RunFlags& flags, const std::optional<MpirunJob>& job, const std::string& own_host,
                  int port);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -7,7 +7,7 @@
 #include "launcher/status/status_json.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr const char* kPsHelp = R"(Usage: lockstep ps [JOB] [flags]
@@ -65,4 +65,4 @@ int ps_command(const std::vector<std::string>& arguments) {
   return 0;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

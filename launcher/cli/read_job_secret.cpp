@@ -13,7 +13,7 @@
 #include "lockstep/base/internal/env.h"
 #include "lockstep/os/files/readable_file.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // Whoever overhears the launchers meet can try short ones at leisure.
@@ -65,4 +65,4 @@ std::string read_job_secret(const std::string& file) {
   return secret;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -12,7 +12,7 @@
 #include "lockstep/base/internal/parse_number.h"
 #include "lockstep/os/socket/tcp_socket.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // torchrun's defaults.
@@ -263,4 +263,4 @@ JobPlace resolve_rendezvous(const RunFlags& flags, const std::string& secret) {
   return place;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -6,7 +6,7 @@
 #include "launcher/cli/run_flags.h"
 #include "launcher/job/launch_options.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Where a job's machines meet, and where its store is.
 struct JobPlace {
@@ -21,4 +21,4 @@ struct JobPlace {
 /// `secret`: what the machines of the job have in common; empty: nothing. Errors: UsageError.
 JobPlace resolve_rendezvous(const RunFlags& flags, const std::string& secret);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

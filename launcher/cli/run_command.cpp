@@ -24,7 +24,7 @@
 #include "lockstep/os/machine/machine.h"
 #include "lockstep/os/socket/tcp_socket.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // Devices that workers may use: CUDA_VISIBLE_DEVICES narrows what the machine has.
@@ -106,4 +106,4 @@ int run_command(const std::vector<std::string>& arguments) {
   return run_job(options, health_socket(flags.local_addr));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -9,7 +9,7 @@
 #include "launcher/command_line/split_arguments.h"
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr const char* kUsage = "lockstep run [flags] program [arguments of the program]";
@@ -242,4 +242,4 @@ RunFlags parse_run_flags(const std::vector<std::string>& arguments) {
   return flags;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The flags of `lockstep run` as they were given, or their PET_ variables; empty where neither.
 struct RunFlags {
@@ -62,4 +62,4 @@ struct RunFlags {
 /// Reads the command line of `lockstep run`. Errors: UsageError.
 RunFlags parse_run_flags(const std::vector<std::string>& arguments);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -7,7 +7,7 @@
 #include "launcher/status/live_view.h"
 #include "launcher/supervise/launcher.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 int run_job(const LaunchOptions& options, UniqueFd health) {
   boost::asio::io_context io{1};
@@ -20,4 +20,4 @@ int run_job(const LaunchOptions& options, UniqueFd health) {
   return launch(options, rendezvous, view);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -3,7 +3,7 @@
 #include "launcher/job/launch_options.h"
 #include "lockstep/os/files/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Runs a job's workers on this machine to their end, together with the job's other machines, and
 /// lets it be looked at meanwhile, at `health` by anybody who reaches it, if that is a socket that
@@ -11,4 +11,4 @@ namespace lockstep {
 /// Errors: those of launch() and meet().
 int run_job(const LaunchOptions& options, UniqueFd health = UniqueFd());
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -11,7 +11,7 @@
 #include "lockstep/base/internal/parse_number.h"
 #include "lockstep/os/process/signals.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 int count_of_workers(const std::string& text, const RunFacts& facts) {
@@ -153,4 +153,4 @@ LaunchOptions resolve_run_options(const RunFlags& flags, const RunFacts& facts) 
   return options;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

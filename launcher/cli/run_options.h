@@ -5,7 +5,7 @@
 #include "launcher/cli/run_flags.h"
 #include "launcher/job/launch_options.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What the meaning of flags depends on beside themselves.
 struct RunFacts {
@@ -22,4 +22,4 @@ struct RunFacts {
 /// What the flags of `lockstep run` mean. Errors: UsageError, one line that names the flag.
 LaunchOptions resolve_run_options(const RunFlags& flags, const RunFacts& facts);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -13,7 +13,7 @@
 #include "lockstep/os/machine/machine.h"
 #include "lockstep/os/process/child_process.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr std::chrono::milliseconds kScalePatience{5'000};
@@ -110,4 +110,4 @@ int scale_command(const std::vector<std::string>& arguments) {
   return 0;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -8,7 +8,7 @@
 #include "lockstep/job/internal/launched_place.h"
 #include "lockstep/job/internal/slurm_lists.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 bool says_how_to_meet(const RunFlags& flags) {
@@ -50,4 +50,4 @@ void meet_in_step(RunFlags& flags, const std::optional<SrunStep>& step) {
   if (flags.master_port.empty()) flags.master_port = std::to_string(step->port);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -5,7 +5,7 @@
 
 #include "launcher/cli/run_flags.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// A step of Slurm's that runs a launcher on each of its machines.
 struct SrunStep {
@@ -24,4 +24,4 @@ std::optional<SrunStep> srun_step();
 /// Errors: UsageError when there are several on a machine.
 void meet_in_step(RunFlags& flags, const std::optional<SrunStep>& step);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

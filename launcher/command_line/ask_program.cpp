@@ -12,7 +12,7 @@
 #include "lockstep/os/process/child_process.h"
 #include "lockstep/os/process/signals.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 Told ask_program(const std::vector<std::string>& words, const AskOptions& options) {
   const UniqueFd nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
@@ -37,4 +37,4 @@ Told ask_program(const std::vector<std::string>& words, const AskOptions& option
   return told;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

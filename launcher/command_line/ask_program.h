@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 struct AskOptions {
   std::chrono::milliseconds patience{10'000};
@@ -22,4 +22,4 @@ struct Told {
 /// does not end in time is killed. Threads: as spawn_process. Errors: as spawn_process.
 Told ask_program(const std::vector<std::string>& words, const AskOptions& options = {});
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

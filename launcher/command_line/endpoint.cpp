@@ -6,7 +6,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/parse_number.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 std::uint16_t parse_port(const char* flag, const std::string& text) {
   const auto port = parse_number<int>(text);
@@ -37,4 +37,4 @@ Endpoint parse_endpoint(const std::string& text) {
   return {host, parse_port(kFlag, rest.substr(1))};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 struct Endpoint {
   std::string host{};
@@ -18,4 +18,4 @@ Endpoint parse_endpoint(const std::string& text);
 /// Errors: UsageError that names the flag.
 std::uint16_t parse_port(const char* flag, const std::string& text);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -5,7 +5,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 void finish_output() {
   errno = 0;
@@ -15,4 +15,4 @@ void finish_output() {
   throw SystemError("write to stdout", errno);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

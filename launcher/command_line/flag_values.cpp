@@ -8,7 +8,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/parse_number.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // "from 1 to 4096", "from 0" where there is no other bound than the type's.
@@ -54,4 +54,4 @@ std::chrono::milliseconds seconds_of(const std::string& flag, const std::string&
   return std::chrono::milliseconds(std::llround(*seconds * 1000));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

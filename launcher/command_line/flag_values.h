@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 // Values of flags. Errors: UsageError that names the flag, the value and what to give.
 
@@ -24,4 +24,4 @@ inline constexpr double kLongestSeconds = 1e7;
 std::chrono::milliseconds seconds_of(const std::string& flag, const std::string& text, double least,
                                      double most = kLongestSeconds);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -9,7 +9,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/process/find_program.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 std::string program_beside(const std::string& name, const std::string& command) {
   std::error_code error;
@@ -37,4 +37,4 @@ void become_program(std::vector<std::string> words) {
   throw exec_refused(words.front(), errno);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The path of `name`, a program that is installed beside this one: what loads more than `lockstep`
 /// may, which starts in a millisecond. `command` is for the message. Errors: ProgramError when it
@@ -17,4 +17,4 @@ std::filesystem::path program_folder();
 /// Becomes another program, with its path as the first word. Errors: ProgramError.
 [[noreturn]] void become_program(std::vector<std::string> words);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -12,7 +12,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/failpoint.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // A shell's >&- closes a standard stream. What is opened next would get its number, and what is
@@ -44,4 +44,4 @@ int run_tool(int argc, char** argv, int (*command)(const std::vector<std::string
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -6,7 +6,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/nearest_name.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 struct Given {
@@ -103,4 +103,4 @@ std::pair<std::string, std::string> name_and_value(const std::string& flag) {
   return {given.flag.substr(2), given.value};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

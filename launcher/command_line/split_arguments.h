@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// A flag of a command, "--redirects" or "-r".
 struct FlagName {
@@ -35,4 +35,4 @@ SplitArguments split_arguments(const std::vector<std::string>& arguments,
 /// Takes one of SplitArguments::flags apart: the name without dashes, the value or "".
 std::pair<std::string, std::string> name_and_value(const std::string& flag);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

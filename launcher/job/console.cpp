@@ -7,7 +7,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/files/write_all.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr std::chrono::milliseconds kPatience{1000};
@@ -24,4 +24,4 @@ void say_text(std::string_view text) noexcept {
   write_all(STDERR_FILENO, text, Deadline::after(kPatience));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -9,7 +9,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/count_text.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using Cpus = std::vector<int>;
@@ -155,4 +155,4 @@ int thread_share(const BindingPlan& plan, int local_rank, int worker_count, int 
   return std::max(threads, 1);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

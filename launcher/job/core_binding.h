@@ -6,7 +6,7 @@
 
 #include "lockstep/os/machine/cpu_topology.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What each worker is bound to (torchrun's --numa-binding).
 enum class NumaBinding {
@@ -40,4 +40,4 @@ std::vector<int> processors_of(const BindingPlan& plan, int local_rank);
 /// `usable_cpus` processors, and no more than its part of those that it is bound to. At least 1.
 int thread_share(const BindingPlan& plan, int local_rank, int worker_count, int usable_cpus);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

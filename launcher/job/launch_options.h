@@ -13,7 +13,7 @@
 #include "launcher/job/rendezvous_timeouts.h"
 #include "launcher/job/stream_map.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What each worker runs.
 struct Program {
@@ -109,4 +109,4 @@ struct LaunchOptions {
   bool virtual_local_rank = false;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

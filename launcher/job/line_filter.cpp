@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 bool LineFilter::selects(std::string_view line) const {
   return std::any_of(texts_.begin(), texts_.end(), [&](const std::string& text) {
@@ -26,4 +26,4 @@ LineFilter parse_line_filter(std::string_view list) {
   return LineFilter(std::move(texts));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

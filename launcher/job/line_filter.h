@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Which lines are copied: those that hold one of some texts. Without texts, none.
 class LineFilter {
@@ -24,4 +24,4 @@ class LineFilter {
 /// as in "apple,", select every line, as in torchrun.
 LineFilter parse_line_filter(std::string_view list);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -5,7 +5,7 @@
 #include "lockstep/os/machine/affinity.h"
 #include "lockstep/os/machine/gpu_nodes.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 BindingPlan bind_workers(const LaunchOptions& options) {
   if (options.numa_binding == NumaBinding::kNone) return {};
@@ -21,4 +21,4 @@ BindingPlan bind_workers(const LaunchOptions& options) {
       options.worker_count);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -2,7 +2,7 @@
 
 #include <chrono>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 struct RendezvousTimeouts {
   /// For as many machines as the job needs at least.
@@ -21,4 +21,4 @@ struct RendezvousTimeouts {
   std::chrono::milliseconds cool_down{10'000};
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

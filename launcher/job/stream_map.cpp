@@ -5,7 +5,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/parse_number.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 [[noreturn]] void refuse(const std::string& flag, const std::string& text) {
@@ -38,4 +38,4 @@ StreamMap parse_stream_map(const std::string& flag, const std::string& text) {
   return StreamMap(std::move(by_local_rank));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -3,7 +3,7 @@
 #include <map>
 #include <string>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Some of a worker's output streams. As a number: 0 none, 1 stdout, 2 stderr, 3 both.
 struct Streams {
@@ -36,4 +36,4 @@ class StreamMap {
 /// Errors: UsageError.
 StreamMap parse_stream_map(const std::string& flag, const std::string& text);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -1,6 +1,6 @@
 #include "launcher/job/worker_command.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 std::string substitute(const std::string& text, const std::map<std::string, std::string>& values) {
   std::string result;
@@ -35,4 +35,4 @@ std::vector<std::string> worker_command(const Program& program, const std::strin
   return command;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

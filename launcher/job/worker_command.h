@@ -6,7 +6,7 @@
 
 #include "launcher/job/launch_options.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Replaces each "${name}" for which there is a value; leaves others as they are.
 std::string substitute(const std::string& text, const std::map<std::string, std::string>& values);
@@ -15,4 +15,4 @@ std::string substitute(const std::string& text, const std::map<std::string, std:
 std::vector<std::string> worker_command(const Program& program, const std::string& python,
                                         int local_rank);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 std::string LinePrefixer::feed(std::string_view chunk) {
   std::string result;
@@ -31,4 +31,4 @@ void LinePrefixer::finish_line(std::string& lines) {
   begun_.clear();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

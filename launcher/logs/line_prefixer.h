@@ -6,7 +6,7 @@
 
 #include "launcher/job/line_filter.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Cuts a stream into lines and puts a prefix before each, so that streams shown together can be
 /// told apart.
@@ -33,4 +33,4 @@ class LinePrefixer {
   std::string begun_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -14,7 +14,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/parse_number.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 namespace fs = std::filesystem;
@@ -154,4 +154,4 @@ void LogReader::flush(File& file) {
   if (!line.empty()) sink_.lines(file.is_stderr, line);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

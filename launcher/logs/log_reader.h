@@ -12,7 +12,7 @@
 #include "launcher/logs/line_prefixer.h"
 #include "lockstep/os/files/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Which of the logs of a job are read.
 struct LogChoice {
@@ -83,4 +83,4 @@ std::vector<int> attempts_in(const std::filesystem::path& directory);
 /// Errors: SystemError.
 std::uint64_t start_of_last_lines(int fd, std::uint64_t lines);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -16,7 +16,7 @@
 #include "launcher/logs/line_prefixer.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr std::size_t kTurnBytes = 64 * 1024;
@@ -184,4 +184,4 @@ LogTail::Result LogTail::finish(Deadline deadline, SignalFd& signals,
   return {};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -11,7 +11,7 @@
 #include "lockstep/os/process/helper_process.h"
 #include "lockstep/os/process/signals.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// A log file whose lines are shown.
 struct TailedLog {
@@ -58,4 +58,4 @@ class LogTail {
   std::optional<HelperProcess> copier_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -11,7 +11,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/files/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 StreamPlan plan_stream(bool redirected, bool teed, bool on_console, bool has_logs) {
@@ -72,4 +72,4 @@ std::string log_line_prefix(const std::string& pattern, const LaunchOptions& opt
       {{"role_name", options.role}, {"local_rank", concat(local_rank)}, {"rank", concat(rank)}});
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

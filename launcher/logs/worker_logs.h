@@ -8,7 +8,7 @@
 #include "launcher/job/launch_options.h"
 #include "launcher/logs/log_tail.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Where one stream of a worker goes.
 struct StreamPlan {
@@ -49,4 +49,4 @@ inline constexpr const char* kDefaultLinePrefix = "[${role_name}${local_rank}]:"
 std::string log_line_prefix(const std::string& pattern, const LaunchOptions& options,
                             int local_rank, int rank);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -10,7 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 namespace fs = std::filesystem;
@@ -44,4 +44,4 @@ WorkerStreams open_worker_streams(const LaunchOptions& options, const fs::path& 
           open_stream(plan.err, "stderr.log", STDERR_FILENO)};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -8,7 +8,7 @@
 #include "launcher/logs/log_tail.h"
 #include "lockstep/os/files/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Where a worker writes; a descriptor that is not valid stands for the launcher's own stream.
 struct WorkerStreams {
@@ -23,4 +23,4 @@ WorkerStreams open_worker_streams(const LaunchOptions& options,
                                   const std::string& pattern, int local_rank, int rank,
                                   std::vector<TailedLog>& shown);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -19,7 +19,7 @@
 #include "lockstep/os/process/signals.h"
 #include "lockstep/os/socket/poll_timeout.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // Of arguments and environment together the kernel takes no more.
@@ -170,4 +170,4 @@ int attend() {
   return Attendant(orders, request).run();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -1,6 +1,6 @@
 #pragma once
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The other machine's side of a job that one machine starts on others over ssh: reads from stdin
 /// what `lockstep` is to do there (HostedRequest), has a child do it, and passes on signals.
@@ -9,4 +9,4 @@ namespace lockstep {
 /// child's exit code. Errors: Error when nothing could be begun.
 int attend();
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -10,7 +10,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/parse_number.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr int kMostSlots = 4'096;
@@ -125,4 +125,4 @@ std::vector<RemoteHost> read_hosts(const std::string& text) {
   return parse_host_file(content.str(), text);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// A machine that is reached by ssh.
 struct RemoteHost {
@@ -30,4 +30,4 @@ std::vector<RemoteHost> parse_host_file(const std::string& content, const std::s
 /// Errors: UsageError.
 std::vector<RemoteHost> read_hosts(const std::string& text);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

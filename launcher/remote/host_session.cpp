@@ -15,7 +15,7 @@
 #include "lockstep/os/process/child_process.h"
 #include "lockstep/os/process/find_program.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr std::chrono::milliseconds kDrain{2'000};
@@ -196,4 +196,4 @@ void HostSession::conclude() {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -15,7 +15,7 @@
 #include "lockstep/base/internal/deadline.h"
 #include "lockstep/os/files/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// How machines are reached.
 struct SshOptions {
@@ -90,4 +90,4 @@ class HostSession {
   std::optional<HostEnd> end_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -3,7 +3,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 HostEnd why_not_begun(int ssh_status, const std::string& words, const std::string& lockstep) {
   constexpr int kSshFailed = 255;
@@ -42,4 +42,4 @@ std::string marked_line(const RemoteHost& host, const std::string& line) {
   return line.starts_with("lockstep: ") ? concat(host.name, ": ", line) : line;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

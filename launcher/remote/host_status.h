@@ -6,7 +6,7 @@
 
 #include "launcher/remote/host_list.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// How what was asked of a machine came to its end.
 struct HostEnd {
@@ -33,4 +33,4 @@ int job_status(const std::vector<HostEnd>& ends, std::optional<int> stop_signal)
 /// they are.
 std::string marked_line(const RemoteHost& host, const std::string& line);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -8,7 +8,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/parse_number.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using nlohmann::json;
@@ -138,4 +138,4 @@ MarkedLine read_marks(const std::string& line, const std::string& marker) {
   return result;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

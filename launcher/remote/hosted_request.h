@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What `lockstep` is asked to do on another machine: the first line that it reads there. So
 /// neither a shell nor a list of processes sees any of it.
@@ -53,4 +53,4 @@ struct MarkedLine {
 };
 MarkedLine read_marks(const std::string& line, const std::string& marker);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

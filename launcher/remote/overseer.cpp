@@ -14,7 +14,7 @@
 #include "lockstep/os/process/signals.h"
 #include "lockstep/os/socket/poll_timeout.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using std::chrono::milliseconds;
@@ -207,4 +207,4 @@ Overseen oversee(const OverseeOptions& options) {
   return Overseer(options).run();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

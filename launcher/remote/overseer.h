@@ -10,7 +10,7 @@
 #include "launcher/remote/host_status.h"
 #include "launcher/remote/hosted_request.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// One machine's part.
 struct HostedCommand {
@@ -53,4 +53,4 @@ struct Overseen {
 /// Threads: the main thread. Errors: Error when ssh cannot be started.
 Overseen oversee(const OverseeOptions& options);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -1,6 +1,6 @@
 #include "launcher/rendezvous/agent_view.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 using Phase = RendezvousState::Phase;
 
@@ -29,4 +29,4 @@ AgentAction next_action(const AgentView& view, std::optional<std::uint64_t> runn
   return view.is_there ? AgentAction::kWait : AgentAction::kJoin;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -6,7 +6,7 @@
 
 #include "launcher/rendezvous/rendezvous_state.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What an agent knows of the job: the part of the rendezvous that concerns it, of the same size
 /// however many machines there are.
@@ -35,4 +35,4 @@ enum class AgentAction { kWait, kJoin, kStartWorkers, kStopWorkers, kEnd };
 AgentAction next_action(const AgentView& view, std::optional<std::uint64_t> running,
                         std::uint64_t done);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using std::chrono::minutes;
@@ -74,4 +74,4 @@ WorkerFault fault_of(const WorkerExit& exit, const std::string& where, seconds a
           .is_final = exit.gives_up};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -6,7 +6,7 @@
 #include "diagnose/verdict/attempt_outcome.h"
 #include "launcher/rendezvous/rendezvous_state.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What a worker's failure is to the job. `where`: " on" its machine, for a job of several, or
 /// empty. `after`: since the start of the workers.
@@ -17,4 +17,4 @@ namespace lockstep {
 /// for one that somebody killed.
 WorkerFault fault_of(const WorkerExit& exit, const std::string& where, std::chrono::seconds after);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

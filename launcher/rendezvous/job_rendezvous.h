@@ -8,7 +8,7 @@
 #include "launcher/rendezvous/agent_view.h"
 #include "lockstep/base/internal/deadline.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What an agent says of itself: all of it each time, so that a report that is lost, late or
 /// doubled does no harm.
@@ -58,4 +58,4 @@ class JobRendezvous {
   virtual void finish(const Deadline& deadline) = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

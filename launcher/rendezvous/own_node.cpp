@@ -11,7 +11,7 @@
 #include "lockstep/os/machine/machine.h"
 #include "lockstep/os/process/find_program.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 std::string executable_of(const Program& program) {
   if (program.kind == Program::Kind::kExecutable) return find_program(program.name);
@@ -40,4 +40,4 @@ RendezvousNode own_node(const LaunchOptions& options, const std::string& executa
   return node;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -5,7 +5,7 @@
 #include "launcher/job/launch_options.h"
 #include "launcher/rendezvous/rendezvous_state.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The file to execute for a program, looked up in PATH. Errors: ProgramError when there is none.
 std::string executable_of(const Program& program);
@@ -13,4 +13,4 @@ std::string executable_of(const Program& program);
 /// How this machine presents itself to the rendezvous. `executable`: executable_of() its program.
 RendezvousNode own_node(const LaunchOptions& options, const std::string& executable);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -6,7 +6,7 @@
 
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using Status = AgentReport::Status;
@@ -226,4 +226,4 @@ std::string RendezvousService::missing(Instant now) const {
   return text;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -8,7 +8,7 @@
 #include "launcher/job/rendezvous_timeouts.h"
 #include "launcher/rendezvous/job_rendezvous.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Keeps the rendezvous of a job: turns reports of agents, and their absence, into events of its
 /// state. It knows no clock: every call says what time it is.
@@ -72,4 +72,4 @@ class RendezvousService {
   Instant timer_ends_{};
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -9,7 +9,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/count_text.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using Phase = RendezvousState::Phase;
@@ -275,4 +275,4 @@ std::string names_of(const Nodes& nodes) {
   return text.empty() ? "none" : text;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// One machine of a job, as its agent announces it.
 struct RendezvousNode {
@@ -171,4 +171,4 @@ bool is_wanted_end(const std::string& cause);
 /// Names of nodes for people, "a, b"; "none"; of many the first.
 std::string names_of(const std::vector<RendezvousNode>& nodes);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -7,7 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using State = JobStatus::State;
@@ -119,4 +119,4 @@ std::string metrics_of(const JobStatus& status, double now) {
   return metrics.end();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

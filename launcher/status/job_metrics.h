@@ -4,7 +4,7 @@
 
 #include "launcher/supervise/job_status.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What the text below is, for whoever reads it.
 inline constexpr const char* kMetricsContentType =
@@ -14,4 +14,4 @@ inline constexpr const char* kMetricsContentType =
 /// `now`: seconds since 1970.
 std::string metrics_of(const JobStatus& status, double now);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -10,7 +10,7 @@
 #include "launcher/status/status_json.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using nlohmann::json;
@@ -86,4 +86,4 @@ LiveRequest stop_request(const JobStop& wish) {
           .body = json({{"by", wish.by}, {"at_once", wish.at_once}}).dump()};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

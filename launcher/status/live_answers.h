@@ -3,7 +3,7 @@
 #include "launcher/status/live_server.h"
 #include "launcher/supervise/live_job.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What anybody may be told of a job who may connect: GET /healthz (200 or 503, and a line),
 /// /metrics (OpenMetrics), /status (JSON). Nothing here changes the job.
@@ -16,4 +16,4 @@ LiveAnswer answer_owner(LiveJob& job, const LiveRequest& request);
 LiveRequest stop_request(const JobStop& wish);
 LiveRequest scale_request(int worker_count, const std::string& by);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -13,7 +13,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/os/socket/path_socket.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 namespace asio = boost::asio;
@@ -92,4 +92,4 @@ LiveReply ask(const std::filesystem::path& socket, const LiveRequest& request,
   return ask_all({socket}, request, patience).front();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -7,7 +7,7 @@
 
 #include "launcher/status/live_server.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The answer to one of several requests, or why there is none.
 struct LiveReply {
@@ -27,4 +27,4 @@ std::vector<LiveReply> ask_all(const std::vector<std::filesystem::path>& sockets
 LiveReply ask(const std::filesystem::path& socket, const LiveRequest& request,
               std::chrono::milliseconds patience);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

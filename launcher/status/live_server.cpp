@@ -12,7 +12,7 @@
 
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 namespace asio = boost::asio;
 namespace beast = boost::beast;
@@ -121,4 +121,4 @@ void LiveServer::forget(const std::shared_ptr<Connection>& connection) {
   connections_.remove(kept);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -11,7 +11,7 @@
 #include "launcher/agents/accept_loop.h"
 #include "lockstep/os/files/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 struct LiveRequest {
   std::string method{};
@@ -64,4 +64,4 @@ class LiveServer {
   std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -7,7 +7,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/socket/path_socket.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 void LiveView::open(LiveJob& job) noexcept {
   if (was_opened_) return;
@@ -43,4 +43,4 @@ void LiveView::close() noexcept {
   directory_.reset();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -9,7 +9,7 @@
 #include "launcher/supervise/live_job.h"
 #include "lockstep/os/files/temporary_directory.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Shows a job to its user's other programs on this machine: a socket in a temporary directory that
 /// nobody else may enter; and, read-only, on a port where one is wished.
@@ -35,4 +35,4 @@ class LiveView : public JobMonitor {
   std::unique_ptr<LiveServer> health_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

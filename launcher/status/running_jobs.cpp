@@ -12,7 +12,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/files/temporary_directory.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 namespace fs = std::filesystem;
@@ -114,4 +114,4 @@ const RunningJob& find_job(const std::vector<RunningJob>& jobs, const std::strin
   throw UsageError(concat("no job here is called '", text, "'; there are: ", names_of_jobs(all)));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -9,7 +9,7 @@
 
 #include "launcher/supervise/job_status.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// In the directory of a launcher's own.
 inline constexpr const char* kControlSocketName = "control";
@@ -36,4 +36,4 @@ void name_jobs(std::vector<RunningJob>& jobs);
 /// Errors: UsageError that lists those there are.
 const RunningJob& find_job(const std::vector<RunningJob>& jobs, const std::string& text);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

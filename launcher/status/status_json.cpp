@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using nlohmann::json;
@@ -113,4 +113,4 @@ std::optional<JobStatus> parse_status(std::string_view text) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

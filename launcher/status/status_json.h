@@ -8,7 +8,7 @@
 
 #include "launcher/supervise/job_status.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// As JSON (RFC 8259): numbers and texts in a fixed schema; docs/launcher.md lists it.
 std::string to_json(const JobStatus& status);
@@ -19,4 +19,4 @@ std::string trouble_json(pid_t pid, const std::string& trouble);
 /// Nothing for anything else than a status.
 std::optional<JobStatus> parse_status(std::string_view text);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -19,7 +19,7 @@
 #include "lockstep/os/machine/machine.h"
 #include "lockstep/os/memory/out_of_memory.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 namespace fs = std::filesystem;
@@ -237,4 +237,4 @@ AttemptOutcome run_attempt(JobOnThisMachine& job, Generation generation,
   return Attempt(job, watch).run(std::move(generation));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -16,7 +16,7 @@
 #include "lockstep/os/files/unique_fd.h"
 #include "lockstep/os/process/signals.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What all attempts of a job have in common on this machine.
 struct JobOnThisMachine {
@@ -69,4 +69,4 @@ struct AttemptWatch {
 /// JobRendezvous::wait(). No worker is left.
 AttemptOutcome run_attempt(JobOnThisMachine& job, Generation generation, const AttemptWatch& watch);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

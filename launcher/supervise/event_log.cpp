@@ -13,7 +13,7 @@
 #include "lockstep/os/machine/machine.h"
 #include "lockstep/os/process/signals.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -153,4 +153,4 @@ void EventLog::print(Event event) const {
   say_text(event_line(source_, event) + "\n");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -10,7 +10,7 @@
 #include "launcher/job/launch_options.h"
 #include "launcher/rendezvous/rendezvous_state.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What all events of a launcher say of themselves.
 struct EventSource {
@@ -74,4 +74,4 @@ class EventLog {
   int attempt_ = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

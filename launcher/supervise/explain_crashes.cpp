@@ -8,7 +8,7 @@
 #include "launcher/logs/worker_logs.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 void explain_crashes(AttemptOutcome& outcome) noexcept try {
   // LibTorch's symbols take 0.3 s. A job that is to be started again waits no longer than this.
@@ -28,4 +28,4 @@ void explain_crashes(AttemptOutcome& outcome) noexcept try {
   // Out of memory: the report has addresses in place of names, and error files stay as they are.
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

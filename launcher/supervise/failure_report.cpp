@@ -10,7 +10,7 @@
 #include "lockstep/os/machine/machine.h"
 #include "lockstep/os/process/signals.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // The others by how they ended, in the order of the first of each kind.
@@ -74,4 +74,4 @@ std::string failure_report(const AttemptOutcome& outcome, const LaunchOptions& o
   return text;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

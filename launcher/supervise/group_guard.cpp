@@ -12,7 +12,7 @@
 #include "lockstep/os/process/child_process.h"
 #include "lockstep/os/process/marked_processes.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 namespace fs = std::filesystem;
@@ -92,4 +92,4 @@ void GroupGuard::remove(pid_t group) {
   send(process_, -group);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

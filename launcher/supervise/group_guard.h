@@ -5,7 +5,7 @@
 
 #include "lockstep/os/process/helper_process.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Files of a folder whose names begin so; an empty prefix: none.
 struct GuardedFiles {
@@ -38,4 +38,4 @@ class GroupGuard {
   HelperProcess process_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -7,7 +7,7 @@
 #include "lockstep/os/machine/machine.h"
 #include "lockstep/os/process/process_usage.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using Phase = RendezvousState::Phase;
@@ -118,4 +118,4 @@ JobStatus JobBoard::status() const {
   return status;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -9,7 +9,7 @@
 #include "launcher/supervise/job_status.h"
 #include "lockstep/base/internal/deadline.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What is to be seen of a job on this machine, noted as it happens.
 /// Lifetime: the options and the rendezvous must outlive it.
@@ -54,4 +54,4 @@ class JobBoard {
   std::vector<Worker> workers_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

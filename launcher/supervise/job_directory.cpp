@@ -11,7 +11,7 @@
 #include "lockstep/base/internal/parse_number.h"
 #include "lockstep/base/internal/random_id.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 namespace fs = std::filesystem;
@@ -100,4 +100,4 @@ bool keeps_job_directory(const LaunchOptions& options) {
   return writes_logs(options) || !is_temporary(options);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

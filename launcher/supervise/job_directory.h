@@ -11,7 +11,7 @@
 #include "launcher/supervise/group_guard.h"
 #include "lockstep/os/files/temporary_directory.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The mark of a job on this machine, "<pid of its launcher>-<random>". Others may have the pid in
 /// the same folder for temporary files: containers that share it. Of a job of several machines,
@@ -37,4 +37,4 @@ std::optional<pid_t> launcher_of_control_directory(std::string_view name);
 /// temporary, even where the launcher is killed while it makes one.
 GuardedFiles guarded_files(const LaunchOptions& options, const std::string& mark);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

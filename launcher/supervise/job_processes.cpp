@@ -9,7 +9,7 @@
 #include "lockstep/os/process/child_process.h"
 #include "lockstep/os/process/marked_processes.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 JobProcesses::JobProcesses(std::string mark, const GuardedFiles& files)
     : mark_(std::move(mark)),
@@ -32,4 +32,4 @@ void JobProcesses::kill_what_is_left() noexcept {
   kill_children_except(guard_.pid());
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

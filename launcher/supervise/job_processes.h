@@ -6,7 +6,7 @@
 #include "launcher/supervise/group_guard.h"
 #include "lockstep/os/files/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What all processes of a job on this machine have in common, whatever sessions, parents and
 /// environments they have made for themselves, so that none is overlooked when the job ends: a mark
@@ -37,4 +37,4 @@ class JobProcesses {
   UniqueFd control_group_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

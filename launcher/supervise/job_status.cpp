@@ -8,7 +8,7 @@
 #include "launcher/rendezvous/rendezvous_state.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr std::array<std::pair<JobStatus::State, const char*>, 5> kJobStates = {{
@@ -92,4 +92,4 @@ void judge_health(JobStatus& status, const std::string& trouble, bool has_failed
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -7,7 +7,7 @@
 
 #include <sys/types.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// A worker of the round that runs or ran last on this machine.
 struct WorkerStatus {
@@ -70,4 +70,4 @@ std::optional<WorkerStatus::State> worker_state_named(const std::string& name);
 /// it is. `has_failed`: the job will not go on.
 void judge_health(JobStatus& status, const std::string& trouble, bool has_failed);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -26,7 +26,7 @@
 #include "lockstep/os/process/find_program.h"
 #include "lockstep/os/socket/tcp_socket.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using Status = AgentReport::Status;
@@ -481,4 +481,4 @@ RendezvousRules rules_of(const LaunchOptions& options) {
           .machines_may_change = !numbered};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

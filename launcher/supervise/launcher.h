@@ -4,7 +4,7 @@
 #include "launcher/rendezvous/job_rendezvous.h"
 #include "launcher/supervise/live_job.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Runs a job's workers on this machine until all have ended, with restarts as the options say.
 /// Returns the exit code: 0 when all workers succeeded, the first failed worker's (128 + n when
@@ -20,4 +20,4 @@ int launch(const LaunchOptions& options, JobRendezvous& rendezvous, JobMonitor& 
 /// What the options mean for the rendezvous.
 RendezvousRules rules_of(const LaunchOptions& options);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

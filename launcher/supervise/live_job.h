@@ -5,7 +5,7 @@
 #include "launcher/rendezvous/rendezvous_state.h"
 #include "launcher/supervise/job_status.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// A running job, as one looks at it and steers it from outside. Threads: the agent's only one.
 class LiveJob {
@@ -31,4 +31,4 @@ class JobMonitor {
   virtual void close() noexcept = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -2,7 +2,7 @@
 
 #include <csignal>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 int StopSequence::on_failure(Time now) {
   return phase_ == Phase::kRunning ? stop(SIGTERM, now, shutdown_timeout_) : 0;
@@ -40,4 +40,4 @@ int StopSequence::kill(Time now) {
   return SIGKILL;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -5,7 +5,7 @@
 
 #include "lockstep/base/internal/deadline.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Decides when the workers of an attempt are told to end, killed, and given up: a plan without
 /// actions. Each event returns the signal to send to all workers now, 0 for none.
@@ -48,4 +48,4 @@ class StopSequence {
   std::optional<Deadline> deadline_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -16,7 +16,7 @@
 #include "lockstep/os/memory/futex.h"
 #include "lockstep/os/socket/poll_timeout.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using std::chrono::milliseconds;
@@ -352,4 +352,4 @@ bool Supervisor::any_kept() const {
   return std::ranges::any_of(groups_, [](const auto& entry) { return entry.second.is_kept(); });
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -22,7 +22,7 @@
 #include "lockstep/os/process/signals.h"
 #include "lockstep/os/socket/wake_set.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 struct Worker {
   int rank = 0;
@@ -207,4 +207,4 @@ class Supervisor {
   AttemptOutcome outcome_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

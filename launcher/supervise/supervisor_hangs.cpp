@@ -10,7 +10,7 @@
 #include "launcher/supervise/supervisor.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using std::chrono::milliseconds;
@@ -118,4 +118,4 @@ bool Supervisor::is_looking() const {
          (looks_until_ && !looks_until_->passed() && std::ranges::any_of(groups_, is_awaited));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -9,7 +9,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/failpoint.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using std::chrono::milliseconds;
@@ -189,4 +189,4 @@ void Supervisor::dismiss_standbys() {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

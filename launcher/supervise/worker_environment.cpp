@@ -8,7 +8,7 @@
 #include "lockstep/job/internal/worker_link.h"
 #include "lockstep/os/process/signals.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 std::string signal_list(const std::vector<int>& signals) {
@@ -87,4 +87,4 @@ Environment worker_environment(const LaunchOptions& options, const AttemptFacts&
   return result;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -8,7 +8,7 @@
 #include "launcher/job/launch_options.h"
 #include "launcher/rendezvous/rendezvous_state.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What a worker's environment depends on beside the options.
 struct AttemptFacts {
@@ -38,4 +38,4 @@ Environment worker_environment(const LaunchOptions& options, const AttemptFacts&
                                int local_rank, const std::string& error_file,
                                const Environment& inherited);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

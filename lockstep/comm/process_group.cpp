@@ -149,6 +149,8 @@ ProcessGroup::State::~State() {
   abandon(std::move(backend));
 }
 
+inline namespace internal {
+
 ProcessGroup make_process_group(std::shared_ptr<ProcessGroup::State> state,
                                 std::chrono::milliseconds connect_timeout) {
   if (state->world_size > 1) {
@@ -164,6 +166,8 @@ ProcessGroup make_process_group(std::shared_ptr<ProcessGroup::State> state,
   }
   return ProcessGroup(std::move(state));
 }
+
+}  // namespace internal
 
 ProcessGroup ProcessGroup::new_group(const std::vector<int>& ranks,
                                      const NewGroupOptions& options) const {

@@ -20,6 +20,10 @@ class Store;
 
 namespace lockstep {
 
+inline namespace internal {
+struct ProcessGroupAccess;
+}
+
 /// Options that every collective has. Names are torch.distributed's.
 struct CollectiveOptions {
   /// Return at once; wait on the Work. Otherwise the returned Work is complete.
@@ -188,7 +192,7 @@ class ProcessGroup {
   explicit ProcessGroup(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
  private:
-  friend struct ProcessGroupAccess;
+  friend struct internal::ProcessGroupAccess;
   const State& state(const char* operation) const;
   std::shared_ptr<State> state_;
 };

@@ -12,7 +12,9 @@
 
 namespace lockstep {
 
+inline namespace internal {
 struct Shard;
+}
 
 struct DistributedSamplerOptions {
   /// The ranks that share the dataset. Empty: the default group, else this one process.

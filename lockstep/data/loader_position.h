@@ -14,7 +14,9 @@
 
 namespace lockstep {
 
+inline namespace internal {
 class SampleLog;
+}
 
 /// Names are those of torch.utils.data.DataLoader and accelerate.Accelerator.
 struct DataLoaderOptions {

@@ -20,7 +20,9 @@ class Module;
 
 namespace lockstep {
 
+inline namespace internal {
 class ReplicaThreads;
+}
 
 /// Names and defaults are those of torch.nn.DataParallel.
 struct DataParallelOptions {

@@ -21,8 +21,10 @@ class Optimizer;
 
 namespace lockstep {
 
+inline namespace internal {
 class GradientReducer;
 class ReplicaState;
+}  // namespace internal
 
 /// Of DistributedDataParallel::backward.
 struct WeightedBackwardOptions {

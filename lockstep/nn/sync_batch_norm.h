@@ -11,7 +11,9 @@
 
 namespace lockstep {
 
+inline namespace internal {
 struct SyncLayer;
+}
 
 /// Names and defaults are those of torch.nn.SyncBatchNorm.
 struct SyncBatchNormOptions {

@@ -29,6 +29,9 @@ struct Table {
   std::uint64_t seed = 0;
 };
 
+/// What a server's rows of a table begin with; by default those of all.
+at::Tensor initial_rows(const Table& table, int server = 0, int servers = 1);
+
 /// What servers hold and update.
 struct Parts {
   /// Of a model that every trainer has whole, of one dtype and on the CPU. The values that servers

@@ -8,7 +8,9 @@
 
 namespace lockstep {
 
+inline namespace internal {
 struct Progress;
+}
 
 struct ProgressBarOptions {
   std::int64_t epochs = 1;

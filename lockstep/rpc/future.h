@@ -33,7 +33,9 @@ class RemoteError : public Error {
   std::string type_name_;
 };
 
+inline namespace internal {
 class PendingCall;
+}
 
 /// What Future is made of. Errors: as rpc::call.
 c10::IValue wait_for(PendingCall& call);

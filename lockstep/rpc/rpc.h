@@ -28,7 +28,9 @@
 /// called; nothing that comes is executed or unpickled (docs/security.md).
 namespace lockstep::rpc {
 
+inline namespace internal {
 class Worker;
+}
 
 /// By the name of the other worker, from a device here to one there.
 using DeviceMaps = std::map<std::string, std::unordered_map<c10::Device, c10::Device>>;

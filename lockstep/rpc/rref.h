@@ -10,7 +10,9 @@
 
 namespace lockstep::rpc {
 
+inline namespace internal {
 class RRefState;
+}
 template <class Result>
 class Future;
 

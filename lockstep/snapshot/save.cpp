@@ -141,6 +141,8 @@ c10::IValue read_archive(const ReadableFile& file, const ZipReaderOptions& optio
 
 }  // namespace
 
+inline namespace internal {
+
 FileDigest save_file(const std::filesystem::path& path, const c10::IValue& value,
                      const SaveFileOptions& options) {
   const Pickled pickled = pickle(writable_value(value));
@@ -162,6 +164,8 @@ FileDigest save_file(const std::filesystem::path& path, const c10::IValue& value
   file.commit();
   return digest;
 }
+
+}  // namespace internal
 
 void save(const std::filesystem::path& path, const c10::IValue& value) {
   save_file(path, value);
@@ -196,6 +200,8 @@ c10::IValue load(const std::filesystem::path& path, const LoadOptions& options) 
   return read_archive(file, {.check_crc = !verified});
 }
 
+inline namespace internal {
+
 c10::IValue load_verified(const ReadableFile& file) {
   return read_archive(file, {.check_crc = false});
 }
@@ -220,5 +226,7 @@ Outline load_outline(const ReadableFile& file) {
   outline.tree = unpickle(pickle_bytes, make_storage, name);
   return outline;
 }
+
+}  // namespace internal
 
 }  // namespace lockstep

@@ -38,6 +38,8 @@ void save_snapshot(const std::filesystem::path& path, const Snapshot& snapshot) 
   save(path, snapshot_value(snapshot));
 }
 
+inline namespace internal {
+
 Snapshot snapshot_from(const c10::IValue& dict, const std::string& source) {
   const std::int64_t format = integer_entry(entry(dict, "lockstep", source), "format", source);
   if (format != kFormat) {
@@ -57,6 +59,8 @@ Snapshot snapshot_from(const c10::IValue& dict, const std::string& source) {
       .values = find_value(dict, "values"),
   };
 }
+
+}  // namespace internal
 
 Snapshot load_snapshot(const std::filesystem::path& path) {
   std::error_code error;

@@ -26,9 +26,11 @@ class Optimizer;
 
 namespace lockstep {
 
+inline namespace internal {
 class BackgroundTask;
 class DirectoryLock;
 class StateCopy;
+}  // namespace internal
 
 struct SnapshotDirectoryOptions {
   /// How many whole snapshots to keep; at least 2, so that one can be damaged.

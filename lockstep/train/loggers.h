@@ -11,8 +11,10 @@
 /// Errors: SystemError.
 namespace lockstep {
 
+inline namespace internal {
 class CsvFile;
 class RunLog;
+}  // namespace internal
 
 /// What TensorBoard shows, in tensorboard/ of the training's directory: a scalar a metric, by step.
 /// After a resume what had been given up is left out. For texts, histograms and images a program

@@ -11,7 +11,9 @@
 
 namespace lockstep {
 
+inline namespace internal {
 class EventFile;
+}
 
 struct TensorBoardWriterOptions {
   /// Where a run goes on that had come further, or may have: what files before this one have of

@@ -23,7 +23,9 @@
 
 namespace lockstep {
 
+inline namespace internal {
 class MetricFile;
+}
 
 void check(const TrainerOptions& options);
 /// Those that options ask for, behind the program's own.

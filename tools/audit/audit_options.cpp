@@ -4,7 +4,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 AuditOptions parse_audit_options(const std::vector<std::string>& arguments) {
   AuditOptions options;
@@ -47,4 +47,4 @@ Example:
 )";
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The command line of `lockstep audit`.
 struct AuditOptions {
@@ -17,4 +17,4 @@ AuditOptions parse_audit_options(const std::vector<std::string>& arguments);
 
 const char* audit_help();
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

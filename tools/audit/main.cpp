@@ -8,7 +8,7 @@
 #include "lockstep/record/internal/sample_audit.h"
 #include "tools/audit/audit_options.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 int audit(const std::vector<std::string>& arguments) {
@@ -28,7 +28,7 @@ int audit(const std::vector<std::string>& arguments) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline internal
 
 int main(int argc, char** argv) {
   return lockstep::run_tool(argc, argv, lockstep::audit);

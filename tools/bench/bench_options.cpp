@@ -10,7 +10,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/nearest_name.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr const char* kBenchmark = "all-reduce";
@@ -182,4 +182,4 @@ Examples:
 )";
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

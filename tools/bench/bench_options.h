@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The benchmark of the launcher, which is a script with flags of its own: bench/launch/run.py.
 inline constexpr const char* kLaunchBenchmark = "launch";
@@ -41,4 +41,4 @@ BenchOptions parse_bench_options(const std::vector<std::string>& arguments);
 /// What `lockstep bench --help` shows.
 const char* bench_help();
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

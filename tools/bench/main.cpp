@@ -9,7 +9,7 @@
 #include "lockstep/os/process/find_program.h"
 #include "tools/bench/bench_options.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // A script in Python, which stands in the same place in the build folder and where it is installed.
@@ -47,7 +47,7 @@ int bench_command(const std::vector<std::string>& arguments) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline internal
 
 int main(int argc, char** argv) {
   return lockstep::run_tool(argc, argv, lockstep::bench_command);

@@ -8,7 +8,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/parse_number.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 struct TextFlag {
@@ -118,4 +118,4 @@ Examples:
 )";
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

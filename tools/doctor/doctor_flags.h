@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The flags of `lockstep doctor`; empty where they are not given.
 struct DoctorFlags {
@@ -36,4 +36,4 @@ DoctorFlags parse_doctor_flags(const std::vector<std::string>& arguments);
 
 const char* doctor_help();
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

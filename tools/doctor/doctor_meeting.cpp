@@ -28,7 +28,7 @@
 #include "tools/doctor/judge_machines.h"
 #include "tools/doctor/reach.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using boost::asio::ip::tcp;
@@ -220,4 +220,4 @@ void take_part_in_meeting(const DoctorFlags& flags) {
   if (!file) throw SystemError(concat("write ", flags.meet), errno);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -6,7 +6,7 @@
 #include "tools/doctor/doctor_flags.h"
 #include "tools/doctor/finding.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Has the machines that run the same command meet, as those of a job do, and one worker on each
 /// examine them. Nothing where they did not: the launcher has said why. Errors: as of a launcher.
@@ -16,4 +16,4 @@ std::optional<std::vector<Finding>> examine_by_meeting(const DoctorFlags& flags)
 /// Errors: Error when the others cannot be reached.
 void take_part_in_meeting(const DoctorFlags& flags);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -13,7 +13,7 @@
 #include "tools/doctor/gather_facts.h"
 #include "tools/doctor/program_facts.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 #if defined(__clang__)
@@ -112,7 +112,7 @@ int env_command(const std::vector<std::string>& arguments) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline internal
 
 int main(int argc, char** argv) {
   return lockstep::run_tool(argc, argv, lockstep::env_command);

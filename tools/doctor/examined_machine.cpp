@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 std::vector<std::string> addresses_for_others(const MachineFacts& facts) {
   std::vector<std::string> addresses;
@@ -26,4 +26,4 @@ ReachPlan reach_plan(const std::vector<ExaminedMachine>& machines, std::size_t m
   return plan;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -7,7 +7,7 @@
 
 #include "tools/doctor/machine_facts.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// A machine of several that are to do a job together.
 struct ExaminedMachine {
@@ -27,4 +27,4 @@ std::vector<std::string> addresses_for_others(const MachineFacts& facts);
 ReachPlan reach_plan(const std::vector<ExaminedMachine>& machines, std::size_t machine,
                      const std::vector<std::uint16_t>& ports, const std::string& token);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -7,7 +7,7 @@
 
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 const char* name_of(Finding::Level level) {
@@ -97,4 +97,4 @@ bool has_failed(const std::vector<Finding>& findings) {
       findings, [](const Finding& finding) { return finding.level == Finding::Level::kFail; });
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What an examination says of one matter.
 struct Finding {
@@ -36,4 +36,4 @@ std::vector<Finding> summarized(const std::vector<Finding>& findings);
 
 bool has_failed(const std::vector<Finding>& findings);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -27,7 +27,7 @@
 #include "lockstep/os/socket/tcp_socket.h"
 #include "tools/doctor/program_facts.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 namespace fs = std::filesystem;
@@ -205,4 +205,4 @@ MachineFacts gather_facts(const GatherOptions& options) {
   return facts;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -4,7 +4,7 @@
 
 #include "tools/doctor/machine_facts.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 struct GatherOptions {
   /// Where the machines meet, to which the way is looked for; empty: any other machine.
@@ -19,4 +19,4 @@ struct GatherOptions {
 /// Asks the system of this machine. What cannot be found out is left as it is.
 MachineFacts gather_facts(const GatherOptions& options);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

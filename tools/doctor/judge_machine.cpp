@@ -8,7 +8,7 @@
 #include "lockstep/os/socket/tcp_socket.h"
 #include "tools/doctor/judge_program.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using Level = Finding::Level;
@@ -280,4 +280,4 @@ std::string size_text(std::uint64_t bytes) {
   return concat(number_text(mebibytes), " MiB");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

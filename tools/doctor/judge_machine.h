@@ -6,7 +6,7 @@
 #include "tools/doctor/finding.h"
 #include "tools/doctor/machine_facts.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What one machine's facts mean for a job, matter by matter. `machine`: its name in the findings.
 /// `has_peers`: the job has other machines, which must reach it.
@@ -16,4 +16,4 @@ std::vector<Finding> judge_machine(const MachineFacts& facts, const std::string&
 /// "1.5 GiB".
 std::string size_text(std::uint64_t bytes);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -11,7 +11,7 @@
 #include "lockstep/os/socket/tcp_socket.h"
 #include "tools/doctor/judge_machine.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using Level = Finding::Level;
@@ -282,4 +282,4 @@ std::vector<Finding> judge_machines(const std::vector<ExaminedMachine>& machines
   return JudgeOfSeveral(machines, meeting).run();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -6,11 +6,11 @@
 #include "tools/doctor/examined_machine.h"
 #include "tools/doctor/finding.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What the facts of machines mean together: who reaches whom, and what is not the same on all.
 /// `meeting`: the name of the place where they meet, on the first of them; empty: none was named.
 std::vector<Finding> judge_machines(const std::vector<ExaminedMachine>& machines,
                                     const std::string& meeting);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

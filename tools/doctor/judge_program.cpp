@@ -2,7 +2,7 @@
 
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using Level = Finding::Level;
@@ -64,4 +64,4 @@ std::string joined(const std::vector<std::string>& texts) {
   return result;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -6,7 +6,7 @@
 #include "tools/doctor/finding.h"
 #include "tools/doctor/machine_facts.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What the facts of the program, and of the Python under which it runs, mean: part of
 /// judge_machine(). Adds to `findings`; nothing where none was named.
@@ -16,4 +16,4 @@ void judge_program(const MachineFacts& facts, const std::string& machine, bool h
 /// "a, b".
 std::string joined(const std::vector<std::string>& texts);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

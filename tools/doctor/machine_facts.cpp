@@ -15,7 +15,7 @@ struct adl_serializer<std::optional<Value>> {
 };
 }  // namespace nlohmann
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 // What is absent keeps its default: the other machine may have an earlier version, which is what is
 // to be told.
@@ -83,4 +83,4 @@ std::optional<ReachPlan> decode_reach_plan(std::string_view text) {
   return value_of<ReachPlan>(text);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// An address of a machine, and the interface that has it.
 struct InterfaceFacts {
@@ -150,4 +150,4 @@ struct ReachPlan {
 std::string encode(const ReachPlan& plan);
 std::optional<ReachPlan> decode_reach_plan(std::string_view text);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

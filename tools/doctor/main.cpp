@@ -21,7 +21,7 @@
 #include "tools/doctor/judge_machines.h"
 #include "tools/doctor/reach.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr const char* kNoMachine = "";
@@ -170,7 +170,7 @@ int doctor_command(const std::vector<std::string>& arguments) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline internal
 
 int main(int argc, char** argv) {
   return lockstep::run_tool(argc, argv, lockstep::doctor_command);

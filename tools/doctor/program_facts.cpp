@@ -15,7 +15,7 @@
 #include "lockstep/os/files/file_fingerprint.h"
 #include "lockstep/os/process/find_program.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 std::string version_beside(const std::filesystem::path& library) {
@@ -102,4 +102,4 @@ PythonFacts look_at_python() {
   return facts;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -22,7 +22,7 @@
 #include "lockstep/os/socket/tcp_socket.h"
 #include "tools/doctor/wall_clock.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using Clock = Deadline::Clock;
@@ -275,4 +275,4 @@ ReachReport reach(const ReachPlan& plan, const Deadline& deadline) {
   return Reaching(plan).run(deadline);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -2,11 +2,11 @@
 
 #include <chrono>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 double wall_clock_us() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration<double, std::micro>(now).count();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

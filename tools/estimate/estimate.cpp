@@ -11,7 +11,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/parse_number.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr double kFloatBytes = 4;
@@ -171,4 +171,4 @@ double parse_parameter_count(const std::string& text) {
              "' is neither a file nor a number of parameters, as 124M, 1.5B or 85000"));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

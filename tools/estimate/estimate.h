@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 enum class EstimatedOptimizer { kSgd, kMomentum, kAdam };
 
@@ -55,4 +55,4 @@ double count_parameters(const std::string& shown_json, const std::string& path);
 /// 124000000 for "124M"; K, M and B (or G) are thousands. Errors: UsageError.
 double parse_parameter_count(const std::string& text);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

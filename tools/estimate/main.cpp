@@ -15,7 +15,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "tools/estimate/estimate.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // Of large files, which are read whole.
@@ -85,7 +85,7 @@ int estimate_command(const std::vector<std::string>& arguments) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline internal
 
 int main(int argc, char** argv) {
   return lockstep::run_tool(argc, argv, lockstep::estimate_command);

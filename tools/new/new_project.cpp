@@ -6,7 +6,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 void check_name(const std::string& name) {
@@ -45,4 +45,4 @@ std::vector<ProjectFile> project_files(const ProjectFacts& facts) {
   return files;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

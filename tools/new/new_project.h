@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 struct ProjectFile {
   std::string name;
@@ -25,4 +25,4 @@ struct ProjectFacts {
 /// not do with.
 std::vector<ProjectFile> project_files(const ProjectFacts& facts);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

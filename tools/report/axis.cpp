@@ -8,7 +8,7 @@
 
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr double kLargest = 1e300;  // Of which differences are numbers, too.
@@ -93,4 +93,4 @@ std::string short_number(double value) {
   return text;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// A scale from values to places, with round numbers to write beside it. Pure.
 struct Axis {
@@ -23,4 +23,4 @@ Axis make_axis(double least, double most, int most_ticks, bool may_be_log = fals
 /// "12000" as "12k", "0.00025" as "2.5e-4": four digits at most.
 std::string short_number(double value);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -13,7 +13,7 @@
 #include "tools/report/axis.h"
 #include "tools/report/html_text.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // In the SVG's own units, which are pixels where the page is wide enough.
@@ -262,4 +262,4 @@ std::string draw_chart(const ChartPlan& plan, const std::vector<double>& resumed
   return svg + "<g class=\"pointer\"></g></svg>";
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -5,7 +5,7 @@
 
 #include "tools/report/metric_curves.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Curves that are shown on one pair of axes.
 struct ChartPlan {
@@ -27,4 +27,4 @@ std::vector<ChartPlan> plan_charts(const std::vector<Curve>& curves);
 /// pointer. Pure.
 std::string draw_chart(const ChartPlan& plan, const std::vector<double>& resumed_at);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -1,6 +1,6 @@
 #include "tools/report/html_text.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 std::string html_text(std::string_view text) {
   std::string escaped;
@@ -25,4 +25,4 @@ std::string html_text(std::string_view text) {
   return escaped;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -3,9 +3,9 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// As text of a page, and within quotes of an attribute. Pure.
 std::string html_text(std::string_view text);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

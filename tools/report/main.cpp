@@ -10,7 +10,7 @@
 #include "tools/report/report_options.h"
 #include "tools/report/run_report.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 int report_command(const std::vector<std::string>& arguments) {
@@ -36,7 +36,7 @@ int report_command(const std::vector<std::string>& arguments) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline internal
 
 int main(int argc, char** argv) {
   return lockstep::run_tool(argc, argv, lockstep::report_command);

@@ -10,7 +10,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/files/readable_file.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using nlohmann::ordered_json;
@@ -154,4 +154,4 @@ std::vector<CurvePoint> decimate(const std::vector<CurvePoint>& points, std::siz
   return kept;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

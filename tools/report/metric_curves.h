@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 struct CurvePoint {
   double step = 0;
@@ -46,4 +46,4 @@ MetricCurves read_metrics(const std::filesystem::path& folder);
 /// and largest of each, so that no peak is lost. Pure.
 std::vector<CurvePoint> decimate(const std::vector<CurvePoint>& points, std::size_t columns);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

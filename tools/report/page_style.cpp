@@ -1,6 +1,6 @@
 #include "tools/report/page_style.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 // Colours of curves are those of Okabe and Ito, the light one darker and the dark one lighter where
 // the contrast with the page would be below 3:1.
@@ -101,4 +101,4 @@ for (const chart of document.querySelectorAll("svg.chart")) {
 )js";
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -8,7 +8,7 @@
 #include "lockstep/record/internal/sample_audit.h"
 #include "tools/report/run_report.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 namespace fs = std::filesystem;
@@ -77,4 +77,4 @@ RunReport read_run(const fs::path& folder) {
   return report;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -4,7 +4,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 ReportOptions parse_report_options(const std::vector<std::string>& arguments) {
   ReportOptions options;
@@ -49,4 +49,4 @@ Example:
 )";
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The command line of `lockstep report`.
 struct ReportOptions {
@@ -19,4 +19,4 @@ ReportOptions parse_report_options(const std::vector<std::string>& arguments);
 
 const char* report_help();
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -13,7 +13,7 @@
 #include "lockstep/base/internal/count_text.h"
 #include "lockstep/os/files/readable_file.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using nlohmann::json;
@@ -135,4 +135,4 @@ std::string time_in_words(double seconds) {
   return text;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// One run of a training, as runs.jsonl has it.
 struct NotedRun {
@@ -49,4 +49,4 @@ std::string bytes_in_words(std::uint64_t bytes);
 /// "2026-11-23 09:30:00 UTC"; empty for no time of this millennium.
 std::string time_in_words(double seconds);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

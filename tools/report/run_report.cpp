@@ -10,7 +10,7 @@
 #include "tools/report/html_text.h"
 #include "tools/report/page_style.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr std::size_t kMostCharts = 60;
@@ -181,4 +181,4 @@ std::string page_of(const RunReport& report) {
       "</div>\n", problems(report), "<script>", page_script(), "</script>\n</body></html>\n");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -8,7 +8,7 @@
 #include "tools/report/run_notes.h"
 #include "tools/report/trace_lanes.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What the folder of a training (default_root_dir of a Trainer) says of it.
 struct RunReport {
@@ -35,4 +35,4 @@ RunReport read_run(const std::filesystem::path& folder);
 /// A page of HTML by itself: no file beside it and no network. Pure.
 std::string page_of(const RunReport& report);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

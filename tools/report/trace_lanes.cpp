@@ -15,7 +15,7 @@
 #include "tools/report/axis.h"
 #include "tools/report/html_text.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr double kSpans = 1200;
@@ -148,4 +148,4 @@ std::string draw_lanes(const TraceLanes& lanes) {
   return svg + "</svg>";
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What a rank does at a time.
 enum class LaneKind : std::uint8_t { kForward, kBackward, kExchange, kDevice };
@@ -36,4 +36,4 @@ TraceLanes read_lanes(const std::filesystem::path& timeline);
 /// As inline SVG with a legend. Pure.
 std::string draw_lanes(const TraceLanes& lanes);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

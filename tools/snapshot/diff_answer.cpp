@@ -10,7 +10,7 @@
 #include "tools/snapshot/tensor_statistics.h"
 #include "tools/snapshot/text_table.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 std::string describe_shape(const at::Tensor& tensor) {
@@ -86,4 +86,4 @@ SnapshotAnswer diff_answer(const std::filesystem::path& first, const std::filesy
   return answer;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

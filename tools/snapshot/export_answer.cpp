@@ -11,7 +11,7 @@
 #include "tools/snapshot/snapshot_answers.h"
 #include "tools/snapshot/text_table.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 /// By which the state of an ExponentialMovingAverage is known among others.
@@ -119,4 +119,4 @@ SnapshotAnswer export_answer(const ExportRequest& request) {
                          size_text(size_on_disk(request.target)), "\n")};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

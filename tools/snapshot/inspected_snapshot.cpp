@@ -12,7 +12,7 @@
 #include "lockstep/snapshot/snapshot.h"
 #include "lockstep/snapshot/state_dict.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 /// Which keys make a dict one of save_snapshot().
@@ -106,4 +106,4 @@ std::uint64_t size_on_disk(const std::filesystem::path& path) {
   return bytes;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -10,7 +10,7 @@
 
 #include "lockstep/snapshot/state_dict.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What a path that somebody named can be.
 enum class SnapshotKind { kWhole, kSharded, kStateDict, kSafetensors };
@@ -43,4 +43,4 @@ InspectedSnapshot read_inspected(const std::filesystem::path& path);
 /// The sum of its files' sizes, without reading them. Errors: SystemError.
 std::uint64_t size_on_disk(const std::filesystem::path& path);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -15,7 +15,7 @@
 #include "tools/snapshot/snapshot_answers.h"
 #include "tools/snapshot/text_table.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using Clock = std::filesystem::file_time_type::clock;
@@ -86,4 +86,4 @@ SnapshotAnswer list_answer(const std::filesystem::path& directory, bool json) {
   return {.text = text_table(rows, 2)};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

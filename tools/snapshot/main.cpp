@@ -8,7 +8,7 @@
 #include "tools/snapshot/snapshot_answers.h"
 #include "tools/snapshot/snapshot_options.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 SnapshotAnswer answer_to(const SnapshotOptions& options) {
@@ -46,7 +46,7 @@ int snapshot_command(const std::vector<std::string>& arguments) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline internal
 
 int main(int argc, char** argv) {
   return lockstep::run_tool(argc, argv, lockstep::snapshot_command);

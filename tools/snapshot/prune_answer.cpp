@@ -10,7 +10,7 @@
 #include "tools/snapshot/snapshot_answers.h"
 #include "tools/snapshot/text_table.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 SnapshotAnswer prune_answer(const PruneRequest& request) {
   const std::filesystem::path& directory = request.directory;
@@ -63,4 +63,4 @@ SnapshotAnswer prune_answer(const PruneRequest& request) {
   return answer;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -8,7 +8,7 @@
 #include "tools/snapshot/tensor_statistics.h"
 #include "tools/snapshot/text_table.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -118,4 +118,4 @@ SnapshotAnswer show_answer(const std::filesystem::path& path, bool json) {
   return {.text = text + "\n" + text_table(rows, 3)};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

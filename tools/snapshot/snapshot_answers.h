@@ -7,7 +7,7 @@
 
 /// What `lockstep snapshot` does, an answer a file. Paths are snapshots of either kind; where it
 /// says so, weights of other programs too. Errors of all: UsageError, SystemError, CorruptFile.
-namespace lockstep {
+namespace lockstep::inline internal {
 
 struct SnapshotAnswer {
   std::string text;  ///< For standard output.
@@ -53,4 +53,4 @@ struct PruneRequest {
 /// ones are not counted, and those after the newest whole one stay.
 SnapshotAnswer prune_answer(const PruneRequest& request);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -9,7 +9,7 @@
 #include "launcher/command_line/flag_values.h"
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using Action = SnapshotOptions::Action;
@@ -188,4 +188,4 @@ Examples:
 )";
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

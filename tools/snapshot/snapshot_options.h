@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The command line of `lockstep snapshot`.
 struct SnapshotOptions {
@@ -28,4 +28,4 @@ SnapshotOptions parse_snapshot_options(const std::vector<std::string>& arguments
 
 const char* snapshot_help();
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -4,7 +4,7 @@
 
 #include <ATen/ATen.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 at::Tensor as_doubles(const at::Tensor& tensor) {
@@ -54,4 +54,4 @@ TensorDifference difference_of(const at::Tensor& a, const at::Tensor& b) {
   return result;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -4,7 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Of the finite numbers of a tensor, in double precision; of complex ones their magnitudes.
 struct TensorStatistics {
@@ -25,4 +25,4 @@ struct TensorDifference {
 };
 TensorDifference difference_of(const at::Tensor& a, const at::Tensor& b);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdio>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 std::string text_table(const std::vector<std::vector<std::string>>& rows,
                        std::size_t first_number) {
@@ -44,4 +44,4 @@ std::string number_text(double value) {
   return text;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -16,7 +16,7 @@
 #include "lockstep/snapshot/sharded/snapshot_manifest.h"
 #include "tools/snapshot/snapshot_answers.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 /// How many tensors of a damaged record are named.
@@ -179,4 +179,4 @@ SnapshotAnswer verify_answer(const std::vector<std::filesystem::path>& paths, bo
   return answer;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

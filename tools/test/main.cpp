@@ -9,7 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr std::int64_t kMostRanks = 1024;
@@ -53,7 +53,7 @@ int test_command(const std::vector<std::string>& arguments) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline internal
 
 int main(int argc, char** argv) {
   return lockstep::run_tool(argc, argv, lockstep::test_command);

@@ -18,7 +18,7 @@
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/ddp/replica_check.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -123,4 +123,4 @@ void check_this_rank() {
   destroy_process_group();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

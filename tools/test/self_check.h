@@ -1,6 +1,6 @@
 #pragma once
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What each rank of `lockstep test` does: collectives whose results are known, and a training that
 /// must end as that of one process; rank 0 says on standard output what went well. Collective.
@@ -8,4 +8,4 @@ namespace lockstep {
 /// Work::wait.
 void check_this_rank();
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

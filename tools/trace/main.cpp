@@ -10,7 +10,7 @@
 #include "lockstep/record/internal/trace_merge.h"
 #include "tools/trace/trace_options.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 int trace_command(const std::vector<std::string>& arguments) {
@@ -39,7 +39,7 @@ int trace_command(const std::vector<std::string>& arguments) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline internal
 
 int main(int argc, char** argv) {
   return lockstep::run_tool(argc, argv, lockstep::trace_command);

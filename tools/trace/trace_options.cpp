@@ -4,7 +4,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 TraceCommandOptions parse_trace_options(const std::vector<std::string>& arguments) {
   TraceCommandOptions options;
@@ -62,4 +62,4 @@ Examples:
 )";
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The command line of `lockstep trace`.
 struct TraceCommandOptions {
@@ -18,4 +18,4 @@ TraceCommandOptions parse_trace_options(const std::vector<std::string>& argument
 
 const char* trace_help();
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

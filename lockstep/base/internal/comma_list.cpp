@@ -2,7 +2,7 @@
 
 #include <sstream>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 std::vector<std::string> comma_list(const std::string& text) {
   std::vector<std::string> entries;
@@ -11,4 +11,4 @@ std::vector<std::string> comma_list(const std::string& text) {
   return entries;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

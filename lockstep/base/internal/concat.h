@@ -3,7 +3,7 @@
 #include <sstream>
 #include <string>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Joins values into one string, as operator<< writes them: concat("rank ", 3, ": no answer").
 template <class... Parts>
@@ -13,4 +13,4 @@ std::string concat(const Parts&... parts) {
   return text.str();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

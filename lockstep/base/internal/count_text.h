@@ -4,7 +4,7 @@
 
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// "1 worker", "2 workers".
 template <class Number>
@@ -12,4 +12,4 @@ std::string count_text(Number count, const char* noun) {
   return concat(count, " ", noun, count == 1 ? "" : "s");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

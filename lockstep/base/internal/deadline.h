@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The instant by which an operation must be complete, on the monotonic clock.
 class Deadline {
@@ -30,4 +30,4 @@ class Deadline {
   Clock::time_point instant_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -11,7 +11,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/parse_number.h"
 
-namespace lockstep::env {
+namespace lockstep::inline internal::env {
 namespace {
 
 constexpr std::array kAll = {&kRank,
@@ -156,4 +156,4 @@ std::optional<std::chrono::milliseconds> seconds(const Variable& variable) {
   return std::chrono::milliseconds(static_cast<long long>(std::ceil(*number * 1000)));
 }
 
-}  // namespace lockstep::env
+}  // namespace lockstep::inline internal::env

@@ -9,7 +9,7 @@
 /// The environment. Every variable that Lockstep reads is in the table below: this is the only room
 /// with a getenv. Settings are looked up in this order: argument, environment, default.
 /// Threads: reading is safe as long as nobody calls setenv.
-namespace lockstep::env {
+namespace lockstep::inline internal::env {
 
 struct Variable {
   const char* name;
@@ -191,4 +191,4 @@ std::optional<bool> boolean(const Variable& variable);
 /// Seconds, fractions allowed. Errors: UsageError unless a positive number.
 std::optional<std::chrono::milliseconds> seconds(const Variable& variable);
 
-}  // namespace lockstep::env
+}  // namespace lockstep::inline internal::env

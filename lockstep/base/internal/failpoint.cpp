@@ -18,7 +18,7 @@
 #include "lockstep/base/internal/log.h"
 #include "lockstep/base/internal/parse_number.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 enum class Action { kKill, kStop, kError, kShort };
@@ -176,6 +176,6 @@ std::optional<std::size_t> failpoint_at_write(Failpoint point, std::size_t bytes
   return std::nullopt;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal
 
 #endif

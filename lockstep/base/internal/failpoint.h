@@ -10,7 +10,7 @@
 /// Places at which a test makes a process die, stop, or have a call of the system fail, so that
 /// what follows is tried at each of them (docs/faults.md). Compiled in with the CMake option
 /// LOCKSTEP_FAILPOINTS; without it the calls below are nothing, but for the check of their names.
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What can go wrong at a failpoint, beside the end or halt of the process.
 enum class FailpointKind {
@@ -148,4 +148,4 @@ inline std::vector<std::int64_t> failpoint_passes() {
 
 #endif
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

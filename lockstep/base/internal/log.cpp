@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/env.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 const char* level_name(LogLevel level) {
@@ -81,4 +81,4 @@ void log(LogLevel level, std::string_view message) noexcept try {
   // Out of memory while logging: the message is lost, the program goes on.
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -2,7 +2,7 @@
 
 #include <string_view>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
@@ -10,4 +10,4 @@ enum class LogLevel { kDebug, kInfo, kWarning, kError };
 /// is at least that of LOCKSTEP_LOG (default: warning). Threads: any. Never throws.
 void log(LogLevel level, std::string_view message) noexcept;
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -6,7 +6,7 @@
 
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // Slips that turn one into the other: letters put in, taken out or replaced, neighbours swapped.
@@ -54,4 +54,4 @@ std::string did_you_mean(const std::string& name, const std::vector<std::string>
   return nearest ? concat("; did you mean ", prefix, *nearest, "?") : std::string();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The candidate that `name` was probably meant to be: one that it begins, else one few keystrokes
 /// away. Nothing when none is near.
@@ -15,4 +15,4 @@ std::optional<std::string> nearest_name(const std::string& name,
 std::string did_you_mean(const std::string& name, const std::vector<std::string>& candidates,
                          const std::string& prefix = "");
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <system_error>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The finite number that the whole text is, or nothing: also where it is too large for the type.
 template <class Number>
@@ -23,4 +23,4 @@ requires(std::integral<Number> ||
   return value;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <random>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 std::uint64_t random_number() {
   std::random_device random;
@@ -18,4 +18,4 @@ std::string random_id() {
   return digits;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

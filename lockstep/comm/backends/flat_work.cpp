@@ -6,7 +6,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 CopiedWork::CopiedWork(c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> outputs,
                        std::function<void(const std::vector<at::Tensor>&)> write)
@@ -72,4 +72,4 @@ at::Tensor flat_copy(const std::vector<at::Tensor>& tensors) {
   return at::cat(flat);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

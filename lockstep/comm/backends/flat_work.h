@@ -6,7 +6,7 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// A collective on copies of tensors, whose results the first that finds it complete writes to
 /// where they belong. Threads: any. Errors: those of the collective.
@@ -45,4 +45,4 @@ c10::intrusive_ptr<c10::ivalue::Future> finished_future(c10d::Work& work);
 /// for tensors of different dtypes.
 at::Tensor flat_copy(const std::vector<at::Tensor>& tensors);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -11,7 +11,7 @@
 #include "lockstep/comm/backends/shm/shm_backend.h"
 #include "lockstep/comm/internal/backend_factory.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 struct Entry {
@@ -53,4 +53,4 @@ bool has_cuda_device_each(int local_world_size) {
   return cuda_device_count() >= local_world_size;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -5,7 +5,7 @@
 #include "lockstep/comm/internal/collective_call.h"
 #include "lockstep/comm/internal/process_group_state.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 struct Agreement::State {
   std::string what;    // what errors call it
@@ -70,4 +70,4 @@ std::int64_t bucket_bytes(const ProcessGroup& group) {
   return ProcessGroupAccess::state(group, "bucket_bytes").bucket_bytes;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

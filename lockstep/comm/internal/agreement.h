@@ -9,7 +9,7 @@
 
 #include "lockstep/comm/process_group.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// That all ranks have begun the same, and two numbers of each: see begin_agreed.
 /// A small value: copies refer to the same.
@@ -45,4 +45,4 @@ std::uint64_t count_replica(const ProcessGroup& group);
 /// How many bytes of gradients are best exchanged at a time; 0 where the backend does not say.
 std::int64_t bucket_bytes(const ProcessGroup& group);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -11,7 +11,7 @@
 #include "lockstep/comm/internal/store_wait.h"
 #include "lockstep/os/machine/machine.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 std::string domain_key(int rank) {
@@ -75,4 +75,4 @@ std::string choose_backend(const MemoryDomains& domains) {
   return most_ranks > 1 ? "hierarchical" : "gloo";
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -9,7 +9,7 @@ namespace c10d {
 class Store;
 }
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// For each rank of a job, or of a group, the number of the first rank that it can share memory
 /// with: itself where it is the first of its machine (or container).
@@ -40,4 +40,4 @@ MemoryDomains domains_of(const MemoryDomains& all, const std::vector<int>& ranks
 /// hierarchical where some do, else gloo.
 std::string choose_backend(const MemoryDomains& domains);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

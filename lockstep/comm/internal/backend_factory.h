@@ -17,6 +17,10 @@
 #include "lockstep/job/internal/launcher_address.h"
 
 namespace lockstep {
+struct ReduceIntoOptions;
+}
+
+namespace lockstep::inline internal {
 
 /// The ranks of a group cannot use the backend: what() names a rank and why. All ranks get it
 /// alike, so that they can take another one together.
@@ -44,8 +48,6 @@ struct BackendConfig {
   /// nobody asks.
   std::function<void()> while_waiting = {};
 };
-
-struct ReduceIntoOptions;
 
 struct BackendInstance {
   c10::intrusive_ptr<c10d::Backend> backend = {};
@@ -92,4 +94,4 @@ MpiLibrary mpi_library();
 /// fewer than `world_size` processes; std::runtime_error with MPI's text, at the deadline too.
 std::string broadcast_by_mpi(std::string text, int world_size, const Deadline& deadline);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -5,7 +5,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 std::string broadcast_text(const ProcessGroup& group, const std::string& text, int source,
                            const std::string& name) {
@@ -35,4 +35,4 @@ void check_same_text(const ProcessGroup& group, const std::string& operation,
                           ", rank ", group.rank(), " ", text));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -4,7 +4,7 @@
 
 #include "lockstep/comm/process_group.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Collective: rank `source`'s text, on every rank. `name`: of the calls, for errors; empty:
 /// theirs. Errors: as Work::wait.
@@ -16,4 +16,4 @@ std::string broadcast_text(const ProcessGroup& group, const std::string& text, i
 void check_same_text(const ProcessGroup& group, const std::string& operation,
                      const std::string& text);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

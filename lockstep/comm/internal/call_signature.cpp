@@ -7,7 +7,7 @@
 #include "lockstep/base/internal/check.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 CallSignature::CallSignature(const char* operation_name) {
   const std::size_t length = std::strlen(operation_name);
@@ -79,4 +79,4 @@ std::optional<std::string> find_difference(std::span<const PairCounts> counts) {
   return std::nullopt;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -11,7 +11,7 @@
 
 #include "lockstep/comm/reduce_op.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What all ranks must agree on when they make the same collective call. Compared between ranks as
 /// bytes, so it holds no pointer and no padding.
@@ -55,4 +55,4 @@ struct PairCounts {
 /// one expects, else the first pair that disagrees.
 std::optional<std::string> find_difference(std::span<const PairCounts> counts);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

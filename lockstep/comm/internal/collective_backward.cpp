@@ -9,7 +9,7 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 struct CollectiveMark final : torch::autograd::FunctionPreHook {
@@ -49,4 +49,4 @@ bool has_collective_backward(const at::Tensor& output) {
   return false;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -2,7 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Says that the backward pass of the operation which made `output` is collective: other ranks wait
 /// in theirs for this rank's.
@@ -12,4 +12,4 @@ void mark_collective_backward(const at::Tensor& output);
 /// is not looked into.
 bool has_collective_backward(const at::Tensor& output);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

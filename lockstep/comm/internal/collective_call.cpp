@@ -11,7 +11,7 @@
 #include "lockstep/comm/internal/process_group_state.h"
 #include "lockstep/comm/internal/work_state.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 std::chrono::milliseconds checked_timeout(const CallSite& call, const CollectiveOptions& options) {
@@ -200,4 +200,4 @@ Work start_message(const CallSite& call, const at::Tensor& tensor, int peer,
   return running.run(options, start);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

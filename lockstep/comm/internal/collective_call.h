@@ -17,7 +17,7 @@
 /// How every call goes out to the backend: counted, named for errors, checked against the other
 /// ranks' where the group does so, started with what is left of its time, and waited for unless it
 /// is asynchronous.
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Starts the backend's part of a call. Its work may not take longer than the time given.
 using StartWork =
@@ -65,4 +65,4 @@ Work start_agreed(const CallSite& call, const CollectiveOptions& options, const 
 Work start_message(const CallSite& call, const at::Tensor& tensor, int peer,
                    const CollectiveOptions& options, const StartWork& start);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

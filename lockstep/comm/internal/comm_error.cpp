@@ -13,7 +13,7 @@
 #include "lockstep/comm/internal/unnamed_comm_error.h"
 #include "lockstep/comm/internal/work_state.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // Backends report by text alone; these are the words of Gloo, NCCL and c10d.
@@ -118,4 +118,4 @@ void rethrow_named(const CollectiveName& name, const ReportHang& report_hang) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -4,7 +4,7 @@
 #include <map>
 #include <unordered_set>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // The bytes from a tensor's first element to its last.
@@ -53,4 +53,4 @@ std::vector<at::Tensor> with_separate_gradients(const std::vector<at::Tensor>& p
   return result;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

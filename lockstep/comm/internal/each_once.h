@@ -4,7 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The tensors in their order without repetitions: a module that lists one under two names lists it
 /// twice among its parameters.
@@ -15,4 +15,4 @@ std::vector<at::Tensor> each_once(const std::vector<at::Tensor>& tensors);
 /// of its own.
 std::vector<at::Tensor> with_separate_gradients(const std::vector<at::Tensor>& parameters);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

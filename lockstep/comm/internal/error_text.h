@@ -5,7 +5,7 @@
 
 #include <c10/util/Exception.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// what(), of LibTorch's errors without the stack.
 inline std::string error_text(const std::exception& error) {
@@ -13,4 +13,4 @@ inline std::string error_text(const std::exception& error) {
   return of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

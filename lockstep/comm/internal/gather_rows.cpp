@@ -4,7 +4,7 @@
 
 #include <ATen/ops/empty.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 std::vector<std::vector<std::int64_t>> gather_rows(const ProcessGroup& group,
                                                    const std::vector<std::int64_t>& row) {
@@ -23,4 +23,4 @@ std::vector<std::vector<std::int64_t>> gather_rows(const ProcessGroup& group,
   return rows;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

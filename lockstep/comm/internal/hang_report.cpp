@@ -12,7 +12,7 @@
 #include "lockstep/comm/internal/store_wait.h"
 #include "lockstep/comm/internal/work_state.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // Ranks that wait for each other began to within the work between two collectives.
@@ -73,4 +73,4 @@ HangReport report_hang(const c10::intrusive_ptr<c10d::Store>& store, int world_s
   return answer.get();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

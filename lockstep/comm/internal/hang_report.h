@@ -9,7 +9,7 @@ namespace c10d {
 class Store;
 }
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 struct CollectiveName;
 
@@ -26,4 +26,4 @@ struct HangReport {
 HangReport report_hang(const c10::intrusive_ptr<c10d::Store>& store, int world_size,
                        const CollectiveName& name, bool is_explained);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

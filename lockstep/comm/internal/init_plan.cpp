@@ -9,7 +9,7 @@
 #include "lockstep/job/internal/launched_place.h"
 #include "lockstep/job/internal/launcher_address.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using std::chrono::milliseconds;
@@ -159,4 +159,4 @@ milliseconds collective_timeout(const InitOptions& options) {
   return options.timeout ? *options.timeout : env::seconds(env::kTimeout).value_or(kDefaultTimeout);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

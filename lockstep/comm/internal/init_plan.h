@@ -9,7 +9,7 @@
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/job/internal/launcher_address.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What init_process_group is going to do, worked out from its options and the environment.
 struct InitPlan {
@@ -47,4 +47,4 @@ InitPlan plan_init(const InitOptions& options, bool has_store, MpiLibrary mpi);
 /// The deadline of a collective, as options and environment have it. Errors: UsageError.
 std::chrono::milliseconds collective_timeout(const InitOptions& options);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -14,7 +14,7 @@
 #include "lockstep/os/memory/futex.h"
 #include "lockstep/os/memory/memory_file.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr std::chrono::milliseconds kLook{500};
@@ -63,4 +63,4 @@ bool tell_launcher_of_late_rank(const CollectiveName& name) noexcept try {
   return false;  // Out of memory.
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -1,6 +1,6 @@
 #pragma once
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 struct CollectiveName;
 
@@ -14,4 +14,4 @@ void show_recent_calls_to_launcher() noexcept;
 /// without a launcher.
 bool tell_launcher_of_late_rank(const CollectiveName& name) noexcept;
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -14,7 +14,7 @@
 #include "lockstep/comm/internal/backend_choice.h"
 #include "lockstep/comm/process_group.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Who compares a collective call with those of the other ranks.
 enum class CallCheck {
@@ -22,6 +22,10 @@ enum class CallCheck {
   kExchange,  ///< we do, by an exchange through the backend before each call
   kBackend,   ///< the backend itself
 };
+
+}  // namespace lockstep::inline internal
+
+namespace lockstep {
 
 /// What the copies of a ProcessGroup share. Constant after construction, but for the counters.
 struct ProcessGroup::State {
@@ -64,6 +68,10 @@ struct ProcessGroup::State {
   mutable std::atomic<std::uint64_t> monitored_barriers{0};  ///< calls of monitored_barrier
 };
 
+}  // namespace lockstep
+
+namespace lockstep::inline internal {
+
 /// For functions of other files that are no collectives and take a group.
 struct ProcessGroupAccess {
   /// `operation`: for the UsageError of an empty group.
@@ -76,4 +84,4 @@ struct ProcessGroupAccess {
 ProcessGroup make_process_group(std::shared_ptr<ProcessGroup::State> state,
                                 std::chrono::milliseconds connect_timeout);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

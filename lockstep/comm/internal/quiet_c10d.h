@@ -2,7 +2,7 @@
 
 #include <c10/util/Logging.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// While it lives, c10d keeps its warnings to itself: what fails is reported by our own error, in
 /// one line, instead of a page of backtrace a socket. A level that the user lowered to see more
@@ -23,4 +23,4 @@ class QuietC10d {
   const int before_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

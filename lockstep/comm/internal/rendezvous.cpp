@@ -28,7 +28,7 @@
 #include "lockstep/os/machine/machine.h"
 #include "lockstep/os/socket/tcp_socket.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // The socket on which this process serves the store. The launcher's is duplicated, so that a second
@@ -288,4 +288,4 @@ void join_world(c10d::Store& store, const InitPlan& plan, const Deadline& deadli
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -12,7 +12,7 @@ namespace c10d {
 class Store;
 }
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// For a plan whose ranks meet through mpirun, by MPI or without it: makes it one with a TCP store
 /// at a free port that rank 0 chose. On rank 0 the plan's listen_fd is bound to it, by the socket
@@ -32,4 +32,4 @@ c10::intrusive_ptr<c10d::Store> open_store(const InitPlan& plan, const Deadline&
 void join_world(c10d::Store& store, const InitPlan& plan, const Deadline& deadline,
                 const std::function<void()>& tell);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

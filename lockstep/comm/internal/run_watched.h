@@ -14,7 +14,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/os/process/without_signals.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Calls `work` on a thread of its own, and `check` on this one, before that and every few
 /// milliseconds until `work` has returned: for what waits where nobody can end the wait.
@@ -53,4 +53,4 @@ std::invoke_result_t<Work, const std::atomic<bool>&> run_watched(
   return result.get();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -8,7 +8,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/internal/quiet_c10d.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using std::chrono::milliseconds;
@@ -54,4 +54,4 @@ std::string join_numbers(const std::vector<int>& numbers) {
   return text;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

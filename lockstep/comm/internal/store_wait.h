@@ -10,7 +10,7 @@ namespace c10d {
 class Store;
 }
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Waits until all keys are in the store or the deadline passes. Returns the indices of the keys
 /// that are missing then, in order. `on_wait`, if given, is called about every ten seconds with
@@ -22,4 +22,4 @@ std::vector<int> wait_for_keys(c10d::Store& store, const std::vector<std::string
 /// "1, 3, 7"; long lists end in "and 12 more".
 std::string join_numbers(const std::vector<int>& numbers);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

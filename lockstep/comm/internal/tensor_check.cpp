@@ -5,7 +5,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 template <class... Parts>
@@ -118,4 +118,4 @@ void check_reduce_op(const CallSite& call, ReduceOp op, at::ScalarType dtype) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -8,7 +8,7 @@
 
 /// The checks at the door of every collective: UsageError naming the operation, the rank and the
 /// argument that cannot work.
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What the checks need to know of the call.
 struct CallSite {
@@ -41,4 +41,4 @@ void check_scaled(const CallSite& call, const char* large_name, const at::Tensor
 /// The operation exists for the dtype: no average of integers, no bitwise operation on floats.
 void check_reduce_op(const CallSite& call, ReduceOp op, at::ScalarType dtype);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

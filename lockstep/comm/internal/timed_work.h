@@ -3,7 +3,7 @@
 #include <chrono>
 #include <stdexcept>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What a backend's handle of a message is, too, where the deadline of a single message can be set:
 /// c10d's send and recv take none. Threads: any.
@@ -20,4 +20,4 @@ class WaitExpired : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

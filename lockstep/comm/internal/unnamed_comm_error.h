@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 enum class CommFailure { kTimeout, kPeerLost, kOther };
 
@@ -28,4 +28,4 @@ class UnnamedCommError : public std::runtime_error {
   std::vector<int> ranks_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -10,7 +10,7 @@
 #include "lockstep/comm/internal/run_watched.h"
 #include "lockstep/comm/internal/unnamed_comm_error.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 using Bytes = std::vector<std::uint8_t>;
 
@@ -155,4 +155,4 @@ c10::intrusive_ptr<c10d::Store> watched(c10::intrusive_ptr<c10d::Store> store,
   return c10::make_intrusive<WatchedStore>(std::move(store), check);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

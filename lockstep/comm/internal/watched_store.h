@@ -8,7 +8,7 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// A store whose waits can be ended from within: before each question to it and every few
 /// milliseconds until that is answered `check` is called, and what that throws ends the wait; also
@@ -61,4 +61,4 @@ class WatchedStore final : public c10d::Store {
 c10::intrusive_ptr<c10d::Store> watched(c10::intrusive_ptr<c10d::Store> store,
                                         const std::function<void()>& check);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

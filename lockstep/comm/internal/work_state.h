@@ -20,7 +20,7 @@
 #include "lockstep/comm/internal/hang_report.h"
 #include "lockstep/comm/work.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What an error message says of a collective.
 struct CollectiveName {
@@ -38,6 +38,10 @@ ErrorFields fields_of(const CollectiveName& name, std::vector<int> ranks = {});
 
 /// "all_reduce number 87 of group 'default' on rank 0"
 std::string describe(const CollectiveName& name);
+
+}  // namespace lockstep::inline internal
+
+namespace lockstep {
 
 struct Work::State {
   State(c10::intrusive_ptr<c10d::Work> started, CollectiveName its_name, Deadline its_deadline)
@@ -67,6 +71,10 @@ struct Work::State {
   mutable Deadline::Clock::time_point next_question;  ///< by is_completed(); guarded by mutex
 };
 
+}  // namespace lockstep
+
+namespace lockstep::inline internal {
+
 /// What the other ranks are in. `is_explained`: the launcher has said so, too, for its machine.
 using ReportHang = std::function<HangReport(bool is_explained)>;
 
@@ -75,4 +83,4 @@ using ReportHang = std::function<HangReport(bool is_explained)>;
 /// where given, says of a timeout what the other ranks are in.
 [[noreturn]] void rethrow_named(const CollectiveName& name, const ReportHang& report_hang = {});
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -4,7 +4,7 @@
 
 #include "lockstep/comm/kernels/kernel_table.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 void copy(std::byte* target, const std::byte* source, std::size_t bytes, Store store,
           InstructionSet set) {
@@ -16,4 +16,4 @@ void copy(std::byte* target, const std::byte* source, std::size_t bytes, Store s
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

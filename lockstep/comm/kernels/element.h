@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What a buffer of the shared-memory backend holds; numbers in the machine's own byte order.
 enum class Element : std::uint8_t {
@@ -71,4 +71,4 @@ constexpr const char* element_name(Element element) {
   return "?";
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -1,6 +1,6 @@
 #include "lockstep/comm/kernels/instruction_set.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 bool is_supported(InstructionSet set) {
   switch (set) {
@@ -39,4 +39,4 @@ const char* instruction_set_name(InstructionSet set) {
   return "?";
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Which of the compiled variants of the kernels runs. All give the same bits.
 enum class InstructionSet : std::uint8_t { kPortable, kAvx2, kAvx512 };
@@ -16,4 +16,4 @@ InstructionSet best_instruction_set();
 /// "AVX-512"
 const char* instruction_set_name(InstructionSet set);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -7,7 +7,7 @@
 
 /// The copy past the caches. As kernel_vectors.h: local to each file compiled for one
 /// instruction set.
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 inline void copy_non_temporal(std::byte* target, const std::byte* source, std::size_t bytes) {
@@ -30,4 +30,4 @@ inline void copy_non_temporal(std::byte* target, const std::byte* source, std::s
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -7,7 +7,7 @@
 
 /// The loop of a reduction, for every element and operation. As kernel_vectors.h: local to each
 /// file compiled for one instruction set.
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 struct Sum {
@@ -280,4 +280,4 @@ inline ReduceKernel find_reduce(Element source, Element target, ReduceOp op) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -7,7 +7,7 @@
 
 /// The loop of a sum of squares. As kernel_vectors.h: local to each file compiled for one
 /// instruction set.
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 /// Groups of kSquareLanes elements, each lane a double of its own.
@@ -78,4 +78,4 @@ inline SquaresKernel find_squares(Element element) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

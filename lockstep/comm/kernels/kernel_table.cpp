@@ -2,7 +2,7 @@
 
 #include "lockstep/base/internal/check.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 const KernelTable& kernel_table(InstructionSet set) {
   switch (set) {
@@ -18,4 +18,4 @@ const KernelTable& kernel_table(InstructionSet set) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -9,7 +9,7 @@
 /// What the dispatch in reduce_kernel.cpp and the files compiled for one instruction set each agree
 /// on. Plain pointers: an inline function of a shared header, compiled there with wider
 /// instructions, could be the copy that the linker keeps for everybody.
-namespace lockstep {
+namespace lockstep::inline internal {
 
 struct ReduceCall {
   const std::byte* const* sources;
@@ -52,4 +52,4 @@ extern const KernelTable kAvx2Kernels;
 extern const KernelTable kAvx512Kernels;
 #endif
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

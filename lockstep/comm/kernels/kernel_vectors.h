@@ -11,7 +11,7 @@
 /// Vectors of the widest kind that this file's compiler flags allow, and how the elements of a
 /// buffer become their lanes. Included by the files compiled for one instruction set each, and by
 /// them alone. All of it is local to the file that includes it, for the reason in kernel_table.h.
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 #if defined(__AVX512F__)
@@ -249,4 +249,4 @@ inline void finish_streams() {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

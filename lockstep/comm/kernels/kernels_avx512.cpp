@@ -5,10 +5,10 @@
 #include "lockstep/comm/kernels/kernel_squares.h"
 #include "lockstep/comm/kernels/kernel_table.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 const KernelTable kAvx512Kernels = {find_reduce, find_squares, copy_non_temporal};
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal
 
 #endif

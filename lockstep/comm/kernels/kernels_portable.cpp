@@ -3,8 +3,8 @@
 #include "lockstep/comm/kernels/kernel_squares.h"
 #include "lockstep/comm/kernels/kernel_table.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 const KernelTable kPortableKernels = {find_reduce, find_squares, copy_non_temporal};
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

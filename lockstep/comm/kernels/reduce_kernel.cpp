@@ -8,7 +8,7 @@
 #include "lockstep/comm/kernels/copy_kernel.h"
 #include "lockstep/comm/kernels/kernel_table.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 bool contains(std::span<const std::byte* const> pointers, const std::byte* pointer) {
@@ -123,4 +123,4 @@ double sum_of_squares(Element element, const std::byte* values, std::size_t elem
   return fold(lanes);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

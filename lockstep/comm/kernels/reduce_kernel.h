@@ -13,7 +13,7 @@
 /// operation makes a NaN or meets several, the sign and payload of the NaN that it leaves are the
 /// processor's choice.
 /// Pointers are aligned to their elements, no more. Threads: any.
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// kSum and kProduct wrap around on overflow of an integer. kAvg multiplies the sum by `factor`,
 /// 1 / ranks; floating point only. kMin and kMax give the first NaN if there is one, else the first
@@ -55,4 +55,4 @@ double reduce_and_sum_squares(const Reduction& reduction, Element source_element
 double sum_of_squares(Element element, const std::byte* values, std::size_t elements,
                       InstructionSet set = best_instruction_set());
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

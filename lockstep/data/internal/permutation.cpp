@@ -4,7 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/randperm.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 std::vector<std::size_t> random_permutation(std::size_t size, std::uint64_t seed) {
   const at::Tensor numbers = at::randperm(static_cast<std::int64_t>(size),
@@ -13,4 +13,4 @@ std::vector<std::size_t> random_permutation(std::size_t size, std::uint64_t seed
   return {first, first + size};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

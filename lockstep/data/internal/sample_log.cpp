@@ -6,7 +6,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/parse_number.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 std::filesystem::path file_of(const std::filesystem::path& folder, int rank) {
@@ -64,4 +64,4 @@ std::int64_t SampleLog::last_run(const std::filesystem::path& folder) {
   return last;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -8,7 +8,7 @@
 #include "lockstep/data/epoch_batches.h"
 #include "lockstep/os/files/append_lines.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Which samples a rank was given, for `lockstep audit`: the file samples.rank<N>.jsonl, one
 /// line an event, to which each run of a training appends. A line is written when the event is, so
@@ -57,4 +57,4 @@ class SampleLog {
   const Writer writer_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -2,7 +2,7 @@
 
 #include "lockstep/base/internal/check.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 std::size_t shard_size(std::size_t dataset_size, const Shard& shard) {
   LOCKSTEP_ASSERT(0 <= shard.rank && shard.rank < shard.num_replicas);
@@ -30,4 +30,4 @@ std::vector<std::size_t> shard_indices(const std::vector<std::size_t>& order, co
   return indices;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What becomes of the samples left over when a dataset does not divide by the number of replicas.
 enum class Tail {
@@ -25,4 +25,4 @@ std::size_t shard_size(std::size_t dataset_size, const Shard& shard);
 /// The shard's samples: `order` strided by rank, order[rank], order[rank + num_replicas], …
 std::vector<std::size_t> shard_indices(const std::vector<std::size_t>& order, const Shard& shard);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

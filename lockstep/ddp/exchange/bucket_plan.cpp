@@ -5,7 +5,7 @@
 
 #include "lockstep/base/internal/check.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 struct OpenBucket {
@@ -49,4 +49,4 @@ std::vector<Bucket> plan_buckets(const std::vector<GradientShape>& shapes,
   return buckets;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

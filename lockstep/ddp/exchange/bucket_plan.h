@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What bucketing needs to know of one gradient.
 struct GradientShape {
@@ -30,4 +30,4 @@ using Bucket = std::vector<std::size_t>;
 std::vector<Bucket> plan_buckets(const std::vector<GradientShape>& shapes,
                                  const std::vector<std::size_t>& order, const BucketCaps& caps);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

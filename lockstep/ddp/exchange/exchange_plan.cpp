@@ -12,7 +12,7 @@
 #include "lockstep/ddp/exchange/own_gradients.h"
 #include "lockstep/ddp/exchange/sparse_gradient.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 std::vector<GradientShape> shapes_of(const std::vector<at::Tensor>& parameters,
@@ -152,4 +152,4 @@ std::vector<BucketLayout> layout_of(const ExchangePlan& plan,
   return layout;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -13,7 +13,7 @@
 #include "lockstep/ddp/exchange/graph_agreement.h"
 #include "lockstep/ddp/exchange_report.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Where a parameter's gradient is exchanged: in which exchange (ExchangeSchedule::kNoBucket: in
 /// none), and at which position of it.
@@ -56,4 +56,4 @@ std::vector<BucketLayout> layout_of(const ExchangePlan& plan,
                                     const std::vector<std::string>& names,
                                     const ExchangeOptions& exchange);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -5,7 +5,7 @@
 
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 std::string size_in_words(std::int64_t bytes) {
@@ -98,4 +98,4 @@ void ExchangeRecorder::end_of_exchange() {
   add_up(*report_);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -12,7 +12,7 @@
 #include "lockstep/ddp/exchange/gradient_exchange.h"
 #include "lockstep/ddp/exchange_report.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Notes what happens to each exchange of gradients: as ranges for LibTorch's profiler, named
 /// "lockstep::fill bucket 3 (1.2 MB)", which cost nothing to speak of while none runs, and, where
@@ -85,4 +85,4 @@ class ExchangeRecorder {
   std::optional<ExchangeReport> report_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

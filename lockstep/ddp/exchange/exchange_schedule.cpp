@@ -2,7 +2,7 @@
 
 #include "lockstep/base/internal/check.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 ExchangeSchedule::ExchangeSchedule(std::vector<std::size_t> bucket_of, std::size_t bucket_count)
     : bucket_of_(std::move(bucket_of)), sizes_(bucket_count) {
@@ -48,4 +48,4 @@ std::optional<std::size_t> ExchangeSchedule::take_next() {
   return next_++;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

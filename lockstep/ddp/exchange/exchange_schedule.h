@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Says which buckets of gradients may be exchanged while a backward pass goes on: in their order,
 /// which is the same on every rank, each once its own gradients are complete and the buckets before
@@ -47,4 +47,4 @@ class ExchangeSchedule {
   std::size_t next_ = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

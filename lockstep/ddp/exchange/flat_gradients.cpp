@@ -8,7 +8,7 @@
 
 #include "lockstep/ddp/exchange/gradient_view.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 std::int64_t FlatGradients::elements(const std::vector<at::Tensor>& parameters) {
   std::int64_t elements = 0;
@@ -76,4 +76,4 @@ void FlatGradients::scale_what_was_in_place() {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

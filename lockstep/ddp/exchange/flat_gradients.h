@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The gradients of some parameters as parts of one flat tensor, which may be of another dtype than
 /// theirs and on another device; complex ones are pairs of real numbers.
@@ -44,4 +44,4 @@ class FlatGradients {
   std::vector<Slot> slots_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

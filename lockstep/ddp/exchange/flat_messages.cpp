@@ -8,7 +8,7 @@
 #include <ATen/ops/cat.h>
 #include <c10/core/GradMode.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // Bounds the memory that the copy takes; PyTorch's figure.
@@ -60,4 +60,4 @@ void exchange_flat(const std::vector<at::Tensor>& tensors,
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -5,7 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Exchanges many small tensors as a few large messages: joins those of one dtype and device, but
 /// for large ones, which are messages of their own and in place where they are contiguous, calls
@@ -15,4 +15,4 @@ namespace lockstep {
 void exchange_flat(const std::vector<at::Tensor>& tensors,
                    const std::function<bool(const at::Tensor&)>& exchange);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -10,7 +10,7 @@
 
 #include "lockstep/ddp/exchange/set_gradient.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // Flags are scaled as gradients are: a number would underflow in float16 at a weight of 3e7 in all.
@@ -123,4 +123,4 @@ void GradientBucket::finish() {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

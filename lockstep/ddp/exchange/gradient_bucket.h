@@ -9,7 +9,7 @@
 #include "lockstep/ddp/exchange/flat_gradients.h"
 #include "lockstep/ddp/exchange/gradient_exchange.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The gradients of some parameters in one flat tensor, followed by one flag a parameter, which
 /// is 0 where no rank has a gradient for it. The flags travel with the sum, so that telling an
@@ -53,4 +53,4 @@ class GradientBucket final : public GradientExchange {
   std::vector<Work> works_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -12,7 +12,7 @@
 #include "lockstep/ddp/comm_hook.h"
 #include "lockstep/ddp/exchange/gradient_scale.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What is done in the pass that averages, beside averaging.
 struct ExchangeOptions {
@@ -68,4 +68,4 @@ class GradientExchange {
   std::vector<std::size_t> indices_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

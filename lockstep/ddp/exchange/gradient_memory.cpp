@@ -10,7 +10,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 struct GradientMemory::Source {
   const ProcessGroup group;
@@ -147,4 +147,4 @@ void GradientMemory::close() {
   if (source_) source_->open = false;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -6,7 +6,7 @@
 
 #include "lockstep/comm/process_group.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Has autograd write the gradients of large parameters straight into memory that the group shares,
 /// so that peers read them where they lie. While it is open, allocations of CPU memory by the
@@ -33,4 +33,4 @@ class GradientMemory {
   std::shared_ptr<Source> source_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

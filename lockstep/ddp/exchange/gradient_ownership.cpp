@@ -4,7 +4,7 @@
 
 #include <c10/core/GradMode.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 bool is_alias(const at::Tensor& gradient, const at::Tensor& arrived) {
@@ -40,4 +40,4 @@ void replace_alias(const at::Tensor& parameter, const at::Tensor& arrived) {
   parameter.mutable_grad() = gradient.clone();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -2,7 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Whether nothing but the parameter refers to the memory of its gradient, so that it may be
 /// written to while backward runs. Autograd takes what arrives as the gradient without a copy, and
@@ -17,4 +17,4 @@ bool has_one_owner(const at::Tensor& gradient, const at::Tensor& arrived);
 /// the program has put it.
 void replace_alias(const at::Tensor& parameter, const at::Tensor& arrived);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

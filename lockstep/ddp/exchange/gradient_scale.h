@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What the average of gradients over ranks is multiplied by: 1, or, where ranks weigh their
 /// gradients, what the ranks find out together while backward runs. Either all of it is of_average,
@@ -36,4 +36,4 @@ class GradientScale {
   double scale_ = 1;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

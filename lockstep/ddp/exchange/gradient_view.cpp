@@ -3,7 +3,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/view_as_complex.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 at::Tensor flat_view(const at::Tensor& dense) {
   return dense.as_strided({dense.numel()}, {1});
@@ -31,4 +31,4 @@ bool lies_as_gradient_view(const at::Tensor& gradient, const at::Tensor& paramet
                                                   : gradient.is_contiguous();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

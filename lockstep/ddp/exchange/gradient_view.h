@@ -2,7 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Memory as it lies, for a tensor without gaps.
 at::Tensor flat_view(const at::Tensor& dense);
@@ -18,4 +18,4 @@ at::Tensor gradient_view(const at::Tensor& flat, std::int64_t offset, const at::
 /// Whether the gradient's bytes are those that gradient_view has for the parameter.
 bool lies_as_gradient_view(const at::Tensor& gradient, const at::Tensor& parameter);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

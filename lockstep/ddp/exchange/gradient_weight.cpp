@@ -6,7 +6,7 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 namespace {
 
@@ -95,4 +95,4 @@ void GradientWeight::count_votes(const Agreement& agreement) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -9,7 +9,7 @@
 #include "lockstep/comm/internal/agreement.h"
 #include "lockstep/ddp/internal/weighted_pass.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What this rank's gradients since the last exchange count beside those of other ranks, and what
 /// it tells the others beside that. Threads: one at a time.
@@ -66,4 +66,4 @@ class GradientWeight {
   std::optional<Vote> vote_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -4,7 +4,7 @@
 
 #include <ATen/ops/empty.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 ObservedGraph agree_on_graph(const ProcessGroup& group, const ObservedGraph& own) {
   if (group.world_size() == 1) return own;
@@ -47,4 +47,4 @@ std::vector<GradientLayout> agree_on_layouts(const ProcessGroup& group,
   return layouts;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

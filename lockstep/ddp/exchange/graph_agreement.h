@@ -6,7 +6,7 @@
 
 #include "lockstep/comm/process_group.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// How a parameter's gradients lie in memory.
 enum class GradientLayout : std::uint8_t {
@@ -32,4 +32,4 @@ ObservedGraph agree_on_graph(const ProcessGroup& group, const ObservedGraph& own
 std::vector<GradientLayout> agree_on_layouts(const ProcessGroup& group,
                                              const std::vector<GradientLayout>& own);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

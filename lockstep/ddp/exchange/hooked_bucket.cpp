@@ -11,7 +11,7 @@
 
 #include "lockstep/ddp/exchange/set_gradient.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // What stands in for a sparse gradient, which is not in the bucket.
@@ -80,4 +80,4 @@ void HookedBucket::finish() {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -10,7 +10,7 @@
 #include "lockstep/ddp/exchange/flat_gradients.h"
 #include "lockstep/ddp/exchange/gradient_exchange.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The gradients of some parameters in one flat tensor that a CommHook averages. Which of them any
 /// rank has travels beside it, in a message of its own.
@@ -39,4 +39,4 @@ class HookedBucket final : public GradientExchange {
   std::function<void()> finish_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

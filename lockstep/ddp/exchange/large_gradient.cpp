@@ -11,7 +11,7 @@
 #include "lockstep/ddp/exchange/gradient_view.h"
 #include "lockstep/ddp/exchange/set_gradient.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 bool LargeGradient::suits(const ProcessGroup& group, const ExchangeOptions& options,
                           const at::Tensor& parameter) {
@@ -101,4 +101,4 @@ void LargeGradient::finish() {
   output_.reset();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -8,7 +8,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/ddp/exchange/gradient_exchange.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The gradient of one large parameter in a group that shares memory. Where autograd has written it
 /// into that memory (see GradientMemory) and nothing else refers to it (see has_one_owner), it is
@@ -50,4 +50,4 @@ class LargeGradient final : public GradientExchange {
   std::vector<Work> works_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

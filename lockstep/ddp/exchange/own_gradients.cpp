@@ -11,7 +11,7 @@
 #include "lockstep/comm/kernels/reduce_kernel.h"
 #include "lockstep/ddp/exchange/set_gradient.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 std::optional<Element> fast_element_of(const at::Tensor& tensor) {
@@ -55,4 +55,4 @@ void OwnGradients::finish() {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

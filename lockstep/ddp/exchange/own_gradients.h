@@ -6,7 +6,7 @@
 
 #include "lockstep/ddp/exchange/gradient_exchange.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The gradients of some parameters in a group of one rank: they stay where they are, but for a
 /// scale other than 1.
@@ -26,4 +26,4 @@ class OwnGradients final : public GradientExchange {
   double scale_ = 1;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -3,7 +3,7 @@
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // The value of one tensor with the graph of another.
@@ -39,4 +39,4 @@ void set_gradient(const at::Tensor& parameter, const at::Tensor& average, bool a
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -2,7 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Makes `average` the parameter's gradient: the tensor itself, where asked for and where it lies
 /// on the parameter's device, else its values. A gradient with a graph of its own
@@ -11,4 +11,4 @@ namespace lockstep {
 /// averages again, gives the derivative of the average. A gradient of another layout stays.
 void set_gradient(const at::Tensor& parameter, const at::Tensor& average, bool as_view);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

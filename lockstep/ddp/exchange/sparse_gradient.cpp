@@ -8,7 +8,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 SparseGradient::SparseGradient(const ProcessGroup& group, const ExchangeOptions& options,
                                std::size_t index, at::Tensor parameter)
@@ -80,4 +80,4 @@ void SparseGradient::finish() {
   own_.reset();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -5,7 +5,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/ddp/exchange/gradient_exchange.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The gradient of a parameter of which a step touches some rows only, as of an embedding made with
 /// sparse(true): a sparse COO tensor. The ranks' entries are gathered, padded to as many as the
@@ -29,4 +29,4 @@ class SparseGradient final : public GradientExchange {
   Work counted_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

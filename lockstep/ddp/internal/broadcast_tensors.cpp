@@ -2,7 +2,7 @@
 
 #include "lockstep/ddp/exchange/flat_messages.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 void broadcast_tensors(const ProcessGroup& group, const std::vector<at::Tensor>& tensors,
                        int source) {
@@ -13,4 +13,4 @@ void broadcast_tensors(const ProcessGroup& group, const std::vector<at::Tensor>&
   });
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 std::vector<BatchChunk> scatter_batch(std::int64_t batch, int replicas) {
   if (batch == 0) return {BatchChunk{}};
@@ -22,4 +22,4 @@ std::vector<int> divide_threads(int threads, int replicas) {
   return shares;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// A part of a batch, along the dimension in which it is scattered.
 struct BatchChunk {
@@ -20,4 +20,4 @@ std::vector<BatchChunk> scatter_batch(std::int64_t batch, int replicas);
 /// Shares out threads as evenly as they go, at least one to each replica.
 std::vector<int> divide_threads(int threads, int replicas);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

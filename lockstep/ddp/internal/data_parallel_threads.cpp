@@ -2,7 +2,7 @@
 
 #include <ATen/Parallel.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 ReplicaThreads::ReplicaThreads(std::vector<int> intra_op_threads) {
   const int own_threads = at::get_num_threads();
@@ -66,4 +66,4 @@ void ReplicaThreads::work(int index, int intra_op_threads) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

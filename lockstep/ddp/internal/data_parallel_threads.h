@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// A thread for each replica of a module, each with its own number of threads for what an operator
 /// spreads over cores.
@@ -40,4 +40,4 @@ class ReplicaThreads {
   std::vector<std::thread> threads_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -7,7 +7,7 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/node.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // Of a node that has run a pass of its own: runs in the pass that the node belongs to.
@@ -39,4 +39,4 @@ void at_end_of_backward(std::function<void()> action) {
   });
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -2,7 +2,7 @@
 
 #include <functional>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Calls `action` once, when the backward pass that is under way ends: the outermost one, where a
 /// module runs a backward pass of its own within (activation checkpointing).
@@ -11,4 +11,4 @@ namespace lockstep {
 /// such a pass is taken for that of the outermost.
 void at_end_of_backward(std::function<void()> action);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

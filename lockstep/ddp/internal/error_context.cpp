@@ -3,7 +3,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 void rethrow_with_context(const std::string& context) {
   const auto with_context = [&](const Error& error) { return concat(error.what(), "; ", context); };
@@ -22,4 +22,4 @@ void rethrow_with_context(const std::string& context) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -11,7 +11,7 @@
 #include "lockstep/snapshot/internal/optimizer_kinds.h"
 #include "lockstep/snapshot/sharded_state.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 std::uint64_t hash_text(std::string_view text) {
@@ -101,4 +101,4 @@ Fingerprints read_fingerprints(std::string_view text) {
   return fingerprints;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -11,7 +11,7 @@ namespace torch::optim {
 class Optimizer;
 }
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// A named value in 64 bits: equal where dtype, shape and every bit of the elements are.
 struct Fingerprint {
@@ -36,4 +36,4 @@ std::uint64_t combined_hash(const Fingerprints& fingerprints);
 std::string write_fingerprints(const Fingerprints& fingerprints);
 Fingerprints read_fingerprints(std::string_view text);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

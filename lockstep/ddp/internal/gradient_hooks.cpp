@@ -6,7 +6,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // Runs after autograd has written a parameter's .grad.
@@ -82,4 +82,4 @@ const torch::autograd::Node* GradientHooks::accumulator(std::size_t index) const
   return hooks_[index].accumulator.get();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

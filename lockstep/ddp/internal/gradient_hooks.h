@@ -10,7 +10,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/variable.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Calls an action whenever autograd has added to the gradient of one of some parameters.
 /// Threads: the action runs on autograd's. Lifetime: the hooks are removed with it.
@@ -55,4 +55,4 @@ class GradientHooks {
   std::vector<Hook> hooks_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -10,7 +10,7 @@
 #include "lockstep/ddp/exchange/large_gradient.h"
 #include "lockstep/ddp/internal/gradient_reducer_impl.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 GradientReducer::Impl::Registry& GradientReducer::Impl::registry() {
   static auto* const of_process = new Registry();  // never destroyed
@@ -194,4 +194,4 @@ bool GradientReducer::in_backward() const {
   return impl_->phase == Impl::Phase::kExchanges;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

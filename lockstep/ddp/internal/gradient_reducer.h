@@ -15,7 +15,7 @@
 #include "lockstep/ddp/exchange_report.h"
 #include "lockstep/ddp/internal/weighted_pass.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Averages gradients over all ranks, a bucket at a time, while backward runs.
 ///
@@ -105,4 +105,4 @@ class GradientReducer {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

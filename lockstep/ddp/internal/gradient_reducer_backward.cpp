@@ -9,7 +9,7 @@
 #include "lockstep/ddp/internal/error_context.h"
 #include "lockstep/ddp/internal/gradient_reducer_impl.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 UsageError GradientReducer::Impl::usage_error(std::size_t index, const std::string& what) const {
   return UsageError(concat("DistributedDataParallel on rank ", group.rank(), ": parameter '",
@@ -247,4 +247,4 @@ void GradientReducer::Impl::add_up_squares() {
   has_norm = true;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

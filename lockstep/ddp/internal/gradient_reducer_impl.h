@@ -27,7 +27,7 @@
 #include "lockstep/ddp/internal/gradient_reducer.h"
 #include "lockstep/ddp/internal/reached_parameters.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What GradientReducer knows and does while backward runs: see its comment.
 /// Threads: the functions that autograd's hooks call lock the mutex; the others want it locked.
@@ -143,4 +143,4 @@ struct GradientReducer::Impl {
   std::string context(std::size_t exchange_number) const;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -3,7 +3,7 @@
 
 #include "lockstep/ddp/internal/gradient_reducer_impl.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 void GradientReducer::Impl::plan_by_first_pass() {
   ObservedGraph graph = agree_on_graph(group, observe());
@@ -123,4 +123,4 @@ void GradientReducer::Impl::exchange_as_sparse(const std::vector<std::size_t>& i
   for (const std::size_t number : numbers) finish(number);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

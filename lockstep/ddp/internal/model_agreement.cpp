@@ -9,7 +9,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/internal/broadcast_text.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr const char* kCallName = "models compared";
@@ -65,4 +65,4 @@ void check_models_agree(const ProcessGroup& group, const ReplicaState& state,
                           "; build the same model with the same options on every rank"));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

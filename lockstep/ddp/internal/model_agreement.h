@@ -5,7 +5,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/ddp/internal/replica_state.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Returns when every rank has rank 0's `options` (lines of text, each ended) and a module with the
 /// same parameters and buffers, in names, order, shapes, dtypes, need of a gradient and, for
@@ -14,4 +14,4 @@ namespace lockstep {
 void check_models_agree(const ProcessGroup& group, const ReplicaState& state,
                         const std::string& options);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -5,7 +5,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 ReachedParameters::ReachedParameters(const std::vector<const torch::autograd::Node*>& accumulators)
     : reached_(accumulators.size()) {
@@ -41,4 +41,4 @@ void ReachedParameters::clear() {
   reached_.assign(reached_.size(), false);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -10,7 +10,7 @@ namespace torch::autograd {
 struct Node;
 }
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Finds the parameters that some outputs depend on.
 /// Threads: one at a time.
@@ -33,4 +33,4 @@ class ReachedParameters {
   bool is_known_ = false;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

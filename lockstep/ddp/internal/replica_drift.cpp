@@ -7,7 +7,7 @@
 
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // What one line can name.
@@ -78,4 +78,4 @@ std::string describe_drift(const std::vector<Fingerprints>& ranks) {
                 "random numbers, faulty hardware");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -5,7 +5,7 @@
 
 #include "lockstep/ddp/internal/fingerprint.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What to say of replicas of which some differ, from each rank's fingerprints: the ranks unlike
 /// the largest number of ranks that are alike (of several such numbers the one with the lowest
@@ -13,4 +13,4 @@ namespace lockstep {
 /// such names there are. Pure.
 std::string describe_drift(const std::vector<Fingerprints>& ranks);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 template <class Dictionary, class IsIgnored>
@@ -56,4 +56,4 @@ std::vector<NamedTensor> ReplicaState::buffers() const {
                    [this](const std::string& name) { return is_ignored(name); });
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -11,7 +11,7 @@ namespace torch::nn {
 class Module;
 }
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The tensors of a module that replicas have in common: each once, by the first of its names, and
 /// without those to be left out.
@@ -35,4 +35,4 @@ class ReplicaState {
   std::vector<at::Tensor> buffer_tensors_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

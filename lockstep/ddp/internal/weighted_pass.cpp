@@ -5,7 +5,7 @@
 #include <string_view>
 #include <type_traits>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 inline constexpr std::string_view kWeightedPassName = "LOCKSTEP_WEIGHTED_PASS";
@@ -37,4 +37,4 @@ const WeightedPass::Facts* WeightedPass::current() {
   return info == nullptr ? nullptr : &static_cast<const WeightedPassInfo*>(info)->facts;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -4,7 +4,7 @@
 
 #include <c10/util/ThreadLocalDebugInfo.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Marks the backward passes that the calling thread runs while it lives as those of a loss with a
 /// weight: seen on every thread that autograd uses for them.
@@ -26,4 +26,4 @@ class WeightedPass {
   c10::DebugInfoGuard guard_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

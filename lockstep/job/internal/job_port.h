@@ -3,7 +3,7 @@
 #include <cstdint>
 
 /// Ports that the processes of a job find without telling each other.
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// One for each number, from 15000 to 28999: below those that systems give out by themselves (32768
 /// on) and launchers use (29400, 29500).
@@ -19,4 +19,4 @@ constexpr int port_of_step(std::uint64_t job, std::uint64_t step) {
   return port_of_number(job + kBetweenSteps * step);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -5,7 +5,7 @@
 #include "lockstep/base/internal/env.h"
 #include "lockstep/job/internal/slurm_lists.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using Launcher = LaunchedPlace::Launcher;
@@ -65,4 +65,4 @@ std::optional<int> launched_rank() {
   return place ? std::optional(place->rank) : std::nullopt;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

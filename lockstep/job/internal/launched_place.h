@@ -2,7 +2,7 @@
 
 #include <optional>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The place in the job that mpirun or srun gave this process, as the environment says.
 struct LaunchedPlace {
@@ -28,4 +28,4 @@ std::optional<LaunchedPlace> launched_place();
 /// Nothing without a launcher. Errors: as launched_place().
 std::optional<int> launched_rank();
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -10,7 +10,7 @@
 #include "lockstep/job/internal/job_port.h"
 #include "lockstep/job/internal/slurm_lists.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using Launcher = LaunchedPlace::Launcher;
@@ -92,4 +92,4 @@ LauncherAddress launcher_address(const LaunchedPlace& place, MpiLibrary mpi) {
              "MASTER_PORT to a free port on it, or build with the MPI of this mpirun"));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

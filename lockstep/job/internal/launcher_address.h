@@ -4,7 +4,7 @@
 
 #include "lockstep/job/internal/launched_place.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Through what the ranks of a group meet.
 enum class MeetingStore {
@@ -35,4 +35,4 @@ struct LauncherAddress {
 /// Errors: UsageError that says what to set where none of these can be had.
 LauncherAddress launcher_address(const LaunchedPlace& place, MpiLibrary mpi);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -12,7 +12,7 @@
 #include "lockstep/os/files/write_all.h"
 #include "lockstep/os/socket/poll_timeout.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // PMI-1 has lines of at most 1,024 bytes.
@@ -94,4 +94,4 @@ std::string broadcast_by_pmi(const std::string& operation, int fd, int rank,
   return told;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

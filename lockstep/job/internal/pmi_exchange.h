@@ -4,7 +4,7 @@
 
 #include "lockstep/base/internal/deadline.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// `text` of rank 0, on all ranks, through the mpirun of MPICH and its kin: `fd` (PMI_FD) leads to
 /// it, and it speaks version 1 of PMI. Needs no MPI in this build. Once a process: the connection
@@ -14,4 +14,4 @@ namespace lockstep {
 std::string broadcast_by_pmi(const std::string& operation, int fd, int rank,
                              const std::string& text, const Deadline& deadline);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

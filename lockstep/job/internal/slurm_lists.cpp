@@ -2,7 +2,7 @@
 
 #include <charconv>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // Takes a number from the front of `text`.
@@ -56,4 +56,4 @@ std::optional<int> tasks_on_node(std::string_view tasks_per_node, int node) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

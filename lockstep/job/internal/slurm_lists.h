@@ -5,7 +5,7 @@
 #include <string_view>
 
 /// How Slurm writes lists in its variables.
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The first host of a list: n03-ib of "n[03-05,9]-ib,login". Nothing of what is no such list.
 std::optional<std::string> first_host(std::string_view hosts);
@@ -14,4 +14,4 @@ std::optional<std::string> first_host(std::string_view hosts);
 /// such list, or a shorter one.
 std::optional<int> tasks_on_node(std::string_view tasks_per_node, int node);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -12,7 +12,7 @@
 #include "lockstep/os/socket/passed_fd.h"
 #include "lockstep/os/socket/poll_timeout.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using Word = LinkMessage::Kind;
@@ -129,4 +129,4 @@ std::optional<LinkMessage> receive_message(int link, const Deadline& deadline) {
   return std::nullopt;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -9,7 +9,7 @@
 #include "lockstep/base/internal/env.h"
 #include "lockstep/os/files/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Given to workers beside the link, once others have ended in the middle of a training.
 inline constexpr env::Variable kStepsMade{
@@ -78,4 +78,4 @@ bool send_message(int link, const LinkMessage& message, int fd = -1) noexcept;
 /// Errors: PeerLost when the other side is gone; SystemError.
 std::optional<LinkMessage> receive_message(int link, const Deadline& deadline);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

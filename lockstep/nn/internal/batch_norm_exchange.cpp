@@ -8,7 +8,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/nn/internal/channel_statistics.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 std::int64_t values_per_channel(const at::Tensor& input) {
@@ -164,4 +164,4 @@ at::Tensor sum_over_ranks(const SyncLayer& layer, const at::Tensor& values) {
   return sums.narrow(0, 0, numel).view(values.sizes()).to(values.device()).to(values.dtype());
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

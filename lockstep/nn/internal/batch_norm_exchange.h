@@ -10,7 +10,7 @@
 
 /// What the ranks of a batch normalization layer tell each other, by one collective each. Where
 /// they are in different layers, or pass what does not go together, every rank gets a UsageError.
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// One batch normalization layer over several ranks. Constant.
 struct SyncLayer {
@@ -43,4 +43,4 @@ BatchStatistics gather_batch_statistics(const SyncLayer& layer, const at::Tensor
 /// The sum of the ranks' `values`, worked out in float64. Errors: as above.
 at::Tensor sum_over_ranks(const SyncLayer& layer, const at::Tensor& values);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

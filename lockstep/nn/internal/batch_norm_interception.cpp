@@ -11,7 +11,7 @@
 #include <torch/library.h>
 #include <torch/nn/module.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using WeakTensor = c10::weak_intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>;
@@ -118,4 +118,4 @@ void forget_dead_layers() {
                 [](const auto& item) { return item.second.tensor.expired(); });
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

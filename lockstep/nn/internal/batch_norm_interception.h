@@ -10,7 +10,7 @@ namespace torch::nn {
 class Module;
 }
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// From now on calls of LibTorch's operator batch_norm that train with `weight` or `running_mean`
 /// (one may be undefined) are calls of `layer`. `module` says whether they train where the operator
@@ -28,4 +28,4 @@ void release_batch_norm(const at::Tensor& weight, const at::Tensor& running_mean
 /// Forgets layers whose tensors are gone.
 void forget_dead_layers();
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

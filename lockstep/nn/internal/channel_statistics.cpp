@@ -1,6 +1,6 @@
 #include "lockstep/nn/internal/channel_statistics.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 ChannelStatistics combine(const ChannelStatistics& a, const ChannelStatistics& b) {
   if (b.count == 0) return a;
@@ -12,4 +12,4 @@ ChannelStatistics combine(const ChannelStatistics& a, const ChannelStatistics& b
           .squares = a.squares + b.squares + difference * difference * (a.count / count * b.count)};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -1,6 +1,6 @@
 #pragma once
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What one channel's values amount to: as much as their mean and variance need.
 struct ChannelStatistics {
@@ -13,4 +13,4 @@ struct ChannelStatistics {
 /// LeVeque, "Algorithms for Computing the Sample Variance" (The American Statistician 37(3), 1983).
 ChannelStatistics combine(const ChannelStatistics& a, const ChannelStatistics& b);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -10,7 +10,7 @@
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -136,4 +136,4 @@ Cut cut_of(std::int64_t size, int rank, int world_size) {
   return {each * rank + std::min<std::int64_t>(rank, more), each + (rank < more ? 1 : 0)};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -4,7 +4,7 @@
 
 #include "lockstep/comm/process_group.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Exchanges as functions that gradients go through, for layers that are cut over a group: f, g and
 /// their kin of Megatron-LM (Shoeybi et al., arXiv:1909.08053). Dense tensors of any shape, alike
@@ -32,4 +32,4 @@ struct Cut {
 };
 Cut cut_of(std::int64_t size, int rank, int world_size);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -8,7 +8,7 @@
 
 #include "lockstep/comm/internal/gather_rows.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // Layer groups by the backend of their parent: it is another one for each group of several ranks.
@@ -59,4 +59,4 @@ std::shared_ptr<LayerGroup> layer_group(const ProcessGroup& parent) {
   return made;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -5,7 +5,7 @@
 
 #include "lockstep/comm/process_group.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// A process group of their own for layers that communicate, so that their exchanges cannot meet
 /// those of DistributedDataParallel, which go on at the same time. All such layers over one parent
@@ -20,4 +20,4 @@ struct LayerGroup {
 /// Lifetime: a layer group lives as long as a layer holds it. Errors: as ProcessGroup::new_group.
 std::shared_ptr<LayerGroup> layer_group(const ProcessGroup& parent);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -16,7 +16,7 @@
 
 #include "lockstep/comm/internal/collective_backward.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -216,4 +216,4 @@ at::Tensor sync_batch_norm(const std::shared_ptr<const SyncLayer>& layer,
   return output;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -6,7 +6,7 @@
 
 #include "lockstep/nn/internal/batch_norm_exchange.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What at::batch_norm takes, of a call that normalizes by the statistics of the batch.
 struct BatchNormArguments {
@@ -29,4 +29,4 @@ struct BatchNormArguments {
 at::Tensor sync_batch_norm(const std::shared_ptr<const SyncLayer>& layer,
                            const BatchNormArguments& arguments);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -8,7 +8,7 @@
 #include "lockstep/snapshot/internal/optimizer_kinds.h"
 #include "lockstep/snapshot/internal/optimizer_states.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // Bounds the memory that copies take at a time; PyTorch's figure for broadcasts.
@@ -173,4 +173,4 @@ c10::IValue consolidate_state(const torch::optim::Optimizer& optimizer,
   return dict;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

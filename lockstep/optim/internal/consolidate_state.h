@@ -12,7 +12,7 @@ namespace torch::optim {
 class Optimizer;
 }
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// ShardedState::consolidated_state_dict, for an optimizer that on each rank has the states of the
 /// parameters that this rank owns. What there is of each state is agreed on in one small reduction;
@@ -23,4 +23,4 @@ c10::IValue consolidate_state(const torch::optim::Optimizer& optimizer,
                               const std::vector<OwnedParameter>& parameters,
                               const ProcessGroup& group, std::optional<int> target);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 std::vector<ExchangeRound> plan_exchange_rounds(
     const std::vector<std::vector<std::int64_t>>& message_bytes) {
@@ -41,4 +41,4 @@ std::vector<ExchangeRound> plan_exchange_rounds(
   return rounds;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Where a round's bytes of one rank begin.
 struct MessagePart {
@@ -28,4 +28,4 @@ struct ExchangeRound {
 std::vector<ExchangeRound> plan_exchange_rounds(
     const std::vector<std::vector<std::int64_t>>& message_bytes);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

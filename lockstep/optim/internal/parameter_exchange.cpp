@@ -10,7 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // From here on a message of its own costs less than the copies into and out of a shared one.
@@ -156,4 +156,4 @@ void ParameterExchange::run() {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -8,7 +8,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/optim/internal/exchange_rounds.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 struct OwnedParameter {
   at::Tensor tensor;
@@ -57,4 +57,4 @@ class ParameterExchange {
   std::vector<ExchangeRound> rounds_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

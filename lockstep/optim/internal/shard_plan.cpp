@@ -4,7 +4,7 @@
 #include <numeric>
 #include <tuple>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 std::vector<std::vector<int>> plan_shards(const std::vector<std::vector<ShardCandidate>>& groups,
                                           int world_size) {
@@ -27,4 +27,4 @@ std::vector<std::vector<int>> plan_shards(const std::vector<std::vector<ShardCan
   return owners;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

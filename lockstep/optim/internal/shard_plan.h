@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What the plan needs to know of a parameter.
 struct ShardCandidate {
@@ -22,4 +22,4 @@ struct ShardCandidate {
 std::vector<std::vector<int>> plan_shards(const std::vector<std::vector<ShardCandidate>>& groups,
                                           int world_size);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

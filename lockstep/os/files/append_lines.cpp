@@ -10,7 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 UniqueFd open_to_append_lines(const std::filesystem::path& path) {
   constexpr int kMode = 0644;
@@ -48,4 +48,4 @@ void LineLog::append(const std::string& line) {
                     words_.when_full);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

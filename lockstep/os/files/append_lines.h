@@ -5,7 +5,7 @@
 
 #include "lockstep/os/files/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Opens a file to append lines, and makes it if need be. A last line that is cut off, as of a
 /// process that was killed, is ended, so that what is appended begins a line. Invalid, with errno:
@@ -32,4 +32,4 @@ class LineLog {
   UniqueFd file_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -17,7 +17,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/failpoint.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr std::string_view kTemporaryPrefix = ".lockstep-";
@@ -154,4 +154,4 @@ void sync_directory(const std::filesystem::path& directory) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -6,7 +6,7 @@
 
 #include "lockstep/os/files/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Writes a file so that its path holds the old content or the new, whole, whatever happens: the
 /// bytes go to a temporary file in the same directory, which commit() flushes to disk and renames.
@@ -39,4 +39,4 @@ class AtomicFile {
 /// Errors: SystemError.
 void sync_directory(const std::filesystem::path& directory);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

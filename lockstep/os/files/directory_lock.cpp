@@ -24,7 +24,7 @@
 #include "lockstep/base/internal/random_id.h"
 #include "lockstep/os/machine/machine.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr const char* kLockFile = ".lock";
@@ -164,4 +164,4 @@ void DirectoryLock::check() {
   if (owner.job != own_job()) refuse(file_, "was taken over by another job:", owner.process);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -8,7 +8,7 @@
 
 #include "lockstep/os/files/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Keeps a directory for one job: a lock on its file `.lock`, which the kernel releases when the
 /// process ends, however it ends. The file says who has it. Locks of one process do not exclude
@@ -47,4 +47,4 @@ class DirectoryLock {
   bool is_settled_ = false;  ///< It is held, or the file system has no locks.
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

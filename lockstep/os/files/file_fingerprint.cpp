@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/os/files/readable_file.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // FNV-1a, of words for speed.
@@ -72,4 +72,4 @@ std::string quick_fingerprint(const std::string& path) try {
   return "";
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -2,7 +2,7 @@
 
 #include <string>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The same for files of the same content, and nobody means to deceive; empty for one that cannot
 /// be read, or is empty.
@@ -12,4 +12,4 @@ std::string file_fingerprint(const std::string& path);
 /// takes no time whatever the length.
 std::string quick_fingerprint(const std::string& path);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -7,7 +7,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 Pipe make_pipe() {
   int ends[2];
@@ -15,4 +15,4 @@ Pipe make_pipe() {
   return {UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -2,7 +2,7 @@
 
 #include "lockstep/os/files/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 struct Pipe {
   UniqueFd read_end;
@@ -12,4 +12,4 @@ struct Pipe {
 /// A pipe whose ends are closed in programs that this one executes. Errors: SystemError.
 Pipe make_pipe();
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -8,7 +8,7 @@
 
 #include "lockstep/os/socket/poll_timeout.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 std::string read_to_end(int fd, Deadline deadline) {
   std::string text;
@@ -24,4 +24,4 @@ std::string read_to_end(int fd, Deadline deadline) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -5,7 +5,7 @@
 
 #include "lockstep/base/internal/deadline.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Of what comes from a descriptor, the first so many bytes are kept.
 inline constexpr std::size_t kMostBytesToEnd = std::size_t{64} << 20;
@@ -15,4 +15,4 @@ inline constexpr std::size_t kMostBytesToEnd = std::size_t{64} << 20;
 /// so that a writer does not wait, and thrown away.
 std::string read_to_end(int fd, Deadline deadline);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

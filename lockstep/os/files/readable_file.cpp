@@ -10,7 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 /// Linux transfers at most 2 GiB a call.
@@ -59,4 +59,4 @@ std::string ReadableFile::text() const {
   return text;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

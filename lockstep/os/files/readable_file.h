@@ -7,7 +7,7 @@
 
 #include "lockstep/os/files/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// A regular file opened for reading at any offset. It stays the same file when its path is
 /// renamed over or removed.
@@ -32,4 +32,4 @@ class ReadableFile {
   std::uint64_t size_bytes_ = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

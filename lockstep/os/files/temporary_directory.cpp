@@ -8,7 +8,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/env.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 std::filesystem::path temporary_folder() {
   std::error_code error;
@@ -34,4 +34,4 @@ TemporaryDirectory::~TemporaryDirectory() {
   if (!kept_) std::filesystem::remove_all(path_, ignored);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <string>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Where temporary files go: TMPDIR, else /tmp. Errors: SystemError when it is not there.
 std::filesystem::path temporary_folder();
@@ -26,4 +26,4 @@ class TemporaryDirectory {
   bool kept_ = false;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

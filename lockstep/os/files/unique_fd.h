@@ -4,7 +4,7 @@
 
 #include <unistd.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Owns a file descriptor and closes it once.
 class UniqueFd {
@@ -32,4 +32,4 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -9,7 +9,7 @@
 
 #include "lockstep/os/socket/poll_timeout.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 bool write_all(int fd, std::string_view text, Deadline deadline) noexcept {
   while (!text.empty()) {
@@ -28,4 +28,4 @@ bool write_all(int fd, std::string_view text, Deadline deadline) noexcept {
   return true;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -2,7 +2,7 @@
 
 #include <cerrno>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // The kernel refuses a set smaller than its own; 8192 is the most that Linux supports.
@@ -62,4 +62,4 @@ PinnedToCpu::~PinnedToCpu() {
   CpuSet(before_).apply();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

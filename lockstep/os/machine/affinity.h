@@ -4,7 +4,7 @@
 
 #include <sched.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Processors, as the kernel takes them.
 class CpuSet {
@@ -52,4 +52,4 @@ class PinnedToCpu {
 /// the system refuses.
 bool pin_to_cpu(int cpu);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

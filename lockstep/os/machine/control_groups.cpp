@@ -8,7 +8,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/parse_number.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using Path = std::filesystem::path;
@@ -97,4 +97,4 @@ std::optional<double> cpu_quota(const Path& root) {
   return least;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Calls visit(folder) for this process's control group of a controller and those above it, which
 /// limit it too. Version 2 has one hierarchy, version 1 one for each controller. `root` stands for
@@ -21,4 +21,4 @@ std::filesystem::path own_control_group(const std::filesystem::path& root = "/")
 /// of theirs. Nothing where none limits it.
 std::optional<double> cpu_quota(const std::filesystem::path& root = "/");
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -8,7 +8,7 @@
 
 #include "lockstep/os/machine/affinity.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using Clock = Deadline::Clock;
@@ -128,4 +128,4 @@ CoreDistance measure_core_distance() {
   return measure_core_distance(cpus[0], cpus[1]);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

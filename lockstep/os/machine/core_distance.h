@@ -10,7 +10,7 @@
 /// back. Two virtual processors may share a last-level cache at one moment and not at the next, and
 /// what a store to a line that the other holds costs then differs by ten times; so it is measured,
 /// not read from the machine's description.
-namespace lockstep {
+namespace lockstep::inline internal {
 
 enum class Placement {
   kNear,     ///< they share a last-level cache
@@ -49,4 +49,4 @@ CoreDistance measure_core_distance(int first_cpu, int second_cpu);
 /// Between the first two processors that the calling thread may run on.
 CoreDistance measure_core_distance();
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

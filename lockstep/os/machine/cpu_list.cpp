@@ -4,7 +4,7 @@
 
 #include "lockstep/base/internal/parse_number.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 void add_range(std::string_view range, std::vector<int>& cpus) {
@@ -35,4 +35,4 @@ std::vector<int> parse_cpu_list(std::string_view text) {
   return cpus;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

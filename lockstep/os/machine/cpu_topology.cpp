@@ -9,7 +9,7 @@
 #include "lockstep/base/internal/parse_number.h"
 #include "lockstep/os/machine/cpu_list.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using Path = std::filesystem::path;
@@ -77,4 +77,4 @@ std::vector<CpuPlace> read_cpu_places(const std::vector<int>& cpus, const Path& 
   return places;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

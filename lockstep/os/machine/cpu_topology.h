@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Where one processor (a hardware thread) stands in its machine.
 struct CpuPlace {
@@ -24,4 +24,4 @@ struct CpuPlace {
 std::vector<CpuPlace> read_cpu_places(const std::vector<int>& cpus,
                                       const std::filesystem::path& root = "/");
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -8,7 +8,7 @@
 #include "lockstep/base/internal/comma_list.h"
 #include "lockstep/base/internal/parse_number.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using Path = std::filesystem::path;
@@ -75,4 +75,4 @@ std::vector<int> visible_gpu_nodes(const std::vector<GpuPlace>& gpus,
   return nodes;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// An NVIDIA device, as its driver shows it.
 struct GpuPlace {
@@ -24,4 +24,4 @@ std::vector<GpuPlace> read_gpu_places(const std::filesystem::path& root = "/");
 std::vector<int> visible_gpu_nodes(const std::vector<GpuPlace>& gpus,
                                    const std::optional<std::string>& visible);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -19,7 +19,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/machine/control_groups.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using Path = std::filesystem::path;
@@ -123,4 +123,4 @@ int nvidia_device_count() {
   return count;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

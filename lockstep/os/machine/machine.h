@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The name by which this machine knows itself. Errors: SystemError.
 std::string host_name();
@@ -32,4 +32,4 @@ std::string memory_domain();
 /// NVIDIA devices of this machine: the files /dev/nvidia0, /dev/nvidia1, …
 int nvidia_device_count();
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

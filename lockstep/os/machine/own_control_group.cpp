@@ -13,7 +13,7 @@
 #include "lockstep/os/machine/control_groups.h"
 #include "lockstep/os/process/child_process.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 namespace fs = std::filesystem;
@@ -92,4 +92,4 @@ void dissolve_control_group(const fs::path& place) noexcept try {
   // No memory: it stays.
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

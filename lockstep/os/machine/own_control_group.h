@@ -5,7 +5,7 @@
 
 #include "lockstep/os/files/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 // A control group (version 2) of a job's own, below the one that its launcher is in. Nothing that
 // is started in it gets out by itself, whatever session and environment it makes for itself. The
@@ -26,4 +26,4 @@ void kill_control_group(const std::filesystem::path& place) noexcept;
 /// Removes it; what still runs in it goes on in the group above.
 void dissolve_control_group(const std::filesystem::path& place) noexcept;
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -3,7 +3,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 std::optional<int> terminal_columns(int fd) {
   constexpr int kClassicColumns = 80;
@@ -13,4 +13,4 @@ std::optional<int> terminal_columns(int fd) {
   return size.ws_col;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

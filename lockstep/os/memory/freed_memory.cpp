@@ -9,7 +9,7 @@
 
 #include "lockstep/base/internal/env.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 bool is_set_by_the_user() {
@@ -33,4 +33,4 @@ bool keep_freed_memory() {
 #endif
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

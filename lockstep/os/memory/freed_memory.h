@@ -1,6 +1,6 @@
 #pragma once
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// From now on the C library keeps what this process frees for its next allocations, instead of
 /// handing it back to the system, which would clear it page by page when the next step wants it:
@@ -9,4 +9,4 @@ namespace lockstep {
 /// GLIBC_TUNABLES); false too where the allocator cannot be told. Threads: any.
 bool keep_freed_memory();
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Sleeps while `word` holds `value`: until wake_all, the timeout, or for no reason at all; the
 /// caller looks again. The word may lie in memory shared between processes.
@@ -27,4 +27,4 @@ inline void futex_wake_all(std::atomic<std::uint32_t>& word) noexcept {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -12,7 +12,7 @@
 #include "lockstep/base/internal/check.h"
 #include "lockstep/os/process/without_signals.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr std::uint32_t kWaitersBit = 0x80000000U;  // FUTEX_WAITERS
@@ -118,4 +118,4 @@ bool LifeMark::is_held() noexcept {
   return status == EBUSY;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -5,7 +5,7 @@
 
 #include <pthread.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// A mark in shared memory by which other processes learn within microseconds that this one has
 /// died, however it died and whatever memory it held: a robust mutex, which the kernel looks at
@@ -29,4 +29,4 @@ class LifeMark {
   std::atomic<std::uint32_t> holder_word_;  ///< what the mutex's first word is while it is held
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

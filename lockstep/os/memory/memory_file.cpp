@@ -12,7 +12,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/machine/machine.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE: Linux 5.14, younger than our headers
@@ -95,4 +95,4 @@ void SharedMapping::populate(std::uint64_t offset, std::uint64_t bytes) const {
   touch_pages(data_ + begin, length, page);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -6,7 +6,7 @@
 
 #include "lockstep/os/files/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// A file of `bytes` bytes that lives in memory alone and has no name: it is gone with the last
 /// process that holds it open or mapped, however that ends. It takes memory where it is populated,
@@ -43,4 +43,4 @@ class SharedMapping {
   std::uint64_t bytes_ = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -5,7 +5,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/machine/control_groups.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 namespace fs = std::filesystem;
@@ -46,4 +46,4 @@ std::optional<std::string> OutOfMemoryKills::since() const {
                 ")");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Tells whether the kernel has killed a process for want of memory: by the counter of the memory
 /// cgroup that this process is in (version 1 or 2), else by that of the whole machine.
@@ -25,4 +25,4 @@ class OutOfMemoryKills {
   std::uint64_t before_ = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -8,7 +8,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/process/child_process.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 void kill_children_except(pid_t kept) noexcept try {
   const std::string list = concat("/proc/self/task/", ::getpid(), "/children");
@@ -30,4 +30,4 @@ void kill_children_except(pid_t kept) noexcept try {
   // No memory: nothing more can be done.
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

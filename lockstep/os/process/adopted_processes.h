@@ -2,7 +2,7 @@
 
 #include <sys/types.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Kills and reaps the children of this process but one, again and again, until there are no more:
 /// after adopt_orphans() those whose parents have ended are its children, too, whatever session
@@ -10,4 +10,4 @@ namespace lockstep {
 /// none; gives up on what is stuck in the kernel.
 void kill_children_except(pid_t kept) noexcept;
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

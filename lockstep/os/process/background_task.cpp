@@ -7,7 +7,7 @@
 #include "lockstep/base/internal/log.h"
 #include "lockstep/os/process/without_signals.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 BackgroundTask::~BackgroundTask() {
   request_stop();
@@ -49,4 +49,4 @@ void BackgroundTask::finish() noexcept {
   if (thread_.joinable()) thread_.join();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -6,7 +6,7 @@
 #include <string>
 #include <thread>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Does one thing at a time on a thread of its own while the caller goes on.
 /// Threads: those of one caller; the action must not call it. The thread takes no signals: they
@@ -41,4 +41,4 @@ class BackgroundTask {
   std::jthread thread_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -2,7 +2,7 @@
 
 #include <sched.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 bool set_policy(int policy) {
@@ -19,4 +19,4 @@ BatchScheduling::~BatchScheduling() {
   if (changed_) set_policy(SCHED_OTHER);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -1,6 +1,6 @@
 #pragma once
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// While it lives, the calling thread and those that it starts do not interrupt others on their
 /// processor when they wake up, but wait until those sleep or have used their share (the policy
@@ -18,4 +18,4 @@ class BatchScheduling {
   bool changed_ = false;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

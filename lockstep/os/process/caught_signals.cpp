@@ -8,7 +8,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // Where the handler writes, which has no other way to know; -1: no object.
@@ -53,4 +53,4 @@ std::optional<int> CaughtSignals::next() {
   return number;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

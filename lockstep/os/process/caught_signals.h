@@ -7,7 +7,7 @@
 
 #include "lockstep/os/files/pipe.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// While it lives, those of the signals that would end the process are noted instead, whichever
 /// thread gets them; those that the program ignores or handles itself stay as they are.
@@ -33,4 +33,4 @@ class CaughtSignals {
   std::vector<int> caught_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

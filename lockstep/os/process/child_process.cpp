@@ -19,7 +19,7 @@
 #include "lockstep/os/machine/affinity.h"
 #include "lockstep/os/socket/poll_timeout.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 std::vector<char*> pointers(const std::vector<std::string>& texts) {
@@ -202,4 +202,4 @@ bool signal_group(pid_t group, int signal) noexcept {
   return ::kill(-group, signal) == 0 || errno != ESRCH;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -11,7 +11,7 @@
 #include "lockstep/base/internal/deadline.h"
 #include "lockstep/os/files/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What to look at when the system starts no further process.
 inline constexpr const char* kProcessLimits =
@@ -103,4 +103,4 @@ void adopt_orphans();
 /// Sends a signal (0: none) to all processes of a group. Returns false when the group is empty.
 bool signal_group(pid_t group, int signal) noexcept;
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

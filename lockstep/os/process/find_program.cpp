@@ -10,7 +10,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/env.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 enum class Kind { kMissing, kDirectory, kNotExecutable, kProgram };
@@ -81,4 +81,4 @@ ProgramError exec_refused(const std::string& path, int errno_value) {
       exit_code);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

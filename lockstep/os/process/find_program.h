@@ -4,7 +4,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// A program cannot be started. Exit codes are the shell's: 127 not found, 126 not executable.
 class ProgramError : public Error {
@@ -31,4 +31,4 @@ std::string find_python();
 /// The error for a file that find_program() found and the system then refused to execute.
 ProgramError exec_refused(const std::string& path, int errno_value);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

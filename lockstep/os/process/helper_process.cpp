@@ -14,7 +14,7 @@
 #include "lockstep/os/process/child_process.h"
 #include "lockstep/os/socket/poll_timeout.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 [[noreturn]] void run_body(const char* name, const HelperProcess::Body& body, int control_fd) {
@@ -80,4 +80,4 @@ void close_files_from(int first, int kept) noexcept {
   ::close_range(static_cast<unsigned>(kept) + 1, ~0U, 0);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -7,7 +7,7 @@
 #include "lockstep/base/internal/deadline.h"
 #include "lockstep/os/files/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Runs a function in a forked process: work that may block without end, or that must outlive us.
 /// The body gets the read end of a pipe; end of file there means: finish(), or this process died.
@@ -46,4 +46,4 @@ class HelperProcess {
 /// stays open for as long as it runs: a port, a pipe that somebody reads to its end.
 void close_files_from(int first, int kept) noexcept;
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

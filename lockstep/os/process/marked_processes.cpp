@@ -13,7 +13,7 @@
 #include "lockstep/os/files/unique_fd.h"
 #include "lockstep/os/process/child_process.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 std::string read_whole(const std::string& path) {
@@ -80,4 +80,4 @@ void kill_marked_processes(const std::string& line) noexcept try {
   // No memory: nothing more can be done.
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

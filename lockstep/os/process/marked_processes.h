@@ -2,7 +2,7 @@
 
 #include <string>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Kills all processes that were started with this line, NAME=value, in their environment, in
 /// whatever session and below whichever process they are, until there are none. Those of other
@@ -10,4 +10,4 @@ namespace lockstep {
 /// out. Errors: none; gives up on what is stuck in the kernel.
 void kill_marked_processes(const std::string& line) noexcept;
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -9,7 +9,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/files/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 std::optional<ProcessUsage> process_usage(pid_t pid) {
   const UniqueFd file(::open(concat("/proc/", pid, "/stat").c_str(), O_RDONLY | O_CLOEXEC));
@@ -44,4 +44,4 @@ std::optional<ProcessUsage> parse_process_stat(const std::string& text, long tic
       .resident_bytes = static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page_bytes)};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -6,7 +6,7 @@
 
 #include <sys/types.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What a process has taken of its machine so far.
 struct ProcessUsage {
@@ -22,4 +22,4 @@ std::optional<ProcessUsage> process_usage(pid_t pid);
 std::optional<ProcessUsage> parse_process_stat(const std::string& text, long ticks_per_second,
                                                long page_bytes);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

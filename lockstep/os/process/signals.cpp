@@ -12,7 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 std::string signal_name(int signal) {
   const char* name = ::sigabbrev_np(signal);
@@ -86,4 +86,4 @@ std::optional<int> SignalFd::next() {
   return static_cast<int>(info.ssi_signo);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -8,7 +8,7 @@
 
 #include "lockstep/os/files/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// "SIGTERM" for 15; "signal 40" for one that has no name.
 std::string signal_name(int signal);
@@ -54,4 +54,4 @@ class SignalFd {
   UniqueFd fd_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -2,7 +2,7 @@
 
 #include <signal.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// While it lives this thread takes no signals but those of its own faults; a thread that is made
 /// meanwhile neither. Threads: the one that made it.
@@ -24,4 +24,4 @@ class WithoutSignals {
   sigset_t before_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -6,7 +6,7 @@
 
 #include "lockstep/os/files/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The one descriptor that a message over a Unix socket may have beside its bytes.
 /// Lifetime: the message's header points into it.
@@ -49,4 +49,4 @@ class PassedFd {
   alignas(cmsghdr) char control_[CMSG_SPACE(sizeof(int))] = {};
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -10,7 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // Names the folder by its descriptor, however long its path is.
@@ -63,4 +63,4 @@ UniqueFd connect_to_path(const std::filesystem::path& path) {
   return fd;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -4,7 +4,7 @@
 
 #include "lockstep/os/files/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Unix stream sockets with a name in the file system: whoever may enter the folder may connect.
 /// The path may be longer than the 107 characters that the system's calls take.
@@ -16,4 +16,4 @@ UniqueFd listen_at_path(const std::filesystem::path& path);
 /// any more, EAGAIN when whoever listens takes no connections.
 UniqueFd connect_to_path(const std::filesystem::path& path);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -4,7 +4,7 @@
 
 #include "lockstep/base/internal/deadline.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Time left as poll(2) takes it. At most an hour: the caller looks at the deadline again anyway.
 inline int poll_timeout(Deadline deadline) {
@@ -12,4 +12,4 @@ inline int poll_timeout(Deadline deadline) {
   return static_cast<int>(std::min(deadline.remaining(), kLongest).count());
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

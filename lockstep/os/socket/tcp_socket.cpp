@@ -19,7 +19,7 @@
 #include "lockstep/base/internal/parse_number.h"
 #include "lockstep/os/socket/poll_timeout.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using std::chrono::milliseconds;
@@ -217,4 +217,4 @@ bool is_loopback_address(const std::string& address) {
   return ::inet_pton(AF_INET6, address.c_str(), &six) == 1 && IN6_IS_ADDR_LOOPBACK(&six);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

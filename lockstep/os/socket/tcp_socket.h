@@ -9,7 +9,7 @@
 #include "lockstep/base/internal/deadline.h"
 #include "lockstep/os/files/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// A TCP socket bound to `host` (a name or an address; IPv4 or IPv6) and `port` (0: any free one),
 /// not yet listening. While it lives no other program is given the port.
@@ -51,4 +51,4 @@ bool is_loopback_address(const std::string& address);
 /// route.
 std::string local_address_towards(const std::string& host);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -15,7 +15,7 @@
 #include "lockstep/os/socket/passed_fd.h"
 #include "lockstep/os/socket/poll_timeout.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 struct AbstractAddress {
@@ -143,4 +143,4 @@ ReceivedFd receive_fd(int socket, Deadline deadline) {
   return {.number = message.number, .fd = std::move(fd)};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

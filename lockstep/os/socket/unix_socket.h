@@ -7,7 +7,7 @@
 #include "lockstep/base/internal/deadline.h"
 #include "lockstep/os/files/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Passing descriptors between processes of one machine, over Unix sockets whose names exist in no
 /// file system (abstract): nothing is left behind, and only processes of the same network namespace
@@ -40,4 +40,4 @@ struct ReceivedFd {
 /// Errors: SystemError when the sender is gone or sends none; TimeoutError at the deadline.
 ReceivedFd receive_fd(int socket, Deadline deadline);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -6,7 +6,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 WakeSet::WakeSet() : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
   if (!epoll_.valid()) throw SystemError("making an epoll set", errno);
@@ -25,4 +25,4 @@ void WakeSet::remove(int fd) {
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, &none);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

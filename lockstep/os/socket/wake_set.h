@@ -2,7 +2,7 @@
 
 #include "lockstep/os/files/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Descriptors as one, which can be polled for POLLIN when any of them can. Errors: SystemError.
 class WakeSet {
@@ -17,4 +17,4 @@ class WakeSet {
   UniqueFd epoll_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -4,7 +4,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/rpc/rpc.h"
 
-namespace lockstep::parameter_server {
+namespace lockstep::parameter_server::inline internal {
 
 void expect_alive(int rank) {
   rpc::call<void>(rank, kLive);
@@ -44,4 +44,4 @@ void ServedCalls::leave() {
   if (!leaving_->completed()) leaving_->markCompleted();
 }
 
-}  // namespace lockstep::parameter_server
+}  // namespace lockstep::parameter_server::inline internal

@@ -8,7 +8,7 @@
 #include "lockstep/parameter_server/internal/server_desk.h"
 
 /// The functions that servers and trainers call on one another, by their names.
-namespace lockstep::parameter_server {
+namespace lockstep::parameter_server::inline internal {
 
 inline constexpr const char* kPush = "lockstep.parameter_server.push";
 inline constexpr const char* kPull = "lockstep.parameter_server.pull";
@@ -41,4 +41,4 @@ class ServedCalls {
   ServerDesk::Later leaving_;
 };
 
-}  // namespace lockstep::parameter_server
+}  // namespace lockstep::parameter_server::inline internal

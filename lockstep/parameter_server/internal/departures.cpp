@@ -12,7 +12,7 @@
 #include "lockstep/base/internal/log.h"
 #include "lockstep/parameter_server/internal/calls.h"
 
-namespace lockstep::parameter_server {
+namespace lockstep::parameter_server::inline internal {
 
 using namespace std::chrono_literals;
 
@@ -91,4 +91,4 @@ void Departures::wait_for(const std::vector<int>& ranks, std::chrono::millisecon
   }
 }
 
-}  // namespace lockstep::parameter_server
+}  // namespace lockstep::parameter_server::inline internal

@@ -8,7 +8,7 @@
 
 #include "lockstep/rpc/rpc.h"
 
-namespace lockstep::parameter_server {
+namespace lockstep::parameter_server::inline internal {
 
 /// Hears of the end of each other process's part: of a good one (ServedCalls::leave) when somebody
 /// looks, of a bad one at once. Threads: one. Lifetime: the rpc session's.
@@ -37,4 +37,4 @@ class Departures {
   std::vector<std::optional<rpc::Future<void>>> stays_;  ///< by rank; none of this process
 };
 
-}  // namespace lockstep::parameter_server
+}  // namespace lockstep::parameter_server::inline internal

@@ -4,7 +4,7 @@
 
 #include <ATen/ATen.h>
 
-namespace lockstep::parameter_server {
+namespace lockstep::parameter_server::inline internal {
 namespace {
 
 // Calls `take` with each part of a parameter that lies in the slice, and where in the slice it is.
@@ -46,4 +46,4 @@ void write_slice(const std::vector<at::Tensor>& parameters, const Slice& slice,
   });
 }
 
-}  // namespace lockstep::parameter_server
+}  // namespace lockstep::parameter_server::inline internal

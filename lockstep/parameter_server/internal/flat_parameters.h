@@ -8,7 +8,7 @@
 #include "lockstep/parameter_server/internal/shard_plan.h"
 
 /// Parameters laid end to end, as slices of them lie on servers. All of one dtype, contiguous.
-namespace lockstep::parameter_server {
+namespace lockstep::parameter_server::inline internal {
 
 std::int64_t count_elements(const std::vector<at::Tensor>& parameters);
 
@@ -19,4 +19,4 @@ at::Tensor read_slice(const std::vector<at::Tensor>& parameters, const Slice& sl
 void write_slice(const std::vector<at::Tensor>& parameters, const Slice& slice,
                  const at::Tensor& values);
 
-}  // namespace lockstep::parameter_server
+}  // namespace lockstep::parameter_server::inline internal

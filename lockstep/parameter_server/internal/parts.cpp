@@ -5,7 +5,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep::parameter_server {
+namespace lockstep::parameter_server::inline internal {
 
 void check_parts(const Parts& parts) {
   const auto fail = [](const auto&... words) {
@@ -37,4 +37,4 @@ void check_parts(const Parts& parts) {
   }
 }
 
-}  // namespace lockstep::parameter_server
+}  // namespace lockstep::parameter_server::inline internal

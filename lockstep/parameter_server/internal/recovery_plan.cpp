@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace lockstep::parameter_server {
+namespace lockstep::parameter_server::inline internal {
 namespace {
 
 using Kind = Recovery::Kind;
@@ -90,4 +90,4 @@ std::vector<std::int64_t> plan_steps(const std::vector<std::optional<TrainerStan
   return steps;
 }
 
-}  // namespace lockstep::parameter_server
+}  // namespace lockstep::parameter_server::inline internal

@@ -5,7 +5,7 @@
 #include <vector>
 
 /// From where servers go on when processes were lost. Pure.
-namespace lockstep::parameter_server {
+namespace lockstep::parameter_server::inline internal {
 
 /// What a server has in its memory and on disk.
 struct ServerStanding {
@@ -53,4 +53,4 @@ struct TrainerStanding {
 std::vector<std::int64_t> plan_steps(const std::vector<std::optional<TrainerStanding>>& trainers,
                                      const std::vector<ServerClock>& servers, bool synchronous);
 
-}  // namespace lockstep::parameter_server
+}  // namespace lockstep::parameter_server::inline internal

@@ -9,7 +9,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/failpoint.h"
 
-namespace lockstep::parameter_server {
+namespace lockstep::parameter_server::inline internal {
 
 ServerDesk::ServerDesk(Shard& shard, UpdateRules rules, std::vector<std::int64_t> done)
     : shard_(shard),
@@ -220,4 +220,4 @@ void ServerDesk::answer(const std::vector<Later>& due) {
   for (const Later& later : due) later->markCompleted(values);
 }
 
-}  // namespace lockstep::parameter_server
+}  // namespace lockstep::parameter_server::inline internal

@@ -13,7 +13,7 @@
 #include "lockstep/parameter_server/internal/shard.h"
 #include "lockstep/parameter_server/internal/trainer_watch.h"
 
-namespace lockstep::parameter_server {
+namespace lockstep::parameter_server::inline internal {
 
 /// When updates are made, and what trainers may see of them.
 struct UpdateRules {
@@ -94,4 +94,4 @@ class ServerDesk {
   std::exception_ptr broken_;
 };
 
-}  // namespace lockstep::parameter_server
+}  // namespace lockstep::parameter_server::inline internal

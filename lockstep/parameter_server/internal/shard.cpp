@@ -14,6 +14,7 @@
 #include "lockstep/snapshot/snapshot.h"
 
 namespace lockstep::parameter_server {
+
 // Drawn in blocks of rows, each with a seed of its own: the same whoever holds which.
 at::Tensor initial_rows(const Table& table, int server, int servers) {
   constexpr std::int64_t kRowsABlock = 4096;
@@ -33,6 +34,10 @@ at::Tensor initial_rows(const Table& table, int server, int servers) {
   }
   return own.mul_(table.deviation);
 }
+
+}  // namespace lockstep::parameter_server
+
+namespace lockstep::parameter_server::inline internal {
 
 Shard::Shard(const Parts& parts, int server, int servers) : server_(server), servers_(servers) {
   check_parts(parts);
@@ -166,4 +171,4 @@ std::int64_t Shard::load(const std::filesystem::path& path) {
   return integer_entry(snapshot.values, "clock", source);
 }
 
-}  // namespace lockstep::parameter_server
+}  // namespace lockstep::parameter_server::inline internal

@@ -11,7 +11,7 @@
 #include "lockstep/parameter_server/internal/parts.h"
 #include "lockstep/parameter_server/internal/shard_plan.h"
 
-namespace lockstep::parameter_server {
+namespace lockstep::parameter_server::inline internal {
 
 /// Of one trainer's step, the part that is a server's.
 struct RowGradients {
@@ -22,9 +22,6 @@ struct Gradients {
   at::Tensor dense;                  ///< [elements of the slice]
   std::vector<RowGradients> tables;  ///< one for each
 };
-
-/// What a server's rows of a table begin with; by default those of all.
-at::Tensor initial_rows(const Table& table, int server = 0, int servers = 1);
 
 /// A server's share of the parameters, its rows of the tables, and their optimizers.
 /// Threads: one at a time.
@@ -63,4 +60,4 @@ class Shard {
   std::int64_t updates_ = 0;
 };
 
-}  // namespace lockstep::parameter_server
+}  // namespace lockstep::parameter_server::inline internal

@@ -6,7 +6,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep::parameter_server {
+namespace lockstep::parameter_server::inline internal {
 namespace {
 
 void check_server(int server, int servers) {
@@ -64,4 +64,4 @@ std::vector<Role> assign_roles(const std::vector<int>& before, int servers) {
   return roles;
 }
 
-}  // namespace lockstep::parameter_server
+}  // namespace lockstep::parameter_server::inline internal

@@ -4,7 +4,7 @@
 #include <vector>
 
 /// Which server holds what. Pure.
-namespace lockstep::parameter_server {
+namespace lockstep::parameter_server::inline internal {
 
 /// Elements `begin` to `end` of all dense parameters laid end to end.
 struct Slice {
@@ -40,4 +40,4 @@ inline constexpr int kWasTrainer = -1;  ///< else the index of the server that i
 /// Errors: UsageError for fewer than `servers` + 1 processes.
 std::vector<Role> assign_roles(const std::vector<int>& before, int servers);
 
-}  // namespace lockstep::parameter_server
+}  // namespace lockstep::parameter_server::inline internal

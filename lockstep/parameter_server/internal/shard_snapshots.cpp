@@ -6,7 +6,7 @@
 #include "lockstep/snapshot/internal/snapshot_list.h"
 #include "lockstep/snapshot/snapshot.h"
 
-namespace lockstep::parameter_server {
+namespace lockstep::parameter_server::inline internal {
 namespace {
 
 // Servers make their updates together, or almost: what one of them has just written, another one's
@@ -68,4 +68,4 @@ std::int64_t ShardSnapshots::load(Shard& shard, std::int64_t updates) const {
   return clock;
 }
 
-}  // namespace lockstep::parameter_server
+}  // namespace lockstep::parameter_server::inline internal

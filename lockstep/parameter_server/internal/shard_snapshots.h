@@ -7,7 +7,7 @@
 
 #include "lockstep/parameter_server/internal/shard.h"
 
-namespace lockstep::parameter_server {
+namespace lockstep::parameter_server::inline internal {
 
 /// The snapshots of one server's shard, in a directory of its own: FOLDER/server-0-of-2, named by
 /// the number of updates. `lockstep snapshot` reads them. Threads: one at a time.
@@ -29,4 +29,4 @@ class ShardSnapshots {
   const std::filesystem::path directory_;
 };
 
-}  // namespace lockstep::parameter_server
+}  // namespace lockstep::parameter_server::inline internal

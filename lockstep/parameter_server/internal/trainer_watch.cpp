@@ -1,6 +1,6 @@
 #include "lockstep/parameter_server/internal/trainer_watch.h"
 
-namespace lockstep::parameter_server {
+namespace lockstep::parameter_server::inline internal {
 
 std::optional<int> TrainerWatch::find_silent(const std::vector<Heard>& heard, Instant now) {
   last_.resize(heard.size());
@@ -16,4 +16,4 @@ std::optional<int> TrainerWatch::find_silent(const std::vector<Heard>& heard, In
   return silent;
 }
 
-}  // namespace lockstep::parameter_server
+}  // namespace lockstep::parameter_server::inline internal

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-namespace lockstep::parameter_server {
+namespace lockstep::parameter_server::inline internal {
 
 /// What a server has heard of a trainer.
 struct Heard {
@@ -32,4 +32,4 @@ class TrainerWatch {
   std::vector<Last> last_;
 };
 
-}  // namespace lockstep::parameter_server
+}  // namespace lockstep::parameter_server::inline internal

@@ -6,7 +6,7 @@
 #include "lockstep/base/internal/check.h"
 #include "lockstep/pipeline/internal/stage_link.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Stages in one process, whose passes are made one after the other by one thread.
 class LocalLink final : public StageLink {
@@ -32,4 +32,4 @@ class LocalLink final : public StageLink {
   std::map<Key, StageTensor> waiting_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <utility>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // A look costs a microsecond, and moves 256 KiB where the receiver has taken those before.
@@ -70,4 +70,4 @@ void Outbox::complete(const Message& message) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

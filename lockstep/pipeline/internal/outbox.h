@@ -12,7 +12,7 @@
 #include "lockstep/comm/work.h"
 #include "lockstep/os/process/background_task.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Messages under way, held until they are sent. Over shared memory one moves on only when its
 /// sender looks at it: a thread does, so that the sender can compute meanwhile.
@@ -60,4 +60,4 @@ class Outbox {
   BackgroundTask task_{"send to another stage of a pipeline"};
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

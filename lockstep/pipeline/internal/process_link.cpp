@@ -15,7 +15,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/internal/agreement.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 struct ProcessLink::Header {
   // kLost: a rank of this pipeline is gone; kLostReplica: one has lost a replica.
@@ -291,4 +291,4 @@ void ProcessLink::check_micro_batches(const Header& header, int peer) const {
                           "; all ranks give batches of one size"));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -11,7 +11,7 @@
 #include "lockstep/pipeline/internal/stage_link.h"
 #include "lockstep/pipeline/schedule.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Stages on the ranks of a group. Before each tensor goes a header of 512 bytes with its shape and
 /// dtype, so that they may change from one micro-batch to the next; alone where there is no tensor.
@@ -74,4 +74,4 @@ class ProcessLink final : public StageLink {
   std::unique_ptr<Header> notice_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

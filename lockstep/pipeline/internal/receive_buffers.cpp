@@ -5,7 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/accumulate.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // Whether this handle is all that holds the memory.
@@ -27,4 +27,4 @@ at::Tensor ReceiveBuffers::take(at::IntArrayRef sizes, at::ScalarType dtype) {
   return buffers_.back().detach().view(sizes);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -7,7 +7,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Memory for what is received, used again once nothing refers to it any more.
 class ReceiveBuffers {
@@ -22,4 +22,4 @@ class ReceiveBuffers {
   std::vector<at::Tensor> buffers_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

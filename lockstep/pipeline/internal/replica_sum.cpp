@@ -12,7 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/work.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // What is exchanged at a time: large enough that its beginning and end do not matter.
@@ -126,4 +126,4 @@ void ReplicaSum::sum_gradients() {
   earlier_.clear();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -6,7 +6,7 @@
 
 #include "lockstep/comm/process_group.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What ranks have in common that hold the same stages and train them on other samples.
 /// Threads: one. Collective. Errors: as Work::wait; UsageError for sparse gradients.
@@ -29,4 +29,4 @@ class ReplicaSum {
   std::vector<at::Tensor> earlier_;  // one a parameter, or undefined
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

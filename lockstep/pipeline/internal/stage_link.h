@@ -2,7 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What goes from a stage to the next, or back to the one before.
 struct StageMessage {
@@ -36,4 +36,4 @@ class StageLink {
   virtual StageTensor receive(const StageMessage& message) = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

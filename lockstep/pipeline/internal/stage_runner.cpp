@@ -10,7 +10,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/internal/collective_backward.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 StageRunner::StageRunner(std::vector<torch::nn::Sequential> chunks, int rank, int ranks,
                          c10::Device device)
@@ -106,4 +106,4 @@ void StageRunner::run_backward(int chunk, int micro_batch, StageLink& link) {
             {.tensor = sent.defined() ? sent.contiguous() : at::Tensor()});
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

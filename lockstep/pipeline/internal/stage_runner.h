@@ -12,7 +12,7 @@
 #include "lockstep/pipeline/internal/stage_link.h"
 #include "lockstep/pipeline/schedule.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// A step of training, or one forward pass, of all micro-batches.
 struct PipelinePass {
@@ -59,4 +59,4 @@ class StageRunner {
   std::map<std::pair<int, int>, Kept> kept_;  // by chunk and micro-batch
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

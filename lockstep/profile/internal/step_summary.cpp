@@ -5,7 +5,7 @@
 
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using Time = StepSummary::Time;
@@ -88,6 +88,10 @@ std::string describe_straggler(const StepSummary& summary) {
 
 }  // namespace
 
+}  // namespace lockstep::inline internal
+
+namespace lockstep {
+
 const char* name_of(StepPhase phase) {
   switch (phase) {
     case StepPhase::kData:
@@ -106,6 +110,10 @@ const char* name_of(StepPhase phase) {
   return "other";
 }
 
+}  // namespace lockstep
+
+namespace lockstep::inline internal {
+
 StepSummary summarize(const std::vector<RankSteps>& ranks) {
   StepSummary summary{.steps = ranks[0].steps};
   summary.ranks.resize(ranks.size());
@@ -120,6 +128,10 @@ StepSummary summarize(const std::vector<RankSteps>& ranks) {
   if (ranks.size() > 1) find_straggler(summary);
   return summary;
 }
+
+}  // namespace lockstep::inline internal
+
+namespace lockstep {
 
 std::string describe(const StepSummary& summary) {
   constexpr std::size_t kWidth = 11;
@@ -137,3 +149,5 @@ std::string describe(const StepSummary& summary) {
 }
 
 }  // namespace lockstep
+
+namespace lockstep::inline internal {}  // namespace lockstep::inline internal

@@ -7,7 +7,7 @@
 
 #include "lockstep/profile/step_timer.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What one rank has noted of some steps.
 struct RankSteps {
@@ -22,4 +22,4 @@ struct RankSteps {
 /// Pure; the ranks have made the same number of steps.
 StepSummary summarize(const std::vector<RankSteps>& ranks);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

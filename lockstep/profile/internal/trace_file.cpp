@@ -4,7 +4,7 @@
 
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 std::filesystem::path trace_path(const std::filesystem::path& path, int rank) {
   std::filesystem::path own = path;
@@ -30,4 +30,4 @@ std::string with_process_name(std::string trace, const std::string& name) {
   return trace.replace(begin, end - begin, name);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -10,7 +10,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/nearest_name.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr const char* kConfigFlag = "--config";
@@ -101,4 +101,4 @@ CommandLine read_command_line(const std::string& about, const std::vector<Progra
   return line;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

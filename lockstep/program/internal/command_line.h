@@ -7,7 +7,7 @@
 
 #include "lockstep/program/program_options.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What the command line of a program with options says.
 struct CommandLine {
@@ -30,4 +30,4 @@ bool is_own_flag(const std::string& flag);
 CommandLine read_command_line(const std::string& about, const std::vector<ProgramOption>& options,
                               const std::string& variable, int argc, const char* const* argv);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

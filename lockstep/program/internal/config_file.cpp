@@ -13,7 +13,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/files/readable_file.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // Of options; more is another kind of file.
@@ -139,4 +139,4 @@ std::vector<ConfigEntry> read_config_file(const std::filesystem::path& path) {
                           ": its name says not what it holds; call it .toml or .json"));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

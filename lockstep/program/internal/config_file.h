@@ -6,7 +6,7 @@
 
 #include "lockstep/program/program_options.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// One value of a file of options.
 struct ConfigEntry {
@@ -21,4 +21,4 @@ struct ConfigEntry {
 /// file name extension, and for values that are lists, dates or null; SystemError.
 std::vector<ConfigEntry> read_config_file(const std::filesystem::path& path);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

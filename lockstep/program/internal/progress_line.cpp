@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr std::string_view kGreen = "\x1b[32m";
@@ -97,4 +97,4 @@ std::string clock_text(std::chrono::seconds duration) {
   return formatted("%lld:%02lld:%02lld", seconds / 3600, seconds / 60 % 60, seconds % 60);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// How far a training run is.
 struct Progress {
@@ -33,4 +33,4 @@ std::string progress_line(const Progress& progress, const ProgressLineOptions& o
 /// "0:05", "12:07", "3:00:01".
 std::string clock_text(std::chrono::seconds duration);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

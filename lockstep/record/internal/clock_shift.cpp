@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 double clock_shift_us(const std::vector<MeetingSpan>& of_rank_0,
                       const std::vector<MeetingSpan>& of_rank) {
@@ -18,4 +18,4 @@ double clock_shift_us(const std::vector<MeetingSpan>& of_rank_0,
   return least <= 0 && 0 <= most ? 0 : least + (most - least) / 2;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// A meeting of all ranks: none ends before the last has begun. By the clock of the rank.
 struct MeetingSpan {
@@ -17,4 +17,4 @@ struct MeetingSpan {
 double clock_shift_us(const std::vector<MeetingSpan>& of_rank_0,
                       const std::vector<MeetingSpan>& of_rank);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

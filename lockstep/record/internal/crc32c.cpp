@@ -2,7 +2,7 @@
 
 #include <array>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr std::uint32_t kPolynomial = 0x82F63B78U;  // The bits of 0x1EDC6F41 in reverse.
@@ -37,4 +37,4 @@ std::uint32_t masked_crc32c(const void* data, std::size_t bytes) {
   return ((value >> kMaskShift) | (value << (32 - kMaskShift))) + kMaskDelta;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The checksum of Castagnoli, CRC-32C, as in iSCSI and in TensorFlow's record files.
 std::uint32_t crc32c(const void* data, std::size_t bytes);
@@ -12,4 +12,4 @@ std::uint32_t crc32c(const void* data, std::size_t bytes);
 /// checksum is no accident.
 std::uint32_t masked_crc32c(const void* data, std::size_t bytes);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

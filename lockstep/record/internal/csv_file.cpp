@@ -10,7 +10,7 @@
 #include "lockstep/os/files/readable_file.h"
 #include "lockstep/record/internal/csv_text.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 std::string header_of(const std::vector<std::string>& columns) {
@@ -99,4 +99,4 @@ void CsvFile::write_anew(const std::function<bool(const Cells&)>& is_kept) {
   file_.emplace(path_, LineLog::Words{.what = "write metrics to", .when_full = "make room"});
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -9,7 +9,7 @@
 
 #include "lockstep/os/files/append_lines.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// A table of named numbers as CSV (RFC 4180), a row for each set, to which each run appends.
 ///
@@ -41,4 +41,4 @@ class CsvFile {
   std::optional<LineLog> file_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

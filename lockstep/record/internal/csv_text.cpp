@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstdio>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 std::vector<std::string_view> csv_lines(std::string_view text) {
   std::vector<std::string_view> lines;
@@ -54,4 +54,4 @@ std::string csv_number(double value) {
   return text;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The lines of a CSV text without their ends; a line's end within quotes is none. What follows the
 /// last end is left out. Pure.
@@ -19,4 +19,4 @@ std::string csv_cell(const std::string& text);
 /// 9 digits, whole numbers whole. Pure.
 std::string csv_number(double value);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -5,7 +5,7 @@
 #include "lockstep/record/internal/proto_message.h"
 
 // Numbers of fields are those of tensorboard/compat/proto.
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr int kSummaryOfEvent = 5;
@@ -90,4 +90,4 @@ std::string framed_record(const std::string& event) {
   return record;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

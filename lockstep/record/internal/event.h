@@ -7,7 +7,7 @@
 #include "lockstep/record/internal/png_image.h"
 
 /// TensorFlow's Event messages (event.proto, summary.proto), as bytes. Pure.
-namespace lockstep {
+namespace lockstep::inline internal {
 
 struct EventTime {
   double wall_seconds = 0;
@@ -28,4 +28,4 @@ std::string image_event(const EventTime& time, const std::string& tag, const Ima
 /// As it stands in the file: length, checksum of that, the event, checksum of it.
 std::string framed_record(const std::string& event);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -11,7 +11,7 @@
 #include "lockstep/os/machine/machine.h"
 #include "lockstep/record/internal/wall_seconds.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr std::size_t kMostWaitingBytes = std::size_t{64} << 10;
@@ -56,4 +56,4 @@ void EventFile::flush() {
   file_.append(text);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

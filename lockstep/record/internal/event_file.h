@@ -9,7 +9,7 @@
 #include "lockstep/os/files/append_lines.h"
 #include "lockstep/record/internal/event.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 struct EventFileOptions {
   /// Where a run goes on that had come further, or may have: what files before this one have of
@@ -46,4 +46,4 @@ class EventFile {
   Clock::time_point written_at_ = Clock::now();
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

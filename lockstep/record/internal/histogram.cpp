@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <limits>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr double kSmallest = 1e-12;
@@ -52,4 +52,4 @@ Histogram make_histogram(std::span<const double> values) {
   return histogram;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// How values are spread, as TensorBoard shows it.
 struct Histogram {
@@ -22,4 +22,4 @@ struct Histogram {
 /// ones are made one. Values that are not finite are left out. Pure.
 Histogram make_histogram(std::span<const double> values);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

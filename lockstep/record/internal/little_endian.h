@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <string>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The number's bytes, the lowest first.
 template <std::unsigned_integral Number>
@@ -14,4 +14,4 @@ void append_little_endian(std::string& bytes, Number value) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

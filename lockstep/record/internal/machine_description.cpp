@@ -11,7 +11,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/machine/machine.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 namespace fs = std::filesystem;
@@ -82,4 +82,4 @@ MachineDescription describe_machine() {
   return machine;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

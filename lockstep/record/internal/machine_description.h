@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What a training's figures depend on.
 struct MachineDescription {
@@ -26,4 +26,4 @@ std::string processor_name(std::string_view cpuinfo);
 /// The device's name in the text of /proc/driver/nvidia/gpus/<bus>/information. Pure.
 std::string device_name(std::string_view information);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

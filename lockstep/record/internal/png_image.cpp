@@ -12,7 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 std::string encode_png(const ImagePixels& image) {
   constexpr std::int64_t kMostBytes = std::int64_t{1} << 28;
@@ -40,4 +40,4 @@ std::string encode_png(const ImagePixels& image) {
   return png;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

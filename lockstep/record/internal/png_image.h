@@ -4,7 +4,7 @@
 #include <span>
 #include <string>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Rows from the top, pixels from the left, a byte a channel: 1 grey, 3 red, green and blue, 4 with
 /// opacity.
@@ -19,4 +19,4 @@ struct ImagePixels {
 /// bytes or another number of channels.
 std::string encode_png(const ImagePixels& image);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

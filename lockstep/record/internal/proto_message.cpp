@@ -4,7 +4,7 @@
 
 #include "lockstep/record/internal/little_endian.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr int kVarint = 0;
@@ -57,4 +57,4 @@ ProtoMessage& ProtoMessage::add_doubles(int field, const std::vector<double>& va
   return add_bytes(field, packed);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

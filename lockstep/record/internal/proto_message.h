@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Protocol Buffers' wire format, as much of it as event files need: fields one behind the other,
 /// each with its number in the message's .proto file.
@@ -31,4 +31,4 @@ class ProtoMessage {
   std::string bytes_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

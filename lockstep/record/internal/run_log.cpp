@@ -5,7 +5,7 @@
 #include "lockstep/record/internal/machine_description.h"
 #include "lockstep/record/internal/wall_seconds.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using nlohmann::ordered_json;
@@ -41,4 +41,4 @@ void RunLog::end(std::int64_t step, const std::string& how) {
   log_.append(line_of({{"event", "end"}, {"time", wall_seconds()}, {"step", step}, {"how", how}}));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

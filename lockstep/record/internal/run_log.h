@@ -8,7 +8,7 @@
 
 #include "lockstep/os/files/append_lines.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// runs.jsonl of a training: a line of JSON for each beginning and end of a run, with what it ran
 /// on: {"event": "begin", "time": 1763885000.5, "step": 0, "ranks": 2, "machine": {…}, "versions":
@@ -33,4 +33,4 @@ class RunLog {
   LineLog log_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -12,7 +12,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/count_text.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using nlohmann::json;
@@ -321,4 +321,4 @@ std::string to_json(const std::vector<AuditedLoader>& loaders) {
   return all.dump(2);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

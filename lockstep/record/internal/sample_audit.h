@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What the logs of samples of a training say of an epoch.
 struct AuditedEpoch {
@@ -48,4 +48,4 @@ std::string describe(const AuditedLoader& loader);
 /// The same as JSON.
 std::string to_json(const std::vector<AuditedLoader>& loaders);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -11,7 +11,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/parse_number.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using nlohmann::json;
@@ -62,4 +62,4 @@ TraceHead read_trace(const std::filesystem::path& path,
   return head;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -8,7 +8,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What a trace of LibTorch's profiler says of itself.
 struct TraceHead {
@@ -24,4 +24,4 @@ struct TraceHead {
 TraceHead read_trace(const std::filesystem::path& path,
                      const std::function<void(nlohmann::json&)>& on_event);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -18,7 +18,7 @@
 #include "lockstep/record/internal/clock_shift.h"
 #include "lockstep/record/internal/trace_events.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using nlohmann::json;
@@ -241,4 +241,4 @@ std::vector<std::filesystem::path> rank_traces_in(const std::filesystem::path& f
   return paths;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

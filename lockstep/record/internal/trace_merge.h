@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The range of the profiler around each of the barriers by which clocks are compared.
 inline constexpr const char* kClockSpan = "lockstep::clock";
@@ -35,4 +35,4 @@ MergedTrace merge_traces(const std::filesystem::path& path,
 /// where there is none, or there are those of several timelines.
 std::vector<std::filesystem::path> rank_traces_in(const std::filesystem::path& folder);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -7,7 +7,7 @@
 #include "lockstep/ddp/internal/broadcast_tensors.h"
 #include "lockstep/snapshot/pickle/pickled.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 at::Tensor bytes_of(const at::Tensor& tensor) {
@@ -51,4 +51,4 @@ c10::IValue broadcast_value(const ProcessGroup& group, const c10::IValue& own, i
   return value;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -6,7 +6,7 @@
 
 #include "lockstep/comm/process_group.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Collective: rank `source`'s writable_value() on all ranks, without a copy on its way. `own`,
 /// where it is not None, is this rank's own of the same structure, whose tensors are overwritten.
@@ -14,4 +14,4 @@ namespace lockstep {
 /// Work::wait.
 c10::IValue broadcast_value(const ProcessGroup& group, const c10::IValue& own, int source);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

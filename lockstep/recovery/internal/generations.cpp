@@ -6,7 +6,7 @@
 #include "lockstep/base/internal/failpoint.h"
 #include "lockstep/comm/init_process_group.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // Another generation begins: not an error, and no one else's to catch.
@@ -61,4 +61,4 @@ void abandon_default_group(ProcessGroup& group) {
   destroy_process_group();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

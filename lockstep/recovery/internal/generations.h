@@ -6,7 +6,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/recovery/internal/launcher_link.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What a process does in a job whose ranks die and come, and who outlives its own group.
 struct GenerationParts {
@@ -35,4 +35,4 @@ void check_if_over(const LauncherLink& link);
 /// for this rank go on with an error at once.
 void abandon_default_group(ProcessGroup& group);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

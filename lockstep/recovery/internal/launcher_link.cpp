@@ -11,7 +11,7 @@
 #include "lockstep/job/internal/worker_link.h"
 #include "lockstep/os/memory/memory_file.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 LauncherLink::LauncherLink() {
   const auto fd = env::integer(env::kLauncherFd);
@@ -111,4 +111,4 @@ void LauncherLink::take_place(const std::function<void()>& while_waiting) {
   send_message(link_.get(), {.kind = LinkMessage::Kind::kTookPlace, .generation = generation_});
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/os/files/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// A worker's link with the launcher that started it, where that is `lockstep run`: over it a
 /// worker says that it outlives its generation, and is told its place in the next. Threads: the one
@@ -60,4 +60,4 @@ class LauncherLink {
   bool is_over_ = false;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -4,7 +4,7 @@
 
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 ReplicaComparison compare_replicas(std::span<const std::int64_t> hashes) {
   ReplicaComparison result;
@@ -29,4 +29,4 @@ std::string describe(const ReplicaComparison& comparison, std::int64_t step) {
                 "machine's memory");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What hashes of replicas that should be equal say.
 struct ReplicaComparison {
@@ -23,4 +23,4 @@ ReplicaComparison compare_replicas(std::span<const std::int64_t> hashes);
 /// For people, where some are odd: who differs, what becomes of them, and where to look.
 std::string describe(const ReplicaComparison& comparison, std::int64_t step);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

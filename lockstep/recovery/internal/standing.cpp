@@ -8,7 +8,7 @@
 
 #include "lockstep/snapshot/internal/agreement.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 std::vector<Sources> gather_sources(const ProcessGroup& group, const Sources& own) {
   const std::array<std::int64_t, 6> numbers = {own.state.generation,  own.state.steps,
@@ -56,4 +56,4 @@ SourceChoice choose_source(const std::vector<Sources>& ranks) {
   return {.kind = kind, .rank = rank_of(kept), .standing = kept->memory};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

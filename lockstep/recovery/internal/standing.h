@@ -6,7 +6,7 @@
 
 #include "lockstep/comm/process_group.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// How far a state of a training has come. A later one is greater: of two sides of a cut network
 /// that have both made a step of the same number, the one that the job went on with counts.
@@ -50,4 +50,4 @@ struct SourceChoice {
 /// The furthest state; where no rank has one, the furthest of what was kept.
 SourceChoice choose_source(const std::vector<Sources>& ranks);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -12,7 +12,7 @@
 #include "lockstep/snapshot/internal/hash_bytes.h"
 #include "lockstep/snapshot/pickle/pickled.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 // A copy: the bytes of its pickle and of its storages, one after the other.
 struct StateMemory::Slot {
@@ -159,4 +159,4 @@ bool StateMemory::write(const c10::IValue& value, const Standing& standing) {
   return is_new;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -8,7 +8,7 @@
 #include "lockstep/os/memory/memory_file.h"
 #include "lockstep/recovery/internal/standing.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Copies of a training's state in a memory file that outlives the processes: two, of which one is
 /// whole while the other is written, whenever the process that writes is killed. A hash of all that
@@ -49,4 +49,4 @@ class StateMemory {
   std::uint64_t own_sequence_ = 0;  // of the last copy that this object wrote; 0: none
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

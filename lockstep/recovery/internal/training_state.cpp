@@ -17,7 +17,7 @@
 #include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/state_dict.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // LibTorch does not count that BatchNorm changes its running statistics. Larger tensors, whose copy
@@ -125,4 +125,4 @@ void TrainingState::check_extra(const TensorDict& saved) const {
                           "; name the same tensors"));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

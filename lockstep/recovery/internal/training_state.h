@@ -10,7 +10,7 @@
 #include "lockstep/recovery/training_parts.h"
 #include "lockstep/snapshot/state_dict.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The state of a training between two steps, kept such that a step can be given up half-way.
 /// What steps change early, buffers and the program's own tensors, is copied (above 16 MiB where
@@ -60,4 +60,4 @@ class TrainingState {
   std::vector<Copy> copies_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -12,7 +12,7 @@
 
 #include "lockstep/snapshot/internal/hash_bytes.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 namespace optim = torch::optim;
@@ -87,4 +87,4 @@ std::uint64_t hash_of(const at::Tensor& tensor) {
   return at::hash_tensor(plain).cpu().const_data_ptr<std::uint64_t>()[0];
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

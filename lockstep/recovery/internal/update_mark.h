@@ -10,7 +10,7 @@ namespace torch::optim {
 class Optimizer;
 }
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The group of the optimizer's that holds the parameter; none where none does.
 std::optional<std::size_t> group_of(torch::optim::Optimizer* optimizer,
@@ -26,4 +26,4 @@ std::uint64_t update_mark(torch::optim::Optimizer* optimizer, std::optional<std:
 /// Of the bytes, the same on all ranks whose tensors are.
 std::uint64_t hash_of(const at::Tensor& tensor);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

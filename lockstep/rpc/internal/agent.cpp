@@ -5,7 +5,7 @@
 #include "lockstep/rpc/internal/transport_error.h"
 #include "lockstep/rpc/internal/worker.h"
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 namespace {
 
 namespace torch_rpc = torch::distributed::rpc;
@@ -158,4 +158,4 @@ bool Agent::wait_until_answered(const Deadline& deadline) {
   return all_answered_.wait_until(lock, deadline.instant(), [this] { return under_way_ == 0; });
 }
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

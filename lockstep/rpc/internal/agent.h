@@ -14,7 +14,7 @@
 #include "lockstep/rpc/internal/local_transport.h"
 #include "lockstep/rpc/rpc.h"
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 
 class Worker;
 
@@ -72,4 +72,4 @@ class Agent final : public torch::distributed::rpc::TensorPipeAgent {
   std::int64_t under_way_ = 0;
 };
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

@@ -14,7 +14,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 
 namespace torch_autograd = torch::distributed::autograd;
 
@@ -99,4 +99,4 @@ void refuse_local_backward(const std::vector<at::Tensor>& answers,
   }
 }
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

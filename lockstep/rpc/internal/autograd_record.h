@@ -6,7 +6,7 @@
 
 #include "lockstep/rpc/internal/call_message.h"
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 
 /// LibTorch numbers contexts and messages by the rank that a process had in its first session: in
 /// one of another rank they could be taken for another worker's.
@@ -22,4 +22,4 @@ void record_send(const AutogradTag& tag, std::vector<at::Tensor>& tensors);
 void refuse_local_backward(const std::vector<at::Tensor>& answers,
                            const std::vector<at::Tensor>& arguments);
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

@@ -10,7 +10,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 
 static_assert(std::endian::native == std::endian::little, "messages are little-endian");
 
@@ -61,4 +61,4 @@ class ByteReader {
   std::string_view rest_;
 };
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

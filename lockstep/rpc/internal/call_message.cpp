@@ -2,7 +2,7 @@
 
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 namespace {
 
 // First of every message, so that one of another version, or of another program, is refused.
@@ -119,4 +119,4 @@ CallAnswer read_answer(const Parcel& parcel, ValueContext context) {
   return answer;
 }
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

@@ -11,7 +11,7 @@
 #include "lockstep/rpc/internal/rref_key.h"
 #include "lockstep/rpc/internal/value_codec.h"
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 
 /// Bytes and tensors, as the agent carries them.
 struct Parcel {
@@ -69,4 +69,4 @@ Parcel write_answer(const CallAnswer& answer, ValueContext context);
 CallRequest read_request(const Parcel& parcel, ValueContext context);
 CallAnswer read_answer(const Parcel& parcel, ValueContext context);
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

@@ -2,7 +2,7 @@
 
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 namespace {
 
 constexpr int kDeepestType = 8;
@@ -151,4 +151,4 @@ bool fits(const c10::IValue& value, const c10::Type& type) {
   }
 }
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

@@ -5,7 +5,7 @@
 
 #include "lockstep/rpc/internal/byte_stream.h"
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 
 /// The types that elements of lists and dicts have, in messages. One that is not known there (a
 /// class) becomes Any.
@@ -18,4 +18,4 @@ c10::TypePtr read_type(ByteReader& bytes);
 /// what it says.
 bool fits(const c10::IValue& value, const c10::Type& type);
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

@@ -4,7 +4,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/nearest_name.h"
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 
 void FunctionTable::add(const std::string& name, Function function) {
   if (name.empty()) throw UsageError("rpc::register_function: a function needs a name");
@@ -41,12 +41,21 @@ FunctionTable& functions() {
   return *table;
 }
 
+}  // namespace lockstep::rpc::inline internal
+
+namespace lockstep::rpc {
+
 void add_function(const std::string& name, Function function) {
   functions().add(name, std::move(function));
 }
+
+}  // namespace lockstep::rpc
+
+namespace lockstep::rpc {
 
 void unregister_function(const std::string& name) {
   functions().remove(name);
 }
 
 }  // namespace lockstep::rpc
+

@@ -9,7 +9,7 @@
 
 #include "lockstep/rpc/function_binding.h"
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 
 /// What others may call, by name. A result that is a c10::ivalue::Future is answered once it is
 /// complete. Threads: any.
@@ -29,4 +29,4 @@ class FunctionTable {
 /// That of this process.
 FunctionTable& functions();
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

@@ -5,7 +5,7 @@
 #include "lockstep/rpc/internal/byte_stream.h"
 #include "lockstep/snapshot/pickle/pickle_opcodes.h"
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 namespace {
 
 using Opcode = PickleOpcode;
@@ -118,4 +118,4 @@ std::int64_t read_cleanup_message(std::string_view pickle) {
   return context;
 }
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

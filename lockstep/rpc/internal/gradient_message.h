@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 
 /// What LibTorch's distributed autograd sends from worker to worker, as pickles. They are read here
 /// by the one form that LibTorch gives them, and by no unpickler: nothing that comes is executed.
@@ -22,4 +22,4 @@ GradientMessage read_gradient_message(std::string_view pickle);
 /// The context that a worker is to forget. Errors: UsageError for any other bytes.
 std::int64_t read_cleanup_message(std::string_view pickle);
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

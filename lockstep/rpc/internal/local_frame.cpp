@@ -13,7 +13,7 @@
 #include "lockstep/comm/internal/error_text.h"
 #include "lockstep/rpc/internal/byte_stream.h"
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 namespace {
 
 // Larger pieces are received where they belong, without a copy.
@@ -216,4 +216,4 @@ Frame FrameReader::finish() {
   return std::exchange(frame_, {});
 }
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

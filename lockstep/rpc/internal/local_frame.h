@@ -12,7 +12,7 @@
 
 #include "lockstep/rpc/internal/call_message.h"
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 
 /// A message between two workers of one machine, as it goes through a socket: a head of fixed size,
 /// a description of the tensors, the parcel's bytes, and the tensors' data.
@@ -92,4 +92,4 @@ class FrameReader {
   bool is_direct_ = false;  ///< next() gave the piece itself
 };
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

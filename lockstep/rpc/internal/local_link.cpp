@@ -13,7 +13,7 @@
 #include "lockstep/base/internal/log.h"
 #include "lockstep/comm/internal/error_text.h"
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 namespace {
 
 // No more than the system allows. What is in the socket its reader takes without a switch of
@@ -140,4 +140,4 @@ void LocalLink::close() {
   socket_.reset();
 }
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

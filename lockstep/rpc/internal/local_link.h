@@ -9,7 +9,7 @@
 #include "lockstep/os/files/unique_fd.h"
 #include "lockstep/rpc/internal/local_frame.h"
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 
 /// The connection to one other worker of this machine. Nothing in it waits for the other: what the
 /// socket does not take at once is sent when it can, by whoever polls `poll_set`. Threads: any may
@@ -50,4 +50,4 @@ class LocalLink {
   std::deque<OutgoingFrame> queue_;  // guarded by mutex_
 };
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

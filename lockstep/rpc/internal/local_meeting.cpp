@@ -14,7 +14,7 @@
 #include "lockstep/comm/internal/backend_choice.h"
 #include "lockstep/os/socket/unix_socket.h"
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 namespace {
 
 bool share_a_machine(const WorkerCard& one, const WorkerCard& other) {
@@ -98,4 +98,4 @@ std::unordered_map<int, UniqueFd> LocalMeeting::connect(const ProcessGroup& grou
   return sockets;
 }
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

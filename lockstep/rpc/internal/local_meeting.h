@@ -10,7 +10,7 @@
 #include "lockstep/os/files/unique_fd.h"
 #include "lockstep/rpc/internal/meeting.h"
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 
 /// Connects workers of one machine, network namespace and user, each pair by one Unix socket.
 class LocalMeeting {
@@ -34,4 +34,4 @@ class LocalMeeting {
   UniqueFd listener_;
 };
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

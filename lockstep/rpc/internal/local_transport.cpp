@@ -20,7 +20,7 @@
 #include "lockstep/os/socket/poll_timeout.h"
 #include "lockstep/rpc/internal/transport_error.h"
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 namespace {
 
 namespace torch_rpc = torch::distributed::rpc;
@@ -328,4 +328,4 @@ void LocalTransport::wake() noexcept {
   }
 }
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

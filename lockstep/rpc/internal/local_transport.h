@@ -18,7 +18,7 @@
 #include "lockstep/os/process/background_task.h"
 #include "lockstep/rpc/internal/local_link.h"
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 
 /// What carries calls, and their answers, between workers of one machine: Unix sockets, written to
 /// by the threads that call and serve, and read by a thread of its own, or by one that waits for an
@@ -111,4 +111,4 @@ class LocalTransport {
   BackgroundTask thread_{"rpc: read what other workers of this machine send"};
 };
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

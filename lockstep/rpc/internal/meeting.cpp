@@ -11,7 +11,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/rpc/internal/byte_stream.h"
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 namespace {
 
 constexpr std::size_t kLongestWorkerName = 128;
@@ -160,4 +160,4 @@ DevicePlan plan_devices(const std::vector<WorkerCard>& cards, int rank) {
   return plan;
 }
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

@@ -9,7 +9,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/rpc/rpc.h"
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 
 /// What each worker says of itself to the others.
 struct WorkerCard {
@@ -37,4 +37,4 @@ struct DevicePlan {
 };
 DevicePlan plan_devices(const std::vector<WorkerCard>& cards, int rank);
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

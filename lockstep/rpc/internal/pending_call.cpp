@@ -9,7 +9,7 @@
 #include "lockstep/rpc/internal/transport_error.h"
 #include "lockstep/rpc/internal/worker.h"
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 
 namespace torch_rpc = torch::distributed::rpc;
 namespace torch_autograd = torch::distributed::autograd;
@@ -108,16 +108,29 @@ c10::IValue PendingCall::take_answer() {
   return std::move(answer.value);
 }
 
+}  // namespace lockstep::rpc::inline internal
+
+namespace lockstep::rpc {
+
 c10::IValue wait_for(PendingCall& call) {
   return call.wait();
 }
 
+}  // namespace lockstep::rpc
+
+namespace lockstep::rpc {
+
 bool is_done(const PendingCall& call) {
   return call.done();
 }
+
+}  // namespace lockstep::rpc
+
+namespace lockstep::rpc {
 
 void when_done(PendingCall& call, std::function<void()> action) {
   call.when_done(std::move(action));
 }
 
 }  // namespace lockstep::rpc
+

@@ -16,7 +16,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/deadline.h"
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 
 class Worker;
 
@@ -60,4 +60,4 @@ class PendingCall {
   std::vector<at::Tensor> arguments_;  // until the answer is taken
 };
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

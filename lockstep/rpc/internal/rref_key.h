@@ -3,7 +3,7 @@
 #include <compare>
 #include <cstdint>
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 
 /// A value that is kept on its owner: the same key on every worker.
 struct RRefKey {
@@ -14,4 +14,4 @@ struct RRefKey {
   auto operator<=>(const RRefKey&) const = default;
 };
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

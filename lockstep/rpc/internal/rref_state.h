@@ -7,7 +7,7 @@
 
 #include "lockstep/rpc/internal/rref_key.h"
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 
 class PendingCall;
 class Worker;
@@ -37,4 +37,4 @@ class RRefState final : public c10::RRefInterface {
   const std::shared_ptr<PendingCall> making_;
 };
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

@@ -5,7 +5,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 namespace {
 
 [[noreturn]] void throw_not_kept(const RRefKey& key) {
@@ -73,4 +73,4 @@ void RRefTable::note_gone(int holder) {
   }
 }
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

@@ -9,7 +9,7 @@
 
 #include "lockstep/rpc/internal/rref_key.h"
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 
 /// The values that this worker keeps for others, and who holds a reference to each: a value goes
 /// when the last one is released. Threads: any; values are destroyed outside of its lock.
@@ -40,4 +40,4 @@ class RRefTable {
   std::set<int> gone_;
 };
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

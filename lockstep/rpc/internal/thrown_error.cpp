@@ -7,7 +7,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 
 std::string type_name_of(const std::exception& error) {
   if (const auto* own = dynamic_cast<const Error*>(&error)) return own->name();
@@ -18,4 +18,4 @@ std::string type_name_of(const std::exception& error) {
   return text;
 }
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

@@ -4,7 +4,7 @@
 
 #include "lockstep/base/internal/parse_number.h"
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 namespace {
 
 constexpr const char* kReported = "[reported by a worker] ";
@@ -52,4 +52,4 @@ std::string without_mark(const std::string& message) {
                                         : message;
 }
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

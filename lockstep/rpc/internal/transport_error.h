@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 
 /// LibTorch's agent tells errors apart by their text alone.
 bool is_connection_error(const std::string& message);
@@ -23,4 +23,4 @@ std::string reported_text(const std::string& message);
 /// Without that mark, for users.
 std::string without_mark(const std::string& message);
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

@@ -12,7 +12,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/rpc/internal/element_type.h"
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 namespace {
 
 constexpr int kDeepest = 32;
@@ -325,4 +325,4 @@ c10::IValue read_value(ByteReader& bytes, const ValueContext& context) {
   return read_nested(bytes, context, 0);
 }
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

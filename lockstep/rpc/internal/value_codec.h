@@ -11,7 +11,7 @@
 #include "lockstep/rpc/internal/byte_stream.h"
 #include "lockstep/rpc/internal/rref_key.h"
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 
 /// What travels beside the bytes of a value: tensors by reference, and how references to values on
 /// other workers are named and made.
@@ -45,4 +45,4 @@ c10::IValue read_value(ByteReader& bytes, const ValueContext& context);
 void write_key(const RRefKey& key, ByteWriter& bytes);
 RRefKey read_key(ByteReader& bytes);
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

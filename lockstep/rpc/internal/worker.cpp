@@ -19,7 +19,7 @@
 #include "lockstep/rpc/internal/rref_state.h"
 #include "lockstep/rpc/rref.h"
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 namespace {
 
 namespace torch_rpc = torch::distributed::rpc;
@@ -402,4 +402,4 @@ void set_current_worker(std::shared_ptr<Worker> worker) {
   current_slot() = std::move(worker);
 }
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

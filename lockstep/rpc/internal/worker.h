@@ -22,7 +22,7 @@
 #include "lockstep/rpc/internal/rref_table.h"
 #include "lockstep/rpc/rpc.h"
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 
 class Agent;
 
@@ -153,4 +153,4 @@ std::shared_ptr<Worker> current_worker();
 std::shared_ptr<Worker> current_worker_or_null();
 void set_current_worker(std::shared_ptr<Worker> worker);
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

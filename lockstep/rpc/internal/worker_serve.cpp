@@ -18,7 +18,7 @@
 #include "lockstep/rpc/internal/transport_error.h"
 #include "lockstep/rpc/internal/worker.h"
 
-namespace lockstep::rpc {
+namespace lockstep::rpc::inline internal {
 namespace {
 
 namespace torch_rpc = torch::distributed::rpc;
@@ -290,4 +290,4 @@ c10::intrusive_ptr<JitFuture> Worker::serve_autograd(torch_rpc::Message& message
       at::AnyClassType::get());
 }
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::rpc::inline internal

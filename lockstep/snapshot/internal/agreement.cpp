@@ -12,7 +12,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/internal/store_wait.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 int group_rank(const ProcessGroup& group) {
   return group ? group.rank() : 0;
@@ -54,4 +54,4 @@ void run_on_all(const ProcessGroup& group, const std::string& operation,
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

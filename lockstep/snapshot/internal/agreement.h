@@ -10,7 +10,7 @@
 #include "lockstep/comm/process_group.h"
 
 /// Small collectives on host data. All work without a group, for a job of one process.
-namespace lockstep {
+namespace lockstep::inline internal {
 
 int group_rank(const ProcessGroup& group);
 int group_world_size(const ProcessGroup& group);
@@ -23,4 +23,4 @@ std::vector<at::Tensor> gather_from_all(const ProcessGroup& group, const at::Ten
 void run_on_all(const ProcessGroup& group, const std::string& operation,
                 const std::function<void()>& action);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -12,7 +12,7 @@
 #include "lockstep/base/internal/check.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr std::string_view kCommentPrefix = "lockstep-xxh3:";
@@ -125,4 +125,4 @@ bool verify_checksum(const ReadableFile& file) {
   return true;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

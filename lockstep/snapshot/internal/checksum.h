@@ -13,7 +13,7 @@
 /// end, "lockstep-xxh3:" and the XXH3-128 in 32 lower-case hexadecimal digits. It covers every byte
 /// before the comment, the comment's length included; so no bit of the file can change unnoticed,
 /// and programs that know nothing of it read the archive as any other.
-namespace lockstep {
+namespace lockstep::inline internal {
 
 struct ChecksumHash;
 
@@ -58,4 +58,4 @@ class ChecksumWriter {
 /// or the end is missing; SystemError.
 bool verify_checksum(const ReadableFile& file);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

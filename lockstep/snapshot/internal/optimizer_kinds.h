@@ -11,7 +11,7 @@
 
 /// The optimizers that snapshots know, as data: which options and which state each has, by Python's
 /// names. `visit` is called with each name and a reference to the value.
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// A flag that Python's optimizer has beside the options, and the value that it must have for
 /// LibTorch's optimizer to do the same.
@@ -135,4 +135,4 @@ bool with_optimizer_kind(const torch::optim::Optimizer& optimizer, const Action&
          try_kind(RmspropKind{}) || try_kind(AdagradKind{});
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

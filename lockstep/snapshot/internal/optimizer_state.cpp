@@ -17,7 +17,7 @@
 #include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/sharded_state.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using torch::optim::Optimizer;
@@ -322,4 +322,4 @@ void check_optimizer_state_dict(const Optimizer& optimizer, const c10::IValue& v
   read_optimizer(optimizer, values, source, /*copies=*/false);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

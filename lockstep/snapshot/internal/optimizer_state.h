@@ -8,7 +8,7 @@ namespace torch::optim {
 class Optimizer;
 }
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// What Python's optimizer.state_dict() of the same optimizer gives: {"state": {0: {…}, …},
 /// "param_groups": [{"lr": …, "params": [0, …]}, …]}. Parameters are numbered in the order of the
@@ -34,4 +34,4 @@ void adopt_optimizer_state_dict(torch::optim::Optimizer& optimizer, const c10::I
 void check_optimizer_state_dict(const torch::optim::Optimizer& optimizer, const c10::IValue& values,
                                 const std::string& source = "the optimizer's state dict");
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

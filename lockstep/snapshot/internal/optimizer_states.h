@@ -5,7 +5,7 @@
 #include <ATen/core/ivalue.h>
 #include <torch/optim/optimizer.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// By the address of the parameter's implementation, as torch::optim::Optimizer::state().
 using OptimizerStates =
@@ -15,4 +15,4 @@ using OptimizerStates =
 c10::IValue optimizer_state_dict(const torch::optim::Optimizer& optimizer,
                                  const OptimizerStates& states);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

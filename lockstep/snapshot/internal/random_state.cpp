@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 at::Tensor random_state(c10::Device device) {
   at::Generator generator = at::globalContext().defaultGenerator(device);
@@ -31,4 +31,4 @@ void set_random_state(c10::Device device, const at::Tensor& state) {
   generator.set_state(state.contiguous());
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -4,7 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The state of a device's default random generator (torch.get_rng_state, torch.cuda.get_rng_state)
 /// as a uint8 tensor on the CPU.
@@ -16,4 +16,4 @@ void set_random_state(c10::Device device, const at::Tensor& state);
 /// Throws what set_random_state would for a size or dtype that is wrong, and changes nothing.
 void check_random_state(c10::Device device, const at::Tensor& state);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -11,7 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using nlohmann::json;
@@ -261,4 +261,4 @@ SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t 
   return std::move(reader.header);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -8,7 +8,7 @@
 
 #include <c10/core/ScalarType.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// One tensor of a safetensors file; its bytes are counted from the end of the header.
 struct SafetensorsEntry {
@@ -48,4 +48,4 @@ std::string safetensors_header_text(const SafetensorsHeader& header);
 SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t data_bytes,
                                            const std::string& source);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

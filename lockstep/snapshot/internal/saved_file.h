@@ -10,7 +10,7 @@
 #include "lockstep/snapshot/internal/checksum.h"
 #include "lockstep/snapshot/save.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// As save(), and by what the file is known again.
 FileDigest save_file(const std::filesystem::path& path, const c10::IValue& value,
@@ -29,4 +29,4 @@ struct Outline {
 /// Reads little of a large file. Errors: as load(), for what it reads.
 Outline load_outline(const ReadableFile& file);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -11,7 +11,7 @@
 #include "lockstep/base/internal/log.h"
 #include "lockstep/snapshot/sharded/snapshot_manifest.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 SnapshotList list_snapshots(const std::filesystem::path& directory) {
   SnapshotList list;
@@ -68,4 +68,4 @@ void delete_surplus(const std::filesystem::path& directory, const SnapshotName& 
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -7,7 +7,7 @@
 #include "lockstep/snapshot/internal/snapshot_name.h"
 
 /// The snapshots of a run as they lie in its directory.
-namespace lockstep {
+namespace lockstep::inline internal {
 
 struct SnapshotList {
   std::vector<SnapshotName> present;  ///< By their names, newest first; any may be damaged.
@@ -28,4 +28,4 @@ void delete_surplus(const std::filesystem::path& directory, const SnapshotName& 
                     int keep_last, const std::function<bool(const SnapshotName&)>& is_whole,
                     const std::function<void(const SnapshotName&)>& deleted);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

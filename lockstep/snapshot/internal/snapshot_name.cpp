@@ -4,7 +4,7 @@
 #include <charconv>
 #include <cstdio>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr std::string_view kNamePrefix = "snapshot-e";
@@ -24,6 +24,10 @@ bool take_number(std::string_view& rest, std::int64_t& number) {
 }
 
 }  // namespace
+
+}  // namespace lockstep::inline internal
+
+namespace lockstep {
 
 std::string SnapshotName::file_name() const {
   char name[80];
@@ -45,6 +49,10 @@ std::optional<SnapshotName> SnapshotName::parse(std::string_view file_name) {
   return name;
 }
 
+}  // namespace lockstep
+
+namespace lockstep::inline internal {
+
 std::vector<SnapshotName> snapshots_to_delete(
     std::vector<SnapshotName> present, const SnapshotName& written, int keep_last,
     const std::function<bool(const SnapshotName&)>& is_whole) {
@@ -62,4 +70,4 @@ std::vector<SnapshotName> snapshots_to_delete(
   return surplus;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -5,7 +5,7 @@
 
 #include "lockstep/snapshot/snapshot.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Which snapshots to delete once `written` is on disk, so that the newest `keep_last` whole ones
 /// up to it remain. Those after `written` stay: they are damaged and about to be replaced.
@@ -14,4 +14,4 @@ std::vector<SnapshotName> snapshots_to_delete(
     std::vector<SnapshotName> present, const SnapshotName& written, int keep_last,
     const std::function<bool(const SnapshotName&)>& is_whole);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -7,7 +7,7 @@
 
 #include "lockstep/snapshot/save.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 /// One copy in the making.
@@ -72,4 +72,4 @@ c10::IValue StateCopy::take(const c10::IValue& writable) {
   return copy;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

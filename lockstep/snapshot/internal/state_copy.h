@@ -5,7 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// A copy of a training's state in CPU memory that is used again for the next copy, so that taking
 /// one costs neither page faults nor more than its own size.
@@ -20,4 +20,4 @@ class StateCopy {
   std::vector<at::Tensor> buffers_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -4,7 +4,7 @@
 
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 const at::Tensor* find_tensor(const TensorDict& tensors, const std::string& name) {
@@ -32,4 +32,4 @@ std::optional<std::string> tensor_difference(const TensorDict& own, const Tensor
   return std::nullopt;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 /// State dicts nest five deep.
@@ -117,4 +117,4 @@ std::optional<c10::IValue> to_value(const PickleNodes& nodes, NodeId root, Pickl
   return value;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -15,7 +15,7 @@
 /// What an unpickler builds: nodes that name each other by index. A hostile pickle may make them
 /// share and even contain each other; an arena owns them all, so nothing leaks, and the tree is
 /// made at the end within limits.
-namespace lockstep {
+namespace lockstep::inline internal {
 
 using NodeId = std::size_t;
 
@@ -75,4 +75,4 @@ class PickleBudget {
 std::optional<c10::IValue> to_value(const PickleNodes& nodes, NodeId root, PickleBudget& budget,
                                     std::string& problem);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

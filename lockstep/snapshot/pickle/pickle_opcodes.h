@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The opcodes of Python's pickle protocol 2 that files of torch.save and of Lockstep contain.
 enum class PickleOpcode : std::uint8_t {
@@ -39,4 +39,4 @@ enum class PickleOpcode : std::uint8_t {
   kProto = 0x80,
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -4,7 +4,7 @@
 
 #include <ATen/ops/empty.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 bool lies_within(std::int64_t elements, std::int64_t offset, const std::vector<std::int64_t>& sizes,
@@ -41,4 +41,4 @@ at::Tensor tensor_over(const at::Tensor& bytes, c10::ScalarType dtype, std::int6
   return tensor;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -7,7 +7,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// No tensor of PyTorch's has more.
 inline constexpr std::size_t kMaxDimensions = 64;
@@ -18,4 +18,4 @@ at::Tensor tensor_over(const at::Tensor& bytes, c10::ScalarType dtype, std::int6
                        const std::vector<std::int64_t>& sizes,
                        const std::vector<std::int64_t>& strides);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

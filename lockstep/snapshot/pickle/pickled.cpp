@@ -7,7 +7,7 @@
 #include "lockstep/base/internal/parse_number.h"
 #include "lockstep/snapshot/pickle/unpickler.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 Pickled pickle(const c10::IValue& value) {
   Pickled result;
@@ -35,4 +35,4 @@ c10::IValue unpickle_in_order(std::string_view text,
   return unpickle(text, read, what);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

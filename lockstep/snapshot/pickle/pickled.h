@@ -9,7 +9,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// A value as files have it: a pickle that names storages "0", "1", …, and tensors over these.
 struct Pickled {
@@ -26,4 +26,4 @@ c10::IValue unpickle_in_order(std::string_view text,
                               const std::function<at::Tensor(std::uint64_t bytes)>& next_storage,
                               const std::string& what);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 struct StorageType {
@@ -75,4 +75,4 @@ bool is_storable(c10::ScalarType dtype) {
                      [&](const StorageType& type) { return type.dtype == dtype; });
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -6,7 +6,7 @@
 
 #include <c10/core/ScalarType.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The dtype of a storage class of Python's torch ("FloatStorage"); nothing for other names. These
 /// are the dtypes that snapshots can hold.
@@ -22,4 +22,4 @@ std::string_view dtype_name(c10::ScalarType dtype);
 
 bool is_storable(c10::ScalarType dtype);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

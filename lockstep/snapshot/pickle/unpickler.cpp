@@ -14,7 +14,7 @@
 #include "lockstep/snapshot/pickle/pickle_tensor.h"
 #include "lockstep/snapshot/pickle/storage_types.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr std::string_view kOrderedDict = "collections.OrderedDict";
@@ -357,4 +357,4 @@ c10::IValue unpickle(std::string_view pickle, const StorageReader& read_storage,
   return Unpickler(pickle, read_storage, file).run();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

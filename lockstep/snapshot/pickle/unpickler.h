@@ -7,7 +7,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Gives the bytes of storage `key` as a one-dimensional uint8 tensor of `bytes` elements.
 using StorageReader = std::function<at::Tensor(const std::string& key, std::uint64_t bytes)>;
@@ -23,4 +23,4 @@ using StorageReader = std::function<at::Tensor(const std::string& key, std::uint
 c10::IValue unpickle(std::string_view pickle, const StorageReader& read_storage,
                      const std::string& file);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

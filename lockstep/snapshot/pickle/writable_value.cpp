@@ -8,7 +8,7 @@
 #include "lockstep/snapshot/pickle/storage_types.h"
 #include "lockstep/snapshot/save.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 class WritableTree {
@@ -69,4 +69,4 @@ c10::IValue writable_value(const c10::IValue& value) {
   return WritableTree().make(value, "");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -2,7 +2,7 @@
 
 #include <ATen/core/ivalue.h>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The same tree of dicts, lists and plain values with every tensor as files can hold it: detached,
 /// on the CPU, and alone in its storage among dtypes, because a file knows one dtype a storage.
@@ -10,4 +10,4 @@ namespace lockstep {
 /// that files cannot hold.
 c10::IValue writable_value(const c10::IValue& value);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

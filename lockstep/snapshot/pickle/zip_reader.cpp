@@ -9,7 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // The structures of PKWARE's APPNOTE.TXT 6.3: signature, length without variable parts.
@@ -209,4 +209,4 @@ void ZipReader::corrupt(const std::string& reason) const {
                            "copy, or delete it and start anew"));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

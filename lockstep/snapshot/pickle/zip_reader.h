@@ -8,7 +8,7 @@
 
 #include "lockstep/os/files/readable_file.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Where the bytes of a record lie in the file.
 struct ZipRecord {
@@ -60,4 +60,4 @@ class ZipReader {
   std::map<std::string, ZipRecord> records_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -21,7 +21,7 @@
 #include "lockstep/snapshot/sharded/share_tree.h"
 #include "lockstep/snapshot/sharded/snapshot_parts.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 /// How often rank 0 looks for files of other ranks: no file system of several machines tells.
@@ -205,4 +205,4 @@ void verify_sharded(const std::filesystem::path& directory) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -16,7 +16,7 @@
 /// "rank0-of-4-<save id>.pt", and manifest.json, which rank 0 writes last. Names of files have the
 /// save's own number, so that a save of the same step again replaces the manifest alone, in one
 /// instant, and files of a save that was given up are never taken for those of another.
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Which save of which run, the same on all ranks.
 struct ShardedSave {
@@ -48,4 +48,4 @@ Snapshot load_sharded(const std::filesystem::path& directory);
 /// Throws what load_sharded would for damage, reading each file once.
 void verify_sharded(const std::filesystem::path& directory);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

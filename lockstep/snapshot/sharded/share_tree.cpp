@@ -8,7 +8,7 @@
 #include "lockstep/snapshot/pickle/storage_types.h"
 #include "lockstep/snapshot/save.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 constexpr const char* kState = "state";
@@ -160,4 +160,4 @@ std::vector<ManifestTensor> described_tensors(const c10::IValue& tree) {
   return tensors;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -11,7 +11,7 @@
 #include "lockstep/snapshot/snapshot.h"
 
 /// How a snapshot is parted among the ranks that write it, and put together again.
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Whether each rank has the state of all parameters, or, of a sharded optimizer, its own alone.
 enum class StatePlacement { kReplicated, kOwn };
@@ -38,4 +38,4 @@ void visit_tensors(const c10::IValue& tree,
 /// The same for a manifest, of file 0.
 std::vector<ManifestTensor> described_tensors(const c10::IValue& tree);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -10,7 +10,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/files/readable_file.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -146,4 +146,4 @@ SnapshotManifest read_manifest(const std::filesystem::path& path) {
   return parse_manifest(file.text(), source);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -8,7 +8,7 @@
 
 #include "lockstep/snapshot/internal/checksum.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 inline constexpr const char* kManifestName = "manifest.json";
 
@@ -53,4 +53,4 @@ SnapshotManifest parse_manifest(std::string_view text, const std::string& source
 /// Errors: those, and SystemError.
 SnapshotManifest read_manifest(const std::filesystem::path& path);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -6,7 +6,7 @@
 
 #include "lockstep/snapshot/snapshot.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// In the dict "lockstep" of a file that is one rank's share of a snapshot: the save's number.
 inline constexpr const char* kShareMark = "share_of";
@@ -15,4 +15,4 @@ inline constexpr const char* kShareMark = "share_of";
 /// it is another dict, or of a newer format.
 Snapshot snapshot_from(const c10::IValue& dict, const std::string& source);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -6,7 +6,7 @@
 #include <queue>
 #include <utility>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 std::vector<int> plan_shares(const std::vector<std::uint64_t>& tensor_bytes,
                              std::vector<std::uint64_t> kept_bytes) {
@@ -29,4 +29,4 @@ std::vector<int> plan_shares(const std::vector<std::uint64_t>& tensor_bytes,
   return owners;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Which rank writes each tensor that all ranks have, so that all write about as many bytes: the
 /// largest first, each to the rank that has the fewest so far. `kept_bytes`: by rank, what it
@@ -11,4 +11,4 @@ namespace lockstep {
 std::vector<int> plan_shares(const std::vector<std::uint64_t>& tensor_bytes,
                              std::vector<std::uint64_t> kept_bytes);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -8,7 +8,7 @@
 
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 std::string quoted(const std::string& text) {
@@ -53,4 +53,4 @@ void MetricFile::write(const TrainingTime& time, std::int64_t epoch, const Metri
   log_.append(line + "}\n");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -6,7 +6,7 @@
 #include "lockstep/train/duration.h"
 #include "lockstep/train/metrics.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// metrics.jsonl of a training: a line of JSON for each set of metrics, to which each run appends,
 /// {"step": 50, "epoch": 1, "samples": 3200, "seconds": 1.25, "train_loss": 0.31, …}. Values that
@@ -28,4 +28,4 @@ class MetricFile {
   bool has_earlier_runs_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

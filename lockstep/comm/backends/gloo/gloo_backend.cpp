@@ -19,7 +19,7 @@
 #include "lockstep/comm/internal/watched_store.h"
 #include "lockstep/os/process/batch_scheduling.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using c10d::ProcessGroupGloo;
@@ -314,4 +314,4 @@ c10::Device gloo_device(int) {
   return c10::kCPU;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -2,7 +2,7 @@
 
 #include "lockstep/comm/internal/backend_factory.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// LibTorch's Gloo over TCP, for CPU tensors. Connections are accepted on config.local_address when
 /// that is loopback, else on the interface of GLOO_SOCKET_IFNAME, else on config.local_address,
@@ -14,4 +14,4 @@ BackendInstance make_gloo_backend(const BackendConfig& config);
 /// The CPU.
 c10::Device gloo_device(int local_rank);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -12,7 +12,7 @@
 #include "lockstep/comm/internal/store_wait.h"
 #include "lockstep/comm/internal/watched_store.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using hierarchical::Machines;
@@ -276,4 +276,4 @@ c10::Device hierarchical_device(int) {
   return c10::kCPU;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

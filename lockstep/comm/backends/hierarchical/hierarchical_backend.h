@@ -8,7 +8,7 @@
 #include "lockstep/comm/backends/shm/shm_backend.h"
 #include "lockstep/comm/internal/backend_factory.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Collectives among the ranks of several machines of which at least one runs several: CPU tensors.
 /// All-reduces go through shared memory within a machine and through Gloo between machines, each
@@ -95,4 +95,4 @@ BackendInstance make_hierarchical_backend(const BackendConfig& config);
 /// The CPU.
 c10::Device hierarchical_device(int local_rank);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

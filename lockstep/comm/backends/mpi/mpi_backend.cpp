@@ -11,7 +11,7 @@
 #include "lockstep/comm/backends/mpi/mpi_plans.h"
 #include "lockstep/comm/backends/mpi/mpi_runtime.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 using mpi::MpiWork;
@@ -255,4 +255,4 @@ std::string broadcast_by_mpi(std::string text, int world_size, const Deadline& d
   return static_cast<const char*>(buffer.const_data_ptr());
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -2,7 +2,7 @@
 
 #include "lockstep/comm/internal/backend_factory.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// The system's MPI, for CPU tensors and processes that mpirun, mpiexec or srun started. Only in
 /// builds that found an MPI. Reductions are formed here, in rank order: the same bits on all ranks.
@@ -14,4 +14,4 @@ BackendInstance make_mpi_backend(const BackendConfig& config);
 /// The CPU.
 c10::Device mpi_device(int local_rank);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

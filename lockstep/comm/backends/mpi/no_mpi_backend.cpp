@@ -3,7 +3,7 @@
 #include "lockstep/comm/backends/mpi/mpi_backend.h"
 
 // Stands in for mpi_backend.cpp where no MPI was found.
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 [[noreturn]] void refuse_mpi() {
@@ -31,4 +31,4 @@ std::string broadcast_by_mpi(std::string, int, const Deadline&) {
   refuse_mpi();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -6,7 +6,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 int cuda_device_count() {
   return static_cast<int>(c10::cuda::device_count());
@@ -31,4 +31,4 @@ BackendInstance make_nccl_backend(const BackendConfig& config) {
                                                                  config.world_size, options)};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

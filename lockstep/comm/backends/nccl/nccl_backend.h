@@ -2,7 +2,7 @@
 
 #include "lockstep/comm/internal/backend_factory.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// LibTorch's NCCL, for CUDA tensors; the rank uses the CUDA device of its local rank.
 /// Only in builds against a CUDA build of LibTorch.
@@ -15,4 +15,4 @@ c10::Device nccl_device(int local_rank);
 /// Number of CUDA devices that this process sees; 0 without a driver.
 int cuda_device_count();
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

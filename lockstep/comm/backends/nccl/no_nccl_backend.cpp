@@ -3,7 +3,7 @@
 #include "lockstep/comm/backends/nccl/nccl_backend.h"
 
 // Stands in for nccl_backend.cpp where LibTorch is a CPU build.
-namespace lockstep {
+namespace lockstep::inline internal {
 
 int cuda_device_count() {
   return 0;
@@ -20,4 +20,4 @@ BackendInstance make_nccl_backend(const BackendConfig& config) {
   LOCKSTEP_ASSERT(false);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -4,7 +4,7 @@
 #include "lockstep/comm/internal/watched_store.h"
 #include "lockstep/comm/process_group.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 namespace {
 
 // What is best to exchange at a time, measured on gradients that were just written: what two cores
@@ -55,4 +55,4 @@ c10::Device shm_device(int) {
   return c10::kCPU;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -11,7 +11,7 @@
 #include "lockstep/comm/backends/shm/transfer.h"
 #include "lockstep/comm/process_group.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 namespace {
 
@@ -399,4 +399,4 @@ ShmBackend::WorkPtr ShmBackend::barrier(const c10d::BarrierOptions& options) {
                options.timeout);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal

@@ -8,7 +8,7 @@
 #include "lockstep/comm/backends/shm/tensor_piece.h"
 #include "lockstep/comm/internal/backend_factory.h"
 
-namespace lockstep {
+namespace lockstep::inline internal {
 
 /// Collectives through shared memory, for 1 to 64 ranks of one machine: CPU tensors, at memory
 /// speed and in rank order, so that results are the same bits on every rank and in every run.
@@ -103,4 +103,4 @@ BackendInstance make_shm_backend(const BackendConfig& config);
 /// The CPU.
 c10::Device shm_device(int local_rank);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline internal
