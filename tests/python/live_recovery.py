@@ -232,9 +232,10 @@ exec {WORKER} "$@"
 
     def test_a_standby_worker_that_is_ready_forgives_those_before(self):
         self.worker_whose_starts_fail(4, 5, 7, 8)
-        job = self.start("--standalone", "--max-restarts=10", "--standby=1", steps=2000)
+        steps = 10000  # The training must last until the third standby worker has started.
+        job = self.start("--standalone", "--max-restarts=10", "--standby=1", steps=steps)
         self.replace_by_standbys(job)
-        self.expect_same_end(job, backend="shm", steps=2000)
+        self.expect_same_end(job, backend="shm", steps=steps)
 
     def test_a_launcher_that_is_a_rank_of_another_job_by_its_environment(self):
         job = self.start(environment={"RANK": "7", "WORLD_SIZE": "9", "LOCAL_RANK": "5", "MASTER_PORT": "1"})
