@@ -32,7 +32,7 @@ target_link_libraries(app lockstep::lockstep)
 endforeach()
 
 run("${CMAKE_COMMAND}" --build "${WORK}/FetchContent/build" --target app lockstep)
-file(GLOB_RECURSE launcher "${WORK}/FetchContent/build/*/bin/lockstep")
+set(launcher "${WORK}/FetchContent/build/_deps/lockstep-build/bin/lockstep")
 run("${launcher}" run --standalone --nproc-per-node=2 "${WORK}/FetchContent/build/app")
 foreach(rank 0 1)
   if(NOT output MATCHES "rank ${rank} of 2 has 1024 samples")
