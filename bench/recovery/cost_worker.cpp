@@ -2,7 +2,7 @@
 // cost_worker adam|momentum|sgd WIDTH TURNS STEPS MEMORY_EVERY [FOLDER]. By turns so many steps in
 // a plain loop and the same steps in its loop, in the same processes and on the same group, so that
 // both see the same machine. Prints, as JSON, the milliseconds of a step in each turn. FOLDER: of
-// snapshots, so that the ranks agree before each step whether they are to make room.
+// snapshots, so that the ranks agree before each step whether they are preempted.
 #include <chrono>
 #include <iostream>
 #include <memory>

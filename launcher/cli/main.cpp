@@ -2,9 +2,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "launcher/cli/command.h"
@@ -13,7 +15,6 @@
 #include "launcher/remote/attend.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/base/internal/env.h"
 #include "lockstep/base/internal/nearest_name.h"
 #include "lockstep/os/process/find_program.h"
 
@@ -40,7 +41,7 @@ constexpr std::array kTools = {
     Tool{"bench", "time the backends, or the launcher, on this machine"},
     Tool{"report", "make a page of a training: curves, ranks, runs, machine"},
     Tool{"audit", "prove which samples a training had in each epoch"},
-    Tool{"snapshot", "look at, verify, export and delete what trainings save"},
+    Tool{"snapshot", "list, verify, show, compare, export and delete snapshots"},
     Tool{"trace", "make one timeline of the traces of all ranks"},
     Tool{"estimate", "say what a model will need in memory and traffic"},
     Tool{"env", "show what a bug report needs, and the variables that Lockstep reads"},
@@ -75,8 +76,10 @@ std::string help_text() {
 // lockstep-<name> beside this program or in PATH: a command that somebody has added.
 std::optional<std::string> find_tool_of_users(const std::string& name) try {
   if (name.find('/') != std::string::npos) return std::nullopt;
-  return find_program(concat("lockstep-", name),
-                      concat(program_folder().string(), ":", env::text(env::kPath).value_or("")));
+  const std::string program = concat("lockstep-", name);
+  std::error_code ignored;
+  const std::filesystem::path beside = program_folder() / program;
+  return std::filesystem::exists(beside, ignored) ? beside.string() : find_program(program);
 } catch (const ProgramError&) {
   return std::nullopt;
 }

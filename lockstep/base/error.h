@@ -13,7 +13,7 @@ namespace lockstep {
 /// Exit status of a program that ends with an error of each kind.
 inline constexpr int kExitFailure = 1;
 inline constexpr int kExitUsage = 2;
-/// Of one that was told to end, has saved its state and goes on when it is started again:
+/// A preempted program has saved its state and resumes when it is started again:
 /// EX_TEMPFAIL of sysexits.h.
 inline constexpr int kExitPreempted = 75;
 

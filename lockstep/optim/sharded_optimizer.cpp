@@ -245,8 +245,8 @@ void OptimizerShards::State::check_planned_groups(const Optimizer& optimizer) co
   for (std::size_t g = 0; g < planned.size(); ++g) {
     if (g < groups.size() && addresses_of(groups[g]) == planned[g]) continue;
     throw UsageError(concat("ShardedOptimizer on rank ", group.rank(), ": the parameters of group ",
-                            g, " are not those that it was made with; add new ones as a group of ",
-                            "their own, with add_param_group"));
+                            g, " were exchanged for others; add new ones as a group of their own, ",
+                            "with add_param_group"));
   }
 }
 

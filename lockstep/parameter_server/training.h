@@ -69,8 +69,8 @@ class ParameterClient {
   /// when all servers have them. A parameter without a gradient counts as one of zeros.
   /// `step`: how many came before. Errors: as rpc::call.
   void push(std::int64_t step);
-  /// Writes the servers' values into the parameters, once they are those that a trainer that has
-  /// pushed `step` times may have. Errors: as rpc::call.
+  /// Writes the servers' values into the parameters, once a trainer that has pushed `step` times
+  /// may have them. Errors: as rpc::call.
   void pull(std::int64_t step);
   /// Returns when all trainers are here; the values do not change any more. Errors: as rpc::call;
   /// others' steps may take as long as they do, while the servers live.

@@ -144,8 +144,8 @@ struct TraceCallbackOptions {
 /// ui.perfetto.dev: traces/steps-10-12.json of the training's directory, beside those of the ranks
 /// (profile/trace.h, record/internal/trace_merge.h). Some barriers come with it, by which clocks
 /// are compared. Where directories of machines are their own, rank 0 says that its timeline lacks
-/// ranks and how to merge them. A run that goes on behind these steps traces nothing; one that ends
-/// between them has a timeline of those that it made.
+/// ranks and how to merge them. A run that resumes behind these steps traces nothing; one that ends
+/// between them has a timeline of the steps it has run.
 ///
 /// A rank whose trace cannot be written fails on all ranks, named. Errors: UsageError for other
 /// steps and where a profiler runs already; SystemError; PeerFailed; as Work::wait.

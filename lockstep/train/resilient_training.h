@@ -33,7 +33,7 @@ struct ResilientOptions {
 
 enum class TrainingEnd {
   kDone,       ///< all steps have been made
-  kPreempted,  ///< told to make room, all have saved: end with kExitPreempted
+  kPreempted,  ///< preempted, all ranks have saved: end with kExitPreempted
 };
 
 /// A training loop that survives the death of its ranks. Under `lockstep run --max-restarts=N`,

@@ -88,7 +88,7 @@ void add_trainer_options(ProgramOptions& program, TrainerOptions& options);
 enum class FitEnd {
   kDone,       ///< as long as it was to be
   kStopped,    ///< a callback has ended it
-  kPreempted,  ///< told to make room, all have saved: end with kExitPreempted
+  kPreempted,  ///< preempted, all ranks have saved: end with kExitPreempted
 };
 
 struct FitResult {

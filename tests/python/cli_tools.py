@@ -56,6 +56,20 @@ class Tools(unittest.TestCase):
             self.assertEqual(done.returncode, 2)
             self.assertIn("cannot be read", done.stderr)
 
+    def test_a_program_in_path_becomes_a_command(self):
+        with tempfile.TemporaryDirectory() as folder:
+            tool = os.path.join(folder, "lockstep-mine")
+            with open(tool, "w") as script:
+                script.write('#!/bin/sh\necho "mine: $*"\nexit 7\n')
+            os.chmod(tool, 0o755)
+            done = run("mine", "a b", "--flag", PATH=f"{folder}:{os.environ['PATH']}")
+            self.assertEqual((done.returncode, done.stdout), (7, "mine: a b --flag\n"))
+            # Not from the folder at hand, which PATH does not name.
+            done = subprocess.run([LOCKSTEP, "mine"], capture_output=True, text=True, cwd=folder, timeout=DEADLINE_S,
+                                  env={name: value for name, value in os.environ.items() if name != "PATH"})
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("unknown command 'mine'", done.stderr)
+
     def test_env_says_what_a_bug_report_needs(self):
         done = run("env", LOCKSTEP_TIMEOUT_S="60")
         self.assertEqual(done.returncode, 0, done.stderr)

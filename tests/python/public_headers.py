@@ -3,8 +3,8 @@ they are few, and include nothing internal. Compiles headers alone, from a folde
 
     public_headers.py ROOT_OF_THE_REPOSITORY TORCH_DIR [--all] [--keep=FOLDER]
 
-Without --all those without LibTorch, which take a second each; with it all, 10 s each, but for those that have
-not changed since they were last compiled, which FOLDER remembers.
+Without --all: the headers without LibTorch, a second each. With it: every header, 10 s each, unless FOLDER remembers
+that it has not changed since it was last compiled.
 """
 
 import argparse

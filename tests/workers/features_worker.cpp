@@ -388,6 +388,7 @@ int run(int argc, char** argv) {
 }
 
 }  // namespace
+
 int run_worker(int argc, char** argv) {
   return lockstep::run_main([&] { return run(argc, argv); });
 }

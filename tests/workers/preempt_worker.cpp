@@ -69,6 +69,7 @@ int run(std::int64_t steps, const std::string& folder) {
 }
 
 }  // namespace
+
 int run_worker(int argc, char** argv) {
   return lockstep::run_main([&] {
     const auto steps = argc == 3 ? lockstep::parse_number<std::int64_t>(argv[1]) : std::nullopt;

@@ -172,6 +172,7 @@ int run(std::int64_t steps, std::int64_t size, std::int64_t say_every, Resilient
 }
 
 }  // namespace
+
 int run_worker(int argc, char** argv) {
   return lockstep::run_main([&] {
     const auto number = [&](int at) {
