@@ -70,8 +70,8 @@ Score evaluate(Model& model, const examples::DigitsDataset& digits,
                const lockstep::ProcessGroup& group) {
   constexpr int kBatchSize = 256;
   const at::NoGradGuard no_grad;
-  lockstep::DistributedSampler sampler(*digits.size(),
-                                       {.group = group, .shuffle = false, .padding = false});
+  lockstep::DistributedSampler sampler(
+      *digits.size(), {.process_group = group, .shuffle = false, .padding = false});
   at::Tensor counts = at::zeros({2}, at::TensorOptions(at::kLong).device(group.device()));
   const auto loader = load(digits, sampler, kBatchSize);
   model->eval();
@@ -124,10 +124,11 @@ int train(const Arguments& arguments) {
   net->to(group.device());
   Model model(net, {.process_group = group});
   torch::optim::Adam optimizer(model.parameters(), arguments.lr);
-  lockstep::DistributedSampler sampler(*train_set.size(), {.group = group, .seed = arguments.seed});
+  lockstep::DistributedSampler sampler(*train_set.size(),
+                                       {.process_group = group, .seed = arguments.seed});
   const auto loader = load(train_set, sampler, arguments.batch_size);
 
-  lockstep::SnapshotDirectory snapshots(arguments.snapshot_dir, {.group = group});
+  lockstep::SnapshotDirectory snapshots(arguments.snapshot_dir, {.process_group = group});
   const auto resumed = snapshots.load_latest(*model, optimizer);
   const std::int64_t first_epoch = resumed ? resumed->epoch + 1 : 0;
   const auto steps = static_cast<std::int64_t>((sampler.size() + arguments.batch_size - 1) /

@@ -226,7 +226,7 @@ int main(int argc, char** argv) {
                    "many steps before the slowest; without it all make one update together")
         ->check(integer_between(0, kMostOfAnything));
     app.add_option(
-        "--snapshots", arguments.servers.snapshots,
+        "--snapshots", arguments.servers.directory,
         "a folder for snapshots of what servers hold; a job that is started again goes on");
     app.add_option("--snapshot-every", arguments.servers.snapshot_every,
                    "updates from one to the next")

@@ -83,7 +83,7 @@ int train(const Arguments& arguments) {
     };
   });
 
-  if (training.group().rank() == 0) {
+  if (training.process_group().rank() == 0) {
     std::cout << "test accuracy " << std::fixed << std::setprecision(2)
               << percent_right(net, digits.test) << " %, checksum of the parameters "
               << checksum(net) << std::endl;

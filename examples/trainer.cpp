@@ -49,7 +49,7 @@ struct Digits : lockstep::Task<NetImpl> {
 };
 
 int run(int argc, char** argv) {
-  lockstep::TrainerOptions options{.default_root_dir = "runs/trainer"};
+  lockstep::TrainerOptions options{.directory = "runs/trainer"};
   std::string data = "examples/data/digits.csv";
   double lr = 1e-3;
   int patience = 5;
@@ -67,15 +67,15 @@ int run(int argc, char** argv) {
   Digits task(lr);
   lockstep::Trainer trainer(options);
   trainer.add(lockstep::LearningRateMonitor());
-  trainer.add(lockstep::ModelCheckpoint({.monitor = "val_accuracy", .mode = "max"}));
+  trainer.add(
+      lockstep::ModelCheckpoint({.monitor = "val_accuracy", .mode = lockstep::MonitorMode::kMax}));
   trainer.add(lockstep::EarlyStopping({.monitor = "val_loss", .patience = patience}));
   const auto result = trainer.fit(task, batches(digits.train), batches(digits.test));
   if (result.end == lockstep::FitEnd::kPreempted) return lockstep::kExitPreempted;
   if (trainer.is_global_zero()) {
     if (!result.reason.empty()) std::cout << "stopped: " << result.reason << "\n";
     std::cout << "trained for " << result.time.epochs << " epochs, " << result.time.batches
-              << " steps; " << options.default_root_dir << "/best has the best weights"
-              << std::endl;
+              << " steps; " << options.directory << "/best has the best weights" << std::endl;
   }
   return 0;
 }

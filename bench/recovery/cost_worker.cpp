@@ -88,7 +88,7 @@ int run(const std::string& optimizer_name, std::int64_t width, std::int64_t turn
       make_step();
     };
   });
-  if (training.group().rank() == 0) {
+  if (training.process_group().rank() == 0) {
     std::cout << nlohmann::json{{"plain_ms", plain}, {"resilient_ms", resilient}} << "\n";
   }
   return 0;
@@ -108,6 +108,6 @@ int main(int argc, char** argv) {
     }
     return lockstep::bench::run(
         argv[1], *number(2), *number(3), *number(4),
-        {.memory_every = static_cast<int>(*number(5)), .snapshots = argc > 6 ? argv[6] : ""});
+        {.memory_every = static_cast<int>(*number(5)), .directory = argc > 6 ? argv[6] : ""});
   });
 }

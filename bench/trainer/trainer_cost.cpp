@@ -121,7 +121,7 @@ double trained(const Rows& rows, int steps, const std::string& folder) {
                    .batch_size = kBatchSize,
 
                    .enable_progress_bar = false,
-                   .default_root_dir = folder,
+                   .directory = folder,
                    .resume = false,
                    .save_interval = ""});
   int step = 0;

@@ -152,7 +152,7 @@ std::vector<double> time_steps(Training& training, const Batch& batch, int steps
 double time_epoch(Training& training, const ProcessGroup& group, std::int64_t samples) {
   const auto loader = torch::data::make_data_loader(
       Samples(training.samples(samples)).map(torch::data::transforms::Stack<>()),
-      DistributedSampler(static_cast<std::size_t>(samples), {.group = group}),
+      DistributedSampler(static_cast<std::size_t>(samples), {.process_group = group}),
       static_cast<std::size_t>(training.batch_size()));
   group.barrier();
   const auto start = Clock::now();

@@ -102,8 +102,8 @@ Score evaluate(Model& model, const examples::Cifar100Dataset& data,
                const lockstep::ProcessGroup& group) {
   const torch::NoGradGuard no_grad;
   Score score;
-  const lockstep::DistributedSampler sampler(*data.size(),
-                                             {.group = group, .shuffle = false, .padding = false});
+  const lockstep::DistributedSampler sampler(
+      *data.size(), {.process_group = group, .shuffle = false, .padding = false});
   const auto loader = make_loader(data, sampler, /*batch_size=*/256);
   model.eval();
   for (auto& batch : *loader) {

@@ -28,7 +28,7 @@ void train(const cifar::Arguments& arguments) {
   lockstep::DataParallel model(net, {.device_ids = devices});
   torch::optim::SGD optimizer(model->parameters(),
                               torch::optim::SGDOptions(arguments.lr).momentum(0.9));
-  lockstep::DistributedSampler sampler(*train_data.size(), {.group = group});
+  lockstep::DistributedSampler sampler(*train_data.size(), {.process_group = group});
   const auto loader = cifar::make_loader(train_data, sampler, arguments.batch_size);
 
   cifar::Report report(arguments, group.rank(), static_cast<std::int64_t>(sampler.size()),

@@ -19,7 +19,8 @@ inline void train_ddp(const cifar::Arguments& arguments, const lockstep::Process
   lockstep::DistributedDataParallel model(net, {.process_group = group});
   torch::optim::SGD optimizer(model->parameters(),
                               torch::optim::SGDOptions(arguments.lr).momentum(0.9));
-  lockstep::DistributedSampler sampler(*train_data.size(), {.group = group, .padding = false});
+  lockstep::DistributedSampler sampler(*train_data.size(),
+                                       {.process_group = group, .padding = false});
   const auto part_size =
       cifar::divide_batch(arguments.batch_size, group.world_size(), arguments.grad_accu_steps);
   const auto loader = cifar::make_loader(train_data, sampler, part_size);
@@ -32,7 +33,7 @@ inline void train_ddp(const cifar::Arguments& arguments, const lockstep::Process
     sampler.set_epoch(epoch);
     cifar::Score score;
     // Ranks may have different numbers of images: each counts once, and none is taken twice.
-    auto batches = model.join(*loader, {.accumulation_steps = arguments.grad_accu_steps});
+    auto batches = model.join(*loader, {.gradient_accumulation_steps = arguments.grad_accu_steps});
     for (auto& batch : batches) {
       const auto labels = batch.target.to(group.device());
       torch::Tensor logits;

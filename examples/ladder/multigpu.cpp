@@ -22,7 +22,7 @@ class Trainer {
         group_(group),
         model_(model_on(group.device()), {.process_group = group}),
         optimizer_(model_->parameters(), /*lr=*/1e-3),
-        sampler_(RandomData::kSamples, {.group = group}),
+        sampler_(RandomData::kSamples, {.process_group = group}),
         train_data_(prepare_loader(sampler_, arguments.batch_size)) {}
 
   void train() {

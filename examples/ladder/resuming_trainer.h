@@ -19,7 +19,7 @@ class ResumingTrainer {
         gpu_(gpu),
         model_(resumed_model(), {.process_group = group}),
         optimizer_(model_->parameters(), /*lr=*/1e-3),
-        sampler_(RandomData::kSamples, {.group = group}),
+        sampler_(RandomData::kSamples, {.process_group = group}),
         train_data_(prepare_loader(sampler_, arguments.batch_size)) {}
 
   void train() {

@@ -14,7 +14,7 @@ namespace mingpt {
 /// batches of them [size, block_size].
 ///
 ///   CharDataset dataset(tokens, {.block_size = 64});
-///   lockstep::DistributedSampler sampler(*dataset.size(), {.group = group});
+///   lockstep::DistributedSampler sampler(*dataset.size(), {.process_group = group});
 ///   auto batch = dataset.get_batch(*sampler.next(32));
 ///
 /// or with torch::data::make_data_loader(dataset, sampler, 32).

@@ -5,11 +5,12 @@
 #include <vector>
 
 #include "examples/mingpt/optimizer.h"
+#include "lockstep/amp/autocast.h"
 #include "models/gpt.h"
 
 namespace mingpt {
 
-enum class Precision { kFloat32, kBFloat16, kFloat16 };
+using lockstep::Precision;
 
 /// "fp32", "bf16" or "fp16".
 const char* name_of(Precision precision);

@@ -76,7 +76,7 @@ Trainer::Trainer(const Config& config, const lockstep::ProcessGroup& group, cons
       vocabulary_(text.vocabulary),
       train_set_(text.parts.train, {.block_size = config.data.block_size}),
       test_set_(test_pieces(text.parts.test, config.data.block_size)),
-      sampler_(*train_set_.size(), {.group = group, .seed = config.trainer.seed}),
+      sampler_(*train_set_.size(), {.process_group = group, .seed = config.trainer.seed}),
       gpt_(make_gpt(gpt_config(config, vocabulary_), config.trainer.seed, group.device())),
       // The only buffers are the masks, which never change.
       model_(gpt_, {.process_group = group,
@@ -84,7 +84,7 @@ Trainer::Trainer(const Config& config, const lockstep::ProcessGroup& group, cons
                     .gradient_norm = config.trainer.grad_norm_clip > 0}),
       optimizer_(make_optimizer(*gpt_, config.optimizer)),
       scaler_({.enabled = config.trainer.precision == Precision::kFloat16}),
-      snapshots_(config.trainer.snapshot_path, {.group = group}) {
+      snapshots_(config.trainer.snapshot_path, {.process_group = group}) {
   print(concat("Data has ", text.parts.train.numel() + text.parts.test.numel(), " characters, ",
                vocabulary_.size(), " unique."));
   std::int64_t parameters = 0;
@@ -196,8 +196,8 @@ void Trainer::evaluate() {
   if (!test_set_ || evaluated_step_ == position_.step) return;
   evaluated_step_ = position_.step;
   const at::NoGradGuard no_grad;
-  lockstep::DistributedSampler sampler(*test_set_->size(),
-                                       {.group = group_, .shuffle = false, .padding = false});
+  lockstep::DistributedSampler sampler(
+      *test_set_->size(), {.process_group = group_, .shuffle = false, .padding = false});
   sampler.reset();
   gpt_->eval();
   at::Tensor sums = at::zeros({2}, at::TensorOptions(at::kDouble).device(group_.device()));

@@ -7,6 +7,13 @@
 
 namespace lockstep {
 
+/// The dtype in which forward computes, where Autocast allows it.
+enum class Precision {
+  kFloat32,   ///< No autocast: everything in the dtype of parameters and inputs.
+  kFloat16,   ///< float16, with a GradScaler for the loss.
+  kBFloat16,  ///< bfloat16.
+};
+
 /// Names and defaults are those of torch.autocast.
 struct AutocastOptions {
   c10::DeviceType device_type = c10::DeviceType::CPU;  ///< Or CUDA.

@@ -25,7 +25,7 @@ Shard shard_of(const DistributedSamplerOptions& options) {
   if (options.rank) {
     shard.num_replicas = *options.num_replicas;
     shard.rank = *options.rank;
-  } else if (const ProcessGroup group = group_or_default(options.group)) {
+  } else if (const ProcessGroup group = group_or_default(options.process_group)) {
     shard.num_replicas = group.world_size();
     shard.rank = group.rank();
   }

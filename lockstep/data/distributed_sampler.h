@@ -18,7 +18,7 @@ struct Shard;
 
 struct DistributedSamplerOptions {
   /// The ranks that share the dataset. Empty: the default group, else this one process.
-  ProcessGroup group = {};
+  ProcessGroup process_group = {};
   /// Instead of the group's; both or neither.
   std::optional<int> num_replicas = std::nullopt;
   std::optional<int> rank = std::nullopt;
@@ -36,7 +36,7 @@ struct DistributedSamplerOptions {
 /// Gives each rank its part of a dataset: the indices that PyTorch's DistributedSampler gives for
 /// the same size, ranks, seed and epoch.
 ///
-///   DistributedSampler sampler(*dataset.size(), {.group = group, .seed = 1});
+///   DistributedSampler sampler(*dataset.size(), {.process_group = group, .seed = 1});
 ///   auto loader = torch::data::make_data_loader(std::move(dataset), sampler, 32);
 ///   for (int epoch = 0; epoch < epochs; ++epoch) {
 ///     sampler.set_epoch(epoch);

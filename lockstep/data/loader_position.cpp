@@ -55,7 +55,7 @@ EpochBatchOptions without_order(EpochBatchOptions options) {
 
 LoaderPosition::LoaderPosition(std::optional<std::size_t> dataset_size,
                                const DataLoaderOptions& options)
-    : part_(part_in(group_or_default(options.group))), cursor_{.seed = options.seed} {
+    : part_(part_in(group_or_default(options.process_group))), cursor_{.seed = options.seed} {
   options_ = plan_options(dataset_size, options, part_.world_size);
 }
 

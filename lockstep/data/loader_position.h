@@ -36,7 +36,7 @@ struct DataLoaderOptions {
   /// Of a worker's batch; unset: none.
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
   /// The ranks that share the dataset. Empty: the default group, else this one process.
-  ProcessGroup group = {};
+  ProcessGroup process_group = {};
   /// Where the tensors of torch::data::Example batches are moved.
   c10::Device device = at::kCPU;
 };

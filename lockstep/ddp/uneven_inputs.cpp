@@ -11,8 +11,8 @@ namespace lockstep {
 
 BatchVote::BatchVote(Replica& replica, int batches_per_step) : replica_(replica) {
   if (batches_per_step < 1) {
-    throw UsageError(concat("DistributedDataParallel::join: accumulation_steps=", batches_per_step,
-                            " is not a number of batches; it must be 1 or more"));
+    throw UsageError(concat("DistributedDataParallel::join: gradient_accumulation_steps=",
+                            batches_per_step, " is not a number of batches; it must be 1 or more"));
   }
 }
 

@@ -137,7 +137,7 @@ class BatchVote {
 template <class Batch>
 struct UnevenInputsOptions {
   /// Gradients are exchanged after every so many batches; see UnevenInputs::accumulate.
-  int accumulation_steps = 1;
+  int gradient_accumulation_steps = 1;
   /// A batch without samples, for batches of which knows_samples_of is false.
   std::function<Batch()> empty = {};
 };
@@ -170,7 +170,7 @@ class UnevenInputs {
       : replica_(replica),
         next_(std::move(next)),
         options_(std::move(options)),
-        vote_(replica, options_.accumulation_steps) {
+        vote_(replica, options_.gradient_accumulation_steps) {
     if (!knows_samples_of<Batch>() && !options_.empty) {
       throw UsageError(
           "DistributedDataParallel::join: what a batch of this type is without samples is not "
@@ -221,7 +221,7 @@ class UnevenInputs {
 
  private:
   void read_ahead() {
-    while (!at_end_ && static_cast<int>(ahead_.size()) < options_.accumulation_steps) {
+    while (!at_end_ && static_cast<int>(ahead_.size()) < options_.gradient_accumulation_steps) {
       std::optional<Batch> batch = next_();
       at_end_ = !batch.has_value();
       if (batch) ahead_.push_back(std::move(*batch));

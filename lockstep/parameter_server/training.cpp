@@ -226,8 +226,8 @@ void Training::Impl::take_roles() {
   roles_ = assign_roles(all, options_.servers);
   role_ = roles_[static_cast<std::size_t>(group_.rank())];
   if (is_trainer() || shard_) return;
-  if (!options_.snapshots.empty())
-    snapshots_.emplace(options_.snapshots, role_->index, options_.servers);
+  if (!options_.directory.empty())
+    snapshots_.emplace(options_.directory, role_->index, options_.servers);
 }
 
 void Training::Impl::recover() {
@@ -254,7 +254,7 @@ void Training::Impl::recover() {
         concat("parameter servers: what server ", server,
                " held is lost, and there is no whole snapshot of it",
                options_.staleness ? "" : " at an update that all servers have",
-               options_.snapshots.empty() ? "; `snapshots` in the options keeps some" : ""));
+               options_.directory.empty() ? "; `directory` in the options keeps some" : ""));
   }
   run_on_all(group_, "take up a parameter server's shard", [&] {
     if (is_trainer()) return;

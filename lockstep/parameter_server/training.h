@@ -109,7 +109,7 @@ struct TrainingOptions {
   InitOptions init = {};
   /// Where servers write snapshots of their shards; empty: nowhere. A job that is started again
   /// goes on from them, and so do servers that take a lost one's place.
-  std::string snapshots = {};
+  std::string directory = {};
   /// After so many updates.
   std::int64_t snapshot_every = 100;
 };

@@ -87,7 +87,7 @@ class ProgramOptions {
                    return std::string();
                  }
                  if (i > 0) wrong += i + 1 < N ? ", " : " or ";
-                 wrong += names[i].first;
+                 wrong += *names[i].first == '\0' ? "''" : names[i].first;
                }
                return wrong;
              },

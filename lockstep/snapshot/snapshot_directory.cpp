@@ -98,7 +98,7 @@ SnapshotDirectory::SnapshotDirectory(std::filesystem::path path,
       asynchronous_(options.asynchronous),
       sharded_(options.sharded),
       share_timeout_(options.share_timeout),
-      group_(group_or_default(options.group)),
+      group_(group_or_default(options.process_group)),
       copy_(std::make_unique<StateCopy>()),
       writing_(std::make_unique<BackgroundTask>("save a snapshot in the background")) {
   if (keep_last_ < 2) {

@@ -46,7 +46,7 @@ struct SnapshotDirectoryOptions {
   /// How long rank 0 waits for the other ranks' shares before it gives the snapshot up.
   std::chrono::milliseconds share_timeout = std::chrono::minutes(10);
   /// The ranks of the run. Empty: the default group, else this one process.
-  ProcessGroup group = {};
+  ProcessGroup process_group = {};
 };
 
 struct SaveOptions {

@@ -102,14 +102,9 @@ at::Tensor Accelerator::gather_for_metrics(const at::Tensor& tensor) const {
   return at::cat(parts);
 }
 
-at::Tensor Accelerator::reduce(const at::Tensor& tensor, const std::string& reduction) const {
-  if (reduction != "sum" && reduction != "mean") {
-    throw UsageError(
-        concat("Accelerator::reduce: reduction is '", reduction, "'; choose 'sum' or 'mean'"));
-  }
+at::Tensor Accelerator::reduce(const at::Tensor& tensor, ReduceOp op) const {
   at::Tensor result = tensor.detach().clone(at::MemoryFormat::Contiguous);
-  process_group().all_reduce(
-      result, {.op = reduction == "sum" ? ReduceOp::kSum : ReduceOp::kAvg, .name = "reduce"});
+  process_group().all_reduce(result, {.op = op, .name = "reduce"});
   return result;
 }
 

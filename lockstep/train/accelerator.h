@@ -112,7 +112,7 @@ class Accelerator {
   /// split_batches where the accelerator's are.
   template <class Dataset>
   auto make_data_loader(Dataset dataset, DataLoaderOptions options) {
-    options.group = process_group();
+    options.process_group = process_group();
     options.device = device();
     options.seed = this->options().seed;
     options.split_batches = options.split_batches || this->options().split_batches;
@@ -162,7 +162,7 @@ class Accelerator {
   /// Errors: UsageError where the tensor has other rows; as Work::wait.
   at::Tensor gather_for_metrics(const at::Tensor& tensor) const;
   /// "sum" or "mean" over all ranks; the tensor itself is left alone. Collective.
-  at::Tensor reduce(const at::Tensor& tensor, const std::string& reduction = "sum") const;
+  at::Tensor reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum) const;
   void wait_for_everyone() const { process_group().barrier(); }
 
   /// One line on standard output, once in the job.
@@ -198,7 +198,7 @@ class Accelerator {
   const std::string& training_id() const { return state_->training_id(); }
 
   /// Saves all that was prepared and registered, random states and where loaders are, for
-  /// load_state() on any number of ranks: one file in `directory`, or project_dir, by
+  /// load_state() on any number of ranks: one file in `directory`, or in the option's, by
   /// SnapshotDirectory, which is then this job's alone. Of a loop that was left early it holds that
   /// the next is of the next epoch. Collective. Errors: UsageError while gradients are being
   /// accumulated, which it does not hold, without a model and an optimizer, in a folder that
@@ -210,7 +210,7 @@ class Accelerator {
   void wait_for_saves();
   /// Loads the newest whole snapshot; false where there is none. The next loop over a prepared
   /// loader goes on behind the last sample that had been handed out. To be called after the same
-  /// has been prepared and registered. project_dir is this job's alone from then on. Collective.
+  /// has been prepared and registered. The directory is this job's alone from then on. Collective.
   /// Errors, with all as it was before: as SnapshotDirectory::load_latest and claim; UsageError
   /// where something else was prepared or registered.
   bool load_state(const std::string& directory = {});

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "lockstep/amp/autocast.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/ddp/distributed_data_parallel_options.h"
 
@@ -17,10 +18,11 @@ enum class NonFinite {
   kStop,    ///< An Error on all ranks, with the parameters as they were.
 };
 
-/// Names and defaults are those of accelerate.Accelerator. All ranks must give the same.
+/// What accelerate.Accelerator calls its options: docs/accelerator.md. All ranks must give the
+/// same.
 struct AcceleratorOptions {
-  /// "no", "fp16" or "bf16": what forward of prepared models calculates in, where it may.
-  std::string mixed_precision = "no";
+  /// In which dtype forward of prepared models computes, where Autocast allows it.
+  Precision precision = Precision::kFloat32;
   /// How many batches, each in its accumulate(), make up one step of the optimizers.
   int gradient_accumulation_steps = 1;
   /// The batches of loaders that are prepared are those of all ranks together; otherwise each
@@ -29,10 +31,10 @@ struct AcceleratorOptions {
   /// Of the order of samples.
   std::uint64_t seed = 0;
   NonFinite non_finite = NonFinite::kIgnore;
-  /// Where save_state() keeps its snapshots.
-  std::string project_dir = "checkpoints";
-  /// How many of them; at least 2, so that one can be damaged.
-  int total_limit = 2;
+  /// Directory of the snapshots of save_state().
+  std::string directory = "checkpoints";
+  /// How many of the newest snapshots to keep; at least 2, so that one can be damaged.
+  int keep_last = 2;
   /// save_state() copies the state and returns; a thread writes it while the training goes on.
   /// Call wait_for_saves() before the program ends.
   bool asynchronous_saves = false;

@@ -24,12 +24,17 @@ namespace {
 
 constexpr std::size_t kMostNames = 3;
 
-std::optional<at::ScalarType> dtype_of(const std::string& mixed_precision) {
-  if (mixed_precision == "no") return std::nullopt;
-  if (mixed_precision == "fp16") return at::kHalf;
-  if (mixed_precision == "bf16") return at::kBFloat16;
-  throw UsageError(concat("Accelerator: mixed_precision is '", mixed_precision,
-                          "'; choose 'no', 'fp16' or 'bf16'"));
+std::optional<at::ScalarType> dtype_of(Precision precision) {
+  switch (precision) {
+    case Precision::kFloat32:
+      return std::nullopt;
+    case Precision::kFloat16:
+      return at::kHalf;
+    case Precision::kBFloat16:
+      return at::kBFloat16;
+  }
+  throw UsageError(concat("Accelerator: precision is ", static_cast<int>(precision),
+                          ", which is no value of Precision"));
 }
 
 void check(const AcceleratorOptions& options) {
@@ -57,7 +62,7 @@ std::string some_of(const std::vector<std::string>& names) {
 AcceleratorState::AcceleratorState(AcceleratorOptions options, ProcessGroup group)
     : options_(std::move(options)),
       group_(std::move(group)),
-      autocast_dtype_(dtype_of(options_.mixed_precision)),
+      autocast_dtype_(dtype_of(options_.precision)),
       scaler_({.enabled = autocast_dtype_ == at::kHalf}),
       training_id_(random_id()) {
   check(options_);

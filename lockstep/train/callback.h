@@ -25,7 +25,7 @@ struct TrainerState {
   Accelerator& accelerator;
   torch::nn::Module& module;
   torch::optim::Optimizer& optimizer;
-  const std::string& root_dir;
+  const std::string& directory;
   /// fast_dev_run: nothing is written.
   bool is_dev_run = false;
 
@@ -37,7 +37,7 @@ struct TrainerState {
   Metrics metrics{};
   /// Set by a callback, on all ranks alike: the training ends after this batch. For people.
   std::string stop_reason{};
-  /// At the end: told to make room, and saved.
+  /// At the end: preempted, and saved.
   bool is_preempted = false;
   /// There is validation data, and a time for it.
   bool validates = false;

@@ -32,11 +32,6 @@ constexpr std::size_t kBest = 0;
 constexpr std::size_t kKnown = 1;
 constexpr std::size_t kWaited = 2;
 
-void check_mode(const char* who, const std::string& mode) {
-  if (mode == "min" || mode == "max") return;
-  throw UsageError(concat(who, ": mode is '", mode, "'; choose 'min' or 'max'"));
-}
-
 void check_validates(const char* who, const TrainerState& state) {
   if (state.validates) return;
   throw UsageError(concat(who,
@@ -116,15 +111,14 @@ void ModelCheckpoint::on_fit_start(TrainerState& state) {
   check_validates("ModelCheckpoint", state);
 }
 
-EarlyStopping::EarlyStopping(const EarlyStoppingOptions& options) : options_(options) {
-  check_mode("EarlyStopping", options_.mode);
-}
+EarlyStopping::EarlyStopping(const EarlyStoppingOptions& options) : options_(options) {}
 
 void EarlyStopping::on_validation_end(TrainerState& state, const Metrics& metrics) {
   const double value = metric_of("EarlyStopping", options_.monitor, metrics);
   auto* const values = state_.mutable_data_ptr<double>();
   const bool is_known = values[kKnown] > 0;
-  const double gain = options_.mode == "min" ? values[kBest] - value : value - values[kBest];
+  const bool is_min = options_.mode == MonitorMode::kMin;
+  const double gain = is_min ? values[kBest] - value : value - values[kBest];
   if (std::isfinite(value) && (!is_known || gain > options_.min_delta)) {
     values[kBest] = value;
     values[kKnown] = 1;
@@ -149,7 +143,6 @@ void EarlyStopping::stop_when_due(TrainerState& state) const {
 }
 
 ModelCheckpoint::ModelCheckpoint(const ModelCheckpointOptions& options) : options_(options) {
-  check_mode("ModelCheckpoint", options_.mode);
   if (options_.save_top_k < 1) {
     throw UsageError(
         concat("ModelCheckpoint: save_top_k is ", options_.save_top_k, ", it must be at least 1"));
@@ -159,7 +152,7 @@ ModelCheckpoint::ModelCheckpoint(const ModelCheckpointOptions& options) : option
 void ModelCheckpoint::on_validation_end(TrainerState& state, const Metrics& metrics) {
   const double value = metric_of("ModelCheckpoint", options_.monitor, metrics);
   if (!state.is_main() || state.is_dev_run || !std::isfinite(value)) return;
-  const fs::path folder = fs::path(state.root_dir) / kBestFolder;
+  const fs::path folder = fs::path(state.directory) / kBestFolder;
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) {
@@ -191,9 +184,9 @@ void ModelCheckpoint::on_validation_end(TrainerState& state, const Metrics& metr
   }
 }
 
-std::string ModelCheckpoint::best_model_path(const std::string& root_dir) const {
+std::string ModelCheckpoint::best_model_path(const std::string& directory) const {
   const std::vector<BestFile> files =
-      best_files(fs::path(root_dir) / kBestFolder, options_.monitor);
+      best_files(fs::path(directory) / kBestFolder, options_.monitor);
   std::error_code error;
   const auto written_at = [&](const BestFile& file) {
     return fs::last_write_time(file.path, error);

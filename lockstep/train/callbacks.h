@@ -13,11 +13,13 @@
 /// Callbacks for Trainer. Names and defaults are Lightning's.
 namespace lockstep {
 
+/// Whether a smaller or a larger value of the monitored metric is better.
+enum class MonitorMode { kMin, kMax };
+
 struct EarlyStoppingOptions {
-  /// Of the validation.
+  /// A metric of the validation.
   std::string monitor = "val_loss";
-  /// "min" or "max".
-  std::string mode = "min";
+  MonitorMode mode = MonitorMode::kMin;
   /// Validations without a change for the better of more than min_delta, until the training ends.
   int patience = 3;
   double min_delta = 0;
@@ -25,8 +27,7 @@ struct EarlyStoppingOptions {
 
 /// Ends the training once a metric has got no better for some validations; goes on counting after a
 /// resume, and makes no further step where it had ended the training. A value that is not finite is
-/// no better. Errors: UsageError for another mode, without validation, and when that has no such
-/// metric.
+/// no better. Errors: UsageError without validation, and when that has no such metric.
 class EarlyStopping : public Callback {
  public:
   explicit EarlyStopping(const EarlyStoppingOptions& options = {});
@@ -45,7 +46,7 @@ class EarlyStopping : public Callback {
 
 struct ModelCheckpointOptions {
   std::string monitor = "val_loss";
-  std::string mode = "min";
+  MonitorMode mode = MonitorMode::kMin;
   /// How many of the best are kept.
   int save_top_k = 1;
 };
@@ -62,11 +63,11 @@ class ModelCheckpoint : public Callback {
   void on_validation_end(TrainerState& state, const Metrics& metrics) override;
 
   /// The best that is kept of the newest training in that directory; empty where there is none.
-  std::string best_model_path(const std::string& root_dir) const;
+  std::string best_model_path(const std::string& directory) const;
 
  private:
   bool is_better(double value, double than) const {
-    return options_.mode == "min" ? value < than : value > than;
+    return options_.mode == MonitorMode::kMin ? value < than : value > than;
   }
 
   ModelCheckpointOptions options_;

@@ -19,7 +19,7 @@ void TensorBoardLogger::on_train_epoch_start(TrainerState& state) {
   TensorBoardWriterOptions options;
   options.purge_step = state.time.batches + 1;
   writer_ = std::make_shared<TensorBoardWriter>(
-      std::filesystem::path(state.root_dir) / "tensorboard", options);
+      std::filesystem::path(state.directory) / "tensorboard", options);
 }
 
 void TensorBoardLogger::write(const TrainerState& state, const Metrics& metrics) {
@@ -50,7 +50,7 @@ void TensorBoardLogger::on_fit_end(TrainerState&) {
 
 void CsvLogger::on_train_epoch_start(TrainerState& state) {
   if (file_ || !state.is_main() || state.is_dev_run) return;
-  file_ = std::make_shared<CsvFile>(std::filesystem::path(state.root_dir) / "metrics.csv");
+  file_ = std::make_shared<CsvFile>(std::filesystem::path(state.directory) / "metrics.csv");
   file_->drop_rows_after("step", static_cast<double>(state.time.batches));
 }
 
@@ -78,7 +78,7 @@ void CsvLogger::on_fit_end(TrainerState&) {
 
 void RunLogger::on_train_epoch_start(TrainerState& state) {
   if (log_ || !state.is_main() || state.is_dev_run) return;
-  log_ = std::make_shared<RunLog>(state.root_dir);
+  log_ = std::make_shared<RunLog>(state.directory);
   log_->begin({.step = state.time.batches,
                .ranks = state.accelerator.num_processes(),
                .versions = {{"libtorch", TORCH_VERSION}}});

@@ -11,7 +11,7 @@ namespace lockstep {
 
 struct Preemption::State {
   explicit State(const PreemptionOptions& options)
-      : signals(options.signals), group(group_or_default(options.group)) {}
+      : signals(options.signals), group(group_or_default(options.process_group)) {}
 
   CaughtSignals signals;
   ProcessGroup group;
@@ -38,7 +38,7 @@ bool Preemption::requested() {
   return false;
 }
 
-void Preemption::set_group(ProcessGroup group) {
+void Preemption::set_process_group(ProcessGroup group) {
   state_->asked.reset();
   state_->group = std::move(group);
 }

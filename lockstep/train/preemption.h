@@ -13,7 +13,7 @@ struct PreemptionOptions {
   /// SIGUSR1 by `sbatch --signal=USR1@60`.
   std::vector<int> signals = {SIGTERM, SIGUSR1};
   /// The ranks that end together. Empty: the default group, else this one process.
-  ProcessGroup group = {};
+  ProcessGroup process_group = {};
 };
 
 /// Ends a training loop at the same step on all ranks once any of them has got a signal, so that
@@ -47,7 +47,7 @@ class Preemption {
   bool requested();
 
   /// The ranks that end together are these from now on; empty: none, until there are others.
-  void set_group(ProcessGroup group);
+  void set_process_group(ProcessGroup group);
   /// Whether this rank has been told, by itself: where there is no group to ask.
   bool is_told();
 

@@ -107,7 +107,7 @@ std::int64_t ResilientTraining::steps_done() const {
   return impl_->steps_done();
 }
 
-const ProcessGroup& ResilientTraining::group() const {
+const ProcessGroup& ResilientTraining::process_group() const {
   return impl_->group();
 }
 
@@ -118,7 +118,7 @@ ResilientTraining::Impl::Impl(TrainingParts parts, const ResilientOptions& optio
         "ResilientTraining: there is a default group already, which would outlive its ranks; leave "
         "init_process_group() to run()");
   }
-  if (!options_.snapshots.empty()) {
+  if (!options_.directory.empty()) {
     if (state_.parts().optimizer == nullptr) {
       throw UsageError("ResilientTraining: snapshots hold an optimizer; name one in the parts");
     }
@@ -190,8 +190,8 @@ void ResilientTraining::Impl::begin_generation() {
   group_ = init_process_group(init);
   failpoint("recover.grouped");
   if (preemption_) {
-    preemption_->set_group(group_);
-    snapshots_.emplace(options_.snapshots, SnapshotDirectoryOptions{.group = group_});
+    preemption_->set_process_group(group_);
+    snapshots_.emplace(options_.directory, SnapshotDirectoryOptions{.process_group = group_});
   }
   agree_on_state();
   failpoint("recover.agreed");
@@ -341,7 +341,7 @@ void ResilientTraining::Impl::end_with(const std::string& failure) {
 // step or one beside it, write it too.
 TrainingEnd ResilientTraining::Impl::end_early() {
   drop_group();
-  snapshots_.emplace(options_.snapshots);
+  snapshots_.emplace(options_.directory);
   if (is_whole_) end_with(save());
   link_.say_done();
   return TrainingEnd::kPreempted;
@@ -366,7 +366,7 @@ std::int64_t ResilientTraining::Impl::leave() {
 }
 
 void ResilientTraining::Impl::drop_group() {
-  if (preemption_) preemption_->set_group({});
+  if (preemption_) preemption_->set_process_group({});
   snapshots_.reset();
   abandon_default_group(group_);
 }

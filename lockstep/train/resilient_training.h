@@ -26,7 +26,7 @@ struct ResilientOptions {
   int compare_every = 0;
   /// Where snapshots go, for a job that is started again (SnapshotDirectory); empty: nowhere. With
   /// it, SIGTERM and SIGUSR1 to any rank make all save and end.
-  std::string snapshots = {};
+  std::string directory = {};
   /// After so many steps one is written; 0: only then.
   int snapshot_every = 0;
 };
@@ -84,7 +84,7 @@ class ResilientTraining {
 
   std::int64_t steps_done() const;
   /// Of the generation that ran last; empty before run().
-  const ProcessGroup& group() const;
+  const ProcessGroup& process_group() const;
 
  private:
   class Impl;

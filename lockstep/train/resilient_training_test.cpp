@@ -14,7 +14,7 @@ TEST(ResilientTrainingAlone, IsAPlainLoopOnce) {
   torch::nn::Linear net(1, 1);
   torch::optim::SGD optimizer(net->parameters(), 0.1);
   ResilientTraining training({.model = net.ptr(), .optimizer = &optimizer});
-  EXPECT_FALSE(training.group());
+  EXPECT_FALSE(training.process_group());
   std::vector<std::int64_t> made;
   const auto make_step = [&](const ProcessGroup& group) {
     EXPECT_EQ(group.world_size(), 1);
@@ -44,7 +44,7 @@ TEST(ResilientTrainingAlone, PassesErrorsOn) {
 TEST(ResilientTrainingAlone, RefusesWhatCannotBe) {
   torch::nn::Linear net(1, 1);
   EXPECT_THROW(ResilientTraining({}), UsageError);
-  EXPECT_THROW(ResilientTraining({.model = net.ptr()}, {.snapshots = "somewhere"}), UsageError);
+  EXPECT_THROW(ResilientTraining({.model = net.ptr()}, {.directory = "somewhere"}), UsageError);
   EXPECT_THROW(ResilientTraining({.model = net.ptr()}, {.snapshot_every = 3}), UsageError);
 }
 

@@ -77,7 +77,7 @@ void TraceCallback::on_exception(TrainerState&, const std::exception&) {
 void TraceCallback::begin_where_due(TrainerState& state) {
   if (trace_ || state.is_dev_run || !steps_.contains(state.time.batches + 1)) return;
   const ProcessGroup& group = state.accelerator.process_group();
-  path_ = fs::path(state.root_dir) / "traces" /
+  path_ = fs::path(state.directory) / "traces" /
           concat("steps-", state.time.batches + 1, "-", steps_.end - 1, ".json");
   run_on_all(group, "begin to trace", [&] {
     std::error_code error;

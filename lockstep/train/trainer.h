@@ -28,7 +28,7 @@ struct NoData {};
 /// manner of lightning.Trainer.
 ///
 ///   Digits task;
-///   lockstep::Trainer trainer({.max_duration = "20ep", .default_root_dir = "runs/digits"});
+///   lockstep::Trainer trainer({.max_duration = "20ep", .directory = "runs/digits"});
 ///   trainer.add(EarlyStopping({.patience = 5}));
 ///   const lockstep::FitResult result = trainer.fit(task, train_set, validation_set);
 ///

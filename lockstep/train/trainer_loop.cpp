@@ -32,8 +32,7 @@ std::string val_interval_of(const TrainerOptions& options) {
 void check_unused(const std::string& folder) {
   if (const auto newest = SnapshotDirectory(folder).newest()) {
     throw UsageError(concat("Trainer: resume is false, and ", folder, " has snapshots, the newest ",
-                            newest->file_name(),
-                            "; choose another default_root_dir, or remove them"));
+                            newest->file_name(), "; choose another directory, or remove them"));
   }
 }
 
@@ -72,7 +71,7 @@ TrainerLoop::TrainerLoop(const TrainerOptions& options,
       state_{.accelerator = accelerator,
              .module = module,
              .optimizer = optimizer,
-             .root_dir = options.default_root_dir,
+             .directory = options.directory,
              .is_dev_run = options.fast_dev_run > 0,
              .validates = data_.validate && val_check_interval_},
       parameters_(module.parameters()),
@@ -112,12 +111,12 @@ void TrainerLoop::begin() {
   tell([&](Callback& one) { one.on_fit_start(state_); });
   bool is_resumed = false;
   if (saves()) {
-    if (!options_.resume) check_unused(accelerator_.options().project_dir);
+    if (!options_.resume) check_unused(accelerator_.options().directory);
     const std::vector<double> rates = learning_rates();
     is_resumed = accelerator_.load_state();
     if (is_resumed && !data_.has_scheduler) note_learning_rates(rates);
-    if (state_.is_main()) file_ = std::make_unique<MetricFile>(options_.default_root_dir);
-    preemption_.emplace(PreemptionOptions{.group = accelerator_.process_group()});
+    if (state_.is_main()) file_ = std::make_unique<MetricFile>(options_.directory);
+    preemption_.emplace(PreemptionOptions{.process_group = accelerator_.process_group()});
   }
   state_.time = time_of(counts_);
   state_.time.batches = accelerator_.steps();
@@ -130,7 +129,7 @@ void TrainerLoop::begin() {
   if (file_) file_->begin_run(state_.time, state_.epoch);
   begun_ = Clock::now();
   const std::int64_t batches = data_.position->batches_per_epoch();
-  const std::int64_t accumulated = options_.accumulate_grad_batches;
+  const std::int64_t accumulated = options_.gradient_accumulation_steps;
   const std::int64_t steps = (batches + accumulated - 1) / accumulated;
   const auto epochs = max_duration_.epochs(steps, data_.position->dataset_size());
   bar_.emplace(ProgressBarOptions{.epochs = epochs.value_or(state_.time.epochs + 1),
@@ -155,7 +154,7 @@ void TrainerLoop::note_learning_rates(const std::vector<double>& made) const {
       concat("Trainer: the snapshot's learning rate ", loaded.front(), " counts, not ",
              made.front(),
              " of configure_optimizer; set another in a callback's on_train_epoch_start, or begin "
-             "anew in another default_root_dir"));
+             "anew in another directory"));
 }
 
 FitEnd TrainerLoop::run_epochs(const std::function<void()>& epoch) {
@@ -192,7 +191,7 @@ void TrainerLoop::log_loss(const at::Tensor& loss) {
 
 void TrainerLoop::clip_gradients() {
   if (options_.gradient_clip_val <= 0) return;
-  if (options_.gradient_clip_algorithm == "norm") {
+  if (options_.gradient_clip_algorithm == GradientClipAlgorithm::kNorm) {
     const double norm = accelerator_.clip_grad_norm_(parameters_, options_.gradient_clip_val);
     if (accelerator_.sync_gradients()) means_.log("grad_norm", norm, 1);
   } else {

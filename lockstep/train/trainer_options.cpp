@@ -5,7 +5,6 @@
 #include <ATen/ops/zeros.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/internal/comma_list.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/profile/step_timer.h"
 #include "lockstep/train/callbacks.h"
@@ -14,14 +13,6 @@
 
 namespace lockstep {
 namespace {
-
-std::string mixed_precision(const TrainerOptions& options) {
-  if (options.precision == "32-true") return "no";
-  if (options.precision == "16-mixed") return "fp16";
-  if (options.precision == "bf16-mixed") return "bf16";
-  throw UsageError(concat("Trainer: precision is '", options.precision,
-                          "'; choose '32-true', '16-mixed' or 'bf16-mixed'"));
-}
 
 // 0: none.
 std::int64_t epoch_limit(const TrainerOptions& options) {
@@ -42,14 +33,13 @@ void check(const TrainerOptions& options) {
   }
   Duration::parse(options.val_check_interval, "Trainer: val_check_interval");
   Duration::parse(options.save_interval, "Trainer: save_interval");
-  mixed_precision(options);
   callbacks_of(options);
-  if (options.default_root_dir.empty()) {
-    throw UsageError("Trainer: default_root_dir is empty; name a folder, as runs/digits");
+  if (options.directory.empty()) {
+    throw UsageError("Trainer: directory is empty; name a folder, as runs/digits");
   }
   check_least("batch_size", static_cast<double>(options.batch_size), 1);
   check_least("workers", static_cast<double>(options.workers), 0);
-  check_least("accumulate_grad_batches", options.accumulate_grad_batches, 1);
+  check_least("gradient_accumulation_steps", options.gradient_accumulation_steps, 1);
   check_least("gradient_clip_val", options.gradient_clip_val, 0);
   check_least("limit_train_batches", static_cast<double>(options.limit_train_batches), 0);
   check_least("limit_val_batches", static_cast<double>(options.limit_val_batches), 0);
@@ -58,17 +48,9 @@ void check(const TrainerOptions& options) {
   check_least("overfit_batches", static_cast<double>(options.overfit_batches), 0);
   check_least("fast_dev_run", static_cast<double>(options.fast_dev_run), 0);
   check_least("log_every_n_steps", static_cast<double>(options.log_every_n_steps), 1);
-  check_least("save_num_checkpoints_to_keep", options.save_num_checkpoints_to_keep, 2);
+  check_least("keep_last", options.keep_last, 2);
   check_least("devices", options.devices, 1);
   check_least("num_nodes", options.num_nodes, 0);
-  if (!options.profiler.empty() && options.profiler != "simple") {
-    throw UsageError(
-        concat("Trainer: profiler is '", options.profiler, "'; choose 'simple' or ''"));
-  }
-  if (options.gradient_clip_algorithm != "norm" && options.gradient_clip_algorithm != "value") {
-    throw UsageError(concat("Trainer: gradient_clip_algorithm is '",
-                            options.gradient_clip_algorithm, "'; choose 'norm' or 'value'"));
-  }
 }
 
 std::vector<std::shared_ptr<Callback>> callbacks_of(const TrainerOptions& options) {
@@ -79,15 +61,12 @@ std::vector<std::shared_ptr<Callback>> callbacks_of(const TrainerOptions& option
     callbacks.push_back(
         std::make_shared<TraceCallback>(TraceCallbackOptions{.steps = options.trace.substr(from)}));
   }
-  for (const std::string& name : comma_list(options.logger)) {
-    if (name == "tensorboard") {
-      callbacks.push_back(std::make_shared<TensorBoardLogger>());
-    } else if (name == "csv") {
-      callbacks.push_back(std::make_shared<CsvLogger>());
-    } else {
-      throw UsageError(concat("Trainer: logger is '", options.logger,
-                              "'; choose 'tensorboard', 'csv', 'tensorboard,csv' or ''"));
-    }
+  const MetricLogger logger = options.logger;
+  if (logger == MetricLogger::kTensorBoard || logger == MetricLogger::kTensorBoardAndCsv) {
+    callbacks.push_back(std::make_shared<TensorBoardLogger>());
+  }
+  if (logger == MetricLogger::kCsv || logger == MetricLogger::kTensorBoardAndCsv) {
+    callbacks.push_back(std::make_shared<CsvLogger>());
   }
   callbacks.push_back(std::make_shared<RunLogger>());
   return callbacks;
@@ -96,17 +75,19 @@ std::vector<std::shared_ptr<Callback>> callbacks_of(const TrainerOptions& option
 AcceleratorOptions accelerator_options(const TrainerOptions& options) {
   const bool writes = options.fast_dev_run == 0;
   DistributedDataParallelOptions ddp = options.ddp;
-  if (!options.profiler.empty() && !ddp.step_timer) ddp.step_timer = std::make_shared<StepTimer>();
-  return {.mixed_precision = mixed_precision(options),
-          .gradient_accumulation_steps = options.accumulate_grad_batches,
+  if (options.profiler == Profiler::kSimple && !ddp.step_timer) {
+    ddp.step_timer = std::make_shared<StepTimer>();
+  }
+  return {.precision = options.precision,
+          .gradient_accumulation_steps = options.gradient_accumulation_steps,
           .split_batches = options.split_batches,
           .seed = options.seed,
           .non_finite = options.non_finite,
-          .project_dir = options.default_root_dir + "/snapshots",
-          .total_limit = options.save_num_checkpoints_to_keep,
+          .directory = options.directory + "/snapshots",
+          .keep_last = options.keep_last,
           .asynchronous_saves = options.asynchronous_saves,
           .sharded_saves = options.sharded_saves,
-          .data_log = options.log_samples && writes ? options.default_root_dir + "/data" : "",
+          .data_log = options.log_samples && writes ? options.directory + "/data" : "",
           .init = options.init,
           .ddp = std::move(ddp)};
 }
@@ -125,7 +106,7 @@ DataLoaderOptions evaluation_loader_options(const TrainerOptions& options, std::
           .shuffle = false,
           .limit_batches = options.fast_dev_run > 0 ? options.fast_dev_run : limit,
           .workers = options.workers,
-          .group = accelerator.process_group(),
+          .process_group = accelerator.process_group(),
           .device = accelerator.device()};
 }
 

@@ -11,8 +11,20 @@ namespace lockstep {
 
 class ProgramOptions;
 
-/// Names are those of lightning.Trainer, and of Composer where lengths are meant ("10ep", "100ba":
-/// see Duration). All ranks must give the same.
+enum class GradientClipAlgorithm {
+  kNorm,   ///< The norm of all gradients together is at most gradient_clip_val.
+  kValue,  ///< Each element is within gradient_clip_val of 0.
+};
+
+enum class MetricLogger { kNone, kTensorBoard, kCsv, kTensorBoardAndCsv };
+
+enum class Profiler {
+  kNone,
+  kSimple,  ///< Metrics say how many ms of a step go into which part (StepTimer).
+};
+
+/// Names are those of lightning.Trainer, and of Composer for lengths ("10ep", "100ba": see
+/// Duration); docs/trainer.md lists the exceptions. All ranks must give the same.
 struct TrainerOptions {
   /// How long to train in all, what was trained before a resume included. Seconds, here and below,
   /// are looked at when metrics are logged.
@@ -22,13 +34,13 @@ struct TrainerOptions {
   bool split_batches = false;
   /// Threads that read ahead.
   std::int64_t workers = 0;
-  /// "32-true", "16-mixed" or "bf16-mixed".
-  std::string precision = "32-true";
-  int accumulate_grad_batches = 1;
+  /// On the command line: 32-true, 16-mixed or bf16-mixed.
+  Precision precision = Precision::kFloat32;
+  /// Batches of each rank that make one step.
+  int gradient_accumulation_steps = 1;
   /// 0: gradients are not clipped.
   double gradient_clip_val = 0;
-  /// "norm" or "value".
-  std::string gradient_clip_algorithm = "norm";
+  GradientClipAlgorithm gradient_clip_algorithm = GradientClipAlgorithm::kNorm;
   /// Of training batches; empty: never.
   std::string val_check_interval = "1ep";
   /// Batches of each rank; 0: all.
@@ -51,20 +63,20 @@ struct TrainerOptions {
   /// Of the random numbers of each rank (with its rank), and of the order of samples.
   std::uint64_t seed = 0;
   bool enable_progress_bar = true;
-  /// What writes metrics beside metrics.jsonl: "tensorboard", "csv" or "tensorboard,csv".
-  std::string logger = "";
+  /// What writes metrics beside metrics.jsonl.
+  MetricLogger logger = MetricLogger::kNone;
   /// Steps that all ranks trace, "10:13" for 10, 11 and 12 (see TraceCallback); empty: none.
   std::string trace = "";
-  /// "simple": metrics say where the time of a step goes (StepTimer); empty: not measured.
-  std::string profiler = "";
-  /// Where snapshots (snapshots/), metrics (metrics.jsonl), runs (runs.jsonl) and samples (data/)
-  /// go: what `lockstep report` shows.
-  std::string default_root_dir = "runs/default";
+  Profiler profiler = Profiler::kNone;
+  /// Directory of the training run, which `lockstep report` shows: snapshots (snapshots/), metrics
+  /// (metrics.jsonl), runs (runs.jsonl) and samples (data/).
+  std::string directory = "runs/default";
   /// Go on from the newest snapshot there, where there is one; otherwise there must be none.
   bool resume = true;
   /// When a snapshot is written, beside the end of the training; empty: only then.
   std::string save_interval = "1ep";
-  int save_num_checkpoints_to_keep = 2;
+  /// How many of the newest snapshots to keep; at least 2, so that one can be damaged.
+  int keep_last = 2;
   /// Snapshots are written while the training goes on, and by each rank a share: see
   /// AcceleratorOptions.
   bool asynchronous_saves = false;
@@ -99,7 +111,7 @@ struct FitResult {
 };
 
 struct EvaluateOptions {
-  /// Whose weights: "last" of the training's snapshots in default_root_dir, "best" that a
+  /// Whose weights: "last" of the training's snapshots, "best" that a
   /// ModelCheckpoint has kept there, or a file of a snapshot or of a state dict, Python's too.
   /// Empty: as configure_model makes them.
   std::string ckpt_path = "last";

@@ -16,29 +16,25 @@ namespace {
 
 using Seconds = std::chrono::duration<double>;
 
-constexpr std::array<std::pair<const char*, NonFinite>, 4> kNonFinite = {
-    {{"ignore", NonFinite::kIgnore},
-     {"report", NonFinite::kReport},
-     {"skip", NonFinite::kSkip},
-     {"stop", NonFinite::kStop}}};
+template <class Enum, std::size_t N>
+using Names = std::array<std::pair<const char*, Enum>, N>;
 
-ProgramOption non_finite_option(NonFinite& value, std::string group) {
-  return {
-      .name = "non_finite",
-      .help = "what becomes of steps whose gradients are not finite: ignore, report, skip, stop",
-      .set =
-          [&value](const std::string& text) {
-            for (const auto& [name, choice] : kNonFinite) {
-              if (text != name) continue;
-              value = choice;
-              return std::string();
-            }
-            return std::string("must be ignore, report, skip or stop");
-          },
-      .get = [&value] { return std::string(kNonFinite[static_cast<std::size_t>(value)].first); },
-      .kind = ProgramOption::Kind::kText,
-      .group = std::move(group)};
-}
+constexpr Names<NonFinite, 4> kNonFinite = {{{"ignore", NonFinite::kIgnore},
+                                             {"report", NonFinite::kReport},
+                                             {"skip", NonFinite::kSkip},
+                                             {"stop", NonFinite::kStop}}};
+// Lightning's.
+constexpr Names<Precision, 3> kPrecision = {{{"32-true", Precision::kFloat32},
+                                             {"16-mixed", Precision::kFloat16},
+                                             {"bf16-mixed", Precision::kBFloat16}}};
+constexpr Names<GradientClipAlgorithm, 2> kClip = {
+    {{"norm", GradientClipAlgorithm::kNorm}, {"value", GradientClipAlgorithm::kValue}}};
+constexpr Names<MetricLogger, 4> kLogger = {
+    {{"", MetricLogger::kNone},
+     {"tensorboard", MetricLogger::kTensorBoard},
+     {"csv", MetricLogger::kCsv},
+     {"tensorboard,csv", MetricLogger::kTensorBoardAndCsv}}};
+constexpr Names<Profiler, 2> kProfiler = {{{"", Profiler::kNone}, {"simple", Profiler::kSimple}}};
 
 // A positive number, or 0 for what holds without one.
 ProgramOption positive_option(std::string name, std::string help, std::string group,
@@ -94,18 +90,18 @@ void add_ranks(ProgramOptions& program, TrainerOptions& options) {
 }  // namespace
 
 void add_trainer_options(ProgramOptions& program, TrainerOptions& options) {
-  const char* const group = "Training";
-  program.set_group(group);
+  program.set_group("Training");
   program.add("max_duration", options.max_duration,
               "10ep epochs, 100ba steps, 5000sp samples, 90sec");
   program.add("batch_size", options.batch_size, "samples a batch, on each rank");
   program.add("split_batches", options.split_batches, "batch_size is that of all ranks together");
   program.add("workers", options.workers, "threads that read ahead");
-  program.add("precision", options.precision, "32-true, 16-mixed or bf16-mixed");
-  program.add("accumulate_grad_batches", options.accumulate_grad_batches, "batches a step");
+  program.add("precision", options.precision, kPrecision, "32-true, 16-mixed or bf16-mixed");
+  program.add("gradient_accumulation_steps", options.gradient_accumulation_steps, "batches a step");
   program.add("gradient_clip_val", options.gradient_clip_val, "0: gradients are not clipped");
-  program.add("gradient_clip_algorithm", options.gradient_clip_algorithm, "norm or value");
-  program.add(non_finite_option(options.non_finite, group));
+  program.add("gradient_clip_algorithm", options.gradient_clip_algorithm, kClip, "norm or value");
+  program.add("non_finite", options.non_finite, kNonFinite,
+              "steps whose gradients are not finite: ignore, report, skip or stop");
   program.add("deterministic", options.deterministic,
               "only operators that give the same bits in every run");
   program.add("seed", options.seed, "of random numbers and of the order of samples");
@@ -122,18 +118,17 @@ void add_trainer_options(ProgramOptions& program, TrainerOptions& options) {
               "only so many batches, and nothing is written: does it run?");
 
   program.set_group("What is kept and shown");
-  program.add("default_root_dir", options.default_root_dir,
-              "snapshots, metrics and samples go here");
+  program.add("directory", options.directory, "snapshots, metrics and samples go here");
   program.add("resume", options.resume, "go on from the newest snapshot there");
   program.add("save_interval", options.save_interval, "of snapshots; empty: at the end alone");
-  program.add("save_num_checkpoints_to_keep", options.save_num_checkpoints_to_keep, "snapshots");
+  program.add("keep_last", options.keep_last, "how many of the newest snapshots to keep");
   program.add("asynchronous_saves", options.asynchronous_saves, "snapshots are written meanwhile");
   program.add("sharded_saves", options.sharded_saves, "each rank writes a share of them");
   program.add("log_every_n_steps", options.log_every_n_steps, "metrics are means over so many");
-  program.add("logger", options.logger,
+  program.add("logger", options.logger, kLogger,
               "tensorboard, csv or tensorboard,csv, beside metrics.jsonl");
   program.add("trace", options.trace, "steps that all ranks trace: 10:13 are 10, 11 and 12");
-  program.add("profiler", options.profiler, "simple: where the time of a step goes");
+  program.add("profiler", options.profiler, kProfiler, "simple: where the time of a step goes");
   program.add("log_samples", options.log_samples, "for lockstep audit");
   program.add(
       {.name = "quiet",

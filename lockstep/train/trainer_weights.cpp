@@ -15,7 +15,7 @@ namespace {
 
 // Damaged snapshots are passed over.
 TensorDict last_weights(const TrainerOptions& options) {
-  const std::filesystem::path folder = accelerator_options(options).project_dir;
+  const std::filesystem::path folder = accelerator_options(options).directory;
   if (auto snapshot = SnapshotDirectory(folder).read_latest()) return std::move(snapshot->model);
   throw UsageError(concat("Trainer: ", folder.string(),
                           " has no snapshot; train first, or name a file in ckpt_path"));
@@ -26,9 +26,9 @@ std::string best_weights(const TrainerOptions& options,
   for (const auto& callback : callbacks) {
     const auto* const checkpoint = dynamic_cast<const ModelCheckpoint*>(callback.get());
     if (!checkpoint) continue;
-    const std::string path = checkpoint->best_model_path(options.default_root_dir);
+    const std::string path = checkpoint->best_model_path(options.directory);
     if (!path.empty()) return path;
-    throw UsageError(concat("Trainer: ", options.default_root_dir,
+    throw UsageError(concat("Trainer: ", options.directory,
                             " has no best weights yet; train first, or name a file in ckpt_path"));
   }
   throw UsageError("Trainer: ckpt_path is 'best', and there is no ModelCheckpoint to say which");

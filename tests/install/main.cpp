@@ -10,7 +10,7 @@ int main() {
     auto group = lockstep::init_process_group();
     lockstep::DistributedDataParallel model(torch::nn::Linear(20, 1), {.process_group = group});
     torch::optim::SGD optimizer(model->parameters(), 1e-3);
-    lockstep::DistributedSampler sampler(2048, {.group = group, .shuffle = true});
+    lockstep::DistributedSampler sampler(2048, {.process_group = group, .shuffle = true});
     for (int step = 0; step < 10; ++step) {
       optimizer.zero_grad();
       at::mse_loss(model(at::rand({32, 20})), at::rand({32, 1})).backward();

@@ -48,12 +48,12 @@ class NewProject(unittest.TestCase):
     def test_what_it_says_leads_to_a_training(self):
         self.assertEqual(self.first.returncode, 0, self.first.stderr)
         self.assertIn("./build/spirals --devices=2", self.first.stdout)
-        done = self.run_in(self.project, "./build/spirals", "--devices=2", "--default-root-dir=runs/short")
+        done = self.run_in(self.project, "./build/spirals", "--devices=2", "--directory=runs/short")
         self.assertEqual(done.returncode, 0, done.stderr)
         accuracy = float(done.stdout.rsplit("accuracy ", 1)[1])
         self.assertRegex(done.stdout, r"^trained for 20 epochs, \d+ steps; accuracy ")
         self.assertGreater(accuracy, 0.9)
-        again = self.run_in(self.project, "./build/spirals", "--default-root-dir=runs/short")
+        again = self.run_in(self.project, "./build/spirals", "--directory=runs/short")
         self.assertEqual((again.returncode, again.stdout[:22]), (0, "trained for 20 epochs,"), again.stderr)
 
     def test_killed_resumed_on_another_number_of_ranks_and_reported(self):

@@ -33,7 +33,7 @@ class Trainer(unittest.TestCase):
         self.folder = pathlib.Path(folder.name, "run")
 
     def trainer(self, *flags):
-        return [TRAINER, f"--data={DATA}", f"--default-root-dir={self.folder}", "--log-samples", *flags]
+        return [TRAINER, f"--data={DATA}", f"--directory={self.folder}", "--log-samples", *flags]
 
     def job(self, ranks, *flags):
         return [LOCKSTEP, "run", "--standalone", f"--nproc-per-node={ranks}", *self.trainer(*flags)]
@@ -177,13 +177,13 @@ class Trainer(unittest.TestCase):
         for flags, code, words in (([f"--config={file}"], 2, "train.json: no option is called ddp.statik_graph; did you "
                                                              "mean ddp.static_graph?"),
                                    (["--max-duraton=1ep"], 2, "unknown flag --max-duraton; did you mean --max-duration?"),
-                                   (["--logger=wandb"], 2, "choose 'tensorboard', 'csv', 'tensorboard,csv' or ''"),
+                                   (["--logger=wandb"], 2, "must be '', tensorboard, csv or tensorboard,csv"),
                                    (["--num-nodes=2", "--devices=3"], 2, "lockstep run --nnodes=2 --nproc-per-node=3"),
                                    (["--max-duration=10"], 2, "max_duration is '10'; give a number with ep"),
-                                   (["--precision=fp8"], 2, "choose '32-true', '16-mixed' or 'bf16-mixed'"),
-                                   (["--default-root-dir="], 2, "default_root_dir is empty; name a folder"),
+                                   (["--precision=fp8"], 2, "must be 32-true, 16-mixed or bf16-mixed"),
+                                   (["--directory="], 2, "directory is empty; name a folder"),
                                    (["--lr=1e30"], 1, "the training's loss is not finite on rank 0 in step 2"),
-                                   (["--default-root-dir=/proc/none"], 1, "choose a folder that this process may write")):
+                                   (["--directory=/proc/none"], 1, "choose a folder that this process may write")):
             with self.subTest(flags=flags):
                 result = run(*self.trainer()[:2], "--fast-dev-run=0", *flags)
                 self.assertEqual(result.returncode, code, result.stderr)

@@ -29,7 +29,7 @@ class TrainerReport(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         run_folder = pathlib.Path(folder.name, "digits")
         for epochs in (2, 3):
-            trained = run(TRAINER, f"--data={DATA}", f"--default-root-dir={run_folder}", "--log-samples", "--devices=2",
+            trained = run(TRAINER, f"--data={DATA}", f"--directory={run_folder}", "--log-samples", "--devices=2",
                           f"--max-duration={epochs}ep")
             self.assertEqual(trained.returncode, 0, trained.stderr)
         made = run(LOCKSTEP, "report", run_folder)

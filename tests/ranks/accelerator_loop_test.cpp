@@ -25,7 +25,7 @@ TEST_F(AcceleratorState, AGroupOfBatchesThatTheLoopLeavesIsNoStep) {
   for (const bool zeroes_first : {true, false}) {
     SCOPED_TRACE(zeroes_first);
     const std::string folder = path_ + (zeroes_first ? "/first" : "/last");
-    Accelerator accelerator({.gradient_accumulation_steps = 4, .project_dir = folder});
+    Accelerator accelerator({.gradient_accumulation_steps = 4, .directory = folder});
     Slope net;
     torch::optim::SGD sgd(net.parameters(), 1.0);
     torch::optim::StepLR step_lr(sgd, 1, 0.5);
@@ -89,7 +89,7 @@ TEST_F(AcceleratorTest, AWeightedGroupThatTheLoopLeavesHasNoPartInTheNextEpoch) 
 
 TEST_F(AcceleratorState, ALoopThatWasLeftEarlyGoesOnAsALiveOne) {
   const auto train = [&](bool is_resumed, int& epochs) {
-    Accelerator accelerator({.project_dir = path_ + "/run", .data_log = path_ + "/data"});
+    Accelerator accelerator({.directory = path_ + "/run", .data_log = path_ + "/data"});
     torch::nn::Sequential net = make_tanh_net();
     torch::optim::SGD sgd(net->parameters(), 0.1);
     auto [model, optimizer] = accelerator.prepare(net, sgd);

@@ -20,8 +20,8 @@ namespace lockstep::testing {
 namespace {
 
 TEST_F(AcceleratorTest, MixedPrecisionGivesFloatsAndLearns) {
-  for (const char* precision : {"bf16", "fp16"}) {
-    Accelerator accelerator({.mixed_precision = precision, .gradient_accumulation_steps = 2});
+  for (const Precision precision : {Precision::kBFloat16, Precision::kFloat16}) {
+    Accelerator accelerator({.precision = precision, .gradient_accumulation_steps = 2});
     torch::nn::Sequential net = make_tanh_net();
     torch::optim::Adam adam(net->parameters(), 0.02);
     torch::optim::StepLR step_lr(adam, 4, 0.9);
@@ -47,7 +47,7 @@ TEST_F(AcceleratorTest, MixedPrecisionGivesFloatsAndLearns) {
       }
       if (epoch == 0) first = last;
     }
-    EXPECT_LT(last, first / 2) << precision;
+    EXPECT_LT(last, first / 2) << static_cast<int>(precision);
     EXPECT_TRUE(same_bits_everywhere(copies_of(net)));
   }
 }
@@ -55,7 +55,7 @@ TEST_F(AcceleratorTest, MixedPrecisionGivesFloatsAndLearns) {
 TEST_F(AcceleratorTest, Fp16GradientsAreClippedUnscaledWhateverParametersComeFirst) {
   double norms[2];
   for (const bool scaled : {false, true}) {
-    Accelerator accelerator({.mixed_precision = scaled ? "fp16" : "no"});
+    Accelerator accelerator({.precision = scaled ? Precision::kFloat16 : Precision::kFloat32});
     torch::nn::Sequential net = make_tanh_net();
     for (at::Tensor& parameter : net[0]->parameters()) parameter.requires_grad_(false);
     torch::optim::SGD sgd(net[2]->parameters(), 0.01);
@@ -82,7 +82,7 @@ TEST_F(AcceleratorTest, AnUnevenLastBatchOverflowsNoMoreThanAFullOneInFp16) {
     for (at::Tensor& parameter : net->parameters()) parameter.zero_();
   }
   torch::optim::SGD sgd(net->parameters(), 0.0);
-  Accelerator accelerator({.mixed_precision = "fp16"});
+  Accelerator accelerator({.precision = Precision::kFloat16});
   auto [model, optimizer] = accelerator.prepare(net, sgd);
   auto loader = accelerator.make_data_loader(
       AlikeRows((16 + 9) * world_size_ - 1).map(torch::data::transforms::Stack<>()),
@@ -104,7 +104,7 @@ TEST_F(AcceleratorTest, AnUnevenLastBatchOverflowsNoMoreThanAFullOneInFp16) {
 }
 
 TEST_F(AcceleratorTest, WithFp16TooALossThatIsNotFiniteIsNamed) {
-  Accelerator accelerator({.mixed_precision = "fp16", .non_finite = NonFinite::kStop});
+  Accelerator accelerator({.precision = Precision::kFloat16, .non_finite = NonFinite::kStop});
   torch::nn::Sequential net = make_tanh_net();
   torch::optim::SGD sgd(net->parameters(), 0.1);
   auto [model, optimizer] = accelerator.prepare(net, sgd);

@@ -14,8 +14,10 @@ namespace lockstep::testing {
 namespace {
 
 TEST_F(AcceleratorState, GoesOnFromASavedStateAsIfNothingHadBeen) {
-  const AcceleratorOptions options{
-      .mixed_precision = "fp16", .gradient_accumulation_steps = 2, .seed = 5, .project_dir = path_};
+  const AcceleratorOptions options{.precision = Precision::kFloat16,
+                                   .gradient_accumulation_steps = 2,
+                                   .seed = 5,
+                                   .directory = path_};
   for (const std::int64_t steps : {1, 2, 9}) {
     SCOPED_TRACE(steps);
     Accelerator whole(options);
@@ -47,7 +49,7 @@ TEST_F(AcceleratorState, GoesOnFromASavedStateAsIfNothingHadBeen) {
 }
 
 TEST_F(AcceleratorState, SavesInTheBackgroundAndWaitsForIt) {
-  Accelerator accelerator({.project_dir = path_, .asynchronous_saves = true});
+  Accelerator accelerator({.directory = path_, .asynchronous_saves = true});
   AcceleratedTraining training(accelerator);
   training.train(1, 1);
   accelerator.save_state();
@@ -57,7 +59,7 @@ TEST_F(AcceleratorState, SavesInTheBackgroundAndWaitsForIt) {
   accelerator.wait_for_everyone();
   EXPECT_FALSE(at::equal(training.net->parameters()[0], saved));
 
-  Accelerator resumed({.project_dir = path_});
+  Accelerator resumed({.directory = path_});
   AcceleratedTraining other(resumed);
   ASSERT_TRUE(resumed.load_state());
   EXPECT_EQ(resumed.steps(), 1);
@@ -84,7 +86,7 @@ TEST_F(AcceleratorState, WhatOneRankCannotSaveIsAnErrorOnAll) {
     void load_state_dict(const TensorDict&) const {}
     bool fails = false;
   };
-  Accelerator accelerator({.project_dir = path_});
+  Accelerator accelerator({.directory = path_});
   AcceleratedTraining training(accelerator);
   Failing failing{.fails = rank_ == world_size_ - 1};
   accelerator.register_for_checkpointing("failing", failing);
@@ -100,7 +102,7 @@ TEST_F(AcceleratorState, WhatOneRankCannotSaveIsAnErrorOnAll) {
 TEST_F(AcceleratorState, AResumedTrainingSavesInItsOtherFoldersToo) {
   const std::string best = path_ + "/best";
   {
-    Accelerator first({.project_dir = path_});
+    Accelerator first({.directory = path_});
     AcceleratedTraining training(first);
     training.train(9, 1);
     first.save_state(best);
@@ -109,7 +111,7 @@ TEST_F(AcceleratorState, AResumedTrainingSavesInItsOtherFoldersToo) {
     first.wait_for_everyone();
   }
   {
-    Accelerator resumed({.project_dir = path_});
+    Accelerator resumed({.directory = path_});
     AcceleratedTraining training(resumed);
     ASSERT_TRUE(resumed.load_state());
     training.train(9, 1);
@@ -118,7 +120,7 @@ TEST_F(AcceleratorState, AResumedTrainingSavesInItsOtherFoldersToo) {
     EXPECT_TRUE(resumed.load_state(best));
     EXPECT_EQ(resumed.steps(), 3);
   }
-  Accelerator other({.project_dir = path_ + "/other"});
+  Accelerator other({.directory = path_ + "/other"});
   AcceleratedTraining training(other);
   training.train(9, 1);
   expect_failure_of<Error>(0, "of another run", [&] { other.save_state(best); });
@@ -126,7 +128,7 @@ TEST_F(AcceleratorState, AResumedTrainingSavesInItsOtherFoldersToo) {
 }
 
 TEST_F(AcceleratorState, ASnapshotThatDoesNotCountBatchesIsLoaded) {
-  Accelerator saving({.project_dir = path_});
+  Accelerator saving({.directory = path_});
   AcceleratedTraining saved(saving);
   DataCursor cursor;
   saved.train(1, 3, [&] {
@@ -142,7 +144,7 @@ TEST_F(AcceleratorState, ASnapshotThatDoesNotCountBatchesIsLoaded) {
     save_snapshot(file, snapshot);
   }
   saving.wait_for_everyone();
-  Accelerator loading({.project_dir = path_});
+  Accelerator loading({.directory = path_});
   AcceleratedTraining loaded(loading);
   ASSERT_TRUE(loading.load_state());
   EXPECT_EQ(loaded.loader.cursor().batches, 3);

@@ -121,7 +121,7 @@ TEST_F(AcceleratorOracle, SplitBatchesAreTheSameForAnyNumberOfRanks) {
   }
   torch::nn::Sequential alone = make_tanh_net();
   torch::optim::SGD own(alone->parameters(), 0.1);
-  DataLoader batches(sine_rows(29), {.batch_size = 5, .group = group_.new_group({0})});
+  DataLoader batches(sine_rows(29), {.batch_size = 5, .process_group = group_.new_group({0})});
   if (rank_ == 0) {
     for (auto& batch : batches) {
       own.zero_grad();
@@ -178,9 +178,10 @@ TEST_F(AcceleratorTest, GathersAndReduces) {
                         at::arange(world_size_).repeat_interleave(2)));
   EXPECT_TRUE(at::equal(accelerator.reduce(own),
                         at::full({2, 3}, world_size_ * (world_size_ - 1) / 2, at::kLong)));
-  EXPECT_TRUE(matches(accelerator.reduce(at::scalar_tensor(rank_, at::kFloat), "mean"),
+  EXPECT_TRUE(matches(accelerator.reduce(at::scalar_tensor(rank_, at::kFloat), ReduceOp::kAvg),
                       at::scalar_tensor((world_size_ - 1) / 2.0, at::kFloat)));
-  EXPECT_THROW(accelerator.reduce(own, "max"), UsageError);
+  EXPECT_TRUE(at::equal(accelerator.reduce(own, ReduceOp::kMax),
+                        at::full({2, 3}, world_size_ - 1, at::kLong)));
   accelerator.wait_for_everyone();
   EXPECT_EQ(accelerator.num_processes(), world_size_);
   EXPECT_EQ(accelerator.is_main_process(), rank_ == 0);

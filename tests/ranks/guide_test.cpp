@@ -87,7 +87,7 @@ TEST_F(Guide, UnevenInputsWithAccumulation) {
   torch::optim::SGD optimizer(model->parameters(), 0.01);
   double total_loss = 0;
 
-  auto batches = model.join(*loader, {.accumulation_steps = 4});
+  auto batches = model.join(*loader, {.gradient_accumulation_steps = 4});
   for (auto& batch : batches) {
     {
       const auto accumulation = batches.accumulate();  // only the last of a step is exchanged
@@ -165,7 +165,7 @@ TEST_F(Guide, ShardedOptimizer) {
   const std::filesystem::path directory = made.path();
   const int step = 1;
 
-  lockstep::SnapshotDirectory snapshots(directory, {.group = group});
+  lockstep::SnapshotDirectory snapshots(directory, {.process_group = group});
   const auto resumed = snapshots.load_latest(*model, optimizer);
   EXPECT_FALSE(resumed);
   loss_of(model(inputs)).backward();

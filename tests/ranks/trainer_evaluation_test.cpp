@@ -91,7 +91,7 @@ TEST_F(TrainerEvaluationTest, TakesTheBestWeightsOfItsModelCheckpoint) {
   trainer.fit(task, numbered(), numbered());
   group_.barrier();
   torch::nn::LinearImpl net(3, 1);
-  const std::string best = ModelCheckpoint().best_model_path(kept.default_root_dir);
+  const std::string best = ModelCheckpoint().best_model_path(kept.directory);
   EXPECT_SAYS(best, "epoch=0-");
   load_state_dict(net, read_state_dict(best));
   EXPECT_NEAR(*find_metric(trainer.test(task, numbered(), {.ckpt_path = "best"}), "test_loss"),
@@ -144,7 +144,7 @@ TEST_F(TrainerEvaluationTest, ASearchEndsBeforeMemoryDoes) {
 TEST_F(TrainerEvaluationTest, TheProfilerSaysWhereAStepsTimeGoes) {
   Line task;
   TrainerOptions profiled = options("6ba");
-  profiled.profiler = "simple";
+  profiled.profiler = Profiler::kSimple;
   const FitResult result = Trainer(profiled).fit(task, numbered());
   double sum = 0;
   for (const char* name :

@@ -78,7 +78,7 @@ class TrainerTest : public Conformance {
             .batch_size = 2,
             .log_every_n_steps = 3,
             .enable_progress_bar = false,
-            .default_root_dir = path_ + "/" + name};
+            .directory = path_ + "/" + name};
   }
   std::int64_t steps_per_epoch() const {
     return (kSampleCount + 2 * world_size_ - 1) / (2 * world_size_);

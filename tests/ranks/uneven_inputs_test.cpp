@@ -211,14 +211,14 @@ TEST_F(UnevenInputsTest, GoWithSyncBatchNorm) {
 }
 
 TEST_F(UnevenInputsTest, GoWithAccumulation) {
-  for (const int accumulation_steps : {2, 3, 7}) {
+  for (const int gradient_accumulation_steps : {2, 3, 7}) {
     UnevenModel model{UnevenNet()};
     UnevenNet whole;
     copy_state(*model, *whole);
-    train_whole(whole, accumulation_steps);
+    train_whole(whole, gradient_accumulation_steps);
     torch::optim::SGD optimizer(model.parameters(), 0.1);
     const std::vector<Batch> own = batches_of(rank_);
-    auto batches = model.join(own, {.accumulation_steps = accumulation_steps});
+    auto batches = model.join(own, {.gradient_accumulation_steps = gradient_accumulation_steps});
     for (Batch& item : batches) {
       bool is_last = false;
       {
@@ -333,9 +333,9 @@ TEST_F(UnevenInputsTest, BatchesThatAreNotKnownNeedAnEmptyOne) {
   EXPECT_EQ(steps, world_size_ - 1);
   EXPECT_SAYS(message_of<UsageError>([&] {
                 const std::vector<Batch> none;
-                model.join(none, {.accumulation_steps = 0});
+                model.join(none, {.gradient_accumulation_steps = 0});
               }),
-              "accumulation_steps=0");
+              "gradient_accumulation_steps=0");
 }
 
 }  // namespace

@@ -331,7 +331,7 @@ void FeatureRun::uneven_inputs() {
   std::vector<at::Tensor> two{inputs(0)};
   if (rank_ > 0) two.push_back(inputs(1));
   DistributedDataParallel model(mlp(), {});
-  auto batches = model.join(two, {.accumulation_steps = 2});
+  auto batches = model.join(two, {.gradient_accumulation_steps = 2});
   for (const at::Tensor& batch : batches) {
     const auto accumulation = batches.accumulate();
     model.backward(loss_of(model(batch)), {.weight = batches.has_data() ? 1.0 : 0.0});

@@ -93,7 +93,7 @@ int train(const std::vector<std::string>& arguments) {
   const bool mixed = arguments.at(7) == "1";
   lockstep::DistributedDataParallel model(net, options);
   torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
-  lockstep::DistributedSampler sampler(*dataset.size(), {.group = group, .seed = 5});
+  lockstep::DistributedSampler sampler(*dataset.size(), {.process_group = group, .seed = 5});
 
   lockstep::GradScaler scaler({.init_scale = 1024, .growth_interval = 7, .enabled = mixed});
 

@@ -186,7 +186,7 @@ int run_worker(int argc, char** argv) {
     const auto every = [&](int at) { return static_cast<int>(number(at).value_or(0)); };
     return run(*number(1), number(2).value_or(16), number(6).value_or(1),
                {.memory_every = every(3),
-                .snapshots = argc > 5 ? argv[5] : "",
+                .directory = argc > 5 ? argv[5] : "",
                 .snapshot_every = every(4)});
   });
 }

@@ -52,7 +52,7 @@ int train(const Run& run, int rank) {
   lockstep::Accelerator accelerator(
       {.split_batches = true,
        .seed = 7,
-       .project_dir = run.folder + "/snapshots",
+       .directory = run.folder + "/snapshots",
        .data_log = run.folder + "/data",
        .init = {.init_method = lockstep::concat("file://", run.folder, "/meet.", run.number),
                 .rank = rank,

@@ -52,7 +52,7 @@ int run(int argc, char** argv) {
                              .batch_size = 4,
                              .log_every_n_steps = 1,
                              .enable_progress_bar = false,
-                             .default_root_dir = argv[1],
+                             .directory = argv[1],
                              .log_samples = true});
   std::optional<lockstep::Trace> other;
   if (argc > 4) {

@@ -245,14 +245,14 @@ void Accelerator::register_for_checkpointing(const std::string& name, TensorDict
 }
 
 SnapshotDirectory& Accelerator::snapshots_in(const std::string& directory) {
-  const std::string& path = directory.empty() ? options().project_dir : directory;
+  const std::string& path = directory.empty() ? options().directory : directory;
   if (path.empty()) {
-    throw UsageError("Accelerator: project_dir is empty; name the folder of the snapshots");
+    throw UsageError("Accelerator: directory is empty; name the folder of the snapshots");
   }
-  const SnapshotDirectoryOptions how{.keep_last = options().total_limit,
+  const SnapshotDirectoryOptions how{.keep_last = options().keep_last,
                                      .asynchronous = options().asynchronous_saves,
                                      .sharded = options().sharded_saves,
-                                     .group = process_group()};
+                                     .process_group = process_group()};
   return state_->directories.try_emplace(path, path, how).first->second;
 }
 
@@ -287,7 +287,7 @@ bool Accelerator::load_state(const std::string& directory) {
     throw UsageError("load_state: prepare a model and an optimizer first");
   }
   SnapshotDirectory& snapshots = snapshots_in(directory);
-  if (snapshots.path() == options().project_dir) snapshots.claim();
+  if (snapshots.path() == options().directory) snapshots.claim();
   torch::optim::Optimizer& optimizer = *state_->optimizers.front()->optimizer;
   const auto source_of = [](const Resumed& one) { return concat("load ", one.path.string()); };
   std::optional<Resumed> resumed;

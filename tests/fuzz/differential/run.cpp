@@ -46,7 +46,8 @@ class Session {
         own.push_back(make_input(plan_, {step, pass, rank_, 0}));
       }
     }
-    auto batches = trainee_.wrapped().join(own, {.accumulation_steps = plan_.accumulation_steps});
+    auto batches =
+        trainee_.wrapped().join(own, {.gradient_accumulation_steps = plan_.accumulation_steps});
     int step = 0;
     int pass = 0;
     for (const at::Tensor& batch : batches) {

@@ -160,7 +160,7 @@ class Program {
                              {"evaluation", counters_.evaluation}}},
                   {.memory_every = drawn.memory_every,
                    .compare_every = drawn.compare_every,
-                   .snapshots = drawn.snapshot_every > 0 ? folder : "",
+                   .directory = drawn.snapshot_every > 0 ? folder : "",
                    .snapshot_every = drawn.snapshot_every}) {
     at::NoGradGuard no_grad;
     for (at::Tensor& parameter : net_->parameters()) {
