@@ -1,7 +1,9 @@
 #pragma once
 
+#include <array>
 #include <charconv>
 #include <concepts>
+#include <cstddef>
 #include <functional>
 #include <optional>
 #include <string>
@@ -69,6 +71,35 @@ class ProgramOptions {
   }
   /// A flag: --name and --name=false, true and false in files.
   void add(std::string name, bool& value, std::string help);
+  /// An enumeration, given by its texts: {{"skip", NonFinite::kSkip}, …}.
+  template <class Enum, std::size_t N>
+  requires std::is_enum_v<Enum>
+  void add(std::string name, Enum& value, const std::array<std::pair<const char*, Enum>, N>& names,
+           std::string help) {
+    add({.name = std::move(name),
+         .help = std::move(help),
+         .set =
+             [&value, names](const std::string& text) {
+               std::string wrong = "must be ";
+               for (std::size_t i = 0; i < N; ++i) {
+                 if (text == names[i].first) {
+                   value = names[i].second;
+                   return std::string();
+                 }
+                 if (i > 0) wrong += i + 1 < N ? ", " : " or ";
+                 wrong += names[i].first;
+               }
+               return wrong;
+             },
+         .get =
+             [&value, names] {
+               for (const auto& [text, choice] : names) {
+                 if (choice == value) return std::string(text);
+               }
+               return std::string();
+             },
+         .group = group_});
+  }
   /// Of the options that are added from now on.
   void set_group(std::string group) { group_ = std::move(group); }
 

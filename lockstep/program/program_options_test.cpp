@@ -1,9 +1,12 @@
 #include "lockstep/program/program_options.h"
 
+#include <array>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -158,6 +161,19 @@ TEST_F(ProgramOptionsTest, ValuesOfAnotherTypeAreRefusedWithTheirPlace) {
             path + ":1: log_samples must be true or false, not a number");
   set("LOCKSTEP_TESTED_LR", "");
   EXPECT_EQ(parse({}), "environment: LOCKSTEP_TESTED_LR must be a number, not ''");
+}
+
+TEST_F(ProgramOptionsTest, AnEnumerationIsGivenByItsTexts) {
+  enum class Color { kRed, kGreen, kBlue };
+  Color color = Color::kGreen;
+  constexpr std::array<std::pair<const char*, Color>, 3> kNames = {
+      {{"blue", Color::kBlue}, {"red", Color::kRed}, {"green", Color::kGreen}}};
+  program_.add("color", color, kNames, "of the sky");
+  EXPECT_NE(program_.toml().find("color = \"green\"\n"), std::string::npos) << program_.toml();
+  EXPECT_EQ(parse({"--color=blue"}), "");
+  EXPECT_EQ(color, Color::kBlue);
+  EXPECT_EQ(parse({"--color=gray"}), "--color must be blue, red or green, not 'gray'");
+  EXPECT_EQ(color, Color::kBlue);
 }
 
 TEST_F(ProgramOptionsTest, HelpAndPrintConfigEndTheProgram) {
