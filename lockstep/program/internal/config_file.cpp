@@ -106,13 +106,12 @@ toml::table parse_toml(const std::string& text, const std::string& file) {
 Json parse_json(const std::string& text, const std::string& file) {
   try {
     Json object = Json::parse(text);
-    if (!object.is_object())
-      throw UsageError(concat(file, ": not an object, {\"name\": value, …}"));
-    return object;
+    if (object.is_object()) return object;
   } catch (const Json::parse_error& error) {
     const std::string read = text.substr(0, error.byte);
     throw UsageError(concat(file, ":", 1 + std::ranges::count(read, '\n'), ": not as JSON has it"));
   }
+  throw UsageError(concat(file, ": not an object, {\"name\": value, …}"));
 }
 
 }  // namespace
