@@ -2,25 +2,25 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdint>
+#include <cstddef>
 #include <iostream>
 #include <utility>
 
-#include <nlohmann/json.hpp>
+#include <CLI/CLI.hpp>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/env.h"
 #include "lockstep/base/internal/nearest_name.h"
-#include "lockstep/base/internal/parse_number.h"
 #include "lockstep/job/internal/launched_place.h"
-#include "lockstep/program/internal/command_line.h"
 #include "lockstep/program/internal/config_file.h"
 
 namespace lockstep {
 namespace {
 
-constexpr const char* kConfigVariable = "CONFIG";
+// Options that every program has.
+constexpr const char* kConfig = "config";
+constexpr const char* kPrintConfig = "print_config";
 
 const char* name_of(ProgramOption::Kind kind) {
   switch (kind) {
@@ -34,10 +34,62 @@ const char* name_of(ProgramOption::Kind kind) {
   return "?";
 }
 
-// TOML's integers have 63 bits and a sign: a larger one stands there as a text.
-bool is_beyond_toml(const std::string& value) {
-  const bool is_integer = value.find_first_not_of("-0123456789") == std::string::npos;
-  return is_integer && parse_number<double>(value) && !parse_number<std::int64_t>(value);
+// "--ddp.bucket-cap-mb" for "ddp.bucket_cap_mb".
+std::string flag_of(const std::string& name) {
+  std::string flag = "--" + name;
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  return flag;
+}
+
+std::vector<std::string> arguments_of(int argc, const char* const* argv) {
+  std::vector<std::string> arguments;
+  for (std::string argument : std::vector<std::string>(argv + std::min(argc, 1), argv + argc)) {
+    const std::size_t end = std::min(argument.find('='), argument.size());
+    if (argument.starts_with("--")) {
+      std::replace(argument.begin(), argument.begin() + static_cast<std::ptrdiff_t>(end), '_', '-');
+    }
+    // CLI11 would take what follows --name= for its value.
+    const bool is_empty_value = argument.starts_with("--") && end + 1 == argument.size();
+    if (is_empty_value) argument.resize(end);
+    arguments.push_back(std::move(argument));
+    if (is_empty_value) arguments.emplace_back();
+  }
+  std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
+  return arguments;
+}
+
+const CLI::Option* add_flag(CLI::App& app, const ProgramOption& option) {
+  const std::string flag = flag_of(option.name);
+  const bool is_flag = option.kind == ProgramOption::Kind::kFlag;
+  CLI::Option* const added = is_flag ? app.add_flag(flag) : app.add_option(flag);
+  if (!is_flag) added->type_name(option.kind == ProgramOption::Kind::kNumber ? "NUM" : "TEXT");
+  return added->description(option.help)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)
+      ->group(option.group)
+      ->default_str(option.get());
+}
+
+[[noreturn]] void refuse(const std::string& argument, const CLI::App& app) {
+  if (!argument.starts_with('-')) {
+    throw UsageError(concat("unexpected argument ", argument, "; see --help"));
+  }
+  std::vector<std::string> known;
+  for (const CLI::Option* const option : app.get_options()) known.push_back(option->get_name());
+  const std::string flag = argument.substr(0, argument.find('='));
+  throw UsageError(concat("unknown flag ", flag, did_you_mean(flag, known), "; see --help"));
+}
+
+// Errors: UsageError, `refusal` and the nearest name, where `name` is not among `known`.
+std::size_t index_of(const std::string& name, const std::vector<std::string>& known,
+                     const std::string& refusal) {
+  const auto found = std::ranges::find(known, name);
+  if (found == known.end()) throw UsageError(refusal + did_you_mean(name, known));
+  return static_cast<std::size_t>(found - known.begin());
+}
+
+void apply(const ProgramOption& option, const std::string& value, const std::string& place) {
+  const std::string wrong = option.set(value);
+  if (!wrong.empty()) throw UsageError(concat(place, " ", wrong, ", not '", value, "'"));
 }
 
 }  // namespace
@@ -46,9 +98,15 @@ ProgramOptions::ProgramOptions(std::string about, ProgramOptionsSettings setting
     : about_(std::move(about)), prefix_(std::move(settings.environment_prefix)) {}
 
 void ProgramOptions::add(ProgramOption option) {
-  if (find(option.name) || is_own_flag(flag_of(option.name))) {
+  std::vector<std::string> taken = names();
+  taken.insert(taken.end(), {kConfig, kPrintConfig, "help"});
+  const auto is_taken = [&](const std::string& one) {
+    return flag_of(one) == flag_of(option.name);
+  };
+  if (std::ranges::any_of(taken, is_taken)) {
     throw UsageError(concat("ProgramOptions: there is an option ", option.name, " already"));
   }
+  if (option.group.empty()) option.group = group_;
   options_.push_back(std::move(option));
 }
 
@@ -60,8 +118,7 @@ void ProgramOptions::add(std::string name, std::string& value, std::string help)
              value = text;
              return std::string();
            },
-       .get = [&value] { return value; },
-       .group = group_});
+       .get = [&value] { return value; }});
 }
 
 void ProgramOptions::add(std::string name, bool& value, std::string help) {
@@ -74,35 +131,7 @@ void ProgramOptions::add(std::string name, bool& value, std::string help) {
              return std::string();
            },
        .get = [&value] { return std::string(value ? "true" : "false"); },
-       .kind = ProgramOption::Kind::kFlag,
-       .group = group_});
-}
-
-template <class Number>
-bool ProgramOptions::set_number(const std::string& text, Number& value) {
-  const auto number = parse_number<Number>(text);
-  if (number) value = *number;
-  return number.has_value();
-}
-template bool ProgramOptions::set_number(const std::string&, char&);
-template bool ProgramOptions::set_number(const std::string&, signed char&);
-template bool ProgramOptions::set_number(const std::string&, unsigned char&);
-template bool ProgramOptions::set_number(const std::string&, short&);
-template bool ProgramOptions::set_number(const std::string&, unsigned short&);
-template bool ProgramOptions::set_number(const std::string&, int&);
-template bool ProgramOptions::set_number(const std::string&, unsigned&);
-template bool ProgramOptions::set_number(const std::string&, long&);
-template bool ProgramOptions::set_number(const std::string&, unsigned long&);
-template bool ProgramOptions::set_number(const std::string&, long long&);
-template bool ProgramOptions::set_number(const std::string&, unsigned long long&);
-template bool ProgramOptions::set_number(const std::string&, float&);
-template bool ProgramOptions::set_number(const std::string&, double&);
-template bool ProgramOptions::set_number(const std::string&, long double&);
-
-ProgramOption* ProgramOptions::find(const std::string& name) {
-  const auto found = std::find_if(options_.begin(), options_.end(),
-                                  [&](const ProgramOption& one) { return one.name == name; });
-  return found == options_.end() ? nullptr : &*found;
+       .kind = ProgramOption::Kind::kFlag});
 }
 
 std::vector<std::string> ProgramOptions::names() const {
@@ -122,90 +151,74 @@ std::string ProgramOptions::variable_of(const std::string& name) const {
   return variable;
 }
 
-void ProgramOptions::apply(const std::string& name, const std::string& value,
-                           const std::string& place) {
-  const std::string wrong = find(name)->set(value);
-  if (!wrong.empty()) throw UsageError(concat(place, " ", wrong, ", not '", value, "'"));
-}
-
-void ProgramOptions::apply_file(const std::optional<std::string>& of_command_line) {
-  std::string file = of_command_line.value_or("");
-  const std::string variable = prefix_ + kConfigVariable + "=";
-  for (const std::string& line : env::everything()) {
-    if (!of_command_line && line.starts_with(variable)) file = line.substr(variable.size());
-  }
-  if (file.empty()) return;
+void ProgramOptions::apply_file(const std::string& file) {
   for (const ConfigEntry& entry : read_config_file(file)) {
-    if (!find(entry.name)) {
-      throw UsageError(concat(entry.place, ": no option is called ", entry.name,
-                              did_you_mean(entry.name, names())));
-    }
+    const ProgramOption& option = options_[index_of(
+        entry.name, names(), concat(entry.place, ": no option is called ", entry.name))];
     const std::string place = concat(entry.place, ": ", entry.name);
-    const ProgramOption::Kind kind = find(entry.name)->kind;
-    const bool is_large = kind == ProgramOption::Kind::kNumber && is_beyond_toml(entry.value);
-    if (entry.kind != kind && !is_large) {
-      throw UsageError(concat(place, " must be ", name_of(kind), ", not ", name_of(entry.kind)));
+    const bool is_large =
+        option.kind == ProgramOption::Kind::kNumber && is_beyond_toml(entry.value);
+    if (entry.kind != option.kind && !is_large) {
+      throw UsageError(
+          concat(place, " must be ", name_of(option.kind), ", not ", name_of(entry.kind)));
     }
-    apply(entry.name, entry.value, place);
+    apply(option, entry.value, place);
   }
 }
 
 void ProgramOptions::apply_environment() {
-  std::vector<std::string> variables = {prefix_ + kConfigVariable};
+  std::vector<std::string> variables;
   for (const ProgramOption& option : options_) variables.push_back(variable_of(option.name));
+  variables.push_back(variable_of(kConfig));
   for (const std::string& line : env::everything()) {
     if (!line.starts_with(prefix_)) continue;
     const std::string variable = line.substr(0, line.find('='));
-    const auto known = std::find(variables.begin(), variables.end(), variable);
-    if (known == variables.end()) {
-      throw UsageError(concat("environment: ", variable, " is no option of this program",
-                              did_you_mean(variable, variables)));
-    }
-    if (known == variables.begin()) continue;  // read before
-    const auto index = static_cast<std::size_t>(known - variables.begin()) - 1;
-    apply(options_[index].name, line.substr(variable.size() + 1), "environment: " + variable);
+    const std::string place = "environment: " + variable;
+    const std::size_t index =
+        index_of(variable, variables, concat(place, " is no option of this program"));
+    if (index == options_.size()) continue;  // CLI11 read it
+    apply(options_[index], line.substr(variable.size() + 1), place);
   }
 }
 
 bool ProgramOptions::parse(int argc, const char* const* argv) {
   const bool is_first = launched_rank().value_or(0) == 0;
-  const std::string variable = options_.empty() ? prefix_ : variable_of(options_.front().name);
-  const CommandLine line = read_command_line(about_, options_, variable, argc, argv);
-  if (line.is_help) {
-    if (is_first) std::cout << line.help;
+  CLI::App app(about_, argc > 0 ? argv[0] : "");
+  app.allow_extras();
+  app.footer(concat(
+      "A file of options has their names with underscores, in TOML: batch_size = 64, or JSON:\n"
+      "{\"batch_size\": 64}; before a dot is the section, [ddp]. A flag counts more than a\n"
+      "variable of the environment (",
+      variable_of(options_.empty() ? "" : options_.front().name), "), that more than the file."));
+  std::string file;
+  app.add_option(flag_of(kConfig), file, "file of options: .toml or .json")
+      ->type_name("FILE")
+      ->envname(variable_of(kConfig));
+  bool is_print_config = false;
+  app.add_flag(flag_of(kPrintConfig), is_print_config, "print all values as such a file, and end");
+  std::vector<const CLI::Option*> flags;
+  for (const ProgramOption& option : options_) flags.push_back(add_flag(app, option));
+  try {
+    app.parse(arguments_of(argc, argv));
+  } catch (const CLI::Success&) {
+    if (is_first) std::cout << app.help();
     return false;
+  } catch (const CLI::ParseError& error) {
+    throw UsageError(concat(error.what(), "; see --help"));
   }
-  apply_file(line.config_file);
+  if (app.remaining_size() > 0) refuse(app.remaining().front(), app);
+  if (!file.empty()) apply_file(file);
   apply_environment();
-  for (const auto& [name, value] : line.values) apply(name, value, flag_of(name));
-  if (line.is_print_config && is_first) std::cout << toml();
-  return !line.is_print_config;
+  for (std::size_t i = 0; i < flags.size(); ++i) {
+    if (flags[i]->count() == 0) continue;
+    apply(options_[i], flags[i]->results().back(), flag_of(options_[i].name));
+  }
+  if (is_print_config && is_first) std::cout << toml();
+  return !is_print_config;
 }
 
 std::string ProgramOptions::toml() const {
-  // Values without a section come first: behind a section they would be of it.
-  std::vector<const ProgramOption*> sorted;
-  for (const ProgramOption& option : options_) sorted.push_back(&option);
-  const auto section_of = [](const ProgramOption& option) {
-    const std::size_t dot = option.name.rfind('.');
-    return dot == std::string::npos ? std::string() : option.name.substr(0, dot);
-  };
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [&](const auto* a, const auto* b) { return section_of(*a) < section_of(*b); });
-  std::string text;
-  std::string section;
-  for (const ProgramOption* const option : sorted) {
-    if (section_of(*option) != section) {
-      section = section_of(*option);
-      text += concat("\n[", section, "]\n");
-    }
-    const std::string name =
-        section.empty() ? option->name : option->name.substr(section.size() + 1);
-    const std::string value = option->get();
-    const bool is_quoted = option->kind == ProgramOption::Kind::kText || is_beyond_toml(value);
-    text += concat(name, " = ", is_quoted ? nlohmann::json(value).dump() : value, "\n");
-  }
-  return text;
+  return toml_text(options_);
 }
 
 }  // namespace lockstep

@@ -2,11 +2,12 @@
 
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <concepts>
 #include <cstddef>
 #include <functional>
-#include <optional>
 #include <string>
+#include <system_error>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -23,8 +24,8 @@ struct ProgramOption {
   std::function<std::string(const std::string& text)> set;
   std::function<std::string()> get;
   enum class Kind { kText, kNumber, kFlag } kind = Kind::kText;
-  /// The heading in --help.
-  std::string group = "Options";
+  /// The heading in --help. Empty: that of set_group.
+  std::string group = {};
 };
 
 struct ProgramOptionsSettings {
@@ -58,7 +59,14 @@ class ProgramOptions {
          .help = std::move(help),
          .set =
              [&value](const std::string& text) {
-               return std::string(set_number(text, value) ? "" : kNumberKind<Number>);
+               const char* const end = text.data() + text.size();
+               Number number{};
+               const auto [stop, error] = std::from_chars(text.data(), end, number);
+               if (error != std::errc() || stop != end || !std::isfinite(number)) {
+                 return std::string(kNumberKind<Number>);
+               }
+               value = number;
+               return std::string();
              },
          .get =
              [&value] {
@@ -66,8 +74,7 @@ class ProgramOptions {
                return std::string(digits,
                                   std::to_chars(digits, digits + sizeof(digits), value).ptr);
              },
-         .kind = ProgramOption::Kind::kNumber,
-         .group = group_});
+         .kind = ProgramOption::Kind::kNumber});
   }
   /// A flag: --name and --name=false, true and false in files.
   void add(std::string name, bool& value, std::string help);
@@ -97,8 +104,7 @@ class ProgramOptions {
                  if (choice == value) return std::string(text);
                }
                return std::string();
-             },
-         .group = group_});
+             }});
   }
   /// Of the options that are added from now on.
   void set_group(std::string group) { group_ = std::move(group); }
@@ -117,13 +123,7 @@ class ProgramOptions {
       : std::is_unsigned_v<Number> ? "must be an integer of at least 0"
                                    : "must be an integer";
 
-  // False: the text is no such number. Defined for the standard's types of numbers.
-  template <class Number>
-  static bool set_number(const std::string& text, Number& value);
-
-  ProgramOption* find(const std::string& name);
-  void apply(const std::string& name, const std::string& value, const std::string& place);
-  void apply_file(const std::optional<std::string>& of_command_line);
+  void apply_file(const std::string& file);
   void apply_environment();
   std::vector<std::string> names() const;
   std::string variable_of(const std::string& name) const;

@@ -37,7 +37,7 @@ constexpr Names<MetricLogger, 4> kLogger = {
 constexpr Names<Profiler, 2> kProfiler = {{{"", Profiler::kNone}, {"simple", Profiler::kSimple}}};
 
 // A positive number, or 0 for what holds without one.
-ProgramOption positive_option(std::string name, std::string help, std::string group,
+ProgramOption positive_option(std::string name, std::string help,
                               std::function<void(std::optional<double>)> set,
                               std::function<std::optional<double>()> get) {
   return {.name = std::move(name),
@@ -50,14 +50,13 @@ ProgramOption positive_option(std::string name, std::string help, std::string gr
                 return std::string();
               },
           .get = [get = std::move(get)] { return nlohmann::json(get().value_or(0)).dump(); },
-          .kind = ProgramOption::Kind::kNumber,
-          .group = std::move(group)};
+          .kind = ProgramOption::Kind::kNumber};
 }
 
-ProgramOption seconds_option(std::string name, std::string help, std::string group,
+ProgramOption seconds_option(std::string name, std::string help,
                              std::optional<std::chrono::milliseconds>& value) {
   return positive_option(
-      std::move(name), std::move(help), std::move(group),
+      std::move(name), std::move(help),
       [&value](std::optional<double> seconds) {
         value.reset();
         if (seconds) value = std::chrono::ceil<std::chrono::milliseconds>(Seconds(*seconds));
@@ -66,18 +65,17 @@ ProgramOption seconds_option(std::string name, std::string help, std::string gro
 }
 
 void add_ranks(ProgramOptions& program, TrainerOptions& options) {
-  const char* const group = "Ranks and their exchange";
-  program.set_group(group);
+  program.set_group("Ranks and their exchange");
   program.add("devices", options.devices, "processes to start, where no launcher has started this");
   program.add("num_nodes", options.num_nodes, "machines that a launcher must have; 0: any number");
   program.add("init.backend", options.init.backend,
               "shm, hierarchical, gloo, nccl or mpi; empty: what fits");
-  program.add(seconds_option("init.timeout", "seconds until a collective fails; 0: 600", group,
+  program.add(seconds_option("init.timeout", "seconds until a collective fails; 0: 600",
                              options.init.timeout));
-  program.add(seconds_option("init.init_timeout", "seconds for all ranks to join; 0: 300", group,
+  program.add(seconds_option("init.init_timeout", "seconds for all ranks to join; 0: 300",
                              options.init.init_timeout));
   program.add(positive_option(
-      "ddp.bucket_cap_mb", "size of a bucket of gradients; 0: what fits", group,
+      "ddp.bucket_cap_mb", "size of a bucket of gradients; 0: what fits",
       [&options](std::optional<double> megabytes) { options.ddp.bucket_cap_mb = megabytes; },
       [&options] { return options.ddp.bucket_cap_mb; }));
   program.add("ddp.find_unused_parameters", options.ddp.find_unused_parameters,
@@ -140,8 +138,7 @@ void add_trainer_options(ProgramOptions& program, TrainerOptions& options) {
              return std::string();
            },
        .get = [&options] { return std::string(options.enable_progress_bar ? "false" : "true"); },
-       .kind = ProgramOption::Kind::kFlag,
-       .group = "What is kept and shown"});
+       .kind = ProgramOption::Kind::kFlag});
   add_ranks(program, options);
   program.set_group("Options");
 }

@@ -1,20 +1,25 @@
 #include "lockstep/program/internal/config_file.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <map>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
 #define TOML_HEADER_ONLY 1
-#define TOML_ENABLE_FORMATTERS 1
+#define TOML_ENABLE_FORMATTERS 0
 #include <toml++/toml.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/parse_number.h"
 #include "lockstep/os/files/readable_file.h"
 
 namespace lockstep::inline internal {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 // Of options; more is another kind of file.
 constexpr std::uint64_t kMaxBytes = 1 << 20;
@@ -28,115 +33,125 @@ std::string text_of(const std::filesystem::path& path) {
   return file.text();
 }
 
-[[noreturn]] void refuse_value(const std::string& place, const std::string& name,
-                               const std::string& what) {
-  throw UsageError(
-      concat(place, ": ", name, " is ", what, "; an option is a text, a number, or true or false"));
-}
-
-class TomlEntries {
+class Entries {
  public:
-  explicit TomlEntries(std::string file) : file_(std::move(file)) {}
+  explicit Entries(std::string file) : file_(std::move(file)) {}
 
-  std::vector<ConfigEntry> take(const toml::table& table) {
-    add(table, "");
-    // A table is sorted by name, messages are to name the first line that is wrong.
-    std::stable_sort(lines_.begin(), lines_.end(),
-                     [](const auto& a, const auto& b) { return a.first < b.first; });
-    std::vector<ConfigEntry> entries;
-    for (auto& [line, entry] : lines_) entries.push_back(std::move(entry));
-    return entries;
+  void add(const toml::table& table, const std::string& section = "") {
+    for (const auto& [key, node] : table) {
+      const std::string name = section + std::string(key.str());
+      const std::size_t line = node.source().begin.line;
+      node.visit([&, &node = node](const auto& value) {
+        using Value = decltype(value);
+        if constexpr (toml::is_table<Value>) {
+          add(value, name + ".");
+        } else if constexpr (toml::is_string<Value> || toml::is_number<Value> ||
+                             toml::is_boolean<Value>) {
+          add_value(name, Json(value.get()), line);
+        } else {
+          refuse(name, node.is_array() ? "a list" : "a date", line);
+        }
+      });
+    }
+  }
+
+  void add(const Json& object, const std::string& section = "") {
+    for (const auto& [key, value] : object.items()) {
+      if (value.is_object()) {
+        add(value, section + key + ".");
+      } else if (value.is_array() || value.is_null()) {
+        refuse(section + key, value.is_null() ? "null" : "a list");
+      } else {
+        add_value(section + key, value);
+      }
+    }
+  }
+
+  std::vector<ConfigEntry> take() {
+    // A table of TOML is sorted by name, messages are to name the first line that is wrong.
+    std::ranges::stable_sort(entries_, {}, &ConfigEntry::line);
+    return std::move(entries_);
   }
 
  private:
-  void add(const toml::table& table, const std::string& section) {
-    for (const auto& [key, node] : table) {
-      const std::string name = section + std::string(key.str());
-      if (const auto* const inner = node.as_table()) {
-        add(*inner, name + ".");
-        continue;
-      }
-      const auto line = node.source().begin.line;
-      const std::string place = concat(file_, ":", line);
-      lines_.emplace_back(line,
-                          ConfigEntry{name, value_text(node, place, name), place, kind_of(node)});
-    }
+  std::string place(std::size_t line) const { return line == 0 ? file_ : concat(file_, ":", line); }
+
+  void add_value(const std::string& name, const Json& value, std::size_t line = 0) {
+    using Kind = ProgramOption::Kind;
+    entries_.push_back({name, value.is_string() ? value.get<std::string>() : value.dump(),
+                        value.is_string()    ? Kind::kText
+                        : value.is_boolean() ? Kind::kFlag
+                                             : Kind::kNumber,
+                        line, place(line)});
   }
 
-  static ProgramOption::Kind kind_of(const toml::node& node) {
-    if (node.is_string()) return ProgramOption::Kind::kText;
-    return node.is_boolean() ? ProgramOption::Kind::kFlag : ProgramOption::Kind::kNumber;
-  }
-
-  static std::string value_text(const toml::node& node, const std::string& place,
-                                const std::string& name) {
-    if (const auto* const text = node.as_string()) return text->get();
-    if (const auto* const flag = node.as_boolean()) return flag->get() ? "true" : "false";
-    if (const auto* const number = node.as_integer()) return std::to_string(number->get());
-    if (const auto* const number = node.as_floating_point()) {
-      return nlohmann::json(number->get()).dump();
-    }
-    refuse_value(place, name, node.is_array() ? "a list" : "a date");
+  [[noreturn]] void refuse(const std::string& name, const char* what, std::size_t line = 0) const {
+    throw UsageError(concat(place(line), ": ", name, " is ", what,
+                            "; an option is a text, a number, or true or false"));
   }
 
   std::string file_;
-  std::vector<std::pair<toml::source_index, ConfigEntry>> lines_;
+  std::vector<ConfigEntry> entries_;
 };
 
-std::vector<ConfigEntry> toml_entries(const std::string& text, const std::string& file) {
+toml::table parse_toml(const std::string& text, const std::string& file) {
   try {
-    const toml::table table = toml::parse(text);
-    return TomlEntries(file).take(table);
+    return toml::parse(text);
   } catch (const toml::parse_error& error) {
     throw UsageError(concat(file, ":", error.source().begin.line,
                             ": not as TOML has it: ", error.description()));
   }
 }
 
-void add_json(const nlohmann::ordered_json& object, const std::string& section,
-              const std::string& file, std::vector<ConfigEntry>& entries) {
-  for (const auto& [key, value] : object.items()) {
-    const std::string name = section + key;
-    if (value.is_object()) {
-      add_json(value, name + ".", file, entries);
-      continue;
-    }
-    if (value.is_array()) refuse_value(file, name, "a list");
-    if (value.is_null()) refuse_value(file, name, "null");
-    if (value.is_string()) {
-      entries.push_back({name, value.get<std::string>(), file, ProgramOption::Kind::kText});
-    } else {
-      const bool is_flag = value.is_boolean();
-      entries.push_back({name, value.dump(), file,
-                         is_flag ? ProgramOption::Kind::kFlag : ProgramOption::Kind::kNumber});
-    }
-  }
-}
-
-std::vector<ConfigEntry> json_entries(const std::string& text, const std::string& file) {
-  nlohmann::ordered_json object;
+Json parse_json(const std::string& text, const std::string& file) {
   try {
-    object = nlohmann::ordered_json::parse(text);
-  } catch (const nlohmann::json::parse_error& error) {
-    const auto read =
-        text.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(error.byte, text.size()));
-    throw UsageError(
-        concat(file, ":", 1 + std::count(text.begin(), read, '\n'), ": not as JSON has it"));
+    Json object = Json::parse(text);
+    if (object.is_object()) return object;
+  } catch (const Json::parse_error& error) {
+    const std::string read = text.substr(0, error.byte);
+    throw UsageError(concat(file, ":", 1 + std::ranges::count(read, '\n'), ": not as JSON has it"));
   }
-  if (!object.is_object()) throw UsageError(concat(file, ": not an object, {\"name\": value, …}"));
-  std::vector<ConfigEntry> entries;
-  add_json(object, "", file, entries);
-  return entries;
+  throw UsageError(concat(file, ": not an object, {\"name\": value, …}"));
 }
 
 }  // namespace
 
 std::vector<ConfigEntry> read_config_file(const std::filesystem::path& path) {
   const std::string extension = path.extension().string();
-  if (extension == ".toml") return toml_entries(text_of(path), path.string());
-  if (extension == ".json") return json_entries(text_of(path), path.string());
-  throw UsageError(concat("options of ", path.string(),
-                          ": its name says not what it holds; call it .toml or .json"));
+  Entries entries(path.string());
+  if (extension == ".toml") {
+    entries.add(parse_toml(text_of(path), path.string()));
+  } else if (extension == ".json") {
+    entries.add(parse_json(text_of(path), path.string()));
+  } else {
+    throw UsageError(concat("options of ", path.string(),
+                            ": its name says not what it holds; call it .toml or .json"));
+  }
+  return entries.take();
+}
+
+std::string toml_text(const std::vector<ProgramOption>& options) {
+  // Values without a section come first: behind a section they would be of it.
+  std::map<std::string, std::string> sections;
+  for (const ProgramOption& option : options) {
+    const std::size_t dot = option.name.rfind('.');
+    const bool is_in_section = dot != std::string::npos;
+    const std::string value = option.get();
+    const bool is_quoted = option.kind == ProgramOption::Kind::kText || is_beyond_toml(value);
+    sections[is_in_section ? option.name.substr(0, dot) : ""] +=
+        concat(is_in_section ? option.name.substr(dot + 1) : option.name, " = ",
+               is_quoted ? Json(value).dump() : value, "\n");
+  }
+  std::string text;
+  for (const auto& [section, lines] : sections) {
+    text += section.empty() ? lines : concat("\n[", section, "]\n", lines);
+  }
+  return text;
+}
+
+bool is_beyond_toml(const std::string& value) {
+  const bool is_integer = value.find_first_not_of("-0123456789") == std::string::npos;
+  return is_integer && parse_number<double>(value) && !parse_number<std::int64_t>(value);
 }
 
 }  // namespace lockstep::inline internal

@@ -1,6 +1,10 @@
 #include "lockstep/record/internal/event.h"
 
-#include "lockstep/record/internal/crc32c.h"
+#include <bit>
+#include <cstdint>
+
+#include <boost/crc.hpp>
+
 #include "lockstep/record/internal/little_endian.h"
 #include "lockstep/record/internal/proto_message.h"
 
@@ -19,6 +23,15 @@ ProtoMessage event_at(const EventTime& time) {
 std::string summary_event(const EventTime& time, const ProtoMessage& value) {
   const ProtoMessage summary = ProtoMessage().add_message(kValueOfSummary, value);
   return event_at(time).add_message(kSummaryOfEvent, summary).bytes();
+}
+
+// CRC-32C, rotated and added to, so that the checksum of bytes that hold a checksum is no accident.
+std::uint32_t masked_crc32c(const std::string& bytes) {
+  constexpr std::uint32_t kAllBits = 0xFFFFFFFF;
+  constexpr std::uint32_t kMaskDelta = 0xA282EAD8;
+  boost::crc_optimal<32, 0x1EDC6F41, kAllBits, kAllBits, true, true> crc;
+  crc.process_bytes(bytes.data(), bytes.size());
+  return std::rotr(static_cast<std::uint32_t>(crc.checksum()), 15) + kMaskDelta;
 }
 
 }  // namespace
@@ -84,9 +97,9 @@ std::string image_event(const EventTime& time, const std::string& tag, const Ima
 std::string framed_record(const std::string& event) {
   std::string record;
   append_little_endian(record, static_cast<std::uint64_t>(event.size()));
-  append_little_endian(record, masked_crc32c(record.data(), record.size()));
+  append_little_endian(record, masked_crc32c(record));
   record += event;
-  append_little_endian(record, masked_crc32c(event.data(), event.size()));
+  append_little_endian(record, masked_crc32c(event));
   return record;
 }
 

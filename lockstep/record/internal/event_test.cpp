@@ -35,6 +35,11 @@ TEST(Event, HasTheBytesOfTensorBoardsOwn) {
       "1b000000000000001a0d9e1309000000000000f83f10ac022a0d0a0b0a046c6f7373150000803e9908deed");
 }
 
+TEST(Event, ARecordEndsWithTheMaskedChecksumOfItsEvent) {
+  // The CRC-32C that RFC 3720 gives is 0xE3069283; rotated by 15 bits 0x2507C60D; 0xA282EAD8 more.
+  EXPECT_TRUE(in_hex(framed_record("123456789")).ends_with("e5b08ac7"));
+}
+
 TEST(Event, AnImageThatIsNoneIsRefused) {
   const std::vector<std::uint8_t> bytes(12);
   EXPECT_THROW(image_event({}, "image", {.width = 2, .height = 3, .channels = 3, .bytes = bytes}),
