@@ -88,8 +88,8 @@ int run_command(const std::vector<std::string>& arguments) {
   if (!flags.hosts.empty()) return run_on_hosts(flags);
   check_no_hosts_flags(flags);
   if (env::text(env::kEnableFileTimer) == "1") {
-    say("TORCHELASTIC_ENABLE_FILE_TIMER=1: there is no such timer here, so torch's FileTimerClient "
-        "will find none; collectives have deadlines of their own");
+    say("TORCHELASTIC_ENABLE_FILE_TIMER=1 is not supported: FileTimerClient finds no timer; "
+        "LOCKSTEP_TIMEOUT_S sets the timeout of collectives");
   }
   meet_in_step(flags, srun_step());
   if (const auto job = mpirun_job(); job && job->launchers > 1) {

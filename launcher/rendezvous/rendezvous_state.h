@@ -162,7 +162,7 @@ bool contains_node(const std::vector<RendezvousNode>& nodes, const std::string& 
 bool is_stop(const std::string& cause);
 bool is_stop_at_once(const std::string& cause);
 
-/// How the cause begins of a job whose workers have saved their state and ended to make room.
+/// Start of the cause of a job that was preempted: its workers saved their state and ended.
 inline constexpr const char* kPreempted = "preempted: ";
 bool is_preemption(const std::string& cause);
 /// Of either: nothing has failed.

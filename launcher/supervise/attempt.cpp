@@ -139,7 +139,7 @@ void Attempt::over(AttemptOutcome& outcome) {
 }
 
 std::optional<Round> Attempt::next(const std::set<int>& kept, int standbys) {
-  std::optional<Generation> generation = watch_.next();
+  std::optional<Generation> generation = watch_.next(kept);
   if (!generation) return std::nullopt;
   return begin(std::move(*generation), kept, standbys);
 }

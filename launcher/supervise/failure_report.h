@@ -8,8 +8,11 @@
 
 namespace lockstep::inline internal {
 
-/// Which worker failed first, how and of what, where it crashed, what became of the others and
-/// where to look: a few lines, each begun with "lockstep: ". Needs a first_cause().
+/// "rank 1 (pid 42) still runs after SIGKILL: …".
+std::string describe_stuck(const WorkerExit& worker);
+
+/// The worker that failed first, its error or crash, the ends of the other workers and where its
+/// output is: lines that start with "lockstep: ". Needs a first_cause().
 std::string failure_report(const AttemptOutcome& outcome, const LaunchOptions& options);
 
 }  // namespace lockstep::inline internal

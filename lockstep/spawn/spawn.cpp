@@ -288,9 +288,8 @@ std::string run_processes(const std::function<std::string(int rank)>& body, int 
   if (cause == nullptr) {
     return ReadableFile(concat("/proc/self/fd/", result_files.back().get())).text();
   }
-  throw ProcessFailed(
-      concat("spawn: ", describe_worker(*cause), " failed", describe_failure(*cause)), cause->rank,
-      cause->status());
+  throw ProcessFailed(concat("spawn: ", describe_worker(*cause), " ", describe_failure(*cause)),
+                      cause->rank, cause->status());
 }
 
 }  // namespace

@@ -274,7 +274,7 @@ exec {WORKER} "$@"
         os.kill(processes[2], signal.SIGSEGV)
         self.expect_same_end(job)
         failure, = failures_of(2, job.errors)
-        self.assertEqual((failure.pid, failure.signal, failure.restart, failure.others_kept),
+        self.assertEqual((failure.pid, failure.signal, failure.restart, bool(failure.kept)),
                          (processes[2], "SIGSEGV", 1, True), job.errors)
         self.assertIsNotNone(failure.step, job.errors)
 

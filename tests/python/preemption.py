@@ -101,7 +101,7 @@ class PreemptionTest(unittest.TestCase):
             saved_now = self.preempt(job, whom, sent, max(after, saved + 1))
             self.assertEqual(job.last("begins at "), saved + 1)
             self.assertIn("preempted", job.errors)
-            self.assertEqual(len(re.findall("start the job again to go on", job.errors)), 1, job.errors)
+            self.assertEqual(len(re.findall("start the job again to resume", job.errors)), 1, job.errors)
             saved = saved_now
         steps = saved + 50
         last = self.start("preempted", *flags, steps=steps, **options)
