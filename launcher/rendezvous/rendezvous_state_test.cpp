@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "launcher/rendezvous/agent_view.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 

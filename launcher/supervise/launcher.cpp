@@ -8,7 +8,7 @@
 
 #include "diagnose/verdict/worker_text.h"
 #include "launcher/job/console.h"
-#include "launcher/job/local_binding.h"
+#include "launcher/job/core_binding.h"
 #include "launcher/logs/worker_logs.h"
 #include "launcher/rendezvous/fault_of.h"
 #include "launcher/rendezvous/own_node.h"
@@ -22,6 +22,8 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/env.h"
 #include "lockstep/base/internal/failpoint.h"
+#include "lockstep/os/machine/affinity.h"
+#include "lockstep/os/machine/gpu_nodes.h"
 #include "lockstep/os/machine/machine.h"
 #include "lockstep/os/process/child_process.h"
 #include "lockstep/os/process/find_program.h"
@@ -41,6 +43,21 @@ std::vector<int> signals_to_read(const LaunchOptions& options) {
   signals.insert(signals.end(), options.notify_signals.begin(), options.notify_signals.end());
   signals.push_back(SIGCHLD);
   return signals;
+}
+
+// plan_core_binding() on this machine, with the GPUs that CUDA_VISIBLE_DEVICES leaves.
+BindingPlan bind_workers(const LaunchOptions& options) {
+  if (options.numa_binding == NumaBinding::kNone) return {};
+  const std::vector<CpuPlace> cpus = read_cpu_places(allowed_cpus());
+  if (cpus.empty()) {
+    throw UsageError(
+        "--numa-binding: the system does not tell which processors this process may run on; leave "
+        "the flag out");
+  }
+  return plan_core_binding(
+      options.numa_binding, cpus,
+      visible_gpu_nodes(read_gpu_places(), env::text_or_empty(env::kCudaVisibleDevices)),
+      options.worker_count);
 }
 
 // The agent of this machine: does what the rendezvous asks of it until the job has ended.

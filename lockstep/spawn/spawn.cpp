@@ -19,7 +19,7 @@
 #include "diagnose/verdict/attempt_outcome.h"
 #include "diagnose/verdict/error_file.h"
 #include "diagnose/verdict/worker_text.h"
-#include "launcher/supervise/explain_crashes.h"
+#include "launcher/supervise/failure_report.h"
 #include "launcher/supervise/stop_sequence.h"
 #include "launcher/supervise/worker_environment.h"
 #include "lockstep/base/internal/concat.h"

@@ -40,7 +40,7 @@ class Hangs(unittest.TestCase):
                 hang, errors = self.verdict("circles", backend=backend)
                 self.assertEqual((hang.stage, hang.operation, hang.group, hang.about),
                                  ("never entered", operation, "default", about), errors)
-                self.assertRegex(hang.state, r"^and is in none after \w+ number \d+ of group 'default'")
+                self.assertRegex(hang.state, r"^and is in no collective \(last: \w+ number \d+ of group 'default'")
                 self.assertIn("turn_in_circles()", hang.main_thread)
                 self.assertEqual(hang.waiting, [0, 1], errors)
                 self.assertGreaterEqual(hang.waited_ms, 2000)

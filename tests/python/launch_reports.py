@@ -59,8 +59,8 @@ def values_of(match):
     lists = ("kept", "waiting")
     texts = match.groupdict()
     texts["local_rank"] = texts["local_rank"] or texts["rank"]
-    texts["step"] = texts.get("step") or texts.pop("step_of_crash", None)
-    texts.pop("step_of_crash", None)
+    if step_of_crash := texts.pop("step_of_crash", None):
+        texts["step"] = step_of_crash
     return {name: text is not None if name in truths else ranks_in(text or "") if name in lists
             else int(text) if text and name in numbers else text for name, text in texts.items()}
 

@@ -318,7 +318,7 @@ class ScaleTest(MachinesTest):
         agent = self.start_one("--rdzv-id=job")
         for arguments, status, text in ((("job", "0"), 2, "give a number from 1 to 4096; lockstep stop"),
                                         (("other", "2"), 2, "no job here is called 'other'"),
-                                        (("1",), 1, "job job is not scaled: it has 1 here already")):
+                                        (("1",), 1, "job job is not scaled: it already has 1 here")):
             refused = self.call("scale", *arguments, check=False)
             self.assertEqual(refused.returncode, status)
             self.assertIn(text, refused.stderr)
