@@ -136,8 +136,8 @@ void add_flags(CLI::App& app, RunFlags& flags) {
   table.text(
       "--numa-binding", flags.numa_binding, "MODE",
       "bind workers to processors: node or socket of their GPU;\nexclusive: a share of the "
-      "node's cores; core-complex:\ncores with one cache. Without GPUs: nodes in the order of "
-      "\nlocal ranks (default: not bound)");
+      "node's cores; core-complex:\ncores with one cache. Without GPUs: nodes in the order\nof "
+      "local ranks (default: not bound)");
 
   table.group("Several machines: run the same command on each");
   table.text(

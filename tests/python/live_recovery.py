@@ -226,7 +226,7 @@ exec {WORKER} "$@"
         self.worker_whose_starts_fail(4, 5, 6)
         job = self.start("--standalone", "--standby=1", steps=2000)
         job.wait_for_begin(3)
-        job.wait_for_error("no standby workers any more: the last 3 ended before they were ready, with exit code 3")
+        job.wait_for_error("no more standby workers: the last 3 ended before they were ready (exit code 3)")
         self.expect_same_end(job, backend="shm", steps=2000)
         self.assertEqual(sum(text == "starts" for _, text in job.said), 3)
 

@@ -1,4 +1,4 @@
-"""Jobs whose ranks hang, fail again and again, or are told to make room, at any time: who it was is said, the
+"""Jobs whose ranks hang, fail again and again, or are preempted, at any time: who it was is said, the
 others keep their processes, and no step is lost.
 
     live_trouble.py LOCKSTEP RESILIENT_WORKER [unittest arguments]

@@ -1,4 +1,4 @@
-"""Jobs that are told to make room: all ranks save at the same step, end with code 75 and go on from there
+"""Preempted jobs: all ranks save at the same step, end with code 75 and go on from there
 when they are started again, bit for bit.
 
     preemption.py LOCKSTEP PREEMPT_WORKER [unittest arguments]
