@@ -37,15 +37,15 @@ bool follows_another(const WorkerExit& exit) {
 }
 
 bool is_preempted(const AttemptOutcome& outcome) {
-  const auto made_room = [](const WorkerExit& exit) { return exit.exit_code == kExitPreempted; };
+  const auto has_saved = [](const WorkerExit& exit) { return exit.exit_code == kExitPreempted; };
   const auto ended_well = [](const WorkerExit& exit) { return !exit.failed(); };
   // Those that had yet to begin have nothing to save.
   const auto was_stopped = [](const WorkerExit& exit) {
     return exit.told_to_stop && exit.signal == SIGTERM;
   };
-  return outcome.stuck.empty() && std::ranges::any_of(outcome.exits, made_room) &&
+  return outcome.stuck.empty() && std::ranges::any_of(outcome.exits, has_saved) &&
          std::ranges::all_of(outcome.exits, [&](const auto& exit) {
-           return made_room(exit) || ended_well(exit) || was_stopped(exit);
+           return has_saved(exit) || ended_well(exit) || was_stopped(exit);
          });
 }
 

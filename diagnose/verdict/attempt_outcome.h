@@ -79,8 +79,8 @@ struct AttemptOutcome {
 /// exits: a process may need longer to end than its peers need to notice.
 const WorkerExit* first_cause(const AttemptOutcome& outcome);
 
-/// Its workers have saved their state and ended to make room: all that did not end well, and that
-/// the launcher's SIGTERM did not find without anything to save.
+/// The job was preempted: each worker saved its state and ended, ended well, or had nothing to save
+/// when the launcher's SIGTERM ended it.
 bool is_preempted(const AttemptOutcome& outcome);
 
 /// It says that it only lost its connection to another or that another failed.

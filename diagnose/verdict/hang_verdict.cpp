@@ -89,8 +89,9 @@ std::string what_it_did(const RankPlace& rank, const std::optional<AwaitedCall>&
   if (open != nullptr && open != here) add(", but ", concat("is in ", describe(*open)));
   if (is_stopped(rank)) add(", and ", "is stopped by a signal");
   if (here == nullptr && open == nullptr) {
-    add(", and ", rank.calls.empty() ? "has made no collective"
-                                     : concat("is in none after ", describe(rank.calls.front())));
+    add(", and ", rank.calls.empty()
+                      ? "has entered no collective"
+                      : concat("is in no collective (last: ", describe(rank.calls.front()), ")"));
   }
   return text;
 }
@@ -109,12 +110,12 @@ std::string name_of_state(char state) {
     case 'Z':
       return "has ended";
     default:
-      return concat("state ", state);
+      return concat("is in state ", state);
   }
 }
 
 std::string head(const ThreadStack& thread, bool is_main) {
-  return concat(is_main ? "main thread" : "thread", " ", thread.id, " '", thread.name, "', which ",
+  return concat(is_main ? "main thread" : "thread", " ", thread.id, " '", thread.name, "' ",
                 name_of_state(thread.state));
 }
 
@@ -155,10 +156,10 @@ void add_threads(std::string& text, const RankPlace& rank) {
     for (const std::string& line : lines) text += concat("lockstep:       ", line, "\n");
   }
   if (threads.size() > kMostThreads + 1) {
-    text += concat("lockstep:     and ", threads.size() - kMostThreads - 1, " threads more\n");
+    text += concat("lockstep:     and ", threads.size() - kMostThreads - 1, " more threads\n");
   }
   if (!rank.stacks.trouble.empty()) {
-    text += concat("lockstep:     its calls are not known: ", rank.stacks.trouble, "\n");
+    text += concat("lockstep:     its stack is unknown: ", rank.stacks.trouble, "\n");
   }
 }
 
@@ -168,7 +169,7 @@ std::int64_t waited_ms(const Call& call, const AwaitedCall& awaited) {
   return call.started_ns > 0 ? (now.count() - call.started_ns) / 1'000'000 : awaited.waited.count();
 }
 
-// "; ranks 0,1 have waited for 5000 ms"
+// "; ranks 0, 1 have waited for 5000 ms"
 std::string who_waits(const std::vector<RankPlace>& ranks, const AwaitedCall& awaited) {
   std::vector<int> waiting;
   std::int64_t longest_ms = 0;
@@ -228,15 +229,15 @@ std::string hang_verdict(const std::vector<RankPlace>& ranks,
       continue;
     }
     const std::string where = main_place(rank);
-    text += concat("lockstep: hang: ", describe_worker(rank.worker), did,
-                   where.empty() ? "" : concat("; main thread in ", where), waiting, "\n");
+    text += concat("lockstep: hang: ", describe_worker(rank.worker), did, waiting, "\n");
+    if (!where.empty()) text += concat("lockstep:   main thread is in ", where, "\n");
     add_threads(text, rank);
   }
   if (text.empty()) {
-    text = concat("lockstep: hang: the rank that is late is not on this machine",
-                  awaited ? concat(": all here are in ", what) : "", "\n");
+    text = concat("lockstep: hang: the late rank is on another machine",
+                  awaited ? concat("; all ranks here are in ", what) : "", "\n");
   }
-  if (!awaited && !cause.empty()) text += concat("lockstep:   as ", cause, "\n");
+  if (!awaited && !cause.empty()) text += concat("lockstep:   cause: ", cause, "\n");
   return text + others;
 }
 

@@ -10,26 +10,8 @@
 namespace lockstep::inline internal {
 namespace {
 
-// What usually is behind a signal that the launcher did not send.
-std::string signal_hint(const WorkerExit& exit) {
-  switch (exit.signal) {
-    case SIGKILL:
-      if (!exit.memory_shortage.empty()) {
-        return concat(" by the kernel, out of memory: ", exit.memory_shortage,
-                      "; use less, as by smaller batches, or give the job more");
-      }
-      return "; not sent by lockstep: often the kernel, out of memory (see dmesg)";
-    case SIGBUS:
-      return "; often a full /dev/shm or a file that became shorter";
-    case SIGSEGV:
-    case SIGABRT:
-    case SIGFPE:
-    case SIGILL:
-      if (exit.crash) return "";
-      return "; a debugger shows where: gdb --args <program>";
-    default:
-      return "";
-  }
+bool is_out_of_memory(const WorkerExit& exit) {
+  return exit.signal == SIGKILL && !exit.told_to_stop && !exit.memory_shortage.empty();
 }
 
 }  // namespace
@@ -41,20 +23,43 @@ std::string describe_end(const WorkerExit& exit) {
 
 std::string describe_failure(const WorkerExit& exit) {
   const std::string& error = exit.error_message;
+  const std::string step = exit.step.empty() ? "" : concat(" at step ", exit.step);
   if (!exit.late_for.empty()) {
-    return concat(": killed, as it hung", exit.hangs_in.empty() ? "" : " in ", exit.hangs_in, ": ",
-                  exit.late_for);
+    return concat("killed after a hang", step, exit.hangs_in.empty() ? "" : " in ", exit.hangs_in,
+                  ": ", exit.late_for);
   }
   if (exit.failed_before_stop()) {
-    return concat(": ", error, ", then stopped with ", signal_name(exit.signal));
+    return concat("failed", step, ": ", error, ", then stopped by ", signal_name(exit.signal));
   }
-  const std::string hint = exit.told_to_stop ? "" : signal_hint(exit);
-  if (error.empty()) return concat(": ", describe_end(exit), hint);
-  // "killed by SIGSEGV at address 0x0", which begins with the signal's name itself.
+  // "SIGSEGV at address 0x0 in step() a.cpp:4" names the signal itself.
   if (exit.crash && exit.signal != 0 && error.starts_with(signal_name(exit.signal))) {
-    return concat(": killed by ", error, hint);
+    return concat("killed by ", error, step);
   }
-  return concat(": ", describe_end(exit), ": ", error, hint);
+  const std::string end = exit.signal != 0 ? concat("killed by ", signal_name(exit.signal))
+                                           : concat("exited with code ", exit.exit_code);
+  return concat(end, exit.left_early ? " in the middle of training" : "", step,
+                is_out_of_memory(exit) ? concat(": out of memory: ", exit.memory_shortage) : "",
+                error.empty() ? "" : concat(": ", error));
+}
+
+std::string describe_remedy(const WorkerExit& exit) {
+  if (exit.told_to_stop || !exit.late_for.empty()) return "";
+  if (is_out_of_memory(exit)) {
+    return "use less memory, for example smaller batches, or raise the limit";
+  }
+  switch (exit.signal) {
+    case SIGKILL:
+      return "lockstep did not send SIGKILL; the kernel often does when memory is short: see dmesg";
+    case SIGBUS:
+      return "often a full /dev/shm, or a file that became shorter";
+    case SIGSEGV:
+    case SIGABRT:
+    case SIGFPE:
+    case SIGILL:
+      return exit.crash ? "" : "a debugger shows where: gdb --args <program>";
+    default:
+      return "";
+  }
 }
 
 std::string describe_crash(const WorkerExit& exit) {
@@ -80,19 +85,18 @@ std::string rank_list(std::vector<int> ranks) {
   for (std::size_t i = 0; i < ranks.size();) {
     std::size_t last = i;
     while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
-    text += concat(i == 0 ? "" : ",", ranks[i]);
-    if (last > i) text += concat(last == i + 1 ? "," : "-", ranks[last]);
+    text += concat(i == 0 ? "" : ", ", ranks[i]);
+    if (last > i) text += concat(last == i + 1 ? ", " : "-", ranks[last]);
     i = last + 1;
   }
   return text;
 }
 
 std::string describe_worker(const WorkerExit& exit) {
-  return concat("rank ", exit.rank, " (local rank ", exit.local_rank, ", pid ", exit.pid, ")");
-}
-
-std::string describe_step(const WorkerExit& exit) {
-  return exit.step.empty() ? "" : concat(" in step ", exit.step);
+  const bool is_first_machine = exit.rank == exit.local_rank;
+  return concat("rank ", exit.rank, " (",
+                is_first_machine ? "" : concat("local rank ", exit.local_rank, ", "), "pid ",
+                exit.pid, ")");
 }
 
 }  // namespace lockstep::inline internal

@@ -11,18 +11,19 @@ namespace lockstep::inline internal {
 /// "exit code 3", "killed by SIGSEGV".
 std::string describe_end(const WorkerExit& exit);
 
-/// What follows "failed": ": exit code 3", ": killed by SIGSEGV at address 0x0 in train() a.cpp:4",
-/// ": exit code 1: ValueError: bad", ": ValueError: bad, then stopped with SIGTERM".
+/// What follows the worker's name: "killed by SIGKILL at step 60", "exited with code 3",
+/// "killed by SIGSEGV at address 0x0 in train() a.cpp:4", "exited with code 1: ValueError: bad",
+/// "killed after a hang at step 60 in work() a.cpp:4: <why>".
 std::string describe_failure(const WorkerExit& exit);
 
-/// "ranks 0-2,5" for 5, 0, 1, 2.
+/// The usual reason for such an end, and what to do; empty: none is known.
+std::string describe_remedy(const WorkerExit& exit);
+
+/// "ranks 0-2, 5" for 5, 0, 1, 2.
 std::string rank_list(std::vector<int> ranks);
 
-/// "rank 1 (local rank 1, pid 4242)".
+/// "rank 1 (pid 4242)"; "rank 5 (local rank 1, pid 4242)" where the local rank is another number.
 std::string describe_worker(const WorkerExit& exit);
-
-/// " in step 60"; empty where it is not known.
-std::string describe_step(const WorkerExit& exit);
 
 /// Where a worker was that left a crash report: its thread, its stack and its last collectives, as
 /// lines, each begun with "lockstep: ".

@@ -1,12 +1,14 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
 
 #include "launcher/job/rendezvous_timeouts.h"
-#include "launcher/rendezvous/agent_view.h"
+#include "launcher/rendezvous/rendezvous_state.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/deadline.h"
 
 namespace lockstep::inline internal {
@@ -26,6 +28,11 @@ class Contact {
   bool is_cut_off(Instant now) const { return last_ && now - *last_ >= timeouts_.keep_alive_limit; }
   Instant patience_ends() const {
     return last_ ? *last_ + 2 * timeouts_.keep_alive_limit : started_ + timeouts_.join;
+  }
+  /// "timeout in 12 s", until patience_ends().
+  std::string timeout_text(Instant now) const {
+    const auto left = std::chrono::ceil<std::chrono::seconds>(patience_ends() - now);
+    return concat("timeout in ", std::max(left.count(), 0L), " s");
   }
   /// When one of the above changes.
   Instant next_change(Instant now) const {

@@ -197,8 +197,7 @@ std::string ElectedRendezvous::why_not_reached() const {
 std::string ElectedRendezvous::missing() const {
   if (leads()) return served_->service.missing(Deadline::Clock::now());
   if (is_connected()) return client_->told() ? client_->told()->missing : "";
-  const auto left = ceil<seconds>(contact_.patience_ends() - Deadline::Clock::now());
-  return concat(why_not_reached(), "; ", std::max(left.count(), 0L), " s left");
+  return concat(why_not_reached(), "; ", contact_.timeout_text(Deadline::Clock::now()));
 }
 
 void ElectedRendezvous::wait(int wake_fd, const std::optional<Deadline>& deadline) {

@@ -49,10 +49,8 @@ void JoinedRendezvous::look() {
 std::string JoinedRendezvous::missing() const {
   const std::string trouble = client_.trouble();
   if (trouble.empty()) return client_.told() ? client_.told()->missing : "";
-  const auto left =
-      std::chrono::ceil<std::chrono::seconds>(contact_.patience_ends() - Deadline::Clock::now());
-  return concat(where(), " does not answer (", trouble, "); ", std::max(left.count(), 0L),
-                " s left");
+  return concat(where(), " does not answer (", trouble, "); ",
+                contact_.timeout_text(Deadline::Clock::now()));
 }
 
 void JoinedRendezvous::wait(int wake_fd, const std::optional<Deadline>& deadline) {

@@ -75,7 +75,8 @@ void check(const RunFlags& flags, const std::vector<RemoteHost>& hosts) {
     throw UsageError(concat("--hosts with ", flag, ": ", why, "; drop one of them"));
   };
   if (flags.standalone) refuse("--standalone", "that is a job on this machine");
-  if (!flags.node_rank.empty()) refuse("--node-rank", "hosts are numbered in their order");
+  if (!flags.node_rank.empty())
+    refuse("--node-rank", "--hosts numbers the machines in their order");
   if (!flags.local_addr.empty() && hosts.size() > 1) {
     refuse("--local-addr", "no two machines have the same address");
   }

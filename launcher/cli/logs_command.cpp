@@ -17,27 +17,28 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kLogsHelp = R"(Usage: lockstep logs [JOB|DIRECTORY] [flags]
+constexpr const char* kLogsHelp = R"(Usage: lockstep logs [JOB|DIRECTORY] [options]
 
-Prints what the workers of a job on this machine wrote to their log files: stdout to stdout, stderr to
-stderr, each line marked with its local rank. The job must have been started with --log-dir=DIR and
---redirects=3 (to files alone) or --tee=3 (to files and the console).
+Prints the log files of a job's workers on this machine, each line prefixed with its local rank: stdout
+to stdout, stderr to stderr. The job needs --log-dir=DIR with --redirects=3 (files) or --tee=3 (files
+and console).
 
-  JOB                as in lockstep ps; not needed where one job runs
-  DIRECTORY          of a job that has ended or runs: the one that the launcher named, or --log-dir
-  -f, --follow       goes on with what is written, after restarts too, until the job ends
-  -n, --lines=N      of each file that is there already, only the last N lines (default all)
-  --local-rank=LIST  only of these workers, as in 0,2
-  --attempt=N        that one only, from 0 (default: the last, and with --follow those after it)
-  -h, --help         this text
+  JOB                as in lockstep ps; optional if one job runs
+  DIRECTORY          --log-dir of a job, or its folder there; the job may have ended
+  -f, --follow       print new lines, across restarts, until the job ends
+  -n, --lines=N      start with the last N lines of each file (default all)
+  --local-rank=LIST  only these workers, e.g. 0,2
+  --attempt=N        only this restart count, from 0 (default: the last one)
+  -h, --help         show this text
 
-TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE changes what marks a line, as for --tee.
+TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE sets the prefix, as for --tee.
 
-Exit code: 0; 1 when there are no logs; 2 when JOB does not run.
+Exit code: 0; 1 if there are no logs; 2 if JOB does not run.
 
 Examples:
   lockstep run --standalone --nproc-per-node=2 --rdzv-id=train --log-dir=logs --redirects=3 ./train
   lockstep logs train -f --lines=20
+  lockstep logs logs --local-rank=0
 )";
 
 struct LogSource {

@@ -22,11 +22,11 @@ namespace lockstep::inline internal {
 namespace {
 
 constexpr std::array kCommands = {
-    Command{"run", "start a program on several processes", run_command},
-    Command{"ps", "show the jobs that run on this machine", ps_command},
-    Command{"logs", "print or follow what the workers of a job write", logs_command},
-    Command{"scale", "change the number of workers of a job that runs", scale_command},
-    Command{"stop", "end a job that runs", stop_command},
+    Command{"run", "start a program on several processes, on one machine or many", run_command},
+    Command{"ps", "list the running jobs of this machine", ps_command},
+    Command{"logs", "print or follow the logs of a job's workers", logs_command},
+    Command{"scale", "change the number of workers of a running job", scale_command},
+    Command{"stop", "stop a running job", stop_command},
 };
 
 // Programs of their own, lockstep-<name> beside this one: tools/<name>.
@@ -35,34 +35,46 @@ struct Tool {
   const char* summary;
 };
 constexpr std::array kTools = {
-    Tool{"new", "write a project that builds and trains at once"},
+    Tool{"new", "create a project that builds and trains"},
     Tool{"test", "check that two ranks can train together on this machine"},
-    Tool{"doctor", "check this machine, or several, and say what to mend"},
-    Tool{"bench", "time the backends, or the launcher, on this machine"},
-    Tool{"report", "make a page of a training: curves, ranks, runs, machine"},
-    Tool{"audit", "prove which samples a training had in each epoch"},
+    Tool{"doctor", "check one machine or several, and say what to fix"},
+    Tool{"bench", "measure the backends, or the launcher, on this machine"},
+    Tool{"report", "write a page about a training run: curves, ranks, machine"},
+    Tool{"audit", "prove which samples a training run used in each epoch"},
     Tool{"snapshot", "list, verify, show, compare, export and delete snapshots"},
-    Tool{"trace", "make one timeline of the traces of all ranks"},
-    Tool{"estimate", "say what a model will need in memory and traffic"},
-    Tool{"env", "show what a bug report needs, and the variables that Lockstep reads"},
+    Tool{"trace", "merge the traces of all ranks into one timeline"},
+    Tool{"estimate", "estimate memory and traffic of a model"},
+    Tool{"env", "print facts for a bug report, and the environment variables"},
 };
+
+constexpr const char* kAttendHelp = R"(Usage: lockstep attend
+
+Runs a command for another machine: lockstep run --hosts and lockstep doctor --hosts start it over ssh.
+It reads the command from stdin, forwards signals, and stops the command when the connection is lost.
+Do not start it yourself.
+)";
 
 std::string help_text() {
   std::string text =
-      "Lockstep: distributed training for C++ programs on LibTorch\n\n"
-      "Usage: lockstep <command> [flags]\n\nCommands:\n";
-  const auto add = [&](std::string_view name, std::string_view summary) {
-    text += concat("  ", name, std::string(10 - name.size(), ' '), summary, "\n");
+      "Lockstep: distributed data-parallel training for C++ programs on LibTorch\n\n"
+      "Usage: lockstep <command> [options]\n";
+  const auto add = [&](const char* title, const auto& entries) {
+    text += concat("\n", title, ":\n");
+    for (const auto& entry : entries) {
+      const std::string_view name = entry.name;
+      text += concat("  ", name, std::string(10 - name.size(), ' '), entry.summary, "\n");
+    }
   };
-  for (const Command& command : kCommands) add(command.name, command.summary);
-  for (const Tool& tool : kTools) add(tool.name, tool.summary);
+  add("Jobs", kCommands);
+  add("Tools", kTools);
   text +=
-      "\nFlags:\n"
-      "  -h, --help    show this text; lockstep <command> --help explains one command\n"
-      "  --version     show the version\n\n"
+      "\nOptions:\n"
+      "  -h, --help  show this text; lockstep <command> --help explains one command\n"
+      "  --version   show the version\n\n"
       "Examples:\n"
       "  lockstep run --standalone --nproc-per-node=2 ./train\n"
-      "  lockstep run --help\n";
+      "  lockstep ps\n"
+      "  lockstep doctor\n";
   return text;
 }
 
@@ -98,8 +110,11 @@ int dispatch(const std::vector<std::string>& arguments) {
     std::puts("lockstep " LOCKSTEP_VERSION);
     return 0;
   }
-  // What --hosts starts on other machines; not for people.
-  if (name == "attend") return attend();
+  if (name == "attend") {
+    if (arguments.size() == 1) return attend();
+    std::fputs(kAttendHelp, stdout);
+    return 0;
+  }
   std::vector<std::string> names;
   for (const Command& command : kCommands) {
     if (name == command.name) return command.run({arguments.begin() + 1, arguments.end()});

@@ -10,30 +10,33 @@
 namespace lockstep::inline internal {
 namespace {
 
-constexpr const char* kPsHelp = R"(Usage: lockstep ps [JOB] [flags]
+constexpr const char* kPsHelp = R"(Usage: lockstep ps [JOB] [options]
 
-Shows the jobs that this user runs on this machine.
+Lists the running jobs of this user on this machine.
 
-  JOB            only this one: the id given by --rdzv-id, or the pid of its launcher
-  -w, --workers  each worker too, with the processor time and the memory of its process
-  --json         for machines: an array of what the launchers answer, with the workers;
-                 of one that does not, its pid and the trouble
-  -h, --help     this text
+  JOB            one job: its id (--rdzv-id), or the pid of its launcher
+  -w, --workers  list the workers too: pid, time, processor time, memory
+  --json         print an array of JSON objects, one per launcher, with the workers
+  -h, --help     show this text
 
-What the columns mean:
-  JOB       by which other commands know it; its id, or, where it has none or another job has the
-            same, the pid of its launcher
-  STATE     gathering (machines), running, stopping (its workers), succeeded or failed; with a ! when
-            something is wrong, which the line below says
-  MACHINE   place of this machine among those of the job
-  WORKERS   on this machine; WORLD: on all
-  RESTARTS  after failures, of those that --max-restarts allows
+Columns:
+  JOB       name for the other commands: the id, or the launcher's pid if the id is not unique
+  STATE     gathering (waits for machines), running, stopping, succeeded or failed; "!" marks a
+            problem, which the next line explains
+  MACHINE   rank of this machine, and number of machines
+  WORKERS   workers on this machine
+  WORLD     workers on all machines
+  RESTARTS  restarts after failures, and the limit (--max-restarts)
+  SINCE     time since the launcher started
 
-A launcher that has answered nothing within 2 s is stopped, or hangs.
-Launchers are found by the sockets that they make in TMPDIR (or /tmp): where one was started with
-another TMPDIR, give this command the same.
+A launcher that does not answer within 2 s is stopped or hangs. lockstep ps finds launchers in TMPDIR
+(default /tmp): use the TMPDIR of the launcher.
 
-Exit code: 0, also when nothing runs; 2 when JOB does not run.
+Exit code: 0, also if no job runs; 2 if JOB does not run.
+
+Examples:
+  lockstep ps
+  lockstep ps train --workers
 )";
 
 std::string json_of(const std::vector<RunningJob>& jobs) {

@@ -61,7 +61,7 @@ RendezvousOptions::Backend backend_of(const RunFlags& flags, const NodeCounts& n
   if (backend.starts_with("etcd")) return RendezvousOptions::Backend::kEtcd;
   if (nodes.min != nodes.max) {
     throw UsageError(concat("--nnodes=", flags.nnodes,
-                            ": machines that may come and go cannot be numbered; use "
+                            ": machines that may join and leave cannot be numbered; use "
                             "--rdzv-backend=c10d --rdzv-endpoint=HOST:PORT"));
   }
   return RendezvousOptions::Backend::kStatic;

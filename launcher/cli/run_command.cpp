@@ -7,12 +7,11 @@
 
 #include "launcher/cli/command.h"
 #include "launcher/cli/hosts_plan.h"
-#include "launcher/cli/mpirun_job.h"
+#include "launcher/cli/launched_job.h"
 #include "launcher/cli/read_job_secret.h"
 #include "launcher/cli/run_flags.h"
 #include "launcher/cli/run_job.h"
 #include "launcher/cli/run_options.h"
-#include "launcher/cli/srun_step.h"
 #include "launcher/command_line/program_beside.h"
 #include "launcher/job/console.h"
 #include "launcher/remote/overseer.h"
@@ -88,15 +87,13 @@ int run_command(const std::vector<std::string>& arguments) {
   if (!flags.hosts.empty()) return run_on_hosts(flags);
   check_no_hosts_flags(flags);
   if (env::text(env::kEnableFileTimer) == "1") {
-    say("TORCHELASTIC_ENABLE_FILE_TIMER=1: there is no such timer here, so torch's FileTimerClient "
-        "will find none; collectives have deadlines of their own");
+    say("TORCHELASTIC_ENABLE_FILE_TIMER=1 is not supported: FileTimerClient finds no timer; "
+        "LOCKSTEP_TIMEOUT_S sets the timeout of collectives");
   }
-  meet_in_step(flags, srun_step());
-  if (const auto job = mpirun_job(); job && job->launchers > 1) {
-    const std::string own =
-        flags.local_addr.empty() ? local_address_towards(host_name()) : flags.local_addr;
-    meet_in_job(flags, job, own, port_of_number(random_number()));
-  }
+  const auto own_host = [&] {
+    return flags.local_addr.empty() ? local_address_towards(host_name()) : flags.local_addr;
+  };
+  meet_in_job(flags, launched_job(), own_host, port_of_number(random_number()));
   const LaunchOptions options = resolve_run_options(
       flags, {.allowed_cpus = allowed_cpu_count(),
               .gpus = usable_gpus(),

@@ -1,6 +1,7 @@
 #include "launcher/cli/run_flags.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <memory>
 
@@ -12,48 +13,42 @@
 namespace lockstep::inline internal {
 namespace {
 
-constexpr const char* kUsage = "lockstep run [flags] program [arguments of the program]";
+constexpr const char* kUsage = R"(Usage: lockstep run [options] program [arguments of the program]
 
-constexpr const char* kDescription =
-    "Starts a program on several processes that train together, and looks after them: when one\n"
-    "fails, or a machine is lost, all are stopped, the first to fail is named, and all are "
-    "started\n"
-    "again if --max-restarts allows it. Flags and the environment given to workers are "
-    "torchrun's;\n"
-    "--nproc_per_node is the same as --nproc-per-node, a beginning that is of one flag only is\n"
-    "enough (--nproc), and each flag has a default in the environment: PET_NPROC_PER_NODE=2.";
+Starts the workers of a training job and watches them. When one fails, lockstep names it, stops the
+others and, with --max-restarts, starts all again. Options and the workers' environment are torchrun's:
+--nproc_per_node equals --nproc-per-node, a unique prefix of a flag is enough (--nproc), and
+PET_<NAME> sets a default (PET_NPROC_PER_NODE=2).
 
-// These have to be written in full: what abbreviates torchrun's flags goes on meaning them.
-constexpr const char* kBySsh =
-    "Several machines: the command on one, which starts it on each by ssh";
-
-constexpr const char* kFooter = R"(What workers get:
-  RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and torchrun's others,
-  "${local_rank}" replaced in their arguments, and OMP_NUM_THREADS, where it is not set, as the
-  processors divided by the workers of this machine.
-  Programs that end in .py are run by python3 -u, others are executed.
-
-Exit code: 0 when all workers succeed, that of the first that failed (128 + n for signal n), 128 + n
-when signal n stopped the job, 2 for a wrong command line.
-
-Examples:
   lockstep run --standalone --nproc-per-node=2 ./train --epochs=10
   lockstep run --standalone --nproc-per-node=gpu --max-restarts=3 --tee=3 --log-dir=logs ./train
+  lockstep run --hosts=a:8,b:8 --max-restarts=3 ./train      # two machines over ssh, 8 workers each
+)";
+
+constexpr const char* kFooter = R"(Environment of workers:
+  RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and torchrun's other
+  variables; OMP_NUM_THREADS, unless it is set: processors divided by workers of this machine.
+  "${local_rank}" in an argument of the program becomes the local rank.
+  Lockstep runs programs that end in .py with python3 -u, and executes all others.
+
+Exit code: 0 if all workers succeed; else that of the worker that failed first (128 + N for signal N).
+128 + N if signal N stops the job, 75 if the workers saved their state after a preemption, 2 for a wrong
+command line.
+
+Examples:
   lockstep run --standalone --nproc-per-node=2 train.py          # a Python program
-On several machines, the same on each, with one secret made by:
-  umask 077; openssl rand -hex 32 > job.secret
+The same command on each machine, with one secret (umask 077; openssl rand -hex 32 > job.secret):
   lockstep run --nnodes=2:4 --rdzv-backend=c10d --rdzv-endpoint=10.0.0.1 --secret-file=job.secret \
     --nproc-per-node=8 --max-restarts=3 ./train
-under Slurm, with LOCKSTEP_JOB_SECRET exported:
-  srun --ntasks-per-node=1 lockstep run --nproc-per-node=8 ./train
-under MPICH's mpirun likewise (Open MPI's needs --master-addr too):
-  mpirun -n 2 -ppn 1 lockstep run --nproc-per-node=8 ./train
-or all from one machine, which reaches them by ssh (docs/guides/ssh.md):
-  lockstep run --hosts=a:8,b:8 --max-restarts=3 ./train
-or, numbered:
   lockstep run --nnodes=2 --node-rank=0 --master-addr=10.0.0.1 --secret-file=job.secret ./train
   lockstep run --nnodes=2 --node-rank=1 --master-addr=10.0.0.1 --secret-file=job.secret ./train
+With SLURM or MPICH, LOCKSTEP_JOB_SECRET exported (Open MPI needs --master-addr too):
+  srun --ntasks-per-node=1 lockstep run --nproc-per-node=8 ./train
+  mpirun -n 2 -ppn 1 lockstep run --nproc-per-node=8 ./train
 )";
+
+// A unique prefix stands for a flag of torchrun's first: Lockstep's own are written in full.
+constexpr std::array kInFull = {"hosts", "ssh-command", "remote-lockstep", "env", "standby"};
 
 // PET_NPROC_PER_NODE for nproc-per-node, as in torchrun.
 std::string variable_of(std::string flag) {
@@ -67,9 +62,7 @@ class HelpFormat : public CLI::Formatter {
   std::string make_option_opts(const CLI::Option* option) const override {
     return option->get_items_expected_max() == 0 ? "" : "=" + option->get_type_name();
   }
-  std::string make_usage(const CLI::App*, std::string) const override {
-    return std::string("Usage: ") + kUsage + "\n";
-  }
+  std::string make_usage(const CLI::App*, std::string) const override { return kUsage; }
 };
 
 class FlagTable {
@@ -101,110 +94,111 @@ class FlagTable {
 
 void add_flags(CLI::App& app, RunFlags& flags) {
   FlagTable table(app);
-  table.group("What runs");
-  table.text("--nproc-per-node", flags.nproc_per_node, "N|auto|cpu|gpu",
-             "workers on this machine (default 1); auto: one for\neach GPU, else for each "
-             "processor; gpu, cpu likewise");
-  table.flag("--standalone", flags.standalone, "one machine, on loopback and a free port");
-  table.flag("--no-python", flags.no_python, "execute the program even if its name ends in .py");
+  table.group("Common options");
+  table.text(
+      "--nproc-per-node", flags.nproc_per_node, "N|auto|cpu|gpu",
+      "workers on this machine (default 1); gpu: one per GPU;\ncpu: one per processor; auto: "
+      "gpu if there is one, else cpu");
+  table.flag("--standalone", flags.standalone, "one machine: loopback and a free port");
+  table.text(
+      "--nnodes", flags.nnodes, "N|MIN:MAX",
+      "machines (default 1); MIN:MAX: machines may join and\nleave a running job (c10d, etcd)");
+  table.text(
+      "--hosts", flags.hosts, "FILE|LIST",
+      "start the job on these machines over ssh: a:8,b:8, or\na file with lines \"a slots=8\"");
+  table.text("--max-restarts", flags.max_restarts, "N",
+             "restarts after failures, of the whole job (default 0)");
+  table.text(
+      "--standby", flags.standby, "N",
+      "standby workers on each machine, which replace a failed\nworker at once; for programs "
+      "with ResilientTraining\n(default 0)");
+  table.text("--log-dir", flags.log_dir, "DIR",
+             "directory of log files: DIR/<id>_<random>/attempt_<n>/\n<local rank>/stdout.log, "
+             "stderr.log, error.json");
+  table.text(
+      "-r,--redirects", flags.redirects, "0|1|2|3|MAP",
+      "write to log files instead of the console: 1 stdout,\n2 stderr, 3 both; per local rank: "
+      "0:1,1:3");
+  table.text("-t,--tee", flags.tee, "0|1|2|3|MAP",
+             "write to log files and the console, each line prefixed\nwith its rank");
+  table.text(
+      "--rdzv-id", flags.rdzv_id, "ID",
+      "id of the job, equal on all machines (default none);\nTORCHELASTIC_RUN_ID of workers");
+
+  table.group("Program");
   table.flag("-m,--module", flags.module, "the program is a Python module, as in python -m");
-  table.flag("--run-path", flags.run_path, "the program is a Python script whatever its name");
-  table.text("--role", flags.role, "NAME", "name of the workers in logs (default \"default\")");
+  table.flag("--no-python", flags.no_python, "execute the program even if its name ends in .py");
+  table.flag("--run-path", flags.run_path, "the program is a Python script, whatever its name");
+  table.text("--role", flags.role, "NAME",
+             "role of the workers, in log prefixes (default \"default\")");
   table.flag("--virtual-local-rank", flags.virtual_local_rank,
-             "each worker has LOCAL_RANK=0 and sees one device");
+             "each worker sees one device and LOCAL_RANK=0");
   table.text(
       "--numa-binding", flags.numa_binding, "MODE",
-      "processors of each worker: node or socket, all of its\nGPU's; exclusive, a share of "
-      "the node's cores; or\ncore-complex, cores with one cache. Without GPUs the\nnodes are "
-      "divided by local rank (default: none is bound)");
+      "bind workers to processors: node or socket of their GPU;\nexclusive: a share of the "
+      "node's cores; core-complex:\ncores with one cache. Without GPUs: nodes in the order\nof "
+      "local ranks (default: not bound)");
 
-  table.group("Several machines: the same command on each");
-  table.text("--nnodes", flags.nnodes, "N|MIN:MAX",
-             "number of machines (default 1); with MIN:MAX they may\njoin and leave while the job "
-             "runs (c10d, etcd)");
-  table.text("--rdzv-backend", flags.rdzv_backend, "static|c10d|etcd",
-             "static (default): each machine has its --node-rank;\nc10d: they are numbered as they "
-             "come, and may be\nreplaced; "
-             "etcd: so may the one where the others meet");
+  table.group("Several machines: run the same command on each");
+  table.text(
+      "--rdzv-backend", flags.rdzv_backend, "static|c10d|etcd",
+      "static (default): --node-rank numbers the machines;\nc10d: numbered as they join, and "
+      "replaceable; etcd: also\nthe machine that serves the rendezvous is replaceable");
   table.text("--rdzv-endpoint", flags.rdzv_endpoint, "HOST[:PORT]",
-             "where the launchers meet: an address of one of the\nmachines (port 29400); "
-             "of etcd one or more, between\ncommas (port 2379)");
+             "address of the machine that serves the rendezvous (port\n29400), or of etcd, a "
+             "comma-separated list (port 2379)");
   table.text("--node-rank", flags.node_rank, "K", "static: rank of this machine, from 0");
   table.text("--master-addr", flags.master_addr, "HOST",
-             "static: another way to give the endpoint, an address\nof the machine with rank 0");
-  table.text("--master-port", flags.master_port, "PORT",
-             "its port (default 29500); on one machine that of the\njob's store (default: any "
-             "free one)");
+             "static: address of the machine with rank 0, instead of\n--rdzv-endpoint");
+  table.text(
+      "--master-port", flags.master_port, "PORT",
+      "its port (default 29500); on one machine, port of the\njob's store (default: any free)");
   table.text(
       "--local-addr", flags.local_addr, "HOST",
       "address of this machine for the others (default: the\none that leads to the endpoint)");
   table.text("--secret-file", flags.secret_file, "FILE",
-             "by its content, the same on each, the machines of a\njob know each other; or give it "
-             "in LOCKSTEP_JOB_SECRET");
-  table.text(
-      "--rdzv-id", flags.rdzv_id, "ID",
-      "id of the job, the same on each (default none), and\nTORCHELASTIC_RUN_ID for workers");
+             "the job's secret, equal on all machines; or set\nLOCKSTEP_JOB_SECRET");
   table.text("--rdzv-conf", flags.rdzv_conf, "KEY=VALUE,...",
-             "join_timeout or timeout (600 s), last_call_timeout\n(30 s, for more than MIN), "
-             "keep_alive_interval (5 s),\n"
-             "keep_alive_max_attempt (6), is_host, etcd_prefix");
+             "timeouts in seconds: join_timeout or timeout (600),\nlast_call_timeout (30, for more "
+             "than MIN machines),\nkeep_alive_interval (heartbeat, 5); keep_alive_max_attempt\n"
+             "(heartbeats until a machine is lost, 6); is_host, etcd_prefix");
 
-  table.group(kBySsh);
-  table.text(
-      "--hosts", flags.hosts, "FILE|LIST",
-      "the machines: a file with a host a line, \"a slots=2\",\nor a:2,b:2; the number is that "
-      "of the workers there");
+  table.group("Several machines over ssh, with --hosts");
   table.text("--ssh-command", flags.ssh_command, "COMMAND",
-             "what comes before a host's name (default ssh with\noptions that ask for nothing)");
+             "command before the machine's name (default: ssh with\noptions that never prompt)");
   table.text("--remote-lockstep", flags.remote_lockstep, "PATH",
-             "lockstep on the machines (default: where it is here)");
+             "lockstep on the machines (default: the path of this one)");
   table.texts("--env", flags.env, "NAME[=VALUE]",
-              "a variable for the workers there, besides LOCKSTEP_ and\nPET_; may be given often");
+              "pass a variable to the workers, besides LOCKSTEP_* and\nPET_*; repeatable");
 
-  table.group("Failures and stopping");
-  table.text("--max-restarts", flags.max_restarts, "N",
-             "start all workers again after a failure, at most\nthis often (default 0)");
-  table.text(
-      "--standby", flags.standby, "N",
-      "keep N workers more on each machine, started and\nwaiting for the place of one that is "
-      "lost; for programs\nwith ResilientTraining (default 0)");
+  table.group("Failures and preemption");
   table.text("--shutdown-timeout", flags.shutdown_timeout, "SECONDS",
-             "from telling workers to end to killing them (default 30)");
-  table.text(
-      "--signals-to-handle", flags.signals_to_handle, "NAME,...",
-      "signals that stop the job, passed on to workers\n(default SIGTERM,SIGINT,SIGHUP,SIGQUIT)");
-  table.text(
-      "--notify-signals", flags.notify_signals, "NAME,...",
-      "signals that are passed on to workers and stop nothing,\nas SIGUSR1 where it is SLURM's "
-      "warning (default none)");
+             "grace period from SIGTERM to SIGKILL (default 30)");
+  table.text("--signals-to-handle", flags.signals_to_handle, "NAME,...",
+             "signals that stop the job, forwarded to the workers\n(default "
+             "SIGTERM,SIGINT,SIGHUP,SIGQUIT)");
+  table.text("--notify-signals", flags.notify_signals, "NAME,...",
+             "preemption notices: forwarded to the workers, stop\nnothing, e.g. SIGUSR1 from SLURM "
+             "(default none)");
   table.text("--monitor-interval", flags.monitor_interval, "SECONDS",
-             "accepted; Lockstep learns of a worker's end at once");
+             "accepted and unused: Lockstep sees a worker's end at once");
 
   table.group("Output");
-  table.text("--log-dir", flags.log_dir, "DIR",
-             "where log files go: DIR/<id>_<random>/attempt_<n>/\n<local rank>/stdout.log, "
-             "stderr.log, error.json");
-  table.text(
-      "-r,--redirects", flags.redirects, "0|1|2|3|MAP",
-      "to log files instead of the console: 1 stdout,\n2 stderr, 3 both; by local rank: 0:1,1:3");
-  table.text("-t,--tee", flags.tee, "0|1|2|3|MAP",
-             "to log files and the console, each line marked with\nits rank");
   table.text("--local-ranks-filter", flags.local_ranks_filter, "RANK,...",
              "local ranks whose output reaches the console (default all)");
   table.text("--duplicate-stdout-filters", flags.duplicate_stdout_filters, "TEXT,...",
-             "lines that --tee shows and that hold one of the texts\ngo to "
-             "attempt_<n>/filtered_stdout.log too; \",,\" is a comma");
+             "copy --tee lines that contain one of the texts to\nattempt_<n>/filtered_stdout.log; "
+             "\",,\" is a comma");
   table.text("--duplicate-stderr-filters", flags.duplicate_stderr_filters, "TEXT,...",
-             "the same of stderr, to filtered_stderr.log");
+             "the same for stderr, to filtered_stderr.log");
   table.text("--event-log-handler", flags.event_log_handler, "null|console",
-             "console: torchrun's events on stderr, a line of JSON each");
+             "console: print torchrun's events, JSON lines on stderr");
 
-  table.group("");  // Hidden: torchrun's that are of no use here.
+  table.group("");  // Hidden: flags of torchrun that have no use here.
   table.text("--start-method", flags.start_method, "NAME", "");
   table.text("--logs-specs", flags.logs_specs, "NAME", "");
 }
 
-// The beginnings of torchrun's flags stay theirs, as "--stan".
 std::vector<FlagName> names_of(const CLI::App& app) {
   std::vector<FlagName> names;
   for (const CLI::Option* option : app.get_options()) {
@@ -212,7 +206,7 @@ std::vector<FlagName> names_of(const CLI::App& app) {
     names.push_back({.name = option->get_lnames().front(),
                      .letter = letters.empty() ? '\0' : letters.front().front(),
                      .takes_value = option->get_items_expected_max() != 0,
-                     .in_full = option->get_group() == kBySsh || option->check_lname("standby")});
+                     .in_full = std::ranges::count(kInFull, option->get_lnames().front()) > 0});
   }
   return names;
 }
@@ -221,11 +215,11 @@ std::vector<FlagName> names_of(const CLI::App& app) {
 
 RunFlags parse_run_flags(const std::vector<std::string>& arguments) {
   RunFlags flags;
-  CLI::App app(kDescription);
+  CLI::App app;
   app.formatter(std::make_shared<HelpFormat>());
-  app.get_formatter()->column_width(36);
+  app.get_formatter()->column_width(35);
   app.footer(kFooter);
-  app.set_help_flag("-h,--help", "show this text")->group("What runs");
+  app.set_help_flag("-h,--help", "show this text")->group("Common options");
   add_flags(app, flags);
 
   SplitArguments split = split_arguments(arguments, names_of(app));

@@ -18,21 +18,22 @@ namespace {
 
 constexpr std::chrono::milliseconds kScalePatience{5'000};
 
-constexpr const char* kScaleHelp = R"(Usage: lockstep scale [JOB] N [flags]
+constexpr const char* kScaleHelp = R"(Usage: lockstep scale [JOB] N [options]
 
-Makes the workers of a job on this machine N. All workers of the job, those of its other machines too,
-are stopped as after a failure and started again in a new generation with new ranks and a new
-WORLD_SIZE; that counts as no restart of --max-restarts. Jobs that resume from a snapshot go on, others
-begin anew; those that train by ResilientTraining keep their processes and their state. Returns once the
-new workers run.
+Sets the number of workers of a job on this machine to N, and returns when they run. All workers of all
+machines restart in a new generation with new ranks and a new WORLD_SIZE; this does not count as a
+restart. Workers with ResilientTraining keep their processes and their state; other programs resume
+from their last snapshot.
 
-  JOB         as in lockstep ps; not needed where one job runs
-  N           from 1; more than there are processors is allowed
-  -h, --help  this text
+  JOB         as in lockstep ps; optional if one job runs
+  N           workers on this machine, from 1; may exceed the number of processors
+  -h, --help  show this text
 
-Exit code: 0 once they run, 1 when that cannot be, 2 for a wrong N or when JOB does not run.
+Exit code: 0 when the workers run; 1 if the job cannot be scaled; 2 for a wrong N, or if JOB does not
+run.
 
-Example:
+Examples:
+  lockstep scale 4
   lockstep scale train 4
 )";
 
@@ -78,7 +79,7 @@ void wait_for_workers(const RunningJob& job, const UniqueFd& launcher, int worke
     if (runs_otherwise && runs_otherwise_until->passed()) {
       throw Error(concat("job ", job.name, " runs with ",
                          count_text(status->worker_count, "worker"),
-                         " here: it was told so after this"));
+                         " here: a later request changed it"));
     }
     if (!status->missing.empty() && !has_said) say(concat("waiting: ", status->missing));
     has_said = has_said || !status->missing.empty();

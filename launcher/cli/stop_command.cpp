@@ -18,19 +18,22 @@ namespace {
 
 constexpr std::chrono::milliseconds kAnswerPatience{5'000};
 
-constexpr const char* kStopHelp = R"(Usage: lockstep stop [JOB] [flags]
+constexpr const char* kStopHelp = R"(Usage: lockstep stop [JOB] [options]
 
-Ends a job on all its machines: workers get SIGTERM and the time of --shutdown-timeout, then SIGKILL;
-each launcher ends with exit code 143 and names who stopped the job. Returns once the launcher of this
-machine has ended; stopping this command does not keep the job from ending.
+Stops a job on all its machines, and returns when the launcher of this machine has ended. Workers
+receive SIGTERM, and SIGKILL after the grace period (--shutdown-timeout). Each launcher ends with exit
+code 143 and prints who stopped the job. Interrupting this command does not cancel the stop.
 
-  JOB             as in lockstep ps; not needed where one job runs
-  --machine-only  this machine alone leaves the job, as when its launcher gets SIGTERM: where machines
-                  may come and go (--nnodes=MIN:MAX) the others go on without it
-  --now           SIGKILL at once, and exit code 137; also for a job that ends too slowly already
-  -h, --help      this text
+  JOB             as in lockstep ps; optional if one job runs
+  --machine-only  only this machine leaves; with --nnodes=MIN:MAX the other machines continue
+  --now           SIGKILL at once, exit code 137; also for a job that is already stopping
+  -h, --help      show this text
 
-Exit code: 0 once it has ended, 1 when it cannot be told to end, 2 when JOB does not run.
+Exit code: 0 when the job has ended; 1 if it cannot be stopped; 2 if JOB does not run.
+
+Examples:
+  lockstep stop
+  lockstep stop train --now
 )";
 
 void ask_to_stop(const RunningJob& job, bool now) {
@@ -40,7 +43,7 @@ void ask_to_stop(const RunningJob& job, bool now) {
   if (reply.is_gone) return;  // It ends already.
   if (!reply.is_there) {
     throw Error(concat("the launcher of job ", job.name, " (pid ", job.pid, ") ", reply.trouble,
-                       ": it is stopped, or hangs; kill -CONT ", job.pid, " lets it go on, kill ",
+                       ": it is stopped, or hangs; kill -CONT ", job.pid, " continues it, kill ",
                        job.pid, " ends it on this machine"));
   }
   if (reply.answer.status != 202) {
@@ -54,7 +57,7 @@ void ask_to_stop(const RunningJob& job, bool now) {
 std::string what_is_left(const RunningJob& job) {
   const LiveReply reply =
       ask(job.socket, {.method = "GET", .target = "/status"}, std::chrono::milliseconds(1'000));
-  if (reply.is_gone) return "the workers here have ended; the launcher tells the other machines";
+  if (reply.is_gone) return "the workers here have ended; the launcher notifies the other machines";
   const auto status = reply.is_there ? parse_status(reply.answer.body) : std::nullopt;
   if (!status) return "the launcher does not answer";
   std::string workers;

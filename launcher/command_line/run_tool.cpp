@@ -7,7 +7,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "launcher/command_line/finish_output.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/failpoint.h"
@@ -24,6 +23,15 @@ void open_closed_streams() {
       throw SystemError(concat("open /dev/null for the closed stream ", fd), errno);
     }
   }
+}
+
+// Errors: Error when not all that was printed could be written: a full disk, for example.
+void finish_output() {
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
+  // Why an earlier write failed is not known any more.
+  if (errno == 0) throw Error("write to stdout: not all of it was taken; is its disk full?");
+  throw SystemError("write to stdout", errno);
 }
 
 }  // namespace

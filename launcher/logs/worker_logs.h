@@ -7,6 +7,7 @@
 #include "diagnose/verdict/attempt_outcome.h"
 #include "launcher/job/launch_options.h"
 #include "launcher/logs/log_tail.h"
+#include "lockstep/os/files/unique_fd.h"
 
 namespace lockstep::inline internal {
 
@@ -31,11 +32,6 @@ WorkerLogPlan plan_worker_logs(const LaunchOptions& options, int local_rank);
 /// True when any worker of this machine writes a log file.
 bool writes_logs(const LaunchOptions& options);
 
-/// Of the log that was added last to those `shown` on stdout or stderr: adds what is copied of its
-/// lines to filtered_stdout.log or filtered_stderr.log of the attempt, which it makes.
-/// Errors: SystemError.
-void add_filtered_copy(const LaunchOptions& options, std::vector<TailedLog>& shown);
-
 /// "<job>/attempt_<n>/<local rank>": holds stdout.log, stderr.log and error.json.
 std::filesystem::path worker_directory(const std::filesystem::path& job, int attempt,
                                        int local_rank);
@@ -48,5 +44,18 @@ inline constexpr const char* kDefaultLinePrefix = "[${role_name}${local_rank}]:"
 /// What precedes each line on the console. `pattern` may hold ${role_name}, ${local_rank}, ${rank}.
 std::string log_line_prefix(const std::string& pattern, const LaunchOptions& options,
                             int local_rank, int rank);
+
+/// Where a worker writes; a descriptor that is not valid stands for the launcher's own stream.
+struct WorkerStreams {
+  UniqueFd out{};
+  UniqueFd err{};
+};
+
+/// Opens the log files of one worker and adds those that the console shows to `shown`. `pattern`:
+/// of the prefix of each line there. Errors: SystemError naming the file.
+WorkerStreams open_worker_streams(const LaunchOptions& options,
+                                  const std::filesystem::path& directory,
+                                  const std::string& pattern, int local_rank, int rank,
+                                  std::vector<TailedLog>& shown);
 
 }  // namespace lockstep::inline internal

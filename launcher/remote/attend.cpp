@@ -74,9 +74,9 @@ HostedRequest read_request(Orders& orders) {
   const auto request = decode_hosted_request(line.value_or(""));
   if (request) return *request;
   throw UsageError(
-      "lockstep attend is what lockstep run --hosts=... starts on other machines over ssh, and "
-      "there "
-      "is nothing of it on stdin; both must be of the same version");
+      "attend: no request on stdin; lockstep run --hosts=... starts it over ssh, with the same "
+      "version "
+      "of Lockstep on both machines");
 }
 
 std::vector<std::string> environment_with(const std::vector<std::string>& added) {

@@ -7,7 +7,6 @@
 
 #include "launcher/remote/host_list.h"
 #include "launcher/remote/host_session.h"
-#include "launcher/remote/host_status.h"
 #include "launcher/remote/hosted_request.h"
 
 namespace lockstep::inline internal {

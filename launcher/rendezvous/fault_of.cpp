@@ -61,14 +61,13 @@ std::string place_of(const WorkerExit& exit, seconds after) {
 WorkerFault fault_of(const WorkerExit& exit, const std::string& where, seconds after) {
   if (exit.exit_code == kExitPreempted) {
     return {.text = concat(kPreempted, describe_worker(exit), where,
-                           " has saved its state and ended; start the job again to go on"),
+                           " saved its state; start the job again to resume"),
             .status = kExitPreempted};
   }
   const bool has_place = after < kLongRun && !follows_another(exit);
   const std::string place = has_place ? place_of(exit, after) : "";
-  const std::string step = describe_step(exit);
-  return {.text = concat(describe_worker(exit), where, " failed", step, describe_failure(exit)),
-          .place = place.empty() ? "" : concat(step, ": ", place),
+  return {.text = concat(describe_worker(exit), where, " ", describe_failure(exit)),
+          .place = place.empty() ? "" : concat(exit.step, ": ", place),
           .status = exit.status(),
           .is_hang = !exit.late_for.empty() || exit.waited_in_vain,
           .is_final = exit.gives_up};

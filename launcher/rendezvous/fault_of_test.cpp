@@ -17,7 +17,7 @@ std::string place(const WorkerExit& exit, seconds after = seconds(1)) {
 TEST(FaultOf, SaysWhoWhereAndHow) {
   const WorkerFault fault =
       fault_of({.rank = 3, .local_rank = 1, .pid = 42, .exit_code = 7}, " on host", seconds(1));
-  EXPECT_EQ(fault.text, "rank 3 (local rank 1, pid 42) on host failed: exit code 7");
+  EXPECT_EQ(fault.text, "rank 3 (local rank 1, pid 42) on host exited with code 7");
   EXPECT_EQ(fault.status, 7);
 }
 

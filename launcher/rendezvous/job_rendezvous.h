@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "launcher/rendezvous/agent_view.h"
+#include "launcher/rendezvous/rendezvous_state.h"
 #include "lockstep/base/internal/deadline.h"
 
 namespace lockstep::inline internal {

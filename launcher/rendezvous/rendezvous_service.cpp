@@ -199,8 +199,8 @@ std::string RendezvousService::oddity(const RendezvousNode& node) const {
     const bool known = !node.program.empty() && !other.program.empty();
     if (id == node.id || !known || node.program == other.program || node.role != other.role)
       continue;
-    return concat("the program of machine ", node.name, " is another file than that of machine ",
-                  other.name, "; where ranks do not do the same they wait for each other for ever");
+    return concat("machine ", node.name, " runs another program file than machine ", other.name,
+                  "; install the same on both: ranks that differ may hang");
   }
   return "";
 }
@@ -211,18 +211,18 @@ std::string RendezvousService::missing(Instant now) const {
   std::string text =
       concat(there, " of ", rules_.min_nodes,
              rules_.max_nodes > rules_.min_nodes ? concat(" to ", rules_.max_nodes) : "",
-             " machines are there (", names_of(state_.nodes), ")");
+             " machines joined (", names_of(state_.nodes), ")");
   if (!state_.expected.empty()) {
-    text += concat("; ", names_of(state_.expected), " still stop workers");
+    text += concat("; ", names_of(state_.expected), " still stop their workers");
   }
   for (const auto& [host, losses] : losses_) {
     const Instant may_join = may_join_at(host);
     if (may_join > now) {
-      text += concat("; ", host, " was lost ", losses.count, " times and may come back in ",
+      text += concat("; ", host, " was lost ", losses.count, " times and may rejoin in ",
                      seconds_until(may_join, now), " s");
     }
   }
-  if (timer_) text += concat("; ", seconds_until(timer_ends_, now), " s left");
+  if (timer_) text += concat("; timeout in ", seconds_until(timer_ends_, now), " s");
   return text;
 }
 

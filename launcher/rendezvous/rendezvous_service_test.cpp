@@ -70,7 +70,7 @@ TEST_F(ServiceTest, WhoIsMissingIsSaid) {
   service = RendezvousService({.min_nodes = 2, .max_nodes = 2}, timeouts);
   report("a", Status::kReady);
   pass(seconds(4));
-  EXPECT_EQ(service.missing(now), "1 of 2 machines are there (host of a); 96 s left");
+  EXPECT_EQ(service.missing(now), "1 of 2 machines joined (host of a); timeout in 96 s");
   while (phase() == Phase::kGathering) {
     report("a", Status::kReady);
     pass(seconds(20));
@@ -273,9 +273,9 @@ TEST_F(ServiceTest, AnotherProgramIsOddWhereTheRoleIsTheSame) {
   second.program = "1";
   EXPECT_EQ(service.oddity(second), "");
   second.program = "2";
-  EXPECT_NE(service.oddity(second).find(
-                "the program of machine second is another file than that of machine first"),
-            std::string::npos);
+  EXPECT_NE(
+      service.oddity(second).find("machine second runs another program file than machine first"),
+      std::string::npos);
   EXPECT_EQ(service.objection(second), "");
   second.role = "other";
   EXPECT_EQ(service.oddity(second), "");

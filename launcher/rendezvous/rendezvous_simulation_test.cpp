@@ -9,7 +9,6 @@
 
 #include <gtest/gtest.h>
 
-#include "launcher/rendezvous/agent_view.h"
 #include "launcher/rendezvous/rendezvous_state.h"
 #include "lockstep/base/internal/concat.h"
 

@@ -142,18 +142,19 @@ RendezvousState remove(RendezvousState state, const RendezvousRules& rules, cons
 RendezvousState worker_failed(RendezvousState state, const RendezvousRules& rules,
                               const std::string& id, std::uint64_t generation,
                               const WorkerFault& fault) {
-  // Its workers have made room while they waited for the next round.
-  const bool has_made_room = fault.status == kExitPreempted && state.phase == Phase::kGathering &&
+  // Its workers were preempted while they waited for the next round.
+  const bool was_preempted = fault.status == kExitPreempted && state.phase == Phase::kGathering &&
                              state.generation == generation &&
                              std::ranges::count(state.last_members, id) > 0;
-  if (!is_member(state, id, generation) && !has_made_room) return state;
+  if (!is_member(state, id, generation) && !was_preempted) return state;
   const bool is_same = !fault.place.empty() && fault.place == state.fault.place;
   state.same_faults = is_same ? state.same_faults + 1 : 1;
   state.fault = fault;
   if (state.restarts >= rules.max_restarts || fault.status == kExitPreempted || fault.is_final) {
     fail(state, fault.text);
   } else if (state.same_faults >= rules.most_same_faults) {
-    fail(state, concat(fault.text, ", ", state.same_faults, " times in a row"));
+    fail(state,
+         concat(fault.text, "; no restart: same failure ", state.same_faults, " times in a row"));
   } else {
     ++state.restarts;
     gather_again(state, rules, fault.text);
@@ -176,7 +177,7 @@ RendezvousState resize(RendezvousState state, const RendezvousRules& rules, cons
   const auto node = std::ranges::find(state.nodes, id, &RendezvousNode::id);
   if (node->worker_count == worker_count) return state;
   gather_again(state, rules,
-               concat("machine ", node->name, " goes from ", node->worker_count, " to ",
+               concat("machine ", node->name, " is scaled from ", node->worker_count, " to ",
                       count_text(worker_count, "worker")));
   return state;
 }
@@ -239,6 +240,31 @@ std::optional<NodePlacement> placement_of(const RendezvousState& state, const st
     if (same_role) placement.role_world_size += node.worker_count;
   }
   return placement;
+}
+
+AgentView view_of(const RendezvousState& state, const std::string& id) {
+  return {.phase = state.phase,
+          .generation = state.generation,
+          .is_there = contains_node(state.nodes, id) || contains_node(state.waiting, id),
+          .placement = placement_of(state, id),
+          .restarts = state.restarts,
+          .cause = state.cause,
+          .status = state.phase == Phase::kFailed ? state.fault.status : 0,
+          .is_hang = state.phase == Phase::kGathering && state.fault.is_hang &&
+                     state.cause == state.fault.text};
+}
+
+AgentAction next_action(const AgentView& view, std::optional<std::uint64_t> running,
+                        std::uint64_t done) {
+  if (running) {
+    const bool may_run = view.placement && *running == view.generation;
+    return may_run ? AgentAction::kWait : AgentAction::kStopWorkers;
+  }
+  if (view.ended()) return AgentAction::kEnd;
+  if (view.placement) {
+    return done == view.generation ? AgentAction::kWait : AgentAction::kStartWorkers;
+  }
+  return view.is_there ? AgentAction::kWait : AgentAction::kJoin;
 }
 
 RoundId round_of(const RendezvousState& state) {

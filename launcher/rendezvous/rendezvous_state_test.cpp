@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "launcher/rendezvous/agent_view.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 
@@ -185,7 +184,8 @@ TEST(RendezvousStateTest, TheSameFaultAtTheSamePlaceEndsTheJob) {
   }
   fail_at("step 7");
   EXPECT_EQ(job.state.phase, Phase::kFailed);
-  EXPECT_EQ(job.state.cause, "rank 0: killed by SIGSEGV, 3 times in a row");
+  EXPECT_EQ(job.state.cause,
+            "rank 0: killed by SIGSEGV; no restart: same failure 3 times in a row");
 }
 
 TEST(RendezvousStateTest, ALostNodeIsReplacedByOneThatWaits) {
@@ -335,7 +335,7 @@ TEST(RendezvousStateTest, AMachineThatChangesItsWorkersJoinsTheNextRoundWithThem
   EXPECT_EQ(job.state.phase, Phase::kRunning) << "said of an earlier round";
   job.state = resize(job.state, job.rules, "a", 1, 3);
   EXPECT_EQ(job.state.phase, Phase::kGathering);
-  EXPECT_EQ(job.state.cause, "machine host of a goes from 1 to 3 workers");
+  EXPECT_EQ(job.state.cause, "machine host of a is scaled from 1 to 3 workers");
   EXPECT_EQ(job.action("b", 1), AgentAction::kStopWorkers);
   job.join("b", 2);
   job.join("a", 3);

@@ -106,14 +106,13 @@ std::string metrics_of(const JobStatus& status, double now) {
   metrics.family("lockstep_start_time_seconds", "gauge", "seconds",
                  "When the launcher was started, in seconds since 1970.");
   metrics.sample("", {}, now - status.seconds);
-  metrics.gauge("lockstep_generation", "Number of the round of workers that runs or ran last.",
-                status.generation);
+  metrics.gauge("lockstep_generation", "The generation that runs or ran last.", status.generation);
   metrics.family("lockstep_restarts", "counter", "", "Restarts after failures, of the whole job.");
   metrics.sample("_total", {}, status.restarts);
   metrics.gauge("lockstep_max_restarts", "How many restarts are allowed.", status.max_restarts);
-  metrics.gauge("lockstep_machines", "Machines of the round that runs; 0: none runs.",
+  metrics.gauge("lockstep_machines", "Machines of the running generation; 0: none runs.",
                 status.node_count);
-  metrics.gauge("lockstep_world_size", "Workers of the round that runs, on all machines.",
+  metrics.gauge("lockstep_world_size", "Workers of the running generation, on all machines.",
                 status.world_size);
   add_workers(metrics, status);
   return metrics.end();

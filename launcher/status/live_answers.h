@@ -1,7 +1,7 @@
 #pragma once
 
 #include "launcher/status/live_server.h"
-#include "launcher/supervise/live_job.h"
+#include "launcher/supervise/launcher.h"
 
 namespace lockstep::inline internal {
 

@@ -6,7 +6,7 @@
 #include <boost/asio/io_context.hpp>
 
 #include "launcher/status/live_server.h"
-#include "launcher/supervise/live_job.h"
+#include "launcher/supervise/launcher.h"
 #include "lockstep/os/files/temporary_directory.h"
 
 namespace lockstep::inline internal {

@@ -10,8 +10,7 @@
 #include "launcher/job/worker_command.h"
 #include "launcher/logs/log_tail.h"
 #include "launcher/logs/worker_logs.h"
-#include "launcher/logs/worker_streams.h"
-#include "launcher/supervise/explain_crashes.h"
+#include "launcher/supervise/failure_report.h"
 #include "launcher/supervise/supervisor.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/env.h"
@@ -139,7 +138,7 @@ void Attempt::over(AttemptOutcome& outcome) {
 }
 
 std::optional<Round> Attempt::next(const std::set<int>& kept, int standbys) {
-  std::optional<Generation> generation = watch_.next();
+  std::optional<Generation> generation = watch_.next(kept);
   if (!generation) return std::nullopt;
   return begin(std::move(*generation), kept, standbys);
 }

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "diagnose/verdict/attempt_outcome.h"
@@ -57,10 +58,10 @@ struct AttemptWatch {
   std::function<void()> on_started;
   /// Called as each worker ends with a failure.
   std::function<void(const WorkerExit&)> on_failure;
-  /// Called when a generation is over whose workers go on in the next, and then for that one until
-  /// it is there. See Rounds.
+  /// Called when a generation is over whose workers stay for the next, and then for that one until
+  /// it is there, with the local ranks of those workers. See Rounds.
   std::function<void(const AttemptOutcome&)> on_over;
-  std::function<std::optional<Generation>()> next;
+  std::function<std::optional<Generation>(const std::set<int>& kept)> next;
 };
 
 /// Runs the workers of a job on this machine to their end, through one generation or, where they

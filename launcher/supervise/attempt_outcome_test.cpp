@@ -84,11 +84,10 @@ TEST(FailureReport, NamesTheFirstAndFoldsTheOthers) {
   outcome.exits.push_back(exited(4, 0));
   const std::string report = failure_report(outcome, LaunchOptions{.worker_count = 6});
   EXPECT_NE(
-      report.find(
-          "rank 3 (local rank 3, pid 103) failed first: exit code 7: ValueError: loss is nan\n"),
+      report.find("job failed: rank 3 (pid 103) exited with code 7: ValueError: loss is nan\n"),
       std::string::npos)
       << report;
-  EXPECT_NE(report.find("others: ranks 0-2,5: stopped with SIGTERM; rank 4: exit code 0\n"),
+  EXPECT_NE(report.find("others: ranks 0-2, 5: stopped by SIGTERM; rank 4: exit code 0\n"),
             std::string::npos)
       << report;
 }
@@ -98,9 +97,8 @@ TEST(FailureReport, AFailureThatWasCutShortIsNoSignals) {
   origin.error_message = "CorruptFile: cut short";
   const AttemptOutcome outcome{.exits = {exited(1, 1, "PeerFailed: rank 0 failed"), origin}};
   const std::string report = failure_report(outcome, LaunchOptions{.worker_count = 2});
-  EXPECT_NE(
-      report.find("pid 100) failed first: CorruptFile: cut short, then stopped with SIGKILL\n"),
-      std::string::npos)
+  EXPECT_NE(report.find("pid 100) failed: CorruptFile: cut short, then stopped by SIGKILL\n"),
+            std::string::npos)
       << report;
   EXPECT_NE(report.find("others: rank 1: exit code 1\n"), std::string::npos) << report;
 }
@@ -115,21 +113,39 @@ TEST(FailureReport, TellsOfACrash) {
   const auto report = [&](const WorkerExit& exit) {
     return failure_report({.exits = {exit}}, LaunchOptions{.worker_count = 2});
   };
-  EXPECT_NE(
-      report(crashed).find("failed first: killed by SIGSEGV at address 0x0 in step() a.cpp:4\n"
-                           "lockstep:   thread: 'loader', not the main one\n"
-                           "lockstep:   stack:  step() at a.cpp:4\n"
-                           "lockstep:   calls:  in barrier\n"),
-      std::string::npos)
+  EXPECT_NE(report(crashed).find("pid 101) killed by SIGSEGV at address 0x0 in step() a.cpp:4\n"
+                                 "lockstep:   thread: 'loader', not the main one\n"
+                                 "lockstep:   stack:  step() at a.cpp:4\n"
+                                 "lockstep:   calls:  in barrier\n"),
+            std::string::npos)
       << report(crashed);
   // Told to stop while it crashed: what ended it is the crash.
   WorkerExit late = stopped(crashed);
   EXPECT_EQ(late.status(), 128 + SIGSEGV);
   const AttemptOutcome outcome{.exits = {exited(0, 1, "PeerLost: rank 1 is gone"), late}};
   EXPECT_EQ(first_cause(outcome)->rank, 1);
-  EXPECT_EQ(describe_failure(late), ": killed by SIGSEGV at address 0x0 in step() a.cpp:4");
+  EXPECT_EQ(describe_failure(late), "killed by SIGSEGV at address 0x0 in step() a.cpp:4");
   crashed.error_message = "std::bad_alloc: no memory, uncaught";
-  EXPECT_EQ(describe_failure(crashed), ": killed by SIGSEGV: std::bad_alloc: no memory, uncaught");
+  crashed.step = "60";
+  EXPECT_EQ(describe_failure(crashed),
+            "killed by SIGSEGV at step 60: std::bad_alloc: no memory, uncaught");
+}
+
+TEST(DescribeFailure, NamesEndStepAndReason) {
+  WorkerExit exit = killed(1, SIGKILL);
+  exit.step = "2041";
+  EXPECT_EQ(describe_failure(exit), "killed by SIGKILL at step 2041");
+  exit.memory_shortage = "its memory cgroup has a limit of 1 GB";
+  EXPECT_EQ(describe_failure(exit),
+            "killed by SIGKILL at step 2041: out of memory: its memory "
+            "cgroup has a limit of 1 GB");
+  exit.late_for = "rank 0 left its group";
+  exit.hangs_in = "work() a.cpp:4";
+  EXPECT_EQ(describe_failure(exit),
+            "killed after a hang at step 2041 in work() a.cpp:4: rank 0 left its group");
+  EXPECT_EQ(describe_remedy(exit), "");
+  EXPECT_EQ(describe_worker({.rank = 5, .local_rank = 1, .pid = 42}),
+            "rank 5 (local rank 1, pid 42)");
 }
 
 TEST(IsPreempted, WhereAllThatDidNotEndWellHaveSaved) {
@@ -152,7 +168,7 @@ TEST(FailureReport, PointsAtTheLogOfTheFirst) {
   options.redirects = parse_stream_map("--redirects", "3");
   const std::string report = failure_report(outcome, options);
   EXPECT_NE(report.find("/logs/attempt_0/1/stderr.log"), std::string::npos) << report;
-  EXPECT_NE(report.find("killed by SIGKILL; not sent by lockstep"), std::string::npos) << report;
+  EXPECT_NE(report.find("hint:   lockstep did not send SIGKILL"), std::string::npos) << report;
 }
 
 }  // namespace

@@ -1,8 +1,11 @@
 #include "launcher/supervise/failure_report.h"
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 
+#include "diagnose/verdict/error_file.h"
+#include "diagnose/verdict/name_frames.h"
 #include "diagnose/verdict/worker_text.h"
 #include "launcher/logs/worker_logs.h"
 #include "lockstep/base/internal/check.h"
@@ -20,7 +23,7 @@ std::string others(const AttemptOutcome& outcome, const WorkerExit& cause) {
     if (exit.rank == cause.rank) continue;
     std::string end = describe_end(exit);
     if (exit.told_to_stop) {
-      end = exit.signal != 0 ? concat("stopped with ", signal_name(exit.signal))
+      end = exit.signal != 0 ? concat("stopped by ", signal_name(exit.signal))
                              : concat("stopped, ", end);
     }
     const auto known = std::find_if(kinds.begin(), kinds.end(),
@@ -45,18 +48,23 @@ std::string where_to_look(const LaunchOptions& options, const WorkerExit& cause)
   if (plan.out.target == StreamPlan::Target::kFile)
     return (cause.directory / "stdout.log").string();
   return options.worker_count > 1
-             ? "its output above; --tee=3 marks each line with its rank and keeps it in --log-dir"
-             : "its output above; --tee=3 --log-dir=logs keeps it";
+             ? "above; --tee=3 --log-dir=logs marks each line with its rank and keeps it"
+             : "above; --tee=3 --log-dir=logs keeps it";
 }
 
 }  // namespace
+
+std::string describe_stuck(const WorkerExit& worker) {
+  return concat(describe_worker(worker), " still runs after SIGKILL: it hangs in the kernel; see ",
+                "/proc/", worker.pid, "/stack");
+}
 
 std::string failure_report(const AttemptOutcome& outcome, const LaunchOptions& options) {
   const WorkerExit* const cause = first_cause(outcome);
   LOCKSTEP_ASSERT(cause != nullptr);
   const std::string where = options.rendezvous.max_nodes > 1 ? concat(" on ", host_name()) : "";
-  std::string text = concat("lockstep: ", describe_worker(*cause), where, " failed first",
-                            describe_step(*cause), describe_failure(*cause), "\n");
+  std::string text = concat("lockstep: job failed: ", describe_worker(*cause), where, " ",
+                            describe_failure(*cause), "\n");
   const auto line = [&](const char* name, const std::string& value) {
     if (!value.empty()) text += concat("lockstep:   ", name, value, "\n");
   };
@@ -66,12 +74,30 @@ std::string failure_report(const AttemptOutcome& outcome, const LaunchOptions& o
     line("calls:  ", last_collectives(cause->collectives));
   }
   line("others: ", others(outcome, *cause));
-  line("look:   ", where_to_look(options, *cause));
+  line("hint:   ", describe_remedy(*cause));
+  line("output: ", where_to_look(options, *cause));
   for (const WorkerExit& stuck : outcome.stuck) {
-    text += concat("lockstep: ", describe_worker(stuck),
-                   " is still there after SIGKILL: it hangs inside the kernel\n");
+    text += concat("lockstep: ", describe_stuck(stuck), "\n");
   }
   return text;
+}
+
+void explain_crashes(AttemptOutcome& outcome) noexcept try {
+  // LibTorch's symbols take 0.3 s. A job that is to be started again waits no longer than this.
+  constexpr std::chrono::milliseconds kLongest{10'000};
+  std::vector<StackFrame*> frames;
+  for (WorkerExit& exit : outcome.exits) {
+    if (!exit.crash) continue;
+    for (StackFrame& frame : exit.crash->frames) frames.push_back(&frame);
+  }
+  name_frames(frames, Deadline::after(kLongest));
+  for (WorkerExit& exit : outcome.exits) {
+    if (!exit.crash) continue;
+    exit.error_message = crash_message(*exit.crash);
+    if (!exit.directory.empty()) add_names(error_file_of(exit), *exit.crash);
+  }
+} catch (const std::exception&) {
+  // Out of memory: the report has addresses in place of names, and error files stay as they are.
 }
 
 }  // namespace lockstep::inline internal

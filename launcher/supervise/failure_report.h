@@ -8,8 +8,16 @@
 
 namespace lockstep::inline internal {
 
-/// Which worker failed first, how and of what, where it crashed, what became of the others and
-/// where to look: a few lines, each begun with "lockstep: ". Needs a first_cause().
+/// "rank 1 (pid 42) still runs after SIGKILL: …".
+std::string describe_stuck(const WorkerExit& worker);
+
+/// The worker that failed first, its error or crash, the ends of the other workers and where its
+/// output is: lines that start with "lockstep: ". Needs a first_cause().
 std::string failure_report(const AttemptOutcome& outcome, const LaunchOptions& options);
+
+/// Gives the stacks of all workers that crashed their names, and their errors the place.
+/// In their error files too, where whoever looks into the logs finds them. Takes a few seconds at
+/// most, and no time where no worker crashed. Never throws.
+void explain_crashes(AttemptOutcome& outcome) noexcept;
 
 }  // namespace lockstep::inline internal

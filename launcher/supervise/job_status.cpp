@@ -77,7 +77,7 @@ void judge_health(JobStatus& status, const std::string& trouble, bool has_failed
     status.health = concat("workers cannot be killed: ", stuck);
   } else if (has_failed) {
     const bool was_ended = is_wanted_end(status.cause);
-    status.health = concat(was_ended ? "the job was " : "the job has failed: ", status.cause);
+    status.health = concat(was_ended ? "job " : "job failed: ", status.cause);
   } else if (!trouble.empty()) {
     status.health = concat("cut off from the rendezvous: ", trouble);
   } else {

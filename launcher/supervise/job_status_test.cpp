@@ -20,9 +20,9 @@ TEST(JobHealth, SaysSinceWhenWorkersRun) {
 }
 
 TEST(JobHealth, SaysWhomTheJobWaitsFor) {
-  const JobStatus status = judged({.missing = "1 of 2 machines are there"});
+  const JobStatus status = judged({.missing = "1 of 2 machines joined"});
   EXPECT_TRUE(status.is_healthy);
-  EXPECT_EQ(status.health, "gathering: 1 of 2 machines are there");
+  EXPECT_EQ(status.health, "gathering: 1 of 2 machines joined");
 }
 
 TEST(JobHealth, IsBadWhileTheRendezvousIsNotReached) {
@@ -34,7 +34,7 @@ TEST(JobHealth, IsBadWhileTheRendezvousIsNotReached) {
 TEST(JobHealth, IsBadOnceTheJobHasFailed) {
   const JobStatus status = judged({.state = State::kStopping, .cause = "rank 1 failed"}, "", true);
   EXPECT_FALSE(status.is_healthy);
-  EXPECT_EQ(status.health, "the job has failed: rank 1 failed");
+  EXPECT_EQ(status.health, "job failed: rank 1 failed");
 }
 
 TEST(JobHealth, NamesWorkersThatCannotBeKilled) {

@@ -4,10 +4,11 @@
 #include <cerrno>
 #include <csignal>
 #include <optional>
+#include <set>
 
 #include "diagnose/verdict/worker_text.h"
 #include "launcher/job/console.h"
-#include "launcher/job/local_binding.h"
+#include "launcher/job/core_binding.h"
 #include "launcher/logs/worker_logs.h"
 #include "launcher/rendezvous/fault_of.h"
 #include "launcher/rendezvous/own_node.h"
@@ -21,6 +22,8 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/env.h"
 #include "lockstep/base/internal/failpoint.h"
+#include "lockstep/os/machine/affinity.h"
+#include "lockstep/os/machine/gpu_nodes.h"
 #include "lockstep/os/machine/machine.h"
 #include "lockstep/os/process/child_process.h"
 #include "lockstep/os/process/find_program.h"
@@ -40,6 +43,21 @@ std::vector<int> signals_to_read(const LaunchOptions& options) {
   signals.insert(signals.end(), options.notify_signals.begin(), options.notify_signals.end());
   signals.push_back(SIGCHLD);
   return signals;
+}
+
+// plan_core_binding() on this machine, with the GPUs that CUDA_VISIBLE_DEVICES leaves.
+BindingPlan bind_workers(const LaunchOptions& options) {
+  if (options.numa_binding == NumaBinding::kNone) return {};
+  const std::vector<CpuPlace> cpus = read_cpu_places(allowed_cpus());
+  if (cpus.empty()) {
+    throw UsageError(
+        "--numa-binding: the system does not tell which processors this process may run on; leave "
+        "the flag out");
+  }
+  return plan_core_binding(
+      options.numa_binding, cpus,
+      visible_gpu_nodes(read_gpu_places(), env::text_or_empty(env::kCudaVisibleDevices)),
+      options.worker_count);
 }
 
 // The agent of this machine: does what the rendezvous asks of it until the job has ended.
@@ -84,14 +102,15 @@ class Launcher final : public LiveJob {
   bool has_joined() const {
     return report_.status == Status::kReady && report_.generation == rendezvous_.view().generation;
   }
-  bool has_made_room() const { return report_.fault.status == kExitPreempted; }
-  void join(bool others_go_on);
+  bool was_preempted() const { return report_.fault.status == kExitPreempted; }
+  void join(const std::set<int>& kept);
+  void say_why_again(const std::set<int>& kept);
   std::optional<int> wait_for_others();
   void say_who_is_missing();
   Generation begin_generation();
   std::optional<int> run_generation();
   void round_is_over(const AttemptOutcome& outcome);
-  std::optional<Generation> next_generation();
+  std::optional<Generation> next_generation(const std::set<int>& kept);
   void tell_of_failure(const WorkerExit& cause);
   void tell_of_failure(const WorkerFault& fault);
   void say_where_it_hung(const WorkerExit& cause) const;
@@ -99,8 +118,7 @@ class Launcher final : public LiveJob {
   int end();
   int give_up();
   int leave(int signal);
-  int leave_after_making_room();
-  void tell_events(JobEnd how) const;
+  int leave_after_preemption();
   void say_who_did_not_end() const;
 
   /// The number of workers changes between two generations; nothing else does.
@@ -119,6 +137,10 @@ class Launcher final : public LiveJob {
   UniqueFd store_;
   /// The one that runs, or ran last.
   std::uint64_t generation_ = 0;
+  /// Of this machine in that generation.
+  int first_rank_ = 0;
+  /// What its user may do about the fault that was reported last.
+  std::string remedy_;
   /// When who is missing is said next.
   Deadline next_word_ = Deadline::after(kFirstWord);
   /// The last generation whose workers ran here and have ended.
@@ -139,12 +161,12 @@ int Launcher::run() {
 std::optional<int> Launcher::next_step() {
   switch (next_action(rendezvous_.view(), std::nullopt, done_)) {
     case AgentAction::kJoin:
-      if (!rendezvous_.is_reached() || has_made_room()) break;
+      if (!rendezvous_.is_reached() || was_preempted()) break;
       if (has_joined()) break;  // Which is not known there yet.
-      join(false);
+      join({});
       return std::nullopt;
     case AgentAction::kStartWorkers:
-      if (!has_made_room()) return run_generation();
+      if (!was_preempted()) return run_generation();
       // The round began before that was known.
       begin_generation();
       done_ = generation_;
@@ -161,17 +183,9 @@ std::optional<int> Launcher::next_step() {
 
 // Each time with a socket of its own for the store: the port is the generation's from before its
 // first worker runs until the last has ended.
-void Launcher::join(bool others_go_on) {
+void Launcher::join(const std::set<int>& kept) {
   const AgentView& view = rendezvous_.view();
-  if (view.generation > 0 && !view.cause.empty()) {
-    const bool restarted = view.restarts > restarts_told_;
-    say(concat(view.cause,
-               restarted      ? concat("; restart ", view.restarts, " of ", options_.max_restarts)
-               : others_go_on ? ""
-                              : "; starting again",
-               others_go_on ? "; the others keep their state and go on" : ""));
-    restarts_told_ = view.restarts;
-  }
+  if (view.generation > 0 && !view.cause.empty()) say_why_again(kept);
   events_.gathering();
   if (options_.worker_count != wanted_workers_) {
     options_.worker_count = wanted_workers_;
@@ -194,6 +208,21 @@ void Launcher::join(bool others_go_on) {
   failpoint("launch.joined");
 }
 
+// `kept`: the local ranks of the workers that stay.
+void Launcher::say_why_again(const std::set<int>& kept) {
+  const AgentView& view = rendezvous_.view();
+  const bool restarted = view.restarts > restarts_told_;
+  std::vector<int> ranks;
+  for (const int local_rank : kept) ranks.push_back(first_rank_ + local_rank);
+  say(concat(view.cause,
+             restarted      ? concat("; restart ", view.restarts, " of ", options_.max_restarts)
+             : kept.empty() ? "; workers restart"
+                            : "",
+             kept.empty() ? "" : concat("; ", rank_list(ranks), " kept")));
+  if (!remedy_.empty() && view.cause == report_.fault.text) say(concat("  hint:   ", remedy_));
+  restarts_told_ = view.restarts;
+}
+
 std::optional<int> Launcher::wait_for_others() {
   const AgentView before = rendezvous_.view();
   const bool was_reached = rendezvous_.is_reached();
@@ -208,7 +237,7 @@ std::optional<int> Launcher::wait_for_others() {
     }
     if (!(rendezvous_.view() == before)) return std::nullopt;
     if (rendezvous_.is_reached() != was_reached) return std::nullopt;
-    if (has_made_room() && !rendezvous_.trouble().empty()) return leave_after_making_room();
+    if (was_preempted() && !rendezvous_.trouble().empty()) return leave_after_preemption();
     say_who_is_missing();
     rendezvous_.wait(signals_.fd(), next_word_);
   }
@@ -226,6 +255,7 @@ Generation Launcher::begin_generation() {
   const AgentView view = rendezvous_.view();
   generation_ = view.generation;
   const NodePlacement placement = view.placement.value();
+  first_rank_ = placement.first_rank;
   if (!on_one_machine()) {
     say(concat("generation ", generation_, ": machine ", placement.node_rank, " of ",
                placement.node_count, ", ranks ", placement.first_rank, " to ",
@@ -255,7 +285,7 @@ std::optional<int> Launcher::run_generation() {
             tell_of_failure(exit);
           },
       .on_over = [&](const AttemptOutcome& outcome) { round_is_over(outcome); },
-      .next = [&] { return next_generation(); }};
+      .next = [&](const std::set<int>& kept) { return next_generation(kept); }};
   outcome_ = run_attempt(job_, begin_generation(), watch);
   done_ = generation_;
   const WorkerExit* const cause = first_cause(outcome_);
@@ -302,11 +332,11 @@ void Launcher::round_is_over(const AttemptOutcome& outcome) {
   rendezvous_.report(report_);
 }
 
-std::optional<Generation> Launcher::next_generation() {
+std::optional<Generation> Launcher::next_generation(const std::set<int>& kept) {
   if (next_action(rendezvous_.view(), std::nullopt, done_) == AgentAction::kJoin &&
       rendezvous_.is_reached() && !has_joined()) {
     try {
-      join(true);
+      join(kept);
     } catch (const SystemError& error) {
       // A port that the user chose is free once rank 0 has left the generation before.
       if (error.errno_value() != EADDRINUSE) throw;
@@ -322,18 +352,19 @@ std::optional<Generation> Launcher::next_generation() {
 // Where others have told already that it is late, and not who.
 void Launcher::say_where_it_hung(const WorkerExit& cause) const {
   if (cause.late_for.empty() || rendezvous_.view().placement) return;
-  say(concat(describe_worker(cause), " failed", describe_step(cause), describe_failure(cause)));
+  say(concat(describe_worker(cause), " ", describe_failure(cause)));
 }
 
 void Launcher::tell_of_failure(const WorkerExit& cause) {
   const auto after =
       std::chrono::duration_cast<std::chrono::seconds>(Deadline::Clock::now() - started_);
   const std::string where = on_one_machine() ? "" : concat(" on ", host_name());
+  remedy_ = describe_remedy(cause);
   tell_of_failure(fault_of(cause, where, after));
 }
 
 void Launcher::tell_of_failure(const WorkerFault& fault) {
-  // The first is told already; but one that makes room ends the job between rounds too.
+  // The first is reported already; but a preemption ends the job between generations too.
   if (report_.status != Status::kRunning && fault.status != kExitPreempted) return;
   report_.status = Status::kFailed;
   report_.generation = generation_;
@@ -354,11 +385,14 @@ int Launcher::end() {
   const AgentView view = rendezvous_.view();
   const bool succeeded = view.phase == RendezvousState::Phase::kSucceeded;
   const bool stopped = is_wanted_end(view.cause);
-  tell_events(succeeded ? JobEnd::kSucceeded : stopped ? JobEnd::kStopped : JobEnd::kFailed);
+  events_.ended(succeeded ? JobEnd::kSucceeded
+                : stopped ? JobEnd::kStopped
+                          : JobEnd::kFailed,
+                outcome_);
   if (succeeded) return 0;
   if (stopped) {
     say_who_did_not_end();
-    say(concat("the job was ", view.cause));
+    say(concat("job ", view.cause));
     return view.status;
   }
   const WorkerExit* const cause = first_cause(outcome_);
@@ -366,12 +400,13 @@ int Launcher::end() {
                       report_.status == Status::kFailed &&
                       view.cause.starts_with(report_.fault.text);
   if (!is_own) {
-    say(concat("the job failed: ", view.cause));
+    say(concat("job failed: ", view.cause));
     return view.status;
   }
   say_text(failure_report(outcome_, options_));
   if (view.cause != report_.fault.text) {
-    say(concat("not started again, as it failed so", view.cause.substr(report_.fault.text.size())));
+    constexpr std::size_t kSeparator = 2;  // "; "
+    say(view.cause.substr(report_.fault.text.size() + kSeparator));
   }
   return view.status;
 }
@@ -379,9 +414,9 @@ int Launcher::end() {
 std::string Launcher::stop(const JobStop& wish) {
   const std::string trouble = rendezvous_.trouble();
   if (!trouble.empty()) {
-    return concat(trouble, ", so the job's other machines cannot be told");
+    return concat(trouble, ", so the other machines cannot be notified");
   }
-  if (!is_stop(rendezvous_.view().cause)) say(concat("told to stop the job by ", wish.by));
+  if (!is_stop(rendezvous_.view().cause)) say(concat("stop requested by ", wish.by));
   report_.stop = wish;
   rendezvous_.report(report_);
   return "";
@@ -389,10 +424,10 @@ std::string Launcher::stop(const JobStop& wish) {
 
 std::string Launcher::scale(int worker_count, const std::string& by) {
   const std::string trouble = rendezvous_.trouble();
-  if (!trouble.empty()) return concat(trouble, ", so no round with other ranks can be agreed on");
+  if (!trouble.empty()) return concat(trouble, ", so the other machines cannot be notified");
   if (rendezvous_.view().ended() || report_.status == Status::kSucceeded)
     return "its workers here have ended";
-  if (worker_count == wanted_workers_) return concat("it has ", worker_count, " here already");
+  if (worker_count == wanted_workers_) return concat("it already has ", worker_count, " here");
   try {
     LaunchOptions scaled = options_;
     scaled.worker_count = worker_count;
@@ -400,8 +435,7 @@ std::string Launcher::scale(int worker_count, const std::string& by) {
   } catch (const UsageError& error) {
     return error.what();
   }
-  say(concat("told to run ", worker_count, " instead of ", wanted_workers_, " workers here by ",
-             by));
+  say(concat(worker_count, " instead of ", wanted_workers_, " workers here requested by ", by));
   wanted_workers_ = worker_count;
   if (report_.status != Status::kRunning) return "";  // It will be told with the next round.
   report_.node.worker_count = worker_count;
@@ -418,29 +452,24 @@ int Launcher::give_up() {
   return first_cause(outcome_)->status();
 }
 
-void Launcher::tell_events(JobEnd how) const {
-  events_.ended(how, outcome_);
-}
-
 void Launcher::say_who_did_not_end() const {
   for (const WorkerExit& exit : outcome_.exits) {
     if (exit.told_to_stop && exit.signal == SIGKILL) {
-      say(concat("killed ", describe_worker(exit), ", which had not ended"));
+      say(concat(describe_worker(exit), " did not end; killed by SIGKILL"));
     }
   }
   for (const WorkerExit& stuck : outcome_.stuck) {
-    say(concat(describe_worker(stuck),
-               " is still there after SIGKILL: it hangs inside the kernel"));
+    say(describe_stuck(stuck));
   }
 }
 
 // There is nobody who could end the job for all.
-int Launcher::leave_after_making_room() {
+int Launcher::leave_after_preemption() {
   report_.status = Status::kLeaving;
-  report_.farewell = "left, to make room";
+  report_.farewell = "left, preempted";
   rendezvous_.report(report_);
-  tell_events(JobEnd::kStopped);
-  say(concat(report_.fault.text, "; the job's other machines could not be told"));
+  events_.ended(JobEnd::kStopped, outcome_);
+  say(concat("job ", report_.fault.text, "; the other machines could not be notified"));
   return kExitPreempted;
 }
 
@@ -449,11 +478,10 @@ int Launcher::leave(int signal) {
   report_.farewell = concat("left, stopped by ", signal_name(signal));
   rendezvous_.report(report_);
   outcome_.stop_signal = signal;
-  tell_events(JobEnd::kStopped);
+  events_.ended(JobEnd::kStopped, outcome_);
   const bool preempted = is_preempted(outcome_);
-  say(concat(
-      preempted ? "preempted" : "stopped", " by ", signal_name(signal),
-      preempted ? ": the workers have saved their state; start the job again to go on" : ""));
+  say(concat("job ", preempted ? "preempted" : "stopped", " by ", signal_name(signal),
+             preempted ? ": the workers saved their state; start the job again to resume" : ""));
   return preempted ? kExitPreempted : 128 + signal;
 }
 

@@ -121,7 +121,7 @@ void Supervisor::handle_signals() {
     if (!stop_.started()) {
       if (keeps_workers_) forget_round_before();
       say(concat(signal_name(*signal), ": stopping ", count_text(groups_.size(), "worker"),
-                 "; a second SIGINT (Ctrl-C) kills them"));
+                 "; a second Ctrl-C (SIGINT) kills them"));
     }
     send(stop_.on_signal(*signal, now()));
   }
@@ -251,8 +251,9 @@ void Supervisor::end_round_if_over() {
   const bool is_told = next_action(view, generation_, 0) == AgentAction::kStopWorkers;
   const bool lost = cause_by_ && cause_by_->passed();
   if (is_told && view.is_hang && !keeps_workers_) look_for_those_that_hang();
-  if (keeps_workers_ ? !view.ended() && !makes_room_ : !is_over_ && !is_told && !lost) return;
-  if (!stop_.started() && !makes_room_ && !view.ended() && (is_looking() || keep_workers())) return;
+  if (keeps_workers_ ? !view.ended() && !is_preempted_ : !is_over_ && !is_told && !lost) return;
+  if (!stop_.started() && !is_preempted_ && !view.ended() && (is_looking() || keep_workers()))
+    return;
   send(is_told && is_stop_at_once(view.cause) ? stop_.on_kill(now()) : stop_.on_failure(now()));
 }
 
@@ -295,8 +296,8 @@ bool Supervisor::is_settled(pid_t id, const Group& group, int signal, Group::Not
     return true;
   }
   if (!notice.until.passed()) return false;
-  say(concat(signal_name(signal), " is not passed on to ", describe_worker(group.worker),
-             ", which would end of it: it has no handler for it"));
+  say(concat(signal_name(signal), " not forwarded to ", describe_worker(group.worker),
+             ": it has no handler for ", signal_name(signal), ", which would kill it"));
   return true;
 }
 

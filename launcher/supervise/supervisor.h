@@ -194,8 +194,8 @@ class Supervisor {
   std::optional<Deadline> looks_until_;
   /// Exits of outcome_ that ended the round before, while workers wait for the next.
   std::ptrdiff_t told_exits_ = 0;
-  /// A worker that waited for its place has saved its state and ended: so do the others.
-  bool makes_room_ = false;
+  /// A worker that waited for its place was preempted, saved its state and ended: so do the others.
+  bool is_preempted_ = false;
   /// When the next standby worker is started.
   std::optional<Deadline> standby_at_;
   /// In a row, before they were ready.

@@ -46,7 +46,7 @@ void Supervisor::explain_hang(const std::optional<AwaitedCall>& awaited) {
   for (const RankPlace& rank : ranks) {
     const auto file = rank.worker.directory / "stacks.txt";
     std::ofstream(file, std::ios::app) << all_stacks(rank);
-    if (writes_logs(options_)) text += concat("lockstep:   all its calls: ", file.string(), "\n");
+    if (writes_logs(options_)) text += concat("lockstep:   all stacks: ", file.string(), "\n");
   }
   say_text(text);
   hang_explained_ = Deadline::after(kSameHang);
@@ -81,7 +81,7 @@ void Supervisor::end_those_that_hang() {
   for (auto& [id, group] : groups_) {
     if (!group.is_kept() || !group.answers_by || !group.answers_by->passed()) continue;
     end_as_hanging(id, group,
-                   concat("it did not take its place in generation ", generation_, " within ",
+                   concat("it did not join generation ", generation_, " within ",
                           group.hears_within.count(), " ms"));
   }
   if (!awaits_leaving_) return;

@@ -138,12 +138,12 @@ void Supervisor::place(pid_t id, Group& group, const Worker& worker) {
 void Supervisor::note_end_between_rounds(const WorkerExit& exit) {
   if (!exit.failed() || exit.told_to_stop) return;
   if (exit.exit_code == kExitPreempted) {
-    makes_room_ = true;
+    is_preempted_ = true;
     forget_round_before();
     return;
   }
-  say(concat(describe_worker(exit), " failed", describe_failure(exit),
-             " (while it waited for its place, which another takes)"));
+  say(concat(describe_worker(exit), " ", describe_failure(exit),
+             " while it waited for the next generation; a replacement takes its rank"));
 }
 
 void Supervisor::forget_round_before() {
@@ -179,8 +179,8 @@ void Supervisor::start_standbys() {
 
 void Supervisor::note_failed_standby(const WorkerExit& exit) {
   if (++failed_standbys_ < kMostFailedStandbys) return;
-  say(concat("no standby workers any more: the last ", kMostFailedStandbys,
-             " ended before they were ready, with ", describe_end(exit)));
+  say(concat("no more standby workers: the last ", kMostFailedStandbys,
+             " ended before they were ready (", describe_end(exit), ")"));
 }
 
 void Supervisor::dismiss_standbys() {

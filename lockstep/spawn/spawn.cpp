@@ -19,7 +19,7 @@
 #include "diagnose/verdict/attempt_outcome.h"
 #include "diagnose/verdict/error_file.h"
 #include "diagnose/verdict/worker_text.h"
-#include "launcher/supervise/explain_crashes.h"
+#include "launcher/supervise/failure_report.h"
 #include "launcher/supervise/stop_sequence.h"
 #include "launcher/supervise/worker_environment.h"
 #include "lockstep/base/internal/concat.h"
@@ -288,9 +288,8 @@ std::string run_processes(const std::function<std::string(int rank)>& body, int 
   if (cause == nullptr) {
     return ReadableFile(concat("/proc/self/fd/", result_files.back().get())).text();
   }
-  throw ProcessFailed(
-      concat("spawn: ", describe_worker(*cause), " failed", describe_failure(*cause)), cause->rank,
-      cause->status());
+  throw ProcessFailed(concat("spawn: ", describe_worker(*cause), " ", describe_failure(*cause)),
+                      cause->rank, cause->status());
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ sources=(launcher/agents/{agent_messages,etcd_messages,job_secret,json_members,s
   launcher/rendezvous/rendezvous_state.cpp lockstep/base/error.cpp)
 if [[ $target == greetings ]]; then
   sources+=(launcher/agents/{control_server,event_loop,sealed_connection}.cpp launcher/job/console.cpp
-    launcher/rendezvous/{agent_view,rendezvous_service}.cpp
+    launcher/rendezvous/rendezvous_service.cpp
     lockstep/os/socket/tcp_socket.cpp lockstep/os/files/write_all.cpp)
 fi
 flags=(-lsodium)

@@ -79,7 +79,7 @@ class Job:
         return max(int(text.split()[1]) for _, text in self.said if text.startswith("step "))
 
     def saved(self):
-        """After how many steps each process that was told to make room has saved."""
+        """After how many steps each preempted process saved."""
         return [int(text.split()[-1]) for _, text in self.said if text.startswith("saved after ")]
 
     def ends(self):

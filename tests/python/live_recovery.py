@@ -226,7 +226,7 @@ exec {WORKER} "$@"
         self.worker_whose_starts_fail(4, 5, 6)
         job = self.start("--standalone", "--standby=1", steps=2000)
         job.wait_for_begin(3)
-        job.wait_for_error("no standby workers any more: the last 3 ended before they were ready, with exit code 3")
+        job.wait_for_error("no more standby workers: the last 3 ended before they were ready (exit code 3)")
         self.expect_same_end(job, backend="shm", steps=2000)
         self.assertEqual(sum(text == "starts" for _, text in job.said), 3)
 
@@ -274,7 +274,7 @@ exec {WORKER} "$@"
         os.kill(processes[2], signal.SIGSEGV)
         self.expect_same_end(job)
         failure, = failures_of(2, job.errors)
-        self.assertEqual((failure.pid, failure.signal, failure.restart, failure.others_kept),
+        self.assertEqual((failure.pid, failure.signal, failure.restart, bool(failure.kept)),
                          (processes[2], "SIGSEGV", 1, True), job.errors)
         self.assertIsNotNone(failure.step, job.errors)
 

@@ -173,7 +173,7 @@ class StopTest(LiveTest):
         self.assertFalse(is_running(agent.pid) and agent.process.poll() is None)
         self.assertEqual(agent.ended(), 128 + signal.SIGTERM)
         self.assertIn(f"job {agent.pid} has ended", stopped.stderr)
-        self.assertRegex(agent.said(), r"the job was stopped by \S+ on \S+ \(lockstep stop\)\n")
+        self.assertRegex(agent.said(), r"job stopped by \S+ on \S+ \(lockstep stop\)\n")
         self.expect_nothing_left(pids)
         again = self.call("stop", agent.pid, check=False)
         self.assertEqual((again.returncode, again.stderr),
@@ -200,7 +200,7 @@ class StopTest(LiveTest):
         self.call("stop", "job", "--now")
         self.assertEqual(first.wait(DEADLINE_S), 0)
         self.assertEqual(agent.ended(), 128 + signal.SIGKILL)
-        self.assertIn("the job was stopped at once by", agent.said())
+        self.assertIn("job stopped at once by", agent.said())
         self.expect_nothing_left([pid])
 
     def test_a_launcher_that_is_stopped_is_said_to_be(self):
@@ -244,7 +244,7 @@ class TwoMachinesTest(MachinesTest):
                 self.call("stop", self.machines[place].pid)
                 for machine in self.machines:
                     self.assertEqual(machine.ended(), 128 + signal.SIGTERM)
-                    self.assertRegex(machine.said(), "the job was stopped by .* \\(lockstep stop\\)\n$")
+                    self.assertRegex(machine.said(), "job stopped by .* \\(lockstep stop\\)\n$")
                 wait_for(lambda: not any(map(is_running, before.pids)), lambda: before)
 
     def test_a_stop_now_kills_on_both(self):
@@ -271,7 +271,7 @@ class TwoMachinesTest(MachinesTest):
         self.assertIn("cut off from the rendezvous: the rendezvous at 127.0.0.1 port", status["health"])
         refused = self.call("stop", joined.pid, check=False)
         self.assertEqual(refused.returncode, 1)
-        self.assertIn("so the job's other machines cannot be told; lockstep stop --machine-only",
+        self.assertIn("so the other machines cannot be notified; lockstep stop --machine-only",
                       refused.stderr)
 
 
@@ -295,7 +295,7 @@ class ScaleTest(MachinesTest):
             round_ = self.expect_world([agent], [count], round_)
         status = self.status_of(agent)
         self.assertEqual((status["restarts"], status["generation"], status["worker_count"]), (0, 3, 2))
-        self.assertRegex(agent.said(), r"told to run 3 instead of 1 workers here by \S+ on \S+ \(lockstep")
+        self.assertRegex(agent.said(), r"3 instead of 1 workers here requested by \S+ on \S+ \(lockstep")
         # A failure is still one of those that --max-restarts counts.
         os.kill(round_.pids[0], signal.SIGKILL)
         round_ = self.expect_world([agent], [2], round_)
@@ -318,7 +318,7 @@ class ScaleTest(MachinesTest):
         agent = self.start_one("--rdzv-id=job")
         for arguments, status, text in ((("job", "0"), 2, "give a number from 1 to 4096; lockstep stop"),
                                         (("other", "2"), 2, "no job here is called 'other'"),
-                                        (("1",), 1, "job job is not scaled: it has 1 here already")):
+                                        (("1",), 1, "job job is not scaled: it already has 1 here")):
             refused = self.call("scale", *arguments, check=False)
             self.assertEqual(refused.returncode, status)
             self.assertIn(text, refused.stderr)
@@ -484,7 +484,7 @@ class HealthTest(MachinesTest):
         joined = self.start_with_health("--shutdown-timeout=5")
         os.kill(self.machines[0].workers()[0].pid, signal.SIGKILL)
         text = wait_for(lambda: (a := self.ask(self.health_port, "/healthz"))[0] == 503 and a[1], joined.said)
-        self.assertIn("the job has failed: rank 0 (local rank 0, pid", text)
+        self.assertIn("job failed: rank 0 (pid", text)
         self.assertEqual(joined.ended(), 128 + signal.SIGKILL)
 
     def test_a_flood_keeps_nobody_out(self):

@@ -1,4 +1,4 @@
-"""Jobs that are told to make room: all ranks save at the same step, end with code 75 and go on from there
+"""Preempted jobs: all ranks save at the same step, end with code 75 and go on from there
 when they are started again, bit for bit.
 
     preemption.py LOCKSTEP PREEMPT_WORKER [unittest arguments]
@@ -101,7 +101,7 @@ class PreemptionTest(unittest.TestCase):
             saved_now = self.preempt(job, whom, sent, max(after, saved + 1))
             self.assertEqual(job.last("begins at "), saved + 1)
             self.assertIn("preempted", job.errors)
-            self.assertEqual(len(re.findall("start the job again to go on", job.errors)), 1, job.errors)
+            self.assertEqual(len(re.findall("start the job again to resume", job.errors)), 1, job.errors)
             saved = saved_now
         steps = saved + 50
         last = self.start("preempted", *flags, steps=steps, **options)

@@ -140,7 +140,7 @@ class FailureTest(JobTest):
             last = failures(agent.said())[-1]
             self.assertEqual((last.rank, last.local_rank, last.pid, last.signal, last.restart),
                              (1, 0, round_.pids[1], "SIGKILL", None), agent.said())
-        self.assertIn(f"the job failed: rank 1 (local rank 0, pid {round_.pids[1]}) on machine-1 failed",
+        self.assertIn(f"job failed: rank 1 (local rank 0, pid {round_.pids[1]}) on machine-1 killed",
                       agents[0].said())
 
     def test_a_lost_machine_of_a_numbered_job_ends_it(self):
@@ -148,7 +148,7 @@ class FailureTest(JobTest):
         before = wait_for_round(agents)
         agents[1].process.kill()
         self.assertEqual(agents[0].ended(), 1)
-        self.assertIn(f"the job failed: machine machine-1 (pid {agents[1].pid}) was lost",
+        self.assertIn(f"job failed: machine machine-1 (pid {agents[1].pid}) was lost",
                       agents[0].said())
         self.expect_stopped(before.pids)
 
@@ -165,7 +165,7 @@ class FailureTest(JobTest):
 
     def test_who_is_missing_is_said_until_the_join_timeout(self):
         agent = self.start_numbered(0, conf={"join_timeout": 2.5})
-        agent.wait_until_said(f"waiting: 1 of 2 machines are there (machine-0 (pid {agent.pid}))")
+        agent.wait_until_said(f"waiting: 1 of 2 machines joined (machine-0 (pid {agent.pid}))")
         self.assertEqual(agent.ended(), 1)
         self.assertIn("1 of at least 2 machines joined in time: machine-0", agent.said())
 
@@ -193,8 +193,8 @@ class DifferenceTest(JobTest):
         self.worker.write_text(f"{self.worker.read_text()}# another\n")
         agents.append(self.start_numbered(1))
         wait_for_round(agents)
-        agents[0].wait_until_said(f"the program of machine machine-1 (pid {agents[1].pid}) is another file than "
-                                  f"that of machine machine-0 (pid {agents[0].pid})")
+        agents[0].wait_until_said(f"machine machine-1 (pid {agents[1].pid}) runs another program file than "
+                                  f"machine machine-0 (pid {agents[0].pid})")
 
 
 class OneMachineTest(JobTest):

@@ -110,7 +110,7 @@ class HostsTest(unittest.TestCase):
         for wanted in (3, 255):
             code, _, err = self.run_job(TWO, "sh", "-c", f'[ "$RANK" != 2 ] || exit {wanted}; sleep 1000')
             self.assertEqual(code, wanted, err)
-            self.assertIn(f"{HOSTS[0]}: lockstep: the job failed: rank 2 (local rank 0", err)
+            self.assertIn(f"{HOSTS[0]}: lockstep: job failed: rank 2 (local rank 0", err)
         self.expect_nothing_left()
 
     def test_a_failed_worker_is_started_again(self):

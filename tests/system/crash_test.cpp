@@ -26,7 +26,8 @@ std::vector<std::string> run_crash(const std::string& way, std::vector<std::stri
 std::string report_of(const std::string& way, int status) {
   const auto result = run_lockstep(run_crash(way));
   EXPECT_EQ(result.status, status) << way << ": " << result.err;
-  return result.err.substr(std::min(result.err.find("lockstep: rank"), result.err.size()));
+  return result.err.substr(
+      std::min(result.err.find("lockstep: job failed: rank"), result.err.size()));
 }
 
 // How the one worker failed whose failure ends the job.
@@ -148,7 +149,7 @@ TEST_F(CrashReportOfAJob, TheFirstOfSeveralRanksIsNamed) {
   EXPECT_EQ(result.status, 128 + SIGSEGV);
   EXPECT_EQ(failures_in(result.err).at(0).rank, 1);
   EXPECT_THAT(cause_in(result.err), HasSubstr("in training::write_to(int*) crash_worker.cpp:"));
-  EXPECT_THAT(result.err, HasSubstr("others: rank 0: stopped with SIGTERM\n"));
+  EXPECT_THAT(result.err, HasSubstr("others: rank 0: stopped by SIGTERM\n"));
 }
 
 TEST_F(CrashReportOfAJob, RestartsNameTheCauseToo) {
@@ -192,18 +193,18 @@ TEST_F(CrashReportOfAJob, TheErrorFileHasAllOfIt) {
 TEST_F(CrashReportOfAJob, AnErrorThatWasToldBeforeStays) {
   const std::string report = report_of("error_then_crash", 128 + SIGSEGV);
   EXPECT_THAT(cause_in(report), StartsWith("killed by SIGSEGV: UsageError: no such flag"));
-  EXPECT_EQ(cause_in(report_of("own_error", 2)), "exit code 2: UsageError: no such flag");
+  EXPECT_EQ(cause_in(report_of("own_error", 2)), "exited with code 2: UsageError: no such flag");
 }
 
 TEST_F(CrashReportOfAJob, AHandlerOfTheProgramsOwnIsLeftAlone) {
   const auto result = run_lockstep(run_crash("own_handler"));
   EXPECT_EQ(result.status, 7);
   EXPECT_EQ(result.out, "own handler\n");
-  EXPECT_EQ(cause_in(result.err), "exit code 7");
+  EXPECT_EQ(cause_in(result.err), "exited with code 7");
 }
 
 TEST_F(CrashReportOfAJob, AForkedProcessIsNotTheWorker) {
-  EXPECT_EQ(cause_in(report_of("fork", 3)), "exit code 3");
+  EXPECT_EQ(cause_in(report_of("fork", 3)), "exited with code 3");
 }
 
 TEST_F(CrashReportOfAJob, WhatFollowsAnotherRanksEndIsAConsequence) {
@@ -218,15 +219,15 @@ TEST_F(CrashReportOfAJob, WhatFollowsAnotherRanksEndIsAConsequence) {
              "$TORCHELASTIC_ERROR_FILE; exit 5' TERM; touch ",
              ready, "; while :; do sleep 0.01; done")));
   EXPECT_EQ(failures_in(result.err).at(0).rank, 1);
-  EXPECT_EQ(cause_in(result.err), "exit code 5: ValueError: bad");
+  EXPECT_EQ(cause_in(result.err), "exited with code 5: ValueError: bad");
   EXPECT_THAT(result.err, HasSubstr("others: rank 0: killed by SIGABRT\n"));
 }
 
 TEST_F(CrashReportOfAJob, OtherProgramsHaveTodaysReport) {
   const auto result = run_lockstep(run_script({}, "ulimit -c 0; kill -SEGV $$"));
   EXPECT_EQ(result.status, 128 + SIGSEGV);
-  EXPECT_THAT(result.err,
-              HasSubstr(" failed first: killed by SIGSEGV; a debugger shows where: gdb"));
+  EXPECT_EQ(cause_in(result.err), "killed by SIGSEGV");
+  EXPECT_THAT(result.err, HasSubstr("hint:   a debugger shows where: gdb"));
   EXPECT_THAT(result.err, Not(HasSubstr("stack:")));
 }
 

@@ -66,7 +66,7 @@ TEST_F(FailureTest, AWrongCommandLineIsRefusedInOneLine) {
                  "LOCKSTEP_JOB_SECRET");
   expect_refused({"run", "--node-rank=3", "echo"}, 2, "node ranks are 0 to 0");
   expect_refused({"run", "--numa-binding=numa", "echo"}, 2, "core-complex");
-  expect_refused({"run", "--rdzv=c10d", "echo"}, 2, "may be any of --rdzv-backend");
+  expect_refused({"run", "--rdzv=c10d", "echo"}, 2, "may be any of --rdzv-id, --rdzv-backend");
   expect_refused({"env", "x"}, 2, "takes no argument");
   expect_refused({"env", "--x"}, 2, "unknown flag --x");
 }
@@ -154,8 +154,8 @@ TEST_F(FailureTest, TheFirstToFailIsNamedAndTheOthersAreStopped) {
   EXPECT_EQ(failures[0].local_rank, 1);
   EXPECT_EQ(failures[0].pid, pid_of(1));
   EXPECT_TRUE(failures[0].is_first);
-  EXPECT_EQ(failures[0].how, "exit code 5: ValueError: bad");
-  EXPECT_THAT(result.err, HasSubstr("ranks 0,2: stopped with SIGTERM\n"));
+  EXPECT_EQ(failures[0].how, "exited with code 5: ValueError: bad");
+  EXPECT_THAT(result.err, HasSubstr("ranks 0, 2: stopped by SIGTERM\n"));
   for (int rank = 0; rank < 3; ++rank) EXPECT_FALSE(process_exists(pid_of(rank)));
 }
 
@@ -172,7 +172,7 @@ TEST_F(FailureTest, AWorkerThatFollowsAnothersErrorIsNotNamedFirst) {
   ASSERT_EQ(failures.size(), 1U) << result.err;
   EXPECT_EQ(failures[0].pid, pid_of(0));
   EXPECT_TRUE(failures[0].is_first);
-  EXPECT_EQ(failures[0].how, "CorruptFile: cut short, then stopped with SIGTERM");
+  EXPECT_EQ(failures[0].how, "failed: CorruptFile: cut short, then stopped by SIGTERM");
   EXPECT_THAT(result.err, HasSubstr("others: rank 1: exit code 1\n"));
 }
 
@@ -182,7 +182,7 @@ TEST_F(FailureTest, AWorkerThatIgnoresSigtermIsKilled) {
       "[ $RANK = 0 ] && trap '' TERM; " + tell_pid() + "if [ $RANK = 1 ]; then while ! [ -e " +
           path("pid.0") + " ]; do :; done; exit 3; fi; exec sleep 1000"));
   EXPECT_EQ(result.status, 3);
-  EXPECT_THAT(result.err, HasSubstr("rank 0: stopped with SIGKILL"));
+  EXPECT_THAT(result.err, HasSubstr("rank 0: stopped by SIGKILL"));
   EXPECT_FALSE(process_exists(pid_of(0)));
 }
 
@@ -192,7 +192,7 @@ TEST_F(FailureTest, AStoppedWorkerIsContinuedToEnd) {
                                   "kill -STOP $$; fi; while ! grep -q '^State:.T' /proc/$(cat " +
                                   path("pid.0") + ")/status 2>/dev/null; do :; done; exit 3"));
   EXPECT_EQ(result.status, 3);
-  EXPECT_THAT(result.err, HasSubstr("rank 0: stopped with SIGTERM"));
+  EXPECT_THAT(result.err, HasSubstr("rank 0: stopped by SIGTERM"));
 }
 
 TEST_F(FailureTest, WhatAWorkerStartedIsStoppedWithIt) {
@@ -214,7 +214,7 @@ TEST_F(FailureTest, RestartsUntilItSucceedsOnAFreshPortEachTime) {
   for (int restart = 1; restart <= 2; ++restart) {
     const ReportedFailure& failure = failures[static_cast<std::size_t>(restart - 1)];
     EXPECT_EQ(failure.rank, 1);
-    EXPECT_EQ(failure.how, concat("exit code ", 3 - restart));
+    EXPECT_EQ(failure.how, concat("exited with code ", 3 - restart));
     EXPECT_EQ(failure.restart, restart);
   }
   EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 2) << result.err;
@@ -228,7 +228,7 @@ TEST_F(FailureTest, RestartsAreLimited) {
   EXPECT_THAT(result.err, HasSubstr("restart 2 of 2"));
   const auto failures = failures_in(result.err);
   ASSERT_EQ(failures.size(), 3U) << result.err;
-  for (const ReportedFailure& failure : failures) EXPECT_EQ(failure.how, "exit code 4");
+  for (const ReportedFailure& failure : failures) EXPECT_EQ(failure.how, "exited with code 4");
   EXPECT_TRUE(failures[2].is_first);
 }
 
@@ -261,7 +261,7 @@ TEST_F(FailureTest, ASecondInterruptKillsAtOnce) {
   process.signal(SIGINT);
   const auto result = process.wait();
   EXPECT_EQ(result.status, 130);
-  EXPECT_THAT(result.err, HasSubstr("killed rank 0"));
+  EXPECT_THAT(result.err, HasSubstr("did not end; killed by SIGKILL"));
   EXPECT_THAT(result.err, HasSubstr("stopped by SIGINT\n"));
 }
 
@@ -330,8 +330,8 @@ TEST_F(FailureTest, AWorkerKilledForWantOfMemoryIsReportedAsSuch) {
       run_script({}, concat("echo $$ > ", group.processes().string(), "; exec ", LOCKSTEP_BINARY,
                             " run --standalone sh -c '", worker, "'")));
   EXPECT_EQ(result.status, 137);
-  EXPECT_THAT(result.err, HasSubstr("killed by SIGKILL by the kernel, out of memory: its memory "
-                                    "cgroup has a limit of 199 MB"));
+  EXPECT_THAT(result.err, HasSubstr("killed by SIGKILL: out of memory: its memory cgroup has a "
+                                    "limit of 199 MB"));
 }
 
 // A line that starts a process in a session of its own, which ignores what it is told.
@@ -422,7 +422,7 @@ TEST_F(FailureTest, AFifoWhereAFileShouldBeHoldsNothingUp) {
   EXPECT_EQ(result.status, 5);
   const auto failures = failures_in(result.err);
   ASSERT_EQ(failures.size(), 1U) << result.err;
-  EXPECT_EQ(failures[0].how, "exit code 5");
+  EXPECT_EQ(failures[0].how, "exited with code 5");
 }
 
 TEST_F(FailureTest, ASecretThatCanBeGuessedOrReadIsNoted) {

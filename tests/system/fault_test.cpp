@@ -45,7 +45,6 @@ TEST_F(FaultTest, SeveralWorkersKilledInOneMomentAreOneRestart) {
     ASSERT_EQ(failures.size(), 1U) << result.err;
     EXPECT_THAT(victims, testing::Contains(failures[0].rank));
     EXPECT_EQ(failures[0].restart, 1);
-    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
     for (int rank = 0; rank < 4; ++rank) fs::remove(path(concat("pid.", rank)));
   }
 }
@@ -68,8 +67,8 @@ TEST_F(FaultTest, ThreeFailuresAtTheSamePlaceEndTheJob) {
                  "$TORCHELASTIC_ERROR_FILE; exit 3"));
   EXPECT_EQ(result.status, 3);
   EXPECT_EQ(result.out, "attempt\nattempt\nattempt\n");
-  EXPECT_EQ(failures_in(result.err).at(2).how, "exit code 3: no data at step 7");
-  EXPECT_THAT(result.err, HasSubstr("not started again, as it failed so, 3 times in a row"));
+  EXPECT_EQ(failures_in(result.err).at(2).how, "exited with code 3: no data at step 7");
+  EXPECT_THAT(result.err, HasSubstr("no restart: same failure 3 times in a row\n"));
 }
 
 TEST_F(FaultTest, TheSameFailureOfOtherRanksEndsTheJob) {

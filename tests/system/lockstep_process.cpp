@@ -96,17 +96,17 @@ std::vector<std::string> run_script(std::vector<std::string> flags, const std::s
 
 std::vector<ReportedFailure> failures_in(const std::string& err) {
   static const std::regex kFailure(
-      ".*rank (\\d+) \\(local rank (\\d+), pid (\\d+)\\) failed( first)?: (.*?)"
-      "(?:; restart (\\d+) of \\d+)?");
+      "lockstep: (job failed: )?rank (\\d+) \\((?:local rank (\\d+), )?pid (\\d+)\\) "
+      "((?:failed|killed|exited).*?)(?:; restart (\\d+) of \\d+)?");
   std::vector<ReportedFailure> failures;
   std::istringstream lines(err);
   for (std::string line; std::getline(lines, line);) {
     std::smatch parts;
     if (!std::regex_match(line, parts, kFailure)) continue;
-    failures.push_back({.rank = std::stoi(parts[1]),
-                        .local_rank = std::stoi(parts[2]),
-                        .pid = std::stoi(parts[3]),
-                        .is_first = parts[4].matched,
+    failures.push_back({.rank = std::stoi(parts[2]),
+                        .local_rank = std::stoi(parts[parts[3].matched ? 3 : 2]),
+                        .pid = std::stoi(parts[4]),
+                        .is_first = parts[1].matched,
                         .how = parts[5],
                         .restart = parts[6].matched ? std::stoi(parts[6]) : 0});
   }
