@@ -16,6 +16,7 @@ namespace lockstep::inline internal {
 /// Parses the flags of a tool, in whose names '_' stands for '-', too. Subcommands are actions, of
 /// which one is required. False where --help was given, which is printed. Errors: UsageError.
 inline bool parse_flags(CLI::App& app, std::vector<std::string> arguments) {
+  const std::string tool = app.get_name().substr(app.get_name().rfind(' ') + 1);
   for (std::string& argument : arguments) {
     if (argument == "--") break;
     if (!argument.starts_with("--")) continue;
@@ -29,6 +30,9 @@ inline bool parse_flags(CLI::App& app, std::vector<std::string> arguments) {
     action->set_help_flag("-h,--help", "show this text");
     actions += concat(actions.empty() ? "" : ", ", action->get_name());
   }
+  if (!actions.empty() && !arguments.empty() && arguments.front() == "help") {
+    arguments.front() = "--help";
+  }
   const auto is_action = [&](const std::string& word) {
     return std::ranges::any_of(app.get_subcommands({}),
                                [&](const CLI::App* action) { return action->check_name(word); });
@@ -36,7 +40,7 @@ inline bool parse_flags(CLI::App& app, std::vector<std::string> arguments) {
   if (!actions.empty() && (arguments.empty() ||
                            !(arguments.front().starts_with("-") || is_action(arguments.front())))) {
     throw UsageError(
-        concat(app.get_name(), ": ",
+        concat(tool, ": ",
                arguments.empty() ? "no action" : concat("unknown action '", arguments.front(), "'"),
                "; it is one of ", actions));
   }
@@ -47,8 +51,7 @@ inline bool parse_flags(CLI::App& app, std::vector<std::string> arguments) {
     std::fputs(app.help().c_str(), stdout);
     return false;
   } catch (const CLI::ParseError& error) {
-    throw UsageError(
-        concat(app.get_name(), ": ", error.what(), "; see ", app.get_name(), " --help"));
+    throw UsageError(concat(tool, ": ", error.what(), "; see ", app.get_name(), " --help"));
   }
   return true;
 }
