@@ -30,7 +30,7 @@ class Tools(unittest.TestCase):
                 done = run("test", f"--nproc-per-node={ranks}", **variables)
                 self.assertEqual(done.returncode, 0, done.stderr)
                 lines = done.stdout.splitlines()
-                self.assertIn(f"{ranks} ranks have met, over {backend}" if ranks > 1 else "1 rank has met", lines[0])
+                self.assertIn(f"{ranks} ranks connected, backend {backend}" if ranks > 1 else "1 rank connected", lines[0])
                 self.assertIn("Test is a success", lines[-1])
 
     def test_the_self_check_fails_where_ranks_cannot_meet(self):
@@ -44,7 +44,7 @@ class Tools(unittest.TestCase):
         told = json.loads(done.stdout)
         self.assertEqual(told["rank_bytes"], 1.5e9 * 16)
         self.assertEqual(told["network_bytes"], 1.5e9 * 4)
-        self.assertIn("together", run("estimate", "124M").stdout)
+        self.assertIn("total of a machine", run("estimate", "124M").stdout)
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "net.safetensors")
             save_file({"a": numpy.zeros((20, 5), numpy.float32), "b": numpy.zeros(7, numpy.float16)}, path)
@@ -81,8 +81,17 @@ class Tools(unittest.TestCase):
                                  (["estimate", "many"], "'many' is neither a file nor a number of parameters, as 124M"),
                                  (["estimate", "1M", "--optimizer=lamb"], "--optimizer"),
                                  (["test", "--nproc-per-node=0"], "--nproc-per-node"),
-                                 (["test", "x"], "takes no argument, but has 'x'"),
-                                 (["new"], "give the name of the project")):
+                                 (["test", "x"], "not expected: x"),
+                                 (["new"], "NAME is required"),
+                                 (["env", "x"], "not expected: x"),
+                                 (["audit"], "DIR is required"),
+                                 (["audit", "a", "b"], "not expected: b"),
+                                 (["audit", "a", "--tofu=1"], "--tofu"),
+                                 (["trace"], "it is one of merge"),
+                                 (["trace", "split"], "unknown action 'split'"),
+                                 (["trace", "merge", "out.json"], "TRACES is required"),
+                                 (["report"], "RUN is required"),
+                                 (["report", "a", "b"], "not expected: b")):
             with self.subTest(arguments):
                 done = run(*arguments)
                 self.assertEqual(done.returncode, 2, done.stderr)

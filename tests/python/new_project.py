@@ -90,7 +90,7 @@ class NewProject(unittest.TestCase):
                 self.assertIn(words, done.stdout)
 
     def test_what_cannot_be_made_gets_one_line(self):
-        for name, words in (("spirals", "spirals is there already; choose another name"),
+        for name, words in (("spirals", "spirals exists; choose another name"),
                             ("1st", "'1st' cannot name a program; take letters, digits, _ and -")):
             with self.subTest(name):
                 done = self.run_in(self.folder, self.lockstep, "new", name)

@@ -104,7 +104,7 @@ class Reports(Seen):
         file = self.folder / "file"
         file.write_text("x")
         for arguments, words in (([self.folder / "none"], "is no folder"), ([file], "is no folder"),
-                                 ([self.folder], "has no metrics.jsonl"), ([], "of which training?"),
+                                 ([self.folder], "has no metrics.jsonl"), ([], "RUN is required"),
                                  ([self.folder, "--format=pdf"], "lockstep report --help")):
             with self.subTest(arguments=arguments):
                 result = run(LOCKSTEP, "report", *arguments)

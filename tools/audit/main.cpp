@@ -6,19 +6,33 @@
 
 #include "launcher/command_line/run_tool.h"
 #include "lockstep/record/internal/sample_audit.h"
-#include "tools/audit/audit_options.h"
+#include "tools/parse_flags.h"
 
 namespace lockstep::inline internal {
 namespace {
 
 int audit(const std::vector<std::string>& arguments) {
-  const AuditOptions options = parse_audit_options(arguments);
-  if (options.help) {
-    std::fputs(audit_help(), stdout);
-    return 0;
-  }
-  const std::vector<AuditedLoader> loaders = audit_samples(options.folder);
-  if (options.json) {
+  std::string folder;
+  bool is_json = false;
+  CLI::App app(
+      "Proves from the logs of a run that each sample of each epoch was trained once, through "
+      "failures,\n"
+      "resumes and changes of the number of ranks. After a resume, samples behind the snapshot do "
+      "not\n"
+      "count: their training was lost.",
+      "lockstep audit");
+  app.add_option("DIR", folder,
+                 "folder with samples.rank0.jsonl, ... (AcceleratorOptions::data_log)")
+      ->required();
+  app.add_flag("--json", is_json, "print the result as JSON");
+  app.footer(
+      "Exit code: 0 when it holds, 1 when it does not, 2 for a wrong command line or folder.\n\n"
+      "Examples:\n"
+      "  lockstep audit runs/digits/data\n"
+      "  lockstep audit runs/digits/data --json");
+  if (!parse_flags(app, arguments)) return 0;
+  const std::vector<AuditedLoader> loaders = audit_samples(folder);
+  if (is_json) {
     std::printf("%s\n", to_json(loaders).c_str());
   } else {
     for (const AuditedLoader& loader : loaders) std::fputs(describe(loader).c_str(), stdout);

@@ -141,44 +141,31 @@ BenchOptions parse_bench_options(const std::vector<std::string>& arguments) {
 
 const char* bench_help() {
   return R"(Usage: lockstep bench all-reduce [flags]
-       lockstep bench launch [flags]   the launcher beside torchrun; --help lists its flags
+       lockstep bench launch [flags]
 
-Times the sum of a tensor over all ranks of this machine, as each backend does it, beside what the
-machine itself allows. All is measured in one run, in turns, because two processors may share a cache
-at one moment and not at the next: how far apart they are is measured before and after each sample,
-and times are compared only where both were near, or both far. Every result is checked exactly first.
+all-reduce times the sum of a float32 tensor over all ranks of this machine, for each backend, and for the
+memory bandwidth that limits it. It checks every result exactly, and alternates between backends.
+launch times the launcher beside torchrun; lockstep bench launch --help lists its flags.
 
-Flags:
-  --nproc-per-node=N     ranks (default 2); one on each processor while there are enough
-  --backends=NAME,...    what to measure (default shm,gloo); ratios are against gloo, where it is
-                         among them, else against the last
-  --sizes=BYTES,...      of a tensor of float32 (default 4,4096,65536,1048576,4194304,46758048,
-                         134217728; 46758048 is the gradients of ResNet-18)
-  --memory=KIND,...      shared: tensors that the backend allocates, which it sums in place; private:
-                         ordinary ones (default shared; backends that allocate none have private
-                         ones only)
-  --fresh                each rank writes its tensor before each call, as a backward pass does: the
-                         numbers then lie in its own cache, and short calls hold the wait for the
-                         slower writer
-  --rounds=N             turns (default 9): more take longer and vary less
-  --sample-ms=N          time of one backend and size in one turn (default 20, but three calls)
-  --json[=FILE]          all figures for machines: to a file, or to stdout instead of the table
-  -h, --help             this text
+Flags of all-reduce:
+  --nproc-per-node=N     number of ranks (default 2), one on each processor while there are enough
+  --backends=NAME,...    backends to compare (default shm,gloo); ratios are to gloo, or to the last
+  --sizes=BYTES,...      tensor sizes (default 4 B to 128 MiB, with 46758048: the gradients of ResNet-18)
+  --memory=KIND,...      shared: tensors that the backend allocates; private: ordinary ones (default shared)
+  --fresh                each rank writes its tensor before each call, as a backward pass does
+  --rounds=N             repetitions (default 9)
+  --sample-ms=N          ms for a backend and size in a round (default 20, at least three calls)
+  --json[=FILE]          write all figures to a file; without FILE print them instead of the table
+  -h, --help             show this text
 
-What the columns mean:
-  us       median over all calls of the time of one call, on the slowest rank
-  x        how many times faster than gloo
-  kernel   the limit: the same arithmetic with no synchronisation at all, each rank summing its part
-  copy     each rank copies its part once, as STREAM does
-  add      each rank adds its parts of two buffers into a third, as STREAM does
+Columns: us is the median time of a call on the slowest rank, in us; x the speed relative to gloo; kernel the
+same sum without synchronization; copy and add STREAM's kernels on each rank.
 
-Exit code: 0, 2 for a wrong command line, 1 for a wrong sum or a failed rank.
+Exit code: 0; 1 for a wrong sum or a failed rank; 2 for a wrong command line.
 
 Examples:
-  lockstep bench all-reduce
-  lockstep bench all-reduce --nproc-per-node=4 --backends=shm,gloo --sizes=4,65536,1048576
-  lockstep bench all-reduce --memory=shared,private --json=results.json
-  bench/plot.py results.json -o all_reduce.svg
+  lockstep bench all-reduce --nproc-per-node=4 --sizes=4,65536,1048576
+  lockstep bench all-reduce --json=results.json && bench/plot.py results.json -o all_reduce.svg
 )";
 }
 

@@ -54,14 +54,12 @@ void take(DoctorFlags& flags, const std::string& name, const std::string& value)
 void check(const DoctorFlags& flags) {
   if (!flags.hosts.empty() && !(flags.nnodes + flags.rdzv_endpoint + flags.local_addr).empty()) {
     throw UsageError(
-        "--hosts reaches the machines by ssh; --nnodes, --rdzv-endpoint and --local-addr are for "
-        "lockstep doctor on each of them; drop one or the other");
+        "--hosts starts lockstep doctor on the machines by ssh; --nnodes, --rdzv-endpoint and "
+        "--local-addr are for one that you start on each; give one or the other");
   }
   if (flags.nnodes.empty() != flags.rdzv_endpoint.empty()) {
     throw UsageError(
-        "machines that are to find each other need both --nnodes=N and "
-        "--rdzv-endpoint=HOST[:PORT], "
-        "the same on each");
+        "give both --nnodes=N and --rdzv-endpoint=HOST[:PORT], the same on each machine");
   }
   const auto nodes = parse_number<int>(flags.nnodes);
   if (!flags.nnodes.empty() && (!nodes || *nodes < 2)) {
@@ -86,33 +84,29 @@ DoctorFlags parse_doctor_flags(const std::vector<std::string>& arguments) {
 const char* doctor_help() {
   return R"(Usage: lockstep doctor [flags] [program]
 
-Checks what a job needs of this machine, or of several together, and says what to mend. Nothing is
-changed and the program is not run.
+Checks what a job needs of this machine, or of several machines together, and says what to fix.
 
-This machine alone: names, interfaces, ports, clocks, /dev/shm, limits, processors, memory,
-temporary files, versions, GPUs; of the program, that it can be executed and its libraries are there.
-Several machines: all that on each; who reaches whom, both ways, at which address and how fast; names,
-MTU, clocks, versions of lockstep and files of the program that differ.
+Each machine: host name, interfaces, /dev/shm, temporary files, limits of open files, processes and
+locked memory, processor quota, memory, versions, GPUs; the program's libraries and LibTorch.
+Several: connections in both directions, clock skew, differing MTU, versions and programs.
 
-Flags:
-  --hosts=FILE|LIST          the machines, as for lockstep run --hosts; each is asked over ssh
-  --ssh-command=COMMAND      what comes before a host's name
-  --remote-lockstep=PATH     lockstep on the machines (default: where it is here)
-or the same command on each machine:
-  --nnodes=N                 how many they are
-  --rdzv-endpoint=HOST[:PORT]  where they meet, an address of one of them
-  --secret-file=FILE         as for lockstep run, or LOCKSTEP_JOB_SECRET
-  --local-addr=HOST          address of this machine for the others
-  --timeout=SECONDS          how long machines call each other (default 10); six times
-                             as long they wait for one another
-  --json                     all findings for programs
-  -h, --help                 this text
+Several machines, checked from here by ssh:
+  --hosts=FILE|LIST            the machines, as for lockstep run --hosts
+  --ssh-command=COMMAND        how to call ssh (default: as lockstep run does)
+  --remote-lockstep=PATH       lockstep on the machines (default: the path of this one)
+Several machines, with the same command started on each:
+  --nnodes=N                   number of machines
+  --rdzv-endpoint=HOST[:PORT]  where they meet: an address of one of them
+  --secret-file=FILE           the job's secret (default: LOCKSTEP_JOB_SECRET)
+  --local-addr=HOST            address of this machine for the others (default: by its route)
+Both:
+  --timeout=SECONDS            for all connections (default 10); 6 times that for the rendezvous
+  --json                       print all findings as JSON
+  -h, --help                   show this text
 
-Exit code: 0 when nothing failed, 1 otherwise, 2 for a wrong command line.
+Exit code: 0 when no check failed, 1 otherwise, 2 for a wrong command line.
 
 Examples:
-  lockstep doctor
-  lockstep doctor ./train
   lockstep doctor --hosts=a,b ./train
   lockstep doctor --nnodes=2 --rdzv-endpoint=10.0.0.1 --secret-file=job.secret    # on each
 )";

@@ -6,7 +6,7 @@
 
 namespace lockstep::inline internal {
 
-/// The flags of `lockstep doctor`; empty where they are not given.
+/// The command line of `lockstep doctor`. A text is empty where its flag is not given.
 struct DoctorFlags {
   bool help = false;
   bool json = false;
@@ -17,14 +17,14 @@ struct DoctorFlags {
   std::string rdzv_endpoint;
   std::string secret_file;
   std::string local_addr;
-  /// How long machines are waited for.
+  /// For all calls of the machines to each other.
   std::chrono::milliseconds timeout{10'000};
-  /// What the job is to run; empty: it is not looked at.
+  /// The program that a job is to run.
   std::string program;
 
-  /// Not for people: what is asked of one of several machines. The facts, with the way to
-  /// `towards`; its calls to others; its part where machines meet, with the findings left in a
-  /// file.
+  /// Internal, what one of several machines is to do: print its facts, with its address towards
+  /// `towards`; call the others by the plan `reach`; or be a worker that writes the findings to
+  /// `meet`.
   bool report = false;
   std::string towards;
   std::string reach;

@@ -34,7 +34,7 @@ namespace {
 using boost::asio::ip::tcp;
 using std::chrono::milliseconds;
 
-// From the moment at which all launchers have met.
+// Counted from the end of the rendezvous.
 constexpr milliseconds kPatience{30'000};
 constexpr std::size_t kLongestReply = 1 << 20;
 
@@ -52,7 +52,7 @@ struct Member {
   MachineFacts facts{};
 };
 
-// One that no connection is given by chance before it is asked for again.
+// Outside the range from which the kernel takes ports for connections: nothing takes it meanwhile.
 std::uint16_t port_for_calls() {
   constexpr int kMostTries = 100;
   for (int i = 0;; ++i) {
@@ -65,7 +65,7 @@ std::uint16_t port_for_calls() {
   }
 }
 
-// Names that tell them apart.
+// With unique names.
 std::vector<ExaminedMachine> machines_of(std::vector<MachineFacts> facts) {
   std::map<std::string, int> named;
   for (const MachineFacts& each : facts) ++named[each.host_name];
@@ -78,8 +78,8 @@ std::vector<ExaminedMachine> machines_of(std::vector<MachineFacts> facts) {
   return machines;
 }
 
-// Rank 0: the others tell it their facts, are given whom to call, and tell how that went. All of it
-// over the socket of the job's store, which is not needed for anything else.
+// Rank 0: the others send it their facts, receive their plan, and send the report of their calls,
+// over the socket of the job's store, which nothing else needs.
 class Hub {
  public:
   Hub(int listening, std::size_t count, MachineFacts facts, milliseconds timeout)
@@ -102,9 +102,9 @@ class Hub {
     }
     machines[0].reach = reach(reach_plan(machines, 0, ports, token), Deadline::after(timeout_));
     for (std::size_t i = 1; i < members_.size(); ++i) {
-      machines[i].reach = decode_reach_report(read_line(*members_[i].stream));
+      machines[i].reach = decode<ReachReport>(read_line(*members_[i].stream));
     }
-    // They have met: the name of the meeting place is good.
+    // They have connected: the rendezvous host is right.
     const std::vector<Finding> findings = judge_machines(machines, "");
     for (std::size_t i = 1; i < members_.size(); ++i) {
       *members_[i].stream << json_of(findings) << std::flush;
@@ -122,7 +122,7 @@ class Hub {
       pollfd ready{listening_, POLLIN, 0};
       if (deadline.passed() || ::poll(&ready, 1, poll_timeout(deadline)) == 0) {
         throw TimeoutError(concat(there, " of ", members_.size(),
-                                  " machines have told of themselves: the others do not reach ",
+                                  " machines connected: the others cannot reach ",
                                   env::text(env::kMasterAddr).value_or("this one")));
       }
       if (ready.revents != 0 && take()) ++there;
@@ -140,7 +140,7 @@ class Hub {
     member.stream->expires_after(kPatience + timeout_);
     std::size_t rank = 0;
     std::istringstream words(read_line(*member.stream));
-    const auto facts = decode_machine_facts(read_line(*member.stream));
+    const auto facts = decode<MachineFacts>(read_line(*member.stream));
     const bool good = (words >> rank >> member.port) && facts && rank > 0 &&
                       rank < members_.size() && !members_[rank].stream;
     if (!good) return false;
@@ -154,7 +154,7 @@ class Hub {
   const int listening_;
 };
 
-std::vector<Finding> tell_hub(int rank, const MachineFacts& facts, milliseconds timeout) {
+std::vector<Finding> report_to_hub(int rank, const MachineFacts& facts, milliseconds timeout) {
   const std::string host = env::text(env::kMasterAddr).value_or("");
   const auto port = static_cast<std::uint16_t>(env::integer(env::kMasterPort).value_or(0));
   wait_for_listener(host, port, Deadline::after(kPatience));
@@ -163,13 +163,13 @@ std::vector<Finding> tell_hub(int rank, const MachineFacts& facts, milliseconds 
   stream.connect(host, std::to_string(port));
   const std::uint16_t own_port = port_for_calls();
   stream << rank << " " << own_port << "\n" << encode(facts) << std::endl;
-  const auto plan = decode_reach_plan(read_line(stream));
-  if (!plan) throw Error(concat("the machine at ", host, " has ended before all were there"));
+  const auto plan = decode<ReachPlan>(read_line(stream));
+  if (!plan) throw Error(concat("the machine at ", host, " ended before all machines connected"));
   stream << encode(reach(*plan, Deadline::after(timeout))) << std::endl;
   std::ostringstream rest;
   rest << stream.rdbuf();
   const auto findings = findings_of(rest.str());
-  if (!findings) throw Error(concat("the machine at ", host, " has ended before it told all"));
+  if (!findings) throw Error(concat("the machine at ", host, " ended before it sent the findings"));
   return *findings;
 }
 
@@ -182,7 +182,7 @@ std::optional<std::vector<Finding>> examine_by_meeting(const DoctorFlags& flags)
   run.nnodes = flags.nnodes;
   run.rdzv_backend = "c10d";
   run.rdzv_endpoint = flags.rdzv_endpoint;
-  run.rdzv_id = "lockstep-doctor";  // So that it meets no job.
+  run.rdzv_id = "lockstep-doctor";  // No job has it.
   run.local_addr = flags.local_addr;
   const std::string host = parse_endpoint(flags.rdzv_endpoint).host;
   // People start it on each machine.
@@ -213,7 +213,7 @@ void take_part_in_meeting(const DoctorFlags& flags) {
     if (!listening) throw UsageError("--meet is what lockstep doctor starts by itself");
     findings = Hub(*listening, count, facts, flags.timeout).run();
   } else {
-    findings = tell_hub(rank, facts, flags.timeout);
+    findings = report_to_hub(rank, facts, flags.timeout);
   }
   std::ofstream file(flags.meet);
   file << json_of(findings) << std::flush;

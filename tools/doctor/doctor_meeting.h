@@ -8,11 +8,11 @@
 
 namespace lockstep::inline internal {
 
-/// Has the machines that run the same command meet, as those of a job do, and one worker on each
-/// examine them. Nothing where they did not: the launcher has said why. Errors: as of a launcher.
+/// Starts a job of one worker on each machine, which runs the same command, to examine them.
+/// Nothing where the rendezvous failed: the launcher has said why. Errors: as run_job().
 std::optional<std::vector<Finding>> examine_by_meeting(const DoctorFlags& flags);
 
-/// The worker's part: leaves the findings on all machines in the file `flags.meet`.
+/// The worker: writes the findings on all machines to the file `flags.meet`.
 /// Errors: Error when the others cannot be reached.
 void take_part_in_meeting(const DoctorFlags& flags);
 

@@ -6,12 +6,11 @@
 
 #include "launcher/command_line/program_beside.h"
 #include "launcher/command_line/run_tool.h"
-#include "launcher/command_line/split_arguments.h"
-#include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/env.h"
 #include "tools/doctor/gather_facts.h"
 #include "tools/doctor/program_facts.h"
+#include "tools/parse_flags.h"
 
 namespace lockstep::inline internal {
 namespace {
@@ -21,15 +20,6 @@ constexpr const char* kCompiler = __VERSION__;  // says its name, too
 #else
 constexpr const char* kCompiler = "GCC " __VERSION__;
 #endif
-
-constexpr const char* kHelp =
-    "Usage: lockstep env\n\n"
-    "Shows what a bug report needs: the versions of Lockstep, LibTorch and the system, the "
-    "machine,\n"
-    "and every environment variable that Lockstep reads: its type, what it does and, where it is\n"
-    "set, its value.\n\n"
-    "Example:\n"
-    "  LOCKSTEP_TIMEOUT_S=60 lockstep env\n";
 
 constexpr const char* kFlagVariables =
     "PET_<FLAG>\n"
@@ -57,9 +47,9 @@ void show(const char* what, const std::string& text) {
   std::printf("%-12s%s\n", what, text.empty() ? "unknown" : text.c_str());
 }
 
-// The LibTorch that programs beside this one load; nothing where they are not there.
+// That of the tools beside this one.
 std::string libtorch(const MachineFacts& facts) {
-  if (facts.program.libtorch.empty()) return "none that lockstep-test-rank loads";
+  if (facts.program.libtorch.empty()) return "none: lockstep-test-rank is missing";
   return concat(facts.program.libtorch_version, " in ", facts.program.libtorch);
 }
 
@@ -72,31 +62,32 @@ void show_machine() {
   const PythonFacts python = look_at_python();
   show("Python", !python.trouble.empty() ? python.trouble
                  : python.torch_version.empty()
-                     ? concat(python.path, ", without torch")
+                     ? concat(python.path, ", no torch")
                      : concat(python.path, ", torch ", python.torch_version));
   show("system", concat(value_after("/etc/os-release", "PRETTY_NAME"), ", kernel ", facts.kernel));
-  show("processors",
-       concat(facts.processors,
-              facts.processor_quota ? concat(", of which the time of ", *facts.processor_quota)
-                                    : std::string(),
-              ", ", value_after("/proc/cpuinfo", "model name")));
+  show("processors", concat(facts.processors,
+                            facts.processor_quota ? concat(" (quota ", *facts.processor_quota, ")")
+                                                  : std::string(),
+                            ", ", value_after("/proc/cpuinfo", "model name")));
   show("memory", concat(gigabytes(facts.memory_bytes), ", free ",
                         gigabytes(facts.memory_available_bytes), "; /dev/shm ",
                         gigabytes(facts.shm_bytes), ", free ", gigabytes(facts.shm_free_bytes)));
   show("GPUs", facts.gpus == 0 ? std::string("none")
-                               : concat(facts.gpus, " of NVIDIA, driver ", facts.gpu_driver));
+                               : concat(facts.gpus, " NVIDIA, driver ", facts.gpu_driver));
   std::puts("");
 }
 
 int env_command(const std::vector<std::string>& arguments) {
-  const SplitArguments split = split_arguments(arguments, {{.name = "help", .letter = 'h'}});
-  if (!split.flags.empty()) {
-    std::fputs(kHelp, stdout);
-    return 0;
-  }
-  if (!split.program.empty()) {
-    throw UsageError("lockstep env takes no argument, but has '" + split.program.front() + "'");
-  }
+  CLI::App app(
+      "Prints what a bug report needs: versions of Lockstep, LibTorch, Python and the system; "
+      "processors,\n"
+      "memory and GPUs; each environment variable of Lockstep with its type, meaning and value.",
+      "lockstep env");
+  app.footer(
+      "Examples:\n"
+      "  lockstep env > report.txt\n"
+      "  LOCKSTEP_TIMEOUT_S=60 lockstep env");
+  if (!parse_flags(app, arguments)) return 0;
   show_machine();
   for (const env::Variable* variable : env::all()) {
     auto value = env::text(*variable);

@@ -8,86 +8,53 @@
 #include "lockstep/base/internal/concat.h"
 
 namespace lockstep::inline internal {
-namespace {
 
-const char* name_of(Finding::Level level) {
-  switch (level) {
-    case Finding::Level::kOk:
-      return "ok";
-    case Finding::Level::kWarn:
-      return "warn";
-    case Finding::Level::kFail:
-      break;
-  }
-  return "fail";
-}
+using nlohmann::json;
 
-std::string line_of(const Finding& finding) {
-  const std::string level = name_of(finding.level);
-  return concat(level, std::string(6 - level.size(), ' '),
-                finding.machine.empty() ? "" : concat(finding.machine, ": "), finding.subject, ": ",
-                finding.text, finding.cure.empty() ? "" : concat("; ", finding.cure), "\n");
-}
-
-}  // namespace
+NLOHMANN_JSON_SERIALIZE_ENUM(Finding::Level, {{Finding::Level::kFail, "fail"},
+                                              {Finding::Level::kWarn, "warn"},
+                                              {Finding::Level::kOk, "ok"}})
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Finding, level, machine, subject, text, cure)
 
 std::string text_of(const std::vector<Finding>& findings) {
   std::vector<Finding> sorted = findings;
   std::ranges::stable_sort(sorted, {}, &Finding::level);
   std::string text;
-  for (const Finding& finding : sorted) text += line_of(finding);
+  for (const Finding& finding : sorted) {
+    const auto level = json(finding.level).get<std::string>();
+    text +=
+        concat(level, std::string(6 - level.size(), ' '),
+               finding.machine.empty() ? "" : concat(finding.machine, ": "), finding.subject, ": ",
+               finding.text, finding.cure.empty() ? "" : concat("; ", finding.cure), "\n");
+  }
   return text;
 }
 
 std::string json_of(const std::vector<Finding>& findings) {
-  using nlohmann::json;
-  json list = json::array();
-  for (const Finding& finding : findings) {
-    list.push_back({{"level", name_of(finding.level)},
-                    {"machine", finding.machine},
-                    {"subject", finding.subject},
-                    {"text", finding.text},
-                    {"cure", finding.cure}});
-  }
-  return json({{"ok", !has_failed(findings)}, {"findings", list}})
-             .dump(2, ' ', false, json::error_handler_t::replace) +
-         "\n";
+  const json object = {{"ok", !has_failed(findings)}, {"findings", findings}};
+  return object.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
 std::optional<std::vector<Finding>> findings_of(std::string_view text) {
-  using nlohmann::json;
-  std::vector<Finding> findings;
   try {
-    const json object = json::parse(text);
-    for (const json& each : object.at("findings")) {
-      const std::string level = each.at("level");
-      findings.push_back({.level = level == "ok"     ? Finding::Level::kOk
-                                   : level == "warn" ? Finding::Level::kWarn
-                                                     : Finding::Level::kFail,
-                          .machine = each.at("machine"),
-                          .subject = each.at("subject"),
-                          .text = each.at("text"),
-                          .cure = each.at("cure")});
-    }
+    return json::parse(text).at("findings").get<std::vector<Finding>>();
   } catch (const json::exception&) {
     return std::nullopt;
   }
-  return findings;
 }
 
 std::vector<Finding> summarized(const std::vector<Finding>& findings) {
   std::vector<Finding> result;
-  std::map<std::string, int> in_order;
+  std::map<std::string, int> passed;
   for (const Finding& finding : findings) {
     if (finding.level == Finding::Level::kOk && !finding.machine.empty()) {
-      ++in_order[finding.machine];
+      ++passed[finding.machine];
     } else {
       result.push_back(finding);
     }
   }
-  for (const auto& [machine, count] : in_order) {
-    result.push_back(
-        {Finding::Level::kOk, machine, "itself", concat(count, " matters in order"), ""});
+  for (const auto& [machine, count] : passed) {
+    result.push_back({Finding::Level::kOk, machine, "checks", concat(count, " passed"), ""});
   }
   return result;
 }

@@ -7,31 +7,31 @@
 
 namespace lockstep::inline internal {
 
-/// What an examination says of one matter.
+/// The result of one check.
 struct Finding {
   enum class Level {
     kOk,
-    kWarn,  ///< works, but may not be what is wanted
-    kFail,  ///< a job cannot work so
+    kWarn,  ///< works, but perhaps not as intended
+    kFail,  ///< no job can work
   };
   Level level = Level::kOk;
-  /// Whose matter it is: a machine's name; empty: of all, or of the only one.
+  /// The machine's name; empty: all machines, or the only one.
   std::string machine{};
-  /// Of one or two words: "host name".
+  /// One or two words: "host name".
   std::string subject{};
   std::string text{};
-  /// What mends it; empty where nothing is to be mended.
+  /// What to do; empty where nothing is wrong.
   std::string cure{};
   bool operator==(const Finding&) const = default;
 };
 
-/// A line for each, those that failed last, where they are seen.
+/// One line for each; failures come last, nearest to the prompt.
 std::string text_of(const std::vector<Finding>& findings);
-/// One object of JSON: {"ok": …, "findings": [{"level", "machine", "subject", "text", "cure"}]}.
+/// {"ok": …, "findings": [{"level", "machine", "subject", "text", "cure"}]}, and back.
 std::string json_of(const std::vector<Finding>& findings);
-/// Back from that; nothing for anything else.
+/// Nothing for anything else.
 std::optional<std::vector<Finding>> findings_of(std::string_view json);
-/// For people: what is in order on one machine of several is a number.
+/// With one line for all checks of a machine that passed.
 std::vector<Finding> summarized(const std::vector<Finding>& findings);
 
 bool has_failed(const std::vector<Finding>& findings);

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
-#include <sstream>
 
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -14,7 +13,6 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/statvfs.h>
-#include <sys/sysinfo.h>
 #include <sys/utsname.h>
 
 #include "lockstep/base/error.h"
@@ -32,14 +30,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string first_line(const fs::path& path) {
-  std::string line;
-  std::ifstream file(path);
-  std::getline(file, line);
-  return line;
-}
-
-// Of an IPv4 or IPv6 address; empty for another kind, and for those of IPv6 that hold on one link.
+// An IPv4 or IPv6 address; empty for another kind, and for link-local IPv6 addresses.
 std::string text_of_address(const sockaddr* address) {
   if (address == nullptr) return "";
   const bool four = address->sa_family == AF_INET;
@@ -92,8 +83,8 @@ void look_at_interfaces(MachineFacts& facts) {
   }
 }
 
-void look_for_way(MachineFacts& facts, const GatherOptions& options) {
-  // No machine has this one, of RFC 5737: packets to it would take the default route.
+void find_own_address(MachineFacts& facts, const GatherOptions& options) {
+  // A documentation address (RFC 5737): packets to it would take the default route.
   constexpr const char* kElsewhere = "192.0.2.1";
   try {
     facts.own_address =
@@ -102,12 +93,6 @@ void look_for_way(MachineFacts& facts, const GatherOptions& options) {
             : options.own_address;
   } catch (const Error& error) {
     facts.own_address_trouble = error.what();
-    return;
-  }
-  try {
-    bound_port(bind_tcp(facts.own_address, 0).get());
-  } catch (const Error& error) {
-    facts.port_trouble = error.what();
   }
 }
 
@@ -146,7 +131,6 @@ void look_at_limits(MachineFacts& facts) {
   facts.open_files = limit_of(RLIMIT_NOFILE);
   facts.processes = limit_of(RLIMIT_NPROC);
   facts.locked_memory_bytes = limit_of(RLIMIT_MEMLOCK);
-  facts.core_bytes = limit_of(RLIMIT_CORE);
   for_each_control_group("pids", [&](const fs::path& group) {
     std::uint64_t most = 0;
     std::uint64_t now = 0;
@@ -158,23 +142,15 @@ void look_at_limits(MachineFacts& facts) {
 }
 
 void look_at_resources(MachineFacts& facts) {
-  facts.clock_source =
-      first_line("/sys/devices/system/clocksource/clocksource0/current_clocksource");
   facts.processors = allowed_cpu_count();
   facts.processor_quota = cpu_quota();
   facts.memory_bytes = total_memory_bytes();
   facts.memory_available_bytes = available_memory_bytes();
-  struct sysinfo system {};
-  if (::sysinfo(&system) == 0) {
-    facts.swap_bytes = static_cast<std::uint64_t>(system.totalswap) * system.mem_unit;
-  }
-  std::ifstream("/proc/sys/vm/overcommit_memory") >> facts.overcommit_memory;
   facts.gpus = nvidia_device_count();
   // "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.1.2  Fri ..."
-  std::istringstream words(first_line("/proc/driver/nvidia/version"));
-  for (std::string word; words >> word;) {
+  std::ifstream words("/proc/driver/nvidia/version");
+  for (std::string word; facts.gpu_driver.empty() && words >> word;) {
     if (word.find_first_not_of("0123456789.") == std::string::npos) facts.gpu_driver = word;
-    if (!facts.gpu_driver.empty()) break;
   }
   std::error_code error;
   facts.has_infiniband = fs::exists("/sys/class/infiniband", error);
@@ -186,11 +162,12 @@ MachineFacts gather_facts(const GatherOptions& options) {
   MachineFacts facts;
   facts.host_name = host_name();
   look_up(facts.host_name, facts.name_addresses, facts.name_trouble);
-  if (!options.towards.empty())
+  if (!options.towards.empty()) {
     look_up(options.towards, facts.meeting_addresses, facts.meeting_trouble);
+  }
   look_at_interfaces(facts);
   facts.gloo_interface = env::text(env::kGlooSocketIfname).value_or("");
-  look_for_way(facts, options);
+  find_own_address(facts, options);
   look_at_disks(facts);
   look_at_limits(facts);
   look_at_resources(facts);

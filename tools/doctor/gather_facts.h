@@ -7,16 +7,17 @@
 namespace lockstep::inline internal {
 
 struct GatherOptions {
-  /// Where the machines meet, to which the way is looked for; empty: any other machine.
+  /// The rendezvous host, by whose route this machine finds its own address; empty: the default
+  /// route.
   std::string towards{};
-  /// --local-addr: the address that this machine is told to have.
+  /// --local-addr; empty: found by the route.
   std::string own_address{};
-  /// Empty: none.
+  /// The program that a job is to run; empty: none.
   std::string program{};
   std::string lockstep_version{};
 };
 
-/// Asks the system of this machine. What cannot be found out is left as it is.
+/// Asks the system. A fact that cannot be found out keeps its default.
 MachineFacts gather_facts(const GatherOptions& options);
 
 }  // namespace lockstep::inline internal

@@ -25,7 +25,6 @@ MachineFacts good_machine() {
                           .has_carrier = true,
                           .mtu = 1500}},
           .own_address = "10.0.0.1",
-          .clock_source = "tsc",
           .shm_bytes = kGiB,
           .shm_free_bytes = kGiB,
           .temporary_directory = "/tmp",
@@ -75,7 +74,7 @@ TEST(JudgeMachine, AGoodOneHasNothingToMend) {
 
 TEST(JudgeMachine, ANameThatMeansLoopbackMattersToPeers) {
   const auto loopback = [](MachineFacts& facts) { facts.name_addresses = {"127.0.1.1", "::1"}; };
-  expect(trouble_of(loopback), Level::kWarn, "host name", "a is 127.0.1.1, ::1");
+  expect(trouble_of(loopback), Level::kWarn, "host name", "a resolves to 127.0.1.1, ::1");
   EXPECT_EQ(trouble_of(loopback, false).text, "all in order");
   expect(trouble_of([](MachineFacts& facts) {
            facts.name_addresses.clear();
@@ -103,8 +102,6 @@ TEST(JudgeMachine, TheWayToOthers) {
          "interface", "correct --local-addr");
   expect(trouble_of([](MachineFacts& facts) { facts.gloo_interface = "ib0"; }), Level::kFail,
          "interface", "GLOO_SOCKET_IFNAME=ib0");
-  expect(trouble_of([](MachineFacts& facts) { facts.port_trouble = "bind to 10.0.0.1"; }),
-         Level::kFail, "port", "bind to 10.0.0.1");
 }
 
 TEST(JudgeMachine, WhatIsShort) {
@@ -123,7 +120,7 @@ TEST(JudgeMachine, WhatIsShort) {
   expect(trouble_of([](MachineFacts& facts) { facts.processes = 500; }), Level::kWarn, "processes",
          "ulimit -u");
   expect(trouble_of([](MachineFacts& facts) { facts.group_processes_left = 50; }), Level::kWarn,
-         "processes", "the control group leaves 50");
+         "processes", "at most 50");
   expect(trouble_of([](MachineFacts& facts) { facts.processor_quota = 0.5; }), Level::kWarn,
          "processors", "the time of 0.5");
   EXPECT_EQ(trouble_of([](MachineFacts& facts) { facts.processor_quota = 2; }).text,
@@ -132,8 +129,6 @@ TEST(JudgeMachine, WhatIsShort) {
          Level::kWarn, "memory", "512 MiB available of 16 GiB");
   expect(trouble_of([](MachineFacts& facts) { facts.memory_available_bytes = kGiB / 8; }),
          Level::kFail, "memory", "128 MiB available");
-  expect(trouble_of([](MachineFacts& facts) { facts.overcommit_memory = 2; }), Level::kWarn,
-         "memory", "vm.overcommit_memory");
 }
 
 TEST(JudgeMachine, LockedMemoryMattersToDevices) {
@@ -146,14 +141,12 @@ TEST(JudgeMachine, LockedMemoryMattersToDevices) {
          Level::kWarn, "locked memory", "ulimit -l");
 }
 
-TEST(JudgeMachine, KernelClockAndDevices) {
+TEST(JudgeMachine, KernelAndDevices) {
   for (const char* const old : {"4.19.0", "5.4.0-generic", ""}) {
     expect(trouble_of([&](MachineFacts& facts) { facts.kernel = old; }), Level::kFail, "versions",
            "Linux 5.9");
   }
   EXPECT_EQ(trouble_of([](MachineFacts& facts) { facts.kernel = "5.10.0"; }).text, "all in order");
-  expect(trouble_of([](MachineFacts& facts) { facts.clock_source = "hpet"; }), Level::kWarn,
-         "clock", "hpet");
   expect(trouble_of([](MachineFacts& facts) { facts.gpus = 2; }), Level::kWarn, "GPUs", "2 NVIDIA");
 }
 
@@ -177,13 +170,13 @@ TEST(JudgeMachine, TheProgram) {
          Level::kFail, "Python", "PYTHON_EXEC");
 }
 
-TEST(JudgeMachine, FindingsAreLinesAndTheWorstComeLast) {
+TEST(JudgeMachine, FindingsAreLinesAndFailuresComeLast) {
   const std::vector<Finding> findings = {{Level::kFail, "b", "port", "none", "make one"},
-                                         {Level::kOk, "", "clock", "goes", ""},
+                                         {Level::kOk, "", "versions", "good", ""},
                                          {Level::kWarn, "a", "memory", "little", "buy some"}};
   EXPECT_EQ(
       text_of(findings),
-      "ok    clock: goes\nwarn  a: memory: little; buy some\nfail  b: port: none; make one\n");
+      "ok    versions: good\nwarn  a: memory: little; buy some\nfail  b: port: none; make one\n");
   EXPECT_TRUE(has_failed(findings));
   EXPECT_FALSE(has_failed({findings[1], findings[2]}));
   EXPECT_EQ(findings_of(json_of(findings)), findings);

@@ -3,13 +3,14 @@
 #include <string>
 #include <vector>
 
-#include "tools/doctor/examined_machine.h"
 #include "tools/doctor/finding.h"
+#include "tools/doctor/reach.h"
 
 namespace lockstep::inline internal {
 
-/// What the facts of machines mean together: who reaches whom, and what is not the same on all.
-/// `meeting`: the name of the place where they meet, on the first of them; empty: none was named.
+/// The findings on each machine and on all together: which connections fail, and what differs.
+/// Pure. `meeting`: the host of the rendezvous endpoint, which is on the first machine; empty:
+/// none.
 std::vector<Finding> judge_machines(const std::vector<ExaminedMachine>& machines,
                                     const std::string& meeting);
 

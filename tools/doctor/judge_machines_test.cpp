@@ -77,7 +77,7 @@ TEST(JudgeMachines, ThoseThatReachEachOtherAndAreAlikeAreInOrder) {
   for (const std::size_t count : {1U, 2U, 3U}) {
     EXPECT_EQ(trouble_in(good_machines(count)).text, "all in order") << count;
   }
-  EXPECT_NE(text_of(together(good_machines(3))).find("all 3 machines reach each other"),
+  EXPECT_NE(text_of(together(good_machines(3))).find("all 3 machines can connect to each other"),
             std::string::npos);
 }
 
@@ -86,16 +86,16 @@ TEST(JudgeMachines, ADirectionThatIsCutIsNamed) {
   machines[2].reach->calls[1].trouble = "no answer";
   const Finding finding = trouble_in(machines);
   expect_trouble(finding, Level::kFail, "c",
-                 "does not reach b (10.0.0.2: no answer), though b reaches it");
-  EXPECT_NE(finding.cure.find("let b's firewall"), std::string::npos);
-  EXPECT_EQ(text_of(together(machines)).find("reach each other"), std::string::npos);
+                 "cannot connect to b (10.0.0.2: no answer), but b can connect to it");
+  EXPECT_NE(finding.cure.find("let the firewall of b"), std::string::npos);
+  EXPECT_EQ(text_of(together(machines)).find("connect to each other"), std::string::npos);
 }
 
 TEST(JudgeMachines, ACutBetweenTwoIsOneFinding) {
   auto machines = good_machines(2);
   for (ExaminedMachine& machine : machines) machine.reach->calls[0].trouble = "no answer";
   expect_trouble(trouble_in(machines), Level::kFail, "a",
-                 "and b do not reach each other (10.0.0.2");
+                 "neither it nor b can connect to the other (10.0.0.2");
 }
 
 TEST(JudgeMachines, AnAddressThatOthersCannotUseIsNamedWithOneThatTheyCan) {
@@ -131,7 +131,7 @@ TEST(JudgeMachines, AMeetingPlaceThatIsLoopbackElsewhereIsNamed) {
   machines[0].facts->meeting_addresses = {"127.0.1.1"};  // As Debian has it: no harm.
   EXPECT_EQ(trouble_in(machines).text, "all in order");
   machines[1].facts->meeting_addresses = {"127.0.1.1"};
-  expect_trouble(trouble_in(machines), Level::kFail, "b", "first is 127.0.1.1 there");
+  expect_trouble(trouble_in(machines), Level::kFail, "b", "first resolves to 127.0.1.1 there");
   machines[1].facts->meeting_addresses.clear();
   machines[1].facts->meeting_trouble = "Name or service not known";
   expect_trouble(trouble_in(machines), Level::kFail, "b", "first does not resolve");
@@ -143,13 +143,13 @@ TEST(JudgeMachines, WhatIsNotTheSameIsTold) {
   expect_trouble(trouble_in(machines), Level::kFail, "", "0.1.0 on a, b; 0.2.0 on c");
   machines = good_machines(2);
   machines[1].facts->lockstep_fingerprint = "g";
-  expect_trouble(trouble_in(machines), Level::kWarn, "", "the builds differ: f on a; g on b");
+  expect_trouble(trouble_in(machines), Level::kWarn, "", "builds differ: f on a; g on b");
   machines = good_machines(2);
   machines[1].facts->program.fingerprint = "q";
-  expect_trouble(trouble_in(machines), Level::kWarn, "", "its files differ: p on a; q on b");
+  expect_trouble(trouble_in(machines), Level::kWarn, "", "files differ: p on a; q on b");
   machines = good_machines(2);
   machines[1].facts->program.libtorch_version = "2.12";
-  expect_trouble(trouble_in(machines), Level::kWarn, "", "torch differs: 2.12 on b; 2.13 on a");
+  expect_trouble(trouble_in(machines), Level::kWarn, "", "versions differ: 2.12 on b; 2.13 on a");
   machines = good_machines(2);
   machines[1].facts->host_name = "a";
   expect_trouble(trouble_in(machines), Level::kWarn, "", "a, b are all named a");
@@ -184,12 +184,12 @@ TEST(JudgeMachines, APlanHasAllOthersAtTheirAddresses) {
 }
 
 TEST(JudgeMachines, ForPeopleWhatIsInOrderIsANumber) {
-  const std::vector<Finding> findings = summarized({{Level::kOk, "a", "clock", "goes", ""},
+  const std::vector<Finding> findings = summarized({{Level::kOk, "a", "versions", "good", ""},
                                                     {Level::kOk, "a", "memory", "is there", ""},
                                                     {Level::kWarn, "a", "port", "x", "y"},
                                                     {Level::kOk, "", "connections", "z", ""}});
   EXPECT_EQ(text_of(findings),
-            "ok    connections: z\nok    a: itself: 2 matters in order\nwarn  a: port: x; y\n");
+            "ok    connections: z\nok    a: checks: 2 passed\nwarn  a: port: x; y\n");
 }
 
 }  // namespace

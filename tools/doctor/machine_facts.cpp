@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-// nlohmann's own way for what may be absent comes with a later version than Debian's.
+// nlohmann_json has std::optional only from 3.12.
 namespace nlohmann {
 template <class Value>
 struct adl_serializer<std::optional<Value>> {
@@ -17,8 +17,8 @@ struct adl_serializer<std::optional<Value>> {
 
 namespace lockstep::inline internal {
 
-// What is absent keeps its default: the other machine may have an earlier version, which is what is
-// to be told.
+// A missing field keeps its default: the other machine may have another version, which the findings
+// name.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(InterfaceFacts, name, address, is_loopback, is_up,
                                                 has_carrier, mtu)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ProgramFacts, name, path, trouble, fingerprint,
@@ -26,61 +26,40 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ProgramFacts, name, path, troubl
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(PythonFacts, asked, path, trouble, torch_version)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(
     MachineFacts, host_name, name_addresses, name_trouble, interfaces, gloo_interface, own_address,
-    own_address_trouble, meeting_addresses, meeting_trouble, port_trouble, clock_source, shm_bytes,
-    shm_free_bytes, temporary_directory, temporary_trouble, temporary_free_bytes, open_files,
-    processes, locked_memory_bytes, core_bytes, group_processes_left, processors, processor_quota,
-    memory_bytes, memory_available_bytes, swap_bytes, overcommit_memory, kernel, lockstep_version,
-    lockstep_fingerprint, gpus, gpu_driver, has_infiniband, program, python)
+    own_address_trouble, meeting_addresses, meeting_trouble, shm_bytes, shm_free_bytes,
+    temporary_directory, temporary_trouble, temporary_free_bytes, open_files, processes,
+    locked_memory_bytes, group_processes_left, processors, processor_quota, memory_bytes,
+    memory_available_bytes, kernel, lockstep_version, lockstep_fingerprint, gpus, gpu_driver,
+    has_infiniband, program, python)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ReachFacts, target, address, trouble, round_trip_us,
-                                                clock_ahead_us, from)
+                                                clock_ahead_us)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ReachReport, listen_trouble, calls)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ReachTarget, machine, addresses, port)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ReachPlan, own, port, token, targets)
 
-namespace {
-
-using nlohmann::json;
-
 template <class Value>
-std::string text_of_value(const Value& value) {
+std::string encode(const Value& value) {
+  using nlohmann::json;
   return json(value).dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 template <class Value>
-std::optional<Value> value_of(std::string_view text) {
+std::optional<Value> decode(std::string_view text) {
+  using nlohmann::json;
+  const json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
   try {
-    const json object = json::parse(text);
     if (object.is_object()) return object.get<Value>();
   } catch (const json::exception&) {
-    // It is something else.
+    // A field has another type.
   }
   return std::nullopt;
 }
 
-}  // namespace
-
-std::string encode(const MachineFacts& facts) {
-  return text_of_value(facts);
-}
-
-std::string encode(const ReachReport& report) {
-  return text_of_value(report);
-}
-
-std::string encode(const ReachPlan& plan) {
-  return text_of_value(plan);
-}
-
-std::optional<MachineFacts> decode_machine_facts(std::string_view text) {
-  return value_of<MachineFacts>(text);
-}
-
-std::optional<ReachReport> decode_reach_report(std::string_view text) {
-  return value_of<ReachReport>(text);
-}
-
-std::optional<ReachPlan> decode_reach_plan(std::string_view text) {
-  return value_of<ReachPlan>(text);
-}
+template std::string encode(const MachineFacts&);
+template std::string encode(const ReachReport&);
+template std::string encode(const ReachPlan&);
+template std::optional<MachineFacts> decode(std::string_view);
+template std::optional<ReachReport> decode(std::string_view);
+template std::optional<ReachPlan> decode(std::string_view);
 
 }  // namespace lockstep::inline internal

@@ -13,21 +13,20 @@ struct InterfaceFacts {
   std::string name{};
   std::string address{};
   bool is_loopback = false;
-  /// Switched on, and with a carrier.
   bool is_up = false;
   bool has_carrier = false;
   int mtu = 0;
   bool operator==(const InterfaceFacts&) const = default;
 };
 
-/// A program that a job is to run.
+/// The program that a job is to run.
 struct ProgramFacts {
   /// Empty: none was named.
   std::string name{};
   std::string path{};
   /// Why it cannot be executed; empty: it can.
   std::string trouble{};
-  /// Of the file's content.
+  /// A hash of the file's content.
   std::string fingerprint{};
   std::vector<std::string> missing_libraries{};
   /// The LibTorch that it loads, and its version; empty: it loads none.
@@ -36,7 +35,7 @@ struct ProgramFacts {
   bool operator==(const ProgramFacts&) const = default;
 };
 
-/// The Python that programs would run under, where that was asked for.
+/// The Python that runs the program, where the program is a script.
 struct PythonFacts {
   bool asked = false;
   std::string path{};
@@ -46,26 +45,23 @@ struct PythonFacts {
   bool operator==(const PythonFacts&) const = default;
 };
 
-/// What the system says of one machine, and nothing of what it means.
+/// What the system reports about one machine, unjudged.
 struct MachineFacts {
   std::string host_name{};
-  /// What that name stands for there.
+  /// What that name resolves to there.
   std::vector<std::string> name_addresses{};
   std::string name_trouble{};
   std::vector<InterfaceFacts> interfaces{};
   /// GLOO_SOCKET_IFNAME; empty: not set.
   std::string gloo_interface{};
-  /// The address from which it talks to the others: others are given it.
+  /// The address from which it reaches the other machines, and which it gives to them.
   std::string own_address{};
   std::string own_address_trouble{};
-  /// What the name of the place where the machines meet stands for here.
+  /// What the host of the rendezvous endpoint resolves to here.
   std::vector<std::string> meeting_addresses{};
   std::string meeting_trouble{};
-  /// Why no port can be bound there; empty: one can.
-  std::string port_trouble{};
 
-  std::string clock_source{};
-  /// 0: there is none.
+  /// 0: there is no /dev/shm.
   std::uint64_t shm_bytes = 0;
   std::uint64_t shm_free_bytes = 0;
   std::string temporary_directory{};
@@ -76,21 +72,18 @@ struct MachineFacts {
   std::optional<std::uint64_t> open_files{};
   std::optional<std::uint64_t> processes{};
   std::optional<std::uint64_t> locked_memory_bytes{};
-  std::optional<std::uint64_t> core_bytes{};
-  /// What the control group leaves.
+  /// What pids.max of the control group leaves.
   std::optional<std::uint64_t> group_processes_left{};
 
   int processors = 0;
-  /// The time that the control group grants, in processors.
+  /// cpu.max of the control group, in processors.
   std::optional<double> processor_quota{};
   std::uint64_t memory_bytes = 0;
   std::uint64_t memory_available_bytes = 0;
-  std::uint64_t swap_bytes = 0;
-  int overcommit_memory = 0;
 
   std::string kernel{};
   std::string lockstep_version{};
-  /// Of the file of `lockstep`.
+  /// A hash of the file `lockstep-doctor`.
   std::string lockstep_fingerprint{};
   int gpus = 0;
   std::string gpu_driver{};
@@ -100,23 +93,21 @@ struct MachineFacts {
   bool operator==(const MachineFacts&) const = default;
 };
 
-/// How one machine fared when it called another.
+/// The result of one machine's calls to one address of another.
 struct ReachFacts {
-  /// The place of the other among the machines.
+  /// The index of the other machine.
   std::size_t target = 0;
   std::string address{};
   /// Empty: it answered.
   std::string trouble{};
-  /// The shortest of some, there and back.
+  /// The shortest of some round trips.
   double round_trip_us = 0;
   /// How far the other's wall clock is ahead.
   double clock_ahead_us = 0;
-  /// The address from which it was called.
-  std::string from{};
   bool operator==(const ReachFacts&) const = default;
 };
 
-/// What one machine tells of its calls.
+/// What one machine reports of its calls.
 struct ReachReport {
   /// Why it could not listen; empty: it could.
   std::string listen_trouble{};
@@ -124,30 +115,29 @@ struct ReachReport {
   bool operator==(const ReachReport&) const = default;
 };
 
-/// As one line of JSON, and back; nothing for anything else.
-std::string encode(const MachineFacts& facts);
-std::string encode(const ReachReport& report);
-std::optional<MachineFacts> decode_machine_facts(std::string_view text);
-std::optional<ReachReport> decode_reach_report(std::string_view text);
-
-/// Whom a machine calls.
+/// A machine to call.
 struct ReachTarget {
   std::size_t machine = 0;
   std::vector<std::string> addresses{};
   std::uint16_t port = 0;
   bool operator==(const ReachTarget&) const = default;
 };
-/// What a machine is told of the others.
+
+/// What one machine is to do.
 struct ReachPlan {
   std::size_t own = 0;
-  /// That it listens at.
+  /// At which it listens.
   std::uint16_t port = 0;
-  /// What no other plan has: who answers with another is of another.
+  /// Unique to this examination: an answer with another token comes from another program.
   std::string token{};
   std::vector<ReachTarget> targets{};
   bool operator==(const ReachPlan&) const = default;
 };
-std::string encode(const ReachPlan& plan);
-std::optional<ReachPlan> decode_reach_plan(std::string_view text);
+
+/// One line of JSON, and back; nothing for anything else. For MachineFacts, ReachReport, ReachPlan.
+template <class Value>
+std::string encode(const Value& value);
+template <class Value>
+std::optional<Value> decode(std::string_view text);
 
 }  // namespace lockstep::inline internal

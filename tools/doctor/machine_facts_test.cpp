@@ -16,32 +16,32 @@ TEST(MachineFacts, AreReadBackAsTheyWere) {
       .program = {.name = "./train", .missing_libraries = {"libtorch.so"}}};
   const std::string text = encode(facts);
   EXPECT_EQ(text.find('\n'), std::string::npos);
-  EXPECT_EQ(decode_machine_facts(text), facts);
+  EXPECT_EQ(decode<MachineFacts>(text), facts);
   facts.open_files.reset();
-  EXPECT_EQ(decode_machine_facts(encode(facts)), facts);
+  EXPECT_EQ(decode<MachineFacts>(encode(facts)), facts);
 }
 
 TEST(MachineFacts, ReportsAndPlansAreReadBackToo) {
   const ReachReport report{.calls = {{.target = 1, .address = "10.0.0.2", .trouble = "refused"},
                                      {.target = 2, .round_trip_us = 12.5, .clock_ahead_us = -3}}};
-  EXPECT_EQ(decode_reach_report(encode(report)), report);
+  EXPECT_EQ(decode<ReachReport>(encode(report)), report);
   const ReachPlan plan{.own = 1,
                        .port = 15'000,
                        .token = "t",
                        .targets = {{.machine = 0, .addresses = {"a", "b"}, .port = 15'001}}};
-  EXPECT_EQ(decode_reach_plan(encode(plan)), plan);
+  EXPECT_EQ(decode<ReachPlan>(encode(plan)), plan);
 }
 
 TEST(MachineFacts, AnythingElseIsNone) {
   for (const char* const text : {"", "[]", "7", "{", R"({"host_name": 7})", R"({"gpus": "x"})"}) {
-    EXPECT_FALSE(decode_machine_facts(text)) << text;
+    EXPECT_FALSE(decode<MachineFacts>(text)) << text;
   }
-  EXPECT_FALSE(decode_reach_report(R"({"calls": [1]})"));
-  EXPECT_FALSE(decode_reach_plan(R"({"targets": {}})"));
+  EXPECT_FALSE(decode<ReachReport>(R"({"calls": [1]})"));
+  EXPECT_FALSE(decode<ReachPlan>(R"({"targets": {}})"));
 }
 
 TEST(MachineFacts, WhatAnotherVersionDoesNotTellIsTheDefault) {
-  const auto facts = decode_machine_facts(R"({"host_name": "a", "unknown": [1]})");
+  const auto facts = decode<MachineFacts>(R"({"host_name": "a", "unknown": [1]})");
   ASSERT_TRUE(facts);
   EXPECT_EQ(facts->host_name, "a");
   EXPECT_FALSE(facts->open_files);

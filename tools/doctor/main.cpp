@@ -33,7 +33,7 @@ GatherOptions gather_options(const DoctorFlags& flags) {
           .lockstep_version = LOCKSTEP_VERSION};
 }
 
-int tell(const std::vector<Finding>& findings, const DoctorFlags& flags) {
+int print(const std::vector<Finding>& findings, const DoctorFlags& flags) {
   const std::string text =
       flags.json
           ? json_of(findings)
@@ -42,7 +42,7 @@ int tell(const std::vector<Finding>& findings, const DoctorFlags& flags) {
   return has_failed(findings) ? kExitFailure : 0;
 }
 
-// Asks all machines the same way; what each wrote, or why it did not.
+// Runs `lockstep` with these arguments on each machine over ssh and collects its output.
 Overseen ask_hosts(const DoctorFlags& flags, const std::vector<RemoteHost>& hosts,
                    const std::vector<std::vector<std::string>>& arguments) {
   const std::string marker = random_id();
@@ -51,7 +51,7 @@ Overseen ask_hosts(const DoctorFlags& flags, const std::vector<RemoteHost>& host
   options.ssh = {.command = ssh_words(flags.ssh_command),
                  .lockstep = flags.remote_lockstep.empty() ? own : flags.remote_lockstep};
   options.collects = true;
-  // Each round has what takes the time to be asked, and what ssh needs.
+  // What ssh needs.
   constexpr std::chrono::milliseconds kStart{5'000};
   options.time_limit = 2 * flags.timeout + kStart;
   options.patience = flags.timeout;
@@ -84,11 +84,11 @@ std::vector<ExaminedMachine> gather_from(const DoctorFlags& flags,
   for (const Overseen::End& end : seen.ends) {
     ExaminedMachine& machine = machines[end.host];
     machine.name = hosts[end.host].name;
-    machine.facts = decode_machine_facts(last_line(seen.collected[end.host]));
+    machine.facts = decode<MachineFacts>(last_line(seen.collected[end.host]));
     if (machine.facts) continue;
-    machine.trouble = end.end.kind == HostEnd::Kind::kStopped ? "has not answered in time"
+    machine.trouble = end.end.kind == HostEnd::Kind::kStopped ? "did not answer within the timeout"
                       : end.end.reason.empty()
-                          ? concat("lockstep there ended with exit code ", end.end.status)
+                          ? concat("lockstep exited with code ", end.end.status, " there")
                           : end.end.reason;
   }
   if (seen.stop_signal) throw Error("stopped");
@@ -97,7 +97,7 @@ std::vector<ExaminedMachine> gather_from(const DoctorFlags& flags,
 
 void have_call_each_other(const DoctorFlags& flags, const std::vector<RemoteHost>& hosts,
                           std::vector<ExaminedMachine>& machines) {
-  // Ports apart, as hosts may be addresses of one machine.
+  // Different ports, as two names may be of one machine.
   std::vector<std::uint16_t> ports;
   for (std::size_t i = 0, first = random_number(); i < hosts.size(); ++i) {
     ports.push_back(static_cast<std::uint16_t>(port_of_number(first + i)));
@@ -114,7 +114,7 @@ void have_call_each_other(const DoctorFlags& flags, const std::vector<RemoteHost
   if (asked.size() < 2) return;
   const Overseen seen = ask_hosts(flags, hosts, arguments);
   for (std::size_t i = 0; i < asked.size(); ++i) {
-    machines[asked[i]].reach = decode_reach_report(last_line(seen.collected[i]));
+    machines[asked[i]].reach = decode<ReachReport>(last_line(seen.collected[i]));
   }
   if (seen.stop_signal) throw Error("stopped");
 }
@@ -126,21 +126,21 @@ std::vector<Finding> examine_hosts(const DoctorFlags& flags) {
   return judge_machines(machines, hosts.size() > 1 ? hosts.front().address() : "");
 }
 
-// What can be said where the machines have not met is what may have kept this one from it.
+// After a failed rendezvous: this machine may be the cause.
 std::vector<Finding> examine_one_of_several(const DoctorFlags& flags) {
   GatherOptions options = gather_options(flags);
   options.towards = parse_endpoint(flags.rdzv_endpoint).host;
   std::vector<Finding> findings = judge_machine(gather_facts(options), kNoMachine, true);
-  findings.push_back(
-      {.level = Finding::Level::kFail,
-       .subject = "machines",
-       .text = concat("not all ", flags.nnodes, " have met, so this is of one alone"),
-       .cure = "see above what was missing; start the same command on each"});
+  findings.push_back({.level = Finding::Level::kFail,
+                      .subject = "machines",
+                      .text = concat("the rendezvous of ", flags.nnodes,
+                                     " machines failed; only this one was checked"),
+                      .cure = "start the same command on each, and see the message above"});
   return findings;
 }
 
 int print_reach(const DoctorFlags& flags) {
-  const auto plan = decode_reach_plan(flags.reach);
+  const auto plan = decode<ReachPlan>(flags.reach);
   if (!plan) throw UsageError("--reach is what lockstep doctor asks of other machines");
   std::puts(encode(reach(*plan, Deadline::after(flags.timeout))).c_str());
   return 0;
@@ -163,10 +163,10 @@ int doctor_command(const std::vector<std::string>& arguments) {
   }
   if (!flags.nnodes.empty()) {
     const auto findings = examine_by_meeting(flags);
-    return tell(findings ? *findings : examine_one_of_several(flags), flags);
+    return print(findings ? *findings : examine_one_of_several(flags), flags);
   }
-  if (!flags.hosts.empty()) return tell(examine_hosts(flags), flags);
-  return tell(judge_machine(gather_facts(gather_options(flags)), kNoMachine, false), flags);
+  if (!flags.hosts.empty()) return print(examine_hosts(flags), flags);
+  return print(judge_machine(gather_facts(gather_options(flags)), kNoMachine, false), flags);
 }
 
 }  // namespace

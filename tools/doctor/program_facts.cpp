@@ -19,7 +19,7 @@ namespace lockstep::inline internal {
 namespace {
 
 std::string version_beside(const std::filesystem::path& library) {
-  // A wheel of PyTorch has lib/ and version.py beside it; LibTorch has build-version.
+  // LibTorch has build-version beside lib/, a wheel of PyTorch version.py.
   const auto folder = library.parent_path().parent_path();
   std::string line;
   if (std::ifstream(folder / "build-version") >> line) return line;

@@ -6,11 +6,11 @@
 
 namespace lockstep::inline internal {
 
-/// Looks at a program, without running it, as the launcher would find it. Libraries are those that
-/// the dynamic loader says.
+/// Finds a program as the launcher does, and its libraries by the dynamic loader, without running
+/// it.
 ProgramFacts look_at_program(const std::string& name);
 
-/// Asks the Python of PYTHON_EXEC, or python3, which torch it has, without importing it.
+/// The Python of PYTHON_EXEC, or python3, and the version of its torch, which is not imported.
 PythonFacts look_at_python();
 
 }  // namespace lockstep::inline internal

@@ -20,7 +20,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/socket/poll_timeout.h"
 #include "lockstep/os/socket/tcp_socket.h"
-#include "tools/doctor/wall_clock.h"
+#include "lockstep/record/internal/wall_seconds.h"
 
 namespace lockstep::inline internal {
 namespace {
@@ -28,14 +28,18 @@ namespace {
 using Clock = Deadline::Clock;
 using std::chrono::milliseconds;
 
-// How long to leave a machine alone where nobody listens yet.
 constexpr milliseconds kRetryAfter{50};
-// The best of so many is taken.
+// The shortest round trip of these counts.
 constexpr int kRounds = 5;
 constexpr std::size_t kLongestLine = 256;
 constexpr std::size_t kMostVisitors = 1'024;
 
-// A call says "<token> <from>\n" a few times; each is answered by "<token> <own> <wall clock>\n".
+double wall_us() {
+  return wall_seconds() * 1e6;
+}
+
+// A caller sends "<token> <own index>\n" kRounds times; each is answered by
+// "<token> <own index> <wall clock in us>\n".
 struct Visitor {
   UniqueFd socket;
   std::string text{};
@@ -83,7 +87,6 @@ class Call {
       connecting_ = false;
       const int on = 1;
       ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-      note_own_address();
       return ask();
     }
     char line[kLongestLine];
@@ -95,7 +98,7 @@ class Call {
  private:
   void ask() {
     asked_ = Clock::now();
-    asked_wall_us_ = wall_clock_us();
+    asked_wall_us_ = wall_us();
     const std::string line = concat(plan_.token, " ", plan_.own, "\n");
     if (::send(socket_.get(), line.data(), line.size(), MSG_NOSIGNAL) < 0) fail_by(errno);
   }
@@ -119,17 +122,6 @@ class Call {
     facts_.trouble.clear();
     socket_.reset();
     retry_at_ = Clock::time_point::max();
-  }
-
-  void note_own_address() {
-    sockaddr_storage own{};
-    socklen_t length = sizeof(own);
-    char text[NI_MAXHOST];
-    if (::getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
-        ::getnameinfo(reinterpret_cast<sockaddr*>(&own), length, text, sizeof(text), nullptr, 0,
-                      NI_NUMERICHOST) == 0) {
-      facts_.from = text;
-    }
   }
 
   void fail_by(int error) { fail(std::generic_category().message(error)); }
@@ -169,7 +161,7 @@ class Reaching {
 
   ReachReport run(const Deadline& deadline) {
     while (!deadline.passed() && !done()) step(deadline);
-    // Those that call this machine at another address, and are still about it, are let finish.
+    // A machine that still calls this one at another address may finish.
     const Deadline last = Deadline::after(std::min(milliseconds(200), deadline.remaining()));
     while (!visitors_.empty() && !last.passed()) step(last);
     for (const Call& call : calls_) report_.calls.push_back(call.facts());
@@ -191,8 +183,8 @@ class Reaching {
     return socket;
   }
 
-  // A machine counts as reached by one of its addresses, but each that answers at all is of
-  // interest: those get a moment more.
+  // One address of each machine is enough, but whether the others answer is of interest, too: they
+  // get a moment more.
   bool done() {
     std::set<std::size_t> reached;
     bool all = true;
@@ -236,7 +228,7 @@ class Reaching {
     visitors_.push_back({std::move(socket)});
   }
 
-  // False when the visitor is gone, or says what it should not.
+  // False when the visitor has hung up, or belongs to another job.
   bool answer(Visitor& visitor) {
     char part[kLongestLine];
     const ssize_t size = ::recv(visitor.socket.get(), part, sizeof(part), 0);
@@ -251,7 +243,7 @@ class Reaching {
     if (!(words >> token >> machine) || token != plan_.token) return false;
     std::ostringstream line;
     line.precision(20);
-    line << plan_.token << " " << plan_.own << " " << wall_clock_us() << "\n";
+    line << plan_.token << " " << plan_.own << " " << wall_us() << "\n";
     const std::string text = line.str();
     if (::send(visitor.socket.get(), text.data(), text.size(), MSG_NOSIGNAL) < 0) return false;
     if (++heard_[machine] >= kRounds) awaited_.erase(machine);
@@ -269,10 +261,33 @@ class Reaching {
   ReachReport report_;
 };
 
+// The one that it gives to the others comes first.
+std::vector<std::string> addresses_for_others(const MachineFacts& facts) {
+  std::vector<std::string> addresses;
+  if (!facts.own_address.empty()) addresses.push_back(facts.own_address);
+  for (const InterfaceFacts& each : facts.interfaces) {
+    const bool known = std::ranges::find(addresses, each.address) != addresses.end();
+    if (each.is_up && !each.is_loopback && !known) addresses.push_back(each.address);
+  }
+  return addresses;
+}
+
 }  // namespace
 
 ReachReport reach(const ReachPlan& plan, const Deadline& deadline) {
   return Reaching(plan).run(deadline);
+}
+
+ReachPlan reach_plan(const std::vector<ExaminedMachine>& machines, std::size_t machine,
+                     const std::vector<std::uint16_t>& ports, const std::string& token) {
+  ReachPlan plan{.own = machine, .port = ports[machine], .token = token};
+  for (std::size_t other = 0; other < machines.size(); ++other) {
+    if (other == machine || !machines[other].facts) continue;
+    plan.targets.push_back({.machine = other,
+                            .addresses = addresses_for_others(*machines[other].facts),
+                            .port = ports[other]});
+  }
+  return plan;
 }
 
 }  // namespace lockstep::inline internal

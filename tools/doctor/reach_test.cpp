@@ -25,7 +25,7 @@ ReachPlan plan_of(std::size_t own, std::uint16_t port, std::size_t other,
           .targets = {{.machine = other, .addresses = {"127.0.0.1"}, .port = other_port}}};
 }
 
-TEST(Reach, TwoThatReachEachOtherSaySoWhoeverComesFirst) {
+TEST(Reach, TwoMachinesConnectWhicheverBeginsFirst) {
   const std::uint16_t first = free_port();
   const std::uint16_t second = free_port();
   auto early = std::async(std::launch::async, [&] {
@@ -37,20 +37,19 @@ TEST(Reach, TwoThatReachEachOtherSaySoWhoeverComesFirst) {
     EXPECT_EQ(report.listen_trouble, "");
     ASSERT_EQ(report.calls.size(), 1U);
     EXPECT_EQ(report.calls[0].trouble, "");
-    EXPECT_EQ(report.calls[0].from, "127.0.0.1");
     EXPECT_GT(report.calls[0].round_trip_us, 0);
     EXPECT_LT(std::abs(report.calls[0].clock_ahead_us), 1e6);
   }
 }
 
-TEST(Reach, NobodyThereIsSaidAtTheDeadline) {
+TEST(Reach, AnAbsentMachineIsReportedAtTheDeadline) {
   const ReachReport report = reach(plan_of(0, free_port(), 1, free_port()),
                                    Deadline::after(std::chrono::milliseconds(100)));
   ASSERT_EQ(report.calls.size(), 1U);
   EXPECT_EQ(report.calls[0].trouble, "Connection refused");
 }
 
-TEST(Reach, APortThatIsTakenIsSaid) {
+TEST(Reach, ATakenPortIsReported) {
   const UniqueFd taken = bind_tcp("::", 0);
   ASSERT_EQ(::listen(taken.get(), 1), 0);
   const ReachReport report = reach(plan_of(0, bound_port(taken.get()), 1, free_port()),
@@ -58,7 +57,7 @@ TEST(Reach, APortThatIsTakenIsSaid) {
   EXPECT_NE(report.listen_trouble.find("another program listens there"), std::string::npos);
 }
 
-TEST(Reach, AnotherMachineThanWasCalledIsNotTheOneThatWasMeant) {
+TEST(Reach, AnAnswerOfAnotherMachineDoesNotCount) {
   const std::uint16_t first = free_port();
   const std::uint16_t second = free_port();
   auto third = std::async(std::launch::async, [&] {

@@ -17,7 +17,7 @@ namespace {
 constexpr double kFloatBytes = 4;
 constexpr double kHalfBytes = 2;
 constexpr double kBitsPerByte = 8;
-// Networks that people have, in Gb/s.
+// Gb/s.
 constexpr std::array kNetworks = {1, 10, 25, 100};
 
 double states_of(EstimatedOptimizer optimizer) {
@@ -76,17 +76,17 @@ Estimate estimate(const EstimateOptions& options) {
   result.memory = {{"parameters", whole}, {"gradients, also their buckets", whole}};
   if (options.mixed_precision) {
     result.memory.push_back(
-        {"parameters in 16 bits, during forward", options.parameters * kHalfBytes});
+        {"parameters in 16 bits, in the forward pass", options.parameters * kHalfBytes});
   }
   if (states > 0) {
-    result.memory.push_back({options.shard_optimizer ? "optimizer, this rank's share" : "optimizer",
+    result.memory.push_back({options.shard_optimizer ? "optimizer, this rank's shard" : "optimizer",
                              options.shard_optimizer ? states / ranks : states});
   }
-  if (options.ema) result.memory.push_back({"average of the parameters", whole});
+  if (options.ema) result.memory.push_back({"averaged weights", whole});
   result.snapshot_bytes = whole + states + (options.ema ? whole : 0);
   if (options.asynchronous_snapshots) {
-    // Rank 0 writes: the largest counts.
-    result.memory.push_back({"copy of what a snapshot writes, on rank 0", result.snapshot_bytes});
+    // Only rank 0 writes: the estimate is of the largest rank.
+    result.memory.push_back({"copy for the snapshot, on rank 0", result.snapshot_bytes});
   }
   for (const EstimatedPart& part : result.memory) result.rank_bytes += part.bytes;
   const double copies = options.asynchronous_snapshots ? result.snapshot_bytes : 0;
@@ -103,23 +103,23 @@ std::string describe(const Estimate& estimate, const EstimateOptions& options) {
       concat(count, " million parameters on ", options.nnodes, " x ", options.nproc_per_node,
              " ranks\n\nMemory of a rank, without activations\n");
   for (const EstimatedPart& part : estimate.memory) text += row(part.name, size_text(part.bytes));
-  text += row("together", size_text(estimate.rank_bytes));
-  text += row("on a machine", size_text(estimate.node_bytes));
-  text += row("a snapshot on disk", size_text(estimate.snapshot_bytes));
+  text += row("total", size_text(estimate.rank_bytes));
+  text += row("total of a machine", size_text(estimate.node_bytes));
+  text += row("snapshot on disk", size_text(estimate.snapshot_bytes));
   text += "\nTraffic of a step\n";
-  text += row("gradients that are averaged", size_text(estimate.gradient_bytes));
+  text += row("gradients, all-reduced", size_text(estimate.gradient_bytes));
   if (options.nnodes == 1) {
-    text += "  All ranks share memory: no network. How long it takes on this machine:\n";
+    text += "  All ranks share memory: no network. The time on this machine:\n";
     char command[96];
     std::snprintf(command, sizeof(command), "    lockstep bench all-reduce --sizes=%.0f\n",
                   estimate.gradient_bytes);
     return text + command;
   }
-  text += row("that a machine sends, and receives", size_text(estimate.network_bytes));
+  text += row("sent and received by each machine", size_text(estimate.network_bytes));
   for (const int gigabits : kNetworks) {
     text += row(concat("  at ", gigabits, " Gb/s"), time_text(network_seconds(estimate, gigabits)));
   }
-  text += "  Most of it is hidden where the backward pass takes longer.\n";
+  text += "  Most of it overlaps with the backward pass, where that takes longer.\n";
   return text;
 }
 
@@ -137,7 +137,7 @@ std::string to_json(const Estimate& estimate, const EstimateOptions& options) {
 }
 
 double count_parameters(const std::string& shown_json, const std::string& path) {
-  const std::string model = "model.";  // Of a snapshot; others are weights and nothing else.
+  const std::string model = "model.";  // In a snapshot; other files have weights only.
   const auto shown = nlohmann::json::parse(shown_json, nullptr, /*allow_exceptions=*/false);
   double count = 0;
   if (shown.is_object() && shown.contains("tensors")) {

@@ -8,7 +8,7 @@
 namespace lockstep {
 namespace {
 
-TEST(EstimateTest, AddsUpWhatARankKeeps) {
+TEST(EstimateTest, AddsUpTheMemoryOfARank) {
   const Estimate adam = estimate({.parameters = 1000, .nproc_per_node = 4});
   EXPECT_EQ(adam.rank_bytes, 4000 * 4);
   EXPECT_EQ(adam.node_bytes, 4 * 4000 * 4);
@@ -20,7 +20,7 @@ TEST(EstimateTest, AddsUpWhatARankKeeps) {
             12000);
 }
 
-TEST(EstimateTest, SharesPrecisionAndCopies) {
+TEST(EstimateTest, CountsShardsPrecisionAndCopies) {
   const Estimate sharded =
       estimate({.parameters = 1000, .nproc_per_node = 4, .nnodes = 2, .shard_optimizer = true});
   EXPECT_EQ(sharded.rank_bytes, 8000 + 8000 / 8);
@@ -38,7 +38,7 @@ TEST(EstimateTest, IsShownWithUnits) {
   const EstimateOptions options{.parameters = 124e6, .nproc_per_node = 8, .nnodes = 2};
   const std::string text = describe(estimate(options), options);
   EXPECT_NE(text.find("124 million parameters on 2 x 8 ranks"), std::string::npos) << text;
-  EXPECT_NE(text.find("together                                        1.98 GB\n"),
+  EXPECT_NE(text.find("total                                           1.98 GB\n"),
             std::string::npos)
       << text;
   EXPECT_NE(text.find("  at 10 Gb/s                                     397 ms\n"),

@@ -14,7 +14,7 @@ void check_name(const std::string& name) {
   const auto may_follow = [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-';
   };
-  // Targets that CMake has already.
+  // Names of CMake's own targets.
   const std::vector<std::string> taken = {"all", "clean", "help", "install", "test"};
   const bool is_good = !name.empty() && may_begin(name.front()) &&
                        std::ranges::all_of(name, may_follow) &&

@@ -10,19 +10,18 @@ struct ProjectFile {
   std::string text;
 };
 
-/// The files in project/, as they are there; made by the build.
+/// The files in project/, with their placeholders; the build generates it.
 const std::vector<ProjectFile>& project_templates();
 
 struct ProjectFacts {
   std::string name;
-  /// Of Lockstep, "0.1".
+  /// Lockstep's, "0.1".
   std::string version;
   /// CMAKE_PREFIX_PATH: where Lockstep and LibTorch are, with a ; between.
   std::string prefix_path;
 };
 
-/// The files of a new project. Pure. Errors: UsageError for a name that CMake or the shell could
-/// not do with.
+/// The files of a new project. Pure. Errors: UsageError for a name that CMake or a shell refuses.
 std::vector<ProjectFile> project_files(const ProjectFacts& facts);
 
 }  // namespace lockstep::inline internal

@@ -1,17 +1,14 @@
 #include "tools/report/axis.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
-
-#include "lockstep/base/internal/concat.h"
+#include <utility>
 
 namespace lockstep::inline internal {
 namespace {
 
-constexpr double kLargest = 1e300;  // Of which differences are numbers, too.
+constexpr double kLargest = 1e300;  // The difference of two is finite.
 
 double round_step(double range, int most_ticks) {
   const double raw = range / most_ticks;
@@ -22,30 +19,15 @@ double round_step(double range, int most_ticks) {
   return 10 * power;
 }
 
-Axis make_log_axis(double least, double most, int most_ticks) {
-  Axis axis{.least = least, .most = most, .is_log = true};
-  const int first = static_cast<int>(std::ceil(std::log10(least) - 1e-9));
-  const int last = static_cast<int>(std::floor(std::log10(most) + 1e-9));
-  const int every = std::max(1, (last - first + most_ticks) / most_ticks);
-  for (int power = first; power <= last; power += every) axis.ticks.push_back(std::pow(10, power));
-  return axis;
-}
-
 }  // namespace
 
 double Axis::place(double value) const {
-  if (is_log)
-    return (std::log10(value) - std::log10(least)) / (std::log10(most) - std::log10(least));
   return (std::clamp(value, -kLargest, kLargest) - least) / (most - least);
 }
 
-Axis make_axis(double least, double most, int most_ticks, bool may_be_log) {
-  constexpr double kLogFrom = 100;
+Axis make_axis(double least, double most, int most_ticks) {
   least = std::clamp(least, -kLargest, kLargest);
   most = std::clamp(most, -kLargest, kLargest);
-  if (may_be_log && least > 0 && most / least > kLogFrom) {
-    return make_log_axis(least, most, most_ticks);
-  }
   // Closer together they are one value: no tick lies between them.
   const double size = std::max(std::abs(least), std::abs(most));
   if (!(most - least > std::max(size * 1e-12, 1e-290))) {
@@ -64,32 +46,28 @@ Axis make_axis(double least, double most, int most_ticks, bool may_be_log) {
   return axis;
 }
 
+Axis make_exact_axis(double least, double most, int most_ticks) {
+  Axis axis = make_axis(least, most, most_ticks);
+  if (!(most > least)) return axis;
+  axis.least = least;
+  axis.most = most;
+  std::erase_if(axis.ticks, [&](double tick) { return tick < least || tick > most; });
+  return axis;
+}
+
 std::string short_number(double value) {
-  constexpr int kDigits = 4;
   const double size = std::abs(value);
-  struct Unit {
-    double factor;
-    const char* name;
-  };
-  static constexpr std::array<Unit, 3> kUnits = {{{1e9, "G"}, {1e6, "M"}, {1e3, "k"}}};
-  char text[32];
-  if (size >= 1e12 || (size > 0 && size < 1e-3)) {
-    std::snprintf(text, sizeof text, "%.*g", kDigits, value);
-    // "1e-05" as "1e-5".
-    std::string shorter = text;
-    const std::size_t zero = shorter.find_last_of("+-");
-    if (zero != std::string::npos && zero > 0 && shorter.size() == zero + 3 &&
-        shorter[zero + 1] == '0') {
-      shorter.erase(zero + 1, 1);
+  const char* unit = "";
+  if (size < 1e12) {
+    for (const auto& [factor, name] : {std::pair(1e9, "G"), {1e6, "M"}, {1e3, "k"}}) {
+      if (size < 10 * factor) continue;
+      value /= factor;
+      unit = name;
+      break;
     }
-    return shorter;
   }
-  for (const Unit& unit : kUnits) {
-    if (size < 10 * unit.factor) continue;
-    std::snprintf(text, sizeof text, "%.*g", kDigits, value / unit.factor);
-    return concat(text, unit.name);
-  }
-  std::snprintf(text, sizeof text, "%.*g", kDigits, value);
+  char text[32];
+  std::snprintf(text, sizeof text, "%.4g%s", value, unit);
   return text;
 }
 

@@ -5,22 +5,23 @@
 
 namespace lockstep::inline internal {
 
-/// A scale from values to places, with round numbers to write beside it. Pure.
+/// A linear scale with round numbers as ticks. Pure.
 struct Axis {
   double least = 0;
   double most = 1;
-  bool is_log = false;
   std::vector<double> ticks = {};
 
-  /// 0 to 1.
+  /// From 0 at `least` to 1 at `most`.
   double place(double value) const;
 };
 
-/// Holds both; by powers of ten where `may_be_log`, all is above 0 and there are more than two of
-/// them.
-Axis make_axis(double least, double most, int most_ticks, bool may_be_log = false);
+/// A scale that holds both numbers, between ticks.
+Axis make_axis(double least, double most, int most_ticks);
 
-/// "12000" as "12k", "0.00025" as "2.5e-4": four digits at most.
+/// A scale from one number to the other, with the ticks in between.
+Axis make_exact_axis(double least, double most, int most_ticks);
+
+/// Four digits at most: "12k" for 12000, "2.5e-05" for 0.000025.
 std::string short_number(double value);
 
 }  // namespace lockstep::inline internal

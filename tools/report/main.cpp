@@ -7,21 +7,37 @@
 #include "launcher/command_line/run_tool.h"
 #include "lockstep/base/internal/count_text.h"
 #include "lockstep/os/files/atomic_file.h"
-#include "tools/report/report_options.h"
+#include "tools/parse_flags.h"
 #include "tools/report/run_report.h"
 
 namespace lockstep::inline internal {
 namespace {
 
 int report_command(const std::vector<std::string>& arguments) {
-  const ReportOptions options = parse_report_options(arguments);
-  if (options.help) {
-    std::fputs(report_help(), stdout);
-    return 0;
-  }
-  const std::filesystem::path folder = options.folder;
-  const std::filesystem::path output =
-      options.output.empty() ? folder / "report.html" : std::filesystem::path(options.output);
+  std::string folder;
+  std::string output;
+  CLI::App app(
+      "Writes a page of a training run: curves of all metrics, throughput, what each rank does, "
+      "runs and\n"
+      "how they ended, the audit of samples, machine and versions, snapshots. It is one HTML file "
+      "that\n"
+      "needs no network.",
+      "lockstep report");
+  app.add_option("RUN", folder,
+                 "folder of the run (directory of a Trainer), with metrics.jsonl")
+      ->required();
+  app.add_option("-o,--output", output, "where to write the page (default RUN/report.html)")
+      ->type_name("FILE");
+  app.footer(
+      "Damaged lines are left out, and named on the page and on stderr.\n\n"
+      "Exit code: 0; 1 when the page cannot be written; 2 for a wrong command line or a folder "
+      "without\n"
+      "metrics.\n\n"
+      "Examples:\n"
+      "  lockstep report runs/digits\n"
+      "  lockstep report runs/digits --output=digits.html");
+  if (!parse_flags(app, arguments)) return 0;
+  if (output.empty()) output = std::filesystem::path(folder) / "report.html";
   const RunReport report = read_run(folder);
   for (const std::string& problem : report.problems) {
     std::fprintf(stderr, "lockstep: report: %s\n", problem.c_str());

@@ -56,7 +56,7 @@ class MetricsParser {
 
  private:
   static bool is_step(double step) {
-    constexpr double kMostSteps = 1e15;  // That a double counts one by one.
+    constexpr double kMostSteps = 1e15;  // A double counts so far.
     return step >= 0 && step <= kMostSteps;
   }
   // -1: there is none.
@@ -76,7 +76,7 @@ class MetricsParser {
     return found != value.end() && found->is_boolean() && found->get<bool>();
   }
 
-  // A run says where it goes on.
+  // By the line "resumed" of a run.
   void go_back_after(double step) {
     if (result_.last_step > step) result_.went_back_to.push_back(step);
     for (Curve& one : result_.curves) {
@@ -117,14 +117,13 @@ MetricCurves read_metrics(const std::filesystem::path& folder) {
   }
   if (!is_there) {
     throw UsageError(concat("report: ", folder,
-                            " has no metrics.jsonl; give the folder of a "
-                            "training (default_root_dir of a Trainer)"));
+                            " has no metrics.jsonl; give the folder of a run (directory of "
+                            "a Trainer)"));
   }
   MetricCurves curves = parse_metrics(ReadableFile(path).text(), "metrics.jsonl");
   if (curves.curves.empty()) {
     throw UsageError(concat("report: ", path,
-                            " has no metrics yet; train until some are logged "
-                            "(log_every_n_steps)"));
+                            " has no metrics yet; wait until some are logged (log_every_n_steps)"));
   }
   return curves;
 }

@@ -15,24 +15,23 @@ struct CurvePoint {
   bool operator==(const CurvePoint&) const = default;
 };
 
-/// A metric over the steps of a training.
+/// A metric over steps.
 struct Curve {
   std::string name;
   std::vector<CurvePoint> points;
 };
 
-/// What metrics.jsonl says.
+/// The content of metrics.jsonl.
 struct MetricCurves {
-  /// In the order in which they first come; steps rise. What a run had of steps behind the one from
-  /// which a later run went on is left out.
+  /// In the order of the file; steps rise. Steps that a later run replaced are left out.
   std::vector<Curve> curves = {};
-  /// From which steps runs went on so, or the first steps that they wrote where they do not say.
+  /// Steps at which a run resumed before the end of another.
   std::vector<double> went_back_to = {};
   std::int64_t lines = 0;
   double last_step = 0;
-  double last_epoch = 0;  ///< that was begun, from 0
+  double last_epoch = 0;  ///< the last that began, from 0
   double seconds = 0;
-  /// In words: lines that are damaged.
+  /// Damaged lines, in words.
   std::vector<std::string> problems = {};
 };
 
@@ -42,8 +41,8 @@ MetricCurves parse_metrics(std::string_view text, const std::string& name);
 /// Errors: UsageError where the folder has no metrics.jsonl; SystemError.
 MetricCurves read_metrics(const std::filesystem::path& folder);
 
-/// At most some four points for each of `columns` equal parts of the steps: the first, last, least
-/// and largest of each, so that no peak is lost. Pure.
+/// The first, last, least and largest point of each of `columns` equal parts of the steps: no peak
+/// is lost. Pure.
 std::vector<CurvePoint> decimate(const std::vector<CurvePoint>& points, std::size_t columns);
 
 }  // namespace lockstep::inline internal

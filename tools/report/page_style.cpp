@@ -2,57 +2,47 @@
 
 namespace lockstep::inline internal {
 
-// Colours of curves are those of Okabe and Ito, the light one darker and the dark one lighter where
+// The curves have the colours of Okabe and Ito, the light one darker and the dark one lighter where
 // the contrast with the page would be below 3:1.
 const char* page_style() {
   return R"css(
 :root { color-scheme: light dark;
   --page: #ffffff; --card: #f6f7f9; --text: #1c2024; --soft: #5b6570; --line: #d9dde2; --axis: #8a939d;
-  --c0: #0072b2; --c1: #d55e00; --c2: #00795a; --c3: #a8508a; --c4: #8a6d00; --c5: #4a4f55;
-  --good: #00795a; --bad: #b3261e; }
+  --c0: #0072b2; --c1: #d55e00; --c2: #00795a; --c3: #a8508a; --c4: #8a6d00; --c5: #4a4f55; --bad: #b3261e; }
 @media (prefers-color-scheme: dark) { :root {
   --page: #14171a; --card: #1d2125; --text: #e8eaed; --soft: #a4adb6; --line: #343a41; --axis: #7d8791;
-  --c0: #56b4e9; --c1: #f0894a; --c2: #2fc297; --c3: #d993bf; --c4: #e0c03a; --c5: #c9d1d9;
-  --good: #2fc297; --bad: #ff8a80; } }
+  --c0: #56b4e9; --c1: #f0894a; --c2: #2fc297; --c3: #d993bf; --c4: #e0c03a; --c5: #c9d1d9; --bad: #ff8a80; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 24px 20px 60px; max-width: 1180px; background: var(--page); color: var(--text);
   font: 15px/1.5 system-ui, "DejaVu Sans", sans-serif; }
 h1 { font-size: 26px; margin: 0; overflow-wrap: anywhere; }
 h2 { font-size: 19px; margin: 34px 0 10px; }
-h3 { font-size: 15px; margin: 0 0 6px; font-weight: 600; }
+h3 { font-size: 15px; margin: 0; }
 .sub { color: var(--soft); margin: 2px 0 18px; }
 .tiles { display: flex; flex-wrap: wrap; gap: 12px; }
 .tile { background: var(--card); border-radius: 8px; padding: 10px 16px; min-width: 120px; }
-.tile b { display: block; font-size: 21px; font-weight: 600; font-variant-numeric: tabular-nums; }
+.tile b { display: block; font-size: 21px; }
 .tile span { color: var(--soft); font-size: 13px; }
 .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 520px), 1fr)); gap: 16px; }
 .card { background: var(--card); border-radius: 8px; padding: 14px 16px 8px; min-width: 0; }
-svg { display: block; width: 100%; height: auto; overflow: visible; }
-svg text { font-family: inherit; fill: var(--text); }
-.tick { font-size: 12.5px; fill: var(--soft); font-variant-numeric: tabular-nums; }
-.label { font-size: 12.5px; fill: var(--soft); }
-.rank { font-size: 13px; }
-.name { font-size: 13px; font-weight: 600; }
-.last { font-weight: 400; font-size: 12.5px; font-variant-numeric: tabular-nums; }
+.legend { margin: 0; font-size: 13px; overflow-wrap: anywhere; }
+.legend span { color: var(--c); font-weight: 600; margin-left: 8px; }
+svg { display: block; width: 100%; height: auto; overflow: visible; font-size: 12.5px; }
+svg text { font-family: inherit; fill: var(--c, var(--text)); }
+.tick, .label { --c: var(--soft); }
 .grid { stroke: var(--line); }
-.axis { stroke: var(--axis); }
-.resumed { stroke: var(--axis); stroke-dasharray: 4 4; }
-.curve { fill: none; stroke-width: 1.8; stroke-linejoin: round; }
-.c0 { stroke: var(--c0); } .c1 { stroke: var(--c1); } .c2 { stroke: var(--c2); }
-.c3 { stroke: var(--c3); } .c4 { stroke: var(--c4); } .c5 { stroke: var(--c5); }
-.dot.c0, text.c0 { fill: var(--c0); stroke: none; } .dot.c1, text.c1 { fill: var(--c1); stroke: none; }
-.dot.c2, text.c2 { fill: var(--c2); stroke: none; } .dot.c3, text.c3 { fill: var(--c3); stroke: none; }
-.dot.c4, text.c4 { fill: var(--c4); stroke: none; } .dot.c5, text.c5 { fill: var(--c5); stroke: none; }
-.pointer line { stroke: var(--axis); }
+.axis, .resumed, .pointer line { stroke: var(--axis); }
+.resumed { stroke-dasharray: 4 4; }
+.c0, .forward { --c: var(--c0); } .c1, .exchange { --c: var(--c1); } .c2, .device { --c: var(--c2); }
+.c3 { --c: var(--c3); } .c4, .backward { --c: var(--c4); } .c5 { --c: var(--c5); }
+.curve { fill: none; stroke: var(--c); stroke-width: 1.8; stroke-linejoin: round; stroke-linecap: round; }
+.dot, .lanes rect { fill: var(--c); }
 .pointer rect { fill: var(--page); stroke: var(--line); }
-.pointer text { font-size: 12.5px; font-variant-numeric: tabular-nums; }
-.forward { fill: var(--c0); } .backward { fill: var(--c4); } .exchange { fill: var(--c1); } .device { fill: var(--c2); }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 5px 14px 5px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 th { color: var(--soft); font-weight: 500; }
-td.number, th.number { text-align: right; }
-.good { color: var(--good); font-weight: 600; } .bad { color: var(--bad); font-weight: 600; }
+.good { color: var(--c2); font-weight: 600; } .bad { color: var(--bad); font-weight: 600; }
 pre { margin: 6px 0; white-space: pre-wrap; font-size: 13px; }
 ul { margin: 4px 0; padding-left: 20px; }
 .two { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr)); gap: 0 40px; }

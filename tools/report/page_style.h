@@ -2,10 +2,10 @@
 
 namespace lockstep::inline internal {
 
-/// The style sheet of a report: light and dark, colours that the colour-blind tell apart.
+/// The style sheet: light and dark, with colours for the colour-blind.
 const char* page_style();
 
-/// The script of a report: values under the pointer.
+/// The script, which shows values under the pointer.
 const char* page_script();
 
 }  // namespace lockstep::inline internal

@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// One that is no rank's own.
+// The merged one, not that of a rank.
 std::string newest_timeline(const fs::path& folder) {
   std::string newest;
   fs::file_time_type newest_time;
@@ -47,8 +47,8 @@ RunReport read_run(const fs::path& folder) {
                         "choose a folder that you may read");
     }
     throw UsageError(concat("report: ", folder,
-                            " is no folder; give that of a training "
-                            "(default_root_dir of a Trainer)"));
+                            " is no folder; give that of a run "
+                            "(directory of a Trainer)"));
   }
   RunReport report;
   report.name = fs::absolute(folder).lexically_normal().string();

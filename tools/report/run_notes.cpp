@@ -55,6 +55,17 @@ void take(RunNotes& notes, const json& line) {
   }
 }
 
+std::uint64_t bytes_in(const fs::path& folder) {
+  std::uint64_t bytes = 0;
+  std::error_code gone;
+  for (const auto& entry : fs::directory_iterator(folder, gone)) {
+    std::error_code error;
+    const std::uint64_t size = entry.file_size(error);
+    if (!error) bytes += size;
+  }
+  return bytes;
+}
+
 }  // namespace
 
 RunNotes parse_runs(std::string_view text, const std::string& name) {
@@ -79,18 +90,6 @@ RunNotes read_runs(const fs::path& folder) {
   return parse_runs(ReadableFile(path).text(), "runs.jsonl");
 }
 
-// Of a sharded snapshot.
-std::uint64_t bytes_below(const fs::path& folder) {
-  std::uint64_t bytes = 0;
-  std::error_code gone;
-  for (const auto& entry : fs::directory_iterator(folder, gone)) {
-    std::error_code error;
-    const std::uint64_t size = entry.file_size(error);
-    if (!error) bytes += size;
-  }
-  return bytes;
-}
-
 std::vector<NotedFile> files_in(const fs::path& folder) {
   std::error_code error;
   if (!fs::exists(folder, error)) return {};
@@ -102,7 +101,7 @@ std::vector<NotedFile> files_in(const fs::path& folder) {
     if (entry.is_regular_file(gone)) {
       files.push_back({.name = name, .size_bytes = entry.file_size(gone)});
     } else if (fs::exists(entry.path() / "manifest.json", gone)) {
-      files.push_back({.name = name + "/", .size_bytes = bytes_below(entry.path())});
+      files.push_back({.name = name + "/", .size_bytes = bytes_in(entry.path())});
     }
   }
   if (error)

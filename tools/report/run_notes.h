@@ -10,7 +10,7 @@
 
 namespace lockstep::inline internal {
 
-/// One run of a training, as runs.jsonl has it.
+/// One run, by runs.jsonl.
 struct NotedRun {
   double begin_seconds = 0;  ///< since 1970
   std::optional<double> end_seconds = std::nullopt;
@@ -18,21 +18,21 @@ struct NotedRun {
   std::optional<std::int64_t> end_step = std::nullopt;
   int ranks = 0;
   std::string host = {};
-  /// How it ended; empty: it was killed, or runs still.
+  /// How it ended; empty: it was killed, or is still running.
   std::string how = {};
 };
 
 struct RunNotes {
   std::vector<NotedRun> runs = {};
-  /// What the last run ran on, in words: {"processor", "Xeon, 2 usable"}, …
+  /// The machine of the last run: {"processor", "Xeon, 2 processors usable"}, …
   std::vector<std::pair<std::string, std::string>> machine = {};
   std::vector<std::string> problems = {};
 };
 
-/// Pure.
+/// Pure. `name`: the file's, for problems.
 RunNotes parse_runs(std::string_view text, const std::string& name);
 
-/// Of runs.jsonl; nothing where there is none. Errors: SystemError.
+/// Reads runs.jsonl; nothing where there is none. Errors: SystemError.
 RunNotes read_runs(const std::filesystem::path& folder);
 
 struct NotedFile {
@@ -40,13 +40,14 @@ struct NotedFile {
   std::uint64_t size_bytes = 0;
 };
 
-/// Files of a folder by name; none where there is no such folder. Errors: SystemError.
+/// Files and sharded snapshots of a folder, by name; none where there is no folder.
+/// Errors: SystemError.
 std::vector<NotedFile> files_in(const std::filesystem::path& folder);
 
 /// "1.5 GiB".
 std::string bytes_in_words(std::uint64_t bytes);
 
-/// "2026-11-23 09:30:00 UTC"; empty for no time of this millennium.
+/// "2026-11-23 09:30:00 UTC"; empty outside of this millennium.
 std::string time_in_words(double seconds);
 
 }  // namespace lockstep::inline internal

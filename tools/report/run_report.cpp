@@ -1,5 +1,6 @@
 #include "tools/report/run_report.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
@@ -12,9 +13,6 @@
 
 namespace lockstep::inline internal {
 namespace {
-
-constexpr std::size_t kMostCharts = 60;
-constexpr std::size_t kMostRuns = 50;
 
 std::string duration_in_words(double seconds) {
   constexpr double kMostSeconds = 1e12;
@@ -35,13 +33,6 @@ std::string tile(const std::string& value, const std::string& name) {
                 "</span></div>");
 }
 
-const Curve* curve_of(const RunReport& report, std::string_view name) {
-  for (const Curve& curve : report.metrics.curves) {
-    if (curve.name == name && !curve.points.empty()) return &curve;
-  }
-  return nullptr;
-}
-
 std::string tiles(const RunReport& report) {
   std::string html = "<div class=\"tiles\">";
   char step[32];
@@ -49,18 +40,10 @@ std::string tiles(const RunReport& report) {
   html += tile(step, "steps");
   html += tile(short_number(report.metrics.last_epoch + 1), "epochs begun");
   html += tile(duration_in_words(report.metrics.seconds), "training time");
-  int shown = 0;
-  constexpr int kMostShown = 4;
   for (const char* const name : {"train_loss", "val_loss", "val_accuracy", "samples_per_second"}) {
-    if (const Curve* const curve = curve_of(report, name)) {
-      html += tile(short_number(curve->points.back().value), concat("last ", name));
-      ++shown;
-    }
-  }
-  for (const Curve& curve : report.metrics.curves) {
-    if (shown >= kMostShown || shown > 0 || curve.points.empty()) continue;
-    html += tile(short_number(curve.points.back().value), concat("last ", curve.name));
-    ++shown;
+    const auto curve = std::ranges::find(report.metrics.curves, name, &Curve::name);
+    if (curve == report.metrics.curves.end() || curve->points.empty()) continue;
+    html += tile(short_number(curve->points.back().value), concat("last ", name));
   }
   const std::size_t runs =
       std::max(report.runs.runs.size(), report.metrics.went_back_to.size() + 1);
@@ -79,89 +62,80 @@ std::vector<double> resumed_at(const RunReport& report) {
 std::string charts(const RunReport& report) {
   std::string html = "<h2>Metrics</h2>\n";
   const std::vector<double> resumed = resumed_at(report);
-  if (!resumed.empty()) html += "<p class=\"sub\">Dashed: where a run went on.</p>\n";
+  if (!resumed.empty()) html += "<p class=\"sub\">Dashed: where a run resumed.</p>\n";
   html += "<div class=\"charts\">\n";
-  const auto plans = plan_charts(report.metrics.curves);
-  for (std::size_t i = 0; i < plans.size() && i < kMostCharts; ++i) {
-    const std::string unit = plans[i].unit.empty() ? "" : concat(", ", plans[i].unit);
-    html += concat("<div class=\"card\"><h3>", html_text(plans[i].title + unit), "</h3>",
-                   draw_chart(plans[i], resumed), "</div>\n");
+  for (const ChartPlan& plan : plan_charts(report.metrics.curves)) {
+    const std::string unit = plan.unit.empty() ? "" : concat(", ", plan.unit);
+    html += concat("<div class=\"card\"><h3>", html_text(plan.title + unit), "</h3>",
+                   draw_chart(plan, resumed), "</div>\n");
   }
-  html += "</div>\n";
-  if (plans.size() > kMostCharts) {
-    html += concat("<p class=\"sub\">", plans.size() - kMostCharts,
-                   " more metrics are in metrics.jsonl.</p>\n");
-  }
-  return html;
+  return html + "</div>\n";
 }
 
 std::string lanes(const RunReport& report) {
   if (report.lanes.lanes.empty()) return {};
-  return concat("<h2>What the ranks do</h2>\n<p class=\"sub\">",
-                count_text(report.lanes.lanes.size(), "rank"), ", by the timeline traces/",
-                html_text(report.timeline), ", which ui.perfetto.dev opens in full.</p>\n",
-                "<div class=\"card scroll\">", draw_lanes(report.lanes), "</div>\n");
+  return concat("<h2>Ranks</h2>\n<p class=\"sub\">", count_text(report.lanes.lanes.size(), "rank"),
+                ", from the timeline traces/", html_text(report.timeline),
+                "; ui.perfetto.dev shows all of it.</p>\n", "<div class=\"card scroll\">",
+                draw_lanes(report.lanes), "</div>\n");
+}
+
+// Nothing where there are no rows.
+std::string table(const char* title, const char* style, const std::vector<std::string>& header,
+                  const std::vector<std::vector<std::string>>& rows) {
+  if (rows.empty()) return {};
+  const auto row = [](const std::vector<std::string>& cells, const char* tag) {
+    std::string html = "<tr>";
+    for (const std::string& cell : cells) {
+      html += concat("<", tag, ">", html_text(cell), "</", tag, ">");
+    }
+    return html + "</tr>\n";
+  };
+  std::string html = concat("<div><h2>", title, "</h2>\n<div class=\"scroll\"><table class=\"",
+                            style, "\">\n", header.empty() ? "" : row(header, "th"));
+  for (const auto& cells : rows) html += row(cells, "td");
+  return html + "</table></div></div>\n";
 }
 
 std::string runs(const RunReport& report) {
-  const auto& all = report.runs.runs;
-  if (all.empty()) return {};
-  std::string html =
-      "<h2>Runs</h2>\n<div class=\"scroll\"><table "
-      "class=\"runs\"><tr><th>begun</th><th>lasted</th><th "
-      "class=\"number\">from step</th><th class=\"number\">to step</th><th "
-      "class=\"number\">ranks</th>"
-      "<th>rank 0 on</th><th>end</th></tr>\n";
-  const std::size_t first = all.size() > kMostRuns ? all.size() - kMostRuns : 0;
-  for (std::size_t i = first; i < all.size(); ++i) {
-    const NotedRun& run = all[i];
-    const bool is_last = i + 1 == all.size();
-    const std::string how = !run.how.empty() ? run.how
-                            : is_last        ? "runs still, or was killed"
-                                             : "was killed";
-    html += concat("<tr><td>", time_in_words(run.begin_seconds), "</td><td>",
-                   run.end_seconds ? duration_in_words(*run.end_seconds - run.begin_seconds) : "",
-                   "</td><td class=\"number\">", run.first_step, "</td><td class=\"number\">",
-                   run.end_step ? std::to_string(*run.end_step) : "", "</td><td class=\"number\">",
-                   run.ranks, "</td><td>", html_text(run.host), "</td><td>", html_text(how),
-                   "</td></tr>\n");
+  std::vector<std::vector<std::string>> rows;
+  for (const NotedRun& run : report.runs.runs) {
+    rows.push_back({time_in_words(run.begin_seconds),
+                    run.end_seconds ? duration_in_words(*run.end_seconds - run.begin_seconds) : "",
+                    std::to_string(run.first_step),
+                    run.end_step ? std::to_string(*run.end_step) : "", std::to_string(run.ranks),
+                    run.host,
+                    !run.how.empty()                   ? run.how
+                    : &run == &report.runs.runs.back() ? "is running, or was killed"
+                                                       : "was killed"});
   }
-  return html + "</table></div>\n" +
-         (first > 0 ? concat("<p class=\"sub\">", first, " earlier ones are in runs.jsonl.</p>\n")
-                    : "");
+  return table("Runs", "runs",
+               {"start", "duration", "from step", "to step", "ranks", "rank 0 on", "end"}, rows);
 }
 
-std::string files(const std::string& title, const char* folder, const std::vector<NotedFile>& all) {
-  if (all.empty()) return {};
-  std::string html =
-      concat("<div><h2>", title, "</h2>\n<div class=\"scroll\"><table class=\"", folder, "\">\n");
-  for (const NotedFile& file : all) {
-    html += concat("<tr><td>", html_text(file.name), "</td><td class=\"number\">",
-                   bytes_in_words(file.size_bytes), "</td></tr>\n");
-  }
-  return html + "</table></div></div>\n";
+std::string files(const char* title, const char* folder, const std::vector<NotedFile>& all) {
+  std::vector<std::vector<std::string>> rows;
+  for (const NotedFile& file : all) rows.push_back({file.name, bytes_in_words(file.size_bytes)});
+  return table(title, folder, {}, rows);
 }
 
 std::string machine(const RunReport& report) {
-  if (report.runs.machine.empty()) return {};
-  std::string html = "<div><h2>Machine</h2>\n<div class=\"scroll\"><table class=\"machine\">\n";
-  for (const auto& [name, value] : report.runs.machine) {
-    html += concat("<tr><th>", html_text(name), "</th><td>", html_text(value), "</td></tr>\n");
-  }
-  return html + "</table></div></div>\n";
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& [name, value] : report.runs.machine) rows.push_back({name, value});
+  return table("Machine", "machine", {}, rows);
 }
 
 std::string audit(const RunReport& report) {
   if (report.audit.empty()) return {};
   return concat("<h2>Samples</h2>\n<p class=\"", report.is_audit_good ? "good" : "bad", "\">",
                 report.is_audit_good ? "Each sample of each epoch was trained once."
-                                     : "Samples are missing or came twice.",
+                                     : "Samples are missing, or were trained twice.",
                 "</p>\n<pre>", html_text(report.audit), "</pre>\n");
 }
 
 std::string problems(const RunReport& report) {
   if (report.problems.empty()) return {};
-  std::string html = "<h2>What could not be read</h2>\n<ul class=\"problems\">\n";
+  std::string html = "<h2>Problems</h2>\n<ul class=\"problems\">\n";
   for (const std::string& problem : report.problems)
     html += concat("<li>", html_text(problem), "</li>\n");
   return html + "</ul>\n";

@@ -56,7 +56,7 @@ TEST(PlanCharts, AChartHasNoMoreCurvesThanThereAreColours) {
 TEST(DrawChart, MarksWhereARunWentOnAndEscapesNames) {
   const auto curves = curves_named({"train_<b>", "val_<b>"});
   const std::string svg = draw_chart(plan_charts(curves).front(), {2, 99});
-  EXPECT_NE(svg.find("a run went on here, at step 2<"), std::string::npos);
+  EXPECT_NE(svg.find("a run resumed at step 2<"), std::string::npos);
   EXPECT_EQ(svg.find("at step 99"), std::string::npos) << "it is beyond what is shown";
   EXPECT_NE(svg.find("train_&lt;b&gt;"), std::string::npos);
   EXPECT_EQ(svg.find("<b>"), std::string::npos);
@@ -95,7 +95,7 @@ TEST(RunNotes, NumbersInWords) {
   EXPECT_EQ(time_in_words(1795420000), "2026-11-23 07:46:40 UTC");
 }
 
-TEST(TraceLanes, WhatIsCloseTogetherIsOne) {
+TEST(TraceLanes, SpansThatAreCloseTogetherBecomeOne) {
   const TemporaryDirectory folder(std::filesystem::temp_directory_path(), "lanes-");
   json events = json::array();
   const auto add = [&](int process, const char* name, double begin, double length) {
@@ -127,7 +127,7 @@ TEST(TraceLanes, WhatIsCloseTogetherIsOne) {
   EXPECT_NE(draw_lanes(lanes).find("CUDA device"), std::string::npos);
 }
 
-TEST(PageOf, CountsTheEpochThatRunsAsBegun) {
+TEST(PageOf, CountsTheRunningEpoch) {
   RunReport report;
   report.metrics.last_epoch = 2;  // Counted from 0.
   EXPECT_NE(page_of(report).find("<b>3</b><span>epochs begun</span>"), std::string::npos);

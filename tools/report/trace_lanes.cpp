@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <limits>
 #include <map>
+#include <set>
 #include <string_view>
 
 #include <nlohmann/json.hpp>
@@ -20,9 +20,20 @@ namespace {
 
 constexpr double kSpans = 1200;
 constexpr std::int64_t kDevicesFrom = 1'000'000;  // As trace_merge.cpp numbers processes.
-constexpr std::array kNames = {"forward, optimizer and others", "backward", "exchange of gradients",
-                               "CUDA device"};
-constexpr std::array kClasses = {"forward", "backward", "exchange", "device"};
+constexpr double kUsPerMs = 1000;
+
+struct NamedKind {
+  const char* style;
+  const char* name;
+};
+constexpr std::array<NamedKind, 4> kKinds = {{{"forward", "forward, optimizer and others"},
+                                              {"backward", "backward"},
+                                              {"exchange", "exchange of gradients"},
+                                              {"device", "CUDA device"}}};
+
+const NamedKind& named(LaneKind kind) {
+  return kKinds[static_cast<std::size_t>(kind)];
+}
 
 LaneKind kind_of(std::string_view name, std::int64_t process) {
   if (process >= kDevicesFrom) return LaneKind::kDevice;
@@ -49,10 +60,33 @@ std::vector<LaneSpan> joined(std::vector<LaneSpan> spans, double gap_us) {
   return result;
 }
 
-std::string fixed(double value, int digits) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return text;
+std::string draw_legend(const TraceLanes& lanes) {
+  std::set<LaneKind> kinds;
+  for (const Lane& lane : lanes.lanes) {
+    for (const LaneSpan& span : lane.spans) kinds.insert(span.kind);
+  }
+  std::string html = "<p class=\"legend\">";
+  for (const LaneKind kind : kinds) {
+    html +=
+        concat("<span class=\"", named(kind).style, "\">&#9632;</span> ", named(kind).name, " ");
+  }
+  return html + "</p>";
+}
+
+std::string draw_span(const LaneSpan& span, int rank, const Plot& lane, const Axis& across) {
+  // The exchange and kernels run beside other work: they get the lower half.
+  const bool is_half = span.kind == LaneKind::kExchange || span.kind == LaneKind::kDevice;
+  const double height = is_half ? lane.height / 2 : lane.height;
+  const double x = lane.x(across, span.begin_us / kUsPerMs);
+  const double width = std::max(0.6, lane.x(across, span.end_us / kUsPerMs) - x);
+  char place[160];
+  std::snprintf(place, sizeof place, "x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\"", x,
+                lane.bottom() - height, width, height);
+  char time[96];
+  std::snprintf(time, sizeof time, "from %.3f ms, %.3f ms long", span.begin_us / kUsPerMs,
+                (span.end_us - span.begin_us) / kUsPerMs);
+  return concat("<rect class=\"", named(span.kind).style, "\" ", place, "><title>rank ", rank, ", ",
+                named(span.kind).name, ": ", html_text(span.name), "\n", time, "</title></rect>");
 }
 
 }  // namespace
@@ -71,7 +105,7 @@ TraceLanes read_lanes(const std::filesystem::path& timeline) {
     result.duration_us = std::max(result.duration_us, begin + length);
     const LaneKind kind = kind_of(name, process);
     auto& own = spans[{static_cast<int>(process % kDevicesFrom), kind}];
-    // What lies within another of its kind, as most operators do, is not kept.
+    // Most operators lie within another of their kind: memory for those is saved.
     if (!own.empty() && begin >= own.back().begin_us && begin + length <= own.back().end_us) return;
     own.push_back({.kind = kind,
                    .begin_us = begin,
@@ -92,58 +126,25 @@ TraceLanes read_lanes(const std::filesystem::path& timeline) {
 
 std::string draw_lanes(const TraceLanes& lanes) {
   constexpr double kWidth = 1120;
-  constexpr double kLeft = 70;
-  constexpr double kRight = 16;
-  constexpr double kTop = 34;
   constexpr double kLane = 40;
-  constexpr double kBar = 30;
-  constexpr double kBottom = 40;
-  constexpr double kPlotWidth = kWidth - kLeft - kRight;
-  const double floor = kTop + kLane * static_cast<double>(lanes.lanes.size());
-  constexpr double kPerMs = 1000;
-  Axis axis = make_axis(0, lanes.duration_us / kPerMs, 10);
-  axis.most = std::max(lanes.duration_us / kPerMs, 1e-9);
-  std::erase_if(axis.ticks, [&](double tick) { return tick > axis.most; });
-  std::string svg = concat("<svg class=\"lanes\" viewBox=\"0 0 ", kWidth, " ", floor + kBottom,
-                           "\" role=\"img\" aria-label=\"what each rank does over time\">");
-  std::array<bool, kNames.size()> is_there{};
-  for (const Lane& lane : lanes.lanes) {
-    for (const LaneSpan& span : lane.spans) is_there[static_cast<std::size_t>(span.kind)] = true;
-  }
-  double x = kLeft;
-  for (std::size_t i = 0; i < kNames.size(); ++i) {
-    if (!is_there[i]) continue;
-    constexpr double kPerLetter = 7.2;
-    svg += concat("<rect class=\"", kClasses[i], "\" x=\"", x,
-                  "\" y=\"6\" width=\"14\" height=\"14\"/><text class=\"tick\" x=\"", x + 20,
-                  "\" y=\"18\">", kNames[i], "</text>");
-    x += 44 + kPerLetter * static_cast<double>(std::string_view(kNames[i]).size());
-  }
-  for (const double tick : axis.ticks) {
-    const std::string at = fixed(kLeft + axis.place(tick) * kPlotWidth, 1);
-    svg += concat("<line class=\"grid\" x1=\"", at, "\" x2=\"", at, "\" y1=\"", kTop, "\" y2=\"",
-                  floor, "\"/><text class=\"tick\" text-anchor=\"middle\" x=\"", at, "\" y=\"",
-                  floor + 16, "\">", short_number(tick), "</text>");
-  }
-  svg += concat("<text class=\"label\" text-anchor=\"middle\" x=\"", kLeft + kPlotWidth / 2,
-                "\" y=\"", floor + 34, "\">ms</text>");
-  for (std::size_t i = 0; i < lanes.lanes.size(); ++i) {
-    const double y = kTop + kLane * static_cast<double>(i) + (kLane - kBar) / 2;
-    svg += concat("<text class=\"rank\" text-anchor=\"end\" dominant-baseline=\"middle\" x=\"",
-                  kLeft - 10, "\" y=\"", y + kBar / 2, "\">rank ", lanes.lanes[i].rank, "</text>");
-    for (const LaneSpan& span : lanes.lanes[i].spans) {
-      // The exchange stands out below what it is within, a device's kernels too.
-      const bool is_half = span.kind == LaneKind::kExchange || span.kind == LaneKind::kDevice;
-      const double begin = kLeft + axis.place(span.begin_us / kPerMs) * kPlotWidth;
-      const double width =
-          std::max(0.6, (span.end_us - span.begin_us) / kPerMs / axis.most * kPlotWidth);
-      svg += concat("<rect class=\"", kClasses[static_cast<std::size_t>(span.kind)], "\" x=\"",
-                    fixed(begin, 2), "\" y=\"", y + (is_half ? kBar / 2 : 0), "\" width=\"",
-                    fixed(width, 2), "\" height=\"", is_half ? kBar / 2 : kBar, "\"><title>rank ",
-                    lanes.lanes[i].rank, ", ", kNames[static_cast<std::size_t>(span.kind)], ": ",
-                    html_text(span.name), "\nfrom ", fixed(span.begin_us / kPerMs, 3), " ms, ",
-                    fixed((span.end_us - span.begin_us) / kPerMs, 3), " ms long</title></rect>");
-    }
+  constexpr double kGap = 5;
+  const Plot plot{.left = 70,
+                  .top = 4,
+                  .width = kWidth - 70 - 16,
+                  .height = kLane * static_cast<double>(lanes.lanes.size())};
+  const Axis across = make_exact_axis(0, std::max(lanes.duration_us / kUsPerMs, 1e-9), 10);
+  std::string svg =
+      concat(draw_legend(lanes), "<svg class=\"lanes\" viewBox=\"0 0 ", kWidth, " ",
+             plot.bottom() + 44, "\" role=\"img\" aria-label=\"what each rank does over time\">",
+             svg_axis(plot, across, /*has_grid=*/true, "ms"));
+  Plot lane = plot;
+  lane.top += kGap;
+  lane.height = kLane - 2 * kGap;
+  for (const Lane& each : lanes.lanes) {
+    svg += svg_text("rank", "end", lane.left - 10, lane.top + lane.height / 2 + 4,
+                    concat("rank ", each.rank));
+    for (const LaneSpan& span : each.spans) svg += draw_span(span, each.rank, lane, across);
+    lane.top += kLane;
   }
   return svg + "</svg>";
 }

@@ -7,20 +7,19 @@
 
 namespace lockstep::inline internal {
 
-/// What a rank does at a time.
 enum class LaneKind : std::uint8_t { kForward, kBackward, kExchange, kDevice };
 
 struct LaneSpan {
   LaneKind kind = LaneKind::kForward;
   double begin_us = 0;
   double end_us = 0;
-  std::string name = {};  ///< of the longest that it is made of
-  double named_us = 0;    ///< how long that is
+  std::string name = {};  ///< that of the longest operator in it
+  double named_us = 0;    ///< the length of that operator
 };
 
 struct Lane {
   int rank = 0;
-  /// By kind, then by time; those of a kind do not overlap.
+  /// Sorted by kind, then by time; spans of a kind do not overlap.
   std::vector<LaneSpan> spans = {};
 };
 
@@ -29,11 +28,11 @@ struct TraceLanes {
   double duration_us = 0;
 };
 
-/// What a timeline of merge_traces() shows of each rank, in at most some 1200 spans of a kind:
-/// those that are close together are made one. Errors: as read_trace.
+/// What each rank does by a timeline of merge_traces(), in at most some 1200 spans of a kind: those
+/// that are close together become one. Errors: as read_trace.
 TraceLanes read_lanes(const std::filesystem::path& timeline);
 
-/// As inline SVG with a legend. Pure.
+/// A legend and inline SVG. Pure.
 std::string draw_lanes(const TraceLanes& lanes);
 
 }  // namespace lockstep::inline internal

@@ -27,7 +27,7 @@ SnapshotAnswer diff_answer(const std::filesystem::path& first, const std::filesy
   const TensorDict ours = whole ? a.tensors() : a.weights();
   const TensorDict theirs = whole ? b.tensors() : b.weights();
   std::map<std::string, at::Tensor> others(theirs.begin(), theirs.end());
-  std::vector<std::string> removed;
+  std::vector<std::string> missing;
   std::vector<std::string> reshaped;
   std::vector<std::vector<std::string>> rows = {
       {"TENSOR", "MAX ABSOLUTE", "MAX RELATIVE", "NON-FINITE"}};
@@ -35,13 +35,12 @@ SnapshotAnswer diff_answer(const std::filesystem::path& first, const std::filesy
   std::size_t identical = 0;
   std::size_t common = 0;
   for (const auto& [name, tensor] : ours) {
-    const auto found = others.find(name);
-    if (found == others.end()) {
-      removed.push_back(name);
+    const auto found = others.extract(name);
+    if (found.empty()) {
+      missing.push_back(name);
       continue;
     }
-    const at::Tensor other = found->second;
-    others.erase(found);
+    const at::Tensor& other = found.mapped();
     ++common;
     if (tensor.sizes() != other.sizes()) {
       reshaped.push_back(concat(name, ": ", describe_shape(tensor), ", ", describe_shape(other)));
@@ -52,13 +51,11 @@ SnapshotAnswer diff_answer(const std::filesystem::path& first, const std::filesy
       ++identical;
       continue;
     }
-    std::string label = name;
-    if (tensor.scalar_type() != other.scalar_type()) {
-      label += concat(" (", dtype_name(tensor.scalar_type()), ", ", dtype_name(other.scalar_type()),
-                      ")");
-    }
-    rows.push_back({label, number_text(difference.max_absolute),
-                    number_text(difference.max_relative), std::to_string(difference.non_finite)});
+    const auto dtypes =
+        concat(" (", dtype_name(tensor.scalar_type()), ", ", dtype_name(other.scalar_type()), ")");
+    rows.push_back({name + (tensor.scalar_type() == other.scalar_type() ? "" : dtypes),
+                    number_text(difference.max_absolute), number_text(difference.max_relative),
+                    std::to_string(difference.non_finite)});
     differing.push_back({{"name", name},
                          {"max_absolute", difference.max_absolute},
                          {"max_relative", difference.max_relative},
@@ -66,23 +63,25 @@ SnapshotAnswer diff_answer(const std::filesystem::path& first, const std::filesy
   }
   std::vector<std::string> added;
   for (const auto& [name, tensor] : theirs) {
-    if (others.count(name) != 0) added.push_back(name);
+    if (others.contains(name)) added.push_back(name);
   }
-  const bool same = removed.empty() && added.empty() && identical == common;
+  const bool same = missing.empty() && added.empty() && identical == common;
   SnapshotAnswer answer{.text = {}, .exit_code = same ? 0 : 1};
   if (json) {
-    const nlohmann::ordered_json object = {{"tensors", common},    {"identical", identical},
-                                           {"missing", removed},   {"added", added},
-                                           {"reshaped", reshaped}, {"differing", differing}};
-    answer.text = object.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+    answer.text = json_text({{"tensors", common},
+                             {"identical", identical},
+                             {"missing", missing},
+                             {"added", added},
+                             {"reshaped", reshaped},
+                             {"differing", differing}});
     return answer;
   }
-  for (const std::string& name : removed) answer.text += concat("only in the first: ", name, "\n");
+  for (const std::string& name : missing) answer.text += concat("only in the first: ", name, "\n");
   for (const std::string& name : added) answer.text += concat("only in the second: ", name, "\n");
-  for (const std::string& line : reshaped) answer.text += concat("another shape: ", line, "\n");
+  for (const std::string& line : reshaped) answer.text += concat("different shape: ", line, "\n");
   if (rows.size() > 1) answer.text += text_table(rows, 1);
-  answer.text +=
-      concat(identical, " of ", common, whole ? " tensors" : " weights", " have identical bits\n");
+  answer.text += concat(identical, " of ", common, whole ? " tensors" : " weights",
+                        " are identical to the bit\n");
   return answer;
 }
 

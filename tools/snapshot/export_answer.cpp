@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -14,16 +15,44 @@
 namespace lockstep::inline internal {
 namespace {
 
-/// By which the state of an ExponentialMovingAverage is known among others.
+/// Only the state of an ExponentialMovingAverage has it.
 constexpr const char* kAverageCount = "n_averaged";
+
+void check_choice(const char* flag, const std::string& value,
+                  const std::vector<std::string>& choices) {
+  if (std::ranges::find(choices, value) != choices.end()) return;
+  std::string list;
+  for (const std::string& choice : choices) list += (list.empty() ? "" : ", ") + choice;
+  throw UsageError(concat("snapshot export: ", flag, "='", value, "'; it is one of ", list));
+}
+
+/// With its format.
+ExportRequest checked(ExportRequest request) {
+  const std::string extension = request.target.extension();
+  if (request.format.empty() && extension == ".safetensors") request.format = "safetensors";
+  if (request.format.empty() &&
+      (extension == ".pt" || extension == ".pth" || extension == ".bin")) {
+    request.format = "pt";
+  }
+  if (request.format.empty()) {
+    throw UsageError(concat("snapshot export: the name of ", request.target,
+                            " tells no format; give --format=safetensors or --format=pt"));
+  }
+  check_choice("--format", request.format, {"safetensors", "pt"});
+  check_choice("--part", request.part, {"model", "optimizer", "ema"});
+  if (request.part == "optimizer" && (request.format != "pt" || !request.prefix.empty())) {
+    throw UsageError(
+        "snapshot export: the state of an optimizer needs --format=pt, and has no --prefix");
+  }
+  return request;
+}
 
 c10::IValue optimizer_of(const InspectedSnapshot& snapshot) {
   const c10::IValue found =
       snapshot.tree.isGenericDict() ? find_value(snapshot.tree, "optimizer") : c10::IValue();
   if (!found.isGenericDict()) {
-    throw UsageError(concat("snapshot export: ", snapshot.path,
-                            " has no optimizer; choose "
-                            "--part=model"));
+    throw UsageError(
+        concat("snapshot export: ", snapshot.path, " has no optimizer; choose --part=model"));
   }
   return found;
 }
@@ -58,60 +87,26 @@ TensorDict averages_of(const InspectedSnapshot& snapshot) {
   return without_prefix(std::move(averages));
 }
 
-/// The weights by the names that were asked for.
 TensorDict named_weights(const InspectedSnapshot& snapshot, const ExportRequest& request) {
   TensorDict weights = request.part == "ema" ? averages_of(snapshot) : snapshot.weights();
   for (auto& [name, tensor] : weights) name.insert(0, request.prefix);
   return weights;
 }
 
-void write_safetensors(const std::filesystem::path& path, const TensorDict& weights) {
-  save_safetensors(path, weights, {{"format", "pt"}});
-}
-
-/// The layout of accelerate's save_state(): a file for each model and each optimizer.
-void write_accelerate(const InspectedSnapshot& snapshot, const ExportRequest& request) {
-  const c10::IValue first_optimizer = optimizer_of(snapshot);
-  const TensorDict weights = named_weights(snapshot, request);
-  std::error_code error;
-  std::filesystem::create_directories(request.target, error);
-  if (error) {
-    throw SystemError(concat("make the directory ", request.target), error.value(),
-                      "choose one that this process may write");
-  }
-  write_safetensors(request.target / "model.safetensors", weights);
-  save(request.target / "optimizer.bin", first_optimizer);
-  const c10::IValue values = find_value(snapshot.tree, "values");
-  if (!values.isGenericDict()) return;
-  const auto each = [&](const char* list, const auto& write) {
-    const c10::IValue items = find_value(values, list);
-    if (!items.isList()) return;
-    for (std::size_t i = 0; i < items.toListRef().size(); ++i) write(i + 1, items.toListRef()[i]);
-  };
-  each("more_models", [&](std::size_t i, const c10::IValue& model) {
-    write_safetensors(request.target / concat("model_", i, ".safetensors"),
-                      tensor_dict(model, "export a model"));
-  });
-  each("more_optimizers", [&](std::size_t i, const c10::IValue& optimizer) {
-    save(request.target / concat("optimizer_", i, ".bin"), optimizer);
-  });
-}
-
 }  // namespace
 
-SnapshotAnswer export_answer(const ExportRequest& request) {
+SnapshotAnswer export_answer(const ExportRequest& asked) {
+  const ExportRequest request = checked(asked);
   std::error_code error;
   if (!request.force && std::filesystem::exists(request.target, error)) {
     throw UsageError(concat("snapshot export: ", request.target,
-                            " is there already; choose another name, or replace it with --force"));
+                            " exists; choose another name, or replace it with --force"));
   }
   const InspectedSnapshot snapshot = read_inspected(request.source);
-  if (request.format == "accelerate") {
-    write_accelerate(snapshot, request);
-  } else if (request.part == "optimizer") {
+  if (request.part == "optimizer") {
     save(request.target, optimizer_of(snapshot));
   } else if (request.format == "safetensors") {
-    write_safetensors(request.target, named_weights(snapshot, request));
+    save_safetensors(request.target, named_weights(snapshot, request), {{"format", "pt"}});
   } else {
     save(request.target, named_weights(snapshot, request));
   }

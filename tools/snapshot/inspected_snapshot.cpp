@@ -1,5 +1,6 @@
 #include "tools/snapshot/inspected_snapshot.h"
 
+#include <array>
 #include <system_error>
 
 #include "lockstep/base/error.h"
@@ -15,7 +16,7 @@
 namespace lockstep::inline internal {
 namespace {
 
-/// Which keys make a dict one of save_snapshot().
+/// As save_snapshot() writes it.
 bool is_snapshot_dict(const c10::IValue& tree) {
   return tree.isGenericDict() && find_value(tree, "lockstep").isGenericDict();
 }
@@ -27,7 +28,7 @@ void refuse_other_directory(const std::filesystem::path& path) {
   if (list.present.empty()) {
     throw UsageError(concat("read ", path,
                             ": it has neither a snapshot nor a manifest; name a "
-                            "snapshot, or a directory of lockstep snapshot ls"));
+                            "snapshot"));
   }
   throw UsageError(concat("read ", path, ": it is a directory of ", list.present.size(),
                           " snapshots; name one, as in ",
@@ -37,17 +38,8 @@ void refuse_other_directory(const std::filesystem::path& path) {
 }  // namespace
 
 const char* kind_name(SnapshotKind kind) {
-  switch (kind) {
-    case SnapshotKind::kWhole:
-      return "file";
-    case SnapshotKind::kSharded:
-      return "sharded";
-    case SnapshotKind::kStateDict:
-      return "state dict";
-    case SnapshotKind::kSafetensors:
-      return "safetensors";
-  }
-  return "";
+  constexpr std::array kNames = {"file", "sharded", "state dict", "safetensors"};
+  return kNames.at(static_cast<std::size_t>(kind));
 }
 
 TensorDict InspectedSnapshot::tensors() const {
@@ -95,7 +87,7 @@ std::uint64_t size_on_disk(const std::filesystem::path& path) {
   } else {
     for (std::filesystem::directory_iterator item(path, error), end; !error && item != end;
          item.increment(error)) {
-      std::error_code unknown;  // A file that has just gone.
+      std::error_code unknown;  // The file may have been deleted meanwhile.
       const std::uint64_t size = std::filesystem::file_size(item->path(), unknown);
       if (!unknown) bytes += size;
     }

@@ -12,35 +12,34 @@
 
 namespace lockstep::inline internal {
 
-/// What a path that somebody named can be.
 enum class SnapshotKind { kWhole, kSharded, kStateDict, kSafetensors };
 
 /// "file", "sharded", "state dict" or "safetensors".
 const char* kind_name(SnapshotKind kind);
 
-/// A snapshot, or weights of another program, read for people to look at.
+/// A snapshot, or weights of another program.
 struct InspectedSnapshot {
   SnapshotKind kind = SnapshotKind::kWhole;
   std::filesystem::path path;
-  std::uint64_t size_bytes = 0;  ///< Of the file, or of all that the manifest names.
-  c10::IValue tree;              ///< The dict in it; as torch.load gives it.
-  std::map<std::string, std::string> metadata = {};  ///< Of safetensors.
+  std::uint64_t size_bytes = 0;                      ///< of all its files
+  c10::IValue tree;                                  ///< the dict in it, as torch.load returns it
+  std::map<std::string, std::string> metadata = {};  ///< only of safetensors
 
   bool is_snapshot() const {
     return kind == SnapshotKind::kWhole || kind == SnapshotKind::kSharded;
   }
 
-  /// All tensors by where they stand: "model.first.weight". Those of weights alone by their names.
+  /// All tensors by their path in the tree: "model.first.weight".
   TensorDict tensors() const;
   /// The weights by the module's names, without Python's "module.".
   TensorDict weights() const;
 };
 
 /// Reads and verifies all of it. Errors: as load_snapshot, load, read_safetensors; UsageError for a
-/// directory that is no sharded snapshot, saying which snapshots it has.
+/// directory of snapshots.
 InspectedSnapshot read_inspected(const std::filesystem::path& path);
 
-/// The sum of its files' sizes, without reading them. Errors: SystemError.
+/// The sum of its files' sizes. Errors: SystemError.
 std::uint64_t size_on_disk(const std::filesystem::path& path);
 
 }  // namespace lockstep::inline internal

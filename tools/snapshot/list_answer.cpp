@@ -19,8 +19,9 @@ namespace lockstep::inline internal {
 namespace {
 
 using Clock = std::filesystem::file_time_type::clock;
+using Json = nlohmann::ordered_json;
 
-/// How many ranks saved it; nothing where it is too damaged to tell.
+/// The number of ranks that saved it; nothing where damage hides it.
 std::optional<std::int64_t> ranks_of(const std::filesystem::path& path, bool sharded) {
   try {
     if (sharded) return read_manifest(path / kManifestName).world_size;
@@ -51,14 +52,13 @@ std::string age_text(std::chrono::seconds age) {
 SnapshotAnswer list_answer(const std::filesystem::path& directory, bool json) {
   std::error_code error;
   if (!std::filesystem::is_directory(directory, error)) {
-    throw UsageError(concat("snapshot ls: ", directory,
-                            " is no directory; name the one that "
-                            "snapshots are saved in"));
+    throw UsageError(
+        concat("snapshot ls: ", directory, " is no directory; name that of the snapshots"));
   }
   const SnapshotList list = list_snapshots(directory);
   std::vector<std::vector<std::string>> rows = {
       {"SNAPSHOT", "KIND", "EPOCH", "STEP", "RANKS", "SIZE", "AGE"}};
-  nlohmann::ordered_json objects = nlohmann::ordered_json::array();
+  Json objects = Json::array();
   const auto add = [&](const SnapshotName& name, bool is_finished) {
     const std::filesystem::path path = directory / name.file_name();
     const std::uint64_t bytes = size_on_disk(path);
@@ -70,18 +70,17 @@ SnapshotAnswer list_answer(const std::filesystem::path& directory, bool json) {
     rows.push_back({name.file_name(), kind, std::to_string(name.epoch), std::to_string(name.step),
                     ranks ? std::to_string(*ranks) : "?", size_text(bytes),
                     age ? age_text(*age) : "?"});
-    nlohmann::ordered_json object = {{"name", name.file_name()},
-                                     {"kind", kind},
-                                     {"epoch", name.epoch},
-                                     {"step", name.step},
-                                     {"bytes", bytes}};
-    object["ranks"] = ranks ? nlohmann::ordered_json(*ranks) : nlohmann::ordered_json();
-    object["age_s"] = age ? nlohmann::ordered_json(age->count()) : nlohmann::ordered_json();
-    objects.push_back(object);
+    objects.push_back({{"name", name.file_name()},
+                       {"kind", kind},
+                       {"epoch", name.epoch},
+                       {"step", name.step},
+                       {"bytes", bytes},
+                       {"ranks", ranks ? Json(*ranks) : Json()},
+                       {"age_s", age ? Json(age->count()) : Json()}});
   };
   for (const SnapshotName& name : list.present) add(name, true);
   for (const SnapshotName& name : list.unfinished) add(name, false);
-  if (json) return {.text = objects.dump(1) + "\n"};
+  if (json) return {.text = json_text(objects)};
   if (rows.size() == 1) return {.text = concat("no snapshots in ", directory.string(), "\n")};
   return {.text = text_table(rows, 2)};
 }

@@ -5,42 +5,102 @@
 #include <vector>
 
 #include "launcher/command_line/run_tool.h"
+#include "tools/parse_flags.h"
 #include "tools/snapshot/snapshot_answers.h"
-#include "tools/snapshot/snapshot_options.h"
 
 namespace lockstep::inline internal {
 namespace {
 
-SnapshotAnswer answer_to(const SnapshotOptions& options) {
-  using Action = SnapshotOptions::Action;
-  const std::vector<std::string>& paths = options.paths;
-  switch (options.action) {
-    case Action::kHelp:
-      return {.text = snapshot_help()};
-    case Action::kList:
-      return list_answer(paths[0], options.json);
-    case Action::kVerify:
-      return verify_answer({paths.begin(), paths.end()}, options.json);
-    case Action::kShow:
-      return show_answer(paths[0], options.json);
-    case Action::kDiff:
-      return diff_answer(paths[0], paths[1], options.json);
-    case Action::kExport:
-      return export_answer({.source = paths[0],
-                            .target = paths[1],
-                            .format = options.format,
-                            .part = options.part,
-                            .prefix = options.prefix,
-                            .force = options.force});
-    case Action::kPrune:
-      return prune_answer(
-          {.directory = paths[0], .keep = options.keep, .dry_run = options.dry_run});
-  }
-  return {};
-}
+using Path = std::filesystem::path;
 
 int snapshot_command(const std::vector<std::string>& arguments) {
-  const SnapshotAnswer answer = answer_to(parse_snapshot_options(arguments));
+  CLI::App app(
+      "Lists, verifies, shows, compares, exports and deletes snapshots. A snapshot is a file that "
+      "Python's\n"
+      "torch.load reads, or a folder with a shard of each rank and manifest.json. verify, show, "
+      "diff "
+      "and\n"
+      "export also take .safetensors files, and .pt files of torch.save.",
+      "lockstep snapshot");
+  Path directory;
+  Path snapshot;
+  Path other;
+  std::vector<Path> paths;
+  bool is_json = false;
+  ExportRequest exported;
+  PruneRequest pruned;
+  const auto add_json = [&](CLI::App* action) {
+    action->add_flag("--json", is_json, "print the result as JSON");
+  };
+
+  CLI::App* const list = app.add_subcommand("ls", "lists the snapshots of a run, newest first");
+  list->add_option("DIR", directory, "folder of the snapshots")->required();
+  add_json(list);
+
+  CLI::App* const verify =
+      app.add_subcommand("verify", "reads every byte, and names damaged files and tensors");
+  verify->add_option("PATH", paths, "snapshots, weights, or folders of snapshots")->required();
+  add_json(verify);
+
+  CLI::App* const show = app.add_subcommand(
+      "show", "prints epoch, step, ranks, optimizer options, and statistics of each tensor");
+  show->add_option("SNAPSHOT", snapshot, "a snapshot, or weights")->required();
+  add_json(show);
+
+  CLI::App* const diff = app.add_subcommand("diff", "compares two, tensor by tensor");
+  diff->add_option("SNAPSHOT", snapshot, "a snapshot, or weights")->required();
+  diff->add_option("OTHER", other, "another; a snapshot and weights compare by weights")
+      ->required();
+  add_json(diff);
+
+  CLI::App* const exporting =
+      app.add_subcommand("export", "writes weights or optimizer state for other programs");
+  exporting->add_option("SNAPSHOT", exported.source, "a snapshot, or weights")->required();
+  exporting->add_option("TARGET", exported.target, "the file to write")->required();
+  exporting
+      ->add_option(
+          "--format", exported.format,
+          "pt for torch.load(..., weights_only=True), or safetensors (default: by TARGET's "
+          "name)")
+      ->option_text("NAME");
+  exporting
+      ->add_option("--part", exported.part,
+                   "model (default), optimizer, or ema: the weights of an ExponentialMovingAverage")
+      ->option_text("NAME");
+  exporting
+      ->add_option("--prefix", exported.prefix,
+                   "put before each name, as \"module.\" for Python's DistributedDataParallel")
+      ->type_name("TEXT");
+  exporting->add_flag("--force", exported.force, "replace TARGET");
+
+  CLI::App* const prune = app.add_subcommand(
+      "prune", "deletes all but the newest whole snapshots, and remains of unfinished saves");
+  prune->add_option("DIR", pruned.directory, "folder of the snapshots")->required();
+  prune
+      ->add_option("--keep", pruned.keep,
+                   "whole snapshots to keep, at least 1 (required); damaged ones do not count")
+      ->option_text("N")
+      ->check(CLI::Range(1, 1'000'000))
+      ->required();
+  prune->add_flag("--dry-run", pruned.dry_run, "only print what would be deleted");
+
+  app.footer(
+      "lockstep snapshot ACTION --help lists the flags of an action.\n\n"
+      "Exit code: 0; 1 when verify finds damage, diff a difference, or a file cannot be read; 2 "
+      "for "
+      "a wrong\n"
+      "command line.\n\n"
+      "Examples:\n"
+      "  lockstep snapshot verify runs/digits/snapshots\n"
+      "  lockstep snapshot export runs/digits/snapshots/snapshot-e0003-s00000420 "
+      "model.safetensors");
+  if (!parse_flags(app, arguments)) return 0;
+  const SnapshotAnswer answer = list->parsed()        ? list_answer(directory, is_json)
+                                : verify->parsed()    ? verify_answer(paths, is_json)
+                                : show->parsed()      ? show_answer(snapshot, is_json)
+                                : diff->parsed()      ? diff_answer(snapshot, other, is_json)
+                                : exporting->parsed() ? export_answer(exported)
+                                                      : prune_answer(pruned);
   std::fputs(answer.text.c_str(), stdout);
   return answer.exit_code;
 }

@@ -17,12 +17,11 @@ SnapshotAnswer prune_answer(const PruneRequest& request) {
   const SnapshotList list = list_snapshots(directory);
   std::map<SnapshotName, bool> known;
   const auto is_whole = [&](const SnapshotName& name) {
-    const auto [found, is_new] = known.try_emplace(name, false);
+    const auto [found, is_new] = known.try_emplace(name, true);
     if (!is_new) return found->second;
     try {
       const std::filesystem::path path = directory / name.file_name();
       name.sharded ? verify_sharded(path) : static_cast<void>(load_snapshot(path));
-      found->second = true;
     } catch (const Error&) {
       found->second = false;
     }
@@ -35,15 +34,12 @@ SnapshotAnswer prune_answer(const PruneRequest& request) {
       newest = name;
       break;
     }
-    answer.text += concat("stays: ", name.file_name(),
-                          ", which is damaged, and newer than any "
-                          "whole one\n");
+    answer.text += concat("kept ", name.file_name(), ": damaged, but the newest\n");
   }
   if (!newest) {
     throw UsageError(concat("snapshot prune: ", directory,
-                            " has no whole snapshot; nothing is "
-                            "deleted. lockstep snapshot verify "
-                            "says what is damaged"));
+                            " has no whole snapshot, so nothing is deleted; lockstep snapshot "
+                            "verify shows the damage"));
   }
   std::vector<SnapshotName> names =
       snapshots_to_delete(list.present, *newest, request.keep, is_whole);

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// A plain value as JSON; tensors by their numbers where they have only one.
+/// A tensor of one element becomes its number.
 Json json_of(const c10::IValue& value) {
   if (value.isNone()) return nullptr;
   if (value.isBool()) return value.toBool();
@@ -39,7 +39,7 @@ Json json_of(const c10::IValue& value) {
   return json;
 }
 
-/// The optimizer's groups, with the number of parameters in the place of their list.
+/// The optimizer's groups, with the number of parameters instead of their list.
 Json groups_of(const c10::IValue& tree) {
   Json groups = Json::array();
   if (!tree.isGenericDict()) return groups;
@@ -101,7 +101,7 @@ SnapshotAnswer show_answer(const std::filesystem::path& path, bool json) {
   if (json) {
     object["optimizer_groups"] = groups;
     object["tensors"] = tensors;
-    return {.text = object.dump(1, ' ', false, Json::error_handler_t::replace) + "\n"};
+    return {.text = json_text(object)};
   }
   std::string text;
   for (const auto& [key, value] : object.items()) {

@@ -5,52 +5,50 @@
 #include <string>
 #include <vector>
 
-/// What `lockstep snapshot` does, an answer a file. Paths are snapshots of either kind; where it
-/// says so, weights of other programs too. Errors of all: UsageError, SystemError, CorruptFile.
+/// The actions of `lockstep snapshot`, a file each. Paths are snapshots of either kind, or, where
+/// it says so, weights of other programs. Errors of all: UsageError, SystemError, CorruptFile.
 namespace lockstep::inline internal {
 
 struct SnapshotAnswer {
-  std::string text;  ///< For standard output.
+  std::string text;  ///< for standard output
   int exit_code = 0;
 };
 
-/// The snapshots of a directory, newest first; reads no tensors. As a table, or as JSON.
+/// The snapshots of a directory, newest first, as a table or as JSON. Reads no tensors.
 SnapshotAnswer list_answer(const std::filesystem::path& directory, bool json);
 
 /// Whether each is whole, and if not which region of which file is damaged. A directory stands for
-/// all snapshots in it. Weights of other programs too, as far as their formats tell. Exit code 1
-/// where one is not.
+/// all snapshots in it. Also takes weights. Exit code 1 for damage.
 SnapshotAnswer verify_answer(const std::vector<std::filesystem::path>& paths, bool json);
 
-/// What it holds: metadata, every tensor with its statistics, the optimizer's groups. Weights of
-/// other programs too.
+/// Metadata, every tensor with its statistics, the optimizer's groups. Also takes weights.
 SnapshotAnswer show_answer(const std::filesystem::path& path, bool json);
 
-/// How two differ, snapshots or weights, tensor by tensor; of weights and a snapshot the weights.
-/// Exit code 1 where they do.
+/// The differences of two, tensor by tensor; of weights and a snapshot those of the weights. Exit
+/// code 1 where there is one.
 SnapshotAnswer diff_answer(const std::filesystem::path& first, const std::filesystem::path& second,
                            bool json);
 
 struct ExportRequest {
-  std::filesystem::path source;
-  std::filesystem::path target;
-  std::string format = "pt";   ///< safetensors, pt, accelerate
+  std::filesystem::path source{};
+  std::filesystem::path target{};
+  std::string format = {};     ///< safetensors, pt; empty: by the target's name
   std::string part = "model";  ///< model, optimizer, ema
-  std::string prefix = {};     ///< Put before each name, as "module.".
-  bool force = false;          ///< Replace what is there.
+  std::string prefix = {};     ///< put before each name, as "module."
+  bool force = false;          ///< replace the target
 };
 
-/// Writes a part as other programs read it.
+/// Writes a part in a format that other programs read. Also takes weights.
 SnapshotAnswer export_answer(const ExportRequest& request);
 
 struct PruneRequest {
   std::filesystem::path directory;
-  int keep = 1;  ///< Whole ones, at least 1.
+  int keep = 1;  ///< whole ones, at least 1
   bool dry_run = false;
 };
 
-/// Deletes all but the newest whole snapshots, and what unfinished saves before them left. Damaged
-/// ones are not counted, and those after the newest whole one stay.
+/// Deletes all but the newest whole snapshots, and remains of unfinished saves before them. Damaged
+/// ones do not count, and those after the newest whole one stay.
 SnapshotAnswer prune_answer(const PruneRequest& request);
 
 }  // namespace lockstep::inline internal

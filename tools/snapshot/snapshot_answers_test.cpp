@@ -216,16 +216,28 @@ TEST_F(SnapshotAnswers, ExportWritesWhatOthersRead) {
   EXPECT_TRUE(at::equal(net->first->weight, at::full({8, 4}, 2)));
   export_answer({.source = snapshot, .target = target("o.pt"), .part = "optimizer"});
   EXPECT_TRUE(find_value(load(target("o.pt")), "param_groups").isList());
-  export_answer({.source = snapshot, .target = target("acc"), .format = "accelerate"});
-  EXPECT_TRUE(std::filesystem::exists(target("acc") / "model.safetensors"));
-  EXPECT_TRUE(std::filesystem::exists(target("acc") / "optimizer.bin"));
 
   EXPECT_THROW(export_answer({.source = snapshot, .target = target("m.pt")}), UsageError);
   export_answer({.source = snapshot, .target = target("m.pt"), .force = true});
   EXPECT_NE(message_of<UsageError>([&] {
-              export_answer({.source = target("m.pt"), .target = target("x"), .part = "ema"});
+              export_answer({.source = target("m.pt"), .target = target("x.pt"), .part = "ema"});
             }).find("no averaged weights"),
             std::string::npos);
+}
+
+TEST_F(SnapshotAnswers, ExportRefusesWhatCannotWork) {
+  const auto snapshot = save(1);
+  for (const auto& [request, words] :
+       {std::pair<ExportRequest, std::string>{{.target = "b"}, "tells no format"},
+        {{.target = "b.pt", .format = "onnx"}, "it is one of safetensors, pt"},
+        {{.target = "b.pt", .part = "loss"}, "it is one of model, optimizer, ema"},
+        {{.target = "b.safetensors", .part = "optimizer"}, "--format=pt"},
+        {{.target = "b.pt", .part = "optimizer", .prefix = "module."}, "no --prefix"}}) {
+    ExportRequest asked = request;
+    asked.source = snapshot;
+    const std::string message = message_of<UsageError>([&] { export_answer(asked); });
+    EXPECT_NE(message.find(words), std::string::npos) << message;
+  }
 }
 
 TEST_F(SnapshotAnswers, WeightsAreFoundBelowStateDictWhereOtherProgramsKeepThem) {

@@ -6,10 +6,10 @@
 
 namespace lockstep::inline internal {
 
-/// Of the finite numbers of a tensor, in double precision; of complex ones their magnitudes.
+/// Computed in double precision over the finite numbers of a tensor, by magnitude where complex.
 struct TensorStatistics {
   double mean = 0;
-  double std = 0;  ///< Of the population: divided by their count.
+  double std = 0;  ///< of the population: divided by their count
   double norm = 0;
   std::int64_t non_finite = 0;
 };
@@ -19,7 +19,7 @@ TensorStatistics statistics_of(const at::Tensor& tensor);
 struct TensorDifference {
   bool identical = false;  ///< The same dtype and bits.
   double max_absolute = 0;
-  double max_relative = 0;  ///< To the larger magnitude of the two.
+  double max_relative = 0;  ///< to the larger magnitude of the two
   /// Where one is finite and the other not, or both are not and differ.
   std::int64_t non_finite = 0;
 };

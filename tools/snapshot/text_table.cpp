@@ -4,6 +4,8 @@
 #include <array>
 #include <cstdio>
 
+#include <nlohmann/json.hpp>
+
 namespace lockstep::inline internal {
 
 std::string text_table(const std::vector<std::vector<std::string>>& rows,
@@ -42,6 +44,10 @@ std::string number_text(double value) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.6g", value);
   return text;
+}
+
+std::string json_text(const nlohmann::ordered_json& value) {
+  return value.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace lockstep::inline internal

@@ -15,20 +15,20 @@
 #include "lockstep/snapshot/sharded/share_tree.h"
 #include "lockstep/snapshot/sharded/snapshot_manifest.h"
 #include "tools/snapshot/snapshot_answers.h"
+#include "tools/snapshot/text_table.h"
 
 namespace lockstep::inline internal {
 namespace {
 
-/// How many tensors of a damaged record are named.
-constexpr std::size_t kNamedTensors = 3;
+constexpr std::size_t kNamedTensors = 3;  // of a damaged record
 
 struct Verdict {
   std::filesystem::path path;
-  std::vector<std::string> problems = {};  ///< None: it is whole.
-  std::string note = {};                   ///< What of a whole one could not be verified.
+  std::vector<std::string> problems = {};  ///< none: it is whole
+  std::string note = {};                   ///< limits of the check
 };
 
-/// By record of the archive the tensors in it, where its pickle can still be read.
+/// Names of the tensors in each record of the archive, where its pickle can still be read.
 std::map<std::string, std::string> tensors_by_record(const ReadableFile& file) {
   std::map<std::string, std::string> names;
   std::map<std::string, std::size_t> counts;
@@ -48,7 +48,7 @@ std::map<std::string, std::string> tensors_by_record(const ReadableFile& file) {
   return names;
 }
 
-/// Where in an archive that is damaged somewhere.
+/// Where a damaged archive is damaged.
 std::vector<std::string> damaged_regions(const ReadableFile& file) {
   std::vector<std::string> regions;
   try {
@@ -71,8 +71,9 @@ std::vector<std::string> damaged_regions(const ReadableFile& file) {
   }
   if (regions.empty()) {
     regions.push_back(
-        "the archive's own structure, between its records or in its comment; "
-        "every tensor has its CRC");
+        "the archive's structure, between its records or in its comment; the CRC of every tensor "
+        "is "
+        "right");
   }
   return regions;
 }
@@ -92,10 +93,10 @@ void add_problem(Verdict& verdict, const Error& error, const std::filesystem::pa
 void verify_file(Verdict& verdict) {
   if (is_safetensors(verdict.path)) {
     read_safetensors(verdict.path);
-    verdict.note = "safetensors have no checksum: only its structure could be verified";
+    verdict.note = "safetensors have no checksum: only the structure was verified";
   } else if (!verify_checksum(ReadableFile(verdict.path))) {
     load(verdict.path);
-    verdict.note = "of another program: verified by the CRC of each record";
+    verdict.note = "from another program: verified by the CRC of each record";
   } else {
     load(verdict.path);
   }
@@ -133,7 +134,7 @@ Verdict verdict_of(const std::filesystem::path& path) {
   return verdict;
 }
 
-/// What a path stands for: of a directory of snapshots all of them.
+/// The path, or all snapshots in it where it is their directory.
 std::vector<std::filesystem::path> snapshots_at(const std::filesystem::path& path) {
   std::error_code error;
   if (!std::filesystem::is_directory(path, error) ||
@@ -145,9 +146,8 @@ std::vector<std::filesystem::path> snapshots_at(const std::filesystem::path& pat
   const SnapshotList list = list_snapshots(path);
   for (const SnapshotName& name : list.present) paths.push_back(path / name.file_name());
   if (paths.empty()) {
-    throw UsageError(concat("snapshot verify: ", path,
-                            " has no snapshots; name the directory "
-                            "that they are saved in, or a file"));
+    throw UsageError(
+        concat("snapshot verify: ", path, " has no snapshots; name their directory, or a file"));
   }
   return paths;
 }
@@ -174,8 +174,7 @@ SnapshotAnswer verify_answer(const std::vector<std::filesystem::path>& paths, bo
       }
     }
   }
-  if (json)
-    answer.text = objects.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  if (json) answer.text = json_text(objects);
   return answer;
 }
 

@@ -26,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int kSteps = 20;
 constexpr std::int64_t kSamplesPerRank = 12;
 constexpr std::int64_t kInputs = 16;
-// Sums of another order differ in the last bits.
+// Sums in a different order differ in the last bits.
 constexpr double kMostDifference = 1e-4;
 
 void expect(const ProcessGroup& group, bool is_right, const std::string& what) {
@@ -35,7 +35,7 @@ void expect(const ProcessGroup& group, bool is_right, const std::string& what) {
                      group.backend_name(), "; lockstep doctor looks for the cause"));
 }
 
-// Rank r has r + 1, in each place.
+// Each element of rank r is r + 1.
 void check_collectives(const ProcessGroup& group) {
   const int ranks = group.world_size();
   for (const std::int64_t size : {0, 1, 31, 1 << 16}) {
@@ -65,7 +65,7 @@ torch::nn::Sequential make_net() {
                                torch::nn::Linear(32, 1));
 }
 
-// The training of all samples by one process, and of its part by each rank, end alike.
+// One process with all samples, and ranks with a shard each, end with the same weights.
 void check_training(const ProcessGroup& group) {
   const std::int64_t samples = kSamplesPerRank * group.world_size();
   const at::Tensor inputs =
@@ -108,13 +108,12 @@ void check_this_rank() {
   const auto say = [&](const auto&... parts) {
     if (is_first) std::cout << concat(parts...) << std::endl;
   };
-  say(count_text(group.world_size(), "rank"), group.world_size() == 1 ? " has" : " have",
-      " met, over ", group.backend_name());
+  say(count_text(group.world_size(), "rank"), " connected, backend ", group.backend_name());
   check_collectives(group);
   say("all_reduce, broadcast and all_gather are exact");
   check_training(group);
   say(kSteps,
-      " steps of DistributedDataParallel end with the same bits on all ranks, and as those "
+      " steps of DistributedDataParallel end with the same bits on all ranks, and with the weights "
       "of one process");
   group.barrier();
   const std::chrono::duration<double> took = Clock::now() - begun;

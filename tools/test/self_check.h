@@ -2,10 +2,9 @@
 
 namespace lockstep::inline internal {
 
-/// What each rank of `lockstep test` does: collectives whose results are known, and a training that
-/// must end as that of one process; rank 0 says on standard output what went well. Collective.
-/// Errors: Error naming what is wrong, on which rank and backend; as init_process_group and
-/// Work::wait.
+/// Each rank of `lockstep test`: checks collectives with known results, and a training against that
+/// of one process; rank 0 prints what passed. Collective. Errors: Error naming what is wrong, on
+/// which rank and backend; as init_process_group and Work::wait.
 void check_this_rank();
 
 }  // namespace lockstep::inline internal

@@ -1,5 +1,4 @@
 // The program `lockstep-trace`, which `lockstep trace` becomes.
-#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <string>
@@ -8,33 +7,48 @@
 #include "launcher/command_line/run_tool.h"
 #include "lockstep/base/internal/count_text.h"
 #include "lockstep/record/internal/trace_merge.h"
-#include "tools/trace/trace_options.h"
+#include "tools/parse_flags.h"
 
 namespace lockstep::inline internal {
 namespace {
 
 int trace_command(const std::vector<std::string>& arguments) {
-  const TraceCommandOptions options = parse_trace_options(arguments);
-  if (options.help) {
-    std::fputs(trace_help(), stdout);
-    return 0;
-  }
-  std::vector<std::filesystem::path> traces(options.sources.begin(), options.sources.end());
+  std::string target;
+  std::vector<std::filesystem::path> traces;
+  CLI::App app("Tools for the traces that the ranks of a job write.", "lockstep trace");
+  CLI::App* const merge = app.add_subcommand(
+      "merge",
+      "Merges the traces of the ranks of a job into one timeline for ui.perfetto.dev or "
+      "chrome://tracing:\n"
+      "operators, forward, backward and the exchange of gradients of each rank. Clocks of "
+      "different\n"
+      "machines are aligned to some ten us by the barriers that a TraceCallback records.");
+  merge->add_option("OUT", target, "the timeline, written at once or not at all")->required();
+  merge
+      ->add_option("TRACES", traces,
+                   "<name>.rank<number>.json, ... or a folder with those of one timeline")
+      ->required();
+  app.footer(
+      "Exit code: 0; 1 when the timeline cannot be written or a trace is damaged; 2 for a wrong "
+      "command\n"
+      "line or other files.\n\n"
+      "Examples:\n"
+      "  lockstep trace merge timeline.json runs/digits/traces\n"
+      "  lockstep trace merge timeline.json trace.rank0.json trace.rank1.json");
+  if (!parse_flags(app, arguments)) return 0;
   if (traces.size() == 1 && std::filesystem::is_directory(traces.front())) {
     traces = rank_traces_in(traces.front());
   }
-  const MergedTrace merged = merge_traces(options.target, traces);
-  constexpr double kNotable = 0.5;  // µs
-  std::string clocks;
-  if (merged.largest_shift_us > kNotable) {
-    char text[64];
-    std::snprintf(text, sizeof text, "; clocks were put right by up to %.0f us",
+  const MergedTrace merged = merge_traces(target, traces);
+  constexpr double kNotableUs = 0.5;
+  char clocks[64] = "";
+  if (merged.largest_shift_us > kNotableUs) {
+    std::snprintf(clocks, sizeof clocks, "; clocks shifted by up to %.0f us",
                   merged.largest_shift_us);
-    clocks = text;
   }
-  std::printf("%s: %s of %s%s; open it in ui.perfetto.dev\n", options.target.c_str(),
+  std::printf("%s: %s of %s%s; open it in ui.perfetto.dev\n", target.c_str(),
               count_text(merged.events, "event").c_str(),
-              count_text(merged.ranks.size(), "rank").c_str(), clocks.c_str());
+              count_text(merged.ranks.size(), "rank").c_str(), clocks);
   return 0;
 }
 

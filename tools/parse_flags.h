@@ -1,0 +1,59 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+
+namespace lockstep::inline internal {
+
+/// Parses the flags of a tool, in whose names '_' stands for '-', too. Subcommands are actions, of
+/// which one is required. False where --help was given, which is printed. Errors: UsageError.
+inline bool parse_flags(CLI::App& app, std::vector<std::string> arguments) {
+  const std::string tool = app.get_name().substr(app.get_name().rfind(' ') + 1);
+  for (std::string& argument : arguments) {
+    if (argument == "--") break;
+    if (!argument.starts_with("--")) continue;
+    for (std::size_t i = 2; i < argument.size() && argument[i] != '='; ++i) {
+      if (argument[i] == '_') argument[i] = '-';
+    }
+  }
+  app.set_help_flag("-h,--help", "show this text");
+  std::string actions;
+  for (CLI::App* const action : app.get_subcommands({})) {
+    action->set_help_flag("-h,--help", "show this text");
+    actions += concat(actions.empty() ? "" : ", ", action->get_name());
+  }
+  if (!actions.empty() && !arguments.empty() && arguments.front() == "help") {
+    arguments.front() = "--help";
+  }
+  const auto is_action = [&](const std::string& word) {
+    return std::ranges::any_of(app.get_subcommands({}),
+                               [&](const CLI::App* action) { return action->check_name(word); });
+  };
+  if (!actions.empty() && (arguments.empty() ||
+                           !(arguments.front().starts_with("-") || is_action(arguments.front())))) {
+    throw UsageError(
+        concat(tool, ": ",
+               arguments.empty() ? "no action" : concat("unknown action '", arguments.front(), "'"),
+               "; it is one of ", actions));
+  }
+  try {
+    std::reverse(arguments.begin(), arguments.end());  // CLI11 takes the last one first.
+    app.parse(std::move(arguments));
+  } catch (const CLI::CallForHelp&) {
+    std::fputs(app.help().c_str(), stdout);
+    return false;
+  } catch (const CLI::ParseError& error) {
+    throw UsageError(concat(tool, ": ", error.what(), "; see ", app.get_name(), " --help"));
+  }
+  return true;
+}
+
+}  // namespace lockstep::inline internal
