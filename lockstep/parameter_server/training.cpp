@@ -254,7 +254,7 @@ void Training::Impl::recover() {
         concat("parameter servers: what server ", server,
                " held is lost, and there is no whole snapshot of it",
                options_.staleness ? "" : " at an update that all servers have",
-               options_.directory.empty() ? "; `directory` in the options keeps some" : ""));
+               options_.directory.empty() ? "; with `directory` in the options servers keep snapshots" : ""));
   }
   run_on_all(group_, "take up a parameter server's shard", [&] {
     if (is_trainer()) return;

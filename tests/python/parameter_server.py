@@ -105,7 +105,7 @@ class ParameterServer(unittest.TestCase):
         # The job begins anew, as the launcher has restarts left.
         self.assertEqual(code, 0, errors)
         self.assertIn("what server 1 held is lost, and there is no whole snapshot of it at an update that all "
-                      "servers have; `snapshots` in the options keeps some", errors)
+                      "servers have; with `directory` in the options servers keep snapshots", errors)
         self.assertEqual(begins(lines), [0, 0])
 
     def test_a_job_that_is_started_again_goes_on(self):
