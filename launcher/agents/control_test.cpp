@@ -46,10 +46,10 @@ struct ControlTest : testing::Test {
                                 .most_agents = 3},
         std::move(listening));
   }
-  void connect() {
+  void connect(const std::string& secret = "secret") {
     client = std::make_unique<ControlClient>(
         client_io, ControlClient::Settings{.job = "job",
-                                           .secret = "secret",
+                                           .secret = secret,
                                            .host = "127.0.0.1",
                                            .port = port,
                                            .keep_alive_interval = milliseconds(20),
@@ -102,6 +102,16 @@ TEST_F(ControlTest, WhatIsReportedIsHeard) {
   EXPECT_EQ(server->agent_count(), 1U);
 }
 
+TEST_F(ControlTest, AnotherSecretOrNoneIsRefused) {
+  serve();
+  for (const char* secret : {"another secret", ""}) {
+    connect(secret);
+    EXPECT_TRUE(run_both_until([&] { return !client->refusal().empty(); })) << secret;
+    EXPECT_EQ(client->refusal(), "its secret is not that of the job");
+    EXPECT_EQ(server->agent_count(), 0U);
+  }
+}
+
 // A cable that was cut for some time: the transport itself tries ever more rarely.
 TEST_F(ControlTest, AConnectionThatIsSilentIsMadeAnew) {
   serve();
@@ -129,6 +139,16 @@ TEST_F(ControlTest, AReplayedGreetingIsNoAgentAndIsClosedSoon) {
   serve(milliseconds(50));
   const auto socket = replay(greeting());
   EXPECT_TRUE(is_closed_by_server(*socket));
+  EXPECT_EQ(server->agent_count(), 0U);
+}
+
+TEST_F(ControlTest, WhoStopsHalfwayThroughTheGreetingIsClosedSoon) {
+  serve(milliseconds(50));
+  const std::string whole = greeting();
+  for (const std::size_t size :
+       {std::size_t{0}, std::size_t{1}, whole.size() / 2, whole.size() - 1}) {
+    EXPECT_TRUE(is_closed_by_server(*replay(whole.substr(0, size)))) << size;
+  }
   EXPECT_EQ(server->agent_count(), 0U);
 }
 
