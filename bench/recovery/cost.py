@@ -7,7 +7,7 @@ nobody, the most.
     bench/recovery/cost.py --binaries=build/release/bin --json=cost.json
 
 Subjects: the loop alone, with Adam; with a copy of the state in memory every 100 steps; with a folder for snapshots,
-so that the ranks ask each other before each step whether one was told to make room; with SGD, with
+so that the ranks ask each other before each step whether one was preempted; with SGD, with
 momentum and without, where the parameters are hashed. Networks of 0.1 and 10 million parameters, over shm. The jobs of a network run by turns, too.
 """
 import argparse

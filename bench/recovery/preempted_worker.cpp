@@ -1,7 +1,7 @@
-// A training with pauses that is told to make room at any moment, by bench/recovery/preemption.py:
+// A training with pauses that is preempted at any moment, by bench/recovery/preemption.py:
 // preempted_worker resilient|plain STEPS FOLDER PAUSE_MS. Says what it does from now on, as
 // "PID WHAT STEP NS", NS of CLOCK_MONOTONIC: starts; ready, signals end it no more; begins;
-// waits, for data; evaluates; steps; done, a step; saves; saved, told to make room; and at the end
+// waits, for data; evaluates; steps; done, a step; saves; saved, preempted; and at the end
 // the bits of its state in place of a step: ends.
 #include <chrono>
 #include <cstdio>

@@ -45,7 +45,7 @@ std::uint64_t mix(std::uint64_t value) {
 // Told to make room where there is no group to agree with.
 class ToldToEnd : public Error {
  public:
-  ToldToEnd() : Error("this rank was told to make room") {}
+  ToldToEnd() : Error("this rank was preempted") {}
 };
 
 }  // namespace
@@ -333,7 +333,7 @@ std::string ResilientTraining::Impl::save() {
 void ResilientTraining::Impl::end_with(const std::string& failure) {
   const std::string why = group_ ? broadcast_text(group_, failure, 0) : failure;
   if (why.empty()) return;
-  throw Error(concat("ResilientTraining: told to make room, and what ", done_,
+  throw Error(concat("ResilientTraining: preempted, and what ", done_,
                      " steps have made is not saved: ", why));
 }
 

@@ -153,7 +153,7 @@ class TrainerLoop {
   std::optional<double> newest_loss_;  ///< of this rank, on the CPU
   std::int64_t logged_at_ = 0;
   std::int64_t saved_at_ = -1;
-  /// Steps after which the ranks ask each other whether one was told to make room.
+  /// Steps after which the ranks ask each other whether one was preempted.
   std::int64_t asks_every_ = 1;
   double seconds_before_ = 0;
   Clock::time_point begun_{};

@@ -223,7 +223,7 @@ class MakingRoom(LiveJobTest):
                 pass  # In the way of the folder.
             job.launchers[0].send_signal(signal.SIGTERM)
             self.assertEqual(job.finish(), [128 + signal.SIGTERM], job.errors)
-            self.assertRegex(job.errors, r"told to make room, and what \d+ steps have made is not saved: make the snapshot directory")
+            self.assertRegex(job.errors, r"preempted, and what \d+ steps have made is not saved: make the snapshot directory")
 
     def test_it_makes_room_while_it_waits_for_a_machine(self):
         with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
