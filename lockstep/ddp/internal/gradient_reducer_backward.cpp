@@ -4,6 +4,7 @@
 
 #include "diagnose/capture/recent_calls.h"
 #include "lockstep/comm/internal/agreement.h"
+#include "lockstep/comm/internal/native_collectives.h"
 #include "lockstep/ddp/exchange/gradient_ownership.h"
 #include "lockstep/ddp/internal/end_of_backward.h"
 #include "lockstep/ddp/internal/error_context.h"
@@ -243,7 +244,7 @@ void GradientReducer::Impl::finish_backward() {
 }
 
 void GradientReducer::Impl::add_up_squares() {
-  group.all_reduce_into(exchange.sum_of_squares, exchange.sum_of_squares);
+  all_reduce_into(group, exchange.sum_of_squares, exchange.sum_of_squares);
   has_norm = true;
 }
 
