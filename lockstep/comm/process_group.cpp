@@ -59,7 +59,9 @@ std::chrono::milliseconds ProcessGroup::timeout() const {
   return state("timeout").timeout;
 }
 c10::intrusive_ptr<c10d::Backend> ProcessGroup::c10d_backend() const {
-  return state("c10d_backend").backend;
+  const State& group = state("c10d_backend");
+  if (!group.backend) return {};
+  return c10::intrusive_ptr<c10d::Backend>::unsafe_reclaim_from_nonowning(&group.backend->c10d());
 }
 c10::intrusive_ptr<c10d::Store> ProcessGroup::c10d_store() const {
   const State& group = state("c10d_store");
@@ -73,24 +75,24 @@ c10::intrusive_ptr<c10d::Store> ProcessGroup::c10d_store() const {
 at::Tensor ProcessGroup::allocate_tensor(std::int64_t numel, at::ScalarType dtype) const {
   const State& group = state("allocate_tensor");
   const auto options = at::TensorOptions(dtype).device(group.device);
-  if (group.backend && group.backend->supportsTensorAlloc(group.device.index())) {
-    return group.backend->allocateTensor(numel, options);
+  if (group.backend) {
+    c10d::Backend& backend = group.backend->c10d();
+    if (backend.supportsTensorAlloc(group.device.index())) {
+      return backend.allocateTensor(numel, options);
+    }
   }
   return at::empty({numel}, options);
 }
 
 bool ProcessGroup::shares_memory() const {
-  return static_cast<bool>(state("shares_memory").all_reduce_into);
-}
-bool ProcessGroup::is_shared(const at::Tensor& tensor) const {
-  const State& group = state("is_shared");
-  return group.is_shared && group.is_shared(tensor);
+  const State& group = state("shares_memory");
+  return group.backend && group.backend->shared_memory() != nullptr;
 }
 
 namespace {
 
-BackendInstance connect(const ProcessGroup::State& state,
-                        std::chrono::milliseconds connect_timeout) {
+std::shared_ptr<NativeBackend> connect(const ProcessGroup::State& state,
+                                       std::chrono::milliseconds connect_timeout) {
   const QuietC10d quiet;
   failpoint("connect.begin");
   try {
@@ -112,8 +114,8 @@ BackendInstance connect(const ProcessGroup::State& state,
 
 // A backend that we chose ourselves may turn out not to work here; one that the user named is an
 // error then. All ranks find the same.
-BackendInstance connect_or_fall_back(ProcessGroup::State& state,
-                                     std::chrono::milliseconds connect_timeout) {
+std::shared_ptr<NativeBackend> connect_or_fall_back(ProcessGroup::State& state,
+                                                    std::chrono::milliseconds connect_timeout) {
   try {
     return connect(state, connect_timeout);
   } catch (const BackendUnavailable& error) {
@@ -126,17 +128,17 @@ BackendInstance connect_or_fall_back(ProcessGroup::State& state,
 }
 
 // On a device the exchange would wait for what was queued before: only where it is asked for.
-CallCheck call_check(const ProcessGroup::State& state, const BackendInstance& instance) {
-  if (instance.checks_calls) return CallCheck::kBackend;
+CallCheck call_check(const ProcessGroup::State& state) {
+  if (state.backend->compares_calls()) return CallCheck::kBackend;
   return state.asked_to_check_calls.value_or(state.device.is_cpu()) ? CallCheck::kExchange
                                                                     : CallCheck::kNone;
 }
 
 // For the rest of the process: threads of these backends wait for peers that do not answer, and
 // their destructors would wait for the threads.
-void abandon(c10::intrusive_ptr<c10d::Backend> backend) {
+void abandon(std::shared_ptr<NativeBackend> backend) {
   static std::mutex mutex;
-  static auto* abandoned = new std::vector<c10::intrusive_ptr<c10d::Backend>>();  // never destroyed
+  static auto* abandoned = new std::vector<std::shared_ptr<NativeBackend>>();  // never destroyed
   const std::lock_guard lock(mutex);
   abandoned->push_back(std::move(backend));
 }
@@ -144,8 +146,8 @@ void abandon(c10::intrusive_ptr<c10d::Backend> backend) {
 }  // namespace
 
 ProcessGroup::State::~State() {
-  if (!is_busy || !is_busy()) return;
-  backend->abort();
+  if (!backend || !backend->is_busy()) return;
+  backend->c10d().abort();
   abandon(std::move(backend));
 }
 
@@ -154,15 +156,8 @@ inline namespace internal {
 ProcessGroup make_process_group(std::shared_ptr<ProcessGroup::State> state,
                                 std::chrono::milliseconds connect_timeout) {
   if (state->world_size > 1) {
-    auto instance = connect_or_fall_back(*state, connect_timeout);
-    state->call_check = call_check(*state, instance);
-    state->backend = std::move(instance.backend);
-    state->takes_cuda = instance.takes_cuda;
-    state->is_busy = std::move(instance.is_busy);
-    state->all_reduce_into = std::move(instance.all_reduce_into);
-    state->name_next_call = std::move(instance.name_next_call);
-    state->is_shared = std::move(instance.is_shared);
-    state->bucket_bytes = instance.bucket_bytes;
+    state->backend = connect_or_fall_back(*state, connect_timeout);
+    state->call_check = call_check(*state);
   }
   return ProcessGroup(std::move(state));
 }

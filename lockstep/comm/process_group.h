@@ -32,9 +32,6 @@ struct CollectiveOptions {
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
   /// Compared between ranks where calls are, to tell calls of one shape apart; up to 23 letters.
   std::string name = {};
-  /// False where the ranks are known to make the same call: it then starts without waiting for them
-  /// on every backend. A backend that compares calls itself (shm) does so all the same.
-  bool is_compared = true;
 };
 
 struct ReduceOptions {
@@ -42,20 +39,6 @@ struct ReduceOptions {
   bool async_op = false;
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
   std::string name = {};
-};
-
-struct ReduceIntoOptions {
-  ReduceOp op = ReduceOp::kSum;
-  bool async_op = false;
-  std::optional<std::chrono::milliseconds> timeout = std::nullopt;
-  std::string name = {};
-  /// Of kAvg: what the average is multiplied by, in the same pass; on every rank the same. Other
-  /// than 1 only where the group shares memory.
-  double scale = 1;
-  /// One float64 on the CPU. The squares of the part of the results that this rank works out are
-  /// added to it in the same pass; the parts of all ranks together cover the results once. Only
-  /// where the group shares memory. Results are of a floating-point dtype.
-  at::Tensor sum_of_squares = {};
 };
 
 struct NewGroupOptions {
@@ -109,15 +92,6 @@ class ProcessGroup {
 
   /// Leaves the reduction over all ranks in `tensor` on every rank.
   Work all_reduce(at::Tensor tensor, const ReduceOptions& options = {}) const;
-
-  /// As all_reduce, from `input` into `output`, of one size and dtype; they may be one tensor. For
-  /// callers that know that all ranks make the same call: it is not checked where that would cost
-  /// an exchange. Where `output` is a tensor of allocate_tensor, or a part of one, it must be on
-  /// every rank; then only what peers need of `input` is copied, and no call waits for another.
-  /// A float16 or bfloat16 `input` may go into a float32 `output` where both lie in shared memory:
-  /// it is reduced in float32, and not rounded again.
-  Work all_reduce_into(at::Tensor output, at::Tensor input,
-                       const ReduceIntoOptions& options = {}) const;
 
   /// Leaves the reduction in `tensor` on rank `target`; on other ranks its contents are undefined.
   Work reduce(at::Tensor tensor, int target, const ReduceOptions& options = {}) const;
@@ -180,9 +154,6 @@ class ProcessGroup {
 
   /// Whether allocate_tensor gives memory that peers reach without a copy.
   bool shares_memory() const;
-
-  /// Whether peers reach this tensor so: whether all of it lies in memory of allocate_tensor.
-  bool is_shared(const at::Tensor& tensor) const;
 
   /// The c10d objects underneath; null in a group of one rank. Waits for keys call while_waiting.
   c10::intrusive_ptr<c10d::Backend> c10d_backend() const;

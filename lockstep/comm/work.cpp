@@ -7,7 +7,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/log.h"
 #include "lockstep/comm/internal/hang_report.h"
-#include "lockstep/comm/internal/timed_work.h"
+#include "lockstep/comm/internal/wait_expired.h"
 #include "lockstep/comm/internal/work_state.h"
 
 namespace lockstep {

@@ -2,6 +2,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/comm/internal/native_collectives.h"
 
 namespace lockstep {
 
@@ -17,7 +18,7 @@ void CommHook::claim() {
 std::function<void()> start_average(const ProcessGroup& group, const at::Tensor& tensor) {
   if (group.world_size() == 1) return [] {};
   tensor.div_(group.world_size());
-  const Work work = group.all_reduce_into(tensor, tensor, {.async_op = true});
+  const Work work = all_reduce_into(group, tensor, tensor, {}, {.async_op = true});
   return [work] { work.wait(); };
 }
 

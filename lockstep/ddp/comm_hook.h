@@ -40,10 +40,10 @@ struct HookBucket {
 /// A hook serves one model, whose buckets its state belongs to; every model needs one of its own.
 /// Its state is in no snapshot: a run that goes on from one begins with a new hook.
 ///
-/// What a hook sends by start_average and all_reduce_into is not compared with what other ranks
-/// send, unless the backend does so itself (shm does): a hook that sends something else on some
-/// rank gets a wrong average there, or ends the process, by an assertion in Gloo. Other collectives
-/// of the group are compared as ever, for which gloo needs an exchange each.
+/// What a hook sends by start_average is not compared with what other ranks send, unless the
+/// backend does so itself (shm does): a hook that sends something else on some rank gets a wrong
+/// average there, or ends the process, by an assertion in Gloo. Collectives of the group are
+/// compared as ever, for which gloo needs an exchange each.
 ///
 /// Threads: one at a time, autograd's. Errors: start() and what it returns may throw; backward()
 /// throws the same on that rank, and other ranks wait for it until its process ends or their

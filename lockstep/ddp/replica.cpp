@@ -11,6 +11,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/comm/internal/agreement.h"
+#include "lockstep/comm/internal/native_collectives.h"
 #include "lockstep/ddp/internal/broadcast_tensors.h"
 #include "lockstep/ddp/internal/gradient_reducer.h"
 #include "lockstep/ddp/internal/model_agreement.h"

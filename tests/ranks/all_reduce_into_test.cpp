@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/internal/native_collectives.h"
 #include "tests/ranks/fixture.h"
 #include "tests/ranks/formula.h"
 
@@ -34,7 +35,7 @@ TEST_F(AllReduceInto, LeavesTheReductionInTheOutput) {
     for_all_tensors([&](at::ScalarType dtype, std::int64_t numel) {
       const at::Tensor input = formula(rank_, numel, dtype);
       const at::Tensor output = place(zeros(numel, dtype), memory);
-      group_.all_reduce_into(output, input, {.op = ReduceOp::kMax});
+      all_reduce_into(group_, output, input, {.op = ReduceOp::kMax});
       EXPECT_TRUE(matches(output, reduced_formula(world_size_, numel, dtype, ReduceOp::kMax)));
       EXPECT_TRUE(matches(input, formula(rank_, numel, dtype)));
     });
@@ -50,12 +51,12 @@ TEST_F(AllReduceInto, AddsTheSquaresOfEachResultOnceOverAllRanks) {
         const at::Tensor input = at::sin(at::arange(numel, at::kFloat) * (rank_ + 1)).to(dtype);
         const at::Tensor output = place(input, memory);
         const at::Tensor squares = at::ones({1}, at::kDouble);
-        group_.all_reduce_into(output, output, {.op = ReduceOp::kAvg, .sum_of_squares = squares});
+        all_reduce_into(group_, output, output, {.op = ReduceOp::kAvg, .sum_of_squares = squares});
         const auto expected = output.to(at::kDouble).square().sum().item<double>();
         const auto sum = sum_over_ranks(squares - 1).item<double>();
         EXPECT_NEAR(sum, expected, 1e-9 * (1 + expected));
         at::Tensor same = place(input, memory);
-        group_.all_reduce_into(same, same, {.op = ReduceOp::kAvg});
+        all_reduce_into(group_, same, same, {.op = ReduceOp::kAvg});
         EXPECT_TRUE(at::equal(same, output));
       }
     }
@@ -75,15 +76,15 @@ TEST_F(AllReduceInto, ReducesHalfPrecisionIntoFloat32InSharedMemory) {
       const at::Tensor input = shared(values);
       const at::Tensor output = shared(at::zeros({numel}));
       const at::Tensor squares = at::zeros({1}, at::kDouble);
-      group_.all_reduce_into(output, input, {.sum_of_squares = squares});
+      all_reduce_into(group_, output, input, {.sum_of_squares = squares});
       EXPECT_TRUE(at::equal(output, expected));
       EXPECT_TRUE(at::equal(input, values));
       const auto norm = expected.to(at::kDouble).norm().item<double>();
       EXPECT_NEAR(std::sqrt(sum_over_ranks(squares).item<double>()), norm, 1e-9 * norm);
       // In flight together with the next, from the same input.
       const at::Tensor other = shared(at::zeros({numel}));
-      const Work first = group_.all_reduce_into(output, input, {.async_op = true});
-      const Work second = group_.all_reduce_into(other, input, {.async_op = true});
+      const Work first = all_reduce_into(group_, output, input, {}, {.async_op = true});
+      const Work second = all_reduce_into(group_, other, input, {}, {.async_op = true});
       second.wait();
       first.wait();
       EXPECT_TRUE(at::equal(other, expected));
@@ -95,7 +96,7 @@ TEST_F(AllReduceInto, RefusesWhatItCannotDoAndStaysOfUse) {
   const auto refusal = [&](const at::Tensor& output, const at::Tensor& input,
                            const at::Tensor& squares = {}) {
     return message_of<UsageError>(
-        [&] { group_.all_reduce_into(output, input, {.sum_of_squares = squares}); });
+        [&] { all_reduce_into(group_, output, input, {.sum_of_squares = squares}); });
   };
   const at::Tensor floats = zeros(5, at::kFloat);
   EXPECT_SAYS(refusal(floats, zeros(4, at::kFloat)), "output has 5 elements, input has 4");
@@ -119,7 +120,7 @@ TEST_F(AllReduceInto, RanksThatConvertAndRanksThatDoNotAreToldOfEachOther) {
   const bool is_odd = rank_ == world_size_ - 1;
   const at::Tensor output = group.allocate_tensor(2000, at::kFloat).zero_();
   const at::Tensor input = group.allocate_tensor(2000, is_odd ? at::kHalf : at::kBFloat16).zero_();
-  EXPECT_SAYS(message_of<UsageError>([&] { group.all_reduce_into(output, input); }),
+  EXPECT_SAYS(message_of<UsageError>([&] { all_reduce_into(group, output, input); }),
               is_odd ? "float32 elements from bfloat16" : "float32 elements from float16");
 }
 

@@ -17,7 +17,7 @@ namespace {
 struct Entry {
   std::string_view name;
   c10::Device (*device)(int local_rank);
-  BackendInstance (*make)(const BackendConfig&);
+  std::shared_ptr<NativeBackend> (*make)(const BackendConfig&);
 };
 
 // A new backend is a folder beside this file and a line here.
@@ -41,7 +41,7 @@ const Entry& find(const std::string& name) {
 
 }  // namespace
 
-BackendInstance make_backend(const std::string& name, const BackendConfig& config) {
+std::shared_ptr<NativeBackend> make_backend(const std::string& name, const BackendConfig& config) {
   return find(name).make(config);
 }
 

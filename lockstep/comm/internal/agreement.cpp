@@ -66,8 +66,4 @@ std::uint64_t count_replica(const ProcessGroup& group) {
   return ProcessGroupAccess::state(group, "count_replica").replicas++;
 }
 
-std::int64_t bucket_bytes(const ProcessGroup& group) {
-  return ProcessGroupAccess::state(group, "bucket_bytes").bucket_bytes;
-}
-
 }  // namespace lockstep::inline internal

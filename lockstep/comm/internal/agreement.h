@@ -42,7 +42,4 @@ Agreement begin_agreed(const ProcessGroup& group, const std::string& what,
 /// for numbering what is replicated over it.
 std::uint64_t count_replica(const ProcessGroup& group);
 
-/// How many bytes of gradients are best exchanged at a time; 0 where the backend does not say.
-std::int64_t bucket_bytes(const ProcessGroup& group);
-
 }  // namespace lockstep::inline internal

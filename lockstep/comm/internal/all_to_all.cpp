@@ -1,8 +1,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/internal/collective_call.h"
@@ -71,13 +69,10 @@ Work ProcessGroup::all_to_all(std::vector<at::Tensor> outputs, std::vector<at::T
     check_same_dtype(call, outputs[0], input);
   }
   if (!call.group.backend) outputs[0].copy_(inputs[0].view(outputs[0].sizes()));
-  return start_exchange(call, CallSignature(call.operation).of(inputs[0].scalar_type()),
-                        {.sent = elements(inputs), .received = elements(outputs)}, options,
-                        [&](c10d::Backend& backend, auto timeout) {
-                          c10d::AllToAllOptions arguments;
-                          arguments.timeout = timeout;
-                          return backend.alltoall(outputs, inputs, arguments);
-                        });
+  return start_exchange(
+      call, CallSignature(call.operation).of(inputs[0].scalar_type()),
+      {.sent = elements(inputs), .received = elements(outputs)}, options,
+      [&](auto& backend, auto& terms) { return backend.all_to_all(outputs, inputs, terms); });
 }
 
 Work ProcessGroup::all_to_all_single(at::Tensor output, at::Tensor input,
@@ -95,11 +90,9 @@ Work ProcessGroup::all_to_all_single(at::Tensor output, at::Tensor input,
   return start_exchange(call, CallSignature(call.operation).of(input.scalar_type()),
                         {.sent = elements(input, input_splits, world_size),
                          .received = elements(output, output_splits, world_size)},
-                        options, [&](c10d::Backend& backend, auto timeout) {
-                          c10d::AllToAllOptions arguments;
-                          arguments.timeout = timeout;
-                          return backend.alltoall_base(output, input, output_splits, input_splits,
-                                                       arguments);
+                        options, [&](auto& backend, auto& terms) {
+                          return backend.all_to_all_single(output, input, output_splits,
+                                                           input_splits, terms);
                         });
 }
 

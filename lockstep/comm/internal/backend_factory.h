@@ -2,23 +2,18 @@
 
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <string>
-#include <string_view>
 
 #include <c10/core/Device.h>
 #include <c10/util/intrusive_ptr.h>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/deadline.h"
 #include "lockstep/comm/internal/backend_choice.h"
-#include "lockstep/comm/reduce_op.h"
+#include "lockstep/comm/internal/native_backend.h"
 #include "lockstep/job/internal/launcher_address.h"
-
-namespace lockstep {
-struct ReduceIntoOptions;
-}
 
 namespace lockstep::inline internal {
 
@@ -49,30 +44,6 @@ struct BackendConfig {
   std::function<void()> while_waiting = {};
 };
 
-struct BackendInstance {
-  c10::intrusive_ptr<c10d::Backend> backend = {};
-  bool takes_cuda = true;
-  /// Whether the backend itself raises on every rank when ranks make different calls. Then calls of
-  /// no elements reach it too.
-  bool checks_calls = false;
-  /// As allreduce from the second tensor into the first, which comes from allocateTensor on every
-  /// rank: whatever of the second no peer needs is not copied; with a scale and a sum of squares as
-  /// ProcessGroup::all_reduce_into. Empty: the backend has no such way.
-  std::function<c10::intrusive_ptr<c10d::Work>(const at::Tensor& output, const at::Tensor& input,
-                                               const ReduceIntoOptions& options,
-                                               std::chrono::milliseconds timeout)>
-      all_reduce_into = {};
-  /// Gives the next collective a name by which the backend compares it, too. Empty: it does not
-  /// compare calls itself.
-  std::function<void(std::string_view)> name_next_call = {};
-  /// Whether the tensor lies in memory of allocateTensor. Goes with all_reduce_into.
-  std::function<bool(const at::Tensor&)> is_shared = {};
-  /// How many bytes of gradients are best exchanged at a time; 0: the backend does not say.
-  std::int64_t bucket_bytes = 0;
-  /// Whether collectives are under way for which the backend's destructor would wait. Empty: never.
-  std::function<bool()> is_busy = {};
-};
-
 /// Where the backend called `name` expects the tensors of this rank: the CPU, or its CUDA device.
 /// The table of backends is in comm/backends/table.cpp, one layer up: comm/ knows that there are
 /// backends, not which.
@@ -81,7 +52,7 @@ struct BackendInstance {
 c10::Device backend_device(const std::string& name, int local_rank);
 
 /// Creates the backend and connects it. Errors: as backend_device; those of its connections.
-BackendInstance make_backend(const std::string& name, const BackendConfig& config);
+std::shared_ptr<NativeBackend> make_backend(const std::string& name, const BackendConfig& config);
 
 /// Whether this is a CUDA build and the machine has a device for each of so many ranks.
 bool has_cuda_device_each(int local_world_size);

@@ -60,10 +60,10 @@ struct RunningCall {
   }
 
   // `ends_call`: what is started is the call's last part.
-  Work start(const StartWork& start_work, bool ends_call) const {
+  Work start(StartWork start_work, bool ends_call, std::string_view call_name = {}) const {
     c10::intrusive_ptr<c10d::Work> work;
     try {
-      work = start_work(*group.backend, time_left());
+      work = start_work(*group.backend, {.timeout = time_left(), .name = call_name});
     } catch (...) {
       rethrow_named(name);
     }
@@ -76,9 +76,8 @@ struct RunningCall {
     return Work(std::move(state));
   }
 
-  Work run(const CollectiveOptions& options, const StartWork& start_work) const {
-    if (!options.name.empty() && group.name_next_call) group.name_next_call(options.name);
-    Work work = start(start_work, true);
+  Work run(const CollectiveOptions& options, StartWork start_work) const {
+    Work work = start(start_work, true, options.name);
     failpoint("collective.started");
     if (!options.async_op) work.wait();
     failpoint("collective.done");
@@ -102,10 +101,8 @@ struct RunningCall {
     ours = ours.to(group.device);
     at::Tensor all = at::empty({bytes * group.world_size}, ours.options());
     Work work = start(
-        [&](c10d::Backend& backend, auto timeout) {
-          c10d::AllgatherOptions arguments;
-          arguments.timeout = timeout;
-          return backend._allgather_base(all, ours, arguments);
+        [&](NativeBackend& backend, const CallTerms& terms) {
+          return backend.all_gather_into_tensor(all, ours, terms);
         },
         ends_call);
     return {.name = name, .all = std::move(all), .work = std::move(work)};
@@ -155,11 +152,11 @@ std::vector<CheckMessage> finish_check(const StartedCheck& check) {
 }
 
 Work start_collective(const CallSite& call, const CallSignature& signature,
-                      const CollectiveOptions& options, const StartWork& start) {
+                      const CollectiveOptions& options, StartWork start) {
   const auto& group = call.group;
   if (!group.backend) return {};
   const bool moves_nothing = signature.numel == 0;
-  const bool is_compared = options.is_compared && group.call_check == CallCheck::kExchange;
+  const bool is_compared = group.call_check == CallCheck::kExchange;
   if (moves_nothing && !is_compared && group.call_check != CallCheck::kBackend) return {};
   failpoint("collective.begin");
   const RunningCall running = begin_call(call, options);
@@ -171,14 +168,16 @@ Work start_collective(const CallSite& call, const CallSignature& signature,
   return running.run(options, start);
 }
 
-Work start_agreed(const CallSite& call, const CollectiveOptions& options, const StartWork& start) {
+Work start_agreed(const CallSite& call, std::int64_t numel, const CollectiveOptions& options,
+                  StartWork start) {
   if (!call.group.backend) return {};
+  if (numel == 0 && call.group.call_check != CallCheck::kBackend) return {};
   return begin_call(call, options).run(options, start);
 }
 
 Work start_exchange(const CallSite& call, const CallSignature& signature,
                     const ExchangeCounts& counts, const CollectiveOptions& options,
-                    const StartWork& start) {
+                    StartWork start) {
   if (!call.group.backend) return {};
   const RunningCall running = begin_call(call, options);
   if (call.group.call_check == CallCheck::kExchange) {
@@ -189,7 +188,7 @@ Work start_exchange(const CallSite& call, const CallSignature& signature,
 }
 
 Work start_message(const CallSite& call, const at::Tensor& tensor, int peer,
-                   const CollectiveOptions& options, const StartWork& start) {
+                   const CollectiveOptions& options, StartWork start) {
   if (tensor.numel() == 0) return {};
   const auto timeout = checked_timeout(call, options);
   const auto& group = call.group;

@@ -1,15 +1,14 @@
 #pragma once
 
 #include <array>
-#include <chrono>
 #include <cstdint>
-#include <functional>
 #include <vector>
 
+#include <c10/util/FunctionRef.h>
 #include <c10/util/intrusive_ptr.h>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "lockstep/comm/internal/call_signature.h"
+#include "lockstep/comm/internal/native_backend.h"
 #include "lockstep/comm/internal/tensor_check.h"
 #include "lockstep/comm/internal/work_state.h"
 #include "lockstep/comm/process_group.h"
@@ -19,15 +18,15 @@
 /// is asynchronous.
 namespace lockstep::inline internal {
 
-/// Starts the backend's part of a call. Its work may not take longer than the time given.
+/// Starts the backend's part of a call, on the terms given.
 using StartWork =
-    std::function<c10::intrusive_ptr<c10d::Work>(c10d::Backend&, std::chrono::milliseconds)>;
+    c10::function_ref<c10::intrusive_ptr<c10d::Work>(NativeBackend&, const CallTerms&)>;
 
 /// In a group of one rank there is no backend: nothing is started. Nor is it where the signature
 /// says that nothing is to be moved; ranks that do not agree on that are found all the same.
 /// Errors: UsageError on every rank when ranks made different calls; else as Work::wait.
 Work start_collective(const CallSite& call, const CallSignature& signature,
-                      const CollectiveOptions& options, const StartWork& start);
+                      const CollectiveOptions& options, StartWork start);
 
 /// Elements to and from each rank, for the calls in which every pair of ranks may have its own.
 struct ExchangeCounts {
@@ -38,7 +37,7 @@ struct ExchangeCounts {
 /// As start_collective, where ranks must agree pair by pair.
 Work start_exchange(const CallSite& call, const CallSignature& signature,
                     const ExchangeCounts& counts, const CollectiveOptions& options,
-                    const StartWork& start);
+                    StartWork start);
 
 /// What every rank tells the others of a call before it is made.
 struct CheckMessage {
@@ -58,11 +57,13 @@ StartedCheck start_check(const CallSite& call, const CheckMessage& message);
 /// Waits for what all ranks have told. Errors: UsageError on every rank where calls differ.
 std::vector<CheckMessage> finish_check(const StartedCheck& check);
 
-/// As start_collective, where the ranks are known to make the same call.
-Work start_agreed(const CallSite& call, const CollectiveOptions& options, const StartWork& start);
+/// As start_collective, where the ranks are known to make the same call, of so many elements: it is
+/// not compared, unless the backend itself does.
+Work start_agreed(const CallSite& call, std::int64_t numel, const CollectiveOptions& options,
+                  StartWork start);
 
 /// A message to a peer or from one: not checked against the peer's.
 Work start_message(const CallSite& call, const at::Tensor& tensor, int peer,
-                   const CollectiveOptions& options, const StartWork& start);
+                   const CollectiveOptions& options, StartWork start);
 
 }  // namespace lockstep::inline internal

@@ -1,20 +1,10 @@
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/internal/collective_call.h"
 #include "lockstep/comm/internal/process_group_state.h"
-#include "lockstep/comm/internal/timed_work.h"
 
 namespace lockstep {
 namespace {
-
-// Other backends look at the timeout of the wait instead.
-c10::intrusive_ptr<c10d::Work> with_timeout(c10::intrusive_ptr<c10d::Work> work,
-                                            std::chrono::milliseconds timeout) {
-  if (auto* const timed = dynamic_cast<TimedWork*>(work.get())) timed->set_timeout(timeout);
-  return work;
-}
 
 // Gloo and MPI have no others.
 void check_tag(const CallSite& call, int tag) {
@@ -31,9 +21,8 @@ Work ProcessGroup::send(at::Tensor tensor, int target, int tag,
   check_tensor(call, "tensor", tensor);
   check_peer(call, "target", target);
   check_tag(call, tag);
-  return start_message(call, tensor, target, options, [&](c10d::Backend& backend, auto timeout) {
-    std::vector<at::Tensor> tensors{tensor};
-    return with_timeout(backend.send(tensors, target, tag), timeout);
+  return start_message(call, tensor, target, options, [&](auto& backend, auto& terms) {
+    return backend.send(tensor, target, tag, terms);
   });
 }
 
@@ -43,9 +32,8 @@ Work ProcessGroup::recv(at::Tensor tensor, int source, int tag,
   check_tensor(call, "tensor", tensor);
   check_peer(call, "source", source);
   check_tag(call, tag);
-  return start_message(call, tensor, source, options, [&](c10d::Backend& backend, auto timeout) {
-    std::vector<at::Tensor> tensors{tensor};
-    return with_timeout(backend.recv(tensors, source, tag), timeout);
+  return start_message(call, tensor, source, options, [&](auto& backend, auto& terms) {
+    return backend.recv(tensor, source, tag, terms);
   });
 }
 

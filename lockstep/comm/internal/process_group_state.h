@@ -3,15 +3,15 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <thread>
 
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "lockstep/comm/internal/backend_choice.h"
+#include "lockstep/comm/internal/native_backend.h"
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep::inline internal {
@@ -40,22 +40,13 @@ struct ProcessGroup::State {
   std::string local_address;
   std::chrono::milliseconds timeout{};
   c10::Device device = c10::kCPU;
-  c10::intrusive_ptr<c10d::Store> store;      ///< this group's own keys
-  c10::intrusive_ptr<c10d::Backend> backend;  ///< null in a group of one rank
-  bool takes_cuda = true;
+  c10::intrusive_ptr<c10d::Store> store;   ///< this group's own keys
+  std::shared_ptr<NativeBackend> backend;  ///< null in a group of one rank
   /// See InitOptions; also called in long waits for collectives.
   std::function<void()> while_waiting;
   const std::thread::id made_by = std::this_thread::get_id();  ///< the thread for while_waiting
   std::optional<bool> asked_to_check_calls;  ///< by the user; unset: the backend's default
   CallCheck call_check = CallCheck::kNone;
-  // See BackendInstance.
-  std::function<bool()> is_busy;
-  std::function<c10::intrusive_ptr<c10d::Work>(const at::Tensor&, const at::Tensor&,
-                                               const ReduceIntoOptions&, std::chrono::milliseconds)>
-      all_reduce_into;
-  std::function<void(std::string_view)> name_next_call;
-  std::function<bool(const at::Tensor&)> is_shared;
-  std::int64_t bucket_bytes = 0;
 
   State() = default;
   /// Waits for no peer: a backend that would is kept until the process ends.

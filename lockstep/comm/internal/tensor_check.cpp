@@ -43,7 +43,7 @@ void check_tensor(const CallSite& call, const char* argument, const at::Tensor& 
     refuse(call, argument, " is not dense and contiguous; pass its contiguous() copy");
   }
   const bool takes_device =
-      tensor.is_cuda() ? call.group.takes_cuda
+      tensor.is_cuda() ? !call.group.backend || call.group.backend->takes_cuda()
                        : tensor.is_cpu() && (!call.group.backend || call.group.device.is_cpu());
   if (!takes_device) {
     refuse(call, argument, " is on ", tensor.device().str(), ", but backend '",

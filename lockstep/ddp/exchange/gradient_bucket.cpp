@@ -8,6 +8,7 @@
 #include <ATen/ops/linalg_vector_norm.h>
 #include <c10/core/GradMode.h>
 
+#include "lockstep/comm/internal/native_collectives.h"
 #include "lockstep/ddp/exchange/set_gradient.h"
 
 namespace lockstep::inline internal {
@@ -72,9 +73,9 @@ void GradientBucket::set_flag(std::size_t position, bool flag) {
 void GradientBucket::exchange(const at::Tensor& output, const at::Tensor& input, double scale,
                               const at::Tensor& squares) {
   const ReduceOp op = shares_memory_ ? ReduceOp::kAvg : ReduceOp::kSum;
-  works_.push_back(group_.all_reduce_into(
-      output, input,
-      {.op = op, .async_op = true, .name = name_, .scale = scale, .sum_of_squares = squares}));
+  works_.push_back(all_reduce_into(group_, output, input,
+                                   {.op = op, .scale = scale, .sum_of_squares = squares},
+                                   {.async_op = true, .name = name_}));
 }
 
 void GradientBucket::start_average(GradientScale& scale) {

@@ -9,6 +9,7 @@
 #include <ATen/ops/linalg_vector_norm.h>
 #include <c10/core/GradMode.h>
 
+#include "lockstep/comm/internal/native_collectives.h"
 #include "lockstep/ddp/exchange/set_gradient.h"
 
 namespace lockstep::inline internal {
@@ -55,7 +56,7 @@ void HookedBucket::start_average(GradientScale&) {
   const at::Tensor own = at::empty(holders_.sizes(), at::kFloat);
   std::copy(own_holders_.begin(), own_holders_.end(), own.mutable_data_ptr<float>());
   holders_.copy_(own);
-  counted_ = group_.all_reduce_into(holders_, holders_, {.async_op = true});
+  counted_ = all_reduce_into(group_, holders_, holders_, {}, {.async_op = true});
   finish_ = hook_->start(group_, bucket_);
 }
 

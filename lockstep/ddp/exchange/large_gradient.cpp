@@ -6,7 +6,7 @@
 #include <ATen/ops/mul.h>
 #include <c10/core/GradMode.h>
 
-#include "lockstep/comm/internal/agreement.h"
+#include "lockstep/comm/internal/native_collectives.h"
 #include "lockstep/ddp/exchange/gradient_ownership.h"
 #include "lockstep/ddp/exchange/gradient_view.h"
 #include "lockstep/ddp/exchange/set_gradient.h"
@@ -46,8 +46,8 @@ void LargeGradient::fill(std::size_t, GradientScale& scale, const at::Tensor& ar
   const bool is_strided = gradient.defined() && !gradient.is_sparse();
   if (is_strided && factor == 1 && lies_as_gradient_view(gradient, parameter_)) {
     // What has a graph is not written to: the graph may have saved it.
-    const bool may_be_written =
-        group_.is_shared(gradient) && !gradient.requires_grad() && has_one_owner(gradient, arrived);
+    const bool may_be_written = is_shared(group_, gradient) && !gradient.requires_grad() &&
+                                has_one_owner(gradient, arrived);
     output_ = may_be_written ? gradient : allocate();
     input_ = gradient;
     return;
@@ -64,12 +64,9 @@ void LargeGradient::fill(std::size_t, GradientScale& scale, const at::Tensor& ar
 
 void LargeGradient::exchange(const at::Tensor& output, const at::Tensor& input, double scale,
                              const at::Tensor& squares) {
-  works_.push_back(group_.all_reduce_into(output, input,
-                                          {.op = ReduceOp::kAvg,
-                                           .async_op = true,
-                                           .name = name_,
-                                           .scale = scale,
-                                           .sum_of_squares = squares}));
+  works_.push_back(all_reduce_into(
+      group_, output, input, {.op = ReduceOp::kAvg, .scale = scale, .sum_of_squares = squares},
+      {.async_op = true, .name = name_}));
 }
 
 void LargeGradient::start_average(GradientScale& scale) {

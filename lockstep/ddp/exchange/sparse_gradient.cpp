@@ -8,6 +8,8 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
+#include "lockstep/comm/internal/native_collectives.h"
+
 namespace lockstep::inline internal {
 
 SparseGradient::SparseGradient(const ProcessGroup& group, const ExchangeOptions& options,
@@ -29,8 +31,7 @@ void SparseGradient::fill(std::size_t, GradientScale& scale, const at::Tensor&) 
 void SparseGradient::start_average(GradientScale&) {
   const std::int64_t count = own_.defined() ? own_._nnz() : -1;
   const at::Tensor own_count = at::empty({1}, counts_.options()).fill_(count);
-  counted_ =
-      group_.all_gather_into_tensor(counts_, own_count, {.async_op = true, .is_compared = false});
+  counted_ = all_gather_uncompared(group_, counts_, own_count, {.async_op = true});
 }
 
 void SparseGradient::finish() {

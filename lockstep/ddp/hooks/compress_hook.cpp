@@ -1,5 +1,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/comm/internal/native_collectives.h"
 #include "lockstep/ddp/exchange/flat_gradients.h"
 #include "lockstep/ddp/hooks.h"
 
@@ -40,7 +41,7 @@ std::function<void()> CompressHook::start(const ProcessGroup& group, const HookB
     // Divided first: a sum over many ranks may be beyond what float16 holds.
     compressed.buffer.copy_(bucket.buffer.div_(group.world_size()));
     const Work work =
-        group.all_reduce_into(compressed.buffer, compressed.buffer, {.async_op = true});
+        all_reduce_into(group, compressed.buffer, compressed.buffer, {}, {.async_op = true});
     finish = [work] { work.wait(); };
   }
   return [finish, source = compressed.buffer, target = bucket.buffer] {

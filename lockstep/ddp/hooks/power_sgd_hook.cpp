@@ -14,6 +14,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/comm/internal/native_collectives.h"
 #include "lockstep/ddp/exchange/gradient_view.h"
 #include "lockstep/ddp/hooks.h"
 
@@ -201,7 +202,7 @@ std::function<void()> PowerSgdHook::start(const ProcessGroup& group, const HookB
       orthogonalize(factor.q);
       at::mm_out(factor.p, factor.matrix, factor.q);
     }
-    summed = group.all_reduce_into(state.left, state.left, {.async_op = true});
+    summed = all_reduce_into(group, state.left, state.left, {}, {.async_op = true});
   }
   elements_before_ += bucket.buffer.numel();
   for (const at::Tensor& sent : {state.rest, state.left, state.right}) {

@@ -7,6 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/comm/internal/native_collectives.h"
 #include "lockstep/ddp/hooks.h"
 
 namespace lockstep {
@@ -47,8 +48,7 @@ std::function<void()> QuantizeHook::start(const ProcessGroup& group, const HookB
   const at::Tensor header = at::cat({minimum, step}, 1).contiguous().view(at::kByte).view({-1});
   const at::Tensor message = at::cat({header, quantized.view({-1})});
   const at::Tensor all = at::empty({group.world_size() * message.numel()}, message.options());
-  const Work work =
-      group.all_gather_into_tensor(all, message, {.async_op = true, .is_compared = false});
+  const Work work = all_gather_uncompared(group, all, message, {.async_op = true});
   return [work, all, chunks, chunk, elements, header_bytes = header.numel(),
           message_bytes = message.numel(), ranks = group.world_size(), target = bucket.buffer] {
     work.wait();

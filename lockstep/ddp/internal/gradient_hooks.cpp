@@ -1,10 +1,13 @@
 #include "lockstep/ddp/internal/gradient_hooks.h"
 
 #include <memory>
+#include <utility>
 
 #include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/node.h>
 
 namespace lockstep::inline internal {
 namespace {
@@ -12,17 +15,17 @@ namespace {
 // Runs after autograd has written a parameter's .grad.
 class AfterAccumulate final : public torch::autograd::FunctionPostHook {
  public:
-  AfterAccumulate(GradientHooks::Action action, std::size_t index)
-      : action_(std::move(action)), index_(index) {}
+  AfterAccumulate(GradientHooks::Target& target, std::size_t index)
+      : target_(target), index_(index) {}
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
                                             const torch::autograd::variable_list& inputs) override {
-    action_(index_, inputs[0]);
+    target_.gradient_ready(index_, inputs[0]);
     return outputs;
   }
 
  private:
-  GradientHooks::Action action_;
-  std::size_t index_;
+  GradientHooks::Target& target_;
+  const std::size_t index_;
 };
 
 class MultiplyBefore final : public torch::autograd::FunctionPreHook {
@@ -45,6 +48,21 @@ class MultiplyBefore final : public torch::autograd::FunctionPreHook {
   double factor_;
 };
 
+// Follows a node that has run a pass of its own: runs in the pass that the node belongs to.
+class AfterNode final : public torch::autograd::FunctionPostHook {
+ public:
+  explicit AfterNode(std::function<void()> action) : action_(std::move(action)) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list&) override {
+    // Once: a graph that is retained may run the node again.
+    if (action_) at_end_of_backward(std::exchange(action_, nullptr));
+    return outputs;
+  }
+
+ private:
+  std::function<void()> action_;
+};
+
 }  // namespace
 
 GradientHooks::Multiply::Multiply(const GradientHooks& hooks, double factor) : hooks_(hooks) {
@@ -61,10 +79,10 @@ GradientHooks::Multiply::~Multiply() {
   }
 }
 
-GradientHooks::GradientHooks(const std::vector<at::Tensor>& parameters, const Action& action) {
+GradientHooks::GradientHooks(const std::vector<at::Tensor>& parameters, Target& target) {
   for (std::size_t index = 0; index < parameters.size(); ++index) {
     auto accumulator = torch::autograd::impl::grad_accumulator(parameters[index]);
-    const auto key = accumulator->add_post_hook(std::make_unique<AfterAccumulate>(action, index));
+    const auto key = accumulator->add_post_hook(std::make_unique<AfterAccumulate>(target, index));
     hooks_.push_back({std::move(accumulator), key});
   }
 }
@@ -80,6 +98,18 @@ bool GradientHooks::leads_here(std::size_t index, const at::Tensor& parameter) c
 
 const torch::autograd::Node* GradientHooks::accumulator(std::size_t index) const {
   return hooks_[index].accumulator.get();
+}
+
+void at_end_of_backward(std::function<void()> action) {
+  torch::autograd::Engine::get_default_engine().queue_callback([action = std::move(action)] {
+    // No node is being run at the end of the outermost pass; at the end of one within, the node
+    // that runs it is.
+    if (const auto node = torch::autograd::get_current_node()) {
+      node->add_post_hook(std::make_unique<AfterNode>(action));
+    } else {
+      action();
+    }
+  });
 }
 
 }  // namespace lockstep::inline internal

@@ -12,17 +12,23 @@
 
 namespace lockstep::inline internal {
 
-/// Calls an action whenever autograd has added to the gradient of one of some parameters.
-/// Threads: the action runs on autograd's. Lifetime: the hooks are removed with it.
+/// Tells a target whenever autograd has added to the gradient of one of some parameters.
+/// Threads: the target is called on autograd's.
+/// Lifetime: the hooks are removed with it; the target must outlive it.
 class GradientHooks {
  public:
+  class Target {
+   public:
+    /// `arrived`: what autograd has added to the gradient, or made the gradient itself.
+    virtual void gradient_ready(std::size_t index, const at::Tensor& arrived) = 0;
+
+   protected:
+    ~Target() = default;
+  };
+
   using Accumulator = decltype(torch::autograd::impl::grad_accumulator(std::declval<at::Tensor>()));
 
-  /// Gets the parameter's index and what autograd has added, or made the gradient itself.
-  using Action = std::function<void(std::size_t index, const at::Tensor& arrived)>;
-
-  GradientHooks() = default;
-  GradientHooks(const std::vector<at::Tensor>& parameters, const Action& action);
+  GradientHooks(const std::vector<at::Tensor>& parameters, Target& target);
   ~GradientHooks();
   GradientHooks(const GradientHooks&) = delete;
   GradientHooks& operator=(const GradientHooks&) = delete;
@@ -54,5 +60,12 @@ class GradientHooks {
   };
   std::vector<Hook> hooks_;
 };
+
+/// Calls `action` once, when the backward pass that is under way ends: the outermost one, where a
+/// module runs a backward pass of its own within (activation checkpointing).
+/// Threads: on one of autograd's, from a hook; `action` runs on the thread that ends the pass.
+/// Limit: autograd runs what is nested more than 60 deep on threads of their own, where the end of
+/// such a pass is taken for that of the outermost.
+void at_end_of_backward(std::function<void()> action);
 
 }  // namespace lockstep::inline internal

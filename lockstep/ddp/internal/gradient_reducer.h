@@ -1,18 +1,34 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/core/UndefinedTensorImpl.h>
 
+#include "lockstep/base/error.h"
+#include "lockstep/comm/internal/agreement.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/ddp/distributed_data_parallel_options.h"
 #include "lockstep/ddp/exchange/bucket_plan.h"
+#include "lockstep/ddp/exchange/exchange_plan.h"
+#include "lockstep/ddp/exchange/exchange_recorder.h"
+#include "lockstep/ddp/exchange/exchange_schedule.h"
+#include "lockstep/ddp/exchange/gradient_memory.h"
+#include "lockstep/ddp/exchange/gradient_scale.h"
+#include "lockstep/ddp/exchange/gradient_weight.h"
+#include "lockstep/ddp/exchange/graph_agreement.h"
 #include "lockstep/ddp/exchange_report.h"
+#include "lockstep/ddp/internal/gradient_hooks.h"
+#include "lockstep/ddp/internal/reached_parameters.h"
 #include "lockstep/ddp/internal/weighted_pass.h"
 
 namespace lockstep::inline internal {
@@ -36,7 +52,7 @@ namespace lockstep::inline internal {
 /// Lifetime: the hooks are removed with it. Errors: from backward(): UsageError for a gradient that
 /// comes after its bucket was exchanged, or that is of another layout than in the first pass that
 /// had one, on any rank; else as Work::wait; after any, discard it.
-class GradientReducer {
+class GradientReducer final : public GradientHooks::Target {
  public:
   /// What the options come to for these parameters.
   struct Plan {
@@ -101,8 +117,115 @@ class GradientReducer {
   bool in_backward() const;
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  struct Registry {
+    std::mutex mutex;
+    std::vector<GradientReducer*> reducers;  // of this process
+  };
+  static Registry& registry();
+
+  /// The gradient that was added up last in the passes since the last exchange, as it was left.
+  struct LastGradient {
+    std::size_t index = 0;
+    c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> tensor;
+    std::int64_t version = 0;
+    std::uint64_t pass = 0;  // the number of the weighted pass that it came in
+  };
+
+  enum class Phase : std::uint8_t {
+    kNone,
+    kToldOthers,  // that this rank begins; no gradient has come
+    kExchanges,
+  };
+
+  /// Before a weighted pass of this model's loss, which may reach the parameters of any other model
+  /// of its thread.
+  static void forget_what_all_gave_up();
+
+  // gradient_ready() and finish_backward(), which autograd calls, lock the mutex; the others want
+  // it locked.
+  void gradient_ready(std::size_t index, const at::Tensor& arrived) override;
+  UsageError usage_error(std::size_t index, const std::string& what) const;
+  bool is_reached(std::size_t index) const {
+    return !reached_ || !reached_->is_known() || reached_->contains(index);
+  }
+  bool keeps_memory(std::size_t index) const;
+  void add_weight(const WeightedPass::Facts* pass);
+  void forget_what_was_given_up();
+  void forget_passes();
+  void note_last_gradient(std::size_t index);
+  bool is_untouched(const LastGradient& gradient) const;
+  bool has_gradients() const;
+  const std::string& name_of_pass() const;
+  void begin_exchange();
+  void begin_backward();
+  void end_failed_pass(const GradientWeight& before);
+  void fill(std::size_t index, const at::Tensor& arrived = {});
+  const std::vector<Agreement::Numbers>& wait_until_all_begin();
+  void start_complete();
+  void finish_backward();
+  void start(std::size_t exchange_number);
+  void finish(std::size_t exchange_number);
+  void plan_by_first_pass();
+  void adopt_plan();
+  ObservedGraph observe() const;
+  GradientLayout own_layout(std::size_t index) const;
+  void check_layout(std::size_t index) const;
+  void refuse_both_layouts(std::size_t index) const;
+  void note_unreached();
+  void settle_unreached();
+  void exchange_as_sparse(const std::vector<std::size_t>& indices);
+  void add_up_squares();
+  std::string about(std::size_t exchange_number) const;
+  std::string context(std::size_t exchange_number) const;
+
+  // Constant after construction.
+  std::vector<at::Tensor> parameters_;
+  std::vector<std::string> names_;
+  ProcessGroup group_;
+  DistributedDataParallelOptions options_;
+  Plan plan_;
+  ExchangeOptions exchange_;
+  std::string backward_name_;  // what ranks must agree on
+  std::string weighted_backward_name_;
+  std::string backward_with_units_name_;
+  std::unique_ptr<GradientMemory> memory_;
+  std::unique_ptr<GradientHooks> hooks_;
+
+  std::atomic<std::thread::id> training_thread_ =
+      std::this_thread::get_id();  // of the last forward
+  // While passes add nothing. Only the training thread uses it.
+  std::optional<GradientHooks::Multiply> no_data_;
+
+  mutable std::mutex mutex_;  // guards all that follows
+  bool sync_ = true;
+  bool has_norm_ = false;                       // exchange_.sum_of_squares is that of all gradients
+  std::unique_ptr<ReachedParameters> reached_;  // null where unused parameters are not looked for
+
+  // Known once the first backward pass has shown it.
+  bool is_planned_ = false;
+  ExchangePlan planned_;
+  ExchangeRecorder recorder_;
+  std::vector<std::string> abouts_;      // of each exchange: what its collectives are for
+  std::vector<GradientLayout> layouts_;  // of each parameter's gradients, on any rank
+  // The exchanged parameters of which no rank has had a gradient, and what this rank has of them
+  // in the pass under way.
+  std::vector<std::size_t> unreached_;
+  std::vector<GradientLayout> own_layouts_;
+  std::vector<int> additions_;  // to each gradient, on this rank, in one backward pass
+  // Got a gradient although the outputs of forward do not depend on them.
+  std::vector<bool> used_elsewhere_;
+
+  GradientWeight weight_;       // of the gradients since the last exchange
+  std::uint64_t own_pass_ = 0;  // the number of the last weighted pass of this model's loss
+  std::optional<LastGradient> last_gradient_;
+
+  // The backward pass under way.
+  Phase phase_ = Phase::kNone;
+  Agreement agreement_;  // of all ranks that this pass begins
+  GradientScale scale_;
+  ExchangeSchedule schedule_;
+  std::vector<int> expected_;                // additions
+  std::vector<std::size_t> last_additions_;  // in the first pass: which parameters, in order
 };
 
 }  // namespace lockstep::inline internal

@@ -15,6 +15,7 @@
 #include "lockstep/comm/backends/flat_work.h"
 #include "lockstep/comm/backends/gloo/message_work.h"
 #include "lockstep/comm/backends/gloo/ordered_keys.h"
+#include "lockstep/comm/internal/c10d_backend.h"
 #include "lockstep/comm/internal/run_watched.h"
 #include "lockstep/comm/internal/watched_store.h"
 #include "lockstep/os/process/batch_scheduling.h"
@@ -180,18 +181,28 @@ class GlooBackend final : public ProcessGroupGloo {
 
   c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int target,
                                       int tag) override {
-    check_peer("send", target);
-    return message_work(ProcessGroupGloo::send(tensors, target, tag));
+    return send_within(tensors, target, tag, options_->timeout);
   }
 
   c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int source,
                                       int tag) override {
+    return recv_within(tensors, source, tag, options_->timeout);
+  }
+
+  c10::intrusive_ptr<c10d::Work> send_within(std::vector<at::Tensor>& tensors, int target, int tag,
+                                             std::chrono::milliseconds timeout) {
+    check_peer("send", target);
+    return message_work(ProcessGroupGloo::send(tensors, target, tag), timeout);
+  }
+
+  c10::intrusive_ptr<c10d::Work> recv_within(std::vector<at::Tensor>& tensors, int source, int tag,
+                                             std::chrono::milliseconds timeout) {
     check_peer("recv", source);
-    return message_work(ProcessGroupGloo::recv(tensors, source, tag));
+    return message_work(ProcessGroupGloo::recv(tensors, source, tag), timeout);
   }
 
   c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override {
-    return message_work(ProcessGroupGloo::recvAnysource(tensors, tag));
+    return message_work(ProcessGroupGloo::recvAnysource(tensors, tag), options_->timeout);
   }
 
   c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(
@@ -218,10 +229,11 @@ class GlooBackend final : public ProcessGroupGloo {
         concat(operation, ": ", peer, " is not another rank of this group of ", getSize()));
   }
 
-  c10::intrusive_ptr<c10d::Work> message_work(c10::intrusive_ptr<c10d::Work> work) {
+  c10::intrusive_ptr<c10d::Work> message_work(c10::intrusive_ptr<c10d::Work> work,
+                                              std::chrono::milliseconds timeout) {
     return c10::make_intrusive<gloo_backend::MessageWork>(
         c10::intrusive_ptr<c10d::Backend>::unsafe_reclaim_from_nonowning(this), std::move(work),
-        message_threads_, options_->timeout);
+        message_threads_, timeout);
   }
 
   const std::shared_ptr<std::atomic<int>> message_threads_ = std::make_shared<std::atomic<int>>(0);
@@ -233,6 +245,27 @@ constexpr bool kStagesCuda = true;
 #else
 constexpr bool kStagesCuda = false;
 #endif
+
+class NativeGloo final : public C10dBackend {
+ public:
+  explicit NativeGloo(const c10::intrusive_ptr<GlooBackend>& gloo)
+      : C10dBackend(gloo), gloo_(*gloo) {}
+
+  bool takes_cuda() const override { return kStagesCuda; }
+  bool is_busy() override { return gloo_.is_busy(); }
+
+  WorkPtr send(const Tensor& tensor, int target, int tag, const CallTerms& terms) override {
+    Tensors tensors{tensor};
+    return gloo_.send_within(tensors, target, tag, terms.timeout);
+  }
+  WorkPtr recv(const Tensor& tensor, int source, int tag, const CallTerms& terms) override {
+    Tensors tensors{tensor};
+    return gloo_.recv_within(tensors, source, tag, terms.timeout);
+  }
+
+ private:
+  GlooBackend& gloo_;
+};
 
 std::shared_ptr<::gloo::transport::Device> make_device(const BackendConfig& config) {
   const std::string& address = config.local_address;
@@ -303,11 +336,8 @@ c10::intrusive_ptr<GlooBackend> connect_watched(const BackendConfig& config) {
 
 }  // namespace
 
-BackendInstance make_gloo_backend(const BackendConfig& config) {
-  const auto backend = connect_watched(config);
-  return {.backend = backend, .takes_cuda = kStagesCuda, .is_busy = [gloo = backend.get()] {
-            return gloo->is_busy();
-          }};
+std::shared_ptr<NativeBackend> make_gloo_backend(const BackendConfig& config) {
+  return std::make_shared<NativeGloo>(connect_watched(config));
 }
 
 c10::Device gloo_device(int) {

@@ -9,7 +9,7 @@ namespace lockstep::inline internal {
 /// else on the address of this machine's name. abort() closes the connections; a collective that
 /// already waits for its peer stays until its deadline. Errors: as Work::wait when the connections
 /// cannot be made.
-BackendInstance make_gloo_backend(const BackendConfig& config);
+std::shared_ptr<NativeBackend> make_gloo_backend(const BackendConfig& config);
 
 /// The CPU.
 c10::Device gloo_device(int local_rank);

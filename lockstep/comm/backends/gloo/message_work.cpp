@@ -128,9 +128,4 @@ void MessageWork::abort() {
   work_->abort();
 }
 
-void MessageWork::set_timeout(milliseconds timeout) {
-  const std::lock_guard lock(outcome_->mutex);
-  deadline_ = Deadline::after(timeout);
-}
-
 }  // namespace lockstep::gloo_backend

@@ -10,7 +10,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "lockstep/base/internal/deadline.h"
-#include "lockstep/comm/internal/timed_work.h"
+#include "lockstep/comm/internal/wait_expired.h"
 
 namespace lockstep::gloo_backend {
 
@@ -19,7 +19,7 @@ namespace lockstep::gloo_backend {
 /// thread waits for the message.
 /// Threads: any. Lifetime: the thread, which ends at the message's deadline at the latest, keeps
 /// the backend and the message. Errors: wait() throws Gloo's, the same each time.
-class MessageWork final : public c10d::Work, public TimedWork {
+class MessageWork final : public c10d::Work {
  public:
   /// `threads`: counts the threads that wait for messages of the backend.
   MessageWork(c10::intrusive_ptr<c10d::Backend> backend, c10::intrusive_ptr<c10d::Work> work,
@@ -33,7 +33,6 @@ class MessageWork final : public c10d::Work, public TimedWork {
   /// before that deadline.
   bool wait(std::chrono::milliseconds timeout) override;
   void abort() override;
-  void set_timeout(std::chrono::milliseconds timeout) override;
 
  private:
   struct Outcome {
@@ -53,7 +52,7 @@ class MessageWork final : public c10d::Work, public TimedWork {
   const c10::intrusive_ptr<c10d::Work> work_;
   const std::shared_ptr<std::atomic<int>> threads_;
   const std::shared_ptr<Outcome> outcome_ = std::make_shared<Outcome>();
-  Deadline deadline_;
+  const Deadline deadline_;
 };
 
 }  // namespace lockstep::gloo_backend

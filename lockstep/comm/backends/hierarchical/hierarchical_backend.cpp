@@ -9,6 +9,7 @@
 #include "lockstep/comm/backends/flat_work.h"
 #include "lockstep/comm/backends/gloo/gloo_backend.h"
 #include "lockstep/comm/backends/hierarchical/hierarchical_work.h"
+#include "lockstep/comm/internal/c10d_backend.h"
 #include "lockstep/comm/internal/store_wait.h"
 #include "lockstep/comm/internal/watched_store.h"
 
@@ -30,8 +31,8 @@ c10::intrusive_ptr<ShmBackend> connect_machine(const BackendConfig& config,
   return connect_shm_backend(local, machines.local_ranks);
 }
 
-BackendInstance connect_partners(const BackendConfig& config, const Machines& machines,
-                                 const char* part) {
+std::shared_ptr<NativeBackend> connect_partners(const BackendConfig& config,
+                                                const Machines& machines, const char* part) {
   BackendConfig partners = config;
   partners.store = keys_of(config, concat("share/", machines.local_index, "/", part));
   partners.rank = machines.machine;
@@ -39,7 +40,7 @@ BackendInstance connect_partners(const BackendConfig& config, const Machines& ma
   return make_gloo_backend(partners);
 }
 
-BackendInstance connect_all(const BackendConfig& config) {
+std::shared_ptr<NativeBackend> connect_all(const BackendConfig& config) {
   BackendConfig all = config;
   all.store = keys_of(config, "all");
   return make_gloo_backend(all);
@@ -84,6 +85,24 @@ void connect_own_machine(const BackendConfig& config, HierarchicalBackend::Parts
   agree(config, outcome);
 }
 
+class NativeHierarchical final : public C10dBackend {
+ public:
+  explicit NativeHierarchical(const c10::intrusive_ptr<HierarchicalBackend>& backend)
+      : C10dBackend(backend), backend_(*backend) {}
+
+  bool is_busy() override { return backend_.is_busy(); }
+
+  WorkPtr send(const Tensor& tensor, int target, int tag, const CallTerms& terms) override {
+    return backend_.send(tensor, target, tag, terms);
+  }
+  WorkPtr recv(const Tensor& tensor, int source, int tag, const CallTerms& terms) override {
+    return backend_.recv(tensor, source, tag, terms);
+  }
+
+ private:
+  HierarchicalBackend& backend_;
+};
+
 }  // namespace
 
 HierarchicalBackend::HierarchicalBackend(Parts parts, int rank, int world_size,
@@ -95,8 +114,8 @@ HierarchicalBackend::HierarchicalBackend(Parts parts, int rank, int world_size,
         auto signal = std::make_shared<hierarchical::Signal>();
         std::unique_ptr<hierarchical::ShareExchange> exchange;
         if (parts_.machines.has_share()) {
-          exchange = std::make_unique<hierarchical::ShareExchange>(
-              parts_.machines, parts_.scatter.backend, parts_.spread.backend, signal);
+          exchange = std::make_unique<hierarchical::ShareExchange>(parts_.machines, parts_.scatter,
+                                                                   parts_.spread, signal);
         }
         return hierarchical::Pipeline::Connections{.reduce = parts_.reduce->engine(),
                                                    .gather = parts_.gather->engine(),
@@ -107,14 +126,16 @@ HierarchicalBackend::HierarchicalBackend(Parts parts, int rank, int world_size,
       }()) {}
 
 bool HierarchicalBackend::is_busy() const {
-  const auto busy = [](const BackendInstance& part) { return part.is_busy && part.is_busy(); };
+  const auto busy = [](const std::shared_ptr<NativeBackend>& part) {
+    return part && part->is_busy();
+  };
   return busy(parts_.flat) || busy(parts_.scatter) || busy(parts_.spread);
 }
 
 void HierarchicalBackend::setTimeout(std::chrono::milliseconds timeout) {
   timeout_ = timeout;
   parts_.reduce->setTimeout(timeout);
-  parts_.flat.backend->setTimeout(timeout);
+  flat().setTimeout(timeout);
 }
 
 bool HierarchicalBackend::supportsTensorAlloc(c10::DeviceIndex) {
@@ -132,8 +153,8 @@ void HierarchicalBackend::abort() {
 void HierarchicalBackend::abort_parts() {
   parts_.reduce->abort();
   parts_.gather->abort();
-  for (const BackendInstance* part : {&parts_.flat, &parts_.scatter, &parts_.spread}) {
-    if (part->backend) part->backend->abort();
+  for (const auto& part : {parts_.flat, parts_.scatter, parts_.spread}) {
+    if (part) part->c10d().abort();
   }
 }
 
@@ -163,16 +184,26 @@ int HierarchicalBackend::local_index_of(int rank) const {
   return found == ranks.end() ? -1 : static_cast<int>(found - ranks.begin());
 }
 
-HierarchicalBackend::WorkPtr HierarchicalBackend::send(Tensors& tensors, int target, int tag) {
+HierarchicalBackend::WorkPtr HierarchicalBackend::send(const at::Tensor& tensor, int target,
+                                                       int tag, const CallTerms& terms) {
   const int local = local_index_of(target);
-  return local >= 0 ? part_work(parts_.reduce->send(tensors, local, tag))
-                    : message_work(parts_.flat.backend->send(tensors, target, tag));
+  return local >= 0 ? part_work(parts_.reduce->send(tensor, local, tag, terms))
+                    : message_work(parts_.flat->send(tensor, target, tag, terms));
+}
+
+HierarchicalBackend::WorkPtr HierarchicalBackend::recv(const at::Tensor& tensor, int source,
+                                                       int tag, const CallTerms& terms) {
+  const int local = local_index_of(source);
+  return local >= 0 ? part_work(parts_.reduce->recv(tensor, local, tag, terms))
+                    : message_work(parts_.flat->recv(tensor, source, tag, terms));
+}
+
+HierarchicalBackend::WorkPtr HierarchicalBackend::send(Tensors& tensors, int target, int tag) {
+  return send(shm::only(tensors), target, tag, {.timeout = timeout_});
 }
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::recv(Tensors& tensors, int source, int tag) {
-  const int local = local_index_of(source);
-  return local >= 0 ? part_work(parts_.reduce->recv(tensors, local, tag))
-                    : message_work(parts_.flat.backend->recv(tensors, source, tag));
+  return recv(shm::only(tensors), source, tag, {.timeout = timeout_});
 }
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::part_work(WorkPtr work) {
@@ -189,64 +220,63 @@ HierarchicalBackend::WorkPtr HierarchicalBackend::message_work(WorkPtr work) {
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::reduce(Tensors& tensors,
                                                          const c10d::ReduceOptions& options) {
-  return part_work(parts_.flat.backend->reduce(tensors, options));
+  return part_work(flat().reduce(tensors, options));
 }
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::broadcast(Tensors& tensors,
                                                             const c10d::BroadcastOptions& options) {
-  return part_work(parts_.flat.backend->broadcast(tensors, options));
+  return part_work(flat().broadcast(tensors, options));
 }
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::allgather(std::vector<Tensors>& outputs,
                                                             Tensors& inputs,
                                                             const c10d::AllgatherOptions& options) {
-  return part_work(parts_.flat.backend->allgather(outputs, inputs, options));
+  return part_work(flat().allgather(outputs, inputs, options));
 }
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::_allgather_base(
     at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
-  return part_work(parts_.flat.backend->_allgather_base(output, input, options));
+  return part_work(flat()._allgather_base(output, input, options));
 }
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::gather(std::vector<Tensors>& outputs,
                                                          Tensors& inputs,
                                                          const c10d::GatherOptions& options) {
-  return part_work(parts_.flat.backend->gather(outputs, inputs, options));
+  return part_work(flat().gather(outputs, inputs, options));
 }
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::scatter(Tensors& outputs,
                                                           std::vector<Tensors>& inputs,
                                                           const c10d::ScatterOptions& options) {
-  return part_work(parts_.flat.backend->scatter(outputs, inputs, options));
+  return part_work(flat().scatter(outputs, inputs, options));
 }
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::reduce_scatter(
     Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ReduceScatterOptions& options) {
-  return part_work(parts_.flat.backend->reduce_scatter(outputs, inputs, options));
+  return part_work(flat().reduce_scatter(outputs, inputs, options));
 }
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::_reduce_scatter_base(
     at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
-  return part_work(parts_.flat.backend->_reduce_scatter_base(output, input, options));
+  return part_work(flat()._reduce_scatter_base(output, input, options));
 }
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::alltoall(Tensors& outputs, Tensors& inputs,
                                                            const c10d::AllToAllOptions& options) {
-  return part_work(parts_.flat.backend->alltoall(outputs, inputs, options));
+  return part_work(flat().alltoall(outputs, inputs, options));
 }
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::alltoall_base(
     at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_splits,
     std::vector<std::int64_t>& input_splits, const c10d::AllToAllOptions& options) {
-  return part_work(
-      parts_.flat.backend->alltoall_base(output, input, output_splits, input_splits, options));
+  return part_work(flat().alltoall_base(output, input, output_splits, input_splits, options));
 }
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::barrier(const c10d::BarrierOptions& options) {
-  return part_work(parts_.flat.backend->barrier(options));
+  return part_work(flat().barrier(options));
 }
 
-BackendInstance make_hierarchical_backend(const BackendConfig& config) {
+std::shared_ptr<NativeBackend> make_hierarchical_backend(const BackendConfig& config) {
   const MemoryDomains domains =
       config.domains.empty()
           ? exchange_memory_domains(*watched(config.store, config.while_waiting), config.rank,
@@ -264,12 +294,8 @@ BackendInstance make_hierarchical_backend(const BackendConfig& config) {
       parts.spread = connect_partners(config, parts.machines, "spread");
     }
   }
-  auto backend = c10::make_intrusive<HierarchicalBackend>(std::move(parts), config.rank,
-                                                          config.world_size, config.timeout);
-  auto* const hierarchical = backend.get();
-  return {.backend = std::move(backend), .takes_cuda = false, .is_busy = [hierarchical] {
-            return hierarchical->is_busy();
-          }};
+  return std::make_shared<NativeHierarchical>(c10::make_intrusive<HierarchicalBackend>(
+      std::move(parts), config.rank, config.world_size, config.timeout));
 }
 
 c10::Device hierarchical_device(int) {

@@ -7,6 +7,7 @@
 #include "lockstep/comm/backends/hierarchical/pipeline.h"
 #include "lockstep/comm/backends/shm/shm_backend.h"
 #include "lockstep/comm/internal/backend_factory.h"
+#include "lockstep/comm/internal/native_backend.h"
 
 namespace lockstep::inline internal {
 
@@ -31,9 +32,9 @@ class HierarchicalBackend final : public c10d::Backend {
     hierarchical::Machines machines;
     c10::intrusive_ptr<ShmBackend> reduce = {};
     c10::intrusive_ptr<ShmBackend> gather = {};
-    BackendInstance flat = {};
-    BackendInstance scatter = {};
-    BackendInstance spread = {};
+    std::shared_ptr<NativeBackend> flat = {};
+    std::shared_ptr<NativeBackend> scatter = {};
+    std::shared_ptr<NativeBackend> spread = {};
     c10::intrusive_ptr<c10d::Store> store = {};  ///< for the note of a failure
   };
 
@@ -53,6 +54,8 @@ class HierarchicalBackend final : public c10d::Backend {
                               const c10d::AllreduceCoalescedOptions& options) override;
   WorkPtr send(Tensors& tensors, int target, int tag) override;
   WorkPtr recv(Tensors& tensors, int source, int tag) override;
+  WorkPtr send(const at::Tensor& tensor, int target, int tag, const CallTerms& terms);
+  WorkPtr recv(const at::Tensor& tensor, int source, int tag, const CallTerms& terms);
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -81,6 +84,7 @@ class HierarchicalBackend final : public c10d::Backend {
   /// Index of a rank among those of this machine; -1 for ranks of others.
   int local_index_of(int rank) const;
   void abort_parts();
+  c10d::Backend& flat() { return parts_.flat->c10d(); }
 
   Parts parts_;
   std::chrono::milliseconds timeout_;
@@ -90,7 +94,7 @@ class HierarchicalBackend final : public c10d::Backend {
 /// For ranks that all share memory this is shm, for ranks of which no two do, gloo.
 /// Errors: BackendUnavailable, on all ranks, when those of a machine cannot share memory; as
 /// Work::wait.
-BackendInstance make_hierarchical_backend(const BackendConfig& config);
+std::shared_ptr<NativeBackend> make_hierarchical_backend(const BackendConfig& config);
 
 /// The CPU.
 c10::Device hierarchical_device(int local_rank);

@@ -76,10 +76,6 @@ bool MessageWork::wait(std::chrono::milliseconds timeout) {
   return pipeline_.idle() ? work_->wait(timeout) : PartWork::wait(timeout);
 }
 
-void PartWork::set_timeout(std::chrono::milliseconds timeout) {
-  if (auto* const timed = dynamic_cast<TimedWork*>(work_.get())) timed->set_timeout(timeout);
-}
-
 std::vector<at::Tensor> PartWork::result() {
   return work_->result();
 }

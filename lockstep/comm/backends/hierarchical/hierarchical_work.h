@@ -6,7 +6,6 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "lockstep/comm/backends/hierarchical/pipeline.h"
-#include "lockstep/comm/internal/timed_work.h"
 
 namespace lockstep::hierarchical {
 
@@ -33,7 +32,7 @@ class AllReduceWork final : public c10d::Work {
 
 /// A collective of Gloo over all ranks, or a message within the machine, during whose wait the
 /// all-reduces of the group go on: a peer may wait for one of them first. Keeps the backend alive.
-class PartWork : public c10d::Work, public TimedWork {
+class PartWork : public c10d::Work {
  public:
   PartWork(c10::intrusive_ptr<c10d::Backend> backend, Pipeline& pipeline,
            c10::intrusive_ptr<c10d::Work> work);
@@ -44,7 +43,6 @@ class PartWork : public c10d::Work, public TimedWork {
   bool wait(std::chrono::milliseconds timeout) override;
   std::vector<at::Tensor> result() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
-  void set_timeout(std::chrono::milliseconds timeout) override;
 
  protected:
   const c10::intrusive_ptr<c10d::Backend> backend_;

@@ -38,9 +38,8 @@ bool GlooCall::ended() {
   return true;
 }
 
-ShareExchange::ShareExchange(const Machines& machines, c10::intrusive_ptr<c10d::Backend> scatter,
-                             c10::intrusive_ptr<c10d::Backend> spread,
-                             std::shared_ptr<Signal> signal)
+ShareExchange::ShareExchange(const Machines& machines, std::shared_ptr<NativeBackend> scatter,
+                             std::shared_ptr<NativeBackend> spread, std::shared_ptr<Signal> signal)
     : machines_(machines.count),
       machine_(machines.machine),
       partners_(machines.partners),
@@ -81,13 +80,13 @@ std::unique_ptr<GlooCall> ShareExchange::start_scatter(const Share& share,
     const auto parts = part_bytes(share);
     const std::vector<std::int64_t> own(static_cast<std::size_t>(machines_),
                                         parts[static_cast<std::size_t>(machine_)]);
-    return start(*scatter_, staging.narrow(0, 0, staging_bytes(share)), input, own, parts,
+    return start(scatter_->c10d(), staging.narrow(0, 0, staging_bytes(share)), input, own, parts,
                  deadline);
   }
   std::vector<std::int64_t> all_to_the_other(2, static_cast<std::int64_t>(share.bytes));
   all_to_the_other[static_cast<std::size_t>(machine_)] = 0;
-  return start(*scatter_, staging.narrow(0, 0, staging_bytes(share)), input, all_to_the_other,
-               all_to_the_other, deadline);
+  return start(scatter_->c10d(), staging.narrow(0, 0, staging_bytes(share)), input,
+               all_to_the_other, all_to_the_other, deadline);
 }
 
 void ShareExchange::sum(const Reduction& reduction, const Share& share,
@@ -119,7 +118,7 @@ std::unique_ptr<GlooCall> ShareExchange::start_spread(const Share& share, const 
   const auto parts = part_bytes(share);
   const std::vector<std::int64_t> own(static_cast<std::size_t>(machines_),
                                       parts[static_cast<std::size_t>(machine_)]);
-  return start(*spread_, bytes_at(share.data, share.bytes),
+  return start(spread_->c10d(), bytes_at(share.data, share.bytes),
                staging.narrow(0, 0, staging_bytes(share)), parts, own, deadline);
 }
 

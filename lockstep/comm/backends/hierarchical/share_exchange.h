@@ -8,11 +8,12 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "lockstep/base/internal/deadline.h"
 #include "lockstep/comm/backends/hierarchical/machines.h"
 #include "lockstep/comm/backends/hierarchical/signal.h"
+#include "lockstep/comm/internal/native_backend.h"
 #include "lockstep/comm/kernels/reduce_kernel.h"
 
 namespace lockstep::hierarchical {
@@ -45,8 +46,8 @@ class ShareExchange {
  public:
   /// `scatter` and `spread`: Gloo groups of one rank a machine, in machine order; `spread` is only
   /// used by more than two. They are two, as each takes its calls in one order on all ranks.
-  ShareExchange(const Machines& machines, c10::intrusive_ptr<c10d::Backend> scatter,
-                c10::intrusive_ptr<c10d::Backend> spread, std::shared_ptr<Signal> signal);
+  ShareExchange(const Machines& machines, std::shared_ptr<NativeBackend> scatter,
+                std::shared_ptr<NativeBackend> spread, std::shared_ptr<Signal> signal);
 
   /// Two machines need no more than start_scatter and sum.
   bool needs_spread() const { return machines_ > 2; }
@@ -73,8 +74,8 @@ class ShareExchange {
   const int machines_;
   const int machine_;
   const std::vector<int> partners_;
-  const c10::intrusive_ptr<c10d::Backend> scatter_;
-  const c10::intrusive_ptr<c10d::Backend> spread_;
+  const std::shared_ptr<NativeBackend> scatter_;
+  const std::shared_ptr<NativeBackend> spread_;
   const std::shared_ptr<Signal> signal_;
 };
 

@@ -10,6 +10,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/backends/mpi/mpi_plans.h"
 #include "lockstep/comm/backends/mpi/mpi_runtime.h"
+#include "lockstep/comm/internal/c10d_backend.h"
 
 namespace lockstep::inline internal {
 namespace {
@@ -207,7 +208,7 @@ std::vector<int> meet(const BackendConfig& config, int our_world_rank) {
 
 }  // namespace
 
-BackendInstance make_mpi_backend(const BackendConfig& config) {
+std::shared_ptr<NativeBackend> make_mpi_backend(const BackendConfig& config) {
   int our_world_rank = 0;
   {
     const auto locked = mpi::lock();
@@ -221,8 +222,8 @@ BackendInstance make_mpi_backend(const BackendConfig& config) {
     const auto locked = mpi::lock();
     communicator = std::make_shared<mpi::Communicator>(world_ranks);
   }
-  return {.backend = c10::make_intrusive<MpiBackend>(communicator, config.timeout),
-          .takes_cuda = false};
+  return std::make_shared<C10dBackend>(
+      c10::make_intrusive<MpiBackend>(communicator, config.timeout));
 }
 
 c10::Device mpi_device(int) {

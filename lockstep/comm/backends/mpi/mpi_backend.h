@@ -9,7 +9,7 @@ namespace lockstep::inline internal {
 /// Nothing moves but while a rank of the job waits for a collective, asks whether one is complete
 /// or starts another. A death is noticed by the launcher, which ends the job. Errors: UsageError
 /// when MPI sees fewer processes than the job has ranks; else as Work::wait.
-BackendInstance make_mpi_backend(const BackendConfig& config);
+std::shared_ptr<NativeBackend> make_mpi_backend(const BackendConfig& config);
 
 /// The CPU.
 c10::Device mpi_device(int local_rank);

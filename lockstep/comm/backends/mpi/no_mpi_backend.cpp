@@ -18,7 +18,7 @@ c10::Device mpi_device(int) {
   refuse_mpi();
 }
 
-BackendInstance make_mpi_backend(const BackendConfig&) {
+std::shared_ptr<NativeBackend> make_mpi_backend(const BackendConfig&) {
   refuse_mpi();
 }
 

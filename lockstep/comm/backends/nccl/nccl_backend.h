@@ -7,7 +7,7 @@ namespace lockstep::inline internal {
 /// LibTorch's NCCL, for CUDA tensors; the rank uses the CUDA device of its local rank.
 /// Only in builds against a CUDA build of LibTorch.
 /// Errors: as nccl_device.
-BackendInstance make_nccl_backend(const BackendConfig& config);
+std::shared_ptr<NativeBackend> make_nccl_backend(const BackendConfig& config);
 
 /// The CUDA device of this local rank. Errors: UsageError when there is none.
 c10::Device nccl_device(int local_rank);

@@ -15,7 +15,7 @@ c10::Device nccl_device(int) {
       "build");
 }
 
-BackendInstance make_nccl_backend(const BackendConfig& config) {
+std::shared_ptr<NativeBackend> make_nccl_backend(const BackendConfig& config) {
   nccl_device(config.local_rank);
   LOCKSTEP_ASSERT(false);
 }

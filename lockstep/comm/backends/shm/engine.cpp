@@ -92,12 +92,6 @@ void Engine::start_message(Task& task) {
   is_send ? messages_.start_send(task.message) : messages_.start_receive(task.message);
 }
 
-void Engine::set_timeout(Task& task, std::chrono::milliseconds timeout) {
-  const std::lock_guard lock(mutex_);
-  task.timeout = timeout;
-  task.deadline = Deadline::after(timeout);
-}
-
 bool Engine::poll(const Task& task) {
   const std::lock_guard lock(mutex_);
   if (!task.ended) advance();

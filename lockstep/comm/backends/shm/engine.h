@@ -71,8 +71,6 @@ class Engine {
   bool poll(const Task& task);
   /// Waits for the task, until `until` at most. Returns whether it has ended. Throws its error.
   bool wait(Task& task, Deadline until);
-  /// From now on, instead of the timeout that the task was started with.
-  void set_timeout(Task& task, std::chrono::milliseconds timeout);
   /// What errors say of the task; `ranks`: who is to blame.
   ErrorFields fields_of(const Task& task, std::vector<int> ranks = {}) const;
   /// From any thread: waits end with an error.

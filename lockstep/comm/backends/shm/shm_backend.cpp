@@ -6,25 +6,25 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/comm/backends/flat_work.h"
 #include "lockstep/comm/backends/shm/shm_work.h"
 #include "lockstep/comm/backends/shm/transfer.h"
-#include "lockstep/comm/process_group.h"
 
 namespace lockstep::inline internal {
 
 namespace {
 
+// What is best to exchange at a time, measured on gradients that were just written: what two cores
+// with one cache still hold of it, or enough to make up for the way between two caches.
+constexpr std::int64_t kBucketBytesNear = 1 << 20;
+constexpr std::int64_t kBucketBytesFar = 8 << 20;
+
 using shm::Call;
 using shm::CallKind;
 using shm::check_count;
 using shm::check_same_size;
-using shm::only;
-using shm::op_of;
 using shm::Piece;
 using shm::piece_of;
 using shm::pieces_of;
-using shm::root_of;
 
 shm::OwnCopy own_copy(const Piece& target, const Piece& source) {
   return {.target = target.data,
@@ -74,15 +74,19 @@ Reduction ShmBackend::reduction(Element element, ReduceOp op) const {
   return {.element = element, .op = op, .factor = 1.0 / getSize()};
 }
 
+std::int64_t ShmBackend::bucket_bytes() const {
+  return engine_->team().store() == Store::kNonTemporal ? kBucketBytesFar : kBucketBytesNear;
+}
+
 std::chrono::milliseconds ShmBackend::time_allowed(std::chrono::milliseconds timeout) const {
   return timeout > kNoTimeout ? timeout : timeout_;
 }
 
-ShmBackend::WorkPtr ShmBackend::start(const char* name, std::unique_ptr<shm::Operation> operation,
-                                      Tensors tensors, std::chrono::milliseconds timeout) {
-  auto task = std::make_shared<shm::TensorTask>(name, time_allowed(timeout));
-  if (!next_name_.empty()) operation->set_name(next_name_);
-  next_name_.clear();
+NativeBackend::WorkPtr ShmBackend::start(const char* name,
+                                         std::unique_ptr<shm::Operation> operation, Tensors tensors,
+                                         const CallTerms& terms) {
+  auto task = std::make_shared<shm::TensorTask>(name, time_allowed(terms.timeout));
+  if (!terms.name.empty()) operation->set_name(terms.name);
   task->operation = std::move(operation);
   task->tensors = std::move(tensors);
   engine_->start(task);
@@ -91,19 +95,15 @@ ShmBackend::WorkPtr ShmBackend::start(const char* name, std::unique_ptr<shm::Ope
       std::move(task));
 }
 
-void ShmBackend::name_next_call(std::string_view name) {
-  next_name_ = name;
-}
-
-ShmBackend::WorkPtr ShmBackend::all_reduce_into(const at::Tensor& output, const at::Tensor& input,
-                                                const ReduceIntoOptions& options,
-                                                std::chrono::milliseconds timeout) {
+NativeBackend::WorkPtr ShmBackend::all_reduce_into(const Tensor& output, const Tensor& input,
+                                                   const ScaledReduction& asked,
+                                                   const CallTerms& terms) {
   const Piece target = piece_of(output);
   const Piece source = piece_of(input);
   const auto offset = heap_->offset_of(target.data, target.bytes);
   Call call{.kind = CallKind::kAllReduce,
             .element = target.element,
-            .op = options.op,
+            .op = asked.op,
             .in_shared_memory = offset.has_value(),
             .elements = target.elements()};
   shm::ReduceBuffers buffers{.input = source.data, .output = target.data, .shared_offset = offset};
@@ -115,19 +115,18 @@ ShmBackend::WorkPtr ShmBackend::all_reduce_into(const at::Tensor& output, const 
     buffers.input_offset = heap_->offset_of(source.data, source.bytes).value_or(0);
   }
   Tensors tensors{output, input};
-  if (options.sum_of_squares.defined()) {
-    buffers.sum_of_squares = options.sum_of_squares.mutable_data_ptr<double>();
-    tensors.push_back(options.sum_of_squares);
+  if (asked.sum_of_squares.defined()) {
+    buffers.sum_of_squares = asked.sum_of_squares.mutable_data_ptr<double>();
+    tensors.push_back(asked.sum_of_squares);
   }
-  Reduction scaled = reduction(target.element, options.op);
-  scaled.factor *= options.scale;
-  return start(name(call.kind), make_all_reduce(call, scaled, buffers), std::move(tensors),
-               timeout);
+  Reduction scaled = reduction(target.element, asked.op);
+  scaled.factor *= asked.scale;
+  return start(name(call.kind), make_all_reduce(call, scaled, buffers), std::move(tensors), terms);
 }
 
-ShmBackend::WorkPtr ShmBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
-  const auto piece = piece_of(only(tensors));
-  const ReduceOp op = op_of(options.reduceOp);
+NativeBackend::WorkPtr ShmBackend::all_reduce(const Tensor& tensor, ReduceOp op,
+                                              const CallTerms& terms) {
+  const auto piece = piece_of(tensor);
   const Call call{.kind = CallKind::kAllReduce,
                   .element = piece.element,
                   .op = op,
@@ -137,21 +136,13 @@ ShmBackend::WorkPtr ShmBackend::allreduce(Tensors& tensors, const c10d::Allreduc
                                {.input = piece.data,
                                 .output = piece.data,
                                 .shared_offset = heap_->offset_of(piece.data, piece.bytes)}),
-               tensors, options.timeout);
+               {tensor}, terms);
 }
 
-ShmBackend::WorkPtr ShmBackend::allreduce_coalesced(
-    Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
-  // One tensor: what is given twice is reduced once, as by Gloo.
-  Tensors flat{flat_copy(tensors)};
-  auto work = allreduce(flat, options);
-  return flat_work(std::move(work), flat[0], tensors);
-}
-
-ShmBackend::WorkPtr ShmBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
-  const auto piece = piece_of(only(tensors));
-  const Reduction summed = reduction(piece.element, op_of(options.reduceOp));
-  const int target = root_of("reduce", options.rootRank, options.rootTensor, getSize());
+NativeBackend::WorkPtr ShmBackend::reduce(const Tensor& tensor, int target, ReduceOp op,
+                                          const CallTerms& terms) {
+  const auto piece = piece_of(tensor);
+  const Reduction summed = reduction(piece.element, op);
   shm::TransferPlan plan{.call = {.kind = CallKind::kReduce,
                                   .element = piece.element,
                                   .op = summed.op,
@@ -164,12 +155,12 @@ ShmBackend::WorkPtr ShmBackend::reduce(Tensors& tensors, const c10d::ReduceOptio
   } else {
     plan.outgoing = {{.data = piece.data, .bytes = piece.bytes}};
   }
-  return start("reduce", make_transfer(std::move(plan)), tensors, options.timeout);
+  return start("reduce", make_transfer(std::move(plan)), {tensor}, terms);
 }
 
-ShmBackend::WorkPtr ShmBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
-  const auto piece = piece_of(only(tensors));
-  const int source = root_of("broadcast", options.rootRank, options.rootTensor, getSize());
+NativeBackend::WorkPtr ShmBackend::broadcast(const Tensor& tensor, int source,
+                                             const CallTerms& terms) {
+  const auto piece = piece_of(tensor);
   shm::TransferPlan plan{.call = {.kind = CallKind::kBroadcast,
                                   .element = piece.element,
                                   .root = static_cast<std::int8_t>(source),
@@ -180,12 +171,12 @@ ShmBackend::WorkPtr ShmBackend::broadcast(Tensors& tensors, const c10d::Broadcas
   } else {
     plan.incoming = {{.data = piece.data, .bytes = piece.bytes, .peer = source}};
   }
-  return start("broadcast", make_transfer(std::move(plan)), tensors, options.timeout);
+  return start("broadcast", make_transfer(std::move(plan)), {tensor}, terms);
 }
 
-ShmBackend::WorkPtr ShmBackend::start_all_gather(const std::vector<Piece>& outputs,
-                                                 const Piece& input, Tensors tensors,
-                                                 std::chrono::milliseconds timeout) {
+NativeBackend::WorkPtr ShmBackend::start_all_gather(const std::vector<Piece>& outputs,
+                                                    const Piece& input, Tensors tensors,
+                                                    const CallTerms& terms) {
   shm::TransferPlan plan{.call = {.kind = CallKind::kAllGather,
                                   .element = input.element,
                                   .elements = input.elements()},
@@ -200,42 +191,36 @@ ShmBackend::WorkPtr ShmBackend::start_all_gather(const std::vector<Piece>& outpu
       plan.incoming.push_back({.data = output.data, .bytes = output.bytes, .peer = rank});
     }
   }
-  return start("all_gather", make_transfer(std::move(plan)), std::move(tensors), timeout);
+  return start("all_gather", make_transfer(std::move(plan)), std::move(tensors), terms);
 }
 
-ShmBackend::WorkPtr ShmBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                          const c10d::AllgatherOptions& options) {
-  const at::Tensor& input = only(inputs);
-  if (outputs.size() != 1) throw UsageError("all_gather takes one list of outputs");
-  check_count(outputs[0], getSize());
-  Tensors tensors = outputs[0];
+NativeBackend::WorkPtr ShmBackend::all_gather(const Tensors& outputs, const Tensor& input,
+                                              const CallTerms& terms) {
+  check_count(outputs, getSize());
+  Tensors tensors = outputs;
   tensors.push_back(input);
-  return start_all_gather(pieces_of(outputs[0]), piece_of(input), std::move(tensors),
-                          options.timeout);
+  return start_all_gather(pieces_of(outputs), piece_of(input), std::move(tensors), terms);
 }
 
-ShmBackend::WorkPtr ShmBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
-                                                const c10d::AllgatherOptions& options) {
-  return start_all_gather(split_flat(output, getSize()), piece_of(input), {output, input},
-                          options.timeout);
+NativeBackend::WorkPtr ShmBackend::all_gather_into_tensor(const Tensor& output, const Tensor& input,
+                                                          const CallTerms& terms) {
+  return start_all_gather(split_flat(output, getSize()), piece_of(input), {output, input}, terms);
 }
 
-ShmBackend::WorkPtr ShmBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                       const c10d::GatherOptions& options) {
-  const auto input = piece_of(only(inputs));
-  const int target = root_of("gather", options.rootRank, 0, getSize());
+NativeBackend::WorkPtr ShmBackend::gather(const Tensors& outputs, const Tensor& tensor, int target,
+                                          const CallTerms& terms) {
+  const auto input = piece_of(tensor);
   shm::TransferPlan plan{.call = {.kind = CallKind::kGather,
                                   .element = input.element,
                                   .root = static_cast<std::int8_t>(target),
                                   .elements = input.elements()},
                          .longest_bytes = input.bytes};
-  Tensors tensors = inputs;
+  Tensors tensors{tensor};
   if (getRank() == target) {
-    if (outputs.size() != 1) throw UsageError("gather takes one list of outputs on its target");
-    check_count(outputs[0], getSize());
-    append(tensors, outputs[0]);
+    check_count(outputs, getSize());
+    append(tensors, outputs);
     for (int rank = 0; rank < getSize(); ++rank) {
-      const auto output = piece_of(outputs[0][static_cast<std::size_t>(rank)]);
+      const auto output = piece_of(outputs[static_cast<std::size_t>(rank)]);
       check_same_size(output, input);
       if (rank == target) {
         plan.own = own_copy(output, input);
@@ -244,29 +229,26 @@ ShmBackend::WorkPtr ShmBackend::gather(std::vector<Tensors>& outputs, Tensors& i
       }
     }
   } else {
-    if (!outputs.empty()) throw UsageError("gather takes outputs on its target alone");
     plan.outgoing = {{.data = input.data, .bytes = input.bytes}};
   }
-  return start("gather", make_transfer(std::move(plan)), std::move(tensors), options.timeout);
+  return start("gather", make_transfer(std::move(plan)), std::move(tensors), terms);
 }
 
-ShmBackend::WorkPtr ShmBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                        const c10d::ScatterOptions& options) {
-  const auto output = piece_of(only(outputs));
-  const int source = root_of("scatter", options.rootRank, 0, getSize());
+NativeBackend::WorkPtr ShmBackend::scatter(const Tensor& tensor, const Tensors& inputs, int source,
+                                           const CallTerms& terms) {
+  const auto output = piece_of(tensor);
   shm::TransferPlan plan{.call = {.kind = CallKind::kScatter,
                                   .element = output.element,
                                   .root = static_cast<std::int8_t>(source),
                                   .elements = output.elements()},
                          .parts = getSize(),
                          .longest_bytes = output.bytes};
-  Tensors tensors = outputs;
+  Tensors tensors{tensor};
   if (getRank() == source) {
-    if (inputs.size() != 1) throw UsageError("scatter takes one list of inputs on its source");
-    check_count(inputs[0], getSize());
-    append(tensors, inputs[0]);
+    check_count(inputs, getSize());
+    append(tensors, inputs);
     for (int rank = 0; rank < getSize(); ++rank) {
-      const auto input = piece_of(inputs[0][static_cast<std::size_t>(rank)]);
+      const auto input = piece_of(inputs[static_cast<std::size_t>(rank)]);
       check_same_size(input, output);
       if (rank == source) {
         plan.own = own_copy(output, input);
@@ -275,18 +257,16 @@ ShmBackend::WorkPtr ShmBackend::scatter(Tensors& outputs, std::vector<Tensors>& 
       }
     }
   } else {
-    if (!inputs.empty()) throw UsageError("scatter takes inputs on its source alone");
     plan.incoming = {
         {.data = output.data, .bytes = output.bytes, .peer = source, .part = getRank()}};
   }
-  return start("scatter", make_transfer(std::move(plan)), std::move(tensors), options.timeout);
+  return start("scatter", make_transfer(std::move(plan)), std::move(tensors), terms);
 }
 
-ShmBackend::WorkPtr ShmBackend::start_reduce_scatter(const Piece& output,
-                                                     const std::vector<Piece>& inputs,
-                                                     const c10d::ReduceOp& c10d_op, Tensors tensors,
-                                                     std::chrono::milliseconds timeout) {
-  const ReduceOp op = op_of(c10d_op);
+NativeBackend::WorkPtr ShmBackend::start_reduce_scatter(const Piece& output,
+                                                        const std::vector<Piece>& inputs,
+                                                        ReduceOp op, Tensors tensors,
+                                                        const CallTerms& terms) {
   shm::TransferPlan plan{.call = {.kind = CallKind::kReduceScatter,
                                   .element = output.element,
                                   .op = op,
@@ -306,29 +286,27 @@ ShmBackend::WorkPtr ShmBackend::start_reduce_scatter(const Piece& output,
       plan.outgoing.push_back({.data = input.data, .bytes = input.bytes, .part = rank});
     }
   }
-  return start("reduce_scatter", make_transfer(std::move(plan)), std::move(tensors), timeout);
+  return start("reduce_scatter", make_transfer(std::move(plan)), std::move(tensors), terms);
 }
 
-ShmBackend::WorkPtr ShmBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                               const c10d::ReduceScatterOptions& options) {
-  const auto output = piece_of(only(outputs));
-  if (inputs.size() != 1) throw UsageError("reduce_scatter takes one list of inputs");
-  check_count(inputs[0], getSize());
-  Tensors tensors = outputs;
-  append(tensors, inputs[0]);
-  return start_reduce_scatter(output, pieces_of(inputs[0]), options.reduceOp, std::move(tensors),
-                              options.timeout);
+NativeBackend::WorkPtr ShmBackend::reduce_scatter(const Tensor& output, const Tensors& inputs,
+                                                  ReduceOp op, const CallTerms& terms) {
+  const auto piece = piece_of(output);
+  check_count(inputs, getSize());
+  Tensors tensors{output};
+  append(tensors, inputs);
+  return start_reduce_scatter(piece, pieces_of(inputs), op, std::move(tensors), terms);
 }
 
-ShmBackend::WorkPtr ShmBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
-                                                     const c10d::ReduceScatterOptions& options) {
-  return start_reduce_scatter(piece_of(output), split_flat(input, getSize()), options.reduceOp,
-                              {output, input}, options.timeout);
+NativeBackend::WorkPtr ShmBackend::reduce_scatter_tensor(const Tensor& output, const Tensor& input,
+                                                         ReduceOp op, const CallTerms& terms) {
+  return start_reduce_scatter(piece_of(output), split_flat(input, getSize()), op, {output, input},
+                              terms);
 }
 
-ShmBackend::WorkPtr ShmBackend::start_all_to_all(const std::vector<Piece>& outputs,
-                                                 const std::vector<Piece>& inputs, Tensors tensors,
-                                                 std::chrono::milliseconds timeout) {
+NativeBackend::WorkPtr ShmBackend::start_all_to_all(const std::vector<Piece>& outputs,
+                                                    const std::vector<Piece>& inputs,
+                                                    Tensors tensors, const CallTerms& terms) {
   shm::TransferPlan plan{.call = {.kind = CallKind::kAllToAll, .element = inputs[0].element},
                          .parts = getSize(),
                          .sizes_differ = true};
@@ -347,56 +325,56 @@ ShmBackend::WorkPtr ShmBackend::start_all_to_all(const std::vector<Piece>& outpu
         {.data = output.data, .bytes = output.bytes, .peer = rank, .part = getRank()});
     plan.longest_bytes = std::max({plan.longest_bytes, output.bytes, input.bytes});
   }
-  return start("all_to_all", make_transfer(std::move(plan)), std::move(tensors), timeout);
+  return start("all_to_all", make_transfer(std::move(plan)), std::move(tensors), terms);
 }
 
-ShmBackend::WorkPtr ShmBackend::alltoall(Tensors& outputs, Tensors& inputs,
-                                         const c10d::AllToAllOptions& options) {
+NativeBackend::WorkPtr ShmBackend::all_to_all(const Tensors& outputs, const Tensors& inputs,
+                                              const CallTerms& terms) {
   check_count(outputs, getSize());
   check_count(inputs, getSize());
   Tensors tensors = outputs;
   append(tensors, inputs);
-  return start_all_to_all(pieces_of(outputs), pieces_of(inputs), std::move(tensors),
-                          options.timeout);
+  return start_all_to_all(pieces_of(outputs), pieces_of(inputs), std::move(tensors), terms);
 }
 
-ShmBackend::WorkPtr ShmBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
-                                              std::vector<std::int64_t>& output_splits,
-                                              std::vector<std::int64_t>& input_splits,
-                                              const c10d::AllToAllOptions& options) {
+NativeBackend::WorkPtr ShmBackend::all_to_all_single(const Tensor& output, const Tensor& input,
+                                                     const std::vector<std::int64_t>& output_splits,
+                                                     const std::vector<std::int64_t>& input_splits,
+                                                     const CallTerms& terms) {
   return start_all_to_all(shm::split(output, output_splits, getSize()),
-                          shm::split(input, input_splits, getSize()), {output, input},
-                          options.timeout);
+                          shm::split(input, input_splits, getSize()), {output, input}, terms);
 }
 
-ShmBackend::WorkPtr ShmBackend::start_message(shm::Message::Direction direction, Tensors& tensors,
-                                              int peer, int tag) {
+NativeBackend::WorkPtr ShmBackend::start_message(shm::Message::Direction direction,
+                                                 const Tensor& tensor, int peer, int tag,
+                                                 const CallTerms& terms) {
   const char* const name = direction == shm::Message::Direction::kSend ? "send" : "recv";
-  const auto piece = piece_of(only(tensors));
+  const auto piece = piece_of(tensor);
   if (peer < 0 || peer >= getSize() || peer == getRank()) {
     throw UsageError(concat(name, ": ", peer, " is not another rank of this group of ", getSize()));
   }
-  auto task = std::make_shared<shm::TensorTask>(name, time_allowed(kNoTimeout));
+  auto task = std::make_shared<shm::TensorTask>(name, time_allowed(terms.timeout));
   task->message = {
       .direction = direction, .peer = peer, .tag = tag, .data = piece.data, .bytes = piece.bytes};
-  task->tensors = tensors;
+  task->tensors = {tensor};
   engine_->start(task);
   return c10::make_intrusive<shm::ShmWork>(
       c10::intrusive_ptr<c10d::Backend>::unsafe_reclaim_from_nonowning(this), *engine_,
       std::move(task));
 }
 
-ShmBackend::WorkPtr ShmBackend::send(Tensors& tensors, int target, int tag) {
-  return start_message(shm::Message::Direction::kSend, tensors, target, tag);
+NativeBackend::WorkPtr ShmBackend::send(const Tensor& tensor, int target, int tag,
+                                        const CallTerms& terms) {
+  return start_message(shm::Message::Direction::kSend, tensor, target, tag, terms);
 }
 
-ShmBackend::WorkPtr ShmBackend::recv(Tensors& tensors, int source, int tag) {
-  return start_message(shm::Message::Direction::kReceive, tensors, source, tag);
+NativeBackend::WorkPtr ShmBackend::recv(const Tensor& tensor, int source, int tag,
+                                        const CallTerms& terms) {
+  return start_message(shm::Message::Direction::kReceive, tensor, source, tag, terms);
 }
 
-ShmBackend::WorkPtr ShmBackend::barrier(const c10d::BarrierOptions& options) {
-  return start("barrier", shm::make_transfer({.call = {.kind = CallKind::kBarrier}}), {},
-               options.timeout);
+NativeBackend::WorkPtr ShmBackend::barrier(const CallTerms& terms) {
+  return start("barrier", shm::make_transfer({.call = {.kind = CallKind::kBarrier}}), {}, terms);
 }
 
 }  // namespace lockstep::inline internal

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "lockstep/comm/backends/shm/all_reduce.h"
@@ -7,6 +8,7 @@
 #include "lockstep/comm/backends/shm/heap.h"
 #include "lockstep/comm/backends/shm/tensor_piece.h"
 #include "lockstep/comm/internal/backend_factory.h"
+#include "lockstep/comm/internal/native_backend.h"
 
 namespace lockstep::inline internal {
 
@@ -16,26 +18,47 @@ namespace lockstep::inline internal {
 ///
 /// Tensors from allocate_tensor() are reduced where they lie; others are copied through slots.
 /// There is no communication thread: see shm::Engine. Works complete in the order of their calls.
+/// The methods of c10d::Backend (shm_c10d.cpp) call those of NativeBackend.
 /// Threads: any. Lifetime: tensors from allocate_tensor may outlive the backend.
 /// Errors: as shm::Engine; UsageError for tensors that it cannot take.
-class ShmBackend final : public c10d::Backend {
+class ShmBackend final : public c10d::Backend, public NativeBackend, public SharedMemory {
  public:
-  using Tensors = std::vector<at::Tensor>;
-  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
-
   ShmBackend(std::unique_ptr<shm::Engine> engine, std::chrono::milliseconds timeout);
 
-  /// As allreduce, from `input` into `output`. Where `output` lies in memory of allocateTensor, all
-  /// ranks promise that theirs does: see shm::make_all_reduce. Dtypes that differ and options: as
-  /// ProcessGroup::all_reduce_into has checked them.
-  WorkPtr all_reduce_into(const at::Tensor& output, const at::Tensor& input,
-                          const ReduceIntoOptions& options, std::chrono::milliseconds timeout);
-  /// The next collective is compared with the others' by this name, too.
-  void name_next_call(std::string_view name);
-  /// Whether the tensor lies in memory of allocateTensor, without gaps.
-  bool is_shared(const at::Tensor& tensor) const;
-
   shm::Engine& engine() { return *engine_; }
+
+  c10d::Backend& c10d() override { return *this; }
+  bool compares_calls() const override { return true; }
+  std::int64_t bucket_bytes() const override;
+  SharedMemory* shared_memory() override { return this; }
+
+  bool is_shared(const Tensor& tensor) const override;
+  WorkPtr all_reduce_into(const Tensor& output, const Tensor& input,
+                          const ScaledReduction& reduction, const CallTerms& terms) override;
+
+  WorkPtr broadcast(const Tensor& tensor, int source, const CallTerms& terms) override;
+  WorkPtr all_reduce(const Tensor& tensor, ReduceOp op, const CallTerms& terms) override;
+  WorkPtr reduce(const Tensor& tensor, int target, ReduceOp op, const CallTerms& terms) override;
+  WorkPtr all_gather(const Tensors& outputs, const Tensor& input, const CallTerms& terms) override;
+  WorkPtr all_gather_into_tensor(const Tensor& output, const Tensor& input,
+                                 const CallTerms& terms) override;
+  WorkPtr gather(const Tensors& outputs, const Tensor& input, int target,
+                 const CallTerms& terms) override;
+  WorkPtr scatter(const Tensor& output, const Tensors& inputs, int source,
+                  const CallTerms& terms) override;
+  WorkPtr reduce_scatter(const Tensor& output, const Tensors& inputs, ReduceOp op,
+                         const CallTerms& terms) override;
+  WorkPtr reduce_scatter_tensor(const Tensor& output, const Tensor& input, ReduceOp op,
+                                const CallTerms& terms) override;
+  WorkPtr all_to_all(const Tensors& outputs, const Tensors& inputs,
+                     const CallTerms& terms) override;
+  WorkPtr all_to_all_single(const Tensor& output, const Tensor& input,
+                            const std::vector<std::int64_t>& output_splits,
+                            const std::vector<std::int64_t>& input_splits,
+                            const CallTerms& terms) override;
+  WorkPtr barrier(const CallTerms& terms) override;
+  WorkPtr send(const Tensor& tensor, int target, int tag, const CallTerms& terms) override;
+  WorkPtr recv(const Tensor& tensor, int source, int tag, const CallTerms& terms) override;
 
   const std::string getBackendName() const override { return "shm"; }
   void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
@@ -73,19 +96,18 @@ class ShmBackend final : public c10d::Backend {
  private:
   using Piece = shm::Piece;
   WorkPtr start_all_to_all(const std::vector<Piece>& outputs, const std::vector<Piece>& inputs,
-                           Tensors tensors, std::chrono::milliseconds timeout);
+                           Tensors tensors, const CallTerms& terms);
   WorkPtr start_all_gather(const std::vector<Piece>& outputs, const Piece& input, Tensors tensors,
-                           std::chrono::milliseconds timeout);
-  WorkPtr start_reduce_scatter(const Piece& output, const std::vector<Piece>& inputs,
-                               const c10d::ReduceOp& op, Tensors tensors,
-                               std::chrono::milliseconds timeout);
+                           const CallTerms& terms);
+  WorkPtr start_reduce_scatter(const Piece& output, const std::vector<Piece>& inputs, ReduceOp op,
+                               Tensors tensors, const CallTerms& terms);
   WorkPtr start(const char* name, std::unique_ptr<shm::Operation> operation, Tensors tensors,
-                std::chrono::milliseconds timeout);
-  WorkPtr start_message(shm::Message::Direction direction, Tensors& tensors, int peer, int tag);
+                const CallTerms& terms);
+  WorkPtr start_message(shm::Message::Direction direction, const Tensor& tensor, int peer, int tag,
+                        const CallTerms& terms);
   Reduction reduction(Element element, ReduceOp op) const;
   std::chrono::milliseconds time_allowed(std::chrono::milliseconds timeout) const;
 
-  std::string next_name_;
   const std::unique_ptr<shm::Engine> engine_;
   const std::shared_ptr<shm::Heap> heap_;
   std::chrono::milliseconds timeout_;
@@ -98,7 +120,7 @@ c10::intrusive_ptr<ShmBackend> connect_shm_backend(const BackendConfig& config,
                                                    const std::vector<int>& numbers = {});
 
 /// Errors: as connect_shm_backend.
-BackendInstance make_shm_backend(const BackendConfig& config);
+std::shared_ptr<NativeBackend> make_shm_backend(const BackendConfig& config);
 
 /// The CPU.
 c10::Device shm_device(int local_rank);

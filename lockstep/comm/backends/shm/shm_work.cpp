@@ -34,10 +34,6 @@ bool ShmWork::wait(std::chrono::milliseconds timeout) {
   return true;
 }
 
-void ShmWork::set_timeout(std::chrono::milliseconds timeout) {
-  engine_.set_timeout(*task_, timeout);
-}
-
 std::vector<at::Tensor> ShmWork::result() {
   return task_->tensors;
 }

@@ -6,7 +6,6 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "lockstep/comm/backends/shm/engine.h"
-#include "lockstep/comm/internal/timed_work.h"
 
 namespace lockstep::shm {
 
@@ -17,7 +16,7 @@ struct TensorTask final : Task {
 };
 
 /// c10d's handle of a task. Keeps the backend alive, and the tensors until the task has ended.
-class ShmWork final : public c10d::Work, public TimedWork {
+class ShmWork final : public c10d::Work {
  public:
   ShmWork(c10::intrusive_ptr<c10d::Backend> backend, Engine& engine,
           std::shared_ptr<TensorTask> task);
@@ -30,7 +29,6 @@ class ShmWork final : public c10d::Work, public TimedWork {
   std::vector<at::Tensor> result() override;
   /// Complete when it returns: there is no thread that could complete it later.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
-  void set_timeout(std::chrono::milliseconds timeout) override;
 
  private:
   const c10::intrusive_ptr<c10d::Backend> backend_;

@@ -1,0 +1,113 @@
+#include "lockstep/comm/internal/native_collectives.h"
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/comm/internal/collective_call.h"
+#include "lockstep/comm/internal/process_group_state.h"
+
+namespace lockstep::inline internal {
+namespace {
+
+SharedMemory* shared_memory(const ProcessGroup::State& group) {
+  return group.backend ? group.backend->shared_memory() : nullptr;
+}
+
+[[noreturn]] void refuse_into(const CallSite& call, const std::string& reason) {
+  throw UsageError(concat("all_reduce_into of group '", call.group.name, "' on rank ",
+                          call.group.rank, ": ", reason));
+}
+
+// Of results of another dtype than the inputs'.
+void check_conversion(const CallSite& call, const at::Tensor& output, const at::Tensor& input) {
+  const auto from = input.scalar_type();
+  const bool converts =
+      output.scalar_type() == at::kFloat && (from == at::kHalf || from == at::kBFloat16);
+  if (!converts) check_same_dtype(call, output, input);
+  const auto* const memory = shared_memory(call.group);
+  const auto is_shared = [&](const at::Tensor& tensor) {
+    return tensor.numel() == 0 || memory->is_shared(tensor);
+  };
+  if (memory != nullptr && is_shared(output) && is_shared(input)) return;
+  refuse_into(call, concat(c10::toString(from),
+                           " is reduced into float32 only where the group shares memory and output "
+                           "and input lie in it; take both from allocate_tensor"));
+}
+
+void check_sum_of_squares(const CallSite& call, const at::Tensor& sum, const at::Tensor& output) {
+  if (shared_memory(call.group) == nullptr) {
+    refuse_into(call,
+                "sum_of_squares is worked out only where the group shares memory; leave it out and "
+                "take it of the output");
+  }
+  if (!at::isFloatingType(output.scalar_type())) {
+    refuse_into(call,
+                concat("sum_of_squares is not defined for ", c10::toString(output.scalar_type())));
+  }
+  if (!sum.is_cpu() || sum.scalar_type() != at::kDouble || sum.numel() != 1) {
+    refuse_into(call, concat("sum_of_squares must be one float64 on the CPU, not ", sum.numel(),
+                             " ", c10::toString(sum.scalar_type()), " on ", sum.device().str()));
+  }
+}
+
+void check_scale(const CallSite& call, ReduceOp op) {
+  if (op != ReduceOp::kAvg) {
+    refuse_into(call, concat("scale goes with AVG, not with ", reduce_op_name(op)));
+  }
+  if (shared_memory(call.group) == nullptr) {
+    refuse_into(call,
+                "the result is scaled only where the group shares memory; multiply the input");
+  }
+}
+
+}  // namespace
+
+Work all_reduce_into(const ProcessGroup& group, const at::Tensor& output, const at::Tensor& input,
+                     const ScaledReduction& reduction, const CollectiveOptions& options) {
+  const CallSite call{"all_reduce", ProcessGroupAccess::state(group, "all_reduce_into")};
+  check_tensor(call, "output", output);
+  check_tensor(call, "input", input);
+  if (output.numel() != input.numel()) {
+    refuse_into(call,
+                concat("output has ", output.numel(), " elements, input has ", input.numel()));
+  }
+  if (output.scalar_type() != input.scalar_type()) check_conversion(call, output, input);
+  const at::Tensor& squares = reduction.sum_of_squares;
+  if (squares.defined()) check_sum_of_squares(call, squares, output);
+  check_reduce_op(call, reduction.op, output.scalar_type());
+  if (reduction.scale != 1) check_scale(call, reduction.op);
+  if (SharedMemory* const memory = shared_memory(call.group)) {
+    return start_agreed(call, output.numel(), options, [&](auto&, auto& terms) {
+      return memory->all_reduce_into(output, input, reduction, terms);
+    });
+  }
+  if (!output.is_same(input)) output.copy_(input.view(output.sizes()));
+  return start_agreed(call, output.numel(), options, [&](auto& backend, auto& terms) {
+    return backend.all_reduce(output, reduction.op, terms);
+  });
+}
+
+Work all_gather_uncompared(const ProcessGroup& group, const at::Tensor& output,
+                           const at::Tensor& input, const CollectiveOptions& options) {
+  const CallSite call{"all_gather_into_tensor",
+                      ProcessGroupAccess::state(group, "all_gather_uncompared")};
+  check_tensor(call, "output", output);
+  check_tensor(call, "input", input);
+  check_same_dtype(call, output, input);
+  check_scaled(call, "output", output, "input", input);
+  if (!call.group.backend) output.copy_(input.view(output.sizes()));
+  return start_agreed(call, input.numel(), options, [&](auto& backend, auto& terms) {
+    return backend.all_gather_into_tensor(output, input, terms);
+  });
+}
+
+bool is_shared(const ProcessGroup& group, const at::Tensor& tensor) {
+  const auto* const memory = shared_memory(ProcessGroupAccess::state(group, "is_shared"));
+  return memory != nullptr && memory->is_shared(tensor);
+}
+
+std::int64_t bucket_bytes(const ProcessGroup& group) {
+  const auto& backend = ProcessGroupAccess::state(group, "bucket_bytes").backend;
+  return backend ? backend->bucket_bytes() : 0;
+}
+
+}  // namespace lockstep::inline internal

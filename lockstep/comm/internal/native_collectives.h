@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/comm/internal/native_backend.h"
+#include "lockstep/comm/process_group.h"
+
+/// Collectives for the parts of Lockstep that exchange gradients. Their callers know that all ranks
+/// make the same call: it is not compared, unless the backend itself does (shm), so it starts
+/// without waiting for other ranks.
+/// Threads, lifetime, errors: as ProcessGroup.
+namespace lockstep::inline internal {
+
+/// As ProcessGroup::all_reduce, from `input` into `output`, of the same size and dtype; they may be
+/// the same tensor. If `output` is shared, it must be on every rank; then only the parts of `input`
+/// that peers need are copied, and no call waits for another. If both are shared, a float16 or
+/// bfloat16 `input` may go into a float32 `output`: it is reduced in float32 and not rounded again.
+/// A scale other than 1 and sum_of_squares need a group that shares memory.
+Work all_reduce_into(const ProcessGroup& group, const at::Tensor& output, const at::Tensor& input,
+                     const ScaledReduction& reduction = {}, const CollectiveOptions& options = {});
+
+/// As ProcessGroup::all_gather_into_tensor.
+Work all_gather_uncompared(const ProcessGroup& group, const at::Tensor& output,
+                           const at::Tensor& input, const CollectiveOptions& options = {});
+
+/// Whether peers reach this tensor without a copy: all of it lies in memory of
+/// ProcessGroup::allocate_tensor, in a group that shares memory.
+bool is_shared(const ProcessGroup& group, const at::Tensor& tensor);
+
+/// Best size of an exchange of gradients, in bytes; 0: the backend has no preference.
+std::int64_t bucket_bytes(const ProcessGroup& group);
+
+}  // namespace lockstep::inline internal
