@@ -108,7 +108,7 @@ std::shared_ptr<DirectoryLock> DirectoryLock::take(const std::filesystem::path& 
   const MutexLock guard(held.mutex);
   auto& known = held.by_file[{status.st_dev, status.st_ino}];
   if (auto lock = known.lock()) return lock;
-  const std::shared_ptr<DirectoryLock> taken(new DirectoryLock(file, std::move(fd)));
+  std::shared_ptr<DirectoryLock> taken(new DirectoryLock(file, std::move(fd)));
   taken->lock(own_job_wait);
   known = taken;
   return taken;
