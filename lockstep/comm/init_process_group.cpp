@@ -1,6 +1,5 @@
 #include "lockstep/comm/init_process_group.h"
 
-#include <mutex>
 #include <utility>
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -10,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/failpoint.h"
+#include "lockstep/base/internal/mutex.h"
 #include "lockstep/comm/internal/backend_choice.h"
 #include "lockstep/comm/internal/backend_factory.h"
 #include "lockstep/comm/internal/init_plan.h"
@@ -26,12 +26,12 @@ namespace {
 
 // The default group. A function-local static: no initialisation order to think about.
 struct Default {
-  std::mutex mutex;
-  ProcessGroup group;  // guarded by mutex
-  // Guarded by mutex. Part of the keys, so that a second job of this process on the same store
-  // finds nothing of the first; each generation has a store of its own.
-  int groups_made = 0;
-  int generation = 0;
+  Mutex mutex;
+  ProcessGroup group LOCKSTEP_GUARDED_BY(mutex);
+  // Part of the keys, so that a second job of this process on the same store finds nothing of the
+  // first; each generation has a store of its own.
+  int groups_made LOCKSTEP_GUARDED_BY(mutex) = 0;
+  int generation LOCKSTEP_GUARDED_BY(mutex) = 0;
 };
 
 Default& the_default() {
@@ -106,7 +106,7 @@ ProcessGroup join(InitPlan plan, c10::intrusive_ptr<c10d::Store> store, int job)
 
 ProcessGroup init(const InitOptions& options, const c10::intrusive_ptr<c10d::Store>& store) {
   Default& current = the_default();
-  const std::lock_guard lock(current.mutex);
+  const MutexLock lock(current.mutex);
   if (current.group) {
     throw UsageError(
         "init_process_group: there is a default group already; call destroy_process_group() first, "
@@ -141,7 +141,7 @@ ProcessGroup init_process_group(const c10::intrusive_ptr<c10d::Store>& store,
 
 ProcessGroup default_process_group() {
   Default& current = the_default();
-  const std::lock_guard lock(current.mutex);
+  const MutexLock lock(current.mutex);
   if (!current.group) {
     throw UsageError("there is no process group yet; call init_process_group() first");
   }
@@ -150,20 +150,20 @@ ProcessGroup default_process_group() {
 
 bool is_initialized() {
   Default& current = the_default();
-  const std::lock_guard lock(current.mutex);
+  const MutexLock lock(current.mutex);
   return static_cast<bool>(current.group);
 }
 
 ProcessGroup group_or_default(ProcessGroup group) {
   if (group) return group;
   Default& current = the_default();
-  const std::lock_guard lock(current.mutex);
+  const MutexLock lock(current.mutex);
   return current.group;
 }
 
 void destroy_process_group() {
   Default& current = the_default();
-  const std::lock_guard lock(current.mutex);
+  const MutexLock lock(current.mutex);
   current.group = {};
 }
 

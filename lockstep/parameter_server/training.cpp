@@ -101,7 +101,7 @@ class Training::Impl {
   void open_session();
   void serve();
   void train(std::int64_t steps, const MakeStep& make_step, const WhenDone& when_done);
-  void after_update();
+  void after_update(std::int64_t clock);
   void save();
   void let_go();
   std::chrono::milliseconds timeout() const;
@@ -315,7 +315,8 @@ void Training::Impl::open_session() {
   if (!is_trainer()) {
     desk_ = std::make_shared<ServerDesk>(
         *shard_,
-        UpdateRules{.staleness = options_.staleness, .after_update = [this] { after_update(); }},
+        UpdateRules{.staleness = options_.staleness,
+                    .after_update = [this](std::int64_t clock) { after_update(clock); }},
         begin_);
   }
   calls_.emplace(desk_);
@@ -369,9 +370,9 @@ void Training::Impl::train(std::int64_t steps, const MakeStep& make_step,
   if (when_done) when_done(client);
 }
 
-void Training::Impl::after_update() {
+void Training::Impl::after_update(std::int64_t clock) {
   failpoint("step.counted");
-  clock_ = desk_->clock();
+  clock_ = clock;
   if (snapshots_ && shard_->updates() % options_.snapshot_every == 0) save();
 }
 

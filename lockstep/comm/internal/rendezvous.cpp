@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <thread>
@@ -17,6 +16,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/env.h"
 #include "lockstep/base/internal/log.h"
+#include "lockstep/base/internal/mutex.h"
 #include "lockstep/base/internal/parse_number.h"
 #include "lockstep/comm/internal/backend_factory.h"
 #include "lockstep/comm/internal/launcher_notice.h"
@@ -86,7 +86,7 @@ class CutAfter {
       : port_(port), before_(connections_to(port)), thread_([this, patience] { run(patience); }) {}
   ~CutAfter() {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       is_done_ = true;
     }
     done_.notify_all();
@@ -98,8 +98,9 @@ class CutAfter {
  private:
   void run(std::chrono::milliseconds patience) {
     constexpr std::chrono::milliseconds kNextTry{50};  // LibTorch may have connected once more.
-    std::unique_lock lock(mutex_);
-    while (!done_.wait_for(lock, patience, [this] { return is_done_; })) {
+    MutexLock lock(mutex_);
+    while (!done_.wait_for(lock.native(), patience,
+                           [this]() LOCKSTEP_REQUIRES(mutex_) { return is_done_; })) {
       for (const int fd : connections_to(port_)) {
         if (!before_.contains(fd)) ::shutdown(fd, SHUT_RDWR);
       }
@@ -109,10 +110,10 @@ class CutAfter {
 
   const std::uint16_t port_;
   const std::set<int> before_;
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable done_;
-  bool is_done_ = false;  // guarded by mutex_
-  std::thread thread_;    // after what it uses
+  bool is_done_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // after what it uses
 };
 
 // LibTorch asks nobody while it tries to connect. Who served the store may have ended just after it

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 
 #include <torch/csrc/distributed/c10d/exception.h>
 
 #include "lockstep/base/internal/deadline.h"
+#include "lockstep/base/internal/mutex.h"
 #include "lockstep/comm/internal/run_watched.h"
 #include "lockstep/comm/internal/unnamed_comm_error.h"
 
@@ -19,7 +19,7 @@ struct WatchedStore::Connection {
   explicit Connection(c10::intrusive_ptr<c10d::Store> underneath) : store(std::move(underneath)) {}
 
   c10::intrusive_ptr<c10d::Store> get() {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     if (!store.defined()) C10_THROW_ERROR(DistNetworkError, "Connection closed: the store is left");
     return store;
   }
@@ -55,8 +55,8 @@ struct WatchedStore::Connection {
     }
   }
 
-  std::mutex mutex;
-  c10::intrusive_ptr<c10d::Store> store;  // guarded by mutex
+  Mutex mutex;
+  c10::intrusive_ptr<c10d::Store> store LOCKSTEP_GUARDED_BY(mutex);
   std::atomic<bool> answers = true;
 };
 
@@ -66,7 +66,7 @@ WatchedStore::WatchedStore(c10::intrusive_ptr<c10d::Store> store, std::function<
       check_(std::move(check)) {}
 
 void WatchedStore::let_go() {
-  const std::lock_guard lock(connection_->mutex);
+  const MutexLock lock(connection_->mutex);
   connection_->store.reset();
 }
 

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 #include <unordered_map>
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/mutex.h"
 
 namespace lockstep::inline internal {
 
@@ -39,14 +39,14 @@ class HandedOut {
   }
 
   void add(c10::DataPtr memory) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     void* const address = memory.get();
     by_address_.emplace(address, std::move(memory));
   }
 
   // Nothing where the address is none of ours.
   c10::DataPtr take(void* address) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = by_address_.find(address);
     if (found == by_address_.end()) return {};
     c10::DataPtr memory = std::move(found->second);
@@ -55,8 +55,8 @@ class HandedOut {
   }
 
  private:
-  std::mutex mutex_;
-  std::unordered_map<void*, c10::DataPtr> by_address_;  // guarded by mutex_
+  Mutex mutex_;
+  std::unordered_map<void*, c10::DataPtr> by_address_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 class GradientAllocator final : public c10::Allocator {

@@ -11,8 +11,8 @@ ReplicaThreads::ReplicaThreads(std::vector<int> intra_op_threads) {
     threads_.emplace_back(&ReplicaThreads::work, this, static_cast<int>(i), intra_op_threads[i]);
   }
   {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return busy_ == 0; });
+    MutexLock lock(mutex_);
+    while (busy_ > 0) changed_.wait(lock.native());
   }
   // Each has set its own number and, beside it, that of threads to come, which is put back here.
   at::set_num_threads(own_threads);
@@ -20,7 +20,7 @@ ReplicaThreads::ReplicaThreads(std::vector<int> intra_op_threads) {
 
 ReplicaThreads::~ReplicaThreads() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopped_ = true;
   }
   changed_.notify_all();
@@ -29,14 +29,14 @@ ReplicaThreads::~ReplicaThreads() {
 
 std::vector<std::exception_ptr> ReplicaThreads::run(int count,
                                                     const std::function<void(int)>& task) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   failures_.assign(static_cast<std::size_t>(count), nullptr);
   task_ = &task;
   count_ = count;
   busy_ = count;
   ++round_;
   changed_.notify_all();
-  changed_.wait(lock, [&] { return busy_ == 0; });
+  while (busy_ > 0) changed_.wait(lock.native());
   return std::move(failures_);
 }
 
@@ -44,11 +44,11 @@ void ReplicaThreads::work(int index, int intra_op_threads) {
   // The first operator of a thread takes the number for threads to come, unless it is asked before.
   at::get_num_threads();
   at::set_num_threads(intra_op_threads);
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   std::int64_t seen = 0;
   if (--busy_ == 0) changed_.notify_all();
   for (;;) {
-    changed_.wait(lock, [&] { return stopped_ || round_ != seen; });
+    while (!stopped_ && round_ == seen) changed_.wait(lock.native());
     if (stopped_) return;
     seen = round_;
     if (index >= count_) continue;

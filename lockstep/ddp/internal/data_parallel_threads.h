@@ -3,9 +3,10 @@
 #include <condition_variable>
 #include <exception>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
+
+#include "lockstep/base/internal/mutex.h"
 
 namespace lockstep::inline internal {
 
@@ -27,15 +28,14 @@ class ReplicaThreads {
  private:
   void work(int index, int intra_op_threads);
 
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable changed_;
-  // Guarded by mutex_.
-  std::int64_t round_ = 0;
-  int count_ = 0;
-  int busy_ = 0;
-  bool stopped_ = false;
-  const std::function<void(int)>* task_ = nullptr;
-  std::vector<std::exception_ptr> failures_;
+  std::int64_t round_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  int count_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  int busy_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  bool stopped_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  const std::function<void(int)>* task_ LOCKSTEP_GUARDED_BY(mutex_) = nullptr;
+  std::vector<std::exception_ptr> failures_ LOCKSTEP_GUARDED_BY(mutex_);
 
   std::vector<std::thread> threads_;
 };

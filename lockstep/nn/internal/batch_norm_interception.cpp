@@ -1,6 +1,5 @@
 #include "lockstep/nn/internal/batch_norm_interception.h"
 
-#include <mutex>
 #include <optional>
 #include <unordered_map>
 #include <vector>
@@ -10,6 +9,8 @@
 #include <c10/core/UndefinedTensorImpl.h>
 #include <torch/library.h>
 #include <torch/nn/module.h>
+
+#include "lockstep/base/internal/mutex.h"
 
 namespace lockstep::inline internal {
 namespace {
@@ -27,12 +28,12 @@ struct Interceptions {
     WeakTensor tensor;
     std::shared_ptr<const Interception> interception;
   };
-  std::mutex mutex;
-  std::unordered_map<const at::TensorImpl*, Entry> entries;  // guarded by mutex
+  Mutex mutex;
+  std::unordered_map<const at::TensorImpl*, Entry> entries LOCKSTEP_GUARDED_BY(mutex);
 
   std::shared_ptr<const Interception> find(const at::Tensor& tensor) {
     if (!tensor.defined()) return nullptr;
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     const auto found = entries.find(tensor.unsafeGetTensorImpl());
     return found == entries.end() ? nullptr : found->second.interception;
   }
@@ -96,7 +97,7 @@ void intercept_batch_norm(const at::Tensor& weight, const at::Tensor& running_me
   implement_operator();
   const auto interception =
       std::make_shared<const Interception>(Interception{std::move(layer), std::move(module)});
-  const std::lock_guard lock(interceptions().mutex);
+  const MutexLock lock(interceptions().mutex);
   for (const at::Tensor& tensor : {weight, running_mean}) {
     if (!tensor.defined()) continue;
     interceptions().entries.insert_or_assign(
@@ -106,14 +107,14 @@ void intercept_batch_norm(const at::Tensor& weight, const at::Tensor& running_me
 }
 
 void release_batch_norm(const at::Tensor& weight, const at::Tensor& running_mean) {
-  const std::lock_guard lock(interceptions().mutex);
+  const MutexLock lock(interceptions().mutex);
   for (const at::Tensor& tensor : {weight, running_mean}) {
     if (tensor.defined()) interceptions().entries.erase(tensor.unsafeGetTensorImpl());
   }
 }
 
 void forget_dead_layers() {
-  const std::lock_guard lock(interceptions().mutex);
+  const MutexLock lock(interceptions().mutex);
   std::erase_if(interceptions().entries,
                 [](const auto& item) { return item.second.tensor.expired(); });
 }

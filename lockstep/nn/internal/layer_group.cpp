@@ -1,11 +1,11 @@
 #include "lockstep/nn/internal/layer_group.h"
 
 #include <algorithm>
-#include <mutex>
 #include <numeric>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "lockstep/base/internal/mutex.h"
 #include "lockstep/comm/internal/gather_rows.h"
 
 namespace lockstep::inline internal {
@@ -17,11 +17,11 @@ struct LayerGroups {
     c10::weak_intrusive_ptr<c10d::Backend> parent;
     std::weak_ptr<LayerGroup> group;
   };
-  std::mutex mutex;
-  std::vector<Entry> entries;  // guarded by mutex
+  Mutex mutex;
+  std::vector<Entry> entries LOCKSTEP_GUARDED_BY(mutex);
 
   std::shared_ptr<LayerGroup> find(const ProcessGroup& parent) {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     std::erase_if(entries, [](const Entry& entry) { return entry.group.expired(); });
     for (const Entry& entry : entries) {
       if (entry.parent.lock() == parent.c10d_backend()) return entry.group.lock();
@@ -30,7 +30,7 @@ struct LayerGroups {
   }
 
   void put(const ProcessGroup& parent, const std::shared_ptr<LayerGroup>& group) {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     const auto backend = parent.c10d_backend();
     std::erase_if(entries, [&](const Entry& entry) { return entry.parent.lock() == backend; });
     entries.push_back({c10::weak_intrusive_ptr<c10d::Backend>(backend), group});

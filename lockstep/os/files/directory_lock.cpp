@@ -6,7 +6,6 @@
 #include <chrono>
 #include <ctime>
 #include <map>
-#include <mutex>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -73,8 +72,8 @@ std::string own_process() {
 using FileId = std::pair<dev_t, ino_t>;
 
 struct HeldLocks {
-  std::mutex mutex;
-  std::map<FileId, std::weak_ptr<DirectoryLock>> by_file;
+  Mutex mutex;
+  std::map<FileId, std::weak_ptr<DirectoryLock>> by_file LOCKSTEP_GUARDED_BY(mutex);
 };
 
 HeldLocks& held_locks() {
@@ -106,10 +105,10 @@ std::shared_ptr<DirectoryLock> DirectoryLock::take(const std::filesystem::path& 
                       "choose a folder that this process may write");
   }
   HeldLocks& held = held_locks();
-  const std::lock_guard guard(held.mutex);
+  const MutexLock guard(held.mutex);
   auto& known = held.by_file[{status.st_dev, status.st_ino}];
   if (auto lock = known.lock()) return lock;
-  const std::shared_ptr<DirectoryLock> taken(new DirectoryLock(file, std::move(fd)));
+  std::shared_ptr<DirectoryLock> taken(new DirectoryLock(file, std::move(fd)));
   taken->lock(own_job_wait);
   known = taken;
   return taken;
@@ -135,7 +134,7 @@ void DirectoryLock::lock(std::chrono::milliseconds own_job_wait) {
 }
 
 bool DirectoryLock::try_lock() {
-  const std::lock_guard guard(mutex_);
+  const MutexLock guard(mutex_);
   if (is_settled_) return true;
   if (::flock(fd_.get(), LOCK_EX | LOCK_NB) != 0) {
     const int error = errno;

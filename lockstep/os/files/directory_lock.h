@@ -3,9 +3,9 @@
 #include <chrono>
 #include <filesystem>
 #include <memory>
-#include <mutex>
 #include <string>
 
+#include "lockstep/base/internal/mutex.h"
 #include "lockstep/os/files/unique_fd.h"
 
 namespace lockstep::inline internal {
@@ -43,8 +43,9 @@ class DirectoryLock {
 
   std::filesystem::path file_;
   UniqueFd fd_;
-  std::mutex mutex_;         ///< guards what follows
-  bool is_settled_ = false;  ///< It is held, or the file system has no locks.
+  Mutex mutex_;
+  /// It is held, or the file system has no locks.
+  bool is_settled_ LOCKSTEP_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace lockstep::inline internal

@@ -4,12 +4,12 @@
 #include <condition_variable>
 #include <cstring>
 #include <functional>
-#include <mutex>
 #include <system_error>
 #include <thread>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/check.h"
+#include "lockstep/base/internal/mutex.h"
 #include "lockstep/os/process/without_signals.h"
 
 namespace lockstep::inline internal {
@@ -44,17 +44,17 @@ class MarkThread {
   }
 
   int run(const std::function<int()>& action) {
-    const std::lock_guard one_at_a_time(calls_);
-    std::unique_lock lock(mutex_);
+    const MutexLock one_at_a_time(calls_);
+    MutexLock lock(mutex_);
     if (!is_running_) start();
     action_ = &action;
     changed_.notify_all();
-    changed_.wait(lock, [this] { return action_ == nullptr; });
+    while (action_ != nullptr) changed_.wait(lock.native());
     return status_;
   }
 
  private:
-  void start() {
+  void start() LOCKSTEP_REQUIRES(mutex_) {
     try {
       const WithoutSignals without_signals;
       std::thread([this] { serve(); }).detach();
@@ -65,9 +65,9 @@ class MarkThread {
   }
 
   [[noreturn]] void serve() {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     for (;;) {
-      changed_.wait(lock, [this] { return action_ != nullptr; });
+      while (action_ == nullptr) changed_.wait(lock.native());
       const auto* const action = action_;
       lock.unlock();
       const int status = (*action)();
@@ -79,12 +79,12 @@ class MarkThread {
   }
 
   static std::atomic<MarkThread*> current_;
-  std::mutex calls_;
-  std::mutex mutex_;  // guards all that follows
+  Mutex calls_;  // locked before mutex_, for the whole of a call
+  Mutex mutex_;
   std::condition_variable changed_;
-  const std::function<int()>* action_ = nullptr;
-  int status_ = 0;
-  bool is_running_ = false;
+  const std::function<int()>* action_ LOCKSTEP_GUARDED_BY(mutex_) = nullptr;
+  int status_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  bool is_running_ LOCKSTEP_GUARDED_BY(mutex_) = false;
 };
 
 std::atomic<MarkThread*> MarkThread::current_{nullptr};

@@ -20,14 +20,18 @@ ServerDesk::ServerDesk(Shard& shard, UpdateRules rules, std::vector<std::int64_t
   for (std::size_t index = 0; index < done.size(); ++index) trainers_[index].done = done[index];
 }
 
+void ServerDesk::check_trainer(int trainer) const {
+  if (trainer < 0 || trainer >= static_cast<int>(signs_.size()))
+    throw UsageError(concat("trainer ", trainer, "; there are ", signs_.size()));
+}
+
 ServerDesk::Trainer& ServerDesk::find(int trainer) {
-  if (trainer < 0 || trainer >= static_cast<int>(trainers_.size()))
-    throw UsageError(concat("trainer ", trainer, "; there are ", trainers_.size()));
+  check_trainer(trainer);
   return trainers_[static_cast<std::size_t>(trainer)];
 }
 
 void ServerDesk::note_sign(int trainer) {
-  find(trainer);
+  check_trainer(trainer);
   ++signs_[static_cast<std::size_t>(trainer)];
 }
 
@@ -36,7 +40,7 @@ void ServerDesk::push(int trainer, std::int64_t step, Gradients gradients) {
   shard_.check(gradients);  // Reads only what never changes.
   std::vector<Later> due;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (broken_) std::rethrow_exception(broken_);
     Trainer& from = find(trainer);
     if (step != from.done || from.pushed) {
@@ -61,7 +65,7 @@ ServerDesk::Later ServerDesk::pull(int trainer, std::int64_t step) {
   const Later later = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
   std::vector<Later> due;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (broken_) std::rethrow_exception(broken_);
     Trainer& from = find(trainer);
     const std::int64_t reaches = from.done + (from.pushed ? 1 : 0);
@@ -83,7 +87,7 @@ ServerDesk::Later ServerDesk::pull(int trainer, std::int64_t step) {
 
 at::Tensor ServerDesk::rows(int trainer, std::size_t table, const at::Tensor& rows) {
   note_sign(trainer);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (broken_) std::rethrow_exception(broken_);  // Half of them may have been updated.
   return shard_.rows(table, rows);
 }
@@ -91,22 +95,24 @@ at::Tensor ServerDesk::rows(int trainer, std::size_t table, const at::Tensor& ro
 ServerDesk::Later ServerDesk::finish(int trainer) {
   failpoint("training.end");
   note_sign(trainer);
+  Later answer;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     find(trainer).has_finished = true;
-    if (!std::ranges::all_of(trainers_, &Trainer::has_finished)) return all_finished_;
+    answer = all_finished_;
+    if (!std::ranges::all_of(trainers_, &Trainer::has_finished)) return answer;
   }
-  if (!all_finished_->completed()) all_finished_->markCompleted();
-  return all_finished_;
+  if (!answer->completed()) answer->markCompleted();
+  return answer;
 }
 
 bool ServerDesk::all_finished() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::ranges::all_of(trainers_, &Trainer::has_finished);
 }
 
 std::vector<Heard> ServerDesk::heard() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<Heard> all;
   for (std::size_t index = 0; index < trainers_.size(); ++index) {
     const Trainer& trainer = trainers_[index];
@@ -116,7 +122,7 @@ std::vector<Heard> ServerDesk::heard() const {
 }
 
 void ServerDesk::forget_callers() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (Trainer& trainer : trainers_) {
     trainer.wanted.reset();
     trainer.values.reset();
@@ -125,12 +131,12 @@ void ServerDesk::forget_callers() {
 }
 
 bool ServerDesk::has_next() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return !rules_.staleness && all_pushed();
 }
 
 void ServerDesk::make_next() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   update_with_all();
 }
 
@@ -152,18 +158,23 @@ void ServerDesk::update_with_all() {
 void ServerDesk::update(std::vector<Gradients> gradients) {
   try {
     shard_.update(std::move(gradients));
-    rules_.after_update();
+    rules_.after_update(clock());
   } catch (...) {
     broken_ = std::current_exception();
   }
 }
 
+std::exception_ptr ServerDesk::find_error() const {
+  const MutexLock lock(mutex_);
+  return broken_;
+}
+
 void ServerDesk::check() const {
-  const std::lock_guard lock(mutex_);
-  if (broken_) std::rethrow_exception(broken_);
+  if (const std::exception_ptr error = find_error()) std::rethrow_exception(error);
 }
 
 std::vector<std::int64_t> ServerDesk::done() const {
+  const MutexLock lock(mutex_);
   std::vector<std::int64_t> all;
   for (const Trainer& trainer : trainers_) all.push_back(trainer.done);
   return all;
@@ -203,16 +214,13 @@ std::vector<ServerDesk::Later> ServerDesk::take_waiting() {
 at::Tensor ServerDesk::values_now() const {
   const at::Tensor values = shard_.values().detach();
   if (!rules_.staleness) return values;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return values.clone();
 }
 
 void ServerDesk::answer(const std::vector<Later>& due) {
   if (due.empty()) return;
-  if (const std::exception_ptr error = [&] {
-        const std::lock_guard lock(mutex_);
-        return broken_;
-      }()) {
+  if (const std::exception_ptr error = find_error()) {
     for (const Later& later : due) later->setError(error);
     return;
   }

@@ -4,12 +4,12 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
 
+#include "lockstep/base/internal/mutex.h"
 #include "lockstep/parameter_server/internal/shard.h"
 #include "lockstep/parameter_server/internal/trainer_watch.h"
 
@@ -23,8 +23,9 @@ struct UpdateRules {
   /// than so many steps before the slowest waits for it (Ho et al., "More effective distributed ML
   /// via a stale synchronous parallel parameter server", NIPS 2013).
   std::optional<std::int64_t> staleness = std::nullopt;
-  /// Called after each update, while nothing else happens.
-  std::function<void()> after_update = [] {};
+  /// Called after each update, while nothing else happens. `clock`: the steps of the trainer that
+  /// is furthest behind.
+  std::function<void(std::int64_t clock)> after_update = [](std::int64_t) {};
 };
 
 /// Where trainers hand in gradients and ask for values: what a server does for one group of them.
@@ -59,10 +60,8 @@ class ServerDesk {
   void make_next();
   /// Throws what ended an update half-way: the shard is of no use then, and no call is answered.
   void check() const;
-  /// The steps of each trainer. When nobody calls.
+  /// The steps of each trainer.
   std::vector<std::int64_t> done() const;
-  /// The steps of the trainer that is furthest behind. In after_update, or when nobody calls.
-  std::int64_t clock() const;
 
  private:
   struct Trainer {
@@ -74,24 +73,27 @@ class ServerDesk {
   };
 
   void note_sign(int trainer);
-  Trainer& find(int trainer);
-  bool all_pushed() const;
-  void update_with_all();
-  void update(std::vector<Gradients> gradients);
-  std::vector<Later> take_waiting();
-  bool may_read(const Trainer& trainer) const;
+  void check_trainer(int trainer) const;
+  Trainer& find(int trainer) LOCKSTEP_REQUIRES(mutex_);
+  std::int64_t clock() const LOCKSTEP_REQUIRES(mutex_);
+  bool all_pushed() const LOCKSTEP_REQUIRES(mutex_);
+  void update_with_all() LOCKSTEP_REQUIRES(mutex_);
+  void update(std::vector<Gradients> gradients) LOCKSTEP_REQUIRES(mutex_);
+  std::vector<Later> take_waiting() LOCKSTEP_REQUIRES(mutex_);
+  bool may_read(const Trainer& trainer) const LOCKSTEP_REQUIRES(mutex_);
   /// The answers that became due; to be given without the lock.
-  std::vector<Later> take_due();
+  std::vector<Later> take_due() LOCKSTEP_REQUIRES(mutex_);
   void answer(const std::vector<Later>& due);
+  std::exception_ptr find_error() const;
   at::Tensor values_now() const;
 
   Shard& shard_;
   const UpdateRules rules_;
-  mutable std::mutex mutex_;
-  std::vector<Trainer> trainers_;
+  mutable Mutex mutex_;
+  std::vector<Trainer> trainers_ LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<std::atomic<std::int64_t>> signs_;  ///< of each trainer; without the lock
-  Later all_finished_;
-  std::exception_ptr broken_;
+  Later all_finished_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::exception_ptr broken_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 }  // namespace lockstep::parameter_server::inline internal

@@ -13,7 +13,7 @@ constexpr std::chrono::microseconds kBetweenLooks{100};
 
 void Outbox::add(Message message) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     messages_.push_back(std::move(message));
     if (needs_looks_) drop_completed();
     if (!needs_looks_ || is_looking_ || messages_.empty()) return;
@@ -24,8 +24,8 @@ void Outbox::add(Message message) {
 
 void Outbox::forget_taken(int peer, int position) {
   if (needs_looks_) return;  // Whoever looks lets go of it.
-  const std::lock_guard lock(mutex_);
-  std::erase_if(messages_, [&](const Message& message) {
+  const MutexLock lock(mutex_);
+  std::erase_if(messages_, [&](const Message& message) LOCKSTEP_REQUIRES(mutex_) {
     const bool is_taken = message.peer == peer && message.taken_at <= position;
     if (is_taken) complete(message);
     return is_taken;
@@ -35,22 +35,22 @@ void Outbox::forget_taken(int peer, int position) {
 void Outbox::finish() {
   task_.request_stop();
   task_.wait();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const Message& message : messages_) complete(message);
   messages_.clear();
 }
 
 std::optional<Outbox::Failure> Outbox::take_failure() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::exchange(failure_, std::nullopt);
 }
 
 void Outbox::look(const std::stop_token& stop) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
     drop_completed();
     if (messages_.empty() || stop.stop_requested()) break;
-    stopped_.wait_for(lock, stop, kBetweenLooks, [] { return false; });
+    stopped_.wait_for(lock.native(), stop, kBetweenLooks, [] { return false; });
   }
   is_looking_ = false;
 }

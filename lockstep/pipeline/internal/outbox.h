@@ -4,11 +4,11 @@
 #include <deque>
 #include <exception>
 #include <limits>
-#include <mutex>
 #include <optional>
 #include <stop_token>
 #include <string>
 
+#include "lockstep/base/internal/mutex.h"
 #include "lockstep/comm/work.h"
 #include "lockstep/os/process/background_task.h"
 
@@ -48,15 +48,15 @@ class Outbox {
 
  private:
   void look(const std::stop_token& stop);
-  void drop_completed();
-  void complete(const Message& message);
+  void drop_completed() LOCKSTEP_REQUIRES(mutex_);
+  void complete(const Message& message) LOCKSTEP_REQUIRES(mutex_);
 
   const bool needs_looks_;
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable_any stopped_;  // never notified: the stop token wakes who waits
-  std::deque<Message> messages_;         // guarded by mutex_
-  bool is_looking_ = false;              // guarded by mutex_
-  std::optional<Failure> failure_;       // guarded by mutex_
+  std::deque<Message> messages_ LOCKSTEP_GUARDED_BY(mutex_);
+  bool is_looking_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  std::optional<Failure> failure_ LOCKSTEP_GUARDED_BY(mutex_);
   BackgroundTask task_{"send to another stage of a pipeline"};
 };
 

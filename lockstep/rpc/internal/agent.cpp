@@ -127,7 +127,7 @@ c10::intrusive_ptr<JitFuture> Agent::send(const torch_rpc::WorkerInfo& to,
                                           c10::intrusive_ptr<torch_rpc::Message> message,
                                           float timeout_s, const torch_rpc::DeviceMap& device_map) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++under_way_;
   }
   const int target = to.id_;
@@ -149,13 +149,14 @@ c10::intrusive_ptr<JitFuture> Agent::send(const torch_rpc::WorkerInfo& to,
 }
 
 void Agent::end_one() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (--under_way_ == 0) all_answered_.notify_all();
 }
 
 bool Agent::wait_until_answered(const Deadline& deadline) {
-  std::unique_lock lock(mutex_);
-  return all_answered_.wait_until(lock, deadline.instant(), [this] { return under_way_ == 0; });
+  MutexLock lock(mutex_);
+  return all_answered_.wait_until(lock.native(), deadline.instant(),
+                                  [this]() LOCKSTEP_REQUIRES(mutex_) { return under_way_ == 0; });
 }
 
 }  // namespace lockstep::rpc::inline internal

@@ -3,13 +3,13 @@
 #include <atomic>
 #include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 
 #include <torch/csrc/distributed/rpc/tensorpipe_agent.h>
 
 #include "lockstep/base/internal/deadline.h"
+#include "lockstep/base/internal/mutex.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/rpc/internal/local_transport.h"
 #include "lockstep/rpc/rpc.h"
@@ -67,9 +67,9 @@ class Agent final : public torch::distributed::rpc::TensorPipeAgent {
   std::atomic<bool> has_local_{false};  ///< others may call as soon as the agent has started
   std::atomic<std::int64_t> sent_{0};
   std::atomic<std::int64_t> served_{0};
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable all_answered_;
-  std::int64_t under_way_ = 0;
+  std::int64_t under_way_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace lockstep::rpc::inline internal

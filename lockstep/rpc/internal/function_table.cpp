@@ -8,7 +8,7 @@ namespace lockstep::rpc::inline internal {
 
 void FunctionTable::add(const std::string& name, Function function) {
   if (name.empty()) throw UsageError("rpc::register_function: a function needs a name");
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const bool added =
       functions_.emplace(name, std::make_shared<const Function>(std::move(function))).second;
   if (!added) {
@@ -18,7 +18,7 @@ void FunctionTable::add(const std::string& name, Function function) {
 
 void FunctionTable::remove(const std::string& name) {
   std::shared_ptr<const Function> gone;  // With what it captured, outside of the lock.
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = functions_.find(name);
   if (found == functions_.end()) return;
   gone = std::move(found->second);
@@ -26,7 +26,7 @@ void FunctionTable::remove(const std::string& name) {
 }
 
 std::shared_ptr<const Function> FunctionTable::find(const std::string& name) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = functions_.find(name);
   if (found != functions_.end()) return found->second;
   std::vector<std::string> names;
@@ -58,4 +58,3 @@ void unregister_function(const std::string& name) {
 }
 
 }  // namespace lockstep::rpc
-

@@ -3,10 +3,10 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "lockstep/base/internal/mutex.h"
 #include "lockstep/rpc/function_binding.h"
 
 namespace lockstep::rpc::inline internal {
@@ -22,8 +22,8 @@ class FunctionTable {
   std::shared_ptr<const Function> find(const std::string& name) const;
 
  private:
-  mutable std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<const Function>> functions_;
+  mutable Mutex mutex_;
+  std::map<std::string, std::shared_ptr<const Function>> functions_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 /// That of this process.

@@ -51,7 +51,7 @@ LocalLink::LocalLink(int rank, UniqueFd socket, int poll_set, std::size_t most_b
 }
 
 bool LocalLink::send(OutgoingFrame frame) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!socket_.valid()) return false;
   if (queue_.empty() && write(frame)) return true;
   queue_.push_back(std::move(frame));
@@ -60,14 +60,14 @@ bool LocalLink::send(OutgoingFrame frame) {
 }
 
 bool LocalLink::forget(std::int64_t id) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::erase_if(queue_, [id](const OutgoingFrame& frame) {
            return frame.sent == 0 && frame.kind == Frame::Kind::kRequest && frame.id == id;
          }) > 0;
 }
 
 void LocalLink::go_on() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   while (!queue_.empty()) {
     if (!write(queue_.front())) return;
     queue_.pop_front();
@@ -106,12 +106,12 @@ bool LocalLink::write(OutgoingFrame& frame) {
 }
 
 LocalLink::Received LocalLink::receive(Turn turn, const std::function<void(Frame)>& take) {
-  std::unique_lock lock(reading_, std::defer_lock);
   if (turn == Turn::kWaitFor) {
-    lock.lock();
-  } else if (!lock.try_lock()) {
+    reading_.lock();
+  } else if (!reading_.try_lock()) {
     return Received::kNothing;
   }
+  const MutexLock lock(reading_, std::adopt_lock);
   if (is_broken_ || !socket_.valid()) return Received::kEnd;
   std::span<char> room = reader_.next();
   room = room.first(std::min(room.size(), kMostAtOnce));
@@ -133,7 +133,8 @@ LocalLink::Received LocalLink::receive(Turn turn, const std::function<void(Frame
 }
 
 void LocalLink::close() {
-  const std::scoped_lock lock(reading_, mutex_);
+  const MutexLock reading(reading_);
+  const MutexLock lock(mutex_);
   queue_.clear();
   // A copy of the socket in a forked process would keep it in the set.
   if (socket_.valid()) ::epoll_ctl(poll_set_, EPOLL_CTL_DEL, socket_.get(), nullptr);

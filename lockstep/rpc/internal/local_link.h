@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <mutex>
 
+#include "lockstep/base/internal/mutex.h"
 #include "lockstep/os/files/unique_fd.h"
 #include "lockstep/rpc/internal/local_frame.h"
 
@@ -37,17 +37,17 @@ class LocalLink {
   void close();
 
  private:
-  void watch(bool for_room);
-  bool write(OutgoingFrame& frame);
+  void watch(bool for_room) LOCKSTEP_REQUIRES(mutex_);
+  bool write(OutgoingFrame& frame) LOCKSTEP_REQUIRES(mutex_);
 
   const int rank_;
   const int poll_set_;
-  std::mutex reading_;      // before mutex_
-  FrameReader reader_;      // guarded by reading_
-  bool is_broken_ = false;  // guarded by reading_
-  std::mutex mutex_;
-  UniqueFd socket_;                  // changed under both, read under either
-  std::deque<OutgoingFrame> queue_;  // guarded by mutex_
+  Mutex reading_;  // before mutex_
+  FrameReader reader_ LOCKSTEP_GUARDED_BY(reading_);
+  bool is_broken_ LOCKSTEP_GUARDED_BY(reading_) = false;
+  Mutex mutex_;
+  UniqueFd socket_;  // changed under both, read under either
+  std::deque<OutgoingFrame> queue_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 }  // namespace lockstep::rpc::inline internal

@@ -127,7 +127,7 @@ LocalTransport::Answer LocalTransport::send(int rank, torch_rpc::Message& reques
   const Answer answer = new_answer();
   bool must_wake = false;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     pending_.emplace(id, Pending{.rank = rank, .deadline = deadline, .answer = answer});
     must_wake = deadline.instant() < wakes_at_;
     if (must_wake) wakes_at_ = deadline.instant();
@@ -167,7 +167,7 @@ void LocalTransport::run(const std::stop_token& stop) {
 }
 
 int LocalTransport::milliseconds_to_wait() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return wakes_at_ == kNever ? -1 : poll_timeout(Deadline(wakes_at_));
 }
 
@@ -201,7 +201,7 @@ void LocalTransport::look_for(const c10::ivalue::Future& answer, int rank) {
       });
       if (!others.empty()) {
         {
-          const std::lock_guard guard(mutex_);
+          const MutexLock guard(mutex_);
           std::ranges::move(others, std::back_inserter(left_));
         }
         others.clear();
@@ -222,7 +222,7 @@ LocalTransport::Arrival LocalTransport::arrival_of(int rank, Frame frame) {
     receiver_.told_of_loss(arrival.frame.id);
     return arrival;
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = pending_.find(arrival.frame.id);
   if (found != pending_.end() && found->second.rank == rank) {
     arrival.answer = std::move(found->second.answer);
@@ -232,7 +232,7 @@ LocalTransport::Arrival LocalTransport::arrival_of(int rank, Frame frame) {
 }
 
 std::vector<LocalTransport::Arrival> LocalTransport::take_those_left() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::exchange(left_, {});
 }
 
@@ -287,7 +287,7 @@ void LocalTransport::lose(LocalLink& link) {
   receiver_.lost(link.rank());
   std::vector<Answer> answers;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     std::erase_if(pending_, [&](const auto& entry) {
       if (entry.second.rank != link.rank()) return false;
       answers.push_back(entry.second.answer);
@@ -301,11 +301,11 @@ void LocalTransport::end_overdue() {
   std::vector<Answer> answers;
   std::vector<std::pair<int, std::int64_t>> forgotten;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto now = Deadline::Clock::now();
     if (now < wakes_at_) return;
     wakes_at_ = kNever;
-    std::erase_if(pending_, [&](const auto& entry) {
+    std::erase_if(pending_, [&](const auto& entry) LOCKSTEP_REQUIRES(mutex_) {
       const Pending& pending = entry.second;
       if (pending.deadline.instant() > now) {
         wakes_at_ = std::min(wakes_at_, pending.deadline.instant());

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <shared_mutex>
 #include <string>
 #include <unordered_map>
@@ -14,6 +13,7 @@
 #include <torch/csrc/distributed/rpc/message.h>
 
 #include "lockstep/base/internal/deadline.h"
+#include "lockstep/base/internal/mutex.h"
 #include "lockstep/os/files/unique_fd.h"
 #include "lockstep/os/process/background_task.h"
 #include "lockstep/rpc/internal/local_link.h"
@@ -104,10 +104,11 @@ class LocalTransport {
   std::shared_mutex looking_;  ///< by those that look, until it has stopped
   bool has_thread_ = false;    ///< known when start() has started it
   std::atomic<std::int64_t> next_id_{0};
-  std::mutex mutex_;
-  std::unordered_map<std::int64_t, Pending> pending_;  // guarded by mutex_
-  std::vector<Arrival> left_;                          // by those that look; guarded by mutex_
-  Deadline::Clock::time_point wakes_at_ = Deadline::Clock::time_point::max();  // guarded by mutex_
+  Mutex mutex_;
+  std::unordered_map<std::int64_t, Pending> pending_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<Arrival> left_ LOCKSTEP_GUARDED_BY(mutex_);  ///< by those that look
+  Deadline::Clock::time_point wakes_at_ LOCKSTEP_GUARDED_BY(mutex_) =
+      Deadline::Clock::time_point::max();
   BackgroundTask thread_{"rpc: read what other workers of this machine send"};
 };
 

@@ -33,7 +33,7 @@ PendingCall::PendingCall(std::weak_ptr<Worker> worker, int target, std::string w
       deadline_(Deadline::after(timeout + kGrace)),
       arguments_(std::move(arguments)) {
   answer_->addCallback([arrival = arrival_](c10::ivalue::Future&) {
-    const std::lock_guard lock(arrival->mutex);
+    const MutexLock lock(arrival->mutex);
     arrival->has_arrived = true;
     arrival->arrived.notify_all();
   });
@@ -41,7 +41,7 @@ PendingCall::PendingCall(std::weak_ptr<Worker> worker, int target, std::string w
 
 c10::IValue PendingCall::wait() {
   wait_for_arrival();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   // Once: what an answer names is given back as often as it is read.
   if (!value_ && !error_) {
     try {
@@ -57,9 +57,10 @@ c10::IValue PendingCall::wait() {
 
 void PendingCall::wait_for_arrival() const {
   if (const auto worker = worker_.lock()) worker->look_for(*answer_, target_);
-  std::unique_lock lock(arrival_->mutex);
-  const bool in_time = arrival_->arrived.wait_until(lock, deadline_.instant(),
-                                                    [this] { return arrival_->has_arrived; });
+  MutexLock lock(arrival_->mutex);
+  const bool in_time = arrival_->arrived.wait_until(
+      lock.native(), deadline_.instant(),
+      [this]() LOCKSTEP_REQUIRES(arrival_->mutex) { return arrival_->has_arrived; });
   if (in_time) return;
   throw TimeoutError(fields(), concat("no answer within ", timeout_.count(),
                                       " ms, and no thread of this worker that could take one"));
@@ -133,4 +134,3 @@ void when_done(PendingCall& call, std::function<void()> action) {
 }
 
 }  // namespace lockstep::rpc
-

@@ -5,7 +5,6 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +14,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/deadline.h"
+#include "lockstep/base/internal/mutex.h"
 
 namespace lockstep::rpc::inline internal {
 
@@ -38,14 +38,14 @@ class PendingCall {
 
  private:
   struct Arrival {
-    std::mutex mutex;
+    Mutex mutex;
     std::condition_variable arrived;
-    bool has_arrived = false;
+    bool has_arrived LOCKSTEP_GUARDED_BY(mutex) = false;
   };
 
   ErrorFields fields() const;
   void wait_for_arrival() const;
-  c10::IValue take_answer();
+  c10::IValue take_answer() LOCKSTEP_REQUIRES(mutex_);
 
   const std::weak_ptr<Worker> worker_;
   const int target_;
@@ -54,10 +54,11 @@ class PendingCall {
   const c10::intrusive_ptr<c10::ivalue::Future> answer_;
   const Deadline deadline_;
   const std::shared_ptr<Arrival> arrival_ = std::make_shared<Arrival>();
-  std::mutex mutex_;
-  std::optional<c10::IValue> value_;
-  std::exception_ptr error_;
-  std::vector<at::Tensor> arguments_;  // until the answer is taken
+  Mutex mutex_;
+  std::optional<c10::IValue> value_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::exception_ptr error_ LOCKSTEP_GUARDED_BY(mutex_);
+  /// Until the answer is taken.
+  std::vector<at::Tensor> arguments_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 }  // namespace lockstep::rpc::inline internal

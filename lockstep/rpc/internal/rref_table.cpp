@@ -16,7 +16,7 @@ namespace {
 }  // namespace
 
 void RRefTable::expect(const RRefKey& key, int holder) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (gone_.contains(holder)) return;
   const auto [kept, is_new] = kept_.try_emplace(key);
   if (!is_new)
@@ -25,20 +25,20 @@ void RRefTable::expect(const RRefKey& key, int holder) {
 }
 
 void RRefTable::insert(const RRefKey& key, c10::IValue value) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = kept_.find(key);
   if (found != kept_.end()) found->second.value = std::move(value);
 }
 
 c10::IValue RRefTable::value(const RRefKey& key) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = kept_.find(key);
   if (found == kept_.end() || !found->second.value) throw_not_kept(key);
   return *found->second.value;
 }
 
 void RRefTable::hold(const RRefKey& key, int holder) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = kept_.find(key);
   if (found == kept_.end()) throw_not_kept(key);
   if (!gone_.contains(holder)) ++found->second.holders[holder];
@@ -46,7 +46,7 @@ void RRefTable::hold(const RRefKey& key, int holder) {
 
 void RRefTable::release(const RRefKey& key, int holder) {
   std::optional<c10::IValue> gone;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = kept_.find(key);
   if (found == kept_.end()) return;
   auto& holders = found->second.holders;
@@ -60,7 +60,7 @@ void RRefTable::release(const RRefKey& key, int holder) {
 
 void RRefTable::note_gone(int holder) {
   std::vector<std::optional<c10::IValue>> gone;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   gone_.insert(holder);
   for (auto entry = kept_.begin(); entry != kept_.end();) {
     entry->second.holders.erase(holder);

@@ -1,12 +1,12 @@
 #pragma once
 
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 
 #include <ATen/core/ivalue.h>
 
+#include "lockstep/base/internal/mutex.h"
 #include "lockstep/rpc/internal/rref_key.h"
 
 namespace lockstep::rpc::inline internal {
@@ -35,9 +35,9 @@ class RRefTable {
     std::optional<c10::IValue> value;
     std::map<int, int> holders;  ///< how often each holds it
   };
-  mutable std::mutex mutex_;
-  std::map<RRefKey, Kept> kept_;
-  std::set<int> gone_;
+  mutable Mutex mutex_;
+  std::map<RRefKey, Kept> kept_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::set<int> gone_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 }  // namespace lockstep::rpc::inline internal

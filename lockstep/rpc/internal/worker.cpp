@@ -25,14 +25,14 @@ namespace {
 namespace torch_rpc = torch::distributed::rpc;
 namespace torch_autograd = torch::distributed::autograd;
 
-std::shared_ptr<Worker>& current_slot() {
-  static std::shared_ptr<Worker> current;
-  return current;
-}
+struct Current {
+  Mutex mutex;
+  std::shared_ptr<Worker> worker LOCKSTEP_GUARDED_BY(mutex);
+};
 
-std::mutex& current_mutex() {
-  static std::mutex mutex;
-  return mutex;
+Current& current() {
+  static Current instance;
+  return instance;
 }
 
 // With more, each would hold thousands of sockets: they are connected at their first call.
@@ -124,7 +124,10 @@ void Worker::start() {
   quiet_.emplace(QuietC10d::kErrors);
   init_autograd(rank_);
   functions_pool_ = std::make_unique<c10::ThreadPool>(options_.num_worker_threads);
-  later_pool_ = std::make_unique<c10::ThreadPool>(kLaterThreads);
+  {
+    const MutexLock lock(later_mutex_);
+    later_pool_ = std::make_unique<c10::ThreadPool>(kLaterThreads);
+  }
   auto store = group_.c10d_store();
   if (!store) store = c10::make_intrusive<c10d::HashStore>();
   const StoreTimeout limited(*store, deadline);
@@ -190,7 +193,7 @@ void Worker::stop() noexcept {
   functions_pool_.reset();
   std::unique_ptr<c10::ThreadPool> later;
   {
-    const std::lock_guard lock(later_mutex_);
+    const MutexLock lock(later_mutex_);
     later = std::move(later_pool_);
   }
   later.reset();
@@ -387,8 +390,8 @@ std::unordered_map<c10::Device, c10::Device> Worker::gradients_back_to(int rank)
 }
 
 std::shared_ptr<Worker> current_worker_or_null() {
-  const std::lock_guard lock(current_mutex());
-  return current_slot();
+  const MutexLock lock(current().mutex);
+  return current().worker;
 }
 
 std::shared_ptr<Worker> current_worker() {
@@ -398,8 +401,8 @@ std::shared_ptr<Worker> current_worker() {
 }
 
 void set_current_worker(std::shared_ptr<Worker> worker) {
-  const std::lock_guard lock(current_mutex());
-  current_slot() = std::move(worker);
+  const MutexLock lock(current().mutex);
+  current().worker = std::move(worker);
 }
 
 }  // namespace lockstep::rpc::inline internal

@@ -15,6 +15,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/deadline.h"
+#include "lockstep/base/internal/mutex.h"
 #include "lockstep/comm/internal/quiet_c10d.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/rpc/internal/call_message.h"
@@ -140,8 +141,8 @@ class Worker : public std::enable_shared_from_this<Worker> {
   std::shared_ptr<Agent> agent_;
   /// Run what others call. The agent's own threads deliver answers, and must not wait for any.
   std::unique_ptr<c10::ThreadPool> functions_pool_;
-  std::mutex later_mutex_;
-  std::unique_ptr<c10::ThreadPool> later_pool_;  // guarded by later_mutex_
+  Mutex later_mutex_;
+  std::unique_ptr<c10::ThreadPool> later_pool_ LOCKSTEP_GUARDED_BY(later_mutex_);
   std::atomic<bool> stopped_{false};
   std::atomic<std::int64_t> next_number_{0};
   std::atomic<int> refused_{0};

@@ -144,7 +144,7 @@ c10::intrusive_ptr<JitFuture> Worker::run_call(CallRequest request, const Parcel
 // others' values waits for their owners.
 void Worker::run_later(std::function<void()> action) {
   if (!is_serving()) {
-    const std::lock_guard lock(later_mutex_);
+    const MutexLock lock(later_mutex_);
     if (later_pool_) return later_pool_->run(std::move(action));
   }
   action();

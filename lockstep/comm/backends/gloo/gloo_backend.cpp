@@ -12,6 +12,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/env.h"
 #include "lockstep/base/internal/failpoint.h"
+#include "lockstep/base/internal/mutex.h"
 #include "lockstep/comm/backends/flat_work.h"
 #include "lockstep/comm/backends/gloo/message_work.h"
 #include "lockstep/comm/backends/gloo/ordered_keys.h"
@@ -279,8 +280,8 @@ std::shared_ptr<::gloo::transport::Device> make_device(const BackendConfig& conf
 
 // A backend that is being connected, which the thread that waits for it may give up.
 struct Connecting {
-  std::mutex mutex;
-  c10::intrusive_ptr<GlooBackend> backend;  // guarded by mutex
+  Mutex mutex;
+  c10::intrusive_ptr<GlooBackend> backend LOCKSTEP_GUARDED_BY(mutex);
 };
 
 c10::intrusive_ptr<GlooBackend> connect(const BackendConfig& config, Connecting& connecting,
@@ -294,7 +295,7 @@ c10::intrusive_ptr<GlooBackend> connect(const BackendConfig& config, Connecting&
   auto backend =
       c10::make_intrusive<GlooBackend>(config.store, config.rank, config.world_size, options);
   {
-    const std::lock_guard lock(connecting.mutex);
+    const MutexLock lock(connecting.mutex);
     connecting.backend = backend;
     if (is_left) backend->abort();
   }
@@ -328,7 +329,7 @@ c10::intrusive_ptr<GlooBackend> connect_watched(const BackendConfig& config) {
         config.while_waiting);
   } catch (...) {
     store->let_go();
-    const std::lock_guard lock(connecting->mutex);
+    const MutexLock lock(connecting->mutex);
     if (connecting->backend) connecting->backend->abort();
     throw;
   }

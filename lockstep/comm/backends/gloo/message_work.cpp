@@ -50,7 +50,7 @@ void MessageWork::start_thread() {
       work.reset();
       backend.reset();
       threads->fetch_sub(1);
-      const std::lock_guard lock(outcome->mutex);
+      const MutexLock lock(outcome->mutex);
       outcome->ended = true;
       outcome->error = std::move(error);
       outcome->changed.notify_all();
@@ -61,7 +61,7 @@ void MessageWork::start_thread() {
   }
 }
 
-void MessageWork::wait_here(Deadline until, std::unique_lock<std::mutex>& lock) {
+void MessageWork::wait_here(Deadline until) {
   std::optional<WaitLimit> limit;
   if (until.instant() < deadline_.instant()) limit.emplace(*work_, until);
   const milliseconds longest =
@@ -69,14 +69,14 @@ void MessageWork::wait_here(Deadline until, std::unique_lock<std::mutex>& lock) 
   bool is_complete = false;
   std::exception_ptr error;
   outcome_->is_awaited = true;
-  lock.unlock();
+  outcome_->mutex.unlock();
   try {
     is_complete = work_->wait(longest);
   } catch (...) {
     error = std::current_exception();
   }
   limit.reset();
-  lock.lock();
+  outcome_->mutex.lock();
   outcome_->is_awaited = false;
   if (!is_complete && !error && outcome_->is_aborted) error = aborted();
   outcome_->ended = is_complete || error;
@@ -85,18 +85,18 @@ void MessageWork::wait_here(Deadline until, std::unique_lock<std::mutex>& lock) 
 }
 
 bool MessageWork::isCompleted() {
-  const std::lock_guard lock(outcome_->mutex);
+  const MutexLock lock(outcome_->mutex);
   if (!outcome_->ended && !outcome_->is_awaited) start_thread();
   return outcome_->ended;
 }
 
 bool MessageWork::isSuccess() const {
-  const std::lock_guard lock(outcome_->mutex);
+  const MutexLock lock(outcome_->mutex);
   return outcome_->ended && !outcome_->error;
 }
 
 std::exception_ptr MessageWork::exception() const {
-  const std::lock_guard lock(outcome_->mutex);
+  const MutexLock lock(outcome_->mutex);
   return outcome_->error;
 }
 
@@ -105,16 +105,18 @@ int MessageWork::sourceRank() const {
 }
 
 bool MessageWork::wait(milliseconds timeout) {
-  std::unique_lock lock(outcome_->mutex);
+  MutexLock lock(outcome_->mutex);
   const Deadline until = timeout == kNoTimeout ? deadline_ : Deadline::after(timeout);
   for (;;) {
-    if (!outcome_->ended && !outcome_->is_awaited) wait_here(until, lock);
+    if (!outcome_->ended && !outcome_->is_awaited) wait_here(until);
     if (outcome_->ended) break;
     if (until.passed()) {
       throw WaitExpired(concat("timed out after ", timeout.count(), " ms of waiting"));
     }
-    outcome_->changed.wait_for(lock, until.remaining(),
-                               [&] { return outcome_->ended || !outcome_->is_awaited; });
+    outcome_->changed.wait_for(lock.native(), until.remaining(),
+                               [&]() LOCKSTEP_REQUIRES(outcome_->mutex) {
+                                 return outcome_->ended || !outcome_->is_awaited;
+                               });
   }
   if (outcome_->error) std::rethrow_exception(outcome_->error);
   return true;
@@ -122,7 +124,7 @@ bool MessageWork::wait(milliseconds timeout) {
 
 void MessageWork::abort() {
   {
-    const std::lock_guard lock(outcome_->mutex);
+    const MutexLock lock(outcome_->mutex);
     outcome_->is_aborted = true;
   }
   work_->abort();

@@ -5,11 +5,11 @@
 #include <condition_variable>
 #include <exception>
 #include <memory>
-#include <mutex>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "lockstep/base/internal/deadline.h"
+#include "lockstep/base/internal/mutex.h"
 #include "lockstep/comm/internal/wait_expired.h"
 
 namespace lockstep::gloo_backend {
@@ -36,17 +36,17 @@ class MessageWork final : public c10d::Work {
 
  private:
   struct Outcome {
-    std::mutex mutex;  // guards all that follows
+    Mutex mutex;
     std::condition_variable changed;
-    bool is_awaited = false;  // in Gloo
-    bool is_aborted = false;
-    bool ended = false;
-    std::exception_ptr error = {};
+    bool is_awaited LOCKSTEP_GUARDED_BY(mutex) = false;  ///< in Gloo
+    bool is_aborted LOCKSTEP_GUARDED_BY(mutex) = false;
+    bool ended LOCKSTEP_GUARDED_BY(mutex) = false;
+    std::exception_ptr error LOCKSTEP_GUARDED_BY(mutex) = {};
   };
 
-  void start_thread();
+  void start_thread() LOCKSTEP_REQUIRES(outcome_->mutex);
   /// Waits in Gloo, with the outcome's lock released.
-  void wait_here(Deadline until, std::unique_lock<std::mutex>& lock);
+  void wait_here(Deadline until) LOCKSTEP_REQUIRES(outcome_->mutex);
 
   const c10::intrusive_ptr<c10d::Backend> backend_;
   const c10::intrusive_ptr<c10d::Work> work_;

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <mutex>
 #include <set>
 #include <system_error>
 #include <thread>
 
+#include "lockstep/base/internal/mutex.h"
 #include "lockstep/os/process/without_signals.h"
 
 namespace lockstep::gloo_backend {
@@ -25,7 +25,7 @@ class WaitLimits {
   }
 
   void add(const WaitLimit* limit) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     start_thread();
     limits_.insert(limit);
     // Else it wakes soon enough; most waits are over by then, and cost no wake-up.
@@ -37,12 +37,12 @@ class WaitLimits {
 
   // Afterwards nothing is interrupted any more.
   void remove(const WaitLimit* limit) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     limits_.erase(limit);
   }
 
  private:
-  void start_thread() {
+  void start_thread() LOCKSTEP_REQUIRES(mutex_) {
     if (has_thread_) return;
     try {
       const WithoutSignals without_signals;
@@ -53,11 +53,11 @@ class WaitLimits {
   }
 
   [[noreturn]] void interrupt() {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     for (;;) {
       const auto now = Clock::now();
       wakes_at_ = kNever;
-      std::erase_if(limits_, [&](const WaitLimit* limit) {
+      std::erase_if(limits_, [&](const WaitLimit* limit) LOCKSTEP_REQUIRES(mutex_) {
         if (limit->instant() > now) {
           wakes_at_ = std::min(wakes_at_, limit->instant());
           return false;
@@ -66,18 +66,18 @@ class WaitLimits {
         return true;
       });
       if (wakes_at_ == kNever) {
-        changed_.wait(lock);
+        changed_.wait(lock.native());
       } else {
-        changed_.wait_until(lock, Clock::time_point(wakes_at_));
+        changed_.wait_until(lock.native(), Clock::time_point(wakes_at_));
       }
     }
   }
 
-  std::mutex mutex_;  // guards all that follows
+  Mutex mutex_;
   std::condition_variable changed_;
-  std::set<const WaitLimit*> limits_;
-  Clock::time_point wakes_at_ = kNever;
-  bool has_thread_ = false;
+  std::set<const WaitLimit*> limits_ LOCKSTEP_GUARDED_BY(mutex_);
+  Clock::time_point wakes_at_ LOCKSTEP_GUARDED_BY(mutex_) = kNever;
+  bool has_thread_ LOCKSTEP_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace

@@ -77,24 +77,24 @@ class Pipelines {
   }
 
   void add(Pipeline* pipeline) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     all_.push_back(pipeline);
   }
 
   void remove(Pipeline* pipeline) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     std::erase(all_, pipeline);
   }
 
   // Returns whether any has something under way.
   bool advance_all_but(const Pipeline* self) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     bool any_busy = false;
     for (Pipeline* const pipeline : all_) {
       if (pipeline == self) continue;
       // One that is busy is moved on by whoever keeps it busy.
-      const std::unique_lock pipeline_lock(pipeline->mutex_, std::try_to_lock);
-      if (!pipeline_lock) continue;
+      if (!pipeline->mutex_.try_lock()) continue;
+      const MutexLock pipeline_lock(pipeline->mutex_, std::adopt_lock);
       pipeline->advance();
       any_busy = any_busy || !pipeline->pieces_.empty();
     }
@@ -102,8 +102,8 @@ class Pipelines {
   }
 
  private:
-  std::mutex mutex_;
-  std::vector<Pipeline*> all_;
+  Mutex mutex_;
+  std::vector<Pipeline*> all_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 Pipeline::Pipeline(Machines machines, int ranks, Connections connections)
@@ -117,7 +117,7 @@ Pipeline::~Pipeline() {
 
 std::shared_ptr<AllReduce> Pipeline::start(const shm::Piece& tensor, ReduceOp op,
                                            std::vector<at::Tensor> tensors, milliseconds timeout) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (failure_) {
     throw UnnamedCommError(CommFailure::kOther,
                            concat("the group ended before with: ", failure_->what()),
@@ -141,7 +141,7 @@ std::shared_ptr<AllReduce> Pipeline::start(const shm::Piece& tensor, ReduceOp op
 
 bool Pipeline::poll(const AllReduce& task) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!task.ended) advance();
     if (task.ended) return true;
     if (!looks_.allows(Deadline::Clock::now())) return false;
@@ -158,12 +158,12 @@ bool Pipeline::wait(const AllReduce& task, Deadline until) {
 }
 
 bool Pipeline::idle() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return pieces_.empty();
 }
 
 bool Pipeline::drive_until(const std::function<bool()>& done, Deadline until) {
-  run_until([&] { return pieces_.empty() || done(); }, until);
+  run_until([&]() LOCKSTEP_REQUIRES(mutex_) { return pieces_.empty() || done(); }, until);
   while (!done()) {
     const bool engines_busy = shm::Engine::advance_all();
     const bool pipelines_busy = Pipelines::instance().advance_all_but(nullptr);
@@ -178,7 +178,7 @@ bool Pipeline::run_until(const std::function<bool()>& done, Deadline until) {
     Blocker blocker;
     const std::uint64_t seen = connections_.signal->count();
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       advance();
       if (done()) return true;
       blocker = find_blocker();
@@ -377,7 +377,7 @@ void Pipeline::fail(const UnnamedCommError& error, bool saw_it_itself,
 }
 
 void Pipeline::give_up(const std::exception_ptr& error) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!failure_) {
     const shm::Engine::Failure local = connections_.reduce.find_failure();
     if (!local.reason.empty() && !local.by_abort) {

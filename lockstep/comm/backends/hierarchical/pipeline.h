@@ -8,7 +8,6 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,6 +15,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "lockstep/base/internal/deadline.h"
+#include "lockstep/base/internal/mutex.h"
 #include "lockstep/comm/backends/hierarchical/failure_note.h"
 #include "lockstep/comm/backends/hierarchical/machines.h"
 #include "lockstep/comm/backends/hierarchical/share_exchange.h"
@@ -121,35 +121,36 @@ class Pipeline {
   };
 
   bool run_until(const std::function<bool()>& done, Deadline until);
-  void advance();
-  void advance_pieces();
-  bool stage_ended(Piece& piece);
+  void advance() LOCKSTEP_REQUIRES(mutex_);
+  void advance_pieces() LOCKSTEP_REQUIRES(mutex_);
+  bool stage_ended(Piece& piece) LOCKSTEP_REQUIRES(mutex_);
   bool has_ended(shm::Engine& engine, const Piece& piece);
-  void begin_next_stage(Piece& piece);
+  void begin_next_stage(Piece& piece) LOCKSTEP_REQUIRES(mutex_);
   void begin_reduce(Piece& piece);
-  void begin_scatter(Piece& piece);
-  void begin_spread(Piece& piece);
+  void begin_scatter(Piece& piece) LOCKSTEP_REQUIRES(mutex_);
+  void begin_spread(Piece& piece) LOCKSTEP_REQUIRES(mutex_);
   void begin_gather(Piece& piece);
   std::shared_ptr<shm::Task> start_local(shm::Engine& engine, const Piece& piece,
                                          std::unique_ptr<shm::Operation> operation);
   Share share_of(const Piece& piece, int index) const;
   Share own_share(const Piece& piece) const { return share_of(piece, machines_.local_index); }
-  const at::Tensor& staging_for(const Piece& piece);
-  Blocker find_blocker();
+  const at::Tensor& staging_for(const Piece& piece) LOCKSTEP_REQUIRES(mutex_);
+  Blocker find_blocker() LOCKSTEP_REQUIRES(mutex_);
   void sleep(const Blocker& blocker, std::uint64_t seen);
   void fail(const UnnamedCommError& error, bool saw_it_itself,
-            const std::exception_ptr& own_error = {});
+            const std::exception_ptr& own_error = {}) LOCKSTEP_REQUIRES(mutex_);
 
   const Machines machines_;
   const int ranks_;
   Connections connections_;
-  std::mutex mutex_;  // guards all that follows
-  std::deque<Piece> pieces_;
-  std::uint64_t pieces_started_ = 0;
-  std::array<at::Tensor, kWindow> staging_;
-  shm::LookLimit looks_;                     // of poll()
-  std::deque<Piece> abandoned_;              // Gloo may still write to them
-  std::optional<UnnamedCommError> failure_;  // what ended the group
+  Mutex mutex_;
+  std::deque<Piece> pieces_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::uint64_t pieces_started_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  std::array<at::Tensor, kWindow> staging_ LOCKSTEP_GUARDED_BY(mutex_);
+  shm::LookLimit looks_ LOCKSTEP_GUARDED_BY(mutex_);         ///< of poll()
+  std::deque<Piece> abandoned_ LOCKSTEP_GUARDED_BY(mutex_);  ///< Gloo may still write to them
+  /// What ended the group.
+  std::optional<UnnamedCommError> failure_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 }  // namespace lockstep::hierarchical

@@ -3,7 +3,8 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <mutex>
+
+#include "lockstep/base/internal/mutex.h"
 
 namespace lockstep::hierarchical {
 
@@ -12,7 +13,7 @@ class Signal {
  public:
   void raise() {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       ++count_;
     }
     raised_.notify_all();
@@ -20,20 +21,21 @@ class Signal {
 
   /// To be taken before looking at what is waited for.
   std::uint64_t count() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return count_;
   }
 
   /// Returns once the signal was raised since `count`, or after `limit`.
   void wait_past(std::uint64_t count, std::chrono::milliseconds limit) {
-    std::unique_lock lock(mutex_);
-    raised_.wait_for(lock, limit, [&] { return count_ != count; });
+    MutexLock lock(mutex_);
+    raised_.wait_for(lock.native(), limit,
+                     [&]() LOCKSTEP_REQUIRES(mutex_) { return count_ != count; });
   }
 
  private:
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable raised_;
-  std::uint64_t count_ = 0;  // guarded by mutex_
+  std::uint64_t count_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace lockstep::hierarchical

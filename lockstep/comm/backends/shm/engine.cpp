@@ -30,24 +30,24 @@ class Engines {
   }
 
   void add(Engine* engine) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     all_.push_back(engine);
   }
 
   void remove(Engine* engine) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     std::erase(all_, engine);
   }
 
   // Returns whether any has something under way.
   bool advance_all_but(const Engine* self) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     bool any_busy = false;
     for (Engine* const engine : all_) {
       if (engine == self) continue;
       // One that is busy is moved on by whoever keeps it busy.
-      const std::unique_lock engine_lock(engine->mutex_, std::try_to_lock);
-      if (!engine_lock) continue;
+      if (!engine->mutex_.try_lock()) continue;
+      const MutexLock engine_lock(engine->mutex_, std::adopt_lock);
       engine->advance();
       any_busy = any_busy || !engine->collectives_.empty() || !engine->exchanges_.empty();
     }
@@ -55,8 +55,8 @@ class Engines {
   }
 
  private:
-  std::mutex mutex_;
-  std::vector<Engine*> all_;
+  Mutex mutex_;
+  std::vector<Engine*> all_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 Engine::Engine(std::shared_ptr<Segment> segment, int rank, std::string group_name,
@@ -71,7 +71,7 @@ Engine::~Engine() {
 }
 
 void Engine::start(std::shared_ptr<Task> task) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   task->number = task->operation ? collectives_started_++ : messages_started_++;
   if (!failure_.reason.empty()) {
     const std::string reason = concat("the group ended before with: ", failure_.reason);
@@ -82,7 +82,7 @@ void Engine::start(std::shared_ptr<Task> task) {
     collectives_.push_back(std::move(task));
   } else {
     exchanges_.push_back(task);
-    end_all_if_it_throws(false, [&] { start_message(*task); });
+    end_all_if_it_throws(false, [&]() LOCKSTEP_REQUIRES(mutex_) { start_message(*task); });
   }
   advance();
 }
@@ -93,7 +93,7 @@ void Engine::start_message(Task& task) {
 }
 
 bool Engine::poll(const Task& task) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!task.ended) advance();
   if (task.ended) return true;
   if (!looks_.allows(Deadline::Clock::now())) return false;
@@ -102,7 +102,7 @@ bool Engine::poll(const Task& task) {
 }
 
 bool Engine::wait(Task& task, Deadline until) {
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   advance();
   if (!task.ended) {
     const auto spin_end = Deadline::Clock::now() + spin_;
@@ -115,7 +115,7 @@ bool Engine::wait(Task& task, Deadline until) {
     } while (!task.ended && Deadline::Clock::now() < spin_end);
   }
   while (!task.ended) {
-    sleep(task, until, lock);
+    sleep(task, until);
     if (!task.ended && until.passed()) return false;
   }
   if (task.error) std::rethrow_exception(task.error);
@@ -131,12 +131,12 @@ bool Engine::advance_all() {
 }
 
 Engine::Failure Engine::failure() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return failure_;
 }
 
 Engine::Failure Engine::find_failure() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (failure_.reason.empty()) {
     // A rank that has left has done its part of what it left; who waits for more of it finds out.
     constexpr int kNobody = -1;
@@ -150,7 +150,7 @@ Engine::Failure Engine::find_failure() {
 bool Engine::advance() {
   const bool messages_advanced = advance_messages();
   bool advanced = false;
-  end_all_if_it_throws(true, [&] {
+  end_all_if_it_throws(true, [&]() LOCKSTEP_REQUIRES(mutex_) {
     // Last, so that what it is blocked on is what a wait for a collective sleeps on.
     while (advance_stages()) advanced = true;
   });
@@ -160,7 +160,7 @@ bool Engine::advance() {
 bool Engine::advance_messages() {
   if (exchanges_.empty()) return false;
   bool advanced = false;
-  end_all_if_it_throws(false, [&] { advanced = messages_.advance(); });
+  end_all_if_it_throws(false, [&]() LOCKSTEP_REQUIRES(mutex_) { advanced = messages_.advance(); });
   std::erase_if(exchanges_, [](const std::shared_ptr<Task>& task) {
     if (task->message.complete) task->ended = true;
     return task->ended;
@@ -212,14 +212,14 @@ int Engine::awaited_by(const Task& task) const {
 
 // One short sleep, in which other threads may use the group, and all that has to be looked at from
 // time to time.
-void Engine::sleep(const Task& task, Deadline until, std::unique_lock<std::mutex>& lock) {
+void Engine::sleep(const Task& task, Deadline until) {
   {
     const int peer = awaited_by(task);
     const Team::Sleep sleep(team_, peer);
     if (!advance() && !task.ended && awaited_by(task) == peer) {
-      lock.unlock();
+      mutex_.unlock();
       sleep.until_woken();
-      lock.lock();
+      mutex_.lock();
     }
   }
   advance();

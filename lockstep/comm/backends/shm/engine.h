@@ -5,12 +5,12 @@
 #include <deque>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/deadline.h"
+#include "lockstep/base/internal/mutex.h"
 #include "lockstep/comm/backends/shm/look_limit.h"
 #include "lockstep/comm/backends/shm/messages.h"
 #include "lockstep/comm/backends/shm/operation.h"
@@ -95,32 +95,33 @@ class Engine {
  private:
   friend class Engines;
 
-  bool advance();
-  bool advance_messages();
-  bool advance_stages();
-  void start_message(Task& task);
+  bool advance() LOCKSTEP_REQUIRES(mutex_);
+  bool advance_messages() LOCKSTEP_REQUIRES(mutex_);
+  bool advance_stages() LOCKSTEP_REQUIRES(mutex_);
+  void start_message(Task& task) LOCKSTEP_REQUIRES(mutex_);
   template <class Body>
-  void end_all_if_it_throws(bool all_ranks_see_wrong_calls, Body&& body);
+  void end_all_if_it_throws(bool all_ranks_see_wrong_calls, Body&& body) LOCKSTEP_REQUIRES(mutex_);
   int awaited_by(const Task& task) const;
-  void sleep(const Task& task, Deadline until, std::unique_lock<std::mutex>& lock);
-  bool end_if_hopeless(const Task& task);
-  void end_by(Verdict verdict, const Task* awaited);
+  void sleep(const Task& task, Deadline until) LOCKSTEP_REQUIRES(mutex_);
+  bool end_if_hopeless(const Task& task) LOCKSTEP_REQUIRES(mutex_);
+  void end_by(Verdict verdict, const Task* awaited) LOCKSTEP_REQUIRES(mutex_);
   template <class ErrorType>
-  void end_all(const std::string& reason, const std::vector<int>& ranks = {});
+  void end_all(const std::string& reason, const std::vector<int>& ranks = {})
+      LOCKSTEP_REQUIRES(mutex_);
 
   std::chrono::nanoseconds spin_{};
-  std::mutex mutex_;  // guards all that follows
+  Mutex mutex_;  // also of the team's part in collectives
   Team team_;
-  Messages messages_;
-  std::deque<std::shared_ptr<Task>> collectives_;
-  std::deque<std::shared_ptr<Task>> exchanges_;  // messages
+  Messages messages_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<Task>> collectives_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<Task>> exchanges_ LOCKSTEP_GUARDED_BY(mutex_);  ///< messages
   /// Of collectives_: those before have posted all, reduced all.
-  std::size_t posted_ = 0;
-  std::size_t reduced_ = 0;
-  std::uint64_t collectives_started_ = 0;
-  std::uint64_t messages_started_ = 0;
-  LookLimit looks_;  // of poll()
-  Failure failure_;  // what ended the group
+  std::size_t posted_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  std::size_t reduced_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  std::uint64_t collectives_started_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  std::uint64_t messages_started_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  LookLimit looks_ LOCKSTEP_GUARDED_BY(mutex_);  ///< of poll()
+  Failure failure_ LOCKSTEP_GUARDED_BY(mutex_);  ///< what ended the group
 };
 
 }  // namespace lockstep::shm

@@ -25,7 +25,7 @@ Heap::Heap(std::shared_ptr<Segment> segment, int rank)
 std::byte* Heap::allocate(std::uint64_t bytes) {
   const std::uint64_t unit = bytes >= kPageBytes ? kPageBytes : kLineBytes;
   const std::uint64_t needed = round_up(std::max<std::uint64_t>(bytes, 1), unit);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   auto best = free_.end();
   std::uint64_t best_bytes = 0;
   // Sizes near 2^64 would wrap around.
@@ -61,7 +61,7 @@ void Heap::populate_to(std::uint64_t end) {
 }
 
 void Heap::free(std::byte* data) noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto block = used_.find(static_cast<std::uint64_t>(data - memory_.data()) + range_.begin);
   LOCKSTEP_ASSERT(block != used_.end());
   std::uint64_t begin = block->first;

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 
+#include "lockstep/base/internal/mutex.h"
 #include "lockstep/comm/backends/shm/segment.h"
 
 namespace lockstep::shm {
@@ -26,7 +26,7 @@ class Heap {
   std::optional<std::uint64_t> offset_of(const void* data, std::uint64_t bytes) const;
 
  private:
-  void populate_to(std::uint64_t end);
+  void populate_to(std::uint64_t end) LOCKSTEP_REQUIRES(mutex_);
 
   std::byte* data_of(std::uint64_t offset) const {
     return memory_.data() + (offset - range_.begin);
@@ -35,10 +35,11 @@ class Heap {
   const std::shared_ptr<Segment> segment_;
   const Range range_;
   const SharedMapping& memory_;
-  std::mutex mutex_;                             // guards all that follows
-  std::map<std::uint64_t, std::uint64_t> free_;  // offset to bytes; never two adjacent
-  std::map<std::uint64_t, std::uint64_t> used_;
-  std::uint64_t populated_end_;
+  Mutex mutex_;
+  /// Offset to bytes; never two adjacent.
+  std::map<std::uint64_t, std::uint64_t> free_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, std::uint64_t> used_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::uint64_t populated_end_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 }  // namespace lockstep::shm

@@ -20,7 +20,7 @@ std::byte* Segment::heap_at(std::uint64_t offset, std::uint64_t bytes) {
   const SharedMapping& whole = heaps_[static_cast<std::size_t>(rank)];
   if (whole.data() != nullptr) return whole.data() + (offset - layout_.heap(rank).begin);
   const Range range = layout_.window(offset, bytes);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   SharedMapping& window = windows_[{range.begin, range.bytes}];
   if (window.data() == nullptr) window = SharedMapping(file_.get(), range.begin, range.bytes);
   return window.data() + (offset - range.begin);

@@ -3,10 +3,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/internal/mutex.h"
 #include "lockstep/comm/backends/shm/layout.h"
 #include "lockstep/os/files/unique_fd.h"
 #include "lockstep/os/memory/memory_file.h"
@@ -40,8 +40,9 @@ class Segment {
   const Layout layout_;
   const SharedMapping common_;
   std::vector<SharedMapping> heaps_;  ///< by rank; empty for those of other processes
-  std::mutex mutex_;
-  std::map<std::pair<std::uint64_t, std::uint64_t>, SharedMapping> windows_;  // guarded by mutex_
+  Mutex mutex_;
+  std::map<std::pair<std::uint64_t, std::uint64_t>, SharedMapping> windows_
+      LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 }  // namespace lockstep::shm
