@@ -17,7 +17,7 @@ SharedMemory* shared_memory(const ProcessGroup::State& group) {
                           call.group.rank, ": ", reason));
 }
 
-// Of results of another dtype than the inputs'.
+// Output and input have different dtypes.
 void check_conversion(const CallSite& call, const at::Tensor& output, const at::Tensor& input) {
   const auto from = input.scalar_type();
   const bool converts =
