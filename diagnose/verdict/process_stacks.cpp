@@ -57,7 +57,7 @@ std::vector<ThreadStack> threads_of(pid_t process) {
   }
   std::ranges::sort(threads, {}, &ThreadStack::id);
   const auto is_main = [&](const ThreadStack& thread) { return thread.id == process; };
-  std::ranges::stable_partition(threads, is_main);
+  std::stable_partition(threads.begin(), threads.end(), is_main);
   return threads;
 }
 

@@ -146,7 +146,8 @@ std::vector<ChartPlan> plan_charts(const std::vector<Curve>& curves) {
     }
     plan->second.curves.push_back(&curve);
   }
-  std::ranges::stable_partition(plans, [](const auto& plan) { return plan.first == "loss"; });
+  std::stable_partition(plans.begin(), plans.end(),
+                        [](const auto& plan) { return plan.first == "loss"; });
   std::vector<ChartPlan> charts;
   for (auto& [stem, plan] : plans) charts.push_back(std::move(plan));
   return charts;

@@ -14,8 +14,6 @@
 #define LOCKSTEP_GUARDED_BY(mutex) LOCKSTEP_THREAD_SAFETY(guarded_by(mutex))
 /// After a function, or after the parentheses of a lambda: the caller holds the mutex.
 #define LOCKSTEP_REQUIRES(...) LOCKSTEP_THREAD_SAFETY(requires_capability(__VA_ARGS__))
-/// After a function: the caller does not hold the mutex; the function takes it.
-#define LOCKSTEP_EXCLUDES(...) LOCKSTEP_THREAD_SAFETY(locks_excluded(__VA_ARGS__))
 
 namespace lockstep::inline internal {
 
@@ -39,7 +37,7 @@ class LOCKSTEP_THREAD_SAFETY(scoped_lockable) MutexLock {
   /// Takes over a mutex that this thread has locked.
   MutexLock(Mutex& mutex, std::adopt_lock_t adopt) LOCKSTEP_REQUIRES(mutex)
       : lock_(mutex.mutex_, adopt) {}
-  ~MutexLock() LOCKSTEP_THREAD_SAFETY(release_capability()) {}
+  ~MutexLock() LOCKSTEP_THREAD_SAFETY(release_capability()) = default;
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;
 

@@ -27,7 +27,7 @@ class PmiConnection {
   // Returns the reply. `expected`: how it begins if all went well.
   std::string ask(const std::string& request, std::string_view expected) {
     if (!write_all(fd_, request + "\n", deadline_)) fail(request, "does not read");
-    const std::string reply = read_line(request);
+    std::string reply = read_line(request);
     if (!reply.starts_with(expected)) fail(request, concat("replied '", reply, "'"));
     return reply;
   }
@@ -89,7 +89,7 @@ std::string broadcast_by_pmi(const std::string& operation, int fd, int rank,
   const auto key = concat("kvsname=", space, " key=lockstep");
   if (rank == 0) mpirun.ask(concat("cmd=put ", key, " value=", text), "cmd=put_result rc=0");
   mpirun.ask("cmd=barrier_in", "cmd=barrier_out");
-  const auto told = field(mpirun.ask(concat("cmd=get ", key), "cmd=get_result rc=0"), "value");
+  auto told = field(mpirun.ask(concat("cmd=get ", key), "cmd=get_result rc=0"), "value");
   mpirun.ask("cmd=finalize", "cmd=finalize_ack");
   return told;
 }

@@ -74,7 +74,7 @@ void for_each_control_group(const std::string& controller,
 
 Path own_control_group(const Path& root) {
   for (const OwnGroup& group : own_groups("", root)) {
-    const Path folder = group.mount / group.below;
+    Path folder = group.mount / group.below;
     std::error_code error;
     if (std::filesystem::exists(folder / "cgroup.procs", error)) return folder;
   }

@@ -64,7 +64,7 @@ Placement classify_round_trip(double round_trip_ns) {
 // The line is odd while it is the other side's turn, so neither side must know where it stood.
 std::optional<double> ping(std::atomic<std::uint32_t>& line, int rounds, const Deadline& deadline) {
   std::vector<double> readings;
-  readings.reserve(static_cast<std::size_t>(rounds / kRoundsPerReading + 1));
+  readings.reserve(static_cast<std::size_t>(rounds / kRoundsPerReading) + 1);
   std::uint32_t value = line.load(std::memory_order_relaxed);
   for (int round = 0; round < rounds;) {
     const int batch = std::min(kRoundsPerReading, rounds - round);

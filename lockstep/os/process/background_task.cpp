@@ -22,7 +22,7 @@ BackgroundTask::~BackgroundTask() {
   }
 }
 
-void BackgroundTask::start(std::function<void(const std::stop_token&)> action) {
+void BackgroundTask::start(const std::function<void(const std::stop_token&)>& action) {
   wait();
   const auto run = [this](const std::stop_token& stop,
                           const std::function<void(const std::stop_token&)>& what) {

@@ -23,7 +23,7 @@ class BackgroundTask {
 
   /// Waits for the action before, as wait() does, and begins this one. The token is asked to stop
   /// by request_stop() and the destructor.
-  void start(std::function<void(const std::stop_token&)> action);
+  void start(const std::function<void(const std::stop_token&)>& action);
 
   /// Returns when nothing is under way. Errors: what the action threw, once.
   void wait();

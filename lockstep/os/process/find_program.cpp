@@ -46,7 +46,7 @@ std::string find_program(const std::string& name, const std::string& search_path
   if (name.find('/') != std::string::npos) return check_path(name);
   std::istringstream directories(search_path);
   for (std::string directory; !name.empty() && std::getline(directories, directory, ':');) {
-    const std::string path = concat(directory.empty() ? "." : directory, "/", name);
+    std::string path = concat(directory.empty() ? "." : directory, "/", name);
     if (kind_of(path) == Kind::kProgram) return path;
   }
   const bool here = kind_of("./" + name) == Kind::kProgram;

@@ -81,7 +81,7 @@ RankTrace examine(const std::filesystem::path& path) {
   trace.base_ns = head.base_ns;
   std::ranges::sort(trace.meetings, {}, &MeetingSpan::begin_us);
   // The rank itself has no device's label.
-  std::ranges::stable_partition(trace.processes, [&](std::int64_t process) {
+  std::stable_partition(trace.processes.begin(), trace.processes.end(), [&](std::int64_t process) {
     return !trace.names[process].starts_with("GPU");
   });
   return trace;
