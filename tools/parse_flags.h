@@ -8,10 +8,23 @@
 
 #include <CLI/CLI.hpp>
 
+#include "launcher/command_line/flag_values.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 
 namespace lockstep::inline internal {
+
+/// An option that takes a decimal integer: CLI11 itself reads 010 as octal. `value` holds the
+/// default, and must outlive the parsing.
+inline CLI::Option* add_integer(CLI::App& app, const std::string& flag, int& value, int least,
+                                const std::string& help) {
+  return app
+      .add_option_function<std::string>(
+          flag,
+          [&value, flag, least](const std::string& text) { value = int_of(flag, text, least); },
+          help)
+      ->option_text("N");
+}
 
 /// Parses the flags of a tool, in whose names '_' stands for '-', too. Subcommands are actions, of
 /// which one is required. False where --help was given, which is printed. Errors: UsageError.
@@ -30,6 +43,7 @@ inline bool parse_flags(CLI::App& app, std::vector<std::string> arguments) {
     action->set_help_flag("-h,--help", "show this text");
     actions += concat(actions.empty() ? "" : ", ", action->get_name());
   }
+  if (!actions.empty()) app.require_subcommand(1);
   if (!actions.empty() && !arguments.empty() && arguments.front() == "help") {
     arguments.front() = "--help";
   }

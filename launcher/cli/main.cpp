@@ -112,6 +112,9 @@ int dispatch(const std::vector<std::string>& arguments) {
   }
   if (name == "attend") {
     if (arguments.size() == 1) return attend();
+    if (arguments[1] != "--help" && arguments[1] != "-h") {
+      throw UsageError(concat("attend: takes no arguments, not '", arguments[1], "'"));
+    }
     std::fputs(kAttendHelp, stdout);
     return 0;
   }

@@ -112,7 +112,8 @@ class Launcher final : public LiveJob {
   void round_is_over(const AttemptOutcome& outcome);
   std::optional<Generation> next_generation(const std::set<int>& kept);
   void tell_of_failure(const WorkerExit& cause);
-  void tell_of_failure(const WorkerFault& fault);
+  /// `remedy`: for people; empty where none is known.
+  void tell_of_failure(const WorkerFault& fault, std::string remedy = {});
   void say_where_it_hung(const WorkerExit& cause) const;
   void wait_for_verdict(std::uint64_t generation, milliseconds patience);
   int end();
@@ -208,17 +209,20 @@ void Launcher::join(const std::set<int>& kept) {
   failpoint("launch.joined");
 }
 
-// `kept`: the local ranks of the workers that stay.
+// `kept`: the local ranks of the workers that keep their state. With fewer workers wanted, the last
+// of them end.
 void Launcher::say_why_again(const std::set<int>& kept) {
   const AgentView& view = rendezvous_.view();
   const bool restarted = view.restarts > restarts_told_;
   std::vector<int> ranks;
-  for (const int local_rank : kept) ranks.push_back(first_rank_ + local_rank);
+  for (const int local_rank : kept) {
+    if (local_rank < wanted_workers_) ranks.push_back(first_rank_ + local_rank);
+  }
   say(concat(view.cause,
-             restarted      ? concat("; restart ", view.restarts, " of ", options_.max_restarts)
-             : kept.empty() ? "; workers restart"
-                            : "",
-             kept.empty() ? "" : concat("; ", rank_list(ranks), " kept")));
+             restarted       ? concat("; restart ", view.restarts, " of ", options_.max_restarts)
+             : ranks.empty() ? "; workers restart"
+                             : "",
+             ranks.empty() ? "" : concat("; ", rank_list(ranks), " kept")));
   if (!remedy_.empty() && view.cause == report_.fault.text) say(concat("  hint:   ", remedy_));
   restarts_told_ = view.restarts;
 }
@@ -359,16 +363,16 @@ void Launcher::tell_of_failure(const WorkerExit& cause) {
   const auto after =
       std::chrono::duration_cast<std::chrono::seconds>(Deadline::Clock::now() - started_);
   const std::string where = on_one_machine() ? "" : concat(" on ", host_name());
-  remedy_ = describe_remedy(cause);
-  tell_of_failure(fault_of(cause, where, after));
+  tell_of_failure(fault_of(cause, where, after), describe_remedy(cause));
 }
 
-void Launcher::tell_of_failure(const WorkerFault& fault) {
+void Launcher::tell_of_failure(const WorkerFault& fault, std::string remedy) {
   // The first is reported already; but a preemption ends the job between generations too.
   if (report_.status != Status::kRunning && fault.status != kExitPreempted) return;
   report_.status = Status::kFailed;
   report_.generation = generation_;
   report_.fault = fault;
+  remedy_ = std::move(remedy);
   rendezvous_.report(report_);
 }
 
@@ -405,8 +409,10 @@ int Launcher::end() {
   }
   say_text(failure_report(outcome_, options_));
   if (view.cause != report_.fault.text) {
-    constexpr std::size_t kSeparator = 2;  // "; "
-    say(view.cause.substr(report_.fault.text.size() + kSeparator));
+    // Texts that travelled are cut to a length: the reason may be missing.
+    constexpr std::string_view kSeparator = "; ";
+    const std::string why = view.cause.substr(report_.fault.text.size());
+    if (why.size() > kSeparator.size()) say(why.substr(kSeparator.size()));
   }
   return view.status;
 }

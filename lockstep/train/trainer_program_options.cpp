@@ -29,11 +29,12 @@ constexpr Names<Precision, 3> kPrecision = {{{"32-true", Precision::kFloat32},
                                              {"bf16-mixed", Precision::kBFloat16}}};
 constexpr Names<GradientClipAlgorithm, 2> kClip = {
     {{"norm", GradientClipAlgorithm::kNorm}, {"value", GradientClipAlgorithm::kValue}}};
-constexpr Names<MetricLogger, 4> kLogger = {
+constexpr Names<MetricLogger, 5> kLogger = {
     {{"", MetricLogger::kNone},
      {"tensorboard", MetricLogger::kTensorBoard},
      {"csv", MetricLogger::kCsv},
-     {"tensorboard,csv", MetricLogger::kTensorBoardAndCsv}}};
+     {"tensorboard,csv", MetricLogger::kTensorBoardAndCsv},
+     {"csv,tensorboard", MetricLogger::kTensorBoardAndCsv}}};
 constexpr Names<Profiler, 2> kProfiler = {{{"", Profiler::kNone}, {"simple", Profiler::kSimple}}};
 
 // A positive number, or 0 for what holds without one.

@@ -54,6 +54,9 @@ class Command(unittest.TestCase):
                                 (["export", self.saved, "x.onnx"], "--format"),
                                 (["prune", self.run_folder], "--keep is required"),
                                 (["prune", self.run_folder, "--keep=0"], "--keep"),
+                                (["prune", self.run_folder, "--keep=0x2"], "--keep"),
+                                (["verify", self.run_folder, "ls", self.run_folder], "subcommand"),
+                                (["--"], "subcommand"),
                                 (["show", "a", "b"], "b"), (["diff", "a"], "OTHER is required")):
             said = self.snapshot(*arguments, code=2)
             self.assertIn(cure, said)

@@ -177,7 +177,7 @@ class Trainer(unittest.TestCase):
         for flags, code, words in (([f"--config={file}"], 2, "train.json: no option is called ddp.statik_graph; did you "
                                                              "mean ddp.static_graph?"),
                                    (["--max-duraton=1ep"], 2, "unknown flag --max-duraton; did you mean --max-duration?"),
-                                   (["--logger=wandb"], 2, "must be '', tensorboard, csv or tensorboard,csv"),
+                                   (["--logger=wandb"], 2, "must be '', tensorboard, csv, tensorboard,csv or csv,tensorboard"),
                                    (["--num-nodes=2", "--devices=3"], 2, "lockstep run --nnodes=2 --nproc-per-node=3"),
                                    (["--max-duration=10"], 2, "max_duration is '10'; give a number with ep"),
                                    (["--precision=fp8"], 2, "must be 32-true, 16-mixed or bf16-mixed"),

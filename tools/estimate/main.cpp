@@ -42,12 +42,8 @@ int estimate_command(const std::vector<std::string>& arguments) {
   app.add_option("MODEL", model,
                  "its number of parameters (85000, 124M, 1.5B), or a snapshot or file of weights")
       ->required();
-  app.add_option("--nproc-per-node", options.nproc_per_node, "ranks on a machine (default 2)")
-      ->option_text("N")
-      ->check(CLI::Range(1, 1024));
-  app.add_option("--nnodes", options.nnodes, "machines (default 1)")
-      ->option_text("N")
-      ->check(CLI::Range(1, 100'000));
+  add_integer(app, "--nproc-per-node", options.nproc_per_node, 1, "ranks on a machine (default 2)");
+  add_integer(app, "--nnodes", options.nnodes, 1, "machines (default 1)");
   const std::map<std::string, EstimatedOptimizer> optimizers = {
       {"sgd", EstimatedOptimizer::kSgd},
       {"momentum", EstimatedOptimizer::kMomentum},

@@ -76,11 +76,8 @@ int snapshot_command(const std::vector<std::string>& arguments) {
   CLI::App* const prune = app.add_subcommand(
       "prune", "deletes all but the newest whole snapshots, and remains of unfinished saves");
   prune->add_option("DIR", pruned.directory, "folder of the snapshots")->required();
-  prune
-      ->add_option("--keep", pruned.keep,
-                   "whole snapshots to keep, at least 1 (required); damaged ones do not count")
-      ->option_text("N")
-      ->check(CLI::Range(1, 1'000'000))
+  add_integer(*prune, "--keep", pruned.keep, 1,
+              "whole snapshots to keep, at least 1 (required); damaged ones do not count")
       ->required();
   prune->add_flag("--dry-run", pruned.dry_run, "only print what would be deleted");
 

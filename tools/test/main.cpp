@@ -15,9 +15,7 @@ int test_command(const std::vector<std::string>& arguments) {
       "short training with that of one process. Where it fails, lockstep doctor looks for the "
       "cause.",
       "lockstep test");
-  app.add_option("--nproc-per-node", ranks, "number of ranks (default 2)")
-      ->option_text("N")
-      ->check(CLI::Range(1, 1024));
+  add_integer(app, "--nproc-per-node", ranks, 1, "number of ranks (default 2)");
   app.footer(
       "Exit code: 0 when all is well.\n\n"
       "Examples:\n"
