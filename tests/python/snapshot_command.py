@@ -55,12 +55,14 @@ class Command(unittest.TestCase):
                                 (["prune", self.run_folder], "--keep is required"),
                                 (["prune", self.run_folder, "--keep=0"], "--keep"),
                                 (["prune", self.run_folder, "--keep=0x2"], "--keep"),
-                                (["verify", self.run_folder, "ls", self.run_folder], "subcommand"),
                                 (["--"], "subcommand"),
                                 (["show", "a", "b"], "b"), (["diff", "a"], "OTHER is required")):
             said = self.snapshot(*arguments, code=2)
             self.assertIn(cure, said)
             self.assertEqual(len(said.splitlines()), 1)
+
+    def test_a_second_action_is_a_path(self):
+        self.assertIn("DAMAGED  ls", self.snapshot("verify", self.run_folder, "ls", self.run_folder, code=1))
 
     def test_ls_and_show(self):
         rows = json.loads(self.snapshot("ls", self.run_folder, "--json"))
