@@ -15,7 +15,7 @@ Usage: scripts/test.sh [options] [arguments of ctest]
 Installs what is missing (Debian packages, LibTorch), builds everything and runs the tests.
 Further arguments go to ctest: scripts/test.sh -R sampler -V
 
-  --all           also the tests with the label `full`, which take minutes each
+  --all           also the tests with the label \`full\`, which take minutes each
   --preset NAME   which build: release (default), dev, ci, asan, tsan
   --targets=LIST  what to build, separated by spaces, instead of everything
 $SETUP_OPTIONS_HELP
