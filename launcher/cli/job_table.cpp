@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/size_text.h"
 
 namespace lockstep::inline internal {
 namespace {
@@ -49,7 +50,8 @@ std::string worker_line(const WorkerStatus& worker) {
   if (worker.state == WorkerStatus::State::kRunning) {
     char cpu[32];
     std::snprintf(cpu, sizeof(cpu), "%.1f", worker.cpu_seconds);
-    line += concat("  cpu ", cpu, " s  memory ", memory_text(worker.resident_bytes));
+    line +=
+        concat("  cpu ", cpu, " s  memory ", size_text(static_cast<double>(worker.resident_bytes)));
   }
   return line + "\n";
 }
@@ -99,20 +101,6 @@ std::string duration_text(double seconds) {
   if (whole < kHour) return concat(whole / kMinute, " min");
   if (whole < kDay) return concat(whole / kHour, " h ", whole % kHour / kMinute, " min");
   return concat(whole / kDay, " d ", whole % kDay / kHour, " h");
-}
-
-std::string memory_text(std::uint64_t bytes) {
-  constexpr double kThousand = 1000;
-  double amount = static_cast<double>(bytes) / kThousand;
-  const char* unit = "KB";
-  for (const char* next : {"MB", "GB", "TB"}) {
-    if (amount < kThousand) break;
-    amount /= kThousand;
-    unit = next;
-  }
-  char text[32];
-  std::snprintf(text, sizeof(text), amount < 10 ? "%.1f %s" : "%.0f %s", amount, unit);
-  return text;
 }
 
 }  // namespace lockstep::inline internal

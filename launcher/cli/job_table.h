@@ -14,7 +14,4 @@ std::string job_table(const std::vector<RunningJob>& jobs, bool workers);
 /// "5 s", "3 min", "2 h 5 min", "3 d 4 h".
 std::string duration_text(double seconds);
 
-/// "512 KB", "1.5 GB".
-std::string memory_text(std::uint64_t bytes);
-
 }  // namespace lockstep::inline internal

@@ -52,9 +52,6 @@ TEST(JobTable, WritesDurationsAndBytes) {
   EXPECT_EQ(duration_text(3599), "59 min");
   EXPECT_EQ(duration_text(7500), "2 h 5 min");
   EXPECT_EQ(duration_text(100 * 3600), "4 d 4 h");
-  EXPECT_EQ(memory_text(0), "0.0 KB");
-  EXPECT_EQ(memory_text(512'000), "512 KB");
-  EXPECT_EQ(memory_text(1'500'000'000), "1.5 GB");
 }
 
 }  // namespace

@@ -51,7 +51,7 @@ TEST_F(TraceOfSteps, ShowsTheExchangeAndTheRank) {
   }
   EXPECT_EQ(process, "rank " + std::to_string(rank_));
   const std::string bucket =
-      (world_size_ == 1 ? "own gradients 0 (" : "bucket 0 (") + std::string("1.4 kB)");
+      (world_size_ == 1 ? "own gradients 0 (" : "bucket 0 (") + std::string("1.43 kB)");
   for (const std::string& range : {"lockstep::fill " + bucket, "lockstep::start " + bucket,
                                    "lockstep::wait for " + bucket, std::string("aten::addmm")}) {
     EXPECT_TRUE(names.contains(range)) << range;

@@ -10,6 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/parse_number.h"
+#include "lockstep/base/internal/size_text.h"
 
 namespace lockstep::inline internal {
 namespace {
@@ -30,20 +31,6 @@ double states_of(EstimatedOptimizer optimizer) {
       return 2;
   }
   return 0;
-}
-
-// Three digits: "496 MB", "1.49 GB".
-std::string size_text(double bytes) {
-  constexpr std::array kUnits = {"B", "kB", "MB", "GB", "TB", "PB"};
-  std::size_t unit = 0;
-  while (bytes >= 999.5 && unit + 1 < kUnits.size()) {
-    bytes /= 1000;
-    ++unit;
-  }
-  const int decimals = unit == 0 || bytes >= 99.95 ? 0 : bytes >= 9.995 ? 1 : 2;
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.*f %s", decimals, bytes, kUnits.at(unit));
-  return text;
 }
 
 std::string time_text(double seconds) {

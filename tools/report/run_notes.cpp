@@ -1,8 +1,6 @@
 #include "tools/report/run_notes.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <ctime>
 #include <system_error>
 
@@ -11,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/count_text.h"
+#include "lockstep/base/internal/size_text.h"
 #include "lockstep/os/files/readable_file.h"
 
 namespace lockstep::inline internal {
@@ -26,7 +25,7 @@ std::vector<std::pair<std::string, std::string>> describe(const json& begin) {
   words.emplace_back("processor",
                      concat(machine.value("processor", ""), ", ",
                             count_text(machine.value("processors", 0), "processor"), " usable"));
-  words.emplace_back("memory", bytes_in_words(machine.value("memory_bytes", std::uint64_t{0})));
+  words.emplace_back("memory", size_text(machine.value("memory_bytes", 0.0)));
   std::string devices;
   for (const json& device : machine.value("devices", json::array())) {
     devices += concat(devices.empty() ? "" : ", ", device.get<std::string>());
@@ -108,17 +107,6 @@ std::vector<NotedFile> files_in(const fs::path& folder) {
     throw SystemError(concat("list ", folder), error.value(), "choose a folder that you may read");
   std::ranges::sort(files, {}, &NotedFile::name);
   return files;
-}
-
-std::string bytes_in_words(std::uint64_t bytes) {
-  static constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
-  auto amount = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  for (; amount >= 1024 && unit + 1 < kUnits.size(); ++unit) amount /= 1024;
-  char text[32];
-  std::snprintf(text, sizeof text, unit == 0 || amount >= 100 ? "%.0f %s" : "%.1f %s", amount,
-                kUnits[unit]);
-  return text;
 }
 
 std::string time_in_words(double seconds) {

@@ -44,9 +44,6 @@ struct NotedFile {
 /// Errors: SystemError.
 std::vector<NotedFile> files_in(const std::filesystem::path& folder);
 
-/// "1.5 GiB".
-std::string bytes_in_words(std::uint64_t bytes);
-
 /// "2026-11-23 09:30:00 UTC"; empty outside of this millennium.
 std::string time_in_words(double seconds);
 

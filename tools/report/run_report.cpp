@@ -6,6 +6,7 @@
 
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/count_text.h"
+#include "lockstep/base/internal/size_text.h"
 #include "tools/report/axis.h"
 #include "tools/report/curve_chart.h"
 #include "tools/report/html_text.h"
@@ -115,7 +116,8 @@ std::string runs(const RunReport& report) {
 
 std::string files(const char* title, const char* folder, const std::vector<NotedFile>& all) {
   std::vector<std::vector<std::string>> rows;
-  for (const NotedFile& file : all) rows.push_back({file.name, bytes_in_words(file.size_bytes)});
+  for (const NotedFile& file : all)
+    rows.push_back({file.name, size_text(static_cast<double>(file.size_bytes))});
   return table(title, folder, {}, rows);
 }
 

@@ -85,11 +85,7 @@ TEST(RunNotes, ARunThatHasNoEndWasKilled) {
   EXPECT_EQ(notes.problems, (std::vector<std::string>{"runs.jsonl: line 4 is damaged, left out"}));
 }
 
-TEST(RunNotes, NumbersInWords) {
-  EXPECT_EQ(bytes_in_words(0), "0 B");
-  EXPECT_EQ(bytes_in_words(1023), "1023 B");
-  EXPECT_EQ(bytes_in_words(1610612736), "1.5 GiB");
-  EXPECT_EQ(bytes_in_words(std::uint64_t{123} << 20), "123 MiB");
+TEST(RunNotes, TimesInWords) {
   EXPECT_EQ(time_in_words(-1), "");
   EXPECT_EQ(time_in_words(1e300), "");
   EXPECT_EQ(time_in_words(1795420000), "2026-11-23 07:46:40 UTC");

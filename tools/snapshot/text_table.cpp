@@ -29,17 +29,6 @@ std::string text_table(const std::vector<std::vector<std::string>>& rows,
   return text;
 }
 
-std::string size_text(std::uint64_t bytes) {
-  constexpr std::array kUnits = {"kB", "MB", "GB", "TB"};
-  if (bytes < 1000) return std::to_string(bytes) + " B";
-  double value = static_cast<double>(bytes) / 1000;
-  std::size_t unit = 0;
-  for (; value >= 999.95 && unit + 1 < kUnits.size(); ++unit) value /= 1000;
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.1f %s", value, kUnits[unit]);
-  return text;
-}
-
 std::string number_text(double value) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.6g", value);

@@ -11,9 +11,6 @@ namespace lockstep::inline internal {
 /// Rows under a header; columns from `first_number` on are aligned to the right.
 std::string text_table(const std::vector<std::vector<std::string>>& rows, std::size_t first_number);
 
-/// "1.3 GB", "512 B".
-std::string size_text(std::uint64_t bytes);
-
 /// Six digits: "0.000123457".
 std::string number_text(double value);
 

@@ -11,6 +11,7 @@
 #include "lockstep/base/internal/comma_list.h"
 #include "lockstep/base/internal/deadline.h"
 #include "lockstep/base/internal/env.h"
+#include "lockstep/base/internal/size_text.h"
 
 namespace lockstep {
 namespace {
@@ -61,6 +62,18 @@ TEST(CommaList, KeepsEmptyEntriesButForTheOneBehindTheLastComma) {
   EXPECT_EQ(comma_list("a,,b"), (Entries{"a", "", "b"}));
   EXPECT_EQ(comma_list(",a,"), (Entries{"", "a"}));
   EXPECT_EQ(comma_list("a"), Entries{"a"});
+}
+
+TEST(SizeText, HasThreeDigitsAndAUnit) {
+  EXPECT_EQ(size_text(0), "0 B");
+  EXPECT_EQ(size_text(999), "999 B");
+  EXPECT_EQ(size_text(1000), "1.00 kB");
+  EXPECT_EQ(size_text(9'994), "9.99 kB");
+  EXPECT_EQ(size_text(9'996), "10.0 kB");
+  EXPECT_EQ(size_text(46'800'000), "46.8 MB");
+  EXPECT_EQ(size_text(999'499), "999 kB");
+  EXPECT_EQ(size_text(999'500), "1.00 MB");
+  EXPECT_EQ(size_text(1e18), "1000 PB");
 }
 
 TEST(OperationError, ComposesItsMessageOfItsFields) {

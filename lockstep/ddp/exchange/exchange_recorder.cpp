@@ -1,27 +1,11 @@
 #include "lockstep/ddp/exchange/exchange_recorder.h"
 
-#include <cstdio>
 #include <utility>
 
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/size_text.h"
 
 namespace lockstep::inline internal {
-namespace {
-
-std::string size_in_words(std::int64_t bytes) {
-  char text[32];
-  const auto count = static_cast<double>(bytes);
-  if (bytes < 1'000) {
-    std::snprintf(text, sizeof(text), "%lld B", static_cast<long long>(bytes));
-  } else if (bytes < 1'000'000) {
-    std::snprintf(text, sizeof(text), "%.1f kB", count / 1e3);
-  } else {
-    std::snprintf(text, sizeof(text), "%.1f MB", count / 1e6);
-  }
-  return text;
-}
-
-}  // namespace
 
 ExchangeRecorder::Range::Range(const std::string& name, Instant* end) : end_(end) {
   if (auto callbacks = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE)) {
@@ -40,7 +24,7 @@ void ExchangeRecorder::plan(std::vector<BucketLayout> layout) {
   names_.clear();
   for (std::size_t number = 0; number < layout_.size(); ++number) {
     const std::string what = concat(name_of(layout_[number].kind), " ", number, " (",
-                                    size_in_words(layout_[number].bytes), ")");
+                                    size_text(static_cast<double>(layout_[number].bytes)), ")");
     names_.push_back(
         {"lockstep::fill " + what, "lockstep::start " + what, "lockstep::wait for " + what});
   }
