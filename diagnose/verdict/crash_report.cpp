@@ -136,7 +136,7 @@ std::string last_collectives(const std::vector<StartedCollective>& collectives) 
       text = concat(collective.ended ? "after " : "in ", collective.call);
     } else {
       text += concat(i == 1 ? "; before it " : ", ", collective.call,
-                     collective.ended ? "" : " (not waited for)");
+                     collective.ended ? "" : " (still pending, wait() not called)");
     }
   }
   return text;

@@ -100,7 +100,8 @@ TEST(CrashReport, TellsTheLastCollectives) {
                        {.call = "c", .ended = true},
                        {.call = "b", .ended = true},
                        {.call = "a", .ended = true}};
-  EXPECT_EQ(last_collectives(crash.collectives), "after e; before it d (not waited for), c, b");
+  EXPECT_EQ(last_collectives(crash.collectives),
+            "after e; before it d (still pending, wait() not called), c, b");
 }
 
 }  // namespace

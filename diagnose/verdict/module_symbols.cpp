@@ -126,7 +126,7 @@ std::string readable_name(const char* symbol) {
       {"(anonymous namespace)::", ""},
   }};
   for (const auto& [long_form, short_form] : kShortForms) replace_all(name, long_form, short_form);
-  // Of templates that are arguments of templates nobody reads more.
+  // Nobody reads more of nested template arguments.
   constexpr std::size_t kLongestBytes = 200;
   if (name.size() > kLongestBytes) name.replace(kLongestBytes, std::string::npos, "...");
   return name;

@@ -214,7 +214,7 @@ ProcessStacks parse(std::string_view text, bool is_whole) {
     take_line(text.substr(0, end), stacks);
     text.remove_prefix(end + 1);
   }
-  if (!is_whole && stacks.trouble.empty()) stacks.trouble = "it does not answer in time";
+  if (!is_whole && stacks.trouble.empty()) stacks.trouble = "reading it timed out";
   return stacks;
 }
 

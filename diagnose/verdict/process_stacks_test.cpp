@@ -98,7 +98,7 @@ TEST_F(ProcessStacksTest, WhatThereIsNot) {
 TEST_F(ProcessStacksTest, TheDeadlineHasPassed) {
   const auto stacks = read_stacks({child_}, Deadline::after(std::chrono::seconds(0)));
   ASSERT_EQ(stacks.size(), 1U);
-  EXPECT_EQ(stacks[0].trouble, "it does not answer in time");
+  EXPECT_EQ(stacks[0].trouble, "reading it timed out");
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ bool is_out_of_memory(const WorkerExit& exit) {
 
 std::string describe_end(const WorkerExit& exit) {
   if (exit.signal != 0) return concat("killed by ", signal_name(exit.signal));
-  return concat("exit code ", exit.exit_code, exit.left_early ? " in the middle of training" : "");
+  return concat("exit code ", exit.exit_code, exit.left_early ? " before training ended" : "");
 }
 
 std::string describe_failure(const WorkerExit& exit) {
@@ -37,7 +37,7 @@ std::string describe_failure(const WorkerExit& exit) {
   }
   const std::string end = exit.signal != 0 ? concat("killed by ", signal_name(exit.signal))
                                            : concat("exited with code ", exit.exit_code);
-  return concat(end, exit.left_early ? " in the middle of training" : "", step,
+  return concat(end, exit.left_early ? " before training ended" : "", step,
                 is_out_of_memory(exit) ? concat(": out of memory: ", exit.memory_shortage) : "",
                 error.empty() ? "" : concat(": ", error));
 }
@@ -51,7 +51,7 @@ std::string describe_remedy(const WorkerExit& exit) {
     case SIGKILL:
       return "lockstep did not send SIGKILL; the kernel often does when memory is short: see dmesg";
     case SIGBUS:
-      return "often a full /dev/shm, or a file that became shorter";
+      return "SIGBUS is often caused by a full /dev/shm, or by a mapped file that was truncated";
     case SIGSEGV:
     case SIGABRT:
     case SIGFPE:
@@ -69,7 +69,7 @@ std::string describe_crash(const WorkerExit& exit) {
     if (!value.empty()) text += concat("lockstep:   ", name, value, "\n");
   };
   const std::string& thread = exit.crash->thread;
-  if (!thread.empty()) line("thread: ", concat("'", thread, "', not the main one"));
+  if (!thread.empty()) line("thread: ", concat("'", thread, "' (not the main thread)"));
   const char* name = "stack:  ";
   for (const std::string& call : shortened(stack_lines(exit.crash->frames), kMostLines)) {
     line(name, call);

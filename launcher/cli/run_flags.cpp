@@ -31,9 +31,12 @@ constexpr const char* kFooter = R"(Environment of workers:
   "${local_rank}" in an argument of the program becomes the local rank.
   Lockstep runs programs that end in .py with python3 -u, and executes all others.
 
-Exit code: 0 if all workers succeed; else that of the worker that failed first (128 + N for signal N).
-128 + N if signal N stops the job, 75 if the workers saved their state after a preemption, 2 for a wrong
-command line.
+Exit code:
+  0        all workers succeeded
+  75       preempted, state saved
+  2        wrong command line
+  128 + N  signal N stopped the job
+  otherwise the exit code of the first worker that failed (128 + N if signal N killed it)
 
 Examples:
   lockstep run --standalone --nproc-per-node=2 train.py          # a Python program
@@ -107,7 +110,7 @@ void add_flags(CLI::App& app, RunFlags& flags) {
       "--hosts", flags.hosts, "FILE|LIST",
       "start the job on these machines over ssh: a:8,b:8, or\na file with lines \"a slots=8\"");
   table.text("--max-restarts", flags.max_restarts, "N",
-             "restarts after failures, of the whole job (default 0)");
+             "maximum number of restarts after failures, counted over\nall machines (default 0)");
   table.text(
       "--standby", flags.standby, "N",
       "standby workers on each machine, which replace a failed\nworker at once; for programs "
@@ -123,7 +126,7 @@ void add_flags(CLI::App& app, RunFlags& flags) {
              "write to log files and the console, each line prefixed\nwith its rank");
   table.text(
       "--rdzv-id", flags.rdzv_id, "ID",
-      "id of the job, equal on all machines (default none);\nTORCHELASTIC_RUN_ID of workers");
+      "id of the job, equal on all machines (default \"none\");\nTORCHELASTIC_RUN_ID of workers");
 
   table.group("Program");
   table.flag("-m,--module", flags.module, "the program is a Python module, as in python -m");
@@ -142,26 +145,28 @@ void add_flags(CLI::App& app, RunFlags& flags) {
   table.group("Several machines: run the same command on each");
   table.text(
       "--rdzv-backend", flags.rdzv_backend, "static|c10d|etcd",
-      "static (default): --node-rank numbers the machines;\nc10d: numbered as they join, and "
-      "replaceable; etcd: also\nthe machine that serves the rendezvous is replaceable");
+      "static (default): --node-rank numbers the machines;\nc10d: the rendezvous numbers them as "
+      "they join, and a lost\nmachine can be replaced; etcd: as c10d, and the machine\nthat serves "
+      "the rendezvous can be replaced too");
   table.text("--rdzv-endpoint", flags.rdzv_endpoint, "HOST[:PORT]",
              "address of the machine that serves the rendezvous (port\n29400), or of etcd, a "
              "comma-separated list (port 2379)");
   table.text("--node-rank", flags.node_rank, "K", "static: rank of this machine, from 0");
   table.text("--master-addr", flags.master_addr, "HOST",
              "static: address of the machine with rank 0, instead of\n--rdzv-endpoint");
-  table.text(
-      "--master-port", flags.master_port, "PORT",
-      "its port (default 29500); on one machine, port of the\njob's store (default: any free)");
-  table.text(
-      "--local-addr", flags.local_addr, "HOST",
-      "address of this machine for the others (default: the\none that leads to the endpoint)");
+  table.text("--master-port", flags.master_port, "PORT",
+             "port of --master-addr (default 29500); on one machine:\nport of the job's store "
+             "(default: any free port)");
+  table.text("--local-addr", flags.local_addr, "HOST",
+             "address at which the other machines reach this one\n(default: that of the route to "
+             "the endpoint)");
   table.text("--secret-file", flags.secret_file, "FILE",
              "the job's secret, equal on all machines; or set\nLOCKSTEP_JOB_SECRET");
-  table.text("--rdzv-conf", flags.rdzv_conf, "KEY=VALUE,...",
-             "timeouts in seconds: join_timeout or timeout (600),\nlast_call_timeout (30, for more "
-             "than MIN machines),\nkeep_alive_interval (heartbeat, 5); keep_alive_max_attempt\n"
-             "(heartbeats until a machine is lost, 6); is_host, etcd_prefix");
+  table.text(
+      "--rdzv-conf", flags.rdzv_conf, "KEY=VALUE,...",
+      "timeouts in seconds: join_timeout or timeout (600),\nlast_call_timeout (30: wait for "
+      "more machines after MIN\nhave joined), keep_alive_interval (heartbeat, 5);\n"
+      "keep_alive_max_attempt (heartbeats until a machine is\nlost, 6); is_host, etcd_prefix");
 
   table.group("Several machines over ssh, with --hosts");
   table.text("--ssh-command", flags.ssh_command, "COMMAND",
@@ -177,9 +182,10 @@ void add_flags(CLI::App& app, RunFlags& flags) {
   table.text("--signals-to-handle", flags.signals_to_handle, "NAME,...",
              "signals that stop the job, forwarded to the workers\n(default "
              "SIGTERM,SIGINT,SIGHUP,SIGQUIT)");
-  table.text("--notify-signals", flags.notify_signals, "NAME,...",
-             "preemption notices: forwarded to the workers, stop\nnothing, e.g. SIGUSR1 from SLURM "
-             "(default none)");
+  table.text(
+      "--notify-signals", flags.notify_signals, "NAME,...",
+      "preemption notices: forwarded to the workers; they do\nnot stop the job, e.g. SIGUSR1 "
+      "from SLURM (default none)");
   table.text("--monitor-interval", flags.monitor_interval, "SECONDS",
              "accepted and unused: Lockstep sees a worker's end at once");
 

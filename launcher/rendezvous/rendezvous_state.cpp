@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <csignal>
 #include <iterator>
-#include <ranges>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
@@ -294,8 +293,8 @@ bool is_stop_at_once(const std::string& cause) {
 std::string names_of(const Nodes& nodes) {
   constexpr std::size_t kMostNames = 8;
   std::string text;
-  for (const RendezvousNode& node : nodes | std::views::take(kMostNames)) {
-    text += (text.empty() ? "" : ", ") + node.name;
+  for (std::size_t i = 0; i < std::min(nodes.size(), kMostNames); ++i) {
+    text += concat(i == 0 ? "" : ", ", nodes[i].name);
   }
   if (nodes.size() > kMostNames) text += concat(" and ", nodes.size() - kMostNames, " more");
   return text.empty() ? "none" : text;

@@ -59,9 +59,9 @@ class Attempt final : public Rounds {
   const AttemptWatch& watch_;
   AttemptFacts facts_;
   UniqueFd store_;
-  /// Of the workers that are about to be started.
+  /// Streams of the workers that are about to be started.
   std::vector<WorkerStreams> streams_;
-  /// Of workers that were started together, and whose output is shown.
+  /// Output on the console of workers that were started together.
   struct Shown {
     LogTail tail;
     std::set<fs::path> running;
@@ -225,7 +225,7 @@ void Attempt::finish_tails(AttemptOutcome& outcome) {
     if (outcome.stop_signal == 0) outcome.stop_signal = result.stop_signal;
   }
   if (complete) return;
-  say(concat("the console did not take all of the workers' output; it is in ",
+  say(concat("the console was too slow for the workers' output; all of it is in ",
              job_.directory.string()));
 }
 

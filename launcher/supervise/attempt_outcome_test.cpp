@@ -114,7 +114,7 @@ TEST(FailureReport, TellsOfACrash) {
     return failure_report({.exits = {exit}}, LaunchOptions{.worker_count = 2});
   };
   EXPECT_NE(report(crashed).find("pid 101) killed by SIGSEGV at address 0x0 in step() a.cpp:4\n"
-                                 "lockstep:   thread: 'loader', not the main one\n"
+                                 "lockstep:   thread: 'loader' (not the main thread)\n"
                                  "lockstep:   stack:  step() at a.cpp:4\n"
                                  "lockstep:   calls:  in barrier\n"),
             std::string::npos)

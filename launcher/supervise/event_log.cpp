@@ -53,7 +53,7 @@ double in_ms(std::chrono::steady_clock::duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
 }
 
-// Of a worker that left no error file, as torchrun says it.
+// The worker's error file, or what torchrun writes for a worker without one.
 std::string error_of(const WorkerExit& worker) {
   if (const auto document = error_document(error_file_of(worker))) return *document;
   return text_of({{"message", worker.signal != 0 ? concat("ended by ", signal_name(worker.signal))

@@ -48,8 +48,8 @@ std::string where_to_look(const LaunchOptions& options, const WorkerExit& cause)
   if (plan.out.target == StreamPlan::Target::kFile)
     return (cause.directory / "stdout.log").string();
   return options.worker_count > 1
-             ? "above; --tee=3 --log-dir=logs marks each line with its rank and keeps it"
-             : "above; --tee=3 --log-dir=logs keeps it";
+             ? "above; with --tee=3 --log-dir=logs, lines carry their rank and are kept in files"
+             : "above; with --tee=3 --log-dir=logs, it is kept in files";
 }
 
 }  // namespace

@@ -20,6 +20,7 @@
 #include "launcher/supervise/job_processes.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/count_text.h"
 #include "lockstep/base/internal/env.h"
 #include "lockstep/base/internal/failpoint.h"
 #include "lockstep/os/machine/affinity.h"
@@ -51,8 +52,7 @@ BindingPlan bind_workers(const LaunchOptions& options) {
   const std::vector<CpuPlace> cpus = read_cpu_places(allowed_cpus());
   if (cpus.empty()) {
     throw UsageError(
-        "--numa-binding: the system does not tell which processors this process may run on; leave "
-        "the flag out");
+        "--numa-binding: cannot read which processors this process may use; omit the flag");
   }
   return plan_core_binding(
       options.numa_binding, cpus,
@@ -138,7 +138,7 @@ class Launcher final : public LiveJob {
   UniqueFd store_;
   /// The one that runs, or ran last.
   std::uint64_t generation_ = 0;
-  /// Of this machine in that generation.
+  /// This machine's first rank in that generation.
   int first_rank_ = 0;
   /// What its user may do about the fault that was reported last.
   std::string remedy_;
@@ -318,7 +318,7 @@ std::optional<int> Launcher::run_generation() {
   return leave(outcome_.stop_signal);
 }
 
-// Of a generation whose workers go on in the next.
+// Called when a generation ends whose workers continue in the next.
 void Launcher::round_is_over(const AttemptOutcome& outcome) {
   done_ = generation_;
   failpoint("launch.over");
@@ -432,8 +432,10 @@ std::string Launcher::scale(int worker_count, const std::string& by) {
   const std::string trouble = rendezvous_.trouble();
   if (!trouble.empty()) return concat(trouble, ", so the other machines cannot be notified");
   if (rendezvous_.view().ended() || report_.status == Status::kSucceeded)
-    return "its workers here have ended";
-  if (worker_count == wanted_workers_) return concat("it already has ", worker_count, " here");
+    return "its workers on this machine have ended";
+  if (worker_count == wanted_workers_) {
+    return concat("it already has ", count_text(worker_count, "worker"), " on this machine");
+  }
   try {
     LaunchOptions scaled = options_;
     scaled.worker_count = worker_count;
@@ -441,9 +443,10 @@ std::string Launcher::scale(int worker_count, const std::string& by) {
   } catch (const UsageError& error) {
     return error.what();
   }
-  say(concat(worker_count, " instead of ", wanted_workers_, " workers here requested by ", by));
+  say(concat(by, " requested ", count_text(worker_count, "worker"), " on this machine (now ",
+             wanted_workers_, ")"));
   wanted_workers_ = worker_count;
-  if (report_.status != Status::kRunning) return "";  // It will be told with the next round.
+  if (report_.status != Status::kRunning) return "";  // The report of the next generation has it.
   report_.node.worker_count = worker_count;
   rendezvous_.report(report_);
   return "";

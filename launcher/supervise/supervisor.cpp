@@ -297,7 +297,7 @@ bool Supervisor::is_settled(pid_t id, const Group& group, int signal, Group::Not
   }
   if (!notice.until.passed()) return false;
   say(concat(signal_name(signal), " not forwarded to ", describe_worker(group.worker),
-             ": it has no handler for ", signal_name(signal), ", which would kill it"));
+             ": the worker has no handler, so the signal would kill it"));
   return true;
 }
 

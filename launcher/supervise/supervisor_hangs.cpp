@@ -19,7 +19,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kLooks{1'500};
 // Between the deadlines of ranks that wait for the same one.
 constexpr milliseconds kSameHang{2'000};
-// Of the end of one that is killed.
+// From SIGKILL to the end of the worker.
 constexpr milliseconds kEnds{1'000};
 
 }  // namespace

@@ -17,7 +17,7 @@ using std::chrono::milliseconds;
 // A worker that sees another's end is faster than the system, which takes that one's memory apart
 // before it says so.
 constexpr milliseconds kCauseComes{1'000};
-// Of a standby worker: those that train need the processors first.
+// Delay of a standby worker: the workers that train need the processors first.
 constexpr milliseconds kOthersFirst{500};
 constexpr int kMostFailedStandbys = 3;
 
@@ -134,7 +134,7 @@ void Supervisor::place(pid_t id, Group& group, const Worker& worker) {
   failpoint("launch.placed");
 }
 
-// Of a failure there the others know, as it is replaced in the generation that is agreed on.
+// A failure here is not reported as a fault: the next generation replaces the worker anyway.
 void Supervisor::note_end_between_rounds(const WorkerExit& exit) {
   if (!exit.failed() || exit.told_to_stop) return;
   if (exit.exit_code == kExitPreempted) {

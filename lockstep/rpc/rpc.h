@@ -35,9 +35,9 @@ class Worker;
 /// By the name of the other worker, from a device here to one there.
 using DeviceMaps = std::map<std::string, std::unordered_map<c10::Device, c10::Device>>;
 
-/// Of a worker; names are those of torch.distributed.rpc.
+/// Options of a worker; names are those of torch.distributed.rpc.
 struct Options {
-  /// Of a call for which no other is given, and of init and shutdown.
+  /// Timeout of init, shutdown, and calls without a timeout of their own.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
   /// Threads that run what others call: as many functions at once. One that waits for another
   /// worker holds its thread meanwhile; where all of them wait, further calls wait too, and time

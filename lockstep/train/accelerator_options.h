@@ -28,7 +28,7 @@ struct AcceleratorOptions {
   /// The batches of loaders that are prepared are those of all ranks together; otherwise each
   /// rank's, so that more ranks make larger batches.
   bool split_batches = false;
-  /// Of the order of samples.
+  /// Seeds the order of samples.
   std::uint64_t seed = 0;
   NonFinite non_finite = NonFinite::kIgnore;
   /// Directory of the snapshots of save_state().
@@ -45,7 +45,7 @@ struct AcceleratorOptions {
   std::string data_log = {};
   /// How ranks meet; not looked at where there is a default group already.
   InitOptions init = {};
-  /// Of the models that are prepared. The group is the accelerator's.
+  /// Options of prepared models. Their group is the accelerator's.
   DistributedDataParallelOptions ddp = {};
 };
 

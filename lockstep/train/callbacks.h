@@ -97,7 +97,7 @@ class EmaCallback : public Callback {
 };
 
 struct ThroughputMonitorOptions {
-  /// Of a task over text; 0: there are none.
+  /// Tokens of a sample of text; 0: the task has none.
   std::int64_t tokens_per_sample = 0;
 };
 

@@ -12,8 +12,8 @@
 namespace lockstep {
 
 struct ResilientOptions {
-  /// Of the random numbers of each step: the default generators are seeded by it, the rank and the
-  /// step, so that a step that is made again, by whichever process, draws the same.
+  /// Seeds the default generators at each step, together with rank and step. A replayed step draws
+  /// the same random numbers, in any process.
   std::uint64_t seed = 0;
   /// How ranks meet.
   InitOptions init = {};
@@ -37,10 +37,10 @@ enum class TrainingEnd {
 };
 
 /// A training loop that survives the death of its ranks. Under `lockstep run --max-restarts=N`,
-/// when a rank is lost or machines come and go, the other processes stay: they give up the step in
-/// flight, meet again under their new ranks, and a newcomer takes over parameters, optimizer,
-/// buffers and the number of steps from one of them. No step that any rank had completed is lost,
-/// and the parameters end with the bits of an undisturbed run.
+/// when a rank fails or machines join and leave, the other processes continue: they roll back the
+/// step in flight and form a group with their new ranks, and a replacement receives parameters,
+/// optimizer, buffers and the number of steps from one of them. No completed step is lost. On the
+/// same number of ranks the parameters end with the same bits as an uninterrupted run.
 ///
 ///   auto net = std::make_shared<Net>();
 ///   torch::optim::Adam optimizer(net->parameters(), 1e-3);
@@ -74,16 +74,16 @@ class ResilientTraining {
   ResilientTraining(const ResilientTraining&) = delete;
   ResilientTraining& operator=(const ResilientTraining&) = delete;
 
-  /// Collective, once. Returns when all ranks have made `steps` steps in all, those before it was
-  /// started again included, or when they are to make room.
+  /// Collective, once. Returns when all ranks have completed `steps` steps, those of earlier runs
+  /// included, or when the job is preempted.
   /// Errors: UsageError for a second call; what steps throw, but for PeerLost, PeerFailed,
   /// TimeoutError and CommError where the launcher can be asked for another generation; Error when
-  /// no rank holds a whole state any more, ranks differ and none has a majority, or they are to
-  /// make room and cannot save.
+  /// no rank holds a whole state any more, ranks differ without a majority, or the job is preempted
+  /// and cannot save.
   TrainingEnd run(std::int64_t steps, const MakeStep& make_step);
 
   std::int64_t steps_done() const;
-  /// Of the generation that ran last; empty before run().
+  /// The group of the generation that ran last; empty before run().
   const ProcessGroup& process_group() const;
 
  private:

@@ -41,7 +41,7 @@ struct TrainerOptions {
   /// 0: gradients are not clipped.
   double gradient_clip_val = 0;
   GradientClipAlgorithm gradient_clip_algorithm = GradientClipAlgorithm::kNorm;
-  /// Of training batches; empty: never.
+  /// How long to train between validations; empty: no validation.
   std::string val_check_interval = "1ep";
   /// Batches of each rank; 0: all.
   std::int64_t limit_train_batches = 0;
@@ -60,7 +60,7 @@ struct TrainerOptions {
   /// finite ends the training with an Error that names rank and step, before metrics or a snapshot
   /// are written; with kReport and kSkip it does not.
   NonFinite non_finite = NonFinite::kIgnore;
-  /// Of the random numbers of each rank (with its rank), and of the order of samples.
+  /// Seeds the order of samples and, with its rank, the random numbers of each rank.
   std::uint64_t seed = 0;
   bool enable_progress_bar = true;
   /// What writes metrics beside metrics.jsonl.

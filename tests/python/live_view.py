@@ -295,7 +295,7 @@ class ScaleTest(MachinesTest):
             round_ = self.expect_world([agent], [count], round_)
         status = self.status_of(agent)
         self.assertEqual((status["restarts"], status["generation"], status["worker_count"]), (0, 3, 2))
-        self.assertRegex(agent.said(), r"3 instead of 1 workers here requested by \S+ on \S+ \(lockstep")
+        self.assertRegex(agent.said(), r"\S+ on \S+ \(lockstep scale\) requested 3 workers on this machine \(now 1\)")
         # A failure is still one of those that --max-restarts counts.
         os.kill(round_.pids[0], signal.SIGKILL)
         round_ = self.expect_world([agent], [2], round_)
@@ -318,7 +318,7 @@ class ScaleTest(MachinesTest):
         agent = self.start_one("--rdzv-id=job")
         for arguments, status, text in ((("job", "0"), 2, "give a number from 1 to 4096; lockstep stop"),
                                         (("other", "2"), 2, "no job here is called 'other'"),
-                                        (("1",), 1, "job job is not scaled: it already has 1 here")):
+                                        (("1",), 1, "job job is not scaled: it already has 1 worker on this machine")):
             refused = self.call("scale", *arguments, check=False)
             self.assertEqual(refused.returncode, status)
             self.assertIn(text, refused.stderr)

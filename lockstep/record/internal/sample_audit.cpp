@@ -182,7 +182,7 @@ class Auditor {
     result_.most_ranks = std::max(result_.most_ranks, run.world_size);
     if (run.batches.empty()) return;  // It was ended before it could say where it goes on.
     const auto given_up = lineage_.lower_bound(run.begins);
-    result_.batches_made_again += std::distance(given_up, lineage_.end());
+    result_.replayed_batches += std::distance(given_up, lineage_.end());
     lineage_.erase(given_up, lineage_.end());
     std::erase_if(left_, [&](const Cursor& at) { return at >= run.begins; });
     left_.insert(run.left.begin(), run.left.end());
@@ -274,8 +274,8 @@ std::string describe(const AuditedLoader& loader) {
              loader.least_ranks == loader.most_ranks
                  ? count_text(static_cast<std::size_t>(loader.most_ranks), "rank")
                  : concat(loader.least_ranks, " to ", loader.most_ranks, " ranks"),
-             ", ", loader.batches_made_again,
-             loader.batches_made_again == 1 ? " batch " : " batches ", "made again\n");
+             ", ", loader.replayed_batches, " replayed ",
+             loader.replayed_batches == 1 ? "batch\n" : "batches\n");
   for (const AuditedEpoch& epoch : loader.epochs) {
     const bool is_good = epoch.twice == 0 && epoch.missing == 0;
     text += concat("  epoch ", epoch.epoch, ": ");
@@ -314,7 +314,7 @@ std::string to_json(const std::vector<AuditedLoader>& loaders) {
                    {"runs", loader.runs},
                    {"least_ranks", loader.least_ranks},
                    {"most_ranks", loader.most_ranks},
-                   {"batches_made_again", loader.batches_made_again},
+                   {"batches_made_again", loader.replayed_batches},
                    {"epochs", epochs},
                    {"problems", loader.problems}});
   }

@@ -28,8 +28,8 @@ struct AuditedLoader {
   std::int64_t runs = 0;
   int least_ranks = 0;
   int most_ranks = 0;
-  /// Batches that were given up, as a later run went on before them.
-  std::int64_t batches_made_again = 0;
+  /// Batches that a later run trained again, because it resumed before them.
+  std::int64_t replayed_batches = 0;
   std::vector<AuditedEpoch> epochs;
   /// In words; none: every sample was trained exactly once.
   std::vector<std::string> problems;

@@ -58,7 +58,7 @@ TEST_F(SampleAudit, OneRunOfTwoRanks) {
   batch(1, 0, 1, 0, 2, "2");
   batch(1, 1, 1, 0, 2, "0");
   EXPECT_EQ(describe(audited()),
-            "loader 0: 4 samples, seed 3, 1 run on 2 ranks, 0 batches made again\n"
+            "loader 0: 4 samples, seed 3, 1 run on 2 ranks, 0 replayed batches\n"
             "  epoch 0: 4 samples, each once\n"
             "  epoch 1: 2 of 4 samples so far, none twice\n");
 }
@@ -74,7 +74,7 @@ TEST_F(SampleAudit, WhatWasGivenBehindTheSnapshotDoesNotCount) {
   batch(2, 0, 0, 3, 4, "2");
   const AuditedLoader loader = audited();
   EXPECT_TRUE(loader.problems.empty()) << problems();
-  EXPECT_EQ(loader.batches_made_again, 1);
+  EXPECT_EQ(loader.replayed_batches, 1);
   EXPECT_EQ(loader.least_ranks, 1);
   EXPECT_EQ(loader.most_ranks, 2);
   ASSERT_EQ(loader.epochs.size(), 1U);
