@@ -140,7 +140,7 @@ TEST_F(CrashReportOfAJob, TheStackLeadsFromTheFaultToMain) {
 
 TEST_F(CrashReportOfAJob, AnotherThreadIsNamed) {
   EXPECT_THAT(report_of("thread", 128 + SIGSEGV),
-              HasSubstr("thread: 'crash_worker', not the main"));
+              HasSubstr("thread: 'crash_worker' (not the main thread)"));
   EXPECT_THAT(report_of("segv", 128 + SIGSEGV), Not(HasSubstr("thread:")));
 }
 
