@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 from free_ports import free_port
@@ -189,14 +190,26 @@ class LiveRecovery(LiveJobTest):
             self.assertEqual(len(begins), 1)
             self.assertGreaterEqual(begins.pop(), 50)
 
+    def wait_until_it_polls(self, pid):
+        """A standby worker says that it starts; once it is ready it waits in poll() for the launcher."""
+        until = time.monotonic() + DEADLINE_S
+        while "poll" not in pathlib.Path(f"/proc/{pid}/wchan").read_text():
+            self.assertLess(time.monotonic(), until, "the standby worker is not ready")
+            time.sleep(0.01)
+
     def replace_by_standbys(self, job):
         """Kills two ranks of three, one after the other."""
         processes = job.wait_for_begin(3)
         for victim in (0, 2):
+            # Stopped meanwhile, so that the training does not end before the standby worker is ready.
+            for process in processes.values():
+                os.kill(process, signal.SIGSTOP)
             standby, _ = job.wait_for(lambda pid, text: text == "starts" and pid not in processes.values())
-            # It says so before it is ready; a few steps later it is.
+            self.wait_until_it_polls(standby)
+            for process in processes.values():
+                os.kill(process, signal.SIGCONT)
             step = int(job.wait_for_step(0)[1].split()[1])
-            job.wait_for_step(step + 100)
+            job.wait_for_step(step + 10)
             os.kill(processes[victim], signal.SIGKILL)
             now = job.wait_for_begin(3)
             self.assertEqual(now[victim], standby)
@@ -232,7 +245,7 @@ exec {WORKER} "$@"
 
     def test_a_standby_worker_that_is_ready_forgives_those_before(self):
         self.worker_whose_starts_fail(4, 5, 7, 8)
-        steps = 10000  # The training must last until the third standby worker has started.
+        steps = 2000
         job = self.start("--standalone", "--max-restarts=10", "--standby=1", steps=steps)
         self.replace_by_standbys(job)
         self.expect_same_end(job, backend="shm", steps=steps)
