@@ -28,7 +28,7 @@ origin/main, or HEAD~1 if there is no origin/main. PATH limits the check to file
 A header is checked in a source that includes it. clang-tidy takes seconds per source, 30 with LibTorch's headers. The
 script configures $build for the compile commands and builds nothing. Exit code: 0, or 1 if there are findings.
 
-  --all           all files instead of those that differ from BASE
+  --all           all files, not only changes since BASE
   --jobs N        sources checked at a time; default: one per processor, if memory permits
 $SETUP_OPTIONS_HELP
 TEXT

@@ -51,7 +51,7 @@ struct WorkerStreams {
   UniqueFd err{};
 };
 
-/// Opens the log files of one worker and adds those that the console shows to `shown`. `pattern`:
+/// Opens the log files of one worker and adds the ones shown on the console to `shown`. `pattern`:
 /// of the prefix of each line there. Errors: SystemError naming the file.
 WorkerStreams open_worker_streams(const LaunchOptions& options,
                                   const std::filesystem::path& directory,

@@ -34,7 +34,7 @@ struct HostEnd {
 HostEnd why_not_begun(int ssh_status, const std::string& words, const std::string& lockstep);
 
 /// The exit code of a job from the ends of its machines, in the order in which they came.
-/// `stop_signal`: the signal that this machine was told to stop by.
+/// `stop_signal`: the signal that stops this machine.
 int job_status(const std::vector<HostEnd>& ends, std::optional<int> stop_signal);
 
 /// As a line of an agent's own comes through: marked with its machine. Those of workers are left as

@@ -16,7 +16,7 @@ std::string describe_stuck(const WorkerExit& worker);
 std::string failure_report(const AttemptOutcome& outcome, const LaunchOptions& options);
 
 /// Gives the stacks of all workers that crashed their names, and their errors the place.
-/// In their error files too, where whoever looks into the logs finds them. Takes a few seconds at
+/// Writes them into their error files too, for readers of the logs. Takes a few seconds at
 /// most, and no time where no worker crashed. Never throws.
 void explain_crashes(AttemptOutcome& outcome) noexcept;
 

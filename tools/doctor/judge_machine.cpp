@@ -61,7 +61,7 @@ class Judge {
   }
 
  private:
-  // `cure` is for those that are not in order.
+  // `cure` is for findings that are not in order.
   void add(Level level, const char* subject, const std::string& text,
            const std::string& cure = "") {
     findings_.push_back({level, machine_, subject, text, level == Level::kOk ? "" : cure});

@@ -101,12 +101,12 @@ class LocalTransport {
   UniqueFd wake_;
   std::unordered_map<int, std::shared_ptr<LocalLink>> links_;
   std::atomic<bool> stopped_{false};
-  std::shared_mutex looking_;  ///< by those that look, until it has stopped
+  std::shared_mutex looking_;  ///< held by looking threads until it has stopped
   bool has_thread_ = false;    ///< known when start() has started it
   std::atomic<std::int64_t> next_id_{0};
   Mutex mutex_;
   std::unordered_map<std::int64_t, Pending> pending_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::vector<Arrival> left_ LOCKSTEP_GUARDED_BY(mutex_);  ///< by those that look
+  std::vector<Arrival> left_ LOCKSTEP_GUARDED_BY(mutex_);  ///< by looking threads
   Deadline::Clock::time_point wakes_at_ LOCKSTEP_GUARDED_BY(mutex_) =
       Deadline::Clock::time_point::max();
   BackgroundTask thread_{"rpc: read what other workers of this machine send"};
