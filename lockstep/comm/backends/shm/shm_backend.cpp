@@ -131,12 +131,13 @@ NativeBackend::WorkPtr ShmBackend::all_reduce(const Tensor& tensor, ReduceOp op,
                   .element = piece.element,
                   .op = op,
                   .elements = piece.elements()};
+  // A braced list would copy the tensor twice, each time with an atomic increment.
   return start(name(call.kind),
                make_all_reduce(call, reduction(piece.element, op),
                                {.input = piece.data,
                                 .output = piece.data,
                                 .shared_offset = heap_->offset_of(piece.data, piece.bytes)}),
-               {tensor}, terms);
+               Tensors(1, tensor), terms);
 }
 
 NativeBackend::WorkPtr ShmBackend::reduce(const Tensor& tensor, int target, ReduceOp op,
@@ -155,7 +156,7 @@ NativeBackend::WorkPtr ShmBackend::reduce(const Tensor& tensor, int target, Redu
   } else {
     plan.outgoing = {{.data = piece.data, .bytes = piece.bytes}};
   }
-  return start("reduce", make_transfer(std::move(plan)), {tensor}, terms);
+  return start("reduce", make_transfer(std::move(plan)), Tensors(1, tensor), terms);
 }
 
 NativeBackend::WorkPtr ShmBackend::broadcast(const Tensor& tensor, int source,
@@ -171,7 +172,7 @@ NativeBackend::WorkPtr ShmBackend::broadcast(const Tensor& tensor, int source,
   } else {
     plan.incoming = {{.data = piece.data, .bytes = piece.bytes, .peer = source}};
   }
-  return start("broadcast", make_transfer(std::move(plan)), {tensor}, terms);
+  return start("broadcast", make_transfer(std::move(plan)), Tensors(1, tensor), terms);
 }
 
 NativeBackend::WorkPtr ShmBackend::start_all_gather(const std::vector<Piece>& outputs,
