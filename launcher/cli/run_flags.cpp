@@ -16,9 +16,10 @@ namespace {
 constexpr const char* kUsage = R"(Usage: lockstep run [options] program [arguments of the program]
 
 Starts the workers of a training job and watches them. When one fails, lockstep names it, stops the
-others and, with --max-restarts, starts all again. Options and the workers' environment are torchrun's:
---nproc_per_node equals --nproc-per-node, a unique prefix of a flag is enough (--nproc), and
-PET_<NAME> sets a default (PET_NPROC_PER_NODE=2).
+others and, with --max-restarts, starts all again; workers with ResilientTraining keep running.
+Options and the workers' environment are torchrun's: --nproc_per_node equals --nproc-per-node, a
+unique prefix of a torchrun flag is enough (--nproc), and PET_<NAME> sets a default
+(PET_NPROC_PER_NODE=2).
 
   lockstep run --standalone --nproc-per-node=2 ./train --epochs=10
   lockstep run --standalone --nproc-per-node=gpu --max-restarts=3 --tee=3 --log-dir=logs ./train
@@ -113,8 +114,8 @@ void add_flags(CLI::App& app, RunFlags& flags) {
              "maximum number of restarts after failures, counted over\nall machines (default 0)");
   table.text(
       "--standby", flags.standby, "N",
-      "standby workers on each machine, which replace a failed\nworker at once; for programs "
-      "with ResilientTraining\n(default 0)");
+      "workers on each machine that wait, started, to replace a\nfailed one; for programs with "
+      "ResilientTraining (default 0)");
   table.text("--log-dir", flags.log_dir, "DIR",
              "directory of log files: DIR/<id>_<random>/attempt_<n>/\n<local rank>/stdout.log, "
              "stderr.log, error.json");
@@ -138,9 +139,9 @@ void add_flags(CLI::App& app, RunFlags& flags) {
              "each worker sees one device and LOCAL_RANK=0");
   table.text(
       "--numa-binding", flags.numa_binding, "MODE",
-      "bind workers to processors: node or socket of their GPU;\nexclusive: a share of the "
-      "node's cores; core-complex:\ncores with one cache. Without GPUs: nodes in the order\nof "
-      "local ranks (default: not bound)");
+      "bind each worker to processors; node, socket: those of\nits GPU; exclusive: cores of the "
+      "node that no other worker\nuses; core-complex: cores that share a last-level cache;\n"
+      "without GPUs, local ranks are spread over the nodes\n(default: not bound)");
 
   table.group("Several machines: run the same command on each");
   table.text(

@@ -17,9 +17,9 @@ int audit(const std::vector<std::string>& arguments) {
   CLI::App app(
       "Proves from the logs of a run that each sample of each epoch was trained once, through "
       "failures,\n"
-      "resumes and changes of the number of ranks. After a resume, samples behind the snapshot do "
-      "not\n"
-      "count: their training was lost.",
+      "resumes and changes of the number of ranks. After a resume it ignores samples logged after "
+      "the\n"
+      "snapshot: those steps were rolled back.",
       "lockstep audit");
   app.add_option("DIR", folder,
                  "folder with samples.rank0.jsonl, ... (AcceleratorOptions::data_log)")

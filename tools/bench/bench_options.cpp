@@ -158,8 +158,12 @@ Flags of all-reduce:
   --json[=FILE]          write all figures to a file; without FILE print them instead of the table
   -h, --help             show this text
 
-Columns: us is the median time of a call on the slowest rank, in us; x the speed relative to gloo; kernel the
-same sum without synchronization; copy and add STREAM's kernels on each rank.
+Columns:
+  us      median time of a call on the slowest rank
+  x       speed relative to gloo
+  kernel  the same sum without synchronization
+  copy    STREAM's copy on each rank
+  add     STREAM's add on each rank
 
 Exit code: 0; 1 for a wrong sum or a failed rank; 2 for a wrong command line.
 

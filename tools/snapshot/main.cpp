@@ -74,10 +74,9 @@ int snapshot_command(const std::vector<std::string>& arguments) {
   exporting->add_flag("--force", exported.force, "replace TARGET");
 
   CLI::App* const prune = app.add_subcommand(
-      "prune", "deletes all but the newest whole snapshots, and remains of unfinished saves");
+      "prune", "deletes all but the newest complete snapshots, and remains of unfinished saves");
   prune->add_option("DIR", pruned.directory, "folder of the snapshots")->required();
-  add_integer(*prune, "--keep", pruned.keep, 1,
-              "whole snapshots to keep, at least 1 (required); damaged ones do not count")
+  add_integer(*prune, "--keep", pruned.keep, 1, "complete snapshots to keep, at least 1 (required)")
       ->required();
   prune->add_flag("--dry-run", pruned.dry_run, "only print what would be deleted");
 

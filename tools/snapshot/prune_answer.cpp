@@ -39,8 +39,8 @@ SnapshotAnswer prune_answer(const PruneRequest& request) {
   }
   if (!newest) {
     throw UsageError(concat("snapshot prune: ", directory,
-                            " has no whole snapshot, so nothing is deleted; lockstep snapshot "
-                            "verify shows the damage"));
+                            " has no complete snapshot, so nothing is deleted; lockstep "
+                            "snapshot verify shows the damage"));
   }
   std::vector<SnapshotName> names =
       snapshots_to_delete(list.present, *newest, request.keep, is_whole);
