@@ -15,6 +15,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/env.h"
 #include "lockstep/job/internal/worker_link.h"
+#include "lockstep/job/internal/worker_message.h"
 #include "lockstep/os/machine/machine.h"
 #include "lockstep/os/memory/out_of_memory.h"
 
@@ -52,7 +53,7 @@ class Attempt final : public Rounds {
   Worker make_worker(int local_rank, int number) const;
   void give_streams(Worker& worker, std::vector<TailedLog>& shown);
   void show(const std::vector<TailedLog>& logs);
-  LinkMessage place_of(const Worker& worker, std::uint64_t generation) const;
+  Place place_of(const Worker& worker, std::uint64_t generation) const;
   void finish_tails(AttemptOutcome& outcome);
 
   JobOnThisMachine& job_;
@@ -200,14 +201,14 @@ void Attempt::show(const std::vector<TailedLog>& logs) {
 
 // What every program has from the launcher's environment it has already, and what it was started
 // with stays: its error file and the memory.
-LinkMessage Attempt::place_of(const Worker& worker, std::uint64_t generation) const {
-  LinkMessage place{.kind = LinkMessage::Kind::kPlace, .generation = generation};
+Place Attempt::place_of(const Worker& worker, std::uint64_t generation) const {
+  Place place{.generation = generation};
   for (const std::string& line : worker.spawn.environment) {
     const bool stays = sets(line, env::kErrorFile) || sets(line, env::kStateMemoryFd);
     const auto is_known = [&](const env::Variable* variable) { return sets(line, *variable); };
     if (!stays && (std::ranges::any_of(env::all(), is_known) ||
                    std::ranges::count(job_.inherited_environment, line) == 0)) {
-      place.lines.push_back(line);
+      place.environment.push_back(line);
     }
   }
   return place;

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <csignal>
+#include <type_traits>
+#include <utility>
+#include <variant>
 
 #include <poll.h>
 
@@ -12,7 +15,7 @@
 #include "lockstep/base/internal/count_text.h"
 #include "lockstep/base/internal/env.h"
 #include "lockstep/base/internal/failpoint.h"
-#include "lockstep/base/internal/parse_number.h"
+#include "lockstep/job/internal/worker_link.h"
 #include "lockstep/os/memory/futex.h"
 #include "lockstep/os/socket/poll_timeout.h"
 
@@ -134,9 +137,9 @@ void Supervisor::read_links() {
 void Supervisor::read_link(Group& group) {
   try {
     while (group.link.valid()) {
-      auto message = receive_message(group.link.get(), Deadline(now()));
-      if (!message) break;
-      hear(group, std::move(*message));
+      auto received = receive_from_worker(group.link.get(), Deadline(now()));
+      if (!received) break;
+      hear(group, std::move(*received));
     }
   } catch (const PeerLost&) {
     news_.remove(group.link.get());
@@ -144,53 +147,50 @@ void Supervisor::read_link(Group& group) {
   }
 }
 
-void Supervisor::hear(Group& group, LinkMessage message) {
-  switch (message.kind) {
-    case LinkMessage::Kind::kKeepsState:
-      (group.is_standby ? group.is_ready : group.keeps_state) = true;
-      if (group.is_standby) failed_standbys_ = 0;
-      if (!message.lines.empty()) {
-        group.hears_within = milliseconds(parse_number<std::int64_t>(message.lines[0]).value_or(0));
-      }
-      break;
-    case LinkMessage::Kind::kTookPlace:
-      if (message.generation == generation_) group.answers_by.reset();
-      break;
-    case LinkMessage::Kind::kCalls:
-      group.calls = SharedCalls(message.fd);
-      break;
-    case LinkMessage::Kind::kWaitedInVain:
-      if (keeps_workers_ || stop_.started() || message.lines.size() < 4) break;
-      group.worker.waited_in_vain = true;
-      explain_hang(AwaitedCall{
-          .operation = message.lines[0],
-          .group = message.lines[1],
-          .sequence = parse_number<std::uint64_t>(message.lines[2]),
-          .waited = milliseconds(parse_number<std::int64_t>(message.lines[3]).value_or(0))});
-      if (RecentCalls* const calls = group.calls.get()) {
-        ++calls->looks();
-        futex_wake_all(calls->looks());
-      }
-      break;
-    case LinkMessage::Kind::kMemory:
-      rounds_.keep_memory(std::move(message.fd));
-      break;
-    case LinkMessage::Kind::kGivesUp:
-      group.worker.gives_up = true;
-      break;
-    case LinkMessage::Kind::kDone:
-      group.keeps_state = false;
-      group.is_done = true;
-      break;
-    case LinkMessage::Kind::kLeftGroup:
-      if (message.generation != generation_ || keeps_workers_) break;
-      group.has_left_group = true;
-      note_left_group(group, message.lines);
-      break;
-    case LinkMessage::Kind::kPlace:  // The launcher's own.
-    case LinkMessage::Kind::kLeave:
-      break;
+void Supervisor::hear(Group& group, Received<WorkerMessage> received) {
+  std::visit(
+      [&]<class Message>(const Message& message) {
+        if constexpr (std::is_same_v<Message, StateFile>) {
+          rounds_.keep_memory(std::move(received.file));
+        } else if constexpr (std::is_same_v<Message, CallsFile>) {
+          group.calls = SharedCalls(received.file);
+        } else {
+          hear(group, message);
+        }
+      },
+      received.message);
+}
+
+void Supervisor::hear(Group& group, const KeepsState& message) {
+  (group.is_standby ? group.is_ready : group.keeps_state) = true;
+  if (group.is_standby) failed_standbys_ = 0;
+  group.hears_within = message.hears_within;
+}
+
+void Supervisor::hear(Group& group, const TrainingDone&) {
+  group.keeps_state = false;
+  group.is_done = true;
+}
+
+void Supervisor::hear(Group& group, const TookPlace& message) {
+  if (message.generation == generation_) group.answers_by.reset();
+}
+
+void Supervisor::hear(Group& group, const WaitedInVain& message) {
+  if (keeps_workers_ || stop_.started()) return;
+  group.worker.waited_in_vain = true;
+  explain_hang(AwaitedCall{.operation = message.operation,
+                           .group = message.group,
+                           .sequence = message.sequence,
+                           .waited = message.waited});
+  if (RecentCalls* const calls = group.calls.get()) {
+    ++calls->looks();
+    futex_wake_all(calls->looks());
   }
+}
+
+void Supervisor::hear(Group& group, const GivesUp&) {
+  group.worker.gives_up = true;
 }
 
 void Supervisor::note_ended_workers() {

@@ -17,7 +17,7 @@
 #include "launcher/supervise/group_guard.h"
 #include "launcher/supervise/job_board.h"
 #include "launcher/supervise/stop_sequence.h"
-#include "lockstep/job/internal/worker_link.h"
+#include "lockstep/job/internal/worker_message.h"
 #include "lockstep/os/process/child_process.h"
 #include "lockstep/os/process/signals.h"
 #include "lockstep/os/socket/wake_set.h"
@@ -31,7 +31,7 @@ struct Worker {
   std::filesystem::path directory{};
   SpawnOptions spawn{};
   /// What one that is there already is told instead.
-  LinkMessage place{};
+  Place place{};
   int place_fd = -1;
 };
 
@@ -64,7 +64,7 @@ class Rounds {
 
 /// Runs the workers of this machine to their end: starts them, watches them, stops all when one
 /// fails, when the launcher is told to stop or the rendezvous ends their generation, and lets none
-/// stay behind. Workers that keep their state (LinkMessage) are not stopped where others fail or
+/// stay behind. Workers that keep their state (KeepsState) are not stopped where others fail or
 /// machines come and go: they get their place in the next generation.
 /// Threads: the launcher's only one, which looking at workers that hang holds up for 1.5 s at most.
 /// It reaps every child of the process.
@@ -136,8 +136,13 @@ class Supervisor {
   void handle_signals();
   void read_links();
   void read_link(Group& group);
-  void hear(Group& group, LinkMessage message);
-  void note_left_group(const Group& group, const std::vector<std::string>& lines);
+  void hear(Group& group, Received<WorkerMessage> received);
+  void hear(Group& group, const KeepsState& message);
+  void hear(Group& group, const LeftGroup& message);
+  void hear(Group& group, const TrainingDone& message);
+  void hear(Group& group, const TookPlace& message);
+  void hear(Group& group, const WaitedInVain& message);
+  static void hear(Group& group, const GivesUp& message);
   void note_ended_workers();
   void report_stopped_workers() const;
   void note_end_between_rounds(const WorkerExit& exit);

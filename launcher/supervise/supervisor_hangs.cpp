@@ -72,7 +72,7 @@ void Supervisor::look_for_those_that_hang() {
 void Supervisor::tell_to_leave() {
   for (const auto& [id, group] : groups_) {
     if (!group.is_kept() || group.has_left_group) continue;
-    send_message(group.link.get(), {.kind = LinkMessage::Kind::kLeave, .generation = generation_});
+    send_message(group.link.get(), LeaveGroup{.generation = generation_});
   }
 }
 

@@ -1,6 +1,7 @@
 // What becomes of workers that outlive their generation.
 #include <algorithm>
 #include <csignal>
+#include <string>
 
 #include "diagnose/verdict/worker_text.h"
 #include "launcher/job/console.h"
@@ -23,16 +24,17 @@ constexpr int kMostFailedStandbys = 3;
 
 }  // namespace
 
-void Supervisor::note_left_group(const Group& group, const std::vector<std::string>& lines) {
-  const auto line = [&](std::size_t at) { return at < lines.size() ? lines[at] : std::string(); };
+void Supervisor::hear(Group& group, const LeftGroup& message) {
+  if (message.generation != generation_ || keeps_workers_) return;
+  group.has_left_group = true;
   if (!cause_by_) cause_by_ = Deadline::after(kCauseComes);
-  if (outcome_.step.empty()) outcome_.step = line(2);
-  const bool follows = line(1) == LinkMessage::kFollows;
+  if (outcome_.step.empty() && message.step) outcome_.step = std::to_string(*message.step);
+  const bool follows = message.cause == LeftGroup::Cause::kOtherWorker;
   if (outcome_.lost.empty() || (lost_follows_ && !follows)) {
     lost_follows_ = follows;
-    outcome_.lost = concat(describe_worker(group.worker), " left its group: ", line(0));
+    outcome_.lost = concat(describe_worker(group.worker), " left its group: ", message.text);
   }
-  if (line(1) != LinkMessage::kLate) return;
+  if (message.cause != LeftGroup::Cause::kLateRank) return;
   outcome_.is_hang = true;
   look_for_those_that_hang();
 }

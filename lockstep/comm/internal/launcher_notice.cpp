@@ -11,6 +11,7 @@
 #include "lockstep/base/internal/env.h"
 #include "lockstep/comm/internal/work_state.h"
 #include "lockstep/job/internal/worker_link.h"
+#include "lockstep/job/internal/worker_message.h"
 #include "lockstep/os/memory/futex.h"
 #include "lockstep/os/memory/memory_file.h"
 
@@ -36,7 +37,7 @@ void show_recent_calls_to_launcher() noexcept try {
     static const SharedMapping& mapping = *new SharedMapping(file.get(), sizeof(RecentCalls));
     mapping.populate(0, mapping.bytes());
     keep_recent_calls_in(*new (mapping.data()) RecentCalls);
-    return send_message(link, {.kind = LinkMessage::Kind::kCalls}, file.get());
+    return send_message(link, CallsFile{}, file.get());
   }();
   static_cast<void>(shown);
 } catch (const std::exception&) {
@@ -48,11 +49,10 @@ bool tell_launcher_of_late_rank(const CollectiveName& name) noexcept try {
   if (link < 0) return false;
   std::atomic<std::uint32_t>& looks = recent_calls().looks();
   const std::uint32_t before = looks;
-  const bool told = send_message(
-      link,
-      {.kind = LinkMessage::Kind::kWaitedInVain,
-       .lines = {name.operation, name.group, name.sequence ? std::to_string(*name.sequence) : "",
-                 std::to_string(name.timeout.count())}});
+  const bool told = send_message(link, WaitedInVain{.operation = name.operation,
+                                                    .group = name.group,
+                                                    .sequence = name.sequence,
+                                                    .waited = name.timeout});
   // Else this one is on its way out before it has been seen to wait.
   const Deadline deadline = Deadline::after(kLook);
   while (told && looks == before && !deadline.passed()) {

@@ -1,6 +1,9 @@
 #include "lockstep/recovery/internal/launcher_link.h"
 
 #include <atomic>
+#include <optional>
+#include <utility>
+#include <variant>
 
 #include <poll.h>
 
@@ -9,6 +12,7 @@
 #include "lockstep/base/internal/log.h"
 #include "lockstep/base/internal/parse_number.h"
 #include "lockstep/job/internal/worker_link.h"
+#include "lockstep/job/internal/worker_message.h"
 #include "lockstep/os/memory/memory_file.h"
 
 namespace lockstep::inline internal {
@@ -32,37 +36,33 @@ LauncherLink::LauncherLink() {
 }
 
 void LauncherLink::say_keeps_state(std::chrono::milliseconds hears_within) {
-  send_message(link_.get(), {.kind = LinkMessage::Kind::kKeepsState,
-                             .generation = generation_,
-                             .lines = {std::to_string(hears_within.count())}});
+  send_message(link_.get(), KeepsState{.hears_within = hears_within});
 }
 
 void LauncherLink::say_left_group(const Error& why, std::int64_t step) {
   const std::string text = why.what();
-  const bool is_late = dynamic_cast<const TimeoutError*>(&why) != nullptr;
-  const bool follows = dynamic_cast<const PeerLost*>(&why) != nullptr ||
-                       dynamic_cast<const PeerFailed*>(&why) != nullptr;
+  LeftGroup message{
+      .generation = generation_, .text = text.substr(0, text.find('\n')), .step = step};
+  if (dynamic_cast<const TimeoutError*>(&why) != nullptr) {
+    message.cause = LeftGroup::Cause::kLateRank;
+  } else if (dynamic_cast<const PeerLost*>(&why) != nullptr ||
+             dynamic_cast<const PeerFailed*>(&why) != nullptr) {
+    message.cause = LeftGroup::Cause::kOtherWorker;
+  }
   store_.reset();
-  send_message(link_.get(), {.kind = LinkMessage::Kind::kLeftGroup,
-                             .generation = generation_,
-                             .lines = {text.substr(0, text.find('\n')),
-                                       is_late   ? LinkMessage::kLate
-                                       : follows ? LinkMessage::kFollows
-                                                 : "",
-                                       std::to_string(step)}});
+  send_message(link_.get(), message);
 }
 
 void LauncherLink::say_done() {
-  send_message(link_.get(), {.kind = LinkMessage::Kind::kDone, .generation = generation_});
+  send_message(link_.get(), TrainingDone{});
 }
 
 void LauncherLink::say_gives_up() {
-  send_message(link_.get(), {.kind = LinkMessage::Kind::kGivesUp, .generation = generation_});
+  send_message(link_.get(), GivesUp{});
 }
 
 void LauncherLink::leave_memory(const UniqueFd& memory) {
-  send_message(link_.get(), {.kind = LinkMessage::Kind::kMemory, .generation = generation_},
-               memory.get());
+  send_message(link_.get(), StateFile{}, memory.get());
 }
 
 std::int64_t LauncherLink::steps_made() const {
@@ -84,16 +84,21 @@ void LauncherLink::take_place(const std::function<void()>& while_waiting) {
   constexpr std::chrono::milliseconds kSlice{20};
   constexpr std::chrono::seconds kNextWord{10};
   Deadline next_word = Deadline::after(kNextWord);
-  std::optional<LinkMessage> place;
+  std::optional<Place> place;
+  UniqueFd store;
   is_over_ = false;
   while (!place || (!is_over_ && has_news())) {
     while_waiting();
-    auto message = receive_message(link_.get(), Deadline::after(kSlice));
-    if (message && message->kind == LinkMessage::Kind::kPlace &&
-        message->generation > generation_) {
-      place = std::move(message);
-    } else if (message && message->kind == LinkMessage::Kind::kLeave && place) {
-      is_over_ = message->generation == place->generation;
+    auto received = receive_from_launcher(link_.get(), Deadline::after(kSlice));
+    if (received) {
+      if (auto* const next = std::get_if<Place>(&received->message)) {
+        if (next->generation > generation_) {
+          place = std::move(*next);
+          store = std::move(received->file);
+        }
+      } else if (place) {
+        is_over_ = std::get<LeaveGroup>(received->message).generation == place->generation;
+      }
     }
     if (!is_standby_ && next_word.passed()) {
       log(LogLevel::kWarning, "still waiting for a place in the job's next generation");
@@ -101,14 +106,14 @@ void LauncherLink::take_place(const std::function<void()>& while_waiting) {
     }
   }
   is_standby_ = false;
-  place->lines.push_back(concat(env::kStandby.name, "=0"));
+  place->environment.push_back(concat(env::kStandby.name, "=0"));
   generation_ = place->generation;
-  store_ = std::move(place->fd);
+  store_ = std::move(store);
   if (store_.valid()) {
-    place->lines.push_back(concat(env::kStoreListenFd.name, "=", store_.get()));
+    place->environment.push_back(concat(env::kStoreListenFd.name, "=", store_.get()));
   }
-  env::replace(place->lines);
-  send_message(link_.get(), {.kind = LinkMessage::Kind::kTookPlace, .generation = generation_});
+  env::replace(place->environment);
+  send_message(link_.get(), TookPlace{.generation = generation_});
 }
 
 }  // namespace lockstep::inline internal
