@@ -118,10 +118,11 @@ class Supervisor {
     std::map<int, Notice> notices;
     bool killed = false;
 
+    // What a dismissed worker said before its end may still be read, and changes nothing.
     bool is_kept() const {
-      return running && keeps_state && link.valid() && worker.late_for.empty();
+      return running && keeps_state && !is_dismissed && link.valid() && worker.late_for.empty();
     }
-    bool waits_for_a_place() const { return running && is_ready && link.valid(); }
+    bool waits_for_a_place() const { return running && is_ready && !is_dismissed && link.valid(); }
   };
 
   /// Of a worker that is told to leave its group, and of one that is in a collective and leaves it

@@ -69,7 +69,6 @@ bool Supervisor::keep_workers() {
 
 void Supervisor::dismiss(pid_t id, Group& group, milliseconds patience) {
   group.told_to_stop = true;
-  group.keeps_state = false;
   group.is_dismissed = true;
   group.kill_at = Deadline::after(patience);
   signal_group(id, patience.count() == 0 ? SIGKILL : SIGTERM);
