@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Times the launcher beside a plain fork and exec and beside torchrun, in turns, so that all see the
-same machine; medians over the rounds. `lockstep bench launch` runs it.
+"""Times the launcher beside a plain fork and exec and beside torchrun, in alternation, so that all
+see the same machine; medians over the rounds. `lockstep bench launch` runs it.
 
     bench/launch/run.py --binaries=build/release/bin --json=launch.json
 
@@ -8,7 +8,7 @@ first instruction   from before the launcher is executed to the first instructio
                     program without libraries; two launchers: --nnodes=2, c10d, over loopback
 launcher's end      from the end of the last worker to the launcher's
 first step          to the end of the first training step of 2 ranks with a small model
-memory              of the launcher and what helps it, without the workers, while 2 workers run
+memory              of the launcher and its helper processes, without the workers, while 2 workers run
 """
 import argparse
 import contextlib
@@ -157,10 +157,10 @@ def main():
     parser = argparse.ArgumentParser(prog="lockstep bench launch", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binaries", type=pathlib.Path, default=ROOT / "build/release/bin",
-                        help="where lockstep lies")
+                        help="folder of lockstep")
     parser.add_argument("--torchrun", help="its path, or none (default: .venv/bin/torchrun or that of PATH)")
-    parser.add_argument("--rounds", type=int, default=7, help="turns (default 7)")
-    parser.add_argument("--quick", action="store_true", help="one turn")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds (default 7)")
+    parser.add_argument("--quick", action="store_true", help="one round")
     parser.add_argument("--json", type=file_to_write, help="write all figures to this file; - for stdout")
     arguments = parser.parse_args()
     binaries = arguments.binaries.resolve()

@@ -24,11 +24,11 @@ to stdout, stderr to stderr. The job needs --log-dir=DIR with --redirects=3 (fil
 and console).
 
   JOB                as in lockstep ps; optional if one job runs
-  DIRECTORY          --log-dir of a job, or its folder there; the job may have ended
+  DIRECTORY          a --log-dir with one job, or the job's folder <id>_<random> in it; also of ended jobs
   -f, --follow       print new lines, across restarts, until the job ends
   -n, --lines=N      start with the last N lines of each file (default all)
   --local-rank=LIST  only these workers, e.g. 0,2
-  --attempt=N        only this restart count, from 0 (default: the last one)
+  --attempt=N        only attempt_<N>, which is generation N + 1 (default: the newest)
   -h, --help         show this text
 
 TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE sets the prefix, as for --tee.

@@ -15,8 +15,9 @@ namespace {
 
 constexpr const char* kUsage = R"(Usage: lockstep run [options] program [arguments of the program]
 
-Starts the workers of a training job and watches them. When one fails, lockstep names it, stops the
-others and, with --max-restarts, starts all again; workers with ResilientTraining keep running.
+Starts the workers of a training job and watches them. If a worker fails, lockstep reports it,
+stops the others and, with --max-restarts, restarts all; with ResilientTraining it replaces only the
+failed one.
 Options and the workers' environment are torchrun's: --nproc_per_node equals --nproc-per-node, a
 unique prefix of a torchrun flag is enough (--nproc), and PET_<NAME> sets a default
 (PET_NPROC_PER_NODE=2).
@@ -41,9 +42,10 @@ Exit code:
 
 Examples:
   lockstep run --standalone --nproc-per-node=2 train.py          # a Python program
-The same command on each machine, with one secret (umask 077; openssl rand -hex 32 > job.secret):
+On each machine, with one secret (umask 077; openssl rand -hex 32 > job.secret):
   lockstep run --nnodes=2:4 --rdzv-backend=c10d --rdzv-endpoint=10.0.0.1 --secret-file=job.secret \
     --nproc-per-node=8 --max-restarts=3 ./train
+With --node-rank, which differs on each machine:
   lockstep run --nnodes=2 --node-rank=0 --master-addr=10.0.0.1 --secret-file=job.secret ./train
   lockstep run --nnodes=2 --node-rank=1 --master-addr=10.0.0.1 --secret-file=job.secret ./train
 With SLURM or MPICH, LOCKSTEP_JOB_SECRET exported (Open MPI needs --master-addr too):
@@ -137,13 +139,15 @@ void add_flags(CLI::App& app, RunFlags& flags) {
              "role of the workers, in log prefixes (default \"default\")");
   table.flag("--virtual-local-rank", flags.virtual_local_rank,
              "each worker sees one device and LOCAL_RANK=0");
-  table.text(
-      "--numa-binding", flags.numa_binding, "MODE",
-      "bind each worker to processors; node, socket: those of\nits GPU; exclusive: cores of the "
-      "node that no other worker\nuses; core-complex: cores that share a last-level cache;\n"
-      "without GPUs, local ranks are spread over the nodes\n(default: not bound)");
+  table.text("--numa-binding", flags.numa_binding, "MODE",
+             "bind each worker to processors (default: not bound)\n"
+             "node: the NUMA node of its GPU\n"
+             "socket: the socket of its GPU\n"
+             "exclusive: a part of that node, not shared with others\n"
+             "core-complex: cores of that node with one last-level cache\n"
+             "With too few GPUs, local ranks are spread over the nodes.");
 
-  table.group("Several machines: run the same command on each");
+  table.group("Several machines: start the launcher on each");
   table.text(
       "--rdzv-backend", flags.rdzv_backend, "static|c10d|etcd",
       "static (default): --node-rank numbers the machines;\nc10d: the rendezvous numbers them as "
@@ -159,15 +163,16 @@ void add_flags(CLI::App& app, RunFlags& flags) {
              "port of --master-addr (default 29500); on one machine:\nport of the job's store "
              "(default: any free port)");
   table.text("--local-addr", flags.local_addr, "HOST",
-             "address at which the other machines reach this one\n(default: that of the route to "
-             "the endpoint)");
+             "address at which the other machines reach this one\n(default: the source address of "
+             "the route to the endpoint)");
   table.text("--secret-file", flags.secret_file, "FILE",
              "the job's secret, equal on all machines; or set\nLOCKSTEP_JOB_SECRET");
-  table.text(
-      "--rdzv-conf", flags.rdzv_conf, "KEY=VALUE,...",
-      "timeouts in seconds: join_timeout or timeout (600),\nlast_call_timeout (30: wait for "
-      "more machines after MIN\nhave joined), keep_alive_interval (heartbeat, 5);\n"
-      "keep_alive_max_attempt (heartbeats until a machine is\nlost, 6); is_host, etcd_prefix");
+  table.text("--rdzv-conf", flags.rdzv_conf, "KEY=VALUE,...",
+             "timeouts in seconds: join_timeout or timeout (600),\nlast_call_timeout (30: wait for "
+             "more machines after MIN\nhave joined), keep_alive_interval (heartbeat, 5);\n"
+             "keep_alive_max_attempt (heartbeats until a machine is\nlost, 6); is_host=0|1: "
+             "whether this machine serves the\nrendezvous; etcd_prefix: "
+             "first part of etcd's keys");
 
   table.group("Several machines over ssh, with --hosts");
   table.text("--ssh-command", flags.ssh_command, "COMMAND",

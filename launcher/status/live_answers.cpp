@@ -20,7 +20,7 @@ LiveAnswer text_answer(unsigned status, const std::string& text) {
 }
 
 LiveAnswer done_unless(const std::string& objection) {
-  return objection.empty() ? text_answer(202, "it will be done") : text_answer(409, objection);
+  return objection.empty() ? text_answer(202, "accepted") : text_answer(409, objection);
 }
 
 // Who wishes it, for the console and the reports of all machines.
@@ -39,7 +39,7 @@ LiveAnswer stop(LiveJob& job, const json& wish) {
 LiveAnswer scale(LiveJob& job, const json& wish) {
   const json& workers = wish.at("workers");
   if (!workers.is_number_integer() || workers < 1 || workers > kMostWorkers) {
-    return text_answer(400, concat("workers are 1 to ", kMostWorkers));
+    return text_answer(400, concat("wrong number of workers; give 1 to ", kMostWorkers));
   }
   return done_unless(job.scale(workers.get<int>(), wisher_of(wish) + " (lockstep scale)"));
 }
@@ -49,8 +49,8 @@ LiveAnswer scale(LiveJob& job, const json& wish) {
 LiveAnswer answer_reader(const LiveJob& job, const LiveRequest& request) {
   const bool is_known =
       request.target == "/healthz" || request.target == "/metrics" || request.target == "/status";
-  if (!is_known) return text_answer(404, "there is /healthz, /metrics and /status");
-  if (request.method != "GET") return text_answer(405, "it is read by GET");
+  if (!is_known) return text_answer(404, "not found; use /healthz, /metrics or /status");
+  if (request.method != "GET") return text_answer(405, "method not allowed; use GET");
   const JobStatus status = job.status();
   if (request.target == "/healthz") {
     return text_answer(status.is_healthy ? 200 : 503, handshake::one_line(status.health));
@@ -65,12 +65,13 @@ LiveAnswer answer_reader(const LiveJob& job, const LiveRequest& request) {
 LiveAnswer answer_owner(LiveJob& job, const LiveRequest& request) {
   if (request.method != "POST") return answer_reader(job, request);
   const bool scales = request.target == "/scale";
-  if (!scales && request.target != "/stop") return text_answer(404, "there is /stop and /scale");
+  if (!scales && request.target != "/stop")
+    return text_answer(404, "not found; use /stop or /scale");
   try {
     const json wish = json::parse(request.body);
     return scales ? scale(job, wish) : stop(job, wish);
   } catch (const json::exception&) {
-    return text_answer(400, "the body is not what it has to be");
+    return text_answer(400, "malformed body");
   }
 }
 

@@ -189,7 +189,7 @@ TEST_F(LaunchTest, ProgramsOfTorchDistributedRun) {
     GTEST_SKIP() << "no Python with torch at " LOCKSTEP_TEST_PYTHON;
   }
   const std::vector<std::string> arguments = {"run", "--standalone", "--nproc-per-node=2",
-                                              LOCKSTEP_TESTS_DIRECTORY "/system/all_reduce.py"};
+                                              LOCKSTEP_TESTS_DIRECTORY "/workers/all_reduce.py"};
   const std::vector<std::string> variables = {"PYTHON_EXEC=" LOCKSTEP_TEST_PYTHON};
   LockstepProcess other_job(arguments, variables);
   const auto result = run_lockstep(arguments, variables);

@@ -26,7 +26,7 @@ int audit(const std::vector<std::string>& arguments) {
       ->required();
   app.add_flag("--json", is_json, "print the result as JSON");
   app.footer(
-      "Exit code: 0 when it holds, 1 when it does not, 2 for a wrong command line or folder.\n\n"
+      "Exit code: 0: each sample was trained once; 1: not; 2: wrong command line or folder.\n\n"
       "Examples:\n"
       "  lockstep audit runs/digits/data\n"
       "  lockstep audit runs/digits/data --json");

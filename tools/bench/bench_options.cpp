@@ -143,8 +143,8 @@ const char* bench_help() {
   return R"(Usage: lockstep bench all-reduce [flags]
        lockstep bench launch [flags]
 
-all-reduce times the sum of a float32 tensor over all ranks of this machine, for each backend, and for the
-memory bandwidth that limits it. It checks every result exactly, and alternates between backends.
+all-reduce times the all-reduce of a float32 tensor over the ranks of this machine, for each backend, and
+measures the memory bandwidth that limits it. It checks every result exactly, and alternates between backends.
 launch times the launcher beside torchrun; lockstep bench launch --help lists its flags.
 
 Flags of all-reduce:
@@ -160,7 +160,7 @@ Flags of all-reduce:
 
 Columns:
   us      median time of a call on the slowest rank
-  x       speed relative to gloo
+  x       speed relative to gloo, or to the last backend
   kernel  the same sum without synchronization
   copy    STREAM's copy on each rank
   add     STREAM's add on each rank

@@ -96,11 +96,13 @@ Several machines, checked from here by ssh:
   --remote-lockstep=PATH       lockstep on the machines (default: the path of this one)
 Several machines, with the same command started on each:
   --nnodes=N                   number of machines
-  --rdzv-endpoint=HOST[:PORT]  where they meet: an address of one of them
+  --rdzv-endpoint=HOST[:PORT]  address of the machine that serves the rendezvous
   --secret-file=FILE           the job's secret (default: LOCKSTEP_JOB_SECRET)
-  --local-addr=HOST            address of this machine for the others (default: by its route)
+  --local-addr=HOST            address at which the other machines reach this one (default: the
+                               source address of the route to the endpoint)
 Both:
-  --timeout=SECONDS            for all connections (default 10); 6 times that for the rendezvous
+  --timeout=SECONDS            timeout of the connection checks together (default 10); the rendezvous
+                               waits 6 times as long
   --json                       print all findings as JSON
   -h, --help                   show this text
 

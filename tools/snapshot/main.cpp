@@ -81,11 +81,10 @@ int snapshot_command(const std::vector<std::string>& arguments) {
   prune->add_flag("--dry-run", pruned.dry_run, "only print what would be deleted");
 
   app.footer(
-      "lockstep snapshot ACTION --help lists the flags of an action.\n\n"
-      "Exit code: 0; 1 when verify finds damage, diff a difference, or a file cannot be read; 2 "
-      "for "
-      "a wrong\n"
-      "command line.\n\n"
+      "lockstep snapshot SUBCOMMAND --help lists the flags of a subcommand.\n\n"
+      "Exit code: 0; 1 if verify finds damage, if diff finds a difference, or if a file cannot be "
+      "read;\n"
+      "2 for a wrong command line.\n\n"
       "Examples:\n"
       "  lockstep snapshot verify runs/digits/snapshots\n"
       "  lockstep snapshot export runs/digits/snapshots/snapshot-e0003-s00000420 "

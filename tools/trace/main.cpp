@@ -25,13 +25,12 @@ int trace_command(const std::vector<std::string>& arguments) {
       "machines are aligned to some ten us by the barriers that a TraceCallback records.");
   merge->add_option("OUT", target, "the timeline, written at once or not at all")->required();
   merge
-      ->add_option("TRACES", traces,
-                   "<name>.rank<number>.json, ... or a folder with those of one timeline")
+      ->add_option("TRACES", traces, "the trace files, or a folder with the traces of one timeline")
       ->required();
   app.footer(
       "Exit code: 0; 1 when the timeline cannot be written or a trace is damaged; 2 for a wrong "
       "command\n"
-      "line or other files.\n\n"
+      "line, or for files that are not traces.\n\n"
       "Examples:\n"
       "  lockstep trace merge timeline.json runs/digits/traces\n"
       "  lockstep trace merge timeline.json trace.rank0.json trace.rank1.json");
