@@ -22,7 +22,8 @@ def run(lockstep, *arguments, exit_code=0):
 
 
 def check_command_line(lockstep):
-    assert "Usage: lockstep bench all-reduce" in run(lockstep, "--help").stdout
+    assert "lockstep bench all-reduce" in run(lockstep, "--help").stdout
+    assert "--sample-ms" in run(lockstep, "all-reduce", "--help").stdout
     for wrong in (["all-reduce", "--sizes=3"], ["all-redcue"], ["all-reduce", "--nproc-per-node=0"]):
         message = run(lockstep, *wrong, exit_code=2).stderr
         assert message.startswith("lockstep: ") and message.count("\n") == 1, message

@@ -45,7 +45,7 @@ struct Arguments {
   double lr = 1e-3;
   unsigned seed = 0;
   std::string data = "examples/data/digits.csv";
-  std::string snapshot_dir = "runs/digits";
+  std::string directory = "runs/digits";
   bool no_progress = false;
 };
 
@@ -97,7 +97,7 @@ std::string summary(std::int64_t epoch, const Arguments& arguments, double loss,
 
 void say_what_next(const Arguments& arguments, const Score& score, bool was_complete,
                    double seconds) {
-  const std::string& folder = arguments.snapshot_dir;
+  const std::string& folder = arguments.directory;
   if (was_complete) {
     std::cout << "Training is complete: " << folder << " has all " << arguments.epochs
               << " epochs.\n";
@@ -128,7 +128,7 @@ int train(const Arguments& arguments) {
                                        {.process_group = group, .seed = arguments.seed});
   const auto loader = load(train_set, sampler, arguments.batch_size);
 
-  lockstep::SnapshotDirectory snapshots(arguments.snapshot_dir, {.process_group = group});
+  lockstep::SnapshotDirectory snapshots(arguments.directory, {.process_group = group});
   const auto resumed = snapshots.load_latest(*model, optimizer);
   const std::int64_t first_epoch = resumed ? resumed->epoch + 1 : 0;
   const auto steps = static_cast<std::int64_t>((sampler.size() + arguments.batch_size - 1) /
@@ -189,8 +189,7 @@ int run(int argc, char** argv) {
                  "of processes give the same bits")
       ->check(integer_between(0, std::numeric_limits<unsigned>::max()));
   app.add_option("--data", arguments.data, "the digits: 64 pixels and a label a line");
-  app.add_option("--snapshot-dir", arguments.snapshot_dir,
-                 "where snapshots are kept and looked for");
+  app.add_option("--directory", arguments.directory, "where snapshots are kept and looked for");
   app.add_flag("--no-progress", arguments.no_progress, "no progress bar, only a line an epoch");
   return parse_command_line(app, argc, argv) ? train(arguments) : 0;
 }

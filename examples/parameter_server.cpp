@@ -226,9 +226,9 @@ int main(int argc, char** argv) {
                    "many steps before the slowest; without it all make one update together")
         ->check(integer_between(0, kMostOfAnything));
     app.add_option(
-        "--snapshots", arguments.servers.directory,
+        "--directory", arguments.servers.directory,
         "a folder for snapshots of what servers hold; a job that is started again goes on");
-    app.add_option("--snapshot-every", arguments.servers.snapshot_every,
+    app.add_option("--save-interval", arguments.servers.save_interval,
                    "updates from one to the next")
         ->check(integer_between(1, kMostOfAnything));
     app.add_option("--steps", arguments.steps, "of each trainer")

@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 
 #include "launcher/command_line/flag_values.h"
+#include "launcher/command_line/split_arguments.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 
@@ -26,17 +27,20 @@ inline CLI::Option* add_integer(CLI::App& app, const std::string& flag, int& val
       ->option_text("N");
 }
 
-/// Parses the flags of a tool, in whose names '_' stands for '-', too. Subcommands are actions, of
-/// which one is required. False where --help was given, which is printed. Errors: UsageError.
+/// "--nproc-per-node=2" for "--nproc=2". Errors: UsageError.
+inline std::string with_full_name(const std::string& argument, const CLI::App& app) {
+  std::vector<FlagName> known;
+  for (const CLI::Option* const option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) known.push_back({.name = name});
+  }
+  const std::size_t value = std::min(argument.find('='), argument.size());
+  return concat("--", find_flag(argument, known).name, argument.substr(value));
+}
+
+/// Parses the flags of a tool, by find_flag()'s rules for names. Subcommands are actions, of which
+/// one is required. False where --help was given, which is printed. Errors: UsageError.
 inline bool parse_flags(CLI::App& app, std::vector<std::string> arguments) {
   const std::string tool = app.get_name().substr(app.get_name().rfind(' ') + 1);
-  for (std::string& argument : arguments) {
-    if (argument == "--") break;
-    if (!argument.starts_with("--")) continue;
-    for (std::size_t i = 2; i < argument.size() && argument[i] != '='; ++i) {
-      if (argument[i] == '_') argument[i] = '-';
-    }
-  }
   app.set_help_flag("-h,--help", "show this text");
   std::string actions;
   for (CLI::App* const action : app.get_subcommands({})) {
@@ -57,6 +61,15 @@ inline bool parse_flags(CLI::App& app, std::vector<std::string> arguments) {
         concat(tool, ": ",
                arguments.empty() ? "no action" : concat("unknown action '", arguments.front(), "'"),
                "; it is one of ", actions));
+  }
+  const CLI::App* current = &app;
+  for (std::string& argument : arguments) {
+    if (argument == "--") break;
+    if (argument.starts_with("--")) {
+      argument = with_full_name(argument, *current);
+    } else if (current == &app && is_action(argument)) {
+      current = app.get_subcommand(argument);
+    }
   }
   try {
     std::reverse(arguments.begin(), arguments.end());  // CLI11 takes the last one first.

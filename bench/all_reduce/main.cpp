@@ -68,7 +68,7 @@ void write_json(const Report& report, const std::string& path) {
 }
 
 int run(const std::vector<std::string>& arguments) {
-  const BenchOptions options = parse_bench_options(arguments);
+  const BenchOptions options = parse_bench_options(arguments).value();
   const auto start = std::chrono::steady_clock::now();
   const int rank = env::integer(env::kRank).value_or(0);
   const Cpus cpus = pin_ranks(allowed_cpus(), rank, options.nproc_per_node);

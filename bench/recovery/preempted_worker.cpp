@@ -134,7 +134,7 @@ int told_to_make_room(std::int64_t steps) {
 
 int run_resilient(const Job& job, Training& training) {
   ResilientTraining loop({.model = training.net().ptr(), .optimizer = &training.optimizer()},
-                         {.directory = job.folder, .snapshot_every = kSaveEvery});
+                         {.directory = job.folder, .save_interval = kSaveEvery});
   tell("ready", 0);
   const TrainingEnd end = loop.run(job.steps, [&](const ProcessGroup& group) {
     const auto model = std::make_shared<Model>(training.net().ptr());

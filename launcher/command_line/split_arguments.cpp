@@ -49,8 +49,9 @@ const FlagName& find_letter(const std::string& text, const std::vector<FlagName>
   return *flag;
 }
 
-// By its name, or the beginning of that of one flag only.
-const FlagName& find_name(const std::string& text, const std::vector<FlagName>& known) {
+}  // namespace
+
+const FlagName& find_flag(const std::string& text, const std::vector<FlagName>& known) {
   const std::string name = name_in(text);
   std::vector<const FlagName*> begun;
   for (const FlagName& flag : known) {
@@ -64,8 +65,6 @@ const FlagName& find_name(const std::string& text, const std::vector<FlagName>& 
   throw UsageError(concat(text.substr(0, text.find('=')), " may be any of ", names));
 }
 
-}  // namespace
-
 SplitArguments split_arguments(const std::vector<std::string>& arguments,
                                const std::vector<FlagName>& known) {
   SplitArguments result;
@@ -77,7 +76,7 @@ SplitArguments split_arguments(const std::vector<std::string>& arguments,
     if (text == "--") break;
     Given given = read_flag(text);
     const FlagName* flag =
-        text.starts_with("--") ? &find_name(text, known) : &find_letter(text, known);
+        text.starts_with("--") ? &find_flag(text, known) : &find_letter(text, known);
     // Letters without a value may stand together; the last may have one.
     const bool letters = !text.starts_with("--") && text.find('=') != 2;
     while (letters && !flag->takes_value && given.has_value) {

@@ -13,7 +13,7 @@ struct FlagName {
   /// 0: none.
   char letter = 0;
   bool takes_value = false;
-  /// Its beginning does not stand for it, nor make that of another ambiguous.
+  /// A prefix does not stand for it, nor makes that of another ambiguous.
   bool in_full = false;
 };
 
@@ -24,11 +24,15 @@ struct SplitArguments {
   std::vector<std::string> program;
 };
 
+/// The flag that "--name" or "--name=value" names: in full, or by a prefix that no other flag has.
+/// '_' stands for '-'. Errors: UsageError where there is none or several, with the nearest name.
+const FlagName& find_flag(const std::string& text, const std::vector<FlagName>& known);
+
 /// Tells a command's own flags from the program to run and its arguments: the program is what comes
 /// first that is neither a flag nor a flag's value. "--" before it ends the flags. As torchrun
-/// does, takes the beginning of a name that is of one flag only, "-r=3" for "-r3", and "-mr3" for
-/// "-m -r3". Errors: UsageError for a flag that is not known, stands for several or has no value,
-/// with the nearest name.
+/// does, takes a unique prefix of a flag, "-r=3" for "-r3", and "-mr3" for "-m -r3". Errors:
+/// UsageError for a flag that is not known, stands for several or has no value, with the nearest
+/// name.
 SplitArguments split_arguments(const std::vector<std::string>& arguments,
                                const std::vector<FlagName>& known);
 

@@ -171,5 +171,16 @@ TEST(FailureReport, PointsAtTheLogOfTheFirst) {
   EXPECT_NE(report.find("hint:   lockstep did not send SIGKILL"), std::string::npos) << report;
 }
 
+TEST(FailureReport, SaysWhyTheJobIsNotRestartedUnlessThatWasCut) {
+  EXPECT_EQ(reason_after("a failed", "a failed; 3 times in a row"), "3 times in a row");
+  EXPECT_EQ(reason_after("a failed", "a failed"), "");
+  constexpr std::size_t kLongest = 2'000;  // of a text that agents send
+  for (const std::size_t size : {kLongest - 3, kLongest - 2, kLongest - 1, kLongest}) {
+    const std::string fault(size, 'x');
+    const std::string cause = (fault + "; 3 times in a row").substr(0, kLongest);
+    EXPECT_EQ(reason_after(fault, cause), size == kLongest - 3 ? "3" : "") << size;
+  }
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -82,6 +82,12 @@ std::string failure_report(const AttemptOutcome& outcome, const LaunchOptions& o
   return text;
 }
 
+std::string reason_after(const std::string& fault, const std::string& cause) {
+  constexpr std::string_view kSeparator = "; ";
+  const std::string reason = cause.substr(fault.size());
+  return reason.size() > kSeparator.size() ? reason.substr(kSeparator.size()) : "";
+}
+
 void explain_crashes(AttemptOutcome& outcome) noexcept try {
   // LibTorch's symbols take 0.3 s. A job that is to be started again waits no longer than this.
   constexpr std::chrono::milliseconds kLongest{10'000};

@@ -15,6 +15,10 @@ std::string describe_stuck(const WorkerExit& worker);
 /// output is: lines that start with "lockstep: ". Needs a first_cause().
 std::string failure_report(const AttemptOutcome& outcome, const LaunchOptions& options);
 
+/// What `cause`, which begins with the text `fault`, adds to it: why the job is not restarted.
+/// Empty: nothing, also where `cause` was cut to the length of a text that agents send.
+std::string reason_after(const std::string& fault, const std::string& cause);
+
 /// Gives the stacks of all workers that crashed their names, and their errors the place.
 /// Writes them into their error files too, for readers of the logs. Takes a few seconds at
 /// most, and no time where no worker crashed. Never throws.

@@ -408,12 +408,8 @@ int Launcher::end() {
     return view.status;
   }
   say_text(failure_report(outcome_, options_));
-  if (view.cause != report_.fault.text) {
-    // Texts that travelled are cut to a length: the reason may be missing.
-    constexpr std::string_view kSeparator = "; ";
-    const std::string why = view.cause.substr(report_.fault.text.size());
-    if (why.size() > kSeparator.size()) say(why.substr(kSeparator.size()));
-  }
+  const std::string why = reason_after(report_.fault.text, view.cause);
+  if (!why.empty()) say(why);
   return view.status;
 }
 

@@ -56,7 +56,7 @@ void wait_and_report(const Work::State& state) {
 }
 
 // Notes what a wait, or a question, has ended with.
-void fail(const Work::State& state) {
+void fail(const Work::State& state) LOCKSTEP_REQUIRES(state.mutex) {
   try {
     rethrow_named(state.name, [&state](bool is_explained) {
       return state.store ? report_hang(state.store, state.world_size, state.name, is_explained)
@@ -73,8 +73,9 @@ void fail(const Work::State& state) {
 bool fails_by_question(const Work::State& state) {
   // It is the training thread's: a thread that only looks after messages must not call it.
   if (!state.while_waiting || state.started_by != std::this_thread::get_id()) return false;
-  const std::unique_lock lock(state.mutex, std::try_to_lock);
-  if (!lock || state.done) return state.done;
+  if (!state.mutex.try_lock()) return state.done;
+  const MutexLock lock(state.mutex, std::adopt_lock);
+  if (state.done) return true;
   const auto now = Deadline::Clock::now();
   if (now < state.next_question) return false;
   state.next_question = now + Work::State::kBetweenQuestions;
@@ -95,18 +96,19 @@ bool Work::is_completed() const {
 
 void Work::wait() const {
   if (!state_) return;
-  const std::lock_guard lock(state_->mutex);
-  if (!state_->done) {
-    recent_calls().wait(state_->recent_call);
+  const State& state = *state_;
+  const MutexLock lock(state.mutex);
+  if (!state.done) {
+    recent_calls().wait(state.recent_call);
     try {
-      wait_and_report(*state_);
-      if (state_->ends_call) recent_calls().end(state_->recent_call);
-      state_->done = true;
+      wait_and_report(state);
+      if (state.ends_call) recent_calls().end(state.recent_call);
+      state.done = true;
     } catch (...) {
-      fail(*state_);
+      fail(state);
     }
   }
-  if (state_->error) std::rethrow_exception(state_->error);
+  if (state.error) std::rethrow_exception(state.error);
 }
 
 }  // namespace lockstep

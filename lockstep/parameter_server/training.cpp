@@ -161,9 +161,9 @@ Training::Impl::Impl(Parts parts, const TrainingOptions& options)
     throw UsageError(concat("parameter servers: ", options_.servers, " servers; at least 1"));
   if (options_.staleness.value_or(0) < 0)
     throw UsageError(concat("parameter servers: staleness ", *options_.staleness, "; at least 0"));
-  if (options_.snapshot_every < 1) {
+  if (options_.save_interval < 1) {
     throw UsageError(
-        concat("parameter servers: snapshot_every ", options_.snapshot_every, "; at least 1"));
+        concat("parameter servers: save_interval ", options_.save_interval, "; at least 1"));
   }
 }
 
@@ -250,11 +250,12 @@ void Training::Impl::recover() {
     const auto server = options_.staleness        ? lost - plans.begin()
                         : gone != standings.end() ? gone - standings.begin()
                                                   : 0;
-    throw Error(
-        concat("parameter servers: what server ", server,
-               " held is lost, and there is no whole snapshot of it",
-               options_.staleness ? "" : " at an update that all servers have",
-               options_.directory.empty() ? "; with `directory` in the options servers keep snapshots" : ""));
+    throw Error(concat("parameter servers: what server ", server,
+                       " held is lost, and there is no whole snapshot of it",
+                       options_.staleness ? "" : " at an update that all servers have",
+                       options_.directory.empty()
+                           ? "; with `directory` in the options servers keep snapshots"
+                           : ""));
   }
   run_on_all(group_, "take up a parameter server's shard", [&] {
     if (is_trainer()) return;
@@ -373,7 +374,7 @@ void Training::Impl::train(std::int64_t steps, const MakeStep& make_step,
 void Training::Impl::after_update(std::int64_t clock) {
   failpoint("step.counted");
   clock_ = clock;
-  if (snapshots_ && shard_->updates() % options_.snapshot_every == 0) save();
+  if (snapshots_ && shard_->updates() % options_.save_interval == 0) save();
 }
 
 void Training::Impl::save() {

@@ -110,8 +110,8 @@ struct TrainingOptions {
   /// Where servers write snapshots of their shards; empty: nowhere. A job that is started again
   /// goes on from them, and so do servers that take a lost one's place.
   std::string directory = {};
-  /// After so many updates.
-  std::int64_t snapshot_every = 100;
+  /// Updates from one snapshot to the next.
+  std::int64_t save_interval = 100;
 };
 
 /// The same program on all ranks:

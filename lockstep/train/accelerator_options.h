@@ -42,7 +42,7 @@ struct AcceleratorOptions {
   bool sharded_saves = false;
   /// A folder in which each rank writes which samples it was given, a line a batch, by which
   /// `lockstep audit` proves that each was trained once. Empty: nowhere.
-  std::string data_log = {};
+  std::string sample_log_directory = {};
   /// How ranks meet; not looked at where there is a default group already.
   InitOptions init = {};
   /// Options of prepared models. Their group is the accelerator's.

@@ -66,14 +66,15 @@ AcceleratorState::AcceleratorState(AcceleratorOptions options, ProcessGroup grou
       scaler_({.enabled = autocast_dtype_ == at::kHalf}),
       training_id_(random_id()) {
   check(options_);
-  if (options_.data_log.empty()) return;
+  if (options_.sample_log_directory.empty()) return;
   const int rank = group_.rank();
   const std::string run = broadcast_text(
-      group_, rank == 0 ? concat(SampleLog::last_run(options_.data_log) + 1) : "", 0);
+      group_, rank == 0 ? concat(SampleLog::last_run(options_.sample_log_directory) + 1) : "", 0);
   sample_log_ = std::make_shared<SampleLog>(
-      options_.data_log, SampleLog::Writer{.run = parse_number<std::int64_t>(run).value_or(1),
-                                           .rank = rank,
-                                           .world_size = group_.world_size()});
+      options_.sample_log_directory,
+      SampleLog::Writer{.run = parse_number<std::int64_t>(run).value_or(1),
+                        .rank = rank,
+                        .world_size = group_.world_size()});
 }
 
 void AcceleratorState::add_loader(const std::shared_ptr<LoaderPosition>& loader) {

@@ -123,8 +123,8 @@ ResilientTraining::Impl::Impl(TrainingParts parts, const ResilientOptions& optio
       throw UsageError("ResilientTraining: snapshots hold an optimizer; name one in the parts");
     }
     preemption_.emplace();
-  } else if (options_.snapshot_every > 0) {
-    throw UsageError("ResilientTraining: snapshot_every is set, but no folder for snapshots");
+  } else if (options_.save_interval > 0) {
+    throw UsageError("ResilientTraining: save_interval is set, but no folder for snapshots");
   }
   memory_ = StateMemory(link_.take_memory());
 }
@@ -168,7 +168,7 @@ TrainingEnd ResilientTraining::Impl::make_steps(std::int64_t steps, const MakeSt
     made_in_ = static_cast<std::int64_t>(link_.generation());
     failpoint("step.counted");
     if (torch::optim::LRScheduler* const scheduler = state_.parts().scheduler) scheduler->step();
-    if (is_due(options_.compare_every)) compare_with_others();
+    if (is_due(options_.check_replicas_every)) compare_with_others();
     keep_copies();
     failpoint("step.kept");
   }
@@ -310,7 +310,7 @@ void ResilientTraining::Impl::keep_copies() {
       log(LogLevel::kWarning, concat("no copy of the state in memory: ", error.what()));
     }
   }
-  if (!is_due(options_.snapshot_every)) return;
+  if (!is_due(options_.save_interval)) return;
   const std::string failure = save();
   if (failure.empty()) return;
   log(LogLevel::kWarning, concat("no snapshot after ", done_, " steps: ", failure));

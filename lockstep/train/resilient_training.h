@@ -23,12 +23,12 @@ struct ResilientOptions {
   /// After so many steps ranks compare their parameters by hashes. One that differs from more than
   /// half, as by a bit that flipped in its memory, is named and takes the state of another; without
   /// a majority all ranks end with an Error. 0: never.
-  int compare_every = 0;
+  int check_replicas_every = 0;
   /// Where snapshots go, for a job that is started again (SnapshotDirectory); empty: nowhere. With
   /// it, SIGTERM and SIGUSR1 to any rank make all save and end.
   std::string directory = {};
-  /// After so many steps one is written; 0: only then.
-  int snapshot_every = 0;
+  /// Steps from one snapshot to the next; 0: only when preempted.
+  int save_interval = 0;
 };
 
 enum class TrainingEnd {

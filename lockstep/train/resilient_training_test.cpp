@@ -45,7 +45,7 @@ TEST(ResilientTrainingAlone, RefusesWhatCannotBe) {
   torch::nn::Linear net(1, 1);
   EXPECT_THROW(ResilientTraining({}), UsageError);
   EXPECT_THROW(ResilientTraining({.model = net.ptr()}, {.directory = "somewhere"}), UsageError);
-  EXPECT_THROW(ResilientTraining({.model = net.ptr()}, {.snapshot_every = 3}), UsageError);
+  EXPECT_THROW(ResilientTraining({.model = net.ptr()}, {.save_interval = 3}), UsageError);
 }
 
 }  // namespace

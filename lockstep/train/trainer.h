@@ -182,7 +182,7 @@ class Trainer {
   Metrics evaluate(Task<Module, Batch>& task, const Dataset& dataset, std::int64_t limit,
                    const EvaluateOptions& options, const Step& evaluate_batch) {
     AcceleratorOptions accelerated = accelerator_options(options_);
-    accelerated.data_log.clear();  // These samples are not trained.
+    accelerated.sample_log_directory.clear();  // These samples are not trained.
     Accelerator accelerator(accelerated);
     seed_ranks(options_, accelerator.process_index());
     auto module = task.configure_model();

@@ -87,7 +87,7 @@ AcceleratorOptions accelerator_options(const TrainerOptions& options) {
           .keep_last = options.keep_last,
           .asynchronous_saves = options.asynchronous_saves,
           .sharded_saves = options.sharded_saves,
-          .data_log = options.log_samples && writes ? options.directory + "/data" : "",
+          .sample_log_directory = options.log_samples && writes ? options.directory + "/data" : "",
           .init = options.init,
           .ddp = std::move(ddp)};
 }

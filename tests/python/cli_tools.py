@@ -76,6 +76,12 @@ class Tools(unittest.TestCase):
         for words in ("lockstep ", "processors", "kernel", "LOCKSTEP_TIMEOUT_S (seconds) = 60"):
             self.assertIn(words, done.stdout)
 
+    def test_a_unique_prefix_stands_for_a_flag(self):
+        in_full = run("estimate", "1M", "--nproc-per-node=4", "--mixed-precision", "--json")
+        self.assertEqual(in_full.returncode, 0, in_full.stderr)
+        self.assertEqual(run("estimate", "1M", "--nproc_per", "4", "--mixed", "--js").stdout, in_full.stdout)
+        self.assertEqual(run("env", "--he").stdout, run("env", "--help").stdout)
+
     def test_what_cannot_work_gets_one_line(self):
         for arguments, words in ((["estimate"], "MODEL is required"),
                                  (["estimate", "many"], "'many' is neither a file nor a number of parameters, as 124M"),
@@ -91,7 +97,9 @@ class Tools(unittest.TestCase):
                                  (["trace", "split"], "unknown action 'split'"),
                                  (["trace", "merge", "out.json"], "TRACES is required"),
                                  (["report"], "RUN is required"),
-                                 (["report", "a", "b"], "not expected: b")):
+                                 (["report", "a", "b"], "not expected: b"),
+                                 (["snapshot", "export", "--p=x"], "--p may be any of --part, --prefix"),
+                                 (["bench", "all-reduce", "--size=6"], "multiple of 4 bytes")):
             with self.subTest(arguments):
                 done = run(*arguments)
                 self.assertEqual(done.returncode, 2, done.stderr)

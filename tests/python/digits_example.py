@@ -28,7 +28,7 @@ class DigitsExample(unittest.TestCase):
         launcher = [LOCKSTEP, "run", "--standalone", f"--nproc-per-node={processes}", *flags]
         return [
             *(launcher if processes > 1 else []),
-            *[DIGITS, "--data", data or DATA, "--snapshot-dir", snapshots or self.snapshots],
+            *[DIGITS, "--data", data or DATA, "--directory", snapshots or self.snapshots],
             *options,
         ]
 

@@ -20,7 +20,7 @@ ARGUMENTS = {
     "multinode": ["2", "1"],
     "toy_ddp": ["elastic"],
     "digits": ["--data", ROOT / "examples/data/digits.csv", "--epochs", "1",
-               "--snapshot-dir", "snapshots"],
+               "--directory", "snapshots"],
     "distributed": ["--synthetic", "8", "--batch_size", "4", "--epochs", "1"],
     "mingpt": ["gpt_config.n_layer=1", "gpt_config.n_head=2", "gpt_config.n_embd=32",
                "data_config.block_size=16", "trainer_config.batch_size=8", "data_config.path=text.txt",

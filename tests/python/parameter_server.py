@@ -86,8 +86,8 @@ class ParameterServer(unittest.TestCase):
     def test_killed_servers_go_back_to_their_snapshots_and_cost_no_bit(self):
         end = self.result(*job("--servers=2"))
         with tempfile.TemporaryDirectory() as folder:
-            code, lines, errors = run_and_kill([0, 1, 3], "--servers=2", f"--snapshots={folder}",
-                                               "--snapshot-every=10")
+            code, lines, errors = run_and_kill([0, 1, 3], "--servers=2", f"--directory={folder}",
+                                               "--save-interval=10")
             self.assertEqual(code, 0, errors)
             self.assertEqual(lines[-1], end)
             self.assertEqual([begin % 10 for begin in begins(lines)[:3]], [0, 0, 0], lines)
@@ -95,8 +95,8 @@ class ParameterServer(unittest.TestCase):
 
     def test_a_killed_trainer_and_a_killed_server_of_an_asynchronous_job(self):
         with tempfile.TemporaryDirectory() as folder:
-            code, lines, errors = run_and_kill([2, 1], "--servers=2", "--staleness=2", f"--snapshots={folder}",
-                                               "--snapshot-every=5")
+            code, lines, errors = run_and_kill([2, 1], "--servers=2", "--staleness=2", f"--directory={folder}",
+                                               "--save-interval=5")
             self.assertEqual(code, 0, errors)
             self.assertGreater(self.number(lines[-1], r"accuracy ([\d.]+) %"), 85)
 
@@ -112,7 +112,7 @@ class ParameterServer(unittest.TestCase):
         for options in ([], ["--model=ratings"]):
             with self.subTest(options=options), tempfile.TemporaryDirectory() as folder:
                 end = self.result(*job("--servers=2", *options))
-                options = ["--servers=2", f"--snapshots={folder}", *options]
+                options = ["--servers=2", f"--directory={folder}", *options]
                 self.result(*job(*options, steps=100))
                 again = run(*job(*options))
                 self.assertIn("trainers: 2, from step 100 on", again.stdout, again.stderr)

@@ -70,7 +70,7 @@ class Resume(unittest.TestCase):
         self.assertIn("had been given out before", loader["problems"][0])
 
     def test_what_cannot_be_audited(self):
-        for arguments, code, words in (([], 2, "DIR is required"), ([self.folder], 2, "data_log"),
+        for arguments, code, words in (([], 2, "DIR is required"), ([self.folder], 2, "sample_log_directory"),
                                        ([self.folder / "none"], 1, "No such file")):
             result = run(LOCKSTEP, "audit", *arguments)
             self.assertEqual(result.returncode, code)

@@ -89,7 +89,7 @@ TEST_F(AcceleratorTest, AWeightedGroupThatTheLoopLeavesHasNoPartInTheNextEpoch) 
 
 TEST_F(AcceleratorState, ALoopThatWasLeftEarlyGoesOnAsALiveOne) {
   const auto train = [&](bool is_resumed, int& epochs) {
-    Accelerator accelerator({.directory = path_ + "/run", .data_log = path_ + "/data"});
+    Accelerator accelerator({.directory = path_ + "/run", .sample_log_directory = path_ + "/data"});
     torch::nn::Sequential net = make_tanh_net();
     torch::optim::SGD sgd(net->parameters(), 0.1);
     auto [model, optimizer] = accelerator.prepare(net, sgd);

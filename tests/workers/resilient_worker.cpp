@@ -107,7 +107,7 @@ Fault fault_of(const std::string& text) {
 
 int run(std::int64_t steps, std::int64_t size, std::int64_t say_every, ResilientOptions options) {
   const Fault fault = fault_of(env::text(kFault).value_or(""));
-  if (fault.kind == "flip") options.compare_every = 1;
+  if (fault.kind == "flip") options.check_replicas_every = 1;
   const bool is_first_process = env::integer(env::kRestartCount).value_or(0) == 0;
   at::manual_seed(static_cast<std::uint64_t>(::getpid()));  // Ranks begin alike all the same.
   nn::Sequential net(nn::Linear(8, size), nn::BatchNorm1d(size), nn::ReLU(), nn::Dropout(0.2),
@@ -187,7 +187,7 @@ int run_worker(int argc, char** argv) {
     return run(*number(1), number(2).value_or(16), number(6).value_or(1),
                {.memory_every = every(3),
                 .directory = argc > 5 ? argv[5] : "",
-                .snapshot_every = every(4)});
+                .save_interval = every(4)});
   });
 }
 

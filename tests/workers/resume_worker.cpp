@@ -53,7 +53,7 @@ int train(const Run& run, int rank) {
       {.split_batches = true,
        .seed = 7,
        .directory = run.folder + "/snapshots",
-       .data_log = run.folder + "/data",
+       .sample_log_directory = run.folder + "/data",
        .init = {.init_method = lockstep::concat("file://", run.folder, "/meet.", run.number),
                 .rank = rank,
                 .world_size = run.world_size}});

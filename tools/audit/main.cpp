@@ -22,7 +22,7 @@ int audit(const std::vector<std::string>& arguments) {
       "snapshot: those steps were rolled back.",
       "lockstep audit");
   app.add_option("DIR", folder,
-                 "folder with samples.rank0.jsonl, ... (AcceleratorOptions::data_log)")
+                 "folder with samples.rank0.jsonl, ... (AcceleratorOptions::sample_log_directory)")
       ->required();
   app.add_flag("--json", is_json, "print the result as JSON");
   app.footer(

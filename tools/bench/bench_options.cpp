@@ -4,20 +4,19 @@
 #include <limits>
 
 #include "launcher/command_line/flag_values.h"
-#include "launcher/command_line/split_arguments.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/comma_list.h"
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/base/internal/nearest_name.h"
+#include "tools/parse_flags.h"
 
 namespace lockstep::inline internal {
 namespace {
 
 constexpr const char* kBenchmark = "all-reduce";
-constexpr std::int64_t kMostRanks = 1024;
+constexpr int kMostRanks = 1024;
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 40;
-constexpr std::int64_t kMostRounds = 10'000;
-constexpr std::int64_t kMostSampleMs = 60'000;
+constexpr int kMostRounds = 10'000;
+constexpr int kMostSampleMs = 60'000;
 
 std::vector<std::string> list_of(const char* flag, const std::string& text) {
   std::vector<std::string> items;
@@ -61,116 +60,65 @@ std::vector<BenchMemory> memory_of(const std::string& text) {
   return kinds;
 }
 
-// "--json" that ends the line or comes before another flag means stdout.
-std::vector<std::string> with_json_target(std::vector<std::string> arguments) {
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const bool bare = arguments[i] == "--json" &&
-                      (i + 1 == arguments.size() || arguments[i + 1].starts_with("--"));
-    if (bare) arguments[i] = "--json=-";
-  }
-  return arguments;
-}
-
-void take(BenchOptions& options, const std::string& name, const std::string& value) {
-  if (name == "help") {
-    options.help = true;
-  } else if (name == "nproc-per-node") {
-    options.nproc_per_node = static_cast<int>(integer_of("--nproc-per-node", value, 2, kMostRanks));
-  } else if (name == "backends") {
-    options.backends = list_of("--backends", value);
-  } else if (name == "sizes") {
-    options.sizes = sizes_of(value);
-  } else if (name == "memory") {
-    options.memory = memory_of(value);
-  } else if (name == "fresh") {
-    options.fresh = true;
-  } else if (name == "rounds") {
-    options.rounds = static_cast<int>(integer_of("--rounds", value, 1, kMostRounds));
-  } else if (name == "sample-ms") {
-    options.sample_ms = static_cast<int>(integer_of("--sample-ms", value, 1, kMostSampleMs));
-  } else if (name == "json") {
-    options.json = value;
-  }
-}
-
-bool asks_for_help(const std::string& argument) {
-  return argument == "--help" || argument == "-h" || argument == "help";
-}
-
 }  // namespace
 
 const char* bench_memory_name(BenchMemory memory) {
   return memory == BenchMemory::kShared ? "shared" : "private";
 }
 
-BenchOptions parse_bench_options(const std::vector<std::string>& arguments) {
+std::optional<BenchOptions> parse_bench_options(const std::vector<std::string>& arguments) {
   BenchOptions options;
-  if (arguments.empty()) {
-    throw UsageError("no benchmark given; as in: lockstep bench all-reduce --nproc-per-node=2");
-  }
-  if (asks_for_help(arguments.front())) {
-    options.help = true;
-    return options;
-  }
-  if (arguments.front() != kBenchmark) {
-    throw UsageError(concat("there is no benchmark '", arguments.front(), "'",
-                            did_you_mean(arguments.front(), {kBenchmark, kLaunchBenchmark}),
-                            "; as in: lockstep bench all-reduce --nproc-per-node=2"));
-  }
-  const SplitArguments split =
-      split_arguments(with_json_target({arguments.begin() + 1, arguments.end()}),
-                      {{.name = "help", .letter = 'h'},
-                       {.name = "nproc-per-node", .takes_value = true},
-                       {.name = "backends", .takes_value = true},
-                       {.name = "sizes", .takes_value = true},
-                       {.name = "memory", .takes_value = true},
-                       {.name = "fresh"},
-                       {.name = "rounds", .takes_value = true},
-                       {.name = "sample-ms", .takes_value = true},
-                       {.name = "json", .takes_value = true}});
-  if (!split.program.empty()) {
-    throw UsageError(concat("lockstep bench all-reduce takes flags only, but has '",
-                            split.program.front(), "'; --help lists them"));
-  }
-  for (const std::string& flag : split.flags) {
-    const auto [name, value] = name_and_value(flag);
-    take(options, name, value);
-  }
+  CLI::App app("Times collectives, or the launcher.", "lockstep bench");
+  CLI::App* const all_reduce = app.add_subcommand(
+      kBenchmark,
+      "times the all-reduce of a float32 tensor over the ranks of this machine, for each backend, "
+      "and measures the memory bandwidth that limits it");
+  app.add_subcommand(kLaunchBenchmark,
+                     "times the launcher beside torchrun; lockstep bench launch --help lists its "
+                     "flags");
+  const auto add = [&](const char* flag, const char* type, const char* help, auto take) {
+    return all_reduce->add_option_function<std::string>(flag, take, help)->option_text(type);
+  };
+  const auto add_count = [&](const char* flag, int& value, int least, int most, const char* help) {
+    add(flag, "N", help, [&value, flag, least, most](const std::string& text) {
+      value = static_cast<int>(integer_of(flag, text, least, most));
+    });
+  };
+  add_count("--nproc-per-node", options.nproc_per_node, 2, kMostRanks,
+            "number of ranks (default 2), one on each processor while there are enough");
+  add("--backends", "NAME,...",
+      "backends to compare (default shm,gloo); ratios are to gloo, or to the last",
+      [&](const std::string& text) { options.backends = list_of("--backends", text); });
+  add("--sizes", "BYTES,...",
+      "tensor sizes (default 4 B to 128 MiB, with 46758048: the gradients of ResNet-18)",
+      [&](const std::string& text) { options.sizes = sizes_of(text); });
+  add("--memory", "KIND,...",
+      "shared: tensors that the backend allocates; private: ordinary ones (default shared)",
+      [&](const std::string& text) { options.memory = memory_of(text); });
+  all_reduce->add_flag("--fresh", options.fresh,
+                       "each rank writes its tensor before each call, as a backward pass does");
+  add_count("--rounds", options.rounds, 1, kMostRounds, "repetitions (default 9)");
+  add_count("--sample-ms", options.sample_ms, 1, kMostSampleMs,
+            "ms for a backend and size in a round (default 20, at least three calls)");
+  add("--json", "[FILE]",
+      "write all figures to a file; without FILE print them instead of the table",
+      [&](const std::string& text) { options.json = text.empty() ? "-" : text; })
+      ->expected(0, 1);
+  app.footer(
+      "Examples:\n"
+      "  lockstep bench all-reduce --nproc-per-node=4 --sizes=4,65536,1048576\n"
+      "  lockstep bench all-reduce --json=results.json && bench/plot.py results.json -o a.svg");
+  all_reduce->footer(
+      "Checks every result exactly, and alternates between backends.\n\n"
+      "Columns:\n"
+      "  us      median time of a call on the slowest rank\n"
+      "  x       speed relative to gloo, or to the last backend\n"
+      "  kernel  the same sum without synchronization\n"
+      "  copy    STREAM's copy on each rank\n"
+      "  add     STREAM's add on each rank\n\n"
+      "Exit code: 0; 1 for a wrong sum or a failed rank; 2 for a wrong command line.");
+  if (!parse_flags(app, arguments)) return std::nullopt;
   return options;
-}
-
-const char* bench_help() {
-  return R"(Usage: lockstep bench all-reduce [flags]
-       lockstep bench launch [flags]
-
-all-reduce times the all-reduce of a float32 tensor over the ranks of this machine, for each backend, and
-measures the memory bandwidth that limits it. It checks every result exactly, and alternates between backends.
-launch times the launcher beside torchrun; lockstep bench launch --help lists its flags.
-
-Flags of all-reduce:
-  --nproc-per-node=N     number of ranks (default 2), one on each processor while there are enough
-  --backends=NAME,...    backends to compare (default shm,gloo); ratios are to gloo, or to the last
-  --sizes=BYTES,...      tensor sizes (default 4 B to 128 MiB, with 46758048: the gradients of ResNet-18)
-  --memory=KIND,...      shared: tensors that the backend allocates; private: ordinary ones (default shared)
-  --fresh                each rank writes its tensor before each call, as a backward pass does
-  --rounds=N             repetitions (default 9)
-  --sample-ms=N          ms for a backend and size in a round (default 20, at least three calls)
-  --json[=FILE]          write all figures to a file; without FILE print them instead of the table
-  -h, --help             show this text
-
-Columns:
-  us      median time of a call on the slowest rank
-  x       speed relative to gloo, or to the last backend
-  kernel  the same sum without synchronization
-  copy    STREAM's copy on each rank
-  add     STREAM's add on each rank
-
-Exit code: 0; 1 for a wrong sum or a failed rank; 2 for a wrong command line.
-
-Examples:
-  lockstep bench all-reduce --nproc-per-node=4 --sizes=4,65536,1048576
-  lockstep bench all-reduce --json=results.json && bench/plot.py results.json -o all_reduce.svg
-)";
 }
 
 }  // namespace lockstep::inline internal

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,15 +30,13 @@ struct BenchOptions {
   int sample_ms = 20;
   /// A file, "-" for stdout, empty for none.
   std::string json{};
-  bool help = false;
 };
 
 /// "shared", "private".
 const char* bench_memory_name(BenchMemory memory);
 
-/// Parses the words after `lockstep bench`. Errors: UsageError, one line that names the flag.
-BenchOptions parse_bench_options(const std::vector<std::string>& arguments);
-
-const char* bench_help();
+/// Parses the words after `lockstep bench`. Nothing where --help was given, which is printed.
+/// Errors: UsageError, one line that names the flag.
+std::optional<BenchOptions> parse_bench_options(const std::vector<std::string>& arguments);
 
 }  // namespace lockstep::inline internal

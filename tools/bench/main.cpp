@@ -1,5 +1,4 @@
 // The program `lockstep-bench`, which `lockstep bench` becomes.
-#include <cstdio>
 #include <filesystem>
 
 #include "launcher/cli/run_job.h"
@@ -33,15 +32,12 @@ int bench_command(const std::vector<std::string>& arguments) {
   if (!arguments.empty() && arguments.front() == kLaunchBenchmark) {
     time_the_launcher({arguments.begin() + 1, arguments.end()});
   }
-  const BenchOptions options = parse_bench_options(arguments);
-  if (options.help) {
-    std::fputs(bench_help(), stdout);
-    return 0;
-  }
+  const std::optional<BenchOptions> options = parse_bench_options(arguments);
+  if (!options) return 0;
   // The ranks' program loads LibTorch, which this one must not.
   return run_job(
       {.program = {.name = program_beside("lockstep-bench-rank", "bench"), .arguments = arguments},
-       .worker_count = options.nproc_per_node,
+       .worker_count = options->nproc_per_node,
        .role = "bench",
        .run_id = "bench"});
 }

@@ -15,6 +15,16 @@
 namespace lockstep::inline internal {
 namespace {
 
+// Browsers open a page of so many charts and rows at once.
+constexpr std::size_t kMostCharts = 60;
+constexpr std::size_t kMostRows = 100;
+constexpr std::size_t kMostResumeMarks = 100;
+
+std::string left_out(std::size_t all, std::size_t most, const char* what) {
+  if (all <= most) return {};
+  return concat("<p class=\"sub\">", all - most, " ", what, " left out.</p>\n");
+}
+
 std::string duration_in_words(double seconds) {
   constexpr double kMostSeconds = 1e12;
   if (!(seconds >= 0 && seconds < kMostSeconds)) return "unknown";
@@ -62,10 +72,16 @@ std::vector<double> resumed_at(const RunReport& report) {
 
 std::string charts(const RunReport& report) {
   std::string html = "<h2>Metrics</h2>\n";
-  const std::vector<double> resumed = resumed_at(report);
+  std::vector<double> resumed = resumed_at(report);
   if (!resumed.empty()) html += "<p class=\"sub\">Dashed: where a run resumed.</p>\n";
+  html += left_out(resumed.size(), kMostResumeMarks, "earlier marks of resumed runs are");
+  if (resumed.size() > kMostResumeMarks)
+    resumed.erase(resumed.begin(), resumed.end() - kMostResumeMarks);
+  std::vector<ChartPlan> plans = plan_charts(report.metrics.curves);
+  html += left_out(plans.size(), kMostCharts, "charts of further metrics in metrics.jsonl are");
+  plans.resize(std::min(plans.size(), kMostCharts));
   html += "<div class=\"charts\">\n";
-  for (const ChartPlan& plan : plan_charts(report.metrics.curves)) {
+  for (const ChartPlan& plan : plans) {
     const std::string unit = plan.unit.empty() ? "" : concat(", ", plan.unit);
     html += concat("<div class=\"card\"><h3>", html_text(plan.title + unit), "</h3>",
                    draw_chart(plan, resumed), "</div>\n");
@@ -81,7 +97,7 @@ std::string lanes(const RunReport& report) {
                 draw_lanes(report.lanes), "</div>\n");
 }
 
-// Nothing where there are no rows.
+// The last rows; nothing where there are none.
 std::string table(const char* title, const char* style, const std::vector<std::string>& header,
                   const std::vector<std::vector<std::string>>& rows) {
   if (rows.empty()) return {};
@@ -92,9 +108,13 @@ std::string table(const char* title, const char* style, const std::vector<std::s
     }
     return html + "</tr>\n";
   };
-  std::string html = concat("<div><h2>", title, "</h2>\n<div class=\"scroll\"><table class=\"",
-                            style, "\">\n", header.empty() ? "" : row(header, "th"));
-  for (const auto& cells : rows) html += row(cells, "td");
+  std::string html =
+      concat("<div><h2>", title, "</h2>\n", left_out(rows.size(), kMostRows, "earlier rows are"),
+             "<div class=\"scroll\"><table class=\"", style, "\">\n",
+             header.empty() ? "" : row(header, "th"));
+  for (std::size_t i = rows.size() - std::min(rows.size(), kMostRows); i < rows.size(); ++i) {
+    html += row(rows[i], "td");
+  }
   return html + "</table></div></div>\n";
 }
 

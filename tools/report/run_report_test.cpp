@@ -129,5 +129,48 @@ TEST(PageOf, CountsTheRunningEpoch) {
   EXPECT_NE(page_of(report).find("<b>3</b><span>epochs begun</span>"), std::string::npos);
 }
 
+std::size_t occurrences(const std::string& text, const std::string& part) {
+  std::size_t found = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) {
+    ++found;
+  }
+  return found;
+}
+
+TEST(PageOf, BoundsChartsRowsAndMarksAndSaysWhatIsLeftOut) {
+  RunReport report;
+  for (int i = 0; i < 5'000; ++i) {
+    report.metrics.curves.push_back({.name = concat("metric ", i), .points = {{0, 1}, {600, 2}}});
+  }
+  for (int i = 0; i < 500; ++i) {
+    report.runs.runs.push_back({.first_step = i, .host = concat("host ", i)});
+    report.snapshots.push_back({.name = concat("snapshot ", i)});
+  }
+  const std::string page = page_of(report);
+  EXPECT_EQ(occurrences(page, "<svg"), 60U);
+  EXPECT_EQ(occurrences(page, "class=\"resumed\""), 60U * 100U);
+  EXPECT_EQ(occurrences(page, "<td>host "), 100U);
+  EXPECT_EQ(occurrences(page, "<td>host 400</td>"), 1U);
+  EXPECT_EQ(occurrences(page, "<td>snapshot "), 100U);
+  EXPECT_EQ(occurrences(page,
+                        "<p class=\"sub\">4940 charts of further metrics in metrics.jsonl are left "
+                        "out.</p>"),
+            1U);
+  EXPECT_EQ(
+      occurrences(page, "<p class=\"sub\">399 earlier marks of resumed runs are left out.</p>"),
+      1U);
+  EXPECT_EQ(occurrences(page, "<p class=\"sub\">400 earlier rows are left out.</p>"), 2U);
+  EXPECT_LT(page.size(), 2'000'000U);
+}
+
+TEST(PageOf, LeavesNothingOutOfAPageWithinTheBounds) {
+  RunReport report;
+  for (int i = 0; i < 60; ++i) {
+    report.metrics.curves.push_back({.name = concat("metric ", i), .points = {{0, 1}, {600, 2}}});
+  }
+  for (int i = 0; i < 100; ++i) report.runs.runs.push_back({.first_step = i + 1});
+  EXPECT_EQ(occurrences(page_of(report), "left out"), 0U);
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -17,6 +16,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/deadline.h"
+#include "lockstep/base/internal/mutex.h"
 #include "lockstep/comm/internal/hang_report.h"
 #include "lockstep/comm/work.h"
 
@@ -65,10 +65,12 @@ struct Work::State {
   std::function<void()> while_waiting = {};
   const std::thread::id started_by = std::this_thread::get_id();
   /// Held by the thread that waits: some backends wait for ever when asked twice.
-  mutable std::mutex mutex;
-  mutable std::atomic<bool> done{false};              ///< whether it has ended, well or not
-  mutable std::exception_ptr error;                   ///< of one that has failed; guarded by mutex
-  mutable Deadline::Clock::time_point next_question;  ///< by is_completed(); guarded by mutex
+  mutable Mutex mutex;
+  mutable std::atomic<bool> done{false};  ///< whether it has ended, well or not
+  /// Of one that has failed.
+  mutable std::exception_ptr error LOCKSTEP_GUARDED_BY(mutex);
+  /// By is_completed().
+  mutable Deadline::Clock::time_point next_question LOCKSTEP_GUARDED_BY(mutex);
 };
 
 }  // namespace lockstep

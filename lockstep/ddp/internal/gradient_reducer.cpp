@@ -1,7 +1,6 @@
 #include "lockstep/ddp/internal/gradient_reducer.h"
 
 #include <cmath>
-#include <mutex>
 
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
@@ -53,29 +52,33 @@ GradientReducer::GradientReducer(std::vector<at::Tensor> parameters, std::vector
     }
     reached_ = std::make_unique<ReachedParameters>(accumulators);
   }
-  const std::lock_guard lock(registry().mutex);
-  registry().reducers.push_back(this);
+  Registry& all = registry();
+  const MutexLock lock(all.mutex);
+  all.reducers.push_back(this);
 }
 
 GradientReducer::~GradientReducer() {
-  const std::lock_guard lock(registry().mutex);
-  std::erase(registry().reducers, this);
+  Registry& all = registry();
+  const MutexLock lock(all.mutex);
+  std::erase(all.reducers, this);
 }
 
 // A model whose mutex is taken is in a backward pass, which may wait for other ranks.
 void GradientReducer::forget_what_all_gave_up() {
-  const std::lock_guard lock(registry().mutex);
-  for (GradientReducer* const of_model : registry().reducers) {
+  Registry& all = registry();
+  const MutexLock lock(all.mutex);
+  for (GradientReducer* const of_model : all.reducers) {
     if (of_model->training_thread_.load() != std::this_thread::get_id()) continue;
-    const std::unique_lock own_lock(of_model->mutex_, std::try_to_lock);
-    if (own_lock && of_model->phase_ == Phase::kNone) of_model->forget_what_was_given_up();
+    if (!of_model->mutex_.try_lock()) continue;
+    const MutexLock own_lock(of_model->mutex_, std::adopt_lock);
+    if (of_model->phase_ == Phase::kNone) of_model->forget_what_was_given_up();
   }
 }
 
 void GradientReducer::before_forward() {
   training_thread_ = std::this_thread::get_id();
   memory_->close();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (phase_ == Phase::kNone) forget_what_was_given_up();
 }
 
@@ -84,17 +87,17 @@ void GradientReducer::after_forward() {
 }
 
 void GradientReducer::add_outputs(const std::vector<at::Tensor>& outputs) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (reached_ && c10::GradMode::is_enabled()) reached_->add(outputs);
 }
 
 void GradientReducer::set_sync(bool sync) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   sync_ = sync;
 }
 
 bool GradientReducer::sync() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return sync_;
 }
 
@@ -116,7 +119,7 @@ void GradientReducer::run_weighted(double weight, at::ScalarType loss,
   bool exchanges = false;
   forget_what_all_gave_up();
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     forget_what_was_given_up();
     before = weight_;
     parts = weight_.parts_of(weight, loss);
@@ -133,7 +136,7 @@ void GradientReducer::run_weighted(double weight, at::ScalarType loss,
   try {
     backward(parts.seed);
   } catch (...) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     end_failed_pass(before);
     throw;
   }
@@ -143,7 +146,7 @@ void GradientReducer::run_weighted(double weight, at::ScalarType loss,
 }
 
 void GradientReducer::give_up_passes() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   forget_passes();
 }
 
@@ -153,33 +156,33 @@ void GradientReducer::set_has_data(bool has_data) {
 }
 
 void GradientReducer::cast_vote(bool has_data, int vote) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   weight_.cast_vote(has_data, vote);
 }
 
 std::optional<int> GradientReducer::withdraw_vote() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return weight_.withdraw_vote();
 }
 
 std::optional<double> GradientReducer::gradient_norm() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!has_norm_) return std::nullopt;
   return std::sqrt(exchange_.sum_of_squares.item<double>());
 }
 
 std::vector<BucketLayout> GradientReducer::bucket_layout() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return recorder_.layout();
 }
 
 std::optional<ExchangeReport> GradientReducer::exchange_report() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return recorder_.report();
 }
 
 bool GradientReducer::in_backward() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return phase_ == Phase::kExchanges;
 }
 

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -15,6 +14,7 @@
 #include <c10/core/UndefinedTensorImpl.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/mutex.h"
 #include "lockstep/comm/internal/agreement.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/ddp/distributed_data_parallel_options.h"
@@ -118,8 +118,8 @@ class GradientReducer final : public GradientHooks::Target {
 
  private:
   struct Registry {
-    std::mutex mutex;
-    std::vector<GradientReducer*> reducers;  // of this process
+    Mutex mutex;
+    std::vector<GradientReducer*> reducers LOCKSTEP_GUARDED_BY(mutex);  // of this process
   };
   static Registry& registry();
 
@@ -141,42 +141,42 @@ class GradientReducer final : public GradientHooks::Target {
   /// of its thread.
   static void forget_what_all_gave_up();
 
-  // gradient_ready() and finish_backward(), which autograd calls, lock the mutex; the others want
-  // it locked.
+  // Autograd calls these, which lock the mutex.
   void gradient_ready(std::size_t index, const at::Tensor& arrived) override;
+  void finish_backward();
+
   UsageError usage_error(std::size_t index, const std::string& what) const;
-  bool is_reached(std::size_t index) const {
+  bool is_reached(std::size_t index) const LOCKSTEP_REQUIRES(mutex_) {
     return !reached_ || !reached_->is_known() || reached_->contains(index);
   }
-  bool keeps_memory(std::size_t index) const;
-  void add_weight(const WeightedPass::Facts* pass);
-  void forget_what_was_given_up();
-  void forget_passes();
-  void note_last_gradient(std::size_t index);
+  bool keeps_memory(std::size_t index) const LOCKSTEP_REQUIRES(mutex_);
+  void add_weight(const WeightedPass::Facts* pass) LOCKSTEP_REQUIRES(mutex_);
+  void forget_what_was_given_up() LOCKSTEP_REQUIRES(mutex_);
+  void forget_passes() LOCKSTEP_REQUIRES(mutex_);
+  void note_last_gradient(std::size_t index) LOCKSTEP_REQUIRES(mutex_);
   bool is_untouched(const LastGradient& gradient) const;
   bool has_gradients() const;
-  const std::string& name_of_pass() const;
-  void begin_exchange();
-  void begin_backward();
-  void end_failed_pass(const GradientWeight& before);
-  void fill(std::size_t index, const at::Tensor& arrived = {});
-  const std::vector<Agreement::Numbers>& wait_until_all_begin();
-  void start_complete();
-  void finish_backward();
-  void start(std::size_t exchange_number);
-  void finish(std::size_t exchange_number);
-  void plan_by_first_pass();
-  void adopt_plan();
-  ObservedGraph observe() const;
+  const std::string& name_of_pass() const LOCKSTEP_REQUIRES(mutex_);
+  void begin_exchange() LOCKSTEP_REQUIRES(mutex_);
+  void begin_backward() LOCKSTEP_REQUIRES(mutex_);
+  void end_failed_pass(const GradientWeight& before) LOCKSTEP_REQUIRES(mutex_);
+  void fill(std::size_t index, const at::Tensor& arrived = {}) LOCKSTEP_REQUIRES(mutex_);
+  const std::vector<Agreement::Numbers>& wait_until_all_begin() LOCKSTEP_REQUIRES(mutex_);
+  void start_complete() LOCKSTEP_REQUIRES(mutex_);
+  void start(std::size_t exchange_number) LOCKSTEP_REQUIRES(mutex_);
+  void finish(std::size_t exchange_number) LOCKSTEP_REQUIRES(mutex_);
+  void plan_by_first_pass() LOCKSTEP_REQUIRES(mutex_);
+  void adopt_plan() LOCKSTEP_REQUIRES(mutex_);
+  ObservedGraph observe() const LOCKSTEP_REQUIRES(mutex_);
   GradientLayout own_layout(std::size_t index) const;
-  void check_layout(std::size_t index) const;
+  void check_layout(std::size_t index) const LOCKSTEP_REQUIRES(mutex_);
   void refuse_both_layouts(std::size_t index) const;
-  void note_unreached();
-  void settle_unreached();
-  void exchange_as_sparse(const std::vector<std::size_t>& indices);
-  void add_up_squares();
-  std::string about(std::size_t exchange_number) const;
-  std::string context(std::size_t exchange_number) const;
+  void note_unreached() LOCKSTEP_REQUIRES(mutex_);
+  void settle_unreached() LOCKSTEP_REQUIRES(mutex_);
+  void exchange_as_sparse(const std::vector<std::size_t>& indices) LOCKSTEP_REQUIRES(mutex_);
+  void add_up_squares() LOCKSTEP_REQUIRES(mutex_);
+  std::string about(std::size_t exchange_number) const LOCKSTEP_REQUIRES(mutex_);
+  std::string context(std::size_t exchange_number) const LOCKSTEP_REQUIRES(mutex_);
 
   // Constant after construction.
   std::vector<at::Tensor> parameters_;
@@ -196,36 +196,46 @@ class GradientReducer final : public GradientHooks::Target {
   // While passes add nothing. Only the training thread uses it.
   std::optional<GradientHooks::Multiply> no_data_;
 
-  mutable std::mutex mutex_;  // guards all that follows
-  bool sync_ = true;
-  bool has_norm_ = false;                       // exchange_.sum_of_squares is that of all gradients
-  std::unique_ptr<ReachedParameters> reached_;  // null where unused parameters are not looked for
+  mutable Mutex mutex_;
+  bool sync_ LOCKSTEP_GUARDED_BY(mutex_) = true;
+  // Whether exchange_.sum_of_squares is that of all gradients.
+  bool has_norm_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  // Null where unused parameters are not looked for.
+  std::unique_ptr<ReachedParameters> reached_ LOCKSTEP_GUARDED_BY(mutex_);
 
   // Known once the first backward pass has shown it.
-  bool is_planned_ = false;
-  ExchangePlan planned_;
-  ExchangeRecorder recorder_;
-  std::vector<std::string> abouts_;      // of each exchange: what its collectives are for
-  std::vector<GradientLayout> layouts_;  // of each parameter's gradients, on any rank
+  bool is_planned_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  ExchangePlan planned_ LOCKSTEP_GUARDED_BY(mutex_);
+  ExchangeRecorder recorder_ LOCKSTEP_GUARDED_BY(mutex_);
+  // For each exchange: what its collectives are for.
+  std::vector<std::string> abouts_ LOCKSTEP_GUARDED_BY(mutex_);
+  // The layout of each parameter's gradients, on any rank.
+  std::vector<GradientLayout> layouts_ LOCKSTEP_GUARDED_BY(mutex_);
   // The exchanged parameters of which no rank has had a gradient, and what this rank has of them
   // in the pass under way.
-  std::vector<std::size_t> unreached_;
-  std::vector<GradientLayout> own_layouts_;
-  std::vector<int> additions_;  // to each gradient, on this rank, in one backward pass
+  std::vector<std::size_t> unreached_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<GradientLayout> own_layouts_ LOCKSTEP_GUARDED_BY(mutex_);
+  // To each gradient, on this rank, in one backward pass.
+  std::vector<int> additions_ LOCKSTEP_GUARDED_BY(mutex_);
   // Got a gradient although the outputs of forward do not depend on them.
-  std::vector<bool> used_elsewhere_;
+  std::vector<bool> used_elsewhere_ LOCKSTEP_GUARDED_BY(mutex_);
 
-  GradientWeight weight_;       // of the gradients since the last exchange
-  std::uint64_t own_pass_ = 0;  // the number of the last weighted pass of this model's loss
-  std::optional<LastGradient> last_gradient_;
+  // The weight of the gradients since the last exchange.
+  GradientWeight weight_ LOCKSTEP_GUARDED_BY(mutex_);
+  // The number of the last weighted pass of this model's loss.
+  std::uint64_t own_pass_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  std::optional<LastGradient> last_gradient_ LOCKSTEP_GUARDED_BY(mutex_);
 
   // The backward pass under way.
-  Phase phase_ = Phase::kNone;
-  Agreement agreement_;  // of all ranks that this pass begins
-  GradientScale scale_;
-  ExchangeSchedule schedule_;
-  std::vector<int> expected_;                // additions
-  std::vector<std::size_t> last_additions_;  // in the first pass: which parameters, in order
+  Phase phase_ LOCKSTEP_GUARDED_BY(mutex_) = Phase::kNone;
+  // All ranks agree that this pass begins.
+  Agreement agreement_ LOCKSTEP_GUARDED_BY(mutex_);
+  GradientScale scale_ LOCKSTEP_GUARDED_BY(mutex_);
+  ExchangeSchedule schedule_ LOCKSTEP_GUARDED_BY(mutex_);
+  // Additions to each gradient in this pass.
+  std::vector<int> expected_ LOCKSTEP_GUARDED_BY(mutex_);
+  // In the first pass: which parameters, in order.
+  std::vector<std::size_t> last_additions_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 }  // namespace lockstep::inline internal

@@ -25,7 +25,7 @@ bool GradientReducer::keeps_memory(std::size_t index) const {
 }
 
 void GradientReducer::gradient_ready(std::size_t index, const at::Tensor& arrived) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   add_weight(WeightedPass::current());
   if (keeps_memory(index)) replace_alias(parameters_[index], arrived);
   if (!sync_) return note_last_gradient(index);
@@ -119,9 +119,11 @@ const std::string& GradientReducer::name_of_pass() const {
 void GradientReducer::begin_exchange() {
   const auto numbers = weight_.to_tell();
   agreement_ = begin_agreed(group_, name_of_pass(), numbers);
-  scale_ = numbers ? GradientScale([this] { return GradientWeight::scale(wait_until_all_begin()); },
-                                   weight_.unit())
-                   : GradientScale();
+  scale_ =
+      numbers ? GradientScale([this]() LOCKSTEP_REQUIRES(
+                                  mutex_) { return GradientWeight::scale(wait_until_all_begin()); },
+                              weight_.unit())
+              : GradientScale();
   phase_ = Phase::kToldOthers;
 }
 
@@ -217,7 +219,7 @@ void GradientReducer::finish(std::size_t exchange_number) {
 
 void GradientReducer::finish_backward() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (phase_ != Phase::kExchanges) begin_backward();  // A pass that reached nothing.
     recorder_.end_of_autograd();
     recorder_.look(planned_.exchanges);

@@ -104,8 +104,9 @@ void GradientReducer::settle_unreached() {
     if (own[i] == GradientLayout::kUnknown) parameters_[index].mutable_grad() = at::Tensor();
     sparse.push_back(index);
   }
-  std::erase_if(unreached_,
-                [&](std::size_t index) { return layouts_[index] != GradientLayout::kUnknown; });
+  std::erase_if(unreached_, [&](std::size_t index) LOCKSTEP_REQUIRES(mutex_) {
+    return layouts_[index] != GradientLayout::kUnknown;
+  });
   if (!sparse.empty()) exchange_as_sparse(sparse);
 }
 

@@ -137,11 +137,11 @@ Runs read_folder(const std::filesystem::path& folder) {
   }
   if (error) {
     throw SystemError(concat("audit: read ", folder.string()), error.value(),
-                      "name the folder that the training's data_log names");
+                      "name the sample_log_directory of the Accelerator, or data/ of a Trainer");
   }
   if (!has_some) {
-    throw UsageError(concat("audit: ", folder.string(), " has no samples.rank0.jsonl; name ",
-                            "the folder that the training's data_log names"));
+    throw UsageError(concat("audit: ", folder.string(), " has no samples.rank0.jsonl; name the ",
+                            "sample_log_directory of the Accelerator, or data/ of a Trainer"));
   }
   return runs;
 }

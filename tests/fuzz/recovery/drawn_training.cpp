@@ -60,8 +60,8 @@ DrawnTraining DrawnTraining::of(std::uint64_t seed, int world_size) {
   drawn.groups_every = drawn.groups.empty() ? 0 : 1 + dice.roll(5);
   drawn.evaluate_every = dice.one_in(2) ? 1 + dice.roll(7) : 0;
   drawn.memory_every = 1 + dice.roll(8);
-  drawn.snapshot_every = dice.one_in(2) ? 1 + dice.roll(10) : 0;
-  drawn.compare_every = dice.one_in(4) ? 1 + dice.roll(5) : 0;
+  drawn.save_interval = dice.one_in(2) ? 1 + dice.roll(10) : 0;
+  drawn.check_replicas_every = dice.one_in(4) ? 1 + dice.roll(5) : 0;
   if (drawn.is_elastic()) {  // What depends on the number of ranks is left out.
     drawn.steps *= kStepsOfElastic;
     drawn.has_dropout = false;
@@ -90,8 +90,8 @@ std::string DrawnTraining::text() const {
                               group_backend, " used every ", groups_every, " steps"));
   add(evaluate_every > 0, concat("evaluated every ", evaluate_every));
   add(true, concat("in memory every ", memory_every));
-  add(snapshot_every > 0, concat("saved every ", snapshot_every));
-  add(compare_every > 0, concat("compared every ", compare_every));
+  add(save_interval > 0, concat("saved every ", save_interval));
+  add(check_replicas_every > 0, concat("compared every ", check_replicas_every));
   return text;
 }
 

@@ -29,8 +29,8 @@ struct DrawnTraining {
   int groups_every = 0;                       ///< steps between sums over these groups; 0: unused
   int evaluate_every = 0;  ///< steps between evaluations, after the update; 0: none
   int memory_every = 0;
-  int snapshot_every = 0;
-  int compare_every = 0;
+  int save_interval = 0;
+  int check_replicas_every = 0;
 
   bool is_elastic() const { return world_size == 0; }
 

@@ -159,9 +159,9 @@ class Program {
                              {"group_sum", counters_.group_sum},
                              {"evaluation", counters_.evaluation}}},
                   {.memory_every = drawn.memory_every,
-                   .compare_every = drawn.compare_every,
-                   .directory = drawn.snapshot_every > 0 ? folder : "",
-                   .snapshot_every = drawn.snapshot_every}) {
+                   .check_replicas_every = drawn.check_replicas_every,
+                   .directory = drawn.save_interval > 0 ? folder : "",
+                   .save_interval = drawn.save_interval}) {
     at::NoGradGuard no_grad;
     for (at::Tensor& parameter : net_->parameters()) {
       parameter.copy_((at::arange(parameter.numel(), at::kFloat).view_as(parameter) + 1).sin() / 4);
