@@ -6,7 +6,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/comm/backends/driven_work.h"
 #include "lockstep/comm/backends/flat_work.h"
 #include "lockstep/comm/backends/gloo/gloo_backend.h"
 #include "lockstep/comm/backends/hierarchical/hierarchical_work.h"
@@ -166,7 +165,7 @@ HierarchicalBackend::WorkPtr HierarchicalBackend::allreduce(Tensors& tensors,
   const ReduceOp op = shm::op_of(options.reduceOp);
   shm::check_reduction(piece.element, op);
   auto task = pipeline_.start(piece, op, tensors, timeout);
-  return c10::make_intrusive<DrivenWork<hierarchical::Pipeline, hierarchical::AllReduce>>(
+  return c10::make_intrusive<hierarchical::AllReduceWork>(
       c10::intrusive_ptr<c10d::Backend>::unsafe_reclaim_from_nonowning(this), pipeline_,
       std::move(task));
 }

@@ -157,11 +157,6 @@ bool Pipeline::wait(const AllReduce& task, Deadline until) {
   return true;
 }
 
-void Pipeline::throw_not_complete(const AllReduce&, std::chrono::milliseconds timeout) {
-  throw UnnamedCommError(CommFailure::kTimeout,
-                         concat("not complete after ", timeout.count(), " ms"));
-}
-
 bool Pipeline::idle() {
   const MutexLock lock(mutex_);
   return pieces_.empty();

@@ -89,9 +89,6 @@ class Pipeline {
   /// Waits for the all-reduce, until `until` at most. Returns whether it has ended. Throws its
   /// error.
   bool wait(const AllReduce& task, Deadline until);
-  /// Of an all-reduce that has not ended within `timeout`. Throws UnnamedCommError.
-  [[noreturn]] static void throw_not_complete(const AllReduce& task,
-                                              std::chrono::milliseconds timeout);
   /// Whether nothing is under way.
   bool idle();
   /// Moves everything on until `done` is true, until `until` at most, and while there is anything

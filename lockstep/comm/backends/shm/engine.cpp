@@ -314,10 +314,6 @@ void Engine::end_all(const std::string& reason, const std::vector<int>& ranks) {
   reduced_ = 0;
 }
 
-void Engine::throw_not_complete(const Task& task, std::chrono::milliseconds timeout) const {
-  throw TimeoutError(fields_of(task), concat("not complete after ", timeout.count(), " ms"));
-}
-
 ErrorFields Engine::fields_of(const Task& task, std::vector<int> ranks) const {
   return {.operation = task.name,
           .group = team_.group_name(),

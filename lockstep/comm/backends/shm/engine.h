@@ -71,8 +71,8 @@ class Engine {
   bool poll(const Task& task);
   /// Waits for the task, until `until` at most. Returns whether it has ended. Throws its error.
   bool wait(Task& task, Deadline until);
-  /// Of a task that has not ended within `timeout`. Throws TimeoutError.
-  [[noreturn]] void throw_not_complete(const Task& task, std::chrono::milliseconds timeout) const;
+  /// What errors say of the task; `ranks`: who is to blame.
+  ErrorFields fields_of(const Task& task, std::vector<int> ranks = {}) const;
   /// From any thread: waits end with an error.
   void abort();
   /// Moves all engines of this process on. Returns whether any has something under way.
@@ -101,8 +101,6 @@ class Engine {
   void start_message(Task& task) LOCKSTEP_REQUIRES(mutex_);
   template <class Body>
   void end_all_if_it_throws(bool all_ranks_see_wrong_calls, Body&& body) LOCKSTEP_REQUIRES(mutex_);
-  /// What errors say of the task; `ranks`: who is to blame.
-  ErrorFields fields_of(const Task& task, std::vector<int> ranks = {}) const;
   int awaited_by(const Task& task) const;
   void sleep(const Task& task, Deadline until) LOCKSTEP_REQUIRES(mutex_);
   bool end_if_hopeless(const Task& task) LOCKSTEP_REQUIRES(mutex_);
