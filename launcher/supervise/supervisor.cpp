@@ -9,10 +9,10 @@
 #include "launcher/job/console.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/base/internal/count_text.h"
 #include "lockstep/base/internal/env.h"
 #include "lockstep/base/internal/failpoint.h"
 #include "lockstep/base/internal/parse_number.h"
+#include "lockstep/base/internal/text.h"
 #include "lockstep/os/memory/futex.h"
 #include "lockstep/os/socket/poll_timeout.h"
 

@@ -6,9 +6,9 @@
 #include "launcher/command_line/flag_values.h"
 #include "launcher/command_line/split_arguments.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/internal/comma_list.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/nearest_name.h"
+#include "lockstep/base/internal/text.h"
 
 namespace lockstep::inline internal {
 namespace {
