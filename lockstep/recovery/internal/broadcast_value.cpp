@@ -3,7 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include "lockstep/base/internal/failpoint.h"
-#include "lockstep/comm/internal/broadcast_text.h"
+#include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/ddp/internal/broadcast_tensors.h"
 #include "lockstep/snapshot/pickle/pickled.h"
 
