@@ -30,7 +30,6 @@
 #include "lockstep/train/preemption.h"
 
 namespace lockstep {
-
 namespace {
 
 // SplitMix64's mixing function: Steele, Lea and Flood, "Fast splittable pseudorandom number

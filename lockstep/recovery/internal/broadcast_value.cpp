@@ -4,7 +4,7 @@
 
 #include "lockstep/base/internal/failpoint.h"
 #include "lockstep/comm/internal/exchange_values.h"
-#include "lockstep/ddp/internal/broadcast_tensors.h"
+#include "lockstep/ddp/exchange/flat_messages.h"
 #include "lockstep/snapshot/pickle/pickled.h"
 
 namespace lockstep::inline internal {
