@@ -19,8 +19,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/files/pipe.h"
-#include "lockstep/os/files/read_to_end.h"
-#include "lockstep/os/files/write_all.h"
 #include "lockstep/os/process/helper_process.h"
 
 namespace lockstep::inline internal {

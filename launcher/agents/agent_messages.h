@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "launcher/rendezvous/job_rendezvous.h"
+#include "launcher/rendezvous/rendezvous_state.h"
 
 namespace lockstep::inline internal {
 
@@ -38,5 +39,10 @@ std::string encode(const ServiceMessage& message);
 /// Nothing for anything else than a message of the schema, whatever it is.
 std::optional<AgentMessage> decode_agent_message(std::string_view text);
 std::optional<ServiceMessage> decode_service_message(std::string_view text);
+
+/// The state of a rendezvous for whoever keeps it next, as JSON of a fixed schema.
+std::string encode(const RendezvousState& state);
+/// Nothing for anything else than a text of the schema.
+std::optional<RendezvousState> decode_state(std::string_view text);
 
 }  // namespace lockstep::inline internal

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include "launcher/agents/json_members.h"
-#include "launcher/agents/state_text.h"
 #include "lockstep/base/internal/memory_limit_testing.h"
 
 namespace lockstep {

@@ -4,9 +4,9 @@
 
 #include <sys/socket.h>
 
+#include "launcher/agents/agent_messages.h"
 #include "launcher/agents/event_loop.h"
 #include "launcher/agents/json_members.h"
-#include "launcher/agents/state_text.h"
 #include "launcher/job/console.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"

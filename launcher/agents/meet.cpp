@@ -3,12 +3,13 @@
 #include <cerrno>
 #include <optional>
 
+#include <boost/asio/ip/tcp.hpp>
 #include <sys/socket.h>
 
 #include "launcher/agents/elected_rendezvous.h"
+#include "launcher/agents/handshake.h"
 #include "launcher/agents/joined_rendezvous.h"
 #include "launcher/agents/served_rendezvous.h"
-#include "launcher/agents/who_listens.h"
 #include "launcher/supervise/launcher.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
@@ -16,6 +17,22 @@
 
 namespace lockstep::inline internal {
 namespace {
+
+// Who serves a rendezvous at a port of this machine: "agents of job 'train' of host (pid 42)";
+// empty where something else listens there, or nothing answers within a second.
+std::string who_listens(const std::string& host, std::uint16_t port) noexcept try {
+  boost::asio::ip::tcp::iostream stream;
+  stream.expires_after(std::chrono::seconds(1));
+  stream.connect(host, std::to_string(port));
+  stream << "GET / HTTP/1.0\r\n\r\n" << std::flush;
+  for (std::string line; std::getline(stream, line);) {
+    const auto begin = line.find(handshake::kAgentsOf);
+    if (begin != std::string::npos) return line.substr(begin, line.find('\r') - begin);
+  }
+  return "";
+} catch (...) {
+  return "";
+}
 
 UniqueFd listen_at(const RendezvousOptions& options) {
   // A machine that is told to serve may be reached by an address that it does not know of.

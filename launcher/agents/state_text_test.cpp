@@ -1,6 +1,6 @@
-#include "launcher/agents/state_text.h"
-
 #include <gtest/gtest.h>
+
+#include "launcher/agents/agent_messages.h"
 
 namespace lockstep {
 namespace {

@@ -8,8 +8,8 @@
 #include "launcher/command_line/split_arguments.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/base/internal/count_text.h"
 #include "lockstep/base/internal/env.h"
+#include "lockstep/base/internal/text.h"
 
 namespace lockstep::inline internal {
 namespace {

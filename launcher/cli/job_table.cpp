@@ -6,7 +6,7 @@
 #include <cstdio>
 
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/base/internal/size_text.h"
+#include "lockstep/base/internal/text.h"
 
 namespace lockstep::inline internal {
 namespace {

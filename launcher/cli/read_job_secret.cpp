@@ -9,8 +9,8 @@
 #include "launcher/job/console.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/base/internal/count_text.h"
 #include "lockstep/base/internal/env.h"
+#include "lockstep/base/internal/text.h"
 #include "lockstep/os/files/readable_file.h"
 
 namespace lockstep::inline internal {

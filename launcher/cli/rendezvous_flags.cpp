@@ -6,10 +6,10 @@
 #include "launcher/command_line/endpoint.h"
 #include "launcher/command_line/flag_values.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/internal/comma_list.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/nearest_name.h"
 #include "lockstep/base/internal/parse_number.h"
+#include "lockstep/base/internal/text.h"
 #include "lockstep/os/socket/tcp_socket.h"
 
 namespace lockstep::inline internal {

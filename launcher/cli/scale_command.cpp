@@ -9,7 +9,7 @@
 #include "launcher/status/status_json.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/base/internal/count_text.h"
+#include "lockstep/base/internal/text.h"
 #include "lockstep/os/machine/machine.h"
 #include "lockstep/os/process/child_process.h"
 

@@ -8,7 +8,6 @@
 #include "lockstep/base/internal/deadline.h"
 #include "lockstep/base/internal/env.h"
 #include "lockstep/os/files/pipe.h"
-#include "lockstep/os/files/read_to_end.h"
 #include "lockstep/os/process/child_process.h"
 #include "lockstep/os/process/signals.h"
 

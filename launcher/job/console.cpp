@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/os/files/write_all.h"
+#include "lockstep/os/files/pipe.h"
 
 namespace lockstep::inline internal {
 namespace {

@@ -11,7 +11,7 @@
 #include <boost/beast/http/write.hpp>
 
 #include "lockstep/base/error.h"
-#include "lockstep/os/socket/path_socket.h"
+#include "lockstep/os/socket/unix_socket.h"
 
 namespace lockstep::inline internal {
 namespace {

@@ -5,7 +5,7 @@
 #include "launcher/status/running_jobs.h"
 #include "launcher/supervise/job_directory.h"
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/os/socket/path_socket.h"
+#include "lockstep/os/socket/unix_socket.h"
 
 namespace lockstep::inline internal {
 

@@ -7,10 +7,10 @@
 
 #include <unistd.h>
 
-#include "lockstep/os/files/write_all.h"
-#include "lockstep/os/machine/own_control_group.h"
+#include "lockstep/os/files/pipe.h"
+#include "lockstep/os/machine/control_groups.h"
 #include "lockstep/os/process/child_process.h"
-#include "lockstep/os/process/marked_processes.h"
+#include "lockstep/os/process/kill_processes.h"
 
 namespace lockstep::inline internal {
 namespace {

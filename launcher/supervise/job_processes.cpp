@@ -4,10 +4,9 @@
 
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/env.h"
-#include "lockstep/os/machine/own_control_group.h"
-#include "lockstep/os/process/adopted_processes.h"
+#include "lockstep/os/machine/control_groups.h"
 #include "lockstep/os/process/child_process.h"
-#include "lockstep/os/process/marked_processes.h"
+#include "lockstep/os/process/kill_processes.h"
 
 namespace lockstep::inline internal {
 

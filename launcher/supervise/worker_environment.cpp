@@ -2,9 +2,9 @@
 
 #include <map>
 
-#include "lockstep/base/internal/comma_list.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/env.h"
+#include "lockstep/base/internal/text.h"
 #include "lockstep/job/internal/worker_link.h"
 #include "lockstep/os/process/signals.h"
 

@@ -16,7 +16,6 @@
 #include "lockstep/comm/internal/backend_factory.h"
 #include "lockstep/comm/internal/launcher_notice.h"
 #include "lockstep/comm/internal/process_group_state.h"
-#include "lockstep/comm/internal/quiet_c10d.h"
 #include "lockstep/comm/internal/store_wait.h"
 #include "lockstep/comm/internal/tensor_check.h"
 #include "lockstep/comm/internal/watched_store.h"

@@ -6,8 +6,8 @@
 #include "diagnose/capture/recent_calls.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/log.h"
+#include "lockstep/comm/internal/comm_error.h"
 #include "lockstep/comm/internal/hang_report.h"
-#include "lockstep/comm/internal/wait_expired.h"
 #include "lockstep/comm/internal/work_state.h"
 
 namespace lockstep {

@@ -12,7 +12,7 @@
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/comm/internal/agreement.h"
 #include "lockstep/comm/internal/native_collectives.h"
-#include "lockstep/ddp/internal/broadcast_tensors.h"
+#include "lockstep/ddp/exchange/flat_messages.h"
 #include "lockstep/ddp/internal/gradient_reducer.h"
 #include "lockstep/ddp/internal/model_agreement.h"
 #include "lockstep/ddp/internal/replica_state.h"

@@ -9,7 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/comm/internal/gather_rows.h"
+#include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/nn/internal/batch_norm_interception.h"
 
 namespace lockstep {

@@ -17,7 +17,7 @@
 #include "lockstep/base/internal/check.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/comm/internal/broadcast_text.h"
+#include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/optim/internal/consolidate_state.h"
 #include "lockstep/optim/internal/parameter_exchange.h"
 #include "lockstep/optim/internal/shard_plan.h"

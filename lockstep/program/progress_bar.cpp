@@ -4,7 +4,7 @@
 
 #include "lockstep/base/internal/deadline.h"
 #include "lockstep/base/internal/env.h"
-#include "lockstep/os/files/write_all.h"
+#include "lockstep/os/files/pipe.h"
 #include "lockstep/os/machine/terminal.h"
 #include "lockstep/program/internal/progress_line.h"
 

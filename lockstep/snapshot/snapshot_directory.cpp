@@ -12,7 +12,7 @@
 #include "lockstep/base/internal/failpoint.h"
 #include "lockstep/base/internal/log.h"
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/comm/internal/broadcast_text.h"
+#include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/os/files/directory_lock.h"
 #include "lockstep/os/process/background_task.h"
 #include "lockstep/snapshot/internal/agreement.h"

@@ -15,7 +15,7 @@
 #include "lockstep/base/internal/log.h"
 #include "lockstep/base/internal/parse_number.h"
 #include "lockstep/base/internal/random_id.h"
-#include "lockstep/comm/internal/broadcast_text.h"
+#include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/data/internal/sample_log.h"
 #include "lockstep/snapshot/internal/agreement.h"
 

@@ -14,7 +14,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/failpoint.h"
 #include "lockstep/base/internal/log.h"
-#include "lockstep/comm/internal/broadcast_text.h"
+#include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/comm/internal/init_plan.h"
 #include "lockstep/recovery/internal/broadcast_value.h"
 #include "lockstep/recovery/internal/generations.h"
@@ -30,7 +30,6 @@
 #include "lockstep/train/preemption.h"
 
 namespace lockstep {
-
 namespace {
 
 // SplitMix64's mixing function: Steele, Lea and Flood, "Fast splittable pseudorandom number

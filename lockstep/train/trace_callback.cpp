@@ -1,3 +1,4 @@
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -7,6 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/log.h"
+#include "lockstep/base/internal/parse_number.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/profile/internal/trace_file.h"
 #include "lockstep/record/internal/trace_merge.h"
@@ -52,6 +54,18 @@ void merge(const fs::path& path, int ranks) {
 }
 
 }  // namespace
+
+StepRange StepRange::parse(const std::string& text, const std::string& what) {
+  const std::size_t colon = text.find(':');
+  if (colon != std::string::npos) {
+    const auto first = parse_number<std::int64_t>(std::string_view(text).substr(0, colon));
+    const auto end = parse_number<std::int64_t>(std::string_view(text).substr(colon + 1));
+    if (first && end && 1 <= *first && *first < *end) return {.first = *first, .end = *end};
+  }
+  throw UsageError(concat(what, " is '", text,
+                          "'; give the first step, from 1, and the one after the last, as in 10:13 "
+                          "for steps 10, 11 and 12"));
+}
 
 TraceCallback::TraceCallback(const TraceCallbackOptions& options)
     : options_(options), steps_(StepRange::parse(options.steps, "TraceCallback: steps")) {}

@@ -10,7 +10,7 @@
 #include "lockstep/base/internal/env.h"
 #include "lockstep/job/internal/launched_place.h"
 #include "lockstep/spawn/spawn.h"
-#include "lockstep/train/trainer_loop.h"
+#include "lockstep/train/trainer.h"
 
 namespace lockstep {
 namespace {
@@ -29,6 +29,10 @@ int world_size() {
 }
 
 }  // namespace
+
+bool Trainer::is_global_zero() const {
+  return launched_rank().value_or(0) == 0 && !repeats_first_process();
+}
 
 c10::IValue to_value(const Metrics& metrics) {
   c10::List<std::string> names;

@@ -7,7 +7,6 @@
 #include "launcher/agents/agent_messages.h"
 #include "launcher/agents/etcd_messages.h"
 #include "launcher/agents/job_secret.h"
-#include "launcher/agents/state_text.h"
 
 namespace lockstep {
 namespace {

@@ -12,12 +12,12 @@ shift
 clang=${CXX:-$(command -v clang++-16 || command -v clang++ || true)}
 [[ -n $clang ]] || { echo "run.sh: there is no clang++: apt-get install clang-16 libclang-rt-16-dev" >&2; exit 1; }
 
-sources=(launcher/agents/{agent_messages,etcd_messages,job_secret,json_members,state_text}.cpp
+sources=(launcher/agents/{agent_messages,etcd_messages,job_secret,json_members}.cpp
   launcher/rendezvous/rendezvous_state.cpp lockstep/base/error.cpp)
 if [[ $target == greetings ]]; then
   sources+=(launcher/agents/{control_server,event_loop,sealed_connection}.cpp launcher/job/console.cpp
     launcher/rendezvous/rendezvous_service.cpp
-    lockstep/os/socket/tcp_socket.cpp lockstep/os/files/write_all.cpp)
+    lockstep/os/socket/tcp_socket.cpp lockstep/os/files/pipe.cpp)
 fi
 flags=(-lsodium)
 most_mb=256
@@ -27,7 +27,7 @@ if [[ $target == calls || $target == snapshots ]]; then  # They make LibTorch's 
   if [[ $target == snapshots ]]; then
     sources=(lockstep/snapshot/pickle/{pickle_nodes,pickle_tensor,storage_types,unpickler,zip_reader}.cpp
       lockstep/snapshot/internal/{checksum,safetensors_header}.cpp lockstep/snapshot/sharded/snapshot_manifest.cpp
-      lockstep/os/files/{atomic_file,readable_file}.cpp lockstep/base/error.cpp)
+      lockstep/os/files/{atomic_file,readable_file}.cpp lockstep/base/{error,internal/random_id}.cpp)
   fi
   torch=$(echo .venv/lib/python3*/site-packages/torch)
   flags=(-DXXH_INLINE_ALL -DLOCKSTEP_VERSION='"fuzz"'

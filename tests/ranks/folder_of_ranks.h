@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "lockstep/comm/internal/broadcast_text.h"
+#include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/os/files/temporary_directory.h"
 

@@ -14,7 +14,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/deadline.h"
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/comm/internal/broadcast_text.h"
+#include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/os/files/temporary_directory.h"
 #include "tests/ranks/fixture.h"
 #include "tests/ranks/formula.h"

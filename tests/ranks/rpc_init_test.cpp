@@ -12,7 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/comm/internal/broadcast_text.h"
+#include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/comm/internal/gloo_pair_testing.h"
 #include "lockstep/rpc/internal/local_meeting.h"
 #include "lockstep/rpc/internal/meeting.h"

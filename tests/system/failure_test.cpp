@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/os/machine/own_control_group.h"
+#include "lockstep/os/machine/control_groups.h"
 #include "lockstep/os/socket/tcp_socket.h"
 #include "tests/system/lockstep_process.h"
 

@@ -9,7 +9,7 @@
 
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/machine/affinity.h"
-#include "lockstep/os/machine/cpu_list.h"
+#include "lockstep/os/machine/cpu_topology.h"
 #include "lockstep/os/machine/machine.h"
 #include "tests/system/lockstep_process.h"
 

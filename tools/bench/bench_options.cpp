@@ -5,8 +5,8 @@
 
 #include "launcher/command_line/flag_values.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/internal/comma_list.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/text.h"
 #include "tools/parse_flags.h"
 
 namespace lockstep::inline internal {

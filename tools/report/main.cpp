@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "launcher/command_line/run_tool.h"
-#include "lockstep/base/internal/count_text.h"
+#include "lockstep/base/internal/text.h"
 #include "lockstep/os/files/atomic_file.h"
 #include "tools/parse_flags.h"
 #include "tools/report/run_report.h"

@@ -5,8 +5,7 @@
 #include <cstdio>
 
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/base/internal/count_text.h"
-#include "lockstep/base/internal/size_text.h"
+#include "lockstep/base/internal/text.h"
 #include "tools/report/axis.h"
 #include "tools/report/curve_chart.h"
 #include "tools/report/html_text.h"

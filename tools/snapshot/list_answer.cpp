@@ -6,7 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/base/internal/size_text.h"
+#include "lockstep/base/internal/text.h"
 #include "lockstep/os/files/readable_file.h"
 #include "lockstep/snapshot/internal/saved_file.h"
 #include "lockstep/snapshot/internal/snapshot_list.h"

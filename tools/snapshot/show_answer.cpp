@@ -1,7 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/base/internal/size_text.h"
+#include "lockstep/base/internal/text.h"
 #include "lockstep/snapshot/pickle/storage_types.h"
 #include "lockstep/snapshot/save.h"
 #include "tools/snapshot/inspected_snapshot.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "launcher/command_line/run_tool.h"
-#include "lockstep/base/internal/count_text.h"
+#include "lockstep/base/internal/text.h"
 #include "lockstep/record/internal/trace_merge.h"
 #include "tools/parse_flags.h"
 

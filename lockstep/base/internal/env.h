@@ -19,99 +19,87 @@ struct Variable {
 };
 
 // Given to each worker by the launcher (torchrun's names).
-inline constexpr Variable kRank{"RANK", "int", "rank of this process in the job"};
-inline constexpr Variable kWorldSize{"WORLD_SIZE", "int", "number of processes in the job"};
-inline constexpr Variable kLocalRank{"LOCAL_RANK", "int", "rank of this process on its machine"};
-inline constexpr Variable kLocalWorldSize{"LOCAL_WORLD_SIZE", "int",
-                                          "number of processes on this machine"};
-inline constexpr Variable kMasterAddr{"MASTER_ADDR", "host", "where rank 0 serves the job's store"};
-inline constexpr Variable kMasterPort{"MASTER_PORT", "port", "the store's port"};
-inline constexpr Variable kRestartCount{"TORCHELASTIC_RESTART_COUNT", "int",
-                                        "how often the job was restarted: its generation"};
-inline constexpr Variable kRunId{"TORCHELASTIC_RUN_ID", "text", "id of the job"};
-inline constexpr Variable kUseAgentStore{"TORCHELASTIC_USE_AGENT_STORE", "True|False",
-                                         "True where the launcher itself serves the store"};
-inline constexpr Variable kErrorFile{"TORCHELASTIC_ERROR_FILE", "path",
-                                     "where a failing worker leaves its error as JSON"};
-inline constexpr Variable kStoreListenFd{
-    "LOCKSTEP_STORE_LISTEN_FD", "int",
-    "socket bound by the launcher, on which rank 0 serves the store; set by lockstep run"};
-inline constexpr Variable kLauncherFd{"LOCKSTEP_LAUNCHER_FD", "int",
-                                      "socket over which a worker that outlives failures hears of "
-                                      "its next place; set by lockstep run"};
-inline constexpr Variable kStandby{
-    "LOCKSTEP_STANDBY", "1|0",
-    "1 in a worker that has no place in the job yet (--standby); set by lockstep run"};
-inline constexpr Variable kStateMemoryFd{"LOCKSTEP_STATE_MEMORY_FD", "int",
-                                         "memory file with a copy of the training's state, which "
-                                         "outlives the workers; set by lockstep run"};
-inline constexpr Variable kJobMark{
-    "LOCKSTEP_JOB", "text",
-    "marks all processes of a job, those that its workers start too; set by lockstep run"};
-inline constexpr Variable kJobSecret{
-    "LOCKSTEP_JOB_SECRET", "text",
-    "by which machines of a job know each other; workers do not get it (lockstep run --help)",
-    true};
-inline constexpr Variable kSpawn{
-    "LOCKSTEP_SPAWN", "text",
-    "which call of lockstep::spawn() in which process this one belongs to; set by it"};
+inline constexpr Variable kRank{"RANK", "int", "rank of this process in the job"},
+    kWorldSize{"WORLD_SIZE", "int", "number of processes in the job"},
+    kLocalRank{"LOCAL_RANK", "int", "rank of this process on its machine"},
+    kLocalWorldSize{"LOCAL_WORLD_SIZE", "int", "number of processes on this machine"},
+    kMasterAddr{"MASTER_ADDR", "host", "where rank 0 serves the job's store"},
+    kMasterPort{"MASTER_PORT", "port", "the store's port"},
+    kRestartCount{"TORCHELASTIC_RESTART_COUNT", "int",
+                  "how often the job was restarted: its generation"},
+    kRunId{"TORCHELASTIC_RUN_ID", "text", "id of the job"},
+    kUseAgentStore{"TORCHELASTIC_USE_AGENT_STORE", "True|False",
+                   "True where the launcher itself serves the store"},
+    kErrorFile{"TORCHELASTIC_ERROR_FILE", "path",
+               "where a failing worker leaves its error as JSON"},
+    kStoreListenFd{
+        "LOCKSTEP_STORE_LISTEN_FD", "int",
+        "socket bound by the launcher, on which rank 0 serves the store; set by lockstep run"},
+    kLauncherFd{"LOCKSTEP_LAUNCHER_FD", "int",
+                "socket over which a worker that outlives failures hears of "
+                "its next place; set by lockstep run"},
+    kStandby{"LOCKSTEP_STANDBY", "1|0",
+             "1 in a worker that has no place in the job yet (--standby); set by lockstep run"},
+    kStateMemoryFd{"LOCKSTEP_STATE_MEMORY_FD", "int",
+                   "memory file with a copy of the training's state, which "
+                   "outlives the workers; set by lockstep run"},
+    kJobMark{"LOCKSTEP_JOB", "text",
+             "marks all processes of a job, those that its workers start too; set by lockstep run"},
+    kJobSecret{
+        "LOCKSTEP_JOB_SECRET", "text",
+        "by which machines of a job know each other; workers do not get it (lockstep run --help)",
+        true},
+    kSpawn{"LOCKSTEP_SPAWN", "text",
+           "which call of lockstep::spawn() in which process this one belongs to; set by it"};
 
 // Given to each process by mpirun and srun, in place of the above. First of each: Open MPI; then
 // MPICH and its kin (hydra); then Slurm.
 inline constexpr Variable kOpenMpiRank{"OMPI_COMM_WORLD_RANK", "int",
-                                       "RANK under Open MPI's mpirun"};
-inline constexpr Variable kOpenMpiWorldSize{"OMPI_COMM_WORLD_SIZE", "int",
-                                            "WORLD_SIZE under Open MPI's mpirun"};
-inline constexpr Variable kOpenMpiLocalRank{"OMPI_COMM_WORLD_LOCAL_RANK", "int",
-                                            "LOCAL_RANK under Open MPI's mpirun"};
-inline constexpr Variable kOpenMpiLocalWorldSize{"OMPI_COMM_WORLD_LOCAL_SIZE", "int",
-                                                 "LOCAL_WORLD_SIZE under Open MPI's mpirun"};
-inline constexpr Variable kPmiRank{"PMI_RANK", "int", "RANK under MPICH's mpirun"};
-inline constexpr Variable kPmiWorldSize{"PMI_SIZE", "int", "WORLD_SIZE under MPICH's mpirun"};
-inline constexpr Variable kPmiLocalRank{"MPI_LOCALRANKID", "int",
-                                        "LOCAL_RANK under MPICH's mpirun"};
-inline constexpr Variable kPmiLocalWorldSize{"MPI_LOCALNRANKS", "int",
-                                             "LOCAL_WORLD_SIZE under MPICH's mpirun"};
-inline constexpr Variable kSlurmRank{"SLURM_PROCID", "int", "RANK under srun"};
-inline constexpr Variable kSlurmWorldSize{"SLURM_STEP_NUM_TASKS", "int", "WORLD_SIZE under srun"};
-inline constexpr Variable kSlurmLocalRank{"SLURM_LOCALID", "int", "LOCAL_RANK under srun"};
-inline constexpr Variable kSlurmNode{"SLURM_NODEID", "int",
-                                     "number of this machine among those of srun"};
-inline constexpr Variable kSlurmTasksPerNode{"SLURM_STEP_TASKS_PER_NODE", "list",
-                                             "LOCAL_WORLD_SIZE under srun, of each machine"};
+                                       "RANK under Open MPI's mpirun"},
+    kOpenMpiWorldSize{"OMPI_COMM_WORLD_SIZE", "int", "WORLD_SIZE under Open MPI's mpirun"},
+    kOpenMpiLocalRank{"OMPI_COMM_WORLD_LOCAL_RANK", "int", "LOCAL_RANK under Open MPI's mpirun"},
+    kOpenMpiLocalWorldSize{"OMPI_COMM_WORLD_LOCAL_SIZE", "int",
+                           "LOCAL_WORLD_SIZE under Open MPI's mpirun"},
+    kPmiRank{"PMI_RANK", "int", "RANK under MPICH's mpirun"},
+    kPmiWorldSize{"PMI_SIZE", "int", "WORLD_SIZE under MPICH's mpirun"},
+    kPmiLocalRank{"MPI_LOCALRANKID", "int", "LOCAL_RANK under MPICH's mpirun"},
+    kPmiLocalWorldSize{"MPI_LOCALNRANKS", "int", "LOCAL_WORLD_SIZE under MPICH's mpirun"},
+    kSlurmRank{"SLURM_PROCID", "int", "RANK under srun"},
+    kSlurmWorldSize{"SLURM_STEP_NUM_TASKS", "int", "WORLD_SIZE under srun"},
+    kSlurmLocalRank{"SLURM_LOCALID", "int", "LOCAL_RANK under srun"},
+    kSlurmNode{"SLURM_NODEID", "int", "number of this machine among those of srun"},
+    kSlurmTasksPerNode{"SLURM_STEP_TASKS_PER_NODE", "list",
+                       "LOCAL_WORLD_SIZE under srun, of each machine"};
 
 // From these the ranks know where to meet when MASTER_ADDR and MASTER_PORT are not set.
 inline constexpr Variable kOpenMpiJob{"PMIX_NAMESPACE", "text",
-                                      "the job under Open MPI's mpirun: stands for a port"};
-inline constexpr Variable kPmiConnection{"PMI_FD", "int",
-                                         "connection to MPICH's mpirun, which passes texts on"};
-inline constexpr Variable kSlurmNodes{"SLURM_STEP_NODELIST", "list",
-                                      "the machines of srun: rank 0 is on the first"};
-inline constexpr Variable kSlurmJob{"SLURM_JOB_ID", "int",
-                                    "the job under srun: with the step it stands for a port"};
-inline constexpr Variable kSlurmStep{"SLURM_STEP_ID", "int", "the step of the job under srun"};
+                                      "the job under Open MPI's mpirun: stands for a port"},
+    kPmiConnection{"PMI_FD", "int", "connection to MPICH's mpirun, which passes texts on"},
+    kSlurmNodes{"SLURM_STEP_NODELIST", "list", "the machines of srun: rank 0 is on the first"},
+    kSlurmJob{"SLURM_JOB_ID", "int", "the job under srun: with the step it stands for a port"},
+    kSlurmStep{"SLURM_STEP_ID", "int", "the step of the job under srun"};
 
 // Set by users.
 inline constexpr Variable kTimeout{"LOCKSTEP_TIMEOUT_S", "seconds",
-                                   "deadline of a collective (default 600)"};
-inline constexpr Variable kInitTimeout{"LOCKSTEP_INIT_TIMEOUT_S", "seconds",
-                                       "deadline for all ranks to join (default 300)"};
-inline constexpr Variable kBackend{"LOCKSTEP_BACKEND", "shm|hierarchical|gloo|nccl|mpi",
-                                   "backend of init_process_group (default: nccl for a CUDA build "
-                                   "with a device for each local rank, else shm where all ranks "
-                                   "share memory, hierarchical where some do, else gloo)"};
-inline constexpr Variable kMemoryDomain{
-    "LOCKSTEP_MEMORY_DOMAIN", "text",
-    "ranks share memory only with those of the same text: for containers that share a network "
-    "namespace but no memory (default: all of one machine and network namespace)"};
-inline constexpr Variable kCheckCalls{
-    "LOCKSTEP_CHECK_CALLS", "1|0",
-    "compare each collective with the other ranks' before it runs (default: 1 for CPU backends)"};
-inline constexpr Variable kGlooSocketIfname{"GLOO_SOCKET_IFNAME", "name",
-                                            "network interface on which gloo accepts connections"};
-inline constexpr Variable kLogLevel{"LOCKSTEP_LOG", "debug|info|warning|error",
-                                    "least severe message to print (default warning)"};
-inline constexpr Variable kNoColor{"NO_COLOR", "any text", "no colours when set and not empty"};
+                                   "deadline of a collective (default 600)"},
+    kInitTimeout{"LOCKSTEP_INIT_TIMEOUT_S", "seconds",
+                 "deadline for all ranks to join (default 300)"},
+    kBackend{"LOCKSTEP_BACKEND", "shm|hierarchical|gloo|nccl|mpi",
+             "backend of init_process_group (default: nccl for a CUDA build "
+             "with a device for each local rank, else shm where all ranks "
+             "share memory, hierarchical where some do, else gloo)"},
+    kMemoryDomain{
+        "LOCKSTEP_MEMORY_DOMAIN", "text",
+        "ranks share memory only with those of the same text: for containers that share a network "
+        "namespace but no memory (default: all of one machine and network namespace)"},
+    kCheckCalls{"LOCKSTEP_CHECK_CALLS", "1|0",
+                "compare each collective with the other ranks' before it runs (default: 1 for CPU "
+                "backends)"},
+    kGlooSocketIfname{"GLOO_SOCKET_IFNAME", "name",
+                      "network interface on which gloo accepts connections"},
+    kLogLevel{"LOCKSTEP_LOG", "debug|info|warning|error",
+              "least severe message to print (default warning)"},
+    kNoColor{"NO_COLOR", "any text", "no colours when set and not empty"};
 #if defined(LOCKSTEP_FAILPOINTS)
 inline constexpr Variable kFailpoint{
     "LOCKSTEP_FAILPOINT", "name:n:action[:rank[:generation]],...",
@@ -120,51 +108,45 @@ inline constexpr Variable kFailpoint{
     "processes started in this generation (default: any rank, generation 0; * is any)"};
 #endif
 inline constexpr Variable kTemporaryFolder{"TMPDIR", "directory",
-                                           "where temporary files go (default /tmp)"};
-inline constexpr Variable kTerm{"TERM", "name", "dumb: no progress bar"};
+                                           "where temporary files go (default /tmp)"},
+    kTerm{"TERM", "name", "dumb: no progress bar"};
 
 // malloc's own: where one is set, init_process_group and DataParallel leave malloc alone.
 inline constexpr Variable kMallocTrimThreshold{"MALLOC_TRIM_THRESHOLD_", "bytes",
-                                               "free memory that malloc keeps (default: all)"};
-inline constexpr Variable kMallocMmapThreshold{
-    "MALLOC_MMAP_THRESHOLD_", "bytes",
-    "size from which malloc maps each block by itself (default 32 MB)"};
-inline constexpr Variable kMallocMmapMax{"MALLOC_MMAP_MAX_", "int",
-                                         "most blocks that malloc maps by themselves"};
-inline constexpr Variable kMallocTopPad{"MALLOC_TOP_PAD_", "bytes",
-                                        "what malloc asks of the system beyond its need"};
-inline constexpr Variable kGlibcTunables{"GLIBC_TUNABLES", "list",
-                                         "settings of the C library, malloc's (glibc.malloc.) too"};
+                                               "free memory that malloc keeps (default: all)"},
+    kMallocMmapThreshold{"MALLOC_MMAP_THRESHOLD_", "bytes",
+                         "size from which malloc maps each block by itself (default 32 MB)"},
+    kMallocMmapMax{"MALLOC_MMAP_MAX_", "int", "most blocks that malloc maps by themselves"},
+    kMallocTopPad{"MALLOC_TOP_PAD_", "bytes", "what malloc asks of the system beyond its need"},
+    kGlibcTunables{"GLIBC_TUNABLES", "list",
+                   "settings of the C library, malloc's (glibc.malloc.) too"};
 
 // Read by the launcher.
 inline constexpr Variable kPythonExec{"PYTHON_EXEC", "path",
-                                      "what runs programs in Python (default python3)"};
-inline constexpr Variable kShutdownTimeout{
-    "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "seconds",
-    "from telling workers to end to killing them (default 30)"};
-inline constexpr Variable kAgentLogLevel{
-    "LOGLEVEL", "DEBUG|INFO|WARNING|ERROR",
-    "above INFO, --event-log-handler=console prints nothing (default INFO)"};
-inline constexpr Variable kEnableFileTimer{
-    "TORCHELASTIC_ENABLE_FILE_TIMER", "1|0",
-    "torchrun's timer of workers, which is not here: 1 is answered with a warning"};
-inline constexpr Variable kHealthCheckPort{
-    "TORCHELASTIC_HEALTH_CHECK_PORT", "port",
-    "where the launcher tells its job's health and metrics: /healthz, /metrics and /status at "
-    "--local-addr, else on loopback (default: nowhere)"};
-inline constexpr Variable kLogLinePrefix{
-    "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "text",
-    "before each line shown by --tee (default [${role_name}${local_rank}]:)"};
-inline constexpr Variable kOmpNumThreads{
-    "OMP_NUM_THREADS", "int",
-    "threads of each worker's tensor kernels (default: processors divided by local workers)"};
-inline constexpr Variable kHostsSilence{"LOCKSTEP_HOSTS_SILENCE_S", "seconds",
-                                        "machines of --hosts end a job when they have not heard "
-                                        "for so long of the command that started "
-                                        "it, which may be stopped or cut off (default 60)"};
-inline constexpr Variable kCudaVisibleDevices{
-    "CUDA_VISIBLE_DEVICES", "list", "devices that --nproc-per-node=gpu counts (default all)"};
-inline constexpr Variable kPath{"PATH", "list", "where programs given without a / are looked up"};
+                                      "what runs programs in Python (default python3)"},
+    kShutdownTimeout{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "seconds",
+                     "from telling workers to end to killing them (default 30)"},
+    kAgentLogLevel{"LOGLEVEL", "DEBUG|INFO|WARNING|ERROR",
+                   "above INFO, --event-log-handler=console prints nothing (default INFO)"},
+    kEnableFileTimer{
+        "TORCHELASTIC_ENABLE_FILE_TIMER", "1|0",
+        "torchrun's timer of workers, which is not here: 1 is answered with a warning"},
+    kHealthCheckPort{
+        "TORCHELASTIC_HEALTH_CHECK_PORT", "port",
+        "where the launcher tells its job's health and metrics: /healthz, /metrics and /status at "
+        "--local-addr, else on loopback (default: nowhere)"},
+    kLogLinePrefix{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "text",
+                   "before each line shown by --tee (default [${role_name}${local_rank}]:)"},
+    kOmpNumThreads{
+        "OMP_NUM_THREADS", "int",
+        "threads of each worker's tensor kernels (default: processors divided by local workers)"},
+    kHostsSilence{"LOCKSTEP_HOSTS_SILENCE_S", "seconds",
+                  "machines of --hosts end a job when they have not heard "
+                  "for so long of the command that started "
+                  "it, which may be stopped or cut off (default 60)"},
+    kCudaVisibleDevices{"CUDA_VISIBLE_DEVICES", "list",
+                        "devices that --nproc-per-node=gpu counts (default all)"},
+    kPath{"PATH", "list", "where programs given without a / are looked up"};
 
 /// From now on these NAME=value lines count more than the environment; earlier ones are forgotten.
 /// Of a worker whose place in the job has changed. Threads: no other may be reading.

@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/internal/comma_list.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/env.h"
 #include "lockstep/base/internal/log.h"
 #include "lockstep/base/internal/parse_number.h"
+#include "lockstep/base/internal/text.h"
 
 namespace lockstep::inline internal {
 namespace {
@@ -32,10 +32,7 @@ struct Armed {
   std::atomic<std::int64_t> passed = 0;
 };
 
-// Those of this process.
-struct State {
-  std::list<Armed> armed;
-};
+using State = std::list<Armed>;
 
 [[noreturn]] void refuse(const std::string& item, const std::string& reason) {
   std::string names;
@@ -59,11 +56,10 @@ std::vector<std::string> split(const std::string& item) {
 }
 
 std::optional<Action> action_of(const std::string& name) {
-  if (name == "kill") return Action::kKill;
-  if (name == "stop") return Action::kStop;
-  if (name == "eio") return Action::kError;
-  if (name == "short") return Action::kShort;
-  return std::nullopt;
+  constexpr std::array kNames = {"kill", "stop", "eio", "short"};
+  const auto found = std::ranges::find(kNames, name);
+  if (found == kNames.end()) return std::nullopt;
+  return static_cast<Action>(found - kNames.begin());
 }
 
 bool can_happen(Action action, FailpointKind kind) {
@@ -96,7 +92,7 @@ void add(State& state, const std::string& item) {
     if (!rank || *rank < 0) refuse(item, "has no rank after the action");
   }
   if (!is_for(parts.size() > 4 ? parts[4] : "0", item)) return;
-  Armed& armed = state.armed.emplace_back();
+  Armed& armed = state.emplace_back();
   armed.index = static_cast<std::size_t>(point - kFailpoints.begin());
   armed.pass = *pass;
   armed.action = *action;
@@ -106,7 +102,7 @@ void add(State& state, const std::string& item) {
 void arm(State& state, std::string_view text) {
   State wanted;
   for (const std::string& item : comma_list(std::string(text))) add(wanted, item);
-  state.armed.swap(wanted.armed);
+  state.swap(wanted);
 }
 
 State& state() {
@@ -124,7 +120,7 @@ std::array<std::atomic<std::int64_t>, kFailpoints.size()> passes;
 std::optional<Action> pass(Failpoint point) {
   passes[point.index()].fetch_add(1);
   std::optional<Action> result;
-  for (Armed& armed : state().armed) {
+  for (Armed& armed : state()) {
     if (armed.index != point.index()) continue;
     // Of a place that the process has now: it may have had another.
     if (armed.rank && env::integer(env::kRank) != armed.rank) continue;

@@ -1,5 +1,7 @@
 #include "lockstep/base/internal/log.h"
 
+#include <algorithm>
+#include <array>
 #include <string>
 #include <utility>
 
@@ -11,19 +13,7 @@
 namespace lockstep::inline internal {
 namespace {
 
-const char* level_name(LogLevel level) {
-  switch (level) {
-    case LogLevel::kDebug:
-      return "debug";
-    case LogLevel::kInfo:
-      return "info";
-    case LogLevel::kWarning:
-      return "warning";
-    case LogLevel::kError:
-      return "error";
-  }
-  return "?";
-}
+constexpr std::array kLevelNames = {"debug", "info", "warning", "error"};
 
 struct Threshold {
   LogLevel level = LogLevel::kWarning;
@@ -31,12 +21,10 @@ struct Threshold {
 };
 
 Threshold threshold() {
-  const auto wanted = env::text(env::kLogLevel);
-  for (const LogLevel level :
-       {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kWarning, LogLevel::kError}) {
-    if (wanted == level_name(level)) return {level, ""};
-  }
-  return {LogLevel::kWarning, wanted.value_or("")};
+  const std::string wanted = env::text(env::kLogLevel).value_or("");
+  const auto found = std::ranges::find(kLevelNames, wanted);
+  if (found != kLevelNames.end()) return {static_cast<LogLevel>(found - kLevelNames.begin()), ""};
+  return {LogLevel::kWarning, wanted};
 }
 
 // As lockstep run, torchrun, mpirun or srun say it. One that is no number is the error of the code
@@ -57,7 +45,11 @@ std::string rank_text() try {
 void write_line(const std::string& rank, LogLevel level, std::string_view message) {
   std::string line = "lockstep";
   if (!rank.empty()) line.append("[").append(rank).append("]");
-  line.append(" ").append(level_name(level)).append(": ").append(message).append("\n");
+  line.append(" ")
+      .append(kLevelNames.at(static_cast<std::size_t>(level)))
+      .append(": ")
+      .append(message)
+      .append("\n");
   // One write keeps lines of several ranks apart. A closed stderr is nobody's error.
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
 }

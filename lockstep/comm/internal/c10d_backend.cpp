@@ -1,30 +1,20 @@
 #include "lockstep/comm/internal/c10d_backend.h"
 
-#include "lockstep/base/internal/check.h"
-
 namespace lockstep::inline internal {
 namespace {
 
+// Ours are numbered as c10d's.
+static_assert(static_cast<int>(ReduceOp::kSum) == c10d::ReduceOp::SUM);
+static_assert(static_cast<int>(ReduceOp::kAvg) == c10d::ReduceOp::AVG);
+static_assert(static_cast<int>(ReduceOp::kProduct) == c10d::ReduceOp::PRODUCT);
+static_assert(static_cast<int>(ReduceOp::kMin) == c10d::ReduceOp::MIN);
+static_assert(static_cast<int>(ReduceOp::kMax) == c10d::ReduceOp::MAX);
+static_assert(static_cast<int>(ReduceOp::kBand) == c10d::ReduceOp::BAND);
+static_assert(static_cast<int>(ReduceOp::kBor) == c10d::ReduceOp::BOR);
+static_assert(static_cast<int>(ReduceOp::kBxor) == c10d::ReduceOp::BXOR);
+
 c10d::ReduceOp::RedOpType c10d_op(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum:
-      return c10d::ReduceOp::SUM;
-    case ReduceOp::kAvg:
-      return c10d::ReduceOp::AVG;
-    case ReduceOp::kProduct:
-      return c10d::ReduceOp::PRODUCT;
-    case ReduceOp::kMin:
-      return c10d::ReduceOp::MIN;
-    case ReduceOp::kMax:
-      return c10d::ReduceOp::MAX;
-    case ReduceOp::kBand:
-      return c10d::ReduceOp::BAND;
-    case ReduceOp::kBor:
-      return c10d::ReduceOp::BOR;
-    case ReduceOp::kBxor:
-      return c10d::ReduceOp::BXOR;
-  }
-  LOCKSTEP_ASSERT(false);
+  return static_cast<c10d::ReduceOp::RedOpType>(op);
 }
 
 template <class Options>

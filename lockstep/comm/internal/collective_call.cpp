@@ -22,9 +22,8 @@ std::chrono::milliseconds checked_timeout(const CallSite& call, const Collective
 
 void check_name(const CallSite& call, const std::string& name) {
   if (name.size() <= CallSignature::kMostNameLetters) return;
-  throw UsageError(concat(call.operation, " of group '", call.group.name, "' on rank ",
-                          call.group.rank, ": the name '", name, "' has ", name.size(),
-                          " letters; at most ", CallSignature::kMostNameLetters, " are compared"));
+  refuse(call, "the name '", name, "' has ", name.size(), " letters; at most ",
+         CallSignature::kMostNameLetters, " are compared");
 }
 
 // What the way to the backend may take without counting, so that the backend's own error says the

@@ -1,16 +1,13 @@
+#include "lockstep/comm/internal/comm_error.h"
+
 #include <array>
 #include <exception>
 #include <functional>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/internal/error_text.h"
 #include "lockstep/comm/internal/launcher_notice.h"
-#include "lockstep/comm/internal/unnamed_comm_error.h"
 #include "lockstep/comm/internal/work_state.h"
 
 namespace lockstep::inline internal {

@@ -1,7 +1,5 @@
 #include "lockstep/comm/internal/native_collectives.h"
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/internal/collective_call.h"
 #include "lockstep/comm/internal/process_group_state.h"
 
@@ -12,9 +10,9 @@ SharedMemory* shared_memory(const ProcessGroup::State& group) {
   return group.backend ? group.backend->shared_memory() : nullptr;
 }
 
-[[noreturn]] void refuse_into(const CallSite& call, const std::string& reason) {
-  throw UsageError(concat("all_reduce_into of group '", call.group.name, "' on rank ",
-                          call.group.rank, ": ", reason));
+template <class... Parts>
+[[noreturn]] void refuse_into(const CallSite& call, const Parts&... parts) {
+  refuse(CallSite{"all_reduce_into", call.group}, parts...);
 }
 
 // Output and input have different dtypes.
@@ -28,9 +26,9 @@ void check_conversion(const CallSite& call, const at::Tensor& output, const at::
     return tensor.numel() == 0 || memory->is_shared(tensor);
   };
   if (memory != nullptr && is_shared(output) && is_shared(input)) return;
-  refuse_into(call, concat(c10::toString(from),
-                           " is reduced into float32 only where the group shares memory and output "
-                           "and input lie in it; take both from allocate_tensor"));
+  refuse_into(call, c10::toString(from),
+              " is reduced into float32 only where the group shares memory and output and input "
+              "lie in it; take both from allocate_tensor");
 }
 
 void check_sum_of_squares(const CallSite& call, const at::Tensor& sum, const at::Tensor& output) {
@@ -40,18 +38,17 @@ void check_sum_of_squares(const CallSite& call, const at::Tensor& sum, const at:
                 "take it of the output");
   }
   if (!at::isFloatingType(output.scalar_type())) {
-    refuse_into(call,
-                concat("sum_of_squares is not defined for ", c10::toString(output.scalar_type())));
+    refuse_into(call, "sum_of_squares is not defined for ", c10::toString(output.scalar_type()));
   }
   if (!sum.is_cpu() || sum.scalar_type() != at::kDouble || sum.numel() != 1) {
-    refuse_into(call, concat("sum_of_squares must be one float64 on the CPU, not ", sum.numel(),
-                             " ", c10::toString(sum.scalar_type()), " on ", sum.device().str()));
+    refuse_into(call, "sum_of_squares must be one float64 on the CPU, not ", sum.numel(), " ",
+                c10::toString(sum.scalar_type()), " on ", sum.device().str());
   }
 }
 
 void check_scale(const CallSite& call, ReduceOp op) {
   if (op != ReduceOp::kAvg) {
-    refuse_into(call, concat("scale goes with AVG, not with ", reduce_op_name(op)));
+    refuse_into(call, "scale goes with AVG, not with ", reduce_op_name(op));
   }
   if (shared_memory(call.group) == nullptr) {
     refuse_into(call,
@@ -67,8 +64,7 @@ Work all_reduce_into(const ProcessGroup& group, const at::Tensor& output, const 
   check_tensor(call, "output", output);
   check_tensor(call, "input", input);
   if (output.numel() != input.numel()) {
-    refuse_into(call,
-                concat("output has ", output.numel(), " elements, input has ", input.numel()));
+    refuse_into(call, "output has ", output.numel(), " elements, input has ", input.numel());
   }
   if (output.scalar_type() != input.scalar_type()) check_conversion(call, output, input);
   const at::Tensor& squares = reduction.sum_of_squares;

@@ -6,7 +6,6 @@
 #include <torch/csrc/distributed/c10d/exception.h>
 
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/comm/internal/quiet_c10d.h"
 
 namespace lockstep::inline internal {
 namespace {

@@ -1,41 +1,21 @@
 #include "lockstep/comm/internal/tensor_check.h"
 
-#include <c10/core/ScalarType.h>
+#include <algorithm>
+#include <array>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/internal/concat.h"
+#include <c10/core/ScalarType.h>
 
 namespace lockstep::inline internal {
 namespace {
 
-template <class... Parts>
-[[noreturn]] void refuse(const CallSite& call, const Parts&... parts) {
-  throw UsageError(concat(call.operation, " of group '", call.group.name, "' on rank ",
-                          call.group.rank, ": ", parts...));
-}
-
-bool is_exchangeable(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat:
-    case at::kDouble:
-    case at::kHalf:
-    case at::kBFloat16:
-    case at::kInt:
-    case at::kLong:
-    case at::kChar:
-    case at::kByte:
-    case at::kBool:
-      return true;
-    default:
-      return false;
-  }
-}
+constexpr std::array kExchangeable = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kInt,
+                                      at::kLong,  at::kChar,   at::kByte, at::kBool};
 
 }  // namespace
 
 void check_tensor(const CallSite& call, const char* argument, const at::Tensor& tensor) {
   if (!tensor.defined()) refuse(call, argument, " is an undefined tensor");
-  if (!is_exchangeable(tensor.scalar_type())) {
+  if (std::ranges::count(kExchangeable, tensor.scalar_type()) == 0) {
     refuse(call, argument, " has dtype ", c10::toString(tensor.scalar_type()),
            "; exchange float32, float64, float16, bfloat16, int32, int64, int8, uint8 or bool");
   }

@@ -4,6 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/internal/process_group_state.h"
 
 /// The checks at the door of every collective: UsageError naming the operation, the rank and the
@@ -15,6 +17,13 @@ struct CallSite {
   const char* operation;
   const ProcessGroup::State& group;
 };
+
+/// Throws the UsageError.
+template <class... Parts>
+[[noreturn]] void refuse(const CallSite& call, const Parts&... parts) {
+  throw UsageError(concat(call.operation, " of group '", call.group.name, "' on rank ",
+                          call.group.rank, ": ", parts...));
+}
 
 void check_tensor(const CallSite& call, const char* argument, const at::Tensor& tensor);
 

@@ -7,8 +7,8 @@
 
 #include "lockstep/base/internal/deadline.h"
 #include "lockstep/base/internal/mutex.h"
+#include "lockstep/comm/internal/comm_error.h"
 #include "lockstep/comm/internal/run_watched.h"
-#include "lockstep/comm/internal/unnamed_comm_error.h"
 
 namespace lockstep::inline internal {
 

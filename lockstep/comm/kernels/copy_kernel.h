@@ -1,13 +1,17 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "lockstep/comm/kernels/element.h"
 #include "lockstep/comm/kernels/instruction_set.h"
-#include "lockstep/comm/kernels/store.h"
 
 /// Copies, with a choice of store; see reduce_kernel.h. Threads: any.
 namespace lockstep::inline internal {
+
+/// Whether the lines of a target are left to the caches or written past them. Writing past them
+/// pays for lines that are not in one's own cache and that another core will read.
+enum class Store : std::uint8_t { kOrdinary, kNonTemporal };
 
 /// As memcpy.
 void copy(std::byte* target, const std::byte* source, std::size_t bytes,

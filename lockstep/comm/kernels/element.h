@@ -20,23 +20,8 @@ enum class Element : std::uint8_t {
 };
 
 constexpr std::size_t element_bytes(Element element) {
-  switch (element) {
-    case Element::kFloat64:
-    case Element::kInt64:
-      return 8;
-    case Element::kFloat32:
-    case Element::kInt32:
-      return 4;
-    case Element::kFloat16:
-    case Element::kBFloat16:
-    case Element::kInt16:
-      return 2;
-    case Element::kInt8:
-    case Element::kUint8:
-    case Element::kBool:
-      return 1;
-  }
-  return 0;
+  constexpr std::uint8_t kBytes[] = {4, 8, 2, 2, 1, 2, 4, 8, 1, 1};
+  return kBytes[static_cast<std::size_t>(element)];
 }
 
 constexpr bool is_floating_point(Element element) {
@@ -46,29 +31,9 @@ constexpr bool is_floating_point(Element element) {
 
 /// "float32", "bool"
 constexpr const char* element_name(Element element) {
-  switch (element) {
-    case Element::kFloat32:
-      return "float32";
-    case Element::kFloat64:
-      return "float64";
-    case Element::kFloat16:
-      return "float16";
-    case Element::kBFloat16:
-      return "bfloat16";
-    case Element::kInt8:
-      return "int8";
-    case Element::kInt16:
-      return "int16";
-    case Element::kInt32:
-      return "int32";
-    case Element::kInt64:
-      return "int64";
-    case Element::kUint8:
-      return "uint8";
-    case Element::kBool:
-      return "bool";
-  }
-  return "?";
+  constexpr const char* kNames[] = {"float32", "float64", "float16", "bfloat16", "int8",
+                                    "int16",   "int32",   "int64",   "uint8",    "bool"};
+  return kNames[static_cast<std::size_t>(element)];
 }
 
 }  // namespace lockstep::inline internal

@@ -1,5 +1,7 @@
 #include "lockstep/comm/kernels/instruction_set.h"
 
+#include <array>
+
 namespace lockstep::inline internal {
 
 bool is_supported(InstructionSet set) {
@@ -28,15 +30,8 @@ InstructionSet best_instruction_set() {
 }
 
 const char* instruction_set_name(InstructionSet set) {
-  switch (set) {
-    case InstructionSet::kPortable:
-      return "portable";
-    case InstructionSet::kAvx2:
-      return "AVX2";
-    case InstructionSet::kAvx512:
-      return "AVX-512";
-  }
-  return "?";
+  constexpr std::array kNames = {"portable", "AVX2", "AVX-512"};
+  return kNames.at(static_cast<std::size_t>(set));
 }
 
 }  // namespace lockstep::inline internal

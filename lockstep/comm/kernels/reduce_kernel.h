@@ -3,9 +3,9 @@
 #include <cstddef>
 #include <span>
 
+#include "lockstep/comm/kernels/copy_kernel.h"
 #include "lockstep/comm/kernels/element.h"
 #include "lockstep/comm/kernels/instruction_set.h"
-#include "lockstep/comm/kernels/store.h"
 #include "lockstep/comm/reduce_op.h"
 
 /// The arithmetic of the shared-memory backend: pure functions over bytes, with vectors as wide as

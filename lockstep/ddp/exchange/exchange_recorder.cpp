@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/base/internal/size_text.h"
+#include "lockstep/base/internal/text.h"
 
 namespace lockstep::inline internal {
 

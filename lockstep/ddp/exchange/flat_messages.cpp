@@ -60,4 +60,13 @@ void exchange_flat(const std::vector<at::Tensor>& tensors,
   }
 }
 
+void broadcast_tensors(const ProcessGroup& group, const std::vector<at::Tensor>& tensors,
+                       int source) {
+  if (group.world_size() == 1 || tensors.empty()) return;
+  exchange_flat(tensors, [&](const at::Tensor& message) {
+    group.broadcast(message.view(at::kByte), source);  // bytes: buffers may be of any dtype
+    return group.rank() != source;
+  });
+}
+
 }  // namespace lockstep::inline internal

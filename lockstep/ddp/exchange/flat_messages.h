@@ -5,6 +5,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "lockstep/comm/process_group.h"
+
 namespace lockstep::inline internal {
 
 /// Exchanges many small tensors as a few large messages: joins those of one dtype and device, but
@@ -14,5 +16,11 @@ namespace lockstep::inline internal {
 /// back autograd does not notice: a forward pass that was before has saved what it read.
 void exchange_flat(const std::vector<at::Tensor>& tensors,
                    const std::function<bool(const at::Tensor&)>& exchange);
+
+/// Overwrites the tensors with those of rank `source`, a few large messages for many small tensors.
+/// Tensors of any dtypes and strides; the same list of shapes and dtypes on every rank.
+/// Errors: as Work::wait.
+void broadcast_tensors(const ProcessGroup& group, const std::vector<at::Tensor>& tensors,
+                       int source);
 
 }  // namespace lockstep::inline internal

@@ -7,7 +7,6 @@
 #include <c10/core/GradMode.h>
 
 #include "lockstep/comm/internal/native_collectives.h"
-#include "lockstep/ddp/exchange/gradient_ownership.h"
 #include "lockstep/ddp/exchange/gradient_view.h"
 #include "lockstep/ddp/exchange/set_gradient.h"
 

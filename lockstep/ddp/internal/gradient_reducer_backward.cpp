@@ -6,7 +6,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/internal/agreement.h"
 #include "lockstep/comm/internal/native_collectives.h"
-#include "lockstep/ddp/exchange/gradient_ownership.h"
+#include "lockstep/ddp/exchange/gradient_view.h"
 #include "lockstep/ddp/internal/error_context.h"
 #include "lockstep/ddp/internal/gradient_reducer.h"
 

@@ -9,7 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/os/files/write_all.h"
+#include "lockstep/os/files/pipe.h"
 #include "lockstep/os/socket/poll_timeout.h"
 
 namespace lockstep::inline internal {

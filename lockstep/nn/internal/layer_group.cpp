@@ -6,7 +6,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "lockstep/base/internal/mutex.h"
-#include "lockstep/comm/internal/gather_rows.h"
+#include "lockstep/comm/internal/exchange_values.h"
 
 namespace lockstep::inline internal {
 namespace {

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
-#include <random>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -16,6 +14,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/failpoint.h"
+#include "lockstep/base/internal/random_id.h"
 
 namespace lockstep::inline internal {
 namespace {
@@ -41,10 +40,7 @@ std::filesystem::path directory_of(const std::filesystem::path& path) {
 }
 
 std::string random_name() {
-  std::random_device device;
-  char digits[17];
-  std::snprintf(digits, sizeof(digits), "%08x%08x", device(), device());
-  return concat(kTemporaryPrefix, digits, kTemporarySuffix);
+  return concat(kTemporaryPrefix, random_id().substr(0, 16), kTemporarySuffix);
 }
 
 bool is_temporary_name(std::string_view name) {

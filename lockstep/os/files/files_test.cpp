@@ -11,9 +11,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/os/files/pipe.h"
-#include "lockstep/os/files/read_to_end.h"
 #include "lockstep/os/files/temporary_directory.h"
-#include "lockstep/os/files/write_all.h"
 #include "lockstep/os/machine/machine.h"
 
 namespace lockstep {

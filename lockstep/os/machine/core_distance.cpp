@@ -1,6 +1,7 @@
 #include "lockstep/os/machine/core_distance.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <future>
 #include <thread>
@@ -45,15 +46,8 @@ double median(std::vector<double>& values) {
 }  // namespace
 
 const char* placement_name(Placement placement) {
-  switch (placement) {
-    case Placement::kNear:
-      return "near";
-    case Placement::kFar:
-      return "far";
-    case Placement::kUnknown:
-      break;
-  }
-  return "unknown";
+  constexpr std::array kNames = {"near", "far", "unknown"};
+  return kNames.at(static_cast<std::size_t>(placement));
 }
 
 Placement classify_round_trip(double round_trip_ns) {

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace lockstep::inline internal {
@@ -23,5 +25,9 @@ struct CpuPlace {
 /// cache for each package. `root` stands for "/".
 std::vector<CpuPlace> read_cpu_places(const std::vector<int>& cpus,
                                       const std::filesystem::path& root = "/");
+
+/// Numbers of processors as the kernel writes them: "0-2,4". Ascending, without repetition. What is
+/// no number or range is passed over.
+std::vector<int> parse_cpu_list(std::string_view text);
 
 }  // namespace lockstep::inline internal

@@ -4,7 +4,6 @@
 
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/machine/affinity.h"
-#include "lockstep/os/machine/cpu_list.h"
 #include "lockstep/os/machine/gpu_nodes.h"
 #include "lockstep/os/machine/system_root_testing.h"
 

@@ -5,8 +5,8 @@
 #include <fstream>
 #include <system_error>
 
-#include "lockstep/base/internal/comma_list.h"
 #include "lockstep/base/internal/parse_number.h"
+#include "lockstep/base/internal/text.h"
 
 namespace lockstep::inline internal {
 namespace {

@@ -12,11 +12,11 @@
 #include <system_error>
 
 #include <pwd.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/os/machine/affinity.h"
 #include "lockstep/os/machine/control_groups.h"
 
 namespace lockstep::inline internal {
@@ -98,14 +98,7 @@ std::string memory_domain() {
 }
 
 int allowed_cpu_count() {
-  // The kernel refuses a set smaller than its own; 8192 is the most that Linux supports.
-  constexpr int kMostCpus = 8192;
-  cpu_set_t* const set = CPU_ALLOC(kMostCpus);
-  if (set == nullptr) return 1;
-  const std::size_t bytes = CPU_ALLOC_SIZE(kMostCpus);
-  const int count = ::sched_getaffinity(0, bytes, set) == 0 ? CPU_COUNT_S(bytes, set) : 1;
-  CPU_FREE(set);
-  return std::max(count, 1);
+  return std::max(static_cast<int>(allowed_cpus().size()), 1);
 }
 
 int nvidia_device_count() {

@@ -1,5 +1,3 @@
-#include "lockstep/os/machine/own_control_group.h"
-
 #include <csignal>
 
 #include <gtest/gtest.h>
@@ -7,6 +5,7 @@
 #include <unistd.h>
 
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/os/machine/control_groups.h"
 #include "lockstep/os/machine/system_root_testing.h"
 #include "lockstep/os/process/child_process.h"
 

@@ -75,12 +75,6 @@ pid_t fork_into(int control_group) {
   return ::fork();
 }
 
-void kill_and_reap(pid_t pid) {
-  ::kill(pid, SIGKILL);
-  while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
-  }
-}
-
 // The child's errno; 0 when the pipe was closed by a successful exec.
 int read_exec_errno(int fd, pid_t child, const SpawnOptions& options) {
   const Deadline deadline = Deadline::after(options.exec_timeout);
@@ -178,6 +172,12 @@ ChildExit reap_child(pid_t pid) {
   if (const auto ended = reap(pid)) return *ended;
   throw SystemError(concat("wait for the end of process ", pid), errno == 0 ? EAGAIN : errno,
                     "no other part of the program may reap it, or ignore SIGCHLD");
+}
+
+void kill_and_reap(pid_t pid) noexcept {
+  ::kill(pid, SIGKILL);
+  while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
 }
 
 std::optional<ChildExit> reap_any_child() {

@@ -80,6 +80,9 @@ bool signal_process(const UniqueFd& process, int signal) noexcept;
 /// Sends SIGKILL. Returns false when the process has ended and been reaped, or is not ours to kill.
 bool kill_process(const UniqueFd& process) noexcept;
 
+/// Kills a child that nobody else reaps, and waits for its end.
+void kill_and_reap(pid_t pid) noexcept;
+
 /// Takes note of a child that has ended. Errors: SystemError when it has not, or when another part
 /// of the program has done so before.
 ChildExit reap_child(pid_t pid);

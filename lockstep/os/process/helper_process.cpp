@@ -3,7 +3,6 @@
 #include <cerrno>
 #include <csignal>
 
-#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,7 +11,6 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/files/pipe.h"
 #include "lockstep/os/process/child_process.h"
-#include "lockstep/os/socket/poll_timeout.h"
 
 namespace lockstep::inline internal {
 namespace {
@@ -45,9 +43,7 @@ HelperProcess::HelperProcess(const char* name, const Body& body) {
   try {
     process_ = open_process(pid);
   } catch (...) {
-    ::kill(pid, SIGKILL);
-    while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
-    }
+    kill_and_reap(pid);
     throw;
   }
 }
@@ -61,18 +57,12 @@ HelperProcess::~HelperProcess() {
 }
 
 bool HelperProcess::ended() const {
-  pollfd ready{process_.get(), POLLIN, 0};
-  return ::poll(&ready, 1, 0) > 0;
+  return wait_for_end(process_, Deadline::after(std::chrono::milliseconds(0)));
 }
 
 bool HelperProcess::finish(Deadline deadline) {
   request_end();
-  pollfd ready{process_.get(), POLLIN, 0};
-  int count = 0;
-  do {
-    count = ::poll(&ready, 1, poll_timeout(deadline));
-  } while (count < 0 && errno == EINTR);
-  return count > 0;
+  return wait_for_end(process_, deadline);
 }
 
 void close_files_from(int first, int kept) noexcept {

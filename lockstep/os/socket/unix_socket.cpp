@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -35,9 +36,9 @@ AbstractAddress abstract_address(const std::string& name) {
   return result;
 }
 
-UniqueFd make_socket() {
-  UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!fd.valid()) throw SystemError("making a Unix socket", errno);
+UniqueFd make_socket(int type) {
+  UniqueFd fd(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) throw SystemError("make a Unix socket", errno);
   return fd;
 }
 
@@ -63,10 +64,32 @@ struct Message {
   Message& operator=(const Message&) = delete;
 };
 
+// Names the folder by its descriptor, however long its path is.
+class PathAddress {
+ public:
+  explicit PathAddress(const std::filesystem::path& path)
+      : folder_(::open(path.parent_path().c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)) {
+    if (!folder_.valid()) throw SystemError(concat("open ", path.parent_path().string()), errno);
+    const std::string name = concat("/proc/self/fd/", folder_.get(), "/", path.filename().string());
+    address_.sun_family = AF_UNIX;
+    if (name.size() >= sizeof(address_.sun_path)) {
+      throw SystemError(concat("the socket ", path.string()), ENAMETOOLONG);
+    }
+    std::memcpy(address_.sun_path, name.c_str(), name.size() + 1);
+  }
+
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address_); }
+  static constexpr socklen_t kBytes = sizeof(sockaddr_un);
+
+ private:
+  UniqueFd folder_;
+  sockaddr_un address_{};
+};
+
 }  // namespace
 
 UniqueFd listen_abstract(const std::string& name) {
-  UniqueFd fd = make_socket();
+  UniqueFd fd = make_socket(SOCK_SEQPACKET);
   const AbstractAddress at = abstract_address(name);
   if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&at.address), at.bytes) != 0 ||
       ::listen(fd.get(), SOMAXCONN) != 0) {
@@ -98,7 +121,7 @@ UniqueFd accept_same_user(int listener, Deadline deadline) {
 }
 
 UniqueFd connect_abstract(const std::string& name, const Deadline& deadline) {
-  UniqueFd fd = make_socket();
+  UniqueFd fd = make_socket(SOCK_SEQPACKET);
   const auto left = std::max(deadline.remaining(), std::chrono::milliseconds(1));
   const timeval limit{.tv_sec = left.count() / 1000, .tv_usec = left.count() % 1000 * 1000};
   ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
@@ -141,6 +164,26 @@ ReceivedFd receive_fd(int socket, Deadline deadline) {
     throw SystemError("receiving a descriptor from a peer", ECONNRESET, "the peer is gone");
   }
   return {.number = message.number, .fd = std::move(fd)};
+}
+
+UniqueFd listen_at_path(const std::filesystem::path& path) {
+  constexpr int kBacklog = 64;
+  UniqueFd fd = make_socket(SOCK_STREAM | SOCK_NONBLOCK);
+  const PathAddress address(path);
+  if (::bind(fd.get(), address.get(), PathAddress::kBytes) != 0 ||
+      ::listen(fd.get(), kBacklog) != 0) {
+    throw SystemError(concat("listen at ", path.string()), errno);
+  }
+  return fd;
+}
+
+UniqueFd connect_to_path(const std::filesystem::path& path) {
+  UniqueFd fd = make_socket(SOCK_STREAM | SOCK_NONBLOCK);
+  const PathAddress address(path);
+  if (::connect(fd.get(), address.get(), PathAddress::kBytes) != 0) {
+    throw SystemError(concat("connect to ", path.string()), errno);
+  }
+  return fd;
 }
 
 }  // namespace lockstep::inline internal

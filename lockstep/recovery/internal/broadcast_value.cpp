@@ -3,8 +3,8 @@
 #include <ATen/ops/empty.h>
 
 #include "lockstep/base/internal/failpoint.h"
-#include "lockstep/comm/internal/broadcast_text.h"
-#include "lockstep/ddp/internal/broadcast_tensors.h"
+#include "lockstep/comm/internal/exchange_values.h"
+#include "lockstep/ddp/exchange/flat_messages.h"
 #include "lockstep/snapshot/pickle/pickled.h"
 
 namespace lockstep::inline internal {

@@ -16,7 +16,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/deadline.h"
 #include "lockstep/base/internal/mutex.h"
-#include "lockstep/comm/internal/quiet_c10d.h"
+#include "lockstep/comm/internal/store_wait.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/rpc/internal/call_message.h"
 #include "lockstep/rpc/internal/pending_call.h"

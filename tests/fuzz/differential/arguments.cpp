@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/internal/comma_list.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/env.h"
 #include "lockstep/base/internal/parse_number.h"
+#include "lockstep/base/internal/text.h"
 
 namespace lockstep::differential {
 namespace {

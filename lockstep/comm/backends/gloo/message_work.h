@@ -7,10 +7,11 @@
 #include <memory>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "lockstep/base/internal/deadline.h"
 #include "lockstep/base/internal/mutex.h"
-#include "lockstep/comm/internal/wait_expired.h"
+#include "lockstep/comm/internal/comm_error.h"
 
 namespace lockstep::gloo_backend {
 
@@ -53,6 +54,25 @@ class MessageWork final : public c10d::Work {
   const std::shared_ptr<std::atomic<int>> threads_;
   const std::shared_ptr<Outcome> outcome_ = std::make_shared<Outcome>();
   const Deadline deadline_;
+};
+
+/// While it lives, the wait for a message of Gloo returns false at `until`: Gloo's own timeout ends
+/// the group. At most one wait of the message at a time.
+/// Threads: the one that waits; one thread of the process interrupts all waits. Where that cannot
+/// be made, the wait has no limit.
+class WaitLimit {
+ public:
+  WaitLimit(c10d::Work& work, Deadline until);
+  ~WaitLimit();
+  WaitLimit(const WaitLimit&) = delete;
+  WaitLimit& operator=(const WaitLimit&) = delete;
+
+  c10d::Work& work() const { return work_; }
+  Deadline::Clock::time_point instant() const { return instant_; }
+
+ private:
+  c10d::Work& work_;
+  const Deadline::Clock::time_point instant_;
 };
 
 }  // namespace lockstep::gloo_backend

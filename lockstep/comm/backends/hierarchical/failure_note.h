@@ -3,7 +3,7 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "lockstep/comm/internal/unnamed_comm_error.h"
+#include "lockstep/comm/internal/comm_error.h"
 
 namespace lockstep::hierarchical {
 

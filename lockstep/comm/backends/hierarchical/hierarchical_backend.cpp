@@ -9,6 +9,7 @@
 #include "lockstep/comm/backends/flat_work.h"
 #include "lockstep/comm/backends/gloo/gloo_backend.h"
 #include "lockstep/comm/backends/hierarchical/hierarchical_work.h"
+#include "lockstep/comm/backends/task_work.h"
 #include "lockstep/comm/internal/c10d_backend.h"
 #include "lockstep/comm/internal/store_wait.h"
 #include "lockstep/comm/internal/watched_store.h"
@@ -165,9 +166,8 @@ HierarchicalBackend::WorkPtr HierarchicalBackend::allreduce(Tensors& tensors,
   const ReduceOp op = shm::op_of(options.reduceOp);
   shm::check_reduction(piece.element, op);
   auto task = pipeline_.start(piece, op, tensors, timeout);
-  return c10::make_intrusive<hierarchical::AllReduceWork>(
-      c10::intrusive_ptr<c10d::Backend>::unsafe_reclaim_from_nonowning(this), pipeline_,
-      std::move(task));
+  return c10::make_intrusive<TaskWork<hierarchical::Pipeline, hierarchical::AllReduce>>(
+      *this, pipeline_, std::move(task));
 }
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::allreduce_coalesced(

@@ -1,46 +1,8 @@
 #include "lockstep/comm/backends/hierarchical/hierarchical_work.h"
 
-#include "lockstep/base/internal/concat.h"
-#include "lockstep/comm/backends/flat_work.h"
-#include "lockstep/comm/internal/unnamed_comm_error.h"
+#include "lockstep/comm/internal/comm_error.h"
 
 namespace lockstep::hierarchical {
-
-AllReduceWork::AllReduceWork(c10::intrusive_ptr<c10d::Backend> backend, Pipeline& pipeline,
-                             std::shared_ptr<AllReduce> task)
-    : backend_(std::move(backend)), pipeline_(pipeline), task_(std::move(task)) {}
-
-bool AllReduceWork::isCompleted() {
-  return pipeline_.poll(*task_);
-}
-
-bool AllReduceWork::isSuccess() const {
-  return pipeline_.poll(*task_) && !task_->error;
-}
-
-std::exception_ptr AllReduceWork::exception() const {
-  return pipeline_.poll(*task_) ? task_->error : nullptr;
-}
-
-bool AllReduceWork::wait(std::chrono::milliseconds timeout) {
-  // Behind the all-reduce's deadline: then the pipeline itself says what is the matter.
-  const Deadline until = timeout == kNoTimeout
-                             ? Deadline(task_->deadline.instant() + std::chrono::hours(1))
-                             : Deadline::after(timeout);
-  if (!pipeline_.wait(*task_, until)) {
-    throw UnnamedCommError(CommFailure::kTimeout,
-                           concat("not complete after ", timeout.count(), " ms"));
-  }
-  return true;
-}
-
-std::vector<at::Tensor> AllReduceWork::result() {
-  return task_->tensors;
-}
-
-c10::intrusive_ptr<c10::ivalue::Future> AllReduceWork::getFuture() {
-  return finished_future(*this);
-}
 
 PartWork::PartWork(c10::intrusive_ptr<c10d::Backend> backend, Pipeline& pipeline,
                    c10::intrusive_ptr<c10d::Work> work)

@@ -9,27 +9,6 @@
 
 namespace lockstep::hierarchical {
 
-/// c10d's handle of an all-reduce. Keeps the backend alive.
-class AllReduceWork final : public c10d::Work {
- public:
-  AllReduceWork(c10::intrusive_ptr<c10d::Backend> backend, Pipeline& pipeline,
-                std::shared_ptr<AllReduce> task);
-
-  bool isCompleted() override;
-  bool isSuccess() const override;
-  std::exception_ptr exception() const override;
-  /// Until the all-reduce's own deadline where `timeout` is c10d's kNoTimeout.
-  bool wait(std::chrono::milliseconds timeout) override;
-  std::vector<at::Tensor> result() override;
-  /// Complete when it returns: there is no thread that could complete it later.
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
-
- private:
-  const c10::intrusive_ptr<c10d::Backend> backend_;
-  Pipeline& pipeline_;
-  const std::shared_ptr<AllReduce> task_;
-};
-
 /// A collective of Gloo over all ranks, or a message within the machine, during whose wait the
 /// all-reduces of the group go on: a peer may wait for one of them first. Keeps the backend alive.
 class PartWork : public c10d::Work {

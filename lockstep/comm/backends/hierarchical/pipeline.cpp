@@ -67,52 +67,13 @@ UnnamedCommError gloo_error(const std::string& what, const std::string& text) {
 
 }  // namespace
 
-/// The pipelines of this process: while one waits, the others go on, so that a peer that waits for
-/// this process in another group is not kept waiting by this one.
-class Pipelines {
- public:
-  static Pipelines& instance() {
-    static auto* const pipelines = new Pipelines();  // never destroyed
-    return *pipelines;
-  }
-
-  void add(Pipeline* pipeline) {
-    const MutexLock lock(mutex_);
-    all_.push_back(pipeline);
-  }
-
-  void remove(Pipeline* pipeline) {
-    const MutexLock lock(mutex_);
-    std::erase(all_, pipeline);
-  }
-
-  // Returns whether any has something under way.
-  bool advance_all_but(const Pipeline* self) {
-    const MutexLock lock(mutex_);
-    bool any_busy = false;
-    for (Pipeline* const pipeline : all_) {
-      if (pipeline == self) continue;
-      // One that is busy is moved on by whoever keeps it busy.
-      if (!pipeline->mutex_.try_lock()) continue;
-      const MutexLock pipeline_lock(pipeline->mutex_, std::adopt_lock);
-      pipeline->advance();
-      any_busy = any_busy || !pipeline->pieces_.empty();
-    }
-    return any_busy;
-  }
-
- private:
-  Mutex mutex_;
-  std::vector<Pipeline*> all_ LOCKSTEP_GUARDED_BY(mutex_);
-};
-
 Pipeline::Pipeline(Machines machines, int ranks, Connections connections)
     : machines_(std::move(machines)), ranks_(ranks), connections_(std::move(connections)) {
-  Pipelines::instance().add(this);
+  Drivers<Pipeline>::instance().add(this);
 }
 
 Pipeline::~Pipeline() {
-  Pipelines::instance().remove(this);
+  Drivers<Pipeline>::instance().remove(this);
 }
 
 std::shared_ptr<AllReduce> Pipeline::start(const shm::Piece& tensor, ReduceOp op,
@@ -147,7 +108,7 @@ bool Pipeline::poll(const AllReduce& task) {
     if (!looks_.allows(Deadline::Clock::now())) return false;
   }
   shm::Engine::advance_all();
-  Pipelines::instance().advance_all_but(this);
+  Drivers<Pipeline>::instance().advance_all_but(this);
   return false;
 }
 
@@ -155,6 +116,11 @@ bool Pipeline::wait(const AllReduce& task, Deadline until) {
   if (!run_until([&] { return task.ended; }, until)) return false;
   if (task.error) std::rethrow_exception(task.error);
   return true;
+}
+
+void Pipeline::throw_incomplete(const AllReduce&, milliseconds waited) {
+  throw UnnamedCommError(CommFailure::kTimeout,
+                         concat("not complete after ", waited.count(), " ms"));
 }
 
 bool Pipeline::idle() {
@@ -166,7 +132,7 @@ bool Pipeline::drive_until(const std::function<bool()>& done, Deadline until) {
   run_until([&]() LOCKSTEP_REQUIRES(mutex_) { return pieces_.empty() || done(); }, until);
   while (!done()) {
     const bool engines_busy = shm::Engine::advance_all();
-    const bool pipelines_busy = Pipelines::instance().advance_all_but(nullptr);
+    const bool pipelines_busy = Drivers<Pipeline>::instance().advance_all_but(nullptr);
     if (until.passed() || (!engines_busy && !pipelines_busy)) return done();
     connections_.signal->wait_past(connections_.signal->count(), kSleepSlice);
   }
@@ -208,6 +174,13 @@ void Pipeline::advance() {
   } catch (...) {
     fail(gloo_error("the exchange between machines", text_of(std::current_exception())), false);
   }
+}
+
+bool Pipeline::advance_if_free() {
+  if (!mutex_.try_lock()) return false;
+  const MutexLock lock(mutex_, std::adopt_lock);
+  advance();
+  return !pieces_.empty();
 }
 
 void Pipeline::advance_pieces() {
@@ -361,7 +334,7 @@ void Pipeline::sleep(const Blocker& blocker, std::uint64_t seen) {
     connections_.signal->wait_past(seen, kSleepSlice);
     shm::Engine::advance_all();
   }
-  Pipelines::instance().advance_all_but(this);
+  Drivers<Pipeline>::instance().advance_all_but(this);
 }
 
 void Pipeline::fail(const UnnamedCommError& error, bool saw_it_itself,

@@ -16,14 +16,13 @@
 
 #include "lockstep/base/internal/deadline.h"
 #include "lockstep/base/internal/mutex.h"
+#include "lockstep/comm/backends/drivers.h"
 #include "lockstep/comm/backends/hierarchical/failure_note.h"
 #include "lockstep/comm/backends/hierarchical/machines.h"
 #include "lockstep/comm/backends/hierarchical/share_exchange.h"
-#include "lockstep/comm/backends/hierarchical/signal.h"
 #include "lockstep/comm/backends/shm/engine.h"
-#include "lockstep/comm/backends/shm/look_limit.h"
 #include "lockstep/comm/backends/shm/tensor_piece.h"
-#include "lockstep/comm/internal/unnamed_comm_error.h"
+#include "lockstep/comm/internal/comm_error.h"
 #include "lockstep/comm/reduce_op.h"
 
 namespace lockstep::hierarchical {
@@ -89,6 +88,9 @@ class Pipeline {
   /// Waits for the all-reduce, until `until` at most. Returns whether it has ended. Throws its
   /// error.
   bool wait(const AllReduce& task, Deadline until);
+  /// After a wait() that has not ended. Errors: UnnamedCommError.
+  [[noreturn]] static void throw_incomplete(const AllReduce& task,
+                                            std::chrono::milliseconds waited);
   /// Whether nothing is under way.
   bool idle();
   /// Moves everything on until `done` is true, until `until` at most, and while there is anything
@@ -99,7 +101,7 @@ class Pipeline {
   [[noreturn]] void give_up(const std::exception_ptr& error);
 
  private:
-  friend class Pipelines;
+  friend class Drivers<Pipeline>;
   static constexpr std::size_t kWindow = 4;
 
   enum class Stage { kWaiting, kReducing, kScattering, kSpreading, kGathering, kComplete };
@@ -122,6 +124,8 @@ class Pipeline {
 
   bool run_until(const std::function<bool()>& done, Deadline until);
   void advance() LOCKSTEP_REQUIRES(mutex_);
+  /// Leaves one that is held to whoever holds it. Returns whether something is under way.
+  bool advance_if_free();
   void advance_pieces() LOCKSTEP_REQUIRES(mutex_);
   bool stage_ended(Piece& piece) LOCKSTEP_REQUIRES(mutex_);
   bool has_ended(shm::Engine& engine, const Piece& piece);

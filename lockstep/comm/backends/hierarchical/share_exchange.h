@@ -1,6 +1,8 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -11,8 +13,8 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "lockstep/base/internal/deadline.h"
+#include "lockstep/base/internal/mutex.h"
 #include "lockstep/comm/backends/hierarchical/machines.h"
-#include "lockstep/comm/backends/hierarchical/signal.h"
 #include "lockstep/comm/internal/native_backend.h"
 #include "lockstep/comm/kernels/reduce_kernel.h"
 
@@ -22,6 +24,36 @@ namespace lockstep::hierarchical {
 struct Share {
   std::byte* data = nullptr;
   std::uint64_t bytes = 0;
+};
+
+/// Wakes whoever waits for one of several things. Threads: any.
+class Signal {
+ public:
+  void raise() {
+    {
+      const MutexLock lock(mutex_);
+      ++count_;
+    }
+    raised_.notify_all();
+  }
+
+  /// To be taken before looking at what is waited for.
+  std::uint64_t count() {
+    const MutexLock lock(mutex_);
+    return count_;
+  }
+
+  /// Returns once the signal was raised since `count`, or after `limit`.
+  void wait_past(std::uint64_t count, std::chrono::milliseconds limit) {
+    MutexLock lock(mutex_);
+    raised_.wait_for(lock.native(), limit,
+                     [&]() LOCKSTEP_REQUIRES(mutex_) { return count_ != count; });
+  }
+
+ private:
+  Mutex mutex_;
+  std::condition_variable raised_;
+  std::uint64_t count_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
 };
 
 /// A message exchange of Gloo under way. Lifetime: keeps Gloo's work, and with it what it sends.

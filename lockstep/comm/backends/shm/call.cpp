@@ -1,6 +1,7 @@
 #include "lockstep/comm/backends/shm/call.h"
 
 #include <algorithm>
+#include <array>
 #include <functional>
 
 #include "lockstep/base/internal/concat.h"
@@ -41,27 +42,10 @@ CallName call_name(std::string_view name) {
 }
 
 const char* name(CallKind kind) {
-  switch (kind) {
-    case CallKind::kAllReduce:
-      return "all_reduce";
-    case CallKind::kReduce:
-      return "reduce";
-    case CallKind::kBroadcast:
-      return "broadcast";
-    case CallKind::kAllGather:
-      return "all_gather";
-    case CallKind::kReduceScatter:
-      return "reduce_scatter";
-    case CallKind::kAllToAll:
-      return "all_to_all";
-    case CallKind::kGather:
-      return "gather";
-    case CallKind::kScatter:
-      return "scatter";
-    case CallKind::kBarrier:
-      return "barrier";
-  }
-  return "?";
+  constexpr std::array kNames = {"all_reduce", "reduce",         "broadcast",
+                                 "all_gather", "reduce_scatter", "all_to_all",
+                                 "gather",     "scatter",        "barrier"};
+  return kNames.at(static_cast<std::size_t>(kind));
 }
 
 std::string describe(const Call& call, const CallName& name) {

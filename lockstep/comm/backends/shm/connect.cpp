@@ -1,12 +1,12 @@
 #include "lockstep/comm/backends/shm/connect.h"
 
 #include <algorithm>
-#include <random>
 #include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/failpoint.h"
+#include "lockstep/base/internal/random_id.h"
 #include "lockstep/comm/internal/backend_factory.h"
 #include "lockstep/comm/internal/store_wait.h"
 #include "lockstep/os/machine/machine.h"
@@ -25,12 +25,6 @@ std::string ready_key(int rank) {
 
 std::string heard_key(int rank) {
   return concat("shm/heard/", rank);
-}
-
-std::string random_name() {
-  std::random_device random;
-  const auto word = [&] { return std::uint64_t{random()} << 32 | random(); };
-  return concat("lockstep-", std::hex, word(), word());
 }
 
 std::shared_ptr<Segment> map_segment(UniqueFd file, int rank, const Layout& layout) {
@@ -84,7 +78,7 @@ std::shared_ptr<Segment> open_segment(c10d::Store& store, int rank, int ranks,
     UniqueFd file = make_memory_file(concat("lockstep ", group_name).substr(0, 200).c_str(),
                                      layout.segment_bytes());
     auto segment = map_segment(std::move(file), rank, layout);
-    const std::string name = random_name();
+    const std::string name = "lockstep-" + random_id();
     const UniqueFd listener = listen_abstract(name);
     store.set(kAddressKey, name);
     serve(store, listener.get(), segment->file(), layout.heap_bytes(), ranks, deadline);
@@ -146,6 +140,9 @@ bool keeps_from_sharing(const Error& error) {
          dynamic_cast<const BackendUnavailable*>(&error) != nullptr;
 }
 
+constexpr const char* kPlacementKey = "shm/placement";
+constexpr std::chrono::milliseconds kMostTime{20};
+
 }  // namespace
 
 std::unique_ptr<Engine> connect(c10d::Store& store, int rank, int ranks,
@@ -169,6 +166,27 @@ std::unique_ptr<Engine> connect(c10d::Store& store, int rank, int ranks,
   failpoint("connect.reached");
   agree(store, rank, ranks, outcome, group_name, options.numbers, deadline);
   return engine;
+}
+
+Placement measure_placement(Team& team, c10d::Store& store, Deadline deadline) {
+  if (team.ranks() == 1) return Placement::kUnknown;
+  const auto end = Deadline::after(std::min(kMostTime, deadline.remaining()));
+  if (team.rank() == 0) {
+    const auto round_trip_ns = ping(team.ping_line(), kPingRounds, end);
+    const Placement placement =
+        round_trip_ns ? classify_round_trip(*round_trip_ns) : Placement::kUnknown;
+    store.set(kPlacementKey, std::string(1, static_cast<char>('0' + static_cast<int>(placement))));
+    return placement;
+  }
+  if (team.rank() == 1) pong(team.ping_line(), kPingRounds, end);
+  if (!wait_for_keys(store, {kPlacementKey}, deadline).empty()) {
+    throw TimeoutError("rank 0 did not tell how far the ranks are from each other in time",
+                       {.operation = "connect",
+                        .group = team.group_name(),
+                        .own_rank = team.number_of(team.rank()),
+                        .ranks = {team.number_of(0)}});
+  }
+  return static_cast<Placement>(store.get_to_str(kPlacementKey)[0] - '0');
 }
 
 }  // namespace lockstep::shm

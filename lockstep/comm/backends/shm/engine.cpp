@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "lockstep/base/internal/concat.h"
 
@@ -20,54 +19,15 @@ void pause_briefly() {
 
 }  // namespace
 
-/// The engines of this process: while one waits, the others go on, so that a peer that waits for
-/// this process in another group is not kept waiting by this one.
-class Engines {
- public:
-  static Engines& instance() {
-    static auto* const engines = new Engines();  // never destroyed
-    return *engines;
-  }
-
-  void add(Engine* engine) {
-    const MutexLock lock(mutex_);
-    all_.push_back(engine);
-  }
-
-  void remove(Engine* engine) {
-    const MutexLock lock(mutex_);
-    std::erase(all_, engine);
-  }
-
-  // Returns whether any has something under way.
-  bool advance_all_but(const Engine* self) {
-    const MutexLock lock(mutex_);
-    bool any_busy = false;
-    for (Engine* const engine : all_) {
-      if (engine == self) continue;
-      // One that is busy is moved on by whoever keeps it busy.
-      if (!engine->mutex_.try_lock()) continue;
-      const MutexLock engine_lock(engine->mutex_, std::adopt_lock);
-      engine->advance();
-      any_busy = any_busy || !engine->collectives_.empty() || !engine->exchanges_.empty();
-    }
-    return any_busy;
-  }
-
- private:
-  Mutex mutex_;
-  std::vector<Engine*> all_ LOCKSTEP_GUARDED_BY(mutex_);
-};
-
 Engine::Engine(std::shared_ptr<Segment> segment, int rank, std::string group_name,
                const Options& options)
     : team_(std::move(segment), rank, std::move(group_name), options.numbers), messages_(team_) {
   team_.set_processors(own_processors(options.local_ranks));
-  Engines::instance().add(this);
+  Drivers<Engine>::instance().add(this);
 }
 
 Engine::~Engine() {
-  Engines::instance().remove(this);
+  Drivers<Engine>::instance().remove(this);
 }
 
 void Engine::start(std::shared_ptr<Task> task) {
@@ -97,7 +57,7 @@ bool Engine::poll(const Task& task) {
   if (!task.ended) advance();
   if (task.ended) return true;
   if (!looks_.allows(Deadline::Clock::now())) return false;
-  if (!end_if_hopeless(task)) Engines::instance().advance_all_but(this);
+  if (!end_if_hopeless(task)) Drivers<Engine>::instance().advance_all_but(this);
   return task.ended;
 }
 
@@ -127,7 +87,7 @@ void Engine::abort() {
 }
 
 bool Engine::advance_all() {
-  return Engines::instance().advance_all_but(nullptr);
+  return Drivers<Engine>::instance().advance_all_but(nullptr);
 }
 
 Engine::Failure Engine::failure() {
@@ -155,6 +115,13 @@ bool Engine::advance() {
     while (advance_stages()) advanced = true;
   });
   return advanced || messages_advanced;
+}
+
+bool Engine::advance_if_free() {
+  if (!mutex_.try_lock()) return false;
+  const MutexLock lock(mutex_, std::adopt_lock);
+  advance();
+  return !collectives_.empty() || !exchanges_.empty();
 }
 
 bool Engine::advance_messages() {
@@ -224,7 +191,7 @@ void Engine::sleep(const Task& task, Deadline until) {
   }
   advance();
   if (task.ended || end_if_hopeless(task) || until.passed()) return;
-  Engines::instance().advance_all_but(this);
+  Drivers<Engine>::instance().advance_all_but(this);
 }
 
 // Ends everything where a peer that is needed is gone, or the task is late. Returns whether it has.
@@ -312,6 +279,10 @@ void Engine::end_all(const std::string& reason, const std::vector<int>& ranks) {
   }
   posted_ = 0;
   reduced_ = 0;
+}
+
+void Engine::throw_incomplete(const Task& task, std::chrono::milliseconds waited) const {
+  throw TimeoutError(fields_of(task), concat("not complete after ", waited.count(), " ms"));
 }
 
 ErrorFields Engine::fields_of(const Task& task, std::vector<int> ranks) const {

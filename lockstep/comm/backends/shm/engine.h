@@ -11,7 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/deadline.h"
 #include "lockstep/base/internal/mutex.h"
-#include "lockstep/comm/backends/shm/look_limit.h"
+#include "lockstep/comm/backends/drivers.h"
 #include "lockstep/comm/backends/shm/messages.h"
 #include "lockstep/comm/backends/shm/operation.h"
 #include "lockstep/comm/backends/shm/team.h"
@@ -38,6 +38,24 @@ struct Task {
   bool begun = false;
   bool ended = false;
   std::exception_ptr error = {};
+};
+
+/// How often a poll that has found nothing looks further, at peers' lives and other groups: a
+/// program may poll as often as it can.
+/// Threads: one at a time.
+class LookLimit {
+ public:
+  /// Whether the last look is long enough ago; then this is one.
+  bool allows(Deadline::Clock::time_point now) {
+    if (now < next_) return false;
+    next_ = now + kBetweenLooks;
+    return true;
+  }
+
+  static constexpr std::chrono::milliseconds kBetweenLooks{2};
+
+ private:
+  Deadline::Clock::time_point next_{};
 };
 
 /// Drives the collectives and messages of one group on one rank. There is no thread behind it:
@@ -71,6 +89,8 @@ class Engine {
   bool poll(const Task& task);
   /// Waits for the task, until `until` at most. Returns whether it has ended. Throws its error.
   bool wait(Task& task, Deadline until);
+  /// After a wait() that has not ended. Errors: TimeoutError.
+  [[noreturn]] void throw_incomplete(const Task& task, std::chrono::milliseconds waited) const;
   /// What errors say of the task; `ranks`: who is to blame.
   ErrorFields fields_of(const Task& task, std::vector<int> ranks = {}) const;
   /// From any thread: waits end with an error.
@@ -93,9 +113,11 @@ class Engine {
   Team& team() { return team_; }
 
  private:
-  friend class Engines;
+  friend class Drivers<Engine>;
 
   bool advance() LOCKSTEP_REQUIRES(mutex_);
+  /// Leaves one that is held to whoever holds it. Returns whether something is under way.
+  bool advance_if_free();
   bool advance_messages() LOCKSTEP_REQUIRES(mutex_);
   bool advance_stages() LOCKSTEP_REQUIRES(mutex_);
   void start_message(Task& task) LOCKSTEP_REQUIRES(mutex_);

@@ -1,5 +1,4 @@
 #include "lockstep/comm/backends/shm/connect.h"
-#include "lockstep/comm/backends/shm/measure_placement.h"
 #include "lockstep/comm/backends/shm/shm_backend.h"
 #include "lockstep/comm/internal/watched_store.h"
 

@@ -6,8 +6,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/comm/backends/shm/shm_work.h"
 #include "lockstep/comm/backends/shm/transfer.h"
+#include "lockstep/comm/backends/task_work.h"
 
 namespace lockstep::inline internal {
 
@@ -25,6 +25,13 @@ using shm::check_same_size;
 using shm::Piece;
 using shm::piece_of;
 using shm::pieces_of;
+
+// A task and the tensors it works on.
+struct TensorTask final : shm::Task {
+  using Task::Task;
+  std::vector<at::Tensor> tensors = {};
+};
+using ShmWork = TaskWork<shm::Engine, TensorTask>;
 
 shm::OwnCopy own_copy(const Piece& target, const Piece& source) {
   return {.target = target.data,
@@ -85,14 +92,12 @@ std::chrono::milliseconds ShmBackend::time_allowed(std::chrono::milliseconds tim
 NativeBackend::WorkPtr ShmBackend::start(const char* name,
                                          std::unique_ptr<shm::Operation> operation, Tensors tensors,
                                          const CallTerms& terms) {
-  auto task = std::make_shared<shm::TensorTask>(name, time_allowed(terms.timeout));
+  auto task = std::make_shared<TensorTask>(name, time_allowed(terms.timeout));
   if (!terms.name.empty()) operation->set_name(terms.name);
   task->operation = std::move(operation);
   task->tensors = std::move(tensors);
   engine_->start(task);
-  return c10::make_intrusive<shm::ShmWork>(
-      c10::intrusive_ptr<c10d::Backend>::unsafe_reclaim_from_nonowning(this), *engine_,
-      std::move(task));
+  return c10::make_intrusive<ShmWork>(*this, *engine_, std::move(task));
 }
 
 NativeBackend::WorkPtr ShmBackend::all_reduce_into(const Tensor& output, const Tensor& input,
@@ -354,14 +359,12 @@ NativeBackend::WorkPtr ShmBackend::start_message(shm::Message::Direction directi
   if (peer < 0 || peer >= getSize() || peer == getRank()) {
     throw UsageError(concat(name, ": ", peer, " is not another rank of this group of ", getSize()));
   }
-  auto task = std::make_shared<shm::TensorTask>(name, time_allowed(terms.timeout));
+  auto task = std::make_shared<TensorTask>(name, time_allowed(terms.timeout));
   task->message = {
       .direction = direction, .peer = peer, .tag = tag, .data = piece.data, .bytes = piece.bytes};
   task->tensors = {tensor};
   engine_->start(task);
-  return c10::make_intrusive<shm::ShmWork>(
-      c10::intrusive_ptr<c10d::Backend>::unsafe_reclaim_from_nonowning(this), *engine_,
-      std::move(task));
+  return c10::make_intrusive<ShmWork>(*this, *engine_, std::move(task));
 }
 
 NativeBackend::WorkPtr ShmBackend::send(const Tensor& tensor, int target, int tag,

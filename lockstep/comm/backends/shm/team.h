@@ -10,7 +10,7 @@
 #include "lockstep/comm/backends/shm/distance_watch.h"
 #include "lockstep/comm/backends/shm/layout.h"
 #include "lockstep/comm/backends/shm/segment.h"
-#include "lockstep/comm/kernels/store.h"
+#include "lockstep/comm/kernels/copy_kernel.h"
 
 namespace lockstep::shm {
 

@@ -1,64 +1,43 @@
 #include "lockstep/comm/backends/shm/tensor_piece.h"
 
+#include <algorithm>
+#include <array>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 
 namespace lockstep::shm {
 namespace {
 
+struct ElementOfDtype {
+  at::ScalarType dtype;
+  Element element;
+};
+constexpr std::array kElements = {ElementOfDtype{at::kFloat, Element::kFloat32},
+                                  ElementOfDtype{at::kDouble, Element::kFloat64},
+                                  ElementOfDtype{at::kHalf, Element::kFloat16},
+                                  ElementOfDtype{at::kBFloat16, Element::kBFloat16},
+                                  ElementOfDtype{at::kChar, Element::kInt8},
+                                  ElementOfDtype{at::kShort, Element::kInt16},
+                                  ElementOfDtype{at::kInt, Element::kInt32},
+                                  ElementOfDtype{at::kLong, Element::kInt64},
+                                  ElementOfDtype{at::kByte, Element::kUint8},
+                                  ElementOfDtype{at::kBool, Element::kBool}};
+
 Element element_of(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kFloat:
-      return Element::kFloat32;
-    case at::kDouble:
-      return Element::kFloat64;
-    case at::kHalf:
-      return Element::kFloat16;
-    case at::kBFloat16:
-      return Element::kBFloat16;
-    case at::kChar:
-      return Element::kInt8;
-    case at::kShort:
-      return Element::kInt16;
-    case at::kInt:
-      return Element::kInt32;
-    case at::kLong:
-      return Element::kInt64;
-    case at::kByte:
-      return Element::kUint8;
-    case at::kBool:
-      return Element::kBool;
-    default:
-      throw UsageError(concat("the backend shm exchanges no tensors of dtype ",
-                              c10::toString(tensor.scalar_type())));
-  }
+  const auto found = std::ranges::find(kElements, tensor.scalar_type(), &ElementOfDtype::dtype);
+  if (found != kElements.end()) return found->element;
+  throw UsageError(concat("the backend shm exchanges no tensors of dtype ",
+                          c10::toString(tensor.scalar_type())));
 }
 
 }  // namespace
 
 ReduceOp op_of(const c10d::ReduceOp& op) {
-  switch (op.op_) {
-    case c10d::ReduceOp::SUM:
-      return ReduceOp::kSum;
-    case c10d::ReduceOp::AVG:
-      return ReduceOp::kAvg;
-    case c10d::ReduceOp::PRODUCT:
-      return ReduceOp::kProduct;
-    case c10d::ReduceOp::MIN:
-      return ReduceOp::kMin;
-    case c10d::ReduceOp::MAX:
-      return ReduceOp::kMax;
-    case c10d::ReduceOp::BAND:
-      return ReduceOp::kBand;
-    case c10d::ReduceOp::BOR:
-      return ReduceOp::kBor;
-    case c10d::ReduceOp::BXOR:
-      return ReduceOp::kBxor;
-    default:
-      throw UsageError(
-          "the backend shm has no such reduction; use SUM, AVG, PRODUCT, MIN, MAX, "
-          "BAND, BOR or BXOR");
-  }
+  // Numbered alike: c10d_backend.cpp.
+  if (op.op_ <= c10d::ReduceOp::BXOR) return static_cast<ReduceOp>(op.op_);
+  throw UsageError(
+      "the backend shm has no such reduction; use SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR or BXOR");
 }
 
 const at::Tensor& only(const std::vector<at::Tensor>& tensors) {

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "lockstep/comm/process_group.h"
 
@@ -15,5 +17,9 @@ std::string broadcast_text(const ProcessGroup& group, const std::string& text, i
 /// text and this rank's; as Work::wait.
 void check_same_text(const ProcessGroup& group, const std::string& operation,
                      const std::string& text);
+
+/// Every rank's `row`, by rank; rows are of one length. Collective.
+std::vector<std::vector<std::int64_t>> gather_rows(const ProcessGroup& group,
+                                                   const std::vector<std::int64_t>& row);
 
 }  // namespace lockstep::inline internal

@@ -1,9 +1,17 @@
-#include "lockstep/base/internal/size_text.h"
+#include "lockstep/base/internal/text.h"
 
 #include <array>
 #include <cstdio>
+#include <sstream>
 
 namespace lockstep::inline internal {
+
+std::vector<std::string> comma_list(const std::string& text) {
+  std::vector<std::string> entries;
+  std::istringstream stream(text);
+  for (std::string entry; std::getline(stream, entry, ',');) entries.push_back(entry);
+  return entries;
+}
 
 std::string size_text(double bytes) {
   constexpr std::array kUnits = {"B", "kB", "MB", "GB", "TB", "PB"};

@@ -1,7 +1,9 @@
-#include "lockstep/os/process/marked_processes.h"
+#include "lockstep/os/process/kill_processes.h"
 
 #include <cctype>
+#include <csignal>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <set>
 
@@ -57,6 +59,26 @@ std::set<pid_t> processes() {
 }
 
 }  // namespace
+
+void kill_children_except(pid_t kept) noexcept try {
+  const std::string list = concat("/proc/self/task/", ::getpid(), "/children");
+  const Deadline deadline = Deadline::after(kTimeToDie);
+  while (!deadline.passed()) {
+    while (reap_any_child()) {
+    }
+    bool found = false;
+    std::ifstream children(list);
+    for (pid_t child = 0; children >> child;) {
+      if (child == kept) continue;
+      ::kill(child, SIGKILL);  // It keeps its number until it is reaped, here.
+      found = true;
+    }
+    if (!found) return;
+    ::usleep(1000);  // for those that are dying, and whose own children come next
+  }
+} catch (...) {
+  // No memory: nothing more can be done.
+}
 
 void kill_marked_processes(const std::string& line) noexcept try {
   const pid_t self = ::getpid();
