@@ -15,9 +15,6 @@
 #include "lockstep/comm/internal/gather_rows.h"
 #include "lockstep/comm/internal/init_plan.h"
 #include "lockstep/parameter_server/internal/calls.h"
-#include "lockstep/parameter_server/internal/departures.h"
-#include "lockstep/parameter_server/internal/flat_parameters.h"
-#include "lockstep/parameter_server/internal/parts.h"
 #include "lockstep/parameter_server/internal/recovery_plan.h"
 #include "lockstep/parameter_server/internal/server_desk.h"
 #include "lockstep/parameter_server/internal/shard.h"
@@ -250,11 +247,12 @@ void Training::Impl::recover() {
     const auto server = options_.staleness        ? lost - plans.begin()
                         : gone != standings.end() ? gone - standings.begin()
                                                   : 0;
-    throw Error(
-        concat("parameter servers: what server ", server,
-               " held is lost, and there is no whole snapshot of it",
-               options_.staleness ? "" : " at an update that all servers have",
-               options_.directory.empty() ? "; with `directory` in the options servers keep snapshots" : ""));
+    throw Error(concat("parameter servers: what server ", server,
+                       " held is lost, and there is no whole snapshot of it",
+                       options_.staleness ? "" : " at an update that all servers have",
+                       options_.directory.empty()
+                           ? "; with `directory` in the options servers keep snapshots"
+                           : ""));
   }
   run_on_all(group_, "take up a parameter server's shard", [&] {
     if (is_trainer()) return;
