@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/snapshot/internal/tensor_difference.h"
 
 namespace lockstep {
 namespace {
@@ -80,26 +81,12 @@ void ExponentialMovingAverage::load_state_dict(const TensorDict& values) {
         "ExponentialMovingAverage: load_state_dict() while the module holds the averages; let the "
         "guard of apply() go first");
   }
-  std::map<std::string, at::Tensor> given(values.begin(), values.end());
-  for (const auto& [name, wanted] : state_dict()) {
-    const auto found = given.find(name);
-    if (found == given.end()) {
-      throw UsageError(concat("load the state of an ExponentialMovingAverage: '", name,
-                              "' is missing; load it for the model that it was saved from"));
-    }
-    const at::Tensor& value = found->second;
-    if (value.sizes() != wanted.sizes() || value.scalar_type() != wanted.scalar_type()) {
-      throw UsageError(concat("load the state of an ExponentialMovingAverage: '", name, "' is ",
-                              value.dtype().name(), value.sizes(), ", the model's is ",
-                              wanted.dtype().name(), wanted.sizes(),
-                              "; load it for the model that it was saved from"));
-    }
-  }
-  if (given.size() != names_.size() + 1) {
-    throw UsageError(concat("load the state of an ExponentialMovingAverage: it has ", given.size(),
-                            " entries, the model's has ", names_.size() + 1,
+  const auto differences = tensor_differences(state_dict(), values);
+  if (!differences.empty()) {
+    throw UsageError(concat("load the state of an ExponentialMovingAverage: ", differences[0].text,
                             "; load it for the model that it was saved from"));
   }
+  const std::map<std::string, at::Tensor> given(values.begin(), values.end());
   const c10::NoGradGuard no_grad;
   n_averaged_ = given.at(kCount).item().toLong();
   for (const auto& [name, place] : names_) entries_[place].average.copy_(given.at(name));

@@ -127,7 +127,7 @@ TEST(ExponentialMovingAverage, RefusesTheStateOfAnotherModelAndStaysAsItWas) {
   average.update();
   const TensorDict other = ExponentialMovingAverage(*wider).state_dict();
   const std::string message = message_of<UsageError>([&] { average.load_state_dict(other); });
-  EXPECT_NE(message.find("'module.weight' is float[3, 4], the model's is float[3, 2]"),
+  EXPECT_NE(message.find("'module.weight' was saved as float[3, 4], and is float[3, 2] here"),
             std::string::npos)
       << message;
   EXPECT_THROW(average.load_state_dict({}), UsageError);

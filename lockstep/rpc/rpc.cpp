@@ -13,6 +13,15 @@ int rank_of(const Worker& worker, const Target& target) {
   return target.rank() ? worker.find(*target.rank()).rank : worker.find(target.name()).rank;
 }
 
+// A request that needs the value: returns once that is made.
+std::shared_ptr<PendingCall> send_to_owner(const RRef& value, CallRequest request,
+                                           Target::Timeout timeout) {
+  const RRefState& state = value.state();
+  state.wait_until_made();
+  request.object = state.key();
+  return state.worker()->send(state.key().owner, std::move(request), timeout, {value.to_value()});
+}
+
 }  // namespace
 
 Session::~Session() {
@@ -30,18 +39,13 @@ Session init(const std::string& name, ProcessGroup group, const Options& options
   auto worker = std::make_shared<Worker>(name, std::move(group), options);
   // Calls of others may come, and make calls of their own, before start() returns.
   set_current_worker(worker);
+  Session session(worker);
   try {
     worker->start();
   } catch (const c10::Error& error) {  // The store, whose rank is gone.
-    set_current_worker(nullptr);
-    worker->stop();
     throw CommError(concat("rpc::init of worker '", name, "': ", error_text(error)));
-  } catch (...) {
-    set_current_worker(nullptr);
-    worker->stop();
-    throw;
   }
-  return Session(std::move(worker));
+  return session;
 }
 
 bool is_initialized() {
@@ -53,16 +57,8 @@ void shutdown(std::optional<std::chrono::milliseconds> timeout) {
   if (worker->is_serving()) {
     throw UsageError("rpc::shutdown: in a function that another worker called; leave it to main()");
   }
-  const Deadline deadline = Deadline::after(timeout.value_or(worker->options().timeout));
-  try {
-    worker->finish(deadline);
-  } catch (...) {
-    set_current_worker(nullptr);
-    worker->stop();
-    throw;
-  }
-  set_current_worker(nullptr);
-  worker->stop();
+  const Session ending(worker);
+  worker->finish(Deadline::after(timeout.value_or(worker->options().timeout)));
 }
 
 WorkerInfo worker(const std::string& name) {
@@ -95,22 +91,15 @@ std::shared_ptr<PendingCall> start_call(const Target& target, std::string_view f
 std::shared_ptr<PendingCall> start_method(const RRef& object, std::string_view function,
                                           std::vector<c10::IValue> arguments,
                                           Target::Timeout timeout) {
-  const RRefState& state = object.state();
-  state.wait_until_made();
-  return state.worker()->send(state.key().owner,
-                              {.kind = CallRequest::Kind::kMethod,
-                               .object = state.key(),
-                               .function = std::string(function),
-                               .arguments = std::move(arguments)},
-                              timeout, {object.to_value()});
+  return send_to_owner(object,
+                       {.kind = CallRequest::Kind::kMethod,
+                        .function = std::string(function),
+                        .arguments = std::move(arguments)},
+                       timeout);
 }
 
 std::shared_ptr<PendingCall> start_fetch(const RRef& value, Target::Timeout timeout) {
-  const RRefState& state = value.state();
-  state.wait_until_made();
-  return state.worker()->send(state.key().owner,
-                              {.kind = CallRequest::Kind::kFetch, .object = state.key()}, timeout,
-                              {value.to_value()});
+  return send_to_owner(value, {.kind = CallRequest::Kind::kFetch}, timeout);
 }
 
 RRef start_remote(const Target& target, std::string_view function,
@@ -129,17 +118,14 @@ RRef start_remote(const Target& target, std::string_view function,
 
 RRef start_remote_method(const RRef& object, std::string_view function,
                          std::vector<c10::IValue> arguments) {
-  const RRefState& state = object.state();
-  state.wait_until_made();
-  const auto worker = state.worker();
-  const RRefKey key = worker->next_key(state.key().owner);
-  auto making = worker->send(key.owner,
-                             {.kind = CallRequest::Kind::kRemoteMethod,
-                              .rref = key,
-                              .object = state.key(),
-                              .function = std::string(function),
-                              .arguments = std::move(arguments)},
-                             std::nullopt, {object.to_value()});
+  const auto worker = object.state().worker();
+  const RRefKey key = worker->next_key(object.owner());
+  auto making = send_to_owner(object,
+                              {.kind = CallRequest::Kind::kRemoteMethod,
+                               .rref = key,
+                               .function = std::string(function),
+                               .arguments = std::move(arguments)},
+                              std::nullopt);
   return RRef(c10::make_intrusive<RRefState>(worker, key, std::move(making)));
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,7 +18,6 @@
 #include "lockstep/snapshot/internal/saved_file.h"
 #include "lockstep/snapshot/pickle/pickled.h"
 #include "lockstep/snapshot/pickle/unpickler.h"
-#include "lockstep/snapshot/pickle/writable_value.h"
 #include "lockstep/snapshot/pickle/zip_reader.h"
 
 namespace lockstep {
@@ -121,22 +121,33 @@ void refuse_old_format(const ReadableFile& file) {
                           name, "', weights_only=True), '", name, "')"));
 }
 
-c10::IValue read_archive(const ReadableFile& file, const ZipReaderOptions& options) {
-  const std::string name = file.path().string();
-  const ZipReader archive(file, options);
-  check_byte_order(archive, name);
+// `take` makes the storage of each record, as a byte tensor.
+c10::IValue read_tree(const ZipReader& archive, const std::string& file,
+                      const std::function<at::Tensor(const ZipRecord& record)>& take) {
+  check_byte_order(archive, file);
   const auto read_storage = [&](const std::string& key, std::uint64_t bytes) {
     const ZipRecord& record = archive.record(concat(kStoragePrefix, key));
     if (record.size_bytes != bytes) {
-      throw CorruptFile(concat("read ", name, ": storage '", key, "' has ", record.size_bytes,
+      throw CorruptFile(concat("read ", file, ": storage '", key, "' has ", record.size_bytes,
                                " bytes instead of ", bytes));
     }
-    at::Tensor storage = at::empty({static_cast<std::int64_t>(bytes)}, at::kByte);
+    return take(record);
+  };
+  const std::string pickle_bytes = read_pickle(archive, file);
+  return unpickle(pickle_bytes, read_storage, file);
+}
+
+at::Tensor empty_storage(const ZipRecord& record) {
+  return at::empty({static_cast<std::int64_t>(record.size_bytes)}, at::kByte);
+}
+
+c10::IValue read_archive(const ReadableFile& file, const ZipReaderOptions& options) {
+  const ZipReader archive(file, options);
+  return read_tree(archive, file.path().string(), [&](const ZipRecord& record) {
+    at::Tensor storage = empty_storage(record);
     archive.read(record, storage.mutable_data_ptr());
     return storage;
-  };
-  const std::string pickle_bytes = read_pickle(archive, name);
-  return unpickle(pickle_bytes, read_storage, name);
+  });
 }
 
 }  // namespace
@@ -207,23 +218,14 @@ c10::IValue load_verified(const ReadableFile& file) {
 }
 
 Outline load_outline(const ReadableFile& file) {
-  const std::string name = file.path().string();
   refuse_old_format(file);
   const ZipReader archive(file, {.check_crc = false});
-  check_byte_order(archive, name);
   Outline outline;
-  const auto make_storage = [&](const std::string& key, std::uint64_t bytes) {
-    const std::string record = concat(kStoragePrefix, key);
-    if (archive.record(record).size_bytes != bytes) {
-      throw CorruptFile(concat("read ", name, ": storage '", key, "' has another size"));
-    }
-    // Memory that nobody touches is none.
-    at::Tensor storage = at::empty({static_cast<std::int64_t>(bytes)}, at::kByte);
-    outline.records[storage.storage().unsafeGetStorageImpl()] = record;
+  outline.tree = read_tree(archive, file.path().string(), [&](const ZipRecord& record) {
+    at::Tensor storage = empty_storage(record);  // Memory that nobody touches is none.
+    outline.records[storage.storage().unsafeGetStorageImpl()] = record.name;
     return storage;
-  };
-  const std::string pickle_bytes = read_pickle(archive, name);
-  outline.tree = unpickle(pickle_bytes, make_storage, name);
+  });
   return outline;
 }
 

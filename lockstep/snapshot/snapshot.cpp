@@ -6,7 +6,6 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/sharded/sharded_snapshot.h"
-#include "lockstep/snapshot/sharded/snapshot_parts.h"
 
 namespace lockstep {
 namespace {

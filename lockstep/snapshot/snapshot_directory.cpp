@@ -20,7 +20,7 @@
 #include "lockstep/snapshot/internal/random_state.h"
 #include "lockstep/snapshot/internal/snapshot_list.h"
 #include "lockstep/snapshot/internal/state_copy.h"
-#include "lockstep/snapshot/pickle/writable_value.h"
+#include "lockstep/snapshot/pickle/pickled.h"
 #include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/sharded/sharded_snapshot.h"
 #include "lockstep/snapshot/sharded_state.h"
@@ -42,15 +42,6 @@ std::optional<c10::Device> cuda_device(const torch::nn::Module& module) {
 std::optional<at::Tensor> state_of_rank(const std::vector<at::Tensor>& states, int rank) {
   if (static_cast<std::size_t>(rank) >= states.size()) return std::nullopt;
   return states[static_cast<std::size_t>(rank)];
-}
-
-void make_directory(const std::filesystem::path& path) {
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (error) {
-    throw SystemError(concat("make the snapshot directory ", path), error.value(),
-                      "choose a directory that this process may write");
-  }
 }
 
 // None where the directory cannot be read: the write will say why.
@@ -83,11 +74,6 @@ bool is_of_another_run(const std::filesystem::path& path, bool is_sharded,
   }
   return !options.is_of_this_run(values);
 }
-
-// What rank 0 found, told to the others: the first character says what the rest is.
-constexpr char kNothing = 'n';
-constexpr char kChosen = 'c';
-constexpr char kFailed = 'f';
 
 }  // namespace
 
@@ -178,7 +164,7 @@ void SnapshotDirectory::save(const torch::nn::Module& module,
   }
   const SnapshotName name{options.epoch, options.step};
   write(snapshot_value(snapshot), [this, name](const c10::IValue& value, const std::stop_token&) {
-    make_directory(path_);
+    make_snapshot_directory(path_);
     lockstep::save(path_ / name.file_name(), value);
     failpoint("save.written");
     written(name);
@@ -215,28 +201,16 @@ std::optional<Resumed> SnapshotDirectory::load_latest(
     const std::function<void(const Resumed&)>& check) {
   writing_->finish();  // Its error stays for wait(): here one rank alone would have it.
   std::optional<Snapshot> snapshot;
-  std::string decision;
-  std::exception_ptr failure;
-  if (group_rank(group_) == 0) {
-    try {
-      const std::optional<SnapshotName> chosen = choose(snapshot);
-      decision = chosen ? kChosen + chosen->file_name() : std::string(1, kNothing);
-    } catch (const std::exception& error) {
-      decision = concat(kFailed, error.what());
-      failure = std::current_exception();
-    }
-  }
-  if (group_) decision = broadcast_text(group_, decision, 0);
-  if (failure) std::rethrow_exception(failure);
-  if (decision[0] == kFailed) {
-    throw PeerFailed(concat("rank 0 failed to ", decision.substr(1)), {.ranks = {0}});
-  }
-  if (decision[0] == kNothing) {
+  std::string file_name;  // empty: there is none
+  run_on_all(group_, concat("resume from ", path_), [&] {
+    if (group_rank(group_) != 0) return;
+    if (const auto chosen = choose(snapshot)) file_name = chosen->file_name();
+  });
+  if (group_) file_name = broadcast_text(group_, file_name, 0);
+  if (file_name.empty()) {
     knows_later_ = true;
     return std::nullopt;
   }
-
-  const std::string file_name = decision.substr(1);
   const std::filesystem::path file = path_ / file_name;
   const std::string source = file.string();
   const int rank = group_rank(group_);

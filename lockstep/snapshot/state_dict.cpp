@@ -10,6 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/snapshot/internal/tensor_difference.h"
 #include "lockstep/snapshot/safetensors.h"
 #include "lockstep/snapshot/save.h"
 
@@ -34,10 +35,6 @@ void add_tensors(const torch::nn::Module& module, const std::string& prefix, Ten
   }
 }
 
-std::string describe(const at::Tensor& tensor) {
-  return concat(tensor.dtype().name(), tensor.sizes());
-}
-
 bool have_prefix(const TensorDict& values, const std::string& prefix) {
   return !values.empty() && std::ranges::all_of(values, [&](const auto& value) {
     return value.first.starts_with(prefix);
@@ -49,41 +46,7 @@ TensorDict named_for(const TensorDict& wanted, const TensorDict& values) {
   return have_prefix(wanted, kWrapperPrefix) ? values : without_prefix(values, kWrapperPrefix);
 }
 
-struct Difference {
-  enum class Kind { kMissing, kMismatched, kUnexpected };
-  Kind kind;
-  std::string name;
-  std::string text;
-};
-
-/// In the module's order, then what only `values` has.
-std::vector<Difference> differences(const TensorDict& wanted, const TensorDict& values) {
-  using Kind = Difference::Kind;
-  std::map<std::string, const at::Tensor*> given;
-  for (const auto& [name, tensor] : values) given.emplace(name, &tensor);
-  std::vector<Difference> found;
-  for (const auto& [name, tensor] : wanted) {
-    const auto match = given.find(name);
-    if (match == given.end()) {
-      found.push_back({Kind::kMissing, name, concat("'", name, "' is missing")});
-      continue;
-    }
-    const at::Tensor& value = *match->second;
-    if (value.sizes() != tensor.sizes() || value.scalar_type() != tensor.scalar_type()) {
-      found.push_back(
-          {Kind::kMismatched, name,
-           concat("'", name, "' is ", describe(value), ", the model's is ", describe(tensor))});
-    }
-    given.erase(match);
-  }
-  for (const auto& [name, tensor] : values) {
-    if (given.count(name) == 0) continue;
-    found.push_back({Kind::kUnexpected, name, concat("'", name, "' is not in the model")});
-  }
-  return found;
-}
-
-void refuse_differences(const std::vector<Difference>& found, const std::string& source) {
+void refuse_differences(const std::vector<TensorDifference>& found, const std::string& source) {
   if (found.empty()) return;
   std::string list = found[0].text;
   for (std::size_t i = 1; i < std::min(found.size(), kNamedDifferences); ++i)
@@ -114,30 +77,25 @@ TensorDict without_prefix(TensorDict values, const std::string& prefix) {
 void check_state_dict(const torch::nn::Module& module, const TensorDict& values,
                       const std::string& source) {
   const TensorDict wanted = state_dict(module);
-  refuse_differences(differences(wanted, named_for(wanted, values)), source);
+  refuse_differences(tensor_differences(wanted, named_for(wanted, values)), source);
 }
 
 IncompatibleKeys load_state_dict(torch::nn::Module& module, const TensorDict& values,
                                  const LoadStateDictOptions& options) {
   const TensorDict wanted = state_dict(module);
   const TensorDict named = named_for(wanted, values);
-  const std::vector<Difference> found = differences(wanted, named);
+  const std::vector<TensorDifference> found = tensor_differences(wanted, named);
   if (options.strict) refuse_differences(found, options.source);
   std::map<std::string, const at::Tensor*> given;
   for (const auto& [name, tensor] : named) given.emplace(name, &tensor);
   IncompatibleKeys keys;
-  for (const Difference& difference : found) {
-    switch (difference.kind) {
-      case Difference::Kind::kMissing:
-        keys.missing.push_back(difference.name);
-        break;
-      case Difference::Kind::kUnexpected:
-        keys.unexpected.push_back(difference.name);
-        break;
-      case Difference::Kind::kMismatched:
-        keys.mismatched.push_back(difference.name);
-        given.erase(difference.name);
-    }
+  using Kind = TensorDifference::Kind;
+  for (const auto& [kind, name, text] : found) {
+    auto& names = kind == Kind::kMissing      ? keys.missing
+                  : kind == Kind::kMismatched ? keys.mismatched
+                                              : keys.unexpected;
+    names.push_back(name);
+    given.erase(name);
   }
   const at::NoGradGuard no_grad;
   for (const auto& [name, tensor] : wanted) {

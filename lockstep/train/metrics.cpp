@@ -9,7 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/snapshot/internal/hash_bytes.h"
+#include "lockstep/snapshot/internal/checksum.h"
 
 namespace lockstep {
 namespace {

@@ -24,7 +24,7 @@
 #include "lockstep/recovery/internal/state_memory.h"
 #include "lockstep/recovery/internal/training_state.h"
 #include "lockstep/snapshot/internal/agreement.h"
-#include "lockstep/snapshot/pickle/writable_value.h"
+#include "lockstep/snapshot/pickle/pickled.h"
 #include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/snapshot_directory.h"
 #include "lockstep/train/preemption.h"

@@ -165,7 +165,7 @@ TEST_F(AcceleratorState, RegisteredTensorsAreNeitherBroadcastNorConverted) {
   for (const at::Tensor& other : {at::zeros({1}), at::zeros({2, 2}), at::zeros({2}, at::kDouble)}) {
     with(other, [](Accelerator& accelerator) {
       EXPECT_SAYS(message_of<UsageError>([&] { accelerator.load_state(); }),
-                  "of 'mine' 'tensor' was saved as float [2], and is ");
+                  "of 'mine' 'tensor' was saved as float[2], and is ");
     });
     EXPECT_EQ(other.sum().item<double>(), 0);
   }

@@ -4,7 +4,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/parameter_server/internal/calls.h"
-#include "lockstep/parameter_server/internal/departures.h"
 #include "lockstep/parameter_server/training.h"
 #include "tests/ranks/fixture.h"
 

@@ -6,7 +6,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/snapshot/internal/optimizer_kinds.h"
-#include "lockstep/snapshot/internal/optimizer_states.h"
+#include "lockstep/snapshot/internal/optimizer_state.h"
 
 namespace lockstep::inline internal {
 namespace {

@@ -1,10 +1,28 @@
 #include "lockstep/parameter_server/internal/calls.h"
 
+#include <algorithm>
+#include <condition_variable>
+#include <iterator>
+#include <mutex>
+#include <string>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/deadline.h"
+#include "lockstep/base/internal/log.h"
 #include "lockstep/rpc/rpc.h"
 
 namespace lockstep::parameter_server::inline internal {
+namespace {
+
+std::string names_of(const std::vector<int>& ranks) {
+  std::string names;
+  for (const int rank : ranks)
+    names += concat(names.empty() ? "'" : ", '", rpc::worker(rank).name, "'");
+  return names;
+}
+
+}  // namespace
 
 void expect_alive(int rank) {
   rpc::call<void>(rank, kLive);
@@ -42,6 +60,70 @@ ServedCalls::~ServedCalls() {
 
 void ServedCalls::leave() {
   if (!leaving_->completed()) leaving_->markCompleted();
+}
+
+struct Departures::News {
+  std::mutex mutex;
+  std::condition_variable came;
+};
+
+Departures::Departures() : news_(std::make_shared<News>()) {
+  for (const rpc::WorkerInfo& worker : rpc::workers()) {
+    stays_.emplace_back();
+    if (worker != rpc::this_worker()) ask(worker.rank);
+  }
+}
+
+void Departures::ask(int rank) {
+  auto& stay = stays_[static_cast<std::size_t>(rank)];
+  stay = rpc::call_async<void>({rank, kAsLongAsItTakes}, kStay);
+  stay->when_done([news = news_] {
+    const std::lock_guard lock(news->mutex);
+    news->came.notify_one();
+  });
+}
+
+bool Departures::has_left(int rank) {
+  const auto& stay = stays_[static_cast<std::size_t>(rank)];
+  if (!stay) return true;
+  if (!stay->done()) return false;
+  try {
+    stay->wait();
+    return true;
+  } catch (const TimeoutError&) {  // It takes longer still.
+    ask(rank);
+    return false;
+  }
+}
+
+void Departures::check() {
+  for (std::size_t rank = 0; rank < stays_.size(); ++rank) has_left(static_cast<int>(rank));
+}
+
+void Departures::wait_for_news() {
+  std::unique_lock lock(news_->mutex);
+  news_->came.wait_for(lock, std::chrono::milliseconds(50));
+}
+
+void Departures::wait_for(const std::vector<int>& ranks, std::chrono::milliseconds say_every,
+                          const std::function<void()>& while_waiting) {
+  Deadline patience = Deadline::after(say_every);
+  for (;;) {
+    while_waiting();
+    check();
+    std::vector<int> left;
+    std::ranges::copy_if(ranks, std::back_inserter(left),
+                         [&](int rank) { return !has_left(rank); });
+    if (left.empty()) return;
+    if (patience.passed()) {
+      log(LogLevel::kWarning,
+          concat("parameter servers: '", rpc::this_worker().name, "' waits for ", names_of(left),
+                 ", which made all steps and have more to do"));
+      for (const int rank : left) expect_alive(rank);
+      patience = Deadline::after(say_every);
+    }
+    wait_for_news();
+  }
 }
 
 }  // namespace lockstep::parameter_server::inline internal

@@ -8,8 +8,8 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
-#include "lockstep/parameter_server/internal/parts.h"
 #include "lockstep/parameter_server/internal/shard_plan.h"
+#include "lockstep/parameter_server/training.h"
 
 namespace lockstep::parameter_server::inline internal {
 
@@ -59,5 +59,8 @@ class Shard {
   std::unique_ptr<torch::optim::Optimizer> table_optimizer_;  ///< null without tables
   std::int64_t updates_ = 0;
 };
+
+/// Errors: UsageError saying what cannot be.
+void check_parts(const Parts& parts);
 
 }  // namespace lockstep::parameter_server::inline internal

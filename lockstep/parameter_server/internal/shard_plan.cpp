@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <optional>
 
+#include <ATen/ATen.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 
@@ -12,6 +14,20 @@ namespace {
 void check_server(int server, int servers) {
   if (server >= 0 && server < servers) return;
   throw UsageError(concat("parameter server ", server, " of ", servers, ": there is none"));
+}
+
+// Calls `take` with each part of a parameter that lies in the slice, and where in the slice it is.
+template <class Take>
+void for_each_part(const std::vector<at::Tensor>& parameters, const Slice& slice, Take&& take) {
+  std::int64_t begin = 0;
+  for (const at::Tensor& parameter : parameters) {
+    const std::int64_t end = begin + parameter.numel();
+    const std::int64_t first = std::max(begin, slice.begin);
+    const std::int64_t last = std::min(end, slice.end);
+    if (first < last)
+      take(parameter.detach().view(-1).slice(0, first - begin, last - begin), first - slice.begin);
+    begin = end;
+  }
 }
 
 }  // namespace
@@ -62,6 +78,29 @@ std::vector<Role> assign_roles(const std::vector<int>& before, int servers) {
                            : Role{Role::Kind::kTrainer, trainers++});
   }
   return roles;
+}
+
+std::int64_t count_elements(const std::vector<at::Tensor>& parameters) {
+  std::int64_t count = 0;
+  for (const at::Tensor& parameter : parameters) count += parameter.numel();
+  return count;
+}
+
+at::Tensor read_slice(const std::vector<at::Tensor>& parameters, const Slice& slice) {
+  const at::TensorOptions options =
+      parameters.empty() ? at::TensorOptions(at::kFloat) : parameters[0].options();
+  at::Tensor values = at::empty({slice.size()}, options.requires_grad(false));
+  for_each_part(parameters, slice, [&](const at::Tensor& part, std::int64_t place) {
+    values.narrow(0, place, part.numel()).copy_(part);
+  });
+  return values;
+}
+
+void write_slice(const std::vector<at::Tensor>& parameters, const Slice& slice,
+                 const at::Tensor& values) {
+  for_each_part(parameters, slice, [&](const at::Tensor& part, std::int64_t place) {
+    part.copy_(values.narrow(0, place, part.numel()));
+  });
 }
 
 }  // namespace lockstep::parameter_server::inline internal

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+
 /// Which server holds what. Pure.
 namespace lockstep::parameter_server::inline internal {
 
@@ -39,5 +41,14 @@ inline constexpr int kWasTrainer = -1;  ///< else the index of the server that i
 /// numbered by rank.
 /// Errors: UsageError for fewer than `servers` + 1 processes.
 std::vector<Role> assign_roles(const std::vector<int>& before, int servers);
+
+std::int64_t count_elements(const std::vector<at::Tensor>& parameters);
+
+/// A copy of the elements of a slice; none have the options of the first parameter, or Float.
+at::Tensor read_slice(const std::vector<at::Tensor>& parameters, const Slice& slice);
+
+/// `values`: [elements of the slice].
+void write_slice(const std::vector<at::Tensor>& parameters, const Slice& slice,
+                 const at::Tensor& values);
 
 }  // namespace lockstep::parameter_server::inline internal

@@ -37,9 +37,7 @@ std::filesystem::path ShardSnapshots::path_of(std::int64_t updates) const {
 }
 
 void ShardSnapshots::save(const Shard& shard, std::int64_t clock) const {
-  std::error_code error;
-  std::filesystem::create_directories(directory_, error);
-  if (error) throw SystemError(concat("make ", directory_.string()), error.value());
+  make_snapshot_directory(directory_);
   const SnapshotName name{.step = shard.updates()};
   shard.save(directory_ / name.file_name(), clock);
   delete_surplus(

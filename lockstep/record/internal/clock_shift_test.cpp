@@ -1,6 +1,6 @@
-#include "lockstep/record/internal/clock_shift.h"
-
 #include <gtest/gtest.h>
+
+#include "lockstep/record/internal/trace_merge.h"
 
 namespace lockstep {
 namespace {

@@ -10,7 +10,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/os/files/temporary_directory.h"
-#include "lockstep/record/internal/csv_text.h"
 
 namespace lockstep {
 namespace {

@@ -5,7 +5,6 @@
 
 #include <boost/crc.hpp>
 
-#include "lockstep/record/internal/little_endian.h"
 #include "lockstep/record/internal/proto_message.h"
 
 // Numbers of fields are those of tensorboard/compat/proto.

@@ -2,8 +2,6 @@
 
 #include <bit>
 
-#include "lockstep/record/internal/little_endian.h"
-
 namespace lockstep::inline internal {
 namespace {
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -30,5 +32,13 @@ class ProtoMessage {
 
   std::string bytes_;
 };
+
+/// The number's bytes, the lowest first.
+template <std::unsigned_integral Number>
+void append_little_endian(std::string& bytes, Number value) {
+  for (std::size_t i = 0; i < sizeof value; ++i) {
+    bytes += static_cast<char>((value >> (8 * i)) & 0xFFU);
+  }
+}
 
 }  // namespace lockstep::inline internal

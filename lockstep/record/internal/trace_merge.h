@@ -22,7 +22,7 @@ struct MergedTrace {
 /// labelled with its machine, a CUDA device of it another; times are in µs from the earliest event.
 ///
 /// Each rank's times are by its machine's clock. Where traces have the barriers of a TraceCallback
-/// (kClockSpan), the clocks of machines that differ are put right by them (clock_shift.h): to some
+/// (kClockSpan), the clocks of machines that differ are put right by them (clock_shift_us): to some
 /// ten µs, half of a barrier's time. Else they are as the machines have them.
 ///
 /// `path` holds the whole timeline, or what it held before. Memory does not grow with the traces.
@@ -34,5 +34,18 @@ MergedTrace merge_traces(const std::filesystem::path& path,
 /// The traces of ranks in a folder: *.rank<number>.json, by rank. Errors: SystemError; UsageError
 /// where there is none, or there are those of several timelines.
 std::vector<std::filesystem::path> rank_traces_in(const std::filesystem::path& folder);
+
+/// A meeting of all ranks: none ends before the last has begun. By the clock of the rank.
+struct MeetingSpan {
+  double begin_us = 0;
+  double end_us = 0;
+};
+
+/// What is added to a rank's times so that they are by rank 0's clock, from meetings that both were
+/// in, in their order. As the clocks are, where that is possible: where each meeting has begun on
+/// both before it ends on either. Else the middle of what is possible, which is off by half a
+/// meeting's length at most. Pure.
+double clock_shift_us(const std::vector<MeetingSpan>& of_rank_0,
+                      const std::vector<MeetingSpan>& of_rank);
 
 }  // namespace lockstep::inline internal

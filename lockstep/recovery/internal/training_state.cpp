@@ -10,10 +10,10 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/recovery/internal/update_mark.h"
-#include "lockstep/snapshot/internal/hash_bytes.h"
+#include "lockstep/snapshot/internal/checksum.h"
 #include "lockstep/snapshot/internal/optimizer_state.h"
 #include "lockstep/snapshot/internal/tensor_difference.h"
-#include "lockstep/snapshot/pickle/writable_value.h"
+#include "lockstep/snapshot/pickle/pickled.h"
 #include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/state_dict.h"
 
@@ -119,9 +119,9 @@ void TrainingState::take(const c10::IValue& value, std::int64_t steps) {
 }
 
 void TrainingState::check_extra(const TensorDict& saved) const {
-  const auto difference = tensor_difference(parts_.extra, saved);
-  if (!difference) return;
-  throw UsageError(concat("ResilientTraining: `extra` is not what it was: ", *difference,
+  const auto differences = tensor_differences(parts_.extra, saved);
+  if (differences.empty()) return;
+  throw UsageError(concat("ResilientTraining: `extra` is not what it was: ", differences[0].text,
                           "; name the same tensors"));
 }
 

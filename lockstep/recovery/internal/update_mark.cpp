@@ -10,7 +10,7 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
-#include "lockstep/snapshot/internal/hash_bytes.h"
+#include "lockstep/snapshot/internal/checksum.h"
 
 namespace lockstep::inline internal {
 namespace {

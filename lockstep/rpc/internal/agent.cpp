@@ -62,44 +62,21 @@ class ServeRequests final : public torch_rpc::RequestCallbackNoPython {
   Worker& worker_;
 };
 
-// What comes from workers of this machine.
-class ServeLocalRequests final : public LocalTransport::Receiver {
- public:
-  ServeLocalRequests(Worker& worker, Agent& agent) : worker_(worker), agent_(agent) {}
-
-  LocalTransport::Answer serve(torch_rpc::Message& request) override {
-    return worker_.serve(request, {});
-  }
-  LocalTransport::Answer refuse_large(std::size_t size_bytes, std::int64_t id) override {
-    return worker_.refuse_large(size_bytes, id);
-  }
-  void lost(int rank) override { worker_.note_lost(rank); }
-  void told_of_loss(std::int64_t rank) noexcept override { worker_.note_told_of_loss(rank); }
-  void never_sent() noexcept override { agent_.count_never_sent(); }
-
- private:
-  Worker& worker_;
-  Agent& agent_;
-};
-
 }  // namespace
 
 Agent::Agent(const c10::intrusive_ptr<c10d::Store>& store, const ProcessGroup& group,
-             const std::string& name, const Options& options,
-             std::unordered_map<std::string, torch_rpc::DeviceMap> reverse_device_maps,
+             const std::string& name, const Options& options, const DeviceMaps& reverse_device_maps,
              std::vector<c10::Device> devices, Worker& worker)
     : TensorPipeAgent(store, name, static_cast<torch_rpc::worker_id_t>(group.rank()),
                       group.world_size(), agent_options(group, options),
-                      std::move(reverse_device_maps), std::move(devices),
+                      {reverse_device_maps.begin(), reverse_device_maps.end()}, std::move(devices),
                       std::make_unique<ServeRequests>(worker)),
-      worker_(worker),
-      receiver_(std::make_unique<ServeLocalRequests>(worker, *this)) {}
+      worker_(worker) {}
 
 void Agent::connect_locally(std::unordered_map<int, UniqueFd> sockets) {
   if (sockets.empty()) return;
   local_ = std::make_unique<LocalTransport>(
-      std::move(sockets), static_cast<std::size_t>(worker_.options().max_message_bytes),
-      *receiver_);
+      std::move(sockets), static_cast<std::size_t>(worker_.options().max_message_bytes), worker_);
   local_->start();
   has_local_ = true;
 }
@@ -112,17 +89,6 @@ void Agent::tell_of_loss(int rank) {
   if (has_local_) local_->tell_of_loss(rank);
 }
 
-Agent::Answer Agent::send_anyhow(int target, const torch_rpc::WorkerInfo& to,
-                                 c10::intrusive_ptr<torch_rpc::Message> message, float timeout_s,
-                                 const torch_rpc::DeviceMap& device_map) {
-  const bool is_local = has_local_ && message->type() == torch_rpc::MessageType::PYTHON_CALL &&
-                        local_->reaches(target) && !problem_of(message->tensors());
-  if (!is_local) return TensorPipeAgent::send(to, std::move(message), timeout_s, device_map);
-  return local_->send(
-      target, *message,
-      std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<float>(timeout_s)));
-}
-
 c10::intrusive_ptr<JitFuture> Agent::send(const torch_rpc::WorkerInfo& to,
                                           c10::intrusive_ptr<torch_rpc::Message> message,
                                           float timeout_s, const torch_rpc::DeviceMap& device_map) {
@@ -132,7 +98,12 @@ c10::intrusive_ptr<JitFuture> Agent::send(const torch_rpc::WorkerInfo& to,
   }
   const int target = to.id_;
   try {
-    auto answer = send_anyhow(target, to, std::move(message), timeout_s, device_map);
+    const bool is_local = has_local_ && message->type() == torch_rpc::MessageType::PYTHON_CALL &&
+                          local_->reaches(target) && !problem_of(message->tensors());
+    const auto timeout =
+        std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<float>(timeout_s));
+    auto answer = is_local ? local_->send(target, *message, timeout)
+                           : TensorPipeAgent::send(to, std::move(message), timeout_s, device_map);
     ++sent_;
     answer->addCallback([this, target](JitFuture& future) {
       if (future.hasError() && is_connection_error(future.tryRetrieveErrorMessage())) {

@@ -24,8 +24,7 @@ class Worker;
 class Agent final : public torch::distributed::rpc::TensorPipeAgent {
  public:
   Agent(const c10::intrusive_ptr<c10d::Store>& store, const ProcessGroup& group,
-        const std::string& name, const Options& options,
-        std::unordered_map<std::string, torch::distributed::rpc::DeviceMap> reverse_device_maps,
+        const std::string& name, const Options& options, const DeviceMaps& reverse_device_maps,
         std::vector<c10::Device> devices, Worker& worker);
 
   /// From here on calls take these sockets, by the rank of the other worker. Once.
@@ -54,15 +53,9 @@ class Agent final : public torch::distributed::rpc::TensorPipeAgent {
   bool wait_until_answered(const Deadline& deadline);
 
  private:
-  using Answer = c10::intrusive_ptr<c10::ivalue::Future>;
-
-  Answer send_anyhow(int target, const torch::distributed::rpc::WorkerInfo& to,
-                     c10::intrusive_ptr<torch::distributed::rpc::Message> message, float timeout_s,
-                     const torch::distributed::rpc::DeviceMap& device_map);
   void end_one();
 
   Worker& worker_;
-  const std::unique_ptr<LocalTransport::Receiver> receiver_;
   std::unique_ptr<LocalTransport> local_;
   std::atomic<bool> has_local_{false};  ///< others may call as soon as the agent has started
   std::atomic<std::int64_t> sent_{0};

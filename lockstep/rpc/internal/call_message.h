@@ -8,7 +8,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
-#include "lockstep/rpc/internal/rref_key.h"
 #include "lockstep/rpc/internal/value_codec.h"
 
 namespace lockstep::rpc::inline internal {

@@ -1,5 +1,8 @@
 #include "lockstep/rpc/internal/element_type.h"
 
+#include <algorithm>
+#include <array>
+
 #include "lockstep/base/internal/concat.h"
 
 namespace lockstep::rpc::inline internal {
@@ -21,20 +24,16 @@ enum class TypeCode : std::uint8_t {
   kTuple,
 };
 
+// Those without others in them, by code.
+const std::array<c10::TypePtr, 7>& simple_types() {
+  static const std::array<c10::TypePtr, 7> types{
+      c10::AnyType::get(),  c10::TensorType::get(), c10::IntType::get(), c10::FloatType::get(),
+      c10::BoolType::get(), c10::StringType::get(), c10::NoneType::get()};
+  return types;
+}
+
 TypeCode code_of(const c10::Type& type) {
   switch (type.kind()) {
-    case c10::TypeKind::TensorType:
-      return TypeCode::kTensor;
-    case c10::TypeKind::IntType:
-      return TypeCode::kInt;
-    case c10::TypeKind::FloatType:
-      return TypeCode::kFloat;
-    case c10::TypeKind::BoolType:
-      return TypeCode::kBool;
-    case c10::TypeKind::StringType:
-      return TypeCode::kString;
-    case c10::TypeKind::NoneType:
-      return TypeCode::kNone;
     case c10::TypeKind::OptionalType:
       return TypeCode::kOptional;
     case c10::TypeKind::ListType:
@@ -44,28 +43,22 @@ TypeCode code_of(const c10::Type& type) {
     case c10::TypeKind::TupleType:
       return TypeCode::kTuple;
     default:
-      return TypeCode::kAny;
+      break;
   }
+  const auto found = std::ranges::find(simple_types(), type.kind(), &c10::Type::kind);
+  return found == simple_types().end() ? TypeCode::kAny
+                                       : static_cast<TypeCode>(found - simple_types().begin());
 }
 
 c10::TypePtr read_nested_type(ByteReader& bytes, int depth) {
   if (depth > kDeepestType) throw UsageError(concat("types nested deeper than ", kDeepestType));
   const auto code = bytes.take<TypeCode>();
   switch (code) {
-    case TypeCode::kAny:
-      return c10::AnyType::get();
-    case TypeCode::kTensor:
-      return c10::TensorType::get();
-    case TypeCode::kInt:
-      return c10::IntType::get();
-    case TypeCode::kFloat:
-      return c10::FloatType::get();
-    case TypeCode::kBool:
-      return c10::BoolType::get();
-    case TypeCode::kString:
-      return c10::StringType::get();
-    case TypeCode::kNone:
-      return c10::NoneType::get();
+    default:
+      if (static_cast<std::size_t>(code) < simple_types().size()) {
+        return simple_types()[static_cast<std::size_t>(code)];
+      }
+      throw UsageError(concat("a type of kind ", static_cast<int>(code)));
     case TypeCode::kOptional: {
       auto contained = read_nested_type(bytes, depth + 1);
       const auto kind = contained->kind();
@@ -91,7 +84,6 @@ c10::TypePtr read_nested_type(ByteReader& bytes, int depth) {
       return c10::TupleType::create(std::move(elements));
     }
   }
-  throw UsageError(concat("a type of kind ", static_cast<int>(code)));
 }
 
 }  // namespace
@@ -99,10 +91,7 @@ c10::TypePtr read_nested_type(ByteReader& bytes, int depth) {
 void write_type(const c10::Type& type, ByteWriter& bytes) {
   const TypeCode code = code_of(type);
   bytes.put(code);
-  if (code != TypeCode::kOptional && code != TypeCode::kList && code != TypeCode::kDict &&
-      code != TypeCode::kTuple) {
-    return;
-  }
+  if (code < TypeCode::kOptional) return;
   if (code == TypeCode::kTuple) {
     const std::size_t elements = type.containedTypes().size();
     if (elements > 255)
@@ -117,38 +106,7 @@ c10::TypePtr read_type(ByteReader& bytes) {
 }
 
 bool fits(const c10::IValue& value, const c10::Type& type) {
-  switch (type.kind()) {
-    case c10::TypeKind::TensorType:
-      return value.isTensor();
-    case c10::TypeKind::IntType:
-      return value.isInt();
-    case c10::TypeKind::FloatType:
-      return value.isDouble();
-    case c10::TypeKind::BoolType:
-      return value.isBool();
-    case c10::TypeKind::StringType:
-      return value.isString();
-    case c10::TypeKind::NoneType:
-      return value.isNone();
-    case c10::TypeKind::OptionalType:
-      return value.isNone() || fits(value, *type.containedType(0));
-    case c10::TypeKind::ListType:
-      return value.isList() && *value.toList().elementType() == *type.containedType(0);
-    case c10::TypeKind::DictType:
-      return value.isGenericDict() && *value.toGenericDict().keyType() == *type.containedType(0) &&
-             *value.toGenericDict().valueType() == *type.containedType(1);
-    case c10::TypeKind::TupleType: {
-      if (!value.isTuple()) return false;
-      const auto& elements = value.toTupleRef().elements();
-      if (elements.size() != type.containedTypes().size()) return false;
-      for (std::size_t i = 0; i < elements.size(); ++i) {
-        if (!fits(elements[i], *type.containedType(i))) return false;
-      }
-      return true;
-    }
-    default:
-      return true;
-  }
+  return value.type()->isSubtypeOf(type);
 }
 
 }  // namespace lockstep::rpc::inline internal

@@ -5,12 +5,10 @@
 #include <string>
 #include <utility>
 
-#include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/comm/internal/error_text.h"
 #include "lockstep/rpc/internal/byte_stream.h"
 
 namespace lockstep::rpc::inline internal {
@@ -21,56 +19,12 @@ constexpr std::size_t kArrivals = std::size_t{64} << 10;
 // What an error may take beside max_message_bytes.
 constexpr std::size_t kSlack = std::size_t{64} << 10;
 constexpr std::uint32_t kMostTensors = 1 << 16;
-constexpr std::uint8_t kMostDimensions = 64;
 // Element type, whether it requires a gradient, sizes.
-constexpr std::uint64_t kLongestDescription = 3 + 8 * kMostDimensions;
-
-// Not quantized ones, and not those of a few bits, of some of which LibTorch knows no size.
-bool is_number(c10::ScalarType type) {
-  return c10::isFloatingType(type) || c10::isComplexType(type) ||
-         c10::isIntegralType(type, /*includeBool=*/true);
-}
+constexpr std::uint64_t kLongestDescription = 3 + 8 * kMostTensorDimensions;
 
 bool is_carried(const at::Tensor& tensor) {
-  return tensor.layout() == c10::kStrided && tensor.is_cpu() && is_number(tensor.scalar_type()) &&
-         tensor.dim() <= kMostDimensions;
-}
-
-std::vector<std::int64_t> take_sizes(ByteReader& description) {
-  const auto dimensions = description.take<std::uint8_t>();
-  if (dimensions > kMostDimensions) throw UsageError("a tensor has too many dimensions");
-  std::vector<std::int64_t> sizes;
-  for (int i = 0; i < dimensions; ++i) {
-    sizes.push_back(description.take<std::int64_t>());
-    if (sizes.back() < 0) throw UsageError("a tensor has a size below 0");
-  }
-  return sizes;
-}
-
-// With room for data of its own; of no more than so many bytes.
-at::Tensor take_tensor(ByteReader& description, std::uint64_t most_bytes) {
-  const auto type = static_cast<c10::ScalarType>(description.take<std::uint8_t>());
-  if (!is_number(type)) {
-    throw UsageError("a tensor has elements of no type that is carried");
-  }
-  const bool requires_grad = description.take<std::uint8_t>() != 0;
-  if (requires_grad && !c10::isFloatingType(type) && !c10::isComplexType(type)) {
-    throw UsageError("a tensor has elements of no type that gradients are of");
-  }
-  const std::vector<std::int64_t> sizes = take_sizes(description);
-  std::uint64_t bytes = c10::elementSize(type);
-  for (const std::int64_t size : sizes) {
-    if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(size), &bytes)) {
-      throw UsageError("a tensor is larger than any");
-    }
-  }
-  if (bytes > most_bytes) throw UsageError("it has less data than its tensors");
-  try {
-    at::Tensor tensor = at::empty(sizes, type);
-    return requires_grad ? tensor.requires_grad_() : tensor;
-  } catch (const c10::Error& error) {
-    throw UsageError(concat("a tensor that cannot be: ", error_text(error)));
-  }
+  return tensor.layout() == c10::kStrided && tensor.is_cpu() && is_sent(tensor.scalar_type()) &&
+         tensor.dim() <= kMostTensorDimensions;
 }
 
 }  // namespace
@@ -94,10 +48,7 @@ OutgoingFrame to_outgoing(Frame frame) {
   std::vector<char> description;
   ByteWriter writer(description);
   for (const at::Tensor& tensor : frame.parcel.tensors) {
-    writer.put(static_cast<std::uint8_t>(tensor.scalar_type()));
-    writer.put(static_cast<std::uint8_t>(tensor.requires_grad()));
-    writer.put(static_cast<std::uint8_t>(tensor.dim()));
-    for (const std::int64_t size : tensor.sizes()) writer.put(size);
+    write_head(tensor, writer);
     outgoing.data.push_back(tensor.detach().resolve_conj().resolve_neg().contiguous());
   }
   FrameReader::Head head{.kind = frame.kind,
@@ -200,8 +151,12 @@ void FrameReader::describe() {
   ByteReader description({description_.data(), description_.size()});
   std::uint64_t described = 0;
   for (std::uint32_t i = 0; i < head_.tensors; ++i) {
-    at::Tensor tensor = take_tensor(description, head_.data_bytes - described);
-    described += tensor.nbytes();
+    const TensorHead head = read_head(description);
+    if (head.size_bytes > head_.data_bytes - described) {
+      throw UsageError("it has less data than its tensors");
+    }
+    at::Tensor tensor = head.make();
+    described += head.size_bytes;
     pieces_.emplace_back(static_cast<char*>(tensor.mutable_data_ptr()), tensor.nbytes());
     frame_.parcel.tensors.push_back(std::move(tensor));
   }

@@ -219,7 +219,7 @@ LocalTransport::Arrival LocalTransport::arrival_of(int rank, Frame frame) {
   Arrival arrival{.rank = rank, .frame = std::move(frame), .answer = {}};
   if (arrival.frame.kind == Frame::Kind::kRequest) return arrival;
   if (arrival.frame.kind == Frame::Kind::kLoss) {
-    receiver_.told_of_loss(arrival.frame.id);
+    receiver_.note_told_of_loss(arrival.frame.id);
     return arrival;
   }
   const MutexLock lock(mutex_);
@@ -262,7 +262,7 @@ LocalTransport::Answer LocalTransport::serve(Frame frame) {
   auto request = c10::make_intrusive<torch_rpc::Message>(
       std::move(frame.parcel.bytes), std::move(frame.parcel.tensors),
       torch_rpc::MessageType::PYTHON_CALL, frame.id);
-  return receiver_.serve(*request);
+  return receiver_.serve(*request, {});
 }
 
 void LocalTransport::complete(Arrival arrival) {
@@ -284,7 +284,7 @@ void LocalTransport::complete(Arrival arrival) {
 
 void LocalTransport::lose(LocalLink& link) {
   link.close();
-  receiver_.lost(link.rank());
+  receiver_.note_lost(link.rank());
   std::vector<Answer> answers;
   {
     const MutexLock lock(mutex_);
@@ -294,7 +294,7 @@ void LocalTransport::lose(LocalLink& link) {
       return true;
     });
   }
-  for (const Answer& answer : answers) fail(*answer, connection_ended_text());
+  for (const Answer& answer : answers) fail(*answer, kConnectionEnded);
 }
 
 void LocalTransport::end_overdue() {
@@ -317,9 +317,9 @@ void LocalTransport::end_overdue() {
     });
   }
   for (const auto& [rank, id] : forgotten) {
-    if (links_.at(rank)->forget(id)) receiver_.never_sent();
+    if (links_.at(rank)->forget(id)) receiver_.note_never_sent();
   }
-  for (const Answer& answer : answers) fail(*answer, timeout_text());
+  for (const Answer& answer : answers) fail(*answer, kTimeoutMark);
 }
 
 void LocalTransport::wake() noexcept {

@@ -34,16 +34,17 @@ class LocalTransport {
    public:
     virtual ~Receiver() = default;
     /// The answer to a request; a message, later or at once.
-    virtual Answer serve(torch::distributed::rpc::Message& request) = 0;
+    virtual Answer serve(torch::distributed::rpc::Message& request,
+                         std::vector<c10::Stream> streams) = 0;
     /// To a request that was thrown away.
     virtual Answer refuse_large(std::size_t size_bytes, std::int64_t id) = 0;
     /// A worker's connection has ended.
-    virtual void lost(int rank) = 0;
+    virtual void note_lost(int rank) = 0;
     /// What another worker told with tell_of_loss(): before its own connection can end. Threads:
     /// also those that look for an answer; it must not wait.
-    virtual void told_of_loss(std::int64_t rank) noexcept = 0;
+    virtual void note_told_of_loss(std::int64_t rank) noexcept = 0;
     /// A request timed out of which nothing had been sent, nor will be. Before its answer fails.
-    virtual void never_sent() noexcept = 0;
+    virtual void note_never_sent() noexcept = 0;
   };
 
   /// `sockets`: by the rank of the other worker. Requests and answers of more than `most_bytes` are

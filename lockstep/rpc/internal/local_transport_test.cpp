@@ -23,7 +23,7 @@ constexpr std::size_t kNoLimit = std::size_t{1} << 30;
 // Answers with what it is asked, or never.
 class Echo final : public LocalTransport::Receiver {
  public:
-  LocalTransport::Answer serve(Message& request) override {
+  LocalTransport::Answer serve(Message& request, std::vector<c10::Stream>) override {
     ++served;
     auto answer = c10::make_intrusive<c10::ivalue::Future>(at::AnyClassType::get());
     if (is_mute) return answer;
@@ -38,14 +38,14 @@ class Echo final : public LocalTransport::Receiver {
     answer->setError(std::make_exception_ptr(UsageError(std::to_string(size_bytes) + " bytes")));
     return answer;
   }
-  void lost(int rank) override {
+  void note_lost(int rank) override {
     const std::lock_guard lock(mutex_);
     lost_ = rank;
     told_before_lost_ = told_.load();
     changed_.notify_all();
   }
-  void told_of_loss(std::int64_t rank) noexcept override { told_ = rank; }
-  void never_sent() noexcept override { ++forgotten; }
+  void note_told_of_loss(std::int64_t rank) noexcept override { told_ = rank; }
+  void note_never_sent() noexcept override { ++forgotten; }
   std::int64_t told_before_lost() const { return told_before_lost_; }
   int wait_for_lost() {
     std::unique_lock lock(mutex_);

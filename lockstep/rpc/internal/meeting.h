@@ -32,7 +32,7 @@ void check_cards(const std::vector<WorkerCard>& cards);
 
 /// What a worker's agent must know to give back what others' device maps send to it.
 struct DevicePlan {
-  std::unordered_map<std::string, std::unordered_map<c10::Device, c10::Device>> reverse;
+  DeviceMaps reverse;
   std::vector<c10::Device> devices;  ///< of this worker; each once
 };
 DevicePlan plan_devices(const std::vector<WorkerCard>& cards, int rank);

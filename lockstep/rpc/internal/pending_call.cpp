@@ -117,17 +117,9 @@ c10::IValue wait_for(PendingCall& call) {
   return call.wait();
 }
 
-}  // namespace lockstep::rpc
-
-namespace lockstep::rpc {
-
 bool is_done(const PendingCall& call) {
   return call.done();
 }
-
-}  // namespace lockstep::rpc
-
-namespace lockstep::rpc {
 
 void when_done(PendingCall& call, std::function<void()> action) {
   call.when_done(std::move(action));

@@ -1,11 +1,10 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 
 #include <ATen/core/rref_interface.h>
 
-#include "lockstep/rpc/internal/rref_key.h"
+#include "lockstep/rpc/internal/value_codec.h"
 
 namespace lockstep::rpc::inline internal {
 

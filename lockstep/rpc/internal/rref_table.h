@@ -7,7 +7,7 @@
 #include <ATen/core/ivalue.h>
 
 #include "lockstep/base/internal/mutex.h"
-#include "lockstep/rpc/internal/rref_key.h"
+#include "lockstep/rpc/internal/value_codec.h"
 
 namespace lockstep::rpc::inline internal {
 

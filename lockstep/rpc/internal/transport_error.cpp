@@ -8,28 +8,18 @@ namespace lockstep::rpc::inline internal {
 namespace {
 
 constexpr const char* kReported = "[reported by a worker] ";
-constexpr const char* kEnded = "[connection ended]";
-constexpr const char* kTimeout = "RPCErr:1:";
 constexpr const char* kLost = "[lost worker ";
 
 }  // namespace
 
 bool is_connection_error(const std::string& message) {
   const bool has_ended = message.find("originated at tensorpipe") != std::string::npos ||
-                         message.find(kEnded) != std::string::npos;
+                         message.find(kConnectionEnded) != std::string::npos;
   return has_ended && message.find(kReported) == std::string::npos;
 }
 
 bool is_timeout(const std::string& message) {
-  return message.find(kTimeout) != std::string::npos;
-}
-
-std::string connection_ended_text() {
-  return kEnded;
-}
-
-std::string timeout_text() {
-  return kTimeout;
+  return message.find(kTimeoutMark) != std::string::npos;
 }
 
 std::string lost_worker_text(int rank) {

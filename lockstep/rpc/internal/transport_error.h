@@ -10,8 +10,8 @@ bool is_connection_error(const std::string& message);
 bool is_timeout(const std::string& message);
 
 /// What LocalTransport's errors say, so that the two above know them.
-std::string connection_ended_text();
-std::string timeout_text();
+inline constexpr const char* kConnectionEnded = "[connection ended]";
+inline constexpr const char* kTimeoutMark = "RPCErr:1:";
 
 /// What a worker says in place of an error of a connection to a third one, so that who hears of it
 /// knows which is gone; and the rank that such a text names.

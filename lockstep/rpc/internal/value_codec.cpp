@@ -10,13 +10,13 @@
 #include <ATen/ops/sparse_coo_tensor.h>
 
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/comm/internal/error_text.h"
 #include "lockstep/rpc/internal/element_type.h"
 
 namespace lockstep::rpc::inline internal {
 namespace {
 
 constexpr int kDeepest = 32;
-constexpr int kMostTensorDimensions = 64;
 
 enum class Tag : std::uint8_t {
   kNone,
@@ -64,9 +64,7 @@ void write_tensor(const at::Tensor& tensor, ByteWriter& bytes, ValueContext& con
   } else if (goes_inline(tensor, context)) {
     const at::Tensor dense = tensor.detach().resolve_conj().resolve_neg().contiguous();
     bytes.put(Tag::kInlineTensor);
-    bytes.put(static_cast<std::uint8_t>(dense.scalar_type()));
-    bytes.put(static_cast<std::uint8_t>(tensor.requires_grad()));
-    write_sizes(dense, bytes);
+    write_head(tensor, bytes);
     bytes.put_bytes(dense.const_data_ptr(), dense.nbytes());
   } else if (tensor.layout() == at::kStrided) {
     bytes.put(Tag::kTensor);
@@ -165,26 +163,11 @@ std::vector<std::int64_t> read_sizes(ByteReader& bytes) {
 }
 
 at::Tensor read_inline_tensor(ByteReader& bytes) {
-  const auto dtype = bytes.take<std::uint8_t>();
-  if (dtype >= static_cast<std::uint8_t>(at::ScalarType::NumOptions)) {
-    throw UsageError(concat("a tensor of dtype number ", static_cast<int>(dtype)));
-  }
-  const auto scalar_type = static_cast<at::ScalarType>(dtype);
-  if (!at::isFloatingType(scalar_type) && !at::isComplexType(scalar_type) &&
-      !at::isIntegralType(scalar_type, /*includeBool=*/true)) {
-    throw UsageError(concat("a tensor of dtype ", scalar_type));
-  }
-  const bool requires_grad = bytes.take<std::uint8_t>() != 0;
-  const auto sizes = read_sizes(bytes);
-  std::size_t size_bytes = c10::elementSize(scalar_type);
-  for (const auto size : sizes) size_bytes *= static_cast<std::size_t>(size);
-  const std::string_view elements = bytes.take_bytes(size_bytes);
-  if (requires_grad && at::isIntegralType(scalar_type, /*includeBool=*/true)) {
-    throw UsageError(concat("a tensor of ", scalar_type, " that requires a gradient"));
-  }
-  at::Tensor tensor = at::empty(sizes, at::TensorOptions().dtype(scalar_type));
-  if (size_bytes > 0) std::memcpy(tensor.mutable_data_ptr(), elements.data(), size_bytes);
-  return tensor.set_requires_grad(requires_grad);
+  const TensorHead head = read_head(bytes);
+  const std::string_view elements = bytes.take_bytes(head.size_bytes);
+  const at::Tensor tensor = head.make();
+  if (head.size_bytes > 0) std::memcpy(tensor.mutable_data_ptr(), elements.data(), head.size_bytes);
+  return tensor;
 }
 
 c10::IValue read_nested(ByteReader& bytes, const ValueContext& context, int depth);
@@ -302,6 +285,40 @@ c10::IValue read_nested(ByteReader& bytes, const ValueContext& context, int dept
 }
 
 }  // namespace
+
+bool is_sent(at::ScalarType dtype) {
+  return at::isFloatingType(dtype) || at::isComplexType(dtype) ||
+         at::isIntegralType(dtype, /*includeBool=*/true);
+}
+
+void write_head(const at::Tensor& tensor, ByteWriter& bytes) {
+  bytes.put(static_cast<std::uint8_t>(tensor.scalar_type()));
+  bytes.put(static_cast<std::uint8_t>(tensor.requires_grad()));
+  write_sizes(tensor, bytes);
+}
+
+TensorHead read_head(ByteReader& bytes) {
+  TensorHead head{.dtype = static_cast<at::ScalarType>(bytes.take<std::uint8_t>())};
+  if (!is_sent(head.dtype)) {
+    throw UsageError(concat("a tensor of dtype number ", static_cast<int>(head.dtype)));
+  }
+  head.requires_grad = bytes.take<std::uint8_t>() != 0;
+  if (head.requires_grad && at::isIntegralType(head.dtype, /*includeBool=*/true)) {
+    throw UsageError(concat("a tensor of ", head.dtype, " that requires a gradient"));
+  }
+  head.sizes = read_sizes(bytes);
+  head.size_bytes = c10::elementSize(head.dtype);
+  for (const auto size : head.sizes) head.size_bytes *= static_cast<std::uint64_t>(size);
+  return head;
+}
+
+at::Tensor TensorHead::make() const {
+  try {
+    return at::empty(sizes, at::TensorOptions(dtype)).set_requires_grad(requires_grad);
+  } catch (const c10::Error& error) {
+    throw UsageError(concat("a tensor that cannot be: ", error_text(error)));
+  }
+}
 
 void write_key(const RRefKey& key, ByteWriter& bytes) {
   bytes.put(key.owner);

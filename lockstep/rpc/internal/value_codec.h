@@ -1,5 +1,6 @@
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <string_view>
@@ -9,9 +10,17 @@
 #include <ATen/core/ivalue.h>
 
 #include "lockstep/rpc/internal/byte_stream.h"
-#include "lockstep/rpc/internal/rref_key.h"
 
 namespace lockstep::rpc::inline internal {
+
+/// A value that is kept on its owner: the same key on every worker.
+struct RRefKey {
+  std::int32_t owner = 0;    ///< rank
+  std::int32_t creator = 0;  ///< rank of the worker that numbered it
+  std::int64_t number = 0;
+
+  auto operator<=>(const RRefKey&) const = default;
+};
 
 /// What travels beside the bytes of a value: tensors by reference, and how references to values on
 /// other workers are named and made.
@@ -41,6 +50,25 @@ inline constexpr std::uint64_t kAnyValueBytes = std::uint64_t{4} << 20;
 /// The inverse, of bytes that anybody may have sent: executes nothing, makes only the above, and
 /// allocates no more than that. Errors: UsageError saying what is wrong.
 c10::IValue read_value(ByteReader& bytes, const ValueContext& context);
+
+/// What is sent of a tensor before its elements: of a strided one that is not quantized.
+struct TensorHead {
+  at::ScalarType dtype = at::ScalarType::Undefined;
+  bool requires_grad = false;
+  std::vector<std::int64_t> sizes = {};
+  std::uint64_t size_bytes = 0;
+
+  /// Contents are undefined. Errors: UsageError for one that LibTorch cannot make.
+  at::Tensor make() const;
+};
+inline constexpr int kMostTensorDimensions = 64;
+
+/// Whether tensors of such elements are sent: not quantized ones, and not those of a few bits, of
+/// some of which LibTorch knows no size.
+bool is_sent(at::ScalarType dtype);
+void write_head(const at::Tensor& tensor, ByteWriter& bytes);
+/// Errors: UsageError for what is no such head.
+TensorHead read_head(ByteReader& bytes);
 
 void write_key(const RRefKey& key, ByteWriter& bytes);
 RRefKey read_key(ByteReader& bytes);

@@ -118,9 +118,9 @@ void Worker::start() {
   auto sockets = local->connect(group_, cards, deadline);
   for (std::size_t rank = 0; rank < cards.size(); ++rank) {
     workers_.push_back({cards[rank].name, static_cast<int>(rank)});
-    device_maps_.push_back(cards[rank].device_maps);
   }
   auto plan = plan_devices(cards, rank_);
+  reverse_device_maps_ = std::move(plan.reverse);
   quiet_.emplace(QuietC10d::kErrors);
   init_autograd(rank_);
   functions_pool_ = std::make_unique<c10::ThreadPool>(options_.num_worker_threads);
@@ -132,7 +132,7 @@ void Worker::start() {
   if (!store) store = c10::make_intrusive<c10d::HashStore>();
   const StoreTimeout limited(*store, deadline);
   store = c10::make_intrusive<c10d::PrefixStore>(concat("rpc/", count_replica(group_)), store);
-  agent_ = std::make_shared<Agent>(store, group_, name_, options_, std::move(plan.reverse),
+  agent_ = std::make_shared<Agent>(store, group_, name_, options_, reverse_device_maps_,
                                    std::move(plan.devices), *this);
   torch_rpc::RpcAgent::setCurrentRpcAgent(agent_);
   agent_->start();
@@ -201,9 +201,8 @@ void Worker::stop() noexcept {
 }
 
 const WorkerInfo& Worker::find(const std::string& name) const {
-  for (const WorkerInfo& worker : workers_) {
-    if (worker.name == name) return worker;
-  }
+  const auto found = std::ranges::find(workers_, name, &WorkerInfo::name);
+  if (found != workers_.end()) return *found;
   std::vector<std::string> names;
   for (const WorkerInfo& worker : workers_) names.push_back(worker.name);
   throw UsageError(concat("rpc: there is no worker '", name, "'", did_you_mean(name, names)));
@@ -236,6 +235,10 @@ void Worker::note_lost(int rank) {
 void Worker::note_told_of_loss(std::int64_t rank) noexcept {
   if (stopped() || rank < 0 || rank >= group_.world_size() || rank == rank_) return;
   note_first_lost(static_cast<int>(rank));
+}
+
+void Worker::note_never_sent() noexcept {
+  agent_->count_never_sent();
 }
 
 void Worker::note_first_lost(int rank) noexcept {
@@ -381,12 +384,9 @@ void Worker::look_for(const c10::ivalue::Future& answer, int target) {
 }
 
 std::unordered_map<c10::Device, c10::Device> Worker::gradients_back_to(int rank) const {
-  std::unordered_map<c10::Device, c10::Device> back;
-  const DeviceMaps& maps = device_maps_[static_cast<std::size_t>(rank)];
-  if (const auto map = maps.find(name_); map != maps.end()) {
-    for (const auto& [from, to] : map->second) back.insert_or_assign(to, from);
-  }
-  return back;
+  const auto found = reverse_device_maps_.find(find(rank).name);
+  return found == reverse_device_maps_.end() ? std::unordered_map<c10::Device, c10::Device>()
+                                             : found->second;
 }
 
 std::shared_ptr<Worker> current_worker_or_null() {

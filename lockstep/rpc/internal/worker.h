@@ -19,6 +19,7 @@
 #include "lockstep/comm/internal/store_wait.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/rpc/internal/call_message.h"
+#include "lockstep/rpc/internal/local_transport.h"
 #include "lockstep/rpc/internal/pending_call.h"
 #include "lockstep/rpc/internal/rref_table.h"
 #include "lockstep/rpc/rpc.h"
@@ -29,10 +30,10 @@ class Agent;
 
 /// This process as a worker: makes calls, serves those of others, keeps values for them.
 /// Threads: any, but for start and stop. Lifetime: held by the session, and by what is under way.
-class Worker : public std::enable_shared_from_this<Worker> {
+class Worker final : public std::enable_shared_from_this<Worker>, public LocalTransport::Receiver {
  public:
   Worker(std::string name, ProcessGroup group, Options options);
-  ~Worker();
+  ~Worker() override;
 
   /// Collective: meets the others. Errors: as rpc::init.
   void start();
@@ -66,19 +67,18 @@ class Worker : public std::enable_shared_from_this<Worker> {
 
   /// Serves one call of another worker. Threads: those that read messages.
   c10::intrusive_ptr<c10::ivalue::Future> serve(torch::distributed::rpc::Message& message,
-                                                std::vector<c10::Stream> streams);
-  /// In place of one that was too large to be kept.
-  c10::intrusive_ptr<c10::ivalue::Future> refuse_large(std::size_t size_bytes, std::int64_t id);
+                                                std::vector<c10::Stream> streams) override;
+  c10::intrusive_ptr<c10::ivalue::Future> refuse_large(std::size_t size_bytes,
+                                                       std::int64_t id) override;
   /// Serves what distributed autograd sends, by LibTorch's own `process`; refuses all else.
   using Process = std::function<c10::intrusive_ptr<c10::ivalue::Future>(
       torch::distributed::rpc::RpcCommandBase&)>;
   c10::intrusive_ptr<c10::ivalue::Future> serve_autograd(torch::distributed::rpc::Message& message,
                                                          const Process& process);
 
-  /// That a connection to a worker has ended.
-  void note_lost(int rank);
-  /// That another worker has lost one, which this worker may not have noticed yet.
-  void note_told_of_loss(std::int64_t rank) noexcept;
+  void note_lost(int rank) override;
+  void note_told_of_loss(std::int64_t rank) noexcept override;
+  void note_never_sent() noexcept override;
   bool is_lost(int rank) const { return lost_[static_cast<std::size_t>(rank)].load(); }
   /// The first that was lost, of several that were lost shortly after each other.
   std::optional<int> lost_worker() const;
@@ -129,7 +129,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
   const Options options_;
   const int rank_;
   std::vector<WorkerInfo> workers_;
-  std::vector<DeviceMaps> device_maps_;  ///< of each worker
+  DeviceMaps reverse_device_maps_;  ///< by the name of who sends here
   std::vector<std::atomic<bool>> lost_;
   static constexpr int kNobody = -1;
   std::atomic<int> first_lost_{kNobody};       ///< of several lost shortly after each other
@@ -147,6 +147,10 @@ class Worker : public std::enable_shared_from_this<Worker> {
   std::atomic<std::int64_t> next_number_{0};
   std::atomic<int> refused_{0};
 };
+
+/// What was registered by that name. Errors: UsageError for a name that is not there, with the
+/// nearest one.
+std::shared_ptr<const Function> find_function(const std::string& name);
 
 /// Errors: UsageError when rpc::init has not been called.
 std::shared_ptr<Worker> current_worker();

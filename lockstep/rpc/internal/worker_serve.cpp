@@ -1,7 +1,9 @@
 // How a worker serves the messages of others.
 #include <algorithm>
+#include <typeinfo>
 
 #include <c10/core/StreamGuard.h>
+#include <c10/util/Type.h>
 #include <torch/csrc/distributed/autograd/context/container.h>
 #include <torch/csrc/distributed/autograd/rpc_messages/cleanup_autograd_context_req.h>
 #include <torch/csrc/distributed/autograd/rpc_messages/propagate_gradients_req.h>
@@ -12,9 +14,7 @@
 #include "lockstep/comm/internal/error_text.h"
 #include "lockstep/rpc/internal/agent.h"
 #include "lockstep/rpc/internal/autograd_record.h"
-#include "lockstep/rpc/internal/function_table.h"
 #include "lockstep/rpc/internal/gradient_message.h"
-#include "lockstep/rpc/internal/thrown_error.h"
 #include "lockstep/rpc/internal/transport_error.h"
 #include "lockstep/rpc/internal/worker.h"
 
@@ -31,6 +31,12 @@ thread_local bool thread_serves = false;
 
 // So many are told; a peer that sends nothing else must not fill the log.
 constexpr int kMostRefusalsLogged = 20;
+
+// "UsageError", "std::out_of_range", ….
+std::string type_name_of(const std::exception& error) {
+  const auto* const own = dynamic_cast<const Error*>(&error);
+  return own ? own->name() : c10::demangle(typeid(error).name());
+}
 
 // Whether the result stays here, behind a reference.
 bool keeps_result(const CallRequest& request) {
@@ -163,7 +169,7 @@ c10::IValue Worker::execute(CallRequest& request) {
       [[fallthrough]];
     case Kind::kCall:
     case Kind::kRemote:
-      return (*functions().find(request.function))(std::move(request.arguments));
+      return (*find_function(request.function))(std::move(request.arguments));
     case Kind::kFetch:
       return rrefs_.value(request.object);
     case Kind::kHold:

@@ -32,6 +32,15 @@ std::vector<at::Tensor> gather_from_all(const ProcessGroup& group, const at::Ten
   return outputs;
 }
 
+std::vector<int> failed_ranks(const ProcessGroup& group, bool has_failed) {
+  std::vector<int> ranks;
+  const auto all = gather_from_all(group, at::full({1}, has_failed ? 1 : 0, at::kLong));
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].item().toLong() != 0) ranks.push_back(static_cast<int>(rank));
+  }
+  return ranks;
+}
+
 void run_on_all(const ProcessGroup& group, const std::string& operation,
                 const std::function<void()>& action) {
   std::exception_ptr error;
@@ -40,18 +49,11 @@ void run_on_all(const ProcessGroup& group, const std::string& operation,
   } catch (...) {
     error = std::current_exception();
   }
-  const at::Tensor failed = at::full({1}, error ? 1 : 0, at::TensorOptions().dtype(at::kLong));
-  std::vector<int> failed_ranks;
-  const std::vector<at::Tensor> all = gather_from_all(group, failed);
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].item().toLong() != 0) failed_ranks.push_back(static_cast<int>(rank));
-  }
+  const std::vector<int> failed = failed_ranks(group, error != nullptr);
   if (error) std::rethrow_exception(error);
-  if (!failed_ranks.empty()) {
-    const std::string names = join_numbers(failed_ranks);
-    throw PeerFailed({.operation = operation, .ranks = std::move(failed_ranks)},
-                     concat("failed on rank ", names, "; see the message there"));
-  }
+  if (failed.empty()) return;
+  throw PeerFailed({.operation = operation, .ranks = failed},
+                   concat("failed on rank ", join_numbers(failed), "; see the message there"));
 }
 
 }  // namespace lockstep::inline internal

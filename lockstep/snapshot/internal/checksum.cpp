@@ -125,4 +125,8 @@ bool verify_checksum(const ReadableFile& file) {
   return true;
 }
 
+std::uint64_t hash_bytes(const void* data, std::size_t bytes, std::uint64_t seed) {
+  return XXH3_64bits_withSeed(data, bytes, seed);
+}
+
 }  // namespace lockstep::inline internal

@@ -13,7 +13,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/snapshot/internal/optimizer_kinds.h"
-#include "lockstep/snapshot/internal/optimizer_states.h"
 #include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/sharded_state.h"
 

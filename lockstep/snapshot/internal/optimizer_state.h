@@ -1,12 +1,10 @@
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include <ATen/core/ivalue.h>
-
-namespace torch::optim {
-class Optimizer;
-}
+#include <torch/optim/optimizer.h>
 
 namespace lockstep::inline internal {
 
@@ -33,5 +31,13 @@ void adopt_optimizer_state_dict(torch::optim::Optimizer& optimizer, const c10::I
 /// Throws what load_optimizer_state_dict would, and changes nothing.
 void check_optimizer_state_dict(const torch::optim::Optimizer& optimizer, const c10::IValue& values,
                                 const std::string& source = "the optimizer's state dict");
+
+/// By the address of the parameter's implementation, as torch::optim::Optimizer::state().
+using OptimizerStates =
+    ska::flat_hash_map<void*, std::unique_ptr<torch::optim::OptimizerParamState>>;
+
+/// As optimizer_state_dict(optimizer), with these states in the place of the optimizer's own.
+c10::IValue optimizer_state_dict(const torch::optim::Optimizer& optimizer,
+                                 const OptimizerStates& states);
 
 }  // namespace lockstep::inline internal

@@ -1,8 +1,8 @@
-#include "lockstep/snapshot/internal/snapshot_name.h"
-
 #include <algorithm>
 
 #include <gtest/gtest.h>
+
+#include "lockstep/snapshot/internal/snapshot_list.h"
 
 namespace lockstep {
 namespace {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/snapshot/internal/snapshot_testing.h"
-#include "lockstep/snapshot/pickle/writable_value.h"
+#include "lockstep/snapshot/pickle/pickled.h"
 #include "lockstep/snapshot/save.h"
 
 namespace lockstep::testing {

@@ -1,35 +1,42 @@
 #include "lockstep/snapshot/internal/tensor_difference.h"
 
-#include <algorithm>
+#include <map>
 
 #include "lockstep/base/internal/concat.h"
 
 namespace lockstep::inline internal {
 namespace {
 
-const at::Tensor* find_tensor(const TensorDict& tensors, const std::string& name) {
-  const auto found = std::ranges::find(tensors, name, &TensorDict::value_type::first);
-  return found == tensors.end() ? nullptr : &found->second;
-}
-
 std::string kind_of(const at::Tensor& tensor) {
-  return concat(tensor.dtype().name(), " ", tensor.sizes());
+  return concat(tensor.dtype().name(), tensor.sizes());
 }
 
 }  // namespace
 
-std::optional<std::string> tensor_difference(const TensorDict& own, const TensorDict& saved) {
+std::vector<TensorDifference> tensor_differences(const TensorDict& own, const TensorDict& saved) {
+  using Kind = TensorDifference::Kind;
+  std::map<std::string, const at::Tensor*> given;
+  for (const auto& [name, tensor] : saved) given.emplace(name, &tensor);
+  std::vector<TensorDifference> found;
   for (const auto& [name, tensor] : own) {
-    const at::Tensor* const other = find_tensor(saved, name);
-    if (other == nullptr) return concat("'", name, "' was not saved");
-    if (other->sizes() == tensor.sizes() && other->scalar_type() == tensor.scalar_type()) continue;
-    return concat("'", name, "' was saved as ", kind_of(*other), ", and is ", kind_of(tensor),
-                  " here");
+    const auto match = given.find(name);
+    if (match == given.end()) {
+      found.push_back({Kind::kMissing, name, concat("'", name, "' was not saved")});
+      continue;
+    }
+    const at::Tensor& value = *match->second;
+    if (value.sizes() != tensor.sizes() || value.scalar_type() != tensor.scalar_type()) {
+      found.push_back({Kind::kMismatched, name,
+                       concat("'", name, "' was saved as ", kind_of(value), ", and is ",
+                              kind_of(tensor), " here")});
+    }
+    given.erase(match);
   }
   for (const auto& [name, tensor] : saved) {
-    if (find_tensor(own, name) == nullptr) return concat("'", name, "' was saved, and is not here");
+    if (!given.contains(name)) continue;
+    found.push_back({Kind::kUnexpected, name, concat("'", name, "' was saved, and is not here")});
   }
-  return std::nullopt;
+  return found;
 }
 
 }  // namespace lockstep::inline internal

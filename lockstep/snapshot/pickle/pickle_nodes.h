@@ -75,4 +75,13 @@ class PickleBudget {
 std::optional<c10::IValue> to_value(const PickleNodes& nodes, NodeId root, PickleBudget& budget,
                                     std::string& problem);
 
+/// No tensor of PyTorch's has more.
+inline constexpr std::size_t kMaxDimensions = 64;
+
+/// The tensor of these sizes and strides, counted in elements, over the bytes of a storage.
+/// Undefined when any element of it would lie outside of them, or a number makes no sense.
+at::Tensor tensor_over(const at::Tensor& bytes, c10::ScalarType dtype, std::int64_t offset,
+                       const std::vector<std::int64_t>& sizes,
+                       const std::vector<std::int64_t>& strides);
+
 }  // namespace lockstep::inline internal

@@ -6,33 +6,25 @@
 namespace lockstep::inline internal {
 namespace {
 
-struct StorageType {
-  std::string_view storage_class;
-  c10::ScalarType dtype;
-  std::string_view dtype_name;
-};
-
-constexpr std::array<StorageType, 12> kStorageTypes{{
-    {"BoolStorage", c10::ScalarType::Bool, "bool"},
-    {"ByteStorage", c10::ScalarType::Byte, "uint8"},
-    {"CharStorage", c10::ScalarType::Char, "int8"},
-    {"ShortStorage", c10::ScalarType::Short, "int16"},
-    {"IntStorage", c10::ScalarType::Int, "int32"},
-    {"LongStorage", c10::ScalarType::Long, "int64"},
-    {"HalfStorage", c10::ScalarType::Half, "float16"},
-    {"BFloat16Storage", c10::ScalarType::BFloat16, "bfloat16"},
-    {"FloatStorage", c10::ScalarType::Float, "float32"},
-    {"DoubleStorage", c10::ScalarType::Double, "float64"},
-    {"ComplexFloatStorage", c10::ScalarType::ComplexFloat, "complex64"},
-    {"ComplexDoubleStorage", c10::ScalarType::ComplexDouble, "complex128"},
-}};
-
-struct UntypedDtype {
+struct StoredDtype {
   std::string_view name;
   c10::ScalarType dtype;
+  std::string_view storage_class = {};  // of Python's torch; none for those over bytes
 };
 
-constexpr std::array<UntypedDtype, 9> kUntypedDtypes{{
+constexpr std::array<StoredDtype, 21> kStoredDtypes{{
+    {"bool", c10::ScalarType::Bool, "BoolStorage"},
+    {"uint8", c10::ScalarType::Byte, "ByteStorage"},
+    {"int8", c10::ScalarType::Char, "CharStorage"},
+    {"int16", c10::ScalarType::Short, "ShortStorage"},
+    {"int32", c10::ScalarType::Int, "IntStorage"},
+    {"int64", c10::ScalarType::Long, "LongStorage"},
+    {"float16", c10::ScalarType::Half, "HalfStorage"},
+    {"bfloat16", c10::ScalarType::BFloat16, "BFloat16Storage"},
+    {"float32", c10::ScalarType::Float, "FloatStorage"},
+    {"float64", c10::ScalarType::Double, "DoubleStorage"},
+    {"complex64", c10::ScalarType::ComplexFloat, "ComplexFloatStorage"},
+    {"complex128", c10::ScalarType::ComplexDouble, "ComplexDoubleStorage"},
     {"uint16", c10::ScalarType::UInt16},
     {"uint32", c10::ScalarType::UInt32},
     {"uint64", c10::ScalarType::UInt64},
@@ -44,35 +36,34 @@ constexpr std::array<UntypedDtype, 9> kUntypedDtypes{{
     {"float8_e8m0fnu", c10::ScalarType::Float8_e8m0fnu},
 }};
 
+// Null without one.
+template <class Value>
+const StoredDtype* find(Value StoredDtype::*field, const Value& value) {
+  const auto found = std::ranges::find(kStoredDtypes, value, field);
+  return found == kStoredDtypes.end() ? nullptr : &*found;
+}
+
 }  // namespace
 
 std::optional<c10::ScalarType> storage_dtype(std::string_view storage_class) {
-  for (const StorageType& type : kStorageTypes) {
-    if (type.storage_class == storage_class) return type.dtype;
-  }
-  return std::nullopt;
+  const StoredDtype* const found =
+      storage_class.empty() ? nullptr : find(&StoredDtype::storage_class, storage_class);
+  return found ? std::optional(found->dtype) : std::nullopt;
 }
 
 std::optional<c10::ScalarType> untyped_dtype(std::string_view name) {
-  for (const UntypedDtype& type : kUntypedDtypes) {
-    if (type.name == name) return type.dtype;
-  }
-  return std::nullopt;
+  const StoredDtype* const found = find(&StoredDtype::name, name);
+  return found && found->storage_class.empty() ? std::optional(found->dtype) : std::nullopt;
 }
 
 std::string_view dtype_name(c10::ScalarType dtype) {
-  for (const StorageType& type : kStorageTypes) {
-    if (type.dtype == dtype) return type.dtype_name;
-  }
-  for (const UntypedDtype& type : kUntypedDtypes) {
-    if (type.dtype == dtype) return type.name;
-  }
-  return c10::toString(dtype);
+  const StoredDtype* const found = find(&StoredDtype::dtype, dtype);
+  return found ? found->name : c10::toString(dtype);
 }
 
 bool is_storable(c10::ScalarType dtype) {
-  return std::any_of(kStorageTypes.begin(), kStorageTypes.end(),
-                     [&](const StorageType& type) { return type.dtype == dtype; });
+  const StoredDtype* const found = find(&StoredDtype::dtype, dtype);
+  return found && !found->storage_class.empty();
 }
 
 }  // namespace lockstep::inline internal

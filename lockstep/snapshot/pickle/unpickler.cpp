@@ -11,7 +11,6 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/snapshot/pickle/pickle_nodes.h"
 #include "lockstep/snapshot/pickle/pickle_opcodes.h"
-#include "lockstep/snapshot/pickle/pickle_tensor.h"
 #include "lockstep/snapshot/pickle/storage_types.h"
 
 namespace lockstep::inline internal {

@@ -14,12 +14,13 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/failpoint.h"
+#include "lockstep/comm/internal/store_wait.h"
 #include "lockstep/os/files/atomic_file.h"
 #include "lockstep/os/files/readable_file.h"
 #include "lockstep/snapshot/internal/saved_file.h"
+#include "lockstep/snapshot/internal/snapshot_list.h"
 #include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/sharded/share_tree.h"
-#include "lockstep/snapshot/sharded/snapshot_parts.h"
 
 namespace lockstep::inline internal {
 namespace {
@@ -62,11 +63,9 @@ void wait_for_shares(const ShardedSave& save, const Deadline& deadline,
     const std::vector<int> missing = missing_ranks(save);
     if (missing.empty()) return;
     if (is_last) {
-      std::string ranks;
-      for (const int rank : missing) ranks += concat(ranks.empty() ? "" : ", ", rank);
       throw TimeoutError(
           {.operation = concat("save ", save.directory), .ranks = missing},
-          concat("the part of rank ", ranks,
+          concat("the part of rank ", join_numbers(missing),
                  stop.stop_requested()
                      ? " is not there yet, and the run ends; wait for the save before"
                      : " is not there; see that rank's messages, and whether all ranks see the "
@@ -148,12 +147,7 @@ c10::IValue share_value(const Snapshot& share, const std::string& save_id) {
 }
 
 void write_share(const ShardedSave& save, int rank, const c10::IValue& value) {
-  std::error_code error;
-  std::filesystem::create_directories(save.directory, error);
-  if (error) {
-    throw SystemError(concat("make the snapshot directory ", save.directory), error.value(),
-                      "choose a directory that this process may write");
-  }
+  make_snapshot_directory(save.directory);
   sync_directory(save.directory.parent_path());
   const std::string name = share_name(save, rank) + ".pt";
   SnapshotManifest report{.save_id = save.save_id,

@@ -24,7 +24,6 @@
 #include "lockstep/snapshot/internal/snapshot_testing.h"
 #include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/sharded/share_tree.h"
-#include "lockstep/snapshot/sharded/tensor_shares.h"
 #include "lockstep/snapshot/snapshot_directory.h"
 #include "lockstep/snapshot/state_dict.h"
 

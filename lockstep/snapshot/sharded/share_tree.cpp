@@ -1,10 +1,13 @@
 #include "lockstep/snapshot/sharded/share_tree.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <numeric>
+#include <queue>
 #include <utility>
 
-#include "lockstep/base/internal/concat.h"
+#include "lockstep/snapshot/internal/value_tree.h"
 #include "lockstep/snapshot/pickle/storage_types.h"
 #include "lockstep/snapshot/save.h"
 
@@ -12,31 +15,6 @@ namespace lockstep::inline internal {
 namespace {
 
 constexpr const char* kState = "state";
-
-void visit_below(const c10::IValue& value, const std::string& name,
-                 const std::function<void(const std::string&, const at::Tensor&)>& visit) {
-  const auto below = [&](const std::string& key) {
-    return name.empty() ? key : concat(name, ".", key);
-  };
-  if (value.isTensor()) {
-    visit(name, value.toTensor());
-  } else if (value.isGenericDict()) {
-    for (const auto& item : value.toGenericDict()) {
-      const c10::IValue& key = item.key();
-      visit_below(item.value(), below(key.isString() ? key.toStringRef() : concat(key)), visit);
-    }
-  } else if (value.isList()) {
-    std::size_t index = 0;
-    for (const c10::IValue& item : value.toListRef()) {
-      visit_below(item, below(std::to_string(index++)), visit);
-    }
-  } else if (value.isTuple()) {
-    std::size_t index = 0;
-    for (const c10::IValue& item : value.toTupleRef().elements()) {
-      visit_below(item, below(std::to_string(index++)), visit);
-    }
-  }
-}
 
 std::uint64_t bytes_of(const c10::IValue& tree) {
   std::uint64_t bytes = 0;
@@ -144,11 +122,6 @@ Snapshot join_shares(std::vector<Snapshot> shares, const SnapshotManifest& manif
   return joined;
 }
 
-void visit_tensors(const c10::IValue& tree,
-                   const std::function<void(const std::string&, const at::Tensor&)>& visit) {
-  visit_below(tree, "", visit);
-}
-
 std::vector<ManifestTensor> described_tensors(const c10::IValue& tree) {
   std::vector<ManifestTensor> tensors;
   visit_tensors(tree, [&](const std::string& name, const at::Tensor& tensor) {
@@ -158,6 +131,27 @@ std::vector<ManifestTensor> described_tensors(const c10::IValue& tree) {
                        .shape = tensor.sizes().vec()});
   });
   return tensors;
+}
+
+std::vector<int> plan_shares(const std::vector<std::uint64_t>& tensor_bytes,
+                             std::vector<std::uint64_t> kept_bytes) {
+  std::vector<std::size_t> order(tensor_bytes.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, std::ranges::greater(),
+                           [&](std::size_t i) { return tensor_bytes[i]; });
+  using Load = std::pair<std::uint64_t, int>;  // Bytes and rank: of equal ranks the lowest.
+  std::priority_queue<Load, std::vector<Load>, std::greater<>> loads;
+  for (std::size_t rank = 0; rank < kept_bytes.size(); ++rank) {
+    loads.emplace(kept_bytes[rank], static_cast<int>(rank));
+  }
+  std::vector<int> owners(tensor_bytes.size());
+  for (const std::size_t i : order) {
+    const auto [bytes, rank] = loads.top();
+    loads.pop();
+    owners[i] = rank;
+    loads.emplace(bytes + tensor_bytes[i], rank);
+  }
+  return owners;
 }
 
 }  // namespace lockstep::inline internal

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -30,12 +29,13 @@ Snapshot share_of(Snapshot snapshot, StatePlacement optimizer, const std::vector
 /// The snapshot that was parted so. `shares`: by rank. Model names in the order of the manifest.
 Snapshot join_shares(std::vector<Snapshot> shares, const SnapshotManifest& manifest);
 
-/// The tensors of a tree of dicts, lists and tuples, in its order, each with where it stands:
-/// "optimizer.state.0.exp_avg".
-void visit_tensors(const c10::IValue& tree,
-                   const std::function<void(const std::string&, const at::Tensor&)>& visit);
-
-/// The same for a manifest, of file 0.
+/// The tensors of a tree as a manifest names them, of file 0.
 std::vector<ManifestTensor> described_tensors(const c10::IValue& tree);
+
+/// Which rank writes each tensor that all ranks have, so that all write about as many bytes: the
+/// largest first, each to the rank that has the fewest so far. `kept_bytes`: by rank, what it
+/// writes in any case. The same on every rank for the same numbers.
+std::vector<int> plan_shares(const std::vector<std::uint64_t>& tensor_bytes,
+                             std::vector<std::uint64_t> kept_bytes);
 
 }  // namespace lockstep::inline internal

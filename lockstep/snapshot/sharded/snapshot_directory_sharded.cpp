@@ -1,38 +1,30 @@
 // How a SnapshotDirectory saves where each rank writes a share.
 #include <cstdint>
 #include <cstdio>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 #include <torch/optim/optimizer.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/deadline.h"
+#include "lockstep/base/internal/random_id.h"
 #include "lockstep/comm/internal/store_wait.h"
 #include "lockstep/os/process/background_task.h"
 #include "lockstep/snapshot/internal/agreement.h"
-#include "lockstep/snapshot/internal/optimizer_states.h"
-#include "lockstep/snapshot/pickle/writable_value.h"
+#include "lockstep/snapshot/internal/optimizer_state.h"
+#include "lockstep/snapshot/pickle/pickled.h"
 #include "lockstep/snapshot/sharded/sharded_snapshot.h"
 #include "lockstep/snapshot/sharded/share_tree.h"
-#include "lockstep/snapshot/sharded/tensor_shares.h"
 #include "lockstep/snapshot/sharded_state.h"
 #include "lockstep/snapshot/snapshot.h"
 #include "lockstep/snapshot/snapshot_directory.h"
 
 namespace lockstep {
 namespace {
-
-/// Of a save: another than that of any save before.
-std::int64_t new_save_number() {
-  std::random_device device;
-  return static_cast<std::int64_t>(std::uint64_t{device()} << 32 | device());
-}
 
 std::string hex(std::int64_t number) {
   char digits[17];
@@ -64,7 +56,7 @@ void SnapshotDirectory::save_sharded(Snapshot snapshot, const torch::optim::Opti
   });
 
   const at::Tensor own = at::empty({2}, at::kLong);
-  own[0].fill_(new_save_number());
+  own[0].fill_(static_cast<std::int64_t>(random_number()));
   own[1].fill_(static_cast<std::int64_t>(own_bytes(snapshot, kind)));
   const std::vector<at::Tensor> all = gather_from_all(group_, own);
   std::vector<std::uint64_t> kept_bytes;
@@ -103,23 +95,14 @@ void SnapshotDirectory::save_sharded(Snapshot snapshot, const torch::optim::Opti
 
 void SnapshotDirectory::agree_on_writes() {
   const int rank = group_rank(group_);
-  const auto failed_ranks = [&](bool has_failed) {
-    std::vector<int> ranks;
-    const std::vector<at::Tensor> all =
-        gather_from_all(group_, at::full({1}, has_failed ? 1 : 0, at::kLong));
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      if (all[i].item().toLong() != 0) ranks.push_back(static_cast<int>(i));
-    }
-    return ranks;
-  };
   // Rank 0 last: it waits for the files of the others, in vain where one of them has failed.
   if (rank != 0) writing_->finish();
-  std::vector<int> failed = failed_ranks(rank != 0 && writing_->has_failed());
+  std::vector<int> failed = failed_ranks(group_, rank != 0 && writing_->has_failed());
   if (rank == 0) {
     if (!failed.empty()) writing_->request_stop();
     writing_->finish();
   }
-  const std::vector<int> failed_rank_0 = failed_ranks(rank == 0 && writing_->has_failed());
+  const std::vector<int> failed_rank_0 = failed_ranks(group_, rank == 0 && writing_->has_failed());
   if (failed.empty()) failed = failed_rank_0;
   if (failed.empty()) return;
   // Where others have failed, what rank 0 has to say is that it waited for them.

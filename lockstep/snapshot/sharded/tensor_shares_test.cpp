@@ -1,8 +1,8 @@
-#include "lockstep/snapshot/sharded/tensor_shares.h"
-
 #include <algorithm>
 
 #include <gtest/gtest.h>
+
+#include "lockstep/snapshot/sharded/share_tree.h"
 
 namespace lockstep {
 namespace {

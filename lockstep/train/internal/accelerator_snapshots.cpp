@@ -237,9 +237,9 @@ void Accelerator::register_for_checkpointing(const std::string& name, TensorDict
            },
        .check =
            [tensors, name](const TensorDict& values) {
-             const auto difference = tensor_difference(tensors, values);
-             if (!difference) return;
-             throw UsageError(concat("load_state: of '", name, "' ", *difference,
+             const auto differences = tensor_differences(tensors, values);
+             if (differences.empty()) return;
+             throw UsageError(concat("load_state: of '", name, "' ", differences[0].text,
                                      "; register the same tensors"));
            }});
 }
