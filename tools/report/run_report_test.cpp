@@ -102,8 +102,8 @@ TEST(TraceLanes, SpansThatAreCloseTogetherBecomeOne) {
                       {"ts", begin},
                       {"dur", length}});
   };
-  for (int i = 0; i < 100'000; ++i)
-    add(0, i % 50 == 25 ? "aten::mm" : "aten::add", i * 10.0, i % 50 == 25 ? 9 : 5);
+  for (int i = 0; i < 10'000; ++i)
+    add(0, i % 5 == 2 ? "aten::mm" : "aten::add", i * 100.0, i % 5 == 2 ? 90 : 50);
   add(0, "lockstep::wait for bucket 0", 1'000'000, 500);
   add(0, kClockSpan, 1'000'600, 5);
   add(1, "autograd::engine::evaluate_function: X", 20, 1000);

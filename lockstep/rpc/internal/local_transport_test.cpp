@@ -221,7 +221,10 @@ TEST(LocalTransport, WhatFollowsAnAnswerMayFail) {
   two.start();
   for (int i = 0; i < 3; ++i) {
     const auto answer = two.zero->send(1, *request_of({}), kLong);
-    answer->addCallback([](c10::ivalue::Future&) { throw std::runtime_error("no more"); });
+    try {
+      answer->addCallback([](c10::ivalue::Future&) { throw std::runtime_error("no more"); });
+    } catch (const std::runtime_error&) {  // The answer was there already: it runs at once.
+    }
     answer->wait();
   }
   const auto next = two.zero->send(1, *request_of({}), kLong);
