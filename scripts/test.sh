@@ -7,6 +7,7 @@ source scripts/setup.sh
 ctest_arguments=()
 targets=(all tests)
 all=false
+build_only=false
 
 usage() {
   cat <<TEXT
@@ -18,6 +19,7 @@ Further arguments go to ctest: scripts/test.sh -R sampler -V
   --all           also the tests with the label \`full\`, which take minutes each
   --preset NAME   which build: release (default), dev, ci, asan, tsan
   --targets=LIST  what to build, separated by spaces, instead of everything
+  --build-only    build, and run no test
 $SETUP_OPTIONS_HELP
 TEXT
 }
@@ -45,6 +47,7 @@ while [[ $# -gt 0 ]]; do
     --preset=*) preset=${1#*=} ;;
     --targets=*) read -r -a targets <<< "${1#*=}" ;;
     --all) all=true ;;
+    --build-only) build_only=true ;;
     -h | --help) usage; exit ;;
     *) ctest_arguments+=("$1") ;;
   esac
@@ -57,5 +60,6 @@ ensure_libtorch
 ensure_python_torch
 ensure_python_packages
 configure_and_build "${targets[@]}"
+if $build_only; then exit; fi
 trap print_slowest EXIT
 step "Testing build/$preset" ctest --preset "$preset" "${ctest_arguments[@]}"
