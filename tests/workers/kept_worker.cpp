@@ -7,7 +7,7 @@
 #include <fstream>
 #include <string>
 #include <utility>
-#include <vector>
+#include <variant>
 
 #include <unistd.h>
 
@@ -15,6 +15,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/env.h"
 #include "lockstep/job/internal/worker_link.h"
+#include "lockstep/job/internal/worker_message.h"
 #include "lockstep/program/run_main.h"
 
 namespace lockstep::kept_worker {
@@ -25,37 +26,40 @@ constexpr std::chrono::minutes kPatience{1};
 class Worker {
  public:
   int run(const std::string& folder, char** actions) {
-    send(LinkMessage::Kind::kKeepsState, {"1000"});
+    send(KeepsState{.hears_within = std::chrono::seconds(1)});
     std::ofstream(concat(folder, "/announced.", rank()));
     for (;;) {
       const std::string action = actions[generation_ - 1];
       if (action == "end") {
-        send(LinkMessage::Kind::kDone, {});
+        send(TrainingDone{});
         return 0;
       }
       if (action == concat("kill:", rank())) ::kill(::getpid(), SIGKILL);
-      if (action != concat("leave:", rank())) wait_for(LinkMessage::Kind::kLeave);
-      send(LinkMessage::Kind::kLeftGroup,
-           {"it was told to", LinkMessage::kFollows, std::to_string(generation_)});
-      const LinkMessage place = wait_for(LinkMessage::Kind::kPlace);
-      env::replace(place.lines);
+      if (action != concat("leave:", rank())) wait_for<LeaveGroup>();
+      send(LeftGroup{.generation = generation_,
+                     .text = "it was told to",
+                     .cause = LeftGroup::Cause::kOtherWorker,
+                     .step = static_cast<std::int64_t>(generation_)});
+      const auto place = wait_for<Place>();
+      env::replace(place.environment);
       generation_ = place.generation;
-      send(LinkMessage::Kind::kTookPlace, {});
+      send(TookPlace{.generation = generation_});
     }
   }
 
  private:
   static int rank() { return env::integer(env::kRank).value(); }
 
-  void send(LinkMessage::Kind kind, std::vector<std::string> lines) const {
-    send_message(link_.get(), {.kind = kind, .generation = generation_, .lines = std::move(lines)});
-  }
+  void send(const WorkerMessage& message) const { send_message(link_.get(), message); }
 
-  LinkMessage wait_for(LinkMessage::Kind kind) const {
+  template <class Message>
+  Message wait_for() const {
     for (;;) {
-      auto message = receive_message(link_.get(), Deadline::after(kPatience));
-      if (!message) throw Error("the launcher sent nothing for a minute");
-      if (message->kind == kind) return std::move(*message);
+      auto received = receive_from_launcher(link_.get(), Deadline::after(kPatience));
+      if (!received) throw Error("the launcher sent nothing for a minute");
+      if (auto* const message = std::get_if<Message>(&received->message)) {
+        return std::move(*message);
+      }
     }
   }
 
