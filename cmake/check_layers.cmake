@@ -72,7 +72,7 @@ foreach(file ${files})
   endforeach()
   # What is waited for and who is lost goes by clocks that nobody sets; only what is printed tells the time.
   refuse_calls("${file}" "system_clock|gettimeofday|CLOCK_REALTIME"
-    "^(launcher/status/live_answers|launcher/supervise/event_log|lockstep/program/run_main|lockstep/record/internal/wall_seconds)\\.cpp$"
+    "^(launcher/status/live_answers\\.cpp|launcher/supervise/event_log\\.cpp|lockstep/program/run_main\\.cpp|lockstep/record/internal/wall_seconds\\.h)$"
     "a clock that can be set, use std::chrono::steady_clock")
   refuse_calls("${file}" "getenv\\(" "^lockstep/base/internal/env\\.cpp$" "getenv outside lockstep/base/internal/env.cpp")
 endforeach()

@@ -75,6 +75,11 @@ bool is_of_another_run(const std::filesystem::path& path, bool is_sharded,
   return !options.is_of_this_run(values);
 }
 
+// What rank 0 found, told to the others: the first character says what the rest is.
+constexpr char kNothing = 'n';
+constexpr char kChosen = 'c';
+constexpr char kFailed = 'f';
+
 }  // namespace
 
 SnapshotDirectory::SnapshotDirectory(std::filesystem::path path,
@@ -201,16 +206,28 @@ std::optional<Resumed> SnapshotDirectory::load_latest(
     const std::function<void(const Resumed&)>& check) {
   writing_->finish();  // Its error stays for wait(): here one rank alone would have it.
   std::optional<Snapshot> snapshot;
-  std::string file_name;  // empty: there is none
-  run_on_all(group_, concat("resume from ", path_), [&] {
-    if (group_rank(group_) != 0) return;
-    if (const auto chosen = choose(snapshot)) file_name = chosen->file_name();
-  });
-  if (group_) file_name = broadcast_text(group_, file_name, 0);
-  if (file_name.empty()) {
+  std::string decision;
+  std::exception_ptr failure;
+  if (group_rank(group_) == 0) {
+    try {
+      const std::optional<SnapshotName> chosen = choose(snapshot);
+      decision = chosen ? kChosen + chosen->file_name() : std::string(1, kNothing);
+    } catch (const std::exception& error) {
+      decision = concat(kFailed, error.what());
+      failure = std::current_exception();
+    }
+  }
+  if (group_) decision = broadcast_text(group_, decision, 0);
+  if (failure) std::rethrow_exception(failure);
+  if (decision[0] == kFailed) {
+    throw PeerFailed(concat("rank 0 failed to ", decision.substr(1)), {.ranks = {0}});
+  }
+  if (decision[0] == kNothing) {
     knows_later_ = true;
     return std::nullopt;
   }
+
+  const std::string file_name = decision.substr(1);
   const std::filesystem::path file = path_ / file_name;
   const std::string source = file.string();
   const int rank = group_rank(group_);
