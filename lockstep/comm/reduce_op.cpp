@@ -6,7 +6,8 @@ namespace lockstep {
 
 const char* reduce_op_name(ReduceOp op) {
   constexpr std::array kNames = {"SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"};
-  return kNames.at(static_cast<std::size_t>(op));
+  const auto number = static_cast<std::size_t>(op);
+  return number < kNames.size() ? kNames[number] : "?";  // another rank may send any number
 }
 
 }  // namespace lockstep

@@ -75,6 +75,9 @@ TEST_F(AcceleratorState, LoadsOnlyIntoWhatWasSaved) {
   EXPECT_SAYS(
       message_of<UsageError>([&] { accelerator.register_for_checkpointing("seen", TensorDict{}); }),
       "is registered already");
+  const TensorDict twins{{"mean", at::zeros({1})}, {"mean", at::ones({1})}};
+  EXPECT_SAYS(message_of<UsageError>([&] { accelerator.register_for_checkpointing("my", twins); }),
+              "two tensors named 'mean'");
   other.wait_for_everyone();
 }
 

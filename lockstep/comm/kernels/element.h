@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -31,9 +32,10 @@ constexpr bool is_floating_point(Element element) {
 
 /// "float32", "bool"
 constexpr const char* element_name(Element element) {
-  constexpr const char* kNames[] = {"float32", "float64", "float16", "bfloat16", "int8",
-                                    "int16",   "int32",   "int64",   "uint8",    "bool"};
-  return kNames[static_cast<std::size_t>(element)];
+  constexpr std::array kNames = {"float32", "float64", "float16", "bfloat16", "int8",
+                                 "int16",   "int32",   "int64",   "uint8",    "bool"};
+  const auto number = static_cast<std::size_t>(element);
+  return number < kNames.size() ? kNames[number] : "?";  // read from another rank's memory
 }
 
 }  // namespace lockstep::inline internal

@@ -42,6 +42,10 @@ constexpr const char* kOtherRank = "the state of another rank";
 TrainingState::TrainingState(TrainingParts parts) : parts_(std::move(parts)) {
   if (!parts_.model)
     throw UsageError("ResilientTraining: there is no model; name one in its parts");
+  if (const auto repeated = repeated_name(parts_.extra)) {
+    throw UsageError(concat("ResilientTraining: `extra` has two tensors named '", *repeated,
+                            "'; give each its own name"));
+  }
   for (const at::Tensor& parameter : parts_.model->parameters()) {
     parameters_.push_back({.parameter = parameter, .group = group_of(parts_.optimizer, parameter)});
   }

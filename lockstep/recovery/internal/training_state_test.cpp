@@ -186,5 +186,13 @@ TEST(TrainingState, RefusesWhatCannotBe) {
   EXPECT_THROW(state.take(training.state.value(), 0), UsageError);
 }
 
+TEST(TrainingState, TwoTensorsOfOneNameAreRefused) {
+  Training training;
+  EXPECT_THROW(TrainingState({.model = training.net.ptr(),
+                              .optimizer = &training.optimizer,
+                              .extra = {{"seen", training.seen}, {"seen", at::zeros({1})}}}),
+               UsageError);
+}
+
 }  // namespace
 }  // namespace lockstep

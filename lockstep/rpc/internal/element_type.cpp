@@ -106,7 +106,39 @@ c10::TypePtr read_type(ByteReader& bytes) {
 }
 
 bool fits(const c10::IValue& value, const c10::Type& type) {
-  return value.type()->isSubtypeOf(type);
+  // Not by value.type(), which throws for an undefined tensor.
+  switch (type.kind()) {
+    case c10::TypeKind::TensorType:
+      return value.isTensor();
+    case c10::TypeKind::IntType:
+      return value.isInt();
+    case c10::TypeKind::FloatType:
+      return value.isDouble();
+    case c10::TypeKind::BoolType:
+      return value.isBool();
+    case c10::TypeKind::StringType:
+      return value.isString();
+    case c10::TypeKind::NoneType:
+      return value.isNone();
+    case c10::TypeKind::OptionalType:
+      return value.isNone() || fits(value, *type.containedType(0));
+    case c10::TypeKind::ListType:
+      return value.isList() && *value.toList().elementType() == *type.containedType(0);
+    case c10::TypeKind::DictType:
+      return value.isGenericDict() && *value.toGenericDict().keyType() == *type.containedType(0) &&
+             *value.toGenericDict().valueType() == *type.containedType(1);
+    case c10::TypeKind::TupleType: {
+      if (!value.isTuple()) return false;
+      const auto& elements = value.toTupleRef().elements();
+      if (elements.size() != type.containedTypes().size()) return false;
+      for (std::size_t i = 0; i < elements.size(); ++i) {
+        if (!fits(elements[i], *type.containedType(i))) return false;
+      }
+      return true;
+    }
+    default:
+      return true;
+  }
 }
 
 }  // namespace lockstep::rpc::inline internal

@@ -68,6 +68,22 @@ TEST(CallMessage, ComesBackAsItWas) {
       at::equal(back.arguments[7].toTensor().to_dense(), sent.arguments[7].toTensor().to_dense()));
 }
 
+// c10's type of such a value cannot be asked for.
+TEST(CallMessage, UndefinedTensorsComeBackFromContainers) {
+  c10::List<std::tuple<at::Tensor, std::int64_t>> pairs;
+  pairs.push_back({at::Tensor(), 3});
+  const CallRequest sent = request_with({std::vector<at::Tensor>{at::ones({1}), at::Tensor()},
+                                         pairs, c10::ivalue::Tuple::create({at::Tensor()})});
+  const CallRequest back = read_request(write_request(sent, {}), {});
+  ASSERT_EQ(back.arguments.size(), 3U);
+  EXPECT_TRUE(back.arguments[0].toTensorVector()[0].defined());
+  EXPECT_FALSE(back.arguments[0].toTensorVector()[1].defined());
+  const c10::IValue pair = back.arguments[1].toListRef()[0];
+  EXPECT_FALSE(pair.toTupleRef().elements()[0].toTensor().defined());
+  EXPECT_EQ(pair.toTupleRef().elements()[1].toInt(), 3);
+  EXPECT_FALSE(back.arguments[2].toTupleRef().elements()[0].toTensor().defined());
+}
+
 TEST(CallMessage, EachShorterOneIsRefused) {
   const Parcel whole = write_request(sample_request(), {});
   for (std::size_t size = 0; size < whole.bytes.size(); ++size) {

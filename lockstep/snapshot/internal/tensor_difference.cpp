@@ -1,6 +1,7 @@
 #include "lockstep/snapshot/internal/tensor_difference.h"
 
 #include <map>
+#include <set>
 
 #include "lockstep/base/internal/concat.h"
 
@@ -37,6 +38,14 @@ std::vector<TensorDifference> tensor_differences(const TensorDict& own, const Te
     found.push_back({Kind::kUnexpected, name, concat("'", name, "' was saved, and is not here")});
   }
   return found;
+}
+
+std::optional<std::string> repeated_name(const TensorDict& tensors) {
+  std::set<std::string> names;
+  for (const auto& [name, tensor] : tensors) {
+    if (!names.insert(name).second) return name;
+  }
+  return std::nullopt;
 }
 
 }  // namespace lockstep::inline internal

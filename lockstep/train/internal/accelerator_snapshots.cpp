@@ -224,6 +224,10 @@ void Accelerator::register_state(AcceleratorState::Registered registered) {
 }
 
 void Accelerator::register_for_checkpointing(const std::string& name, TensorDict tensors) {
+  if (const auto repeated = repeated_name(tensors)) {
+    throw UsageError(concat("register_for_checkpointing: '", name, "' has two tensors named '",
+                            *repeated, "'; give each its own name"));
+  }
   register_state(
       {.name = name,
        .state_dict = [tensors] { return tensors; },
