@@ -107,21 +107,20 @@ Metrics MetricMeans::take_means(const ProcessGroup& group, std::span<double> agr
                             "): ", names.empty() ? "none" : names.substr(0, names.size() - 1),
                             "; log the same on all ranks"));
   }
-  std::copy_n(of_first, numbers, agreed.begin());
-  if (count == 0) return {};
   at::Tensor sums = at::zeros({2 * count}, at::kDouble);
   auto* const sum = sums.mutable_data_ptr<double>();
   for (std::int64_t i = 0; i < count; ++i) {
-    Collected& one = collected_[static_cast<std::size_t>(i)];
-    for (const auto& [value, weight] : one.values) {
-      // A sample that does not count may have no number.
-      if (weight > 0) one.sum += value.item<double>() * weight;
-      one.weight += weight;
-    }
+    const Collected& one = collected_[static_cast<std::size_t>(i)];
     sum[2 * i] = one.sum;
     sum[2 * i + 1] = one.weight;
+    for (const auto& [value, weight] : one.values) {
+      // A sample that does not count may have no number.
+      if (weight > 0) sum[2 * i] += value.item<double>() * weight;
+      sum[2 * i + 1] += weight;
+    }
   }
-  sum_up(sums);
+  if (count > 0) sum_up(sums);
+  std::copy_n(of_first, numbers, agreed.begin());
   Metrics means;
   for (std::int64_t i = 0; i < count; ++i) {
     means.emplace_back(collected_[static_cast<std::size_t>(i)].name, sum[2 * i] / sum[2 * i + 1]);

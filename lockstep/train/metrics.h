@@ -37,7 +37,8 @@ class MetricMeans {
 
   /// Collective: the means over all that was collected on all ranks, which is forgotten.
   /// The numbers `agreed` become rank 0's. Errors: UsageError where ranks have logged other names
-  /// or a value is no single number; as Work::wait.
+  /// or a value is no single number; as Work::wait; after any, nothing is forgotten, and the means
+  /// may be taken again.
   Metrics take_means(const ProcessGroup& group, std::span<double> agreed = {});
 
  private:
