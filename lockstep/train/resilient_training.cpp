@@ -272,6 +272,8 @@ std::int64_t ResilientTraining::Impl::load_snapshot(const Standing& in_memory) {
   // Through the state, which brings the scheduler there too.
   c10::impl::GenericDict value = state_.value().toGenericDict();
   value.insert_or_assign("extra", tensor_dict_value(resumed->extra));
+  // Undefined on all ranks: a file does not say which were zeros.
+  value.insert_or_assign("gradients", c10::IValue());
   take(writable_value(value), {.generation = 0, .steps = resumed->step + 1});
   return done_;
 }

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
@@ -36,6 +39,7 @@ struct SchedulerSteps : torch::optim::LRScheduler {
 };
 
 constexpr const char* kOtherRank = "the state of another rank";
+constexpr const char* kGradients = "gradients";
 
 }  // namespace
 
@@ -70,7 +74,27 @@ void TrainingState::remember() {
       copy.value = copy.tensor.detach().clone();
     }
   }
-  for (Watched& watched : parameters_) watched.mark = mark_of(watched);
+  for (Watched& watched : parameters_) {
+    watched.mark = mark_of(watched);
+    watched.gradient = gradient_of(watched.parameter);
+  }
+}
+
+std::int64_t TrainingState::gradient_of(const at::Tensor& parameter) {
+  const at::Tensor& gradient = parameter.grad();
+  if (!gradient.defined()) return kNoGradient;
+  return gradient.is_sparse() ? gradient.sparse_dim() : 0;
+}
+
+void TrainingState::zero_gradient(const at::Tensor& parameter, std::int64_t gradient) {
+  at::Tensor zeros;
+  if (gradient == 0) {
+    zeros = at::zeros_like(parameter);
+  } else if (gradient > 0) {
+    zeros = at::empty({0}, parameter.options().layout(at::kSparse));
+    zeros.sparse_resize_and_clear_(parameter.sizes(), gradient, parameter.dim() - gradient);
+  }
+  parameter.mutable_grad() = zeros;
 }
 
 bool TrainingState::go_back() {
@@ -78,6 +102,7 @@ bool TrainingState::go_back() {
   for (Watched& watched : parameters_) watched.parameter.mutable_grad().reset();
   const auto has_changed = [&](const Watched& watched) { return mark_of(watched) != watched.mark; };
   if (std::ranges::any_of(parameters_, has_changed)) return false;
+  for (const Watched& watched : parameters_) zero_gradient(watched.parameter, watched.gradient);
   for (Copy& copy : copies_) {
     if (!copy.value.defined()) continue;
     if (is_copied_when_counted(copy.tensor) && copy.version == copy.tensor._version()) continue;
@@ -100,6 +125,9 @@ c10::IValue TrainingState::value() const {
     dict.insert_or_assign("optimizer", optimizer_state_dict(*parts_.optimizer));
   }
   dict.insert_or_assign("extra", tensor_dict_value(parts_.extra));
+  std::vector<std::int64_t> gradients;
+  for (const Watched& watched : parameters_) gradients.push_back(gradient_of(watched.parameter));
+  dict.insert_or_assign(kGradients, at::tensor(gradients));
   return writable_value(dict);
 }
 
@@ -119,6 +147,12 @@ void TrainingState::take(const c10::IValue& value, std::int64_t steps) {
   }
   for (auto& [name, tensor] : parts_.extra) {
     tensor.copy_(std::ranges::find(extra, name, &TensorDict::value_type::first)->second);
+  }
+  const c10::IValue gradients = find_value(value, kGradients);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    zero_gradient(parameters_[i].parameter,
+                  gradients.isTensor() ? gradients.toTensor().const_data_ptr<std::int64_t>()[i]
+                                       : kNoGradient);
   }
 }
 

@@ -15,14 +15,17 @@ namespace lockstep::inline internal {
 /// The state of a training between two steps, kept such that a step can be given up half-way.
 /// What steps change early, buffers and the program's own tensors, is copied (above 16 MiB where
 /// LibTorch counts that it was changed); parameters and optimizer, which change at a step's end all
-/// at once, are only watched (recovery/internal/update_mark.h).
+/// at once, are only watched (recovery/internal/update_mark.h). Gradients are not kept, but whether
+/// they are defined is: an optimizer passes over a parameter whose gradient is undefined, and moves
+/// it by its moments if the gradient is zeros, as zero_grad(false) leaves it.
 class TrainingState {
  public:
   explicit TrainingState(TrainingParts parts);
 
   /// To be called between two steps: what a step given up goes back to.
   void remember();
-  /// Goes back there. False when parameters have been changed since, and are of no step.
+  /// Goes back there; gradients that were defined are zeros. False when parameters have been
+  /// changed since, and are of no step.
   bool go_back();
 
   /// Of the parameters: where it differs between ranks they are no replicas any more.
@@ -30,8 +33,8 @@ class TrainingState {
 
   /// As files can hold it; shares memory with the parts on the CPU.
   c10::IValue value() const;
-  /// Replaces the parts' values. `steps`: how many steps the scheduler is behind; less than 0: by
-  /// how many it is ahead.
+  /// Replaces the parts' values; gradients that are defined there are zeros. `steps`: how many
+  /// steps the scheduler is behind; less than 0: by how many it is ahead.
   /// Errors: UsageError when they are of another model or optimizer, or of other `extra` tensors,
   /// with these as they were.
   void take(const c10::IValue& value, std::int64_t steps);
@@ -47,11 +50,17 @@ class TrainingState {
     at::Tensor value{};
     std::uint32_t version = 0;
   };
+  /// What gradients are between steps: undefined, dense (0), or sparse in so many dimensions.
+  static constexpr std::int64_t kNoGradient = -1;
+  static std::int64_t gradient_of(const at::Tensor& parameter);
+  static void zero_gradient(const at::Tensor& parameter, std::int64_t gradient);
+
   struct Watched {
     at::Tensor parameter;
     /// Of the optimizer's.
     std::optional<std::size_t> group{};
     std::uint64_t mark = 0;
+    std::int64_t gradient = kNoGradient;
   };
   std::uint64_t mark_of(const Watched& watched) const;
 

@@ -1,12 +1,16 @@
 #include "lockstep/recovery/internal/training_state.h"
 
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
@@ -70,7 +74,11 @@ TEST(TrainingState, GoesBackToBeforeAStepThatWasGivenUp) {
     EXPECT_FALSE(training.net->buffers()[0].equal(before[6]));
     EXPECT_TRUE(training.state.go_back());
     expect_equal(training.tensors(), before);
-    EXPECT_FALSE(training.net->parameters()[0].grad().defined());
+    const at::Tensor gradient = training.net->parameters()[0].grad();
+    EXPECT_EQ(gradient.defined(), round > 0) << "as it was between steps";
+    if (gradient.defined()) {
+      EXPECT_TRUE(gradient.equal(at::zeros_like(gradient)));
+    }
     training.step();
   }
 }
@@ -144,6 +152,93 @@ TEST(TrainingState, IsTakenByANewcomer) {
   }
   expect_equal(newcomer.tensors(), old.tensors());
   EXPECT_EQ(lr(newcomer), lr(old));
+}
+
+// A layer that only every other step reaches, whose gradient is not undefined but zeros between
+// steps: the optimizer moves it by its moments in the others.
+struct AlternatingTraining {
+  nn::Linear always{3, 3};
+  nn::Linear sometimes{3, 3};
+  nn::Embedding sparse{nn::EmbeddingOptions(4, 3).sparse(true)};
+  nn::Sequential net{always, sometimes, sparse};
+  torch::optim::Adam adam;
+  torch::optim::SGD sgd;  // Of sparse gradients, which Adam does not take.
+  TrainingState state{{.model = net.ptr(), .optimizer = &adam}};
+  bool zeroes_before = true;
+
+  AlternatingTraining()
+      : adam(parameters_of({always, sometimes}), torch::optim::AdamOptions(0.1)),
+        sgd(sparse->parameters(), torch::optim::SGDOptions(0.1)) {
+    const at::NoGradGuard no_grad;
+    for (at::Tensor& parameter : net->parameters()) {
+      parameter.copy_(at::arange(parameter.numel()).reshape(parameter.sizes()) * 0.1);
+    }
+  }
+  static std::vector<at::Tensor> parameters_of(const std::vector<nn::Linear>& layers) {
+    std::vector<at::Tensor> all;
+    for (const nn::Linear& layer : layers) {
+      for (const at::Tensor& parameter : layer->parameters()) all.push_back(parameter);
+    }
+    return all;
+  }
+
+  void zero_grad() {
+    for (at::Tensor& parameter : net->parameters()) {
+      at::Tensor& gradient = parameter.mutable_grad();
+      if (gradient.defined()) gradient.detach_().zero_();
+    }
+  }
+  void half_a_step(int number) {
+    if (zeroes_before) zero_grad();
+    at::Tensor output = always->forward(at::ones({2, 3}));
+    if (number % 2 == 0) output = sometimes->forward(output);
+    if (number % 3 == 0) output = output + sparse->forward(at::full({2}, number % 4, at::kLong));
+    output.square().sum().backward();
+  }
+  void step(int number) {
+    half_a_step(number);
+    adam.step();
+    sgd.step();
+    if (!zeroes_before) zero_grad();
+  }
+};
+
+TEST(TrainingState, KeepsGradientsThatAreZerosBetweenSteps) {
+  for (const bool zeroes_before : {false, true}) {
+    AlternatingTraining undisturbed;
+    AlternatingTraining disturbed;
+    for (AlternatingTraining* one : {&undisturbed, &disturbed}) {
+      one->zeroes_before = zeroes_before;
+      one->step(0);
+      one->step(1);
+    }
+    AlternatingTraining newcomer;
+    newcomer.zeroes_before = zeroes_before;
+    for (int number = 2; number < 6; ++number) {
+      disturbed.state.remember();
+      disturbed.half_a_step(0);  // Which reaches all.
+      ASSERT_TRUE(disturbed.state.go_back());
+      newcomer.state.take(disturbed.state.value(), 1);
+      for (AlternatingTraining* one : {&undisturbed, &disturbed, &newcomer}) one->step(number);
+      expect_equal(disturbed.net->parameters(), undisturbed.net->parameters());
+      expect_equal(newcomer.net->parameters(), undisturbed.net->parameters());
+    }
+  }
+}
+
+TEST(TrainingState, LeavesGradientsUndefinedThatWere) {
+  Training training;
+  training.state.remember();
+  training.half_a_step();
+  ASSERT_TRUE(training.state.go_back());
+  Training newcomer;
+  newcomer.half_a_step();
+  newcomer.state.take(training.state.value(), 0);
+  for (const Training* one : {&training, &newcomer}) {
+    for (const at::Tensor& parameter : one->net->parameters()) {
+      EXPECT_FALSE(parameter.grad().defined());
+    }
+  }
 }
 
 // As from a copy that is older than what a rank had done when its state was spoiled.
