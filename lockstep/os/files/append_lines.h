@@ -8,8 +8,7 @@
 namespace lockstep::inline internal {
 
 /// Opens a file to append lines, and makes it if need be. A last line that is cut off, as of a
-/// process that was killed, is ended, so that what is appended begins a line. Invalid, with errno:
-/// it cannot be opened.
+/// process that was killed or a full disk, is dropped. Invalid, with errno: it cannot be opened.
 UniqueFd open_to_append_lines(const std::filesystem::path& path);
 
 /// A file to which several runs of a program append lines. Threads: one at a time.
