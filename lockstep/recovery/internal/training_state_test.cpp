@@ -154,6 +154,36 @@ TEST(TrainingState, IsTakenByANewcomer) {
   EXPECT_EQ(lr(newcomer), lr(old));
 }
 
+// What a step that is rolled back relies on, whichever LibTorch this is.
+TEST(TrainingState, OptimizersPassOverUndefinedGradients) {
+  const auto expect_nothing_done = [](auto&& optimizer, Training& training, const char* name) {
+    training.half_a_step();
+    optimizer.step();
+    optimizer.zero_grad();
+    TrainingState state({.model = training.net.ptr(), .optimizer = &optimizer});
+    state.remember();
+    std::vector<at::Tensor> before = training.copies();
+    std::vector<std::uint32_t> versions;
+    for (const at::Tensor& tensor : training.tensors()) versions.push_back(tensor._version());
+    optimizer.step();
+    expect_equal(training.tensors(), before);
+    for (std::size_t i = 0; i < versions.size(); ++i) {
+      EXPECT_EQ(training.tensors()[i]._version(), versions[i]) << name;
+    }
+    EXPECT_TRUE(state.go_back()) << name;  // By what the optimizer counts.
+  };
+  Training training;
+  const std::vector<at::Tensor> all = training.net->parameters();
+  using torch::optim::SGDOptions;
+  expect_nothing_done(torch::optim::SGD(all, 0.1), training, "SGD");
+  expect_nothing_done(torch::optim::SGD(all, SGDOptions(0.1).momentum(0.9).weight_decay(0.1)),
+                      training, "SGD with momentum");
+  expect_nothing_done(torch::optim::Adam(all), training, "Adam");
+  expect_nothing_done(torch::optim::AdamW(all), training, "AdamW");
+  expect_nothing_done(torch::optim::Adagrad(all), training, "Adagrad");
+  expect_nothing_done(torch::optim::RMSprop(all), training, "RMSprop");
+}
+
 // A layer that only every other step reaches, whose gradient is not undefined but zeros between
 // steps: the optimizer moves it by its moments in the others.
 struct AlternatingTraining {
