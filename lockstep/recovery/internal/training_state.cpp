@@ -149,10 +149,11 @@ void TrainingState::take(const c10::IValue& value, std::int64_t steps) {
     tensor.copy_(std::ranges::find(extra, name, &TensorDict::value_type::first)->second);
   }
   const c10::IValue gradients = find_value(value, kGradients);
+  const bool is_known =
+      gradients.isTensor() && gradients.toTensor().numel() == std::ssize(parameters_);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     zero_gradient(parameters_[i].parameter,
-                  gradients.isTensor() ? gradients.toTensor().const_data_ptr<std::int64_t>()[i]
-                                       : kNoGradient);
+                  is_known ? gradients.toTensor().const_data_ptr<std::int64_t>()[i] : kNoGradient);
   }
 }
 
