@@ -28,7 +28,10 @@ using std::chrono::milliseconds;
 constexpr milliseconds kAskAgain{1'000};
 // How often for a handler of a signal that a worker is to be told.
 constexpr milliseconds kLookAgain{50};
-constexpr int kLooksUntilBlocked = 3;  // for good, to be taken by sigwait or the like
+// Blocked for that long without a break, it is taken as blocked for good, as for sigwait. A program
+// that starts another blocks its signals too, on a busy machine for a tenth of a second, and may
+// have no handler.
+constexpr milliseconds kBlockedForGood{1'000};
 // A program starts within that time.
 constexpr milliseconds kMostToListen{30'000};
 
@@ -290,8 +293,12 @@ void Supervisor::send_notices() {
 bool Supervisor::is_settled(pid_t id, const Group& group, int signal, Group::Notice& notice) {
   if (!group.running) return true;
   const SignalFate fate = fate_of(id, signal);
-  notice.blocked = fate == SignalFate::kBlocked ? notice.blocked + 1 : 0;
-  if (fate == SignalFate::kSpares || notice.blocked == kLooksUntilBlocked) {
+  if (fate != SignalFate::kBlocked) {
+    notice.blocked_until.reset();
+  } else if (!notice.blocked_until) {
+    notice.blocked_until = Deadline::after(kBlockedForGood);
+  }
+  if (fate == SignalFate::kSpares || (notice.blocked_until && notice.blocked_until->passed())) {
     ::kill(id, signal);  // Its number is its own until it is reaped, here.
     return true;
   }

@@ -112,8 +112,8 @@ class Supervisor {
     /// A signal that it is told once it handles it.
     struct Notice {
       Deadline until;
-      /// In how many looks in a row it was blocked.
-      int blocked = 0;
+      /// While it is blocked: when that counts as for good.
+      std::optional<Deadline> blocked_until{};
     };
     std::map<int, Notice> notices;
     bool killed = false;
