@@ -66,7 +66,13 @@ inline bool parse_flags(CLI::App& app, std::vector<std::string> arguments) {
   for (std::string& argument : arguments) {
     if (argument == "--") break;
     if (argument.starts_with("--")) {
-      argument = with_full_name(argument, *current);
+      try {
+        argument = with_full_name(argument, *current);
+      } catch (const UsageError& error) {
+        const std::string text = error.what();
+        throw UsageError(concat(tool, ": ", text.substr(0, text.find("; --help")), "; see ",
+                                app.get_name(), " --help"));
+      }
     } else if (current == &app && is_action(argument)) {
       current = app.get_subcommand(argument);
     }
