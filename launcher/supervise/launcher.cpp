@@ -155,7 +155,10 @@ int Launcher::run() {
   if (writes_logs(options_)) say(concat("logs in ", directory_.path().string()));
   rendezvous_.report(report_);
   for (;;) {
-    if (const auto status = next_step()) return *status;
+    if (const auto status = next_step()) {
+      signals_.leave_blocked();
+      return *status;
+    }
   }
 }
 

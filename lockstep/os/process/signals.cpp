@@ -76,7 +76,7 @@ SignalFd::SignalFd(const std::vector<int>& signals) {
 SignalFd::~SignalFd() {
   while (next()) {  // It came too late to be told; once unblocked it would end the process.
   }
-  ::sigprocmask(SIG_SETMASK, &previous_mask_, nullptr);
+  if (!leaves_blocked_) ::sigprocmask(SIG_SETMASK, &previous_mask_, nullptr);
 }
 
 std::optional<int> SignalFd::next() {

@@ -48,8 +48,12 @@ class SignalFd {
   int fd() const { return fd_.get(); }
   /// The next signal that has arrived, without waiting.
   std::optional<int> next();
+  /// For a program whose exit code is decided: the destructor leaves the signals blocked, so that
+  /// one that comes before the program's end does not replace the code.
+  void leave_blocked() { leaves_blocked_ = true; }
 
  private:
+  bool leaves_blocked_ = false;
   sigset_t previous_mask_{};
   UniqueFd fd_;
 };
