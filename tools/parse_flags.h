@@ -28,13 +28,14 @@ inline CLI::Option* add_integer(CLI::App& app, const std::string& flag, int& val
 }
 
 /// "--nproc-per-node=2" for "--nproc=2". Errors: UsageError.
-inline std::string with_full_name(const std::string& argument, const CLI::App& app) {
+inline std::string with_full_name(const std::string& argument, const CLI::App& app,
+                                  const std::string& help) {
   std::vector<FlagName> known;
   for (const CLI::Option* const option : app.get_options()) {
     for (const std::string& name : option->get_lnames()) known.push_back({.name = name});
   }
   const std::size_t value = std::min(argument.find('='), argument.size());
-  return concat("--", find_flag(argument, known).name, argument.substr(value));
+  return concat("--", find_flag(argument, known, help).name, argument.substr(value));
 }
 
 /// Parses the flags of a tool, by find_flag()'s rules for names. Subcommands are actions, of which
@@ -66,13 +67,7 @@ inline bool parse_flags(CLI::App& app, std::vector<std::string> arguments) {
   for (std::string& argument : arguments) {
     if (argument == "--") break;
     if (argument.starts_with("--")) {
-      try {
-        argument = with_full_name(argument, *current);
-      } catch (const UsageError& error) {
-        const std::string text = error.what();
-        throw UsageError(concat(tool, ": ", text.substr(0, text.find("; --help")), "; see ",
-                                app.get_name(), " --help"));
-      }
+      argument = with_full_name(argument, *current, concat(app.get_name(), " --help"));
     } else if (current == &app && is_action(argument)) {
       current = app.get_subcommand(argument);
     }

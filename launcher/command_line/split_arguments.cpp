@@ -34,31 +34,33 @@ std::string name_in(const std::string& text) {
   return name;
 }
 
-[[noreturn]] void refuse_unknown(const std::string& text, const std::vector<FlagName>& known) {
+[[noreturn]] void refuse_unknown(const std::string& text, const std::vector<FlagName>& known,
+                                 const std::string& help) {
   std::vector<std::string> candidates;
   for (const FlagName& flag : known) candidates.push_back(flag.name);
   const std::string suggestion = did_you_mean(name_in(text), candidates, "--");
   throw UsageError(concat("unknown flag ", text.substr(0, text.find('=')),
-                          suggestion.empty() ? "; --help lists all" : suggestion));
+                          suggestion.empty() ? concat("; ", help, " lists all") : suggestion));
 }
 
 const FlagName& find_letter(const std::string& text, const std::vector<FlagName>& known) {
   const auto flag = std::find_if(known.begin(), known.end(),
                                  [&](const FlagName& name) { return name.letter == text[1]; });
-  if (flag == known.end()) refuse_unknown(text, known);
+  if (flag == known.end()) refuse_unknown(text, known, "--help");
   return *flag;
 }
 
 }  // namespace
 
-const FlagName& find_flag(const std::string& text, const std::vector<FlagName>& known) {
+const FlagName& find_flag(const std::string& text, const std::vector<FlagName>& known,
+                          const std::string& help) {
   const std::string name = name_in(text);
   std::vector<const FlagName*> begun;
   for (const FlagName& flag : known) {
     if (flag.name == name) return flag;
     if (!flag.in_full && flag.name.starts_with(name)) begun.push_back(&flag);
   }
-  if (begun.empty() || name.empty()) refuse_unknown(text, known);
+  if (begun.empty() || name.empty()) refuse_unknown(text, known, help);
   if (begun.size() == 1) return *begun.front();
   std::string names;
   for (const FlagName* flag : begun) names += concat(names.empty() ? "--" : ", --", flag->name);

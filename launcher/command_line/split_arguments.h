@@ -25,8 +25,10 @@ struct SplitArguments {
 };
 
 /// The flag that "--name" or "--name=value" names: in full, or by a prefix that no other flag has.
-/// '_' stands for '-'. Errors: UsageError where there is none or several, with the nearest name.
-const FlagName& find_flag(const std::string& text, const std::vector<FlagName>& known);
+/// '_' stands for '-'. Errors: UsageError where there is none or several, with the nearest name, or
+/// else `help`, the command that lists them.
+const FlagName& find_flag(const std::string& text, const std::vector<FlagName>& known,
+                          const std::string& help = "--help");
 
 /// Tells a command's own flags from the program to run and its arguments: the program is what comes
 /// first that is neither a flag nor a flag's value. "--" before it ends the flags. As torchrun
