@@ -40,7 +40,7 @@ std::string encode(const ServiceMessage& message);
 std::optional<AgentMessage> decode_agent_message(std::string_view text);
 std::optional<ServiceMessage> decode_service_message(std::string_view text);
 
-/// The state of a rendezvous for whoever keeps it next, as JSON of a fixed schema.
+/// The state of a rendezvous for the agent that leads it next, as JSON of a fixed schema.
 std::string encode(const RendezvousState& state);
 /// Nothing for anything else than a text of the schema.
 std::optional<RendezvousState> decode_state(std::string_view text);

@@ -167,7 +167,7 @@ void Supervisor::hear(Group& group, Received<WorkerMessage> received) {
 void Supervisor::hear(Group& group, const KeepsState& message) {
   (group.is_standby ? group.is_ready : group.keeps_state) = true;
   if (group.is_standby) failed_standbys_ = 0;
-  group.hears_within = message.hears_within;
+  group.reads_within = message.reads_within;
 }
 
 void Supervisor::hear(Group& group, const TrainingDone&) {

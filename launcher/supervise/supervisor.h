@@ -103,7 +103,7 @@ class Supervisor {
     /// Until then it has left a group in which a rank is late, or hangs too.
     std::optional<Deadline> leaves_by;
     /// Unless it hangs, it hears what it is told within that time.
-    std::chrono::milliseconds hears_within{};
+    std::chrono::milliseconds reads_within{};
     /// Until then it has taken the place that it was given.
     std::optional<Deadline> answers_by;
     /// It has no place any more: how it ends is of no account.

@@ -82,7 +82,7 @@ void Supervisor::end_those_that_hang() {
     if (!group.is_kept() || !group.answers_by || !group.answers_by->passed()) continue;
     end_as_hanging(id, group,
                    concat("it did not join generation ", generation_, " within ",
-                          group.hears_within.count(), " ms"));
+                          group.reads_within.count(), " ms"));
   }
   if (!awaits_leaving_) return;
   awaits_leaving_ = false;

@@ -127,7 +127,7 @@ void Supervisor::place(pid_t id, Group& group, const Worker& worker) {
   group.leaves_by.reset();
   group.worker.waited_in_vain = false;
   group.worker.hangs_in.clear();
-  if (!group.answers_by) group.answers_by = Deadline::after(group.hears_within + kTimeToLeave);
+  if (!group.answers_by) group.answers_by = Deadline::after(group.reads_within + kTimeToLeave);
   board_.placed(group.worker);
   failpoint("launch.place");
   // One that does not read is as good as one that ends.

@@ -26,7 +26,7 @@ constexpr std::chrono::minutes kPatience{1};
 class Worker {
  public:
   int run(const std::string& folder, char** actions) {
-    send(KeepsState{.hears_within = std::chrono::seconds(1)});
+    send(KeepsState{.reads_within = std::chrono::seconds(1)});
     std::ofstream(concat(folder, "/announced.", rank()));
     for (;;) {
       const std::string action = actions[generation_ - 1];

@@ -36,7 +36,7 @@ inline constexpr Variable kRank{"RANK", "int", "rank of this process in the job"
         "LOCKSTEP_STORE_LISTEN_FD", "int",
         "socket bound by the launcher, on which rank 0 serves the store; set by lockstep run"},
     kLauncherFd{"LOCKSTEP_LAUNCHER_FD", "int",
-                "socket over which a worker that outlives failures hears of "
+                "socket over which a worker that outlives failures receives "
                 "its next place; set by lockstep run"},
     kStandby{"LOCKSTEP_STANDBY", "1|0",
              "1 in a worker that has no place in the job yet (--standby); set by lockstep run"},

@@ -58,7 +58,7 @@ std::string text_of(LeftGroup::Cause cause) {
 }
 
 std::string encode(const KeepsState& message) {
-  return encoded(Number::kKeepsState, 0, {std::to_string(message.hears_within.count())});
+  return encoded(Number::kKeepsState, 0, {std::to_string(message.reads_within.count())});
 }
 std::string encode(const LeftGroup& message) {
   return encoded(Number::kLeftGroup, message.generation,
@@ -139,7 +139,7 @@ LeftGroup::Cause cause_of(std::string_view text) {
 std::optional<WorkerMessage> worker_message(Parsed parsed) {
   switch (parsed.number) {
     case Number::kKeepsState:
-      return KeepsState{.hears_within = parsed.time(0)};
+      return KeepsState{.reads_within = parsed.time(0)};
     case Number::kLeftGroup:
       return LeftGroup{.generation = parsed.generation,
                        .text = parsed.line(0),

@@ -20,7 +20,7 @@ namespace lockstep::inline internal {
 /// standby worker: it is ready.
 struct KeepsState {
   /// Unless it hangs, the worker reads the launcher's messages within that time.
-  std::chrono::milliseconds hears_within{};
+  std::chrono::milliseconds reads_within{};
   bool operator==(const KeepsState&) const = default;
 };
 

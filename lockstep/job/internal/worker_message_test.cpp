@@ -48,7 +48,7 @@ struct WorkerBytes {
 
 std::vector<WorkerBytes> all_of_a_worker() {
   return {
-      {KeepsState{.hears_within = milliseconds(250)},
+      {KeepsState{.reads_within = milliseconds(250)},
        "\x01"
        "0\0"
        "250"s},

@@ -33,9 +33,9 @@ void leave(LauncherLink& link, const Error& why, const GenerationParts& parts) {
 
 }  // namespace
 
-void live_through_generations(LauncherLink& link, std::chrono::milliseconds hears_within,
+void live_through_generations(LauncherLink& link, std::chrono::milliseconds reads_within,
                               const GenerationParts& parts) {
-  link.say_keeps_state(hears_within);
+  link.say_keeps_state(reads_within);
   for (;;) {
     try {
       if (link.is_standby()) link.take_place(parts.while_waiting);

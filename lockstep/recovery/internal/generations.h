@@ -22,10 +22,10 @@ struct GenerationParts {
 /// Calls `live` once a generation, until it returns: under `lockstep run --max-restarts`, when a
 /// rank is lost or machines come and go, the processes that stay leave their group, and live anew
 /// with the next. Elsewhere it is called once.
-/// `hears_within`: unless the process hangs, it looks for word of the launcher so often.
+/// `reads_within`: unless the process hangs, it looks for word of the launcher so often.
 /// Errors: what `live` throws, but for PeerLost, PeerFailed, TimeoutError and CommError where the
 /// launcher can be asked for another generation; PeerLost when the launcher has ended.
-void live_through_generations(LauncherLink& link, std::chrono::milliseconds hears_within,
+void live_through_generations(LauncherLink& link, std::chrono::milliseconds reads_within,
                               const GenerationParts& parts);
 
 /// Throws where the launcher has ended this generation: for live_through_generations() to catch.

@@ -35,8 +35,8 @@ LauncherLink::LauncherLink() {
   if (const auto store = env::integer(env::kStoreListenFd)) store_ = UniqueFd(*store);
 }
 
-void LauncherLink::say_keeps_state(std::chrono::milliseconds hears_within) {
-  send_message(link_.get(), KeepsState{.hears_within = hears_within});
+void LauncherLink::say_keeps_state(std::chrono::milliseconds reads_within) {
+  send_message(link_.get(), KeepsState{.reads_within = reads_within});
 }
 
 void LauncherLink::say_left_group(const Error& why, std::int64_t step) {

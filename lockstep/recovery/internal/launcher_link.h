@@ -30,8 +30,8 @@ class LauncherLink {
   /// Its first place in the job is yet to come.
   bool is_standby() const { return is_standby_; }
 
-  /// `hears_within`: unless it hangs, it looks for word of the launcher so often.
-  void say_keeps_state(std::chrono::milliseconds hears_within);
+  /// `reads_within`: unless it hangs, it looks for word of the launcher so often.
+  void say_keeps_state(std::chrono::milliseconds reads_within);
   /// The port of the generation's store, if this process serves it, is free from now on.
   /// `step`: the one that was not completed.
   void say_left_group(const Error& why, std::int64_t step);

@@ -124,7 +124,7 @@ class Pipeline {
 
   bool run_until(const std::function<bool()>& done, Deadline until);
   void advance() LOCKSTEP_REQUIRES(mutex_);
-  /// Leaves one that is held to whoever holds it. Returns whether something is under way.
+  /// Does nothing while another thread advances it. Returns whether something is under way.
   bool advance_if_free();
   void advance_pieces() LOCKSTEP_REQUIRES(mutex_);
   bool stage_ended(Piece& piece) LOCKSTEP_REQUIRES(mutex_);

@@ -26,7 +26,7 @@ struct Share {
   std::uint64_t bytes = 0;
 };
 
-/// Wakes whoever waits for one of several things. Threads: any.
+/// Wakes the threads that wait for one of several things. Threads: any.
 class Signal {
  public:
   void raise() {

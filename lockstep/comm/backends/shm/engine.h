@@ -116,7 +116,7 @@ class Engine {
   friend class Drivers<Engine>;
 
   bool advance() LOCKSTEP_REQUIRES(mutex_);
-  /// Leaves one that is held to whoever holds it. Returns whether something is under way.
+  /// Does nothing while another thread advances it. Returns whether something is under way.
   bool advance_if_free();
   bool advance_messages() LOCKSTEP_REQUIRES(mutex_);
   bool advance_stages() LOCKSTEP_REQUIRES(mutex_);
