@@ -23,6 +23,14 @@ CALL_TO_WORKER_1 = "rpc call of 'wait for ever' on worker 'worker1' (rank 1)"
 
 
 class Worker(RankProcess):
+    def wait_until_stopped(self):
+        ended = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        if ended.si_code != os.CLD_STOPPED:
+            raise AssertionError(self.process.stderr.read())
+
+    def go_on(self):
+        self.process.send_signal(signal.SIGCONT)
+
     def listening_at(self):
         """Host and port of each, from the process's sockets and the kernel's table."""
         inodes = set()
@@ -41,15 +49,39 @@ class Worker(RankProcess):
 
 
 class RpcFaults(unittest.TestCase):
-    def workers(self, mode, world_size=3, machines="000", **environment):
+    def start(self, mode, world_size=3, machines="000", **environment):
         """`machines`: a digit a rank, equal where they are on one machine."""
         port = free_port()
-        workers = [Worker(self, [WORKER, mode],
-                          place(rank, world_size, port, LOCKSTEP_MEMORY_DOMAIN=machines[rank], **environment))
-                   for rank in range(world_size)]
+        return [Worker(self, [WORKER, mode],
+                       place(rank, world_size, port, LOCKSTEP_MEMORY_DOMAIN=machines[rank], **environment))
+                for rank in range(world_size)]
+
+    def workers(self, *arguments, **options):
+        workers = self.start(*arguments, **options)
         for worker in workers:
             worker.wait_for_line("running")
         return workers
+
+    def start_and_let_strangers_in(self, times, machines):
+        """Workers, to a port of one of which something else connects while they connect to each other."""
+        if b"LOCKSTEP_FAILPOINT" not in pathlib.Path(WORKER).read_bytes():
+            self.skipTest("no failpoints in this build (LOCKSTEP_FAILPOINTS)")
+        stops = ",".join(f"rpc.listening:{time}:stop:1" for time in range(1, times + 1))
+        workers = self.start("serve", machines=machines, LOCKSTEP_FAILPOINT=stops)
+        for _ in range(times):
+            workers[1].wait_until_stopped()
+            for address in workers[1].listening_at():
+                socket.create_connection(address, timeout=DEADLINE_S).close()
+            workers[1].go_on()
+        return workers
+
+    def expect_calls(self, workers):
+        for worker in workers:
+            worker.say()
+        workers[0].wait_for_line("worker1")
+        for worker in workers:
+            status, _, errors = worker.finish()
+            self.assertEqual(status, 0, errors)
 
     def expect_lost(self, worker, **fields):
         """`fields`: of the error, by which others know who is lost, and in which operation."""
@@ -104,11 +136,40 @@ class RpcFaults(unittest.TestCase):
         workers[0].say()
         for _ in range(2):
             workers[0].wait_for_line("late")
-        workers[1].process.send_signal(signal.SIGCONT)
+        workers[1].go_on()
         workers[0].say()
         for worker in workers:
             code, _, errors = worker.finish()
             self.assertEqual(code, 0, errors)
+
+    def test_strangers_while_workers_connect_change_nothing(self):
+        for machines in ("000", "012"):
+            with self.subTest(machines=machines):
+                workers = self.start_and_let_strangers_in(2, machines)
+                for worker in workers:
+                    worker.wait_for_line("running")
+                self.expect_calls(workers)
+
+    def test_strangers_at_each_try_to_connect_are_named(self):
+        workers = self.start_and_let_strangers_in(3, "000")
+        for worker in workers:
+            status, _, errors = worker.finish()
+            error, fields = worker.error()
+            self.assertEqual((status, error, fields.get("ranks")), (1, "CommError", [1]), errors)
+            self.assertIn("look for programs that connect to any port of its machine", errors)
+            # Nobody died.
+            self.assertNotIn("gone", errors)
+
+    def test_nobody_connects_to_workers_that_are_connected(self):
+        workers = self.workers("serve", world_size=2, machines="00")
+        for address in workers[1].listening_at():
+            try:
+                with socket.create_connection(address, timeout=DEADLINE_S) as stranger:
+                    self.assertEqual(stranger.recv(1), b"")
+            except ConnectionError:
+                pass  # It does not listen any more, or has hung up.
+        self.assertEqual(workers[1].listening_at(), set())
+        self.expect_calls(workers)
 
     def test_strangers_change_nothing(self):
         for machines in ("00", "01"):
@@ -120,21 +181,16 @@ class RpcFaults(unittest.TestCase):
         seed = random.randrange(1 << 32)
         print(f"seed {seed}", flush=True)
         chance = random.Random(seed)
-        places = workers[1].listening_at()
-        self.assertTrue(places)
-        for address in places:
-            for length in (0, 1, 8, 100, 5000, 100000):
+        lengths = [0, 1, 8, 100, 5000, 100000]
+        chance.shuffle(lengths)
+        for address in workers[1].listening_at():
+            for length in lengths:
                 try:
                     with socket.create_connection(address, timeout=DEADLINE_S) as stranger:
                         stranger.sendall(chance.randbytes(length))
                 except OSError:
                     pass  # It hung up, or listens no more: that is an answer.
-        for worker in workers:
-            worker.say()
-        workers[0].wait_for_line("worker1")
-        for worker in workers:
-            status, _, errors = worker.finish()
-            self.assertEqual(status, 0, errors)
+        self.expect_calls(workers)
 
 
 if __name__ == "__main__":

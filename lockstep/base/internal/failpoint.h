@@ -80,6 +80,8 @@ inline constexpr std::array kFailpoints = {
     FailpointInfo{"connect.reached"},
     FailpointInfo{"meet.connected"},
     FailpointInfo{"group.begin"},
+    // How workers of lockstep::rpc meet.
+    FailpointInfo{"rpc.listening"},
     // The launcher's part.
     FailpointInfo{"launch.join"},
     FailpointInfo{"launch.joined"},

@@ -78,6 +78,16 @@ std::optional<std::uint16_t> port_of(const sockaddr_storage& address) {
   }
 }
 
+// Connects to the first address that accepts; returns 0 or the errno of the last.
+int try_each(const AddressList& addresses, const Deadline& deadline) {
+  int last_errno = ECONNREFUSED;
+  for (const addrinfo* address = addresses.get(); address; address = address->ai_next) {
+    last_errno = try_connect(*address, deadline);
+    if (last_errno == 0) break;
+  }
+  return last_errno;
+}
+
 // The address from which packets to `target` leave; empty without a route.
 std::string source_address(const addrinfo& target) {
   const UniqueFd fd(::socket(target.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
@@ -149,6 +159,10 @@ std::uint16_t bound_port(int fd) {
   return *port;
 }
 
+bool accepts_connections(const std::string& host, std::uint16_t port, const Deadline& deadline) {
+  return try_each(resolve(host, port), deadline) == 0;
+}
+
 std::set<int> connections_to(std::uint16_t port) {
   std::set<int> found;
   std::error_code error;
@@ -177,10 +191,8 @@ void wait_for_listener(const std::string& host, std::uint16_t port, const Deadli
   int last_errno = ECONNREFUSED;
   do {
     if (while_waiting) while_waiting();
-    for (const addrinfo* address = addresses.get(); address; address = address->ai_next) {
-      last_errno = try_connect(*address, deadline);
-      if (last_errno == 0) return;
-    }
+    last_errno = try_each(addresses, deadline);
+    if (last_errno == 0) return;
     // There is nothing to wait on but the clock: the listener is a process elsewhere.
     ::poll(nullptr, 0, static_cast<int>(std::min(kRetryAfter, deadline.remaining()).count()));
   } while (!deadline.passed());

@@ -36,6 +36,10 @@ std::uint16_t bound_port(int fd);
 void wait_for_listener(const std::string& host, std::uint16_t port, const Deadline& deadline,
                        const std::function<void()>& while_waiting = {});
 
+/// Whether something accepts connections at `host` and `port` now: it gets one, which ends at once.
+/// Errors: UsageError for a host that does not resolve.
+bool accepts_connections(const std::string& host, std::uint16_t port, const Deadline& deadline);
+
 /// The connections of this process to `port` of any machine: for those that a library keeps to
 /// itself.
 std::set<int> connections_to(std::uint16_t port);

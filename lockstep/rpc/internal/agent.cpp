@@ -2,6 +2,9 @@
 
 #include <torch/csrc/distributed/rpc/request_callback_no_python.h>
 
+#include "lockstep/base/internal/check.h"
+#include "lockstep/base/internal/parse_number.h"
+#include "lockstep/os/socket/tcp_socket.h"
 #include "lockstep/rpc/internal/transport_error.h"
 #include "lockstep/rpc/internal/worker.h"
 
@@ -17,6 +20,17 @@ constexpr int kDeliveringThreads = 4;
 // TensorPipe's own TCP transport listens on the address of this machine's name, or what it takes
 // for it. Ours listens where the group's ranks have found each other.
 constexpr const char* kGroupTcp = "lockstep_tcp";
+
+// TensorPipe's channel that spreads a tensor over sixteen connections. It listens at sixteen ports
+// more, on the address of this machine's name, as long as the agent lives; a connection to one of
+// them that is no worker's ends the channel, and with it calls with tensors.
+constexpr const char* kChannelThatListens = "mpt_uv";
+
+std::vector<std::string> channels() {
+  std::vector<std::string> names = torch_rpc::TensorPipeChannelRegistry()->Keys();
+  std::erase(names, kChannelThatListens);
+  return names;
+}
 
 // What makes a transport takes no argument. Set before an agent starts, of which there is one.
 std::string& listening_address() {
@@ -39,7 +53,7 @@ torch_rpc::TensorPipeRpcBackendOptions agent_options(const ProcessGroup& group,
   listening_address() = group.local_address().empty() ? "127.0.0.1" : group.local_address();
   const float timeout_s = std::chrono::duration<float>(options.timeout).count();
   return {kDeliveringThreads, std::vector<std::string>{kGroupTcp},
-          std::nullopt,       timeout_s,
+          channels(),         timeout_s,
           "env://",           {options.device_maps.begin(), options.device_maps.end()}};
 }
 
@@ -72,6 +86,16 @@ Agent::Agent(const c10::intrusive_ptr<c10d::Store>& store, const ProcessGroup& g
                       {reverse_device_maps.begin(), reverse_device_maps.end()}, std::move(devices),
                       std::make_unique<ServeRequests>(worker)),
       worker_(worker) {}
+
+// TensorPipe has no call for this. A connection that ends without a word ends its listening, too.
+void Agent::stop_listening() {
+  constexpr std::chrono::seconds kReachesItself{1};
+  const auto address = getNetworkSourceInfo().srcMachineAddr;
+  const std::string url(address.begin(), address.end());  // "lockstep_tcp://127.0.0.1:4711"
+  const auto port = parse_number<std::uint16_t>(url.substr(url.rfind(':') + 1));
+  LOCKSTEP_ASSERT(port);
+  accepts_connections(listening_address(), *port, Deadline::after(kReachesItself));
+}
 
 void Agent::connect_locally(std::unordered_map<int, UniqueFd> sockets) {
   if (sockets.empty()) return;

@@ -27,6 +27,8 @@ class Agent final : public torch::distributed::rpc::TensorPipeAgent {
         const std::string& name, const Options& options, const DeviceMaps& reverse_device_maps,
         std::vector<c10::Device> devices, Worker& worker);
 
+  /// Ends listening for connections. When all workers are connected.
+  void stop_listening();
   /// From here on calls take these sockets, by the rank of the other worker. Once.
   void connect_locally(std::unordered_map<int, UniqueFd> sockets);
   /// Before a thread goes to sleep until there is an answer of a worker.

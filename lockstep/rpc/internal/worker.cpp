@@ -2,12 +2,14 @@
 
 #include <algorithm>
 
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/distributed/autograd/context/container.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/failpoint.h"
 #include "lockstep/base/internal/log.h"
 #include "lockstep/base/internal/nearest_name.h"
 #include "lockstep/comm/internal/agreement.h"
@@ -37,6 +39,10 @@ Current& current() {
 
 // With more, each would hold thousands of sockets: they are connected at their first call.
 constexpr int kConnectsToAll = 32;
+
+// Each fails only where another program connects to a worker's port in the moment between its
+// listening and the last worker's connection.
+constexpr int kMostTries = 3;
 
 // Finish what takes its time to be made, and may wait for other workers.
 constexpr int kLaterThreads = 2;
@@ -131,24 +137,86 @@ void Worker::start() {
   auto store = group_.c10d_store();
   if (!store) store = c10::make_intrusive<c10d::HashStore>();
   const StoreTimeout limited(*store, deadline);
-  store = c10::make_intrusive<c10d::PrefixStore>(concat("rpc/", count_replica(group_)), store);
-  agent_ = std::make_shared<Agent>(store, group_, name_, options_, reverse_device_maps_,
-                                   std::move(plan.devices), *this);
-  torch_rpc::RpcAgent::setCurrentRpcAgent(agent_);
-  agent_->start();
-  if (group_.world_size() <= kConnectsToAll) connect_to_all(deadline);
+  start_agent(store, plan.devices);
+  if (group_.world_size() <= kConnectsToAll) {
+    for (int tries = 1; !connect_to_all(tries == kMostTries, deadline); ++tries) {
+      stop_agent();
+      start_agent(store, plan.devices);
+    }
+    agent_->stop_listening();
+  }
+  notes_losses_ = true;
   agent_->connect_locally(std::move(sockets));
 }
 
-// A connection from anybody who is no worker ends TensorPipe's listening, for good. Workers that
-// are connected by then do not notice; and one that cannot be reached is told of here, not later.
-void Worker::connect_to_all(const Deadline& deadline) {
+void Worker::start_agent(const c10::intrusive_ptr<c10d::Store>& store,
+                         const std::vector<c10::Device>& devices) {
+  const auto own = c10::make_intrusive<c10d::PrefixStore>(concat("rpc/", count_replica(group_)),
+                                                          store);
+  agent_ = std::make_shared<Agent>(own, group_, name_, options_, reverse_device_maps_, devices,
+                                   *this);
+  torch_rpc::RpcAgent::setCurrentRpcAgent(agent_);
+  agent_->start();
+  failpoint("rpc.listening");
+}
+
+void Worker::stop_agent() noexcept {
+  try {
+    agent_->shutdown();
+  } catch (const std::exception& error) {
+    log(LogLevel::kWarning, concat("rpc: closing worker '", name_, "': ", error.what()));
+  }
+  try {
+    torch_rpc::RpcAgent::setCurrentRpcAgent(nullptr);
+  } catch (const std::exception&) {
+    // It was not set: start() had not come so far.
+  }
+}
+
+// Collective: whether each worker has reached all others. One that another has not reached may live:
+// a connection that is no worker's ends TensorPipe's listening for good, and a rank of another job
+// that waits for its rank 0 tries a port which the system may have given to a worker. Only the group
+// knows who is lost: its collective ends with PeerLost then.
+bool Worker::connect_to_all(bool is_last_try, const Deadline& deadline) {
+  const std::optional<int> own = greet_all(deadline);
+  if (!own) notes_losses_ = true;  // When all have connected others may call at once.
+  at::Tensor all = at::full({1}, own.value_or(kNobody), at::kLong).to(group_.device());
+  group_.all_reduce(all, {.op = ReduceOp::kMax,
+                          .timeout = deadline.remaining() + std::chrono::milliseconds(1),
+                          .name = "rpc::init"});
+  const auto unreached = static_cast<int>(all.item<std::int64_t>());
+  if (unreached == kNobody) return true;
+  notes_losses_ = false;
+  const std::string what = concat("a connection to ", describe(unreached), ", which lives, ended");
+  if (is_last_try) {
+    throw CommError({.operation = concat("rpc::init of ", describe(rank_)), .ranks = {unreached}},
+                    concat(what, " in each of ", kMostTries,
+                           " tries; look for programs that connect to any port of its machine"));
+  }
+  if (unreached == rank_) {
+    log(LogLevel::kWarning,
+        concat("rpc::init: ", what,
+               "; another program may have connected to its port; all workers connect again"));
+  }
+  return false;
+}
+
+// Returns a worker that could not be reached.
+std::optional<int> Worker::greet_all(const Deadline& deadline) {
   std::vector<std::shared_ptr<PendingCall>> greetings;
   for (const WorkerInfo& worker : workers_) {
     greetings.push_back(send(worker.rank, {.kind = CallRequest::Kind::kHello},
                              deadline.remaining() + std::chrono::milliseconds(1)));
   }
-  for (const auto& greeting : greetings) greeting->wait();
+  std::optional<int> unreached;
+  for (std::size_t rank = 0; rank < greetings.size(); ++rank) {
+    try {
+      greetings[rank]->wait();
+    } catch (const PeerLost&) {
+      unreached = static_cast<int>(rank);
+    }
+  }
+  return unreached;
 }
 
 void Worker::finish(const Deadline& deadline) {
@@ -180,16 +248,7 @@ void Worker::finish(const Deadline& deadline) {
 void Worker::stop() noexcept {
   if (stopped_.exchange(true) || !agent_) return;
   agent_->stop_locally();
-  try {
-    agent_->shutdown();
-  } catch (const std::exception& error) {
-    log(LogLevel::kWarning, concat("rpc: closing worker '", name_, "': ", error.what()));
-  }
-  try {
-    torch_rpc::RpcAgent::setCurrentRpcAgent(nullptr);
-  } catch (const std::exception&) {
-    // It was not set: start() had not come so far.
-  }
+  stop_agent();
   functions_pool_.reset();
   std::unique_ptr<c10::ThreadPool> later;
   {
@@ -221,7 +280,7 @@ std::string Worker::describe(int rank) const {
 }
 
 void Worker::note_lost(int rank) {
-  if (stopped()) return;  // It is this worker that closed the connection.
+  if (stopped() || !notes_losses_) return;  // It may be this worker that closed the connection.
   const auto index = static_cast<std::size_t>(rank);
   if (lost_[index]) return;
   note_first_lost(rank);

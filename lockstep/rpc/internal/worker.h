@@ -122,7 +122,11 @@ class Worker final : public std::enable_shared_from_this<Worker>, public LocalTr
   Answer answer_with(const CallRequest& request, std::exception_ptr error, std::int64_t id);
   Answer refuse(const std::string& why, std::size_t size_bytes, std::int64_t id);
   Answer make_answer(const CallAnswer& answer, int caller, std::int64_t id);
-  void connect_to_all(const Deadline& deadline);
+  void start_agent(const c10::intrusive_ptr<c10d::Store>& store,
+                   const std::vector<c10::Device>& devices);
+  void stop_agent() noexcept;
+  std::optional<int> greet_all(const Deadline& deadline);
+  bool connect_to_all(bool is_last_try, const Deadline& deadline);
 
   const std::string name_;
   const ProcessGroup group_;
@@ -130,6 +134,7 @@ class Worker final : public std::enable_shared_from_this<Worker>, public LocalTr
   const int rank_;
   std::vector<WorkerInfo> workers_;
   DeviceMaps reverse_device_maps_;  ///< by the name of who sends here
+  std::atomic<bool> notes_losses_{false};  ///< not while workers connect: they may connect again
   std::vector<std::atomic<bool>> lost_;
   static constexpr int kNobody = -1;
   std::atomic<int> first_lost_{kNobody};       ///< of several lost shortly after each other
