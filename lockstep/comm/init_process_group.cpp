@@ -16,6 +16,7 @@
 #include "lockstep/comm/internal/launcher_notice.h"
 #include "lockstep/comm/internal/process_group_state.h"
 #include "lockstep/comm/internal/rendezvous.h"
+#include "lockstep/comm/internal/stand_in_group.h"
 #include "lockstep/comm/internal/watched_store.h"
 #include "lockstep/os/memory/freed_memory.h"
 #include "lockstep/os/process/signals.h"
@@ -168,3 +169,27 @@ void destroy_process_group() {
 }
 
 }  // namespace lockstep
+
+namespace lockstep::inline internal {
+
+ProcessGroup make_stand_in(const ProcessGroup& like) {
+  auto state = std::make_shared<ProcessGroup::State>();
+  state->name = "default";
+  if (like) {
+    const auto& original = ProcessGroupAccess::state(like, "make_stand_in");
+    state->local_rank = original.local_rank;
+    state->timeout = original.timeout;
+    state->device = original.device;
+  } else {
+    state->timeout = collective_timeout({});
+  }
+  return ProcessGroup(std::move(state));
+}
+
+void replace_default_group(ProcessGroup group) {
+  Default& current = the_default();
+  const MutexLock lock(current.mutex);
+  current.group = std::move(group);
+}
+
+}  // namespace lockstep::inline internal

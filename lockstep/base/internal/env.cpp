@@ -19,8 +19,8 @@ constexpr auto pointers_to(const auto&... variables) {
 }
 
 constexpr auto kAll = pointers_to(
-    kRank, kWorldSize, kLocalRank, kLocalWorldSize, kMasterAddr, kMasterPort, kRestartCount, kRunId,
-    kUseAgentStore, kErrorFile, kStoreListenFd, kLauncherFd, kStandby, kStateMemoryFd, kJobMark,
+    kRank, kWorldSize, kLocalRank, kLocalWorldSize, kMasterAddr, kMasterPort, kRestartCount,
+    kMaxRestarts, kRunId, kUseAgentStore, kErrorFile, kStoreListenFd, kLauncherFd, kStandby, kStateMemoryFd, kJobMark,
     kJobSecret, kSpawn, kOpenMpiRank, kOpenMpiWorldSize, kOpenMpiLocalRank, kOpenMpiLocalWorldSize,
     kPmiRank, kPmiWorldSize, kPmiLocalRank, kPmiLocalWorldSize, kSlurmRank, kSlurmWorldSize,
     kSlurmLocalRank, kSlurmNode, kSlurmTasksPerNode, kOpenMpiJob, kPmiConnection, kSlurmNodes,

@@ -27,6 +27,7 @@ inline constexpr Variable kRank{"RANK", "int", "rank of this process in the job"
     kMasterPort{"MASTER_PORT", "port", "the store's port"},
     kRestartCount{"TORCHELASTIC_RESTART_COUNT", "int",
                   "how often the job was restarted: its generation"},
+    kMaxRestarts{"TORCHELASTIC_MAX_RESTARTS", "int", "how often the job may be restarted"},
     kRunId{"TORCHELASTIC_RUN_ID", "text", "id of the job"},
     kUseAgentStore{"TORCHELASTIC_USE_AGENT_STORE", "True|False",
                    "True where the launcher itself serves the store"},
