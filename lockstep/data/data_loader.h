@@ -77,7 +77,13 @@ class DataLoader {
     Batch& operator*() { return **inner_; }
     Batch* operator->() { return &**inner_; }
     Iterator& operator++() {
-      ++*inner_;
+      const bool is_last = position_->has_batch() && position_->is_last();
+      if (position_->visit_boundary(is_last ? LoaderBoundary::kLoopEnds
+                                            : LoaderBoundary::kNextBatch)) {
+        inner_.emplace(loader_->begin_reading());
+      } else {
+        ++*inner_;
+      }
       arrive();
       return *this;
     }
@@ -87,7 +93,8 @@ class DataLoader {
     friend class DataLoader;
     Iterator() = default;
     explicit Iterator(DataLoader& loader)
-        : inner_(loader.torch_loader_->begin()),
+        : loader_(&loader),
+          inner_(loader.begin_reading()),
           position_(loader.position_),
           pass_(position_->begin_pass()),
           device_(loader.device_) {
@@ -107,6 +114,7 @@ class DataLoader {
     template <class Other>
     void move_to(Other&) {}  // The program's own.
 
+    DataLoader* loader_ = nullptr;
     std::optional<torch::data::Iterator<Batch>> inner_;
     std::shared_ptr<LoaderPosition> position_;
     std::shared_ptr<void> pass_;
@@ -115,13 +123,7 @@ class DataLoader {
 
   /// Begins an epoch: the next one, or what is left of the cursor's.
   Iterator begin() {
-    position_->begin_epoch();
-    // LibTorch's loader cannot begin again while its workers have batches.
-    if (torch_loader_ && torch_options_.workers() > 0) torch_loader_.reset();
-    if (!torch_loader_) {
-      torch_loader_ =
-          torch::data::make_data_loader(dataset_, EpochSampler(position_), torch_options_);
-    }
+    position_->visit_boundary(LoaderBoundary::kLoopBegins);
     return Iterator(*this);
   }
   Iterator end() { return Iterator(); }
@@ -140,6 +142,18 @@ class DataLoader {
   const std::shared_ptr<LoaderPosition>& position() const { return position_; }
 
  private:
+  // From the cursor on.
+  torch::data::Iterator<Batch> begin_reading() {
+    position_->begin_epoch();
+    // LibTorch's loader cannot begin again while its workers have batches.
+    if (torch_loader_ && torch_options_.workers() > 0) torch_loader_.reset();
+    if (!torch_loader_) {
+      torch_loader_ =
+          torch::data::make_data_loader(dataset_, EpochSampler(position_), torch_options_);
+    }
+    return torch_loader_->begin();
+  }
+
   std::shared_ptr<LoaderPosition> position_;
   c10::Device device_;
   Dataset dataset_;

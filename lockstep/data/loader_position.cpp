@@ -57,6 +57,7 @@ LoaderPosition::LoaderPosition(std::optional<std::size_t> dataset_size,
                                const DataLoaderOptions& options)
     : part_(part_in(group_or_default(options.process_group))), cursor_{.seed = options.seed} {
   options_ = plan_options(dataset_size, options, part_.world_size);
+  if (!options.split_batches) batch_size_of_rank_ = options.batch_size;
 }
 
 std::int64_t LoaderPosition::batches_per_epoch() const {
@@ -75,7 +76,7 @@ void LoaderPosition::set_cursor(const DataCursor& cursor) {
   check_cursor(cursor);
   cursor_ = cursor;
   // Behind the epoch's last batch.
-  if (EpochBatches(without_order(options_), cursor, part_).size() == 0) {
+  if (batches_behind_cursor() == 0) {
     cursor_ = {.seed = cursor.seed, .epoch = cursor.epoch + 1};
   }
   if (std::exchange(is_begun_, false)) number_ = asked_ = plan_->size();
@@ -92,11 +93,42 @@ DataCursor LoaderPosition::cursor_to_save() {
 void LoaderPosition::set_log(std::shared_ptr<SampleLog> log, int number) {
   log_ = std::move(log);
   log_number_ = number;
+  if (!log_) return;
   log_->begin({.number = number,
                .dataset_size = options_.dataset_size,
                .seed = cursor_.seed,
                .least_of_epoch = least_of_epoch(),
                .limit_batches = options_.limit_batches});
+  if (cursor_ != DataCursor{.seed = cursor_.seed}) log_->go_to(number, cursor_);
+}
+
+void LoaderPosition::set_boundary_visit(std::function<void(LoaderBoundary)> visit) {
+  visit_ = std::move(visit);
+}
+
+bool LoaderPosition::visit_boundary(LoaderBoundary boundary) {
+  if (visit_) visit_(boundary);
+  return std::exchange(was_moved_, false);
+}
+
+std::int64_t LoaderPosition::batches_behind_cursor() const {
+  return EpochBatches(without_order(options_), cursor_, part_).size();
+}
+
+void LoaderPosition::set_process_group(const ProcessGroup& group) {
+  part_ = part_in(group);
+  if (batch_size_of_rank_ > 0) options_.batch_size = batch_size_of_rank_ * part_.world_size;
+}
+
+void LoaderPosition::go_to(const DataCursor& cursor, const ProcessGroup& group) {
+  check_cursor(cursor);
+  set_process_group(group);
+  cursor_ = cursor;
+  is_begun_ = false;
+  number_ = -1;
+  left_.reset();
+  was_moved_ = true;
+  if (log_) log_->go_to(log_number_, cursor_);
 }
 
 // Without a limit of batches.

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -41,6 +42,13 @@ struct DataLoaderOptions {
   c10::Device device = at::kCPU;
 };
 
+/// A place in the loops over a DataLoader where the program holds no batch.
+enum class LoaderBoundary {
+  kLoopBegins,
+  kNextBatch,
+  kLoopEnds,  ///< behind the last batch
+};
+
 /// Where a DataLoader is, of which both it and those that train on its batches know.
 /// Threads: one at a time.
 class LoaderPosition {
@@ -64,8 +72,21 @@ class LoaderPosition {
   void set_cursor(const DataCursor& cursor);
   void check_cursor(const DataCursor& cursor) const;
 
-  /// Tells the log what this rank is given, as loader `number`.
+  /// Tells the log what this rank is given, as loader `number`. Null: none.
   void set_log(std::shared_ptr<SampleLog> log, int number);
+
+  /// Calls `visit` at each boundary, before the batch behind it is read. `visit` may call go_to().
+  void set_boundary_visit(std::function<void(LoaderBoundary)> visit);
+  /// For the loader: at a boundary. Whether go_to() was called: then the loop begins again there.
+  bool visit_boundary(LoaderBoundary boundary);
+  /// For `visit` of set_boundary_visit(): the ranks that share the dataset are now those of
+  /// `group`, and the loop goes on at `cursor`, in another epoch too; behind an epoch's last batch
+  /// it ends.
+  void go_to(const DataCursor& cursor, const ProcessGroup& group);
+  /// Outside of loops: the ranks that share the dataset.
+  void set_process_group(const ProcessGroup& group);
+  /// Batches of the cursor's epoch that are behind it.
+  std::int64_t batches_behind_cursor() const;
 
   void begin_epoch();
   /// A loop over an epoch, which lasts as long as what is returned: where that goes before the
@@ -105,8 +126,11 @@ class LoaderPosition {
   std::int64_t least_of_epoch() const;
 
   EpochBatchOptions options_;
+  std::int64_t batch_size_of_rank_ = 0;  ///< 0: the batch is divided among the ranks
   BatchPart part_;
   DataCursor cursor_;
+  std::function<void(LoaderBoundary)> visit_;
+  bool was_moved_ = false;  ///< by go_to(), since the boundary
   /// A loop is in the cursor's epoch.
   bool is_begun_ = false;
   /// Where the last loop was left early, until the log has it.
