@@ -92,9 +92,9 @@ std::size_t convert_sync_batchnorm(torch::nn::Module& module,
       options.process_group ? options.process_group : default_process_group();
   const std::vector<Found> found = find_batch_norms(module);
   check_agreement(group, found);
-  const bool several_ranks = !found.empty() && group.world_size() > 1;
+  const bool communicates = !found.empty() && needs_layer_group(group);
   // Before those of modules that are gone are forgotten: their group may serve again.
-  const auto layers = several_ranks ? layer_group(group) : nullptr;
+  const auto layers = communicates ? layer_group(group) : nullptr;
   for (const Found& norm : found) release_batch_norm(norm.weight, norm.running_mean);
   forget_dead_layers();
   if (!layers) return found.size();

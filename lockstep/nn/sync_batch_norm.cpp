@@ -24,7 +24,7 @@ torch::nn::BatchNormOptions base_options(std::int64_t num_features,
 }
 
 std::shared_ptr<const SyncLayer> make_layer(const ProcessGroup& group) {
-  if (group.world_size() == 1) return nullptr;
+  if (!needs_layer_group(group)) return nullptr;
   const auto layers = layer_group(group);
   const auto number = layers->number_layer();
   return std::make_shared<const SyncLayer>(

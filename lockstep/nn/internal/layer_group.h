@@ -20,4 +20,13 @@ struct LayerGroup {
 /// Lifetime: a layer group lives as long as a layer holds it. Errors: as ProcessGroup::new_group.
 std::shared_ptr<LayerGroup> layer_group(const ProcessGroup& parent);
 
+/// Whether layers over `parent` communicate: with one rank they need not, unless another group may
+/// take its place.
+bool needs_layer_group(const ProcessGroup& parent);
+
+/// The layers over the default group communicate over `parent` from now on, which takes its place.
+/// Collective in `parent`, unless that is a stand-in (comm/internal/stand_in_group.h).
+/// Errors: as ProcessGroup::new_group.
+void regroup_layers(const ProcessGroup& parent);
+
 }  // namespace lockstep::inline internal
