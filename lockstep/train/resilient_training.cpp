@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/Context.h>
 #include <ATen/ops/tensor.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
 
@@ -22,6 +21,7 @@
 #include "lockstep/recovery/internal/replica_comparison.h"
 #include "lockstep/recovery/internal/standing.h"
 #include "lockstep/recovery/internal/state_memory.h"
+#include "lockstep/recovery/internal/step_seed.h"
 #include "lockstep/recovery/internal/training_state.h"
 #include "lockstep/snapshot/internal/agreement.h"
 #include "lockstep/snapshot/pickle/pickled.h"
@@ -31,15 +31,6 @@
 
 namespace lockstep {
 namespace {
-
-// SplitMix64's mixing function: Steele, Lea and Flood, "Fast splittable pseudorandom number
-// generators", OOPSLA 2014.
-std::uint64_t mix(std::uint64_t value) {
-  value += 0x9e3779b97f4a7c15U;
-  value = (value ^ (value >> 30U)) * 0xbf58476d1ce4e5b9U;
-  value = (value ^ (value >> 27U)) * 0x94d049bb133111ebU;
-  return value ^ (value >> 31U);
-}
 
 // Told to make room where there is no group to agree with.
 class ToldToEnd : public Error {
@@ -70,7 +61,6 @@ class ResilientTraining::Impl {
   std::string save();
   void end_with(const std::string& failure);
   TrainingEnd end_early();
-  void seed_step() const;
   std::int64_t leave();
   void drop_group();
 
@@ -156,7 +146,7 @@ TrainingEnd ResilientTraining::Impl::make_steps(std::int64_t steps, const MakeSt
       return TrainingEnd::kPreempted;
     }
     state_.remember();
-    seed_step();
+    seed_step(options_.seed, group_.rank(), done_, group_.device());
     recent_calls().note_step(done_);
     is_in_step_ = true;
     failpoint("step.begin");
@@ -350,12 +340,6 @@ TrainingEnd ResilientTraining::Impl::end_early() {
 
 void ResilientTraining::Impl::check_if_told() {
   if (preemption_ && preemption_->is_told()) throw ToldToEnd();
-}
-
-void ResilientTraining::Impl::seed_step() const {
-  const auto rank = static_cast<std::uint64_t>(group_.rank());
-  const auto step = static_cast<std::uint64_t>(done_);
-  at::manual_seed(mix(mix(mix(options_.seed) + rank) + step));
 }
 
 std::int64_t ResilientTraining::Impl::leave() {

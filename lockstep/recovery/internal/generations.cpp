@@ -15,12 +15,6 @@ class GenerationOver : public Error {
   GenerationOver() : Error("the launcher ends this generation") {}
 };
 
-// What a process survives. Other errors are the program's own.
-bool ends_generation(const Error& error) {
-  return dynamic_cast<const GenerationOver*>(&error) != nullptr ||
-         dynamic_cast<const OperationError*>(&error) != nullptr;
-}
-
 void leave(LauncherLink& link, const Error& why, const GenerationParts& parts) {
   failpoint("recover.begin");
   const std::int64_t steps = parts.leave();
@@ -32,6 +26,11 @@ void leave(LauncherLink& link, const Error& why, const GenerationParts& parts) {
 }
 
 }  // namespace
+
+bool ends_generation(const Error& error) {
+  return dynamic_cast<const GenerationOver*>(&error) != nullptr ||
+         dynamic_cast<const OperationError*>(&error) != nullptr;
+}
 
 void live_through_generations(LauncherLink& link, std::chrono::milliseconds reads_within,
                               const GenerationParts& parts) {

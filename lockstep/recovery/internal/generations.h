@@ -28,8 +28,12 @@ struct GenerationParts {
 void live_through_generations(LauncherLink& link, std::chrono::milliseconds reads_within,
                               const GenerationParts& parts);
 
-/// Throws where the launcher has ended this generation: for live_through_generations() to catch.
+/// Throws where the launcher has ended this generation: an error that ends_generation().
 void check_if_over(const LauncherLink& link);
+
+/// Whether a process survives the error, with a place in the next generation. Others are the
+/// program's own.
+bool ends_generation(const Error& error);
 
 /// Ends the default group, of which `group` is a copy or empty: others that wait in a collective
 /// for this rank go on with an error at once.

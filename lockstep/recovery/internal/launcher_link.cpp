@@ -17,16 +17,26 @@
 
 namespace lockstep::inline internal {
 
+namespace {
+
+std::atomic<bool> is_taken = false;
+
+}  // namespace
+
+bool LauncherLink::is_offered() {
+  const auto fd = env::integer(env::kLauncherFd);
+  return fd && !is_taken && is_worker_link(*fd);
+}
+
 LauncherLink::LauncherLink() {
   const auto fd = env::integer(env::kLauncherFd);
   if (!fd) return;
-  static std::atomic<bool> is_taken = false;
   if (!is_taken && !is_worker_link(*fd)) return;
   if (is_taken.exchange(true)) {
     throw UsageError(
-        "this process has had a ResilientTraining or a parameter_server::Training; make one for "
-        "all "
-        "of its steps, as a process that takes a lost one's place begins with the first");
+        "this process has had an Accelerator, a ResilientTraining or a parameter_server::Training "
+        "that recovers; make one for all of its steps, as a replacement process begins with the "
+        "first");
   }
   link_ = take_inherited(*fd);
   is_standby_ = env::boolean(env::kStandby).value_or(false);

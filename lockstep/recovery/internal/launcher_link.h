@@ -19,6 +19,10 @@ class LauncherLink {
   /// one of a process that it did start.
   LauncherLink();
 
+  /// Whether a LauncherLink would be connected: a launcher has started this process, and there has
+  /// been none in it.
+  static bool is_offered();
+
   bool connected() const { return link_.valid(); }
   /// Of the place that this process has.
   std::uint64_t generation() const { return generation_; }

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
-#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
@@ -23,14 +21,6 @@
 namespace lockstep::inline internal {
 namespace {
 
-// LibTorch does not count that BatchNorm changes its running statistics. Larger tensors, whose copy
-// would cost as much as a step may, are looked at by their versions alone.
-constexpr std::size_t kAlwaysCopiedBytes = std::size_t{16} << 20U;
-
-bool is_copied_when_counted(const at::Tensor& tensor) {
-  return tensor.nbytes() > kAlwaysCopiedBytes;
-}
-
 // LibTorch gives a scheduler's count of steps to those derived from it only.
 struct SchedulerSteps : torch::optim::LRScheduler {
   static void take_back(LRScheduler& scheduler, std::int64_t steps) {
@@ -43,6 +33,10 @@ constexpr const char* kGradients = "gradients";
 
 }  // namespace
 
+void take_back_steps(torch::optim::LRScheduler& scheduler, std::int64_t steps) {
+  SchedulerSteps::take_back(scheduler, steps);
+}
+
 TrainingState::TrainingState(TrainingParts parts) : parts_(std::move(parts)) {
   if (!parts_.model)
     throw UsageError("ResilientTraining: there is no model; name one in its parts");
@@ -53,8 +47,8 @@ TrainingState::TrainingState(TrainingParts parts) : parts_(std::move(parts)) {
   for (const at::Tensor& parameter : parts_.model->parameters()) {
     parameters_.push_back({.parameter = parameter, .group = group_of(parts_.optimizer, parameter)});
   }
-  for (const at::Tensor& buffer : parts_.model->buffers()) copies_.push_back({.tensor = buffer});
-  for (const auto& [name, tensor] : parts_.extra) copies_.push_back({.tensor = tensor});
+  for (const at::Tensor& buffer : parts_.model->buffers()) copies_.add(buffer);
+  for (const auto& [name, tensor] : parts_.extra) copies_.add(tensor);
 }
 
 std::uint64_t TrainingState::mark_of(const Watched& watched) const {
@@ -63,38 +57,11 @@ std::uint64_t TrainingState::mark_of(const Watched& watched) const {
 
 void TrainingState::remember() {
   const at::NoGradGuard no_grad;
-  for (Copy& copy : copies_) {
-    const std::uint32_t version = copy.tensor._version();
-    const bool is_same = copy.value.defined() && copy.version == version;
-    if (is_same && is_copied_when_counted(copy.tensor)) continue;
-    copy.version = version;
-    if (copy.value.defined()) {
-      copy.value.copy_(copy.tensor);
-    } else {
-      copy.value = copy.tensor.detach().clone();
-    }
-  }
+  copies_.remember();
   for (Watched& watched : parameters_) {
     watched.mark = mark_of(watched);
-    watched.gradient = gradient_of(watched.parameter);
+    watched.gradient = gradient_kind(watched.parameter);
   }
-}
-
-std::int64_t TrainingState::gradient_of(const at::Tensor& parameter) {
-  const at::Tensor& gradient = parameter.grad();
-  if (!gradient.defined()) return kNoGradient;
-  return gradient.is_sparse() ? gradient.sparse_dim() : 0;
-}
-
-void TrainingState::zero_gradient(const at::Tensor& parameter, std::int64_t gradient) {
-  at::Tensor zeros;
-  if (gradient == 0) {
-    zeros = at::zeros_like(parameter);
-  } else if (gradient > 0) {
-    zeros = at::empty({0}, parameter.options().layout(at::kSparse));
-    zeros.sparse_resize_and_clear_(parameter.sizes(), gradient, parameter.dim() - gradient);
-  }
-  parameter.mutable_grad() = zeros;
 }
 
 bool TrainingState::go_back() {
@@ -102,13 +69,8 @@ bool TrainingState::go_back() {
   for (Watched& watched : parameters_) watched.parameter.mutable_grad().reset();
   const auto has_changed = [&](const Watched& watched) { return mark_of(watched) != watched.mark; };
   if (std::ranges::any_of(parameters_, has_changed)) return false;
-  for (const Watched& watched : parameters_) zero_gradient(watched.parameter, watched.gradient);
-  for (Copy& copy : copies_) {
-    if (!copy.value.defined()) continue;
-    if (is_copied_when_counted(copy.tensor) && copy.version == copy.tensor._version()) continue;
-    copy.tensor.copy_(copy.value);
-    copy.version = copy.tensor._version();
-  }
+  for (const Watched& watched : parameters_) reset_gradient(watched.parameter, watched.gradient);
+  copies_.go_back();
   return true;
 }
 
@@ -126,7 +88,7 @@ c10::IValue TrainingState::value() const {
   }
   dict.insert_or_assign("extra", tensor_dict_value(parts_.extra));
   std::vector<std::int64_t> gradients;
-  for (const Watched& watched : parameters_) gradients.push_back(gradient_of(watched.parameter));
+  for (const Watched& watched : parameters_) gradients.push_back(gradient_kind(watched.parameter));
   dict.insert_or_assign(kGradients, at::tensor(gradients));
   return writable_value(dict);
 }
@@ -139,7 +101,7 @@ void TrainingState::take(const c10::IValue& value, std::int64_t steps) {
                   kOtherRank);
   // The learning rate that it leaves comes with the optimizer.
   if (parts_.scheduler != nullptr && steps < 0)
-    SchedulerSteps::take_back(*parts_.scheduler, -steps);
+    take_back_steps(*parts_.scheduler, -steps);
   for (; parts_.scheduler != nullptr && steps > 0; --steps) parts_.scheduler->step();
   if (parts_.optimizer != nullptr) {
     adopt_optimizer_state_dict(*parts_.optimizer, entry(value, "optimizer", kOtherRank),
@@ -152,7 +114,7 @@ void TrainingState::take(const c10::IValue& value, std::int64_t steps) {
   const bool is_known =
       gradients.isTensor() && gradients.toTensor().numel() == std::ssize(parameters_);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    zero_gradient(parameters_[i].parameter,
+    reset_gradient(parameters_[i].parameter,
                   is_known ? gradients.toTensor().const_data_ptr<std::int64_t>()[i] : kNoGradient);
   }
 }

@@ -7,10 +7,14 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
+#include "lockstep/recovery/internal/tensor_copies.h"
 #include "lockstep/recovery/training_parts.h"
 #include "lockstep/snapshot/state_dict.h"
 
 namespace lockstep::inline internal {
+
+/// As if it had made so many steps fewer; learning rates stay.
+void take_back_steps(torch::optim::LRScheduler& scheduler, std::int64_t steps);
 
 /// The state of a training between two steps, kept such that a step can be given up half-way.
 /// What steps change early, buffers and the program's own tensors, is copied (above 16 MiB where
@@ -45,16 +49,6 @@ class TrainingState {
   const TrainingParts& parts() const { return parts_; }
 
  private:
-  struct Copy {
-    at::Tensor tensor;
-    at::Tensor value{};
-    std::uint32_t version = 0;
-  };
-  /// What gradients are between steps: undefined, dense (0), or sparse in so many dimensions.
-  static constexpr std::int64_t kNoGradient = -1;
-  static std::int64_t gradient_of(const at::Tensor& parameter);
-  static void zero_gradient(const at::Tensor& parameter, std::int64_t gradient);
-
   struct Watched {
     at::Tensor parameter;
     /// Of the optimizer's.
@@ -66,7 +60,7 @@ class TrainingState {
 
   TrainingParts parts_;
   std::vector<Watched> parameters_;
-  std::vector<Copy> copies_;
+  TensorCopies copies_;
 };
 
 }  // namespace lockstep::inline internal

@@ -1,0 +1,454 @@
+#include "lockstep/recovery/internal/step_recovery.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <ATen/ops/tensor.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "diagnose/capture/recent_calls.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/env.h"
+#include "lockstep/base/internal/failpoint.h"
+#include "lockstep/base/internal/log.h"
+#include "lockstep/comm/internal/exchange_values.h"
+#include "lockstep/comm/internal/init_plan.h"
+#include "lockstep/comm/internal/stand_in_group.h"
+#include "lockstep/recovery/internal/broadcast_value.h"
+#include "lockstep/recovery/internal/generations.h"
+#include "lockstep/recovery/internal/replica_comparison.h"
+#include "lockstep/recovery/internal/step_seed.h"
+#include "lockstep/snapshot/internal/agreement.h"
+
+namespace lockstep::inline internal {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How often a step looks for the launcher's messages, which costs a system call. A generation that is
+// over ends collectives at once.
+constexpr std::chrono::milliseconds kAsksEvery{5};
+
+}  // namespace
+
+/// Where a rank is in the program, for the others.
+struct StepRecovery::Place {
+  bool is_new = false;  ///< it has joined the job just now
+  bool at_boundary = false;
+  bool is_ending = false;
+  std::int64_t boundaries = 0;
+  std::int64_t passed = 0;
+  bool has_state = false;
+  bool has_memory = false;
+
+  auto progress() const { return std::pair(boundaries, passed); }
+};
+
+StepRecovery::StepRecovery(RecoverableTraining& training, StepRecoveryOptions options)
+    : training_(training), options_(std::move(options)), memory_(link_.take_memory()) {}
+
+StepRecovery::~StepRecovery() {
+  if (keeps_state_) link_.say_done();
+}
+
+bool StepRecovery::is_offered() {
+  return LauncherLink::is_offered() && env::integer(env::kMaxRestarts).value_or(0) > 0;
+}
+
+void StepRecovery::read_place() {
+  rank_ = env::integer(env::kRank).value_or(0);
+  world_size_ = env::integer(env::kWorldSize).value_or(1);
+}
+
+ProcessGroup StepRecovery::init() {
+  InitOptions init = options_.init;
+  // Copies of the group may outlive this object.
+  init.while_waiting = [this, alive = std::weak_ptr<const bool>(alive_)] {
+    if (!alive.expired()) check_if_over(link_);
+  };
+  replace_default_group({});
+  ProcessGroup group = init_process_group(init);
+  rank_ = group.rank();
+  world_size_ = group.world_size();
+  return group;
+}
+
+ProcessGroup StepRecovery::join() {
+  if (link_.is_standby()) {
+    state_ = State::kCatchingUp;
+    rank_ = -1;
+    link_.say_keeps_state(collective_timeout(options_.init));
+    keeps_state_ = true;
+  } else if (link_.connected() && link_.generation() > 1) {
+    read_place();
+    link_.say_keeps_state(collective_timeout(options_.init));
+    keeps_state_ = true;
+    for (;;) {
+      try {
+        if (!all_) all_ = init();
+        failpoint("recover.grouped");
+        const std::vector<Place> places = gather_places(/*is_new=*/true, /*at_boundary=*/false);
+        const auto has_some = [](const Place& place) {
+          return place.has_state || place.has_memory || place.at_boundary;
+        };
+        if (std::ranges::none_of(places, has_some)) return all_;
+        state_ = State::kCatchingUp;
+        break;
+      } catch (const Error& error) {
+        if (!ends_generation(error)) throw;
+        leave_generation(error);
+        link_.take_place(while_waiting_);
+      }
+    }
+  } else {
+    all_ = init();
+    return all_;
+  }
+  const ProcessGroup stand_in = make_stand_in(all_);
+  replace_default_group(stand_in);
+  return stand_in;
+}
+
+void StepRecovery::activate() {
+  if (!link_.connected() || state_ != State::kInactive) return;
+  state_ = State::kTraining;
+  if (!std::exchange(keeps_state_, true)) {
+    link_.say_keeps_state(collective_timeout(options_.init));
+  }
+  is_whole_ = has_begun_ = true;
+  generation_ = static_cast<std::int64_t>(link_.generation());
+  begin_interval();
+}
+
+void StepRecovery::deactivate() {
+  state_ = State::kInactive;
+  if (std::exchange(keeps_state_, false)) link_.say_done();
+}
+
+Standing StepRecovery::standing() const {
+  return is_whole_ ? Standing{.generation = generation_, .steps = boundaries_} : Standing{};
+}
+
+// The launcher can begin the next generation while the program goes on to the boundary.
+void StepRecovery::give_up_group(const Error& why) {
+  const ProcessGroup stand_in = make_stand_in(all_);
+  training_.drop_group(stand_in);
+  leave_generation(why);
+  replace_default_group(stand_in);
+}
+
+void StepRecovery::leave_generation(const Error& why) {
+  failpoint("recover.begin");
+  if (apart_) {
+    if (const auto backend = apart_.c10d_backend()) backend->abort();
+    apart_ = {};
+  }
+  abandon_default_group(all_);
+  failpoint("recover.left");
+  link_.say_left_group(why, training_.steps());
+  failpoint("recover.said");
+}
+
+bool StepRecovery::fail(const Error& error) {
+  if (state_ == State::kInactive || state_ == State::kEnded || !ends_generation(error)) return false;
+  if (in_between_) return false;  // run_between() catches it.
+  if (has_lost_group()) return in_step_ || is_void();
+  if (!in_step_) return false;  // Its result would be of a part of the ranks.
+  state_ = step_complete_ ? State::kBroken : State::kVoid;
+  give_up_group(error);
+  return true;
+}
+
+std::vector<StepRecovery::Place> StepRecovery::gather_places(bool is_new, bool at_boundary) const {
+  // All ranks of a machine have the same copy.
+  const bool has_memory = all_.local_rank() == 0 && memory_.standing().exists();
+  std::vector<Place> places;
+  for (const auto& row :
+       gather_rows(all_, {is_new ? 1 : 0, at_boundary ? 1 : 0, is_ending_ ? 1 : 0, boundaries_, passed_,
+                          is_whole_ ? 1 : 0, has_memory ? 1 : 0})) {
+    places.push_back({.is_new = row[0] != 0,
+                      .at_boundary = row[1] != 0,
+                      .is_ending = row[2] != 0,
+                      .boundaries = row[3],
+                      .passed = row[4],
+                      .has_state = row[5] != 0,
+                      .has_memory = row[6] != 0});
+  }
+  return places;
+}
+
+void StepRecovery::recover(bool at_boundary) {
+  ++recoveries_;
+  if (state_ == State::kVoid) {
+    is_whole_ = training_.go_back();
+    passed_ = 0;
+  }
+  if (state_ == State::kVoid || state_ == State::kCatchingUp) in_step_ = false;
+  for (;;) {
+    try {
+      if (!all_) {
+        link_.take_place(while_waiting_);
+        failpoint("recover.placed");
+        all_ = init();
+        failpoint("recover.grouped");
+      }
+      if (settle(at_boundary)) return;
+    } catch (const Error& error) {
+      if (!ends_generation(error)) throw;
+      give_up_group(error);
+    }
+  }
+}
+
+// True: this process may go on.
+bool StepRecovery::settle(bool at_boundary) {
+  for (;;) {
+    const std::vector<Place> places = gather_places(/*is_new=*/false, at_boundary);
+    if (std::ranges::all_of(places, &Place::at_boundary)) {
+      is_over_ = std::ranges::any_of(places, &Place::is_ending);
+      agree_on_state();
+      failpoint("recover.agreed");
+      use_group(all_);
+      apart_ = {};
+      state_ = State::kTraining;
+      check_soon_ = true;
+      return true;
+    }
+    std::vector<int> between;
+    for (std::size_t rank = 0; rank < places.size(); ++rank) {
+      if (!places[rank].at_boundary && !places[rank].is_new) between.push_back(static_cast<int>(rank));
+    }
+    if (between.empty()) continue;
+    apart_ = all_.new_group(between);
+    if (at_boundary) continue;
+    // One that is further has passed this call, which takes two barriers: the first has all results.
+    const auto furthest = std::ranges::max_element(
+        places, {}, [](const Place& place) { return place.progress(); });
+    if (furthest->progress() > std::pair(boundaries_, passed_) && !first_barrier_passed_) {
+      throw Error("the ranks are at different places of the program; each rank must call evaluate(), "
+                  "save_state() and wait_for_everyone() as often as the others");
+    }
+    use_group(apart_);
+    state_ = State::kApart;
+    if (furthest->progress() > std::pair(boundaries_, passed_)) in_between_ = false;
+    return true;
+  }
+}
+
+void StepRecovery::use_group(const ProcessGroup& group) {
+  replace_default_group(group);
+  training_.set_group(group);
+}
+
+void StepRecovery::agree_on_state() {
+  Sources ours{.known_steps = std::max(has_begun_ ? boundaries_ : -1, std::int64_t{-1})};
+  if (is_whole_) {
+    ours.state = standing();
+  } else if (all_.local_rank() == 0) {
+    ours.memory = memory_.standing();
+  }
+  const SourceChoice source = choose_source(gather_sources(all_, ours));
+  failpoint("recover.compared");
+  const bool is_source = all_.rank() == source.rank;
+  const auto take_from = [&](bool has_it, const c10::IValue& value) {
+    const c10::IValue sent = broadcast_value(all_, value, source.rank);
+    if (has_it) return;
+    is_whole_ = false;  // Until all of it is there.
+    failpoint("recover.received");
+    training_.take(sent);
+    boundaries_ = source.standing.steps;
+    generation_ = source.standing.generation;
+    passed_ = 0;
+    failpoint("recover.taken");
+  };
+  switch (source.kind) {
+    case SourceChoice::Kind::kOwn:
+      break;
+    case SourceChoice::Kind::kRank: {
+      const bool has_it = is_whole_ && ours.state == source.standing;
+      take_from(has_it, has_it ? training_.value() : c10::IValue());
+      break;
+    }
+    case SourceChoice::Kind::kMemory:
+      take_from(false, is_source ? memory_.read() : c10::IValue());
+      break;
+    default:
+      throw Error(concat("recovery on rank ", all_.rank(),
+                         ": no rank holds a complete state any more, and there is no copy of it; the "
+                         "job starts again from the newest snapshot that the program loads; "
+                         "memory_every keeps a copy in memory"));
+  }
+  is_whole_ = has_begun_ = true;
+}
+
+void StepRecovery::commit() {
+  ++boundaries_;
+  passed_ = 0;
+  in_step_ = false;
+  step_complete_ = true;
+  generation_ = static_cast<std::int64_t>(link_.generation());
+}
+
+void StepRecovery::begin_interval() {
+  training_.remember();
+  seed_step(options_.seed, rank_, boundaries_, all_.device());
+}
+
+void StepRecovery::boundary(Boundary kind) {
+  if (state_ == State::kInactive || state_ == State::kEnded) return;
+  if (state_ == State::kFinishing) {
+    if (kind == Boundary::kEnd) state_ = State::kEnded;
+    return;
+  }
+  is_ending_ = kind == Boundary::kEnd;
+  if (state_ == State::kArriving && kind != Boundary::kEnd) {
+    is_whole_ = training_.go_back();  // What the program has done meanwhile does not count.
+    state_ = State::kTraining;
+    begin_interval();
+    return;
+  }
+  if (state_ == State::kVoid || state_ == State::kCatchingUp) {
+    recover(/*at_boundary=*/true);
+  } else {
+    commit();
+    if (state_ == State::kTraining) {
+      try {
+        check_replicas();
+        keep_copy();
+        if (kind == Boundary::kEpochEnd) all_.barrier();
+        if (const auto now = Clock::now(); now >= asks_at_) {
+          asks_at_ = now + kAsksEvery;
+          check_if_over(link_);
+        }
+      } catch (const Error& error) {
+        if (!ends_generation(error)) throw;
+        state_ = State::kBroken;
+        give_up_group(error);
+      }
+    }
+    if (state_ != State::kTraining) recover(/*at_boundary=*/true);
+  }
+  if (kind == Boundary::kEnd || is_over_) {
+    end();
+    state_ = kind == Boundary::kEnd ? State::kEnded : State::kFinishing;
+    return;
+  }
+  begin_interval();
+}
+
+// Two barriers: who fails in the second knows that all have passed the first.
+void StepRecovery::end() {
+  bool all_are_here = false;
+  while (!all_are_here) {
+    try {
+      all_.barrier();
+      all_are_here = true;
+      failpoint("training.end");
+      all_.barrier();
+    } catch (const Error& error) {
+      if (!ends_generation(error)) throw;
+      if (all_are_here) break;
+      state_ = State::kBroken;
+      give_up_group(error);
+      recover(/*at_boundary=*/true);
+    }
+  }
+  failpoint("training.done");
+  if (std::exchange(keeps_state_, false)) link_.say_done();
+}
+
+void StepRecovery::arrive() {
+  if (state_ != State::kCatchingUp) return;
+  is_ending_ = false;
+  recover(/*at_boundary=*/true);
+  if (is_over_) {
+    end();
+    state_ = State::kFinishing;
+    return;
+  }
+  training_.remember();
+  state_ = State::kArriving;
+}
+
+bool StepRecovery::run_between(const std::function<void()>& action) {
+  if (is_void()) return false;
+  if (state_ == State::kInactive || state_ == State::kEnded) {
+    action();
+    return true;
+  }
+  if (in_between_) {  // Part of another one.
+    action();
+    return true;
+  }
+  if (in_step_ && !step_complete_) {
+    // Of the step: where it fails, the step is void.
+    try {
+      action();
+      return true;
+    } catch (const Error& error) {
+      if (!fail(error)) throw;
+      return false;
+    }
+  }
+  struct Guard {
+    bool& flag;
+    ~Guard() { flag = false; }
+  } guard{in_between_};
+  in_between_ = true;
+  first_barrier_passed_ = false;
+  for (;;) {
+    try {
+      if (state_ == State::kBroken) {
+        recover(/*at_boundary=*/false);
+        if (!in_between_) break;  // It is complete.
+      }
+      first_barrier_passed_ = false;
+      action();
+      const ProcessGroup group = default_process_group();
+      group.barrier();
+      first_barrier_passed_ = true;
+      group.barrier();
+      break;
+    } catch (const Error& error) {
+      if (!ends_generation(error)) throw;
+      state_ = State::kBroken;
+      give_up_group(error);
+    }
+  }
+  ++passed_;
+  return true;
+}
+
+void StepRecovery::check_replicas() {
+  const bool is_due = options_.check_replicas_every > 0 && boundaries_ % options_.check_replicas_every == 0;
+  if (!is_due && !check_soon_) return;
+  check_soon_ = false;
+  std::vector<std::int64_t> hashes;
+  for (const auto& row : gather_rows(all_, {static_cast<std::int64_t>(training_.parameters_hash())})) {
+    hashes.push_back(row[0]);
+  }
+  const ReplicaComparison found = compare_replicas(hashes);
+  if (found.odd.empty()) return;
+  const std::string what = describe(found, boundaries_ - 1);
+  if (!found.source) throw Error(what);
+  if (all_.rank() == *found.source) log(LogLevel::kWarning, what);
+  const bool is_odd = std::ranges::count(found.odd, all_.rank()) > 0;
+  if (is_odd) is_whole_ = false;  // Also where the other one's does not arrive.
+  const c10::IValue sent =
+      broadcast_value(all_, is_odd ? c10::IValue() : training_.value(), *found.source);
+  if (is_odd) training_.take(sent);
+  is_whole_ = true;
+}
+
+void StepRecovery::keep_copy() {
+  if (options_.memory_every <= 0 || boundaries_ % options_.memory_every != 0) return;
+  if (all_.local_rank() != 0) return;
+  try {
+    if (memory_.write(training_.value(), standing())) link_.leave_memory(memory_.file());
+    failpoint("memory.left");
+  } catch (const SystemError& error) {
+    log(LogLevel::kWarning, concat("no copy of the state in memory: ", error.what()));
+  }
+}
+
+}  // namespace lockstep::inline internal
