@@ -25,10 +25,9 @@ AccumulateGuard::~AccumulateGuard() {
 }
 
 Accelerator::Accelerator(const AcceleratorOptions& options) : has_joined_(!is_initialized()) {
-  const ProcessGroup group =
-      has_joined_ ? init_process_group(options.init) : default_process_group();
   try {
-    state_ = std::make_shared<AcceleratorState>(options, group);
+    state_ = std::make_shared<AcceleratorState>(
+        options, has_joined_ ? ProcessGroup() : default_process_group());
   } catch (...) {
     if (has_joined_) destroy_process_group();
     throw;
@@ -59,30 +58,62 @@ Autocast Accelerator::autocast() const {
 
 double Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                                     double norm_type) {
-  if (!sync_gradients()) return 0;
+  if (!sync_gradients() || state_->has_lost_group()) return 0;
   state_->unscale_gradients(parameters);
   return lockstep::clip_grad_norm_(parameters, max_norm, {.norm_type = norm_type});
 }
 
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
-  if (!sync_gradients()) return;
+  if (!sync_gradients() || state_->has_lost_group()) return;
   state_->unscale_gradients(parameters);
   lockstep::clip_grad_value_(parameters, clip_value);
+}
+
+void Accelerator::wait_for_everyone() const {
+  state_->run_between([&] { process_group().barrier(); });
+}
+
+void Accelerator::end_training() {
+  state_->end_training();
+}
+
+Accelerator::Epochs::Iterator::Iterator(AcceleratorState* state, std::int64_t end)
+    : state_(state), end_(end), epoch_(state->begin_epochs()) {
+  end_if_reached();
+}
+
+Accelerator::Epochs::Iterator& Accelerator::Epochs::Iterator::operator++() {
+  const std::int64_t next = state_->epoch();
+  if (next == epoch_) {
+    throw UsageError(concat("Accelerator::epochs: epoch ", epoch_,
+                            " has not looped over the data loader that was prepared first"));
+  }
+  epoch_ = next;
+  end_if_reached();
+  return *this;
+}
+
+void Accelerator::Epochs::Iterator::end_if_reached() {
+  if (epoch_ < end_) return;
+  state_->end_training();
+  epoch_ = end_;
 }
 
 at::Tensor Accelerator::gather(const at::Tensor& tensor) const {
   const at::NoGradGuard no_grad;
   const at::Tensor own = (tensor.dim() == 0 ? tensor.reshape({1}) : tensor).detach().contiguous();
-  std::vector<std::int64_t> shape = own.sizes().vec();
-  shape[0] *= num_processes();
-  at::Tensor all = at::empty(shape, own.options());
-  process_group().all_gather_into_tensor(all, own, {.name = "gather"});
-  return all;
+  return state_->attempt([&] {
+    std::vector<std::int64_t> shape = own.sizes().vec();
+    shape[0] *= process_group().world_size();
+    at::Tensor all = at::empty(shape, own.options());
+    process_group().all_gather_into_tensor(all, own, {.name = "gather"});
+    return all;
+  });
 }
 
 at::Tensor Accelerator::gather_for_metrics(const at::Tensor& tensor) const {
   const LoaderPosition* const loader = state_->current_loader();
-  if (loader == nullptr || tensor.dim() == 0) return gather(tensor);
+  if (loader == nullptr || tensor.dim() == 0 || state_->has_lost_group()) return gather(tensor);
   const auto rows_of = [&](int rank) {
     return std::max<std::int64_t>(loader->samples_of(rank), 1);
   };
@@ -95,6 +126,7 @@ at::Tensor Accelerator::gather_for_metrics(const at::Tensor& tensor) const {
   at::Tensor own = tensor.detach();
   if (own.size(0) < most) own = at::cat({own, own.narrow(0, 0, 1)});
   const at::Tensor all = gather(own);
+  if (state_->has_lost_group()) return all;
   std::vector<at::Tensor> parts;
   for (int rank = 0; rank < num_processes(); ++rank) {
     parts.push_back(all.narrow(0, rank * most, loader->samples_of(rank)));
@@ -103,9 +135,11 @@ at::Tensor Accelerator::gather_for_metrics(const at::Tensor& tensor) const {
 }
 
 at::Tensor Accelerator::reduce(const at::Tensor& tensor, ReduceOp op) const {
-  at::Tensor result = tensor.detach().clone(at::MemoryFormat::Contiguous);
-  process_group().all_reduce(result, {.op = op, .name = "reduce"});
-  return result;
+  return state_->attempt([&] {
+    at::Tensor result = tensor.detach().clone(at::MemoryFormat::Contiguous);
+    process_group().all_reduce(result, {.op = op, .name = "reduce"});
+    return result;
+  });
 }
 
 }  // namespace lockstep

@@ -2,8 +2,11 @@
 
 #include <concepts>
 #include <cstdint>
-#include <iostream>
+#include <functional>
+#include <iterator>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <tuple>
@@ -12,6 +15,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/full.h>
 #include <torch/data/dataloader.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
@@ -53,6 +57,14 @@ class [[nodiscard]] AccumulateGuard {
 /// Under `lockstep run` (or torchrun, srun, mpirun) each process is a rank; by itself the program
 /// is the only one. Gradients are the mean over all samples of a step, however these are spread
 /// over ranks and accumulated batches, where each loss is the mean over its batch's samples.
+///
+/// Under `lockstep run --max-restarts=N` a failed rank costs the step in flight only. Its collectives
+/// end without an exception and the step becomes void: optimizers, schedulers and print() do
+/// nothing, gather() and reduce() return this rank's own values. At the loader's next batch the
+/// survivors and the replacement meet, the replacement gets the state, and the loader hands out the
+/// same samples again. What the program itself keeps beside model, optimizer, scheduler and loader,
+/// and changes while it trains, belongs into register_for_checkpointing(). Of several loaders the
+/// first is the one that trains. Not with a comm hook or a ShardedOptimizer: then all ranks restart.
 /// Threads: the training thread, one accelerator at a time. Lifetime: what is prepared must outlive
 /// it where it is given by reference; what prepare() returns may outlive it, with the group.
 /// Errors: UsageError for options that cannot work; as init_process_group.
@@ -163,21 +175,88 @@ class Accelerator {
   at::Tensor gather_for_metrics(const at::Tensor& tensor) const;
   /// "sum" or "mean" over all ranks; the tensor itself is left alone. Collective.
   at::Tensor reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum) const;
-  void wait_for_everyone() const { process_group().barrier(); }
+  void wait_for_everyone() const;
 
-  /// One line on standard output, once in the job.
+  /// Runs `body`, code between two steps with collectives, and returns what it returns: an
+  /// evaluation over a prepared loader. Where a rank fails meanwhile it runs again from the start,
+  /// with the ranks that are left, so that no result is of a part of the samples; keep its sums
+  /// inside. In a void step it does not run: NaN, an undefined number of which every comparison is
+  /// false, or an empty result. Collective. Errors: what `body` throws.
+  template <std::invocable Body>
+  auto evaluate(const Body& body) {
+    using Result = std::invoke_result_t<const Body&>;
+    static_assert(!std::is_void_v<Result>, "return what the evaluation found");
+    std::optional<Result> result;
+    if (state_->run_between([&] { result.emplace(body()); })) return std::move(*result);
+    if constexpr (std::is_floating_point_v<Result>) {
+      return std::numeric_limits<Result>::quiet_NaN();
+    } else if constexpr (std::is_same_v<Result, at::Tensor>) {
+      return at::Tensor(at::full({}, std::numeric_limits<double>::quiet_NaN()));
+    } else {
+      return Result{};
+    }
+  }
+
+  /// The numbers of the epochs that are left of `count`: in a process that resumes or replaces
+  /// another from that of the training's state on. At its end the training ends on all ranks.
+  ///
+  ///   for (const std::int64_t epoch : accelerator.epochs(10)) {
+  ///     for (auto& batch : loader) …
+  ///   }
+  class Epochs {
+   public:
+    class Iterator {
+     public:
+      Iterator(AcceleratorState* state, std::int64_t end);
+      std::int64_t operator*() const { return epoch_; }
+      Iterator& operator++();
+      bool operator==(std::default_sentinel_t) const { return epoch_ >= end_; }
+
+     private:
+      void end_if_reached();
+      AcceleratorState* state_;
+      std::int64_t end_;
+      std::int64_t epoch_;
+    };
+    Epochs(std::shared_ptr<AcceleratorState> state, std::int64_t count)
+        : state_(std::move(state)), count_(count) {}
+    Iterator begin() const { return {state_.get(), count_}; }
+    std::default_sentinel_t end() const { return {}; }
+
+   private:
+    std::shared_ptr<AcceleratorState> state_;
+    std::int64_t count_;
+  };
+  Epochs epochs(std::int64_t count) const { return {state_, count}; }
+
+  /// Runs `action`, code between two steps with collectives, again where a rank fails meanwhile, with
+  /// the ranks that are left. False, without running it, in a void step.
+  bool run_on_survivors(const std::function<void()>& action) {
+    return state_->run_between(action);
+  }
+  /// Ranks are lost, and the step under way does not count.
+  bool is_step_void() const { return state_->is_void(); }
+  /// Called while this process waits for its place among the survivors: what it throws ends that.
+  void set_while_waiting(std::function<void()> while_waiting) {
+    state_->set_while_waiting(std::move(while_waiting));
+  }
+
+  /// The training is over: waits until all ranks are here, so that none needs the state of another
+  /// any more. epochs() calls it at its end; call it after a loop of another form. Collective.
+  void end_training();
+
+  /// One line on standard output, once in the job; not in a step that does not count.
   template <class... Parts>
   void print(const Parts&... parts) const {
-    if (!is_main_process()) return;
     std::ostringstream line;
     (line << ... << parts);
-    std::cout << line.str() << std::endl;
+    state_->print(line.str());
   }
   bool is_main_process() const { return process_index() == 0; }
   bool is_local_main_process() const { return local_process_index() == 0; }
-  int process_index() const { return process_group().rank(); }
+  int process_index() const { return state_->process_index(); }
   int local_process_index() const { return process_group().local_rank(); }
-  int num_processes() const { return process_group().world_size(); }
+  int num_processes() const { return state_->num_processes(); }
   c10::Device device() const { return process_group().device(); }
   const ProcessGroup& process_group() const { return state_->group(); }
   const AcceleratorOptions& options() const { return state_->options(); }
@@ -190,6 +269,8 @@ class Accelerator {
 
   /// Steps of the first optimizer that was prepared.
   std::int64_t steps() const { return state_->steps(); }
+  /// How often ranks were lost or joined since this process has begun.
+  std::int64_t recoveries() const { return state_->recoveries(); }
   /// Whether the last complete step of an optimizer was left out, for gradients that are not
   /// finite.
   bool optimizer_step_was_skipped() const { return state_->was_step_skipped(); }

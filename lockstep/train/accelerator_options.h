@@ -43,6 +43,17 @@ struct AcceleratorOptions {
   /// A folder in which each rank writes which samples it was given, a line a batch, by which
   /// `lockstep audit` proves that each was trained once. Empty: nowhere.
   std::string sample_log_directory = {};
+  /// Under `lockstep run --max-restarts=N`, with a prepared optimizer, survivors of a failed rank keep
+  /// their processes and repeat the step: see Accelerator. The default random generators are then
+  /// seeded at each step from seed, rank and step.
+  bool recover = true;
+  /// After so many steps each machine has a copy of the state in memory that its launcher keeps,
+  /// twice the state's size: for the case that all ranks die at once. 0: none.
+  int memory_every = 0;
+  /// While recover holds: after so many steps ranks compare their parameters by hashes. A rank that
+  /// differs from more than half takes the state of another; without a majority all ranks end with
+  /// an Error. 0: never.
+  int check_replicas_every = 0;
   /// How ranks meet; not looked at where there is a default group already.
   InitOptions init = {};
   /// Options of prepared models. Their group is the accelerator's.

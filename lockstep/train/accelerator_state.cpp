@@ -17,7 +17,9 @@
 #include "lockstep/base/internal/random_id.h"
 #include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/data/internal/sample_log.h"
+#include "lockstep/recovery/internal/step_recovery.h"
 #include "lockstep/snapshot/internal/agreement.h"
+#include "lockstep/train/internal/accelerator_training.h"
 
 namespace lockstep {
 namespace {
@@ -66,6 +68,13 @@ AcceleratorState::AcceleratorState(AcceleratorOptions options, ProcessGroup grou
       scaler_({.enabled = autocast_dtype_ == at::kHalf}),
       training_id_(random_id()) {
   check(options_);
+  if (!group_) join();
+  if (!is_void()) open_sample_log();
+}
+
+AcceleratorState::~AcceleratorState() = default;
+
+void AcceleratorState::open_sample_log() {
   if (options_.sample_log_directory.empty()) return;
   const int rank = group_.rank();
   const std::string run = broadcast_text(
@@ -84,6 +93,9 @@ void AcceleratorState::add_loader(const std::shared_ptr<LoaderPosition>& loader)
                             " ranks; make it after the accelerator, or by its make_data_loader"));
   }
   if (sample_log_) loader->set_log(sample_log_, static_cast<int>(loaders.size()));
+  if (recovery_ && loaders.empty()) {
+    loader->set_boundary_visit([this](LoaderBoundary boundary) { visit_boundary(boundary); });
+  }
   loaders.push_back(loader);
 }
 
@@ -128,6 +140,16 @@ const LoaderPosition* AcceleratorState::current_loader() const {
 }
 
 void AcceleratorState::backward(const at::Tensor& loss, std::optional<double> weight) {
+  if (has_lost_group()) return;
+  for (const auto& stepped : optimizers) stepped->has_new_gradients = true;
+  try {
+    exchange_gradients(loss, weight);
+  } catch (const Error& error) {
+    if (!fail(error)) throw;
+  }
+}
+
+void AcceleratorState::exchange_gradients(const at::Tensor& loss, std::optional<double> weight) {
   check_optimizers();
   end_left_group();
   is_given_up_ = false;
@@ -191,10 +213,17 @@ void AcceleratorState::plan_step(int most_batches) {
   if (group_.world_size() == 1 && batches_of_step_ == 1) is_weighted_ = false;
 }
 
-bool AcceleratorState::may_zero_grad(const Stepped& stepped) {
+bool AcceleratorState::may_zero_grad(Stepped& stepped) {
   end_left_group();
-  if (options_.gradient_accumulation_steps == 1 || !has_gradients_) return true;
-  return sync_gradients_ && stepped.at_turn == turn_;
+  const bool is_after_step = stepped.called_at_turn == turn_;
+  const bool may = options_.gradient_accumulation_steps == 1 || !has_gradients_ ||
+                   (is_after_step ? sync_gradients_ && stepped.at_turn == turn_
+                                  : turn_of_step_ <= 1);
+  if (may) {
+    stepped.has_new_gradients = false;
+    stepped.was_used = true;
+  }
+  return may;
 }
 
 void AcceleratorState::update_scaler() {
@@ -221,9 +250,22 @@ void AcceleratorState::unscale_gradients(const std::vector<at::Tensor>& paramete
 
 void AcceleratorState::step(Stepped& stepped) {
   end_left_group();
+  stepped.called_at_turn = turn_;
   if (!sync_gradients_ || is_given_up_) return;
+  if (has_lost_group()) {
+    recovery_->make_void();
+    return;
+  }
+  bool is_finite = true;
+  try {
+    is_finite = look_at_gradients(stepped);
+  } catch (const Error& error) {
+    if (!fail(error)) throw;
+    return;
+  }
+  if (training_) training_->begin_update(stepped);
   stepped.at_turn = turn_;
-  stepped.was_skipped = !look_at_gradients(stepped);
+  stepped.was_skipped = !is_finite;
   if (!stepped.was_skipped && scaler_.is_enabled()) {
     stepped.was_skipped = !scaler_.step(*stepped.optimizer);
     has_stepped_with_scaler_ = true;
@@ -232,10 +274,14 @@ void AcceleratorState::step(Stepped& stepped) {
   }
   losses_are_old_ = true;
   if (&stepped == optimizers.front().get()) ++steps_;
+  stepped.has_new_gradients = false;
+  stepped.was_used = true;
+  if (training_) training_->end_update();
 }
 
 void AcceleratorState::step(Scheduled& scheduled) {
   end_left_group();
+  if (is_void()) return;
   if (!sync_gradients_ || was_step_skipped()) return;
   scheduled.scheduler->step();
   ++scheduled.steps;

@@ -29,6 +29,11 @@ class Optimizer;
 
 namespace lockstep {
 
+inline namespace internal {
+class AcceleratorTraining;
+class StepRecovery;
+}  // namespace internal
+
 /// A model that was prepared, whatever its type.
 class PreparedReplica {
  public:
@@ -42,6 +47,8 @@ class PreparedReplica {
   virtual void zero_grad() = 0;
   virtual std::unique_ptr<NoSyncGuard> no_sync() = 0;
   virtual double gradient_norm() const = 0;
+  /// Replicates over another group, whose ranks have the same parameters. Collective.
+  virtual void replicate_over(const ProcessGroup& group) = 0;
 };
 
 /// What an Accelerator and all that it has prepared share. Threads: the training thread.
@@ -52,7 +59,12 @@ class AcceleratorState {
     torch::optim::Optimizer* optimizer = nullptr;
     bool is_unscaled = false;
     bool was_skipped = false;
-    std::uint64_t at_turn = 0;
+    std::uint64_t at_turn = 0;         ///< of its last step
+    std::uint64_t called_at_turn = 0;  ///< of the last call of step(), which may do nothing
+    /// Since its last step and zero_grad() there was a backward pass, which may be another's.
+    bool has_new_gradients = false;
+    /// Its step or zero_grad() was called since the last boundary.
+    bool was_used = false;
     /// Those of whose parameters it has some.
     std::vector<const PreparedReplica*> replicas{};
   };
@@ -61,7 +73,43 @@ class AcceleratorState {
     std::int64_t steps = 0;
   };
 
+  /// `group` empty: it joins the job.
   AcceleratorState(AcceleratorOptions options, ProcessGroup group);
+  ~AcceleratorState();
+  AcceleratorState(const AcceleratorState&) = delete;
+  AcceleratorState& operator=(const AcceleratorState&) = delete;
+
+  /// Recovery from the failure of ranks; all of it works without.
+  /// Collectives of the step reach nobody, and what they would give does not count.
+  bool is_void() const;
+  bool has_lost_group() const;
+  /// Errors of collectives may be the recovery's.
+  bool can_fail() const { return recovery_ != nullptr; }
+  /// `collective`, or where ranks are lost meanwhile, the same with a stand-in for the group.
+  template <class Function>
+  auto attempt(Function&& collective) {
+    try {
+      return collective();
+    } catch (const Error& error) {
+      if (!fail(error)) throw;
+      return collective();
+    }
+  }
+  bool fail(const Error& error);
+  /// As StepRecovery::run_between().
+  bool run_between(const std::function<void()>& action);
+  void set_while_waiting(std::function<void()> while_waiting);
+  /// In a new process takes the state, before its first loop.
+  void arrive();
+  /// The training is over on all ranks. Collective.
+  void end_training();
+  /// Before the loops over loaders: of the first loader. In a new process it takes the state.
+  std::int64_t begin_epochs();
+  std::int64_t recoveries() const;
+  int process_index() const;
+  int num_processes() const;
+  /// Prints a line on rank 0, once, where the step is not void in the end.
+  void print(std::string line);
 
   /// One batch of a step's; the gradients travel in the last.
   void begin_turn();
@@ -69,7 +117,7 @@ class AcceleratorState {
   bool sync_gradients() const { return sync_gradients_ || is_group_left(); }
 
   void backward(const at::Tensor& loss, std::optional<double> weight);
-  bool may_zero_grad(const Stepped& stepped);
+  bool may_zero_grad(Stepped& stepped);
   void step(Stepped& stepped);
   void step(Scheduled& scheduled);
   /// Of all optimizers that have some of these parameters, where gradients are scaled.
@@ -128,6 +176,7 @@ class AcceleratorState {
   /// The loop over a loader was left between batches of a step, which then is none.
   bool is_group_left() const { return pass_of_group_ && pass_of_group_->expired(); }
   void end_left_group();
+  void exchange_gradients(const at::Tensor& loss, std::optional<double> weight);
   void update_scaler();
   /// Whether the optimizers may step.
   /// As if it had made so many; learning rates stay, which come with the optimizers.
@@ -142,8 +191,22 @@ class AcceleratorState {
   void check_optimizers() const;
   void plan_step(int most_batches);
 
+  friend class internal::AcceleratorTraining;
+  void join();
+  void open_sample_log();
+  void visit_boundary(LoaderBoundary boundary);
+  std::string why_not_recoverable() const;
+  void stop_recovering(const std::string& reason);
+  bool is_other_loader_in_pass() const;
+  bool has_unused_gradients() const;
+  void flush_lines();
+
   const AcceleratorOptions options_;
-  const ProcessGroup group_;
+  ProcessGroup group_;
+  std::unique_ptr<internal::AcceleratorTraining> training_;
+  std::unique_ptr<internal::StepRecovery> recovery_;  ///< null: failures are the program's
+  bool can_recover_ = true;  ///< as far as is known
+  std::vector<std::string> held_lines_{};
   std::optional<at::ScalarType> autocast_dtype_;
   GradScaler scaler_;
   std::shared_ptr<SampleLog> sample_log_;

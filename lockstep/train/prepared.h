@@ -38,7 +38,7 @@ class PreparedModel {
   /// Calls the module's forward, whatever its signature.
   template <class... Args>
   decltype(auto) forward(Args&&... args) {
-    using Outputs = decltype(replica_->ddp.forward(std::forward<Args>(args)...));
+    using Outputs = decltype(replica_->ddp->forward(std::forward<Args>(args)...));
     const auto dtype = state_->autocast_dtype();
     std::optional<Autocast> autocast;
     if (dtype) {
@@ -46,13 +46,13 @@ class PreparedModel {
           AutocastOptions{.device_type = state_->group().device().type(), .dtype = dtype});
     }
     if constexpr (std::is_same_v<std::remove_cvref_t<Outputs>, at::Tensor>) {
-      at::Tensor output = replica_->ddp.forward(std::forward<Args>(args)...);
+      at::Tensor output = forward_replica(std::forward<Args>(args)...);
       if (output.scalar_type() == at::kHalf || output.scalar_type() == at::kBFloat16) {
         return dtype ? output.to(at::kFloat) : output;
       }
       return output;
     } else {
-      return replica_->ddp.forward(std::forward<Args>(args)...);
+      return forward_replica(std::forward<Args>(args)...);
     }
   }
   template <class... Args>
@@ -60,28 +60,52 @@ class PreparedModel {
     return forward(std::forward<Args>(args)...);
   }
 
-  std::vector<at::Tensor> parameters() const { return replica_->ddp.parameters(); }
-  DistributedDataParallel<Module>& ddp() const { return replica_->ddp; }
-  const std::shared_ptr<Module>& module() const { return replica_->ddp.module(); }
+  std::vector<at::Tensor> parameters() const { return replica_->ddp->parameters(); }
+  DistributedDataParallel<Module>& ddp() const { return *replica_->ddp; }
+  const std::shared_ptr<Module>& module() const { return replica_->module_of_type; }
   Module* operator->() const { return module().get(); }
   Module& operator*() const { return *module(); }
 
  private:
   struct Replicated : PreparedReplica {
-    Replicated(std::shared_ptr<Module> module, const DistributedDataParallelOptions& options)
-        : ddp(std::move(module), options) {}
-    std::shared_ptr<torch::nn::Module> module() const override { return ddp.module(); }
-    void backward(const at::Tensor& loss, const WeightedBackwardOptions& options) override {
-      ddp.backward(loss, options);
+    Replicated(std::shared_ptr<Module> module, const DistributedDataParallelOptions& given)
+        : module_of_type(std::move(module)), options(given) {
+      ddp.emplace(module_of_type, options);
     }
-    void zero_grad() override { ddp.zero_grad(); }
+    std::shared_ptr<torch::nn::Module> module() const override { return module_of_type; }
+    void backward(const at::Tensor& loss, const WeightedBackwardOptions& how) override {
+      ddp->backward(loss, how);
+    }
+    void zero_grad() override { ddp->zero_grad(); }
     std::unique_ptr<NoSyncGuard> no_sync() override {
-      return std::unique_ptr<NoSyncGuard>(new NoSyncGuard(ddp.no_sync()));
+      return std::unique_ptr<NoSyncGuard>(new NoSyncGuard(ddp->no_sync()));
     }
-    double gradient_norm() const override { return ddp.gradient_norm(); }
+    double gradient_norm() const override { return ddp->gradient_norm(); }
+    void replicate_over(const ProcessGroup& group) override {
+      options.process_group = group;
+      options.init_sync = false;
+      ddp.reset();
+      ddp.emplace(module_of_type, options);
+    }
 
-    DistributedDataParallel<Module> ddp;
+    std::shared_ptr<Module> module_of_type;
+    DistributedDataParallelOptions options;
+    std::optional<DistributedDataParallel<Module>> ddp;
   };
+
+  // Where ranks are lost, the module alone: the step that it is part of is void.
+  template <class... Args>
+  decltype(auto) forward_replica(Args&&... args) {
+    if (!state_->can_fail()) return replica_->ddp->forward(std::forward<Args>(args)...);
+    if (!state_->has_lost_group()) {
+      try {
+        return replica_->ddp->forward(args...);
+      } catch (const Error& error) {
+        if (!state_->fail(error)) throw;
+      }
+    }
+    return replica_->module_of_type->forward(std::forward<Args>(args)...);
+  }
 
   std::shared_ptr<Replicated> replica_;
   std::shared_ptr<AcceleratorState> state_;

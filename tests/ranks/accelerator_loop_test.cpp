@@ -87,6 +87,36 @@ TEST_F(AcceleratorTest, AWeightedGroupThatTheLoopLeavesHasNoPartInTheNextEpoch) 
   EXPECT_EQ(accelerator.steps(), 3);
 }
 
+TEST_F(AcceleratorTest, GradientsOfTwoOptimizersAreZeroedOncePerAccumulatedStep) {
+  Accelerator accelerator({.gradient_accumulation_steps = 2});
+  Slope first;
+  Slope second;
+  torch::optim::SGD first_sgd(first.parameters(), 1.0);
+  torch::optim::SGD second_sgd(second.parameters(), 1.0);
+  auto [model_1, model_2] = accelerator.prepare(first, second);
+  auto [optimizer_1, optimizer_2] = accelerator.prepare(first_sgd, second_sgd);
+  auto loader = accelerator.make_data_loader(sine_rows(8 * world_size_), {.batch_size = 2});
+  for (const bool zeroes_after_step : {false, true}) {
+    first.zero_grad();
+    second.zero_grad();
+    for (auto& batch : loader) {
+      const auto accumulating = accelerator.accumulate();
+      const double before = first.slope.item<double>() + 10 * second.slope.item<double>();
+      for (const int one : {1, 2}) {
+        auto& optimizer = one == 1 ? optimizer_1 : optimizer_2;
+        auto& model = one == 1 ? model_1 : model_2;
+        if (!zeroes_after_step) optimizer.zero_grad();
+        accelerator.backward(model.forward(batch.data).mean());
+        optimizer.step();
+        if (zeroes_after_step) optimizer.zero_grad();
+      }
+      if (!accelerator.sync_gradients()) continue;
+      const double after = first.slope.item<double>() + 10 * second.slope.item<double>();
+      EXPECT_NEAR(before - after, 11, 1e-4) << "the means of ones, " << zeroes_after_step;
+    }
+  }
+}
+
 TEST_F(AcceleratorState, ALoopThatWasLeftEarlyGoesOnAsALiveOne) {
   const auto train = [&](bool is_resumed, int& epochs) {
     Accelerator accelerator({.directory = path_ + "/run", .sample_log_directory = path_ + "/data"});

@@ -269,17 +269,19 @@ void Accelerator::save_state(const std::string& directory) {
         "save_state: gradients are being accumulated, which it does not hold; save when "
         "sync_gradients() is true");
   }
-  SnapshotDirectory& snapshots = snapshots_in(directory);
-  snapshots.claim();
-  c10::IValue values;
-  run_on_all(process_group(), "save a state", [&] { values = state_->values(); });
-  snapshots.save(*state_->replicas.front()->module(), *state_->optimizers.front()->optimizer,
-                 {.epoch = state_->epoch(),
-                  .step = steps(),
-                  .values = values,
-                  .is_of_this_run = [this](const c10::IValue& there) {
-                    return state_->is_of_this_training(there);
-                  }});
+  state_->run_between([&] {
+    SnapshotDirectory& snapshots = snapshots_in(directory);
+    snapshots.claim();
+    c10::IValue values;
+    run_on_all(process_group(), "save a state", [&] { values = state_->values(); });
+    snapshots.save(*state_->replicas.front()->module(), *state_->optimizers.front()->optimizer,
+                   {.epoch = state_->epoch(),
+                    .step = steps(),
+                    .values = values,
+                    .is_of_this_run = [this](const c10::IValue& there) {
+                      return state_->is_of_this_training(there);
+                    }});
+  });
 }
 
 void Accelerator::wait_for_saves() {
@@ -289,6 +291,10 @@ void Accelerator::wait_for_saves() {
 bool Accelerator::load_state(const std::string& directory) {
   if (state_->replicas.empty() || state_->optimizers.empty()) {
     throw UsageError("load_state: prepare a model and an optimizer first");
+  }
+  if (state_->is_void()) {  // The state comes from the other ranks.
+    state_->arrive();
+    return true;
   }
   SnapshotDirectory& snapshots = snapshots_in(directory);
   if (snapshots.path() == options().directory) snapshots.claim();

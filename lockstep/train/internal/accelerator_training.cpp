@@ -1,0 +1,407 @@
+#include "lockstep/train/internal/accelerator_training.h"
+
+#include <algorithm>
+#include <iostream>
+#include <utility>
+
+#include <ATen/ops/tensor.h>
+#include <c10/core/GradMode.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/schedulers/lr_scheduler.h>
+
+#include "diagnose/capture/recent_calls.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/log.h"
+#include "lockstep/comm/internal/exchange_values.h"
+#include "lockstep/nn/internal/layer_group.h"
+#include "lockstep/recovery/internal/training_state.h"
+#include "lockstep/recovery/internal/update_mark.h"
+#include "lockstep/snapshot/internal/checksum.h"
+#include "lockstep/snapshot/internal/optimizer_state.h"
+#include "lockstep/snapshot/pickle/pickled.h"
+#include "lockstep/snapshot/save.h"
+
+namespace lockstep::inline internal {
+namespace {
+
+constexpr const char* kOtherRank = "the state of another rank";
+
+TensorDict copies_of(const TensorDict& tensors) {
+  TensorDict copies;
+  for (const auto& [name, tensor] : tensors) copies.emplace_back(name, tensor.detach().clone());
+  return copies;
+}
+
+}  // namespace
+
+// Once: what is prepared stays.
+void AcceleratorTraining::find_tensors() {
+  if (std::exchange(has_tensors_, true)) return;
+  for (const auto& replica : state_.replicas) {
+    for (const at::Tensor& parameter : replica->module()->parameters()) {
+      parameters_.push_back({.parameter = parameter});
+    }
+    for (const at::Tensor& buffer : replica->module()->buffers()) buffers_.add(buffer);
+  }
+}
+
+void AcceleratorTraining::remember() {
+  find_tensors();
+  if (state_.scaler_.is_enabled()) {
+    state_.update_scaler();
+    scaler_ = copies_of(state_.scaler_.state_dict());
+  }
+  buffers_.remember();
+  for (const auto& one : state_.registered) registered_[one.name] = copies_of(one.state_dict());
+  rates_.clear();
+  for (const auto& stepped : state_.optimizers) {
+    for (auto& group : stepped->optimizer->param_groups()) {
+      rates_.push_back(group.options().get_lr());
+    }
+  }
+  scheduler_steps_.clear();
+  for (const auto& scheduled : state_.schedulers) scheduler_steps_.push_back(scheduled->steps);
+  for (Watched& watched : parameters_) watched.gradient = gradient_kind(watched.parameter);
+  steps_ = state_.steps_;
+  recent_calls().note_step(steps_);
+  begin_step();
+}
+
+void AcceleratorTraining::begin_step() {
+  for (const auto& stepped : state_.optimizers) stepped->was_used = false;
+  most_updates_ = std::max(most_updates_, updates_);
+  updates_ = undone_updates_ = 0;
+  undos_.clear();
+}
+
+int AcceleratorTraining::expected_updates() const {
+  return std::max(most_updates_, static_cast<int>(state_.optimizers.size()));
+}
+
+void AcceleratorTraining::begin_update(AcceleratorState::Stepped& stepped) {
+  if (++updates_ >= expected_updates()) return;
+  ++undone_updates_;
+  if (undos_.contains(stepped.optimizer)) return;
+  Undo& undo = undos_[stepped.optimizer];
+  const at::NoGradGuard no_grad;
+  for (const auto& group : stepped.optimizer->param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      undo.parameters.push_back(parameter.detach().clone());
+    }
+  }
+  undo.optimizer = writable_value(optimizer_state_dict(*stepped.optimizer)).deepcopy();
+}
+
+void AcceleratorTraining::end_update() {
+  if (state_.recovery_) state_.recovery_->set_step_complete(updates_ >= expected_updates());
+}
+
+bool AcceleratorTraining::go_back() {
+  const at::NoGradGuard no_grad;
+  const bool is_whole = undone_updates_ == updates_;
+  if (is_whole) {
+    for (auto& [optimizer, undo] : undos_) {
+      auto saved = undo.parameters.begin();
+      for (const auto& group : optimizer->param_groups()) {
+        for (const at::Tensor& parameter : group.params()) {
+          const at::Tensor target = parameter;
+          target.copy_(*saved++);
+        }
+      }
+      adopt_optimizer_state_dict(*optimizer, undo.optimizer, "the state before the step");
+    }
+  }
+  updates_ = undone_updates_ = 0;
+  undos_.clear();
+  for (const Watched& watched : parameters_) reset_gradient(watched.parameter, watched.gradient);
+  buffers_.go_back();
+  for (const auto& one : state_.registered) one.load_state_dict(registered_[one.name]);
+  if (state_.scaler_.is_enabled()) {
+    state_.scaler_ = GradScaler();
+    state_.scaler_.load_state_dict(scaler_);
+    state_.has_stepped_with_scaler_ = false;
+  }
+  for (std::size_t i = 0; i < scheduler_steps_.size(); ++i) {
+    AcceleratorState::Scheduled& scheduled = *state_.schedulers[i];
+    take_back_steps(*scheduled.scheduler, scheduled.steps - scheduler_steps_[i]);
+    scheduled.steps = scheduler_steps_[i];
+  }
+  restore_rates();
+  for (const auto& stepped : state_.optimizers) stepped->is_unscaled = false;
+  state_.steps_ = steps_;
+  state_.turn_of_step_ = 0;
+  state_.pass_of_group_.reset();
+  state_.sync_gradients_ = true;
+  state_.has_gradients_ = false;
+  for (const auto& stepped : state_.optimizers) stepped->has_new_gradients = stepped->was_used = false;
+  state_.losses_are_old_ = true;
+  state_.held_lines_.clear();
+  return is_whole;
+}
+
+void AcceleratorTraining::restore_rates() {
+  auto rate = rates_.begin();
+  for (const auto& stepped : state_.optimizers) {
+    for (auto& group : stepped->optimizer->param_groups()) group.options().set_lr(*rate++);
+  }
+}
+
+c10::IValue AcceleratorTraining::value() {
+  find_tensors();
+  c10::impl::GenericDict dict = make_dict();
+  dict.insert_or_assign("model",
+                        tensor_dict_value(state_dict(*state_.replicas.front()->module())));
+  dict.insert_or_assign("optimizer",
+                        optimizer_state_dict(*state_.optimizers.front()->optimizer));
+  dict.insert_or_assign("values", state_.values());
+  std::vector<std::int64_t> gradients;
+  for (const Watched& watched : parameters_) gradients.push_back(gradient_kind(watched.parameter));
+  dict.insert_or_assign("gradients", at::tensor(gradients));
+  dict.insert_or_assign(
+      "numbers", at::tensor({static_cast<std::int64_t>(cursor_.seed), cursor_.epoch,
+                             cursor_.consumed, cursor_.batches, state_.steps_,
+                             static_cast<std::int64_t>(std::max(most_updates_, updates_))}));
+  return writable_value(dict);
+}
+
+void AcceleratorTraining::take(const c10::IValue& value) {
+  const at::NoGradGuard no_grad;
+  find_tensors();
+  const c10::IValue values = entry(value, "values", kOtherRank);
+  state_.check_values(values, kOtherRank);
+  state_.take_registered(values, kOtherRank);
+  load_state_dict(*state_.replicas.front()->module(),
+                  tensor_dict(entry(value, "model", kOtherRank), kOtherRank), kOtherRank);
+  adopt_optimizer_state_dict(*state_.optimizers.front()->optimizer,
+                             entry(value, "optimizer", kOtherRank), kOtherRank);
+  state_.take_values(values, kOtherRank);
+  const at::Tensor gradients = entry(value, "gradients", kOtherRank).toTensor();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    reset_gradient(parameters_[i].parameter, gradients.const_data_ptr<std::int64_t>()[i]);
+  }
+  const at::Tensor numbers = entry(value, "numbers", kOtherRank).toTensor();
+  const auto* const number = numbers.const_data_ptr<std::int64_t>();
+  cursor_ = {.seed = static_cast<std::uint64_t>(number[0]),
+             .epoch = number[1],
+             .consumed = number[2],
+             .batches = number[3]};
+  state_.steps_ = number[4];
+  most_updates_ = static_cast<int>(number[5]);
+  updates_ = undone_updates_ = 0;
+  undos_.clear();
+  for (const auto& stepped : state_.optimizers) stepped->has_new_gradients = stepped->was_used = false;
+}
+
+void AcceleratorTraining::drop_group(const ProcessGroup& group) {
+  state_.group_ = group;
+  regroup_layers(group);
+  state_.directories.clear();
+  // What it is given until the ranks are together again does not count.
+  for (const auto& loader : state_.loaders) loader->set_log(nullptr, 0);
+  state_.sample_log_.reset();
+}
+
+void AcceleratorTraining::set_group(const ProcessGroup& group) {
+  state_.group_ = group;
+  state_.directories.clear();
+  regroup_layers(group);
+  for (const auto& replica : state_.replicas) replica->replicate_over(group);
+  const bool is_of_all = group.world_size() == state_.recovery_->world_size();
+  if (is_of_all) state_.open_sample_log();
+  for (std::size_t i = 0; i < state_.loaders.size(); ++i) {
+    LoaderPosition& loader = *state_.loaders[i];
+    if (state_.sample_log_) loader.set_log(state_.sample_log_, static_cast<int>(i));
+    if (i > 0) {
+      loader.set_process_group(group);
+    } else if (is_of_all) {
+      loader.go_to(cursor_, group);
+    }
+  }
+}
+
+std::uint64_t AcceleratorTraining::parameters_hash() const {
+  std::vector<std::uint64_t> hashes;
+  for (const Watched& watched : parameters_) hashes.push_back(hash_of(watched.parameter));
+  return hash_bytes(hashes.data(), hashes.size() * sizeof(std::uint64_t));
+}
+
+}  // namespace lockstep::inline internal
+
+namespace lockstep {
+
+using internal::AcceleratorTraining;
+using internal::StepRecovery;
+
+void AcceleratorState::join() {
+  if (!options_.recover || !StepRecovery::is_offered()) {
+    group_ = init_process_group(options_.init);
+    return;
+  }
+  training_ = std::make_unique<AcceleratorTraining>(*this);
+  recovery_ = std::make_unique<StepRecovery>(
+      *training_, StepRecoveryOptions{.init = options_.init,
+                                      .seed = options_.seed,
+                                      .memory_every = options_.memory_every,
+                                      .check_replicas_every = options_.check_replicas_every});
+  group_ = recovery_->join();
+}
+
+bool AcceleratorState::is_void() const {
+  return recovery_ && recovery_->is_void();
+}
+
+bool AcceleratorState::has_lost_group() const {
+  return recovery_ && recovery_->has_lost_group();
+}
+
+bool AcceleratorState::fail(const Error& error) {
+  return recovery_ && recovery_->fail(error);
+}
+
+std::int64_t AcceleratorState::recoveries() const {
+  return recovery_ ? recovery_->recoveries() : 0;
+}
+
+int AcceleratorState::process_index() const {
+  return has_lost_group() ? recovery_->rank() : group_.rank();
+}
+
+int AcceleratorState::num_processes() const {
+  return has_lost_group() ? recovery_->world_size() : group_.world_size();
+}
+
+// Empty: it is.
+std::string AcceleratorState::why_not_recoverable() const {
+  if (replicas.empty()) return "no model is prepared";
+  if (optimizers.empty()) return "no optimizer is prepared";
+  if (options_.ddp.comm_hook) return "a comm hook has state of its own";
+  try {
+    for (const auto& stepped : optimizers) optimizer_state_dict(*stepped->optimizer);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// Gradients that a later step is to use: the program accumulates them itself.
+bool AcceleratorState::has_unused_gradients() const {
+  const auto has_gradient = [](const auto& group) {
+    return std::ranges::any_of(group.params(),
+                               [](const at::Tensor& one) { return one.grad().defined(); });
+  };
+  return std::ranges::any_of(optimizers, [&](const auto& stepped) {
+    return stepped->has_new_gradients && !stepped->was_used &&
+           std::ranges::any_of(stepped->optimizer->param_groups(), has_gradient);
+  });
+}
+
+// Their loops would not go back with the first loader's.
+bool AcceleratorState::is_other_loader_in_pass() const {
+  return std::any_of(loaders.begin() + 1, loaders.end(),
+                     [](const auto& loader) { return loader->is_in_pass(); });
+}
+
+void AcceleratorState::visit_boundary(LoaderBoundary boundary) {
+  using State = StepRecovery::State;
+  if (recovery_->state() == State::kEnded) return;
+  LoaderPosition& loader = *loaders.front();
+  if (recovery_->state() == State::kInactive) {
+    if (!can_recover_ || boundary != LoaderBoundary::kLoopBegins) return;
+    const std::string reason = why_not_recoverable();
+    if (!reason.empty()) {
+      stop_recovering(reason);
+      return;
+    }
+    training_id_ = broadcast_text(group_, training_id_, 0);  // Any rank may become rank 0.
+    training_->set_cursor(loader.cursor());
+    recovery_->activate();
+  } else {
+    end_left_group();
+    const bool is_in_step = turn_of_step_ != 0 || has_unused_gradients();
+    const bool is_together = recovery_->state() == State::kTraining;
+    if (is_in_step && is_together) return;
+    if (boundary == LoaderBoundary::kNextBatch && is_together && is_other_loader_in_pass()) {
+      stop_recovering("two data loaders are looped over at once");
+      return;
+    }
+    if (!is_void()) training_->set_cursor(loader.cursor());
+    flush_lines();
+    const bool ends = boundary == LoaderBoundary::kLoopEnds;
+    recovery_->boundary(ends ? StepRecovery::Boundary::kEpochEnd
+                                : StepRecovery::Boundary::kStep);
+    if (recovery_->state() == State::kFinishing) {
+      // Nothing is left to do.
+      loader.go_to({.seed = loader.cursor().seed,
+                    .epoch = std::max<std::int64_t>(loader.cursor().epoch - 1, 0),
+                    .consumed = loader.dataset_size()},
+                   group_);
+      return;
+    }
+  }
+  if (loader.batches_behind_cursor() > 0) {
+    recovery_->begin_step();
+    recovery_->set_step_complete(false);
+  }
+}
+
+void AcceleratorState::stop_recovering(const std::string& reason) {
+  can_recover_ = false;
+  recovery_->deactivate();
+  if (group_.rank() != 0) return;
+  log(LogLevel::kWarning, concat("recovery is off, a failed rank restarts all: ", reason));
+}
+
+std::int64_t AcceleratorState::begin_epochs() {
+  if (loaders.empty()) {
+    throw UsageError("Accelerator::epochs: no data loader is prepared; give one to prepare()");
+  }
+  arrive();
+  return epoch();
+}
+
+void AcceleratorState::arrive() {
+  if (recovery_) recovery_->arrive();
+}
+
+void AcceleratorState::set_while_waiting(std::function<void()> while_waiting) {
+  if (recovery_) recovery_->set_while_waiting(std::move(while_waiting));
+}
+
+void AcceleratorState::end_training() {
+  if (!recovery_) return;
+  if (recovery_->state() == StepRecovery::State::kInactive) return;
+  flush_lines();
+  recovery_->boundary(StepRecovery::Boundary::kEnd);
+}
+
+bool AcceleratorState::run_between(const std::function<void()>& action) {
+  if (!recovery_) {
+    action();
+    return true;
+  }
+  std::vector<DataCursor> cursors;
+  for (const auto& loader : loaders) cursors.push_back(loader->cursor());
+  return recovery_->run_between([&] {
+    // Where it was interrupted in a loop over another loader.
+    for (std::size_t i = 1; i < loaders.size(); ++i) {
+      if (loaders[i]->cursor() != cursors[i]) loaders[i]->set_cursor(cursors[i]);
+    }
+    action();
+  });
+}
+
+void AcceleratorState::print(std::string line) {
+  if (is_void() || group_.rank() != 0) return;
+  held_lines_.push_back(std::move(line));
+  if (!recovery_ || !recovery_->is_in_step()) flush_lines();
+}
+
+void AcceleratorState::flush_lines() {
+  if (is_void()) held_lines_.clear();
+  for (const std::string& line : held_lines_) std::cout << line << std::endl;
+  held_lines_.clear();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include "lockstep/data/epoch_batches.h"
+#include "lockstep/recovery/internal/step_recovery.h"
+#include "lockstep/recovery/internal/tensor_copies.h"
+#include "lockstep/snapshot/state_dict.h"
+#include "lockstep/train/accelerator_state.h"
+
+namespace lockstep::inline internal {
+
+/// What an Accelerator has prepared, as StepRecovery recovers it. At each boundary it copies what a
+/// step changes before its update: buffers, what is registered, learning rates, the scaler.
+/// Parameters and an optimizer's state change only in the optimizer's step: where that is not the
+/// last of a step's updates, they are copied before it.
+/// Threads: the training thread. Lifetime: `state` must outlive it.
+class AcceleratorTraining final : public RecoverableTraining {
+ public:
+  explicit AcceleratorTraining(AcceleratorState& state) : state_(state) {}
+
+  c10::IValue value() override;
+  void take(const c10::IValue& value) override;
+  void remember() override;
+  bool go_back() override;
+  void drop_group(const ProcessGroup& group) override;
+  void set_group(const ProcessGroup& group) override;
+  std::uint64_t parameters_hash() const override;
+  std::int64_t steps() const override { return state_.steps(); }
+
+  /// Around the step of an optimizer.
+  void begin_update(AcceleratorState::Stepped& stepped);
+  void end_update();
+  /// A step may begin: nothing is updated yet.
+  void begin_step();
+
+  /// Where the first loader is at a boundary.
+  void set_cursor(const DataCursor& cursor) { cursor_ = cursor; }
+
+ private:
+  struct Watched {
+    at::Tensor parameter;
+    std::int64_t gradient = kNoGradient;
+  };
+  /// Of an optimizer, before the first update of a step.
+  struct Undo {
+    std::vector<at::Tensor> parameters;
+    c10::IValue optimizer;
+  };
+  void find_tensors();
+  int expected_updates() const;
+  void restore_rates();
+
+  AcceleratorState& state_;
+  DataCursor cursor_{};
+  bool has_tensors_ = false;
+  std::vector<Watched> parameters_;
+  TensorCopies buffers_;
+  std::map<std::string, TensorDict> registered_;
+  TensorDict scaler_;
+  std::vector<double> rates_;
+  std::vector<std::int64_t> scheduler_steps_;
+  std::int64_t steps_ = 0;
+  int updates_ = 0;       ///< of the step under way
+  int most_updates_ = 0;  ///< of any step
+  std::map<torch::optim::Optimizer*, Undo> undos_;
+  int undone_updates_ = 0;  ///< that have an undo
+};
+
+}  // namespace lockstep::inline internal
