@@ -14,6 +14,12 @@ namespace lockstep {
 
 // Where the training goes on is known by then.
 void TensorBoardLogger::on_train_epoch_start(TrainerState& state) {
+  open(state);
+}
+
+// Also later, on a rank that becomes the first when another fails; one that is not any more closes.
+void TensorBoardLogger::open(const TrainerState& state) {
+  if (!state.is_main()) writer_.reset();
   if (writer_ || !state.is_main() || state.is_dev_run) return;
   // Of a run that was killed before its first snapshot, too.
   TensorBoardWriterOptions options;
@@ -23,6 +29,7 @@ void TensorBoardLogger::on_train_epoch_start(TrainerState& state) {
 }
 
 void TensorBoardLogger::write(const TrainerState& state, const Metrics& metrics) {
+  open(state);
   if (!writer_) return;
   for (const auto& [name, value] : metrics) writer_->add_scalar(name, value, state.time.batches);
 }
@@ -49,12 +56,19 @@ void TensorBoardLogger::on_fit_end(TrainerState&) {
 }
 
 void CsvLogger::on_train_epoch_start(TrainerState& state) {
+  open(state);
+}
+
+// As TensorBoardLogger::open().
+void CsvLogger::open(const TrainerState& state) {
+  if (!state.is_main()) file_.reset();
   if (file_ || !state.is_main() || state.is_dev_run) return;
   file_ = std::make_shared<CsvFile>(std::filesystem::path(state.directory) / "metrics.csv");
   file_->drop_rows_after("step", static_cast<double>(state.time.batches));
 }
 
 void CsvLogger::write(const TrainerState& state, const Metrics& metrics) {
+  open(state);
   if (!file_) return;
   CsvFile::Row row = {{"step", static_cast<double>(state.time.batches)},
                       {"epoch", static_cast<double>(state.epoch)},

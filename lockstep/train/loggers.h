@@ -29,6 +29,7 @@ class TensorBoardLogger : public Callback {
   void on_fit_end(TrainerState& state) override;
 
  private:
+  void open(const TrainerState& state);
   void write(const TrainerState& state, const Metrics& metrics);
 
   std::shared_ptr<TensorBoardWriter> writer_;
@@ -45,6 +46,7 @@ class CsvLogger : public Callback {
   void on_fit_end(TrainerState& state) override;
 
  private:
+  void open(const TrainerState& state);
   void write(const TrainerState& state, const Metrics& metrics);
 
   std::shared_ptr<CsvFile> file_;

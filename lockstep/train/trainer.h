@@ -35,7 +35,8 @@ struct NoData {};
 /// Datasets are torch::data's, of batches: dataset.map(Stack<>()). Under a launcher each process is
 /// a rank; without one fit() starts `devices` processes (see spawn()). Killed and started again it
 /// goes on from its newest snapshot, behind the last sample, on the same or another number of
-/// ranks. Threads: the training thread. Errors: UsageError for options that cannot work, naming
+/// ranks. Under `lockstep run --max-restarts=N` fit() survives failed ranks as an Accelerator does;
+/// call it before validate(), test() and find_batch_size(), which do not. Threads: the training thread. Errors: UsageError for options that cannot work, naming
 /// them; what task and callbacks throw, after they have been told (on_exception).
 class Trainer {
  public:
@@ -156,6 +157,7 @@ class Trainer {
       auto loader = std::make_shared<DataLoader<ValidationSet>>(
           dataset, evaluation_loader_options(options_, options_.limit_val_batches, accelerator));
       return [&task, &accelerator, &model, loader] {
+        loader->position()->set_process_group(accelerator.process_group());
         return pass_over(*loader, accelerator, model, [&](auto& batch, StepContext& step) {
           task.validation_step(model, batch, step);
         });
@@ -183,6 +185,7 @@ class Trainer {
                    const EvaluateOptions& options, const Step& evaluate_batch) {
     AcceleratorOptions accelerated = accelerator_options(options_);
     accelerated.sample_log_directory.clear();  // These samples are not trained.
+    accelerated.recover = false;
     Accelerator accelerator(accelerated);
     seed_ranks(options_, accelerator.process_index());
     auto module = task.configure_model();
@@ -203,6 +206,7 @@ class Trainer {
   FoundBatchSize find_batch_size_here(Task<Module, Batch>& task, const TrainSet& train_set,
                                       const BatchSizeOptions& options) {
     AcceleratorOptions accelerated = accelerator_options(options_);
+    accelerated.recover = false;
     accelerated.ddp.forward_sync_buffers =
         false;  // A rank whose memory is short is not waited for.
     Accelerator accelerator(accelerated);

@@ -114,15 +114,24 @@ void TrainerLoop::begin() {
     if (!options_.resume) check_unused(accelerator_.options().directory);
     const std::vector<double> rates = learning_rates();
     is_resumed = accelerator_.load_state();
-    if (is_resumed && !data_.has_scheduler) note_learning_rates(rates);
+    if (is_resumed && !data_.has_scheduler && accelerator_.recoveries() == 0) {
+      note_learning_rates(rates);
+    }
     if (state_.is_main()) file_ = std::make_unique<MetricFile>(options_.directory);
     preemption_.emplace(PreemptionOptions{.process_group = accelerator_.process_group()});
+    accelerator_.set_while_waiting([this] {
+      if (preemption_->is_told()) {
+        throw Error("Trainer: preempted while ranks were replaced; the newest snapshot counts");
+      }
+    });
   }
+  recoveries_ = accelerator_.recoveries();
   state_.time = time_of(counts_);
   state_.time.batches = accelerator_.steps();
   before_ = state_.time;
   seconds_before_ = state_.time.seconds;
   logged_at_ = saved_at_ = state_.time.batches;
+  if (recoveries_ > 0) saved_at_ = -1;  // As refresh() has it.
   logged_samples_ = state_.time.samples;
   state_.epoch = data_.position->cursor().epoch;
   if (is_resumed) tell([&](Callback& one) { one.on_load_checkpoint(state_); });
@@ -167,6 +176,7 @@ FitEnd TrainerLoop::run_epochs(const std::function<void()>& epoch) {
   }
   accelerator_.wait_for_saves();
   end_where_metrics_are_lost();
+  accelerator_.end_training();
   if (is_preempted_) return FitEnd::kPreempted;
   return state_.stop_reason.empty() ? FitEnd::kDone : FitEnd::kStopped;
 }
@@ -175,7 +185,26 @@ bool TrainerLoop::is_over() const {
   return is_preempted_ || !state_.stop_reason.empty() || max_duration_.reached(state_.time);
 }
 
+void TrainerLoop::refresh() {
+  if (accelerator_.recoveries() == recoveries_) return;
+  recoveries_ = accelerator_.recoveries();
+  state_.time = time_of(counts_);
+  state_.time.batches = accelerator_.steps();
+  state_.epoch = data_.position->cursor().epoch;
+  before_ = state_.time;
+  logged_at_ = state_.time.batches;
+  logged_samples_ = state_.time.samples;
+  saved_at_ = -1;
+  asks_every_ = 1;
+  samples_of_step_ = 0;
+  has_written_ = false;
+  seconds_aside_ = logged_seconds_aside_ = 0;
+  if (preemption_) preemption_->set_process_group(accelerator_.process_group());
+}
+
 StepContext TrainerLoop::begin_batch() {
+  refresh();
+  if (samples_of_step_ == 0) means_before_step_ = means_;
   enter(StepPhase::kOther);
   return StepContext(means_, data_.position->samples(), batch_index_);
 }
@@ -211,6 +240,11 @@ bool TrainerLoop::end_batch() {
 }
 
 bool TrainerLoop::count_batch() {
+  if (accelerator_.is_step_void()) {  // Its batches come again.
+    means_ = means_before_step_;
+    samples_of_step_ = 0;
+    return false;
+  }
   ++batch_index_;
   samples_of_step_ += data_.position->batch_samples();
   if (!accelerator_.sync_gradients()) return false;
@@ -219,6 +253,7 @@ bool TrainerLoop::count_batch() {
   state_.time.batches = accelerator_.steps();
   state_.time.samples += std::exchange(samples_of_step_, 0);
   if (epoch_ends) ++state_.time.epochs;
+  note_counts(state_.time.seconds);
   end_step(epoch_ends);
   // Within the loop over the data: once that is left, the rest of the epoch is given up.
   if (is_over() && saves() && saved_at_ != state_.time.batches) save();
@@ -238,7 +273,9 @@ void TrainerLoop::end_step(bool epoch_ends) {
   show(epoch_ends, validates);
   if (!saves()) return;
   end_where_metrics_are_lost();
-  if (state_.time.batches % asks_every_ == 0) is_preempted_ = preemption_->requested();
+  if (state_.time.batches % asks_every_ == 0) {
+    run_on_survivors([&] { is_preempted_ = preemption_->requested(); });
+  }
   const bool is_wanted = std::exchange(state_.save_requested, false);
   if (is_wanted || save_interval_.due(before, before_)) save();
 }
@@ -252,15 +289,20 @@ void TrainerLoop::show(bool epoch_ends, bool validates) {
   }
 }
 
+void TrainerLoop::note_counts(double seconds) {
+  auto* const counts = counts_.mutable_data_ptr<double>();
+  counts[0] = static_cast<double>(state_.time.epochs);
+  counts[1] = static_cast<double>(state_.time.samples);
+  counts[2] = seconds;
+}
+
 void TrainerLoop::save() {
   if (!means_.empty()) log_metrics();  // Which a loss that is not finite ends.
   const Clock::time_point began = Clock::now();
   refuse_non_finite_parameters();
-  auto* const counts = counts_.mutable_data_ptr<double>();
-  counts[0] = static_cast<double>(state_.time.epochs);
-  counts[1] = static_cast<double>(state_.time.samples);
-  counts[2] = seconds_before_ + seconds_since(begun_);
+  note_counts(seconds_before_ + seconds_since(begun_));
   accelerator_.save_state();
+  note_counts(state_.time.seconds);
   saved_at_ = state_.time.batches;
   tell([&](Callback& one) { one.on_save_checkpoint(state_); });
   seconds_aside_ += seconds_since(began);

@@ -105,12 +105,26 @@ class TrainerLoop {
     for (const auto& callback : callbacks_) function(*callback);
   }
   void end_step(bool epoch_ends);
+  /// After ranks were lost or joined: everything that the loop has counted is as the training's state
+  /// says, on all ranks alike.
+  void refresh();
+  /// Collectives between steps, again where a rank fails meanwhile.
+  template <class Function>
+  void run_on_survivors(Function&& function) {
+    accelerator_.run_on_survivors([&] {
+      refresh();
+      function();
+    });
+  }
   void log_metrics();
+  void write_metrics(const Metrics& metrics);
   void refuse_non_finite(const Metrics& metrics) const;
   void refuse_non_finite_parameters() const;
   std::vector<double> learning_rates() const;
   void note_learning_rates(const std::vector<double>& made) const;
   void validate();
+  /// For the state that is saved and handed to new processes.
+  void note_counts(double seconds);
   void save();
   /// What writes metrics: its SystemError is kept until the training's state is saved.
   template <class Function>
@@ -139,6 +153,8 @@ class TrainerLoop {
   const std::vector<at::Tensor> parameters_;
   const std::shared_ptr<StepTimer> timer_;
   MetricMeans means_;
+  MetricMeans means_before_step_;
+  std::int64_t recoveries_ = 0;  ///< that refresh() knows of
   std::optional<Preemption> preemption_;
   std::optional<ProgressBar> bar_;
   std::unique_ptr<MetricFile> file_;

@@ -88,6 +88,9 @@ AcceleratorOptions accelerator_options(const TrainerOptions& options) {
           .asynchronous_saves = options.asynchronous_saves,
           .sharded_saves = options.sharded_saves,
           .sample_log_directory = options.log_samples && writes ? options.directory + "/data" : "",
+          .recover = options.recover,
+          .memory_every = options.memory_every,
+          .check_replicas_every = options.check_replicas_every,
           .init = options.init,
           .ddp = std::move(ddp)};
 }

@@ -81,6 +81,11 @@ struct TrainerOptions {
   /// AcceleratorOptions.
   bool asynchronous_saves = false;
   bool sharded_saves = false;
+  /// Under `lockstep run --max-restarts=N` fit() survives failed ranks: see AcceleratorOptions, which
+  /// has all three.
+  bool recover = true;
+  int memory_every = 0;
+  int check_replicas_every = 0;
   /// Log which samples each rank was given, for `lockstep audit`.
   bool log_samples = false;
   /// Processes to start on this machine where no launcher has started this one.

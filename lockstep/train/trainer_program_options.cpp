@@ -128,6 +128,12 @@ void add_trainer_options(ProgramOptions& program, TrainerOptions& options) {
               "tensorboard, csv or tensorboard,csv, beside metrics.jsonl");
   program.add("trace", options.trace, "steps that all ranks trace: 10:13 are 10, 11 and 12");
   program.add("profiler", options.profiler, kProfiler, "simple: where the time of a step goes");
+  program.add("recover", options.recover,
+              "survive failed ranks under lockstep run --max-restarts=N");
+  program.add("memory_every", options.memory_every,
+              "steps between copies of the state in memory that the launcher keeps; 0: none");
+  program.add("check_replicas_every", options.check_replicas_every,
+              "steps between comparisons of the ranks' parameters; 0: none");
   program.add("log_samples", options.log_samples, "for lockstep audit");
   program.add(
       {.name = "quiet",

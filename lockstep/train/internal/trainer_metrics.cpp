@@ -23,10 +23,18 @@ constexpr double kLeastSeconds = 1e-6;  // of a clock that stands still
 }  // namespace
 
 void TrainerLoop::log_metrics() {
-  std::array<double, 2> seconds = {seconds_since(begun_), seconds_aside_};
-  Metrics metrics = means_.take_means(accelerator_.process_group(), seconds);
-  refuse_non_finite(metrics);
-  const double before = std::exchange(state_.time.seconds, seconds_before_ + seconds[0]);
+  std::array<double, 2> seconds = {seconds_before_ + seconds_since(begun_), seconds_aside_};
+  Metrics metrics;
+  Metrics phases;
+  run_on_survivors([&] {
+    MetricMeans means = means_;
+    metrics = means.take_means(accelerator_.process_group(), seconds);
+    refuse_non_finite(metrics);
+    phases.clear();
+    if (timer_) add_phases(phases);
+  });
+  means_ = {};
+  const double before = std::exchange(state_.time.seconds, seconds[0]);
   const double aside = seconds[1] - std::exchange(logged_seconds_aside_, seconds[1]);
   const double took = std::max(state_.time.seconds - before - aside, kLeastSeconds);
   const auto samples = static_cast<double>(state_.time.samples - logged_samples_);
@@ -36,12 +44,17 @@ void TrainerLoop::log_metrics() {
       std::max<std::int64_t>(1, static_cast<std::int64_t>(kAsksAfterSeconds * steps / took));
   logged_at_ = state_.time.batches;
   logged_samples_ = state_.time.samples;
-  if (timer_) add_phases(metrics);
+  metrics.insert(metrics.end(), phases.begin(), phases.end());
   tell([&](Callback& one) { write_out([&] { one.on_log(state_, metrics); }); });
   set_metrics(state_.metrics, metrics);
-  write_out([&] {
-    if (file_) file_->write(state_.time, state_.epoch, metrics);
-  });
+  write_out([&] { write_metrics(metrics); });
+}
+
+// Another rank than at the beginning may be the one that writes.
+void TrainerLoop::write_metrics(const Metrics& metrics) {
+  if (!saves() || !state_.is_main()) return;
+  if (!file_) file_ = std::make_unique<MetricFile>(options_.directory);
+  file_->write(state_.time, state_.epoch, metrics);
 }
 
 template <class Function>
@@ -58,7 +71,8 @@ void TrainerLoop::write_out(Function&& function) {
 void TrainerLoop::end_where_metrics_are_lost() {
   if (!std::exchange(has_written_, false)) return;
   const at::Tensor own = at::scalar_tensor(write_error_ ? 1 : 0, at::kInt);
-  const std::vector<at::Tensor> all = gather_from_all(accelerator_.process_group(), own);
+  std::vector<at::Tensor> all;
+  run_on_survivors([&] { all = gather_from_all(accelerator_.process_group(), own); });
   const auto failed =
       std::ranges::find_if(all, [](const at::Tensor& one) { return one.item<int>() != 0; });
   if (failed == all.end()) return;
@@ -86,14 +100,12 @@ void TrainerLoop::validate() {
   if (!means_.empty()) log_metrics();  // Which a loss that is not finite ends.
   const Clock::time_point began = Clock::now();
   tell([&](Callback& one) { one.on_validation_start(state_); });
-  const Metrics metrics = data_.validate();
+  const Metrics metrics = accelerator_.evaluate(data_.validate);
   set_metrics(state_.metrics, metrics);
   for (auto one = callbacks_.rbegin(); one != callbacks_.rend(); ++one) {
     write_out([&] { (*one)->on_validation_end(state_, metrics); });
   }
-  write_out([&] {
-    if (file_) file_->write(state_.time, state_.epoch, metrics);
-  });
+  write_out([&] { write_metrics(metrics); });
   seconds_aside_ += seconds_since(began);
 }
 
