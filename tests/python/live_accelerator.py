@@ -1,0 +1,182 @@
+"""Jobs of an Accelerator's program whose ranks are killed: the others keep their processes, no step is lost, and
+the end has the bits of the undisturbed run.
+
+    live_accelerator.py LOCKSTEP ACCELERATOR_WORKER [unittest arguments]
+"""
+
+import csv
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from launch_reports import recoveries
+from live_job import DEADLINE_S, LiveJobTest
+
+LOCKSTEP, WORKER = map(os.path.abspath, sys.argv[1:3])
+LiveJobTest.LOCKSTEP, LiveJobTest.WORKER = LOCKSTEP, WORKER
+
+
+class LiveAccelerator(LiveJobTest):
+    def expect_no_step_lost(self, job):
+        """Of each step, one process at least says that it is made; no process makes one twice."""
+        made = {}
+        for pid, text in job.said:
+            if text.startswith("step "):
+                self.assertGreater(int(text.split()[1]), made.get(pid, -1), f"{pid} made a step again")
+                made[pid] = int(text.split()[1])
+
+    def expect_recoveries(self, victims, **options):
+        """Kills the ranks of each list at once, at different steps."""
+        ranks = options.get("ranks", 3)
+        job = self.start(**options)
+        processes = job.wait_for_begin(ranks)
+        for number, killed in enumerate(victims):
+            job.wait_for_step(20 * (number + 1))
+            for rank in killed:
+                os.kill(processes[rank], signal.SIGKILL)
+            now = job.wait_for_begin(ranks)
+            for rank, process in processes.items():
+                (self.assertNotEqual if rank in killed else self.assertEqual)(now[rank], process, rank)
+            processes = now
+        self.expect_same_end(job, **options)
+        self.assertTrue(len(victims) <= recoveries(job.errors) <= sum(map(len, victims)), job.errors)
+        self.assertNotIn("wrong evaluation", str(job.said))
+        self.expect_lines_once(job)
+        return job
+
+    def expect_lines_once(self, job):
+        printed = [text for _, text in job.said if text.startswith("epoch ")]
+        self.assertEqual(len(printed), len(set(printed)), printed)
+
+    def test_any_rank_may_die(self):
+        self.expect_recoveries([[0], [2], [1], [0]], steps=120)
+
+    def test_any_rank_may_die_over_gloo(self):
+        self.expect_recoveries([[0], [2], [1]], steps=100, backend="gloo")
+
+    def test_two_of_three_at_once(self):
+        self.expect_recoveries([[0, 2], [1, 2]], steps=100)
+
+    def test_a_loop_over_the_loaders_epoch(self):
+        self.expect_recoveries([[0], [1]], steps=80, ranks=2, arguments=("plain", 0, "while"))
+
+    def test_accumulated_batches(self):
+        self.expect_recoveries([[0], [1]], steps=80, arguments=("accumulate",))
+
+    def test_two_optimizers(self):
+        self.expect_recoveries([[2], [0]], steps=80, arguments=("two",))
+
+    def test_sync_batch_norm(self):
+        self.expect_recoveries([[1], [0], [2]], steps=80, arguments=("syncbn",))
+
+    def test_half_precision(self):
+        self.expect_recoveries([[1], [0]], steps=80, ranks=2, arguments=("fp16",))
+
+    def test_evaluations_within_an_epoch(self):
+        self.expect_recoveries([[1], [0]], steps=80, arguments=("tail",))
+
+    def test_snapshots_and_a_log_of_samples(self):
+        with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+            environment = {"ACCELERATOR_WORKER_FOLDER": folder}
+            job = self.start(arguments=("save",), steps=100, environment=environment)
+            processes = job.wait_for_begin(3)
+            for number in range(3):
+                job.wait_for_step(25 * (number + 1))
+                os.kill(processes[number], signal.SIGKILL)
+                processes = job.wait_for_begin(3)
+            self.assertEqual(job.finish(), [0], job.errors)
+            self.assertEqual(job.ends(), self.undisturbed_end(arguments=("plain",), steps=100))
+            self.expect_audited(folder)
+
+    def test_a_trainer(self):
+        options = {"steps": 100, "arguments": ("trainer",)}
+        with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+            job = self.start(environment={"ACCELERATOR_WORKER_FOLDER": folder}, **options)
+            self.assertEqual(job.finish(), [0], job.errors)
+            undisturbed = job.ends()
+        with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+            job = self.start(environment={"ACCELERATOR_WORKER_FOLDER": folder}, **options)
+            processes = job.wait_for_begin(3)
+            for number in range(3):
+                job.wait_for_step(25 * (number + 1))
+                os.kill(processes[number], signal.SIGKILL)
+                processes = job.wait_for_begin(3)
+            self.assertEqual(job.finish(), [0], job.errors)
+            self.assertEqual(job.ends(), undisturbed)
+            self.expect_no_step_lost(job)
+            self.expect_audited(folder)
+            with open(os.path.join(folder, "metrics.csv"), encoding="utf-8") as file:
+                rows = list(csv.DictReader(file))
+            validated = [int(float(row["step"])) for row in rows if row.get("val_one")]
+            self.assertEqual(validated, list(range(3, 101, 3)))
+            self.assertEqual({float(row["val_one"]) for row in rows if row.get("val_one")}, {1.0})
+
+    def expect_audited(self, folder):
+        audit = subprocess.run([LOCKSTEP, "audit", os.path.join(folder, "data")], capture_output=True, text=True,
+                               timeout=DEADLINE_S, check=False)
+        self.assertEqual(audit.returncode, 0, audit.stdout + audit.stderr)
+
+    def test_all_die_at_once_with_a_copy_in_memory(self):
+        job = self.start(arguments=("plain", 10), steps=100)
+        processes = job.wait_for_begin(3)
+        job.wait_for_step(35)
+        for process in processes.values():
+            os.kill(process, signal.SIGKILL)
+        self.assertEqual(job.finish(), [0], job.errors)
+        self.assertEqual(job.ends(), self.undisturbed_end(arguments=("plain",), steps=100))
+        begins = [int(text.split()[-1]) for _, text in job.said if "begins at" in text]
+        self.assertGreaterEqual(begins[3], 20, begins)
+
+    def test_random_kills(self):
+        seed = int(os.environ.get("LIVE_ACCELERATOR_SEED", "1"))
+        kills = int(os.environ.get("LIVE_ACCELERATOR_KILLS", "12"))
+        kind = os.environ.get("LIVE_ACCELERATOR_KIND", "tail")
+        ranks = int(os.environ.get("LIVE_ACCELERATOR_RANKS", "3"))
+        steps = 40 * kills
+        draw = random.Random(seed)
+        job = self.start("--standalone", "--max-restarts=1000", steps=steps, ranks=ranks, arguments=(kind,))
+        processes = job.wait_for_begin(ranks)
+        for _ in range(kills):
+            job.wait_for(lambda pid, text: draw.random() < 0.03)
+            for rank in draw.sample(range(ranks), draw.choice([1, 1, 2]) if ranks > 2 else 1):
+                try:
+                    os.kill(processes[rank], draw.choice([signal.SIGKILL, signal.SIGSEGV]))
+                except ProcessLookupError:
+                    pass
+            processes = job.wait_for_begin(ranks)
+        self.expect_same_end(job, steps=steps, ranks=ranks, arguments=(kind,))
+        self.expect_lines_once(job)
+
+    def test_more_and_fewer_ranks(self):
+        job = self.start("--standalone", "--max-restarts=3", steps=400, ranks=2)
+        job.wait_for_begin(2)
+        job.wait_for_step(20)
+        self.scale(job, 3)
+        job.wait_for_begin(3)
+        job.wait_for_step(60)
+        self.scale(job, 1)
+        job.wait_for_begin(1)
+        self.assertEqual(job.finish(), [0], job.errors)
+        self.assertEqual(len(job.ends()), 1)
+        self.expect_no_step_lost(job)
+
+    def scale(self, job, ranks):
+        done = subprocess.run([LOCKSTEP, "scale", str(job.launchers[0].pid), str(ranks)], capture_output=True, text=True,
+                              timeout=DEADLINE_S, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_without_restarts_an_error_ends_the_program(self):
+        job = self.start("--standalone", "--max-restarts=0", steps=10**6)
+        processes = job.wait_for_begin(3)
+        job.wait_for_step(20)
+        os.kill(processes[1], signal.SIGKILL)
+        self.assertEqual(job.finish(), [128 + signal.SIGKILL], job.errors)
+        self.assertEqual(job.ends(), set())
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0]] + sys.argv[3:])

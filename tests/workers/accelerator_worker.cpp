@@ -1,0 +1,290 @@
+// A program with a loop of its own under the Accelerator, whose ranks are killed:
+//   accelerator_worker STEPS [KIND [MEMORY_EVERY [EPOCHS_LOOP]]]
+// Ten steps are an epoch. KIND, several joined by '+': plain, accumulate, two (optimizers), fp16,
+// syncbn, trainer (in place of a loop of its own), save (snapshots in $ACCELERATOR_WORKER_FOLDER), tail (evaluations within the loop).
+// EPOCHS_LOOP while: a loop over loader.epoch(). Says each step, and at the end the bits of its
+// state, each after its pid.
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <span>
+#include <string>
+
+#include <ATen/ATen.h>
+#include <torch/data/datasets/base.h>
+#include <torch/data/datasets/map.h>
+#include <torch/data/transforms/stack.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/schedulers/step_lr.h>
+#include <torch/optim/sgd.h>
+#include <unistd.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/env.h"
+#include "lockstep/base/internal/parse_number.h"
+#include "lockstep/nn/convert_sync_batchnorm.h"
+#include "lockstep/program/run_main.h"
+#include "lockstep/snapshot/internal/optimizer_state.h"
+#include "lockstep/snapshot/state_dict.h"
+#include "lockstep/train/accelerator.h"
+#include "lockstep/train/callbacks.h"
+#include "lockstep/train/loggers.h"
+#include "lockstep/train/trainer.h"
+
+namespace lockstep::accelerator_worker {
+namespace {
+
+namespace nn = torch::nn;
+
+constexpr std::int64_t kStepsPerEpoch = 10;
+constexpr std::int64_t kBatch = 12;
+
+constexpr env::Variable kFolder{"ACCELERATOR_WORKER_FOLDER", "path", "where snapshots and logs go"};
+
+void say(const std::string& text) {
+  std::puts(concat(::getpid(), " ", text).c_str());
+  std::fflush(stdout);
+}
+
+// FNV-1a.
+void hash(std::uint64_t& sum, const at::Tensor& tensor) {
+  const at::Tensor dense = tensor.contiguous();
+  const auto* const bytes = static_cast<const unsigned char*>(dense.const_data_ptr());
+  for (const unsigned char byte : std::span(bytes, dense.nbytes())) {
+    sum = (sum ^ byte) * 0x100000001b3U;
+  }
+}
+
+void hash(std::uint64_t& sum, const c10::IValue& value) {
+  if (value.isTensor()) {
+    hash(sum, value.toTensor());
+  } else if (value.isGenericDict()) {
+    for (const auto& item : value.toGenericDict()) hash(sum, item.value());
+  } else if (value.isList()) {
+    for (const c10::IValue& item : value.toListRef()) hash(sum, item);
+  } else if (value.isDouble()) {
+    hash(sum, at::tensor(value.toDouble(), at::kDouble));
+  }
+}
+
+struct Rows : torch::data::datasets::Dataset<Rows, torch::data::Example<>> {
+  explicit Rows(std::int64_t rows) : rows_(rows) {}
+  torch::data::Example<> get(std::size_t index) override {
+    const at::Tensor input = (at::arange(8) * 0.7 + static_cast<double>(index)).sin();
+    return {input, input.sum(0, true)};
+  }
+  std::optional<std::size_t> size() const override { return static_cast<std::size_t>(rows_); }
+
+ private:
+  std::int64_t rows_;
+};
+
+struct Settings {
+  std::int64_t steps = 0;
+  std::string kind;
+  int memory_every = 0;
+  bool loops_while = false;
+
+  bool is(const char* part) const { return kind.find(part) != std::string::npos; }
+};
+
+struct RowsTask : Task<nn::SequentialImpl> {
+  std::shared_ptr<nn::SequentialImpl> configure_model() override {
+    nn::Sequential net(nn::Linear(8, 16), nn::BatchNorm1d(16), nn::ReLU(), nn::Dropout(0.2),
+                       nn::Linear(16, 1));
+    module = net.ptr();
+    return module;
+  }
+  std::unique_ptr<torch::optim::Optimizer> configure_optimizer(nn::SequentialImpl& net) override {
+    auto adam = std::make_unique<torch::optim::Adam>(net.parameters(), 0.01);
+    optimizer = adam.get();
+    return adam;
+  }
+  std::unique_ptr<torch::optim::LRScheduler> configure_scheduler(
+      torch::optim::Optimizer& adam) override {
+    return std::make_unique<torch::optim::StepLR>(adam, 7, 0.9);
+  }
+  at::Tensor training_step(Model& model, Batch& batch, StepContext&) override {
+    return (model(batch.data) - batch.target).square().mean();
+  }
+  void validation_step(Model&, Batch& batch, StepContext& step) override {
+    for (std::int64_t row = 0; row < batch.data.size(0); ++row) rows += 1;
+    step.log("val_one", 1.0);
+  }
+
+  std::shared_ptr<nn::SequentialImpl> module;
+  torch::optim::Optimizer* optimizer = nullptr;
+  std::int64_t rows = 0;
+};
+
+int run_trainer(const Settings& settings) {
+  say("starts");
+  RowsTask task;
+  Trainer trainer({.max_duration = concat(settings.steps, "ba"),
+                   .batch_size = kBatch,
+                   .split_batches = true,
+                   .val_check_interval = "3ba",
+                   .log_every_n_steps = 5,
+                   .enable_progress_bar = false,
+                   .directory = env::text(kFolder).value_or(""),
+                   .save_interval = "7ba",
+                   .memory_every = settings.memory_every,
+                   .log_samples = true});
+  trainer.add(CsvLogger());
+  std::uint64_t sum = 0xcbf29ce484222325U;
+  std::int64_t recoveries = -1;
+  trainer.add(LambdaCallback(
+      {.on_train_batch_end =
+           [&](TrainerState& state) {
+             const Accelerator& accelerator = state.accelerator;
+             say(concat("step ", state.time.batches - 1));
+             if (std::exchange(recoveries, accelerator.recoveries()) != accelerator.recoveries()) {
+               say(concat("rank ", accelerator.process_index(), " of ",
+                          accelerator.num_processes(), " begins at ", state.time.batches - 1));
+             }
+           },
+       .on_fit_end =
+           [&](TrainerState& state) {
+             for (const auto& [name, tensor] : state_dict(state.module)) hash(sum, tensor);
+             hash(sum, optimizer_state_dict(state.optimizer));
+             say(concat("ends with ", sum, " after ", state.time.batches));
+           }}));
+  const auto rows = [](std::int64_t count) {
+    return Rows(count).map(torch::data::transforms::Stack<>());
+  };
+  trainer.fit(task, rows(kStepsPerEpoch * kBatch), rows(31));
+  return 0;
+}
+
+int run(const Settings& settings) {
+  if (settings.is("trainer")) return run_trainer(settings);
+  const std::string folder = env::text(kFolder).value_or("");
+  at::manual_seed(static_cast<std::uint64_t>(::getpid()));  // Ranks begin alike all the same.
+  say("starts");
+  const int accumulation = settings.is("accumulate") ? 2 : 1;
+  Accelerator accelerator(
+      {.precision = settings.is("fp16") ? Precision::kFloat16 : Precision::kFloat32,
+       .gradient_accumulation_steps = accumulation,
+       .split_batches = true,
+       .seed = 3,
+       .directory = folder + "/snapshots",
+       .sample_log_directory = folder.empty() ? "" : folder + "/data",
+       .memory_every = settings.memory_every});
+  nn::Sequential net(nn::Linear(8, 16), nn::BatchNorm1d(16), nn::ReLU(), nn::Dropout(0.2),
+                     nn::Linear(16, 1));
+  nn::Linear critic(8, 1);
+  for (nn::Module* module : {static_cast<nn::Module*>(net.get()), static_cast<nn::Module*>(critic.get())}) {
+    const at::NoGradGuard no_grad;
+    for (at::Tensor& parameter : module->parameters()) {
+      parameter.copy_((at::arange(parameter.numel(), at::kFloat).view_as(parameter) + 1).sin() / 4);
+    }
+  }
+  if (settings.is("syncbn")) convert_sync_batchnorm(*net);
+  torch::optim::Adam adam(net->parameters(), torch::optim::AdamOptions(0.01));
+  torch::optim::SGD sgd(critic->parameters(), torch::optim::SGDOptions(0.01));
+  torch::optim::StepLR step_lr(adam, 7, 0.9);
+  auto [model, optimizer, scheduler] = accelerator.prepare(net, adam, step_lr);
+  auto other = accelerator.prepare(critic);
+  std::optional<PreparedOptimizer<torch::optim::SGD>> second;
+  if (settings.is("two")) second.emplace(accelerator.prepare(sgd));
+  auto loader = accelerator.make_data_loader(
+      Rows(kStepsPerEpoch * kBatch * accumulation).map(torch::data::transforms::Stack<>()),
+      {.batch_size = kBatch});
+  auto test = accelerator.make_data_loader(Rows(31).map(torch::data::transforms::Stack<>()),
+                                           {.batch_size = 7, .shuffle = false});
+  const at::Tensor seen = at::zeros({1}, at::kLong);
+  const at::Tensor found = at::zeros({1}, at::kDouble);
+  accelerator.register_for_checkpointing("counts", {{"seen", seen}, {"found", found}});
+  if (settings.is("save")) accelerator.load_state();
+
+  const auto evaluate = [&] {
+    return accelerator.evaluate([&] {
+      const at::NoGradGuard no_grad;
+      double sum = 0;
+      model->eval();
+      for (auto& batch : test) {
+        const at::Tensor output = model.forward(batch.data);
+        sum += accelerator.gather_for_metrics(at::ones_like(output)).sum().item<double>();
+      }
+      model->train();
+      return sum;
+    });
+  };
+  std::int64_t recoveries = -1;
+  const auto train = [&] {
+    for (auto& batch : loader) {
+      const auto accumulating = accelerator.accumulate();
+      if (std::exchange(recoveries, accelerator.recoveries()) != accelerator.recoveries()) {
+        say(concat("rank ", accelerator.process_index(), " of ", accelerator.num_processes(),
+                   " begins at ", accelerator.steps()));
+      }
+      seen.add_(batch.data.size(0));
+      const std::int64_t before = accelerator.steps();
+      if (second) {
+        second->zero_grad();
+        accelerator.backward((other.forward(batch.data) - batch.target).square().mean());
+        second->step();
+      }
+      optimizer.zero_grad();
+      const at::Tensor loss = (model.forward(batch.data) - batch.target).square().mean();
+      accelerator.backward(loss);
+      accelerator.clip_grad_norm_(net->parameters(), 1.0);
+      optimizer.step();
+      scheduler.step();
+      if (accelerator.steps() == before) continue;
+      std::uint64_t sum = 0;
+      for (const auto& [name, tensor] : state_dict(*net)) hash(sum, tensor);
+      for (const auto& [name, tensor] : state_dict(*critic)) hash(sum, tensor);
+      say(concat("step ", before, " has ", sum));
+      if (settings.is("tail") && before % 3 == 0) found.add_(evaluate());
+      if (settings.is("save") && before % 4 == 0) accelerator.save_state();
+    }
+    const double result = evaluate();
+    if (result != 31) say(concat("wrong evaluation ", result));
+    found.add_(result);
+    accelerator.print(::getpid(), " epoch ", loader.epoch());
+  };
+  const std::int64_t epochs = settings.steps / kStepsPerEpoch;
+  if (settings.loops_while) {
+    while (loader.epoch() < epochs) train();
+    accelerator.end_training();
+  } else {
+    for (const std::int64_t epoch : accelerator.epochs(epochs)) {
+      train();
+      if (epoch >= epochs) say("an epoch too many");
+    }
+  }
+  std::uint64_t sum = 0xcbf29ce484222325U;
+  for (const auto& [name, tensor] : state_dict(*net)) hash(sum, tensor);
+  for (const auto& [name, tensor] : state_dict(*critic)) hash(sum, tensor);
+  hash(sum, optimizer_state_dict(adam));
+  hash(sum, found);
+  say(concat("ends with ", sum, " after ", accelerator.steps()));
+  return 0;
+}
+
+}  // namespace
+
+int run_worker(int argc, char** argv) {
+  return lockstep::run_main([&] {
+    const auto number = [&](int at) {
+      return argc > at ? lockstep::parse_number<std::int64_t>(argv[at]) : std::nullopt;
+    };
+    if (!number(1)) {
+      throw lockstep::UsageError(
+          "usage: accelerator_worker STEPS [KIND [MEMORY_EVERY [for|while]]]");
+    }
+    return run({.steps = *number(1),
+                .kind = argc > 2 ? argv[2] : "plain",
+                .memory_every = static_cast<int>(number(3).value_or(0)),
+                .loops_while = argc > 4 && std::string(argv[4]) == "while"});
+  });
+}
+
+}  // namespace lockstep::accelerator_worker
