@@ -5,9 +5,11 @@ the end has the bits of the undisturbed run.
 """
 
 import csv
+import json
 import os
 import random
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -18,6 +20,21 @@ from live_job import DEADLINE_S, LiveJobTest
 
 LOCKSTEP, WORKER = map(os.path.abspath, sys.argv[1:3])
 LiveJobTest.LOCKSTEP, LiveJobTest.WORKER = LOCKSTEP, WORKER
+
+
+def write_mnist(folder):
+    """Files of MNIST's format: bright squares, whose place is their label."""
+    for name, count in (("train", 60000), ("t10k", 10000)):
+        labels = bytes((7 * i + i // 11) % 10 for i in range(count))
+        images = []
+        for label in range(10):
+            row, column = 5 * (label // 5) + 6, 5 * (label % 5) + 2
+            images.append(b"".join(bytes(200 if y // 5 == row // 5 and x // 5 == column // 5 else 10 for x in range(28))
+                                   for y in range(28)))
+        with open(os.path.join(folder, f"{name}-labels-idx1-ubyte"), "wb") as file:
+            file.write(struct.pack(">II", 2049, count) + labels)
+        with open(os.path.join(folder, f"{name}-images-idx3-ubyte"), "wb") as file:
+            file.write(struct.pack(">IIII", 2051, count, 28, 28) + b"".join(images[label] for label in labels))
 
 
 class LiveAccelerator(LiveJobTest):
@@ -168,6 +185,33 @@ class LiveAccelerator(LiveJobTest):
         done = subprocess.run([LOCKSTEP, "scale", str(job.launchers[0].pid), str(ranks)], capture_output=True, text=True,
                               timeout=DEADLINE_S, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_the_mnist_program(self):
+        with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+            write_mnist(folder)
+            command = [LOCKSTEP, "run", "--standalone", "--nproc-per-node=2", "--max-restarts=9",
+                       os.path.join(os.path.dirname(WORKER), "mnist"), folder, "1"]
+            environment = os.environ | {"OMP_NUM_THREADS": "1"}
+            undisturbed = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=True,
+                                         env=environment).stdout.splitlines()
+            self.assertEqual(len(undisturbed), 5, undisturbed)
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                  env=environment) as job:
+                self.addCleanup(job.kill)
+                lines = []
+                for line in job.stdout:
+                    lines.append(line.strip())
+                    if len(lines) in (1, 3):
+                        os.kill(self.worker_of(job.pid, rank=len(lines) // 2), signal.SIGKILL)
+                errors = job.stderr.read()
+            self.assertEqual((job.returncode, lines), (0, undisturbed), errors)
+            self.assertEqual(recoveries(errors), 2, errors)
+
+    def worker_of(self, launcher, rank):
+        status = subprocess.run([LOCKSTEP, "ps", "--json", str(launcher)], capture_output=True, text=True,
+                                timeout=DEADLINE_S, check=True).stdout
+        worker, = (worker for worker in find_workers(json.loads(status)) if worker["rank"] == rank)
+        return worker["pid"]
 
     def test_without_restarts_an_error_ends_the_program(self):
         job = self.start("--standalone", "--max-restarts=0", steps=10**6)
