@@ -210,7 +210,7 @@ class LiveAccelerator(LiveJobTest):
     def worker_of(self, launcher, rank):
         status = subprocess.run([LOCKSTEP, "ps", "--json", str(launcher)], capture_output=True, text=True,
                                 timeout=DEADLINE_S, check=True).stdout
-        worker, = (worker for worker in find_workers(json.loads(status)) if worker["rank"] == rank)
+        worker, = (worker for worker in json.loads(status)[0]["workers"] if worker["rank"] == rank)
         return worker["pid"]
 
     def test_without_restarts_an_error_ends_the_program(self):
