@@ -1,9 +1,7 @@
 #include "diagnose/verdict/attempt_outcome.h"
 
 #include <algorithm>
-#include <array>
 #include <csignal>
-#include <string_view>
 
 #include "lockstep/base/error.h"
 
@@ -17,24 +15,11 @@ bool failed_by_itself(const WorkerExit& exit) {
 
 // Ended with an error of its own, even if only after it had been told to stop.
 bool has_error_of_its_own(const WorkerExit& exit) {
-  if (!exit.failed() || follows_another(exit)) return false;
+  if (!exit.failed() || exit.follows_another()) return false;
   return !exit.told_to_stop || !exit.error_message.empty();
 }
 
 }  // namespace
-
-bool follows_another(const WorkerExit& exit) {
-  constexpr std::array<std::string_view, 2> kTypes = {"PeerLost:", "PeerFailed:"};
-  // What Python programs have from Gloo.
-  constexpr std::array<std::string_view, 2> kPhrases = {"Connection reset by peer",
-                                                        "Connection closed by peer"};
-  const std::string_view message = exit.error_message;
-  return std::any_of(kTypes.begin(), kTypes.end(),
-                     [&](std::string_view type) { return message.starts_with(type); }) ||
-         std::any_of(kPhrases.begin(), kPhrases.end(), [&](std::string_view phrase) {
-           return message.find(phrase) != std::string_view::npos;
-         });
-}
 
 bool is_preempted(const AttemptOutcome& outcome) {
   const auto has_saved = [](const WorkerExit& exit) { return exit.exit_code == kExitPreempted; };
@@ -59,7 +44,7 @@ const WorkerExit* first_cause(const AttemptOutcome& outcome) {
   const auto& exits = outcome.exits;
   const auto first = std::find_if(exits.begin(), exits.end(), failed_by_itself);
   if (first == exits.end()) return nullptr;
-  if (!follows_another(*first)) return &*first;
+  if (!first->follows_another()) return &*first;
   const auto origin = std::find_if(exits.begin(), exits.end(), has_error_of_its_own);
   return origin == exits.end() ? &*first : &*origin;
 }

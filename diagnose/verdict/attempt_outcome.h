@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include "diagnose/verdict/crash_report.h"
+#include "diagnose/verdict/error_file.h"
 
 namespace lockstep::inline internal {
 
@@ -36,6 +37,7 @@ struct WorkerExit {
   bool waited_in_vain = false;
   /// What it left in its error file, if anything.
   std::string error_message{};
+  ErrorKind error_kind = ErrorKind::kOwn;
   /// The exit code that its error file announces; 0: none.
   int error_code = 0;
   /// Where its error is a crash of a program of Lockstep's.
@@ -48,6 +50,8 @@ struct WorkerExit {
   /// was short.
   std::string memory_shortage{};
 
+  /// Its error says that it only lost its connection to another or that another failed.
+  bool follows_another() const { return error_kind == ErrorKind::kOtherWorker; }
   bool failed() const { return exit_code != 0 || signal != 0 || left_early; }
   /// It had reported its error and was on its way out when the launcher's signal ended it.
   bool failed_before_stop() const {
@@ -82,8 +86,5 @@ const WorkerExit* first_cause(const AttemptOutcome& outcome);
 /// The job was preempted: each worker saved its state and ended, ended well, or had nothing to save
 /// when the launcher's SIGTERM ended it.
 bool is_preempted(const AttemptOutcome& outcome);
-
-/// It says that it only lost its connection to another or that another failed.
-bool follows_another(const WorkerExit& exit);
 
 }  // namespace lockstep::inline internal

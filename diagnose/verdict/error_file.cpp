@@ -1,6 +1,7 @@
 #include "diagnose/verdict/error_file.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <fstream>
 
@@ -97,6 +98,19 @@ std::string joined(const std::vector<std::string>& lines) {
 
 }  // namespace
 
+ErrorKind error_kind_of(std::string_view message) {
+  constexpr std::array<std::string_view, 2> kTypes = {"PeerLost:", "PeerFailed:"};
+  constexpr std::array<std::string_view, 2> kPhrases = {"Connection reset by peer",
+                                                        "Connection closed by peer"};
+  const bool follows =
+      std::ranges::any_of(kTypes,
+                          [&](std::string_view type) { return message.starts_with(type); }) ||
+      std::ranges::any_of(kPhrases, [&](std::string_view phrase) {
+        return message.find(phrase) != std::string_view::npos;
+      });
+  return follows ? ErrorKind::kOtherWorker : ErrorKind::kOwn;
+}
+
 ErrorReport read_error_file(const std::filesystem::path& file) {
   json message = member(read_json(file), "message");
   json code;
@@ -109,6 +123,7 @@ ErrorReport read_error_file(const std::filesystem::path& file) {
   if (!message.is_string()) return {};
   ErrorReport report{.message = printable_first_line(message.get<std::string>()),
                      .crash = std::move(crash)};
+  report.kind = error_kind_of(report.message);
   // Anything else is no failure's exit code.
   if (code.is_number_unsigned() && code >= 1U && code <= 255U) report.exit_code = code.get<int>();
   return report;

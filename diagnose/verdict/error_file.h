@@ -3,15 +3,25 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "diagnose/verdict/crash_report.h"
 
 namespace lockstep::inline internal {
 
+/// Whose failure an error is.
+enum class ErrorKind {
+  kOwn,
+  kOtherWorker  ///< the worker lost its connection to another, or another failed
+};
+/// By the type with which the message of an error begins, or by what Gloo tells Python programs.
+ErrorKind error_kind_of(std::string_view message);
+
 /// What a worker says of its failure.
 struct ErrorReport {
   /// The first line, free of control characters.
   std::string message{};
+  ErrorKind kind = ErrorKind::kOwn;
   /// 0: not given.
   int exit_code = 0;
   /// Where it is a crash of a program of Lockstep's.

@@ -34,6 +34,17 @@ TEST(ErrorFile, WhatIsSomethingElseHasNoMessage) {
   }
 }
 
+TEST(ErrorFile, TellsWhoseFailureTheErrorIs) {
+  const auto kind = [](const std::string& message) {
+    return report_in(R"({"message":{"message":")" + message + R"("}})").kind;
+  };
+  EXPECT_EQ(kind("PeerLost: rank 1 is gone"), ErrorKind::kOtherWorker);
+  EXPECT_EQ(kind("PeerFailed: rank 0 failed"), ErrorKind::kOtherWorker);
+  EXPECT_EQ(kind("RuntimeError: [..] Connection closed by peer"), ErrorKind::kOtherWorker);
+  EXPECT_EQ(kind("ValueError: no PeerLost: here"), ErrorKind::kOwn);
+  EXPECT_EQ(report_in("{}").kind, ErrorKind::kOwn);
+}
+
 TEST(ErrorFile, GivesTheExitCodeOfAFailure) {
   EXPECT_EQ(report_in(R"({"message":{"message":"a","errorCode":3}})").exit_code, 3);
   for (const char* other : {"0", "-1", "256", "1e300", "18446744073709551615", "\"3\"", "null"}) {

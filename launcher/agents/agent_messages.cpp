@@ -48,6 +48,14 @@ std::vector<RendezvousNode> nodes_in(Members& members, const char* name) {
   return nodes;
 }
 
+// A message of another version of Lockstep may have none: it is read, so that the versions are what
+// the user is told.
+GenerationEnd generation_end_in(Members& members) {
+  if (!members.has("end")) return GenerationEnd::kNone;
+  return static_cast<GenerationEnd>(
+      members.integer("end", 0, static_cast<int>(GenerationEnd::kStoppedAtOnce)));
+}
+
 // Nothing where one is no text.
 std::optional<std::vector<std::string>> texts_in(const json& list) {
   std::vector<std::string> texts;
@@ -73,11 +81,18 @@ std::string encode(const AgentMessage& message) {
 
 std::string encode(const ServiceMessage& message) {
   const AgentView& view = message.view;
-  json result = {{"number", message.number},        {"phase", static_cast<int>(view.phase)},
-                 {"generation", view.generation},   {"is_there", view.is_there},
-                 {"restarts", view.restarts},       {"cause", cut(view.cause)},
-                 {"status", view.status},           {"missing", cut(message.missing)},
-                 {"refusal", cut(message.refusal)}, {"is_hang", view.is_hang}};
+  json result = {{"number", message.number},
+                 {"phase", static_cast<int>(view.phase)},
+                 {"generation", view.generation},
+                 {"is_there", view.is_there},
+                 {"restarts", view.restarts},
+                 {"cause", cut(view.cause)},
+                 {"status", view.status},
+                 {"missing", cut(message.missing)},
+                 {"refusal", cut(message.refusal)},
+                 {"is_hang", view.is_hang},
+                 {"end", static_cast<int>(view.end)},
+                 {"is_own_fault", view.is_own_fault}};
   if (view.placement) result["placement"] = to_json(*view.placement);
   return text_of(result);
 }
@@ -113,6 +128,8 @@ std::optional<ServiceMessage> decode_service_message(std::string_view text) {
   view.cause = members.text("cause");
   view.status = members.integer("status", 0, 255);
   view.is_hang = members.boolean("is_hang");
+  view.end = generation_end_in(members);
+  if (members.has("is_own_fault")) view.is_own_fault = members.boolean("is_own_fault");
   message.missing = members.text("missing");
   message.refusal = members.text("refusal");
   if (members.has("placement")) {
@@ -136,7 +153,9 @@ std::string encode(const RendezvousState& state) {
                   {"restarts", state.restarts},
                   {"fault", to_json(state.fault)},
                   {"same_faults", state.same_faults},
-                  {"cause", cut(state.cause)}});
+                  {"cause", cut(state.cause)},
+                  {"end", static_cast<int>(state.end)},
+                  {"faulty", cut(state.faulty)}});
 }
 
 std::optional<RendezvousState> decode_state(std::string_view text) {
@@ -155,6 +174,8 @@ std::optional<RendezvousState> decode_state(std::string_view text) {
   state.fault = members.fault("fault");
   state.same_faults = members.integer("same_faults", 0, kMostInt);
   state.cause = members.text("cause");
+  state.end = generation_end_in(members);
+  if (members.has("faulty")) state.faulty = members.text("faulty");
   if (!members.good() || !last_members || !succeeded) return std::nullopt;
   state.last_members = *last_members;
   state.succeeded = {succeeded->begin(), succeeded->end()};

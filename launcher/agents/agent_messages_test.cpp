@@ -45,6 +45,8 @@ ServiceMessage some_service_message() {
                                               .store_port = 4567},
                    .restarts = 2,
                    .cause = "machine b was lost",
+                   .end = GenerationEnd::kMachineGone,
+                   .is_own_fault = true,
                    .status = 137,
                    .is_hang = true},
           .missing = "1 of 2",

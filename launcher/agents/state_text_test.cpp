@@ -21,7 +21,9 @@ RendezvousState some_state() {
                         .restarts = 2,
                         .fault = {.text = "rank 1: killed", .place = "step 7", .status = 137},
                         .same_faults = 1,
-                        .cause = "machine \"x\" was lost"};
+                        .cause = "machine \"x\" was lost",
+                        .end = GenerationEnd::kMachineGone,
+                        .faulty = "b"};
   state.nodes[0].rank = 1;
   return state;
 }
@@ -39,6 +41,7 @@ TEST(StateText, AnythingElseIsNone) {
   for (const auto& [wanted, other] : {std::pair{R"("phase":1)", R"("phase":4)"},
                                       {R"("restarts":2)", R"("restarts":-2)"},
                                       {R"("worker_count":3)", R"("worker_count":0)"},
+                                      {R"("end":3)", R"("end":99)"},
                                       {R"(["a","d"])", R"(["a",1])"},
                                       {R"(["b"])", R"({"b":1})"}}) {
     std::string changed = text;

@@ -60,11 +60,11 @@ std::string place_of(const WorkerExit& exit, seconds after) {
 
 WorkerFault fault_of(const WorkerExit& exit, const std::string& where, seconds after) {
   if (exit.exit_code == kExitPreempted) {
-    return {.text = concat(kPreempted, describe_worker(exit), where,
+    return {.text = concat("preempted: ", describe_worker(exit), where,
                            " saved its state; start the job again to resume"),
             .status = kExitPreempted};
   }
-  const bool has_place = after < kLongRun && !follows_another(exit);
+  const bool has_place = after < kLongRun && !exit.follows_another();
   const std::string place = has_place ? place_of(exit, after) : "";
   return {.text = concat(describe_worker(exit), where, " ", describe_failure(exit)),
           .place = place.empty() ? "" : concat(exit.step, ": ", place),

@@ -64,7 +64,7 @@ TEST(FaultOf, WantOfMemoryIsAPlace) {
 
 TEST(FaultOf, OneThatWasPreemptedHasNoPlace) {
   const WorkerFault fault = fault_of({.rank = 1, .pid = 42, .exit_code = 75}, "", seconds(1));
-  EXPECT_TRUE(is_preemption(fault.text));
+  EXPECT_TRUE(fault.text.starts_with("preempted: ")) << fault.text;
   EXPECT_EQ(fault.place, "");
   EXPECT_EQ(fault.status, 75);
 }
@@ -72,7 +72,10 @@ TEST(FaultOf, OneThatWasPreemptedHasNoPlace) {
 TEST(FaultOf, WhatSomebodyElseHasCausedHasNoPlace) {
   EXPECT_EQ(place({.signal = SIGKILL}), "");
   EXPECT_EQ(place({.signal = SIGTERM}), "");
-  EXPECT_EQ(place({.exit_code = 1, .error_message = "PeerLost: rank 1 ended"}), "");
+  EXPECT_EQ(place({.exit_code = 1,
+                   .error_message = "PeerLost: rank 1 ended",
+                   .error_kind = ErrorKind::kOtherWorker}),
+            "");
 }
 
 }  // namespace

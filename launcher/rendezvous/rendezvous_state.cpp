@@ -14,10 +14,6 @@ namespace {
 using Phase = RendezvousState::Phase;
 using Nodes = std::vector<RendezvousNode>;
 
-// No fault of a worker or a machine begins so.
-constexpr const char* kStopped = "stopped by ";
-constexpr const char* kStoppedAtOnce = "stopped at once by ";
-
 bool erase_node(Nodes& nodes, const std::string& id) {
   return std::erase_if(nodes, [&](const RendezvousNode& node) { return node.id == id; }) > 0;
 }
@@ -58,8 +54,10 @@ void run_round_if_complete(RendezvousState& state, const RendezvousRules& rules)
   if (state.expected.empty() && (full || again)) run_round(state, rules);
 }
 
-void gather_again(RendezvousState& state, const RendezvousRules& rules, std::string cause) {
+void gather_again(RendezvousState& state, const RendezvousRules& rules, GenerationEnd end,
+                  std::string cause) {
   state.phase = Phase::kGathering;
+  state.end = end;
   state.cause = std::move(cause);
   ++state.gathering;
   state.last_members.clear();
@@ -72,15 +70,17 @@ void gather_again(RendezvousState& state, const RendezvousRules& rules, std::str
   run_round_if_complete(state, rules);
 }
 
-void fail(RendezvousState& state, std::string cause) {
+void fail(RendezvousState& state, GenerationEnd end, std::string cause) {
   state.phase = Phase::kFailed;
+  state.end = end;
   state.cause = std::move(cause);
 }
 
 // No worker is at fault.
-void fail_without_fault(RendezvousState& state, std::string cause) {
+void fail_without_fault(RendezvousState& state, GenerationEnd end, std::string cause) {
   state.fault = {.text = cause};
-  fail(state, std::move(cause));
+  state.faulty.clear();
+  fail(state, end, std::move(cause));
 }
 
 }  // namespace
@@ -110,7 +110,8 @@ RendezvousState join(RendezvousState state, const RendezvousRules& rules,
   } else {
     state.waiting.push_back(node);
     if (count_of(state.nodes) < rules.max_nodes) {
-      gather_again(state, rules, concat("machine ", node.name, " joined"));
+      gather_again(state, rules, GenerationEnd::kMachineJoined,
+                   concat("machine ", node.name, " joined"));
     }
   }
   return state;
@@ -128,9 +129,9 @@ RendezvousState remove(RendezvousState state, const RendezvousRules& rules, cons
     if (!was_there) return state;
     const std::string cause = concat("machine ", name, " ", how);
     if (rules.machines_may_change) {
-      gather_again(state, rules, cause);
+      gather_again(state, rules, GenerationEnd::kMachineGone, cause);
     } else {
-      fail_without_fault(state, cause);
+      fail_without_fault(state, GenerationEnd::kMachineGone, cause);
     }
   } else if (was_expected || was_there) {
     run_round_if_complete(state, rules);
@@ -149,14 +150,17 @@ RendezvousState worker_failed(RendezvousState state, const RendezvousRules& rule
   const bool is_same = !fault.place.empty() && fault.place == state.fault.place;
   state.same_faults = is_same ? state.same_faults + 1 : 1;
   state.fault = fault;
+  state.faulty = id;
+  const GenerationEnd end =
+      fault.status == kExitPreempted ? GenerationEnd::kPreempted : GenerationEnd::kWorkerFailed;
   if (state.restarts >= rules.max_restarts || fault.status == kExitPreempted || fault.is_final) {
-    fail(state, fault.text);
+    fail(state, end, fault.text);
   } else if (state.same_faults >= rules.most_same_faults) {
-    fail(state,
+    fail(state, end,
          concat(fault.text, "; no restart: same failure ", state.same_faults, " times in a row"));
   } else {
     ++state.restarts;
-    gather_again(state, rules, fault.text);
+    gather_again(state, rules, end, fault.text);
   }
   return state;
 }
@@ -165,7 +169,7 @@ RendezvousState workers_stopped(RendezvousState state, const RendezvousRules& ru
                                 const std::string& id, std::uint64_t generation) {
   if (!is_member(state, id, generation) || state.succeeded.contains(id)) return state;
   const auto node = std::ranges::find(state.nodes, id, &RendezvousNode::id);
-  gather_again(state, rules,
+  gather_again(state, rules, GenerationEnd::kMachineCutOff,
                concat("machine ", node->name, " was cut off and stopped its workers"));
   return state;
 }
@@ -175,23 +179,25 @@ RendezvousState resize(RendezvousState state, const RendezvousRules& rules, cons
   if (!is_member(state, id, generation) || state.succeeded.contains(id)) return state;
   const auto node = std::ranges::find(state.nodes, id, &RendezvousNode::id);
   if (node->worker_count == worker_count) return state;
-  gather_again(state, rules,
+  gather_again(state, rules, GenerationEnd::kScaled,
                concat("machine ", node->name, " is scaled from ", node->worker_count, " to ",
                       count_text(worker_count, "worker")));
   return state;
 }
 
 RendezvousState give_up(RendezvousState state, const std::string& cause) {
-  if (!state.ended()) fail_without_fault(state, cause);
+  if (!state.ended()) fail_without_fault(state, GenerationEnd::kGivenUp, cause);
   return state;
 }
 
 RendezvousState stop(RendezvousState state, const JobStop& wish) {
-  const bool hurries = wish.at_once && state.phase == Phase::kFailed && is_stop(state.cause) &&
-                       !is_stop_at_once(state.cause);
+  const bool hurries =
+      wish.at_once && state.phase == Phase::kFailed && state.end == GenerationEnd::kStopped;
   if (state.ended() && !hurries) return state;
-  state.cause = concat(wish.at_once ? kStoppedAtOnce : kStopped, wish.by);
+  state.end = wish.at_once ? GenerationEnd::kStoppedAtOnce : GenerationEnd::kStopped;
+  state.cause = concat(wish.at_once ? "stopped at once by " : "stopped by ", wish.by);
   state.fault = {.text = state.cause, .status = 128 + (wish.at_once ? SIGKILL : SIGTERM)};
+  state.faulty.clear();
   state.phase = Phase::kFailed;
   return state;
 }
@@ -210,10 +216,11 @@ RendezvousState timed_out(RendezvousState state, const RendezvousRules& rules,
   if (timer.kind == RendezvousTimer::Kind::kLastCall) {
     run_round(state, rules);
   } else {
-    fail_without_fault(state, concat(count_of(state.nodes), " of at least ", rules.min_nodes,
-                                     " machines joined in time: ", names_of(state.nodes),
-                                     "; start the others, or give them longer with "
-                                     "--rdzv-conf=join_timeout=SECONDS"));
+    fail_without_fault(state, GenerationEnd::kNotEnoughMachines,
+                       concat(count_of(state.nodes), " of at least ", rules.min_nodes,
+                              " machines joined in time: ", names_of(state.nodes),
+                              "; start the others, or give them longer with "
+                              "--rdzv-conf=join_timeout=SECONDS"));
   }
   return state;
 }
@@ -248,9 +255,11 @@ AgentView view_of(const RendezvousState& state, const std::string& id) {
           .placement = placement_of(state, id),
           .restarts = state.restarts,
           .cause = state.cause,
+          .end = state.end,
+          .is_own_fault = state.end == GenerationEnd::kWorkerFailed && state.faulty == id,
           .status = state.phase == Phase::kFailed ? state.fault.status : 0,
           .is_hang = state.phase == Phase::kGathering && state.fault.is_hang &&
-                     state.cause == state.fault.text};
+                     state.end == GenerationEnd::kWorkerFailed};
 }
 
 AgentAction next_action(const AgentView& view, std::optional<std::uint64_t> running,
@@ -274,20 +283,12 @@ bool contains_node(const Nodes& nodes, const std::string& id) {
   return std::ranges::find(nodes, id, &RendezvousNode::id) != nodes.end();
 }
 
-bool is_stop(const std::string& cause) {
-  return cause.starts_with(kStopped) || is_stop_at_once(cause);
+bool is_stop(GenerationEnd end) {
+  return end == GenerationEnd::kStopped || end == GenerationEnd::kStoppedAtOnce;
 }
 
-bool is_preemption(const std::string& cause) {
-  return cause.starts_with(kPreempted);
-}
-
-bool is_wanted_end(const std::string& cause) {
-  return is_stop(cause) || is_preemption(cause);
-}
-
-bool is_stop_at_once(const std::string& cause) {
-  return cause.starts_with(kStoppedAtOnce);
+bool is_wanted(GenerationEnd end) {
+  return is_stop(end) || end == GenerationEnd::kPreempted;
 }
 
 std::string names_of(const Nodes& nodes) {

@@ -55,6 +55,25 @@ struct JobStop {
   bool operator==(const JobStop&) const = default;
 };
 
+/// Why the last generation ended or the job failed. RendezvousState::cause is the same for people.
+enum class GenerationEnd {
+  kNone,  ///< no generation has ended
+  kWorkerFailed,
+  kMachineJoined,
+  kMachineGone,    ///< left or was lost
+  kMachineCutOff,  ///< it stopped its workers by itself
+  kScaled,
+  kNotEnoughMachines,
+  kGivenUp,    ///< the rendezvous cannot continue
+  kPreempted,  ///< the workers saved their state and ended
+  kStopped,
+  kStoppedAtOnce,  ///< and the workers are given no time to end by themselves
+};
+/// By a request to stop.
+bool is_stop(GenerationEnd end);
+/// By such a request or a preemption: nothing has failed.
+bool is_wanted(GenerationEnd end);
+
 /// What the agents of a job agree on: a value that each event turns into the next, with no clock
 /// and no network. Whoever keeps it (one agent's control service, or etcd by compare-and-swap)
 /// applies the events below one after another; an event that is delivered twice, late, or of an
@@ -88,6 +107,9 @@ struct RendezvousState {
   int same_faults = 0;
   /// Why the last round ended, in a line; of a job that failed, why.
   std::string cause;
+  GenerationEnd end = GenerationEnd::kNone;
+  /// Id of the node whose worker the last fault is of; empty: of none.
+  std::string faulty;
 
   bool ended() const { return is_end(phase); }
   bool operator==(const RendezvousState&) const = default;
@@ -168,6 +190,9 @@ struct AgentView {
   int restarts = 0;
   /// Why the last round ended, or why the job failed; then the exit code of the job, too.
   std::string cause{};
+  GenerationEnd end = GenerationEnd::kNone;
+  /// The cause is a failure that this agent reported.
+  bool is_own_fault = false;
   int status = 0;
   /// Gathering: the last round ended because a worker did not do its part in time.
   bool is_hang = false;
@@ -184,16 +209,6 @@ AgentAction next_action(const AgentView& view, std::optional<std::uint64_t> runn
                         std::uint64_t done);
 
 bool contains_node(const std::vector<RendezvousNode>& nodes, const std::string& id);
-
-/// Whether that is the cause of an end by stop(), and of one at once.
-bool is_stop(const std::string& cause);
-bool is_stop_at_once(const std::string& cause);
-
-/// Start of the cause of a job that was preempted: its workers saved their state and ended.
-inline constexpr const char* kPreempted = "preempted: ";
-bool is_preemption(const std::string& cause);
-/// Of either: nothing has failed.
-bool is_wanted_end(const std::string& cause);
 
 /// Names of nodes for people, "a, b"; "none"; of many the first.
 std::string names_of(const std::vector<RendezvousNode>& nodes);

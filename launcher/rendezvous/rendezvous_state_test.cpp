@@ -138,7 +138,7 @@ TEST(RendezvousStateTest, AJobThatMadeRoomIsNotStartedAgain) {
   job.fail("a", {.text = "preempted: rank 0 has saved", .status = kExitPreempted});
   EXPECT_EQ(job.state.phase, Phase::kFailed);
   EXPECT_EQ(job.state.fault.status, kExitPreempted);
-  EXPECT_TRUE(is_preemption(job.state.cause));
+  EXPECT_EQ(job.state.end, GenerationEnd::kPreempted);
 }
 
 TEST(RendezvousStateTest, AMemberCanMakeRoomBetweenRounds) {
@@ -157,7 +157,7 @@ TEST(RendezvousStateTest, AMemberCanMakeRoomBetweenRounds) {
   EXPECT_EQ(job.state, before) << "its worker is replaced in the next round";
   job.fail("a", room);
   EXPECT_EQ(job.state.phase, Phase::kFailed);
-  EXPECT_TRUE(is_preemption(job.state.cause));
+  EXPECT_EQ(job.state.end, GenerationEnd::kPreempted);
 }
 
 TEST(RendezvousStateTest, MembersAreToldThatAWorkerHangsUntilTheNextRound) {
@@ -310,8 +310,7 @@ TEST(RendezvousStateTest, AStopCanBeHurried) {
   job.state = stop(job.state, {.by = "root", .at_once = true});
   EXPECT_EQ(job.state.cause, "stopped at once by root");
   EXPECT_EQ(job.state.fault.status, 137);
-  EXPECT_TRUE(is_stop(job.state.cause));
-  EXPECT_TRUE(is_stop_at_once(job.state.cause));
+  EXPECT_EQ(job.state.end, GenerationEnd::kStoppedAtOnce);
 }
 
 TEST(RendezvousStateTest, AStopChangesNoEnd) {
@@ -321,7 +320,7 @@ TEST(RendezvousStateTest, AStopChangesNoEnd) {
   failed.fail("a", {.text = "rank 0", .status = 3});
   for (const RendezvousState& state : {succeeded.state, failed.state}) {
     EXPECT_EQ(stop(state, {.by = "root", .at_once = true}), state);
-    EXPECT_FALSE(is_stop(state.cause));
+    EXPECT_FALSE(is_stop(state.end));
   }
 }
 

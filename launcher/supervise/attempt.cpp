@@ -127,6 +127,7 @@ void Attempt::ended(WorkerExit& exit) {
   exit.memory_shortage = memory_kills_->since().value_or("");
   const ErrorReport report = read_error_file(error_file_of(exit));
   exit.error_message = report.message;
+  exit.error_kind = report.kind;
   exit.error_code = report.exit_code;
   exit.crash = report.crash;
   watch_.on_failure(exit);

@@ -15,7 +15,8 @@ WorkerExit exited(int rank, int exit_code, const std::string& message = "") {
           .local_rank = rank,
           .pid = 100 + rank,
           .exit_code = exit_code,
-          .error_message = message};
+          .error_message = message,
+          .error_kind = error_kind_of(message)};
 }
 
 WorkerExit killed(int rank, int signal) {

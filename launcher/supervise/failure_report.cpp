@@ -100,6 +100,7 @@ void explain_crashes(AttemptOutcome& outcome) noexcept try {
   for (WorkerExit& exit : outcome.exits) {
     if (!exit.crash) continue;
     exit.error_message = crash_message(*exit.crash);
+    exit.error_kind = error_kind_of(exit.error_message);
     if (!exit.directory.empty()) add_names(error_file_of(exit), *exit.crash);
   }
 } catch (const std::exception&) {

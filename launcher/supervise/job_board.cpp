@@ -114,7 +114,8 @@ JobStatus JobBoard::status() const {
     }
     status.workers.push_back(shown);
   }
-  judge_health(status, rendezvous_.trouble(), view.phase == Phase::kFailed);
+  const bool has_failed = view.phase == Phase::kFailed;
+  judge_health(status, rendezvous_.trouble(), has_failed ? std::optional(view.end) : std::nullopt);
   return status;
 }
 

@@ -70,14 +70,14 @@ std::optional<WorkerStatus::State> worker_state_named(const std::string& name) {
   return state_in<WorkerStatus::State>(kWorkerStates, name);
 }
 
-void judge_health(JobStatus& status, const std::string& trouble, bool has_failed) {
+void judge_health(JobStatus& status, const std::string& trouble,
+                  std::optional<GenerationEnd> failure) {
   const std::string stuck = stuck_workers(status);
-  status.is_healthy = stuck.empty() && !has_failed && trouble.empty();
+  status.is_healthy = stuck.empty() && !failure && trouble.empty();
   if (!stuck.empty()) {
     status.health = concat("workers cannot be killed: ", stuck);
-  } else if (has_failed) {
-    const bool was_ended = is_wanted_end(status.cause);
-    status.health = concat(was_ended ? "job " : "job failed: ", status.cause);
+  } else if (failure) {
+    status.health = concat(is_wanted(*failure) ? "job " : "job failed: ", status.cause);
   } else if (!trouble.empty()) {
     status.health = concat("cut off from the rendezvous: ", trouble);
   } else {

@@ -7,6 +7,8 @@
 
 #include <sys/types.h>
 
+#include "launcher/rendezvous/rendezvous_state.h"
+
 namespace lockstep::inline internal {
 
 /// A worker of the round that runs or ran last on this machine.
@@ -67,7 +69,8 @@ const char* name_of(WorkerStatus::State state);
 std::optional<WorkerStatus::State> worker_state_named(const std::string& name);
 
 /// Sets is_healthy and health from the rest. `trouble`: why the rendezvous is not reached; empty:
-/// it is. `has_failed`: the job will not go on.
-void judge_health(JobStatus& status, const std::string& trouble, bool has_failed);
+/// it is. `failure`: why a job that does not continue ended.
+void judge_health(JobStatus& status, const std::string& trouble,
+                  std::optional<GenerationEnd> failure);
 
 }  // namespace lockstep::inline internal

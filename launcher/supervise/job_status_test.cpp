@@ -7,8 +7,9 @@ namespace {
 
 using State = JobStatus::State;
 
-JobStatus judged(JobStatus status, const std::string& trouble = "", bool has_failed = false) {
-  judge_health(status, trouble, has_failed);
+JobStatus judged(JobStatus status, const std::string& trouble = "",
+                 std::optional<GenerationEnd> failure = {}) {
+  judge_health(status, trouble, failure);
   return status;
 }
 
@@ -32,9 +33,17 @@ TEST(JobHealth, IsBadWhileTheRendezvousIsNotReached) {
 }
 
 TEST(JobHealth, IsBadOnceTheJobHasFailed) {
-  const JobStatus status = judged({.state = State::kStopping, .cause = "rank 1 failed"}, "", true);
+  const JobStatus status = judged({.state = State::kStopping, .cause = "rank 1 failed"}, "",
+                                  GenerationEnd::kWorkerFailed);
   EXPECT_FALSE(status.is_healthy);
   EXPECT_EQ(status.health, "job failed: rank 1 failed");
+}
+
+TEST(JobHealth, AStopIsNoFailureOfTheJob) {
+  const JobStatus status =
+      judged({.state = State::kStopping, .cause = "stopped by root"}, "", GenerationEnd::kStopped);
+  EXPECT_FALSE(status.is_healthy);
+  EXPECT_EQ(status.health, "job stopped by root");
 }
 
 TEST(JobHealth, NamesWorkersThatCannotBeKilled) {
@@ -42,7 +51,7 @@ TEST(JobHealth, NamesWorkersThatCannotBeKilled) {
       judged({.workers = {{.rank = 1, .pid = 7, .state = WorkerStatus::State::kStuck},
                           {.rank = 2, .pid = 8},
                           {.rank = 3, .pid = 9, .state = WorkerStatus::State::kStuck}}},
-             "no answer", true);
+             "no answer", GenerationEnd::kWorkerFailed);
   EXPECT_FALSE(status.is_healthy);
   EXPECT_EQ(status.health, "workers cannot be killed: rank 1 (pid 7), rank 3 (pid 9)");
 }

@@ -226,7 +226,7 @@ void Launcher::say_why_again(const std::set<int>& kept) {
              : ranks.empty() ? "; workers restart"
                              : "",
              ranks.empty() ? "" : concat("; ", rank_list(ranks), " kept")));
-  if (!remedy_.empty() && view.cause == report_.fault.text) say(concat("  hint:   ", remedy_));
+  if (!remedy_.empty() && view.is_own_fault) say(concat("  hint:   ", remedy_));
   restarts_told_ = view.restarts;
 }
 
@@ -288,7 +288,7 @@ std::optional<int> Launcher::run_generation() {
       // Later it is known better, but the other machines have to know at once.
       .on_failure =
           [&](const WorkerExit& exit) {
-            if (on_one_machine() || exit.told_to_stop || follows_another(exit)) return;
+            if (on_one_machine() || exit.told_to_stop || exit.follows_another()) return;
             tell_of_failure(exit);
           },
       .on_over = [&](const AttemptOutcome& outcome) { round_is_over(outcome); },
@@ -303,7 +303,7 @@ std::optional<int> Launcher::run_generation() {
   if (!well) processes_.kill_what_is_left();
   if (cause != nullptr) {
     // A worker of another machine may have failed first, and its agent be about to say so.
-    if (follows_another(*cause) && rendezvous_.view().placement &&
+    if (cause->follows_another() && rendezvous_.view().placement &&
         rendezvous_.view().placement->node_count > 1) {
       wait_for_verdict(generation_, milliseconds(1'000));
     }
@@ -391,7 +391,7 @@ void Launcher::wait_for_verdict(std::uint64_t generation, milliseconds patience)
 int Launcher::end() {
   const AgentView view = rendezvous_.view();
   const bool succeeded = view.phase == RendezvousState::Phase::kSucceeded;
-  const bool stopped = is_wanted_end(view.cause);
+  const bool stopped = is_wanted(view.end);
   events_.ended(succeeded ? JobEnd::kSucceeded
                 : stopped ? JobEnd::kStopped
                           : JobEnd::kFailed,
@@ -403,9 +403,7 @@ int Launcher::end() {
     return view.status;
   }
   const WorkerExit* const cause = first_cause(outcome_);
-  const bool is_own = cause != nullptr && done_ == view.generation &&
-                      report_.status == Status::kFailed &&
-                      view.cause.starts_with(report_.fault.text);
+  const bool is_own = cause != nullptr && done_ == view.generation && view.is_own_fault;
   if (!is_own) {
     say(concat("job failed: ", view.cause));
     return view.status;
@@ -421,7 +419,7 @@ std::string Launcher::stop(const JobStop& wish) {
   if (!trouble.empty()) {
     return concat(trouble, ", so the other machines cannot be notified");
   }
-  if (!is_stop(rendezvous_.view().cause)) say(concat("stop requested by ", wish.by));
+  if (!is_stop(rendezvous_.view().end)) say(concat("stop requested by ", wish.by));
   report_.stop = wish;
   rendezvous_.report(report_);
   return "";

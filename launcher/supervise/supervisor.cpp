@@ -257,7 +257,8 @@ void Supervisor::end_round_if_over() {
   if (keeps_workers_ ? !view.ended() && !is_preempted_ : !is_over_ && !is_told && !lost) return;
   if (!stop_.started() && !is_preempted_ && !view.ended() && (is_looking() || keep_workers()))
     return;
-  send(is_told && is_stop_at_once(view.cause) ? stop_.on_kill(now()) : stop_.on_failure(now()));
+  send(is_told && view.end == GenerationEnd::kStoppedAtOnce ? stop_.on_kill(now())
+                                                            : stop_.on_failure(now()));
 }
 
 void Supervisor::send(int signal) {

@@ -220,6 +220,7 @@ void SpawnedProcesses::note_ended() {
                           .signal = ended.signal,
                           .told_to_stop = stop_.started(),
                           .error_message = report.message,
+                          .error_kind = report.kind,
                           .error_code = report.exit_code,
                           .crash = report.crash};
     outcome_.exits.push_back(exit);
