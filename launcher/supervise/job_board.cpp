@@ -18,16 +18,16 @@ double seconds_since(Deadline::Clock::time_point start) {
 
 }  // namespace
 
-void JobBoard::round_begins(std::uint64_t generation) {
+void JobBoard::generation_begins(std::uint64_t generation) {
   generation_ = generation;
   is_stopping_ = false;
-  is_between_rounds_ = false;
+  is_between_generations_ = false;
   workers_.clear();
 }
 
-void JobBoard::round_goes_on(std::uint64_t generation) {
+void JobBoard::generation_continues(std::uint64_t generation) {
   generation_ = generation;
-  is_between_rounds_ = false;
+  is_between_generations_ = false;
   std::erase_if(workers_, [](const Worker& worker) {
     return worker.status.state != WorkerStatus::State::kRunning;
   });
@@ -72,7 +72,7 @@ bool JobBoard::any_running() const {
 JobStatus::State JobBoard::state() const {
   const AgentView& view = rendezvous_.view();
   if (any_running()) {
-    if (is_between_rounds_ && !is_stopping_) return JobStatus::State::kGathering;
+    if (is_between_generations_ && !is_stopping_) return JobStatus::State::kGathering;
     const bool may_run = next_action(view, generation_, 0) == AgentAction::kWait && !is_stopping_;
     return may_run ? JobStatus::State::kRunning : JobStatus::State::kStopping;
   }

@@ -20,11 +20,11 @@ class JobBoard {
 
   void logs_go_to(const std::filesystem::path& directory) { log_directory_ = directory; }
   /// Workers of a generation are about to be started.
-  void round_begins(std::uint64_t generation);
+  void generation_begins(std::uint64_t generation);
   /// Workers wait for the next generation.
-  void round_is_over() { is_between_rounds_ = true; }
+  void generation_is_over() { is_between_generations_ = true; }
   /// Another generation begins, with workers of the one before among its own.
-  void round_goes_on(std::uint64_t generation);
+  void generation_continues(std::uint64_t generation);
   void started(const WorkerExit& worker);
   /// One that was there has this rank now.
   void placed(const WorkerExit& worker);
@@ -50,7 +50,7 @@ class JobBoard {
   std::filesystem::path log_directory_;
   std::uint64_t generation_ = 0;
   bool is_stopping_ = false;
-  bool is_between_rounds_ = false;
+  bool is_between_generations_ = false;
   std::vector<Worker> workers_;
 };
 

@@ -12,12 +12,13 @@
 #include "launcher/logs/worker_logs.h"
 #include "launcher/rendezvous/fault_of.h"
 #include "launcher/rendezvous/own_node.h"
-#include "launcher/supervise/attempt.h"
 #include "launcher/supervise/event_log.h"
 #include "launcher/supervise/failure_report.h"
 #include "launcher/supervise/job_board.h"
 #include "launcher/supervise/job_directory.h"
 #include "launcher/supervise/job_processes.h"
+#include "launcher/supervise/supervisor.h"
+#include "launcher/supervise/worker_setup.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/env.h"
@@ -61,7 +62,7 @@ BindingPlan bind_workers(const LaunchOptions& options) {
 }
 
 // The agent of this machine: does what the rendezvous asks of it until the job has ended.
-class Launcher final : public LiveJob {
+class Launcher final : public LiveJob, private SupervisingAgent {
  public:
   Launcher(const LaunchOptions& options, JobRendezvous& rendezvous, JobMonitor& monitor)
       : options_(options),
@@ -109,8 +110,10 @@ class Launcher final : public LiveJob {
   void say_who_is_missing();
   Generation begin_generation();
   std::optional<int> run_generation();
-  void round_is_over(const AttemptOutcome& outcome);
-  std::optional<Generation> next_generation(const std::set<int>& kept);
+  void workers_started() override { monitor_.open(*this); }
+  void worker_failed(const WorkerExit& exit) override;
+  void generation_is_over(const AttemptOutcome& outcome) override;
+  std::optional<Generation> next_generation(const std::set<int>& kept) override;
   void tell_of_failure(const WorkerExit& cause);
   /// `remedy`: for people; empty where none is known.
   void tell_of_failure(const WorkerFault& fault, std::string remedy = {});
@@ -171,7 +174,7 @@ std::optional<int> Launcher::next_step() {
       return std::nullopt;
     case AgentAction::kStartWorkers:
       if (!was_preempted()) return run_generation();
-      // The round began before that was known.
+      // The generation began before that was known.
       begin_generation();
       done_ = generation_;
       tell_of_failure(report_.fault);
@@ -270,7 +273,7 @@ Generation Launcher::begin_generation() {
   }
   report_.status = Status::kRunning;
   report_.generation = generation_;
-  // It may have been told meanwhile to run another number, for which this round was not made.
+  // It may have been told meanwhile to run another number, for which this generation was not made.
   report_.node.worker_count = wanted_workers_;
   rendezvous_.report(report_);
   started_ = Deadline::Clock::now();
@@ -278,22 +281,13 @@ Generation Launcher::begin_generation() {
 }
 
 std::optional<int> Launcher::run_generation() {
-  const AttemptWatch watch{
-      .rendezvous = rendezvous_,
-      .signals = signals_,
-      .guard = processes_.guard(),
-      .events = events_,
-      .board = board_,
-      .on_started = [&] { monitor_.open(*this); },
-      // Later it is known better, but the other machines have to know at once.
-      .on_failure =
-          [&](const WorkerExit& exit) {
-            if (on_one_machine() || exit.told_to_stop || exit.follows_another()) return;
-            tell_of_failure(exit);
-          },
-      .on_over = [&](const AttemptOutcome& outcome) { round_is_over(outcome); },
-      .next = [&](const std::set<int>& kept) { return next_generation(kept); }};
-  outcome_ = run_attempt(job_, begin_generation(), watch);
+  outcome_ = Supervisor(job_, {.rendezvous = rendezvous_,
+                               .signals = signals_,
+                               .guard = processes_.guard(),
+                               .events = events_,
+                               .board = board_,
+                               .agent = *this})
+                 .run(begin_generation());
   done_ = generation_;
   const WorkerExit* const cause = first_cause(outcome_);
   const bool stopped = outcome_.stop_signal != 0;
@@ -321,8 +315,13 @@ std::optional<int> Launcher::run_generation() {
   return leave(outcome_.stop_signal);
 }
 
-// Called when a generation ends whose workers continue in the next.
-void Launcher::round_is_over(const AttemptOutcome& outcome) {
+// Later it is known better, but the other machines have to know at once.
+void Launcher::worker_failed(const WorkerExit& exit) {
+  if (on_one_machine() || exit.told_to_stop || exit.follows_another()) return;
+  tell_of_failure(exit);
+}
+
+void Launcher::generation_is_over(const AttemptOutcome& outcome) {
   done_ = generation_;
   failpoint("launch.over");
   next_word_ = Deadline::after(kFirstWord);
@@ -379,7 +378,7 @@ void Launcher::tell_of_failure(const WorkerFault& fault, std::string remedy) {
   rendezvous_.report(report_);
 }
 
-// Until the round has ended.
+// Until the generation has ended.
 void Launcher::wait_for_verdict(std::uint64_t generation, milliseconds patience) {
   const Deadline deadline = Deadline::after(patience);
   while (next_action(rendezvous_.view(), generation, 0) == AgentAction::kWait &&

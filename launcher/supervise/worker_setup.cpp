@@ -1,23 +1,14 @@
-#include "launcher/supervise/attempt.h"
+#include "launcher/supervise/worker_setup.h"
 
 #include <algorithm>
-#include <list>
-#include <optional>
-#include <set>
 
 #include "diagnose/verdict/error_file.h"
 #include "launcher/job/console.h"
 #include "launcher/job/worker_command.h"
-#include "launcher/logs/log_tail.h"
-#include "launcher/logs/worker_logs.h"
-#include "launcher/supervise/failure_report.h"
-#include "launcher/supervise/supervisor.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/env.h"
 #include "lockstep/job/internal/worker_link.h"
-#include "lockstep/job/internal/worker_message.h"
 #include "lockstep/os/machine/machine.h"
-#include "lockstep/os/memory/out_of_memory.h"
 
 namespace lockstep::inline internal {
 namespace {
@@ -32,122 +23,64 @@ bool sets(const std::string& line, const env::Variable& variable) {
   return line.starts_with(concat(variable.name, "="));
 }
 
-class Attempt final : public Rounds {
- public:
-  Attempt(JobOnThisMachine& job, const AttemptWatch& watch);
+}  // namespace
 
-  AttemptOutcome run(Generation generation);
-
-  void started(const WorkerExit& worker) override { watch_.events.started(worker); }
-  void ended(WorkerExit& exit) override;
-  void over(AttemptOutcome& outcome) override;
-  std::optional<Round> next(const std::set<int>& kept, int standbys) override;
-  Worker standby() override;
-  void keep_memory(UniqueFd memory) override { job_.state_memory = std::move(memory); }
-  void made_steps(std::int64_t steps) override {
-    job_.steps_made = std::max(job_.steps_made, steps);
-  }
-
- private:
-  Round begin(Generation generation, const std::set<int>& kept, int standbys);
-  Worker make_worker(int local_rank, int number) const;
-  void give_streams(Worker& worker, std::vector<TailedLog>& shown);
-  void show(const std::vector<TailedLog>& logs);
-  Place place_of(const Worker& worker, std::uint64_t generation) const;
-  void finish_tails(AttemptOutcome& outcome);
-
-  JobOnThisMachine& job_;
-  const AttemptWatch& watch_;
-  AttemptFacts facts_;
-  UniqueFd store_;
-  /// Streams of the workers that are about to be started.
-  std::vector<WorkerStreams> streams_;
-  /// Output on the console of workers that were started together.
-  struct Shown {
-    LogTail tail;
-    std::set<fs::path> running;
-  };
-  std::list<Shown> shown_;
-  std::optional<OutOfMemoryKills> memory_kills_;
-  int next_standby_ = 0;
-};
-
-Attempt::Attempt(JobOnThisMachine& job, const AttemptWatch& watch)
+WorkerSetup::WorkerSetup(JobOnThisMachine& job, EventLog& events)
     : job_(job),
-      watch_(watch),
+      events_(events),
       facts_{.allowed_cpus = usable_cpu_count(),
              .limited_time = usable_cpu_count() < allowed_cpu_count(),
              .job_mark = job.job_mark} {}
 
-AttemptOutcome Attempt::run(Generation generation) {
-  const Round first = begin(std::move(generation), {}, 0);
-  Supervisor supervisor(watch_.signals, watch_.guard, watch_.rendezvous, watch_.board, job_.options,
-                        *this);
-  AttemptOutcome outcome = supervisor.run(first, watch_.on_started);
-  explain_crashes(outcome);
-  finish_tails(outcome);
-  return outcome;
-}
-
-Round Attempt::begin(Generation generation, const std::set<int>& kept, int standbys) {
+std::vector<WorkerPlan> WorkerSetup::begin(Generation generation, const std::set<int>& kept,
+                                           int standbys) {
   facts_.attempt = attempt_of(generation.number);
   facts_.placement = generation.placement;
   facts_.processors = job_.processors;
   store_ = generation.placement.node_rank == 0 ? std::move(generation.store) : UniqueFd();
   facts_.store_listen_fd.reset();
   if (store_.valid()) facts_.store_listen_fd = store_.get();
-  Round round{.generation = generation.number};
+  std::vector<WorkerPlan> workers;
   streams_.clear();
   std::vector<TailedLog> logs;
   for (int local_rank = 0; local_rank < job_.options.worker_count; ++local_rank) {
-    Worker worker = make_worker(local_rank, local_rank);
+    WorkerPlan worker = make_worker(local_rank, local_rank);
     if (kept.contains(local_rank) || standbys-- > 0) {
       worker.place = place_of(worker, generation.number);
       if (worker.rank == 0) worker.place_fd = store_.get();
     } else {
       give_streams(worker, logs);
     }
-    round.workers.push_back(std::move(worker));
+    workers.push_back(std::move(worker));
   }
   next_standby_ = job_.options.worker_count;
   show(logs);
-  watch_.events.assigned(facts_.attempt, facts_.placement);
+  events_.assigned(facts_.attempt, facts_.placement);
   memory_kills_.emplace();
-  return round;
+  return workers;
 }
 
-void Attempt::ended(WorkerExit& exit) {
-  for (Shown& shown : shown_) {
-    if (shown.running.erase(exit.directory) > 0 && shown.running.empty()) shown.tail.request_end();
-  }
-  shown_.remove_if([](const Shown& shown) { return shown.running.empty() && shown.tail.ended(); });
-  // Connections to a store whose server has ended are refused, rather than never answered.
-  if (exit.rank == 0) store_.reset();
-  if (!exit.failed()) return;
+void WorkerSetup::read_error(WorkerExit& exit) const {
   exit.memory_shortage = memory_kills_->since().value_or("");
   const ErrorReport report = read_error_file(error_file_of(exit));
   exit.error_message = report.message;
   exit.error_kind = report.kind;
   exit.error_code = report.exit_code;
   exit.crash = report.crash;
-  watch_.on_failure(exit);
 }
 
-void Attempt::over(AttemptOutcome& outcome) {
-  store_.reset();
-  explain_crashes(outcome);
-  watch_.on_over(outcome);
+void WorkerSetup::ended(const WorkerExit& exit) {
+  for (Shown& shown : shown_) {
+    if (shown.running.erase(exit.directory) > 0 && shown.running.empty()) shown.tail.request_end();
+  }
+  shown_.remove_if([](const Shown& shown) { return shown.running.empty() && shown.tail.ended(); });
+  // Connections to a store whose server has ended are refused, rather than never answered.
+  if (exit.rank == 0) store_.reset();
 }
 
-std::optional<Round> Attempt::next(const std::set<int>& kept, int standbys) {
-  std::optional<Generation> generation = watch_.next(kept);
-  if (!generation) return std::nullopt;
-  return begin(std::move(*generation), kept, standbys);
-}
-
-Worker Attempt::standby() {
+WorkerPlan WorkerSetup::standby() {
   std::vector<TailedLog> logs;
-  Worker worker = make_worker(0, next_standby_++);
+  WorkerPlan worker = make_worker(0, next_standby_++);
   worker.rank = worker.local_rank = -1;
   worker.spawn.cpus.clear();
   std::erase_if(worker.spawn.environment, [](const std::string& line) {
@@ -160,11 +93,11 @@ Worker Attempt::standby() {
 }
 
 // `number`: of its folder among those of the attempt.
-Worker Attempt::make_worker(int local_rank, int number) const {
+WorkerPlan WorkerSetup::make_worker(int local_rank, int number) const {
   const LaunchOptions& options = job_.options;
-  Worker worker{.rank = facts_.placement.first_rank + local_rank,
-                .local_rank = local_rank,
-                .directory = worker_directory(job_.directory, facts_.attempt, number)};
+  WorkerPlan worker{.rank = facts_.placement.first_rank + local_rank,
+                    .local_rank = local_rank,
+                    .directory = worker_directory(job_.directory, facts_.attempt, number)};
   worker.spawn.path = job_.executable;
   worker.spawn.cpus = processors_of(job_.processors, local_rank);
   const std::string python = env::text(env::kPythonExec).value_or("python3");
@@ -187,14 +120,14 @@ Worker Attempt::make_worker(int local_rank, int number) const {
   return worker;
 }
 
-void Attempt::give_streams(Worker& worker, std::vector<TailedLog>& shown) {
+void WorkerSetup::give_streams(WorkerPlan& worker, std::vector<TailedLog>& shown) {
   streams_.push_back(open_worker_streams(job_.options, worker.directory, job_.line_pattern,
                                          worker.local_rank, worker.rank, shown));
   worker.spawn.stdout_fd = streams_.back().out.get();
   worker.spawn.stderr_fd = streams_.back().err.get();
 }
 
-void Attempt::show(const std::vector<TailedLog>& logs) {
+void WorkerSetup::show(const std::vector<TailedLog>& logs) {
   if (logs.empty()) return;
   Shown& shown = shown_.emplace_back(LogTail(logs));
   for (const TailedLog& log : logs) shown.running.insert(log.file.parent_path());
@@ -202,7 +135,7 @@ void Attempt::show(const std::vector<TailedLog>& logs) {
 
 // What every program has from the launcher's environment it has already, and what it was started
 // with stays: its error file and the memory.
-Place Attempt::place_of(const Worker& worker, std::uint64_t generation) const {
+Place WorkerSetup::place_of(const WorkerPlan& worker, std::uint64_t generation) const {
   Place place{.generation = generation};
   for (const std::string& line : worker.spawn.environment) {
     const bool stays = sets(line, env::kErrorFile) || sets(line, env::kStateMemoryFd);
@@ -215,27 +148,21 @@ Place Attempt::place_of(const Worker& worker, std::uint64_t generation) const {
   return place;
 }
 
-void Attempt::finish_tails(AttemptOutcome& outcome) {
+void WorkerSetup::finish_output(AttemptOutcome& outcome, JobRendezvous& rendezvous,
+                                SignalFd& signals) {
   // Longer than a slow terminal needs; the logs hold everything.
   constexpr std::chrono::milliseconds kSlowConsole{30'000};
   const Deadline deadline = Deadline::after(kSlowConsole);
   bool complete = true;
   for (Shown& shown : shown_) {
-    const LogTail::Result result = shown.tail.finish(
-        deadline, watch_.signals, [&] { watch_.rendezvous.wait(watch_.signals.fd(), deadline); });
+    const LogTail::Result result =
+        shown.tail.finish(deadline, signals, [&] { rendezvous.wait(signals.fd(), deadline); });
     complete = complete && result.complete;
     if (outcome.stop_signal == 0) outcome.stop_signal = result.stop_signal;
   }
   if (complete) return;
   say(concat("the console was too slow for the workers' output; all of it is in ",
              job_.directory.string()));
-}
-
-}  // namespace
-
-AttemptOutcome run_attempt(JobOnThisMachine& job, Generation generation,
-                           const AttemptWatch& watch) {
-  return Attempt(job, watch).run(std::move(generation));
 }
 
 }  // namespace lockstep::inline internal
