@@ -71,9 +71,13 @@ bool any_alive(const SupervisionState& state) {
   return any_worker(state, [](const SupervisedWorker& worker) { return worker.is_alive(); });
 }
 
-bool any_rank_alive(const SupervisionState& state) {
-  return any_worker(state, [](const SupervisedWorker& worker) {
-    return worker.is_alive() && !worker.is_standby();
+// One that does not die is no reason to keep standby workers for.
+bool any_rank_runs(const SupervisionState& state, Time now) {
+  const bool hanging_should_be_gone =
+      state.phase == Phase::kBetween && has_passed(state.hanging_end_by, now);
+  return any_worker(state, [&](const SupervisedWorker& worker) {
+    if (!worker.is_alive() || worker.is_standby()) return false;
+    return !is_killed(worker) || (worker.state == State::kHanging && !hanging_should_be_gone);
   });
 }
 
@@ -135,6 +139,7 @@ class Stepper {
   void note_end_between(const WorkerExit& exit);
   void note_failed_standby(const WorkerExit& exit);
   void forget_old_exits();
+  void fill(int local_rank, int rank);
   void start(int local_rank, int rank);
   void place(WorkerId id, Worker& worker, int local_rank, int rank);
   void dismiss(WorkerId id, Worker& worker, milliseconds patience);
@@ -186,15 +191,17 @@ void Stepper::on(const happened::GenerationReady& event) {
     }
   }
   for (int local_rank = 0; local_rank < event.worker_count; ++local_rank) {
-    if (taken.contains(local_rank)) continue;
-    const int rank = event.first_rank + local_rank;
-    const auto standby = std::ranges::find_if(
-        state_.workers, [](const auto& entry) { return entry.second.is_ready_standby(); });
-    if (standby == state_.workers.end()) {
-      start(local_rank, rank);
-    } else {
-      place(standby->first, standby->second, local_rank, rank);
-    }
+    if (!taken.contains(local_rank)) fill(local_rank, event.first_rank + local_rank);
+  }
+}
+
+void Stepper::fill(int local_rank, int rank) {
+  const auto standby = std::ranges::find_if(
+      state_.workers, [](const auto& entry) { return entry.second.is_ready_standby(); });
+  if (standby == state_.workers.end()) {
+    start(local_rank, rank);
+  } else {
+    place(standby->first, standby->second, local_rank, rank);
   }
 }
 
@@ -227,9 +234,14 @@ void Stepper::place(WorkerId id, Worker& worker, int local_rank, int rank) {
   act(action::SendPlace{id, local_rank});
 }
 
-// One that does not read is as good as one that ends.
+// It ended, or hangs, since before this generation: no reason for another.
 void Stepper::on(const happened::PlaceNotRead& event) {
-  act(action::SignalWorker{event.worker, SIGKILL});
+  Worker* const worker = find(event.worker);
+  if (worker == nullptr || worker->state != State::kRecovering) return;
+  act(action::Say{concat(describe_worker(worker->exit), " does not read its place in generation ",
+                         state_.generation, "; a replacement takes its rank")});
+  dismiss(event.worker, *worker, milliseconds(0));
+  fill(worker->exit.local_rank, worker->exit.rank);
 }
 
 void Stepper::dismiss(WorkerId id, Worker& worker, milliseconds patience) {
@@ -540,7 +552,7 @@ void Stepper::on(const happened::AllTold&) {
   ask_for_generation();
   start_standby();
   // A job that ends well may leave processes in the background; one that is stopped may not.
-  if (!any_rank_alive(state_)) dismiss_standbys();
+  if (!any_rank_runs(state_, now_)) dismiss_standbys();
   finish();
 }
 
@@ -741,13 +753,18 @@ std::optional<Time> next_deadline(const SupervisionState& state, Time now) {
     at_if_later(state.standby_at);
     if (state.phase == Phase::kBetween) at(now + kAskAgain);
   }
+  bool any_leaves = false;
   for (const auto& [id, worker] : state.workers) {
     if (!worker.notices.empty()) at(now + kLookAgain);
     at(worker.kill_at);
     if (is_stopping || !worker.is_kept()) continue;
-    if (state.search == HangSearch::kLeaving && worker.state != State::kLeft) at(worker.leaves_by);
     at(worker.joins_by);
+    if (state.search != HangSearch::kLeaving || worker.state == State::kLeft) continue;
+    at(worker.leaves_by);
+    any_leaves = any_leaves || worker.leaves_by;
   }
+  // No worker that could leave is left: the search has ended.
+  if (!is_stopping && state.search == HangSearch::kLeaving && !any_leaves) at(now);
   return next;
 }
 

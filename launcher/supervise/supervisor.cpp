@@ -181,9 +181,10 @@ void Supervisor::tell_suspended_workers() {
 // What is to be done.
 
 void Supervisor::carry_out(const action::StartWorker& start) {
-  const WorkerPlan plan = start.local_rank < 0
-                              ? setup_.standby()
-                              : plans_.at(static_cast<std::size_t>(start.local_rank));
+  const WorkerPlan plan =
+      start.local_rank < 0
+          ? setup_.standby()
+          : setup_.with_streams(plans_.at(static_cast<std::size_t>(start.local_rank)));
   WorkerLink link = make_worker_link();
   SpawnOptions spawn = plan.spawn;
   spawn.inherited_fds.push_back(link.worker.get());

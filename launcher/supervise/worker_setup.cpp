@@ -92,6 +92,14 @@ WorkerPlan WorkerSetup::standby() {
   return worker;
 }
 
+WorkerPlan WorkerSetup::with_streams(WorkerPlan plan) {
+  if (plan.has_streams) return plan;
+  std::vector<TailedLog> logs;
+  give_streams(plan, logs);
+  show(logs);
+  return plan;
+}
+
 // `number`: of its folder among those of the attempt.
 WorkerPlan WorkerSetup::make_worker(int local_rank, int number) const {
   const LaunchOptions& options = job_.options;
@@ -125,6 +133,7 @@ void WorkerSetup::give_streams(WorkerPlan& worker, std::vector<TailedLog>& shown
                                          worker.local_rank, worker.rank, shown));
   worker.spawn.stdout_fd = streams_.back().out.get();
   worker.spawn.stderr_fd = streams_.back().err.get();
+  worker.has_streams = true;
 }
 
 void WorkerSetup::show(const std::vector<TailedLog>& logs) {

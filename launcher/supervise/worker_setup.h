@@ -63,6 +63,7 @@ struct WorkerPlan {
   /// What one that runs already is sent instead.
   Place place{};
   int place_fd = -1;
+  bool has_streams = false;
 };
 
 /// What workers are started with and leave behind on this machine: environments, streams, logs,
@@ -79,6 +80,8 @@ class WorkerSetup {
   std::vector<WorkerPlan> begin(Generation generation, const std::set<int>& kept, int standbys);
   /// One that is started before there is a place for it.
   WorkerPlan standby();
+  /// A worker of begin(); streams are opened for one that ran and is replaced all the same.
+  WorkerPlan with_streams(WorkerPlan plan);
   /// No worker needs the generation's store any more.
   void end_generation() { store_.reset(); }
 
