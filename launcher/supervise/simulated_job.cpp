@@ -50,7 +50,7 @@ const char* name_of_event(const SupervisionEvent& event) {
     const char* operator()(const happened::HangingPlaceRead&) { return "HangingPlaceRead"; }
     const char* operator()(const happened::ViewChanged&) { return "ViewChanged"; }
     const char* operator()(const happened::RendezvousLost&) { return "RendezvousLost"; }
-    const char* operator()(const happened::AllTold&) { return "AllTold"; }
+    const char* operator()(const happened::DecisionDue&) { return "DecisionDue"; }
   };
   return std::visit(Names(), event);
 }
@@ -213,7 +213,6 @@ void SimulatedJob::deliver_report(Machine& machine, const AgentReport& report) {
   const RendezvousState before = options_.is_random ? service_.state() : RendezvousState{};
   service_.report(report, clock_.now());
   if (options_.is_random) check_restarts(before);
-  if (!options_.is_random && service_.state().ended()) faulty_.clear();
   publish(report.node.id);
   tick_service();
 }
@@ -235,16 +234,16 @@ void SimulatedJob::publish(const std::string& sender) {
   for (const auto& machine : machines_) {
     if (machine->has_ended || machine->is_lost) continue;
     const bool is_sender = machine->id() == sender;
-    if (is_sender || (is_new && !(service_.view(machine->id()) == machine->told))) {
-      send_view(*machine);
-    }
+    if (!is_sender && !is_new) continue;
+    AgentView view = service_.view(machine->id());
+    if (is_sender || !(view == machine->told)) send_view(*machine, std::move(view));
   }
 }
 
-void SimulatedJob::send_view(Machine& machine) {
+void SimulatedJob::send_view(Machine& machine, AgentView view) {
   if (machine.is_cut_off) return;
   ++machine.messages_from_server;
-  machine.told = service_.view(machine.id());
+  machine.told = std::move(view);
   service_free_at_ = std::max(service_free_at_, clock_.now()) + options_.server_time;
   Time arrival =
       service_free_at_ + options_.latency + (options_.is_random ? delay(0, 20) : microseconds(0));
@@ -298,10 +297,10 @@ void SimulatedJob::wake(Machine& machine, microseconds after) {
 
 void SimulatedJob::iterate(Machine& machine) {
   if (!machine.supervision) return next_step(machine);
-  for (const SupervisionEvent& event : std::exchange(machine.inbox, {})) tell(machine, event);
+  for (const SupervisionEvent& event : std::exchange(machine.inbox, {})) notify(machine, event);
   SupervisionState& state = *machine.supervision;
-  if (!(state.view == machine.view)) tell(machine, happened::ViewChanged{machine.view});
-  tell(machine, happened::AllTold{});
+  if (!(state.view == machine.view)) notify(machine, happened::ViewChanged{machine.view});
+  notify(machine, happened::DecisionDue{});
   if (state.phase == SupervisionPhase::kFinished) return supervision_ended(machine);
   if (const auto next = next_deadline(state, clock_.now())) {
     const auto in = std::chrono::duration_cast<microseconds>(*next - clock_.now());
@@ -358,9 +357,9 @@ void SimulatedJob::begin_generation(Machine& machine) {
   machine.report.node.worker_count = machine.wanted_workers;
   report(machine);
   groups_[view.generation].world_size = view.placement->world_size;
-  tell(machine, happened::GenerationReady{.generation = view.generation,
-                                          .first_rank = view.placement->first_rank,
-                                          .worker_count = worker_count});
+  notify(machine, happened::GenerationReady{.generation = view.generation,
+                                            .first_rank = view.placement->first_rank,
+                                            .worker_count = worker_count});
 }
 
 void SimulatedJob::tell_of_failure(Machine& machine, const WorkerFault& fault) {
@@ -460,7 +459,7 @@ void SimulatedJob::post(Machine& machine, SupervisionEvent event) {
   wake(machine, is_slow ? delay(0, 1'500) : delay(0, 2));
 }
 
-void SimulatedJob::tell(Machine& machine, const SupervisionEvent& event) {
+void SimulatedJob::notify(Machine& machine, const SupervisionEvent& event) {
   SupervisionState& state = *machine.supervision;
   if (coverage_ != nullptr) {
     std::string where = concat("job ", name_of(state.phase));
@@ -471,7 +470,8 @@ void SimulatedJob::tell(Machine& machine, const SupervisionEvent& event) {
     ++(*coverage_)[{where, name_of_event(event)}];
   }
   const auto actions = step(state, event, clock_.now());
-  if (options_.traces && (!actions.empty() || !std::holds_alternative<happened::AllTold>(event))) {
+  if (options_.traces &&
+      (!actions.empty() || !std::holds_alternative<happened::DecisionDue>(event))) {
     std::printf("%8.3f s %s generation %llu %s: %s of worker %d\n",
                 std::chrono::duration<double>(clock_.now().time_since_epoch()).count(),
                 machine.id().c_str(), static_cast<unsigned long long>(state.generation),
@@ -494,7 +494,7 @@ void SimulatedJob::carry_out(Machine& machine, const SupervisionAction& action) 
     if (waits && options_.is_random && happens_once_in(300)) {
       end_process(process, {.signal = SIGKILL}, false);
     }
-    if (!process.link_is_open) return tell(machine, happened::PlaceNotRead{send->worker});
+    if (!process.link_is_open) return notify(machine, happened::PlaceNotRead{send->worker});
     const std::uint64_t generation = state.generation;
     const int rank = state.workers.at(send->worker).exit.rank;
     // That it hangs is found out only now, where nobody waited for it before.
@@ -532,16 +532,16 @@ void SimulatedJob::carry_out(Machine& machine, const SupervisionAction& action) 
     const SignalFate fate = process.has_handler  ? SignalFate::kSpares
                             : happens_once_in(4) ? SignalFate::kBlocked
                                                  : SignalFate::kEnds;
-    tell(machine, happened::SignalFateRead{read->worker, read->signal, fate});
+    notify(machine, happened::SignalFateRead{read->worker, read->signal, fate});
   } else if (const auto* const explain = std::get_if<action::ExplainHang>(&action)) {
     happened::HangExplained explained;
     for (const WorkerId id : explain->workers) {
       explained.places[id] = {.hangs_in = "work()",
                               .is_in_collective = process_of(id).is_in_collective};
     }
-    tell(machine, explained);
+    notify(machine, explained);
   } else if (const auto* const place = std::get_if<action::ReadHangingPlace>(&action)) {
-    tell(machine, happened::HangingPlaceRead{place->worker, "work()"});
+    notify(machine, happened::HangingPlaceRead{place->worker, "work()"});
   } else if (const auto* const report = std::get_if<action::ReportEnd>(&action)) {
     if (!report->exit.failed()) return;
     if (report->exit.told_to_stop || report->exit.follows_another()) return;
@@ -592,7 +592,7 @@ void SimulatedJob::start(Machine& machine, const action::StartWorker& start) {
     process.is_stuck = happens_once_in(200);
   }
   machine.processes[start.worker] = &process;
-  tell(machine, happened::WorkerStarted{start.worker, process.pid, ""});
+  notify(machine, happened::WorkerStarted{start.worker, process.pid, ""});
   const bool is_standby = start.local_rank < 0;
   const int rank = machine.supervision->workers.at(start.worker).exit.rank;
   const std::uint64_t generation = machine.supervision->generation;

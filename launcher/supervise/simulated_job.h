@@ -117,7 +117,7 @@ class SimulatedJob {
   void report(Machine& machine);
   void deliver_report(Machine& machine, const AgentReport& report);
   void publish(const std::string& sender);
-  void send_view(Machine& machine);
+  void send_view(Machine& machine, AgentView view);
   void tick_service();
 
   // The agents.
@@ -135,7 +135,7 @@ class SimulatedJob {
   void check_restarts(const RendezvousState& before);
 
   // The supervision.
-  void tell(Machine& machine, const SupervisionEvent& event);
+  void notify(Machine& machine, const SupervisionEvent& event);
   void post(Machine& machine, SupervisionEvent event);
   void carry_out(Machine& machine, const SupervisionAction& action);
   void start(Machine& machine, const action::StartWorker& start);

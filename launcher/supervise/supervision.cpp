@@ -115,16 +115,16 @@ class Stepper {
   void on(const happened::HangingPlaceRead& event);
   void on(const happened::ViewChanged& event) { state_.view = event.view; }
   void on(const happened::RendezvousLost&) { stop(state_.stop.on_failure(now_)); }
-  void on(const happened::AllTold&);
+  void on(const happened::DecisionDue&);
 
-  void hear(WorkerId id, Worker& worker, const KeepsState& message);
-  void hear(WorkerId id, Worker& worker, const LeftGroup& message);
-  void hear(WorkerId id, Worker& worker, const TrainingDone& message);
-  void hear(WorkerId id, Worker& worker, const TookPlace& message);
-  void hear(WorkerId id, Worker& worker, const WaitedInVain& message);
-  void hear(WorkerId, Worker& worker, const GivesUp&) { worker.exit.gives_up = true; }
-  void hear(WorkerId, Worker&, const StateFile&) {}
-  void hear(WorkerId, Worker&, const CallsFile&) {}
+  void receive(WorkerId id, Worker& worker, const KeepsState& message);
+  void receive(WorkerId id, Worker& worker, const LeftGroup& message);
+  void receive(WorkerId id, Worker& worker, const TrainingDone& message);
+  void receive(WorkerId id, Worker& worker, const TookPlace& message);
+  void receive(WorkerId id, Worker& worker, const WaitedInVain& message);
+  void receive(WorkerId, Worker& worker, const GivesUp&) { worker.exit.gives_up = true; }
+  void receive(WorkerId, Worker&, const StateFile&) {}
+  void receive(WorkerId, Worker&, const CallsFile&) {}
 
   Worker* find(WorkerId id) {
     const auto found = state_.workers.find(id);
@@ -256,10 +256,10 @@ void Stepper::dismiss(WorkerId id, Worker& worker, milliseconds patience) {
 void Stepper::on(const happened::MessageReceived& event) {
   Worker* const worker = find(event.worker);
   if (worker == nullptr) return;
-  std::visit([&](const auto& message) { hear(event.worker, *worker, message); }, event.message);
+  std::visit([&](const auto& message) { receive(event.worker, *worker, message); }, event.message);
 }
 
-void Stepper::hear(WorkerId, Worker& worker, const KeepsState& message) {
+void Stepper::receive(WorkerId, Worker& worker, const KeepsState& message) {
   worker.reads_within = message.reads_within;
   if (worker.state == State::kStarting) worker.state = State::kRunning;
   if (worker.state != State::kWarmingUp) return;
@@ -267,17 +267,17 @@ void Stepper::hear(WorkerId, Worker& worker, const KeepsState& message) {
   state_.failed_standbys = 0;
 }
 
-void Stepper::hear(WorkerId, Worker& worker, const TrainingDone&) {
+void Stepper::receive(WorkerId, Worker& worker, const TrainingDone&) {
   if (worker.keeps_state() || worker.state == State::kStarting) worker.state = State::kDone;
 }
 
-void Stepper::hear(WorkerId, Worker& worker, const TookPlace& message) {
+void Stepper::receive(WorkerId, Worker& worker, const TookPlace& message) {
   if (worker.state != State::kRecovering || message.generation != state_.generation) return;
   worker.state = State::kRunning;
   worker.joins_by.reset();
 }
 
-void Stepper::hear(WorkerId, Worker& worker, const LeftGroup& message) {
+void Stepper::receive(WorkerId, Worker& worker, const LeftGroup& message) {
   if (message.generation != state_.generation || is_between() || is_stopping()) return;
   if (worker.state == State::kRunning || worker.state == State::kRecovering) {
     worker.state = State::kLeft;  // So it has read its place.
@@ -298,7 +298,7 @@ void Stepper::hear(WorkerId, Worker& worker, const LeftGroup& message) {
   search_hang();
 }
 
-void Stepper::hear(WorkerId id, Worker& worker, const WaitedInVain& message) {
+void Stepper::receive(WorkerId id, Worker& worker, const WaitedInVain& message) {
   if (is_between() || is_stopping()) return;
   worker.exit.waited_in_vain = true;
   explain_hang(AwaitedCall{.operation = message.operation,
@@ -473,7 +473,7 @@ void Stepper::on(const happened::HangExplained& event) {
   if (state_.search == HangSearch::kExplaining) ask_all_to_leave();
 }
 
-// Workers that wait in a collective have left soon, or are told; the others compute, or hang.
+// Workers that wait in a collective leave soon, or are asked to; the others compute, or hang.
 void Stepper::search_hang() {
   if (state_.search != HangSearch::kNone) return;
   state_.search = HangSearch::kExplaining;
@@ -541,7 +541,7 @@ void Stepper::on(const happened::HangingPlaceRead& event) {
 
 // Decisions.
 
-void Stepper::on(const happened::AllTold&) {
+void Stepper::on(const happened::DecisionDue&) {
   if (state_.phase == Phase::kBeginning || state_.phase == Phase::kFinished) return;
   keep_deadlines();
   if (!is_stopping()) {

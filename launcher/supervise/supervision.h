@@ -35,7 +35,7 @@ enum class WorkerState {
   kDone,        ///< its training is complete: it keeps no state any more
   kHanging,     ///< was killed because it hangs
   kDismissed,   ///< has no place any more: how it ends is of no account
-  kStopping,    ///< was told to stop with all others
+  kStopping,    ///< is stopped with all others
   kEnded,       ///< its process has ended; processes that it started are left
 };
 const char* name_of(WorkerState state);
@@ -82,7 +82,7 @@ enum class SupervisionPhase {
   kOver,       ///< a worker failed: the generation cannot continue
   kBetween,    ///< workers that keep their state wait for the next generation
   kPreempted,  ///< a worker that waited so has saved its state and ended
-  kStopping,   ///< all workers are told to stop: StopSequence
+  kStopping,   ///< all workers are stopped: StopSequence
   kFinished,   ///< no worker is left to supervise
 };
 const char* name_of(SupervisionPhase phase);
@@ -206,9 +206,9 @@ struct ViewChanged {
 };
 /// The rendezvous can no longer be reached.
 struct RendezvousLost {};
-/// All that has happened until now is told: it is time for decisions and deadlines. Ends of several
-/// workers that are told before it are judged together.
-struct AllTold {};
+/// All that has happened until now has been an event: it is time for decisions and deadlines. Ends
+/// of several workers before it are judged together.
+struct DecisionDue {};
 
 }  // namespace happened
 
@@ -218,7 +218,7 @@ using SupervisionEvent =
                  happened::WorkerSuspended, happened::GroupEmptied, happened::StopSignal,
                  happened::NoticeSignal, happened::SignalFateRead, happened::HangExplained,
                  happened::HangingPlaceRead, happened::ViewChanged, happened::RendezvousLost,
-                 happened::AllTold>;
+                 happened::DecisionDue>;
 
 /// The actions. An answer, where there is one, is the next event.
 namespace action {
@@ -307,7 +307,7 @@ using SupervisionAction =
 std::vector<SupervisionAction> step(SupervisionState& state, const SupervisionEvent& event,
                                     SupervisionState::Time now);
 
-/// When AllTold is to be told at the latest, though nothing happens. Nothing: no deadline.
+/// When DecisionDue is to come at the latest, though nothing happens. Nothing: no deadline.
 std::optional<SupervisionState::Time> next_deadline(const SupervisionState& state,
                                                     SupervisionState::Time now);
 

@@ -50,8 +50,8 @@ AttemptOutcome Supervisor::run(Generation first) {
   begin(std::move(first), {}, 0);
   parts_.agent.workers_started();
   for (;;) {
-    tell_news();
-    tell(happened::AllTold{});
+    read_news();
+    notify(happened::DecisionDue{});
     if (state_.phase == SupervisionPhase::kFinished) break;
     wait();
   }
@@ -68,10 +68,10 @@ void Supervisor::begin(Generation generation, const std::set<int>& kept, int sta
                                         .first_rank = generation.placement.first_rank,
                                         .worker_count = job_.options.worker_count};
   plans_ = setup_.begin(std::move(generation), kept, standbys);
-  tell(ready);
+  notify(ready);
 }
 
-void Supervisor::tell(const SupervisionEvent& event) {
+void Supervisor::notify(const SupervisionEvent& event) {
   for (const SupervisionAction& action : step(state_, event, now())) {
     std::visit([&](const auto& what) { carry_out(what); }, action);
   }
@@ -86,7 +86,7 @@ void Supervisor::wait() {
   } catch (const Error&) {
     // Workers have their time to save what they have.
     rendezvous_error_ = std::current_exception();
-    tell(happened::RendezvousLost{});
+    notify(happened::RendezvousLost{});
   }
 }
 
@@ -98,28 +98,28 @@ void Supervisor::forget_processes() {
 
 // What has happened.
 
-void Supervisor::tell_news() {
-  tell_signals();
-  for (auto& [id, process] : processes_) tell_messages(id, process);
-  tell_ended_workers();
-  tell_suspended_workers();
+void Supervisor::read_news() {
+  read_signals();
+  for (auto& [id, process] : processes_) read_messages(id, process);
+  reap_workers();
+  read_suspended_workers();
   if (!(parts_.rendezvous.view() == state_.view)) {
-    tell(happened::ViewChanged{parts_.rendezvous.view()});
+    notify(happened::ViewChanged{parts_.rendezvous.view()});
   }
 }
 
-void Supervisor::tell_signals() {
+void Supervisor::read_signals() {
   while (const auto signal = parts_.signals.next()) {
     if (*signal == SIGCHLD) continue;
     if (job_.options.is_notice(*signal)) {
-      tell(happened::NoticeSignal{*signal});
+      notify(happened::NoticeSignal{*signal});
     } else {
-      tell(happened::StopSignal{*signal});
+      notify(happened::StopSignal{*signal});
     }
   }
 }
 
-void Supervisor::tell_messages(WorkerId id, Process& process) {
+void Supervisor::read_messages(WorkerId id, Process& process) {
   try {
     while (process.link.valid()) {
       auto received = receive_from_worker(process.link.get(), Deadline(now()));
@@ -129,23 +129,23 @@ void Supervisor::tell_messages(WorkerId id, Process& process) {
       } else if (std::holds_alternative<CallsFile>(received->message)) {
         process.calls = SharedCalls(received->file);
       }
-      tell(happened::MessageReceived{id, std::move(received->message)});
+      notify(happened::MessageReceived{id, std::move(received->message)});
     }
   } catch (const PeerLost&) {
     news_.remove(process.link.get());
     process.link.reset();
-    tell(happened::LinkClosed{id});
+    notify(happened::LinkClosed{id});
   }
 }
 
-void Supervisor::tell_ended_workers() {
+void Supervisor::reap_workers() {
   while (const auto ended = reap_any_child()) {
     const auto found = std::ranges::find_if(
         processes_, [&](const auto& entry) { return entry.second.pid == ended->pid; });
     if (found == processes_.end()) continue;  // A helper, or an orphan of a worker.
     auto& [id, process] = *found;
     process.is_running = false;
-    tell_messages(id, process);  // Its last ones.
+    read_messages(id, process);  // Its last ones.
     WorkerExit exit{
         .directory = exit_of(id).directory, .exit_code = ended->exit_code, .signal = ended->signal};
     if (const RecentCalls* const calls = process.calls.get(); calls && calls->step() >= 0) {
@@ -156,7 +156,7 @@ void Supervisor::tell_ended_workers() {
     setup_.read_error(exit);
     if (process.link.valid()) news_.remove(process.link.get());
     process.link.reset();
-    tell(happened::WorkerEnded{id, std::move(exit)});
+    notify(happened::WorkerEnded{id, std::move(exit)});
   }
   for (auto next = processes_.begin(); next != processes_.end();) {
     const auto [id, process] = std::pair(next->first, &next->second);
@@ -166,14 +166,14 @@ void Supervisor::tell_ended_workers() {
     }
     parts_.guard.remove(process->pid);
     next = processes_.erase(next);
-    tell(happened::GroupEmptied{id});
+    notify(happened::GroupEmptied{id});
   }
 }
 
-void Supervisor::tell_suspended_workers() {
+void Supervisor::read_suspended_workers() {
   while (const auto suspended = next_stopped_child()) {
     for (const auto& [id, process] : processes_) {
-      if (process.pid == suspended->pid) tell(happened::WorkerSuspended{id, suspended->signal});
+      if (process.pid == suspended->pid) notify(happened::WorkerSuspended{id, suspended->signal});
     }
   }
 }
@@ -195,7 +195,7 @@ void Supervisor::carry_out(const action::StartWorker& start) {
   news_.add(link.launcher.get());
   processes_[start.worker] = {.pid = pid, .link = std::move(link.launcher), .calls = {}};
   parts_.guard.add(pid);
-  tell(happened::WorkerStarted{start.worker, pid, plan.directory});
+  notify(happened::WorkerStarted{start.worker, pid, plan.directory});
   parts_.board.started(exit_of(start.worker));
   setup_.started(exit_of(start.worker));
 }
@@ -205,7 +205,7 @@ void Supervisor::carry_out(const action::SendPlace& send) {
   parts_.board.placed(exit_of(send.worker));
   failpoint("launch.place");
   const int link = processes_.at(send.worker).link.get();
-  if (!send_message(link, plan.place, plan.place_fd)) tell(happened::PlaceNotRead{send.worker});
+  if (!send_message(link, plan.place, plan.place_fd)) notify(happened::PlaceNotRead{send.worker});
   failpoint("launch.placed");
 }
 
@@ -234,7 +234,7 @@ void Supervisor::carry_out(const action::SignalAll& signal) {
 
 void Supervisor::carry_out(const action::ReadSignalFate& read) {
   const SignalFate fate = fate_of(processes_.at(read.worker).pid, read.signal);
-  tell(happened::SignalFateRead{read.worker, read.signal, fate});
+  notify(happened::SignalFateRead{read.worker, read.signal, fate});
 }
 
 void Supervisor::carry_out(const action::ReportEnd& report) {

@@ -71,12 +71,12 @@ class Supervisor {
   };
 
   void begin(Generation generation, const std::set<int>& kept, int standbys);
-  void tell(const SupervisionEvent& event);
-  void tell_news();
-  void tell_signals();
-  void tell_messages(WorkerId id, Process& process);
-  void tell_ended_workers();
-  void tell_suspended_workers();
+  void notify(const SupervisionEvent& event);
+  void read_news();
+  void read_signals();
+  void read_messages(WorkerId id, Process& process);
+  void reap_workers();
+  void read_suspended_workers();
   void wait();
   void forget_processes();
 

@@ -41,13 +41,13 @@ void Supervisor::carry_out(const action::ExplainHang& explain) {
     if (writes_logs(job_.options)) text += concat("lockstep:   all stacks: ", file.string(), "\n");
   }
   say_text(text);
-  tell(explained);
+  notify(explained);
 }
 
 void Supervisor::carry_out(const action::ReadHangingPlace& read) {
   const pid_t process = processes_.at(read.worker).pid;
   for (ProcessStacks& stacks : read_stacks({process}, Deadline::after(kLooks))) {
-    tell(happened::HangingPlaceRead{read.worker, main_place({.stacks = std::move(stacks)})});
+    notify(happened::HangingPlaceRead{read.worker, main_place({.stacks = std::move(stacks)})});
   }
 }
 
