@@ -257,11 +257,12 @@ void SimulatedJob::send_view(Machine& machine, AgentView view) {
 }
 
 void SimulatedJob::tick_service() {
+  // Otherwise no machine is lost, and the job starts with all that it may have.
+  if (!options_.is_random) return;
   const auto next = service_.next_event();
   if (!next || service_.state().ended()) return;
   const auto in =
       std::max(std::chrono::duration_cast<microseconds>(*next - clock_.now()), microseconds(1'000));
-  if (!options_.is_random && in > seconds(20)) return;  // Heartbeats are not simulated.
   clock_.after(in, [this] {
     const auto due = service_.next_event();
     if (!due || *due > clock_.now()) return;
