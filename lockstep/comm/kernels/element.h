@@ -20,9 +20,13 @@ enum class Element : std::uint8_t {
   kBool,
 };
 
+/// By element. Inside the functions that read them each call would build them on the stack.
+inline constexpr std::uint8_t kElementBytes[] = {4, 8, 2, 2, 1, 2, 4, 8, 1, 1};
+inline constexpr std::array kElementNames = {"float32", "float64", "float16", "bfloat16", "int8",
+                                             "int16",   "int32",   "int64",   "uint8",    "bool"};
+
 constexpr std::size_t element_bytes(Element element) {
-  constexpr std::uint8_t kBytes[] = {4, 8, 2, 2, 1, 2, 4, 8, 1, 1};
-  return kBytes[static_cast<std::size_t>(element)];
+  return kElementBytes[static_cast<std::size_t>(element)];
 }
 
 constexpr bool is_floating_point(Element element) {
@@ -32,10 +36,9 @@ constexpr bool is_floating_point(Element element) {
 
 /// "float32", "bool"
 constexpr const char* element_name(Element element) {
-  constexpr std::array kNames = {"float32", "float64", "float16", "bfloat16", "int8",
-                                 "int16",   "int32",   "int64",   "uint8",    "bool"};
   const auto number = static_cast<std::size_t>(element);
-  return number < kNames.size() ? kNames[number] : "?";  // read from another rank's memory
+  // Read from another rank's memory.
+  return number < kElementNames.size() ? kElementNames[number] : "?";
 }
 
 }  // namespace lockstep::inline internal

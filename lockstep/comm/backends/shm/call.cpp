@@ -42,9 +42,10 @@ CallName call_name(std::string_view name) {
 }
 
 const char* name(CallKind kind) {
-  constexpr std::array kNames = {"all_reduce", "reduce",         "broadcast",
-                                 "all_gather", "reduce_scatter", "all_to_all",
-                                 "gather",     "scatter",        "barrier"};
+  // Static, or each call would build the array on the stack.
+  static constexpr std::array kNames = {"all_reduce", "reduce",         "broadcast",
+                                        "all_gather", "reduce_scatter", "all_to_all",
+                                        "gather",     "scatter",        "barrier"};
   const auto number = static_cast<std::size_t>(kind);
   return number < kNames.size() ? kNames[number] : "?";  // read from another rank's memory
 }
