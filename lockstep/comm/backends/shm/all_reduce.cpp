@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <span>
 
 #include "lockstep/comm/kernels/copy_kernel.h"
 
@@ -24,16 +25,21 @@ Arithmetic arithmetic(const Call& call, const Reduction& reduction, const Reduce
           .sum_of_squares = buffers.sum_of_squares};
 }
 
-void reduce_all(const Arithmetic& arithmetic, const Sources& sources, int source_count,
-                const Targets& targets, int target_count, std::uint64_t bytes, Store store) {
+// The pointers of the ranks that the group has.
+template <class Pointers>
+auto of_ranks(const Team& team, const Pointers& pointers) {
+  return std::span(pointers).first(static_cast<std::size_t>(team.ranks()));
+}
+
+void reduce_all(const Arithmetic& arithmetic, std::span<const std::byte* const> sources,
+                std::span<std::byte* const> targets, std::uint64_t bytes, Store store) {
   const auto& [reduction, input_element, sum_of_squares] = arithmetic;
-  const std::span from(sources.data(), static_cast<std::size_t>(source_count));
-  const std::span to(targets.data(), static_cast<std::size_t>(target_count));
   const std::uint64_t elements = bytes / element_bytes(reduction.element);
   if (sum_of_squares == nullptr) {
-    reduce_converted(reduction, input_element, from, to, elements, store);
+    reduce_converted(reduction, input_element, sources, targets, elements, store);
   } else {
-    *sum_of_squares += reduce_and_sum_squares(reduction, input_element, from, to, elements, store);
+    *sum_of_squares +=
+        reduce_and_sum_squares(reduction, input_element, sources, targets, elements, store);
   }
 }
 
@@ -64,11 +70,11 @@ class EagerAllReduce final : public Operation {
       sources[static_cast<std::size_t>(rank)] =
           fits_entry_ ? team.entry(rank, round_).data : team.slot(rank, round_);
     }
-    const Targets targets{buffers_.output};
     // Every rank has all results; the first counts their squares.
     Arithmetic arithmetic = arithmetic_;
     if (team.rank() != 0) arithmetic.sum_of_squares = nullptr;
-    reduce_all(arithmetic, sources, team.ranks(), targets, 1, bytes_, Store::kOrdinary);
+    reduce_all(arithmetic, of_ranks(team, sources), std::span(&buffers_.output, 1), bytes_,
+               Store::kOrdinary);
     team.set_released(round_ + 1);
     return Progress::kDone;
   }
@@ -200,7 +206,7 @@ class LargeAllReduce final : public Operation {
       }
     }
     // Non-temporal stores to lines that were just read cost twice as much as ordinary ones.
-    reduce_all(arithmetic_, sources, team.ranks(), targets, team.ranks(), part.bytes,
+    reduce_all(arithmetic_, of_ranks(team, sources), of_ranks(team, targets), part.bytes,
                converts() ? team.store() : Store::kOrdinary);
   }
 
@@ -227,9 +233,9 @@ class LargeAllReduce final : public Operation {
                                                     ? buffers_.input + whole.begin + own.begin
                                                     : team.slot(rank, round(reduced_)) + own.begin;
     }
-    const Targets targets{buffers_.output + whole.begin + own.begin,
-                          team.slot(team.rank(), round(reduced_)) + own.begin};
-    reduce_all(arithmetic_, sources, team.ranks(), targets, 2, own.bytes, team.store());
+    const std::array targets{buffers_.output + whole.begin + own.begin,
+                             team.slot(team.rank(), round(reduced_)) + own.begin};
+    reduce_all(arithmetic_, of_ranks(team, sources), targets, own.bytes, team.store());
   }
 
   void copy_results(Team& team) {
