@@ -64,15 +64,17 @@ bool Engine::poll(const Task& task) {
 bool Engine::wait(Task& task, Deadline until) {
   const MutexLock lock(mutex_);
   advance();
+  const auto look_often = [&]() LOCKSTEP_REQUIRES(mutex_) {
+    constexpr int kLooksPerClock = 32;  // the clock costs as much as a look
+    for (int look = 0; look < kLooksPerClock && !task.ended; ++look) {
+      pause_briefly();
+      advance();
+    }
+  };
+  look_often();  // Mostly enough: the clock is not read.
   if (!task.ended) {
     const auto spin_end = Deadline::Clock::now() + spin_;
-    constexpr int kLooksPerClock = 32;  // the clock costs as much as a look
-    do {
-      for (int look = 0; look < kLooksPerClock && !task.ended; ++look) {
-        pause_briefly();
-        advance();
-      }
-    } while (!task.ended && Deadline::Clock::now() < spin_end);
+    while (!task.ended && Deadline::Clock::now() < spin_end) look_often();
   }
   while (!task.ended) {
     sleep(task, until);

@@ -28,8 +28,11 @@ using shm::pieces_of;
 
 // A task and the tensors it works on.
 struct TensorTask final : shm::Task {
-  using Task::Task;
-  std::vector<at::Tensor> tensors = {};
+  TensorTask(const char* its_name, std::chrono::milliseconds its_timeout,
+             std::vector<at::Tensor> its_tensors)
+      : Task(its_name, its_timeout), tensors(std::move(its_tensors)) {}
+
+  const std::vector<at::Tensor> tensors;
 };
 using ShmWork = TaskWork<shm::Engine, TensorTask>;
 
@@ -92,10 +95,9 @@ std::chrono::milliseconds ShmBackend::time_allowed(std::chrono::milliseconds tim
 NativeBackend::WorkPtr ShmBackend::start(const char* name,
                                          std::unique_ptr<shm::Operation> operation, Tensors tensors,
                                          const CallTerms& terms) {
-  auto task = std::make_shared<TensorTask>(name, time_allowed(terms.timeout));
+  auto task = std::make_shared<TensorTask>(name, time_allowed(terms.timeout), std::move(tensors));
   if (!terms.name.empty()) operation->set_name(terms.name);
   task->operation = std::move(operation);
-  task->tensors = std::move(tensors);
   engine_->start(task);
   return c10::make_intrusive<ShmWork>(*this, *engine_, std::move(task));
 }
@@ -359,10 +361,9 @@ NativeBackend::WorkPtr ShmBackend::start_message(shm::Message::Direction directi
   if (peer < 0 || peer >= getSize() || peer == getRank()) {
     throw UsageError(concat(name, ": ", peer, " is not another rank of this group of ", getSize()));
   }
-  auto task = std::make_shared<TensorTask>(name, time_allowed(terms.timeout));
+  auto task = std::make_shared<TensorTask>(name, time_allowed(terms.timeout), Tensors(1, tensor));
   task->message = {
       .direction = direction, .peer = peer, .tag = tag, .data = piece.data, .bytes = piece.bytes};
-  task->tensors = {tensor};
   engine_->start(task);
   return c10::make_intrusive<ShmWork>(*this, *engine_, std::move(task));
 }
