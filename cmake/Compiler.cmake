@@ -33,6 +33,8 @@ endif()
 add_library(lockstep_compile_options INTERFACE)
 target_compile_options(lockstep_compile_options INTERFACE
   -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wunused -Werror
+  # Nobody replaces our functions when a program is loaded: calls inside a file may be inlined, with -fPIC too.
+  -fno-semantic-interposition
   # g++ 12 reports these inside inlined LibTorch and libstdc++ headers, at -O2, wrongly.
   $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized -Wno-array-bounds -Wno-stringop-overflow
     -Wno-restrict>)
