@@ -186,6 +186,36 @@ class LiveAccelerator(LiveJobTest):
                               timeout=DEADLINE_S, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
 
+    def test_a_standby_worker_takes_the_rank(self):
+        options = {"steps": 20000, "arguments": ("plain",)}
+        job = self.start("--standalone", "--max-restarts=9", "--standby=1", **options)
+        processes = job.wait_for_begin(3)
+        for victim in (1, 0):
+            standby = job.wait_for(lambda pid, text: text == "starts" and pid not in processes.values())[0]
+            job.wait_for_step(job.last_step() + 2000)
+            os.kill(processes[victim], signal.SIGKILL)
+            processes = job.wait_for_begin(3)
+            self.assertEqual(processes[victim], standby)
+        self.assertEqual(job.finish(), [0], job.errors)
+        self.assertEqual(job.ends(), self.undisturbed_end(**options))
+
+    def test_an_error_of_the_program_costs_its_rank_alone(self):
+        job = self.start(steps=60, environment={"ACCELERATOR_WORKER_FAULT": "throw"})
+        processes = job.wait_for_begin(3)
+        now = job.wait_for_begin(3)
+        self.assertEqual((now[0], now[2]), (processes[0], processes[2]))
+        self.assertNotEqual(now[1], processes[1])
+        self.expect_same_end(job, steps=60)
+        self.assertEqual(recoveries(job.errors), 1, job.errors)
+
+    def test_a_rank_that_hangs_is_replaced(self):
+        job = self.start(steps=60, environment={"ACCELERATOR_WORKER_FAULT": "hang", "LOCKSTEP_TIMEOUT_S": "3"})
+        processes = job.wait_for_begin(3)
+        now = job.wait_for_begin(3)
+        self.assertEqual((now[0], now[2]), (processes[0], processes[2]))
+        self.expect_same_end(job, steps=60)
+        self.assertIn("turn_in_circles", job.errors)
+
     def test_the_mnist_program(self):
         with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
             write_mnist(folder)

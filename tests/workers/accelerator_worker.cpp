@@ -45,6 +45,10 @@ namespace nn = torch::nn;
 constexpr std::int64_t kStepsPerEpoch = 10;
 constexpr std::int64_t kBatch = 12;
 
+constexpr env::Variable kFault{"ACCELERATOR_WORKER_FAULT", "throw|hang",
+                               "what the first process of rank 1 does in step 30"};
+constexpr std::int64_t kFaultyStep = 30;
+
 constexpr env::Variable kFolder{"ACCELERATOR_WORKER_FOLDER", "path", "where snapshots and logs go"};
 
 void say(const std::string& text) {
@@ -84,6 +88,18 @@ struct Rows : torch::data::datasets::Dataset<Rows, torch::data::Example<>> {
  private:
   std::int64_t rows_;
 };
+
+[[gnu::noinline]] void turn_in_circles() {
+  for (volatile int turns = 0;;) turns = turns + 1;
+}
+
+void fail_if_told(std::int64_t step, int rank) {
+  const std::string fault = env::text(kFault).value_or("");
+  if (fault.empty() || step != kFaultyStep || rank != 1) return;
+  if (env::integer(env::kRestartCount).value_or(0) > 0) return;
+  if (fault == "hang") turn_in_circles();
+  throw Error("the program has failed");
+}
 
 struct Settings {
   std::int64_t steps = 0;
@@ -153,7 +169,7 @@ int run_trainer(const Settings& settings) {
            [&](TrainerState& state) {
              for (const auto& [name, tensor] : state_dict(state.module)) hash(sum, tensor);
              hash(sum, optimizer_state_dict(state.optimizer));
-             say(concat("ends with ", sum, " after ", state.time.batches));
+             say(concat("ends with ", sum));
            }}));
   const auto rows = [](std::int64_t count) {
     return Rows(count).map(torch::data::transforms::Stack<>());
@@ -224,6 +240,7 @@ int run(const Settings& settings) {
         say(concat("rank ", accelerator.process_index(), " of ", accelerator.num_processes(),
                    " begins at ", accelerator.steps()));
       }
+      fail_if_told(accelerator.steps(), accelerator.process_index());
       seen.add_(batch.data.size(0));
       const std::int64_t before = accelerator.steps();
       if (second) {
@@ -265,7 +282,7 @@ int run(const Settings& settings) {
   for (const auto& [name, tensor] : state_dict(*critic)) hash(sum, tensor);
   hash(sum, optimizer_state_dict(adam));
   hash(sum, found);
-  say(concat("ends with ", sum, " after ", accelerator.steps()));
+  say(concat("ends with ", sum));
   return 0;
 }
 

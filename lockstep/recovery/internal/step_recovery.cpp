@@ -1,6 +1,7 @@
 #include "lockstep/recovery/internal/step_recovery.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include <ATen/ops/tensor.h>
@@ -47,8 +48,9 @@ struct StepRecovery::Place {
 StepRecovery::StepRecovery(RecoverableTraining& training, StepRecoveryOptions options)
     : training_(training), options_(std::move(options)), memory_(link_.take_memory()) {}
 
+// Where an error ends the program, the others keep their state for a replacement.
 StepRecovery::~StepRecovery() {
-  if (keeps_state_) link_.say_done();
+  if (keeps_state_ && std::uncaught_exceptions() == exceptions_) link_.say_done();
 }
 
 bool StepRecovery::is_offered() {

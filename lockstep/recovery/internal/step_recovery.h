@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -192,6 +193,7 @@ class StepRecovery {
   bool is_over_ = false;
   bool check_soon_ = false;  ///< replicas, after a recovery
   std::chrono::steady_clock::time_point asks_at_{};
+  const int exceptions_ = std::uncaught_exceptions();
   const std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
 };
 

@@ -393,7 +393,7 @@ bool AcceleratorState::run_between(const std::function<void()>& action) {
 }
 
 void AcceleratorState::print(std::string line) {
-  if (is_void() || group_.rank() != 0) return;
+  if (is_void() || process_index() != 0) return;
   held_lines_.push_back(std::move(line));
   if (!recovery_ || !recovery_->is_in_step()) flush_lines();
 }
