@@ -13,7 +13,7 @@ namespace lockstep::inline internal {
 namespace {
 
 using std::chrono::milliseconds;
-using Phase = SupervisionPhase;
+
 using State = WorkerState;
 using Time = SupervisionState::Time;
 using Actions = std::vector<SupervisionAction>;
@@ -74,7 +74,7 @@ bool any_alive(const SupervisionState& state) {
 // One that does not die is no reason to keep standby workers for.
 bool any_rank_runs(const SupervisionState& state, Time now) {
   const bool hanging_should_be_gone =
-      state.phase == Phase::kBetween && has_passed(state.hanging_end_by, now);
+      state.phase == SupervisionPhase::kBetween && has_passed(state.hanging_end_by, now);
   return any_worker(state, [&](const SupervisedWorker& worker) {
     if (!worker.is_alive() || worker.is_standby()) return false;
     return !is_killed(worker) || (worker.state == State::kHanging && !hanging_should_be_gone);
@@ -133,7 +133,8 @@ class Stepper {
   void act(SupervisionAction action) { actions_.push_back(std::move(action)); }
   bool is_stopping() const { return state_.stop.started(); }
   bool is_between() const {
-    return state_.phase == Phase::kBetween || state_.phase == Phase::kPreempted;
+    return state_.phase == SupervisionPhase::kBetween ||
+           state_.phase == SupervisionPhase::kPreempted;
   }
   void count_end(Worker& worker);
   void note_end_between(const WorkerExit& exit);
@@ -167,8 +168,8 @@ class Stepper {
 // Generations.
 
 void Stepper::on(const happened::GenerationReady& event) {
-  if (is_stopping() || state_.phase == Phase::kFinished) return;
-  state_.phase = Phase::kRunning;
+  if (is_stopping() || state_.phase == SupervisionPhase::kFinished) return;
+  state_.phase = SupervisionPhase::kRunning;
   state_.generation = event.generation;
   state_.search = HangSearch::kNone;
   state_.hang_explained_until.reset();
@@ -313,7 +314,7 @@ void Stepper::on(const happened::LinkClosed& event) {
   Worker* const worker = find(event.worker);
   if (worker == nullptr) return;
   worker->link_is_open = false;
-  if (state_.phase == Phase::kBetween && worker->keeps_state()) {
+  if (state_.phase == SupervisionPhase::kBetween && worker->keeps_state()) {
     worker->kill_at = now_ + kTimeToEnd;
   }
 }
@@ -350,15 +351,16 @@ void Stepper::count_end(Worker& worker) {
   const WorkerExit& exit = worker.exit;
   act(action::ReportEnd{exit});
   state_.outcome.exits.push_back(exit);
-  if (state_.phase == Phase::kRunning && exit.failed()) state_.phase = Phase::kOver;
-  if (state_.phase == Phase::kBetween) note_end_between(exit);
+  if (state_.phase == SupervisionPhase::kRunning && exit.failed())
+    state_.phase = SupervisionPhase::kOver;
+  if (state_.phase == SupervisionPhase::kBetween) note_end_between(exit);
 }
 
 // A failure here is not reported as a fault: the next generation replaces the worker anyway.
 void Stepper::note_end_between(const WorkerExit& exit) {
   if (!exit.failed()) return;
   if (exit.exit_code == kExitPreempted) {
-    state_.phase = Phase::kPreempted;
+    state_.phase = SupervisionPhase::kPreempted;
     forget_old_exits();
     return;
   }
@@ -407,7 +409,8 @@ void Stepper::on(const happened::StopSignal& event) {
 }
 
 void Stepper::stop(int signal) {
-  if (is_stopping() && state_.phase != Phase::kFinished) state_.phase = Phase::kStopping;
+  if (is_stopping() && state_.phase != SupervisionPhase::kFinished)
+    state_.phase = SupervisionPhase::kStopping;
   if (signal == 0) return;
   state_.sent_sigterm = state_.sent_sigterm || signal == SIGTERM;
   for (auto& [id, worker] : state_.workers) {
@@ -542,7 +545,8 @@ void Stepper::on(const happened::HangingPlaceRead& event) {
 // Decisions.
 
 void Stepper::on(const happened::DecisionDue&) {
-  if (state_.phase == Phase::kBeginning || state_.phase == Phase::kFinished) return;
+  if (state_.phase == SupervisionPhase::kBeginning || state_.phase == SupervisionPhase::kFinished)
+    return;
   keep_deadlines();
   if (!is_stopping()) {
     kill_late_to_join();
@@ -579,11 +583,11 @@ void Stepper::end_generation_if_over() {
   const bool at_once = is_told && view.end == GenerationEnd::kStoppedAtOnce;
   if (is_stopping()) return at_once ? stop(state_.stop.on_kill(now_)) : void();
   if (is_between()) {
-    if (!view.ended() && state_.phase != Phase::kPreempted) return;
+    if (!view.ended() && state_.phase != SupervisionPhase::kPreempted) return;
   } else {
     if (is_told && view.is_hang) search_hang();
     const bool is_over =
-        state_.phase == Phase::kOver || is_told || has_passed(state_.cause_by, now_);
+        state_.phase == SupervisionPhase::kOver || is_told || has_passed(state_.cause_by, now_);
     if (!is_over) return;
     if (!view.ended() && (waits_for_hanging(state_, now_) || keep_workers())) return;
   }
@@ -606,7 +610,7 @@ bool Stepper::keep_workers() {
     }
   }
   ask_to_leave();
-  state_.phase = Phase::kBetween;
+  state_.phase = SupervisionPhase::kBetween;
   state_.cause_by.reset();
   state_.search = HangSearch::kDone;
   state_.hanging_end_by.reset();
@@ -616,7 +620,7 @@ bool Stepper::keep_workers() {
 }
 
 void Stepper::ask_for_generation() {
-  if (state_.phase != Phase::kBetween || !any_kept(state_)) return;
+  if (state_.phase != SupervisionPhase::kBetween || !any_kept(state_)) return;
   action::AskForGeneration ask;
   for (const auto& [id, worker] : state_.workers) {
     if (worker.is_kept()) ask.kept.insert(worker.exit.local_rank);
@@ -627,8 +631,8 @@ void Stepper::ask_for_generation() {
 
 // Once it is known that the program waits for a place: another would train on its own.
 void Stepper::start_standby() {
-  if (state_.options.standby_workers == 0 || state_.phase != Phase::kRunning || !any_kept(state_) ||
-      state_.failed_standbys >= kMostFailedStandbys) {
+  if (state_.options.standby_workers == 0 || state_.phase != SupervisionPhase::kRunning ||
+      !any_kept(state_) || state_.failed_standbys >= kMostFailedStandbys) {
     return;
   }
   const auto count = std::ranges::count_if(state_.workers, [](const auto& entry) {
@@ -676,7 +680,7 @@ void Stepper::finish() {
       if (is_stopping() || worker.is_alive()) state_.outcome.stuck.push_back(worker.exit);
     }
   }
-  state_.phase = Phase::kFinished;
+  state_.phase = SupervisionPhase::kFinished;
   act(action::Finish{});
 }
 
@@ -712,19 +716,19 @@ const char* name_of(WorkerState state) {
 
 const char* name_of(SupervisionPhase phase) {
   switch (phase) {
-    case Phase::kBeginning:
+    case SupervisionPhase::kBeginning:
       return "beginning";
-    case Phase::kRunning:
+    case SupervisionPhase::kRunning:
       return "running";
-    case Phase::kOver:
+    case SupervisionPhase::kOver:
       return "over";
-    case Phase::kBetween:
+    case SupervisionPhase::kBetween:
       return "between";
-    case Phase::kPreempted:
+    case SupervisionPhase::kPreempted:
       return "preempted";
-    case Phase::kStopping:
+    case SupervisionPhase::kStopping:
       return "stopping";
-    case Phase::kFinished:
+    case SupervisionPhase::kFinished:
       return "finished";
   }
   return "";
@@ -751,7 +755,7 @@ std::optional<Time> next_deadline(const SupervisionState& state, Time now) {
     at_if_later(state.hanging_end_by);
     at_if_later(state.killed_end_by);
     at_if_later(state.standby_at);
-    if (state.phase == Phase::kBetween) at(now + kAskAgain);
+    if (state.phase == SupervisionPhase::kBetween) at(now + kAskAgain);
   }
   bool any_leaves = false;
   for (const auto& [id, worker] : state.workers) {

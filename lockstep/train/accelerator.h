@@ -58,16 +58,16 @@ class [[nodiscard]] AccumulateGuard {
 /// is the only one. Gradients are the mean over all samples of a step, however these are spread
 /// over ranks and accumulated batches, where each loss is the mean over its batch's samples.
 ///
-/// Under `lockstep run --max-restarts=N` a failed rank costs the step in flight only. Its collectives
-/// end without an exception and the step becomes void: optimizers, schedulers and print() do
-/// nothing, gather() and reduce() return this rank's own values. At the loader's next batch the
-/// survivors and the replacement meet, the replacement gets the state, and the loader hands out the
-/// same samples again. What the program itself keeps beside model, optimizer, scheduler and loader,
-/// and changes while it trains, belongs into register_for_checkpointing(). Of several loaders the
-/// first is the one that trains. Not with a comm hook or a ShardedOptimizer: then all ranks restart.
-/// Threads: the training thread, one accelerator at a time. Lifetime: what is prepared must outlive
-/// it where it is given by reference; what prepare() returns may outlive it, with the group.
-/// Errors: UsageError for options that cannot work; as init_process_group.
+/// Under `lockstep run --max-restarts=N` a failed rank costs the step in flight only. Its
+/// collectives end without an exception and the step becomes void: optimizers, schedulers and
+/// print() do nothing, gather() and reduce() return this rank's own values. At the loader's next
+/// batch the survivors and the replacement meet, the replacement gets the state, and the loader
+/// hands out the same samples again. What the program itself keeps beside model, optimizer,
+/// scheduler and loader, and changes while it trains, belongs into register_for_checkpointing(). Of
+/// several loaders the first is the one that trains. Not with a comm hook or a ShardedOptimizer:
+/// then all ranks restart. Threads: the training thread, one accelerator at a time. Lifetime: what
+/// is prepared must outlive it where it is given by reference; what prepare() returns may outlive
+/// it, with the group. Errors: UsageError for options that cannot work; as init_process_group.
 class Accelerator {
  public:
   /// Joins the job unless the program has done so.
@@ -229,11 +229,9 @@ class Accelerator {
   };
   Epochs epochs(std::int64_t count) const { return {state_, count}; }
 
-  /// Runs `action`, code between two steps with collectives, again where a rank fails meanwhile, with
-  /// the ranks that are left. False, without running it, in a void step.
-  bool run_on_survivors(const std::function<void()>& action) {
-    return state_->run_between(action);
-  }
+  /// Runs `action`, code between two steps with collectives, again where a rank fails meanwhile,
+  /// with the ranks that are left. False, without running it, in a void step.
+  bool run_on_survivors(const std::function<void()>& action) { return state_->run_between(action); }
   /// Ranks are lost, and the step under way does not count.
   bool is_step_void() const { return state_->is_void(); }
   /// Called while this process waits for its place among the survivors: what it throws ends that.

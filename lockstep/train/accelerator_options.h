@@ -43,9 +43,9 @@ struct AcceleratorOptions {
   /// A folder in which each rank writes which samples it was given, a line a batch, by which
   /// `lockstep audit` proves that each was trained once. Empty: nowhere.
   std::string sample_log_directory = {};
-  /// Under `lockstep run --max-restarts=N`, with a prepared optimizer, survivors of a failed rank keep
-  /// their processes and repeat the step: see Accelerator. The default random generators are then
-  /// seeded at each step from seed, rank and step.
+  /// Under `lockstep run --max-restarts=N`, with a prepared optimizer, survivors of a failed rank
+  /// keep their processes and repeat the step: see Accelerator. The default random generators are
+  /// then seeded at each step from seed, rank and step.
   bool recover = true;
   /// After so many steps each machine has a copy of the state in memory that its launcher keeps,
   /// twice the state's size: for the case that all ranks die at once. 0: none.

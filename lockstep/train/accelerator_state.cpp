@@ -216,9 +216,9 @@ void AcceleratorState::plan_step(int most_batches) {
 bool AcceleratorState::may_zero_grad(Stepped& stepped) {
   end_left_group();
   const bool is_after_step = stepped.called_at_turn == turn_;
-  const bool may = options_.gradient_accumulation_steps == 1 || !has_gradients_ ||
-                   (is_after_step ? sync_gradients_ && stepped.at_turn == turn_
-                                  : turn_of_step_ <= 1);
+  const bool may =
+      options_.gradient_accumulation_steps == 1 || !has_gradients_ ||
+      (is_after_step ? sync_gradients_ && stepped.at_turn == turn_ : turn_of_step_ <= 1);
   if (may) {
     stepped.has_new_gradients = false;
     stepped.was_used = true;

@@ -205,7 +205,7 @@ class AcceleratorState {
   ProcessGroup group_;
   std::unique_ptr<internal::AcceleratorTraining> training_;
   std::unique_ptr<internal::StepRecovery> recovery_;  ///< null: failures are the program's
-  bool can_recover_ = true;  ///< as far as is known
+  bool can_recover_ = true;                           ///< as far as is known
   std::vector<std::string> held_lines_{};
   std::optional<at::ScalarType> autocast_dtype_;
   GradScaler scaler_;

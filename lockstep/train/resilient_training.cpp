@@ -18,8 +18,8 @@
 #include "lockstep/recovery/internal/broadcast_value.h"
 #include "lockstep/recovery/internal/generations.h"
 #include "lockstep/recovery/internal/launcher_link.h"
-#include "lockstep/recovery/internal/replica_comparison.h"
 #include "lockstep/recovery/internal/standing.h"
+#include "lockstep/recovery/internal/state_exchange.h"
 #include "lockstep/recovery/internal/state_memory.h"
 #include "lockstep/recovery/internal/step_seed.h"
 #include "lockstep/recovery/internal/training_state.h"
@@ -49,6 +49,18 @@ class ResilientTraining::Impl {
   const ProcessGroup& group() const { return group_; }
 
  private:
+  // Of the steps that this rank has done.
+  class StateOfSteps final : public MovableState {
+   public:
+    explicit StateOfSteps(TrainingState& state) : state_(state) {}
+    c10::IValue value() override { return state_.value(); }
+    void take(const c10::IValue& value) override { state_.take(value, 0); }
+    std::uint64_t parameters_hash() const override { return state_.parameters_hash(); }
+
+   private:
+    TrainingState& state_;
+  };
+
   TrainingEnd make_steps(std::int64_t steps, const MakeStep& make_step);
   void begin_generation();
   void agree_on_state();
@@ -56,7 +68,6 @@ class ResilientTraining::Impl {
   std::int64_t load_snapshot(const Standing& in_memory);
   void check_if_told();
   bool is_due(int every) const;
-  void compare_with_others();
   void keep_copies();
   std::string save();
   void end_with(const std::string& failure);
@@ -65,6 +76,7 @@ class ResilientTraining::Impl {
   void drop_group();
 
   TrainingState state_;
+  StateOfSteps movable_{state_};
   const ResilientOptions options_;
   LauncherLink link_;
   StateMemory memory_;
@@ -157,7 +169,7 @@ TrainingEnd ResilientTraining::Impl::make_steps(std::int64_t steps, const MakeSt
     made_in_ = static_cast<std::int64_t>(link_.generation());
     failpoint("step.counted");
     if (torch::optim::LRScheduler* const scheduler = state_.parts().scheduler) scheduler->step();
-    if (is_due(options_.check_replicas_every)) compare_with_others();
+    if (is_due(options_.check_replicas_every)) repair_replicas(group_, movable_, done_, is_whole_);
     keep_copies();
     failpoint("step.kept");
   }
@@ -272,34 +284,9 @@ bool ResilientTraining::Impl::is_due(int every) const {
   return every > 0 && done_ % every == 0;
 }
 
-void ResilientTraining::Impl::compare_with_others() {
-  const auto own = static_cast<std::int64_t>(state_.parameters_hash());
-  std::vector<std::int64_t> hashes;
-  for (const at::Tensor& hash : gather_from_all(group_, at::tensor({own}))) {
-    hashes.push_back(hash.const_data_ptr<std::int64_t>()[0]);
-  }
-  const ReplicaComparison found = compare_replicas(hashes);
-  if (found.odd.empty()) return;
-  const std::string what = describe(found, done_ - 1);
-  if (!found.source) throw Error(what);
-  if (group_.rank() == *found.source) log(LogLevel::kWarning, what);
-  const bool is_odd = std::ranges::count(found.odd, group_.rank()) > 0;
-  if (is_odd) is_whole_ = false;  // Also where the other one's does not arrive.
-  const c10::IValue sent =
-      broadcast_value(group_, is_odd ? c10::IValue() : state_.value(), *found.source);
-  if (is_odd) state_.take(sent, 0);
-  is_whole_ = true;
-}
-
 void ResilientTraining::Impl::keep_copies() {
-  if (is_due(options_.memory_every) && link_.connected() && group_.local_rank() == 0) {
-    try {
-      const Standing standing{.generation = made_in_, .steps = done_};
-      if (memory_.write(state_.value(), standing)) link_.leave_memory(memory_.file());
-      failpoint("memory.left");
-    } catch (const SystemError& error) {
-      log(LogLevel::kWarning, concat("no copy of the state in memory: ", error.what()));
-    }
+  if (is_due(options_.memory_every)) {
+    keep_copy(group_, movable_, {.generation = made_in_, .steps = done_}, memory_, link_);
   }
   if (!is_due(options_.save_interval)) return;
   const std::string failure = save();

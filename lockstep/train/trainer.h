@@ -36,8 +36,9 @@ struct NoData {};
 /// a rank; without one fit() starts `devices` processes (see spawn()). Killed and started again it
 /// goes on from its newest snapshot, behind the last sample, on the same or another number of
 /// ranks. Under `lockstep run --max-restarts=N` fit() survives failed ranks as an Accelerator does;
-/// call it before validate(), test() and find_batch_size(), which do not. Threads: the training thread. Errors: UsageError for options that cannot work, naming
-/// them; what task and callbacks throw, after they have been told (on_exception).
+/// call it before validate(), test() and find_batch_size(), which do not. Threads: the training
+/// thread. Errors: UsageError for options that cannot work, naming them; what task and callbacks
+/// throw, after they have been told (on_exception).
 class Trainer {
  public:
   explicit Trainer(const TrainerOptions& options = {}) : options_(options) { check(options_); }

@@ -105,8 +105,8 @@ class TrainerLoop {
     for (const auto& callback : callbacks_) function(*callback);
   }
   void end_step(bool epoch_ends);
-  /// After ranks were lost or joined: everything that the loop has counted is as the training's state
-  /// says, on all ranks alike.
+  /// After ranks were lost or joined: everything that the loop has counted is as the training's
+  /// state says, on all ranks alike.
   void refresh();
   /// Collectives between steps, again where a rank fails meanwhile.
   template <class Function>

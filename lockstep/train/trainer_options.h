@@ -81,8 +81,8 @@ struct TrainerOptions {
   /// AcceleratorOptions.
   bool asynchronous_saves = false;
   bool sharded_saves = false;
-  /// Under `lockstep run --max-restarts=N` fit() survives failed ranks: see AcceleratorOptions, which
-  /// has all three.
+  /// Under `lockstep run --max-restarts=N` fit() survives failed ranks: see AcceleratorOptions,
+  /// which has all three.
   bool recover = true;
   int memory_every = 0;
   int check_replicas_every = 0;

@@ -208,6 +208,11 @@ class LiveAccelerator(LiveJobTest):
         self.expect_same_end(job, steps=60)
         self.assertEqual(recoveries(job.errors), 1, job.errors)
 
+    def test_a_flipped_bit_is_repaired(self):
+        job = self.start(steps=60, environment={"ACCELERATOR_WORKER_FAULT": "flip"})
+        self.expect_same_end(job, steps=60)
+        self.assertRegex(job.errors, "after step 30 the parameters differ: those of rank 1 from rank 0's, which it takes")
+
     def test_a_rank_that_hangs_is_replaced(self):
         job = self.start(steps=60, environment={"ACCELERATOR_WORKER_FAULT": "hang", "LOCKSTEP_TIMEOUT_S": "3"})
         processes = job.wait_for_begin(3)

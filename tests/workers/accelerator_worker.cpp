@@ -1,9 +1,9 @@
 // A program with a loop of its own under the Accelerator, whose ranks are killed:
 //   accelerator_worker STEPS [KIND [MEMORY_EVERY [EPOCHS_LOOP]]]
 // Ten steps are an epoch. KIND, several joined by '+': plain, accumulate, two (optimizers), fp16,
-// syncbn, trainer (in place of a loop of its own), save (snapshots in $ACCELERATOR_WORKER_FOLDER), tail (evaluations within the loop).
-// EPOCHS_LOOP while: a loop over loader.epoch(). Says each step, and at the end the bits of its
-// state, each after its pid.
+// syncbn, trainer (in place of a loop of its own), save (snapshots in $ACCELERATOR_WORKER_FOLDER),
+// tail (evaluations within the loop). EPOCHS_LOOP while: a loop over loader.epoch(). Says each
+// step, and at the end the bits of its state, each after its pid.
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
@@ -45,8 +45,9 @@ namespace nn = torch::nn;
 constexpr std::int64_t kStepsPerEpoch = 10;
 constexpr std::int64_t kBatch = 12;
 
-constexpr env::Variable kFault{"ACCELERATOR_WORKER_FAULT", "throw|hang",
-                               "what the first process of rank 1 does in step 30"};
+constexpr env::Variable kFault{"ACCELERATOR_WORKER_FAULT", "throw|hang|flip",
+                               "what the first process of rank 1 does in step 30; flip: a bit of a "
+                               "parameter, while all are compared"};
 constexpr std::int64_t kFaultyStep = 30;
 
 constexpr env::Variable kFolder{"ACCELERATOR_WORKER_FOLDER", "path", "where snapshots and logs go"};
@@ -93,11 +94,16 @@ struct Rows : torch::data::datasets::Dataset<Rows, torch::data::Example<>> {
   for (volatile int turns = 0;;) turns = turns + 1;
 }
 
-void fail_if_told(std::int64_t step, int rank) {
+void fail_if_told(std::int64_t step, int rank, const at::Tensor& parameter) {
   const std::string fault = env::text(kFault).value_or("");
   if (fault.empty() || step != kFaultyStep || rank != 1) return;
   if (env::integer(env::kRestartCount).value_or(0) > 0) return;
   if (fault == "hang") turn_in_circles();
+  if (fault == "flip") {
+    const at::NoGradGuard no_grad;
+    parameter.view(at::kInt).view({-1})[3].bitwise_xor_(1 << 20);
+    return;
+  }
   throw Error("the program has failed");
 }
 
@@ -161,8 +167,8 @@ int run_trainer(const Settings& settings) {
              const Accelerator& accelerator = state.accelerator;
              say(concat("step ", state.time.batches - 1));
              if (std::exchange(recoveries, accelerator.recoveries()) != accelerator.recoveries()) {
-               say(concat("rank ", accelerator.process_index(), " of ",
-                          accelerator.num_processes(), " begins at ", state.time.batches - 1));
+               say(concat("rank ", accelerator.process_index(), " of ", accelerator.num_processes(),
+                          " begins at ", state.time.batches - 1));
              }
            },
        .on_fit_end =
@@ -191,11 +197,13 @@ int run(const Settings& settings) {
        .seed = 3,
        .directory = folder + "/snapshots",
        .sample_log_directory = folder.empty() ? "" : folder + "/data",
-       .memory_every = settings.memory_every});
+       .memory_every = settings.memory_every,
+       .check_replicas_every = env::text(kFault) == "flip" ? 1 : 0});
   nn::Sequential net(nn::Linear(8, 16), nn::BatchNorm1d(16), nn::ReLU(), nn::Dropout(0.2),
                      nn::Linear(16, 1));
   nn::Linear critic(8, 1);
-  for (nn::Module* module : {static_cast<nn::Module*>(net.get()), static_cast<nn::Module*>(critic.get())}) {
+  for (nn::Module* module :
+       {static_cast<nn::Module*>(net.get()), static_cast<nn::Module*>(critic.get())}) {
     const at::NoGradGuard no_grad;
     for (at::Tensor& parameter : module->parameters()) {
       parameter.copy_((at::arange(parameter.numel(), at::kFloat).view_as(parameter) + 1).sin() / 4);
@@ -240,7 +248,6 @@ int run(const Settings& settings) {
         say(concat("rank ", accelerator.process_index(), " of ", accelerator.num_processes(),
                    " begins at ", accelerator.steps()));
       }
-      fail_if_told(accelerator.steps(), accelerator.process_index());
       seen.add_(batch.data.size(0));
       const std::int64_t before = accelerator.steps();
       if (second) {
@@ -255,6 +262,7 @@ int run(const Settings& settings) {
       optimizer.step();
       scheduler.step();
       if (accelerator.steps() == before) continue;
+      fail_if_told(before, accelerator.process_index(), net->parameters()[0]);
       std::uint64_t sum = 0;
       for (const auto& [name, tensor] : state_dict(*net)) hash(sum, tensor);
       for (const auto& [name, tensor] : state_dict(*critic)) hash(sum, tensor);

@@ -20,12 +20,12 @@ constexpr auto pointers_to(const auto&... variables) {
 
 constexpr auto kAll = pointers_to(
     kRank, kWorldSize, kLocalRank, kLocalWorldSize, kMasterAddr, kMasterPort, kRestartCount,
-    kMaxRestarts, kRunId, kUseAgentStore, kErrorFile, kStoreListenFd, kLauncherFd, kStandby, kStateMemoryFd, kJobMark,
-    kJobSecret, kSpawn, kOpenMpiRank, kOpenMpiWorldSize, kOpenMpiLocalRank, kOpenMpiLocalWorldSize,
-    kPmiRank, kPmiWorldSize, kPmiLocalRank, kPmiLocalWorldSize, kSlurmRank, kSlurmWorldSize,
-    kSlurmLocalRank, kSlurmNode, kSlurmTasksPerNode, kOpenMpiJob, kPmiConnection, kSlurmNodes,
-    kSlurmJob, kSlurmStep, kTimeout, kInitTimeout, kBackend, kMemoryDomain, kCheckCalls,
-    kGlooSocketIfname, kLogLevel,
+    kMaxRestarts, kRunId, kUseAgentStore, kErrorFile, kStoreListenFd, kLauncherFd, kStandby,
+    kStateMemoryFd, kJobMark, kJobSecret, kSpawn, kOpenMpiRank, kOpenMpiWorldSize,
+    kOpenMpiLocalRank, kOpenMpiLocalWorldSize, kPmiRank, kPmiWorldSize, kPmiLocalRank,
+    kPmiLocalWorldSize, kSlurmRank, kSlurmWorldSize, kSlurmLocalRank, kSlurmNode,
+    kSlurmTasksPerNode, kOpenMpiJob, kPmiConnection, kSlurmNodes, kSlurmJob, kSlurmStep, kTimeout,
+    kInitTimeout, kBackend, kMemoryDomain, kCheckCalls, kGlooSocketIfname, kLogLevel,
 #if defined(LOCKSTEP_FAILPOINTS)
     kFailpoint,
 #endif

@@ -95,7 +95,8 @@ std::shared_ptr<LayerGroup> layer_group(const ProcessGroup& parent) {
   const bool known_to_all =
       std::all_of(rows.begin(), rows.end(), [](const auto& row) { return row[0] == 1; });
   if (known_to_all) return known;
-  auto made = std::make_shared<LayerGroup>(LayerGroup{.group = parent.new_group(all_ranks(parent))});
+  auto made =
+      std::make_shared<LayerGroup>(LayerGroup{.group = parent.new_group(all_ranks(parent))});
   layer_groups().put(parent, made);
   return made;
 }

@@ -17,7 +17,6 @@
 #include "lockstep/comm/internal/stand_in_group.h"
 #include "lockstep/recovery/internal/broadcast_value.h"
 #include "lockstep/recovery/internal/generations.h"
-#include "lockstep/recovery/internal/replica_comparison.h"
 #include "lockstep/recovery/internal/step_seed.h"
 #include "lockstep/snapshot/internal/agreement.h"
 
@@ -26,8 +25,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How often a step looks for the launcher's messages, which costs a system call. A generation that is
-// over ends collectives at once.
+// How often a step looks for the launcher's messages, which costs a system call. A generation that
+// is over ends collectives at once.
 constexpr std::chrono::milliseconds kAsksEvery{5};
 
 }  // namespace
@@ -152,7 +151,8 @@ void StepRecovery::leave_generation(const Error& why) {
 }
 
 bool StepRecovery::fail(const Error& error) {
-  if (state_ == State::kInactive || state_ == State::kEnded || !ends_generation(error)) return false;
+  if (state_ == State::kInactive || state_ == State::kEnded || !ends_generation(error))
+    return false;
   if (in_between_) return false;  // run_between() catches it.
   if (has_lost_group()) return in_step_ || is_void();
   if (!in_step_) return false;  // Its result would be of a part of the ranks.
@@ -166,8 +166,8 @@ std::vector<StepRecovery::Place> StepRecovery::gather_places(bool is_new, bool a
   const bool has_memory = all_.local_rank() == 0 && memory_.standing().exists();
   std::vector<Place> places;
   for (const auto& row :
-       gather_rows(all_, {is_new ? 1 : 0, at_boundary ? 1 : 0, is_ending_ ? 1 : 0, boundaries_, passed_,
-                          is_whole_ ? 1 : 0, has_memory ? 1 : 0})) {
+       gather_rows(all_, {is_new ? 1 : 0, at_boundary ? 1 : 0, is_ending_ ? 1 : 0, boundaries_,
+                          passed_, is_whole_ ? 1 : 0, has_memory ? 1 : 0})) {
     places.push_back({.is_new = row[0] != 0,
                       .at_boundary = row[1] != 0,
                       .is_ending = row[2] != 0,
@@ -218,17 +218,20 @@ bool StepRecovery::settle(bool at_boundary) {
     }
     std::vector<int> between;
     for (std::size_t rank = 0; rank < places.size(); ++rank) {
-      if (!places[rank].at_boundary && !places[rank].is_new) between.push_back(static_cast<int>(rank));
+      if (!places[rank].at_boundary && !places[rank].is_new)
+        between.push_back(static_cast<int>(rank));
     }
     if (between.empty()) continue;
     apart_ = all_.new_group(between);
     if (at_boundary) continue;
-    // One that is further has passed this call, which takes two barriers: the first has all results.
-    const auto furthest = std::ranges::max_element(
-        places, {}, [](const Place& place) { return place.progress(); });
+    // One that is further has passed this call, which takes two barriers: the first has all
+    // results.
+    const auto furthest =
+        std::ranges::max_element(places, {}, [](const Place& place) { return place.progress(); });
     if (furthest->progress() > std::pair(boundaries_, passed_) && !first_barrier_passed_) {
-      throw Error("the ranks are at different places of the program; each rank must call evaluate(), "
-                  "save_state() and wait_for_everyone() as often as the others");
+      throw Error(
+          "the ranks are at different places of the program; each rank must call evaluate(), "
+          "save_state() and wait_for_everyone() as often as the others");
     }
     use_group(apart_);
     state_ = State::kApart;
@@ -275,10 +278,11 @@ void StepRecovery::agree_on_state() {
       take_from(false, is_source ? memory_.read() : c10::IValue());
       break;
     default:
-      throw Error(concat("recovery on rank ", all_.rank(),
-                         ": no rank holds a complete state any more, and there is no copy of it; the "
-                         "job starts again from the newest snapshot that the program loads; "
-                         "memory_every keeps a copy in memory"));
+      throw Error(
+          concat("recovery on rank ", all_.rank(),
+                 ": no rank holds a complete state any more, and there is no copy of it; the "
+                 "job starts again from the newest snapshot that the program loads; "
+                 "memory_every keeps a copy in memory"));
   }
   is_whole_ = has_begun_ = true;
 }
@@ -315,8 +319,7 @@ void StepRecovery::boundary(Boundary kind) {
     commit();
     if (state_ == State::kTraining) {
       try {
-        check_replicas();
-        keep_copy();
+        check_and_keep();
         if (kind == Boundary::kEpochEnd) all_.barrier();
         if (const auto now = Clock::now(); now >= asks_at_) {
           asks_at_ = now + kAsksEvery;
@@ -421,36 +424,12 @@ bool StepRecovery::run_between(const std::function<void()>& action) {
   return true;
 }
 
-void StepRecovery::check_replicas() {
-  const bool is_due = options_.check_replicas_every > 0 && boundaries_ % options_.check_replicas_every == 0;
-  if (!is_due && !check_soon_) return;
-  check_soon_ = false;
-  std::vector<std::int64_t> hashes;
-  for (const auto& row : gather_rows(all_, {static_cast<std::int64_t>(training_.parameters_hash())})) {
-    hashes.push_back(row[0]);
+void StepRecovery::check_and_keep() {
+  const auto is_due = [&](int every) { return every > 0 && boundaries_ % every == 0; };
+  if (std::exchange(check_soon_, false) || is_due(options_.check_replicas_every)) {
+    repair_replicas(all_, training_, training_.steps(), is_whole_);
   }
-  const ReplicaComparison found = compare_replicas(hashes);
-  if (found.odd.empty()) return;
-  const std::string what = describe(found, boundaries_ - 1);
-  if (!found.source) throw Error(what);
-  if (all_.rank() == *found.source) log(LogLevel::kWarning, what);
-  const bool is_odd = std::ranges::count(found.odd, all_.rank()) > 0;
-  if (is_odd) is_whole_ = false;  // Also where the other one's does not arrive.
-  const c10::IValue sent =
-      broadcast_value(all_, is_odd ? c10::IValue() : training_.value(), *found.source);
-  if (is_odd) training_.take(sent);
-  is_whole_ = true;
-}
-
-void StepRecovery::keep_copy() {
-  if (options_.memory_every <= 0 || boundaries_ % options_.memory_every != 0) return;
-  if (all_.local_rank() != 0) return;
-  try {
-    if (memory_.write(training_.value(), standing())) link_.leave_memory(memory_.file());
-    failpoint("memory.left");
-  } catch (const SystemError& error) {
-    log(LogLevel::kWarning, concat("no copy of the state in memory: ", error.what()));
-  }
+  if (is_due(options_.memory_every)) keep_copy(all_, training_, standing(), memory_, link_);
 }
 
 }  // namespace lockstep::inline internal

@@ -8,27 +8,19 @@
 #include <string>
 #include <vector>
 
-#include <ATen/core/ivalue.h>
-
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/recovery/internal/launcher_link.h"
 #include "lockstep/recovery/internal/standing.h"
+#include "lockstep/recovery/internal/state_exchange.h"
 #include "lockstep/recovery/internal/state_memory.h"
 
 namespace lockstep::inline internal {
 
 /// What StepRecovery asks of the training that it recovers.
-class RecoverableTraining {
+class RecoverableTraining : public MovableState {
  public:
-  virtual ~RecoverableTraining() = default;
-
-  /// Everything that a boundary's state consists of, as files can hold it; shares memory.
-  virtual c10::IValue value() = 0;
-  /// Replaces the state by a value() of another process. Errors: UsageError where something else is
-  /// prepared or registered here.
-  virtual void take(const c10::IValue& value) = 0;
   /// At a boundary: what a void step goes back to.
   virtual void remember() = 0;
   /// Back to the last remember(). False where parameters have changed since and are of no step.
@@ -37,7 +29,6 @@ class RecoverableTraining {
   virtual void drop_group(const ProcessGroup& group) = 0;
   /// Everything uses `group` from now on. Collective in it.
   virtual void set_group(const ProcessGroup& group) = 0;
-  virtual std::uint64_t parameters_hash() const = 0;
   /// Updates of the parameters so far, for people.
   virtual std::int64_t steps() const = 0;
 };
@@ -52,8 +43,8 @@ struct StepRecoveryOptions {
 /// Lets a program's own loop survive the death of its ranks. The program calls it at boundaries,
 /// where it holds no batch; between two boundaries lies a step, or the code between two epochs.
 /// A collective that fails makes the step void: the program's code goes on to the next boundary
-/// with a stand-in for the group and no update happens. There the process joins the next generation,
-/// takes the most advanced state of any rank, and the program repeats the step.
+/// with a stand-in for the group and no update happens. There the process joins the next
+/// generation, takes the most advanced state of any rank, and the program repeats the step.
 ///
 /// The states, and what leads from one to the other:
 ///
@@ -67,7 +58,8 @@ struct StepRecoveryOptions {
 ///   kArriving    it has the state; what the program does before its first boundary does not count.
 ///                → kTraining: boundary()
 ///   kApart       a group of the survivors that are in the same run_between(); the others wait for
-///                them at a boundary. → kTraining: boundary(); → kBroken: run_between(); → kVoid: fail()
+///                them at a boundary. → kTraining: boundary(); → kBroken: run_between(); → kVoid:
+///                fail()
 ///   kFinishing   a new process that joined when the training was over: nothing counts before the
 ///                end of its loop. → kEnded: boundary(kEnd)
 ///   kEnded       the training is over; errors are the program's own
@@ -123,8 +115,8 @@ class StepRecovery {
   /// The updates of the step are complete, or there are none any more.
   void set_step_complete(bool complete) { step_complete_ = complete; }
 
-  /// A collective of the program has failed. True: the program's code goes on, with harmless values.
-  /// False: the error is the program's.
+  /// A collective of the program has failed. True: the program's code goes on, with harmless
+  /// values. False: the error is the program's.
   bool fail(const Error& error);
 
   enum class Boundary { kStep, kEpochEnd, kEnd };
@@ -162,8 +154,7 @@ class StepRecovery {
   void agree_on_state();
   void commit();
   void end();
-  void check_replicas();
-  void keep_copy();
+  void check_and_keep();
   void begin_interval();
   Standing standing() const;
   void read_place();
@@ -180,8 +171,8 @@ class StepRecovery {
   int rank_ = 0;
   int world_size_ = 1;
   std::int64_t recoveries_ = 0;
-  std::int64_t boundaries_ = 0;  ///< passed, by the training
-  std::int64_t passed_ = 0;      ///< calls of run_between() since the last of them
+  std::int64_t boundaries_ = 0;        ///< passed, by the training
+  std::int64_t passed_ = 0;            ///< calls of run_between() since the last of them
   bool first_barrier_passed_ = false;  ///< of the call under way
   bool in_between_ = false;
   std::int64_t generation_ = 0;  ///< which passed the last boundary

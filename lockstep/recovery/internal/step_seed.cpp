@@ -20,8 +20,8 @@ std::uint64_t mix(std::uint64_t value) {
 }  // namespace
 
 void seed_step(std::uint64_t seed, int rank, std::int64_t step, c10::Device device) {
-  const std::uint64_t mixed = mix(mix(mix(seed) + static_cast<std::uint64_t>(rank)) +
-                                  static_cast<std::uint64_t>(step));
+  const std::uint64_t mixed =
+      mix(mix(mix(seed) + static_cast<std::uint64_t>(rank)) + static_cast<std::uint64_t>(step));
   if (!device.is_cpu()) {
     at::manual_seed(mixed);  // All generators.
     return;

@@ -26,9 +26,9 @@ class TensorCopies {
   std::vector<Copy> copies_;
 };
 
-/// What a parameter's gradient is between steps: undefined (kNoGradient), dense (0), or sparse in so
-/// many dimensions. An optimizer passes over a parameter whose gradient is undefined, and moves it by
-/// its moments if the gradient is zeros.
+/// What a parameter's gradient is between steps: undefined (kNoGradient), dense (0), or sparse in
+/// so many dimensions. An optimizer passes over a parameter whose gradient is undefined, and moves
+/// it by its moments if the gradient is zeros.
 constexpr std::int64_t kNoGradient = -1;
 std::int64_t gradient_kind(const at::Tensor& parameter);
 /// Zeros of that kind, or none.

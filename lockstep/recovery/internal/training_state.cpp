@@ -100,8 +100,7 @@ void TrainingState::take(const c10::IValue& value, std::int64_t steps) {
   load_state_dict(*parts_.model, tensor_dict(entry(value, "model", kOtherRank), kOtherRank),
                   kOtherRank);
   // The learning rate that it leaves comes with the optimizer.
-  if (parts_.scheduler != nullptr && steps < 0)
-    take_back_steps(*parts_.scheduler, -steps);
+  if (parts_.scheduler != nullptr && steps < 0) take_back_steps(*parts_.scheduler, -steps);
   for (; parts_.scheduler != nullptr && steps > 0; --steps) parts_.scheduler->step();
   if (parts_.optimizer != nullptr) {
     adopt_optimizer_state_dict(*parts_.optimizer, entry(value, "optimizer", kOtherRank),
@@ -115,7 +114,7 @@ void TrainingState::take(const c10::IValue& value, std::int64_t steps) {
       gradients.isTensor() && gradients.toTensor().numel() == std::ssize(parameters_);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     reset_gradient(parameters_[i].parameter,
-                  is_known ? gradients.toTensor().const_data_ptr<std::int64_t>()[i] : kNoGradient);
+                   is_known ? gradients.toTensor().const_data_ptr<std::int64_t>()[i] : kNoGradient);
   }
 }
 

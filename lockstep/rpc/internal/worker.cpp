@@ -151,10 +151,10 @@ void Worker::start() {
 
 void Worker::start_agent(const c10::intrusive_ptr<c10d::Store>& store,
                          const std::vector<c10::Device>& devices) {
-  const auto own = c10::make_intrusive<c10d::PrefixStore>(concat("rpc/", count_replica(group_)),
-                                                          store);
-  agent_ = std::make_shared<Agent>(own, group_, name_, options_, reverse_device_maps_, devices,
-                                   *this);
+  const auto own =
+      c10::make_intrusive<c10d::PrefixStore>(concat("rpc/", count_replica(group_)), store);
+  agent_ =
+      std::make_shared<Agent>(own, group_, name_, options_, reverse_device_maps_, devices, *this);
   torch_rpc::RpcAgent::setCurrentRpcAgent(agent_);
   agent_->start();
   failpoint("rpc.listening");
@@ -173,10 +173,10 @@ void Worker::stop_agent() noexcept {
   }
 }
 
-// Collective: whether each worker has reached all others. One that another has not reached may live:
-// a connection that is no worker's ends TensorPipe's listening for good, and a rank of another job
-// that waits for its rank 0 tries a port which the system may have given to a worker. Only the group
-// knows who is lost: its collective ends with PeerLost then.
+// Collective: whether each worker has reached all others. One that another has not reached may
+// live: a connection that is no worker's ends TensorPipe's listening for good, and a rank of
+// another job that waits for its rank 0 tries a port which the system may have given to a worker.
+// Only the group knows who is lost: its collective ends with PeerLost then.
 bool Worker::connect_to_all(bool is_last_try, const Deadline& deadline) {
   const std::optional<int> own = greet_all(deadline);
   if (!own) notes_losses_ = true;  // When all have connected others may call at once.

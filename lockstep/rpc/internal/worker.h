@@ -133,7 +133,7 @@ class Worker final : public std::enable_shared_from_this<Worker>, public LocalTr
   const Options options_;
   const int rank_;
   std::vector<WorkerInfo> workers_;
-  DeviceMaps reverse_device_maps_;  ///< by the name of who sends here
+  DeviceMaps reverse_device_maps_;         ///< by the name of who sends here
   std::atomic<bool> notes_losses_{false};  ///< not while workers connect: they may connect again
   std::vector<std::atomic<bool>> lost_;
   static constexpr int kNobody = -1;

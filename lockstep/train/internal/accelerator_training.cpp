@@ -135,7 +135,8 @@ bool AcceleratorTraining::go_back() {
   state_.pass_of_group_.reset();
   state_.sync_gradients_ = true;
   state_.has_gradients_ = false;
-  for (const auto& stepped : state_.optimizers) stepped->has_new_gradients = stepped->was_used = false;
+  for (const auto& stepped : state_.optimizers)
+    stepped->has_new_gradients = stepped->was_used = false;
   state_.losses_are_old_ = true;
   state_.held_lines_.clear();
   return is_whole;
@@ -151,18 +152,16 @@ void AcceleratorTraining::restore_rates() {
 c10::IValue AcceleratorTraining::value() {
   find_tensors();
   c10::impl::GenericDict dict = make_dict();
-  dict.insert_or_assign("model",
-                        tensor_dict_value(state_dict(*state_.replicas.front()->module())));
-  dict.insert_or_assign("optimizer",
-                        optimizer_state_dict(*state_.optimizers.front()->optimizer));
+  dict.insert_or_assign("model", tensor_dict_value(state_dict(*state_.replicas.front()->module())));
+  dict.insert_or_assign("optimizer", optimizer_state_dict(*state_.optimizers.front()->optimizer));
   dict.insert_or_assign("values", state_.values());
   std::vector<std::int64_t> gradients;
   for (const Watched& watched : parameters_) gradients.push_back(gradient_kind(watched.parameter));
   dict.insert_or_assign("gradients", at::tensor(gradients));
-  dict.insert_or_assign(
-      "numbers", at::tensor({static_cast<std::int64_t>(cursor_.seed), cursor_.epoch,
-                             cursor_.consumed, cursor_.batches, state_.steps_,
-                             static_cast<std::int64_t>(std::max(most_updates_, updates_))}));
+  dict.insert_or_assign("numbers",
+                        at::tensor({static_cast<std::int64_t>(cursor_.seed), cursor_.epoch,
+                                    cursor_.consumed, cursor_.batches, state_.steps_,
+                                    static_cast<std::int64_t>(std::max(most_updates_, updates_))}));
   return writable_value(dict);
 }
 
@@ -187,11 +186,14 @@ void AcceleratorTraining::take(const c10::IValue& value) {
              .epoch = number[1],
              .consumed = number[2],
              .batches = number[3]};
+  // In the middle of a loop, too: where replicas were compared.
+  if (!state_.loaders.empty()) state_.loaders.front()->go_to(cursor_, state_.group_);
   state_.steps_ = number[4];
   most_updates_ = static_cast<int>(number[5]);
   updates_ = undone_updates_ = 0;
   undos_.clear();
-  for (const auto& stepped : state_.optimizers) stepped->has_new_gradients = stepped->was_used = false;
+  for (const auto& stepped : state_.optimizers)
+    stepped->has_new_gradients = stepped->was_used = false;
 }
 
 void AcceleratorTraining::drop_group(const ProcessGroup& group) {
@@ -329,8 +331,7 @@ void AcceleratorState::visit_boundary(LoaderBoundary boundary) {
     if (!is_void()) training_->set_cursor(loader.cursor());
     flush_lines();
     const bool ends = boundary == LoaderBoundary::kLoopEnds;
-    recovery_->boundary(ends ? StepRecovery::Boundary::kEpochEnd
-                                : StepRecovery::Boundary::kStep);
+    recovery_->boundary(ends ? StepRecovery::Boundary::kEpochEnd : StepRecovery::Boundary::kStep);
     if (recovery_->state() == State::kFinishing) {
       // Nothing is left to do.
       loader.go_to({.seed = loader.cursor().seed,

@@ -1,0 +1,46 @@
+#include "lockstep/recovery/internal/state_exchange.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/failpoint.h"
+#include "lockstep/base/internal/log.h"
+#include "lockstep/comm/internal/exchange_values.h"
+#include "lockstep/recovery/internal/broadcast_value.h"
+#include "lockstep/recovery/internal/replica_comparison.h"
+
+namespace lockstep::inline internal {
+
+void repair_replicas(const ProcessGroup& group, MovableState& state, std::int64_t steps,
+                     bool& is_whole) {
+  std::vector<std::int64_t> hashes;
+  for (const auto& row : gather_rows(group, {static_cast<std::int64_t>(state.parameters_hash())})) {
+    hashes.push_back(row[0]);
+  }
+  const ReplicaComparison found = compare_replicas(hashes);
+  if (found.odd.empty()) return;
+  const std::string what = describe(found, steps - 1);
+  if (!found.source) throw Error(what);
+  if (group.rank() == *found.source) log(LogLevel::kWarning, what);
+  const bool is_odd = std::ranges::count(found.odd, group.rank()) > 0;
+  if (is_odd) is_whole = false;  // Also where the other one's does not arrive.
+  const c10::IValue sent =
+      broadcast_value(group, is_odd ? c10::IValue() : state.value(), *found.source);
+  if (is_odd) state.take(sent);
+  is_whole = true;
+}
+
+void keep_copy(const ProcessGroup& group, MovableState& state, const Standing& standing,
+               StateMemory& memory, LauncherLink& link) {
+  if (!link.connected() || group.local_rank() != 0) return;
+  try {
+    if (memory.write(state.value(), standing)) link.leave_memory(memory.file());
+    failpoint("memory.left");
+  } catch (const SystemError& error) {
+    log(LogLevel::kWarning, concat("no copy of the state in memory: ", error.what()));
+  }
+}
+
+}  // namespace lockstep::inline internal
