@@ -116,7 +116,11 @@ std::int64_t LoaderPosition::batches_behind_cursor() const {
 }
 
 void LoaderPosition::set_process_group(const ProcessGroup& group) {
-  part_ = part_in(group);
+  set_part(part_in(group));
+}
+
+void LoaderPosition::set_part(const BatchPart& part) {
+  part_ = part;
   if (batch_size_of_rank_ > 0) options_.batch_size = batch_size_of_rank_ * part_.world_size;
 }
 

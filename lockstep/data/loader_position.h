@@ -85,6 +85,7 @@ class LoaderPosition {
   void go_to(const DataCursor& cursor, const ProcessGroup& group);
   /// Outside of loops: the ranks that share the dataset.
   void set_process_group(const ProcessGroup& group);
+  void set_part(const BatchPart& part);
   /// Batches of the cursor's epoch that are behind it.
   std::int64_t batches_behind_cursor() const;
 

@@ -78,13 +78,16 @@ void Accelerator::end_training() {
 }
 
 Accelerator::Epochs::Iterator::Iterator(AcceleratorState* state, std::int64_t end)
-    : state_(state), end_(end), epoch_(state->begin_epochs()) {
+    : state_(state), end_(end), epoch_(state->begin_epochs()), recoveries_(state->recoveries()) {
   end_if_reached();
 }
 
 Accelerator::Epochs::Iterator& Accelerator::Epochs::Iterator::operator++() {
   const std::int64_t next = state_->epoch();
-  if (next == epoch_) {
+  // Where the loop was left in a step that then was void, the epoch goes on.
+  const bool was_disturbed =
+      std::exchange(recoveries_, state_->recoveries()) != state_->recoveries();
+  if (next == epoch_ && !was_disturbed) {
     throw UsageError(concat("Accelerator::epochs: epoch ", epoch_,
                             " has not looped over the data loader that was prepared first"));
   }

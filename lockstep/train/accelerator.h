@@ -217,6 +217,7 @@ class Accelerator {
       AcceleratorState* state_;
       std::int64_t end_;
       std::int64_t epoch_;
+      std::int64_t recoveries_;
     };
     Epochs(std::shared_ptr<AcceleratorState> state, std::int64_t count)
         : state_(std::move(state)), count_(count) {}
@@ -232,6 +233,9 @@ class Accelerator {
   /// Runs `action`, code between two steps with collectives, again where a rank fails meanwhile,
   /// with the ranks that are left. False, without running it, in a void step.
   bool run_on_survivors(const std::function<void()>& action) { return state_->run_between(action); }
+  /// The training has ended without this process, which replaces one that failed at its end: loops
+  /// over the loader hand out nothing.
+  bool is_training_over() const { return state_->is_training_over(); }
   /// Ranks are lost, and the step under way does not count.
   bool is_step_void() const { return state_->is_void(); }
   /// Called while this process waits for its place among the survivors: what it throws ends that.
@@ -250,7 +254,7 @@ class Accelerator {
     (line << ... << parts);
     state_->print(line.str());
   }
-  bool is_main_process() const { return process_index() == 0; }
+  bool is_main_process() const { return state_->is_main(); }
   bool is_local_main_process() const { return local_process_index() == 0; }
   int process_index() const { return state_->process_index(); }
   int local_process_index() const { return process_group().local_rank(); }

@@ -87,7 +87,9 @@ void AcceleratorState::open_sample_log() {
 }
 
 void AcceleratorState::add_loader(const std::shared_ptr<LoaderPosition>& loader) {
-  if (loader->world_size() != group_.world_size()) {
+  if (is_void()) {  // So that size() is what it is on the others.
+    loader->set_part({.rank = std::max(process_index(), 0), .world_size = num_processes()});
+  } else if (loader->world_size() != group_.world_size()) {
     throw UsageError(concat("Accelerator::prepare: the data loader was made for ",
                             loader->world_size(), " of ", group_.world_size(),
                             " ranks; make it after the accelerator, or by its make_data_loader"));
@@ -219,10 +221,7 @@ bool AcceleratorState::may_zero_grad(Stepped& stepped) {
   const bool may =
       options_.gradient_accumulation_steps == 1 || !has_gradients_ ||
       (is_after_step ? sync_gradients_ && stepped.at_turn == turn_ : turn_of_step_ <= 1);
-  if (may) {
-    stepped.has_new_gradients = false;
-    stepped.was_used = true;
-  }
+  if (may) stepped.has_new_gradients = false;
   return may;
 }
 
@@ -275,7 +274,7 @@ void AcceleratorState::step(Stepped& stepped) {
   losses_are_old_ = true;
   if (&stepped == optimizers.front().get()) ++steps_;
   stepped.has_new_gradients = false;
-  stepped.was_used = true;
+  stepped.has_stepped = true;
   if (training_) training_->end_update();
 }
 

@@ -63,8 +63,8 @@ class AcceleratorState {
     std::uint64_t called_at_turn = 0;  ///< of the last call of step(), which may do nothing
     /// Since its last step and zero_grad() there was a backward pass, which may be another's.
     bool has_new_gradients = false;
-    /// Its step or zero_grad() was called since the last boundary.
-    bool was_used = false;
+    /// It has stepped since the last boundary.
+    bool has_stepped = false;
     /// Those of whose parameters it has some.
     std::vector<const PreparedReplica*> replicas{};
   };
@@ -106,6 +106,9 @@ class AcceleratorState {
   /// Before the loops over loaders: of the first loader. In a new process it takes the state.
   std::int64_t begin_epochs();
   std::int64_t recoveries() const;
+  bool is_main() const;
+  /// The training has ended without this process, which replaces one that failed at its end.
+  bool is_training_over() const;
   int process_index() const;
   int num_processes() const;
   /// Prints a line on rank 0, once, where the step is not void in the end.

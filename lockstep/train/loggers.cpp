@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <string>
+#include <utility>
 
 #include <torch/version.h>
 
@@ -17,9 +18,10 @@ void TensorBoardLogger::on_train_epoch_start(TrainerState& state) {
   open(state);
 }
 
-// Also later, on a rank that becomes the first when another fails; one that is not any more closes.
+// Again where ranks were lost: meanwhile another may have been the first, and written.
 void TensorBoardLogger::open(const TrainerState& state) {
-  if (!state.is_main()) writer_.reset();
+  const std::int64_t recoveries = state.accelerator.recoveries();
+  if (std::exchange(recoveries_, recoveries) != recoveries || !state.is_main()) writer_.reset();
   if (writer_ || !state.is_main() || state.is_dev_run) return;
   // Of a run that was killed before its first snapshot, too.
   TensorBoardWriterOptions options;
@@ -61,7 +63,8 @@ void CsvLogger::on_train_epoch_start(TrainerState& state) {
 
 // As TensorBoardLogger::open().
 void CsvLogger::open(const TrainerState& state) {
-  if (!state.is_main()) file_.reset();
+  const std::int64_t recoveries = state.accelerator.recoveries();
+  if (std::exchange(recoveries_, recoveries) != recoveries || !state.is_main()) file_.reset();
   if (file_ || !state.is_main() || state.is_dev_run) return;
   file_ = std::make_shared<CsvFile>(std::filesystem::path(state.directory) / "metrics.csv");
   file_->drop_rows_after("step", static_cast<double>(state.time.batches));

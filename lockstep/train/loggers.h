@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -33,6 +34,7 @@ class TensorBoardLogger : public Callback {
   void write(const TrainerState& state, const Metrics& metrics);
 
   std::shared_ptr<TensorBoardWriter> writer_;
+  std::int64_t recoveries_ = 0;
 };
 
 /// metrics.csv of the training's directory: a row for each set of metrics, with step, epoch,
@@ -50,6 +52,7 @@ class CsvLogger : public Callback {
   void write(const TrainerState& state, const Metrics& metrics);
 
   std::shared_ptr<CsvFile> file_;
+  std::int64_t recoveries_ = 0;
 };
 
 /// runs.jsonl of the training's directory: when each run began and ended, where it went on, and the

@@ -111,7 +111,8 @@ void TrainerLoop::begin() {
   tell([&](Callback& one) { one.on_fit_start(state_); });
   bool is_resumed = false;
   if (saves()) {
-    if (!options_.resume) check_unused(accelerator_.options().directory);
+    const bool replaces_another = accelerator_.is_step_void();
+    if (!options_.resume && !replaces_another) check_unused(accelerator_.options().directory);
     const std::vector<double> rates = learning_rates();
     is_resumed = accelerator_.load_state();
     if (is_resumed && !data_.has_scheduler && accelerator_.recoveries() == 0) {
@@ -174,6 +175,7 @@ FitEnd TrainerLoop::run_epochs(const std::function<void()>& epoch) {
     enter(StepPhase::kData);
     epoch();
   }
+  refresh();
   accelerator_.wait_for_saves();
   end_where_metrics_are_lost();
   accelerator_.end_training();
@@ -182,7 +184,8 @@ FitEnd TrainerLoop::run_epochs(const std::function<void()>& epoch) {
 }
 
 bool TrainerLoop::is_over() const {
-  return is_preempted_ || !state_.stop_reason.empty() || max_duration_.reached(state_.time);
+  return accelerator_.is_training_over() || is_preempted_ || !state_.stop_reason.empty() ||
+         max_duration_.reached(state_.time);
 }
 
 void TrainerLoop::refresh() {
@@ -261,13 +264,14 @@ bool TrainerLoop::count_batch() {
 }
 
 void TrainerLoop::end_step(bool epoch_ends) {
+  // Before ranks may be lost, after which before_ is this step. Seconds that pass from here on are
+  // looked at after the next step.
+  const TrainingTime before = std::exchange(before_, state_.time);
   tell([&](Callback& one) { one.on_train_batch_end(state_); });
   const double* const loss = find_metric(state_.metrics, kTrainLoss);
   bar_->step_done(loss ? std::optional(*loss) : newest_loss_);
   if (epoch_ends || state_.time.batches - logged_at_ >= options_.log_every_n_steps) log_metrics();
   if (epoch_ends) tell([&](Callback& one) { one.on_train_epoch_end(state_); });
-  // What passes from here on is looked at after the next step.
-  const TrainingTime before = std::exchange(before_, state_.time);
   const bool validates = data_.validate && val_check_interval_.due(before, before_);
   if (validates) validate();
   show(epoch_ends, validates);

@@ -187,12 +187,12 @@ class LiveAccelerator(LiveJobTest):
         self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_a_standby_worker_takes_the_rank(self):
-        options = {"steps": 20000, "arguments": ("plain",)}
+        options = {"steps": 6000, "arguments": ("plain",)}
         job = self.start("--standalone", "--max-restarts=9", "--standby=1", **options)
         processes = job.wait_for_begin(3)
         for victim in (1, 0):
             standby = job.wait_for(lambda pid, text: text == "starts" and pid not in processes.values())[0]
-            job.wait_for_step(job.last_step() + 2000)
+            job.wait_for_step(job.last_step() + 1000)
             os.kill(processes[victim], signal.SIGKILL)
             processes = job.wait_for_begin(3)
             self.assertEqual(processes[victim], standby)

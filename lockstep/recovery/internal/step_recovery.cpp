@@ -36,6 +36,7 @@ struct StepRecovery::Place {
   bool is_new = false;  ///< it has joined the job just now
   bool at_boundary = false;
   bool is_ending = false;
+  bool is_void = false;  ///< its step was
   std::int64_t boundaries = 0;
   std::int64_t passed = 0;
   bool has_state = false;
@@ -57,7 +58,7 @@ bool StepRecovery::is_offered() {
 }
 
 void StepRecovery::read_place() {
-  rank_ = env::integer(env::kRank).value_or(0);
+  rank_ = env::integer(env::kRank).value_or(-1);
   world_size_ = env::integer(env::kWorldSize).value_or(1);
 }
 
@@ -77,7 +78,7 @@ ProcessGroup StepRecovery::init() {
 ProcessGroup StepRecovery::join() {
   if (link_.is_standby()) {
     state_ = State::kCatchingUp;
-    rank_ = -1;
+    read_place();
     link_.say_keeps_state(collective_timeout(options_.init));
     keeps_state_ = true;
   } else if (link_.connected() && link_.generation() > 1) {
@@ -93,6 +94,8 @@ ProcessGroup StepRecovery::join() {
           return place.has_state || place.has_memory || place.at_boundary;
         };
         if (std::ranges::none_of(places, has_some)) return all_;
+        // As settle() on the others: groups are counted.
+        if (const auto between = ranks_between(places); !between.empty()) all_.new_group(between);
         state_ = State::kCatchingUp;
         break;
       } catch (const Error& error) {
@@ -156,6 +159,7 @@ bool StepRecovery::fail(const Error& error) {
   if (in_between_) return false;  // run_between() catches it.
   if (has_lost_group()) return in_step_ || is_void();
   if (!in_step_) return false;  // Its result would be of a part of the ranks.
+  is_tainted_ = step_complete_;
   state_ = step_complete_ ? State::kBroken : State::kVoid;
   give_up_group(error);
   return true;
@@ -165,16 +169,17 @@ std::vector<StepRecovery::Place> StepRecovery::gather_places(bool is_new, bool a
   // All ranks of a machine have the same copy.
   const bool has_memory = all_.local_rank() == 0 && memory_.standing().exists();
   std::vector<Place> places;
-  for (const auto& row :
-       gather_rows(all_, {is_new ? 1 : 0, at_boundary ? 1 : 0, is_ending_ ? 1 : 0, boundaries_,
-                          passed_, is_whole_ ? 1 : 0, has_memory ? 1 : 0})) {
-    places.push_back({.is_new = row[0] != 0,
-                      .at_boundary = row[1] != 0,
-                      .is_ending = row[2] != 0,
-                      .boundaries = row[3],
-                      .passed = row[4],
-                      .has_state = row[5] != 0,
-                      .has_memory = row[6] != 0});
+  for (const auto& row : gather_rows(all_, {is_new ? 1 : 0, at_boundary ? 1 : 0, is_ending_ ? 1 : 0,
+                                            state_ == State::kVoid ? 1 : 0, boundaries_, passed_,
+                                            is_whole_ ? 1 : 0, has_memory ? 1 : 0})) {
+    places.push_back({.is_new = row.at(0) != 0,
+                      .at_boundary = row.at(1) != 0,
+                      .is_ending = row.at(2) != 0,
+                      .is_void = row.at(3) != 0,
+                      .boundaries = row.at(4),
+                      .passed = row.at(5),
+                      .has_state = row.at(6) != 0,
+                      .has_memory = row.at(7) != 0});
   }
   return places;
 }
@@ -202,6 +207,16 @@ void StepRecovery::recover(bool at_boundary) {
   }
 }
 
+// Of those in code between two steps.
+std::vector<int> StepRecovery::ranks_between(const std::vector<Place>& places) {
+  std::vector<int> between;
+  for (std::size_t rank = 0; rank < places.size(); ++rank) {
+    if (!places[rank].at_boundary && !places[rank].is_new)
+      between.push_back(static_cast<int>(rank));
+  }
+  return between;
+}
+
 // True: this process may go on.
 bool StepRecovery::settle(bool at_boundary) {
   for (;;) {
@@ -210,17 +225,13 @@ bool StepRecovery::settle(bool at_boundary) {
       is_over_ = std::ranges::any_of(places, &Place::is_ending);
       agree_on_state();
       failpoint("recover.agreed");
-      use_group(all_);
+      use_group(all_, /*at_boundary=*/true);
       apart_ = {};
       state_ = State::kTraining;
       check_soon_ = true;
       return true;
     }
-    std::vector<int> between;
-    for (std::size_t rank = 0; rank < places.size(); ++rank) {
-      if (!places[rank].at_boundary && !places[rank].is_new)
-        between.push_back(static_cast<int>(rank));
-    }
+    const std::vector<int> between = ranks_between(places);
     if (between.empty()) continue;
     apart_ = all_.new_group(between);
     if (at_boundary) continue;
@@ -233,16 +244,24 @@ bool StepRecovery::settle(bool at_boundary) {
           "the ranks are at different places of the program; each rank must call evaluate(), "
           "save_state() and wait_for_everyone() as often as the others");
     }
-    use_group(apart_);
+    // The first of those that have completed the step, in which the program prints once.
+    const auto has_completed = [](const Place& place) { return !place.is_new && !place.is_void; };
+    const auto main = std::ranges::find_if(places, has_completed);
+    is_main_apart_ = main - places.begin() == all_.rank();
+    use_group(apart_, /*at_boundary=*/false);
     state_ = State::kApart;
     if (furthest->progress() > std::pair(boundaries_, passed_)) in_between_ = false;
     return true;
   }
 }
 
-void StepRecovery::use_group(const ProcessGroup& group) {
+void StepRecovery::use_group(const ProcessGroup& group, bool at_boundary) {
   replace_default_group(group);
-  training_.set_group(group);
+  training_.set_group(group, at_boundary);
+}
+
+bool StepRecovery::is_main() const {
+  return state_ == State::kApart ? is_main_apart_ : rank_ == 0;
 }
 
 void StepRecovery::agree_on_state() {
@@ -252,7 +271,16 @@ void StepRecovery::agree_on_state() {
   } else if (all_.local_rank() == 0) {
     ours.memory = memory_.standing();
   }
-  const SourceChoice source = choose_source(gather_sources(all_, ours));
+  std::vector<Sources> all = gather_sources(all_, ours);
+  const auto tainted = gather_rows(all_, {is_tainted_ ? 1 : 0});
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (tainted[rank][0] != 0 && all[rank].state.exists()) all[rank].state.generation = 0;
+  }
+  SourceChoice source = choose_source(all);
+  const auto is_tainted = [](const auto& row) { return row[0] != 0; };
+  if (source.kind == SourceChoice::Kind::kOwn && std::ranges::any_of(tainted, is_tainted)) {
+    source.kind = SourceChoice::Kind::kRank;  // Each has values of its own.
+  }
   failpoint("recover.compared");
   const bool is_source = all_.rank() == source.rank;
   const auto take_from = [&](bool has_it, const c10::IValue& value) {
@@ -270,7 +298,7 @@ void StepRecovery::agree_on_state() {
     case SourceChoice::Kind::kOwn:
       break;
     case SourceChoice::Kind::kRank: {
-      const bool has_it = is_whole_ && ours.state == source.standing;
+      const bool has_it = is_source || (is_whole_ && !is_tainted_ && ours.state == source.standing);
       take_from(has_it, has_it ? training_.value() : c10::IValue());
       break;
     }
@@ -285,6 +313,7 @@ void StepRecovery::agree_on_state() {
                  "memory_every keeps a copy in memory"));
   }
   is_whole_ = has_begun_ = true;
+  is_tainted_ = false;
 }
 
 void StepRecovery::commit() {

@@ -27,8 +27,9 @@ class RecoverableTraining : public MovableState {
   virtual bool go_back() = 0;
   /// Lets go of all that uses the group, which has ended; `group` stands in for it.
   virtual void drop_group(const ProcessGroup& group) = 0;
-  /// Everything uses `group` from now on. Collective in it.
-  virtual void set_group(const ProcessGroup& group) = 0;
+  /// Everything uses `group` from now on. Collective in it. `at_boundary`: the training goes on
+  /// from its state; otherwise the program is in code between two steps.
+  virtual void set_group(const ProcessGroup& group, bool at_boundary) = 0;
   /// Updates of the parameters so far, for people.
   virtual std::int64_t steps() const = 0;
 };
@@ -104,6 +105,10 @@ class StepRecovery {
   }
   /// Collectives of the program would reach nobody.
   bool has_lost_group() const { return is_void() || state_ == State::kBroken; }
+  /// Whether this process writes and prints for the job.
+  bool is_main() const;
+  /// The training is over; what the program still does in loops does not count.
+  bool is_finishing() const { return state_ == State::kFinishing; }
   /// This process's rank and world size in the job, also where a stand-in is in use.
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
@@ -147,10 +152,11 @@ class StepRecovery {
   void give_up_group(const Error& why);
   void leave_generation(const Error& why);
   ProcessGroup init();
+  static std::vector<int> ranks_between(const std::vector<Place>& places);
   void recover(bool at_boundary);
   bool settle(bool at_boundary);
   std::vector<Place> gather_places(bool is_new, bool at_boundary) const;
-  void use_group(const ProcessGroup& group);
+  void use_group(const ProcessGroup& group, bool at_boundary);
   void agree_on_state();
   void commit();
   void end();
@@ -182,6 +188,10 @@ class StepRecovery {
   bool has_begun_ = false;  ///< it has had a state of the job
   bool is_ending_ = false;
   bool is_over_ = false;
+  bool is_main_apart_ = false;  ///< in kApart
+  /// A collective in the tail of the complete step gave this rank's own values: another rank's
+  /// state counts.
+  bool is_tainted_ = false;
   bool check_soon_ = false;  ///< replicas, after a recovery
   std::chrono::steady_clock::time_point asks_at_{};
   const int exceptions_ = std::uncaught_exceptions();

@@ -64,16 +64,32 @@ void AcceleratorTraining::remember() {
   scheduler_steps_.clear();
   for (const auto& scheduled : state_.schedulers) scheduler_steps_.push_back(scheduled->steps);
   for (Watched& watched : parameters_) watched.gradient = gradient_kind(watched.parameter);
+  skipped_ = skipped();
   steps_ = state_.steps_;
   recent_calls().note_step(steps_);
   begin_step();
 }
 
 void AcceleratorTraining::begin_step() {
-  for (const auto& stepped : state_.optimizers) stepped->was_used = false;
+  for (const auto& stepped : state_.optimizers) stepped->has_stepped = false;
   most_updates_ = std::max(most_updates_, updates_);
   updates_ = undone_updates_ = 0;
+  is_extended_ = false;
   undos_.clear();
+}
+
+std::int64_t AcceleratorTraining::skipped() const {
+  std::int64_t bits = 0;
+  for (std::size_t i = 0; i < state_.optimizers.size(); ++i) {
+    if (state_.optimizers[i]->was_skipped) bits |= std::int64_t{1} << i;
+  }
+  return bits;
+}
+
+void AcceleratorTraining::set_skipped(std::int64_t skipped) {
+  for (std::size_t i = 0; i < state_.optimizers.size(); ++i) {
+    state_.optimizers[i]->was_skipped = ((skipped >> i) & 1) != 0;
+  }
 }
 
 int AcceleratorTraining::expected_updates() const {
@@ -81,7 +97,7 @@ int AcceleratorTraining::expected_updates() const {
 }
 
 void AcceleratorTraining::begin_update(AcceleratorState::Stepped& stepped) {
-  if (++updates_ >= expected_updates()) return;
+  if (++updates_ >= expected_updates() && !is_extended_) return;
   ++undone_updates_;
   if (undos_.contains(stepped.optimizer)) return;
   Undo& undo = undos_[stepped.optimizer];
@@ -129,6 +145,7 @@ bool AcceleratorTraining::go_back() {
     scheduled.steps = scheduler_steps_[i];
   }
   restore_rates();
+  set_skipped(skipped_);
   for (const auto& stepped : state_.optimizers) stepped->is_unscaled = false;
   state_.steps_ = steps_;
   state_.turn_of_step_ = 0;
@@ -136,7 +153,7 @@ bool AcceleratorTraining::go_back() {
   state_.sync_gradients_ = true;
   state_.has_gradients_ = false;
   for (const auto& stepped : state_.optimizers)
-    stepped->has_new_gradients = stepped->was_used = false;
+    stepped->has_new_gradients = stepped->has_stepped = false;
   state_.losses_are_old_ = true;
   state_.held_lines_.clear();
   return is_whole;
@@ -158,10 +175,11 @@ c10::IValue AcceleratorTraining::value() {
   std::vector<std::int64_t> gradients;
   for (const Watched& watched : parameters_) gradients.push_back(gradient_kind(watched.parameter));
   dict.insert_or_assign("gradients", at::tensor(gradients));
-  dict.insert_or_assign("numbers",
-                        at::tensor({static_cast<std::int64_t>(cursor_.seed), cursor_.epoch,
-                                    cursor_.consumed, cursor_.batches, state_.steps_,
-                                    static_cast<std::int64_t>(std::max(most_updates_, updates_))}));
+  dict.insert_or_assign(
+      "numbers",
+      at::tensor({static_cast<std::int64_t>(cursor_.seed), cursor_.epoch, cursor_.consumed,
+                  cursor_.batches, state_.steps_,
+                  static_cast<std::int64_t>(std::max(most_updates_, updates_)), skipped()}));
   return writable_value(dict);
 }
 
@@ -169,6 +187,14 @@ void AcceleratorTraining::take(const c10::IValue& value) {
   const at::NoGradGuard no_grad;
   find_tensors();
   const c10::IValue values = entry(value, "values", kOtherRank);
+  const auto scheduler_steps = entry(values, "schedulers", kOtherRank).toList();
+  for (std::size_t i = 0; i < std::min(scheduler_steps.size(), state_.schedulers.size()); ++i) {
+    AcceleratorState::Scheduled& scheduled = *state_.schedulers[i];
+    const std::int64_t steps = scheduler_steps.get(i).toInt();
+    if (scheduled.steps <= steps) continue;  // Ahead of a copy in memory.
+    take_back_steps(*scheduled.scheduler, scheduled.steps - steps);
+    scheduled.steps = steps;
+  }
   state_.check_values(values, kOtherRank);
   state_.take_registered(values, kOtherRank);
   load_state_dict(*state_.replicas.front()->module(),
@@ -190,10 +216,11 @@ void AcceleratorTraining::take(const c10::IValue& value) {
   if (!state_.loaders.empty()) state_.loaders.front()->go_to(cursor_, state_.group_);
   state_.steps_ = number[4];
   most_updates_ = static_cast<int>(number[5]);
+  set_skipped(number[6]);
   updates_ = undone_updates_ = 0;
   undos_.clear();
   for (const auto& stepped : state_.optimizers)
-    stepped->has_new_gradients = stepped->was_used = false;
+    stepped->has_new_gradients = stepped->has_stepped = false;
 }
 
 void AcceleratorTraining::drop_group(const ProcessGroup& group) {
@@ -205,19 +232,18 @@ void AcceleratorTraining::drop_group(const ProcessGroup& group) {
   state_.sample_log_.reset();
 }
 
-void AcceleratorTraining::set_group(const ProcessGroup& group) {
+void AcceleratorTraining::set_group(const ProcessGroup& group, bool at_boundary) {
   state_.group_ = group;
   state_.directories.clear();
   regroup_layers(group);
   for (const auto& replica : state_.replicas) replica->replicate_over(group);
-  const bool is_of_all = group.world_size() == state_.recovery_->world_size();
-  if (is_of_all) state_.open_sample_log();
+  if (at_boundary) state_.open_sample_log();
   for (std::size_t i = 0; i < state_.loaders.size(); ++i) {
     LoaderPosition& loader = *state_.loaders[i];
     if (state_.sample_log_) loader.set_log(state_.sample_log_, static_cast<int>(i));
     if (i > 0) {
       loader.set_process_group(group);
-    } else if (is_of_all) {
+    } else if (at_boundary) {
       loader.go_to(cursor_, group);
     }
   }
@@ -294,7 +320,7 @@ bool AcceleratorState::has_unused_gradients() const {
                                [](const at::Tensor& one) { return one.grad().defined(); });
   };
   return std::ranges::any_of(optimizers, [&](const auto& stepped) {
-    return stepped->has_new_gradients && !stepped->was_used &&
+    return stepped->has_new_gradients && !stepped->has_stepped &&
            std::ranges::any_of(stepped->optimizer->param_groups(), has_gradient);
   });
 }
@@ -323,19 +349,25 @@ void AcceleratorState::visit_boundary(LoaderBoundary boundary) {
     end_left_group();
     const bool is_in_step = turn_of_step_ != 0 || has_unused_gradients();
     const bool is_together = recovery_->state() == State::kTraining;
-    if (is_in_step && is_together) return;
+    if (is_in_step && is_together) {
+      training_->extend_step();
+      return;
+    }
     if (boundary == LoaderBoundary::kNextBatch && is_together && is_other_loader_in_pass()) {
       stop_recovering("two data loaders are looped over at once");
       return;
     }
     if (!is_void()) training_->set_cursor(loader.cursor());
     flush_lines();
+    const bool was_finishing = recovery_->is_finishing();
     const bool ends = boundary == LoaderBoundary::kLoopEnds;
     recovery_->boundary(ends ? StepRecovery::Boundary::kEpochEnd : StepRecovery::Boundary::kStep);
-    if (recovery_->state() == State::kFinishing) {
-      // Nothing is left to do.
-      loader.go_to({.seed = loader.cursor().seed,
-                    .epoch = std::max<std::int64_t>(loader.cursor().epoch - 1, 0),
+    if (recovery_->is_finishing()) {
+      // Nothing is left to do: each loop ends at once, in the epoch behind which the training
+      // ended.
+      const DataCursor& end = loader.cursor();
+      loader.go_to({.seed = end.seed,
+                    .epoch = was_finishing ? end.epoch : std::max<std::int64_t>(end.epoch - 1, 0),
                     .consumed = loader.dataset_size()},
                    group_);
       return;
@@ -374,7 +406,19 @@ void AcceleratorState::end_training() {
   if (!recovery_) return;
   if (recovery_->state() == StepRecovery::State::kInactive) return;
   flush_lines();
+  if (!is_void() && !loaders.empty()) training_->set_cursor(loaders.front()->cursor());
   recovery_->boundary(StepRecovery::Boundary::kEnd);
+}
+
+bool AcceleratorState::is_main() const {
+  return recovery_ && recovery_->state() != StepRecovery::State::kInactive &&
+                 recovery_->state() != StepRecovery::State::kEnded
+             ? recovery_->is_main()
+             : group_.rank() == 0;
+}
+
+bool AcceleratorState::is_training_over() const {
+  return recovery_ && recovery_->is_finishing();
 }
 
 bool AcceleratorState::run_between(const std::function<void()>& action) {
@@ -394,7 +438,7 @@ bool AcceleratorState::run_between(const std::function<void()>& action) {
 }
 
 void AcceleratorState::print(std::string line) {
-  if (is_void() || process_index() != 0) return;
+  if (is_void() || !is_main()) return;
   held_lines_.push_back(std::move(line));
   if (!recovery_ || !recovery_->is_in_step()) flush_lines();
 }

@@ -31,7 +31,7 @@ class AcceleratorTraining final : public RecoverableTraining {
   void remember() override;
   bool go_back() override;
   void drop_group(const ProcessGroup& group) override;
-  void set_group(const ProcessGroup& group) override;
+  void set_group(const ProcessGroup& group, bool at_boundary) override;
   std::uint64_t parameters_hash() const override;
   std::int64_t steps() const override { return state_.steps(); }
 
@@ -40,6 +40,8 @@ class AcceleratorTraining final : public RecoverableTraining {
   void end_update();
   /// A step may begin: nothing is updated yet.
   void begin_step();
+  /// The step goes on over a boundary: the program accumulates gradients itself.
+  void extend_step() { is_extended_ = true; }
 
   /// Where the first loader is at a boundary.
   void set_cursor(const DataCursor& cursor) { cursor_ = cursor; }
@@ -57,6 +59,8 @@ class AcceleratorTraining final : public RecoverableTraining {
   void find_tensors();
   int expected_updates() const;
   void restore_rates();
+  std::int64_t skipped() const;
+  void set_skipped(std::int64_t skipped);
 
   AcceleratorState& state_;
   DataCursor cursor_{};
@@ -72,6 +76,8 @@ class AcceleratorTraining final : public RecoverableTraining {
   int most_updates_ = 0;  ///< of any step
   std::map<torch::optim::Optimizer*, Undo> undos_;
   int undone_updates_ = 0;  ///< that have an undo
+  bool is_extended_ = false;
+  std::int64_t skipped_ = 0;  ///< optimizers whose last step was skipped, a bit each
 };
 
 }  // namespace lockstep::inline internal
