@@ -84,11 +84,29 @@ class LiveAccelerator(LiveJobTest):
     def test_accumulated_batches(self):
         self.expect_recoveries([[0], [1]], steps=80, arguments=("accumulate",))
 
+    def test_batches_that_the_program_accumulates_itself(self):
+        self.expect_recoveries([[0], [1], [2]], steps=100, arguments=("manual",))
+
     def test_two_optimizers(self):
         self.expect_recoveries([[2], [0]], steps=80, arguments=("two",))
 
     def test_sync_batch_norm(self):
         self.expect_recoveries([[1], [0], [2]], steps=80, arguments=("syncbn",))
+
+    def test_sync_batch_norm_and_evaluations_within_an_epoch(self):
+        self.expect_recoveries([[1], [0], [2], [1]], steps=120, arguments=("syncbn+tail",))
+
+    def test_after_the_last_step(self):
+        for loop in ("for", "while"):
+            with self.subTest(loop=loop):
+                arguments = ("plain", 0, loop)
+                job = self.start(steps=20, arguments=arguments)
+                processes = job.wait_for_begin(3)
+                job.wait_for(lambda pid, text: pid == processes[1] and text.startswith("step 19 "))
+                os.kill(processes[1], signal.SIGKILL)
+                self.assertEqual(job.finish(), [0], job.errors)
+                self.assertEqual(job.ends(), self.undisturbed_end(steps=20, arguments=arguments))
+                self.assertNotIn("wrong evaluation", str(job.said))
 
     def test_half_precision(self):
         self.expect_recoveries([[1], [0]], steps=80, ranks=2, arguments=("fp16",))

@@ -1,9 +1,10 @@
 // A program with a loop of its own under the Accelerator, whose ranks are killed:
 //   accelerator_worker STEPS [KIND [MEMORY_EVERY [EPOCHS_LOOP]]]
-// Ten steps are an epoch. KIND, several joined by '+': plain, accumulate, two (optimizers), fp16,
-// syncbn, trainer (in place of a loop of its own), save (snapshots in $ACCELERATOR_WORKER_FOLDER),
-// tail (evaluations within the loop). EPOCHS_LOOP while: a loop over loader.epoch(). Says each
-// step, and at the end the bits of its state, each after its pid.
+// Ten steps are an epoch. KIND, several joined by '+': plain, accumulate, manual (accumulation),
+// two (optimizers), fp16, syncbn, trainer (in place of a loop of its own), save (snapshots in
+// $ACCELERATOR_WORKER_FOLDER), tail (evaluations within the loop). EPOCHS_LOOP while: a loop over
+// loader.epoch(). Says each step, and at the end the bits of its state, each after its pid.
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
@@ -189,6 +190,7 @@ int run(const Settings& settings) {
   const std::string folder = env::text(kFolder).value_or("");
   at::manual_seed(static_cast<std::uint64_t>(::getpid()));  // Ranks begin alike all the same.
   say("starts");
+  const bool accumulates_itself = settings.is("manual");
   const int accumulation = settings.is("accumulate") ? 2 : 1;
   Accelerator accelerator(
       {.precision = settings.is("fp16") ? Precision::kFloat16 : Precision::kFloat32,
@@ -218,7 +220,8 @@ int run(const Settings& settings) {
   std::optional<PreparedOptimizer<torch::optim::SGD>> second;
   if (settings.is("two")) second.emplace(accelerator.prepare(sgd));
   auto loader = accelerator.make_data_loader(
-      Rows(kStepsPerEpoch * kBatch * accumulation).map(torch::data::transforms::Stack<>()),
+      Rows(kStepsPerEpoch * kBatch * (accumulates_itself ? 2 : accumulation))
+          .map(torch::data::transforms::Stack<>()),
       {.batch_size = kBatch});
   auto test = accelerator.make_data_loader(Rows(31).map(torch::data::transforms::Stack<>()),
                                            {.batch_size = 7, .shuffle = false});
@@ -255,9 +258,11 @@ int run(const Settings& settings) {
         accelerator.backward((other.forward(batch.data) - batch.target).square().mean());
         second->step();
       }
-      optimizer.zero_grad();
+      const bool is_second = loader.cursor().batches % 2 == 0;  // It is behind the batch at hand.
+      if (!accumulates_itself || !is_second) optimizer.zero_grad();
       const at::Tensor loss = (model.forward(batch.data) - batch.target).square().mean();
       accelerator.backward(loss);
+      if (accumulates_itself && !is_second) continue;
       accelerator.clip_grad_norm_(net->parameters(), 1.0);
       optimizer.step();
       scheduler.step();
@@ -271,6 +276,7 @@ int run(const Settings& settings) {
       if (settings.is("save") && before % 4 == 0) accelerator.save_state();
     }
     const double result = evaluate();
+    if (std::isnan(result)) return;  // The training had ended when this process joined it.
     if (result != 31) say(concat("wrong evaluation ", result));
     found.add_(result);
     accelerator.print(::getpid(), " epoch ", loader.epoch());
