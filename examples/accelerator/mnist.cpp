@@ -1,5 +1,5 @@
-// The MNIST program as one writes it with LibTorch, for any number of processes, of which any may
-// be killed. The lines marked with ← differ from the program for one process.
+// MNIST on any number of processes, of which any may be killed. The lines marked with ← make a
+// program for one process distributed; print() and steps() replace std::cout and a counter.
 //
 //   lockstep run --standalone --nproc-per-node=2 --max-restarts=10 mnist data/mnist [EPOCHS]
 //

@@ -16,8 +16,8 @@ namespace {
 constexpr const char* kUsage = R"(Usage: lockstep run [options] program [arguments of the program]
 
 Starts the workers of a training job and watches them. If a worker fails, lockstep reports it,
-stops the others and, with --max-restarts, restarts all; with ResilientTraining it replaces only the
-failed one.
+stops the others and, with --max-restarts, restarts all; of programs with Accelerator, Trainer or
+ResilientTraining it replaces only the failed one.
 Options and the workers' environment are torchrun's: --nproc_per_node equals --nproc-per-node, a
 unique prefix of a torchrun flag is enough (--nproc), and PET_<NAME> sets a default
 (PET_NPROC_PER_NODE=2).
@@ -117,7 +117,7 @@ void add_flags(CLI::App& app, RunFlags& flags) {
   table.text(
       "--standby", flags.standby, "N",
       "workers on each machine that wait, started, to replace a\nfailed one; for programs with "
-      "ResilientTraining (default 0)");
+      "Accelerator,\nTrainer or ResilientTraining (default 0)");
   table.text("--log-dir", flags.log_dir, "DIR",
              "directory of log files: DIR/<id>_<random>/attempt_<n>/\n<local rank>/stdout.log, "
              "stderr.log, error.json");

@@ -21,8 +21,9 @@ constexpr std::chrono::milliseconds kScalePatience{5'000};
 constexpr const char* kScaleHelp = R"(Usage: lockstep scale [JOB] N [options]
 
 Sets the number of workers of a job on this machine to N, and returns when they run. A new generation
-starts, with new ranks and a new WORLD_SIZE; RESTARTS does not change. Workers with ResilientTraining
-keep their processes and their state; all others are restarted and resume from their last snapshot.
+starts, with new ranks and a new WORLD_SIZE; RESTARTS does not change. Workers with Accelerator,
+Trainer or ResilientTraining keep their processes and their state; all others are restarted and resume
+from their last snapshot.
 
   JOB         as in lockstep ps; optional if one job runs
   N           workers on this machine, from 1; may exceed the number of processors

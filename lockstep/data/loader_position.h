@@ -75,7 +75,7 @@ class LoaderPosition {
   /// Tells the log what this rank is given, as loader `number`. Null: none.
   void set_log(std::shared_ptr<SampleLog> log, int number);
 
-  /// Calls `visit` at each boundary, before the batch behind it is read. `visit` may call go_to().
+  /// Calls `visit` at each boundary, before the next batch is read. `visit` may call go_to().
   void set_boundary_visit(std::function<void(LoaderBoundary)> visit);
   /// For the loader: at a boundary. Whether go_to() was called: then the loop begins again there.
   bool visit_boundary(LoaderBoundary boundary);
@@ -86,7 +86,7 @@ class LoaderPosition {
   /// Outside of loops: the ranks that share the dataset.
   void set_process_group(const ProcessGroup& group);
   void set_part(const BatchPart& part);
-  /// Batches of the cursor's epoch that are behind it.
+  /// Batches left in the cursor's epoch.
   std::int64_t batches_behind_cursor() const;
 
   void begin_epoch();

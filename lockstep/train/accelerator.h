@@ -58,16 +58,17 @@ class [[nodiscard]] AccumulateGuard {
 /// is the only one. Gradients are the mean over all samples of a step, however these are spread
 /// over ranks and accumulated batches, where each loss is the mean over its batch's samples.
 ///
-/// Under `lockstep run --max-restarts=N` a failed rank costs the step in flight only. Its
-/// collectives end without an exception and the step becomes void: optimizers, schedulers and
-/// print() do nothing, gather() and reduce() return this rank's own values. At the loader's next
-/// batch the survivors and the replacement meet, the replacement gets the state, and the loader
-/// hands out the same samples again. What the program itself keeps beside model, optimizer,
-/// scheduler and loader, and changes while it trains, belongs into register_for_checkpointing(). Of
-/// several loaders the first is the one that trains. Not with a comm hook or a ShardedOptimizer:
-/// then all ranks restart. Threads: the training thread, one accelerator at a time. Lifetime: what
-/// is prepared must outlive it where it is given by reference; what prepare() returns may outlive
-/// it, with the group. Errors: UsageError for options that cannot work; as init_process_group.
+/// Under `lockstep run --max-restarts=N` a failed rank costs the step in flight only. On the
+/// survivors its collectives return without an exception, and the step is void: optimizers,
+/// schedulers and print() do nothing. At the next batch a replacement receives the state, and the
+/// loader repeats the batch. Needs a prepared optimizer and a loop over epochs(); not with a comm
+/// hook or a ShardedOptimizer, or where two prepared loaders are looped over at once: then all
+/// ranks restart. docs/accelerator.md says what the program has to register.
+///
+/// Threads: the training thread, one accelerator at a time.
+/// Lifetime: what is prepared must outlive it where it is given by reference; what prepare()
+/// returns may outlive it, with the group.
+/// Errors: UsageError for options that cannot work; as init_process_group.
 class Accelerator {
  public:
   /// Joins the job unless the program has done so.
@@ -173,7 +174,7 @@ class Accelerator {
   /// prepared loader is: each sample once, in the order of the dataset or its shuffled one.
   /// Errors: UsageError where the tensor has other rows; as Work::wait.
   at::Tensor gather_for_metrics(const at::Tensor& tensor) const;
-  /// "sum" or "mean" over all ranks; the tensor itself is left alone. Collective.
+  /// The sum, or what `op` says, over all ranks: a new tensor. Collective.
   at::Tensor reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum) const;
   void wait_for_everyone() const;
 
@@ -271,7 +272,7 @@ class Accelerator {
 
   /// Steps of the first optimizer that was prepared.
   std::int64_t steps() const { return state_->steps(); }
-  /// How often ranks were lost or joined since this process has begun.
+  /// Recoveries that this process took part in; a replacement begins with 1.
   std::int64_t recoveries() const { return state_->recoveries(); }
   /// Whether the last complete step of an optimizer was left out, for gradients that are not
   /// finite.

@@ -52,7 +52,7 @@ struct AcceleratorOptions {
   int memory_every = 0;
   /// While recover holds: after so many steps ranks compare their parameters by hashes. A rank that
   /// differs from more than half takes the state of another; without a majority all ranks end with
-  /// an Error. 0: never.
+  /// an Error. 0: only after a recovery, once.
   int check_replicas_every = 0;
   /// How ranks meet; not looked at where there is a default group already.
   InitOptions init = {};

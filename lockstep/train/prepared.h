@@ -98,10 +98,18 @@ class PreparedModel {
   decltype(auto) forward_replica(Args&&... args) {
     if (!state_->can_fail()) return replica_->ddp->forward(std::forward<Args>(args)...);
     if (!state_->has_lost_group()) {
-      try {
-        return replica_->ddp->forward(args...);
-      } catch (const Error& error) {
-        if (!state_->fail(error)) throw;
+      // Arguments that cannot be given twice: the error is the program's.
+      constexpr bool kCanRepeat = requires {
+        replica_->module_of_type->forward(args...);
+      };
+      if constexpr (!kCanRepeat) {
+        return replica_->ddp->forward(std::forward<Args>(args)...);
+      } else {
+        try {
+          return replica_->ddp->forward(args...);
+        } catch (const Error& error) {
+          if (!state_->fail(error)) throw;
+        }
       }
     }
     return replica_->module_of_type->forward(std::forward<Args>(args)...);

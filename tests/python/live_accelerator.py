@@ -186,6 +186,17 @@ class LiveAccelerator(LiveJobTest):
         self.expect_same_end(job, steps=steps, ranks=ranks, arguments=(kind,))
         self.expect_lines_once(job)
 
+    def test_all_die_at_once_and_resume_from_a_snapshot(self):
+        with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+            job = self.start(arguments=("save",), steps=100, environment={"ACCELERATOR_WORKER_FOLDER": folder})
+            processes = job.wait_for_begin(3)
+            job.wait_for_step(35)
+            for process in processes.values():
+                os.kill(process, signal.SIGKILL)
+            self.assertEqual(job.finish(), [0], job.errors)
+            self.assertEqual(job.ends(), self.undisturbed_end(arguments=("plain",), steps=100))
+            self.expect_audited(folder)
+
     def test_more_and_fewer_ranks(self):
         job = self.start("--standalone", "--max-restarts=3", steps=400, ranks=2)
         job.wait_for_begin(2)

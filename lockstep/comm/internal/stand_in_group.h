@@ -4,9 +4,9 @@
 
 namespace lockstep::inline internal {
 
-/// A group of this process alone, which takes the place of `like` where its ranks cannot be
-/// reached: collectives return at once. Of `like` it has device, local rank and timeout; where
-/// `like` is empty, those of a CPU.
+/// A group of this process alone that replaces `like` after its ranks failed: its collectives
+/// return at once. It has the device, local rank and timeout of `like`; where that is empty, those
+/// of a CPU.
 ProcessGroup make_stand_in(const ProcessGroup& like);
 
 /// Makes `group` the default one, in place of the one there is. Empty: none.

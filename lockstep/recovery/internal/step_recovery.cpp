@@ -326,7 +326,7 @@ void StepRecovery::commit() {
 
 void StepRecovery::begin_interval() {
   training_.remember();
-  seed_step(options_.seed, rank_, boundaries_, all_.device());
+  seed_step(options_.seed, rank_, training_.place(), all_.device());
 }
 
 void StepRecovery::boundary(Boundary kind) {
@@ -454,9 +454,11 @@ bool StepRecovery::run_between(const std::function<void()>& action) {
 }
 
 void StepRecovery::check_and_keep() {
-  const auto is_due = [&](int every) { return every > 0 && boundaries_ % every == 0; };
+  const std::int64_t steps = training_.steps();
+  const bool has_stepped = std::exchange(checked_at_, steps) != steps;
+  const auto is_due = [&](int every) { return has_stepped && every > 0 && steps % every == 0; };
   if (std::exchange(check_soon_, false) || is_due(options_.check_replicas_every)) {
-    repair_replicas(all_, training_, training_.steps(), is_whole_);
+    repair_replicas(all_, training_, steps, is_whole_);
   }
   if (is_due(options_.memory_every)) keep_copy(all_, training_, standing(), memory_, link_);
 }

@@ -30,8 +30,11 @@ class RecoverableTraining : public MovableState {
   /// Everything uses `group` from now on. Collective in it. `at_boundary`: the training goes on
   /// from its state; otherwise the program is in code between two steps.
   virtual void set_group(const ProcessGroup& group, bool at_boundary) = 0;
-  /// Updates of the parameters so far, for people.
+  /// Updates of the parameters so far.
   virtual std::int64_t steps() const = 0;
+  /// A number of the boundary, another one for each: the same in a run that is resumed from a
+  /// snapshot.
+  virtual std::int64_t place() const = 0;
 };
 
 struct StepRecoveryOptions {
@@ -188,7 +191,8 @@ class StepRecovery {
   bool has_begun_ = false;  ///< it has had a state of the job
   bool is_ending_ = false;
   bool is_over_ = false;
-  bool is_main_apart_ = false;  ///< in kApart
+  std::int64_t checked_at_ = 0;  ///< steps, when copies and comparisons were last due
+  bool is_main_apart_ = false;   ///< in kApart
   /// A collective in the tail of the complete step gave this rank's own values: another rank's
   /// state counts.
   bool is_tainted_ = false;

@@ -249,6 +249,11 @@ void AcceleratorTraining::set_group(const ProcessGroup& group, bool at_boundary)
   }
 }
 
+std::int64_t AcceleratorTraining::place() const {
+  constexpr int kBitsOfBatches = 40;
+  return (cursor_.epoch << kBitsOfBatches) + cursor_.batches;
+}
+
 std::uint64_t AcceleratorTraining::parameters_hash() const {
   std::vector<std::uint64_t> hashes;
   for (const Watched& watched : parameters_) hashes.push_back(hash_of(watched.parameter));

@@ -34,6 +34,7 @@ class AcceleratorTraining final : public RecoverableTraining {
   void set_group(const ProcessGroup& group, bool at_boundary) override;
   std::uint64_t parameters_hash() const override;
   std::int64_t steps() const override { return state_.steps(); }
+  std::int64_t place() const override;
 
   /// Around the step of an optimizer.
   void begin_update(AcceleratorState::Stepped& stepped);
