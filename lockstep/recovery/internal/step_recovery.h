@@ -53,22 +53,23 @@ struct StepRecoveryOptions {
 /// The states, and what leads from one to the other:
 ///
 ///   kInactive    errors are the program's own. → kTraining: activate()
-///   kTraining    all ranks are at one place. → kVoid, kBroken: fail()
-///   kVoid        the step in flight does not count. → kTraining: boundary()
-///   kBroken      the group is lost, the step complete or none begun. → kTraining: boundary();
-///                → kApart: run_between()
+///   kTraining    all ranks are at one place. → kVoid, kBroken: fail(); → kBroken: boundary(),
+///                run_between(); → kEnded: boundary(kEnd); → kInactive: deactivate()
+///   kVoid        the step in flight does not count. → kTraining, kFinishing: boundary()
+///   kBroken      the group is lost, the step complete or none begun. → kTraining, kFinishing:
+///                boundary(); → kApart: run_between(); → kVoid: make_void()
 ///   kCatchingUp  a new process in a job that has a state: nothing counts before its first
-///                boundary. → kTraining: boundary(); → kArriving: arrive()
+///                boundary. → kTraining, kFinishing: boundary(); → kArriving, kFinishing: arrive()
 ///   kArriving    it has the state; what the program does before its first boundary does not count.
 ///                → kTraining: boundary()
 ///   kApart       a group of the survivors that are in the same run_between(); the others wait for
-///                them at a boundary. → kTraining: boundary(); → kBroken: run_between(); → kVoid:
-///                fail()
+///                them at a boundary. → kTraining: boundary(); → kBroken: run_between(), fail()
 ///   kFinishing   a new process that joined when the training was over: nothing counts before the
 ///                end of its loop. → kEnded: boundary(kEnd)
 ///   kEnded       the training is over; errors are the program's own
 ///
-/// Threads: the training thread. Lifetime: `training` must outlive it. One a process.
+/// Threads: the training thread.
+/// Lifetime: `training` must outlive it. One a process.
 class StepRecovery {
  public:
   enum class State {
