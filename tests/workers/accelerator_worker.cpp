@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include <ATen/ATen.h>
 #include <torch/data/datasets/base.h>
@@ -21,7 +22,7 @@
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
-#include <torch/optim/schedulers/step_lr.h>
+#include <torch/optim/schedulers/lr_scheduler.h>
 #include <torch/optim/sgd.h>
 #include <unistd.h>
 
@@ -108,6 +109,14 @@ void fail_if_told(std::int64_t step, int rank, const at::Tensor& parameter) {
   throw Error("the program has failed");
 }
 
+// Never so small that a step changes no bit, however long the training is.
+struct SawtoothLR : torch::optim::LRScheduler {
+  using LRScheduler::LRScheduler;
+  std::vector<double> get_lrs() override {
+    return std::vector<double>(get_current_lrs().size(), 0.0025 * (1 + step_count_ % 4));
+  }
+};
+
 struct Settings {
   std::int64_t steps = 0;
   std::string kind;
@@ -131,7 +140,7 @@ struct RowsTask : Task<nn::SequentialImpl> {
   }
   std::unique_ptr<torch::optim::LRScheduler> configure_scheduler(
       torch::optim::Optimizer& adam) override {
-    return std::make_unique<torch::optim::StepLR>(adam, 7, 0.9);
+    return std::make_unique<SawtoothLR>(adam);
   }
   at::Tensor training_step(Model& model, Batch& batch, StepContext&) override {
     return (model(batch.data) - batch.target).square().mean();
@@ -166,11 +175,13 @@ int run_trainer(const Settings& settings) {
       {.on_train_batch_end =
            [&](TrainerState& state) {
              const Accelerator& accelerator = state.accelerator;
-             say(concat("step ", state.time.batches - 1));
              if (std::exchange(recoveries, accelerator.recoveries()) != accelerator.recoveries()) {
                say(concat("rank ", accelerator.process_index(), " of ", accelerator.num_processes(),
                           " begins at ", state.time.batches - 1));
              }
+             std::uint64_t bits = 0;
+             for (const auto& [name, tensor] : state_dict(state.module)) hash(bits, tensor);
+             say(concat("step ", state.time.batches - 1, " has ", bits));
            },
        .on_fit_end =
            [&](TrainerState& state) {
@@ -214,8 +225,8 @@ int run(const Settings& settings) {
   if (settings.is("syncbn")) convert_sync_batchnorm(*net);
   torch::optim::Adam adam(net->parameters(), torch::optim::AdamOptions(0.01));
   torch::optim::SGD sgd(critic->parameters(), torch::optim::SGDOptions(0.01));
-  torch::optim::StepLR step_lr(adam, 7, 0.9);
-  auto [model, optimizer, scheduler] = accelerator.prepare(net, adam, step_lr);
+  SawtoothLR sawtooth(adam);
+  auto [model, optimizer, scheduler] = accelerator.prepare(net, adam, sawtooth);
   auto other = accelerator.prepare(critic);
   std::optional<PreparedOptimizer<torch::optim::SGD>> second;
   if (settings.is("two")) second.emplace(accelerator.prepare(sgd));
