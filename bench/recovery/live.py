@@ -77,12 +77,12 @@ class Training(HeardJob):
     def all_step(self):
         return len(self.stepped) == self.ranks
 
-    def kill(self, victims):
+    def kill(self, victims, by=signal.SIGKILL):
         """The processes of the others, by rank."""
         for rank in victims:
             self.killed.add(self.pids[rank])
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pids.pop(rank), signal.SIGKILL)
+                os.kill(self.pids.pop(rank), by)
         self.stepped = {}
         return dict(self.pids)
 
@@ -111,6 +111,26 @@ def kill_some(training, with_standby, randomness):
     return 2, training.kill([randomness.choice(sorted(training.pids))])
 
 
+def kill_again_and_again(training, found, arguments, standby, randomness):
+    """Until arguments.kills are made; false where the training did not survive one, with the problem in `found`."""
+    training.go_on_until(training.all_step, PATIENCE_S)
+    while found["kills"] < arguments.kills:
+        training.listen(STANDBY_READY_S if standby else randomness.uniform(0, TRAINING_S))
+        kills, others = kill_some(training, standby, randomness)
+        killed_s = seconds_now()
+        found["kills"] += kills
+        if not training.go_on_until(training.all_step, arguments.deadline):
+            found["problem"] = f"stuck or ended after {found['kills']} kills:\n{training.text()}"
+            return False
+        found["ms"].append((max(training.stepped.values()) - killed_s) * 1e3)
+        if any(training.pids[rank] != pid for rank, pid in others.items()):
+            found["problem"] = f"a survivor lost its process at kill {found['kills']}"
+            return False
+        if sys.stderr.isatty():
+            print(f"\r{found['subject']}: {found['kills']} of {arguments.kills}", end="", file=sys.stderr)
+    return True
+
+
 def run_subject(arguments, backend, standby, randomness):
     name = f"{backend} --standby=1" if standby else backend
     found = {"subject": name, "kills": 0, "ms": [], "problem": ""}
@@ -118,21 +138,8 @@ def run_subject(arguments, backend, standby, randomness):
         flags = ["--standby=1"] if standby else []
         training = resilient(arguments, backend, flags, 10**9, arguments.size, 0, 0, folder, arguments.say_every)
         with contextlib.closing(training):
-            training.go_on_until(training.all_step, PATIENCE_S)
-            while found["kills"] < arguments.kills:
-                training.listen(STANDBY_READY_S if standby else randomness.uniform(0, TRAINING_S))
-                kills, others = kill_some(training, standby, randomness)
-                killed_s = seconds_now()
-                found["kills"] += kills
-                if not training.go_on_until(training.all_step, arguments.deadline):
-                    found["problem"] = f"stuck or ended after {found['kills']} kills:\n{training.text()}"
-                    return found
-                found["ms"].append((max(training.stepped.values()) - killed_s) * 1e3)
-                if any(training.pids[rank] != pid for rank, pid in others.items()):
-                    found["problem"] = f"a survivor lost its process at kill {found['kills']}"
-                    return found
-                if sys.stderr.isatty():
-                    print(f"\r{name}: {found['kills']} of {arguments.kills}", end="", file=sys.stderr)
+            if not kill_again_and_again(training, found, arguments, standby, randomness):
+                return found
             training.process.terminate()
             code = training.end()
             saved = training.saved - {0}  # a standby worker has nothing to save
@@ -195,6 +202,25 @@ def line_of(row):
             f"{row['steps']:10}{figures}")
 
 
+def report(benchmark, arguments, run_one):
+    """Prints a line of each subject as soon as it is measured. Ends the program where one has a problem."""
+    print(f"seed {arguments.seed}")
+    print(f"{'':20}{'kills':>7}{'stuck':>7}{'over':>6}{'steps lost':>12}{'steps':>10}{'ms':>10}{'p99':>10}{'max':>10}")
+    rows, before = [], machine()
+    for subject in arguments.subjects:
+        if found := run_one(arguments, subject):
+            rows.append(row_of(found))
+            print("\r\033[K" * sys.stderr.isatty(), end="", file=sys.stderr)
+            print(line_of(rows[-1]), flush=True)
+    if arguments.json:
+        with open(arguments.json, "w", encoding="utf-8") as file:
+            json.dump({"benchmark": benchmark, "machine": before, "seed": arguments.seed, "rows": rows},
+                      file, indent=2)
+    for row in rows:
+        if row["problem"]:
+            sys.exit(f"{row['subject']}: {row['problem']}")
+
+
 def run(arguments, subject):
     randomness = random.Random(f"{arguments.seed} {subject}")
     if subject.startswith("torchrun"):
@@ -226,21 +252,7 @@ def main():
     arguments.binaries = arguments.binaries.resolve()
     if arguments.quick:
         arguments.kills, arguments.subjects = 6, ["shm", "gloo"]
-    print(f"seed {arguments.seed}")
-    print(f"{'':20}{'kills':>7}{'stuck':>7}{'over':>6}{'steps lost':>12}{'steps':>10}{'ms':>10}{'p99':>10}{'max':>10}")
-    rows, before = [], machine()
-    for subject in arguments.subjects:
-        if found := run(arguments, subject):
-            rows.append(row_of(found))
-            print("\r\033[K" * sys.stderr.isatty(), end="", file=sys.stderr)
-            print(line_of(rows[-1]), flush=True)
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"benchmark": "live recovery", "machine": before, "seed": arguments.seed, "rows": rows},
-                      file, indent=2)
-    for row in rows:
-        if row["problem"]:
-            sys.exit(f"{row['subject']}: {row['problem']}")
+    report("live recovery", arguments, run)
 
 
 if __name__ == "__main__":
