@@ -32,32 +32,44 @@ SUBJECTS = {"Adam": ("adam", False, False), "copy in memory": ("adam", True, Fal
 MEMORY_EVERY = 100
 
 
-def run_job(arguments, network, subject, folder):
-    """[(ms of a plain step, ms of one of ResilientTraining)] of each turn."""
-    width, turns, steps = NETWORKS[network]
-    optimizer, with_copy, with_folder = SUBJECTS[subject]
+def run_command(arguments, what, program, *words):
+    """The figures that rank 0 of a job of this program prints."""
     command = [arguments.binaries / "lockstep", "run", "--standalone", f"--nproc-per-node={arguments.ranks}",
-               "--max-restarts=3", arguments.binaries / "cost_worker", optimizer, width, turns, steps,
-               steps * with_copy, *([folder] if with_folder else [])]
+               "--max-restarts=3", arguments.binaries / program, *words]
     environment = os.environ | {"LOCKSTEP_BACKEND": "shm", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(list(map(str, command)), stdin=subprocess.DEVNULL, capture_output=True, text=True,
                           env=environment, timeout=JOB_TIMEOUT_S, check=False)
     if done.returncode != 0:
-        sys.exit(f"{subject}, {network}: the job ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    figures = json.loads(done.stdout)
+        sys.exit(f"{what}: the job ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout)
+
+
+def run_job(arguments, network, subject, folder):
+    """[(ms of a plain step, ms of one of ResilientTraining)] of each turn."""
+    width, turns, steps = NETWORKS[network]
+    optimizer, with_copy, with_folder = SUBJECTS[subject]
+    figures = run_command(arguments, f"{subject}, {network}", "cost_worker", optimizer, width, turns, steps,
+                          steps * with_copy, *([folder] if with_folder else []))
     return list(zip(figures["plain_ms"], figures["resilient_ms"]))
+
+
+def row_of_turns(turns):
+    """Of [(time of a plain step, time of the other)]: medians, and the least of all turns."""
+    least_plain, least = map(min, zip(*turns))
+    return {"turns": len(turns), "plain": statistics.median(plain for plain, _ in turns),
+            "adds": statistics.median(other - plain for plain, other in turns),
+            "cost": statistics.median(other / plain for plain, other in turns) - 1,
+            "least_plain": least_plain, "least_adds": least - least_plain, "least_cost": least / least_plain - 1}
 
 
 def row_of(network, subject, turns):
     # As it would be with a copy every so many steps.
     share = NETWORKS[network][2] / MEMORY_EVERY if SUBJECTS[subject][1] else 1
-    least_plain, least = map(min, zip(*turns))
-    return {"network": network, "subject": subject, "turns": len(turns),
-            "plain_ms": statistics.median(plain for plain, _ in turns),
-            "cost_us": 1e3 * share * statistics.median(resilient - plain for plain, resilient in turns),
-            "cost": share * (statistics.median(resilient / plain for plain, resilient in turns) - 1),
-            "least_plain_ms": least_plain, "least_cost_us": 1e3 * share * (least - least_plain),
-            "least_cost": share * (least / least_plain - 1)}
+    row = row_of_turns(turns)
+    return {"network": network, "subject": subject, "turns": row["turns"], "plain_ms": row["plain"],
+            "cost_us": 1e3 * share * row["adds"], "cost": share * row["cost"],
+            "least_plain_ms": row["least_plain"], "least_cost_us": 1e3 * share * row["least_adds"],
+            "least_cost": share * row["least_cost"]}
 
 
 def main():
