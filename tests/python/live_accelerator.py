@@ -70,31 +70,31 @@ class LiveAccelerator(LiveJobTest):
         self.assertEqual(len(printed), len(set(printed)), printed)
 
     def test_any_rank_may_die(self):
-        self.expect_recoveries([[0], [2], [1], [0]], steps=120)
+        self.expect_recoveries([[0], [2], [1], [0]], steps=1200)
 
     def test_any_rank_may_die_over_gloo(self):
-        self.expect_recoveries([[0], [2], [1]], steps=100, backend="gloo")
+        self.expect_recoveries([[0], [2], [1]], steps=600, backend="gloo")
 
     def test_two_of_three_at_once(self):
-        self.expect_recoveries([[0, 2], [1, 2]], steps=100)
+        self.expect_recoveries([[0, 2], [1, 2]], steps=1000)
 
     def test_a_loop_over_the_loaders_epoch(self):
-        self.expect_recoveries([[0], [1]], steps=80, ranks=2, arguments=("plain", 0, "while"))
+        self.expect_recoveries([[0], [1]], steps=800, ranks=2, arguments=("plain", 0, "while"))
 
     def test_accumulated_batches(self):
-        self.expect_recoveries([[0], [1]], steps=80, arguments=("accumulate",))
+        self.expect_recoveries([[0], [1]], steps=600, arguments=("accumulate",))
 
     def test_batches_that_the_program_accumulates_itself(self):
-        self.expect_recoveries([[0], [1], [2]], steps=100, arguments=("manual",))
+        self.expect_recoveries([[0], [1], [2]], steps=1000, arguments=("manual",))
 
     def test_two_optimizers(self):
-        self.expect_recoveries([[2], [0]], steps=80, arguments=("two",))
+        self.expect_recoveries([[2], [0]], steps=600, arguments=("two",))
 
     def test_sync_batch_norm(self):
-        self.expect_recoveries([[1], [0], [2]], steps=80, arguments=("syncbn",))
+        self.expect_recoveries([[1], [0], [2]], steps=500, arguments=("syncbn",))
 
     def test_sync_batch_norm_and_evaluations_within_an_epoch(self):
-        self.expect_recoveries([[1], [0], [2], [1]], steps=120, arguments=("syncbn+tail",))
+        self.expect_recoveries([[1], [0], [2], [1]], steps=600, arguments=("syncbn+tail",))
 
     def test_after_the_last_step(self):
         for loop in ("for", "while"):
@@ -109,26 +109,26 @@ class LiveAccelerator(LiveJobTest):
                 self.assertNotIn("wrong evaluation", str(job.said))
 
     def test_half_precision(self):
-        self.expect_recoveries([[1], [0]], steps=80, ranks=2, arguments=("fp16",))
+        self.expect_recoveries([[1], [0]], steps=600, ranks=2, arguments=("fp16",))
 
     def test_evaluations_within_an_epoch(self):
-        self.expect_recoveries([[1], [0]], steps=80, arguments=("tail",))
+        self.expect_recoveries([[1], [0]], steps=600, arguments=("tail",))
 
     def test_snapshots_and_a_log_of_samples(self):
         with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
             environment = {"ACCELERATOR_WORKER_FOLDER": folder}
-            job = self.start(arguments=("save",), steps=100, environment=environment)
+            job = self.start(arguments=("save",), steps=400, environment=environment)
             processes = job.wait_for_begin(3)
             for number in range(3):
                 job.wait_for_step(25 * (number + 1))
                 os.kill(processes[number], signal.SIGKILL)
                 processes = job.wait_for_begin(3)
             self.assertEqual(job.finish(), [0], job.errors)
-            self.assertEqual(job.ends(), self.undisturbed_end(arguments=("plain",), steps=100))
+            self.assertEqual(job.ends(), self.undisturbed_end(arguments=("plain",), steps=400))
             self.expect_audited(folder)
 
     def test_a_trainer(self):
-        options = {"steps": 100, "arguments": ("trainer",)}
+        options = {"steps": 300, "arguments": ("trainer",)}
         with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
             job = self.start(environment={"ACCELERATOR_WORKER_FOLDER": folder}, **options)
             self.assertEqual(job.finish(), [0], job.errors)
@@ -147,7 +147,7 @@ class LiveAccelerator(LiveJobTest):
             with open(os.path.join(folder, "metrics.csv"), encoding="utf-8") as file:
                 rows = list(csv.DictReader(file))
             validated = [int(float(row["step"])) for row in rows if row.get("val_one")]
-            self.assertEqual(validated, list(range(3, 101, 3)))
+            self.assertEqual(validated, list(range(3, 301, 3)))
             self.assertEqual({float(row["val_one"]) for row in rows if row.get("val_one")}, {1.0})
 
     def expect_audited(self, folder):
@@ -156,13 +156,13 @@ class LiveAccelerator(LiveJobTest):
         self.assertEqual(audit.returncode, 0, audit.stdout + audit.stderr)
 
     def test_all_die_at_once_with_a_copy_in_memory(self):
-        job = self.start(arguments=("plain", 10), steps=100)
+        job = self.start(arguments=("plain", 10), steps=1000)
         processes = job.wait_for_begin(3)
         job.wait_for_step(35)
         for process in processes.values():
             os.kill(process, signal.SIGKILL)
         self.assertEqual(job.finish(), [0], job.errors)
-        self.assertEqual(job.ends(), self.undisturbed_end(arguments=("plain",), steps=100))
+        self.assertEqual(job.ends(), self.undisturbed_end(arguments=("plain",), steps=1000))
         begins = [int(text.split()[-1]) for _, text in job.said if "begins at" in text]
         self.assertGreaterEqual(begins[3], 20, begins)
 
@@ -188,17 +188,17 @@ class LiveAccelerator(LiveJobTest):
 
     def test_all_die_at_once_and_resume_from_a_snapshot(self):
         with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
-            job = self.start(arguments=("save",), steps=100, environment={"ACCELERATOR_WORKER_FOLDER": folder})
+            job = self.start(arguments=("save",), steps=400, environment={"ACCELERATOR_WORKER_FOLDER": folder})
             processes = job.wait_for_begin(3)
             job.wait_for_step(35)
             for process in processes.values():
                 os.kill(process, signal.SIGKILL)
             self.assertEqual(job.finish(), [0], job.errors)
-            self.assertEqual(job.ends(), self.undisturbed_end(arguments=("plain",), steps=100))
+            self.assertEqual(job.ends(), self.undisturbed_end(arguments=("plain",), steps=400))
             self.expect_audited(folder)
 
     def test_more_and_fewer_ranks(self):
-        job = self.start("--standalone", "--max-restarts=3", steps=400, ranks=2)
+        job = self.start("--standalone", "--max-restarts=3", steps=6000, ranks=2)
         job.wait_for_begin(2)
         job.wait_for_step(20)
         self.scale(job, 3)
