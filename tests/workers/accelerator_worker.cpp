@@ -38,6 +38,7 @@
 #include "lockstep/train/callbacks.h"
 #include "lockstep/train/loggers.h"
 #include "lockstep/train/trainer.h"
+#include "tests/workers/live_worker.h"
 
 namespace lockstep::accelerator_worker {
 namespace {
@@ -54,31 +55,8 @@ constexpr std::int64_t kFaultyStep = 30;
 
 constexpr env::Variable kFolder{"ACCELERATOR_WORKER_FOLDER", "path", "where snapshots and logs go"};
 
-void say(const std::string& text) {
-  std::puts(concat(::getpid(), " ", text).c_str());
-  std::fflush(stdout);
-}
-
-// FNV-1a.
-void hash(std::uint64_t& sum, const at::Tensor& tensor) {
-  const at::Tensor dense = tensor.contiguous();
-  const auto* const bytes = static_cast<const unsigned char*>(dense.const_data_ptr());
-  for (const unsigned char byte : std::span(bytes, dense.nbytes())) {
-    sum = (sum ^ byte) * 0x100000001b3U;
-  }
-}
-
-void hash(std::uint64_t& sum, const c10::IValue& value) {
-  if (value.isTensor()) {
-    hash(sum, value.toTensor());
-  } else if (value.isGenericDict()) {
-    for (const auto& item : value.toGenericDict()) hash(sum, item.value());
-  } else if (value.isList()) {
-    for (const c10::IValue& item : value.toListRef()) hash(sum, item);
-  } else if (value.isDouble()) {
-    hash(sum, at::tensor(value.toDouble(), at::kDouble));
-  }
-}
+using testing::hash;
+using testing::say;
 
 struct Rows : torch::data::datasets::Dataset<Rows, torch::data::Example<>> {
   explicit Rows(std::int64_t rows) : rows_(rows) {}

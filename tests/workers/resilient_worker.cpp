@@ -32,37 +32,15 @@
 #include "lockstep/snapshot/internal/optimizer_state.h"
 #include "lockstep/snapshot/state_dict.h"
 #include "lockstep/train/resilient_training.h"
+#include "tests/workers/live_worker.h"
 
 namespace lockstep::resilient_worker {
 namespace {
 
 namespace nn = torch::nn;
 
-void say(const std::string& text) {
-  std::puts(concat(::getpid(), " ", text).c_str());
-  std::fflush(stdout);
-}
-
-// FNV-1a.
-void hash(std::uint64_t& sum, const at::Tensor& tensor) {
-  const at::Tensor dense = tensor.contiguous();
-  const auto* const bytes = static_cast<const unsigned char*>(dense.const_data_ptr());
-  for (const unsigned char byte : std::span(bytes, dense.nbytes())) {
-    sum = (sum ^ byte) * 0x100000001b3U;
-  }
-}
-
-void hash(std::uint64_t& sum, const c10::IValue& value) {
-  if (value.isTensor()) {
-    hash(sum, value.toTensor());
-  } else if (value.isGenericDict()) {
-    for (const auto& item : value.toGenericDict()) hash(sum, item.value());
-  } else if (value.isList()) {
-    for (const c10::IValue& item : value.toListRef()) hash(sum, item);
-  } else if (value.isDouble()) {
-    hash(sum, at::tensor(value.toDouble(), at::kDouble));
-  }
-}
+using testing::hash;
+using testing::say;
 
 constexpr env::Variable kFault{"RESILIENT_WORKER_FAULT", "text",
                                "what goes wrong in rank 1 and at which step: hang:60 or "
