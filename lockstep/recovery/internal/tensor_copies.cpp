@@ -17,6 +17,12 @@ bool is_copied_when_counted(const at::Tensor& tensor) {
 
 }  // namespace
 
+TensorDict copies_of(const TensorDict& tensors) {
+  TensorDict copies;
+  for (const auto& [name, tensor] : tensors) copies.emplace_back(name, tensor.detach().clone());
+  return copies;
+}
+
 void TensorCopies::remember() {
   const at::NoGradGuard no_grad;
   for (Copy& copy : copies_) {

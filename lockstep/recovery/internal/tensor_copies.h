@@ -5,6 +5,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "lockstep/snapshot/state_dict.h"
+
 namespace lockstep::inline internal {
 
 /// Copies of tensors that a training step changes early, buffers and the program's own, to go back
@@ -25,6 +27,9 @@ class TensorCopies {
   };
   std::vector<Copy> copies_;
 };
+
+/// The tensors by the same names, in memory of their own.
+TensorDict copies_of(const TensorDict& tensors);
 
 /// What a parameter's gradient is between steps: undefined (kNoGradient), dense (0), or sparse in
 /// so many dimensions. An optimizer passes over a parameter whose gradient is undefined, and moves

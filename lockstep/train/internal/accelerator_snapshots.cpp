@@ -7,6 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/recovery/internal/tensor_copies.h"
 #include "lockstep/snapshot/internal/agreement.h"
 #include "lockstep/snapshot/internal/optimizer_state.h"
 #include "lockstep/snapshot/internal/tensor_difference.h"
@@ -79,12 +80,6 @@ void check_names(const c10::impl::GenericDict& saved,
                             "', which is not registered now and would be lost; register it, in a "
                             "Trainer by adding its callback, or begin in another folder"));
   }
-}
-
-TensorDict copies_of(const TensorDict& tensors) {
-  TensorDict copies;
-  for (const auto& [name, tensor] : tensors) copies.emplace_back(name, tensor.detach().clone());
-  return copies;
 }
 
 }  // namespace

@@ -28,12 +28,6 @@ namespace {
 
 constexpr const char* kOtherRank = "the state of another rank";
 
-TensorDict copies_of(const TensorDict& tensors) {
-  TensorDict copies;
-  for (const auto& [name, tensor] : tensors) copies.emplace_back(name, tensor.detach().clone());
-  return copies;
-}
-
 }  // namespace
 
 // Once: what is prepared stays.
