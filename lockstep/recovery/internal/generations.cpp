@@ -15,21 +15,20 @@ class GenerationOver : public Error {
   GenerationOver() : Error("the launcher ends this generation") {}
 };
 
-void leave(LauncherLink& link, const Error& why, const GenerationParts& parts) {
-  failpoint("recover.begin");
-  const std::int64_t steps = parts.leave();
-  failpoint("recover.left");
-  link.say_left_group(why, steps);
-  failpoint("recover.said");
-  link.take_place(parts.while_waiting);
-  failpoint("recover.placed");
-}
-
 }  // namespace
 
 bool ends_generation(const Error& error) {
   return dynamic_cast<const GenerationOver*>(&error) != nullptr ||
          dynamic_cast<const OperationError*>(&error) != nullptr;
+}
+
+void leave_generation(LauncherLink& link, const Error& why,
+                      const std::function<std::int64_t()>& leave) {
+  failpoint("recover.begin");
+  const std::int64_t steps = leave();
+  failpoint("recover.left");
+  link.say_left_group(why, steps);
+  failpoint("recover.said");
 }
 
 void live_through_generations(LauncherLink& link, std::chrono::milliseconds reads_within,
@@ -43,7 +42,9 @@ void live_through_generations(LauncherLink& link, std::chrono::milliseconds read
       return;
     } catch (const Error& error) {
       if (!link.connected() || !ends_generation(error)) throw;
-      leave(link, error, parts);
+      leave_generation(link, error, parts.leave);
+      link.take_place(parts.while_waiting);
+      failpoint("recover.placed");
     }
   }
 }

@@ -79,12 +79,10 @@ ProcessGroup StepRecovery::join() {
   if (link_.is_standby()) {
     state_ = State::kCatchingUp;
     read_place();
-    link_.say_keeps_state(collective_timeout(options_.init));
-    keeps_state_ = true;
+    announce_state();
   } else if (link_.connected() && link_.generation() > 1) {
     read_place();
-    link_.say_keeps_state(collective_timeout(options_.init));
-    keeps_state_ = true;
+    announce_state();
     for (;;) {
       try {
         if (!all_) all_ = init();
@@ -113,13 +111,16 @@ ProcessGroup StepRecovery::join() {
   return stand_in;
 }
 
+void StepRecovery::announce_state() {
+  if (std::exchange(keeps_state_, true)) return;
+  link_.say_keeps_state(collective_timeout(options_.init));
+}
+
 void StepRecovery::activate() {
   if (!link_.connected() || state_ != State::kInactive) return;
   state_ = State::kTraining;
-  if (!std::exchange(keeps_state_, true)) {
-    link_.say_keeps_state(collective_timeout(options_.init));
-  }
-  is_whole_ = has_begun_ = true;
+  announce_state();
+  is_whole_ = true;
   generation_ = static_cast<std::int64_t>(link_.generation());
   begin_interval();
 }
@@ -142,15 +143,14 @@ void StepRecovery::give_up_group(const Error& why) {
 }
 
 void StepRecovery::leave_generation(const Error& why) {
-  failpoint("recover.begin");
-  if (apart_) {
-    if (const auto backend = apart_.c10d_backend()) backend->abort();
-    apart_ = {};
-  }
-  abandon_default_group(all_);
-  failpoint("recover.left");
-  link_.say_left_group(why, training_.steps());
-  failpoint("recover.said");
+  internal::leave_generation(link_, why, [&] {
+    if (apart_) {
+      if (const auto backend = apart_.c10d_backend()) backend->abort();
+      apart_ = {};
+    }
+    abandon_default_group(all_);
+    return training_.steps();
+  });
 }
 
 bool StepRecovery::fail(const Error& error) {
@@ -239,7 +239,8 @@ bool StepRecovery::settle(bool at_boundary) {
     // results.
     const auto furthest =
         std::ranges::max_element(places, {}, [](const Place& place) { return place.progress(); });
-    if (furthest->progress() > std::pair(boundaries_, passed_) && !first_barrier_passed_) {
+    const bool is_behind = furthest->progress() > std::pair(boundaries_, passed_);
+    if (is_behind && !first_barrier_passed_) {
       throw Error(
           "the ranks are at different places of the program; each rank must call evaluate(), "
           "save_state() and wait_for_everyone() as often as the others");
@@ -250,7 +251,7 @@ bool StepRecovery::settle(bool at_boundary) {
     is_main_apart_ = main - places.begin() == all_.rank();
     use_group(apart_, /*at_boundary=*/false);
     state_ = State::kApart;
-    if (furthest->progress() > std::pair(boundaries_, passed_)) in_between_ = false;
+    if (is_behind) in_between_ = false;
     return true;
   }
 }
@@ -265,7 +266,7 @@ bool StepRecovery::is_main() const {
 }
 
 void StepRecovery::agree_on_state() {
-  Sources ours{.known_steps = std::max(has_begun_ ? boundaries_ : -1, std::int64_t{-1})};
+  Sources ours{};
   if (is_whole_) {
     ours.state = standing();
   } else if (all_.local_rank() == 0) {
@@ -312,7 +313,7 @@ void StepRecovery::agree_on_state() {
                  "job starts again from the newest snapshot that the program loads; "
                  "memory_every keeps a copy in memory"));
   }
-  is_whole_ = has_begun_ = true;
+  is_whole_ = true;
   is_tainted_ = false;
 }
 
@@ -406,11 +407,8 @@ void StepRecovery::arrive() {
 
 bool StepRecovery::run_between(const std::function<void()>& action) {
   if (is_void()) return false;
-  if (state_ == State::kInactive || state_ == State::kEnded) {
-    action();
-    return true;
-  }
-  if (in_between_) {  // Part of another one.
+  // Also as a part of another one.
+  if (state_ == State::kInactive || state_ == State::kEnded || in_between_) {
     action();
     return true;
   }

@@ -155,6 +155,7 @@ class StepRecovery {
   struct Place;
   void give_up_group(const Error& why);
   void leave_generation(const Error& why);
+  void announce_state();
   ProcessGroup init();
   static std::vector<int> ranks_between(const std::vector<Place>& places);
   void recover(bool at_boundary);
@@ -189,7 +190,6 @@ class StepRecovery {
   bool in_step_ = false;
   bool step_complete_ = true;
   bool is_whole_ = false;
-  bool has_begun_ = false;  ///< it has had a state of the job
   bool is_ending_ = false;
   bool is_over_ = false;
   std::int64_t checked_at_ = 0;  ///< steps, when copies and comparisons were last due
