@@ -34,6 +34,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kBatch = 32;  // of a rank
 constexpr std::int64_t kWarmUpSteps = 20;
+// One batch is soon learnt; gradients would then be subnormal numbers, which are slow.
+constexpr double kLearningRate = 1e-9;
 
 void use_one_processor(const ProcessGroup& group) {
   const std::vector<int> cpus = allowed_cpus();
@@ -63,13 +65,13 @@ struct Workload {
 Workload make_workload(const std::string& name) {
   if (name == "toy") {
     nn::Sequential net(nn::Linear(20, 1));
-    auto sgd = std::make_unique<torch::optim::SGD>(net->parameters(), 1e-3);
+    auto sgd = std::make_unique<torch::optim::SGD>(net->parameters(), kLearningRate);
     return {.net = net, .optimizer = std::move(sgd), .inputs = 20, .outputs = 1};
   }
   if (name != "adam") throw UsageError("accelerator_cost: there are toy and adam");
   nn::Sequential net(nn::Linear(64, 256), nn::ReLU(), nn::Linear(256, 256), nn::ReLU(),
                      nn::Linear(256, 64));
-  auto adam = std::make_unique<torch::optim::Adam>(net->parameters(), 1e-4);
+  auto adam = std::make_unique<torch::optim::Adam>(net->parameters(), kLearningRate);
   return {.net = net, .optimizer = std::move(adam), .inputs = 64, .outputs = 64};
 }
 

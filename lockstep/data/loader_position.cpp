@@ -112,6 +112,7 @@ bool LoaderPosition::visit_boundary(LoaderBoundary boundary) {
 }
 
 std::int64_t LoaderPosition::batches_behind_cursor() const {
+  if (is_begun_) return plan_->size() - number_ - 1;
   return EpochBatches(without_order(options_), cursor_, part_).size();
 }
 

@@ -17,18 +17,55 @@ std::uint64_t mix(std::uint64_t value) {
   return value ^ (value >> 31U);
 }
 
+/// The generator wyrand of Wang Yi's wyhash, 64 bits a call.
+class Wyrand {
+ public:
+  explicit Wyrand(std::uint64_t seed) : state_(seed) {}
+
+  std::uint64_t next() {
+    state_ += 0xa0761d6478bd642fU;
+    const Product product = static_cast<Product>(state_) * (state_ ^ 0xe7037ed1a0b428dbU);
+    return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64U);
+  }
+
+ private:
+  __extension__ using Product = unsigned __int128;
+  std::uint64_t state_;
+};
+
+// The generator's own seeding takes 32 bits of the seed, and computes each of the engine's 624
+// words from the one before: 1.2 us. Words that do not wait for each other take 0.2 us.
+void seed_cpu_generator(std::uint64_t seed) {
+  // Made once: the engine's constructor seeds it.
+  static thread_local at::mt19937 engine;
+  static thread_local at::mt19937_data_pod data;
+  data.seed_ = seed;
+  data.left_ = 1;
+  data.seeded_ = true;
+  data.next_ = 0;
+  static_assert(at::MERSENNE_STATE_N % 2 == 0);
+  Wyrand words(seed);
+  for (std::size_t i = 0; i < data.state_.size(); i += 2) {
+    const std::uint64_t two = words.next();
+    data.state_[i] = static_cast<std::uint32_t>(two);
+    data.state_[i + 1] = static_cast<std::uint32_t>(two >> 32U);
+  }
+  engine.set_data(data);
+  const at::Generator& generator = at::detail::getDefaultCPUGenerator();
+  auto* const cpu = at::check_generator<at::CPUGeneratorImpl>(generator);
+  const std::lock_guard<std::mutex> lock(cpu->mutex_);
+  cpu->set_engine(engine);
+  cpu->set_next_float_normal_sample(std::nullopt);
+  cpu->set_next_double_normal_sample(std::nullopt);
+}
+
 }  // namespace
 
 void seed_step(std::uint64_t seed, int rank, std::int64_t step, c10::Device device) {
   const std::uint64_t mixed =
       mix(mix(mix(seed) + static_cast<std::uint64_t>(rank)) + static_cast<std::uint64_t>(step));
-  if (!device.is_cpu()) {
-    at::manual_seed(mixed);  // All generators.
-    return;
-  }
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard<std::mutex> lock(generator.mutex());
-  generator.set_current_seed(mixed);
+  if (!device.is_cpu()) at::manual_seed(mixed);  // Of all devices.
+  seed_cpu_generator(mixed);
 }
 
 }  // namespace lockstep::inline internal
