@@ -42,16 +42,19 @@ class EpochSampler : public torch::data::samplers::Sampler<> {
 ///     for (auto& batch : loader) …                            // each loop is one epoch
 ///   }
 ///
-/// All ranks have as many batches. Each sample of an epoch counts once, on one rank: the last batch
-/// is shared out, and a rank that then has none gets a sample that does not count (position()). So
-/// where parts differ, a mean over all samples weighs each rank's by samples(), as
-/// Accelerator::backward does.
+/// Follows EpochPlan: all ranks have as many batches, and each sample of an epoch counts once.
+/// Where the last batch has fewer samples than there are ranks, the others get a padding sample
+/// (weight 0). So where parts differ, a mean over all samples weighs each rank's by
+/// position()->samples(), as Accelerator::backward does.
 ///
 /// In a loop cursor() is behind the batch at hand, else where the next loop begins; set_cursor()
 /// lets the next loop go on there, with any number of ranks. After a loop that is left early the
-/// next one is of the next epoch. Threads: one at a time. Lifetime: an iterator must not outlive
-/// the loader. Errors: UsageError at construction for a batch of none and an empty dataset; what
-/// the dataset throws.
+/// next one is of the next epoch.
+///
+/// Threads: one at a time.
+/// Lifetime: an iterator must not outlive the loader.
+/// Errors: UsageError at construction for a batch of none and an empty dataset; what the dataset
+/// throws.
 template <class Dataset>
 class DataLoader {
  public:

@@ -1,7 +1,9 @@
 #include "lockstep/data/data_loader.h"
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
+#include <random>
 #include <tuple>
 
 #include <ATen/ops/arange.h>
@@ -11,6 +13,7 @@
 #include <torch/data/transforms/stack.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/data/global_batch.h"
 
 namespace lockstep {
 namespace {
@@ -97,6 +100,93 @@ TEST(DataLoader, GoesOnAtACursorWithAnotherBatch) {
     both.insert(both.end(), more.begin(), more.end());
     EXPECT_EQ(in_order(both), all_numbers(29));
     EXPECT_EQ(rest.cursor(), (DataCursor{.seed = 9, .epoch = 2}));
+  }
+}
+
+// Loaders of all ranks, in one process.
+class LoaderRanks {
+ public:
+  LoaderRanks(std::int64_t samples, const DataLoaderOptions& options, int world_size) {
+    for (int rank = 0; rank < world_size; ++rank) {
+      loaders_.push_back(std::make_unique<Loader>(numbers(samples), options));
+      loaders_.back()->position()->set_part({.rank = rank, .world_size = world_size});
+    }
+  }
+  void set_cursor(const DataCursor& cursor) {
+    for (const auto& loader : loaders_) loader->set_cursor(cursor);
+  }
+  // The samples that count of the next batches, in the order of the ranks.
+  std::vector<Values> take(std::int64_t most) {
+    std::vector<Values> batches;
+    for (const auto& loader : loaders_) {
+      std::size_t number = 0;
+      for (auto& batch : *loader) {
+        cursor_ = loader->cursor();
+        if (batches.size() <= number) batches.emplace_back();
+        Values values = values_of(batch);
+        const LoaderPosition& at = *loader->position();
+        EXPECT_EQ(std::max<std::int64_t>(at.samples(), 1), batch.data.numel());
+        values.resize(static_cast<std::size_t>(at.samples()));
+        std::int64_t before = 0;
+        for (int rank = 0; rank < at.world_size(); ++rank) {
+          if (rank == &loader - loaders_.data()) {
+            EXPECT_EQ(static_cast<std::int64_t>(batches[number].size()), before);
+          }
+          before += at.samples_of(rank);
+        }
+        EXPECT_EQ(at.batch_samples(), before);
+        batches[number].insert(batches[number].end(), values.begin(), values.end());
+        if (static_cast<std::int64_t>(++number) == most) break;
+      }
+      EXPECT_EQ(number, batches.size()) << "another number of batches on a rank";
+    }
+    return batches;
+  }
+  // Behind the last batch that was taken.
+  const DataCursor& cursor() const { return cursor_; }
+
+ private:
+  using Loader = DataLoader<decltype(numbers(0))>;
+  std::vector<std::unique_ptr<Loader>> loaders_;
+  DataCursor cursor_;
+};
+
+TEST(DataLoader, AnEpochHasEachSampleOnceThroughResizes) {
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    std::mt19937 random(seed);
+    const auto samples = static_cast<std::int64_t>(1 + random() % 61);
+    const DataLoaderOptions options{.batch_size = static_cast<std::int64_t>(1 + random() % 4),
+                                    .split_batches = random() % 2 == 0,
+                                    .seed = 9};
+    DataLoader one(numbers(samples), {.batch_size = samples, .seed = 9});
+    const Values order = take(one);
+    DataCursor cursor{.seed = 9};
+    Values all;
+    while (cursor.consumed < samples) {
+      LoaderRanks ranks(samples, options, static_cast<int>(1 + random() % 8));
+      ranks.set_cursor(cursor);
+      const auto batches = ranks.take(static_cast<std::int64_t>(1 + random() % 4));
+      for (const Values& batch : batches) all.insert(all.end(), batch.begin(), batch.end());
+      cursor = ranks.cursor();
+      ASSERT_EQ(cursor.consumed, static_cast<std::int64_t>(all.size())) << seed;
+    }
+    ASSERT_EQ(all, order) << seed;
+  }
+}
+
+TEST(DataLoader, HasTheBatchesOfGlobalBatches) {
+  const GlobalBatches global({.dataset_size = 29, .batch_size = 6, .seed = 11});
+  for (int world_size = 1; world_size <= 8; ++world_size) {
+    LoaderRanks ranks(29, {.batch_size = 6, .split_batches = true, .seed = 11}, world_size);
+    for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
+      const auto batches = ranks.take(100);
+      ASSERT_EQ(static_cast<std::int64_t>(batches.size()), global.steps_per_epoch());
+      for (std::int64_t i = 0; i < global.steps_per_epoch(); ++i) {
+        EXPECT_EQ(
+            batches[static_cast<std::size_t>(i)],
+            global.indices(epoch * global.steps_per_epoch() + i, {.rank = 0, .world_size = 1}));
+      }
+    }
   }
 }
 

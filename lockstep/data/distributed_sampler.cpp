@@ -1,7 +1,6 @@
 #include "lockstep/data/distributed_sampler.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include <ATen/ops/scalar_tensor.h>
 #include <torch/serialize/input-archive.h>
@@ -10,97 +9,129 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/data/internal/permutation.h"
-#include "lockstep/data/internal/shard.h"
 
 namespace lockstep {
 namespace {
 
-Shard shard_of(const DistributedSamplerOptions& options) {
-  Shard shard;
-  shard.tail = options.drop_last ? Tail::kDrop : options.padding ? Tail::kPad : Tail::kKeep;
+EpochTail tail_of(const DistributedSamplerOptions& options) {
+  if (options.drop_last) return EpochTail::kDrop;
+  return options.padding ? EpochTail::kRepeat : EpochTail::kKeep;
+}
+
+BatchPart part_of(const DistributedSamplerOptions& options) {
+  BatchPart part;
   if (options.num_replicas.has_value() != options.rank.has_value()) {
     throw UsageError("DistributedSampler: give both num_replicas and rank, or a group");
   }
   if (options.rank) {
-    shard.num_replicas = *options.num_replicas;
-    shard.rank = *options.rank;
+    part = {.rank = *options.rank, .world_size = *options.num_replicas};
   } else if (const ProcessGroup group = group_or_default(options.process_group)) {
-    shard.num_replicas = group.world_size();
-    shard.rank = group.rank();
+    part = {.rank = group.rank(), .world_size = group.world_size()};
   }
-  if (shard.num_replicas < 1) {
-    throw UsageError(concat("DistributedSampler: num_replicas is ", shard.num_replicas,
-                            ", it must be positive"));
+  if (part.world_size < 1) {
+    throw UsageError(
+        concat("DistributedSampler: num_replicas is ", part.world_size, ", it must be positive"));
   }
-  if (shard.rank < 0 || shard.rank >= shard.num_replicas) {
-    throw UsageError(concat("DistributedSampler: rank ", shard.rank, " of ", shard.num_replicas,
-                            " replicas, ranks are 0 to ", shard.num_replicas - 1));
+  if (part.rank < 0 || part.rank >= part.world_size) {
+    throw UsageError(concat("DistributedSampler: rank ", part.rank, " of ", part.world_size,
+                            " replicas, ranks are 0 to ", part.world_size - 1));
   }
-  return shard;
+  return part;
 }
 
-void write_number(torch::serialize::OutputArchive& archive, const char* key, std::uint64_t value) {
-  archive.write(key, at::scalar_tensor(static_cast<std::int64_t>(value), at::kLong));
+void write_number(torch::serialize::OutputArchive& archive, const char* key, std::int64_t value) {
+  archive.write(key, at::scalar_tensor(value, at::kLong));
 }
 
-std::uint64_t read_number(torch::serialize::InputArchive& archive, const char* key) {
+// Nothing: an archive of an earlier version lacks it.
+std::optional<std::int64_t> read_number(torch::serialize::InputArchive& archive, const char* key) {
   at::Tensor value;
-  archive.read(key, value);
-  return static_cast<std::uint64_t>(value.item<std::int64_t>());
+  if (!archive.try_read(key, value)) return std::nullopt;
+  return value.item<std::int64_t>();
+}
+
+std::int64_t read_needed(torch::serialize::InputArchive& archive, const char* key) {
+  if (const auto value = read_number(archive, key)) return *value;
+  throw UsageError(concat("DistributedSampler: the archive has no '", key,
+                          "'; load what DistributedSampler::save wrote"));
 }
 
 }  // namespace
 
 DistributedSampler::DistributedSampler(std::size_t dataset_size,
                                        const DistributedSamplerOptions& options)
-    : dataset_size_(dataset_size),
-      shard_(std::make_shared<const Shard>(shard_of(options))),
-      shuffle_(options.shuffle),
-      seed_(options.seed) {
+    : part_(part_of(options)),
+      tail_(tail_of(options)),
+      dataset_size_(static_cast<std::int64_t>(dataset_size)),
+      seed_(options.seed),
+      order_(dataset_size_, options.shuffle) {
   reset();
 }
 
-void DistributedSampler::reset(std::optional<std::size_t> new_size) {
-  dataset_size_ = new_size.value_or(dataset_size_);
-  std::vector<std::size_t> order;
-  if (shuffle_) {
-    order = random_permutation(dataset_size_, seed_ + *epoch_);
-  } else {
-    order.resize(dataset_size_);
-    std::iota(order.begin(), order.end(), std::size_t{0});
-  }
-  indices_ = shard_indices(order, *shard_);
+EpochPlan DistributedSampler::plan_behind(std::int64_t consumed, int num_replicas) const {
+  return EpochPlan(
+      {.dataset_size = dataset_size_, .batch_size = num_replicas, .tail = tail_},
+      {.seed = seed_, .epoch = static_cast<std::int64_t>(*epoch_), .consumed = consumed},
+      num_replicas);
+}
+
+void DistributedSampler::begin_behind(std::int64_t consumed) {
+  consumed_ = consumed;
+  plan_ = plan_behind(consumed, part_.world_size);
+  size_ = plan_.steps();
+  if (size_ > 0 && plan_.share(size_ - 1, part_.rank).size == 0) --size_;
+  order_.set_epoch(seed_, static_cast<std::int64_t>(*epoch_));
   position_ = 0;
+}
+
+void DistributedSampler::reset(std::optional<std::size_t> new_size) {
+  if (new_size && static_cast<std::int64_t>(*new_size) != dataset_size_) {
+    dataset_size_ = static_cast<std::int64_t>(*new_size);
+    order_ = EpochOrder(dataset_size_, order_.is_shuffled());
+  }
+  begin_behind(0);
 }
 
 std::optional<std::vector<std::size_t>> DistributedSampler::next(std::size_t batch_size) {
   if (batch_size == 0) {
     throw UsageError("DistributedSampler::next: a batch of 0 samples; give the loader at least 1");
   }
-  if (position_ == indices_.size()) return std::nullopt;
-  const std::size_t end = position_ + std::min(batch_size, indices_.size() - position_);
-  const auto first = indices_.begin();
-  std::vector<std::size_t> batch(first + static_cast<std::ptrdiff_t>(position_),
-                                 first + static_cast<std::ptrdiff_t>(end));
-  position_ = end;
+  if (position_ == size_) return std::nullopt;
+  std::vector<std::size_t> batch(std::min(batch_size, static_cast<std::size_t>(size_ - position_)));
+  for (std::size_t& sample : batch) {
+    sample = order_.sample(plan_.share(position_++, part_.rank).begin);
+  }
   return batch;
 }
 
 void DistributedSampler::save(torch::serialize::OutputArchive& archive) const {
-  write_number(archive, "epoch", *epoch_);
+  write_number(archive, "epoch", static_cast<std::int64_t>(*epoch_));
   write_number(archive, "position", position_);
+  write_number(archive, "num_replicas", part_.world_size);
+  write_number(archive, "consumed", consumed_);
 }
 
 void DistributedSampler::load(torch::serialize::InputArchive& archive) {
-  *epoch_ = read_number(archive, "epoch");
-  reset();
-  const std::uint64_t position = read_number(archive, "position");
-  if (position > indices_.size()) {
+  const std::int64_t epoch = read_needed(archive, "epoch");
+  const std::int64_t position = read_needed(archive, "position");
+  const std::int64_t consumed = read_number(archive, "consumed").value_or(0);
+  const auto num_replicas =
+      static_cast<int>(read_number(archive, "num_replicas").value_or(part_.world_size));
+  const bool fits = num_replicas > 0 && 0 <= consumed && consumed <= dataset_size_;
+  const EpochPlan saved = fits ? plan_behind(consumed, num_replicas) : EpochPlan();
+  if (!fits || position < 0 || position > saved.steps()) {
     throw UsageError(concat("DistributedSampler: saved at sample ", position, " of an epoch, but ",
-                            "this one has ", indices_.size(), ": another dataset or world size"));
+                            "this one has ", saved.steps(), ": another dataset or world size"));
   }
-  position_ = position;
+  *epoch_ = static_cast<std::uint64_t>(epoch);
+  if (num_replicas == part_.world_size) {
+    begin_behind(consumed);
+    position_ = std::min(position, size_);
+  } else if (position == saved.steps()) {
+    begin_behind(saved.end().consumed);
+  } else {
+    begin_behind(position > 0 ? saved.cursor_after(position - 1).consumed : consumed);
+  }
 }
 
 }  // namespace lockstep

@@ -9,12 +9,9 @@
 #include <torch/data/samplers/base.h>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/data/epoch_plan.h"
 
 namespace lockstep {
-
-inline namespace internal {
-struct Shard;
-}
 
 struct DistributedSamplerOptions {
   /// The ranks that share the dataset. Empty: the default group, else this one process.
@@ -34,7 +31,7 @@ struct DistributedSamplerOptions {
 };
 
 /// Gives each rank its part of a dataset: the indices that PyTorch's DistributedSampler gives for
-/// the same size, ranks, seed and epoch.
+/// the same size, ranks, seed and epoch. Follows EpochPlan with one sample per rank and step.
 ///
 ///   DistributedSampler sampler(*dataset.size(), {.process_group = group, .seed = 1});
 ///   auto loader = torch::data::make_data_loader(std::move(dataset), sampler, 32);
@@ -57,7 +54,7 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
   std::uint64_t epoch() const { return *epoch_; }
 
   /// Samples an epoch has on this rank.
-  std::size_t size() const { return indices_.size(); }
+  std::size_t size() const { return static_cast<std::size_t>(size_); }
 
   /// Starts the epoch given to set_epoch, for a dataset of `new_size` if given.
   void reset(std::optional<std::size_t> new_size = std::nullopt) override;
@@ -68,16 +65,25 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
 
   /// The epoch and the position in it.
   void save(torch::serialize::OutputArchive& archive) const override;
+  /// Goes on there. With another number of ranks: behind the samples that those of then were given,
+  /// until the next reset(). All ranks must load the same archive then, that of rank 0.
+  /// Errors: UsageError for a position that this epoch does not have.
   void load(torch::serialize::InputArchive& archive) override;
 
  private:
-  std::size_t dataset_size_;
-  std::shared_ptr<const Shard> shard_;
-  bool shuffle_;
+  EpochPlan plan_behind(std::int64_t consumed, int num_replicas) const;
+  void begin_behind(std::int64_t consumed);
+
+  BatchPart part_;
+  EpochTail tail_;
+  std::int64_t dataset_size_;
   std::uint64_t seed_;
   std::shared_ptr<std::uint64_t> epoch_ = std::make_shared<std::uint64_t>(0);
-  std::vector<std::size_t> indices_;  ///< of the epoch under way
-  std::size_t position_ = 0;          ///< in indices_
+  EpochOrder order_;
+  std::int64_t consumed_ = 0;  ///< of the epoch, by another number of ranks
+  EpochPlan plan_;             ///< of the rest of it
+  std::int64_t size_ = 0;      ///< this rank's samples in plan_
+  std::int64_t position_ = 0;  ///< of them
 };
 
 }  // namespace lockstep

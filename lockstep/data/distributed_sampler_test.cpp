@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <sstream>
+#include <string>
+#include <tuple>
 
+#include <ATen/ops/scalar_tensor.h>
 #include <gtest/gtest.h>
 #include <torch/data/dataloader.h>
 #include <torch/data/datasets/base.h>
@@ -26,6 +29,39 @@ SampleIndices epoch_of(DistributedSampler& sampler, std::uint64_t epoch) {
   sampler.set_epoch(epoch);
   sampler.reset();
   return rest_of_epoch(sampler);
+}
+
+// PyTorch's definition, word for word: lengthen or cut the order, then take every num_replicas-th.
+SampleIndices by_definition(SampleIndices order, const DistributedSamplerOptions& options) {
+  const auto replicas = static_cast<std::size_t>(*options.num_replicas);
+  const SampleIndices once = order;
+  if (options.drop_last) {
+    order.resize(order.size() - order.size() % replicas);
+  } else if (options.padding && !once.empty()) {
+    for (std::size_t next = 0; order.size() % replicas != 0; next = (next + 1) % once.size()) {
+      order.push_back(once[next]);
+    }
+  }
+  SampleIndices taken;
+  for (auto at = static_cast<std::size_t>(*options.rank); at < order.size(); at += replicas) {
+    taken.push_back(order[at]);
+  }
+  return taken;
+}
+
+std::string saved_state(const DistributedSampler& sampler) {
+  std::ostringstream file;
+  torch::serialize::OutputArchive archive;
+  sampler.save(archive);
+  archive.save_to(file);
+  return file.str();
+}
+
+void load_state(DistributedSampler& sampler, const std::string& text) {
+  std::istringstream file(text);
+  torch::serialize::InputArchive archive;
+  archive.load_from(file);
+  sampler.load(archive);
 }
 
 // Its own index is all a sample holds.
@@ -57,6 +93,33 @@ TEST(DistributedSampler, DropsTheTailOrKeepsItOnce) {
   EXPECT_EQ(rest_of_epoch(keep), (SampleIndices{1, 3, 5}));
 }
 
+TEST(DistributedSampler, IsTheStridedPartOfTheOrderForEverySizeAndWorld) {
+  for (std::size_t size = 0; size <= 40; ++size) {
+    for (const bool shuffle : {false, true}) {
+      DistributedSampler whole(size, {.num_replicas = 1, .rank = 0, .shuffle = shuffle, .seed = 2});
+      const SampleIndices order = epoch_of(whole, 7);
+      for (int replicas = 1; replicas <= 9; ++replicas) {
+        for (int rank = 0; rank < replicas; ++rank) {
+          for (const auto& [drop_last, padding] :
+               {std::tuple(false, true), {false, false}, {true, true}}) {
+            const DistributedSamplerOptions options{.num_replicas = replicas,
+                                                    .rank = rank,
+                                                    .shuffle = shuffle,
+                                                    .seed = 2,
+                                                    .drop_last = drop_last,
+                                                    .padding = padding};
+            DistributedSampler sampler(size, options);
+            const SampleIndices indices = epoch_of(sampler, 7);
+            ASSERT_EQ(indices, by_definition(order, options))
+                << size << " samples, rank " << rank << " of " << replicas;
+            ASSERT_EQ(sampler.size(), indices.size());
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(DistributedSampler, IsOneReplicaWithoutAProcessGroup) {
   DistributedSampler sampler(5);
   SampleIndices indices = rest_of_epoch(sampler);
@@ -84,21 +147,84 @@ TEST(DistributedSampler, GivesADataLoaderItsRankAndTheEpochSetLater) {
 }
 
 TEST(DistributedSampler, ResumesWhereItWasSaved) {
-  DistributedSampler saved(20, {.num_replicas = 2, .rank = 0});
-  saved.set_epoch(4);
-  saved.reset();
-  saved.next(3);
-  std::stringstream file;
-  torch::serialize::OutputArchive output;
-  saved.save(output);
-  output.save_to(file);
-
+  DistributedSampler first(20, {.num_replicas = 2, .rank = 0});
+  first.set_epoch(4);
+  first.reset();
+  first.next(3);
   DistributedSampler resumed(20, {.num_replicas = 2, .rank = 0});
-  torch::serialize::InputArchive input;
-  input.load_from(file);
-  resumed.load(input);
+  load_state(resumed, saved_state(first));
   EXPECT_EQ(resumed.epoch(), 4U);
-  EXPECT_EQ(rest_of_epoch(resumed), rest_of_epoch(saved));
+  EXPECT_EQ(rest_of_epoch(resumed), rest_of_epoch(first));
+}
+
+// At each place of an epoch, from each number of ranks to each, and once more from there.
+TEST(DistributedSampler, ResumesOnAnotherNumberOfRanksWithEachSampleOnce) {
+  for (const std::size_t size : {1, 7, 12, 13}) {
+    const auto ranks_of = [&](int replicas) {
+      std::vector<DistributedSampler> ranks;
+      for (int rank = 0; rank < replicas; ++rank) {
+        ranks.emplace_back(size, DistributedSamplerOptions{
+                                     .num_replicas = replicas, .rank = rank, .padding = false});
+      }
+      return ranks;
+    };
+    for (int first = 1; first <= 4; ++first) {
+      for (int second = 1; second <= 4; ++second) {
+        for (std::size_t at = 0; at <= size; ++at) {
+          SampleIndices all;
+          std::string archive;
+          const auto take = [&](std::vector<DistributedSampler> ranks, std::size_t most) {
+            for (DistributedSampler& sampler : ranks) {
+              if (!archive.empty()) load_state(sampler, archive);
+              if (most == 0) continue;
+              const auto taken = sampler.next(most).value_or(SampleIndices());
+              all.insert(all.end(), taken.begin(), taken.end());
+            }
+            archive = saved_state(ranks.front());
+          };
+          take(ranks_of(first), at);
+          take(ranks_of(second), 1);
+          take(ranks_of(second), 1);  // The same number: goes on there.
+          take(ranks_of(3), size);
+          std::ranges::sort(all);
+          DistributedSampler order(size, {.num_replicas = 1, .rank = 0, .shuffle = false});
+          ASSERT_EQ(all, rest_of_epoch(order))
+              << size << " samples, " << at << " steps of " << first << ", then of " << second;
+        }
+      }
+    }
+  }
+}
+
+TEST(DistributedSampler, AnEpochThatHasEndedStaysSoOnAnotherNumberOfRanks) {
+  DistributedSampler four(10, {.num_replicas = 4, .rank = 0, .drop_last = true});
+  rest_of_epoch(four);
+  DistributedSampler two(10, {.num_replicas = 2, .rank = 0, .drop_last = true});
+  load_state(two, saved_state(four));
+  EXPECT_EQ(two.next(1), std::nullopt) << "2 samples are left out, and fill a step of two ranks";
+  two.reset();
+  EXPECT_EQ(rest_of_epoch(two).size(), 5U) << "the next epoch is whole";
+}
+
+// Those of earlier versions have no more.
+TEST(DistributedSampler, LoadsAnArchiveOfTheEpochAndThePositionAlone) {
+  DistributedSampler sampler(20, {.num_replicas = 2, .rank = 1});
+  const SampleIndices whole = epoch_of(sampler, 4);
+  std::ostringstream file;
+  torch::serialize::OutputArchive archive;
+  archive.write("epoch", at::scalar_tensor(4, at::kLong));
+  archive.write("position", at::scalar_tensor(3, at::kLong));
+  archive.save_to(file);
+  DistributedSampler resumed(20, {.num_replicas = 2, .rank = 1});
+  load_state(resumed, file.str());
+  EXPECT_EQ(rest_of_epoch(resumed), SampleIndices(whole.begin() + 3, whole.end()));
+}
+
+TEST(DistributedSampler, RefusesAnArchiveOfAnotherDataset) {
+  DistributedSampler sampler(20, {.num_replicas = 2, .rank = 0});
+  rest_of_epoch(sampler);
+  DistributedSampler smaller(19, {.num_replicas = 3, .rank = 0, .drop_last = true});
+  EXPECT_THROW(load_state(smaller, saved_state(sampler)), UsageError);
 }
 
 TEST(DistributedSampler, RefusesBatchesOfNothing) {

@@ -1,11 +1,10 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/data/epoch_batches.h"
+#include "lockstep/data/epoch_plan.h"
 
 namespace lockstep {
 
@@ -29,12 +28,11 @@ struct GlobalBatchOptions {
 ///   …
 ///   model.backward(loss, {.weight = static_cast<double>(indices.size())});
 ///
-/// A step has the same samples whatever the number of ranks, and an epoch has each sample once. The
-/// parts of the ranks, in their order, are the batch; their sizes differ by one at most, so that
-/// where the batch is smaller than the world some have none. Means over them are those of the batch
-/// when weighted by their sizes, as above. The order of an epoch is that of DistributedSampler with
-/// one replica, and is kept: a step costs no more than its indices. Threads: one at a time.
-/// Errors: UsageError at construction for a batch of none, and when no step has samples.
+/// Follows EpochPlan: a step has the same samples whatever the number of ranks, and an epoch has
+/// each sample once. Where the batch is smaller than the world some ranks have none. Means over the
+/// parts are those of the batch when weighted by their sizes, as above. The order of an epoch is
+/// kept: a step costs no more than its indices. Threads: one at a time. Errors: UsageError at
+/// construction for a batch of none, and when no step has samples.
 class GlobalBatches {
  public:
   explicit GlobalBatches(const GlobalBatchOptions& options);
@@ -48,12 +46,9 @@ class GlobalBatches {
   std::int64_t epoch_of(std::int64_t step) const { return step / steps_per_epoch_; }
 
  private:
-  const std::vector<std::size_t>& order_of(std::int64_t epoch) const;
-
   const GlobalBatchOptions options_;
   const std::int64_t steps_per_epoch_;
-  mutable std::vector<std::size_t> order_;  ///< of ordered_epoch_
-  mutable std::int64_t ordered_epoch_ = -1;
+  mutable EpochOrder order_;  ///< of the epoch of the last call
 };
 
 }  // namespace lockstep

@@ -1,7 +1,5 @@
 #include "lockstep/data/loader_position.h"
 
-#include <algorithm>
-#include <span>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -17,8 +15,8 @@ BatchPart part_in(const ProcessGroup& group) {
   return {.rank = group.rank(), .world_size = group.world_size()};
 }
 
-EpochBatchOptions plan_options(std::optional<std::size_t> dataset_size,
-                               const DataLoaderOptions& options, int world_size) {
+EpochPlanOptions plan_options(std::optional<std::size_t> dataset_size,
+                              const DataLoaderOptions& options, int world_size) {
   if (options.batch_size < 1) {
     throw UsageError(
         concat("DataLoader: batch_size is ", options.batch_size, ", it must be positive"));
@@ -31,24 +29,17 @@ EpochBatchOptions plan_options(std::optional<std::size_t> dataset_size,
   if (*dataset_size == 0) {
     throw UsageError("DataLoader: the dataset is empty; look at what it was read from");
   }
-  EpochBatchOptions plan{.dataset_size = static_cast<std::int64_t>(*dataset_size),
-                         .batch_size = options.batch_size,
-                         .shuffle = options.shuffle,
-                         .drop_last = options.drop_last,
-                         .limit_batches = options.limit_batches};
+  EpochPlanOptions plan{.dataset_size = static_cast<std::int64_t>(*dataset_size),
+                        .batch_size = options.batch_size,
+                        .tail = options.drop_last ? EpochTail::kDrop : EpochTail::kKeep,
+                        .limit_batches = options.limit_batches};
   if (!options.split_batches) plan.batch_size *= world_size;
-  if (plan.drop_last && plan.dataset_size < plan.batch_size) {
+  if (options.drop_last && plan.dataset_size < plan.batch_size) {
     throw UsageError(concat("DataLoader: drop_last leaves no batch of ", plan.batch_size,
                             " samples of all ranks in a dataset of ", plan.dataset_size,
                             "; make the batch smaller, or keep the last one"));
   }
   return plan;
-}
-
-// To count batches.
-EpochBatchOptions without_order(EpochBatchOptions options) {
-  options.shuffle = false;
-  return options;
 }
 
 }  // namespace
@@ -57,11 +48,12 @@ LoaderPosition::LoaderPosition(std::optional<std::size_t> dataset_size,
                                const DataLoaderOptions& options)
     : part_(part_in(group_or_default(options.process_group))), cursor_{.seed = options.seed} {
   options_ = plan_options(dataset_size, options, part_.world_size);
+  order_ = EpochOrder(options_.dataset_size, options.shuffle);
   if (!options.split_batches) batch_size_of_rank_ = options.batch_size;
 }
 
 std::int64_t LoaderPosition::batches_per_epoch() const {
-  return EpochBatches(without_order(options_), {}, part_).size();
+  return EpochPlan(options_, {}, part_.world_size).steps();
 }
 
 void LoaderPosition::check_cursor(const DataCursor& cursor) const {
@@ -79,7 +71,7 @@ void LoaderPosition::set_cursor(const DataCursor& cursor) {
   if (batches_behind_cursor() == 0) {
     cursor_ = {.seed = cursor.seed, .epoch = cursor.epoch + 1};
   }
-  if (std::exchange(is_begun_, false)) number_ = asked_ = plan_->size();
+  if (std::exchange(is_begun_, false)) number_ = asked_ = plan_->steps();
   left_.reset();
   if (log_) log_->go_to(log_number_, cursor_);
 }
@@ -97,7 +89,7 @@ void LoaderPosition::set_log(std::shared_ptr<SampleLog> log, int number) {
   log_->begin({.number = number,
                .dataset_size = options_.dataset_size,
                .seed = cursor_.seed,
-               .least_of_epoch = least_of_epoch(),
+               .least_of_epoch = options_.least_of_epoch(),
                .limit_batches = options_.limit_batches});
   if (cursor_ != DataCursor{.seed = cursor_.seed}) log_->go_to(number, cursor_);
 }
@@ -112,8 +104,7 @@ bool LoaderPosition::visit_boundary(LoaderBoundary boundary) {
 }
 
 std::int64_t LoaderPosition::batches_behind_cursor() const {
-  if (is_begun_) return plan_->size() - number_ - 1;
-  return EpochBatches(without_order(options_), cursor_, part_).size();
+  return EpochPlan(options_, cursor_, part_.world_size).steps();
 }
 
 void LoaderPosition::set_process_group(const ProcessGroup& group) {
@@ -136,17 +127,15 @@ void LoaderPosition::go_to(const DataCursor& cursor, const ProcessGroup& group) 
   if (log_) log_->go_to(log_number_, cursor_);
 }
 
-// Without a limit of batches.
-std::int64_t LoaderPosition::least_of_epoch() const {
-  const std::int64_t most_left = options_.drop_last ? options_.batch_size - 1 : 0;
-  return std::max<std::int64_t>(options_.dataset_size - most_left, 0);
-}
-
 void LoaderPosition::leave_epoch() {
   left_ = cursor_;
+  end_epoch();
+  number_ = -1;
+}
+
+void LoaderPosition::end_epoch() {
   cursor_ = {.seed = cursor_.seed, .epoch = cursor_.epoch + 1};
   is_begun_ = false;
-  number_ = -1;
 }
 
 void LoaderPosition::log_left() {
@@ -158,7 +147,9 @@ void LoaderPosition::begin_epoch() {
   if (is_begun_) leave_epoch();  // By a loop within the loop.
   log_left();
   is_begun_ = true;
-  plan_.emplace(options_, cursor_, part_);
+  plan_.emplace(options_, cursor_, part_.world_size);
+  shard_ = part_.rank;
+  order_.set_epoch(cursor_.seed, cursor_.epoch);
   number_ = -1;
   asked_ = 0;
 }
@@ -179,30 +170,26 @@ void LoaderPosition::advance() {
   if (!is_begun_) return;  // The cursor was set meanwhile.
   ++number_;
   if (has_batch()) {
-    const std::int64_t before = cursor_.consumed;
-    cursor_.consumed = plan_->consumed_after(number_);
-    ++cursor_.batches;
+    cursor_ = plan_->cursor_after(number_);
     if (log_) {
-      const BatchShare share = plan_->share(number_);
       log_->batch({.number = log_number_,
                    .epoch = cursor_.epoch,
-                   .samples = {.begin = before, .size = cursor_.consumed - before},
+                   .samples = plan_->step(number_),
                    .is_last = is_last()},
-                  std::span(share.indices).first(static_cast<std::size_t>(share.samples)));
+                  order_.samples(plan_->share(number_, shard_)));
     }
     return;
   }
-  cursor_ = {.seed = cursor_.seed, .epoch = cursor_.epoch + 1};
-  is_begun_ = false;
+  end_epoch();
 }
 
 bool LoaderPosition::has_batch() const {
-  return plan_ && number_ >= 0 && number_ < plan_->size();
+  return plan_ && number_ >= 0 && number_ < plan_->steps();
 }
 
 std::optional<std::vector<std::size_t>> LoaderPosition::next_indices() {
-  if (asked_ == plan_->size()) return std::nullopt;
-  return plan_->share(asked_++).indices;
+  if (asked_ == plan_->steps()) return std::nullopt;
+  return order_.samples(plan_->share_or_padding(asked_++, shard_));
 }
 
 }  // namespace lockstep

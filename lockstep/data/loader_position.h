@@ -11,7 +11,7 @@
 #include <c10/core/Device.h>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/data/epoch_batches.h"
+#include "lockstep/data/epoch_plan.h"
 
 namespace lockstep {
 
@@ -106,9 +106,9 @@ class LoaderPosition {
   const std::weak_ptr<void>& pass() const { return pass_; }
   std::chrono::steady_clock::time_point pass_began() const { return pass_began_; }
   /// Samples that count: of this rank, of another, of all.
-  std::int64_t samples() const { return samples_of(part_.rank); }
-  std::int64_t samples_of(int rank) const { return plan_->samples_of(number_, rank); }
-  std::int64_t batch_samples() const { return plan_->batch_samples(number_); }
+  std::int64_t samples() const { return samples_of(shard_); }
+  std::int64_t samples_of(int rank) const { return plan_->share(number_, rank).size; }
+  std::int64_t batch_samples() const { return plan_->step(number_).size; }
   /// Of a rank in a batch of full size, on average: the same on all ranks.
   double full_samples() const {
     return static_cast<double>(options_.batch_size) / part_.world_size;
@@ -116,7 +116,7 @@ class LoaderPosition {
   int world_size() const { return part_.world_size; }
   bool is_last() const { return batches_left() == 1; }
   /// Of the epoch, with this one.
-  std::int64_t batches_left() const { return plan_->size() - number_; }
+  std::int64_t batches_left() const { return plan_->steps() - number_; }
   /// How many from it on are of full size, with as many samples on each rank.
   std::int64_t even_from_here() const { return plan_->even_from(number_); }
 
@@ -124,9 +124,9 @@ class LoaderPosition {
   void end_pass(std::uint64_t number);
   void leave_epoch();
   void log_left();
-  std::int64_t least_of_epoch() const;
+  void end_epoch();
 
-  EpochBatchOptions options_;
+  EpochPlanOptions options_;
   std::int64_t batch_size_of_rank_ = 0;  ///< 0: the batch is divided among the ranks
   BatchPart part_;
   DataCursor cursor_;
@@ -136,7 +136,9 @@ class LoaderPosition {
   bool is_begun_ = false;
   /// Where the last loop was left early, until the log has it.
   std::optional<DataCursor> left_;
-  std::optional<EpochBatches> plan_;
+  std::optional<EpochPlan> plan_;
+  int shard_ = 0;  ///< of the plan: this rank's
+  EpochOrder order_;
   std::int64_t number_ = -1;
   std::int64_t asked_ = 0;
   std::shared_ptr<SampleLog> log_;

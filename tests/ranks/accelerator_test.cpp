@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <torch/optim/sgd.h>
 
-#include "lockstep/data/epoch_batches.h"
+#include "lockstep/data/global_batch.h"
 #include "tests/ranks/accelerator_fixture.h"
 
 namespace lockstep::testing {
@@ -27,16 +27,12 @@ class AcceleratorOracle : public AcceleratorTest {
     torch::nn::Sequential net = make_tanh_net();
     torch::optim::SGD optimizer(net->parameters(), 0.1);
     const SineRows all(plan.samples);
-    const std::int64_t batch = plan.batch_size * world_size_ * plan.accumulated;
+    const GlobalBatches batches({.dataset_size = plan.samples,
+                                 .batch_size = plan.batch_size * world_size_ * plan.accumulated});
     for (int epoch = 0; epoch < plan.epochs; ++epoch) {
-      const EpochBatches batches({.dataset_size = plan.samples, .batch_size = batch},
-                                 {.epoch = epoch}, {});
-      for (std::int64_t i = 0; i < batches.size(); ++i) {
-        std::vector<std::int64_t> indices;
-        for (const std::size_t index : batches.share(i).indices) {
-          indices.push_back(static_cast<std::int64_t>(index));
-        }
-        const at::Tensor chosen = at::tensor(indices);
+      for (std::int64_t i = 0; i < batches.steps_per_epoch(); ++i) {
+        const at::Tensor chosen = at::tensor(
+            batches.indices(epoch * batches.steps_per_epoch() + i, {.rank = 0, .world_size = 1}));
         optimizer.zero_grad();
         at::mse_loss(net->forward(all.inputs.index_select(0, chosen)),
                      all.targets.index_select(0, chosen))

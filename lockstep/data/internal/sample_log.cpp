@@ -42,10 +42,10 @@ void SampleLog::go_to(int number, const DataCursor& cursor) {
 
 void SampleLog::batch(const Batch& batch, std::span<const std::size_t> samples) {
   const SampleRange& range = batch.samples;
-  std::string line = concat(
-      kRunBegins, writer_.run, ",\"event\":\"batch\",\"loader\":", batch.number,
-      ",\"epoch\":", batch.epoch, ",\"begin\":", range.begin, ",\"end\":", range.begin + range.size,
-      batch.is_last ? ",\"last\":true" : "", ",\"samples\":[");
+  std::string line =
+      concat(kRunBegins, writer_.run, ",\"event\":\"batch\",\"loader\":", batch.number,
+             ",\"epoch\":", batch.epoch, ",\"begin\":", range.begin, ",\"end\":", range.end(),
+             batch.is_last ? ",\"last\":true" : "", ",\"samples\":[");
   for (std::size_t i = 0; i < samples.size(); ++i) {
     if (i > 0) line += ',';
     line += std::to_string(samples[i]);

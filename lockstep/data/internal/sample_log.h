@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <span>
 
-#include "lockstep/data/epoch_batches.h"
+#include "lockstep/data/epoch_plan.h"
 #include "lockstep/os/files/append_lines.h"
 
 namespace lockstep::inline internal {

@@ -9,7 +9,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
-#include "lockstep/data/epoch_batches.h"
+#include "lockstep/data/epoch_plan.h"
 #include "lockstep/recovery/internal/step_recovery.h"
 #include "lockstep/recovery/internal/tensor_copies.h"
 #include "lockstep/snapshot/state_dict.h"
