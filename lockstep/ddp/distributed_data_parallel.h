@@ -152,7 +152,7 @@ requires(!ModuleHolder<Module>) class DistributedDataParallel {
   }
 
   /// This rank's batches, for ranks that have different numbers of them: see UnevenInputs. `loader`
-  /// is a torch::data loader or any range of batches.
+  /// is a torch::data loader, a DataLoader or any range of batches.
   template <class Loader>
   auto join(Loader& loader,
             UnevenInputsOptions<std::remove_cvref_t<decltype(*loader.begin())>> options = {}) {
@@ -161,7 +161,9 @@ requires(!ModuleHolder<Module>) class DistributedDataParallel {
       at ? static_cast<void>(++*at) : static_cast<void>(at.emplace(loader.begin()));
       return *at == loader.end() ? std::optional<Batch>() : std::optional<Batch>(**at);
     };
-    return UnevenInputs<Batch>(replica_, std::move(next), std::move(options));
+    std::shared_ptr<const LoaderPosition> planned;
+    if constexpr (requires { planned = loader.position(); }) planned = loader.position();
+    return UnevenInputs<Batch>(replica_, std::move(next), std::move(options), std::move(planned));
   }
 
   /// While the returned guard lives, backward() leaves this rank's own gradients in .grad, to which

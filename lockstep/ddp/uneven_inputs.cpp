@@ -42,6 +42,11 @@ void BatchVote::cast(bool has_data, int available) {
   replica_.cast_vote(has_data, available);
 }
 
+void BatchVote::withdraw() {
+  replica_.set_has_data(true);
+  replica_.withdraw_vote();
+}
+
 int BatchVote::count() {
   replica_.set_has_data(true);
   const auto highest = replica_.withdraw_vote();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -15,6 +16,7 @@
 #include <ATen/ops/empty.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/data/loader_position.h"
 #include "lockstep/ddp/replica.h"
 
 namespace lockstep {
@@ -123,6 +125,8 @@ class BatchVote {
   /// After that exchange: the most that any rank has for the next step. Where no gradients were
   /// exchanged it asks now.
   int count();
+  /// In place of count(), where the number is known.
+  void withdraw();
 
   /// Of the first batch of the first rank that has one, on all ranks; for this rank's where it has
   /// one. Collective.
@@ -159,17 +163,24 @@ struct UnevenInputsOptions {
 ///   }
 ///
 /// Whether there is a next step is told with the gradients of the one before: it costs no message.
-/// Batches are read one step ahead. Threads: the training thread. Lifetime: model and loader must
-/// outlive it. Errors: UsageError for a second pass; else as Work::wait.
+/// Batches are read one step ahead. A DataLoader needs neither: which rank has a batch follows from
+/// its EpochPlan. In place of a padding sample the rank gets an empty batch.
+///
+/// Threads: the training thread.
+/// Lifetime: model and loader must outlive it.
+/// Errors: UsageError for a second pass; else as Work::wait.
 template <class Batch>
 class UnevenInputs {
  public:
-  /// `next`: the next batch of this rank, nothing at the end.
+  /// `next`: the next batch of this rank, nothing at the end. `planned`: where the loader is of
+  /// which the batches are; null where only each rank knows how many it has.
   UnevenInputs(Replica& replica, std::function<std::optional<Batch>()> next,
-               UnevenInputsOptions<Batch> options)
+               UnevenInputsOptions<Batch> options,
+               std::shared_ptr<const LoaderPosition> planned = nullptr)
       : replica_(replica),
         next_(std::move(next)),
         options_(std::move(options)),
+        planned_(std::move(planned)),
         vote_(replica, options_.gradient_accumulation_steps) {
     if (!knows_samples_of<Batch>() && !options_.empty) {
       throw UsageError(
@@ -204,7 +215,7 @@ class UnevenInputs {
     }
     has_begun_ = true;
     read_ahead();
-    steps_batches_ = vote_.ask(static_cast<int>(ahead_.size()));
+    steps_batches_ = planned_ ? planned_batches() : vote_.ask(static_cast<int>(ahead_.size()));
     if (steps_batches_ > 0 && !vote_.all_have() && !options_.empty) agree_on_shapes();
     if (steps_batches_ > 0) start_step();
     return Iterator(*this);
@@ -220,12 +231,28 @@ class UnevenInputs {
   NoSyncGuard accumulate() { return NoSyncGuard(replica_, !is_last()); }
 
  private:
+  // With a plan only the batch at hand, so that the position is its.
   void read_ahead() {
-    while (!at_end_ && static_cast<int>(ahead_.size()) < options_.gradient_accumulation_steps) {
+    const int most = planned_ ? 1 : options_.gradient_accumulation_steps;
+    while (!at_end_ && static_cast<int>(ahead_.size()) < most) {
       std::optional<Batch> batch = next_();
       at_end_ = !batch.has_value();
       if (batch) ahead_.push_back(std::move(*batch));
     }
+  }
+
+  // Of the step that begins with the batch that was read: the same on all ranks.
+  int planned_batches() const {
+    if (!planned_->has_batch()) return 0;
+    return static_cast<int>(
+        std::min<std::int64_t>(options_.gradient_accumulation_steps, planned_->batches_left()));
+  }
+
+  int next_step_batches() {
+    if (!planned_) return vote_.count();
+    vote_.withdraw();
+    read_ahead();
+    return planned_batches();
   }
 
   void agree_on_shapes() {
@@ -242,14 +269,18 @@ class UnevenInputs {
   }
 
   void take_batch() {
+    if (planned_) read_ahead();
     has_data_ = !ahead_.empty();
     if (has_data_) {
       current_ = std::move(ahead_.front());
       ahead_.pop_front();
-      step_has_data_ = true;
       if constexpr (knows_samples_of<Batch>()) {
         if (shapes_.empty()) shapes_ = shapes_of_batch(*current_);
       }
+      if (planned_ && planned_->samples() == 0) has_data_ = false;  // It is a padding sample.
+    }
+    if (has_data_) {
+      step_has_data_ = true;
     } else if (options_.empty) {
       current_ = options_.empty();
     } else if constexpr (knows_samples_of<Batch>()) {
@@ -257,7 +288,7 @@ class UnevenInputs {
     }
     vote_.begin_batch(has_data_);
     if (!is_last()) return;
-    read_ahead();
+    if (!planned_) read_ahead();
     vote_.cast(step_has_data_, static_cast<int>(ahead_.size()));
   }
 
@@ -266,7 +297,7 @@ class UnevenInputs {
       ++index_;
       return take_batch();
     }
-    steps_batches_ = vote_.count();
+    steps_batches_ = next_step_batches();
     if (steps_batches_ > 0) return start_step();
     current_.reset();
   }
@@ -274,6 +305,7 @@ class UnevenInputs {
   Replica& replica_;
   std::function<std::optional<Batch>()> next_;
   UnevenInputsOptions<Batch> options_;
+  std::shared_ptr<const LoaderPosition> planned_;
   BatchVote vote_;
   std::deque<Batch> ahead_;
   bool has_begun_ = false;

@@ -16,6 +16,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
+#include "lockstep/data/data_loader.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/ddp/hooks.h"
 #include "lockstep/nn/convert_sync_batchnorm.h"
@@ -297,6 +298,69 @@ TEST_F(UnevenInputsTest, TakesLoadersAndBatchesOfOtherKinds) {
     ++steps;
   }
   EXPECT_EQ(steps, world_size_ - 1);
+}
+
+struct PhaseRows : torch::data::datasets::Dataset<PhaseRows, Batch> {
+  explicit PhaseRows(std::int64_t rows)
+      : inputs(at::sin(at::arange(rows * 5, at::kFloat)).view({rows, 5})),
+        targets(at::cos(at::arange(rows * 3, at::kFloat)).view({rows, 3})) {}
+  Batch get(std::size_t index) override {
+    const auto row = static_cast<std::int64_t>(index);
+    return {inputs[row], targets[row]};
+  }
+  std::optional<std::size_t> size() const override {
+    return static_cast<std::size_t>(inputs.size(0));
+  }
+  at::Tensor inputs;
+  at::Tensor targets;
+};
+
+// A padding sample of the loader is an empty batch here, so that each sample counts once.
+TEST_F(UnevenInputsTest, FollowThePlanOfADataLoader) {
+  for (const std::int64_t rows : {1, 2, 9, 13}) {
+    for (const int accumulated : {1, 2}) {
+      SCOPED_TRACE(::testing::Message() << rows << " rows, " << accumulated << " accumulated");
+      UnevenModel model{UnevenNet()};
+      UnevenNet whole;
+      copy_state(*model, *whole);
+      const PhaseRows all(rows);
+      const std::int64_t of_step = 2 * world_size_ * accumulated;
+      torch::optim::SGD sgd(whole->parameters(), 0.1);
+      for (std::int64_t first = 0; first < rows; first += of_step) {
+        const std::int64_t size = std::min(of_step, rows - first);
+        sgd.zero_grad();
+        loss_of(whole(all.inputs.narrow(0, first, size)), all.targets.narrow(0, first, size))
+            .backward();
+        sgd.step();
+      }
+
+      torch::optim::SGD optimizer(model.parameters(), 0.1);
+      DataLoader loader(PhaseRows(rows).map(torch::data::transforms::Stack<>()),
+                        {.batch_size = 2, .shuffle = false});
+      const at::Tensor seen = at::zeros({1}, at::kLong);
+      auto batches = model.join(loader, {.gradient_accumulation_steps = accumulated});
+      for (Batch& item : batches) {
+        EXPECT_EQ(batches.has_data(), item.data.size(0) > 0);
+        EXPECT_EQ(loader.position()->samples(), item.data.size(0)) << "it is read ahead";
+        seen.add_(item.data.size(0));
+        {
+          const auto accumulation = batches.accumulate();
+          model.backward(loss_of(model(item.data), item.target),
+                         {.weight = static_cast<double>(item.data.size(0))});
+        }
+        if (!batches.is_last()) continue;
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+      group_.all_reduce(seen);
+      EXPECT_EQ(seen.item<std::int64_t>(), rows);
+      EXPECT_EQ(loader.epoch(), 1);
+      expect_same_state(*model, *whole);
+      model->zero_grad();
+      model(at::full({1, 5}, rank_ + 1.0)).sum().backward();
+      EXPECT_TRUE(same_bits_everywhere({model->first->weight.grad()})) << "all count again";
+    }
+  }
 }
 
 TEST_F(UnevenInputsTest, AreGoneThroughOnce) {
