@@ -245,6 +245,29 @@ TEST(DataLoader, ALoopEndsWhereItsCursorIsSet) {
   }
 }
 
+// Without drop_last, and in the middle of an epoch, it goes on with what is left.
+TEST(DataLoader, AnEpochThatHasEndedDoesNotGoOnWithFewerRanks) {
+  for (const bool drop_last : {false, true}) {
+    for (const std::int64_t done : {1, 2}) {
+      DataLoader loader(numbers(10), {.drop_last = drop_last});
+      LoaderPosition& at = *loader.position();
+      at.set_part({.rank = 0, .world_size = 4});
+      bool is_resized = false;
+      at.set_boundary_visit([&](LoaderBoundary) {
+        if (is_resized || loader.cursor().batches < done) return;
+        is_resized = true;
+        at.go_to(loader.cursor(), {});
+      });
+      std::int64_t batches = 0;
+      for (auto& batch : loader) batches += batch.data.numel();
+      EXPECT_EQ(at.world_size(), 1);
+      const bool has_ended = drop_last && done == 2;
+      EXPECT_EQ(batches, has_ended ? 2 : done + 10 - 4 * done) << drop_last << " " << done;
+      EXPECT_EQ(loader.cursor(), (DataCursor{.epoch = 1}));
+    }
+  }
+}
+
 TEST(DataLoader, KnowsTheBatchAtWhichTheLoopIs) {
   DataLoader loader(numbers(10), {.batch_size = 4, .shuffle = false});
   const LoaderPosition& at = *loader.position();

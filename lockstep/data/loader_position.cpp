@@ -99,6 +99,8 @@ void LoaderPosition::set_boundary_visit(std::function<void(LoaderBoundary)> visi
 }
 
 bool LoaderPosition::visit_boundary(LoaderBoundary boundary) {
+  // Whatever the number of ranks becomes: what the epoch has left out stays so.
+  if (boundary == LoaderBoundary::kLoopEnds) cursor_ = plan_->end();
   if (visit_) visit_(boundary);
   return std::exchange(was_moved_, false);
 }
