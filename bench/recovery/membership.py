@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Times how a job on three machines takes in one, lets one go and gets over the loss of one: from the event
-until the last worker of the round after it has started. Needs root and iproute2.
+until the last worker of the generation after it has started. Needs root and iproute2.
 
     bench/recovery/membership.py --lockstep=build/release/bin/lockstep
 
@@ -21,7 +21,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/python"))
 from etcd_job import EtcdJobTest  # noqa: E402
-from rendezvous_job import JobTest, wait_for_round  # noqa: E402
+from rendezvous_job import JobTest, wait_for_generation  # noqa: E402
 
 EVENTS = {"leave": lambda job, agent: agent.process.send_signal(signal.SIGTERM),
           "loss by kill -9": lambda job, agent: agent.process.kill(),
@@ -57,7 +57,7 @@ class Membership(Figures, JobTest):
             self.port += 1
             start = time.monotonic()
             agents = [self.start(machine, "--nnodes=2", "--rdzv-backend=c10d") for machine in range(2)]
-            wait_for_round(agents)
+            wait_for_generation(agents)
             self.note("two machines meet, from the command", start)
             for agent in agents:
                 agent.end()
@@ -73,22 +73,22 @@ class Membership(Figures, JobTest):
                 last = self.come_and_go(stay, last, what)
         self.print_figures()
         for role, agent in zip(("serves", "joined"), stay):
-            print(f"VmRSS of the agent that {role}, after {last.attempt + 1} rounds: {agent.resident_kib()} KiB")
+            print(f"VmRSS of the agent that {role}, after {last.restarts + 1} generations: {agent.resident_kib()} KiB")
 
     def begin(self):
         self.port += 1
         stay = [self.start_elastic(machine) for machine in range(2)]
-        return stay, wait_for_round(stay)
+        return stay, wait_for_generation(stay)
 
     def come_and_go(self, stay, last, what):
         start = time.monotonic()
         third = self.start_elastic(2)
         third.machine = 2
-        before = wait_for_round([*stay, third], last)
+        before = wait_for_generation([*stay, third], last)
         self.note("join, from the command", start)
         start = time.monotonic()
         EVENTS[what](self, third)
-        after = wait_for_round(stay, before)
+        after = wait_for_generation(stay, before)
         self.note(what, start)
         third.end()
         self.expect_stopped(before.pids)
@@ -105,7 +105,7 @@ class ShortCuts(Figures, JobTest):
     def runTest(self):  # noqa: N802
         agents = [self.start_elastic(machine, conf={"keep_alive_interval": 5, "keep_alive_max_attempt": 6})
                   for machine in range(2)]
-        before = wait_for_round(agents)
+        before = wait_for_generation(agents)
         for cut_s in self.cuts_s:
             self.progress(f"cut for {cut_s} s")
             self.machines.pull_cable(1)
@@ -130,7 +130,7 @@ class MembershipWithEtcd(Figures, EtcdJobTest):
                         agent.end()
                     self.job = f"{what.replace(' ', '-')}-{cycle}"
                     agents = [self.begin_on(machine) for machine in range(3)]
-                    last = wait_for_round(agents)
+                    last = wait_for_generation(agents)
                 agents, last = self.lose_who_serves(agents, last, what)
         self.print_figures()
 
@@ -138,7 +138,7 @@ class MembershipWithEtcd(Figures, EtcdJobTest):
         return self.job
 
     def begin_on(self, machine):
-        # The first round waits for three, so that each job begins with all.
+        # The first generation waits for three, so that each job begins with all.
         agent = self.start_agent(machine, nodes="2:3",
                                  conf={"keep_alive_max_attempt": 30, "last_call_timeout": 2})
         agent.machine = machine
@@ -149,14 +149,14 @@ class MembershipWithEtcd(Figures, EtcdJobTest):
         rest = self.others(agents, leader)
         start = time.monotonic()
         EVENTS[what](self, leader)
-        after = wait_for_round(rest, last)
+        after = wait_for_generation(rest, last)
         self.note(f"{what} of who serves", start)
         leader.end()
         self.expect_stopped(last.pids)
         self.machines.plug_cable_in(leader.machine)
         start = time.monotonic()
         agents = [*rest, self.begin_on(leader.machine)]
-        last = wait_for_round(agents, after)
+        last = wait_for_generation(agents, after)
         self.note("join, from the command", start)
         return agents, last
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "diagnose/capture/recent_calls.h"
-#include "diagnose/verdict/attempt_outcome.h"
+#include "diagnose/verdict/generation_outcome.h"
 #include "diagnose/verdict/process_stacks.h"
 
 namespace lockstep::inline internal {

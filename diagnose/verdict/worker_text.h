@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "diagnose/verdict/attempt_outcome.h"
+#include "diagnose/verdict/generation_outcome.h"
 
 /// How reports name workers and tell of their ends.
 namespace lockstep::inline internal {

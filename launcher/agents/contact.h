@@ -39,7 +39,7 @@ class Contact {
     return last_ && !is_cut_off(now) ? *last_ + timeouts_.keep_alive_limit : patience_ends();
   }
   /// What an agent goes by that had `last_view` and was told `told` last: that, for good once the
-  /// job has ended; while it is cut off it is a member of no round. `cause` says why it is.
+  /// job has ended; while it is cut off it is a member of no generation. `cause` says why it is.
   AgentView view(const AgentView& last_view, const std::optional<AgentView>& told, Instant now,
                  const std::function<std::string()>& cause) const {
     const bool goes_on = !told || !told->ended();

@@ -272,7 +272,7 @@ void ControlServer::tell(Agent& agent) {
 void ControlServer::tell_all() {
   if (!settings_.may_tell()) return;
   // What concerns one agent alone, it is told in answer.
-  const RoundId now = round_of(service_.state());
+  const RendezvousVersion now = version_of(service_.state());
   const bool is_new = !(now == told_);
   told_ = now;
   if (!is_new && !owes_answers_) return;

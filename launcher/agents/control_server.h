@@ -77,7 +77,7 @@ class ControlServer {
   std::list<std::shared_ptr<Stranger>> strangers_;  // the oldest first
   std::list<std::shared_ptr<Agent>> newcomers_;     // have yet to report; the oldest first
   std::map<const Agent*, std::shared_ptr<Agent>> agents_;
-  RoundId told_{};
+  RendezvousVersion told_{};
   bool owes_answers_ = false;
   std::uint64_t refusals_ = 0;
   /// Handlers that come too late find it gone.

@@ -128,19 +128,19 @@ void ElectedRendezvous::step_down(const std::string& reason) {
 
 // Not before it is saved, so that whoever leads next knows what agents know.
 bool ElectedRendezvous::may_tell() {
-  if (served_->saved == round_of(served_->service.state())) return true;
+  if (served_->saved == version_of(served_->service.state())) return true;
   save();
   return false;
 }
 
 void ElectedRendezvous::save() {
-  const RoundId round = round_of(served_->service.state());
-  if (served_->being_saved == round) return;
-  served_->being_saved = round;
+  const RendezvousVersion version = version_of(served_->service.state());
+  if (served_->being_saved == version) return;
+  served_->being_saved = version;
   const std::string text = encode(served_->service.state());
-  election_.save(concat(secret_.proof_of(text), " ", text), [this, round] {
+  election_.save(concat(secret_.proof_of(text), " ", text), [this, version] {
     if (!leads()) return;
-    served_->saved = round;
+    served_->saved = version;
     serve();
   });
 }

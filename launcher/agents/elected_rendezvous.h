@@ -39,8 +39,8 @@ class ElectedRendezvous : public JobRendezvous {
   struct Served {
     RendezvousService service;
     std::unique_ptr<ControlServer> server{};
-    RoundId saved{};
-    RoundId being_saved{};
+    RendezvousVersion saved{};
+    RendezvousVersion being_saved{};
   };
 
   bool leads() const { return served_ != nullptr; }

@@ -99,14 +99,14 @@ LogSource find_source(const std::string& target) {
   return source;
 }
 
-// Which is not known any more of an attempt that is over: that of the last counts.
+// Which is not known any more of a generation that is over: that of the last counts.
 int first_rank_of(const LogSource& source) {
   if (!source.job || source.job->status->workers.empty()) return 0;
   const WorkerStatus& worker = source.job->status->workers.front();
   return worker.rank - worker.local_rank;
 }
 
-LogReader::Sink console_of(const LogSource& source, bool names_attempts) {
+LogReader::Sink console_of(const LogSource& source, bool names_generations) {
   const std::string pattern = env::text(env::kLogLinePrefix).value_or(kDefaultLinePrefix);
   LaunchOptions options;
   if (source.job) options.role = source.job->status->role;
@@ -122,8 +122,9 @@ LogReader::Sink console_of(const LogSource& source, bool names_attempts) {
                 std::fflush(stream);
               },
           .attempt =
-              [names_attempts](int attempt) {
-                if (names_attempts) say(concat("attempt ", attempt));
+              [names_generations](int attempt) {
+                if (names_generations)
+                  say(concat("generation ", attempt + 1, " (attempt_", attempt, ")"));
               }};
 }
 

@@ -69,7 +69,7 @@ void wait_for_workers(const RunningJob& job, const UniqueFd& launcher, int worke
                  count_text(worker_count, "worker"), " here, ", status->world_size, " in all"));
       return;
     }
-    // For a moment it may be the round that had just begun.
+    // For a moment it may be the generation that had just begun.
     const bool runs_otherwise =
         status->state == JobStatus::State::kRunning && status->generation > before;
     if (!runs_otherwise) runs_otherwise_until.reset();

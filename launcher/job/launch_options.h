@@ -74,7 +74,7 @@ struct LaunchOptions {
   RendezvousOptions rendezvous{};
   /// See RendezvousNode.
   std::string agreement{};
-  /// Where rank 0 serves the store of a job on one machine. Port 0: a free one for each attempt.
+  /// Where rank 0 serves the store of a job on one machine. Port 0: a free one for each generation.
   std::string master_address = "127.0.0.1";
   std::uint16_t master_port = 0;
 
@@ -97,8 +97,8 @@ struct LaunchOptions {
   StreamMap tee{};
   /// Local ranks whose output reaches the console. Empty: all.
   std::vector<int> console_ranks{};
-  /// Of the lines that `tee` shows, those that are written to the attempt's filtered_stdout.log and
-  /// filtered_stderr.log too.
+  /// Of the lines that `tee` shows, those that are written to the generation's filtered_stdout.log
+  /// and filtered_stderr.log too.
   LineFilter copied_out{};
   LineFilter copied_err{};
   /// Prints what happens to the workers on stderr, as torchrun's events.

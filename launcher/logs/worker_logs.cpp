@@ -29,14 +29,14 @@ UniqueFd open_log(const std::filesystem::path& file) {
 }
 
 // Of the log that was added last to `shown`: copies the lines that the options select to a file of
-// the attempt, which it makes.
+// the generation, which it makes.
 void add_filtered_copy(const LaunchOptions& options, std::vector<TailedLog>& shown) {
   TailedLog log = shown.back();
   const bool is_out = log.console_fd == STDOUT_FILENO;
   log.filter = is_out ? options.copied_out : options.copied_err;
   if (log.filter.selects_none()) return;
-  const auto attempt_directory = log.file.parent_path().parent_path();
-  log.copy = attempt_directory / (is_out ? "filtered_stdout.log" : "filtered_stderr.log");
+  const auto directory = log.file.parent_path().parent_path();
+  log.copy = directory / (is_out ? "filtered_stdout.log" : "filtered_stderr.log");
   open_log(log.copy);
   shown.push_back(std::move(log));
 }

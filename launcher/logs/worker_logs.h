@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "diagnose/verdict/attempt_outcome.h"
+#include "diagnose/verdict/generation_outcome.h"
 #include "launcher/job/launch_options.h"
 #include "launcher/logs/log_tail.h"
 #include "lockstep/os/files/unique_fd.h"

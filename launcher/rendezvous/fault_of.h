@@ -3,7 +3,7 @@
 #include <chrono>
 #include <string>
 
-#include "diagnose/verdict/attempt_outcome.h"
+#include "diagnose/verdict/generation_outcome.h"
 #include "launcher/rendezvous/rendezvous_state.h"
 
 namespace lockstep::inline internal {

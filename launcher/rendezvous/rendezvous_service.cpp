@@ -75,7 +75,7 @@ void RendezvousService::apply(const AgentReport& report) {
   const std::string& id = report.node.id;
   switch (report.status) {
     case Status::kReady:
-      // It was said before the last round, which used up what it offered.
+      // It was said before the last generation, which used up what it offered.
       if (contains_node(state_.expected, id) && report.generation < state_.generation) return;
       state_ = workers_stopped(std::move(state_), rules_, id, report.generation);
       state_ = join(std::move(state_), rules_, report.node);

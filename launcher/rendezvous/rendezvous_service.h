@@ -63,7 +63,7 @@ class RendezvousService {
   struct Heard {
     AgentReport report;
     Instant lost_at;
-    /// Since when it runs no workers, though it is a member of the round that runs.
+    /// Since when it runs no workers, though it is a member of the generation that runs.
     std::optional<Instant> idle_since{};
   };
   std::map<std::string, Heard> heard_;    // by id

@@ -93,11 +93,11 @@ class Simulation {
     ASSERT_GE(state_.generation, before.generation);
     ASSERT_LE(state_.generation, before.generation + 1);
     ASSERT_LE(state_.restarts, rules_.max_restarts);
-    if (state_.generation > before.generation) check_new_round();
+    if (state_.generation > before.generation) check_new_generation();
     ASSERT_FALSE(state_.phase == Phase::kFailed && state_.cause.empty());
   }
 
-  void check_new_round() {
+  void check_new_generation() {
     ASSERT_EQ(state_.phase, Phase::kRunning);
     const int count = static_cast<int>(state_.nodes.size());
     ASSERT_GE(count, rules_.min_nodes);
@@ -114,7 +114,7 @@ class Simulation {
     for (const RendezvousNode& node : state_.nodes) {
       ASSERT_EQ(placement_of(state_, node.id)->world_size, next_rank);
     }
-    ASSERT_TRUE(rounds_.emplace(state_.generation, state_.nodes).second);
+    ASSERT_TRUE(generations_.emplace(state_.generation, state_.nodes).second);
   }
 
   void say(const Message& message) {
@@ -126,12 +126,12 @@ class Simulation {
 
   // What is not saved nobody is told of.
   void look(Agent& agent) {
-    if (round_of(saved_) == round_of(state_)) agent.known = state_;
+    if (version_of(saved_) == version_of(state_)) agent.known = state_;
   }
 
   void take_over() {
     state_ = saved_;
-    std::erase_if(rounds_, [&](const auto& round) { return round.first > state_.generation; });
+    std::erase_if(generations_, [&](const auto& entry) { return entry.first > state_.generation; });
     for (const Agent& agent : agents_) {
       if (agent.alive && !agent.ended && agent.reported) messages_.push_back(*agent.reported);
     }
@@ -152,8 +152,8 @@ class Simulation {
         agent.ended = true;
         return;
       case AgentAction::kStartWorkers:
-        // Whatever it knows, and however late: a round that was, with the members that it had.
-        ASSERT_EQ(rounds_.at(agent.known.generation), agent.known.nodes);
+        // Whatever it knows, and however late: a generation that was, with the members that it had.
+        ASSERT_EQ(generations_.at(agent.known.generation), agent.known.nodes);
         ASSERT_GT(agent.known.generation, agent.done);
         agent.running = agent.known.generation;
     }
@@ -251,7 +251,7 @@ class Simulation {
   RendezvousState saved_;
   std::vector<Agent> agents_;
   std::vector<Message> messages_;
-  std::map<std::uint64_t, std::vector<RendezvousNode>> rounds_;  // members of each generation
+  std::map<std::uint64_t, std::vector<RendezvousNode>> generations_;  // members of each generation
 };
 
 TEST(RendezvousSimulation, ManySeeds) {

@@ -27,8 +27,8 @@ bool is_member(const RendezvousState& state, const std::string& id, std::uint64_
          contains_node(state.nodes, id);
 }
 
-void run_round(RendezvousState& state, const RendezvousRules& rules) {
-  // Those of the round before keep their order, newcomers follow in theirs; unless they are
+void begin_generation(RendezvousState& state, const RendezvousRules& rules) {
+  // Those of the generation before keep their order, newcomers follow in theirs; unless they are
   // numbered.
   const auto place = [&](const RendezvousNode& node) -> std::ptrdiff_t {
     if (node.rank) return *node.rank;
@@ -47,11 +47,11 @@ void run_round(RendezvousState& state, const RendezvousRules& rules) {
   state.succeeded.clear();
 }
 
-// All that can be there are: after the first round nobody waits for those that may never come.
-void run_round_if_complete(RendezvousState& state, const RendezvousRules& rules) {
+// All that can be there are: after the first generation nobody waits for those that may never come.
+void begin_generation_if_complete(RendezvousState& state, const RendezvousRules& rules) {
   const bool full = count_of(state.nodes) >= rules.max_nodes;
   const bool again = state.generation > 0 && count_of(state.nodes) >= rules.min_nodes;
-  if (state.expected.empty() && (full || again)) run_round(state, rules);
+  if (state.expected.empty() && (full || again)) begin_generation(state, rules);
 }
 
 void gather_again(RendezvousState& state, const RendezvousRules& rules, GenerationEnd end,
@@ -67,7 +67,7 @@ void gather_again(RendezvousState& state, const RendezvousRules& rules, Generati
   state.nodes = std::move(state.waiting);
   state.waiting.clear();
   state.succeeded.clear();
-  run_round_if_complete(state, rules);
+  begin_generation_if_complete(state, rules);
 }
 
 void fail(RendezvousState& state, GenerationEnd end, std::string cause) {
@@ -106,7 +106,7 @@ RendezvousState join(RendezvousState state, const RendezvousRules& rules,
   if (state.phase == Phase::kGathering) {
     erase_node(state.expected, node.id);
     state.nodes.push_back(node);
-    run_round_if_complete(state, rules);
+    begin_generation_if_complete(state, rules);
   } else {
     state.waiting.push_back(node);
     if (count_of(state.nodes) < rules.max_nodes) {
@@ -134,7 +134,7 @@ RendezvousState remove(RendezvousState state, const RendezvousRules& rules, cons
       fail_without_fault(state, GenerationEnd::kMachineGone, cause);
     }
   } else if (was_expected || was_there) {
-    run_round_if_complete(state, rules);
+    begin_generation_if_complete(state, rules);
   }
   return state;
 }
@@ -142,7 +142,7 @@ RendezvousState remove(RendezvousState state, const RendezvousRules& rules, cons
 RendezvousState worker_failed(RendezvousState state, const RendezvousRules& rules,
                               const std::string& id, std::uint64_t generation,
                               const WorkerFault& fault) {
-  // Its workers were preempted while they waited for the next round.
+  // Its workers were preempted while they waited for the next generation.
   const bool was_preempted = fault.status == kExitPreempted && state.phase == Phase::kGathering &&
                              state.generation == generation &&
                              std::ranges::count(state.last_members, id) > 0;
@@ -214,7 +214,7 @@ RendezvousState timed_out(RendezvousState state, const RendezvousRules& rules,
                           const RendezvousTimer& timer) {
   if (timer_of(state, rules) != timer) return state;
   if (timer.kind == RendezvousTimer::Kind::kLastCall) {
-    run_round(state, rules);
+    begin_generation(state, rules);
   } else {
     fail_without_fault(state, GenerationEnd::kNotEnoughMachines,
                        concat(count_of(state.nodes), " of at least ", rules.min_nodes,
@@ -275,7 +275,7 @@ AgentAction next_action(const AgentView& view, std::optional<std::uint64_t> runn
   return view.is_there ? AgentAction::kWait : AgentAction::kJoin;
 }
 
-RoundId round_of(const RendezvousState& state) {
+RendezvousVersion version_of(const RendezvousState& state) {
   return {state.phase, state.gathering, state.generation, state.fault.status};
 }
 

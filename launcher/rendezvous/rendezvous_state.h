@@ -79,25 +79,25 @@ bool is_wanted(GenerationEnd end);
 /// applies the events below one after another; an event that is delivered twice, late, or of an
 /// earlier generation changes nothing.
 ///
-/// A round gathers nodes and then runs their workers under a generation of its own. A change of
-/// membership or a failed worker ends the round on all nodes: each stops its workers and joins the
-/// next. A node keeps its place among those that remain.
-/// Source of the rules: torchrun's dynamic rendezvous, but for the generation that fences all, and
-/// for rounds after the first, which start as soon as all that are alive are there.
+/// Nodes gather for a generation, and then run its workers. A change of membership or a failed
+/// worker ends the generation on all nodes: each stops its workers and joins the next. A node keeps
+/// its place among those that remain.
+/// Source of the rules: torchrun's dynamic rendezvous, but for the generation number in every key,
+/// and for generations after the first, which start as soon as all that are alive are there.
 struct RendezvousState {
   enum class Phase { kGathering, kRunning, kSucceeded, kFailed };
   static bool is_end(Phase phase) { return phase == Phase::kSucceeded || phase == Phase::kFailed; }
 
   Phase phase = Phase::kGathering;
-  std::uint64_t generation = 0;  ///< of the round that runs or ran last; 0: none has
+  std::uint64_t generation = 0;  ///< of the generation that runs or ran last; 0: none has
   std::uint64_t gathering = 1;   ///< number of the gathering, for its timer
   /// Gathering: those that have joined, in that order. Else the members, by node rank.
   std::vector<RendezvousNode> nodes;
-  /// Ready, but not in the round: beyond max_nodes.
+  /// Ready, but not in the generation: beyond max_nodes.
   std::vector<RendezvousNode> waiting;
-  /// Gathering: members of the round before that are alive and have yet to join, by node rank.
+  /// Gathering: members of the generation before that are alive and have yet to join, by node rank.
   std::vector<RendezvousNode> expected;
-  /// Gathering: ids of the members of the round before, by node rank.
+  /// Gathering: ids of the members of the generation before, by node rank.
   std::vector<std::string> last_members;
   /// Running: ids of those whose workers have all ended well.
   std::set<std::string> succeeded;
@@ -105,7 +105,7 @@ struct RendezvousState {
   /// The last fault, and how often in a row it has been the same.
   WorkerFault fault;
   int same_faults = 0;
-  /// Why the last round ended, in a line; of a job that failed, why.
+  /// Why the last generation ended, in a line; of a job that failed, why.
   std::string cause;
   GenerationEnd end = GenerationEnd::kNone;
   /// Id of the node whose worker the last fault is of; empty: of none.
@@ -116,20 +116,20 @@ struct RendezvousState {
 };
 
 /// Another with every event that concerns more than one agent.
-struct RoundId {
+struct RendezvousVersion {
   RendezvousState::Phase phase = RendezvousState::Phase::kGathering;
   std::uint64_t gathering = 0;
   std::uint64_t generation = 0;
   int status = 0;  ///< of the last fault: an end can be hurried
-  bool operator==(const RoundId&) const = default;
+  bool operator==(const RendezvousVersion&) const = default;
 };
-RoundId round_of(const RendezvousState& state);
+RendezvousVersion version_of(const RendezvousState& state);
 
 /// What is to happen when nothing else does; whoever runs it starts anew when it changes.
 struct RendezvousTimer {
   enum class Kind {
     kJoin,      ///< too few nodes: the job fails
-    kLastCall,  ///< enough nodes: the round starts without more
+    kLastCall,  ///< enough nodes: the generation starts without more
   };
   Kind kind;
   std::uint64_t gathering;
@@ -161,7 +161,7 @@ RendezvousState workers_succeeded(RendezvousState state, const std::string& id,
 RendezvousState timed_out(RendezvousState state, const RendezvousRules& rules,
                           const RendezvousTimer& timer);
 
-/// Where the workers of a member stand in the round that runs.
+/// Where the workers of a member stand in the generation that runs.
 struct NodePlacement {
   int node_rank = 0;
   int node_count = 1;
@@ -175,7 +175,7 @@ struct NodePlacement {
   std::uint16_t store_port = 0;
   bool operator==(const NodePlacement&) const = default;
 };
-/// Nothing for a node that is no member, or when no round runs.
+/// Nothing for a node that is no member, or when no generation runs.
 std::optional<NodePlacement> placement_of(const RendezvousState& state, const std::string& id);
 
 /// What an agent knows of the job: the part of the rendezvous that concerns it, of the same size
@@ -185,16 +185,16 @@ struct AgentView {
   std::uint64_t generation = 0;
   /// It has joined, and need not again.
   bool is_there = false;
-  /// Of a member of the round that runs.
+  /// Of a member of the generation that runs.
   std::optional<NodePlacement> placement{};
   int restarts = 0;
-  /// Why the last round ended, or why the job failed; then the exit code of the job, too.
+  /// Why the last generation ended, or why the job failed; then the exit code of the job, too.
   std::string cause{};
   GenerationEnd end = GenerationEnd::kNone;
   /// The cause is a failure that this agent reported.
   bool is_own_fault = false;
   int status = 0;
-  /// Gathering: the last round ended because a worker did not do its part in time.
+  /// Gathering: the last generation ended because a worker did not do its part in time.
   bool is_hang = false;
 
   bool ended() const { return RendezvousState::is_end(phase); }

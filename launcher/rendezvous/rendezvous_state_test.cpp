@@ -151,10 +151,10 @@ TEST(RendezvousStateTest, AMemberCanMakeRoomBetweenRounds) {
   for (const auto& [id, generation] : {std::pair("c", 1), std::pair("a", 0)}) {
     job.state =
         worker_failed(job.state, job.rules, id, static_cast<std::uint64_t>(generation), room);
-    EXPECT_EQ(job.state, before) << "no member, or of a round before";
+    EXPECT_EQ(job.state, before) << "no member, or of a generation before";
   }
   job.fail("a", {.text = "rank 0: exit code 1"});
-  EXPECT_EQ(job.state, before) << "its worker is replaced in the next round";
+  EXPECT_EQ(job.state, before) << "its worker is replaced in the next generation";
   job.fail("a", room);
   EXPECT_EQ(job.state.phase, Phase::kFailed);
   EXPECT_EQ(job.state.end, GenerationEnd::kPreempted);
@@ -169,7 +169,7 @@ TEST(RendezvousStateTest, MembersAreToldThatAWorkerHangsUntilTheNextRound) {
   job.join("b");
   EXPECT_FALSE(view_of(job.state, "b").is_hang);
   job.remove("a");
-  EXPECT_FALSE(view_of(job.state, "b").is_hang) << "the last round ended otherwise";
+  EXPECT_FALSE(view_of(job.state, "b").is_hang) << "the last generation ended otherwise";
 }
 
 TEST(RendezvousStateTest, TheSameFaultAtTheSamePlaceEndsTheJob) {
@@ -331,7 +331,7 @@ TEST(RendezvousStateTest, AMachineThatChangesItsWorkersJoinsTheNextRoundWithThem
   job.state = resize(job.state, job.rules, "a", 1, 1);
   EXPECT_EQ(job.state.phase, Phase::kRunning) << "as many as before";
   job.state = resize(job.state, job.rules, "a", 0, 3);
-  EXPECT_EQ(job.state.phase, Phase::kRunning) << "said of an earlier round";
+  EXPECT_EQ(job.state.phase, Phase::kRunning) << "said of an earlier generation";
   job.state = resize(job.state, job.rules, "a", 1, 3);
   EXPECT_EQ(job.state.phase, Phase::kGathering);
   EXPECT_EQ(job.state.cause, "machine host of a is scaled from 1 to 3 workers");

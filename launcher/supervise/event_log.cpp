@@ -8,6 +8,7 @@
 #include "diagnose/verdict/error_file.h"
 #include "launcher/job/console.h"
 #include "launcher/logs/worker_logs.h"
+#include "launcher/supervise/worker_environment.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/env.h"
 #include "lockstep/os/machine/machine.h"
@@ -105,12 +106,12 @@ bool prints_events(const LaunchOptions& options) {
          std::find(kAboveInfo.begin(), kAboveInfo.end(), level) == kAboveInfo.end();
 }
 
-void EventLog::assigned(int attempt, const NodePlacement& placement) {
-  attempt_ = attempt;
+void EventLog::assigned(std::uint64_t generation, const NodePlacement& placement) {
+  generation_ = generation;
   source_.group_rank = placement.node_rank;
   source_.group_world_size = placement.node_count;
   source_.role_world_size = placement.role_world_size;
-  print({.state = "RENDEZVOUS", .duration_ms = in_ms(Clock::now() - attempt_begin_)});
+  print({.state = "RENDEZVOUS", .duration_ms = in_ms(Clock::now() - gathering_begin_)});
   // The ranks come with the rendezvous.
   print({.state = "ASSIGN_WORKER_RANKS", .duration_ms = 0});
 }
@@ -119,7 +120,7 @@ void EventLog::started(const WorkerExit& worker) const {
   print({.state = "START", .worker = &worker});
 }
 
-void EventLog::ended(JobEnd end, const AttemptOutcome& outcome) const {
+void EventLog::ended(JobEnd end, const GenerationOutcome& outcome) const {
   if (!prints_) return;
   const std::string job_state = end == JobEnd::kSucceeded ? "SUCCEEDED" : "FAILED";
   if (end == JobEnd::kStopped) {
@@ -147,7 +148,7 @@ void EventLog::ended(JobEnd end, const AttemptOutcome& outcome) const {
 void EventLog::print(Event event) const {
   if (!prints_) return;
   event.timestamp_ms = milliseconds_since_1970();
-  event.restarts = attempt_;
+  event.restarts = torchrun_attempt(generation_);
   event.total_run_time_s = static_cast<int>(
       std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - begin_).count());
   say_text(event_line(source_, event) + "\n");

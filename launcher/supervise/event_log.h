@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "diagnose/verdict/attempt_outcome.h"
+#include "diagnose/verdict/generation_outcome.h"
 #include "launcher/job/launch_options.h"
 #include "launcher/rendezvous/rendezvous_state.h"
 
@@ -48,19 +48,20 @@ std::string event_line(const EventSource& source, const Event& event);
 /// Whether the options and LOGLEVEL want events.
 bool prints_events(const LaunchOptions& options);
 
-/// Prints torchrun's events on stderr, where they are wanted: of each attempt how long finding the
-/// other machines took, and each worker's start; of the last how each worker ended, and the job.
-/// Unlike torchrun's they have the time, and the launcher's last is FAILED when a worker failed.
+/// Prints torchrun's events on stderr, where they are wanted: of each generation how long finding
+/// the other machines took, and each worker's start; of the last how each worker ended, and the
+/// job. Unlike torchrun's they have the time, and the launcher's last is FAILED when a worker
+/// failed.
 class EventLog {
  public:
   EventLog(EventSource source, bool prints) : source_(std::move(source)), prints_(prints) {}
 
   /// The search for the other machines begins.
-  void gathering() { attempt_begin_ = Clock::now(); }
+  void gathering() { gathering_begin_ = Clock::now(); }
   /// All machines have met and the workers have their ranks.
-  void assigned(int attempt, const NodePlacement& placement);
+  void assigned(std::uint64_t generation, const NodePlacement& placement);
   void started(const WorkerExit& worker) const;
-  void ended(JobEnd end, const AttemptOutcome& outcome) const;
+  void ended(JobEnd end, const GenerationOutcome& outcome) const;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -70,8 +71,8 @@ class EventLog {
   EventSource source_;
   const bool prints_;
   const Clock::time_point begin_ = Clock::now();
-  Clock::time_point attempt_begin_ = begin_;
-  int attempt_ = 0;
+  Clock::time_point gathering_begin_ = begin_;
+  std::uint64_t generation_ = 1;
 };
 
 }  // namespace lockstep::inline internal

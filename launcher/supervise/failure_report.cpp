@@ -17,7 +17,7 @@ namespace lockstep::inline internal {
 namespace {
 
 // The others by how they ended, in the order of the first of each kind.
-std::string others(const AttemptOutcome& outcome, const WorkerExit& cause) {
+std::string others(const GenerationOutcome& outcome, const WorkerExit& cause) {
   std::vector<std::pair<std::string, std::vector<int>>> kinds;
   for (const WorkerExit& exit : outcome.exits) {
     if (exit.rank == cause.rank) continue;
@@ -59,7 +59,7 @@ std::string describe_stuck(const WorkerExit& worker) {
                 "/proc/", worker.pid, "/stack");
 }
 
-std::string failure_report(const AttemptOutcome& outcome, const LaunchOptions& options) {
+std::string failure_report(const GenerationOutcome& outcome, const LaunchOptions& options) {
   const WorkerExit* const cause = first_cause(outcome);
   LOCKSTEP_ASSERT(cause != nullptr);
   const std::string where = options.rendezvous.max_nodes > 1 ? concat(" on ", host_name()) : "";
@@ -88,7 +88,7 @@ std::string reason_after(const std::string& fault, const std::string& cause) {
   return reason.size() > kSeparator.size() ? reason.substr(kSeparator.size()) : "";
 }
 
-void explain_crashes(AttemptOutcome& outcome) noexcept try {
+void explain_crashes(GenerationOutcome& outcome) noexcept try {
   // LibTorch's symbols take 0.3 s. A job that is to be started again waits no longer than this.
   constexpr std::chrono::milliseconds kLongest{10'000};
   std::vector<StackFrame*> frames;

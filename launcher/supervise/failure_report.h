@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <string>
 
-#include "diagnose/verdict/attempt_outcome.h"
+#include "diagnose/verdict/generation_outcome.h"
 #include "launcher/job/launch_options.h"
 
 namespace lockstep::inline internal {
@@ -13,7 +13,7 @@ std::string describe_stuck(const WorkerExit& worker);
 
 /// The worker that failed first, its error or crash, the ends of the other workers and where its
 /// output is: lines that start with "lockstep: ". Needs a first_cause().
-std::string failure_report(const AttemptOutcome& outcome, const LaunchOptions& options);
+std::string failure_report(const GenerationOutcome& outcome, const LaunchOptions& options);
 
 /// What `cause`, which begins with the text `fault`, adds to it: why the job is not restarted.
 /// Empty: nothing, also where `cause` was cut to the length of a text that agents send.
@@ -22,6 +22,6 @@ std::string reason_after(const std::string& fault, const std::string& cause);
 /// Gives the stacks of all workers that crashed their names, and their errors the place.
 /// Writes them into their error files too, for readers of the logs. Takes a few seconds at
 /// most, and no time where no worker crashed. Never throws.
-void explain_crashes(AttemptOutcome& outcome) noexcept;
+void explain_crashes(GenerationOutcome& outcome) noexcept;
 
 }  // namespace lockstep::inline internal

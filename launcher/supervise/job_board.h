@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "diagnose/verdict/attempt_outcome.h"
+#include "diagnose/verdict/generation_outcome.h"
 #include "launcher/job/launch_options.h"
 #include "launcher/rendezvous/job_rendezvous.h"
 #include "launcher/supervise/job_status.h"

@@ -11,7 +11,7 @@
 
 namespace lockstep::inline internal {
 
-/// A worker of the round that runs or ran last on this machine.
+/// A worker of the generation that runs or ran last on this machine.
 struct WorkerStatus {
   enum class State { kRunning, kSucceeded, kFailed, kStopped, kStuck };
 
@@ -44,11 +44,11 @@ struct JobStatus {
   std::string program{};
   std::string role{};
   State state = State::kGathering;
-  std::uint64_t generation = 0;  ///< of the round that runs or ran last; 0: none has
+  std::uint64_t generation = 0;  ///< of the generation that runs or ran last; 0: none has
   int restarts = 0;              ///< after failures, of the whole job
   int max_restarts = 0;
-  std::string cause{};             ///< why the last round ended, or the job
-  std::optional<int> node_rank{};  ///< of a machine that takes part in the round that runs
+  std::string cause{};             ///< why the last generation ended, or the job
+  std::optional<int> node_rank{};  ///< of a machine that takes part in the generation that runs
   int node_count = 0;
   int world_size = 0;
   int worker_count = 0;                     ///< on this machine

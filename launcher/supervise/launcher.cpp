@@ -112,7 +112,7 @@ class Launcher final : public LiveJob, private SupervisingAgent {
   std::optional<int> run_generation();
   void workers_started() override { monitor_.open(*this); }
   void worker_failed(const WorkerExit& exit) override;
-  void generation_is_over(const AttemptOutcome& outcome) override;
+  void generation_is_over(const GenerationOutcome& outcome) override;
   std::optional<Generation> next_generation(const std::set<int>& kept) override;
   void tell_of_failure(const WorkerExit& cause);
   /// `remedy`: for people; empty where none is known.
@@ -149,7 +149,7 @@ class Launcher final : public LiveJob, private SupervisingAgent {
   Deadline next_word_ = Deadline::after(kFirstWord);
   /// The last generation whose workers ran here and have ended.
   std::uint64_t done_ = 0;
-  AttemptOutcome outcome_;
+  GenerationOutcome outcome_;
   Deadline::Clock::time_point started_{};
   int restarts_told_ = 0;
 };
@@ -321,7 +321,7 @@ void Launcher::worker_failed(const WorkerExit& exit) {
   tell_of_failure(exit);
 }
 
-void Launcher::generation_is_over(const AttemptOutcome& outcome) {
+void Launcher::generation_is_over(const GenerationOutcome& outcome) {
   done_ = generation_;
   failpoint("launch.over");
   next_word_ = Deadline::after(kFirstWord);

@@ -228,7 +228,7 @@ void SimulatedJob::check_restarts(const RendezvousState& before) {
 
 // What concerns one agent alone is its answer.
 void SimulatedJob::publish(const std::string& sender) {
-  const RoundId now = round_of(service_.state());
+  const RendezvousVersion now = version_of(service_.state());
   const bool is_new = !(now == published_);
   published_ = now;
   for (const auto& machine : machines_) {
@@ -382,7 +382,7 @@ void SimulatedJob::supervision_ended(Machine& machine) {
   const SupervisionState state = *std::exchange(machine.supervision, std::nullopt);
   machine.inbox.clear();
   machine.done = machine.generation;
-  const AttemptOutcome& outcome = state.outcome;
+  const GenerationOutcome& outcome = state.outcome;
   check_cause(machine, outcome);
   for (const auto& [id, process] : machine.processes) {
     const bool is_known_stuck = std::ranges::any_of(
@@ -429,7 +429,7 @@ void SimulatedJob::end(Machine& machine) {
 
 // Of the workers that failed by themselves it is the one that ended first. One that only follows
 // another is the cause only if there is no such worker.
-void SimulatedJob::check_cause(const Machine& machine, const AttemptOutcome& outcome) {
+void SimulatedJob::check_cause(const Machine& machine, const GenerationOutcome& outcome) {
   const WorkerExit* const cause = first_cause(outcome);
   const Process* first = nullptr;
   const Process* named = nullptr;

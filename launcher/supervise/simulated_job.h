@@ -131,7 +131,7 @@ class SimulatedJob {
   void supervision_ended(Machine& machine);
   void leave(Machine& machine, const std::string& farewell);
   void end(Machine& machine);
-  void check_cause(const Machine& machine, const AttemptOutcome& outcome);
+  void check_cause(const Machine& machine, const GenerationOutcome& outcome);
   void check_restarts(const RendezvousState& before);
 
   // The supervision.
@@ -163,7 +163,7 @@ class SimulatedJob {
   VirtualClock clock_;
   RendezvousService service_;
   Time service_free_at_{};
-  RoundId published_{};
+  RendezvousVersion published_{};
   std::vector<std::unique_ptr<Machine>> machines_;
   std::vector<std::unique_ptr<Process>> processes_;
   std::map<std::uint64_t, Group> groups_;

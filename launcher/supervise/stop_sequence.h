@@ -7,7 +7,7 @@
 
 namespace lockstep::inline internal {
 
-/// Decides when the workers of an attempt are told to end, killed, and given up: a plan without
+/// Decides when the workers of a generation are told to end, killed, and given up: a plan without
 /// actions. Each event returns the signal to send to all workers now, 0 for none.
 class StopSequence {
  public:

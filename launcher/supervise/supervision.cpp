@@ -285,7 +285,7 @@ void Stepper::receive(WorkerId, Worker& worker, const LeftGroup& message) {
     worker.joins_by.reset();
   }
   if (!state_.cause_by) state_.cause_by = now_ + kCauseComes;
-  AttemptOutcome& outcome = state_.outcome;
+  GenerationOutcome& outcome = state_.outcome;
   if (outcome.step.empty() && message.step) outcome.step = std::to_string(*message.step);
   using Cause = LeftGroup::Cause;
   const bool is_better =

@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include "diagnose/verdict/attempt_outcome.h"
+#include "diagnose/verdict/generation_outcome.h"
 #include "diagnose/verdict/hang_verdict.h"
 #include "launcher/rendezvous/rendezvous_state.h"
 #include "launcher/supervise/stop_sequence.h"
@@ -114,7 +114,7 @@ struct SupervisionState {
   StopSequence stop;
   /// What the rendezvous says.
   AgentView view;
-  AttemptOutcome outcome;
+  GenerationOutcome outcome;
   /// Whose failure outcome.lost is.
   LeftGroup::Cause lost_cause = LeftGroup::Cause::kError;
   /// kBetween: so many exits of the outcome are of the generation before.
@@ -279,7 +279,7 @@ struct ShowEnd {
 };
 /// The generation is over for workers that wait for the next.
 struct EndGeneration {
-  AttemptOutcome outcome{};
+  GenerationOutcome outcome{};
 };
 /// Asks for the next generation. Answer: GenerationReady, once it is ready. `kept`: the local ranks
 /// of workers that get a place in it; of the others `standbys` are ready.

@@ -45,7 +45,7 @@ Supervisor::~Supervisor() {
   for (const auto& [id, process] : processes_) signal_group(process.pid, SIGKILL);
 }
 
-AttemptOutcome Supervisor::run(Generation first) {
+GenerationOutcome Supervisor::run(Generation first) {
   parts_.board.generation_begins(first.number);
   begin(std::move(first), {}, 0);
   parts_.agent.workers_started();
@@ -57,7 +57,7 @@ AttemptOutcome Supervisor::run(Generation first) {
   }
   forget_processes();
   if (rendezvous_error_) std::rethrow_exception(rendezvous_error_);
-  AttemptOutcome outcome = std::move(state_.outcome);
+  GenerationOutcome outcome = std::move(state_.outcome);
   explain_crashes(outcome);
   setup_.finish_output(outcome, parts_.rendezvous, parts_.signals);
   return outcome;
@@ -245,7 +245,7 @@ void Supervisor::carry_out(const action::ReportEnd& report) {
 void Supervisor::carry_out(const action::EndGeneration& end) {
   parts_.board.generation_is_over();
   setup_.end_generation();
-  AttemptOutcome outcome = end.outcome;
+  GenerationOutcome outcome = end.outcome;
   explain_crashes(outcome);
   parts_.agent.generation_is_over(outcome);
 }

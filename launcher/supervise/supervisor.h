@@ -6,7 +6,7 @@
 #include <set>
 #include <vector>
 
-#include "diagnose/verdict/attempt_outcome.h"
+#include "diagnose/verdict/generation_outcome.h"
 #include "diagnose/verdict/shared_calls.h"
 #include "launcher/rendezvous/job_rendezvous.h"
 #include "launcher/supervise/event_log.h"
@@ -26,7 +26,7 @@ class SupervisingAgent {
   virtual void workers_started() = 0;
   virtual void worker_failed(const WorkerExit& exit) = 0;
   /// The generation cannot continue, and workers of this machine wait for the next.
-  virtual void generation_is_over(const AttemptOutcome& outcome) = 0;
+  virtual void generation_is_over(const GenerationOutcome& outcome) = 0;
   /// Takes part in the next generation; called until it is there. `kept`: the local ranks of those
   /// workers. Errors: as JobRendezvous::wait(), SystemError.
   virtual std::optional<Generation> next_generation(const std::set<int>& kept) = 0;
@@ -60,7 +60,7 @@ class Supervisor {
   /// Errors: those of JobRendezvous::wait(), once the workers have been stopped; those of
   /// spawn_process(), WorkerSetup and SupervisingAgent, after which the destructor kills the
   /// workers.
-  AttemptOutcome run(Generation first);
+  GenerationOutcome run(Generation first);
 
  private:
   struct Process {

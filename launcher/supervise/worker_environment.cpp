@@ -29,7 +29,7 @@ std::string visible_device(const std::string* listed, int local_rank) {
 
 }  // namespace
 
-Environment worker_environment(const LaunchOptions& options, const AttemptFacts& facts,
+Environment worker_environment(const LaunchOptions& options, const GenerationFacts& facts,
                                int local_rank, const std::string& error_file,
                                const Environment& inherited) {
   std::map<std::string, std::string> values;
@@ -52,7 +52,7 @@ Environment worker_environment(const LaunchOptions& options, const AttemptFacts&
   set("ROLE_WORLD_SIZE", place.role_world_size);
   set(env::kMasterAddr.name, place.store_host);
   set(env::kMasterPort.name, place.store_port);
-  set(env::kRestartCount.name, facts.attempt);
+  set(env::kRestartCount.name, torchrun_attempt(facts.generation));
   set("TORCHELASTIC_MAX_RESTARTS", options.max_restarts);
   set(env::kRunId.name, options.run_id);
   // The launcher serves no store: rank 0 does, which with True would wait for the launcher's.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -10,10 +11,15 @@
 
 namespace lockstep::inline internal {
 
+/// The number by which torchrun calls a generation, in TORCHELASTIC_RESTART_COUNT and in the names
+/// of log folders: from 0.
+inline int torchrun_attempt(std::uint64_t generation) {
+  return static_cast<int>(generation) - 1;
+}
+
 /// What a worker's environment depends on beside the options.
-struct AttemptFacts {
-  /// How often the job was restarted before.
-  int attempt = 0;
+struct GenerationFacts {
+  std::uint64_t generation = 1;
   /// Where the workers of this machine stand, and where the job's store is.
   NodePlacement placement{};
   /// The store's socket, which rank 0 inherits.
@@ -34,7 +40,7 @@ using Environment = std::vector<std::string>;
 /// The environment of one worker: what the launcher has, with torchrun's variables set.
 /// OMP_NUM_THREADS is set where it was not, to this worker's share of the processors; not for a
 /// single worker that has the time of all, which finds their number itself.
-Environment worker_environment(const LaunchOptions& options, const AttemptFacts& facts,
+Environment worker_environment(const LaunchOptions& options, const GenerationFacts& facts,
                                int local_rank, const std::string& error_file,
                                const Environment& inherited);
 

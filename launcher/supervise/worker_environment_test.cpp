@@ -9,7 +9,7 @@ namespace lockstep {
 namespace {
 
 std::map<std::string, std::string> environment_of(const LaunchOptions& options,
-                                                  const AttemptFacts& facts, int local_rank,
+                                                  const GenerationFacts& facts, int local_rank,
                                                   const Environment& inherited = {}) {
   std::map<std::string, std::string> result;
   for (const auto& line : worker_environment(options, facts, local_rank, "/e.json", inherited)) {
@@ -26,13 +26,13 @@ TEST(WorkerEnvironment, IsTorchrunsExactly) {
   options.run_id = "job";
   options.role = "trainer";
   options.max_restarts = 3;
-  const AttemptFacts facts{.attempt = 1,
-                           .placement = {.world_size = 2,
-                                         .role_world_size = 2,
-                                         .store_host = "127.0.0.1",
-                                         .store_port = 4567},
-                           .store_listen_fd = 9,
-                           .allowed_cpus = 7};
+  const GenerationFacts facts{.generation = 2,
+                              .placement = {.world_size = 2,
+                                            .role_world_size = 2,
+                                            .store_host = "127.0.0.1",
+                                            .store_port = 4567},
+                              .store_listen_fd = 9,
+                              .allowed_cpus = 7};
   const std::map<std::string, std::string> expected = {
       {"RANK", "1"},
       {"LOCAL_RANK", "1"},
@@ -60,12 +60,12 @@ TEST(WorkerEnvironment, IsTorchrunsExactly) {
 TEST(WorkerEnvironment, RanksCountAcrossMachines) {
   LaunchOptions options;
   options.worker_count = 3;
-  const AttemptFacts facts{.placement = {.node_rank = 2,
-                                         .node_count = 4,
-                                         .first_rank = 5,
-                                         .world_size = 11,
-                                         .first_role_rank = 2,
-                                         .role_world_size = 7}};
+  const GenerationFacts facts{.placement = {.node_rank = 2,
+                                            .node_count = 4,
+                                            .first_rank = 5,
+                                            .world_size = 11,
+                                            .first_role_rank = 2,
+                                            .role_world_size = 7}};
   auto values = environment_of(options, facts, 1);
   EXPECT_EQ(values["RANK"], "6");
   EXPECT_EQ(values["LOCAL_RANK"], "1");
@@ -85,7 +85,7 @@ TEST(WorkerEnvironment, TheSecretOfTheJobIsNotPassedOn) {
 TEST(WorkerEnvironment, OnlyRankZeroGetsTheStoresSocket) {
   LaunchOptions options;
   options.worker_count = 2;
-  const AttemptFacts facts{.store_listen_fd = 9};
+  const GenerationFacts facts{.store_listen_fd = 9};
   const Environment nested = {"LOCKSTEP_STORE_LISTEN_FD=5"};
   EXPECT_EQ(environment_of(options, facts, 0, nested)["LOCKSTEP_STORE_LISTEN_FD"], "9");
   EXPECT_FALSE(environment_of(options, facts, 1, nested).contains("LOCKSTEP_STORE_LISTEN_FD"));
@@ -107,7 +107,7 @@ TEST(WorkerEnvironment, KeepsWhatIsInheritedAndOverridesTheJobs) {
 }
 
 TEST(WorkerEnvironment, SharesProcessorsAmongWorkers) {
-  const auto threads = [](int worker_count, int cpus, AttemptFacts facts = {}) {
+  const auto threads = [](int worker_count, int cpus, GenerationFacts facts = {}) {
     LaunchOptions options;
     options.worker_count = worker_count;
     facts.allowed_cpus = cpus;

@@ -15,10 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-int attempt_of(std::uint64_t generation) {
-  return static_cast<int>(generation) - 1;
-}
-
 bool sets(const std::string& line, const env::Variable& variable) {
   return line.starts_with(concat(variable.name, "="));
 }
@@ -34,7 +30,7 @@ WorkerSetup::WorkerSetup(JobOnThisMachine& job, EventLog& events)
 
 std::vector<WorkerPlan> WorkerSetup::begin(Generation generation, const std::set<int>& kept,
                                            int standbys) {
-  facts_.attempt = attempt_of(generation.number);
+  facts_.generation = generation.number;
   facts_.placement = generation.placement;
   facts_.processors = job_.processors;
   store_ = generation.placement.node_rank == 0 ? std::move(generation.store) : UniqueFd();
@@ -55,7 +51,7 @@ std::vector<WorkerPlan> WorkerSetup::begin(Generation generation, const std::set
   }
   next_standby_ = job_.options.worker_count;
   show(logs);
-  events_.assigned(facts_.attempt, facts_.placement);
+  events_.assigned(facts_.generation, facts_.placement);
   memory_kills_.emplace();
   return workers;
 }
@@ -100,12 +96,13 @@ WorkerPlan WorkerSetup::with_streams(WorkerPlan plan) {
   return plan;
 }
 
-// `number`: of its folder among those of the attempt.
+// `number`: of its folder among those of the generation.
 WorkerPlan WorkerSetup::make_worker(int local_rank, int number) const {
   const LaunchOptions& options = job_.options;
-  WorkerPlan worker{.rank = facts_.placement.first_rank + local_rank,
-                    .local_rank = local_rank,
-                    .directory = worker_directory(job_.directory, facts_.attempt, number)};
+  WorkerPlan worker{
+      .rank = facts_.placement.first_rank + local_rank,
+      .local_rank = local_rank,
+      .directory = worker_directory(job_.directory, torchrun_attempt(facts_.generation), number)};
   worker.spawn.path = job_.executable;
   worker.spawn.cpus = processors_of(job_.processors, local_rank);
   const std::string python = env::text(env::kPythonExec).value_or("python3");
@@ -157,7 +154,7 @@ Place WorkerSetup::place_of(const WorkerPlan& worker, std::uint64_t generation) 
   return place;
 }
 
-void WorkerSetup::finish_output(AttemptOutcome& outcome, JobRendezvous& rendezvous,
+void WorkerSetup::finish_output(GenerationOutcome& outcome, JobRendezvous& rendezvous,
                                 SignalFd& signals) {
   // Longer than a slow terminal needs; the logs hold everything.
   constexpr std::chrono::milliseconds kSlowConsole{30'000};

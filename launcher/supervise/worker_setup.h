@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "diagnose/verdict/attempt_outcome.h"
+#include "diagnose/verdict/generation_outcome.h"
 #include "launcher/job/launch_options.h"
 #include "launcher/logs/log_tail.h"
 #include "launcher/logs/worker_logs.h"
@@ -94,7 +94,7 @@ class WorkerSetup {
   /// So many steps had been made when a worker ended.
   void made_steps(std::int64_t steps) { job_.steps_made = std::max(job_.steps_made, steps); }
   /// Shows the rest of the workers' output; signals that stop the job end that.
-  void finish_output(AttemptOutcome& outcome, JobRendezvous& rendezvous, SignalFd& signals);
+  void finish_output(GenerationOutcome& outcome, JobRendezvous& rendezvous, SignalFd& signals);
 
  private:
   WorkerPlan make_worker(int local_rank, int number) const;
@@ -104,7 +104,7 @@ class WorkerSetup {
 
   JobOnThisMachine& job_;
   EventLog& events_;
-  AttemptFacts facts_;
+  GenerationFacts facts_;
   UniqueFd store_;
   /// Streams of the workers that are about to be started.
   std::vector<WorkerStreams> streams_;

@@ -16,8 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "diagnose/verdict/attempt_outcome.h"
 #include "diagnose/verdict/error_file.h"
+#include "diagnose/verdict/generation_outcome.h"
 #include "diagnose/verdict/worker_text.h"
 #include "launcher/supervise/failure_report.h"
 #include "launcher/supervise/stop_sequence.h"
@@ -107,7 +107,7 @@ class SpawnedProcesses {
   ~SpawnedProcesses();
 
   // Until all have ended.
-  AttemptOutcome wait();
+  GenerationOutcome wait();
   // By which this process was told to end; 0: none.
   int ended_by() const { return ended_by_; }
 
@@ -136,7 +136,7 @@ class SpawnedProcesses {
   UniqueFd store_;
   StopSequence stop_;
   std::vector<Process> running_;
-  AttemptOutcome outcome_;
+  GenerationOutcome outcome_;
 };
 
 SpawnedProcesses::SpawnedProcesses(int call, int count)
@@ -159,12 +159,12 @@ SpawnedProcesses::~SpawnedProcesses() {
 }
 
 void SpawnedProcesses::start(int call, int rank) {
-  const AttemptFacts facts{.placement = {.world_size = options_.worker_count,
-                                         .role_world_size = options_.worker_count,
-                                         .store_host = options_.master_address,
-                                         .store_port = bound_port(store_.get())},
-                           .store_listen_fd = store_.get(),
-                           .allowed_cpus = usable_cpu_count()};
+  const GenerationFacts facts{.placement = {.world_size = options_.worker_count,
+                                            .role_world_size = options_.worker_count,
+                                            .store_host = options_.master_address,
+                                            .store_port = bound_port(store_.get())},
+                              .store_listen_fd = store_.get(),
+                              .allowed_cpus = usable_cpu_count()};
   SpawnOptions spawn{
       .path = kThisProgram,
       .arguments = own_arguments(),
@@ -180,7 +180,7 @@ void SpawnedProcesses::start(int call, int rank) {
   running_.back().handle = open_process(pid);
 }
 
-AttemptOutcome SpawnedProcesses::wait() {
+GenerationOutcome SpawnedProcesses::wait() {
   while (!running_.empty() && !stop_.given_up()) {
     wait_for_news();
     note_signals();
@@ -279,7 +279,7 @@ std::string run_processes(const std::function<std::string(int rank)>& body, int 
   result_files.push_back(make_memory_file("lockstep-result", 0));
   auto [outcome, ended_by] = [&] {
     SpawnedProcesses processes(call, process_count);
-    AttemptOutcome all_ended = processes.wait();
+    GenerationOutcome all_ended = processes.wait();
     return std::pair(std::move(all_ended), processes.ended_by());
   }();
   const bool have_answered = may_answer_signals && std::ranges::all_of(outcome.exits, ended_well);

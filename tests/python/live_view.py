@@ -19,7 +19,7 @@ import unittest
 from free_ports import free_port
 from launch_reports import failures
 from processes import is_running
-from rendezvous_job import DEADLINE_S, WORKER, Agent, wait_for, wait_for_round
+from rendezvous_job import DEADLINE_S, WORKER, Agent, wait_for, wait_for_generation
 from sanitizers import is_sanitized
 
 LOCKSTEP = os.path.abspath(sys.argv[1])
@@ -55,7 +55,7 @@ class LiveTest(unittest.TestCase):
     def start_one(self, *flags, **options):
         """A job on this machine, once its workers run and it is to be seen."""
         agent = self.start("--standalone", *flags, **options)
-        wait_for_round([agent])
+        wait_for_generation([agent])
         self.status_of(agent)
         return agent
 
@@ -99,7 +99,7 @@ class PsTest(LiveTest):
     def test_a_restart_is_shown_with_its_cause(self):
         agent = self.start_one("--max-restarts=2")
         os.kill(agent.workers()[0].pid, signal.SIGKILL)
-        wait_for(lambda: len(agent.workers()) == 1 and agent.workers()[0].attempt == 1, agent.said)
+        wait_for(lambda: len(agent.workers()) == 1 and agent.workers()[0].restarts == 1, agent.said)
         status = wait_for(lambda: (s := self.status_of(agent))["generation"] == 2 and s, agent.said)
         self.assertEqual(status["restarts"], 1)
         self.assertEqual([(failure.rank, failure.signal) for failure in failures(status["cause"])], [(0, "SIGKILL")])
@@ -145,7 +145,7 @@ class PsTest(LiveTest):
     def test_a_job_runs_without_a_socket_too(self):
         agent = self.start("--standalone", f"--log-dir={self.directory / 'logs'}",
                            environment={"TMPDIR": str(self.directory / "nowhere")})
-        wait_for_round([agent])
+        wait_for_generation([agent])
         agent.wait_until_said("lockstep ps will not show this job: ")
         agent.process.send_signal(signal.SIGTERM)
         self.assertEqual(agent.ended(), 128 + signal.SIGTERM)
@@ -225,7 +225,7 @@ class MachinesTest(LiveTest):
         self.machines = [self.start_machine(*flags, **options)]
         self.status_of(self.machines[0])  # It serves the rendezvous now.
         self.machines.append(self.start_machine(*flags, **options))
-        return wait_for_round(self.machines)
+        return wait_for_generation(self.machines)
 
     def start_machine(self, *flags, last_call_s=0.5, **options):
         return self.start("--nnodes=1:2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.port}",
@@ -250,7 +250,7 @@ class TwoMachinesTest(MachinesTest):
 
     def test_a_stop_now_kills_on_both(self):
         self.write_worker(IGNORES_SIGTERM)
-        before = self.start_two(last_call_s=30)  # A worker of a round of one would not leave it.
+        before = self.start_two(last_call_s=30)  # A worker of a generation of one would not leave it.
         self.call("stop", self.machines[1].pid, "--now")
         for machine in self.machines:
             self.assertEqual(machine.ended(), 128 + signal.SIGKILL)
@@ -260,7 +260,7 @@ class TwoMachinesTest(MachinesTest):
         before = self.start_two()
         self.call("stop", self.machines[1].pid, "--machine-only")
         self.assertEqual(self.machines[1].ended(), 128 + signal.SIGTERM)
-        after = wait_for_round(self.machines[:1], before)
+        after = wait_for_generation(self.machines[:1], before)
         self.assertEqual(after.world_size, 1)
 
     def test_a_machine_that_is_cut_off_cannot_stop_the_job(self):
@@ -281,7 +281,7 @@ class ScaleTest(MachinesTest):
     """What the workers themselves see is what counts."""
 
     def expect_world(self, agents, sizes, before):
-        after = wait_for_round(agents, before)
+        after = wait_for_generation(agents, before)
         self.assertEqual([len(ranks) for ranks in after.ranks], sizes)
         self.assertEqual(after.world_size, sum(sizes))
         wait_for(lambda: not any(map(is_running, before.pids)), lambda: before)
@@ -289,17 +289,17 @@ class ScaleTest(MachinesTest):
 
     def test_a_job_grows_and_shrinks(self):
         agent = self.start_one("--rdzv-id=job", "--max-restarts=1")
-        round_ = wait_for_round([agent])
+        generation = wait_for_generation([agent])
         for count in (3, 2):
             said = self.call("scale", "job", count).stderr
             self.assertIn(f"with {count} workers here, {count} in all", said)
-            round_ = self.expect_world([agent], [count], round_)
+            generation = self.expect_world([agent], [count], generation)
         status = self.status_of(agent)
         self.assertEqual((status["restarts"], status["generation"], status["worker_count"]), (0, 3, 2))
         self.assertRegex(agent.said(), r"\S+ on \S+ \(lockstep scale\) requested 3 workers on this machine \(now 1\)")
         # A failure is still one of those that --max-restarts counts.
-        os.kill(round_.pids[0], signal.SIGKILL)
-        round_ = self.expect_world([agent], [2], round_)
+        os.kill(generation.pids[0], signal.SIGKILL)
+        generation = self.expect_world([agent], [2], generation)
         self.assertIn("restart 1 of 1", agent.said())
 
     def test_a_machine_of_several_is_scaled(self):
@@ -311,7 +311,7 @@ class ScaleTest(MachinesTest):
     def test_numbered_machines_are_scaled_too(self):
         self.machines = [self.start("--nnodes=2", f"--node-rank={rank}", "--master-addr=127.0.0.1",
                                     f"--master-port={self.port}") for rank in range(2)]
-        before = wait_for_round(self.machines)
+        before = wait_for_generation(self.machines)
         self.call("scale", self.machines[1].pid, 3)
         self.assertEqual(self.expect_world(self.machines, [1, 3], before).ranks, [[0], [1, 2, 3]])
 
@@ -326,7 +326,7 @@ class ScaleTest(MachinesTest):
         self.assertEqual(self.status_of(agent)["generation"], 1)
 
 
-# Writes a line to each stream, and ends as the file of its attempt says once that is there.
+# Writes a line to each stream, and ends as the file of its generation says once that is there.
 SPEAKER = """#!/bin/sh
 me="$TORCHELASTIC_RESTART_COUNT-$RANK"
 echo "out $me"
@@ -367,7 +367,7 @@ class LogsTest(LiveTest):
 
         lines = ["[default0]:out 0-0", "[default1]:out 0-1"]
         wait_for_lines(lines)
-        before = wait_for_round([agent])
+        before = wait_for_generation([agent])
         os.kill(before.pids[1], signal.SIGKILL)
         lines += ["[default0]:out 1-0", "[default1]:out 1-1"]
         wait_for_lines(lines)
@@ -377,8 +377,8 @@ class LogsTest(LiveTest):
         self.assertEqual(follower.wait(DEADLINE_S), 0)
         wait_for_lines([*lines, "[default0]:last of 1-0", "[default1]:last of 1-1"])
         self.assertEqual(err.read_text("utf-8").splitlines(),
-                         ["lockstep: attempt 0", "[default0]:err 0-0", "[default1]:err 0-1",
-                          "lockstep: attempt 1", "[default0]:err 1-0", "[default1]:err 1-1"])
+                         ["lockstep: generation 1 (attempt_0)", "[default0]:err 0-0", "[default1]:err 0-1",
+                          "lockstep: generation 2 (attempt_1)", "[default0]:err 1-0", "[default1]:err 1-1"])
 
     def test_logs_of_a_job_that_has_ended_are_there(self):
         agent = self.start_speakers("--nproc-per-node=2", "--max-restarts=1")
@@ -430,7 +430,7 @@ class HealthTest(MachinesTest):
         self.health_port = free_port()
         joined = self.start_machine(
             *flags, environment={"TORCHELASTIC_HEALTH_CHECK_PORT": str(self.health_port)})
-        wait_for_round([*self.machines, joined])
+        wait_for_generation([*self.machines, joined])
         return joined
 
     def test_a_job_that_runs_is_healthy(self):

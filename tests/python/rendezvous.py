@@ -11,7 +11,7 @@ import time
 import unittest
 
 from launch_reports import failures
-from rendezvous_job import KEEP_ALIVE_LIMIT_S, JobTest, wait_for, wait_for_round
+from rendezvous_job import KEEP_ALIVE_LIMIT_S, JobTest, wait_for, wait_for_generation
 
 JobTest.lockstep = os.path.abspath(sys.argv[1])
 
@@ -21,7 +21,7 @@ class MembershipTest(JobTest):
         """The first of them serves the rendezvous, and so is the first to join."""
         agents = [self.start_elastic(machine, "--nproc-per-node=2", conf=conf)
                   for machine in range(count)]
-        return agents, wait_for_round(agents)
+        return agents, wait_for_generation(agents)
 
     def cut_off(self, machine):
         self.machines.pull_cable(machine)
@@ -31,7 +31,7 @@ class MembershipTest(JobTest):
         agents, before = self.start_machines(2)
         self.assertEqual(before.ranks, [[0, 1], [2, 3]])
         agents.append(self.start_elastic(2, "--nproc-per-node=1"))
-        after = wait_for_round(agents, before)
+        after = wait_for_generation(agents, before)
         self.assertEqual(after.ranks, [[0, 1], [2, 3], [4]])
         self.assertNotEqual(after.store, before.store)
         self.expect_stopped(before.pids)
@@ -42,7 +42,7 @@ class MembershipTest(JobTest):
         agents, before = self.start_machines(3)
         start = time.monotonic()
         agents[1].process.send_signal(signal.SIGTERM)
-        after = wait_for_round([agents[0], agents[2]], before)
+        after = wait_for_generation([agents[0], agents[2]], before)
         self.assertLess(time.monotonic() - start, KEEP_ALIVE_LIMIT_S)
         self.assertEqual(after.ranks, [[0, 1], [2, 3]])
         self.assertEqual(agents[1].ended(), 128 + signal.SIGTERM)
@@ -54,7 +54,7 @@ class MembershipTest(JobTest):
     def test_a_killed_agent_is_lost_with_its_workers(self):
         agents, before = self.start_machines(3)
         agents[1].process.kill()
-        after = wait_for_round([agents[0], agents[2]], before)
+        after = wait_for_generation([agents[0], agents[2]], before)
         self.assertEqual(after.ranks, [[0, 1], [2, 3]])
         self.expect_stopped(before.pids)
         for agent in (agents[0], agents[2]):
@@ -63,13 +63,13 @@ class MembershipTest(JobTest):
     def test_a_machine_that_is_cut_off_stops_its_workers_and_comes_back(self):
         agents, before = self.start_machines(3)
         self.cut_off(1)
-        after = wait_for_round([agents[0], agents[2]], before)
+        after = wait_for_generation([agents[0], agents[2]], before)
         self.assertEqual(after.ranks, [[0, 1], [2, 3]])
         self.assertIn(f"machine machine-1 (pid {agents[1].pid}) was lost", agents[0].said())
         self.expect_stopped(before.pids)
         agents[1].wait_until_said("no contact with the rendezvous at 10.213.78.1")
         self.machines.plug_cable_in(1)
-        whole = wait_for_round([agents[0], agents[2], agents[1]], after)
+        whole = wait_for_generation([agents[0], agents[2], agents[1]], after)
         self.assertEqual(whole.ranks, [[0, 1], [2, 3], [4, 5]])
 
     def test_a_short_cut_changes_nothing(self):
@@ -89,16 +89,16 @@ class NetworkTest(JobTest):
 
     def test_a_network_that_is_cut_in_one_direction_leaves_one_job(self):
         agents = [self.start_elastic(machine) for machine in range(3)]
-        before = wait_for_round(agents)
+        before = wait_for_generation(agents)
         self.route(1, "add", 0)  # Machine 1 hears the others, and they do not hear it.
         self.addCleanup(subprocess.run, [*self.machines.on(1), "ip", "route", "flush", "type",
                                          "blackhole"], check=False)
-        after = wait_for_round([agents[0], agents[2]], before)
+        after = wait_for_generation([agents[0], agents[2]], before)
         self.assertEqual(after.world_size, 2)
         self.expect_stopped(before.pids)
         agents[1].wait_until_said("no contact with the rendezvous")
         self.route(1, "del", 0)
-        self.assertEqual(wait_for_round([agents[0], agents[2], agents[1]], after).world_size, 3)
+        self.assertEqual(wait_for_generation([agents[0], agents[2], agents[1]], after).world_size, 3)
 
     def test_a_slow_network_is_enough(self):
         # Some 500 bytes are on their way for a second.
@@ -108,9 +108,9 @@ class NetworkTest(JobTest):
             self.addCleanup(subprocess.run, [*self.machines.on(machine), "tc", "qdisc", "del", "dev",
                                              "cable", "root"], check=False)
         agents = [self.start_elastic(machine, conf={"keep_alive_interval": 1}) for machine in range(3)]
-        before = wait_for_round(agents)
+        before = wait_for_generation(agents)
         agents[2].process.send_signal(signal.SIGTERM)
-        self.assertEqual(wait_for_round(agents[:2], before).world_size, 2)
+        self.assertEqual(wait_for_generation(agents[:2], before).world_size, 2)
 
     def test_a_name_that_nobody_knows_is_said(self):
         agent = self.start(1, "--nnodes=2", "--rdzv-backend=c10d", endpoint=f"no-such-host:{self.port}",
@@ -123,29 +123,29 @@ class NetworkTest(JobTest):
 class FailureTest(JobTest):
     def test_restarts_are_counted_for_the_job(self):
         agents = [self.start_numbered(machine, "--max-restarts=2") for machine in range(2)]
-        round_ = wait_for_round(agents)
+        generation = wait_for_generation(agents)
         for restart, machine in ((1, 0), (2, 1)):
-            os.kill(round_.pids[machine], signal.SIGKILL)
-            after = wait_for_round(agents, round_)
-            self.expect_stopped(round_.pids)
-            self.assertEqual(after.attempt, restart)
+            os.kill(generation.pids[machine], signal.SIGKILL)
+            after = wait_for_generation(agents, generation)
+            self.expect_stopped(generation.pids)
+            self.assertEqual(after.restarts, restart)
             for agent in agents:
                 self.assertIn(f"restart {restart} of 2", agent.said())
-            round_ = after
-        os.kill(round_.pids[1], signal.SIGKILL)
+            generation = after
+        os.kill(generation.pids[1], signal.SIGKILL)
         for agent in agents:
             self.assertEqual(agent.ended(), 128 + signal.SIGKILL, agent.said())
-        self.expect_stopped(round_.pids)
+        self.expect_stopped(generation.pids)
         for agent in agents:
             last = failures(agent.said())[-1]
             self.assertEqual((last.rank, last.local_rank, last.pid, last.signal, last.restart),
-                             (1, 0, round_.pids[1], "SIGKILL", None), agent.said())
-        self.assertIn(f"job failed: rank 1 (local rank 0, pid {round_.pids[1]}) on machine-1 killed",
+                             (1, 0, generation.pids[1], "SIGKILL", None), agent.said())
+        self.assertIn(f"job failed: rank 1 (local rank 0, pid {generation.pids[1]}) on machine-1 killed",
                       agents[0].said())
 
     def test_a_lost_machine_of_a_numbered_job_ends_it(self):
         agents = [self.start_numbered(machine) for machine in range(2)]
-        before = wait_for_round(agents)
+        before = wait_for_generation(agents)
         agents[1].process.kill()
         self.assertEqual(agents[0].ended(), 1)
         self.assertIn(f"job failed: machine machine-1 (pid {agents[1].pid}) was lost",
@@ -154,7 +154,7 @@ class FailureTest(JobTest):
 
     def test_without_the_machine_that_serves_the_rendezvous_all_end(self):
         agents = [self.start_elastic(machine) for machine in range(3)]
-        before = wait_for_round(agents)
+        before = wait_for_generation(agents)
         agents[0].process.send_signal(signal.SIGTERM)
         self.assertEqual(agents[0].ended(), 128 + signal.SIGTERM)
         for agent in agents[1:]:
@@ -179,7 +179,7 @@ class FailureTest(JobTest):
 class DifferenceTest(JobTest):
     def test_a_machine_with_other_options_is_refused_naming_the_difference(self):
         agents = [self.start_elastic(machine, "--max-restarts=3") for machine in range(2)]
-        before = wait_for_round(agents)
+        before = wait_for_generation(agents)
         other = self.start_elastic(2, "--max-restarts=1")
         self.assertEqual(other.ended(), 1)
         self.assertIn("refused this machine: it was started as --max-restarts=1, and machine-", other.said())
@@ -192,7 +192,7 @@ class DifferenceTest(JobTest):
         wait_for(lambda: "waiting" in agents[0].said(), agents[0].said)  # This is the one to compare with.
         self.worker.write_text(f"{self.worker.read_text()}# another\n")
         agents.append(self.start_numbered(1))
-        wait_for_round(agents)
+        wait_for_generation(agents)
         agents[0].wait_until_said(f"machine machine-1 (pid {agents[1].pid}) runs another program file than "
                                   f"machine machine-0 (pid {agents[0].pid})")
 
@@ -203,14 +203,14 @@ class OneMachineTest(JobTest):
     def test_two_agents_meet_on_loopback_without_a_secret(self):
         agents = [self.start(0, "--nnodes=2", "--rdzv-backend=c10d", secret=None,
                              endpoint=f"localhost:{self.port}") for _ in range(2)]
-        self.assertEqual(wait_for_round(agents).world_size, 2)
+        self.assertEqual(wait_for_generation(agents).world_size, 2)
 
     def test_two_agents_meet_by_version_6(self):
         agents = [self.start(0, "--nnodes=2", "--rdzv-backend=c10d", secret=None,
                              endpoint=f"[::1]:{self.port}") for _ in range(2)]
-        round_ = wait_for_round(agents)
-        self.assertEqual(round_.world_size, 2)
-        self.assertTrue(round_.store.startswith("::1:"), round_.store)
+        generation = wait_for_generation(agents)
+        self.assertEqual(generation.world_size, 2)
+        self.assertTrue(generation.store.startswith("::1:"), generation.store)
 
 
 if __name__ == "__main__":

@@ -32,8 +32,8 @@ mv "$file.new" "$file"
 exec sleep 1000
 """
 
-Worker = collections.namedtuple("Worker", "attempt rank world_size store pid")
-Round = collections.namedtuple("Round", "attempt world_size store ranks pids")
+Worker = collections.namedtuple("Worker", "restarts rank world_size store pid")
+Generation = collections.namedtuple("Generation", "restarts world_size store ranks pids")
 
 
 class Agent:
@@ -62,18 +62,18 @@ class Agent:
             raise AssertionError(f"it does not end: {self.said()}") from None
 
     def workers(self):
-        """Of the last attempt, by rank."""
+        """Of the last generation, by rank."""
         started = [tuple(map(int, path.name.split("-"))) for path in self.directory.glob("*-*")
                    if not path.suffix]
         last = max(started, default=(-1,))[0]
-        return [self.worker(attempt, rank) for attempt, rank in sorted(started) if attempt == last]
+        return [self.worker(restarts, rank) for restarts, rank in sorted(started) if restarts == last]
 
-    def worker(self, attempt, rank):
-        world_size, store, pid = (self.directory / f"{attempt}-{rank}").read_text("utf-8").split()
-        return Worker(attempt, rank, int(world_size), store, int(pid))
+    def worker(self, restarts, rank):
+        world_size, store, pid = (self.directory / f"{restarts}-{rank}").read_text("utf-8").split()
+        return Worker(restarts, rank, int(world_size), store, int(pid))
 
     def environment_of(self, worker):
-        return (self.directory / f"{worker.attempt}-{worker.rank}.env").read_text("utf-8")
+        return (self.directory / f"{worker.restarts}-{worker.rank}.env").read_text("utf-8")
 
     def resident_kib(self):
         status = pathlib.Path(f"/proc/{self.pid}/status").read_text("utf-8")
@@ -90,21 +90,21 @@ class Agent:
                     pass
 
 
-def wait_for_round(agents, after=None):
-    """The first round after another in which the agents, and they alone, run all their workers."""
+def wait_for_generation(agents, after=None):
+    """The first generation after another in which the agents, and they alone, run all their workers."""
     def complete():
         workers = [agent.workers() for agent in agents]
         flat = [worker for of_agent in workers for worker in of_agent]
-        if not all(workers) or len({(w.attempt, w.world_size, w.store) for w in flat}) != 1:
+        if not all(workers) or len({(w.restarts, w.world_size, w.store) for w in flat}) != 1:
             return None
         first = flat[0]
-        if after and first.attempt <= after.attempt:
+        if after and first.restarts <= after.restarts:
             return None
         if sorted(w.rank for w in flat) != list(range(first.world_size)):
             return None
-        return Round(first.attempt, first.world_size, first.store,
+        return Generation(first.restarts, first.world_size, first.store,
                      [[w.rank for w in of_agent] for of_agent in workers], [w.pid for w in flat])
-    return wait_for(complete, lambda: "a round; there are " + "".join(
+    return wait_for(complete, lambda: "a generation; there are " + "".join(
         f"{agent.workers()} of one that says\n{agent.said()}\n" for agent in agents))
 
 
@@ -153,11 +153,11 @@ class JobTest(unittest.TestCase):
 
     def expect_undisturbed(self, agents, before):
         """The same workers as before still run."""
-        self.assertEqual(wait_for_round(agents), before)
+        self.assertEqual(wait_for_generation(agents), before)
         for pid in before.pids:
             self.assertTrue(is_running(pid), f"worker {pid} of {before}")
 
     def expect_stopped(self, pids):
-        """Nothing of a round that is over may run beside that which follows."""
+        """Nothing of a generation that is over may run beside that which follows."""
         wait_for(lambda: not any(map(is_running, pids)),
                  lambda: f"{[pid for pid in pids if is_running(pid)]} still run")

@@ -11,7 +11,7 @@ import sys
 import threading
 import unittest
 
-from rendezvous_job import DEADLINE_S, JobTest, wait_for_round
+from rendezvous_job import DEADLINE_S, JobTest, wait_for_generation
 from sanitizers import is_sanitized
 
 JobTest.lockstep = os.path.abspath(sys.argv[1])
@@ -63,7 +63,7 @@ class StrangersTest(JobTest):
 
     def start_job(self, count=2):
         agents = [self.start_elastic(machine) for machine in range(count)]
-        return agents, wait_for_round(agents)
+        return agents, wait_for_generation(agents)
 
     def knock(self, data=b""):
         """A connection of a stranger that sends this."""
@@ -108,7 +108,7 @@ class StrangersTest(JobTest):
 
     def test_a_second_machine_0_is_refused_naming_the_first(self):
         agents = [self.start_numbered(machine) for machine in range(2)]
-        before = wait_for_round(agents)
+        before = wait_for_generation(agents)
         second = self.start_numbered(0)
         self.assertEqual(second.ended(), 1, second.said())
         self.assertIn(f"Address already in use; agents of job 'none' of machine-0 (pid {agents[0].pid}) meet there; "
@@ -126,7 +126,7 @@ class StrangersTest(JobTest):
 
     def test_a_node_rank_that_is_taken_is_refused_naming_its_owner(self):
         agents = [self.start_numbered(machine) for machine in range(2)]
-        before = wait_for_round(agents)
+        before = wait_for_generation(agents)
         second = self.start_numbered(STRANGER, rank=1)
         self.assertEqual(second.ended(), 1, second.said())
         reason = f"node rank 1 is taken by machine-1 (pid {agents[1].pid})"
@@ -139,7 +139,7 @@ class StrangersTest(JobTest):
         recorder = Recorder(self.machines, STRANGER, self.server)
         self.addCleanup(recorder.close)
         agents.append(self.start_elastic(1, endpoint=f"{self.machines.address(STRANGER)}:{recorder.port}"))
-        before = wait_for_round(agents, alone)
+        before = wait_for_generation(agents, alone)
         self.assertIn(b"Lockstep-Proof", recorder.sent)
         for secret in (b"a secret", b"machine-1"):
             self.assertNotIn(secret, recorder.sent)
@@ -159,9 +159,9 @@ class StrangersTest(JobTest):
         noise = random.Random(1)
         for number in range(300):
             self.knock(noise.randbytes(noise.randrange(8192)) if number % 2 else b"")
-        self.assertEqual(wait_for_round(agents), before)
+        self.assertEqual(wait_for_generation(agents), before)
         agents.append(self.start_elastic(2))
-        after = wait_for_round(agents, before)
+        after = wait_for_generation(agents, before)
         self.assertEqual(after.world_size, 3)
         for agent in agents:
             if not is_sanitized(JobTest.lockstep):

@@ -175,7 +175,7 @@ class EveryFlag(unittest.TestCase):
 OWN_VALUE = {
     "MASTER_PORT": "a free one", "MASTER_ADDR": "loopback is by its address", "TORCHELASTIC_RUN_ID": "random",
     "TORCHELASTIC_ERROR_FILE": "in a directory of its own",
-    "TORCHELASTIC_USE_AGENT_STORE": "rank 0 serves the store here, a new one for each attempt",
+    "TORCHELASTIC_USE_AGENT_STORE": "rank 0 serves the store here, a new one for each generation",
     "OMP_NUM_THREADS": "processors divided by the workers; torchrun: 1"}
 # What only one of the two has in the workers' environment.
 OWN_NAME = re.compile(r"LOCKSTEP_\w+|_|KINETO_\w+|PYTORCH_\w+|SHLVL|TORCHINDUCTOR_\w+|_*CUDA\w*")

@@ -23,7 +23,7 @@ struct FaultTest : testing::Test {
 
   std::string path(const std::string& name) const { return (directory.path() / name).string(); }
 
-  // A worker of the first attempt makes its pid known and waits; later ones end well.
+  // A worker of the first generation makes its pid known and waits; later ones end well.
   std::string wait_to_be_killed() const {
     const std::string file = path("pid.$RANK");
     return "[ $TORCHELASTIC_RESTART_COUNT = 0 ] || exit 0; echo $$ > " + file + ".new; mv " + file +

@@ -24,7 +24,7 @@ struct InitPlan {
   bool serves_store = false;
   /// Socket bound to host:port by the launcher, for the rank that serves the store.
   std::optional<int> listen_fd = std::nullopt;
-  /// Restart count of the job: part of every key, so that nothing of a dead attempt is read.
+  /// Restart count of the job: part of every key, so that nothing of a dead generation is read.
   int generation = 0;
 
   int rank = 0;

@@ -1,4 +1,4 @@
-#include "diagnose/verdict/attempt_outcome.h"
+#include "diagnose/verdict/generation_outcome.h"
 
 #include <algorithm>
 #include <csignal>
@@ -21,7 +21,7 @@ bool has_error_of_its_own(const WorkerExit& exit) {
 
 }  // namespace
 
-bool is_preempted(const AttemptOutcome& outcome) {
+bool is_preempted(const GenerationOutcome& outcome) {
   const auto has_saved = [](const WorkerExit& exit) { return exit.exit_code == kExitPreempted; };
   const auto ended_well = [](const WorkerExit& exit) { return !exit.failed(); };
   // Those that had yet to begin have nothing to save.
@@ -40,7 +40,7 @@ int WorkerExit::status() const {
   return signal != 0 ? 128 + signal : exit_code;
 }
 
-const WorkerExit* first_cause(const AttemptOutcome& outcome) {
+const WorkerExit* first_cause(const GenerationOutcome& outcome) {
   const auto& exits = outcome.exits;
   const auto first = std::find_if(exits.begin(), exits.end(), failed_by_itself);
   if (first == exits.end()) return nullptr;

@@ -1,4 +1,4 @@
-#include "diagnose/verdict/attempt_outcome.h"
+#include "diagnose/verdict/generation_outcome.h"
 
 #include <csignal>
 
@@ -29,7 +29,7 @@ WorkerExit stopped(WorkerExit exit) {
 }
 
 int cause_of(const std::vector<WorkerExit>& exits) {
-  const AttemptOutcome outcome{.exits = exits};
+  const GenerationOutcome outcome{.exits = exits};
   const WorkerExit* cause = first_cause(outcome);
   return cause == nullptr ? -1 : cause->rank;
 }
@@ -80,7 +80,7 @@ TEST(WorkerExit, StatusIsTheErrorsWhenTheStopCameAfterIt) {
 }
 
 TEST(FailureReport, NamesTheFirstAndFoldsTheOthers) {
-  AttemptOutcome outcome{.exits = {exited(3, 7, "ValueError: loss is nan")}};
+  GenerationOutcome outcome{.exits = {exited(3, 7, "ValueError: loss is nan")}};
   for (const int rank : {0, 1, 2, 5}) outcome.exits.push_back(stopped(killed(rank, SIGTERM)));
   outcome.exits.push_back(exited(4, 0));
   const std::string report = failure_report(outcome, LaunchOptions{.worker_count = 6});
@@ -96,7 +96,7 @@ TEST(FailureReport, NamesTheFirstAndFoldsTheOthers) {
 TEST(FailureReport, AFailureThatWasCutShortIsNoSignals) {
   WorkerExit origin = stopped(killed(0, SIGKILL));
   origin.error_message = "CorruptFile: cut short";
-  const AttemptOutcome outcome{.exits = {exited(1, 1, "PeerFailed: rank 0 failed"), origin}};
+  const GenerationOutcome outcome{.exits = {exited(1, 1, "PeerFailed: rank 0 failed"), origin}};
   const std::string report = failure_report(outcome, LaunchOptions{.worker_count = 2});
   EXPECT_NE(report.find("pid 100) failed: CorruptFile: cut short, then stopped by SIGKILL\n"),
             std::string::npos)
@@ -123,7 +123,7 @@ TEST(FailureReport, TellsOfACrash) {
   // Told to stop while it crashed: what ended it is the crash.
   WorkerExit late = stopped(crashed);
   EXPECT_EQ(late.status(), 128 + SIGSEGV);
-  const AttemptOutcome outcome{.exits = {exited(0, 1, "PeerLost: rank 1 is gone"), late}};
+  const GenerationOutcome outcome{.exits = {exited(0, 1, "PeerLost: rank 1 is gone"), late}};
   EXPECT_EQ(first_cause(outcome)->rank, 1);
   EXPECT_EQ(describe_failure(late), "killed by SIGSEGV at address 0x0 in step() a.cpp:4");
   crashed.error_message = "std::bad_alloc: no memory, uncaught";
@@ -163,7 +163,7 @@ TEST(IsPreempted, WhereAllThatDidNotEndWellHaveSaved) {
 }
 
 TEST(FailureReport, PointsAtTheLogOfTheFirst) {
-  AttemptOutcome outcome{.exits = {killed(1, SIGKILL)}};
+  GenerationOutcome outcome{.exits = {killed(1, SIGKILL)}};
   outcome.exits[0].directory = "/logs/attempt_0/1";
   LaunchOptions options{.worker_count = 2};
   options.redirects = parse_stream_map("--redirects", "3");

@@ -62,8 +62,8 @@ struct WorkerExit {
   int status() const;
 };
 
-/// How an attempt ended: all workers of this machine, in the order in which they ended.
-struct AttemptOutcome {
+/// How a generation ended: all workers of this machine, in the order in which they ended.
+struct GenerationOutcome {
   std::vector<WorkerExit> exits{};
   /// The signal that the launcher was told to stop with; 0: none.
   int stop_signal = 0;
@@ -81,10 +81,10 @@ struct AttemptOutcome {
 /// That is the first that ended with a failure, unless its error says that it only lost its
 /// connection to another or follows another's error, and that other one's failure is among the
 /// exits: a process may need longer to end than its peers need to notice.
-const WorkerExit* first_cause(const AttemptOutcome& outcome);
+const WorkerExit* first_cause(const GenerationOutcome& outcome);
 
 /// The job was preempted: each worker saved its state and ended, ended well, or had nothing to save
 /// when the launcher's SIGTERM ended it.
-bool is_preempted(const AttemptOutcome& outcome);
+bool is_preempted(const GenerationOutcome& outcome);
 
 }  // namespace lockstep::inline internal
