@@ -4,7 +4,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <queue>
 #include <random>
 #include <set>
 #include <string>
@@ -13,38 +12,12 @@
 
 #include "launcher/rendezvous/rendezvous_service.h"
 #include "launcher/supervise/supervision.h"
+#include "launcher/supervise/virtual_clock.h"
 
-// A job of several machines in virtual time, for tests: the rendezvous and the supervision as they
-// are, and between them simulated processes, connections and faults.
+// A job of several machines in virtual time, for tests: the rendezvous, the agents and the
+// supervision as they are, and between them simulated processes, connections and faults.
 
 namespace lockstep::inline internal {
-
-/// What is called in order of time; nothing waits.
-class VirtualClock {
- public:
-  using Time = SupervisionState::Time;
-
-  Time now() const { return now_; }
-  void after(std::chrono::microseconds delay, std::function<void()> call) {
-    calls_.push({now_ + delay, next_++, std::move(call)});
-  }
-  /// The next call. False: there is none, or it is later than `end`.
-  bool run_next(Time end);
-
- private:
-  struct Call {
-    Time time;
-    std::uint64_t number;
-    std::function<void()> run;
-    bool operator<(const Call& other) const {
-      return std::pair(other.time, other.number) < std::pair(time, number);
-    }
-  };
-
-  Time now_{};
-  std::uint64_t next_ = 0;
-  std::priority_queue<Call> calls_;
-};
 
 struct SimulatedOptions {
   std::uint64_t seed = 0;
@@ -106,56 +79,77 @@ class SimulatedJob {
   void forget_messages();
 
  private:
+  // simulated_parts.h
   struct Process;
   struct Machine;
   struct Group;
 
-  void violate(const std::string& what);
   std::chrono::microseconds delay(int least_ms, int most_ms);
 
-  // The rendezvous.
-  void report(Machine& machine);
+  // simulated_rendezvous.cpp: the server, and the connections to it.
+  void send_report(Machine& machine);
   void deliver_report(Machine& machine, const AgentReport& report);
   void publish(const std::string& sender);
   void send_view(Machine& machine, AgentView view);
   void tick_service();
 
-  // The agents.
+  // simulated_agents.cpp: what Launcher and Supervisor carry out.
   void wake(Machine& machine, std::chrono::microseconds after);
   void iterate(Machine& machine);
-  void next_step(Machine& machine);
-  void join(Machine& machine);
+  void run_agent(Machine& machine);
+  void publish_agent(Machine& machine);
   void begin_generation(Machine& machine);
-  void tell_of_failure(Machine& machine, const WorkerFault& fault);
-  void tell_of_failure(Machine& machine, const WorkerExit& exit);
   void supervision_ended(Machine& machine);
-  void leave(Machine& machine, const std::string& farewell);
-  void end(Machine& machine);
-  void check_cause(const Machine& machine, const GenerationOutcome& outcome);
-  void check_restarts(const RendezvousState& before);
-
-  // The supervision.
+  void end_agent(Machine& machine);
   void notify(Machine& machine, const SupervisionEvent& event);
   void post(Machine& machine, SupervisionEvent event);
-  void carry_out(Machine& machine, const SupervisionAction& action);
-  void start(Machine& machine, const action::StartWorker& start);
+  void carry_out(Machine& machine, const action::StartWorker& start);
+  void carry_out(Machine& machine, const action::SendPlace& send);
+  void carry_out(Machine& machine, const action::SendLeaveGroup& send);
+  void carry_out(Machine& machine, const action::SignalWorker& to_one);
+  void carry_out(Machine& machine, const action::SignalGroup& to_group);
+  void carry_out(Machine& machine, const action::SignalAll& to_all);
+  void carry_out(Machine& machine, const action::ReadSignalFate& read);
+  void carry_out(Machine& machine, const action::ExplainHang& explain);
+  void carry_out(Machine& machine, const action::ReadHangingPlace& read);
+  void carry_out(Machine& machine, const action::ReleaseWaitingWorker& release);
+  void carry_out(Machine& machine, const action::ReportEnd& report);
+  void carry_out(Machine& machine, const action::ShowEnd& show);
+  void carry_out(Machine& machine, const action::EndGeneration& over);
+  void carry_out(Machine& machine, const action::AskForGeneration& ask);
+  void carry_out(Machine& machine, const action::Say& words);
+  void carry_out(Machine&, const action::Finish&) {}
   void signal(Machine& machine, Process& process, int signal);
 
-  // The workers.
-  Process* find(Machine& machine, WorkerId worker);
+  // simulated_workers.cpp
+  void begin_process(Process& process, std::uint64_t generation);
   void say(Process& process, WorkerMessage message);
   void enter(Process& process, std::uint64_t generation, int rank);
   void break_group(std::uint64_t generation);
   void leave_group(Process& process, LeftGroup::Cause cause);
+  void take_place_after_leaving(Process& process, std::uint64_t left);
   void notice_lost_peer(Process& process, std::uint64_t generation);
   void notice_late_peer(Process& process, std::uint64_t generation);
   void complete_training(std::uint64_t generation);
   void end_process(Process& process, WorkerExit how, bool is_own_fault);
-  bool any_waits_in(std::uint64_t generation);
   void note_fault(const Process& process);
   void hang(Process& process);
   void receive_signal(Process& process, int signal);
+  void save_and_end(std::uint64_t generation);
+
+  // simulated_faults.cpp
   std::vector<Process*> running_processes();
+  void inject_fault_of_worker(Process& process);
+  void inject_fault_of_machine(Machine& machine);
+  void lose(Machine& machine);
+  bool any_waits_in(std::uint64_t generation);
+
+  // simulated_checks.cpp
+  void violate(const std::string& what);
+  void check_restarts(const RendezvousState& before);
+  void check_cause(const Machine& machine, const GenerationOutcome& outcome);
+  void check_nothing_is_left(const Machine& machine, const SupervisionState& state);
+  void check_end(const Machine& machine);
 
   SimulatedOptions options_;
   Coverage* const coverage_;

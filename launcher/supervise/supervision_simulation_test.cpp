@@ -84,6 +84,8 @@ std::string why_not(const std::string& state, const std::string& event) {
   if (is_one_of(state, {"warming up", "standby"}) && is_message)
     return "a standby worker is in no group";
   if (state == "starting" && event == "TrainingDone") return "KeepsState comes before it";
+  if (state == "done" && event == "LeftGroup") return "it is in no group any more";
+  if (state == "dismissed" && event == "WorkerSuspended") return "seldom: the state is short";
   if (state == "left" && event == "TrainingDone") return "it trains again in its next place";
   if (state == "hanging") return "seldom: it is killed, and changes nothing any more";
   if (is_one_of(state, {"dismissed", "stopping"}) && is_message)

@@ -1,0 +1,88 @@
+#pragma once
+
+#include "launcher/supervise/job_agent.h"
+#include "launcher/supervise/simulated_job.h"
+
+namespace lockstep::inline internal {
+
+// A rank waits so long for another, in a collective or to meet.
+inline constexpr std::chrono::seconds kSimulatedCollectiveTimeout{3};
+
+/// A worker's process, as it is and not as the launcher knows it.
+struct SimulatedJob::Process {
+  enum class Doing {
+    kBegins,   ///< has announced nothing
+    kWarmsUp,  ///< as a standby worker
+    kWaits,    ///< for a place
+    kTrains,
+    kIsDone,
+    kEnds,  ///< the system takes its memory apart
+    kGone
+  };
+
+  Machine* machine = nullptr;
+  WorkerId worker = 0;
+  pid_t pid = 0;
+  bool is_resilient = true;
+  Doing doing = Doing::kBegins;
+  std::uint64_t generation = 0;
+  std::uint64_t asked_to_leave = 0;  ///< the last generation that it was
+  int rank = -1;
+  bool hangs = false;  ///< reads and sends nothing
+  bool link_is_open = true;
+  bool ignores_sigterm = false;
+  bool is_stuck = false;  ///< in the kernel: cannot be killed
+  bool failed_by_itself = false;
+  bool leaves_children = false;
+  bool children_ignore_sigterm = false;
+  bool has_children = false;
+  bool is_in_collective = false;
+  bool has_handler = false;
+  Time ended_at{};
+  std::vector<WorkerMessage> said{};
+
+  bool is_alive() const { return doing != Doing::kGone; }
+  /// Of the training.
+  std::int64_t step() const { return static_cast<std::int64_t>(generation) * 100; }
+  bool is_active() const { return is_alive() && doing != Doing::kEnds && !hangs; }
+};
+
+struct SimulatedJob::Machine {
+  Machine(int of, const JobAgentOptions& options, const RendezvousNode& node)
+      : number(of), agent(options, node) {}
+
+  int number;
+  JobAgent agent;
+  bool is_lost = false;
+  bool has_ended = false;
+  bool is_cut_off = false;
+  std::optional<Time> must_end_by{};
+  AgentView view{};
+  bool is_reached = false;
+  std::uint16_t store_port = 0;
+  bool has_wakeup = false;
+  Time wakes_at{};
+  std::uint64_t wakeup = 0;
+  std::optional<SupervisionState> supervision{};
+  std::vector<SupervisionEvent> inbox{};
+  std::map<WorkerId, Process*> processes{};
+  // Connection to the server.
+  Time last_arrival{};
+  Time last_view_arrival{};
+  std::uint64_t messages_to_server = 0;
+  std::uint64_t messages_from_server = 0;
+  AgentView told{};
+
+  const std::string& id() const { return agent.report().node.id; }
+  bool can_act() const { return !has_ended && !is_lost; }
+};
+
+/// The ranks of a generation, as they meet.
+struct SimulatedJob::Group {
+  int world_size = 0;
+  std::map<int, Process*> members{};
+  bool is_broken = false;
+  bool is_complete = false;
+};
+
+}  // namespace lockstep::inline internal
