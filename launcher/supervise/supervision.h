@@ -137,6 +137,12 @@ struct SupervisionState {
   bool sent_sigterm = false;
 };
 
+/// What many events and actions are of.
+struct WorkerAndSignal {
+  WorkerId worker = 0;
+  int signal = 0;
+};
+
 /// The events. Those of a worker that is not known change nothing.
 namespace happened {
 
@@ -169,10 +175,7 @@ struct WorkerEnded {
   WorkerExit exit{};
 };
 /// SIGSTOP and the like.
-struct WorkerSuspended {
-  WorkerId worker = 0;
-  int signal = 0;
-};
+struct WorkerSuspended : WorkerAndSignal {};
 /// No process is left of those that a worker in kEnded started.
 struct GroupEmptied {
   WorkerId worker = 0;
@@ -184,9 +187,7 @@ struct StopSignal {
 struct NoticeSignal {
   int signal = 0;
 };
-struct SignalFateRead {
-  WorkerId worker = 0;
-  int signal = 0;
+struct SignalFateRead : WorkerAndSignal {
   SignalFate fate = SignalFate::kEnds;
 };
 struct HangExplained {
@@ -238,24 +239,15 @@ struct SendLeaveGroup {
   std::uint64_t generation = 0;
 };
 /// To its process alone.
-struct SignalWorker {
-  WorkerId worker = 0;
-  int signal = 0;
-};
+struct SignalWorker : WorkerAndSignal {};
 /// To all that it started, too.
-struct SignalGroup {
-  WorkerId worker = 0;
-  int signal = 0;
-};
+struct SignalGroup : WorkerAndSignal {};
 /// To all groups; stopped processes are continued, to take it.
 struct SignalAll {
   int signal = 0;
 };
 /// Answer: SignalFateRead.
-struct ReadSignalFate {
-  WorkerId worker = 0;
-  int signal = 0;
-};
+struct ReadSignalFate : WorkerAndSignal {};
 /// Reads the stacks of these workers and reports who is late. Answer: HangExplained.
 struct ExplainHang {
   std::vector<WorkerId> workers{};

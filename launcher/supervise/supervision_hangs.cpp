@@ -1,0 +1,109 @@
+// The search for a rank that others wait for in vain.
+#include <algorithm>
+#include <csignal>
+
+#include "diagnose/verdict/worker_text.h"
+#include "launcher/supervise/supervision_step.h"
+#include "lockstep/base/internal/concat.h"
+
+namespace lockstep::inline internal {
+namespace {
+
+constexpr std::chrono::milliseconds kTimeToLeaveCollective{5'000};
+// Between the deadlines of ranks that wait for the same one.
+constexpr std::chrono::milliseconds kSameHang{2'000};
+// From SIGKILL to the end of the worker.
+constexpr std::chrono::milliseconds kEnds{1'000};
+
+}  // namespace
+
+// At once, as those that wait leave their group soon.
+void SupervisionStep::explain_hang(std::optional<AwaitedCall> awaited) {
+  if (state_.hang_explained_until && *state_.hang_explained_until > now_) return;
+  action::ExplainHang explain{.awaited = std::move(awaited)};
+  for (const auto& [id, worker] : state_.workers) {
+    const bool has_rank = worker.is_alive() && !worker.is_standby();
+    if (has_rank && worker.state != State::kDismissed) explain.workers.push_back(id);
+  }
+  state_.hang_explained_until = now_ + kSameHang;
+  act(std::move(explain));
+}
+
+void SupervisionStep::on(const happened::HangExplained& event) {
+  for (const auto& [id, place] : event.places) {
+    Worker* const worker = find(id);
+    if (worker == nullptr) continue;
+    worker->exit.hangs_in = place.hangs_in;
+    worker->is_in_collective = place.is_in_collective;
+  }
+  state_.hang_explained_until = now_ + kSameHang;
+  if (state_.search == HangSearch::kExplaining) ask_all_to_leave();
+}
+
+// Workers that wait in a collective leave soon, or are asked to; the others compute, or hang.
+void SupervisionStep::search_hang() {
+  if (state_.search != HangSearch::kNone) return;
+  state_.search = HangSearch::kExplaining;
+  const std::size_t actions = actions_.size();
+  explain_hang(std::nullopt);
+  // The ranks' own deadlines had it explained a moment ago.
+  if (actions_.size() == actions) ask_all_to_leave();
+}
+
+void SupervisionStep::ask_all_to_leave() {
+  state_.search = HangSearch::kLeaving;
+  for (auto& [id, worker] : state_.workers) {
+    if (worker.state != State::kRunning && worker.state != State::kRecovering) continue;
+    worker.leaves_by = now_ + (worker.is_in_collective ? kTimeToLeaveCollective : kTimeToLeave);
+    // That others were late to join says nothing of one that still has the time to.
+    if (worker.joins_by) worker.leaves_by = std::max(*worker.leaves_by, *worker.joins_by);
+  }
+  ask_to_leave();
+}
+
+// Their peers may be gone without their notice, and nobody else ends their wait.
+void SupervisionStep::ask_to_leave() {
+  for (const auto& [id, worker] : state_.workers) {
+    if (!worker.is_kept() || worker.state == State::kLeft) continue;
+    act(action::SendLeaveGroup{id, state_.generation});
+  }
+}
+
+void SupervisionStep::kill_late_to_join() {
+  for (auto& [id, worker] : state_.workers) {
+    if (!worker.is_kept() || !has_passed(worker.joins_by, now_)) continue;
+    kill_hanging(id, worker,
+                 concat("it did not join generation ", state_.generation, " within ",
+                        worker.reads_within.count(), " ms"));
+  }
+}
+
+void SupervisionStep::kill_late_to_leave() {
+  if (state_.search != HangSearch::kLeaving) return;
+  state_.search = HangSearch::kDone;
+  const std::string& lost = state_.outcome.lost;
+  for (auto& [id, worker] : state_.workers) {
+    if (!worker.is_kept() || worker.state == State::kLeft || !worker.leaves_by) continue;
+    if (*worker.leaves_by <= now_) {
+      kill_hanging(id, worker, lost.empty() ? state_.view.cause : lost);
+    } else {
+      state_.search = HangSearch::kLeaving;
+    }
+  }
+  if (state_.search == HangSearch::kDone) state_.cause_by = now_;
+}
+
+// It is replaced as others that end.
+void SupervisionStep::kill_hanging(WorkerId id, Worker& worker, std::string why) {
+  worker.state = State::kHanging;
+  worker.exit.late_for = std::move(why);
+  if (worker.exit.hangs_in.empty()) act(action::ReadHangingPlace{id});
+  act(action::SignalGroup{id, SIGKILL});
+  state_.hanging_end_by = now_ + kEnds;
+}
+
+void SupervisionStep::on(const happened::HangingPlaceRead& event) {
+  if (Worker* const worker = find(event.worker)) worker->exit.hangs_in = event.hangs_in;
+}
+
+}  // namespace lockstep::inline internal

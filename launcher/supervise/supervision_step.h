@@ -1,0 +1,107 @@
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "launcher/supervise/supervision.h"
+
+namespace lockstep::inline internal {
+
+inline constexpr int kMostFailedStandbys = 3;
+// For a worker that is asked to leave its group, and for one that is in a collective and leaves it
+// by itself, on a machine that may be busy.
+inline constexpr std::chrono::milliseconds kTimeToLeave{500};
+// A worker between generations whose connection is closed is ending, for which it has that time.
+inline constexpr std::chrono::milliseconds kTimeToEnd{10'000};
+
+inline bool has_passed(const std::optional<SupervisionState::Time>& time,
+                       SupervisionState::Time now) {
+  return time && *time <= now;
+}
+
+/// One step of the supervision. Its functions are in the files that they are named for here.
+class SupervisionStep {
+ public:
+  using Time = SupervisionState::Time;
+
+  SupervisionStep(SupervisionState& state, Time now) : state_(state), now_(now) {}
+
+  std::vector<SupervisionAction> run(const SupervisionEvent& event) {
+    std::visit([&](const auto& what) { on(what); }, event);
+    return std::move(actions_);
+  }
+
+ private:
+  using Worker = SupervisedWorker;
+  using State = WorkerState;
+  using milliseconds = std::chrono::milliseconds;
+
+  void on(const happened::GenerationReady& event);
+  void on(const happened::WorkerStarted& event);
+  void on(const happened::MessageReceived& event);
+  void on(const happened::LinkClosed& event);
+  void on(const happened::PlaceNotRead& event);
+  void on(const happened::WorkerEnded& event);
+  void on(const happened::WorkerSuspended& event);
+  void on(const happened::GroupEmptied& event);
+  void on(const happened::StopSignal& event);
+  void on(const happened::NoticeSignal& event);
+  void on(const happened::SignalFateRead& event);
+  void on(const happened::HangExplained& event);
+  void on(const happened::HangingPlaceRead& event);
+  void on(const happened::ViewChanged& event) { state_.view = event.view; }
+  void on(const happened::RendezvousLost&) { stop(state_.stop.on_failure(now_)); }
+  void on(const happened::DecisionDue&);
+
+  void receive(WorkerId id, Worker& worker, const KeepsState& message);
+  void receive(WorkerId id, Worker& worker, const LeftGroup& message);
+  void receive(WorkerId id, Worker& worker, const TrainingDone& message);
+  void receive(WorkerId id, Worker& worker, const TookPlace& message);
+  void receive(WorkerId id, Worker& worker, const WaitedInVain& message);
+  void receive(WorkerId, Worker& worker, const GivesUp&) { worker.exit.gives_up = true; }
+  void receive(WorkerId, Worker&, const StateFile&) {}
+  void receive(WorkerId, Worker&, const CallsFile&) {}
+
+  Worker* find(WorkerId id) {
+    const auto found = state_.workers.find(id);
+    return found == state_.workers.end() ? nullptr : &found->second;
+  }
+  void act(SupervisionAction action) { actions_.push_back(std::move(action)); }
+  bool is_stopping() const { return state_.stop.started(); }
+  bool is_between() const {
+    return state_.phase == SupervisionPhase::kBetween ||
+           state_.phase == SupervisionPhase::kPreempted;
+  }
+  void count_end(Worker& worker);
+  void note_end_between(const WorkerExit& exit);
+  void note_failed_standby(const WorkerExit& exit);
+  void forget_old_exits();
+  void fill(int local_rank, int rank);
+  void start(int local_rank, int rank);
+  void place(WorkerId id, Worker& worker, int local_rank, int rank);
+  void dismiss(WorkerId id, Worker& worker, milliseconds patience);
+  void stop(int signal);
+  void keep_deadlines();
+  void explain_hang(std::optional<AwaitedCall> awaited);
+  void search_hang();
+  void ask_all_to_leave();
+  void ask_to_leave();
+  void kill_late_to_join();
+  void kill_late_to_leave();
+  void kill_hanging(WorkerId id, Worker& worker, std::string why);
+  void end_generation_if_over();
+  bool keep_workers();
+  void ask_for_generation();
+  void start_standby();
+  void dismiss_standbys();
+  void finish();
+
+  SupervisionState& state_;
+  const Time now_;
+  std::vector<SupervisionAction> actions_;
+};
+
+}  // namespace lockstep::inline internal

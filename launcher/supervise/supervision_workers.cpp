@@ -1,0 +1,252 @@
+// Workers: their places in a generation, their messages, and their ends.
+#include <algorithm>
+
+#include "diagnose/verdict/worker_text.h"
+#include "launcher/supervise/supervision_step.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+
+namespace lockstep::inline internal {
+namespace {
+
+// A worker that sees another's end is faster than the system, which takes that one's memory apart
+// before it says so.
+constexpr std::chrono::milliseconds kCauseComes{1'000};
+
+bool is_told_to_stop(const SupervisedWorker& worker) {
+  return worker.state == WorkerState::kStopping || worker.state == WorkerState::kDismissed;
+}
+
+}  // namespace
+
+// Generations.
+
+void SupervisionStep::on(const happened::GenerationReady& event) {
+  if (is_stopping() || state_.phase == SupervisionPhase::kFinished) return;
+  state_.phase = SupervisionPhase::kRunning;
+  state_.generation = event.generation;
+  state_.search = HangSearch::kNone;
+  state_.hang_explained_until.reset();
+  state_.cause_by.reset();
+  state_.hanging_end_by.reset();
+  state_.outcome = {};
+  state_.old_exits = 0;
+  std::set<int> taken;
+  for (auto& [id, worker] : state_.workers) {
+    if (!worker.is_alive() || worker.is_standby() || worker.state == State::kDismissed) continue;
+    const int local_rank = worker.exit.local_rank;
+    if (!worker.is_kept()) {
+      // Its end may come late, and is no failure of this generation.
+      dismiss(id, worker, milliseconds(0));
+    } else if (local_rank >= event.worker_count) {
+      dismiss(id, worker, state_.options.shutdown_timeout);
+    } else {
+      taken.insert(local_rank);
+      place(id, worker, local_rank, event.first_rank + local_rank);
+    }
+  }
+  for (int local_rank = 0; local_rank < event.worker_count; ++local_rank) {
+    if (!taken.contains(local_rank)) fill(local_rank, event.first_rank + local_rank);
+  }
+}
+
+void SupervisionStep::fill(int local_rank, int rank) {
+  const auto standby = std::ranges::find_if(
+      state_.workers, [](const auto& entry) { return entry.second.is_ready_standby(); });
+  if (standby == state_.workers.end()) {
+    start(local_rank, rank);
+  } else {
+    place(standby->first, standby->second, local_rank, rank);
+  }
+}
+
+void SupervisionStep::start(int local_rank, int rank) {
+  const WorkerId id = ++state_.last_worker;
+  Worker& worker = state_.workers[id];
+  if (rank < 0) worker.state = State::kWarmingUp;
+  worker.exit.rank = rank;
+  worker.exit.local_rank = local_rank;
+  act(action::StartWorker{id, local_rank});
+}
+
+void SupervisionStep::on(const happened::WorkerStarted& event) {
+  Worker* const worker = find(event.worker);
+  if (worker == nullptr) return;
+  worker->exit.pid = event.pid;
+  worker->exit.directory = event.directory;
+}
+
+// One that has yet to answer for an earlier place has until then for this one, too.
+void SupervisionStep::place(WorkerId id, Worker& worker, int local_rank, int rank) {
+  if (!worker.joins_by) worker.joins_by = now_ + worker.reads_within + kTimeToLeave;
+  worker.state = State::kRecovering;
+  worker.exit.rank = rank;
+  worker.exit.local_rank = local_rank;
+  worker.exit.waited_in_vain = false;
+  worker.exit.hangs_in.clear();
+  worker.is_in_collective = false;
+  worker.leaves_by.reset();
+  act(action::SendPlace{id, local_rank});
+}
+
+// It ended, or hangs, since before this generation: no reason for another.
+void SupervisionStep::on(const happened::PlaceNotRead& event) {
+  Worker* const worker = find(event.worker);
+  if (worker == nullptr || worker->state != State::kRecovering) return;
+  act(action::Say{concat(describe_worker(worker->exit), " does not read its place in generation ",
+                         state_.generation, "; a replacement takes its rank")});
+  dismiss(event.worker, *worker, milliseconds(0));
+  fill(worker->exit.local_rank, worker->exit.rank);
+}
+
+void SupervisionStep::dismiss(WorkerId id, Worker& worker, milliseconds patience) {
+  worker.kill_at.reset();
+  if (worker.is_alive()) worker.state = State::kDismissed;
+  if (patience > milliseconds(0)) worker.kill_at = now_ + patience;
+  act(action::SignalGroup{id, patience > milliseconds(0) ? SIGTERM : SIGKILL});
+}
+
+// Messages.
+
+void SupervisionStep::on(const happened::MessageReceived& event) {
+  Worker* const worker = find(event.worker);
+  if (worker == nullptr) return;
+  std::visit([&](const auto& message) { receive(event.worker, *worker, message); }, event.message);
+}
+
+void SupervisionStep::receive(WorkerId, Worker& worker, const KeepsState& message) {
+  worker.reads_within = message.reads_within;
+  if (worker.state == State::kStarting) worker.state = State::kRunning;
+  if (worker.state != State::kWarmingUp) return;
+  worker.state = State::kStandby;
+  state_.failed_standbys = 0;
+}
+
+void SupervisionStep::receive(WorkerId, Worker& worker, const TrainingDone&) {
+  if (worker.keeps_state() || worker.state == State::kStarting) worker.state = State::kDone;
+}
+
+void SupervisionStep::receive(WorkerId, Worker& worker, const TookPlace& message) {
+  if (worker.state != State::kRecovering || message.generation != state_.generation) return;
+  worker.state = State::kRunning;
+  worker.joins_by.reset();
+}
+
+void SupervisionStep::receive(WorkerId, Worker& worker, const LeftGroup& message) {
+  if (message.generation != state_.generation || is_between() || is_stopping()) return;
+  if (worker.state == State::kRunning || worker.state == State::kRecovering) {
+    worker.state = State::kLeft;  // So it has read its place.
+    worker.joins_by.reset();
+  }
+  if (!state_.cause_by) state_.cause_by = now_ + kCauseComes;
+  GenerationOutcome& outcome = state_.outcome;
+  if (outcome.step.empty() && message.step) outcome.step = std::to_string(*message.step);
+  using Cause = LeftGroup::Cause;
+  const bool is_better =
+      state_.lost_cause == Cause::kOtherWorker && message.cause != Cause::kOtherWorker;
+  if (outcome.lost.empty() || is_better) {
+    state_.lost_cause = message.cause;
+    outcome.lost = concat(describe_worker(worker.exit), " left its group: ", message.text);
+  }
+  if (message.cause != Cause::kLateRank) return;
+  outcome.is_hang = true;
+  search_hang();
+}
+
+void SupervisionStep::receive(WorkerId id, Worker& worker, const WaitedInVain& message) {
+  if (is_between() || is_stopping()) return;
+  worker.exit.waited_in_vain = true;
+  explain_hang(AwaitedCall{.operation = message.operation,
+                           .group = message.group,
+                           .sequence = message.sequence,
+                           .waited = message.waited});
+  act(action::ReleaseWaitingWorker{id});
+}
+
+// Nobody can place it any more, and no other may be left that the launcher waits with.
+void SupervisionStep::on(const happened::LinkClosed& event) {
+  Worker* const worker = find(event.worker);
+  if (worker == nullptr) return;
+  worker->link_is_open = false;
+  if (state_.phase == SupervisionPhase::kBetween && worker->keeps_state()) {
+    worker->kill_at = now_ + kTimeToEnd;
+  }
+}
+
+// Ends.
+
+void SupervisionStep::on(const happened::WorkerEnded& event) {
+  Worker* const found = find(event.worker);
+  if (found == nullptr || !found->is_alive()) return;
+  Worker& worker = *found;
+  const WorkerExit known = std::exchange(worker.exit, event.exit);
+  WorkerExit& exit = worker.exit;
+  exit.rank = known.rank;
+  exit.local_rank = known.local_rank;
+  exit.pid = known.pid;
+  exit.directory = known.directory;
+  exit.gives_up = known.gives_up;
+  exit.late_for = known.late_for;
+  exit.hangs_in = known.hangs_in;
+  exit.waited_in_vain = known.waited_in_vain;
+  exit.told_to_stop = is_told_to_stop(worker);
+  const bool has_state = worker.keeps_state() || worker.state == State::kHanging;
+  exit.left_early = has_state && exit.signal == 0 && exit.exit_code == 0;
+  if (exit.signal == 0 || exit.told_to_stop) exit.collectives.clear();
+  const State before = std::exchange(worker.state, State::kEnded);
+  worker.link_is_open = false;
+  worker.notices.clear();
+  if (before == State::kWarmingUp) note_failed_standby(exit);
+  if (before != State::kDismissed && !worker.is_standby()) count_end(worker);
+  act(action::ShowEnd{exit});
+}
+
+void SupervisionStep::count_end(Worker& worker) {
+  const WorkerExit& exit = worker.exit;
+  act(action::ReportEnd{exit});
+  state_.outcome.exits.push_back(exit);
+  if (state_.phase == SupervisionPhase::kRunning && exit.failed())
+    state_.phase = SupervisionPhase::kOver;
+  if (state_.phase == SupervisionPhase::kBetween) note_end_between(exit);
+}
+
+// A failure here is not reported as a fault: the next generation replaces the worker anyway.
+void SupervisionStep::note_end_between(const WorkerExit& exit) {
+  if (!exit.failed()) return;
+  if (exit.exit_code == kExitPreempted) {
+    state_.phase = SupervisionPhase::kPreempted;
+    forget_old_exits();
+    return;
+  }
+  act(action::Say{concat(describe_worker(exit), " ", describe_failure(exit),
+                         " while it waited for the next generation; a replacement takes its "
+                         "rank")});
+}
+
+void SupervisionStep::forget_old_exits() {
+  auto& exits = state_.outcome.exits;
+  exits.erase(exits.begin(), exits.begin() + std::exchange(state_.old_exits, 0));
+  state_.outcome.lost.clear();
+}
+
+void SupervisionStep::note_failed_standby(const WorkerExit& exit) {
+  if (++state_.failed_standbys < kMostFailedStandbys) return;
+  act(action::Say{concat("no more standby workers: the last ", kMostFailedStandbys,
+                         " ended before they were ready (", describe_end(exit), ")")});
+}
+
+void SupervisionStep::on(const happened::GroupEmptied& event) {
+  const Worker* const worker = find(event.worker);
+  if (worker != nullptr && !worker->is_alive()) state_.workers.erase(event.worker);
+}
+
+// If no other rank waits for it, as after the last collective, nobody else says so.
+void SupervisionStep::on(const happened::WorkerSuspended& event) {
+  const Worker* const worker = find(event.worker);
+  if (worker == nullptr || !worker->is_alive() || is_told_to_stop(*worker)) return;
+  act(action::Say{concat(describe_worker(worker->exit), " is stopped by ",
+                         signal_name(event.signal), "; `kill -CONT ", worker->exit.pid,
+                         "` continues it")});
+}
+
+}  // namespace lockstep::inline internal
