@@ -44,7 +44,7 @@ void check_replicas_agree(const ProcessGroup& group, const std::vector<NamedTens
 /// Compares the state and the settings of the optimizer, too: "momentum_buffer of fc.weight", "lr
 /// of parameter group 0"; its parameters by their names in `tensors`. Of a ShardedOptimizer, of
 /// which each rank has a state of its own, only the settings. Errors: UsageError for optimizers
-/// other than SGD, Adam, AdamW, RMSprop and Adagrad.
+/// other than LibTorch's SGD, Adam, AdamW, RMSprop and Adagrad and those of optim/optimizers.h.
 void check_replicas_agree(const ProcessGroup& group, const std::vector<NamedTensor>& tensors,
                           const torch::optim::Optimizer& optimizer);
 

@@ -63,7 +63,7 @@ class OptimizerShards {
   std::unique_ptr<State> state_;
 };
 
-/// An optimizer of LibTorch whose state is spread over ranks: each rank keeps the state of its
+/// An optimizer whose state is spread over ranks: each rank keeps the state of its
 /// share of the parameters, updates these, and gets the others from their ranks. The parameters are
 /// the same bits as with the optimizer itself on every rank; the state takes 1 / world_size of the
 /// memory. ZeRO, stage 1 (Rajbhandari et al., SC20); PyTorch's ZeroRedundancyOptimizer.
@@ -76,11 +76,11 @@ class OptimizerShards {
 /// groups' options, on every rank alike, schedulers take it, SnapshotDirectory stores it whole and
 /// loads it on any number of ranks. state() has this rank's share. Gradients must be the same on
 /// all ranks, as DistributedDataParallel leaves them. For every optimizer that treats each
-/// parameter by itself: SGD, Adam, AdamW, RMSprop, Adagrad, your own. Construction, step(),
-/// add_param_group() and consolidated_state_dict() are collective. Threads: the training thread.
-/// Lifetime: keeps the process group alive. Errors: at construction UsageError for parameters that
-/// differ from rank 0's or have memory in common, PeerFailed on the other ranks; UsageError from
-/// step() when parameters of a group were exchanged for others; else as Work::wait.
+/// parameter by itself: LibTorch's but LBFGS, those of optimizers.h, your own. Construction,
+/// step(), add_param_group() and consolidated_state_dict() are collective. Threads: the training
+/// thread. Lifetime: keeps the process group alive. Errors: at construction UsageError for
+/// parameters that differ from rank 0's or have memory in common, PeerFailed on the other ranks;
+/// UsageError from step() when parameters of a group were exchanged for others; else as Work::wait.
 template <class Optimizer>
 class ShardedOptimizer : public Optimizer, public ShardedState {
   static_assert(

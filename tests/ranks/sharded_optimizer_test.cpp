@@ -18,6 +18,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/optim/optimizers.h"
 #include "lockstep/snapshot/internal/optimizer_state.h"
 #include "lockstep/snapshot/internal/small_net.h"
 #include "lockstep/snapshot/snapshot_directory.h"
@@ -55,6 +56,10 @@ const NamedOptimizer kOptimizers[] = {
     {"AdamW", maker_of<torch::optim::AdamW>(torch::optim::AdamWOptions(0.01))},
     {"Rmsprop", maker_of<torch::optim::RMSprop>(torch::optim::RMSpropOptions(0.01).momentum(0.5))},
     {"Adagrad", maker_of<torch::optim::Adagrad>(torch::optim::AdagradOptions(0.01))},
+    {"LockstepSgd", maker_of<SGD>(SGDOptions{.lr = 0.1, .momentum = 0.9})},
+    {"LockstepAdamW", maker_of<AdamW>(AdamWOptions{.lr = 0.01, .amsgrad = true})},
+    {"LockstepNAdam", maker_of<NAdam>(NAdamOptions{.lr = 0.01})},
+    {"LockstepLamb", maker_of<LAMB>(LAMBOptions{.lr = 0.01})},
 };
 
 /// Large enough to travel by itself, odd, empty, of one element, of another dtype and of a layout

@@ -37,7 +37,8 @@ std::uint64_t hash_of(const std::tuple<double, double>& pair) {
 }
 
 template <class Kind>
-void add_optimizer(Fingerprints& fingerprints, const torch::optim::Optimizer& optimizer,
+void add_optimizer(const Kind&, Fingerprints& fingerprints,
+                   const torch::optim::Optimizer& optimizer,
                    const std::unordered_map<const void*, std::string>& names) {
   const auto add = [&](const char* name, const std::string& of, const auto& value) {
     fingerprints.push_back({concat(name, " of ", of), hash_of(value)});
@@ -74,11 +75,10 @@ void add_fingerprints(Fingerprints& fingerprints, const torch::optim::Optimizer&
   std::unordered_map<const void*, std::string> names;
   for (const auto& [name, tensor] : tensors) names.emplace(tensor.unsafeGetTensorImpl(), name);
   const bool is_known = with_optimizer_kind(
-      optimizer, [&](auto kind) { add_optimizer<decltype(kind)>(fingerprints, optimizer, names); });
+      optimizer, [&](auto kind) { add_optimizer(kind, fingerprints, optimizer, names); });
   if (is_known) return;
-  throw UsageError(
-      "check_replicas_agree: the state of this optimizer is not known; use SGD, Adam, AdamW, "
-      "RMSprop or Adagrad, or leave the optimizer out");
+  throw UsageError(concat("check_replicas_agree: the state of this optimizer is not known; use ",
+                          kKnownOptimizers, ", or leave the optimizer out"));
 }
 
 std::uint64_t combined_hash(const Fingerprints& fingerprints) {

@@ -1,5 +1,7 @@
 #include "lockstep/optim/internal/consolidate_state.h"
 
+#include <bit>
+
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
@@ -27,14 +29,18 @@ struct CountFields {
   }
 };
 
-/// A state as a row of numbers: of a count itself, of a tensor whether it is there.
+/// A state as a row of numbers: of a count itself, of a number its bits, of a tensor its dtype.
 struct WriteFields {
   at::Tensor row;
   std::vector<at::Tensor>& tensors;
   mutable std::int64_t field = 0;
   void operator()(const char*, std::int64_t count) const { row[field++].fill_(count); }
+  void operator()(const char*, double number) const {
+    row[field++].fill_(std::bit_cast<std::int64_t>(number));
+  }
+  /// Its dtype, which differs from the parameter's where the optimizer keeps it in float32.
   void operator()(const char*, const at::Tensor& tensor) const {
-    row[field++].fill_(tensor.defined() ? 1 : 0);
+    row[field++].fill_(tensor.defined() ? 1 + static_cast<std::int64_t>(tensor.scalar_type()) : 0);
     if (tensor.defined()) tensors.push_back(tensor.detach().contiguous());
   }
 };
@@ -46,10 +52,13 @@ struct ReadFields {
   std::vector<at::Tensor>& tensors;
   mutable std::int64_t field = 0;
   void operator()(const char*, std::int64_t& count) const { count = row[field++].item().toLong(); }
+  void operator()(const char*, double& number) const {
+    number = std::bit_cast<double>(row[field++].item().toLong());
+  }
   void operator()(const char*, at::Tensor& tensor) const {
-    if (row[field++].item().toLong() == 0) return;
-    tensor =
-        at::empty(parameter.sizes(), parameter.options().device(at::kCPU).requires_grad(false));
+    const std::int64_t dtype = row[field++].item().toLong();
+    if (dtype == 0) return;
+    tensor = at::empty(parameter.sizes(), static_cast<at::ScalarType>(dtype - 1));
     tensors.push_back(tensor);
   }
 };
@@ -101,14 +110,13 @@ class TensorTransfer {
 };
 
 template <class Kind>
-c10::IValue consolidate(const torch::optim::Optimizer& optimizer,
+c10::IValue consolidate(const Kind& kind, const torch::optim::Optimizer& optimizer,
                         const std::vector<OwnedParameter>& parameters, const ProcessGroup& group,
                         std::optional<int> target) {
   using State = typename Kind::State;
   const int rank = group.rank();
   std::int64_t fields = 0;
-  const State no_state;
-  Kind::visit_state(no_state, CountFields{fields});
+  Kind::visit_state(*make_state(kind), CountFields{fields});
 
   // A row a parameter: whether it has a state, then what there is of it.
   at::Tensor table =
@@ -133,7 +141,7 @@ c10::IValue consolidate(const torch::optim::Optimizer& optimizer,
   for (std::size_t i = 0; is_target && i < parameters.size(); ++i) {
     if (row_of(i)[0].item().toLong() == 0) continue;
     const auto& [parameter, owner] = parameters[i];
-    auto state = std::make_unique<State>();
+    auto state = make_state(kind);
     Kind::visit_state(*state, ReadFields{row_of(i).narrow(0, 1, fields), parameter,
                                          received[static_cast<std::size_t>(owner)]});
     states[parameter.unsafeGetTensorImpl()] = std::move(state);
@@ -163,12 +171,11 @@ c10::IValue consolidate_state(const torch::optim::Optimizer& optimizer,
   const c10::NoGradGuard no_grad;
   c10::IValue dict;
   const bool known = with_optimizer_kind(optimizer, [&](auto kind) {
-    dict = consolidate<decltype(kind)>(optimizer, parameters, group, target);
+    dict = consolidate(kind, optimizer, parameters, group, target);
   });
   if (!known) {
-    throw UsageError(
-        "consolidate the state of an optimizer: snapshots know SGD, Adam, AdamW, RMSprop and "
-        "Adagrad; use one of these");
+    throw UsageError(concat("consolidate the state of an optimizer: snapshots know ",
+                            kKnownOptimizers, "; use one of these"));
   }
   return dict;
 }

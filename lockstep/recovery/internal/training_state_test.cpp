@@ -20,6 +20,7 @@
 #include <torch/optim/sgd.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/optim/optimizers.h"
 
 namespace lockstep {
 namespace {
@@ -128,6 +129,10 @@ TEST(TrainingState, SaysSoWithAnyOptimizer) {
   expect_noticed(torch::optim::AdamW(all), all, training, "AdamW");
   expect_noticed(torch::optim::Adagrad(all), all, training, "Adagrad");
   expect_noticed(torch::optim::RMSprop(all), all, training, "RMSprop");
+  expect_noticed(SGD(all, 0.1), all, training, "Lockstep's SGD");
+  expect_noticed(AdamW(all), all, training, "Lockstep's AdamW");
+  expect_noticed(Lion(all), all, training, "Lion");
+  expect_noticed(LAMB(all), all, training, "LAMB");
 }
 
 TEST(TrainingState, IsTakenByANewcomer) {

@@ -10,6 +10,7 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include "lockstep/optim/optimizers.h"
 #include "lockstep/snapshot/internal/checksum.h"
 
 namespace lockstep::inline internal {
@@ -21,6 +22,12 @@ namespace optim = torch::optim;
 template <class Kind>
 bool is_of(const optim::Optimizer& optimizer) {
   return typeid(optimizer) == typeid(Kind);
+}
+
+// Lockstep's own count each change of a parameter.
+template <class... Kinds>
+bool is_of_any(const optim::Optimizer& optimizer) {
+  return (is_of<Kinds>(optimizer) || ...);
 }
 
 // What the program itself changes is counted by the parameter.
@@ -60,6 +67,10 @@ std::optional<std::size_t> group_of(optim::Optimizer* optimizer, const at::Tenso
 std::uint64_t update_mark(optim::Optimizer* optimizer, std::optional<std::size_t> group,
                           const at::Tensor& parameter) {
   if (group) {
+    if (is_of_any<SGD, Adam, AdamW, Adagrad, NAdam, RAdam, Adamax, Adadelta, RMSprop, Lion, LAMB>(
+            *optimizer)) {
+      return parameter._version();
+    }
     if (is_of<optim::Adam>(*optimizer) || is_of<optim::AdamW>(*optimizer)) {
       return parameter._version();
     }

@@ -17,9 +17,10 @@ std::optional<std::size_t> group_of(torch::optim::Optimizer* optimizer,
                                     const at::Tensor& parameter);
 
 /// A number of a parameter that is another one after each update of it. The optimizer tells of
-/// its updates where it counts them, or changes a moment first whose changes LibTorch counts: Adam,
-/// AdamW, Adagrad, RMSprop, SGD with momentum. Otherwise it is a hash of the parameter's bytes, as
-/// LibTorch does not count what optimizers write to it. `group`: by group_of().
+/// its updates where it counts them, or changes a moment first whose changes LibTorch counts:
+/// Lockstep's own, and LibTorch's Adam, AdamW, Adagrad, RMSprop, SGD with momentum. Otherwise it is
+/// a hash of the parameter's bytes, as LibTorch does not count what optimizers write to it.
+/// `group`: by group_of().
 std::uint64_t update_mark(torch::optim::Optimizer* optimizer, std::optional<std::size_t> group,
                           const at::Tensor& parameter);
 

@@ -1,13 +1,19 @@
 #pragma once
 
 #include <array>
+#include <memory>
+#include <string_view>
+#include <type_traits>
 #include <utility>
+#include <variant>
 
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
+
+#include "lockstep/snapshot/internal/optimizer_description.h"
 
 /// The optimizers that snapshots know, as data: which options and which state each has, by Python's
 /// names. `visit` is called with each name and a reference to the value.
@@ -122,9 +128,71 @@ struct AdagradKind {
   }
 };
 
+/// One of Lockstep's own optimizers.
+struct DescribedKind {
+  using Options = DescribedOptions;
+  using State = DescribedState;
+  const OptimizerDescription* description;
+
+  template <class AnyOptions, class Visit>
+  static void visit_options(AnyOptions& options, const Visit& visit) {
+    for (std::size_t i = 0; i < options.values.size(); ++i) {
+      std::visit([&](auto& value) { visit(options.description->options[i].first, value); },
+                 options.values[i]);
+    }
+  }
+  template <class AnyState, class Visit>
+  static void visit_state(AnyState& state, const Visit& visit) {
+    if (state.description->counts_steps) visit("step", state.step);
+    for (std::size_t i = 0; i < state.numbers.size(); ++i) {
+      visit(state.description->numbers[i], state.numbers[i]);
+    }
+    for (std::size_t i = 0; i < state.tensors.size(); ++i) {
+      visit(state.description->tensors[i], state.tensors[i]);
+    }
+  }
+};
+
+/// A kind's properties that Lockstep's own optimizers have in their description.
+template <class Kind>
+const char* kind_name(const Kind& kind) {
+  if constexpr (std::is_same_v<Kind, DescribedKind>) {
+    return kind.description->name;
+  } else {
+    return Kind::kName;
+  }
+}
+template <class Kind>
+std::unique_ptr<typename Kind::State> make_state(const Kind& kind) {
+  if constexpr (std::is_same_v<Kind, DescribedKind>) {
+    return std::make_unique<DescribedState>(*kind.description);
+  } else {
+    return std::make_unique<typename Kind::State>();
+  }
+}
+/// Calls `visit` with the names of what Python's parameter groups hold beside the options, the
+/// value, and whether no other value can be loaded.
+template <class Kind, class Visit>
+void visit_constants(const Kind& kind, const Visit& visit) {
+  if constexpr (std::is_same_v<Kind, DescribedKind>) {
+    for (const auto& [name, value] : kind.description->constants) {
+      visit(name, value, std::string_view(name) == "decoupled_weight_decay");
+    }
+  } else {
+    for (const auto& [name, value] : Kind::kFixedFlags) visit(name, c10::IValue(value), true);
+  }
+}
+
+inline constexpr const char* kKnownOptimizers =
+    "SGD, Adam, AdamW, RMSprop and Adagrad of LibTorch and all of lockstep/optim/optimizers.h";
+
 /// Calls `action` with the kind of the optimizer. Returns false when it is none of them.
 template <class Action>
 bool with_optimizer_kind(const torch::optim::Optimizer& optimizer, const Action& action) {
+  if (const OptimizerDescription* const description = find_description(optimizer)) {
+    action(DescribedKind{description});
+    return true;
+  }
   const auto try_kind = [&](auto kind) {
     if (dynamic_cast<const typename decltype(kind)::Optimizer*>(&optimizer) == nullptr)
       return false;

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -24,8 +26,9 @@ using torch::optim::OptimizerOptions;
 using torch::optim::OptimizerParamGroup;
 using torch::optim::OptimizerParamState;
 
-constexpr const char* kUnknownOptimizer =
-    "snapshots know SGD, Adam, AdamW, RMSprop and Adagrad; use one of these";
+std::string unknown_optimizer() {
+  return concat("snapshots know ", kKnownOptimizers, "; use one of these");
+}
 
 // Writing.
 
@@ -47,13 +50,20 @@ at::Tensor step_tensor(std::int64_t step) {
 }
 
 template <class Kind>
-c10::IValue group_value(const OptimizerParamGroup& group, std::int64_t first_index) {
+c10::IValue group_value(const Kind& kind, const OptimizerParamGroup& group,
+                        std::int64_t first_index) {
   c10::impl::GenericDict dict = make_dict();
   Kind::visit_options(static_cast<const typename Kind::Options&>(group.options()),
                       [&](const char* name, const auto& value) {
                         dict.insert_or_assign(name, option_value(value));
                       });
-  for (const auto& [name, value] : Kind::kFixedFlags) dict.insert_or_assign(name, value);
+  visit_constants(kind, [&](const char* name, const c10::IValue& value, bool) {
+    dict.insert_or_assign(name, value);
+  });
+  if constexpr (std::is_same_v<Kind, DescribedKind>) {
+    const auto& options = static_cast<const DescribedOptions&>(group.options());
+    for (const auto& [name, value] : options.scheduler_values) dict.insert_or_assign(name, value);
+  }
   c10::impl::GenericList indices = make_list();
   for (std::size_t i = 0; i < group.params().size(); ++i) {
     indices.push_back(first_index + static_cast<std::int64_t>(i));
@@ -67,18 +77,22 @@ struct StateWriter {
   void operator()(const char* name, std::int64_t step) const {
     dict.insert_or_assign(name, step_tensor(step));
   }
+  void operator()(const char* name, double number) const {
+    dict.insert_or_assign(name, at::scalar_tensor(number, at::kFloat));
+  }
   void operator()(const char* name, const at::Tensor& tensor) const {
     if (tensor.defined()) dict.insert_or_assign(name, tensor.detach());
   }
 };
 
 template <class Kind>
-c10::IValue write_optimizer(const Optimizer& optimizer, const OptimizerStates& all_states) {
+c10::IValue write_optimizer(const Kind& kind, const Optimizer& optimizer,
+                            const OptimizerStates& all_states) {
   c10::impl::GenericDict states = make_dict();
   c10::impl::GenericList groups = make_list();
   std::int64_t index = 0;
   for (const OptimizerParamGroup& group : optimizer.param_groups()) {
-    groups.push_back(group_value<Kind>(group, index));
+    groups.push_back(group_value(kind, group, index));
     for (const at::Tensor& parameter : group.params()) {
       const auto found = all_states.find(parameter.unsafeGetTensorImpl());
       if (found != all_states.end()) {
@@ -107,16 +121,17 @@ struct OptimizerUpdate {
 class OptimizerReader {
  public:
   OptimizerReader(const Optimizer& optimizer, const c10::IValue& values, const std::string& source,
-                  const char* kind_name, bool copies)
+                  bool copies)
       : optimizer_(optimizer),
         shards_(dynamic_cast<const ShardedState*>(&optimizer)),
         values_(values),
         source_(concat("load ", source)),
-        kind_name_(kind_name),
         copies_(copies) {}
 
   template <class Kind>
-  OptimizerUpdate read() {
+  OptimizerUpdate read(const Kind& kind) {
+    kind_name_ = kind_name(kind);
+    is_described_ = std::is_same_v<Kind, DescribedKind>;
     OptimizerUpdate update;
     const c10::IValue groups = entry(values_, "param_groups", source_);
     if (!groups.isList()) fail("'param_groups' is no list");
@@ -129,14 +144,14 @@ class OptimizerReader {
     if (!states.isGenericDict()) fail("'state' is no dict");
     for (std::size_t i = 0; i < targets.size(); ++i) {
       const c10::IValue& group = groups.toListRef()[i];
-      update.group_options.push_back(read_options<Kind>(group));
+      update.group_options.push_back(read_options(kind, group, targets[i]));
       const std::vector<std::int64_t> indices = read_indices(group);
       if (indices.size() != targets[i].params().size()) {
         fail(concat("group ", i, " has ", indices.size(), " parameters, the optimizer's has ",
                     targets[i].params().size()));
       }
       for (std::size_t k = 0; k < indices.size(); ++k) {
-        update.states.push_back(read_state<Kind>(states, indices[k], targets[i].params()[k]));
+        update.states.push_back(read_state(kind, states, indices[k], targets[i], k));
       }
     }
     return update;
@@ -144,29 +159,36 @@ class OptimizerReader {
 
  private:
   template <class Kind>
-  std::unique_ptr<OptimizerOptions> read_options(const c10::IValue& group) const {
-    for (const auto& [name, wanted] : Kind::kFixedFlags) {
-      if (!group.isGenericDict()) break;
+  std::unique_ptr<OptimizerOptions> read_options(const Kind& kind, const c10::IValue& group,
+                                                 const OptimizerParamGroup& target) const {
+    visit_constants(kind, [&](const char* name, const c10::IValue& wanted, bool is_fixed) {
+      if (!is_fixed || !group.isGenericDict()) return;
       const c10::IValue value = find_value(group, name);
-      if (value.isBool() && value.toBool() != wanted) {
+      if (value.isBool() && value.toBool() != wanted.toBool()) {
         fail(concat("its '", name, "' is ", value.toBool() ? "True" : "False",
                     ", which this optimizer does not offer"));
       }
-    }
-    auto options = std::make_unique<typename Kind::Options>(make_options<typename Kind::Options>());
-    Kind::visit_options(*options, [&](const char* name, auto& target) {
-      read_option(entry(group, name, describe()), name, target);
     });
+    const auto& current = static_cast<const typename Kind::Options&>(target.options());
+    auto options = std::make_unique<typename Kind::Options>(current);
+    Kind::visit_options(*options, [&](const char* name, auto& value) {
+      // LibTorch's optimizers have no "maximize", and what they save has none.
+      if (std::is_same_v<Kind, DescribedKind> && std::string_view(name) == "maximize" &&
+          find_value(group, name).isNone()) {
+        read_option(false, name, value);
+      } else {
+        read_option(entry(group, name, describe()), name, value);
+      }
+    });
+    if constexpr (std::is_same_v<Kind, DescribedKind>) read_scheduler_values(group, *options);
     return options;
   }
 
-  template <class Options>
-  static Options make_options() {
-    // SGD alone has no default learning rate; it is read in any case.
-    if constexpr (std::is_default_constructible_v<Options>) {
-      return Options();
-    } else {
-      return Options(0.0);
+  void read_scheduler_values(const c10::IValue& group, DescribedOptions& options) const {
+    options.scheduler_values.clear();
+    for (const char* name : {"initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum"}) {
+      const c10::IValue value = find_value(group, name);
+      if (!value.isNone()) options.scheduler_values[name] = number(value, concat("'", name, "'"));
     }
   }
 
@@ -179,10 +201,11 @@ class OptimizerReader {
   }
   void read_option(const c10::IValue& value, const char* name,
                    std::tuple<double, double>& target) const {
-    if (!value.isTuple() || value.toTupleRef().elements().size() != 2) {
-      fail(concat("its '", name, "' is no pair of numbers"));
-    }
-    const auto& elements = value.toTupleRef().elements();
+    // Python keeps a list where it was given one.
+    const auto elements = value.isTuple()  ? value.toTupleRef().elements().vec()
+                          : value.isList() ? value.toListRef().vec()
+                                           : std::vector<c10::IValue>{};
+    if (elements.size() != 2) fail(concat("its '", name, "' is no pair of numbers"));
     const std::string quoted = concat("'", name, "'");
     target = {number(elements[0], quoted), number(elements[1], quoted)};
   }
@@ -199,42 +222,60 @@ class OptimizerReader {
   }
 
   template <class Kind>
-  std::unique_ptr<OptimizerParamState> read_state(const c10::IValue& states, std::int64_t index,
-                                                  const at::Tensor& parameter) const {
+  std::unique_ptr<OptimizerParamState> read_state(const Kind& kind, const c10::IValue& states,
+                                                  std::int64_t index,
+                                                  const OptimizerParamGroup& group,
+                                                  std::size_t place) const {
+    const at::Tensor& parameter = group.params()[place];
     const c10::impl::GenericDict all = states.toGenericDict();
     const auto found = all.find(index);
     if (found == all.end()) return nullptr;
     const c10::IValue& values = found->value();
     if (!values.isGenericDict()) fail(concat("the state of parameter ", index, " is no dict"));
     const bool is_kept = !shards_ || shards_->keeps_state_of(parameter);
-    auto state = std::make_unique<typename Kind::State>();
+    at::ScalarType dtype = parameter.scalar_type();
+    if constexpr (std::is_same_v<Kind, DescribedKind>) {
+      dtype = state_dtype_of(static_cast<const DescribedOptions&>(group.options()), parameter);
+    }
+    std::unique_ptr<typename Kind::State> state = make_state(kind);
     Kind::visit_state(*state, [&](const char* name, auto& target) {
-      read_field(find_value(values, name), concat("'", name, "' of parameter ", index), parameter,
-                 is_kept, target);
+      const std::string of = concat("'", name, "' of parameter ", index);
+      const c10::IValue value = find_value(values, name);
+      if constexpr (std::is_same_v<std::decay_t<decltype(target)>, at::Tensor>) {
+        read_tensor(value, of, parameter, dtype, is_kept, target);
+      } else {
+        read_number(value, of, target);
+      }
     });
     return is_kept ? std::move(state) : nullptr;
   }
 
-  void read_field(const c10::IValue& value, const std::string& name, const at::Tensor&, bool,
-                  std::int64_t& step) const {
+  void read_number(const c10::IValue& value, const std::string& name, std::int64_t& step) const {
     const double count = number(value, name);
     if (!(count >= 0 && count < 0x1p53)) fail(concat(name, " is no count"));
     step = std::llround(count);
   }
+  void read_number(const c10::IValue& value, const std::string& name, double& target) const {
+    target = number(value, name);
+  }
 
-  /// A missing tensor is an undefined one, as in an optimizer without momentum.
-  void read_field(const c10::IValue& value, const std::string& name, const at::Tensor& parameter,
-                  bool is_kept, at::Tensor& target) const {
+  /// A missing tensor is an undefined one, as in an optimizer without momentum. `dtype`: what the
+  /// optimizer keeps, the parameter's unless its options say another.
+  void read_tensor(const c10::IValue& value, const std::string& name, const at::Tensor& parameter,
+                   at::ScalarType dtype, bool is_kept, at::Tensor& target) const {
     if (value.isNone()) return;
     if (!value.isTensor()) fail(concat(name, " is no tensor"));
     const at::Tensor tensor = value.toTensor();
-    if (tensor.sizes() != parameter.sizes() || tensor.scalar_type() != parameter.scalar_type()) {
+    const bool is_wider = tensor.scalar_type() == at::kFloat && dtype != at::kDouble;
+    if (tensor.sizes() != parameter.sizes() ||
+        (tensor.scalar_type() != parameter.scalar_type() && tensor.scalar_type() != dtype &&
+         !(is_described_ && is_wider))) {
       fail(concat(name, " is ", tensor.dtype().name(), tensor.sizes(), ", the parameter is ",
                   parameter.dtype().name(), parameter.sizes()));
     }
     if (!is_kept) return;
     const bool is_shared = tensor.storage().use_count() > 1;
-    target = tensor.detach().to(parameter.device(), tensor.scalar_type(), /*non_blocking=*/false,
+    target = tensor.detach().to(parameter.device(), dtype, /*non_blocking=*/false,
                                 /*copy=*/copies_ || is_shared);
   }
 
@@ -259,7 +300,8 @@ class OptimizerReader {
   const ShardedState* shards_;  // null: all states are kept
   const c10::IValue& values_;
   const std::string source_;
-  const char* kind_name_;
+  const char* kind_name_ = nullptr;
+  bool is_described_ = false;
   const bool copies_;
 };
 
@@ -267,10 +309,9 @@ OptimizerUpdate read_optimizer(const Optimizer& optimizer, const c10::IValue& va
                                const std::string& source, bool copies) {
   std::optional<OptimizerUpdate> update;
   const bool known = with_optimizer_kind(optimizer, [&](auto kind) {
-    using Kind = decltype(kind);
-    update = OptimizerReader(optimizer, values, source, Kind::kName, copies).read<Kind>();
+    update = OptimizerReader(optimizer, values, source, copies).read(kind);
   });
-  if (!known) throw UsageError(concat("load ", source, ": ", kUnknownOptimizer));
+  if (!known) throw UsageError(concat("load ", source, ": ", unknown_optimizer()));
   return *std::move(update);
 }
 
@@ -301,8 +342,8 @@ c10::IValue optimizer_state_dict(const Optimizer& optimizer) {
 c10::IValue optimizer_state_dict(const Optimizer& optimizer, const OptimizerStates& states) {
   c10::IValue dict;
   const bool known = with_optimizer_kind(
-      optimizer, [&](auto kind) { dict = write_optimizer<decltype(kind)>(optimizer, states); });
-  if (!known) throw UsageError(concat("save an optimizer: ", kUnknownOptimizer));
+      optimizer, [&](auto kind) { dict = write_optimizer(kind, optimizer, states); });
+  if (!known) throw UsageError(concat("save an optimizer: ", unknown_optimizer()));
   return dict;
 }
 

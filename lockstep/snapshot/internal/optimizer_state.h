@@ -11,7 +11,7 @@ namespace lockstep::inline internal {
 /// What Python's optimizer.state_dict() of the same optimizer gives: {"state": {0: {…}, …},
 /// "param_groups": [{"lr": …, "params": [0, …]}, …]}. Parameters are numbered in the order of the
 /// groups. Tensors share the optimizer's memory.
-/// Errors: UsageError for optimizers other than SGD, Adam, AdamW, RMSprop and Adagrad, and for a
+/// Errors: UsageError for optimizers that are not among kKnownOptimizers, and for a
 /// ShardedOptimizer, whose consolidated_state_dict() is the same of all ranks together.
 c10::IValue optimizer_state_dict(const torch::optim::Optimizer& optimizer);
 

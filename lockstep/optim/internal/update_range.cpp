@@ -1,0 +1,196 @@
+#include "lockstep/optim/internal/update_range.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/_fused_adagrad.h>
+#include <ATen/ops/_fused_adam.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <c10/core/GradMode.h>
+
+#include "lockstep/base/internal/check.h"
+
+namespace lockstep::inline internal {
+namespace {
+
+// Fewer are not worth another thread: 16 µs of memory traffic.
+constexpr std::int64_t kGrainElements = std::int64_t{1} << 15;
+static_assert(kGrainElements % kRangeElements == 0);
+
+const UpdateTable* table_of(InstructionSet set) {
+  if (!is_supported(set)) return nullptr;
+#if defined(__x86_64__)
+  if (set == InstructionSet::kAvx512) return &kAvx512Updates;
+  if (set == InstructionSet::kAvx2) return &kAvx2Updates;
+#endif
+  return &kPortableUpdates;
+}
+
+UpdateCall part_of(const void* update, const UpdateRange& range, std::int64_t begin,
+                   std::int64_t end) {
+  const auto bytes = static_cast<std::ptrdiff_t>(c10::elementSize(range.dtype));
+  const auto state_bytes = static_cast<std::ptrdiff_t>(c10::elementSize(range.state_dtype));
+  UpdateCall call{.update = update,
+                  .parameter = static_cast<std::byte*>(range.parameter) + begin * bytes,
+                  .gradient = static_cast<const std::byte*>(range.gradient) + begin * bytes,
+                  .states = {},
+                  .elements = static_cast<std::size_t>(end - begin),
+                  .maximize = range.maximize,
+                  .squares = nullptr};
+  for (std::size_t k = 0; k < kMostStates; ++k) {
+    if (range.states[k] == nullptr) continue;
+    call.states[k] = static_cast<std::byte*>(range.states[k]) + begin * state_bytes;
+  }
+  return call;
+}
+
+UpdateKernel kernel_for(UpdateKind kind, const UpdateRange& range) {
+  return find_update_kernel(best_instruction_set(), kind,
+                            update_elements(range.dtype, range.state_dtype));
+}
+
+void run(UpdateKind kind, const void* update, const UpdateRange& range) {
+  const UpdateKernel kernel = kernel_for(kind, range);
+  // In lines of memory, so that no two threads write to one.
+  const std::int64_t lines = (range.elements + kRangeElements - 1) / kRangeElements;
+  at::parallel_for(0, lines, kGrainElements / kRangeElements,
+                   [&](std::int64_t begin, std::int64_t end) {
+                     kernel(part_of(update, range, begin * kRangeElements,
+                                    std::min(end * kRangeElements, range.elements)));
+                   });
+}
+
+at::Tensor tensor_over(void* data, const UpdateRange& range) {
+  return at::from_blob(data, {range.elements}, at::TensorOptions(range.dtype));
+}
+at::Tensor gradient_of(const UpdateRange& range) {
+  return tensor_over(const_cast<void*>(range.gradient), range);
+}
+bool has_fused_kernel(const UpdateRange& range) {
+  return range.dtype == range.state_dtype;
+}
+at::Tensor step_tensor(std::int64_t step) {
+  return at::scalar_tensor(static_cast<double>(step), at::kFloat);
+}
+
+}  // namespace
+
+UpdateKernel find_update_kernel(InstructionSet set, UpdateKind kind, UpdateElements elements) {
+  const UpdateTable* const table = table_of(set);
+  return table == nullptr ? nullptr : table->find(kind, elements);
+}
+
+UpdateElements update_elements(at::ScalarType dtype, at::ScalarType state_dtype) {
+  const bool is_wider = dtype != state_dtype;
+  LOCKSTEP_ASSERT(!is_wider || state_dtype == at::kFloat);
+  switch (dtype) {
+    case at::kFloat:
+      return UpdateElements::kFloat32;
+    case at::kDouble:
+      return UpdateElements::kFloat64;
+    case at::kBFloat16:
+      return is_wider ? UpdateElements::kBFloat16WithFloat32 : UpdateElements::kBFloat16;
+    default:
+      LOCKSTEP_ASSERT(dtype == at::kHalf);
+      return is_wider ? UpdateElements::kFloat16WithFloat32 : UpdateElements::kFloat16;
+  }
+}
+
+void update_range(const SgdUpdate& update, const UpdateRange& range) {
+  if (range.elements == 0) return;
+  const bool is_wrong = range.states[0] != nullptr && loses_momentum(range.dtype);
+  if (is_wrong || !has_fused_kernel(range)) return run(UpdateKind::kSgd, &update, range);
+  const c10::NoGradGuard no_grad;
+  std::vector<at::Tensor> momentum;
+  if (range.states[0] != nullptr) momentum.push_back(tensor_over(range.states[0], range));
+  at::_fused_sgd_({tensor_over(range.parameter, range)}, {gradient_of(range)}, momentum,
+                  update.weight_decay, update.momentum, update.lr, update.dampening,
+                  update.nesterov, range.maximize, update.is_first_step);
+}
+
+void update_range(const AdamUpdate& update, const UpdateRange& range) {
+  if (range.elements == 0) return;
+  if (!has_fused_kernel(range)) return run(UpdateKind::kAdam, &update, range);
+  const c10::NoGradGuard no_grad;
+  std::vector<at::Tensor> largest;
+  if (range.states[2] != nullptr) largest.push_back(tensor_over(range.states[2], range));
+  const auto apply = [&](auto fused) {
+    fused({tensor_over(range.parameter, range)}, {gradient_of(range)},
+          {tensor_over(range.states[0], range)}, {tensor_over(range.states[1], range)}, largest,
+          {step_tensor(update.step)}, update.lr, update.beta1, update.beta2, update.weight_decay,
+          update.eps, !largest.empty(), range.maximize);
+  };
+  using Tensors = at::TensorList;
+  if (update.is_decoupled) {
+    apply([](Tensors p, Tensors g, Tensors a, Tensors s, Tensors m, Tensors steps, auto... rest) {
+      at::_fused_adamw_(p, g, a, s, m, steps, rest...);
+    });
+  } else {
+    apply([](Tensors p, Tensors g, Tensors a, Tensors s, Tensors m, Tensors steps, auto... rest) {
+      at::_fused_adam_(p, g, a, s, m, steps, rest...);
+    });
+  }
+}
+
+void update_range(const AdagradUpdate& update, const UpdateRange& range) {
+  if (range.elements == 0) return;
+  if (!has_fused_kernel(range)) return run(UpdateKind::kAdagrad, &update, range);
+  const c10::NoGradGuard no_grad;
+  at::_fused_adagrad_({tensor_over(range.parameter, range)}, {gradient_of(range)},
+                      {tensor_over(range.states[0], range)}, {step_tensor(update.step)}, update.lr,
+                      update.lr_decay, update.weight_decay, update.eps, range.maximize);
+}
+
+void update_range(const NAdamUpdate& update, const UpdateRange& range) {
+  run(UpdateKind::kNAdam, &update, range);
+}
+void update_range(const RAdamUpdate& update, const UpdateRange& range) {
+  run(UpdateKind::kRAdam, &update, range);
+}
+void update_range(const AdamaxUpdate& update, const UpdateRange& range) {
+  run(UpdateKind::kAdamax, &update, range);
+}
+void update_range(const AdadeltaUpdate& update, const UpdateRange& range) {
+  run(UpdateKind::kAdadelta, &update, range);
+}
+void update_range(const RmspropUpdate& update, const UpdateRange& range) {
+  run(UpdateKind::kRmsprop, &update, range);
+}
+void update_range(const LionUpdate& update, const UpdateRange& range) {
+  run(UpdateKind::kLion, &update, range);
+}
+void update_range(const LambScaledUpdate& update, const UpdateRange& range) {
+  run(UpdateKind::kLambScaled, &update, range);
+}
+
+LambSquares update_lamb_states(const LambUpdate& update, const UpdateRange& range) {
+  const UpdateKernel kernel = kernel_for(UpdateKind::kLamb, range);
+  const std::int64_t blocks = (range.elements + kGrainElements - 1) / kGrainElements;
+  std::vector<std::array<double, 2>> squares(static_cast<std::size_t>(blocks));
+  at::parallel_for(0, blocks, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t block = begin; block < end; ++block) {
+      UpdateCall call = part_of(&update, range, block * kGrainElements,
+                                std::min((block + 1) * kGrainElements, range.elements));
+      call.squares = squares[static_cast<std::size_t>(block)].data();
+      kernel(call);
+    }
+  });
+  LambSquares sums;
+  for (const auto& [of_parameter, of_update] : squares) {
+    sums.parameter += of_parameter;
+    sums.update += of_update;
+  }
+  return sums;
+}
+
+double lamb_trust_ratio(const LambSquares& squares) {
+  const bool has_norms = squares.parameter > 0 && squares.update > 0;
+  return has_norms ? std::sqrt(squares.parameter) / std::sqrt(squares.update) : 1.0;
+}
+
+}  // namespace lockstep::inline internal

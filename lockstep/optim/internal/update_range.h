@@ -1,0 +1,65 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include <c10/core/ScalarType.h>
+
+#include "lockstep/optim/kernels/update_kernels.h"
+
+/// The update of the same elements of a parameter, its gradient and its states, apart from
+/// optimizers and tensors: of a whole parameter, or of any part of it. The parts of a parameter may
+/// be updated in any order and by several processes; the bits are those of the whole where each
+/// part begins at a multiple of kRangeElements.
+namespace lockstep::inline internal {
+
+/// ATen's fused kernels treat the elements that do not fill a vector apart.
+inline constexpr std::int64_t kRangeElements = 64;
+
+struct UpdateRange {
+  at::ScalarType dtype;        ///< Of parameter and gradient: float32, float64, bfloat16, float16.
+  at::ScalarType state_dtype;  ///< `dtype`, or float32 where that is bfloat16 or float16.
+  void* parameter;
+  const void* gradient;
+  /// Those of the update's struct; null where there is none.
+  std::array<void*, kMostStates> states;
+  std::int64_t elements;
+  bool maximize = false;
+};
+
+/// Whether ATen's fused SGD for CPUs is wrong with momentum: it reads and writes half of the
+/// momentum of these dtypes at other elements (LibTorch 2.13).
+inline bool loses_momentum(at::ScalarType dtype) {
+  return dtype == at::kBFloat16 || dtype == at::kHalf;
+}
+
+/// One pass over memory, with LibTorch's threads. SGD, Adam and Adagrad by ATen's fused kernels
+/// where states have the parameter's dtype.
+void update_range(const SgdUpdate& update, const UpdateRange& range);
+void update_range(const AdamUpdate& update, const UpdateRange& range);
+void update_range(const AdagradUpdate& update, const UpdateRange& range);
+void update_range(const NAdamUpdate& update, const UpdateRange& range);
+void update_range(const RAdamUpdate& update, const UpdateRange& range);
+void update_range(const AdamaxUpdate& update, const UpdateRange& range);
+void update_range(const AdadeltaUpdate& update, const UpdateRange& range);
+void update_range(const RmspropUpdate& update, const UpdateRange& range);
+void update_range(const LionUpdate& update, const UpdateRange& range);
+/// LAMB's second pass.
+void update_range(const LambScaledUpdate& update, const UpdateRange& range);
+
+/// Sums of squares of the parameter's elements and of its update's.
+struct LambSquares {
+  double parameter = 0;
+  double update = 0;
+};
+/// LAMB's first pass, over the states alone. The sums of all parts of a parameter make its trust
+/// ratio. The same bits for any number of threads.
+LambSquares update_lamb_states(const LambUpdate& update, const UpdateRange& range);
+/// 1 where a norm is 0.
+double lamb_trust_ratio(const LambSquares& squares);
+
+/// Of one kernel, for tests: null where this machine cannot run the instruction set.
+UpdateKernel find_update_kernel(InstructionSet set, UpdateKind kind, UpdateElements elements);
+UpdateElements update_elements(at::ScalarType dtype, at::ScalarType state_dtype);
+
+}  // namespace lockstep::inline internal

@@ -1,0 +1,113 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "lockstep/comm/kernels/instruction_set.h"
+
+/// What update_range.cpp and the files compiled for one instruction set each agree on. Plain
+/// structs and pointers, for the reason in lockstep/comm/kernels/kernel_table.h. All instruction
+/// sets give the same bits, and each element's are those of the whole, however ranges are cut.
+namespace lockstep::inline internal {
+
+/// Numbers of one step of an optimizer, all for gradients whose sign is that of a minimum.
+struct SgdUpdate {
+  double lr, momentum, dampening, weight_decay;
+  bool nesterov, is_first_step;
+};
+/// States: exp_avg, exp_avg_sq, max_exp_avg_sq or none.
+struct AdamUpdate {
+  double lr, beta1, beta2, eps, weight_decay;
+  bool is_decoupled;
+  std::int64_t step;
+};
+struct AdagradUpdate {
+  double lr, lr_decay, weight_decay, eps;
+  std::int64_t step;
+};
+struct NAdamUpdate {
+  double lr, beta1, beta2, eps, weight_decay;
+  bool is_decoupled;
+  double mu, mu_next, mu_product;  ///< mu_product: with this step's
+  std::int64_t step;
+};
+struct RAdamUpdate {
+  double lr, beta1, beta2, eps, weight_decay;
+  bool is_decoupled;
+  std::int64_t step;
+};
+struct AdamaxUpdate {
+  double lr, beta1, beta2, eps, weight_decay;
+  std::int64_t step;
+};
+struct AdadeltaUpdate {
+  double lr, rho, eps, weight_decay;
+};
+/// States: square_avg, momentum_buffer or none, grad_avg or none.
+struct RmspropUpdate {
+  double lr, alpha, eps, weight_decay, momentum;
+};
+struct LionUpdate {
+  double lr, beta1, beta2, weight_decay;
+};
+struct LambUpdate {
+  double beta1, beta2, eps, weight_decay;
+  std::int64_t step;
+};
+/// LAMB's second pass. States as after its first.
+struct LambScaledUpdate {
+  LambUpdate update;
+  double scale;  ///< Learning rate · trust ratio.
+};
+
+enum class UpdateKind : std::uint8_t {
+  kSgd,
+  kAdam,
+  kAdagrad,
+  kNAdam,
+  kRAdam,
+  kAdamax,
+  kAdadelta,
+  kRmsprop,
+  kLion,
+  kLamb,
+  kLambScaled,
+};
+
+inline constexpr std::size_t kMostStates = 3;
+
+/// The same elements of a parameter, its gradient and its states.
+struct UpdateCall {
+  const void* update;  ///< The kind's struct.
+  std::byte* parameter;
+  const std::byte* gradient;
+  std::byte* states[kMostStates];  ///< Null where there is none.
+  std::size_t elements;
+  bool maximize;
+  /// LAMB's first pass adds the squares of the parameter and of its update here.
+  double* squares;
+};
+
+using UpdateKernel = void (*)(const UpdateCall& call);
+
+/// Elements of parameter and gradient, then of the states.
+enum class UpdateElements : std::uint8_t {
+  kFloat32,
+  kFloat64,
+  kBFloat16,
+  kFloat16,
+  kBFloat16WithFloat32,
+  kFloat16WithFloat32,
+};
+
+struct UpdateTable {
+  UpdateKernel (*find)(UpdateKind kind, UpdateElements elements);
+};
+
+extern const UpdateTable kPortableUpdates;
+#if defined(__x86_64__)
+extern const UpdateTable kAvx2Updates;
+extern const UpdateTable kAvx512Updates;
+#endif
+
+}  // namespace lockstep::inline internal

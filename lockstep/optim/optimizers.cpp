@@ -1,0 +1,249 @@
+#include "lockstep/optim/optimizers.h"
+
+#include <string>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <torch/serialize/input-archive.h>
+#include <torch/serialize/output-archive.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/optim/internal/group_update.h"
+#include "lockstep/snapshot/internal/optimizer_state.h"
+
+namespace lockstep {
+namespace {
+
+using torch::optim::Optimizer;
+using torch::optim::OptimizerOptions;
+using torch::optim::OptimizerParamGroup;
+
+constexpr const char* kArchiveVersion = "1.5.0";  // of LibTorch's format, not of LibTorch
+
+class OptionsCheck {
+ public:
+  explicit OptionsCheck(const char* optimizer) : optimizer_(optimizer) {}
+
+  void operator()(std::string_view name, double value) const {
+    if (name == "dampening") return;
+    const bool is_share = name == "rho";
+    if (!(value >= 0) || (is_share && value > 1)) refuse(name, value);
+  }
+  void operator()(std::string_view name, const std::tuple<double, double>& value) const {
+    for (const double beta : {std::get<0>(value), std::get<1>(value)}) {
+      if (!(beta >= 0 && beta < 1)) refuse(name, beta);
+    }
+  }
+  void operator()(std::string_view, bool) const {}
+
+ private:
+  [[noreturn]] void refuse(std::string_view name, double value) const {
+    throw UsageError(
+        concat(optimizer_, ": ", name, "=", value, " is out of range; it must be at least 0",
+               name == "betas" ? ", and less than 1" : "", name == "rho" ? ", and at most 1" : ""));
+  }
+  const char* optimizer_;
+};
+
+template <class Options>
+std::unique_ptr<DescribedOptions> checked(const Options& options) {
+  const char* const name = Described<Options>::kName;
+  visit_options(options, OptionsCheck(name));
+  if (options.state_dtype && options.state_dtype != at::kFloat) {
+    throw UsageError(concat(name, ": state_dtype is ", *options.state_dtype,
+                            "; it must be float32, or empty for the parameter's"));
+  }
+  if constexpr (std::is_same_v<Options, SGDOptions>) {
+    if (options.nesterov && (options.momentum <= 0 || options.dampening != 0)) {
+      throw UsageError("SGD: nesterov needs a momentum and no dampening");
+    }
+  }
+  return to_described(options);
+}
+
+std::string key_of(const at::Tensor& parameter) {
+  return std::to_string(reinterpret_cast<std::size_t>(parameter.unsafeGetTensorImpl()));
+}
+
+torch::serialize::InputArchive sub_archive(torch::serialize::InputArchive& archive,
+                                           const std::string& name) {
+  torch::serialize::InputArchive sub;
+  archive.read(name, sub);
+  return sub;
+}
+
+std::size_t size_in(torch::serialize::InputArchive& archive, const std::string& name) {
+  at::Tensor size;
+  archive.read(name, size);
+  return static_cast<std::size_t>(size.item().toLong());
+}
+
+}  // namespace
+
+FusedOptimizer::FusedOptimizer(const std::vector<OptimizerParamGroup>& groups,
+                               std::unique_ptr<OptimizerOptions> defaults)
+    : Optimizer(std::vector<OptimizerParamGroup>{}, std::move(defaults)) {
+  for (const OptimizerParamGroup& group : groups) FusedOptimizer::add_param_group(group);
+}
+
+void FusedOptimizer::add_param_group(const OptimizerParamGroup& group) {
+  if (group.has_options()) {
+    const auto* const own = dynamic_cast<const DescribedOptions*>(&group.options());
+    const char* const name = find_description(*this)->name;
+    if (own == nullptr || own->description != find_description(*this)) {
+      throw UsageError(concat(name, ": the options of parameter group ", param_groups_.size(),
+                              " are another optimizer's; make them with group_options(", name,
+                              "Options{…})"));
+    }
+  }
+  Optimizer::add_param_group(OptimizerParamGroup(group.params()));
+  if (group.has_options()) param_groups_.back().set_options(group.options().clone());
+}
+
+at::Tensor FusedOptimizer::step(LossClosure closure) {
+  at::Tensor loss;
+  if (closure) {
+    const at::AutoGradMode enable_grad(true);
+    loss = closure();
+  }
+  for (std::size_t group = 0; group < param_groups_.size(); ++group) update_group(group);
+  return loss;
+}
+
+c10::IValue FusedOptimizer::state_dict() const {
+  return optimizer_state_dict(*this);
+}
+
+void FusedOptimizer::load_state_dict(const c10::IValue& values) {
+  load_optimizer_state_dict(*this, values);
+}
+
+void FusedOptimizer::save(torch::serialize::OutputArchive& archive) const {
+  using torch::serialize::OutputArchive;
+  archive.write("pytorch_version", c10::IValue(kArchiveVersion));
+  OutputArchive states(archive.compilation_unit());
+  for (const auto& [parameter, state] : state_) {
+    OutputArchive one(archive.compilation_unit());
+    state->serialize(one);
+    states.write(std::to_string(reinterpret_cast<std::size_t>(parameter)), one);
+  }
+  archive.write("state", states);
+  OutputArchive groups(archive.compilation_unit());
+  const auto count = [](std::size_t size) {
+    return at::scalar_tensor(static_cast<std::int64_t>(size), at::kLong);
+  };
+  groups.write("param_groups/size", count(param_groups_.size()));
+  for (std::size_t g = 0; g < param_groups_.size(); ++g) {
+    OutputArchive one(archive.compilation_unit());
+    const std::vector<at::Tensor>& parameters = param_groups_[g].params();
+    one.write("params/size", count(parameters.size()));
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      one.write(concat("params/", i), c10::IValue(key_of(parameters[i])));
+    }
+    OutputArchive options(archive.compilation_unit());
+    param_groups_[g].options().serialize(options);
+    one.write("options", options);
+    groups.write(concat("param_groups/", g), one);
+  }
+  archive.write("param_groups", groups);
+}
+
+void FusedOptimizer::load(torch::serialize::InputArchive& archive) {
+  const OptimizerDescription& description = *find_description(*this);
+  const auto refuse = [&](const std::string& what) {
+    throw UsageError(concat("load ", description.name, " from an archive: ", what,
+                            "; load it into the optimizer that it was saved from"));
+  };
+  torch::serialize::InputArchive states = sub_archive(archive, "state");
+  torch::serialize::InputArchive groups = sub_archive(archive, "param_groups");
+  if (size_in(groups, "param_groups/size") != param_groups_.size()) {
+    refuse("it has another number of parameter groups");
+  }
+  OptimizerStates new_states;
+  std::vector<std::unique_ptr<OptimizerOptions>> new_options;
+  for (std::size_t g = 0; g < param_groups_.size(); ++g) {
+    torch::serialize::InputArchive group = sub_archive(groups, concat("param_groups/", g));
+    const std::vector<at::Tensor>& parameters = param_groups_[g].params();
+    if (size_in(group, "params/size") != parameters.size()) {
+      refuse(concat("group ", g, " has another number of parameters"));
+    }
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      c10::IValue key;
+      group.read(concat("params/", i), key);
+      torch::serialize::InputArchive saved;
+      if (!states.try_read(key.toStringRef(), saved)) continue;
+      auto state = std::make_unique<DescribedState>(description);
+      state->serialize(saved);
+      for (const at::Tensor& tensor : state->tensors) {
+        if (tensor.defined() && tensor.sizes() != parameters[i].sizes()) {
+          refuse(concat("the state of parameter ", i, " of group ", g, " has shape ",
+                        tensor.sizes(), ", the parameter ", parameters[i].sizes()));
+        }
+      }
+      new_states[parameters[i].unsafeGetTensorImpl()] = std::move(state);
+    }
+    torch::serialize::InputArchive options = sub_archive(group, "options");
+    new_options.push_back(param_groups_[g].options().clone());
+    new_options.back()->serialize(options);
+  }
+  state_ = std::move(new_states);
+  for (std::size_t g = 0; g < param_groups_.size(); ++g) {
+    param_groups_[g].set_options(std::move(new_options[g]));
+  }
+}
+
+template <class Options>
+std::unique_ptr<OptimizerOptions> group_options(const Options& options) {
+  return checked(options);
+}
+
+template <class Options>
+FusedOptimizerOf<Options>::FusedOptimizerOf(std::vector<at::Tensor> parameters,
+                                            const Options& options)
+    : FusedOptimizer({OptimizerParamGroup(std::move(parameters))}, checked(options)) {}
+
+template <class Options>
+FusedOptimizerOf<Options>::FusedOptimizerOf(const std::vector<OptimizerParamGroup>& groups,
+                                            const Options& options)
+    : FusedOptimizer(groups, checked(options)) {}
+
+template <class Options>
+Options FusedOptimizerOf<Options>::options(std::size_t group) const {
+  return from_described<Options>(
+      static_cast<const DescribedOptions&>(param_groups_.at(group).options()));
+}
+
+template <class Options>
+void FusedOptimizerOf<Options>::set_options(const Options& options, std::size_t group) {
+  auto& current = static_cast<DescribedOptions&>(param_groups_.at(group).options());
+  const std::unique_ptr<DescribedOptions> given = checked(options);
+  current.values = given->values;
+  current.state_dtype = given->state_dtype;
+}
+
+template <class Options>
+void FusedOptimizerOf<Options>::update_group(std::size_t group) {
+  update_parameter_group(*this, group, options(group));
+}
+
+#define LOCKSTEP_OPTIMIZER(Options)         \
+  template class FusedOptimizerOf<Options>; \
+  template std::unique_ptr<OptimizerOptions> group_options(const Options&)
+
+LOCKSTEP_OPTIMIZER(SGDOptions);
+LOCKSTEP_OPTIMIZER(AdamOptions);
+LOCKSTEP_OPTIMIZER(AdamWOptions);
+LOCKSTEP_OPTIMIZER(AdagradOptions);
+LOCKSTEP_OPTIMIZER(NAdamOptions);
+LOCKSTEP_OPTIMIZER(RAdamOptions);
+LOCKSTEP_OPTIMIZER(AdamaxOptions);
+LOCKSTEP_OPTIMIZER(AdadeltaOptions);
+LOCKSTEP_OPTIMIZER(RMSpropOptions);
+LOCKSTEP_OPTIMIZER(LionOptions);
+LOCKSTEP_OPTIMIZER(LAMBOptions);
+
+#undef LOCKSTEP_OPTIMIZER
+
+}  // namespace lockstep

@@ -1,0 +1,498 @@
+#include "lockstep/optim/optimizers.h"
+
+#include <cstring>
+#include <functional>
+#include <random>
+#include <sstream>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+#include <torch/serialize.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/optim/internal/update_range.h"
+
+namespace lockstep::testing {
+namespace {
+
+using torch::optim::OptimizerParamGroup;
+using Tensors = std::vector<at::Tensor>;
+
+at::Tensor parameter_of(at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat) {
+  return at::arange(c10::multiply_integers(sizes), at::kDouble)
+      .sin()
+      .view(sizes)
+      .to(dtype)
+      .requires_grad_();
+}
+
+void set_gradient(const at::Tensor& parameter, int step) {
+  parameter.mutable_grad() = (at::arange(parameter.numel(), at::kDouble) * 0.3 + step)
+                                 .cos()
+                                 .view(parameter.sizes())
+                                 .to(parameter.scalar_type());
+}
+
+template <class Optimizer>
+void train(Optimizer& optimizer, int first, int last) {
+  for (int step = first; step < last; ++step) {
+    for (auto& group : optimizer.param_groups()) {
+      for (const at::Tensor& parameter : group.params()) set_gradient(parameter, step);
+    }
+    optimizer.step();
+  }
+}
+
+std::string usage_error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(FusedOptimizer, AGroupHasOptionsOfItsOwn) {
+  const Tensors first = {parameter_of({3})};
+  AdamW optimizer(first, {.lr = 0.5});
+  optimizer.add_param_group(
+      OptimizerParamGroup({parameter_of({2})}, group_options(AdamWOptions{.weight_decay = 0.25})));
+  optimizer.add_param_group(OptimizerParamGroup({parameter_of({1})}));
+  EXPECT_EQ(optimizer.options(1).lr, 1e-3);
+  EXPECT_EQ(optimizer.options(1).weight_decay, 0.25);
+  EXPECT_EQ(optimizer.options(2).lr, 0.5);
+  optimizer.set_options({.lr = 0.125, .betas = {0.5, 0.75}}, 2);
+  EXPECT_EQ(optimizer.param_groups()[2].options().get_lr(), 0.125);
+  EXPECT_EQ(optimizer.options(2).betas, std::tuple(0.5, 0.75));
+}
+
+TEST(FusedOptimizer, ANumberIsTheLearningRateAndNothingIsOptions) {
+  EXPECT_EQ(SGD({parameter_of({3})}, 0.5).options().lr, 0.5);
+  EXPECT_EQ(SGD({parameter_of({3})}, {}).options().lr, 1e-3);
+}
+
+TEST(FusedOptimizer, RefusesOptionsOutOfRange) {
+  const Tensors parameters = {parameter_of({3})};
+  const auto expect_refused = [&](const auto& options, const std::string& text) {
+    using Optimizer = FusedOptimizerOf<std::decay_t<decltype(options)>>;
+    EXPECT_EQ(usage_error_of([&] { Optimizer(parameters, options); }), text);
+    EXPECT_EQ(usage_error_of([&] { group_options(options); }), text);
+  };
+  expect_refused(AdamOptions{.lr = -1}, "Adam: lr=-1 is out of range; it must be at least 0");
+  expect_refused(LionOptions{.betas = {0.9, 1}},
+                 "Lion: betas=1 is out of range; it must be at least 0, and less than 1");
+  expect_refused(AdadeltaOptions{.rho = 2},
+                 "Adadelta: rho=2 is out of range; it must be at least 0, and at most 1");
+  expect_refused(SGDOptions{.nesterov = true}, "SGD: nesterov needs a momentum and no dampening");
+  expect_refused(NAdamOptions{.state_dtype = at::kDouble},
+                 "NAdam: state_dtype is Double; it must be float32, or empty for the parameter's");
+  const std::string refusal = usage_error_of([&] {
+    Adam(std::vector<OptimizerParamGroup>{
+        OptimizerParamGroup(parameters, group_options(AdamWOptions{}))});
+  });
+  EXPECT_EQ(refusal,
+            "Adam: the options of parameter group 0 are another optimizer's; make them with "
+            "group_options(AdamOptions{…})");
+}
+
+TEST(FusedOptimizer, RefusesGradientsByNameAndChangesNothing) {
+  const at::Tensor first = parameter_of({3});
+  const at::Tensor second = parameter_of({3});
+  set_gradient(first, 0);
+  second.mutable_grad() = at::ones({3}).to_sparse();
+  const at::Tensor before = first.detach().clone();
+  NAdam optimizer({first, second});
+  EXPECT_EQ(usage_error_of([&] { optimizer.step(); }),
+            "NAdam::step: parameter 1 of group 0 has a sparse gradient, which NAdam does not "
+            "support with these options; use SGD without momentum and weight_decay, Adagrad "
+            "without weight_decay, or dense gradients");
+  EXPECT_TRUE(first.equal(before));
+  EXPECT_TRUE(optimizer.state().empty());
+
+  const at::Tensor complex = at::ones({2}, at::kComplexFloat).requires_grad_();
+  complex.mutable_grad() = at::ones({2}, at::kComplexFloat);
+  EXPECT_EQ(usage_error_of([&] { Adam({complex}).step(); }),
+            "Adam::step: parameter 0 of group 0 is ComplexFloat; supported are float32, float64, "
+            "bfloat16 and float16");
+}
+
+template <class Ours, class Theirs>
+void expect_same_with_sparse_gradients(Ours ours, Theirs theirs) {
+  for (int step = 0; step < 5; ++step) {
+    for (torch::optim::Optimizer* const optimizer :
+         {static_cast<torch::optim::Optimizer*>(&ours),
+          static_cast<torch::optim::Optimizer*>(&theirs)}) {
+      const at::Tensor rows = at::tensor({step, 2, step}, at::kLong).unsqueeze(0);
+      optimizer->param_groups()[0].params()[0].mutable_grad() =
+          at::sparse_coo_tensor(rows, at::arange(6, at::kFloat).view({3, 2}) + step, {6, 2});
+      optimizer->step();
+    }
+    EXPECT_TRUE(ours.param_groups()[0].params()[0].equal(theirs.param_groups()[0].params()[0]))
+        << "step " << step;
+  }
+}
+
+TEST(FusedOptimizer, TakesSparseGradientsWherePyTorchDoes) {
+  expect_same_with_sparse_gradients(SGD({parameter_of({6, 2})}, 0.1),
+                                    torch::optim::SGD({parameter_of({6, 2})}, 0.1));
+  expect_same_with_sparse_gradients(
+      Adagrad({parameter_of({6, 2})}, {.lr = 0.1, .lr_decay = 0.1}),
+      torch::optim::Adagrad({parameter_of({6, 2})},
+                            torch::optim::AdagradOptions(0.1).lr_decay(0.1)));
+}
+
+// A column of a matrix, and gradients and states in other orders than the parameter.
+template <class Optimizer>
+void expect_layout_does_not_matter() {
+  Tensors dense;
+  Tensors strided;
+  for (const std::int64_t rows : {5, 0, 37}) {
+    dense.push_back(parameter_of({rows, 9}));
+    const at::Tensor wide = at::zeros({rows, 18});
+    const at::Tensor part = wide.slice(1, 0, 18, 2);
+    part.copy_(dense.back().detach());
+    strided.push_back(part.detach().requires_grad_());
+    dense.push_back(parameter_of({rows, 9}));
+    strided.push_back(dense.back().detach().t().contiguous().t().requires_grad_());
+  }
+  Optimizer first(dense);
+  Optimizer second(strided);
+  train(first, 0, 4);
+  train(second, 0, 4);
+  for (std::size_t i = 0; i < dense.size(); ++i) {
+    EXPECT_TRUE(dense[i].equal(strided[i])) << "parameter " << i;
+  }
+}
+
+TEST(FusedOptimizer, LayoutDoesNotMatter) {
+  expect_layout_does_not_matter<SGD>();
+  expect_layout_does_not_matter<AdamW>();
+  expect_layout_does_not_matter<Adagrad>();
+  expect_layout_does_not_matter<RAdam>();
+  expect_layout_does_not_matter<RMSprop>();
+}
+
+TEST(FusedOptimizer, CountsItsChanges) {
+  const at::Tensor with_gradient = parameter_of({3});
+  const at::Tensor without = parameter_of({3});
+  for (const auto& optimizer :
+       {std::shared_ptr<torch::optim::Optimizer>(new SGD({with_gradient, without})),
+        std::shared_ptr<torch::optim::Optimizer>(new Lion({with_gradient, without}))}) {
+    set_gradient(with_gradient, 0);
+    const auto version = with_gradient._version();
+    const auto other_version = without._version();
+    optimizer->step();
+    EXPECT_GT(with_gradient._version(), version);
+    EXPECT_EQ(without._version(), other_version);
+  }
+}
+
+TEST(FusedOptimizer, CallsTheClosureWithGradientsOn) {
+  const at::Tensor parameter = parameter_of({3});
+  SGD optimizer({parameter}, 0.5);
+  const at::NoGradGuard no_grad;
+  const at::Tensor loss = optimizer.step([&] {
+    const at::Tensor made = parameter.square().sum();
+    made.backward();
+    return made;
+  });
+  EXPECT_TRUE(loss.defined());
+  EXPECT_TRUE(at::allclose(parameter, at::zeros({3})));
+}
+
+template <class Saved, class Loaded>
+void copy_by_archive(Saved& saved, Loaded& loaded) {
+  std::stringstream stream;
+  torch::serialize::OutputArchive output;
+  saved.save(output);
+  output.save_to(stream);
+  torch::serialize::InputArchive input;
+  input.load_from(stream);
+  loaded.load(input);
+}
+
+template <class Optimizer, class Options>
+void expect_archive_continues(const Options& options) {
+  const at::Tensor first = parameter_of({7, 5});
+  Optimizer optimizer({first}, options);
+  train(optimizer, 0, 5);
+  const at::Tensor second = first.detach().clone().requires_grad_();
+  Optimizer other({second});
+  copy_by_archive(optimizer, other);
+  train(optimizer, 5, 10);
+  train(other, 5, 10);
+  EXPECT_TRUE(first.equal(second));
+}
+
+TEST(FusedOptimizer, ContinuesFromAnArchive) {
+  expect_archive_continues<SGD>(SGDOptions{.momentum = 0.5, .maximize = true});
+  expect_archive_continues<Adam>(AdamOptions{.betas = {0.5, 0.75}, .amsgrad = true});
+  expect_archive_continues<NAdam>(NAdamOptions{.momentum_decay = 0.5});
+  expect_archive_continues<LAMB>(LAMBOptions{.lr = 0.25});
+}
+
+// Of LibTorch's optimizers, which round differently: as close as they are without the exchange.
+template <class Ours, class Theirs, class Options, class TheirOptions>
+void expect_archives_both_ways(const Options& options, const TheirOptions& their_options) {
+  const at::Tensor ours = parameter_of({7, 5});
+  const at::Tensor theirs = parameter_of({7, 5});
+  Ours optimizer({ours}, options);
+  Theirs reference({theirs}, their_options);
+  train(optimizer, 0, 5);
+  train(reference, 0, 5);
+  const at::Tensor from_theirs = theirs.detach().clone().requires_grad_();
+  Ours taken({from_theirs});
+  copy_by_archive(reference, taken);
+  const at::Tensor from_ours = ours.detach().clone().requires_grad_();
+  Theirs given({from_ours}, 0.9);
+  copy_by_archive(optimizer, given);
+  train(reference, 5, 10);
+  train(taken, 5, 10);
+  train(given, 5, 10);
+  EXPECT_TRUE(at::allclose(from_theirs, theirs, 1e-5, 1e-6));
+  EXPECT_TRUE(at::allclose(from_ours, theirs, 1e-5, 1e-6));
+}
+
+TEST(FusedOptimizer, ExchangesArchivesWithLibTorch) {
+  expect_archives_both_ways<SGD, torch::optim::SGD>(SGDOptions{.lr = 0.1, .momentum = 0.9},
+                                                    torch::optim::SGDOptions(0.1).momentum(0.9));
+  expect_archives_both_ways<Adam, torch::optim::Adam>(AdamOptions{.lr = 0.1, .amsgrad = true},
+                                                      torch::optim::AdamOptions(0.1).amsgrad(true));
+  expect_archives_both_ways<AdamW, torch::optim::AdamW>(AdamWOptions{.lr = 0.1},
+                                                        torch::optim::AdamWOptions(0.1));
+  expect_archives_both_ways<Adagrad, torch::optim::Adagrad>(AdagradOptions{.lr = 0.1},
+                                                            torch::optim::AdagradOptions(0.1));
+  expect_archives_both_ways<RMSprop, torch::optim::RMSprop>(
+      RMSpropOptions{.lr = 0.01, .momentum = 0.5, .centered = true},
+      torch::optim::RMSpropOptions(0.01).momentum(0.5).centered(true));
+}
+
+TEST(FusedOptimizer, RefusesArchivesAndStatesOfOthers) {
+  Adam adam({parameter_of({3})});
+  train(adam, 0, 1);
+  Adam two({parameter_of({3}), parameter_of({3})});
+  EXPECT_EQ(usage_error_of([&] { copy_by_archive(adam, two); }),
+            "load Adam from an archive: group 0 has another number of parameters; load it into "
+            "the optimizer that it was saved from");
+  Adam larger({parameter_of({4})});
+  EXPECT_NE(usage_error_of([&] { copy_by_archive(adam, larger); }), "no error");
+  EXPECT_TRUE(larger.state().empty());
+  AdamW decoupled({parameter_of({3})});
+  EXPECT_EQ(usage_error_of([&] { decoupled.load_state_dict(adam.state_dict()); }),
+            "load the optimizer's state dict, as AdamW: its 'decoupled_weight_decay' is False, "
+            "which this optimizer does not offer; load it into the optimizer that it was saved "
+            "from");
+}
+
+// Kernels.
+
+constexpr UpdateElements kAllElements[] = {UpdateElements::kFloat32,
+                                           UpdateElements::kFloat64,
+                                           UpdateElements::kBFloat16,
+                                           UpdateElements::kFloat16,
+                                           UpdateElements::kBFloat16WithFloat32,
+                                           UpdateElements::kFloat16WithFloat32};
+
+std::pair<at::ScalarType, at::ScalarType> dtypes_of(UpdateElements elements) {
+  switch (elements) {
+    case UpdateElements::kFloat32:
+      return {at::kFloat, at::kFloat};
+    case UpdateElements::kFloat64:
+      return {at::kDouble, at::kDouble};
+    case UpdateElements::kBFloat16:
+      return {at::kBFloat16, at::kBFloat16};
+    case UpdateElements::kFloat16:
+      return {at::kHalf, at::kHalf};
+    case UpdateElements::kBFloat16WithFloat32:
+      return {at::kBFloat16, at::kFloat};
+    default:
+      return {at::kHalf, at::kFloat};
+  }
+}
+
+struct Buffers {
+  explicit Buffers(UpdateElements elements, std::int64_t size) {
+    const auto [dtype, state_dtype] = dtypes_of(elements);
+    const at::Tensor index = at::arange(size, at::kDouble);
+    parameter = index.sin().to(dtype);
+    gradient = (index * 1.7).cos().mul(3).to(dtype);
+    for (int k = 0; k < 3; ++k) states.push_back((index + k).cos().square().to(state_dtype));
+  }
+  UpdateRange range(std::int64_t begin, std::int64_t end) const {
+    const auto at = [&](const at::Tensor& tensor) {
+      return static_cast<std::byte*>(tensor.data_ptr()) +
+             begin * static_cast<std::int64_t>(tensor.element_size());
+    };
+    return {.dtype = parameter.scalar_type(),
+            .state_dtype = states[0].scalar_type(),
+            .parameter = at(parameter),
+            .gradient = at(gradient),
+            .states = {at(states[0]), at(states[1]), at(states[2])},
+            .elements = end - begin};
+  }
+  bool equal(const Buffers& other) const {
+    bool same = same_bytes(parameter, other.parameter);
+    for (std::size_t k = 0; k < 3; ++k) same = same && same_bytes(states[k], other.states[k]);
+    return same;
+  }
+  static bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
+    return std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
+  }
+  at::Tensor parameter, gradient;
+  Tensors states;
+};
+
+/// Calls `check` with each kind of update that Lockstep computes itself, and its kind.
+template <class Check>
+void for_each_update(const Check& check) {
+  check(UpdateKind::kSgd, SgdUpdate{.lr = 0.1,
+                                    .momentum = 0.9,
+                                    .dampening = 0.1,
+                                    .weight_decay = 0.01,
+                                    .nesterov = true,
+                                    .is_first_step = false});
+  check(UpdateKind::kAdam, AdamUpdate{.lr = 0.1,
+                                      .beta1 = 0.9,
+                                      .beta2 = 0.99,
+                                      .eps = 1e-8,
+                                      .weight_decay = 0.1,
+                                      .is_decoupled = true,
+                                      .step = 3});
+  check(UpdateKind::kAdagrad,
+        AdagradUpdate{.lr = 0.1, .lr_decay = 0.1, .weight_decay = 0.1, .eps = 1e-10, .step = 3});
+  check(UpdateKind::kNAdam, NAdamUpdate{.lr = 0.1,
+                                        .beta1 = 0.9,
+                                        .beta2 = 0.99,
+                                        .eps = 1e-8,
+                                        .weight_decay = 0.1,
+                                        .is_decoupled = false,
+                                        .mu = 0.5,
+                                        .mu_next = 0.6,
+                                        .mu_product = 0.25,
+                                        .step = 3});
+  for (const std::int64_t step : {1, 100}) {
+    check(UpdateKind::kRAdam, RAdamUpdate{.lr = 0.1,
+                                          .beta1 = 0.9,
+                                          .beta2 = 0.99,
+                                          .eps = 1e-8,
+                                          .weight_decay = 0.1,
+                                          .is_decoupled = false,
+                                          .step = step});
+  }
+  check(UpdateKind::kAdamax,
+        AdamaxUpdate{
+            .lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.1, .step = 3});
+  check(UpdateKind::kAdadelta,
+        AdadeltaUpdate{.lr = 0.1, .rho = 0.9, .eps = 1e-6, .weight_decay = 0.1});
+  check(UpdateKind::kRmsprop,
+        RmspropUpdate{.lr = 0.1, .alpha = 0.9, .eps = 1e-8, .weight_decay = 0.1, .momentum = 0.9});
+  check(UpdateKind::kLion, LionUpdate{.lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .weight_decay = 0.1});
+  const LambUpdate lamb{.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-6, .weight_decay = 0.1, .step = 3};
+  check(UpdateKind::kLambScaled, LambScaledUpdate{.update = lamb, .scale = 0.1});
+}
+
+TEST(UpdateKernels, AllInstructionSetsGiveTheSameBits) {
+  for_each_update([](UpdateKind kind, const auto& update) {
+    for (const UpdateElements elements : kAllElements) {
+      for (const std::int64_t size : {0, 1, 7, 16, 33, 1000}) {
+        Buffers expected(elements, size);
+        const auto run = [&](InstructionSet set, const Buffers& buffers) {
+          const UpdateRange range = buffers.range(0, size);
+          UpdateCall call{.update = &update,
+                          .parameter = static_cast<std::byte*>(range.parameter),
+                          .gradient = static_cast<const std::byte*>(range.gradient),
+                          .states = {},
+                          .elements = static_cast<std::size_t>(size),
+                          .maximize = true,
+                          .squares = nullptr};
+          for (std::size_t k = 0; k < 3; ++k) {
+            call.states[k] = static_cast<std::byte*>(range.states[k]);
+          }
+          find_update_kernel(set, kind, elements)(call);
+        };
+        run(InstructionSet::kPortable, expected);
+        for (const auto set : {InstructionSet::kAvx2, InstructionSet::kAvx512}) {
+          if (!is_supported(set)) continue;
+          Buffers buffers(elements, size);
+          run(set, buffers);
+          EXPECT_TRUE(buffers.equal(expected))
+              << instruction_set_name(set) << ", kind " << static_cast<int>(kind) << ", elements "
+              << static_cast<int>(elements) << ", size " << size;
+        }
+      }
+    }
+  });
+}
+
+// What lets several processes update parts of one parameter.
+TEST(UpdateRange, PartsGiveTheBitsOfTheWhole) {
+  std::mt19937 random(11);
+  for_each_update([&](UpdateKind kind, const auto& update) {
+    for (const UpdateElements elements : kAllElements) {
+      constexpr std::int64_t kSize = 5003;
+      Buffers whole(elements, kSize);
+      update_range(update, whole.range(0, kSize));
+      Buffers parts(elements, kSize);
+      for (std::int64_t begin = 0; begin < kSize;) {
+        const std::int64_t lines = 1 + static_cast<std::int64_t>(random() % 20);
+        const std::int64_t end = std::min(begin + lines * kRangeElements, kSize);
+        update_range(update, parts.range(begin, end));
+        begin = end;
+      }
+      EXPECT_TRUE(parts.equal(whole))
+          << "kind " << static_cast<int>(kind) << ", elements " << static_cast<int>(elements);
+    }
+  });
+}
+
+class Threads {
+ public:
+  explicit Threads(int count) : before_(at::get_num_threads()) { at::set_num_threads(count); }
+  ~Threads() { at::set_num_threads(before_); }
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
+
+ private:
+  int before_;
+};
+
+TEST(UpdateRange, ThreadsDoNotChangeBits) {
+  constexpr std::int64_t kSize = (std::int64_t{1} << 18) + 77;
+  const auto run = [&](int threads, Buffers& buffers) {
+    const Threads set(threads);
+    const LambUpdate lamb{.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-6, .weight_decay = 0, .step = 1};
+    const UpdateRange range = buffers.range(0, kSize);
+    const LambSquares squares = update_lamb_states(lamb, range);
+    update_range(LambScaledUpdate{.update = lamb, .scale = lamb_trust_ratio(squares)}, range);
+    update_range(LionUpdate{.lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .weight_decay = 0}, range);
+  };
+  Buffers one(UpdateElements::kFloat32, kSize);
+  Buffers three(UpdateElements::kFloat32, kSize);
+  run(1, one);
+  run(3, three);
+  EXPECT_TRUE(one.equal(three));
+}
+
+TEST(UpdateRange, LambSumsWhatNormsSay) {
+  Buffers buffers(UpdateElements::kFloat32, 70001);
+  const double expected = buffers.parameter.to(at::kDouble).square().sum().item().toDouble();
+  // Without an average the update is the gradient's sign, of norm 1 an element, but for eps.
+  for (const at::Tensor& state : buffers.states) state.zero_();
+  const LambSquares squares = update_lamb_states(
+      {.beta1 = 0, .beta2 = 0, .eps = 0, .weight_decay = 0, .step = 1}, buffers.range(0, 70001));
+  EXPECT_NEAR(squares.parameter / expected, 1, 1e-6);
+  EXPECT_NEAR(squares.update / 70001, 1, 1e-6);
+  EXPECT_EQ(lamb_trust_ratio({.parameter = 4, .update = 16}), 0.5);
+  EXPECT_EQ(lamb_trust_ratio({.parameter = 0, .update = 16}), 1);
+  EXPECT_EQ(lamb_trust_ratio({.parameter = 4, .update = 0}), 1);
+}
+
+}  // namespace
+}  // namespace lockstep::testing

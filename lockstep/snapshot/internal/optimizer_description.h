@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <torch/optim/optimizer.h>
+
+/// Options and state of Lockstep's own optimizers as data, so that snapshots, archives and
+/// comparisons of replicas know them without their classes.
+namespace lockstep::inline internal {
+
+using OptionValue = std::variant<double, bool, std::tuple<double, double>>;
+
+/// An optimizer by PyTorch's names.
+struct OptimizerDescription {
+  const char* name;
+  /// Hyperparameters of a parameter group and their defaults; the first is "lr".
+  std::vector<std::pair<const char*, OptionValue>> options;
+  /// What Python's parameter groups hold beside them. Checked when read where it changes the
+  /// arithmetic ("decoupled_weight_decay").
+  std::vector<std::pair<const char*, c10::IValue>> constants;
+  /// Of the state of a parameter: whether it has "step", its numbers, which begin with 1, and its
+  /// tensors, each of the parameter's shape or undefined.
+  bool counts_steps;
+  std::vector<const char*> numbers;
+  std::vector<const char*> tensors;
+};
+
+/// Options of a parameter group, in the order of the description.
+class DescribedOptions final : public torch::optim::OptimizerOptions {
+ public:
+  explicit DescribedOptions(const OptimizerDescription& description);
+
+  std::unique_ptr<torch::optim::OptimizerOptions> clone() const override;
+  double get_lr() const override;
+  void set_lr(double lr) override;
+  /// In the format of LibTorch's optimizer of the same name. Options that an archive lacks keep
+  /// their values.
+  void serialize(torch::serialize::OutputArchive& archive) const override;
+  void serialize(torch::serialize::InputArchive& archive) override;
+
+  const OptimizerDescription* description;
+  std::vector<OptionValue> values;
+  /// Numbers that Python's schedulers keep in a group: "initial_lr", "max_lr", ….
+  std::map<std::string, double> scheduler_values = {};
+  /// Of the tensors of states that are made; empty: the parameter's. No part of a state dict.
+  std::optional<at::ScalarType> state_dtype = {};
+};
+
+/// The dtype of the state of a parameter in such a group.
+at::ScalarType state_dtype_of(const DescribedOptions& options, const at::Tensor& parameter);
+
+/// The state of a parameter, in the order of the description.
+class DescribedState final : public torch::optim::OptimizerParamState {
+ public:
+  explicit DescribedState(const OptimizerDescription& description);
+
+  std::unique_ptr<torch::optim::OptimizerParamState> clone() const override;
+  void serialize(torch::serialize::OutputArchive& archive) const override;
+  void serialize(torch::serialize::InputArchive& archive) override;
+
+  const OptimizerDescription* description;
+  std::int64_t step = 0;
+  std::vector<double> numbers;
+  std::vector<at::Tensor> tensors;
+};
+
+/// The description of one of Lockstep's own optimizers; null for any other.
+const OptimizerDescription* find_description(const torch::optim::Optimizer& optimizer);
+
+}  // namespace lockstep::inline internal
