@@ -20,6 +20,9 @@ int run_worker(int argc, char** argv);
 namespace lockstep::optim_worker {
 int run_worker(int argc, char** argv);
 }
+namespace lockstep::optimizers_worker {
+int run_worker(int argc, char** argv);
+}
 namespace parity_worker {
 int run_worker(int argc, char** argv);
 }
@@ -58,6 +61,7 @@ int main(int argc, char** argv) {
       {"features_worker", lockstep::testing::features_worker::run_worker},
       {"machines_worker", machines_worker::run_worker},
       {"optim_worker", lockstep::optim_worker::run_worker},
+      {"optimizers_worker", lockstep::optimizers_worker::run_worker},
       {"parity_worker", parity_worker::run_worker},
       {"pipeline_worker", pipeline_worker::run_worker},
       {"preempt_worker", lockstep::preempt_worker::run_worker},

@@ -17,6 +17,7 @@ namespace lockstep::inline internal {
 namespace {
 
 constexpr std::string_view kOrderedDict = "collections.OrderedDict";
+constexpr std::string_view kCounter = "collections.Counter";
 constexpr std::string_view kRebuildTensor = "torch._utils._rebuild_tensor_v2";
 constexpr std::string_view kRebuildUntypedTensor = "torch._utils._rebuild_tensor_v3";
 constexpr std::string_view kRebuildParameter = "torch._utils._rebuild_parameter";
@@ -28,8 +29,8 @@ constexpr std::size_t kMaxNodes = 16'000'000;
 constexpr std::uint64_t kTensorBytes = 512;
 
 bool is_known(std::string_view module, std::string_view name, std::string_view full) {
-  return full == kOrderedDict || full == kRebuildTensor || full == kRebuildUntypedTensor ||
-         full == kRebuildParameter || full == kUntypedStorage ||
+  return full == kOrderedDict || full == kCounter || full == kRebuildTensor ||
+         full == kRebuildUntypedTensor || full == kRebuildParameter || full == kUntypedStorage ||
          (module == "torch" && (storage_dtype(name) || untyped_dtype(name)));
 }
 
@@ -244,6 +245,9 @@ class Unpickler {
     const std::vector<NodeId>& arguments = as<PickleTuple>(pop()).items;
     const std::string& name = as<PickleGlobal>(pop()).name;
     if (name == kOrderedDict && arguments.empty()) return push(PickleDict{{}, true});
+    if (name == kCounter && arguments.size() == 1) {
+      return push(PickleDict{as<PickleDict>(arguments[0]).items, true});
+    }
     if (name == kRebuildTensor && arguments.size() == 6) return push(rebuild_tensor(arguments));
     if (name == kRebuildUntypedTensor && arguments.size() == 7) {
       return push(rebuild_untyped_tensor(arguments));

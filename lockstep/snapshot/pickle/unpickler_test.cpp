@@ -56,6 +56,14 @@ TEST(Unpickler, RefusesTensorsThatReachBeyondTheirStorage) {
   EXPECT_THROW(read("\x80\x02" + tensor(13, 0, 4, 4, 1) + "."), CorruptFile);
 }
 
+// As the milestones of Python's MultiStepLR are.
+TEST(Unpickler, ReadsACounterAsADict) {
+  const c10::IValue read_value = read("\x80\x02" + "ccollections\nCounter\n}K\x05K\x02s\x85R."s);
+  ASSERT_TRUE(read_value.isGenericDict());
+  EXPECT_EQ(read_value.toGenericDict().at(std::int64_t{5}).toInt(), 2);
+  EXPECT_THROW(read("ccollections\nCounter\nK\x05\x85R."), CorruptFile);
+}
+
 TEST(Unpickler, NamesWhatItRefuses) {
   const std::string attack =
       "\x80\x02"
