@@ -166,7 +166,7 @@ class Worker(unittest.TestCase):
         cases_path = os.path.join(self.folder, "cases.json")
         with open(cases_path, "w", encoding="utf-8") as file:
             json.dump(tests, file)
-        subprocess.run([WORKER, command, cases_path, self.path], check=True, timeout=100,
+        subprocess.run([WORKER, command, cases_path, self.path], check=True, timeout=300,
                        env=os.environ | {"OMP_NUM_THREADS": "1"})
         return torch.load(self.path)
 
@@ -258,7 +258,7 @@ class Optimizers(Worker):
                 self.assertTrue(torch.equal(result["optimizer"]["state"][i]["momentum_buffer"], momenta[i]))
 
     def test_float32_state_of_low_precision_parameters(self):
-        """It is the state of the same optimizer of float32 parameters that get the same gradients."""
+        """It is the state of that optimizer of float32 parameters that get the same gradients."""
         kinds = ("SGD", "Adam", "AdamW", "Adagrad", "NAdam", "RAdam", "Adamax", "RMSprop", "Lion", "LAMB")
         tests = [{"name": f"{kind}.{dtype}", "optimizer": kind, "second": {}, "dtype": dtype,
                   "options": {"float32_state": True} | ({"momentum": 0.9} if kind == "SGD" else {})}
