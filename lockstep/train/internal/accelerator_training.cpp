@@ -65,7 +65,9 @@ void AcceleratorTraining::remember() {
 }
 
 void AcceleratorTraining::begin_step() {
-  for (const auto& stepped : state_.optimizers) stepped->has_stepped = false;
+  // The backward() of another optimizer's loss counts for all: after this one's update, too.
+  for (const auto& stepped : state_.optimizers)
+    stepped->has_new_gradients = stepped->has_stepped = false;
   most_updates_ = std::max(most_updates_, updates_);
   updates_ = undone_updates_ = 0;
   is_extended_ = false;
