@@ -82,7 +82,8 @@ DataCursor LoaderPosition::cursor_to_save() {
   return is_done ? DataCursor{.seed = cursor_.seed, .epoch = cursor_.epoch + 1} : cursor_;
 }
 
-void LoaderPosition::set_log(std::shared_ptr<SampleLog> log, int number) {
+void LoaderPosition::set_log(std::shared_ptr<SampleLog> log, int number,
+                             const std::optional<DataCursor>& from) {
   log_ = std::move(log);
   log_number_ = number;
   if (!log_) return;
@@ -91,7 +92,8 @@ void LoaderPosition::set_log(std::shared_ptr<SampleLog> log, int number) {
                .seed = cursor_.seed,
                .least_of_epoch = options_.least_of_epoch(),
                .limit_batches = options_.limit_batches});
-  if (cursor_ != DataCursor{.seed = cursor_.seed}) log_->go_to(number, cursor_);
+  const DataCursor begins = from.value_or(cursor_);
+  if (from || begins != DataCursor{.seed = cursor_.seed}) log_->go_to(number, begins);
 }
 
 void LoaderPosition::set_boundary_visit(std::function<void(LoaderBoundary)> visit) {

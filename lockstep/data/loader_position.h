@@ -72,8 +72,10 @@ class LoaderPosition {
   void set_cursor(const DataCursor& cursor);
   void check_cursor(const DataCursor& cursor) const;
 
-  /// Tells the log what this rank is given, as loader `number`. Null: none.
-  void set_log(std::shared_ptr<SampleLog> log, int number);
+  /// Tells the log what this rank is given, as loader `number`. Null: none. `from`: where the log
+  /// goes on, if before the cursor: what it had there is of a loop that was interrupted.
+  void set_log(std::shared_ptr<SampleLog> log, int number,
+               const std::optional<DataCursor>& from = std::nullopt);
 
   /// Calls `visit` at each boundary, before the next batch is read. `visit` may call go_to().
   void set_boundary_visit(std::function<void(LoaderBoundary)> visit);

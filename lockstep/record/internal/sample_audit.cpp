@@ -40,9 +40,16 @@ struct Run {
   std::int64_t seed = 0;
   std::int64_t least_of_epoch = 0;
   std::int64_t limit_batches = 0;
-  Cursor begins{};
+  std::map<int, Cursor> begins_of_rank{};
   std::set<Cursor> left{};
   std::map<Cursor, Batch> batches{};
+
+  // A rank that was interrupted in a loop goes on before the others.
+  Cursor begins() const {
+    const auto first =
+        std::ranges::min_element(begins_of_rank, {}, [](const auto& one) { return one.second; });
+    return first == begins_of_rank.end() ? Cursor{} : first->second;
+  }
 };
 
 // By loader, then by run.
@@ -87,7 +94,7 @@ void take_event(Runs& runs, const json& event, const Line& line) {
   } else if (what == "go_to") {
     // Of all that it had before nothing counts.
     const Cursor to{.epoch = event.at("epoch"), .consumed = event.at("consumed")};
-    run.begins = to;
+    run.begins_of_rank[line.rank] = to;
   } else if (what == "leave") {
     run.left.insert({.epoch = event.at("epoch"), .consumed = event.at("consumed")});
   } else if (what == "batch") {
@@ -180,21 +187,23 @@ class Auditor {
     }
     result_.least_ranks = std::min(result_.least_ranks, run.world_size);
     result_.most_ranks = std::max(result_.most_ranks, run.world_size);
-    if (run.batches.empty()) return;  // It was ended before it could say where it goes on.
-    const auto given_up = lineage_.lower_bound(run.begins);
+    // It was ended before it could say where it goes on.
+    if (run.batches.empty() && run.begins_of_rank.empty()) return;
+    const Cursor begins = run.begins();
+    const auto given_up = lineage_.lower_bound(begins);
     result_.replayed_batches += std::distance(given_up, lineage_.end());
     lineage_.erase(given_up, lineage_.end());
-    std::erase_if(left_, [&](const Cursor& at) { return at >= run.begins; });
+    std::erase_if(left_, [&](const Cursor& at) { return at >= begins; });
     left_.insert(run.left.begin(), run.left.end());
     if (!lineage_.empty()) {
       const auto& [at, last] = *lineage_.rbegin();
-      if (at.epoch == run.begins.epoch && last.end > run.begins.consumed) {
-        say(concat("run ", id, " goes on in the middle of a batch, at sample ", run.begins.consumed,
-                   " of epoch ", run.begins.epoch));
+      if (at.epoch == begins.epoch && last.end > begins.consumed) {
+        say(concat("run ", id, " goes on in the middle of a batch, at sample ", begins.consumed,
+                   " of epoch ", begins.epoch));
       }
     }
     for (const auto& [at, batch] : run.batches) {
-      if (at < run.begins) continue;
+      if (at < begins) continue;
       lineage_[at] = batch;
       lineage_[at].world_size = run.world_size;
     }

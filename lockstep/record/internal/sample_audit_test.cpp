@@ -25,10 +25,11 @@ class SampleAudit : public ::testing::Test {
     }
   }
   void go_to(int run, int world_size, int epoch, int consumed) const {
-    for (int rank = 0; rank < world_size; ++rank) {
-      write(rank, concat(R"({"run":)", run, R"(,"event":"go_to","loader":0,"epoch":)", epoch,
-                         R"(,"consumed":)", consumed, "}\n"));
-    }
+    for (int rank = 0; rank < world_size; ++rank) rank_goes_to(run, rank, epoch, consumed);
+  }
+  void rank_goes_to(int run, int rank, int epoch, int consumed) const {
+    write(rank, concat(R"({"run":)", run, R"(,"event":"go_to","loader":0,"epoch":)", epoch,
+                       R"(,"consumed":)", consumed, "}\n"));
   }
   void batch(int run, int rank, int epoch, int first, int end, const std::string& samples) const {
     write(rank,
@@ -80,6 +81,23 @@ TEST_F(SampleAudit, WhatWasGivenBehindTheSnapshotDoesNotCount) {
   ASSERT_EQ(loader.epochs.size(), 1U);
   EXPECT_TRUE(loader.epochs[0].is_complete);
   EXPECT_EQ(loader.epochs[0].given, 4);
+}
+
+// Rank 1 was killed in an evaluation, which the survivors repeat without the log.
+TEST_F(SampleAudit, WhatAnInterruptedLoopWasGivenDoesNotCount) {
+  begin(1, 2);
+  batch(1, 0, 0, 0, 4, "3,0");
+  batch(1, 1, 0, 0, 4, "1,2");
+  batch(1, 0, 1, 0, 2, "2");
+  begin(2, 2);
+  rank_goes_to(2, 0, 1, 0);
+  rank_goes_to(2, 1, 2, 0);  // The replacement takes where rank 0 is by then, and is killed.
+  begin(3, 2);
+  go_to(3, 2, 2, 0);
+  batch(3, 0, 2, 0, 4, "3,0");
+  batch(3, 1, 2, 0, 4, "1,2");
+  EXPECT_TRUE(audited().problems.empty()) << problems();
+  EXPECT_EQ(audited().epochs.size(), 2U);
 }
 
 TEST_F(SampleAudit, ARunWithoutASnapshotBeginsAnew) {

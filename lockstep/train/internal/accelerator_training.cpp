@@ -224,6 +224,12 @@ void AcceleratorTraining::drop_group(const ProcessGroup& group) {
   regroup_layers(group);
   state_.directories.clear();
   // What it is given until the ranks are together again does not count.
+  if (logged_until_.empty()) {
+    logged_until_ = cursors_between_;
+    for (std::size_t i = logged_until_.size(); i < state_.loaders.size(); ++i) {
+      logged_until_.push_back(state_.loaders[i]->cursor());
+    }
+  }
   for (const auto& loader : state_.loaders) loader->set_log(nullptr, 0);
   state_.sample_log_.reset();
 }
@@ -236,13 +242,18 @@ void AcceleratorTraining::set_group(const ProcessGroup& group, bool at_boundary)
   if (at_boundary) state_.open_sample_log();
   for (std::size_t i = 0; i < state_.loaders.size(); ++i) {
     LoaderPosition& loader = *state_.loaders[i];
-    if (state_.sample_log_) loader.set_log(state_.sample_log_, static_cast<int>(i));
+    if (state_.sample_log_) {
+      const bool is_other = i > 0 && i < logged_until_.size();
+      loader.set_log(state_.sample_log_, static_cast<int>(i),
+                     is_other ? std::optional(logged_until_[i]) : std::nullopt);
+    }
     if (i > 0) {
       loader.set_process_group(group);
     } else if (at_boundary) {
       loader.go_to(cursor_, group);
     }
   }
+  if (at_boundary) logged_until_.clear();
 }
 
 std::int64_t AcceleratorTraining::place() const {
@@ -429,6 +440,7 @@ bool AcceleratorState::run_between(const std::function<void()>& action) {
   }
   std::vector<DataCursor> cursors;
   for (const auto& loader : loaders) cursors.push_back(loader->cursor());
+  const AcceleratorTraining::Between between(*training_, cursors);
   return recovery_->run_between([&] {
     // Where it was interrupted in a loop over another loader.
     for (std::size_t i = 1; i < loaders.size(); ++i) {

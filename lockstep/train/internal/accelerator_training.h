@@ -44,6 +44,25 @@ class AcceleratorTraining final : public RecoverableTraining {
   /// The step goes on over a boundary: the program accumulates gradients itself.
   void extend_step() { is_extended_ = true; }
 
+  /// While it lives, code between two steps runs, which began with the loaders at these cursors; as
+  /// a part of other such code it changes nothing.
+  class Between {
+   public:
+    Between(AcceleratorTraining& training, const std::vector<DataCursor>& cursors)
+        : training_(training), is_outermost_(training.cursors_between_.empty()) {
+      if (is_outermost_) training_.cursors_between_ = cursors;
+    }
+    ~Between() {
+      if (is_outermost_) training_.cursors_between_.clear();
+    }
+    Between(const Between&) = delete;
+    Between& operator=(const Between&) = delete;
+
+   private:
+    AcceleratorTraining& training_;
+    const bool is_outermost_;
+  };
+
   /// Where the first loader is at a boundary.
   void set_cursor(const DataCursor& cursor) { cursor_ = cursor; }
 
@@ -65,6 +84,10 @@ class AcceleratorTraining final : public RecoverableTraining {
 
   AcceleratorState& state_;
   DataCursor cursor_{};
+  std::vector<DataCursor> cursors_between_;
+  /// Where the log of samples, which is closed, ends of each loader: before a loop that was
+  /// interrupted.
+  std::vector<DataCursor> logged_until_;
   bool has_tensors_ = false;
   std::vector<Watched> parameters_;
   TensorCopies buffers_;
