@@ -1,12 +1,16 @@
 // A program with a loop of its own under the Accelerator, whose ranks are killed:
 //   accelerator_worker STEPS [KIND [MEMORY_EVERY [EPOCHS_LOOP]]]
 // Ten steps are an epoch. KIND, several joined by '+': plain, accumulate, manual (accumulation),
-// two (optimizers), fp16, syncbn, trainer (in place of a loop of its own), save (snapshots in
-// $ACCELERATOR_WORKER_FOLDER), tail (evaluations within the loop). EPOCHS_LOOP while: a loop over
-// loader.epoch(). Says each step, and at the end the bits of its state, each after its pid.
+// two (optimizers), fp16, bf16, syncbn, uneven (an epoch's last batch is smaller), check (compare
+// replicas every third step), trainer (in place of a loop of its own), save (snapshots in
+// $ACCELERATOR_WORKER_FOLDER), async and sharded (of these), tail (evaluations within the loop),
+// places (says which failpoints it passes). EPOCHS_LOOP while: a loop over loader.epoch(). Says
+// each step, and at the end the bits of its state, each after its pid.
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -39,6 +43,7 @@
 #include "lockstep/train/loggers.h"
 #include "lockstep/train/trainer.h"
 #include "tests/workers/live_worker.h"
+#include "tests/workers/passed_places.h"
 
 namespace lockstep::accelerator_worker {
 namespace {
@@ -47,16 +52,22 @@ namespace nn = torch::nn;
 
 constexpr std::int64_t kStepsPerEpoch = 10;
 constexpr std::int64_t kBatch = 12;
+constexpr std::int64_t kMissingOfUneven = 5;  // rows of an epoch's last batch
+constexpr int kCheckEvery = 3;
 
-constexpr env::Variable kFault{"ACCELERATOR_WORKER_FAULT", "throw|hang|flip",
+constexpr env::Variable kFault{"ACCELERATOR_WORKER_FAULT", "hang|flip|evaluation",
                                "what the first process of rank 1 does in step 30; flip: a bit of a "
-                               "parameter, while all are compared"};
+                               "parameter, while all are compared; evaluation: it is killed in "
+                               "that before step 30"};
 constexpr std::int64_t kFaultyStep = 30;
 
 constexpr env::Variable kFolder{"ACCELERATOR_WORKER_FOLDER", "path", "where snapshots and logs go"};
 
 using testing::hash;
+using testing::kEmptyHash;
+using testing::PassedPlaces;
 using testing::say;
+using testing::throw_if_told;
 
 struct Rows : torch::data::datasets::Dataset<Rows, torch::data::Example<>> {
   explicit Rows(std::int64_t rows) : rows_(rows) {}
@@ -74,17 +85,24 @@ struct Rows : torch::data::datasets::Dataset<Rows, torch::data::Example<>> {
   for (volatile int turns = 0;;) turns = turns + 1;
 }
 
+std::string fault_of(std::int64_t step, int rank) {
+  const bool is_faulty = step == kFaultyStep && rank == 1;
+  if (!is_faulty || env::integer(env::kRestartCount).value_or(0) > 0) return "";
+  return env::text(kFault).value_or("");
+}
+
+void die_if_told(const Accelerator& accelerator) {
+  if (fault_of(accelerator.steps(), accelerator.process_index()) == "evaluation") raise(SIGKILL);
+}
+
 void fail_if_told(std::int64_t step, int rank, const at::Tensor& parameter) {
-  const std::string fault = env::text(kFault).value_or("");
-  if (fault.empty() || step != kFaultyStep || rank != 1) return;
-  if (env::integer(env::kRestartCount).value_or(0) > 0) return;
+  throw_if_told(rank, step);
+  const std::string fault = fault_of(step, rank);
   if (fault == "hang") turn_in_circles();
   if (fault == "flip") {
     const at::NoGradGuard no_grad;
     parameter.view(at::kInt).view({-1})[3].bitwise_xor_(1 << 20);
-    return;
   }
-  throw Error("the program has failed");
 }
 
 // Never so small that a step changes no bit, however long the training is.
@@ -102,12 +120,47 @@ struct Settings {
   bool loops_while = false;
 
   bool is(const char* part) const { return kind.find(part) != std::string::npos; }
+  Precision precision() const {
+    if (is("fp16")) return Precision::kFloat16;
+    return is("bf16") ? Precision::kBFloat16 : Precision::kFloat32;
+  }
+  int accumulation() const { return is("accumulate") ? 2 : 1; }
+  int check_replicas_every() const {
+    if (is("check")) return kCheckEvery;
+    return env::text(kFault) == "flip" ? 1 : 0;
+  }
+  std::int64_t rows_per_epoch() const {
+    const std::int64_t batches = kStepsPerEpoch * (is("manual") ? 2 : accumulation());
+    return batches * kBatch - (is("uneven") ? kMissingOfUneven : 0);
+  }
+};
+
+// Where the program is, for tests that choose what happens there.
+class Places {
+ public:
+  explicit Places(const Settings& settings) : says_(settings.is("places")) {}
+  /// The phase lasts until the result is destroyed.
+  std::unique_ptr<PassedPlaces::Phase> enter(const std::string& phase) {
+    if (!says_) return nullptr;
+    say(concat("enters ", phase));
+    return std::make_unique<PassedPlaces::Phase>(places_, phase);
+  }
+  void say_passed() const {
+    if (!says_) return;
+    for (const std::string& text : places_.texts()) say(concat("passed ", text));
+  }
+
+ private:
+  const bool says_;
+  PassedPlaces places_;
 };
 
 struct RowsTask : Task<nn::SequentialImpl> {
+  explicit RowsTask(const Settings& of) : settings(of) {}
   std::shared_ptr<nn::SequentialImpl> configure_model() override {
     nn::Sequential net(nn::Linear(8, 16), nn::BatchNorm1d(16), nn::ReLU(), nn::Dropout(0.2),
                        nn::Linear(16, 1));
+    if (settings.is("syncbn")) convert_sync_batchnorm(*net);
     module = net.ptr();
     return module;
   }
@@ -128,26 +181,42 @@ struct RowsTask : Task<nn::SequentialImpl> {
     step.log("val_one", 1.0);
   }
 
+  const Settings& settings;
   std::shared_ptr<nn::SequentialImpl> module;
   torch::optim::Optimizer* optimizer = nullptr;
   std::int64_t rows = 0;
 };
 
+struct ValidationPhase : Callback {
+  explicit ValidationPhase(Places& of) : places(of) {}
+  void on_validation_start(TrainerState&) override { phase = places.enter("evaluation"); }
+  void on_validation_end(TrainerState&, const Metrics&) override { phase.reset(); }
+  Places& places;
+  std::unique_ptr<PassedPlaces::Phase> phase;
+};
+
 int run_trainer(const Settings& settings) {
   say("starts");
-  RowsTask task;
+  Places places(settings);
+  RowsTask task(settings);
   Trainer trainer({.max_duration = concat(settings.steps, "ba"),
                    .batch_size = kBatch,
                    .split_batches = true,
+                   .precision = settings.precision(),
+                   .gradient_accumulation_steps = settings.accumulation(),
                    .val_check_interval = "3ba",
                    .log_every_n_steps = 5,
                    .enable_progress_bar = false,
                    .directory = env::text(kFolder).value_or(""),
                    .save_interval = "7ba",
+                   .asynchronous_saves = settings.is("async"),
+                   .sharded_saves = settings.is("sharded"),
                    .memory_every = settings.memory_every,
+                   .check_replicas_every = settings.check_replicas_every(),
                    .log_samples = true});
+  trainer.add(ValidationPhase(places));
   trainer.add(CsvLogger());
-  std::uint64_t sum = 0xcbf29ce484222325U;
+  std::uint64_t sum = kEmptyHash;
   std::int64_t recoveries = -1;
   trainer.add(LambdaCallback(
       {.on_train_batch_end =
@@ -157,6 +226,8 @@ int run_trainer(const Settings& settings) {
                say(concat("rank ", accelerator.process_index(), " of ", accelerator.num_processes(),
                           " begins at ", state.time.batches - 1));
              }
+             fail_if_told(state.time.batches - 1, accelerator.process_index(),
+                          state.module.parameters()[0]);
              std::uint64_t bits = 0;
              for (const auto& [name, tensor] : state_dict(state.module)) hash(bits, tensor);
              say(concat("step ", state.time.batches - 1, " has ", bits));
@@ -165,12 +236,13 @@ int run_trainer(const Settings& settings) {
            [&](TrainerState& state) {
              for (const auto& [name, tensor] : state_dict(state.module)) hash(sum, tensor);
              hash(sum, optimizer_state_dict(state.optimizer));
+             places.say_passed();
              say(concat("ends with ", sum));
            }}));
   const auto rows = [](std::int64_t count) {
     return Rows(count).map(torch::data::transforms::Stack<>());
   };
-  trainer.fit(task, rows(kStepsPerEpoch * kBatch), rows(31));
+  trainer.fit(task, rows(settings.rows_per_epoch()), rows(31));
   return 0;
 }
 
@@ -179,17 +251,18 @@ int run(const Settings& settings) {
   const std::string folder = env::text(kFolder).value_or("");
   at::manual_seed(static_cast<std::uint64_t>(::getpid()));  // Ranks begin alike all the same.
   say("starts");
+  Places places(settings);
   const bool accumulates_itself = settings.is("manual");
-  const int accumulation = settings.is("accumulate") ? 2 : 1;
-  Accelerator accelerator(
-      {.precision = settings.is("fp16") ? Precision::kFloat16 : Precision::kFloat32,
-       .gradient_accumulation_steps = accumulation,
-       .split_batches = true,
-       .seed = 3,
-       .directory = folder + "/snapshots",
-       .sample_log_directory = folder.empty() ? "" : folder + "/data",
-       .memory_every = settings.memory_every,
-       .check_replicas_every = env::text(kFault) == "flip" ? 1 : 0});
+  Accelerator accelerator({.precision = settings.precision(),
+                           .gradient_accumulation_steps = settings.accumulation(),
+                           .split_batches = true,
+                           .seed = 3,
+                           .directory = folder + "/snapshots",
+                           .asynchronous_saves = settings.is("async"),
+                           .sharded_saves = settings.is("sharded"),
+                           .sample_log_directory = folder.empty() ? "" : folder + "/data",
+                           .memory_every = settings.memory_every,
+                           .check_replicas_every = settings.check_replicas_every()});
   nn::Sequential net(nn::Linear(8, 16), nn::BatchNorm1d(16), nn::ReLU(), nn::Dropout(0.2),
                      nn::Linear(16, 1));
   nn::Linear critic(8, 1);
@@ -205,12 +278,14 @@ int run(const Settings& settings) {
   torch::optim::SGD sgd(critic->parameters(), torch::optim::SGDOptions(0.01));
   SawtoothLR sawtooth(adam);
   auto [model, optimizer, scheduler] = accelerator.prepare(net, adam, sawtooth);
-  auto other = accelerator.prepare(critic);
+  std::optional<PreparedModel<nn::LinearImpl>> other;
   std::optional<PreparedOptimizer<torch::optim::SGD>> second;
-  if (settings.is("two")) second.emplace(accelerator.prepare(sgd));
+  if (settings.is("two")) {
+    other.emplace(accelerator.prepare(critic));
+    second.emplace(accelerator.prepare(sgd));
+  }
   auto loader = accelerator.make_data_loader(
-      Rows(kStepsPerEpoch * kBatch * (accumulates_itself ? 2 : accumulation))
-          .map(torch::data::transforms::Stack<>()),
+      Rows(settings.rows_per_epoch()).map(torch::data::transforms::Stack<>()),
       {.batch_size = kBatch});
   auto test = accelerator.make_data_loader(Rows(31).map(torch::data::transforms::Stack<>()),
                                            {.batch_size = 7, .shuffle = false});
@@ -220,6 +295,7 @@ int run(const Settings& settings) {
   if (settings.is("save")) accelerator.load_state();
 
   const auto evaluate = [&] {
+    const auto phase = places.enter("evaluation");
     return accelerator.evaluate([&] {
       const at::NoGradGuard no_grad;
       double sum = 0;
@@ -227,6 +303,7 @@ int run(const Settings& settings) {
       for (auto& batch : test) {
         const at::Tensor output = model.forward(batch.data);
         sum += accelerator.gather_for_metrics(at::ones_like(output)).sum().item<double>();
+        die_if_told(accelerator);
       }
       model->train();
       return sum;
@@ -244,7 +321,7 @@ int run(const Settings& settings) {
       const std::int64_t before = accelerator.steps();
       if (second) {
         second->zero_grad();
-        accelerator.backward((other.forward(batch.data) - batch.target).square().mean());
+        accelerator.backward((other->forward(batch.data) - batch.target).square().mean());
         second->step();
       }
       const bool is_second = loader.cursor().batches % 2 == 0;  // It is behind the batch at hand.
@@ -261,8 +338,15 @@ int run(const Settings& settings) {
       for (const auto& [name, tensor] : state_dict(*net)) hash(sum, tensor);
       for (const auto& [name, tensor] : state_dict(*critic)) hash(sum, tensor);
       say(concat("step ", before, " has ", sum));
-      if (settings.is("tail") && before % 3 == 0) found.add_(evaluate());
-      if (settings.is("save") && before % 4 == 0) accelerator.save_state();
+      if (settings.is("tail") && before % 3 == 0) {
+        const double result = evaluate();
+        found.add_(result);
+        accelerator.print(::getpid(), " evaluated ", before, " as ", result);
+      }
+      if (settings.is("save") && before % 4 == 0) {
+        const auto phase = places.enter("save");
+        accelerator.save_state();
+      }
     }
     const double result = evaluate();
     if (std::isnan(result)) return;  // The training had ended when this process joined it.
@@ -280,11 +364,13 @@ int run(const Settings& settings) {
       if (epoch >= epochs) say("an epoch too many");
     }
   }
-  std::uint64_t sum = 0xcbf29ce484222325U;
+  accelerator.wait_for_saves();
+  std::uint64_t sum = kEmptyHash;
   for (const auto& [name, tensor] : state_dict(*net)) hash(sum, tensor);
   for (const auto& [name, tensor] : state_dict(*critic)) hash(sum, tensor);
   hash(sum, optimizer_state_dict(adam));
   hash(sum, found);
+  places.say_passed();
   say(concat("ends with ", sum));
   return 0;
 }

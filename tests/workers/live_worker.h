@@ -1,4 +1,5 @@
-// What workers of live jobs print, each line after the process's pid, and the bits of their state.
+// What workers of live jobs print, each line after the process's pid, the bits of their state, and
+// the error that a test asks for.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,9 @@
 #include <ATen/core/ivalue.h>
 #include <unistd.h>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/env.h"
 
 namespace lockstep::testing {
 
@@ -18,6 +21,18 @@ inline void say(const std::string& text) {
   std::puts(concat(::getpid(), " ", text).c_str());
   std::fflush(stdout);
 }
+
+inline constexpr env::Variable kThrow{
+    "LIVE_WORKER_THROW", "text", "RANK:STEP, at which a process of the first generation throws"};
+
+/// The program's own error, where a test asks for it.
+inline void throw_if_told(int rank, std::int64_t step) {
+  static const std::string told =
+      env::integer(env::kRestartCount).value_or(0) == 0 ? env::text(kThrow).value_or("") : "";
+  if (!told.empty() && told == concat(rank, ":", step)) throw Error("the program has failed");
+}
+
+inline constexpr std::uint64_t kEmptyHash = 0xcbf29ce484222325U;
 
 // FNV-1a.
 inline void hash(std::uint64_t& sum, const at::Tensor& tensor) {

@@ -41,9 +41,10 @@ std::vector<std::vector<int>> draw_groups(Dice& dice, int world_size) {
 
 }  // namespace
 
-DrawnTraining DrawnTraining::of(std::uint64_t seed, int world_size) {
+DrawnTraining DrawnTraining::of(std::uint64_t seed, int world_size, Loop loop) {
   Dice dice(seed);
   DrawnTraining drawn;
+  drawn.loop = loop;
   drawn.world_size = world_size;
   drawn.steps = 20 + dice.roll(20);
   drawn.width = 1 + dice.roll(16);
@@ -69,6 +70,19 @@ DrawnTraining DrawnTraining::of(std::uint64_t seed, int world_size) {
     drawn.is_ragged = false;
     drawn.groups = {};
     drawn.groups_every = 0;
+  }
+  if (loop == Loop::kPlain) {
+    drawn.has_schedule = false;  // A snapshot does not hold it.
+  }
+  if (loop == Loop::kServer) {  // Servers have parameters alone, and trainers no group.
+    drawn.has_schedule = false;
+    drawn.has_dropout = false;
+    drawn.has_batch_norm = false;
+    drawn.has_sync_batch_norm = false;
+    drawn.is_ragged = false;
+    drawn.groups = {};
+    drawn.groups_every = 0;
+    drawn.evaluate_every = 0;
   }
   return drawn;
 }

@@ -6,11 +6,13 @@
 
 namespace lockstep::testing {
 
-/// A resilient program that a seed makes up. The same in every process of a job, whatever happens
+/// A program that a seed makes up. The same in every process of a job, whatever happens
 /// to it, since nothing but the seed and the number of ranks goes into it.
 struct DrawnTraining {
+  enum class Loop { kResilient, kPlain, kServer };
   enum class Optimizer { kSgd, kMomentum, kAdam, kAdamW };
 
+  Loop loop = Loop::kResilient;
   /// 0: it changes while the job runs. Every rank has the same data then, so that the averages of
   /// 1, 2 and 4 ranks have the same bits.
   int world_size = 2;
@@ -34,8 +36,8 @@ struct DrawnTraining {
 
   bool is_elastic() const { return world_size == 0; }
 
-  /// The seed's draw. Of one seed and number of ranks always the same.
-  static DrawnTraining of(std::uint64_t seed, int world_size);
+  /// The seed's draw. Of one seed, number of ranks and loop always the same.
+  static DrawnTraining of(std::uint64_t seed, int world_size, Loop loop);
 
   /// "2 ranks, 30 steps, Adam, …"
   std::string text() const;

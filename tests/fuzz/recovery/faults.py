@@ -6,7 +6,7 @@ import random
 import re
 
 # How often a fault is drawn in a phase of the program ("run": anywhere), where the program has it.
-PHASES = {"new_group": 4, "construction": 1, "evaluation": 3, "run": 4}
+PHASES = {"new_group": 4, "construction": 1, "evaluation": 3, "save": 3, "run": 4}
 # What a process passes each time it meets the others, and so as often in each generation.
 OF_A_MEETING = ("meet.", "connect.", "group.", "recover.grouped", "recover.compared", "recover.agreed")
 # What only a process passes that has been in a generation before, once in each recovery.
@@ -43,17 +43,47 @@ class AtFailpoint:
 
 @dataclasses.dataclass(frozen=True)
 class AtInstant:
-    """A signal to the process of a rank, `after_s` after the event `after` was seen `n` times: a process starts, a rank
-    begins a generation or enters a phase."""
+    """A signal to the processes of ranks, `after_s` after the event `after` was seen `n` times: a process starts, a rank
+    begins a generation, enters a phase, makes a step or ends."""
     signal: str
-    rank: int
+    ranks: tuple
     after: str
     n: int
     after_s: float
     phase: str = "instant"
 
     def __str__(self):
-        return f"{self.signal} to rank {self.rank} {self.after_s:.3f} s after '{self.after}' was seen {self.n} times"
+        ranks = " and ".join(map(str, self.ranks))
+        return f"{self.signal} to rank {ranks} {self.after_s:.3f} s after '{self.after}' was seen {self.n} times"
+
+    def happened(self, errors):
+        return f"fuzz: {self}\n" in errors
+
+
+@dataclasses.dataclass(frozen=True)
+class Throws:
+    """The program of a rank throws at a step."""
+    rank: int
+    step: int
+    phase: str = "exception"
+
+    def __str__(self):
+        return f"rank {self.rank} throws at step {self.step}"
+
+    def happened(self, errors):
+        return "the program has failed" in errors
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """The job gets another number of ranks, `after_s` after the event `begins` was seen `n` times."""
+    ranks: int
+    n: int
+    after_s: float
+    phase: str = "scale"
+
+    def __str__(self):
+        return f"{self.ranks} ranks {self.after_s:.3f} s after 'begins' was seen {self.n} times"
 
     def happened(self, errors):
         return f"fuzz: {self}\n" in errors
@@ -75,9 +105,10 @@ class SecondMachine:
 
 
 def event_of(text):
-    """What a line of a worker says that a signal may follow: "starts", "begins" or a phase; else nothing."""
-    if text.startswith("starts"):
-        return "starts"
+    """What a line of a worker says that a signal may follow: "starts", "begins", "step", "ends" or a phase; else
+    nothing."""
+    if text.startswith(("starts", "step ", "ends ")):
+        return text.split()[0].rstrip(":")
     if " begins at " in text:
         return "begins"
     return text.removeprefix("enters ") if text.startswith("enters ") else ""
@@ -89,15 +120,15 @@ class Places:
 
     def __init__(self, lines):
         self.events = collections.Counter(filter(None, (event_of(text) for _, text in lines)))
+        self.steps = len({text.split()[1] for _, text in lines if text.startswith("step ")})
         ranks = {pid: int(text.split()[1]) for pid, text in lines if " begins at " in text}
-        self.of = {rank: {} for rank in ranks.values()}
+        self.of = {rank: {} for rank in sorted(ranks.values())}
         for pid, text in lines:
-            if not text.startswith("passed "):
+            if not text.startswith("passed ") or pid not in ranks:
                 continue
-            phase, _, names = text.removeprefix("passed ").partition(":")
-            self.of[ranks[pid]][phase] = {
-                name: [tuple(map(int, passes.split("-"))) for passes in times]
-                for name, *times in (item.split() for item in names.split(","))}
+            phase, name, *times = text.removeprefix("passed ").split()
+            self.of[ranks[pid]].setdefault(phase.removesuffix(":"), {})[name] = [
+                tuple(map(int, passes.split("-"))) for passes in times]
 
     def total(self, rank, name):
         return self.of[rank]["run"][name][0][1]
@@ -108,6 +139,14 @@ class Places:
         phase = dice.choices(phases, [PHASES[phase] for phase in phases])[0]
         name = dice.choice(sorted(self.of[rank][phase]))
         return phase, name, dice.randint(*dice.choice(self.of[rank][phase][name]))
+
+
+def ranks_of(fault):
+    return fault.ranks if isinstance(fault, AtInstant) else (fault.rank,)
+
+
+def is_stop(fault):
+    return isinstance(fault, AtInstant) and fault.signal == "SIGSTOP"
 
 
 def draw_end(dice, killed, stopped):
@@ -128,14 +167,16 @@ class Drawing:
     def __init__(self, dice, places, ranks, faults):
         self.dice = dice
         self.places = places
-        self.never_hit = [rank for rank in range(ranks) if rank not in {fault.rank for fault in faults}]
+        hit = {rank for fault in faults for rank in ranks_of(fault)}
+        self.never_hit = [rank for rank in range(ranks) if rank not in hit]
         # A stopped rank is replaced where another waits for it.
         self.replaced_if_stopped = ranks > 1
         self.recoveries = 0
         self.replacements = []  # (rank, generation) of processes that have not been hit
         self.done = 0.0  # The share of the steps that is made by then.
         for fault in faults:
-            self.note(fault.rank, fault.signal == "SIGKILL")
+            for rank in ranks_of(fault):
+                self.note(rank, not is_stop(fault))
 
     def note(self, rank, is_killed):
         if is_killed or self.replaced_if_stopped:
@@ -182,8 +223,24 @@ class Drawing:
 
 def draw_instant(dice, places, ranks):
     after = dice.choice(sorted(places.events))
-    return AtInstant(draw_end(dice, "SIGKILL", "SIGSTOP"), dice.randrange(ranks), after,
-                     dice.randint(1, places.events[after]), dice.choice([0, 0.003, 0.02, 0.1]) * dice.random())
+    count = 2 if ranks > 2 and dice.random() < 0.3 else 1
+    return AtInstant(draw_end(dice, dice.choice(["SIGKILL", "SIGSEGV"]), "SIGSTOP"),
+                     tuple(sorted(dice.sample(range(ranks), count))), after, dice.randint(1, places.events[after]),
+                     dice.choice([0, 0.003, 0.02, 0.1]) * dice.random())
+
+
+def draw_throws(dice, places, ranks):
+    return Throws(dice.randrange(ranks), dice.randrange(places.steps))
+
+
+def draw_scales(dice, ranks):
+    """One or two changes of the number of ranks."""
+    scales = [Scale(dice.choice([count for count in range(1, 5) if count != ranks]), ranks, 0.1 * dice.random())]
+    if dice.random() < 0.5:
+        now = scales[0].ranks
+        scales.append(Scale(dice.choice([count for count in range(1, 4) if count != now]), ranks + now,
+                            0.1 * dice.random()))
+    return scales
 
 
 def draw_second_machine(dice):
@@ -202,13 +259,30 @@ def draw_of_elastic(dice, places):
     return faults
 
 
-def draw(seed, places, ranks):
-    """One to four faults. ranks: 0 for a job whose number of ranks changes."""
-    dice = random.Random(f"faults {seed}")
-    if ranks == 0:
+def draw_of_plain(dice, places, number):
+    """One in each generation: all processes of the one before are gone."""
+    faults = []
+    for generation in range(number):
+        rank = dice.choice(list(places.of))
+        phase, name, n = places.draw(dice, rank)
+        faults.append(AtFailpoint(name, n, draw_end(dice, "kill", "stop"), rank, generation, phase))
+    return faults
+
+
+def draw(case, places):
+    """One to four faults, with those that the case has already."""
+    dice = random.Random(f"faults {case.seed}")
+    if case.ranks == 0:
         return draw_of_elastic(dice, places)
     number = dice.choice([1, 1, 2, 2, 3, 4])
-    at_instants = sum(dice.random() < 0.25 for _ in range(number))
-    faults = [draw_instant(dice, places, ranks) for _ in range(at_instants)]
-    drawing = Drawing(dice, places, ranks, faults)
-    return faults + list(filter(None, (drawing.draw() for _ in range(number - at_instants))))
+    if case.is_scaled():
+        return case.faults + [draw_instant(dice, places, case.ranks)] * (number > 2)
+    if case.loop == "plain" and dice.random() < 0.7:
+        return draw_of_plain(dice, places, number)
+    at_instants = sum(dice.random() < 0.35 for _ in range(number))
+    faults = [draw_instant(dice, places, case.ranks) if dice.random() < 0.75 else draw_throws(dice, places, case.ranks)
+              for _ in range(at_instants)]
+    throws = [fault for fault in faults if isinstance(fault, Throws)]
+    faults = [fault for fault in faults if fault not in throws[1:]]  # A process is told of one.
+    drawing = Drawing(dice, places, case.ranks, faults)
+    return faults + list(filter(None, (drawing.draw() for _ in range(number - len(faults)))))

@@ -1,6 +1,7 @@
-"""A job of recovery_worker, and what happens to its processes and is seen of them."""
+"""A job of a program, and what happens to its processes and is seen of them."""
 
 import collections
+import csv
 import dataclasses
 import os
 import pathlib
@@ -11,12 +12,14 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "python"))
 
 import faults as drawn_faults
 from free_ports import free_port
 from launcher_lines import read_lines
+from processes import processes_with
 
 TIMEOUT_S, INIT_TIMEOUT_S = 3, 6
 JOB_S = 150
@@ -24,21 +27,8 @@ JOB_S = 150
 CONTINUE_AFTER_S = 12
 # Exit code of a job that has saved its state and ended because it was asked to.
 PREEMPTED = 75
-
-
-@dataclasses.dataclass
-class Case:
-    seed: int
-    ranks: int
-    backend: str
-    faults: list
-
-    def may_be_preempted(self):
-        return any(isinstance(fault, drawn_faults.SecondMachine) and fault.signal != "SIGKILL" for fault in self.faults)
-
-    def __str__(self):
-        said = "; ".join(map(str, self.faults)) or "no fault"
-        return f"seed {self.seed}, {self.ranks or 'any'} ranks over {self.backend}: {said}"
+# How long processes of a job that has ended may be seen.
+GONE_S = 5
 
 
 @dataclasses.dataclass
@@ -48,6 +38,9 @@ class Outcome:
     errors: str
     silence_s: float
     is_stuck: bool
+    left: list       # processes and files of a job that has ended
+    audit: str = ""  # what `lockstep audit` finds wrong
+    metrics: tuple = ()  # rows of the Trainer's metrics.csv, without what depends on time and ranks
 
     def ends(self):
         return {text for _, text in self.lines if text.startswith("ends with ")}
@@ -56,15 +49,23 @@ class Outcome:
 class Job:
     """One launcher and its workers, whose lines are read as they come."""
 
-    def __init__(self, programs, case, folder):
-        lockstep, worker = programs
+    def __init__(self, binaries, case, folder):
+        self.lockstep = os.path.join(binaries, "lockstep")
+        self.temporary = os.path.join(folder, "tmp")
+        os.makedirs(self.temporary, exist_ok=True)
+        self.mark = uuid.uuid4().hex
         failpoints = [str(fault) for fault in case.faults if isinstance(fault, drawn_faults.AtFailpoint)]
         environment = os.environ | {
             "LOCKSTEP_BACKEND": case.backend, "OMP_NUM_THREADS": "1", "LOCKSTEP_TIMEOUT_S": str(TIMEOUT_S),
-            "LOCKSTEP_INIT_TIMEOUT_S": str(INIT_TIMEOUT_S)}
+            "LOCKSTEP_INIT_TIMEOUT_S": str(INIT_TIMEOUT_S), "ACCELERATOR_WORKER_FOLDER": folder,
+            "TMPDIR": self.temporary, "LOCKSTEP_FUZZ_MARK": self.mark}
+        for fault in case.faults:
+            if isinstance(fault, drawn_faults.Throws):
+                environment["LIVE_WORKER_THROW"] = f"{fault.rank}:{fault.step}"
         if failpoints:
             environment["LOCKSTEP_FAILPOINT"] = ",".join(failpoints)
         self.instants = [fault for fault in case.faults if isinstance(fault, drawn_faults.AtInstant)]
+        self.scales = [fault for fault in case.faults if isinstance(fault, drawn_faults.Scale)]
         self.counts = collections.Counter()
         self.pids = {}
         self.lines = []
@@ -80,7 +81,7 @@ class Job:
             environment["LOCKSTEP_JOB_SECRET"] = "s" * 32
             flags = ["--nnodes=1:2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=job",
                      "--rdzv-conf=last_call_timeout=1,keep_alive_interval=1", "--nproc-per-node=1"]
-        self.command = [lockstep, "run", "--max-restarts=100", *flags, worker, str(case.seed), str(case.ranks), folder]
+        self.command = [self.lockstep, "run", "--max-restarts=100", *case.flags, *flags, *case.command(binaries, folder)]
         self.environment = environment
         self.process = self.launch()
         self.joins = [fault for fault in case.faults if isinstance(fault, drawn_faults.SecondMachine)]
@@ -146,10 +147,20 @@ class Job:
         for fault in self.instants:
             if fault.after == event and fault.n == self.counts[event]:
                 self.at(fault.after_s, self.send, fault, pid)
+        for fault in self.scales:
+            if event == "begins" and fault.n == self.counts[event]:
+                self.at(fault.after_s, self.scale, fault)
 
     def send(self, fault, pid_of_event):
-        """To the rank that it names; where ranks are not known yet, to the process that was seen."""
-        if self.send_to(self.pids.get(fault.rank, pid_of_event), fault.signal):
+        """To the ranks that it names; where ranks are not known yet, to the process that was seen."""
+        pids = {self.pids.get(rank, pid_of_event) for rank in fault.ranks}
+        if any([self.send_to(pid, fault.signal) for pid in pids]):
+            self.errors.append(f"fuzz: {fault}\n")
+
+    def scale(self, fault):
+        done = subprocess.run([self.lockstep, "scale", str(self.process.pid), str(fault.ranks)], capture_output=True,
+                              timeout=JOB_S, check=False, env=self.environment)
+        if done.returncode == 0:
             self.errors.append(f"fuzz: {fault}\n")
 
     def send_to(self, pid, name):
@@ -177,7 +188,13 @@ class Job:
         for machine in self.others:
             machine.wait()
         errors = "".join(self.errors)
-        return Outcome(code, self.lines, errors, self.silence_s, is_stuck.is_set())
+        return Outcome(code, self.lines, errors, self.silence_s, is_stuck.is_set(), self.left())
+
+    def left(self):
+        deadline_s = time.monotonic() + GONE_S
+        while (left := list(processes_with(self.mark.encode()).values())) and time.monotonic() < deadline_s:
+            time.sleep(0.02)
+        return left + os.listdir(self.temporary)
 
 
 def children_of(pid):
@@ -187,12 +204,31 @@ def children_of(pid):
         return set()
 
 
-def run_job(programs, case):
+def audit(binaries, folder):
+    done = subprocess.run([os.path.join(binaries, "lockstep"), "audit", os.path.join(folder, "data")],
+                          capture_output=True, text=True, timeout=JOB_S, check=False)
+    return done.stdout + done.stderr if done.returncode else ""
+
+
+def metrics_in(folder):
+    try:
+        with open(os.path.join(folder, "metrics.csv"), encoding="utf-8") as file:
+            return tuple((row["step"], row["epoch"], row["samples"], bool(row["train_loss"]), row.get("val_one"))
+                         for row in csv.DictReader(file))
+    except FileNotFoundError:
+        return ()
+
+
+def run_job(binaries, case):
     """The job; where a machine that leaves by SIGTERM or SIGINT has ended all of it, also the one that goes on."""
     with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
-        outcome = Job(programs, case, folder).finish()
+        outcome = Job(binaries, case, folder).finish()
         if outcome.code == PREEMPTED and case.may_be_preempted():
-            resumed = Job(programs, dataclasses.replace(case, faults=[]), folder).finish()
+            resumed = Job(binaries, dataclasses.replace(case, faults=[]), folder).finish()
             resumed.errors = outcome.errors + resumed.errors
+            resumed.lines = outcome.lines + resumed.lines
             return resumed
+        if case.is_of_accelerator():
+            outcome.audit = audit(binaries, folder)
+            outcome.metrics = metrics_in(folder)
         return outcome

@@ -1,12 +1,14 @@
-// A rank of a resilient program that a seed makes up (drawn_training.h):
-//   recovery_worker SEED RANKS FOLDER [RANKS: 0 where their number changes]
-// Each line begins with the pid. "starts", "rank R of W begins at S" in each generation, "enters
-// PHASE" (new_group, construction, evaluation), "made S" once a step is made on this rank, "passed
-// PHASE: ..." failpoints (passed_places.h), "ends with HASH" of parameters, buffers, optimizer and
-// counters. FOLDER: where snapshots go.
-#include <cstdio>
+// A rank of a program that a seed makes up (drawn_training.h):
+//   recovery_worker SEED RANKS FOLDER resilient|plain|server [RANKS: 0 where their number changes]
+// resilient: under ResilientTraining; plain: DistributedDataParallel and snapshots, from which all
+// ranks restart; server: under a parameter server. Each line begins with the pid. "starts", "rank R
+// of W begins at S" in each generation, "enters PHASE" (new_group, construction, evaluation, save),
+// "step S has HASH" once a step is made on this rank (server: before it), "passed PHASE: ..."
+// failpoints (passed_places.h), "ends with HASH" of parameters, buffers, optimizer and counters.
+// FOLDER: where snapshots go.
+#include <algorithm>
+#include <map>
 #include <memory>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,19 +22,23 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/schedulers/step_lr.h>
 #include <torch/optim/sgd.h>
-#include <unistd.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/env.h"
 #include "lockstep/base/internal/parse_number.h"
+#include "lockstep/comm/init_process_group.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/nn/convert_sync_batchnorm.h"
+#include "lockstep/parameter_server/training.h"
 #include "lockstep/program/run_main.h"
 #include "lockstep/snapshot/internal/optimizer_state.h"
+#include "lockstep/snapshot/snapshot_directory.h"
 #include "lockstep/snapshot/state_dict.h"
 #include "lockstep/train/resilient_training.h"
 #include "tests/fuzz/recovery/drawn_training.h"
-#include "tests/fuzz/recovery/passed_places.h"
+#include "tests/workers/live_worker.h"
+#include "tests/workers/passed_places.h"
 
 namespace lockstep::testing {
 namespace {
@@ -42,11 +48,6 @@ namespace nn = torch::nn;
 constexpr std::int64_t kInputs = 6;
 // 300 KiB of float32: above the size at which a gradient is exchanged by itself.
 constexpr std::int64_t kLargeWidth = 277;
-
-void say(const std::string& text) {
-  std::puts(concat(::getpid(), " ", text).c_str());
-  std::fflush(stdout);
-}
 
 struct NetImpl : nn::Module {
   explicit NetImpl(const DrawnTraining& drawn) : drawn_(drawn) {
@@ -114,79 +115,9 @@ at::Tensor loss_of(const at::Tensor& outputs, const at::Tensor& inputs) {
   return (outputs - inputs.sum(1, true)).square().mean();
 }
 
-// FNV-1a over the bytes of all tensors in a value.
-class Hash {
- public:
-  void add(const c10::IValue& value) {
-    if (value.isTensor()) {
-      const at::Tensor dense = value.toTensor().contiguous();
-      const auto* const bytes = static_cast<const unsigned char*>(dense.const_data_ptr());
-      for (const unsigned char byte : std::span(bytes, dense.nbytes())) {
-        sum_ = (sum_ ^ byte) * 0x100000001b3U;
-      }
-    } else if (value.isGenericDict()) {
-      for (const auto& item : value.toGenericDict()) add(item.value());
-    } else if (value.isList()) {
-      for (const c10::IValue& item : value.toListRef()) add(item);
-    } else if (value.isDouble()) {
-      add(at::tensor(value.toDouble(), at::kDouble));
-    }
-  }
-  std::uint64_t sum() const { return sum_; }
-
- private:
-  std::uint64_t sum_ = 0xcbf29ce484222325U;
-};
-
-/// What the program counts beside its model: in the state, so that it recovers too.
-struct Counters {
-  at::Tensor samples = at::zeros({1}, at::kLong);
-  at::Tensor group_sum = at::zeros({1}, at::kDouble);
-  at::Tensor evaluation = at::zeros({1}, at::kDouble);
-};
-
+/// The model and what it is trained by, in the loop of one of the functions below.
 class Program {
  public:
-  Program(const DrawnTraining& drawn, const std::string& folder)
-      : drawn_(drawn),
-        net_(drawn),
-        optimizer_(make_optimizer(drawn, net_->parameters())),
-        schedule_(*optimizer_, 7, 0.9),
-        training_({.model = net_.ptr(),
-                   .optimizer = optimizer_.get(),
-                   .scheduler = drawn.has_schedule ? &schedule_ : nullptr,
-                   .extra = {{"samples", counters_.samples},
-                             {"group_sum", counters_.group_sum},
-                             {"evaluation", counters_.evaluation}}},
-                  {.memory_every = drawn.memory_every,
-                   .check_replicas_every = drawn.check_replicas_every,
-                   .directory = drawn.save_interval > 0 ? folder : "",
-                   .save_interval = drawn.save_interval}) {
-    at::NoGradGuard no_grad;
-    for (at::Tensor& parameter : net_->parameters()) {
-      parameter.copy_((at::arange(parameter.numel(), at::kFloat).view_as(parameter) + 1).sin() / 4);
-    }
-  }
-
-  int run() {
-    const TrainingEnd end = training_.run(
-        drawn_.steps, [this](const ProcessGroup& group) { return begin_generation(group); });
-    if (end == TrainingEnd::kPreempted) {
-      say(concat("saved after ", training_.steps_done()));
-      return kExitPreempted;
-    }
-    Hash hash;
-    for (const auto& [name, tensor] : state_dict(*net_)) hash.add(tensor);
-    hash.add(optimizer_state_dict(*optimizer_));
-    hash.add(counters_.samples);
-    hash.add(counters_.group_sum);
-    hash.add(counters_.evaluation);
-    for (const std::string& text : places_.texts()) say(concat("passed ", text));
-    say(concat("ends with ", hash.sum()));
-    return 0;
-  }
-
- private:
   using Model = DistributedDataParallel<NetImpl>;
 
   struct Generation {
@@ -195,25 +126,65 @@ class Program {
     std::unique_ptr<Model> model;
   };
 
-  ResilientTraining::Step begin_generation(const ProcessGroup& group) {
-    say(concat("rank ", group.rank(), " of ", group.world_size(), " begins at ",
-               training_.steps_done()));
-    auto generation = std::make_shared<Generation>();
-    generation->group = group;
-    for (const std::vector<int>& ranks : drawn_.groups) {
+  explicit Program(const DrawnTraining& program) : drawn(program), net(program) {
+    at::NoGradGuard no_grad;
+    for (at::Tensor& parameter : net->parameters()) {
+      parameter.copy_((at::arange(parameter.numel(), at::kFloat).view_as(parameter) + 1).sin() / 4);
+    }
+  }
+
+  TensorDict counters() const {
+    return {{"samples", samples_}, {"group_sum", group_sum_}, {"evaluation", evaluation_}};
+  }
+
+  static void say_begin(int rank, int world_size, std::int64_t step) {
+    say(concat("rank ", rank, " of ", world_size, " begins at ", step));
+  }
+
+  Generation begin_generation(const ProcessGroup& group, std::int64_t step) {
+    say_begin(group.rank(), group.world_size(), step);
+    Generation generation;
+    generation.group = group;
+    for (const std::vector<int>& ranks : drawn.groups) {
       const PassedPlaces::Phase phase = enter("new_group");
-      generation->groups.push_back(group.new_group(ranks, {.backend = drawn_.group_backend}));
+      generation.groups.push_back(group.new_group(ranks, {.backend = drawn.group_backend}));
     }
-    {
-      const PassedPlaces::Phase phase = enter("construction");
-      if (drawn_.has_sync_batch_norm) convert_sync_batchnorm(*net_, {.process_group = group});
-      generation->model = std::make_unique<Model>(
-          net_.ptr(), DistributedDataParallelOptions{.process_group = group});
+    const PassedPlaces::Phase phase = enter("construction");
+    if (drawn.has_sync_batch_norm) convert_sync_batchnorm(*net, {.process_group = group});
+    generation.model =
+        std::make_unique<Model>(net.ptr(), DistributedDataParallelOptions{.process_group = group});
+    return generation;
+  }
+
+  void make_step(Generation& generation, std::int64_t step) {
+    Model& model = *generation.model;
+    const int rank = generation.group.rank();
+    throw_if_told(rank, step);
+    if (drawn.groups_every > 0 && step % drawn.groups_every == 0) {
+      sum_over_groups(generation, step);
     }
-    return [this, generation](std::int64_t step) {
-      make_step(*generation, step);
-      say(concat("made ", step));
-    };
+    optimizer->zero_grad();
+    for (int pass = 0; pass < drawn.accumulation_steps; ++pass) {
+      const at::Tensor inputs = inputs_of(drawn, step, pass, rank);
+      const auto backward = [&] {
+        const at::Tensor loss = loss_of(model(inputs), inputs);
+        if (drawn.is_ragged) {
+          model.backward(loss, {.weight = static_cast<double>(inputs.size(0))});
+        } else {
+          loss.backward();
+        }
+      };
+      samples_.add_(4);
+      if (pass + 1 < drawn.accumulation_steps) {
+        const auto guard = model.no_sync();
+        backward();
+      } else {
+        backward();
+      }
+    }
+    optimizer->step();
+    if (drawn.evaluate_every > 0 && step % drawn.evaluate_every == 0) evaluate(generation, step);
+    say_step(step);
   }
 
   PassedPlaces::Phase enter(const std::string& phase) {
@@ -221,36 +192,31 @@ class Program {
     return {places_, phase};
   }
 
-  void make_step(Generation& generation, std::int64_t step) {
-    Model& model = *generation.model;
-    const int rank = generation.group.rank();
-    if (drawn_.groups_every > 0 && step % drawn_.groups_every == 0)
-      sum_over_groups(generation, step);
-    optimizer_->zero_grad();
-    for (int pass = 0; pass < drawn_.accumulation_steps; ++pass) {
-      const at::Tensor inputs = inputs_of(drawn_, step, pass, rank);
-      const auto backward = [&] {
-        const at::Tensor loss = loss_of(model(inputs), inputs);
-        if (drawn_.is_ragged) {
-          model.backward(loss, {.weight = static_cast<double>(inputs.size(0))});
-        } else {
-          loss.backward();
-        }
-      };
-      counters_.samples.add_(4);
-      if (pass + 1 < drawn_.accumulation_steps) {
-        const auto guard = model.no_sync();
-        backward();
-      } else {
-        backward();
-      }
-    }
-    optimizer_->step();
-    if (drawn_.evaluate_every > 0 && step % drawn_.evaluate_every == 0) {
-      evaluate(generation, step);
-    }
+  void say_step(std::int64_t step) const {
+    std::uint64_t sum = kEmptyHash;
+    for (const auto& [name, tensor] : state_dict(*net)) hash(sum, tensor);
+    say(concat("step ", step, " has ", sum));
   }
 
+  void say_end(bool with_optimizer = true) const {
+    std::uint64_t sum = kEmptyHash;
+    for (const auto& [name, tensor] : state_dict(*net)) hash(sum, tensor);
+    if (with_optimizer) hash(sum, optimizer_state_dict(*optimizer));
+    for (const auto& [name, tensor] : counters()) hash(sum, tensor);
+    say_places();
+    say(concat("ends with ", sum));
+  }
+
+  void say_places() const {
+    for (const std::string& text : places_.texts()) say(concat("passed ", text));
+  }
+
+  const DrawnTraining drawn;
+  Net net;
+  const std::unique_ptr<torch::optim::Optimizer> optimizer =
+      make_optimizer(drawn, net->parameters());
+
+ private:
   // Every rank gets the same sum: the state is the same on all ranks.
   void sum_over_groups(const Generation& generation, std::int64_t step) {
     at::Tensor sum = at::zeros({1}, at::kDouble);
@@ -262,29 +228,124 @@ class Program {
       sum.add_(part * static_cast<double>(index + 1));
     }
     generation.group.all_reduce(sum);
-    counters_.group_sum.add_(sum);
+    group_sum_.add_(sum);
   }
 
   // After the update: a rank that fails here has changed parameters of a step that it did not make.
   void evaluate(Generation& generation, std::int64_t step) {
     const PassedPlaces::Phase phase = enter("evaluation");
-    net_->eval();
+    net->eval();
     at::NoGradGuard no_grad;
-    const at::Tensor inputs = inputs_of(drawn_, step, 0, generation.group.rank());
+    const at::Tensor inputs = inputs_of(drawn, step, 0, generation.group.rank());
     at::Tensor loss = loss_of((*generation.model)(inputs), inputs).to(at::kDouble).view({1});
-    net_->train();
+    net->train();
     generation.group.all_reduce(loss, {.op = ReduceOp::kAvg});
-    counters_.evaluation.add_(loss);
+    evaluation_.add_(loss);
   }
 
-  const DrawnTraining drawn_;
-  Net net_;
-  std::unique_ptr<torch::optim::Optimizer> optimizer_;
-  torch::optim::StepLR schedule_;
-  Counters counters_;
+  // What the program counts beside its model: in the state, so that it recovers too.
+  const at::Tensor samples_ = at::zeros({1}, at::kLong);
+  const at::Tensor group_sum_ = at::zeros({1}, at::kDouble);
+  const at::Tensor evaluation_ = at::zeros({1}, at::kDouble);
   PassedPlaces places_;
-  ResilientTraining training_;
 };
+
+int run_resilient(const DrawnTraining& drawn, const std::string& folder) {
+  Program program(drawn);
+  torch::optim::StepLR schedule(*program.optimizer, 7, 0.9);
+  ResilientTraining training({.model = program.net.ptr(),
+                              .optimizer = program.optimizer.get(),
+                              .scheduler = drawn.has_schedule ? &schedule : nullptr,
+                              .extra = program.counters()},
+                             {.memory_every = drawn.memory_every,
+                              .check_replicas_every = drawn.check_replicas_every,
+                              .directory = drawn.save_interval > 0 ? folder : "",
+                              .save_interval = drawn.save_interval});
+  const TrainingEnd end = training.run(drawn.steps, [&](const ProcessGroup& group) {
+    const auto generation = std::make_shared<Program::Generation>(
+        program.begin_generation(group, training.steps_done()));
+    return [&program, generation](std::int64_t step) { program.make_step(*generation, step); };
+  });
+  if (end == TrainingEnd::kPreempted) {
+    say(concat("saved after ", training.steps_done()));
+    return kExitPreempted;
+  }
+  program.say_end();
+  return 0;
+}
+
+// Any failed rank restarts all, from the newest snapshot.
+int run_plain(const DrawnTraining& drawn, const std::string& folder) {
+  Program program(drawn);
+  const ProcessGroup group = init_process_group();
+  at::manual_seed(static_cast<std::uint64_t>(group.rank()));
+  SnapshotDirectory snapshots(folder, {.process_group = group});
+  const auto resumed = snapshots.load_latest(*program.net, *program.optimizer);
+  const std::int64_t done = resumed ? resumed->step : 0;
+  if (resumed) {
+    const TensorDict counters = program.counters();
+    for (std::size_t i = 0; i < counters.size(); ++i) {
+      counters[i].second.copy_(resumed->extra.at(i).second);
+    }
+  }
+  Program::Generation generation = program.begin_generation(group, done);
+  for (std::int64_t step = done; step < drawn.steps; ++step) {
+    program.make_step(generation, step);
+    if (drawn.save_interval > 0 && (step + 1) % drawn.save_interval == 0) {
+      const PassedPlaces::Phase phase = program.enter("save");
+      snapshots.save(*program.net, *program.optimizer,
+                     {.step = step + 1, .extra = program.counters()});
+    }
+  }
+  program.say_end();
+  return 0;
+}
+
+// The lowest ranks are the servers.
+int run_server(const DrawnTraining& drawn, const std::string& folder) {
+  Program program(drawn);
+  const auto make = [&](const std::vector<at::Tensor>& parameters) {
+    return make_optimizer(drawn, parameters);
+  };
+  parameter_server::Training training({.parameters = program.net->parameters(), .optimizer = make},
+                                      {.servers = drawn.world_size > 3 ? 2 : 1,
+                                       .directory = drawn.save_interval > 0 ? folder : "",
+                                       .save_interval = std::max(1, drawn.save_interval)});
+  const auto rank = static_cast<int>(env::integer(env::kRank).value_or(0));
+  Program::say_begin(rank, drawn.world_size, 0);
+  training.run(drawn.steps, [&](parameter_server::ParameterClient& client) {
+    Program::say_begin(rank, drawn.world_size, training.done());
+    return [&](std::int64_t step) {
+      throw_if_told(rank, step);
+      program.say_step(step);
+      program.net->zero_grad();
+      for (int pass = 0; pass < drawn.accumulation_steps; ++pass) {
+        const at::Tensor inputs = inputs_of(drawn, step, pass, client.trainer());
+        loss_of(program.net(inputs), inputs).backward();
+      }
+    };
+  });
+  if (training.is_trainer()) {
+    program.say_end(/*with_optimizer=*/false);
+  } else {
+    program.say_places();
+  }
+  return 0;
+}
+
+int run(std::uint64_t seed, int ranks, const std::string& folder, const std::string& loop_name) {
+  using Loop = DrawnTraining::Loop;
+  const std::map<std::string, std::pair<Loop, int (*)(const DrawnTraining&, const std::string&)>>
+      loops = {{"resilient", {Loop::kResilient, run_resilient}},
+               {"plain", {Loop::kPlain, run_plain}},
+               {"server", {Loop::kServer, run_server}}};
+  const auto found = loops.find(loop_name);
+  if (found == loops.end()) throw UsageError("recovery_worker: there is no loop " + loop_name);
+  const auto [loop, run_loop] = found->second;
+  const DrawnTraining drawn = DrawnTraining::of(seed, ranks, loop);
+  say(concat("starts: ", drawn.text()));
+  return run_loop(drawn, folder);
+}
 
 }  // namespace
 }  // namespace lockstep::testing
@@ -294,9 +355,9 @@ int main(int argc, char** argv) {
     using namespace lockstep;
     const auto seed = argc > 1 ? parse_number<std::uint64_t>(argv[1]) : std::nullopt;
     const auto ranks = argc > 2 ? parse_number<int>(argv[2]) : std::nullopt;
-    if (argc != 4 || !seed || !ranks) throw UsageError("usage: recovery_worker SEED RANKS FOLDER");
-    const auto drawn = lockstep::testing::DrawnTraining::of(*seed, *ranks);
-    lockstep::testing::say(concat("starts: ", drawn.text()));
-    return lockstep::testing::Program(drawn, argv[3]).run();
+    if (argc != 5 || !seed || !ranks) {
+      throw UsageError("usage: recovery_worker SEED RANKS FOLDER resilient|plain|server");
+    }
+    return lockstep::testing::run(*seed, *ranks, argv[3], argv[4]);
   });
 }

@@ -25,15 +25,15 @@ class PassedPlaces {
     const std::vector<std::int64_t> before_;
   };
 
-  /// A text for each phase until now, "NAME: file.sync 1-2 5-6, file.rename 1-1", with the first
-  /// and the last pass each time; the one named "run" is for the whole process.
+  /// A text for each failpoint of each phase until now, "NAME: file.sync 1-2 5-6", with the first
+  /// and the last pass each time, of many times some; the phase named "run" is the whole process.
   std::vector<std::string> texts() const;
 
  private:
   void note(const std::string& phase, const std::vector<std::int64_t>& before);
 
   /// By phase and failpoint.
-  std::map<std::string, std::map<std::string, std::string>> ranges_;
+  std::map<std::string, std::map<std::string, std::vector<std::string>>> ranges_;
 };
 
 }  // namespace lockstep::testing

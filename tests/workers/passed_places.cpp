@@ -1,4 +1,4 @@
-#include "tests/fuzz/recovery/passed_places.h"
+#include "tests/workers/passed_places.h"
 
 #include <cstddef>
 #include <utility>
@@ -7,6 +7,9 @@
 #include "lockstep/base/internal/failpoint.h"
 
 namespace lockstep::testing {
+
+// So that a line is written at once, in one piece among those of other processes.
+constexpr std::size_t kMostRanges = 100;
 
 PassedPlaces::Phase::Phase(PassedPlaces& places, std::string name)
     : places_(places), name_(std::move(name)), before_(failpoint_passes()) {}
@@ -19,8 +22,8 @@ void PassedPlaces::note(const std::string& phase, const std::vector<std::int64_t
   const std::vector<std::int64_t> now = failpoint_passes();
   for (std::size_t index = 0; index < now.size(); ++index) {
     if (now[index] == before[index]) continue;
-    ranges_[phase][std::string(kFailpoints[index].name)] +=
-        concat(" ", before[index] + 1, "-", now[index]);
+    ranges_[phase][std::string(kFailpoints[index].name)].push_back(
+        concat(" ", before[index] + 1, "-", now[index]));
   }
 }
 
@@ -29,10 +32,12 @@ std::vector<std::string> PassedPlaces::texts() const {
   all.note("run", std::vector<std::int64_t>(kFailpoints.size()));
   std::vector<std::string> texts;
   for (const auto& [phase, ranges] : all.ranges_) {
-    std::string text;
-    for (const auto& [name, passes] : ranges)
-      text += concat(text.empty() ? "" : ",", " ", name, passes);
-    texts.push_back(concat(phase, ":", text));
+    for (const auto& [name, passes] : ranges) {
+      std::string text = concat(phase, ": ", name);
+      const std::size_t every = passes.size() / kMostRanges + 1;
+      for (std::size_t at = 0; at < passes.size(); at += every) text += passes[at];
+      texts.push_back(text);
+    }
   }
   return texts;
 }
