@@ -70,11 +70,18 @@ void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, do
 }
 
 void Accelerator::wait_for_everyone() const {
-  state_->run_between([&] { process_group().barrier(); });
+  state_->run_on_survivors([&] { process_group().barrier(); });
+}
+
+bool Accelerator::try_end_training() {
+  return state_->end_training();
 }
 
 void Accelerator::end_training() {
-  state_->end_training();
+  if (try_end_training()) return;
+  throw Error(
+      "Accelerator::end_training: the loop was left in a step that did not count, as a rank had "
+      "failed; loop over epochs(), which goes on with that step");
 }
 
 Accelerator::Epochs::Iterator::Iterator(AcceleratorState* state, std::int64_t end)
@@ -98,8 +105,8 @@ Accelerator::Epochs::Iterator& Accelerator::Epochs::Iterator::operator++() {
 
 void Accelerator::Epochs::Iterator::end_if_reached() {
   if (epoch_ < end_) return;
-  state_->end_training();
-  epoch_ = end_;
+  const bool is_over = state_->end_training();
+  epoch_ = is_over ? end_ : state_->epoch();
 }
 
 at::Tensor Accelerator::gather(const at::Tensor& tensor) const {

@@ -188,7 +188,7 @@ class Accelerator {
     using Result = std::invoke_result_t<const Body&>;
     static_assert(!std::is_void_v<Result>, "return what the evaluation found");
     std::optional<Result> result;
-    if (state_->run_between([&] { result.emplace(body()); })) return std::move(*result);
+    if (state_->run_on_survivors([&] { result.emplace(body()); })) return std::move(*result);
     if constexpr (std::is_floating_point_v<Result>) {
       return std::numeric_limits<Result>::quiet_NaN();
     } else if constexpr (std::is_same_v<Result, at::Tensor>) {
@@ -233,12 +233,14 @@ class Accelerator {
 
   /// Runs `action`, code between two steps with collectives, again where a rank fails meanwhile,
   /// with the ranks that are left. False, without running it, in a void step.
-  bool run_on_survivors(const std::function<void()>& action) { return state_->run_between(action); }
+  bool run_on_survivors(const std::function<void()>& action) {
+    return state_->run_on_survivors(action);
+  }
   /// The training has ended without this process, which replaces one that failed at its end: loops
   /// over the loader hand out nothing.
   bool is_training_over() const { return state_->is_training_over(); }
   /// Ranks are lost, and the step under way does not count.
-  bool is_step_void() const { return state_->is_void(); }
+  bool is_step_void() const { return state_->is_discarding(); }
   /// Called while this process waits for its place among the survivors: what it throws ends that.
   void set_while_waiting(std::function<void()> while_waiting) {
     state_->set_while_waiting(std::move(while_waiting));
@@ -247,6 +249,8 @@ class Accelerator {
   /// The training is over: waits until all ranks are here, so that none needs the state of another
   /// any more. epochs() calls it at its end; call it after a loop of another form. Collective.
   void end_training();
+  /// As end_training(). False: a rank failed, and the last step has to be made again: loop again.
+  [[nodiscard]] bool try_end_training();
 
   /// One line on standard output, once in the job; not in a step that does not count.
   template <class... Parts>

@@ -69,7 +69,7 @@ AcceleratorState::AcceleratorState(AcceleratorOptions options, ProcessGroup grou
       training_id_(random_id()) {
   check(options_);
   if (!group_) join();
-  if (!is_void()) open_sample_log();
+  if (!is_discarding()) open_sample_log();
 }
 
 AcceleratorState::~AcceleratorState() = default;
@@ -87,7 +87,7 @@ void AcceleratorState::open_sample_log() {
 }
 
 void AcceleratorState::add_loader(const std::shared_ptr<LoaderPosition>& loader) {
-  if (is_void()) {  // So that size() is what it is on the others.
+  if (is_discarding()) {  // So that size() is what it is on the others.
     loader->set_part({.rank = std::max(process_index(), 0), .world_size = num_processes()});
   } else if (loader->world_size() != group_.world_size()) {
     throw UsageError(concat("Accelerator::prepare: the data loader was made for ",
@@ -251,10 +251,8 @@ void AcceleratorState::step(Stepped& stepped) {
   end_left_group();
   stepped.called_at_turn = turn_;
   if (!sync_gradients_ || is_given_up_) return;
-  if (has_lost_group()) {
-    recovery_->make_void();
-    return;
-  }
+  if (recovery_) recovery_->expect_update();
+  if (has_lost_group()) return;
   bool is_finite = true;
   try {
     is_finite = look_at_gradients(stepped);
@@ -280,7 +278,7 @@ void AcceleratorState::step(Stepped& stepped) {
 
 void AcceleratorState::step(Scheduled& scheduled) {
   end_left_group();
-  if (is_void()) return;
+  if (is_discarding()) return;
   if (!sync_gradients_ || was_step_skipped()) return;
   scheduled.scheduler->step();
   ++scheduled.steps;

@@ -80,8 +80,8 @@ class AcceleratorState {
   AcceleratorState& operator=(const AcceleratorState&) = delete;
 
   /// Recovery from the failure of ranks; all of it works without.
-  /// Collectives of the step reach nobody, and what they would give does not count.
-  bool is_void() const;
+  /// Collectives of the step reach nobody, and nothing of it counts.
+  bool is_discarding() const;
   bool has_lost_group() const;
   /// Errors of collectives may be the recovery's.
   bool can_fail() const { return recovery_ != nullptr; }
@@ -89,20 +89,24 @@ class AcceleratorState {
   template <class Function>
   auto attempt(Function&& collective) {
     try {
-      return collective();
+      auto result = collective();
+      note_collective();
+      return result;
     } catch (const Error& error) {
       if (!fail(error)) throw;
       return collective();
     }
   }
+  void note_collective();
   bool fail(const Error& error);
-  /// As StepRecovery::run_between().
-  bool run_between(const std::function<void()>& action);
+  /// As StepRecovery::run_on_survivors().
+  bool run_on_survivors(const std::function<void()>& action);
   void set_while_waiting(std::function<void()> while_waiting);
   /// In a new process takes the state, before its first loop.
   void arrive();
-  /// The training is over on all ranks. Collective.
-  void end_training();
+  /// The training is over on all ranks: true. False: the step before did not count, and comes
+  /// again. Collective.
+  bool end_training();
   /// Before the loops over loaders: of the first loader. In a new process it takes the state.
   std::int64_t begin_epochs();
   std::int64_t recoveries() const;

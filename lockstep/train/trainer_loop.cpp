@@ -168,17 +168,23 @@ void TrainerLoop::note_learning_rates(const std::vector<double>& made) const {
 }
 
 FitEnd TrainerLoop::run_epochs(const std::function<void()>& epoch) {
-  while (!is_over()) {
-    state_.epoch = data_.position->cursor().epoch;
-    batch_index_ = 0;
-    tell([&](Callback& one) { one.on_train_epoch_start(state_); });
-    enter(StepPhase::kData);
-    epoch();
+  for (;;) {
+    while (!is_over()) {
+      state_.epoch = data_.position->cursor().epoch;
+      batch_index_ = 0;
+      tell([&](Callback& one) { one.on_train_epoch_start(state_); });
+      enter(StepPhase::kData);
+      epoch();
+    }
+    refresh();
+    accelerator_.wait_for_saves();
+    end_where_metrics_are_lost();
+    if (accelerator_.try_end_training()) break;
+    // The last step comes again, and with it what ended the training.
+    is_preempted_ = false;
+    state_.stop_reason.clear();
+    refresh();
   }
-  refresh();
-  accelerator_.wait_for_saves();
-  end_where_metrics_are_lost();
-  accelerator_.end_training();
   if (is_preempted_) return FitEnd::kPreempted;
   return state_.stop_reason.empty() ? FitEnd::kDone : FitEnd::kStopped;
 }

@@ -85,9 +85,9 @@ UniqueFd LauncherLink::take_memory() const {
   return connected() && fd && memory_file_bytes(*fd) ? take_inherited(*fd) : UniqueFd();
 }
 
-bool LauncherLink::has_news() const {
+bool LauncherLink::has_news(std::chrono::milliseconds patience) const {
   pollfd entry{.fd = link_.get(), .events = POLLIN, .revents = 0};
-  return link_.valid() && (is_over_ || ::poll(&entry, 1, 0) > 0);
+  return link_.valid() && (is_over_ || ::poll(&entry, 1, static_cast<int>(patience.count())) > 0);
 }
 
 void LauncherLink::take_place(const std::function<void()>& while_waiting) {

@@ -47,8 +47,8 @@ class LauncherLink {
   /// The one that the launcher had when it started this process; once.
   UniqueFd take_memory() const;
 
-  /// Whether this generation is over; never waits.
-  bool has_news() const;
+  /// Whether this generation is over, or so within `patience`.
+  bool has_news(std::chrono::milliseconds patience = {}) const;
 
   /// Waits for a place in a generation after this one, and takes it: the environment is that one's
   /// from now on. `while_waiting` is called every few milliseconds; what it throws ends the wait.

@@ -1,29 +1,9 @@
 #include "lockstep/recovery/internal/standing.h"
 
 #include <algorithm>
-#include <array>
 #include <functional>
 
-#include <ATen/ops/tensor.h>
-
-#include "lockstep/snapshot/internal/agreement.h"
-
 namespace lockstep::inline internal {
-
-std::vector<Sources> gather_sources(const ProcessGroup& group, const Sources& own) {
-  const std::array<std::int64_t, 6> numbers = {own.state.generation,  own.state.steps,
-                                               own.memory.generation, own.memory.steps,
-                                               own.snapshot_steps,    own.known_steps};
-  std::vector<Sources> ranks;
-  for (const at::Tensor& rank : gather_from_all(group, at::tensor(numbers))) {
-    const auto* const number = rank.const_data_ptr<std::int64_t>();
-    ranks.push_back({.state = {number[0], number[1]},
-                     .memory = {number[2], number[3]},
-                     .snapshot_steps = number[4],
-                     .known_steps = number[5]});
-  }
-  return ranks;
-}
 
 namespace {
 

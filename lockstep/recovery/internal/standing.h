@@ -4,8 +4,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "lockstep/comm/process_group.h"
-
 namespace lockstep::inline internal {
 
 /// How far a state of a training has come. A later one is greater: of two sides of a cut network
@@ -29,9 +27,6 @@ struct Sources {
   /// that have ended; -1: this rank knows of none.
   std::int64_t known_steps = -1;
 };
-
-/// Collective: those of all ranks, by rank. Errors: as Work::wait.
-std::vector<Sources> gather_sources(const ProcessGroup& group, const Sources& own);
 
 /// What all ranks are to have.
 struct SourceChoice {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include <ATen/core/ivalue.h>
 
@@ -22,6 +23,9 @@ class MovableState {
   virtual void take(const c10::IValue& value) = 0;
   virtual std::uint64_t parameters_hash() const = 0;
 };
+
+/// Collective: those of all ranks, by rank. Errors: as Work::wait.
+std::vector<Sources> gather_sources(const ProcessGroup& group, const Sources& own);
 
 /// Collective: compares the ranks' parameters after `steps` steps. Ranks that differ from more than
 /// half take the state of another; `is_whole` is false while this rank's state is replaced.

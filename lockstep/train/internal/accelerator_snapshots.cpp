@@ -264,7 +264,7 @@ void Accelerator::save_state(const std::string& directory) {
         "save_state: gradients are being accumulated, which it does not hold; save when "
         "sync_gradients() is true");
   }
-  state_->run_between([&] {
+  state_->run_on_survivors([&] {
     SnapshotDirectory& snapshots = snapshots_in(directory);
     snapshots.claim();
     c10::IValue values;
@@ -287,7 +287,7 @@ bool Accelerator::load_state(const std::string& directory) {
   if (state_->replicas.empty() || state_->optimizers.empty()) {
     throw UsageError("load_state: prepare a model and an optimizer first");
   }
-  if (state_->is_void()) {  // The state comes from the other ranks.
+  if (state_->is_discarding()) {  // The state comes from the other ranks.
     state_->arrive();
     return true;
   }

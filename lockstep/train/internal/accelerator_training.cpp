@@ -288,8 +288,8 @@ void AcceleratorState::join() {
   group_ = recovery_->join();
 }
 
-bool AcceleratorState::is_void() const {
-  return recovery_ && recovery_->is_void();
+bool AcceleratorState::is_discarding() const {
+  return recovery_ && recovery_->is_discarding();
 }
 
 bool AcceleratorState::has_lost_group() const {
@@ -298,6 +298,10 @@ bool AcceleratorState::has_lost_group() const {
 
 bool AcceleratorState::fail(const Error& error) {
   return recovery_ && recovery_->fail(error);
+}
+
+void AcceleratorState::note_collective() {
+  if (recovery_) recovery_->note_collective();
 }
 
 std::int64_t AcceleratorState::recoveries() const {
@@ -344,10 +348,9 @@ bool AcceleratorState::is_other_loader_in_pass() const {
 }
 
 void AcceleratorState::visit_boundary(LoaderBoundary boundary) {
-  using State = StepRecovery::State;
-  if (recovery_->state() == State::kEnded) return;
+  if (recovery_->phase() == RecoveryPhase::kEnded) return;
   LoaderPosition& loader = *loaders.front();
-  if (recovery_->state() == State::kInactive) {
+  if (recovery_->phase() == RecoveryPhase::kInactive) {
     if (!can_recover_ || boundary != LoaderBoundary::kLoopBegins) return;
     const std::string reason = why_not_recoverable();
     if (!reason.empty()) {
@@ -360,7 +363,7 @@ void AcceleratorState::visit_boundary(LoaderBoundary boundary) {
   } else {
     end_left_group();
     const bool is_in_step = turn_of_step_ != 0 || has_unused_gradients();
-    const bool is_together = recovery_->state() == State::kTraining;
+    const bool is_together = recovery_->phase() == RecoveryPhase::kTraining;
     if (is_in_step && is_together) {
       training_->extend_step();
       return;
@@ -369,11 +372,11 @@ void AcceleratorState::visit_boundary(LoaderBoundary boundary) {
       stop_recovering("two data loaders are looped over at once");
       return;
     }
-    if (!is_void()) training_->set_cursor(loader.cursor());
+    if (!is_discarding()) training_->set_cursor(loader.cursor());
     flush_lines();
     const bool was_finishing = recovery_->is_finishing();
     const bool ends = boundary == LoaderBoundary::kLoopEnds;
-    recovery_->boundary(ends ? StepRecovery::Boundary::kEpochEnd : StepRecovery::Boundary::kStep);
+    recovery_->boundary(ends ? BoundaryKind::kEpochEnd : BoundaryKind::kStep);
     if (recovery_->is_finishing()) {
       // Nothing is left to do: each loop ends at once, in the epoch behind which the training
       // ended.
@@ -414,26 +417,23 @@ void AcceleratorState::set_while_waiting(std::function<void()> while_waiting) {
   if (recovery_) recovery_->set_while_waiting(std::move(while_waiting));
 }
 
-void AcceleratorState::end_training() {
-  if (!recovery_) return;
-  if (recovery_->state() == StepRecovery::State::kInactive) return;
+bool AcceleratorState::end_training() {
+  if (!recovery_ || !recovery_->is_active()) return true;
   flush_lines();
-  if (!is_void() && !loaders.empty()) training_->set_cursor(loaders.front()->cursor());
-  recovery_->boundary(StepRecovery::Boundary::kEnd);
+  if (!is_discarding() && !loaders.empty()) training_->set_cursor(loaders.front()->cursor());
+  recovery_->boundary(BoundaryKind::kTrainingEnd);
+  return recovery_->phase() == RecoveryPhase::kEnded;
 }
 
 bool AcceleratorState::is_main() const {
-  return recovery_ && recovery_->state() != StepRecovery::State::kInactive &&
-                 recovery_->state() != StepRecovery::State::kEnded
-             ? recovery_->is_main()
-             : group_.rank() == 0;
+  return recovery_ && recovery_->is_active() ? recovery_->is_main() : group_.rank() == 0;
 }
 
 bool AcceleratorState::is_training_over() const {
   return recovery_ && recovery_->is_finishing();
 }
 
-bool AcceleratorState::run_between(const std::function<void()>& action) {
+bool AcceleratorState::run_on_survivors(const std::function<void()>& action) {
   if (!recovery_) {
     action();
     return true;
@@ -441,7 +441,7 @@ bool AcceleratorState::run_between(const std::function<void()>& action) {
   std::vector<DataCursor> cursors;
   for (const auto& loader : loaders) cursors.push_back(loader->cursor());
   const AcceleratorTraining::Between between(*training_, cursors);
-  return recovery_->run_between([&] {
+  return recovery_->run_on_survivors([&] {
     // Where it was interrupted in a loop over another loader.
     for (std::size_t i = 1; i < loaders.size(); ++i) {
       if (loaders[i]->cursor() != cursors[i]) loaders[i]->set_cursor(cursors[i]);
@@ -451,13 +451,13 @@ bool AcceleratorState::run_between(const std::function<void()>& action) {
 }
 
 void AcceleratorState::print(std::string line) {
-  if (is_void() || !is_main()) return;
+  if (is_discarding() || !is_main()) return;
   held_lines_.push_back(std::move(line));
   if (!recovery_ || !recovery_->is_in_step()) flush_lines();
 }
 
 void AcceleratorState::flush_lines() {
-  if (is_void()) held_lines_.clear();
+  if (is_discarding()) held_lines_.clear();
   for (const std::string& line : held_lines_) std::cout << line << std::endl;
   held_lines_.clear();
 }

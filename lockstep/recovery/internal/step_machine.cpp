@@ -1,0 +1,590 @@
+#include "lockstep/recovery/internal/step_machine.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace lockstep::inline internal {
+namespace {
+
+using Action = RecoveryAction;
+using Call = RecoveryCall;
+using Phase = RecoveryPhase;
+using Stage = RecoveryStage;
+
+/// One step() of the machine.
+class Stepper {
+ public:
+  explicit Stepper(RecoveryState& state) : state_(state) {}
+
+  Action on(const called::Join& event);
+  Action on(const called::Activate& event);
+  Action on(const called::Deactivate& event);
+  Action on(const called::CollectiveFailed& event);
+  Action on(const called::MoreUpdates& event);
+  Action on(const called::Boundary& event);
+  Action on(const called::Arrive& event);
+  Action on(const called::RunOnSurvivors& event);
+  Action on(const outcome::Done& event);
+  Action on(const outcome::GroupLost& event);
+  Action on(const outcome::PlaceTaken& event);
+  Action on(const outcome::ReportsGathered& event);
+  Action on(const outcome::RolledBack& event);
+  Action on(const outcome::Failed& event);
+
+ private:
+  Action await(Action action) { return state_.awaited = action; }
+  Action end_call(Action how = Action::kReturn);
+
+  void commit();
+  Action begin_commit();
+  Action commit_next(Action done);
+  Action leave_boundary();
+
+  Action begin_recovery(bool at_boundary);
+  Action meet();
+  Action join_met(std::span<const RankReport> reports, int rank);
+  Action agree_on_state(std::span<const RankReport> reports, int rank);
+  Action split(std::span<const RankReport> reports, int rank);
+  void choose_main(std::span<const RankReport> reports, int rank);
+  Action join_survivors();
+  Action end_meeting();
+
+  Action begin_section();
+  Action end_section();
+  Action leave_group();
+  Action after_leaving();
+  Action after_barrier();
+
+  RecoveryState& state_;
+};
+
+Action Stepper::end_call(Action how) {
+  state_.call = Call::kNone;
+  state_.stage = Stage::kProgram;
+  state_.section = SectionProgress::kNone;
+  return await(how);
+}
+
+// Calls of the program.
+
+Action Stepper::on(const called::Join& event) {
+  state_.generation = event.generation;
+  state_.is_main = event.rank == 0;
+  state_.call = Call::kJoin;
+  if (event.is_standby) return await(Action::kAnnounceState);
+  state_.stage = Stage::kMeeting;
+  // A replacement: before the others meet it, so that it is kept where they fail again.
+  if (event.can_recover && event.generation > 1) return await(Action::kAnnounceState);
+  return await(Action::kFormGroup);
+}
+
+Action Stepper::on(const called::Activate&) {
+  if (state_.phase != Phase::kInactive) return Action::kReturn;
+  state_.phase = Phase::kTraining;
+  state_.held = HeldState::kWhole;
+  state_.boundary_generation = static_cast<std::int64_t>(state_.generation);
+  return await(state_.is_announced ? Action::kBeginInterval : Action::kAnnounceState);
+}
+
+Action Stepper::on(const called::Deactivate&) {
+  state_.phase = Phase::kInactive;
+  return await(state_.is_announced ? Action::kAnnounceEnd : Action::kReturn);
+}
+
+Action Stepper::on(const called::CollectiveFailed&) {
+  if (!state_.is_active() || state_.call == Call::kRunOnSurvivors) return Action::kDecline;
+  const bool is_in_step = state_.progress != StepProgress::kNone;
+  if (state_.has_lost_group())
+    return is_in_step || state_.is_discarding() ? Action::kReturn : Action::kDecline;
+  // Outside of a step its result would be of a part of the ranks.
+  if (!is_in_step) return Action::kDecline;
+  const bool is_complete = state_.progress == StepProgress::kComplete;
+  if (is_complete) state_.held = HeldState::kUncertain;
+  state_.phase = is_complete ? Phase::kGroupLost : Phase::kDiscarding;
+  return leave_group();
+}
+
+Action Stepper::on(const called::MoreUpdates&) {
+  const Phase before = state_.phase;
+  const bool is_survivor = before == Phase::kGroupLost || before == Phase::kSurvivors;
+  if (!is_survivor || state_.call != Call::kNone) return Action::kReturn;
+  state_.phase = Phase::kDiscarding;
+  return before == Phase::kSurvivors ? await(Action::kGoOnAlone) : Action::kReturn;
+}
+
+Action Stepper::on(const called::Boundary& event) {
+  if (!state_.is_active()) return Action::kReturn;
+  if (state_.phase == Phase::kFinishing) {
+    if (event.kind == BoundaryKind::kTrainingEnd) state_.phase = Phase::kEnded;
+    return Action::kReturn;
+  }
+  state_.call = Call::kBoundary;
+  state_.boundary = event.kind;
+  state_.steps = event.steps;
+  switch (state_.phase) {
+    case Phase::kReceived:
+      return await(Action::kRollBack);
+    case Phase::kDiscarding:
+    case Phase::kJoining:
+      return begin_recovery(/*at_boundary=*/true);
+    case Phase::kTraining:
+      return begin_commit();
+    default:
+      commit();
+      return begin_recovery(/*at_boundary=*/true);
+  }
+}
+
+Action Stepper::on(const called::Arrive&) {
+  if (state_.phase != Phase::kJoining) return Action::kReturn;
+  state_.call = Call::kArrive;
+  state_.boundary = BoundaryKind::kStep;
+  return begin_recovery(/*at_boundary=*/true);
+}
+
+Action Stepper::on(const called::RunOnSurvivors&) {
+  if (state_.is_discarding()) return Action::kDecline;
+  // Also as a part of another section.
+  if (!state_.is_active() || state_.call == Call::kRunOnSurvivors) return Action::kRunAlone;
+  // Of the step: where it fails, the step does not count.
+  if (state_.progress == StepProgress::kOpen) return Action::kRunInStep;
+  state_.call = Call::kRunOnSurvivors;
+  state_.section = SectionProgress::kRunning;
+  if (state_.phase == Phase::kGroupLost) return begin_recovery(/*at_boundary=*/false);
+  return begin_section();
+}
+
+// A boundary.
+
+void Stepper::commit() {
+  ++state_.boundaries;
+  state_.sections = 0;
+  state_.progress = StepProgress::kNone;
+  state_.is_end = state_.boundary == BoundaryKind::kTrainingEnd;
+  state_.boundary_generation = static_cast<std::int64_t>(state_.generation);
+}
+
+Action Stepper::begin_commit() {
+  commit();
+  const std::int64_t steps = state_.steps;
+  const bool has_stepped = std::exchange(state_.checked_steps, steps) != steps;
+  const auto is_due = [&](int every) { return has_stepped && every > 0 && steps % every == 0; };
+  state_.copy_is_due = is_due(state_.memory_every);
+  state_.stage = Stage::kCommitting;
+  if (std::exchange(state_.compares_soon, false) || is_due(state_.check_replicas_every))
+    return await(Action::kCompareReplicas);
+  return commit_next(Action::kCompareReplicas);
+}
+
+// The order of all that ranks do at a boundary.
+Action Stepper::commit_next(Action done) {
+  switch (done) {
+    case Action::kCompareReplicas:
+      if (state_.copy_is_due) return await(Action::kKeepCopy);
+      [[fallthrough]];
+    case Action::kKeepCopy:
+      // Else a rank that is in no step could be an epoch ahead.
+      if (state_.boundary == BoundaryKind::kEpochEnd) return await(Action::kBarrier);
+      [[fallthrough]];
+    case Action::kBarrier:
+      return await(Action::kCheckGeneration);
+    default:
+      return leave_boundary();
+  }
+}
+
+Action Stepper::leave_boundary() {
+  if (state_.is_end) {
+    state_.stage = Stage::kEnding;
+    return await(Action::kBarrier);
+  }
+  // At the training's end: the last step comes again.
+  if (state_.call == Call::kArrive || state_.boundary == BoundaryKind::kTrainingEnd) {
+    state_.phase = Phase::kReceived;
+    return await(Action::kRemember);
+  }
+  return await(Action::kBeginInterval);
+}
+
+// Recovery.
+
+Action Stepper::begin_recovery(bool at_boundary) {
+  ++state_.recoveries;
+  state_.is_at_boundary = at_boundary;
+  state_.stage = Stage::kMeeting;
+  if (state_.phase == Phase::kDiscarding) {
+    state_.progress = StepProgress::kNone;
+    return await(Action::kRollBack);
+  }
+  if (state_.phase == Phase::kJoining) state_.progress = StepProgress::kNone;
+  return meet();
+}
+
+Action Stepper::meet() {
+  return await(state_.has_group ? Action::kGatherReports : Action::kTakePlace);
+}
+
+Action Stepper::on(const outcome::PlaceTaken& event) {
+  state_.generation = event.generation;
+  return await(Action::kFormGroup);
+}
+
+bool is_in_section(const RankReport& report) {
+  return !report.is_at_boundary && !report.is_new;
+}
+
+auto position_of(const RankReport& report) {
+  return std::pair(report.boundaries, report.sections);
+}
+
+// The ranks that finish a section together: all that are in one, once none of them is behind
+// another rank. One that is behind has passed its section, and comes to the next or to a boundary.
+std::vector<int> find_survivors(std::span<const RankReport> reports) {
+  const RankReport& furthest = *std::ranges::max_element(reports, {}, position_of);
+  std::vector<int> ranks;
+  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+    if (!is_in_section(reports[rank])) continue;
+    if (position_of(reports[rank]) < position_of(furthest)) return {};
+    ranks.push_back(static_cast<int>(rank));
+  }
+  return ranks;
+}
+
+Action Stepper::on(const outcome::ReportsGathered& event) {
+  if (state_.call == Call::kJoin) return join_met(event.reports, event.rank);
+  if (std::ranges::all_of(event.reports, &RankReport::is_at_boundary)) {
+    state_.is_main = event.rank == 0;
+    return agree_on_state(event.reports, event.rank);
+  }
+  return split(event.reports, event.rank);
+}
+
+// A new process. Where nobody has anything of a training, all begin one.
+Action Stepper::join_met(std::span<const RankReport> reports, int rank) {
+  state_.is_main = rank == 0;
+  const auto has_begun = [](const RankReport& report) {
+    return report.state.exists() || report.memory.exists() || report.is_at_boundary;
+  };
+  if (std::ranges::none_of(reports, has_begun)) return end_call();
+  // As on the others: groups are formed by all.
+  state_.survivors = find_survivors(reports);
+  return await(state_.survivors.empty() ? Action::kGoOnAlone : Action::kFormSurvivors);
+}
+
+Action Stepper::agree_on_state(std::span<const RankReport> reports, int rank) {
+  const auto holds_whole = [](const RankReport& report) {
+    return report.held == HeldState::kWhole;
+  };
+  // Without a whole state an uncertain one counts: of these each rank has values of its own.
+  const bool some_whole = std::ranges::any_of(reports, holds_whole);
+  std::vector<Sources> sources;
+  for (const RankReport& report : reports) {
+    sources.push_back({.state = holds_whole(report) || !some_whole ? report.state : Standing(),
+                       .memory = report.memory});
+  }
+  state_.source = choose_source(sources);
+  if (state_.source.kind == SourceChoice::Kind::kOwn && !some_whole)
+    state_.source.kind = SourceChoice::Kind::kRank;
+  const RankReport& own = reports[static_cast<std::size_t>(rank)];
+  const RankReport& source = reports[static_cast<std::size_t>(state_.source.rank)];
+  state_.source_is_end = source.is_end && source.state == state_.source.standing;
+  state_.is_source = state_.source.rank == rank;
+  const bool has_it = holds_whole(own) && own.state == state_.source.standing;
+  switch (state_.source.kind) {
+    case SourceChoice::Kind::kOwn:
+      return await(Action::kJoinAll);
+    case SourceChoice::Kind::kRank:
+      state_.takes_state = !state_.is_source && !has_it;
+      return await(Action::kExchangeState);
+    case SourceChoice::Kind::kMemory:
+      state_.takes_state = true;
+      return await(Action::kExchangeState);
+    default:
+      return end_call(Action::kFailStateLost);
+  }
+}
+
+// Some ranks are in a section, which they finish in a group of their own.
+Action Stepper::split(std::span<const RankReport> reports, int rank) {
+  const RankReport& own = reports[static_cast<std::size_t>(rank)];
+  if (is_in_section(own)) choose_main(reports, rank);
+  state_.survivors = find_survivors(reports);
+  state_.lacks_ranks = state_.survivors.size() < reports.size();
+  if (!state_.survivors.empty()) return await(Action::kFormSurvivors);
+  const bool is_behind = std::ranges::any_of(
+      reports, [&](const RankReport& report) { return position_of(report) > position_of(own); });
+  // Others are on their way to a boundary or the next section.
+  if (!is_in_section(own) || !is_behind) return meet();
+  // A rank that is further has passed this section, and so its first barrier.
+  if (state_.section != SectionProgress::kComplete) return end_call(Action::kFailPositionsDiffer);
+  return await(Action::kGoOnAlone);
+}
+
+// The first of those that have come to the section.
+void Stepper::choose_main(std::span<const RankReport> reports, int rank) {
+  const auto has_come = [&](const RankReport& report) {
+    return is_in_section(report) || report.boundaries > state_.boundaries;
+  };
+  const auto first = std::ranges::find_if(reports, has_come);
+  // Where all had the section's results, the one before may have printed them.
+  const bool may_print = state_.is_main || state_.section != SectionProgress::kComplete;
+  state_.is_main = may_print && first - reports.begin() == rank;
+}
+
+Action Stepper::join_survivors() {
+  if (state_.call == Call::kJoin) return await(Action::kGoOnAlone);
+  return await(state_.is_at_boundary ? Action::kGatherReports : Action::kJoinSurvivors);
+}
+
+Action Stepper::end_meeting() {
+  state_.phase = Phase::kTraining;
+  state_.compares_soon = true;
+  return leave_boundary();
+}
+
+// A section.
+
+Action Stepper::begin_section() {
+  state_.section = SectionProgress::kRunning;
+  state_.stage = Stage::kSection;
+  return await(Action::kRunSection);
+}
+
+Action Stepper::end_section() {
+  ++state_.sections;
+  return end_call();
+}
+
+Action Stepper::after_barrier() {
+  switch (state_.stage) {
+    case Stage::kCommitting:
+      return commit_next(Action::kBarrier);
+    case Stage::kSection:
+      if (std::exchange(state_.section, SectionProgress::kComplete) == SectionProgress::kComplete)
+        return end_section();
+      return await(Action::kBarrier);
+    case Stage::kEnding:
+      state_.stage = Stage::kAllEnded;
+      return await(Action::kBarrier);
+    default:
+      return await(Action::kAnnounceEnd);
+  }
+}
+
+// Outcomes.
+
+Action Stepper::on(const outcome::Done&) {
+  switch (state_.awaited) {
+    case Action::kAnnounceState:
+      state_.is_announced = true;
+      if (state_.call != Call::kJoin) return await(Action::kBeginInterval);
+      return await(state_.stage == Stage::kMeeting ? Action::kFormGroup : Action::kGoOnAlone);
+    case Action::kAnnounceEnd:
+      state_.is_announced = false;
+      if (state_.stage == Stage::kAllEnded) {
+        const bool is_own = state_.boundary == BoundaryKind::kTrainingEnd;
+        state_.phase = is_own ? Phase::kEnded : Phase::kFinishing;
+      }
+      return end_call();
+    case Action::kLeaveGroup:
+      return after_leaving();
+    case Action::kFormGroup:
+      state_.has_group = true;
+      if (state_.call == Call::kJoin && !state_.is_announced) return end_call();
+      return await(Action::kGatherReports);
+    case Action::kFormSurvivors:
+      return join_survivors();
+    case Action::kJoinSurvivors:
+      state_.phase = Phase::kSurvivors;
+      return begin_section();
+    case Action::kGoOnAlone:
+      if (state_.call == Call::kJoin) state_.phase = Phase::kJoining;
+      return state_.call == Call::kRunOnSurvivors ? end_section() : end_call();
+    case Action::kExchangeState:
+      if (!state_.takes_state) {
+        state_.held = HeldState::kWhole;
+        return await(Action::kJoinAll);
+      }
+      state_.held = HeldState::kNone;  // Until all of it is there.
+      return await(Action::kTakeState);
+    case Action::kTakeState:
+      state_.boundaries = state_.source.standing.steps;
+      state_.boundary_generation = state_.source.standing.generation;
+      state_.sections = 0;
+      state_.held = HeldState::kWhole;
+      state_.is_end = state_.source_is_end;
+      return await(Action::kJoinAll);
+    case Action::kJoinAll:
+      return end_meeting();
+    case Action::kRunSection:
+      return await(Action::kBarrier);
+    case Action::kAwaitVerdict:
+      return await(Action::kAnnounceEnd);
+    case Action::kBarrier:
+      return after_barrier();
+    case Action::kCompareReplicas:
+    case Action::kKeepCopy:
+    case Action::kCheckGeneration:
+      return commit_next(state_.awaited);
+    default:
+      return end_call();
+  }
+}
+
+Action Stepper::on(const outcome::RolledBack& event) {
+  state_.held = event.is_whole ? HeldState::kWhole : HeldState::kNone;
+  state_.sections = 0;
+  if (state_.phase == Phase::kDiscarding) return meet();
+  // kReceived: what the program has done meanwhile does not count. The others have left this
+  // boundary, but for the training's end.
+  state_.phase = Phase::kTraining;
+  if (state_.boundary == BoundaryKind::kTrainingEnd) return begin_commit();
+  return leave_boundary();
+}
+
+Action Stepper::on(const outcome::GroupLost& event) {
+  if (event.state_is_lost) state_.held = HeldState::kNone;
+  // All ranks were at the end. Where one has failed there, its replacement needs the state; else
+  // the others have ended.
+  if (state_.stage == Stage::kAllEnded && state_.awaited == Action::kBarrier)
+    return await(Action::kAwaitVerdict);
+  if (state_.stage != Stage::kMeeting) state_.phase = Phase::kGroupLost;
+  return leave_group();
+}
+
+Action Stepper::on(const outcome::Failed&) {
+  return end_call();
+}
+
+Action Stepper::leave_group() {
+  state_.has_group = false;
+  return await(Action::kLeaveGroup);
+}
+
+Action Stepper::after_leaving() {
+  switch (state_.stage) {
+    case Stage::kProgram:
+      return end_call();
+    case Stage::kMeeting:
+      return meet();
+    case Stage::kSection:
+      return begin_recovery(/*at_boundary=*/false);
+    default:
+      return begin_recovery(/*at_boundary=*/true);
+  }
+}
+
+}  // namespace
+
+const char* name_of(RecoveryPhase phase) {
+  switch (phase) {
+    case Phase::kInactive:
+      return "inactive";
+    case Phase::kTraining:
+      return "training";
+    case Phase::kDiscarding:
+      return "discarding";
+    case Phase::kGroupLost:
+      return "group lost";
+    case Phase::kJoining:
+      return "joining";
+    case Phase::kReceived:
+      return "received";
+    case Phase::kSurvivors:
+      return "survivors";
+    case Phase::kFinishing:
+      return "finishing";
+    case Phase::kEnded:
+      return "ended";
+  }
+  return "";
+}
+
+const char* name_of(RecoveryAction action) {
+  switch (action) {
+    case Action::kReturn:
+      return "return";
+    case Action::kDecline:
+      return "decline";
+    case Action::kRunAlone:
+      return "run alone";
+    case Action::kRunInStep:
+      return "run in the step";
+    case Action::kFailPositionsDiffer:
+      return "fail: positions differ";
+    case Action::kFailStateLost:
+      return "fail: the state is lost";
+    case Action::kAnnounceState:
+      return "announce the state";
+    case Action::kAnnounceEnd:
+      return "announce the end";
+    case Action::kLeaveGroup:
+      return "leave the group";
+    case Action::kGoOnAlone:
+      return "go on alone";
+    case Action::kTakePlace:
+      return "take a place";
+    case Action::kRollBack:
+      return "roll back";
+    case Action::kRemember:
+      return "remember";
+    case Action::kBeginInterval:
+      return "begin an interval";
+    case Action::kTakeState:
+      return "take the state";
+    case Action::kFormGroup:
+      return "form the group";
+    case Action::kGatherReports:
+      return "gather reports";
+    case Action::kFormSurvivors:
+      return "form the group of survivors";
+    case Action::kExchangeState:
+      return "exchange the state";
+    case Action::kJoinAll:
+      return "join all";
+    case Action::kCompareReplicas:
+      return "compare replicas";
+    case Action::kKeepCopy:
+      return "keep a copy";
+    case Action::kCheckGeneration:
+      return "check the generation";
+    case Action::kAwaitVerdict:
+      return "await the launcher's verdict";
+    case Action::kJoinSurvivors:
+      return "join the survivors";
+    case Action::kRunSection:
+      return "run the section";
+    case Action::kBarrier:
+      return "barrier";
+  }
+  return "";
+}
+
+Standing RecoveryState::standing() const {
+  if (held == HeldState::kNone) return {};
+  return {.generation = boundary_generation, .steps = boundaries};
+}
+
+RankReport RecoveryState::report() const {
+  return {.is_new = call == Call::kJoin,
+          .is_at_boundary = call != Call::kJoin && is_at_boundary,
+          .is_end = is_end,
+          .is_discarding = phase == Phase::kDiscarding,
+          .boundaries = boundaries,
+          .sections = sections,
+          .held = held,
+          .state = standing()};
+}
+
+bool can_lose_group(const RecoveryState& state) {
+  // The first generation of a job, and a job that is not recovered.
+  const bool is_first = state.call == Call::kJoin && !state.is_announced;
+  return state.awaited >= Action::kFormGroup && !is_first;
+}
+
+RecoveryAction step(RecoveryState& state, const RecoveryEvent& event) {
+  Stepper stepper(state);
+  return std::visit([&](const auto& one) { return stepper.on(one); }, event);
+}
+
+}  // namespace lockstep::inline internal

@@ -1,0 +1,280 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "lockstep/recovery/internal/standing.h"
+
+// The recovery of a training loop as a state machine, with no group, no thread and no system call.
+// StepRecovery turns calls of the program into events, carries the actions out, one at a time, and
+// returns the outcome of each as the next event. recovery_simulation_test.cpp runs many ranks of
+// it.
+
+namespace lockstep::inline internal {
+
+/// What counts of what the program does:
+///
+///   kInactive    errors are the program's own. → kTraining: Activate
+///   kTraining    all ranks are at one place. → kDiscarding, kGroupLost: CollectiveFailed;
+///                → kGroupLost: Boundary, RunOnSurvivors; → kEnded: Boundary at the training's end;
+///                → kInactive: Deactivate
+///   kDiscarding  the step in flight does not count. → kTraining, kFinishing: Boundary
+///   kGroupLost   the group is lost, the step complete or none begun. → kTraining, kFinishing:
+///                Boundary; → kSurvivors: RunOnSurvivors; → kDiscarding: MoreUpdates
+///   kJoining     a new process in a job that has a state: nothing counts before its first
+///                boundary. → kTraining, kFinishing: Boundary; → kReceived, kFinishing: Arrive
+///   kReceived    it has the state; what the program does before its first boundary does not count.
+///                → kTraining: Boundary
+///   kSurvivors   in a group of the survivors that are in the same section; the others wait for
+///                them at a boundary. → kTraining: Boundary; → kGroupLost: RunOnSurvivors,
+///                CollectiveFailed; → kDiscarding: MoreUpdates
+///   kFinishing   a new process that joined when the training was over: nothing counts before the
+///                end of its loop. → kEnded: Boundary at the training's end
+///   kEnded       the training is over; errors are the program's own
+///
+/// At the training's end a rank whose last step does not count is in kReceived: it goes on.
+enum class RecoveryPhase {
+  kInactive,
+  kTraining,
+  kDiscarding,
+  kGroupLost,
+  kJoining,
+  kReceived,
+  kSurvivors,
+  kFinishing,
+  kEnded,
+};
+const char* name_of(RecoveryPhase phase);
+
+/// Of the step since the last boundary.
+enum class StepProgress {
+  kNone,      ///< no step has begun
+  kOpen,      ///< updates of the step are to come
+  kComplete,  ///< all its updates are made
+};
+
+/// What this rank has for a rank that needs the state of the last boundary.
+enum class HeldState {
+  kNone,       ///< nothing, or half of something
+  kWhole,      ///< the state
+  kUncertain,  ///< a collective in the tail of a complete step gave the values of a part of the
+               ///< ranks: another rank's state counts
+};
+
+/// A section is code between steps with collectives, which runs to its end on all ranks. It ends
+/// with two barriers: a rank that fails in the second knows that all have the section's results.
+enum class SectionProgress {
+  kNone,
+  kRunning,
+  kComplete,  ///< the first barrier is passed
+};
+
+enum class BoundaryKind { kStep, kEpochEnd, kTrainingEnd };
+
+/// The call of the program that is under way.
+enum class RecoveryCall { kNone, kJoin, kBoundary, kArrive, kRunOnSurvivors };
+
+/// What a call does at the moment.
+enum class RecoveryStage {
+  kProgram,     ///< nothing: the program's own code runs
+  kCommitting,  ///< at a boundary, with all ranks at one place
+  kMeeting,     ///< it meets the ranks of the next generation, until all agree on a state
+  kSection,     ///< a section is under way
+  kEnding,      ///< before the first barrier at the training's end
+  kAllEnded,    ///< before the second: all ranks are at the end
+};
+
+/// What is to be done next. Where nothing else is said its outcome is Done.
+enum class RecoveryAction {
+  // The call ends.
+  kReturn,
+  kDecline,    ///< CollectiveFailed: the error is the program's. RunOnSurvivors: nothing
+               ///< counts, it does not run
+  kRunAlone,   ///< RunOnSurvivors: it runs once, its errors are the caller's
+  kRunInStep,  ///< RunOnSurvivors: it runs once; an error is one of a collective of the step
+  kFailPositionsDiffer,  ///< an error: the ranks are at different places of the program
+  kFailStateLost,        ///< an error: no rank holds a state
+
+  // Alone.
+  kAnnounceState,  ///< the launcher keeps this process when its generation ends
+  kAnnounceEnd,    ///< and no longer
+  kLeaveGroup,     ///< of all: this process has lost it, and goes on alone
+  kGoOnAlone,      ///< outside of the group of all, which is kept
+  kTakePlace,      ///< waits for it. Outcome: PlaceTaken
+  kRollBack,       ///< to the last boundary. Outcome: RolledBack
+  kRemember,       ///< what it rolls back to
+  kBeginInterval,  ///< kRemember, and random numbers are seeded
+  kTakeState,      ///< that was received
+
+  // Collective in the group of all, for which a rank waits: the outcome may be GroupLost.
+  kFormGroup,      ///< of all
+  kGatherReports,  ///< Outcome: ReportsGathered
+  kFormSurvivors,  ///< a group of `survivors`
+  kExchangeState,  ///< of `source`: sent or received
+  kJoinAll,        ///< the training uses the group of all
+  kCompareReplicas,
+  kKeepCopy,
+  kCheckGeneration,
+  kAwaitVerdict,  ///< waits for a moment whether the launcher ends the generation: GroupLost
+
+  // Collective in the group in use: the outcome may be GroupLost.
+  kJoinSurvivors,  ///< the program uses the group of survivors
+  kRunSection,
+  kBarrier,
+};
+const char* name_of(RecoveryAction action);
+
+/// What a rank reports when ranks meet.
+struct RankReport {
+  bool is_new = false;  ///< it has joined the job just now
+  bool is_at_boundary = false;
+  bool is_end = false;  ///< its state is that of the training's end
+  bool is_discarding = false;
+  std::int64_t boundaries = 0;  ///< passed by its training
+  std::int64_t sections = 0;    ///< complete since the last of them
+  HeldState held = HeldState::kNone;
+  Standing state{};  ///< that it holds
+  /// Where it holds none: its machine's copy in memory, on the machine's first rank.
+  Standing memory{};
+};
+
+struct RecoveryState {
+  int memory_every = 0;          ///< steps; 0: never
+  int check_replicas_every = 0;  ///< steps; 0: never
+
+  RecoveryPhase phase = RecoveryPhase::kInactive;
+  StepProgress progress = StepProgress::kNone;
+  HeldState held = HeldState::kNone;
+  RecoveryCall call = RecoveryCall::kNone;
+  RecoveryStage stage = RecoveryStage::kProgram;
+  BoundaryKind boundary = BoundaryKind::kStep;  ///< of the call under way
+  SectionProgress section = SectionProgress::kNone;
+  RecoveryAction awaited = RecoveryAction::kReturn;  ///< whose outcome is the next event
+
+  /// The launcher knows that this process keeps its state.
+  bool is_announced = false;
+  /// It is in a group of all ranks of its generation.
+  bool has_group = false;
+  /// It waits at a boundary for the others; else in a section.
+  bool is_at_boundary = false;
+  /// The last boundary, of which this rank holds the state, is the training's end.
+  bool is_end = false;
+  /// It writes and prints for the job: rank 0, or the first of the survivors that finish a section.
+  bool is_main = false;
+  /// At the next boundary ranks compare their parameters, as they have met anew.
+  bool compares_soon = false;
+  /// At this boundary a copy in memory is due.
+  bool copy_is_due = false;
+
+  std::uint64_t generation = 0;          ///< of the place that this process has
+  std::int64_t boundaries = 0;           ///< passed by the training
+  std::int64_t sections = 0;             ///< complete since the last of them
+  std::int64_t boundary_generation = 0;  ///< which passed the last boundary
+  std::int64_t steps = 0;                ///< updates of the parameters, at the boundary
+  std::int64_t checked_steps = 0;        ///< when copies and comparisons were last due
+  std::int64_t recoveries = 0;
+  /// By rank, those of the group that finishes a section; of the last meeting.
+  std::vector<int> survivors{};
+  /// The group that finishes a section has not all ranks.
+  bool lacks_ranks = false;
+  /// Of the last meeting: which state all take.
+  SourceChoice source{};
+  bool source_is_end = false;  ///< which is that of the training's end
+  /// The state comes from this rank.
+  bool is_source = false;
+  /// This rank replaces its state by the one that is sent.
+  bool takes_state = false;
+
+  /// Nothing that the program does counts before the next boundary.
+  bool is_discarding() const {
+    return phase == RecoveryPhase::kDiscarding || phase == RecoveryPhase::kJoining ||
+           phase == RecoveryPhase::kReceived || phase == RecoveryPhase::kFinishing;
+  }
+  /// Collectives of the program would reach nobody.
+  bool has_lost_group() const { return is_discarding() || phase == RecoveryPhase::kGroupLost; }
+  /// A collective of the program has succeeded. Outside of a section, on a part of the ranks, it
+  /// gives other values than on all.
+  void note_collective() {
+    const bool is_partial =
+        phase == RecoveryPhase::kGroupLost || (phase == RecoveryPhase::kSurvivors && lacks_ranks);
+    if (is_partial && call == RecoveryCall::kNone && held == HeldState::kWhole)
+      held = HeldState::kUncertain;
+  }
+  bool is_active() const {
+    return phase != RecoveryPhase::kInactive && phase != RecoveryPhase::kEnded;
+  }
+  /// Of the last boundary, so far as this rank holds its state.
+  Standing standing() const;
+  /// But for `memory`.
+  RankReport report() const;
+};
+
+/// The events. Outcomes follow the action that they are of.
+namespace called {
+
+/// `generation`, `rank`: of the place that this process has, from 1; `can_recover`: the launcher
+/// replaces ranks. `is_standby`: it has no place yet.
+struct Join {
+  std::uint64_t generation = 1;
+  int rank = 0;
+  bool can_recover = false;
+  bool is_standby = false;
+};
+/// The training can be recovered from now on.
+struct Activate {};
+/// Errors are the program's own from now on.
+struct Deactivate {};
+/// A collective of the program has failed because a rank is lost.
+struct CollectiveFailed {};
+/// The step, which seemed to be complete, has another update.
+struct MoreUpdates {};
+/// `steps`: updates of the parameters so far.
+struct Boundary {
+  BoundaryKind kind = BoundaryKind::kStep;
+  std::int64_t steps = 0;
+};
+/// Before the first boundary the program must know how far the training is.
+struct Arrive {};
+struct RunOnSurvivors {};
+
+}  // namespace called
+
+namespace outcome {
+
+struct Done {};
+/// A rank is lost or the generation is over. `state_is_lost`: while this rank's state was replaced.
+struct GroupLost {
+  bool state_is_lost = false;
+};
+struct PlaceTaken {
+  std::uint64_t generation = 0;
+};
+/// The reports of all ranks, of which this one is `rank`.
+struct ReportsGathered {
+  std::span<const RankReport> reports{};
+  int rank = 0;
+};
+/// `is_whole`: the state is that of the last boundary.
+struct RolledBack {
+  bool is_whole = true;
+};
+/// Another error, which ends the call and is the program's.
+struct Failed {};
+
+}  // namespace outcome
+
+using RecoveryEvent =
+    std::variant<called::Join, called::Activate, called::Deactivate, called::CollectiveFailed,
+                 called::MoreUpdates, called::Boundary, called::Arrive, called::RunOnSurvivors,
+                 outcome::Done, outcome::GroupLost, outcome::PlaceTaken, outcome::ReportsGathered,
+                 outcome::RolledBack, outcome::Failed>;
+
+/// Changes the state and returns the action to carry out.
+RecoveryAction step(RecoveryState& state, const RecoveryEvent& event);
+
+/// Whether the outcome of the awaited action may be GroupLost; else an error is the program's.
+bool can_lose_group(const RecoveryState& state);
+
+}  // namespace lockstep::inline internal

@@ -1,0 +1,197 @@
+#include "lockstep/recovery/internal/step_machine.h"
+
+#include <gtest/gtest.h>
+
+namespace lockstep {
+namespace {
+
+using NextAction = RecoveryAction;
+
+/// One rank, whose actions are answered by hand.
+class MachineRank {
+ public:
+  /// MachineRank 1 of 2, in the training's first step.
+  MachineRank() {
+    expect(called::Join{.generation = 1, .rank = 1, .can_recover = true}, NextAction::kFormGroup);
+    expect(outcome::Done{}, NextAction::kReturn);
+    expect(called::Activate{}, NextAction::kAnnounceState);
+    expect(outcome::Done{}, NextAction::kBeginInterval);
+    expect(outcome::Done{}, NextAction::kReturn);
+  }
+
+  void expect(const RecoveryEvent& event, NextAction action) {
+    EXPECT_STREQ(name_of(step(state, event)), name_of(action));
+  }
+
+  void complete_step() { state.progress = StepProgress::kComplete; }
+
+  /// From the loss of the group to the reports of generation 2.
+  void meet_again() {
+    expect(outcome::GroupLost{}, NextAction::kLeaveGroup);
+    expect(outcome::Done{}, NextAction::kTakePlace);
+    expect(outcome::PlaceTaken{.generation = 2}, NextAction::kFormGroup);
+    expect(outcome::Done{}, NextAction::kGatherReports);
+  }
+
+  void expect_reports(const RankReport& other, NextAction action) {
+    const std::vector<RankReport> reports{other, state.report()};
+    expect(outcome::ReportsGathered{.reports = reports, .rank = 1}, action);
+  }
+
+  /// Into the group of survivors, of itself alone.
+  void finish_section_alone() {
+    expect(called::RunOnSurvivors{}, NextAction::kRunSection);
+    meet_again();
+    expect_reports({.is_new = true}, NextAction::kFormSurvivors);
+    expect(outcome::Done{}, NextAction::kJoinSurvivors);
+    expect(outcome::Done{}, NextAction::kRunSection);
+    expect(outcome::Done{}, NextAction::kBarrier);
+    expect(outcome::Done{}, NextAction::kBarrier);
+    expect(outcome::Done{}, NextAction::kReturn);
+    EXPECT_EQ(state.phase, RecoveryPhase::kSurvivors);
+  }
+
+  RecoveryState state;
+};
+
+RankReport at_boundary(std::int64_t boundaries) {
+  return {.is_at_boundary = true,
+          .boundaries = boundaries,
+          .held = HeldState::kWhole,
+          .state = {.generation = 1, .steps = boundaries}};
+}
+
+// Simulated seed 186.
+TEST(StepMachine, ValuesOfSurvivorsAloneAreUncertain) {
+  MachineRank rank;
+  rank.complete_step();
+  rank.finish_section_alone();
+  rank.state.note_collective();
+  EXPECT_EQ(rank.state.held, HeldState::kUncertain);
+}
+
+TEST(StepMachine, AnUpdateInTheGroupOfSurvivorsDiscardsTheStep) {
+  MachineRank rank;
+  rank.complete_step();
+  rank.finish_section_alone();
+  rank.expect(called::MoreUpdates{}, NextAction::kGoOnAlone);
+  EXPECT_EQ(rank.state.phase, RecoveryPhase::kDiscarding);
+}
+
+// Simulated seed 1079: else its collectives met those of the others' next section.
+TEST(StepMachine, ARankThatIsBehindGoesOnAloneToTheNextSection) {
+  MachineRank behind;
+  behind.complete_step();
+  behind.expect(called::RunOnSurvivors{}, NextAction::kRunSection);
+  behind.expect(outcome::Done{}, NextAction::kBarrier);
+  behind.expect(outcome::Done{}, NextAction::kBarrier);
+  MachineRank further;
+  further.complete_step();
+  further.expect(called::RunOnSurvivors{}, NextAction::kRunSection);
+  further.expect(outcome::Done{}, NextAction::kBarrier);
+  further.expect(outcome::Done{}, NextAction::kBarrier);
+  further.expect(outcome::Done{}, NextAction::kReturn);
+  further.expect(called::RunOnSurvivors{}, NextAction::kRunSection);
+
+  behind.meet_again();
+  further.meet_again();
+  const RankReport of_behind = behind.state.report();
+  behind.expect_reports(further.state.report(), NextAction::kGoOnAlone);
+  behind.expect(outcome::Done{}, NextAction::kReturn);
+  EXPECT_EQ(behind.state.phase, RecoveryPhase::kGroupLost);
+  EXPECT_EQ(behind.state.sections, 1);
+  further.expect_reports(of_behind, NextAction::kGatherReports);
+
+  behind.expect(called::RunOnSurvivors{}, NextAction::kGatherReports);
+  behind.expect_reports(further.state.report(), NextAction::kFormSurvivors);
+}
+
+// Simulated seed 322.
+TEST(StepMachine, ARankThatIsBehindDoesNotPrintWhatAnotherHasPrinted) {
+  MachineRank rank;
+  rank.expect(called::RunOnSurvivors{}, NextAction::kRunSection);
+  rank.expect(outcome::Done{}, NextAction::kBarrier);
+  rank.expect(outcome::Done{}, NextAction::kBarrier);
+  rank.meet_again();
+  RankReport other = at_boundary(1);
+  other.is_discarding = true;
+  rank.expect_reports(other, NextAction::kGoOnAlone);
+  EXPECT_FALSE(rank.state.is_main);
+}
+
+// Simulated seed 72085: else it trained an epoch too many.
+TEST(StepMachine, TheTrainingsEndComesWithTheState) {
+  MachineRank rank;
+  rank.expect(called::Boundary{.kind = BoundaryKind::kEpochEnd, .steps = 1}, NextAction::kBarrier);
+  rank.meet_again();
+  RankReport ended = at_boundary(2);
+  ended.is_end = true;
+  rank.expect_reports(ended, NextAction::kExchangeState);
+  rank.expect(outcome::Done{}, NextAction::kTakeState);
+  rank.expect(outcome::Done{}, NextAction::kJoinAll);
+  // The other rank dies: this one alone knows that the training is over.
+  rank.meet_again();
+  rank.expect_reports({.is_at_boundary = true}, NextAction::kExchangeState);
+  rank.expect(outcome::Done{}, NextAction::kJoinAll);
+  rank.expect(outcome::Done{}, NextAction::kBarrier);
+  rank.expect(outcome::Done{}, NextAction::kBarrier);
+  rank.expect(outcome::Done{}, NextAction::kAnnounceEnd);
+  rank.expect(outcome::Done{}, NextAction::kReturn);
+  EXPECT_EQ(rank.state.phase, RecoveryPhase::kFinishing);
+}
+
+// Simulated seed 236: else the others waited for it, or began anew.
+TEST(StepMachine, AtTheEndItStaysWhereTheLauncherNeedsIt) {
+  MachineRank rank;
+  rank.expect(called::Boundary{.kind = BoundaryKind::kTrainingEnd, .steps = 1},
+              NextAction::kCheckGeneration);
+  rank.expect(outcome::Done{}, NextAction::kBarrier);
+  rank.expect(outcome::Done{}, NextAction::kBarrier);
+  rank.expect(outcome::GroupLost{}, NextAction::kAwaitVerdict);
+  MachineRank needed = rank;
+  rank.expect(outcome::Done{}, NextAction::kAnnounceEnd);
+  needed.meet_again();
+  needed.expect_reports({.is_at_boundary = true}, NextAction::kExchangeState);
+  needed.expect(outcome::Done{}, NextAction::kJoinAll);
+  needed.expect(outcome::Done{}, NextAction::kBarrier);
+}
+
+TEST(StepMachine, AnUncertainLastStepComesAgain) {
+  MachineRank rank;
+  rank.complete_step();
+  rank.expect(called::CollectiveFailed{}, NextAction::kLeaveGroup);
+  rank.expect(outcome::Done{}, NextAction::kReturn);
+  rank.expect(called::Boundary{.kind = BoundaryKind::kTrainingEnd, .steps = 1},
+              NextAction::kTakePlace);
+  rank.expect(outcome::PlaceTaken{.generation = 2}, NextAction::kFormGroup);
+  rank.expect(outcome::Done{}, NextAction::kGatherReports);
+  rank.expect_reports(at_boundary(0), NextAction::kExchangeState);
+  rank.expect(outcome::Done{}, NextAction::kTakeState);
+  rank.expect(outcome::Done{}, NextAction::kJoinAll);
+  rank.expect(outcome::Done{}, NextAction::kRemember);
+  rank.expect(outcome::Done{}, NextAction::kReturn);
+  EXPECT_EQ(rank.state.phase, RecoveryPhase::kReceived);
+}
+
+TEST(StepMachine, ALoopLeftInADiscardedStepDoesNotEndTheTraining) {
+  MachineRank rank;
+  rank.state.progress = StepProgress::kOpen;
+  rank.expect(called::CollectiveFailed{}, NextAction::kLeaveGroup);
+  rank.expect(outcome::Done{}, NextAction::kReturn);
+  rank.expect(called::Boundary{.kind = BoundaryKind::kTrainingEnd}, NextAction::kRollBack);
+  rank.expect(outcome::RolledBack{}, NextAction::kTakePlace);
+  EXPECT_FALSE(rank.state.report().is_end);
+}
+
+// The launcher has ended: there is no place any more.
+TEST(StepMachine, WithoutAPlaceTheErrorIsTheProgramsOwn) {
+  MachineRank rank;
+  rank.expect(called::RunOnSurvivors{}, NextAction::kRunSection);
+  EXPECT_TRUE(can_lose_group(rank.state));
+  rank.expect(outcome::GroupLost{}, NextAction::kLeaveGroup);
+  rank.expect(outcome::Done{}, NextAction::kTakePlace);
+  EXPECT_FALSE(can_lose_group(rank.state));
+}
+
+}  // namespace
+}  // namespace lockstep
