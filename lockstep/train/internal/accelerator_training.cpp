@@ -223,7 +223,7 @@ void AcceleratorTraining::drop_group(const ProcessGroup& group) {
   state_.group_ = group;
   regroup_layers(group);
   state_.directories.clear();
-  // What it is given until the ranks are together again does not count.
+  // What it is given without a group does not count.
   if (logged_until_.empty()) {
     logged_until_ = cursors_between_;
     for (std::size_t i = logged_until_.size(); i < state_.loaders.size(); ++i) {
@@ -239,21 +239,23 @@ void AcceleratorTraining::set_group(const ProcessGroup& group, bool at_boundary)
   state_.directories.clear();
   regroup_layers(group);
   for (const auto& replica : state_.replicas) replica->replicate_over(group);
-  if (at_boundary) state_.open_sample_log();
+  state_.open_sample_log();
   for (std::size_t i = 0; i < state_.loaders.size(); ++i) {
     LoaderPosition& loader = *state_.loaders[i];
-    if (state_.sample_log_) {
-      const bool is_other = i > 0 && i < logged_until_.size();
-      loader.set_log(state_.sample_log_, static_cast<int>(i),
-                     is_other ? std::optional(logged_until_[i]) : std::nullopt);
-    }
     if (i > 0) {
       loader.set_process_group(group);
     } else if (at_boundary) {
       loader.go_to(cursor_, group);
     }
+    // Behind the change, so that the log tells what a batch is now. In code between two steps only
+    // other loaders hand out samples.
+    if (state_.sample_log_ && (i > 0 || at_boundary)) {
+      const bool is_interrupted = i > 0 && i < logged_until_.size();
+      loader.set_log(state_.sample_log_, static_cast<int>(i),
+                     is_interrupted ? std::optional(logged_until_[i]) : std::nullopt);
+    }
   }
-  if (at_boundary) logged_until_.clear();
+  logged_until_.clear();
 }
 
 std::int64_t AcceleratorTraining::place() const {
