@@ -4,8 +4,10 @@ the end has the bits of the undisturbed run.
     live_accelerator.py LOCKSTEP ACCELERATOR_WORKER [unittest arguments]
 """
 
+import glob
 import json
 import os
+import re
 import signal
 import struct
 import subprocess
@@ -97,9 +99,37 @@ class LiveAccelerator(LiveJobTest):
                 self.expect_audited(folder)
 
     def expect_audited(self, folder):
-        audit = subprocess.run([LOCKSTEP, "audit", os.path.join(folder, "data")], capture_output=True, text=True,
-                               timeout=DEADLINE_S, check=False)
+        audit = subprocess.run([LOCKSTEP, "audit", os.path.join(folder, "data"), "--json"], capture_output=True,
+                               text=True, timeout=DEADLINE_S, check=False)
         self.assertEqual(audit.returncode, 0, audit.stdout + audit.stderr)
+        return json.loads(audit.stdout)
+
+    def expect_planned(self, folder, samples, batch_of_rank, seed, drops=False):
+        """Each rank had its block of each batch of the first loader, by the order of seed and epoch."""
+        runs, given = {}, []
+        for path in glob.glob(os.path.join(folder, "data", "samples.rank*.jsonl")):
+            with open(path, encoding="utf-8") as file:
+                events = [json.loads(line) for line in file]
+            rank = int(re.search(r"rank(\d+)", os.path.basename(path))[1])
+            for event in events:
+                if event["loader"] == 0 and event["event"] == "begin":
+                    ranks = runs.setdefault(event["run"], event["world_size"])
+                    dropped = batch_of_rank * ranks - 1 if drops else 0
+                    self.assertEqual((event["world_size"], event["least_of_epoch"]), (ranks, samples - dropped), event)
+                if event["loader"] == 0 and event["event"] == "batch":
+                    given.append((rank, event))
+        epochs = sorted({event["epoch"] for _, event in given})
+        orders = subprocess.run([os.path.join(os.path.dirname(WORKER), "sampler_indices")], capture_output=True,
+                                input="".join(f"{samples} 1 0 1 {seed} {epoch} 0\n" for epoch in epochs), text=True,
+                                timeout=DEADLINE_S, check=True).stdout.splitlines()
+        order = {epoch: [int(sample) for sample in line.split()] for epoch, line in zip(epochs, orders)}
+        for rank, event in given:
+            ranks = runs[event["run"]]
+            batch = order[event["epoch"]][event["begin"]:event["begin"] + batch_of_rank * ranks]
+            self.assertEqual(event["end"], event["begin"] + len(batch), event)
+            sizes = [len(batch[other::ranks]) for other in range(ranks)]
+            before = sum(sizes[:rank])
+            self.assertEqual(event["samples"], batch[before:before + sizes[rank]], event)
 
     def test_all_die_at_once_with_a_copy_in_memory(self):
         job = self.start(arguments=("plain", 10), steps=1000)
@@ -124,17 +154,33 @@ class LiveAccelerator(LiveJobTest):
             self.expect_audited(folder)
 
     def test_more_and_fewer_ranks(self):
-        job = self.start("--standalone", "--max-restarts=3", steps=6000, ranks=2)
-        job.wait_for_begin(2)
-        job.wait_for_step(20)
-        self.scale(job, 3)
-        job.wait_for_begin(3)
-        job.wait_for_step(60)
-        self.scale(job, 1)
-        job.wait_for_begin(1)
-        self.assertEqual(job.finish(), [0], job.errors)
-        self.assertEqual(len(job.ends()), 1)
-        self.expect_no_step_lost(job)
+        for kind, steps, first, changes in (("plain", 6000, 2, ((1, 3), (0, 1), (None, 2))),
+                                            ("per_rank", 12000, 2, ((0, 3), (2, 1), (None, 3))),
+                                            ("per_rank+drop", 12000, 1, ((None, 3), (1, 1)))):
+            with self.subTest(kind=kind), tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+                job = self.start("--standalone", "--max-restarts=3", steps=steps, ranks=first, arguments=(kind,),
+                                 environment={"ACCELERATOR_WORKER_FOLDER": folder})
+                processes = job.wait_for_begin(first)
+                for victim, ranks in changes:
+                    if victim is not None:
+                        job.wait_for_step(job.last_step() + 20)
+                        os.kill(processes[victim], signal.SIGKILL)
+                        job.wait_for_begin(len(processes))
+                    job.wait_for_step(job.last_step() + 20)
+                    self.scale(job, ranks)
+                    processes = job.wait_for_begin(ranks)
+                self.assertEqual(job.finish(), [0], job.errors)
+                self.assertEqual(len(job.ends()), 1)
+                self.expect_no_step_lost(job)
+                train, test = self.expect_audited(folder)
+                for loader in (train, test):
+                    self.assertEqual((loader["least_ranks"], loader["most_ranks"]), (1, 3))
+                if "drop" not in kind:
+                    self.assertEqual({epoch["given"] for epoch in train["epochs"]}, {127 if kind == "per_rank" else 120})
+                self.assertEqual({epoch["given"] for epoch in test["epochs"]}, {31})
+                self.assertTrue(all(epoch["complete"] for epoch in train["epochs"]), train["epochs"])
+                if "per_rank" in kind:
+                    self.expect_planned(folder, samples=127, batch_of_rank=12, seed=3, drops="drop" in kind)
 
     def scale(self, job, ranks):
         done = subprocess.run([LOCKSTEP, "scale", str(job.launchers[0].pid), str(ranks)], capture_output=True, text=True,

@@ -76,7 +76,7 @@ class Job:
         return codes
 
     def last_step(self):
-        return max(int(text.split()[1]) for _, text in self.said if text.startswith("step "))
+        return max((int(text.split()[1]) for _, text in self.said if text.startswith("step ")), default=0)
 
     def saved(self):
         """After how many steps each preempted process saved."""

@@ -4,8 +4,9 @@
 // two (optimizers), fp16, bf16, syncbn, uneven (an epoch's last batch is smaller), check (compare
 // replicas every third step), trainer (in place of a loop of its own), save (snapshots in
 // $ACCELERATOR_WORKER_FOLDER), async and sharded (of these), tail (evaluations within the loop),
-// places (says which failpoints it passes). EPOCHS_LOOP while: a loop over loader.epoch(). Says
-// each step, and at the end the bits of its state, each after its pid.
+// places (says which failpoints it passes), per_rank (a batch of its own for each rank), drop
+// (drop_last). EPOCHS_LOOP while: a loop over loader.epoch(). Says each step, and at the end the
+// bits of its state, each after its pid.
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -54,6 +55,8 @@ constexpr std::int64_t kStepsPerEpoch = 10;
 constexpr std::int64_t kBatch = 12;
 constexpr std::int64_t kMissingOfUneven = 5;  // rows of an epoch's last batch
 constexpr int kCheckEvery = 3;
+// With batches per rank, so that parts differ, and each of three ranks has two for its batch norm.
+constexpr std::int64_t kMoreRows = 7;
 
 constexpr env::Variable kFault{"ACCELERATOR_WORKER_FAULT", "hang|flip|evaluation",
                                "what the first process of rank 1 does in step 30; flip: a bit of a "
@@ -131,7 +134,8 @@ struct Settings {
   }
   std::int64_t rows_per_epoch() const {
     const std::int64_t batches = kStepsPerEpoch * (is("manual") ? 2 : accumulation());
-    return batches * kBatch - (is("uneven") ? kMissingOfUneven : 0);
+    return batches * kBatch - (is("uneven") ? kMissingOfUneven : 0) +
+           (is("per_rank") ? kMoreRows : 0);
   }
 };
 
@@ -255,7 +259,7 @@ int run(const Settings& settings) {
   const bool accumulates_itself = settings.is("manual");
   Accelerator accelerator({.precision = settings.precision(),
                            .gradient_accumulation_steps = settings.accumulation(),
-                           .split_batches = true,
+                           .split_batches = !settings.is("per_rank"),
                            .seed = 3,
                            .directory = folder + "/snapshots",
                            .asynchronous_saves = settings.is("async"),
@@ -286,7 +290,7 @@ int run(const Settings& settings) {
   }
   auto loader = accelerator.make_data_loader(
       Rows(settings.rows_per_epoch()).map(torch::data::transforms::Stack<>()),
-      {.batch_size = kBatch});
+      {.batch_size = kBatch, .drop_last = settings.is("drop")});
   auto test = accelerator.make_data_loader(Rows(31).map(torch::data::transforms::Stack<>()),
                                            {.batch_size = 7, .shuffle = false});
   const at::Tensor seen = at::zeros({1}, at::kLong);
