@@ -29,17 +29,20 @@ namespace {
 using testing::SmallNet;
 
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& kind, SmallNet& net) {
-  using namespace torch::optim;
+  namespace optim = torch::optim;
   const std::vector<at::Tensor> parameters = net->parameters();
   if (kind == "SGD") {
-    return std::make_unique<SGD>(parameters, SGDOptions(0.05).momentum(0.9).weight_decay(1e-3));
+    return std::make_unique<optim::SGD>(parameters,
+                                        optim::SGDOptions(0.05).momentum(0.9).weight_decay(1e-3));
   }
-  if (kind == "Adam") return std::make_unique<Adam>(parameters, AdamOptions().amsgrad(true));
-  if (kind == "AdamW") return std::make_unique<AdamW>(parameters);
+  if (kind == "Adam")
+    return std::make_unique<optim::Adam>(parameters, optim::AdamOptions().amsgrad(true));
+  if (kind == "AdamW") return std::make_unique<optim::AdamW>(parameters);
   if (kind == "RMSprop") {
-    return std::make_unique<RMSprop>(parameters, RMSpropOptions().momentum(0.9).centered(true));
+    return std::make_unique<optim::RMSprop>(parameters,
+                                            optim::RMSpropOptions().momentum(0.9).centered(true));
   }
-  if (kind == "Adagrad") return std::make_unique<Adagrad>(parameters);
+  if (kind == "Adagrad") return std::make_unique<optim::Adagrad>(parameters);
   throw UsageError(concat("no optimizer '", kind, "'"));
 }
 

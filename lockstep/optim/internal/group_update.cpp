@@ -5,6 +5,7 @@
 #include <cmath>
 #include <memory>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/_fused_adagrad.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
