@@ -1,6 +1,7 @@
 """What the benchmarks of the launcher share: jobs that are started, heard through a pipe and ended."""
 import argparse
 import contextlib
+import json
 import os
 import pathlib
 import select
@@ -178,6 +179,13 @@ def file_to_write(text):
     if text != "-" and not os.access(pathlib.Path(text).resolve().parent, os.W_OK):
         raise argparse.ArgumentTypeError(f"{text}: its folder is not there, or may not be written to")
     return text
+
+
+def write_figures(path, **figures):
+    """As JSON; without a path nowhere."""
+    if path:
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(figures, file, indent=2)
 
 
 def machine():

@@ -4,48 +4,59 @@ ResilientTraining, and times how long the job takes until all ranks have made a 
 their processes. No step of the job may be missing, no process may repeat one that it has completed, and each must have
 the bits of an undisturbed job's.
 
-    bench/recovery/accelerator.py --binaries=build/release/bin --kills=200 --json=accelerator.json
+    bench/recovery/accelerator.py --binaries=build/release/bin --kills=200 --table --json=accelerator.json
 
-Subjects: a loop of one's own over two and three ranks, the Trainer over two and three, with a snapshot every seven
-steps, and the loop with --standby=1. Half of the ranks are killed by SIGKILL, half by SIGSEGV. Most kills fall at a
-random instant of the training; with three ranks one of ten takes two at once. Some fall into the recovery from another:
-with three ranks three of ten, with two one of ten.
+Subjects, LOOP-TASK-RANKS: a loop of one's own under the Accelerator and the Trainer, with digits and minGPT, on two and
+three ranks; an evaluation and a snapshot after each epoch. Those that end with -standby have --standby=1, those with
+-stopped have ranks that SIGSTOP stops, and a timeout of 1 s, which their times include. Of the others half of the ranks
+are killed by SIGKILL, half by SIGSEGV. Most kills fall at a random instant of the training, of an evaluation or of a
+save; with three ranks one of ten takes two at once. Some fall into the recovery from another: with three ranks three of
+ten, with two one of ten.
+
+Beside them torchrun-TASK-RANKS, the same in Python over gloo, with the snapshot of each epoch, from which all ranks
+start again (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, without which they may read the addresses of dead ones). The subjects
+are measured by turns, in --rounds jobs of each.
 """
-import argparse
 import contextlib
-import pathlib
 import random
 import signal
 import tempfile
 
-from live import Training, file_to_write, kill_again_and_again, report
-from jobs import PATIENCE_S, ROOT
+from live import HERE, Training, kill_again_and_again, parse, parser_of, report, run_torchrun
+from jobs import PATIENCE_S, find_torchrun
 
-# Kind of the worker, ranks, and whether there is a standby worker.
-SUBJECTS = {"accelerator-2": ("plain", 2, False), "accelerator-3": ("plain", 3, False),
-            "trainer-2": ("trainer", 2, False), "trainer-3": ("trainer", 3, False),
-            "accelerator-standby": ("plain", 3, True)}
-# Of the worker: the undisturbed job ends with an epoch.
-STEPS_PER_EPOCH = 10
+TASKS = ("digits", "mingpt")
+SUBJECTS = [*(f"{loop}-{task}-{ranks}" for loop in ("accelerator", "trainer", "torchrun") for task in TASKS
+              for ranks in (2, 3)),
+            *(f"{loop}-{task}-3-standby" for loop in ("accelerator", "trainer") for task in TASKS),
+            "accelerator-digits-3-stopped", "trainer-mingpt-3-stopped"]
+# Of --kills, for subjects of which each takes more than a second.
+SHARE_OF_SLOW = 0.2
+STOPPED_TIMEOUT_S = 1
 
 
 class HashedTraining(Training):
     """Whose workers say the bits that each step has."""
 
-    def __init__(self, arguments, subject, folder, steps, randomness=None):
-        kind, ranks, standby = SUBJECTS[subject]
-        flags = ["--standby=1"] if standby and randomness else []
+    def __init__(self, arguments, subject, folder, epochs, randomness=None):
+        loop, task, ranks, *kind = subject.split("-")
+        flags = ["--standby=1"] if "standby" in kind and randomness else []
+        self.signals = [signal.SIGSTOP] if "stopped" in kind else [signal.SIGKILL, signal.SIGSEGV]
+        timeout = {"LOCKSTEP_TIMEOUT_S": str(STOPPED_TIMEOUT_S)} if "stopped" in kind else {}
         self.randomness = randomness
         self.bits = {}  # by step, of all that said it
         self.newest = {}  # by process
         self.repeated = ""
-        super().__init__(argparse.Namespace(ranks=ranks), [arguments.binaries / "lockstep", "run", *flags],
-                         arguments.binaries / "accelerator_worker", steps, kind, LOCKSTEP_BACKEND=arguments.backend,
-                         ACCELERATOR_WORKER_FOLDER=folder if kind == "trainer" else "")
+        self.steps_per_epoch = 0
+        super().__init__(int(ranks), [arguments.binaries / "lockstep", "run", *flags],
+                         arguments.binaries / "model_worker", loop, task, epochs, folder,
+                         LOCKSTEP_BACKEND=arguments.backend, **timeout)
 
     def note(self, pid, what, words):
         if what == "starts":
             self.newest.pop(pid, None)
+        elif what == "epoch":
+            self.steps_per_epoch = int(words[0])
         elif what == "step":
             step = int(words[0])
             self.bits.setdefault(step, set()).add(words[-1])
@@ -55,7 +66,7 @@ class HashedTraining(Training):
         super().note(pid, what, words)
 
     def kill(self, victims, by=None):
-        return super().kill(victims, by or self.randomness.choice((signal.SIGKILL, signal.SIGSEGV)))
+        return super().kill(victims, by or self.randomness.choice(self.signals))
 
 
 def difference(training, undisturbed):
@@ -73,19 +84,17 @@ def difference(training, undisturbed):
     return ""
 
 
-def run(arguments, subject):
-    _, _, standby = SUBJECTS[subject]
-    randomness = random.Random(f"{arguments.seed} {subject}")
+def run_job(arguments, subject, kills, randomness):
     found = {"subject": subject, "kills": 0, "ms": [], "problem": ""}
     with tempfile.TemporaryDirectory(prefix="lockstep_bench_") as folder:
-        training = HashedTraining(arguments, subject, folder, 10**9, randomness)
+        training = HashedTraining(arguments, subject, folder, 10**6, randomness)
         with contextlib.closing(training):
-            if not kill_again_and_again(training, found, arguments, standby, randomness):
+            if not kill_again_and_again(training, found, kills, arguments.deadline, subject.endswith("standby"),
+                                        randomness):
                 return found
-        steps = max(training.bits) + 1
-    found["steps"] = steps
+    found["steps"] = max(training.bits) + 1
     with tempfile.TemporaryDirectory(prefix="lockstep_bench_") as folder:
-        undisturbed = HashedTraining(arguments, subject, folder, steps + -steps % STEPS_PER_EPOCH)
+        undisturbed = HashedTraining(arguments, subject, folder, -(-found["steps"] // training.steps_per_epoch))
         with contextlib.closing(undisturbed):
             if undisturbed.end(PATIENCE_S * 10) != 0:
                 found["problem"] = f"the undisturbed job failed:\n{undisturbed.text()}"
@@ -94,24 +103,32 @@ def run(arguments, subject):
     return found
 
 
+def run(arguments, subject, number):
+    def of_this_round(kills):
+        return kills * (number + 1) // arguments.rounds - kills * number // arguments.rounds
+
+    randomness = random.Random(f"{arguments.seed} {subject} {number}")
+    loop, task, ranks, *kind = subject.split("-")
+    if loop != "torchrun":
+        return run_job(arguments, subject, of_this_round(round(arguments.kills * (SHARE_OF_SLOW if kind else 1))),
+                       randomness)
+    if not (torchrun := find_torchrun(arguments.torchrun)):
+        return None
+    return run_torchrun(int(ranks), of_this_round(arguments.torchrun_kills), arguments.deadline, subject, torchrun,
+                        randomness, lambda folder: (HERE / "epoch_worker.py", task, folder), with_own_store=True)
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binaries", type=pathlib.Path, default=ROOT / "build/release/bin",
-                        help="where lockstep and accelerator_worker lie")
-    parser.add_argument("--subjects", type=lambda text: text.split(","), default=list(SUBJECTS))
-    parser.add_argument("--kills", type=int, default=200, help="of each subject (default 200)")
-    parser.add_argument("--backend", default="shm", help="of the collectives (default shm)")
-    parser.add_argument("--deadline", type=float, default=20, help="seconds until stuck (default 20)")
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
-    parser.add_argument("--quick", action="store_true", help="5 kills of accelerator-3 and of trainer-2")
-    parser.add_argument("--json", type=file_to_write, help="write all figures to this file")
-    arguments = parser.parse_args()
-    if unknown := set(arguments.subjects) - set(SUBJECTS):
-        parser.error(f"there is no {unknown.pop()}; choose of {', '.join(SUBJECTS)}")
-    arguments.binaries = arguments.binaries.resolve()
+    parser = parser_of(__doc__, "model_worker", SUBJECTS, 200)
+    parser.add_argument("--backend", default="shm", help="of Lockstep's collectives (default shm)")
+    parser.add_argument("--rounds", type=int, default=4, help="jobs of each subject (default 4)")
+    parser.add_argument("--quick", action="store_true",
+                        help="one job each of accelerator-digits-3 and trainer-mingpt-2, 5 kills")
+    arguments = parse(parser, SUBJECTS)
     if arguments.quick:
-        arguments.kills, arguments.subjects = 5, ["accelerator-3", "trainer-2"]
-    report("recovery of Accelerator and Trainer", arguments, run)
+        arguments.kills, arguments.rounds = 5, 1
+        arguments.subjects = ["accelerator-digits-3", "trainer-mingpt-2"]
+    report("recovery of Accelerator and Trainer", arguments, run, arguments.rounds)
 
 
 if __name__ == "__main__":

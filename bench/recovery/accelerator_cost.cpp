@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/randn.h>
 #include <nlohmann/json.hpp>
@@ -20,9 +19,9 @@
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
 
+#include "bench/recovery/one_processor.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/parse_number.h"
-#include "lockstep/os/machine/affinity.h"
 #include "lockstep/program/run_main.h"
 #include "lockstep/train/accelerator.h"
 
@@ -36,13 +35,6 @@ constexpr std::int64_t kBatch = 32;  // of a rank
 constexpr std::int64_t kWarmUpSteps = 20;
 // One batch is soon learnt; gradients would then be subnormal numbers, which are slow.
 constexpr double kLearningRate = 1e-9;
-
-void use_one_processor(const ProcessGroup& group) {
-  const std::vector<int> cpus = allowed_cpus();
-  const auto rank = static_cast<std::size_t>(group.rank());
-  if (static_cast<std::size_t>(group.world_size()) <= cpus.size()) pin_to_cpu(cpus[rank]);
-  at::set_num_threads(1);
-}
 
 // One batch, again and again: what a real dataset takes would hide what is measured.
 struct SameRows : torch::data::datasets::BatchDataset<SameRows, torch::data::Example<>> {

@@ -8,11 +8,10 @@ machine the least of all turns says more, and of a single rank (--ranks=1), whic
 Workloads: a linear layer of 20 inputs with SGD, 32 rows a rank, and 0.1 million parameters with Adam.
 """
 import argparse
-import json
 import pathlib
 
 from cost import run_command, row_of_turns
-from jobs import ROOT, file_to_write, machine
+from jobs import ROOT, file_to_write, machine, write_figures
 
 # Of a job: turns, and steps of a turn.
 WORKLOADS = {"toy": (100, 400), "adam": (60, 60)}
@@ -46,10 +45,7 @@ def main():
         rows.append({"workload": workload, "ranks": arguments.ranks, **row})
         print(f"{workload:10}{row['turns']:6}{row['plain']:11.1f}{row['adds']:9.2f}{row['cost']:9.2%}"
               f"{row['least_plain']:11.1f}{row['least_adds']:9.2f}{row['least_cost']:9.2%}")
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"benchmark": "cost of an Accelerator's recovery", "machine": before, "rows": rows}, file,
-                      indent=2)
+    write_figures(arguments.json, benchmark="cost of an Accelerator's recovery", machine=before, rows=rows)
 
 
 if __name__ == "__main__":

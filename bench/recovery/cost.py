@@ -21,7 +21,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "launch"))
-from jobs import ROOT, file_to_write, machine  # noqa: E402
+from jobs import ROOT, file_to_write, machine, write_figures  # noqa: E402
 
 JOB_TIMEOUT_S = 600
 # Width of the network, turns of a job, and steps of a turn.
@@ -104,9 +104,7 @@ def main():
                 print(f"{network:14}{subject:18}{row['turns']:6}{row['plain_ms']:11.3f}{row['cost_us']:9.1f}"
                       f"{row['cost']:9.2%}{row['least_plain_ms']:11.3f}{row['least_cost_us']:9.1f}"
                       f"{row['least_cost']:9.2%}", flush=True)
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"benchmark": "cost without faults", "machine": before, "rows": rows}, file, indent=2)
+    write_figures(arguments.json, benchmark="cost without faults", machine=before, rows=rows)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/randn.h>
 #include <nlohmann/json.hpp>
@@ -19,10 +18,10 @@
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
 
+#include "bench/recovery/one_processor.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/parse_number.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/os/machine/affinity.h"
 #include "lockstep/program/run_main.h"
 #include "lockstep/train/resilient_training.h"
 
@@ -35,13 +34,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::int64_t kInputs = 64;
 constexpr std::int64_t kBatchSize = 32;
 constexpr std::int64_t kWarmUpSteps = 20;
-
-void use_one_processor(const ProcessGroup& group) {
-  const std::vector<int> cpus = allowed_cpus();
-  const auto rank = static_cast<std::size_t>(group.rank());
-  if (static_cast<std::size_t>(group.world_size()) <= cpus.size()) pin_to_cpu(cpus[rank]);
-  at::set_num_threads(1);
-}
 
 double milliseconds_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();

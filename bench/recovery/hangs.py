@@ -63,7 +63,7 @@ def to_stdout(*command):
 
 def hang_once(arguments, backend, kind):
     fault = {"RESILIENT_WORKER_FAULT": f"{KINDS[kind]}:{STEP}"} if KINDS[kind] else {}
-    job = HangingJob(arguments, to_stdout(arguments.binaries / "lockstep", "run"), arguments.binaries / "resilient_worker",
+    job = HangingJob(arguments.ranks, to_stdout(arguments.binaries / "lockstep", "run"), arguments.binaries / "resilient_worker",
                      10**9, 16, 0, 0, "", 100, LOCKSTEP_BACKEND=backend, LOCKSTEP_TIMEOUT_S=str(arguments.timeout), **fault)
     with contextlib.closing(job):
         if not fault:
@@ -84,7 +84,7 @@ def hang_once(arguments, backend, kind):
 
 def hang_torchrun(arguments, torchrun):
     with tempfile.TemporaryDirectory(prefix="lockstep_bench_") as folder:
-        job = Training(arguments, [torchrun], HERE / "snapshot_worker.py", 16, folder, 1, arguments.timeout,
+        job = Training(arguments.ranks, [torchrun], HERE / "snapshot_worker.py", 16, folder, 1, arguments.timeout,
                        PYTHONWARNINGS="ignore", TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
         with contextlib.closing(job):
             job.go_on_until(lambda: job.last_step >= STEP, PATIENCE_S)

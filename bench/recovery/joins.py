@@ -9,7 +9,6 @@ one that joins needs before, from its command to the launchers' agreement, delay
 """
 import argparse
 import contextlib
-import json
 import os
 import pathlib
 import signal
@@ -20,7 +19,9 @@ import uuid
 
 from heard_job import HeardJob
 
-from jobs import MARK, PATIENCE_S, ROOT, file_to_write, free_port, machine, marked_processes, percentile, seconds_now
+from jobs import (
+    MARK, PATIENCE_S, ROOT, file_to_write, free_port, machine, marked_processes, percentile, seconds_now,
+    write_figures)
 
 EVENTS = ("joins", "leaves", "is lost")
 BETWEEN_S = 0.3
@@ -120,9 +121,7 @@ def main():
                "ms_p99": 1e3 * percentile(values, 0.99), "ms_max": 1e3 * max(values)}
         rows.append(row)
         print(f"{event:12}{row['events']:8}{row['ms']:10.0f}{row['ms_p99']:10.0f}{row['ms_max']:10.0f}")
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"benchmark": "machines that come and go", "machine": before, "rows": rows}, file, indent=2)
+    write_figures(arguments.json, benchmark="machines that come and go", machine=before, rows=rows)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "launch"))
-from jobs import MARK, ROOT, Job, file_to_write, machine, marked_processes, scratch, seconds_now  # noqa: E402
+from jobs import (  # noqa: E402
+    MARK, ROOT, Job, file_to_write, machine, marked_processes, scratch, seconds_now, write_figures)
 
 LIMIT_S = 1
 # Between which moments after the launcher's start a kill falls.
@@ -102,10 +103,8 @@ def main():
           f"files, {left['shared_memory']} shared memory segments, {left['control_groups']} control groups")
     if gone:
         print(f"all gone after {statistics.median(gone):.0f} ms (median), {max(gone):.0f} ms (longest)")
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"benchmark": "launcher-kills", "machine": before, "seed": arguments.seed,
-                       "left": left, "kills": kills}, file, indent=2)
+    write_figures(arguments.json, benchmark="launcher-kills", machine=before, seed=arguments.seed, left=left,
+                  kills=kills)
     if any(left.values()):
         sys.exit(json.dumps(next(kill for kill in kills if any(kill[what] for what in left))))
 

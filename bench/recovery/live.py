@@ -17,7 +17,6 @@ has ended as over; then another one is started, and goes on from the snapshot.
 """
 import argparse
 import contextlib
-import json
 import os
 import pathlib
 import random
@@ -30,7 +29,8 @@ from heard_job import HeardJob
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "launch"))
-from jobs import PATIENCE_S, ROOT, file_to_write, find_torchrun, machine, percentile, seconds_now  # noqa: E402
+from jobs import (  # noqa: E402
+    PATIENCE_S, ROOT, file_to_write, find_torchrun, machine, percentile, seconds_now, write_figures)
 
 SUBJECTS = ("shm", "gloo", "shm-standby", "gloo-standby", "torchrun", "torchrun-own-store")
 # Longer than a standby worker needs until it is ready.
@@ -43,8 +43,8 @@ RECOVERY_S = 0.25
 class Training(HeardJob):
     """Which process is which rank, where it has begun, and who has made a step since the last kill."""
 
-    def __init__(self, arguments, launcher, *program, **variables):
-        self.ranks = arguments.ranks
+    def __init__(self, ranks, launcher, *program, **variables):
+        self.ranks = ranks
         super().__init__([*launcher, "--standalone", f"--nproc-per-node={self.ranks}", "--max-restarts=100000",
                           *program], **variables)
         self.pids = {}      # by rank, of the generation that runs
@@ -88,7 +88,7 @@ class Training(HeardJob):
 
 
 def resilient(arguments, backend, flags, *worker):
-    return Training(arguments, [arguments.binaries / "lockstep", "run", *flags],
+    return Training(arguments.ranks, [arguments.binaries / "lockstep", "run", *flags],
                     arguments.binaries / "resilient_worker", *worker, LOCKSTEP_BACKEND=backend)
 
 
@@ -111,15 +111,15 @@ def kill_some(training, with_standby, randomness):
     return 2, training.kill([randomness.choice(sorted(training.pids))])
 
 
-def kill_again_and_again(training, found, arguments, standby, randomness):
-    """Until arguments.kills are made; false where the training did not survive one, with the problem in `found`."""
+def kill_again_and_again(training, found, kills_in_all, deadline, standby, randomness):
+    """Until so many kills are made; false where the training did not survive one, with the problem in `found`."""
     training.go_on_until(training.all_step, PATIENCE_S)
-    while found["kills"] < arguments.kills:
+    while found["kills"] < kills_in_all:
         training.listen(STANDBY_READY_S if standby else randomness.uniform(0, TRAINING_S))
         kills, others = kill_some(training, standby, randomness)
         killed_s = seconds_now()
         found["kills"] += kills
-        if not training.go_on_until(training.all_step, arguments.deadline):
+        if not training.go_on_until(training.all_step, deadline):
             found["problem"] = f"stuck or ended after {found['kills']} kills:\n{training.text()}"
             return False
         found["ms"].append((max(training.stepped.values()) - killed_s) * 1e3)
@@ -127,7 +127,7 @@ def kill_again_and_again(training, found, arguments, standby, randomness):
             found["problem"] = f"a survivor lost its process at kill {found['kills']}"
             return False
         if sys.stderr.isatty():
-            print(f"\r{found['subject']}: {found['kills']} of {arguments.kills}", end="", file=sys.stderr)
+            print(f"\r{found['subject']}: {found['kills']} of {kills_in_all}", end="", file=sys.stderr)
     return True
 
 
@@ -138,7 +138,7 @@ def run_subject(arguments, backend, standby, randomness):
         flags = ["--standby=1"] if standby else []
         training = resilient(arguments, backend, flags, 10**9, arguments.size, 0, 0, folder, arguments.say_every)
         with contextlib.closing(training):
-            if not kill_again_and_again(training, found, arguments, standby, randomness):
+            if not kill_again_and_again(training, found, arguments.kills, arguments.deadline, standby, randomness):
                 return found
             training.process.terminate()
             code = training.end()
@@ -161,25 +161,25 @@ def run_subject(arguments, backend, standby, randomness):
     return found
 
 
-def run_torchrun(arguments, name, torchrun, randomness):
+def run_torchrun(ranks, kills, deadline, name, torchrun, randomness, worker, *, with_own_store):
+    """worker(folder): the program and its arguments, which goes on from the snapshots that it finds there."""
     found = {"subject": name, "kills": 0, "ms": [], "stuck": 0, "over": 0, "lost": [], "problem": ""}
-    variables = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if name != "torchrun" else {}
+    variables = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if with_own_store else {}
     with tempfile.TemporaryDirectory(prefix="lockstep_bench_") as folder:
-        while found["kills"] < arguments.torchrun_kills:
-            training = Training(arguments, [torchrun], HERE / "snapshot_worker.py", arguments.size, folder, 1,
-                                PYTHONWARNINGS="ignore", **variables)
+        while found["kills"] < kills:
+            training = Training(ranks, [torchrun], *worker(folder), PYTHONWARNINGS="ignore", **variables)
             with contextlib.closing(training):
                 if not training.go_on_until(training.all_step, PATIENCE_S):
                     found["problem"] = f"the job did not start:\n{training.text()}"
                     return found
-                while found["kills"] < arguments.torchrun_kills:
+                while found["kills"] < kills:
                     training.listen(randomness.uniform(0, TRAINING_S))
                     training.kill([randomness.choice(sorted(training.pids))])
                     killed_s, steps = seconds_now(), training.last_step + 1
                     found["kills"] += 1
                     if sys.stderr.isatty():
-                        print(f"\r{name}: {found['kills']} of {arguments.torchrun_kills}", end="", file=sys.stderr)
-                    if not training.go_on_until(training.all_step, arguments.deadline):
+                        print(f"\r{name}: {found['kills']} of {kills}", end="", file=sys.stderr)
+                    if not training.go_on_until(training.all_step, deadline):
                         found["over" if training.process.poll() is not None else "stuck"] += 1
                         break
                     found["ms"].append((max(training.stepped.values()) - killed_s) * 1e3)
@@ -198,58 +198,96 @@ def row_of(found):
 
 def line_of(row):
     figures = "".join(f"{row[key]:10.0f}" if key in row else f"{'-':>10}" for key in ("ms", "ms_p99", "ms_max"))
-    return (f"{row['subject']:20}{row['kills']:7}{row['stuck']:7}{row['over']:6}{row['steps_lost']:12.0f}"
+    return (f"{row['subject']:28}{row['kills']:7}{row['stuck']:7}{row['over']:6}{row['steps_lost']:12.0f}"
             f"{row['steps']:10}{figures}")
 
 
-def report(benchmark, arguments, run_one):
-    """Prints a line of each subject as soon as it is measured. Ends the program where one has a problem."""
+def table_of(rows):
+    """As docs/launcher.md has it."""
+    lines = ["| killed ranks | kills | stuck | median | 99th percentile | longest | steps lost per kill |",
+             "|---|---|---|---|---|---|---|"]
+    for row in rows:
+        times = " | ".join(f"{row[key] / 1e3:.3f} s" if key in row else "" for key in ("ms", "ms_p99", "ms_max"))
+        lines.append(f"| {row['subject']} | {row['kills']} | {row['stuck'] + row['over']} | {times} | "
+                     f"{row['steps_lost']:.0f} |")
+    return "\n".join(lines)
+
+
+def add(found, more):
+    """What one more job of a subject has found."""
+    for key, value in more.items():
+        if key == "problem":
+            found[key] = found.get(key) or value
+        elif key != "subject":
+            found[key] = found.get(key, type(value)()) + value
+
+
+def report(benchmark, arguments, run_one, rounds=1):
+    """Prints a line of each subject as soon as it is measured, in the last of `rounds` jobs of each, by turns. Ends the
+    program where one has a problem."""
     print(f"seed {arguments.seed}")
-    print(f"{'':20}{'kills':>7}{'stuck':>7}{'over':>6}{'steps lost':>12}{'steps':>10}{'ms':>10}{'p99':>10}{'max':>10}")
-    rows, before = [], machine()
-    for subject in arguments.subjects:
-        if found := run_one(arguments, subject):
-            rows.append(row_of(found))
-            print("\r\033[K" * sys.stderr.isatty(), end="", file=sys.stderr)
-            print(line_of(rows[-1]), flush=True)
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"benchmark": benchmark, "machine": before, "seed": arguments.seed, "rows": rows},
-                      file, indent=2)
+    print(f"{'':28}{'kills':>7}{'stuck':>7}{'over':>6}{'steps lost':>12}{'steps':>10}{'ms':>10}{'p99':>10}{'max':>10}")
+    rows, before, measured = [], machine(), {}
+    for number in range(rounds):
+        for subject in arguments.subjects:
+            if more := run_one(arguments, subject, number):
+                add(measured.setdefault(subject, {"subject": more["subject"]}), more)
+                print("\r\033[K" * sys.stderr.isatty(), end="", file=sys.stderr)
+                if number == rounds - 1:
+                    rows.append(row_of(measured[subject]))
+                    print(line_of(rows[-1]), flush=True)
+    if arguments.table:
+        print(table_of(rows))
+    write_figures(arguments.json, benchmark=benchmark, machine=before, seed=arguments.seed, rows=rows)
     for row in rows:
         if row["problem"]:
             sys.exit(f"{row['subject']}: {row['problem']}")
 
 
-def run(arguments, subject):
+def run(arguments, subject, _):
     randomness = random.Random(f"{arguments.seed} {subject}")
     if subject.startswith("torchrun"):
-        torchrun = find_torchrun(arguments.torchrun)
-        return run_torchrun(arguments, subject, torchrun, randomness) if torchrun else None
+        if not (torchrun := find_torchrun(arguments.torchrun)):
+            return None
+        return run_torchrun(arguments.ranks, arguments.torchrun_kills, arguments.deadline, subject, torchrun,
+                            randomness, lambda folder: (HERE / "snapshot_worker.py", arguments.size, folder, 1),
+                            with_own_store=subject != "torchrun")
     backend, _, standby = subject.partition("-")
     return run_subject(arguments, backend, bool(standby), randomness)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser_of(description, worker, subjects, kills):
+    """Of the options that this program and accelerator.py share."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binaries", type=pathlib.Path, default=ROOT / "build/release/bin",
-                        help="where lockstep and resilient_worker lie")
-    parser.add_argument("--subjects", type=lambda text: text.split(","), default=list(SUBJECTS))
-    parser.add_argument("--kills", type=int, default=500, help="of each subject (default 500)")
+                        help=f"where lockstep and {worker} lie")
+    parser.add_argument("--subjects", type=lambda text: text.split(","), default=list(subjects))
+    parser.add_argument("--kills", type=int, default=kills, help="of each subject (default %(default)s)")
     parser.add_argument("--torchrun", help="its path, or none (default: .venv/bin/torchrun or that of PATH)")
     parser.add_argument("--torchrun-kills", type=int, default=10, help="of torchrun's subjects (default 10)")
+    parser.add_argument("--deadline", type=float, default=20, help="seconds until stuck (default 20)")
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    parser.add_argument("--table", action="store_true", help="print the figures as a table of Markdown, too")
+    parser.add_argument("--json", type=file_to_write, help="write all figures to this file")
+    return parser
+
+
+def parse(parser, subjects):
+    arguments = parser.parse_args()
+    if unknown := set(arguments.subjects) - set(subjects):
+        parser.error(f"there is no {unknown.pop()}; choose of {', '.join(subjects)}")
+    arguments.binaries = arguments.binaries.resolve()
+    return arguments
+
+
+def main():
+    parser = parser_of(__doc__, "resilient_worker", SUBJECTS, 500)
     parser.add_argument("--ranks", type=int, default=3, help="of the job (default 3)")
     parser.add_argument("--size", type=int, default=16,
                         help="width of the network; 833000 makes 10 million parameters (default 16)")
     parser.add_argument("--say-every", type=int, default=100, help="steps between a worker's lines (default 100)")
-    parser.add_argument("--deadline", type=float, default=20, help="seconds until stuck (default 20)")
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     parser.add_argument("--quick", action="store_true", help="6 kills of shm and gloo")
-    parser.add_argument("--json", type=file_to_write, help="write all figures to this file")
-    arguments = parser.parse_args()
-    if unknown := set(arguments.subjects) - set(SUBJECTS):
-        parser.error(f"there is no {unknown.pop()}; choose of {', '.join(SUBJECTS)}")
-    arguments.binaries = arguments.binaries.resolve()
+    arguments = parse(parser, SUBJECTS)
     if arguments.quick:
         arguments.kills, arguments.subjects = 6, ["shm", "gloo"]
     report("live recovery", arguments, run)

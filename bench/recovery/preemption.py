@@ -28,7 +28,8 @@ from heard_job import HeardJob
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "launch"))
-from jobs import PATIENCE_S, ROOT, file_to_write, machine, seconds_now  # noqa: E402
+from jobs import (  # noqa: E402
+    PATIENCE_S, ROOT, file_to_write, machine, seconds_now, write_figures)
 
 SUBJECTS = ("resilient-shm", "resilient-gloo", "plain-shm", "plain-gloo")
 PREEMPTED = 75
@@ -257,10 +258,8 @@ def main():
         of_phase = [trial for trial in trials if trial["phase"] == phase]
         print(line_of(phase, of_phase))
     print(line_of("all", trials))
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"benchmark": "preemption", "machine": before, "seed": arguments.seed, "trials": trials,
-                       "problems": problems}, file, indent=2)
+    write_figures(arguments.json, benchmark="preemption", machine=before, seed=arguments.seed, trials=trials,
+                  problems=problems)
     problems += [json.dumps({key: value for key, value in trial.items() if key != "log"}) + "\n" + trial["log"]
                  for trial in trials if trial["problem"]]
     if problems:

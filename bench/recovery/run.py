@@ -12,7 +12,6 @@ stuck; one that has ended counts as lost. After either a new job is started.
 """
 import argparse
 import contextlib
-import json
 import os
 import pathlib
 import random
@@ -22,7 +21,8 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "launch"))
-from jobs import PATIENCE_S, ROOT, Job, file_to_write, find_torchrun, machine, percentile, scratch, seconds_now  # noqa: E402
+from jobs import (  # noqa: E402
+    PATIENCE_S, ROOT, Job, file_to_write, find_torchrun, machine, percentile, scratch, seconds_now, write_figures)
 
 RANKS = 2
 TORCHRUN_CYCLES = 5
@@ -178,10 +178,7 @@ def main():
         rows.append(row_of(run_subject(name, command, variables, cycles, arguments.deadline,
                                        randomness)))
         print(line_of(rows[-1]), flush=True)
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"benchmark": "recovery", "machine": before, "seed": arguments.seed,
-                       "rows": rows}, file, indent=2)
+    write_figures(arguments.json, benchmark="recovery", machine=before, seed=arguments.seed, rows=rows)
     for row in rows:
         if row["subject"] in ("gloo", "shm") and row["recovered"] < row["cycles"]:
             sys.exit(f"{row['subject']}: {row['cycles'] - row['recovered']} of {row['cycles']} kills "

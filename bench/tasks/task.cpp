@@ -10,6 +10,7 @@
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/linear.h>
 
+#include "examples/data/digits_dataset.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "models/gpt.h"
@@ -82,6 +83,12 @@ torch::data::Example<> text_samples(std::int64_t count) {
   return {text.narrow(1, 0, kTextLength).contiguous(), text.narrow(1, 1, kTextLength).contiguous()};
 }
 
+torch::data::Example<> digits(std::int64_t count) {
+  const auto all =
+      examples::DigitsDataset::read(LOCKSTEP_SOURCE_DIRECTORY "/examples/data/digits.csv");
+  return {all.images().narrow(0, 0, count).flatten(1), all.labels().narrow(0, 0, count)};
+}
+
 torch::data::Example<> zeros(std::int64_t count) {
   return {at::zeros({count}), at::zeros({count})};
 }
@@ -100,6 +107,12 @@ Task make_task(const std::string& name) {
             .batch_size = 32,
             .samples = regression_samples(20, 1),
             .loss = mean_squared_error};
+  }
+  if (name == "digits") {
+    return {.model = Sequential(Linear(64, 128), ReLU(), Linear(128, 10)),
+            .batch_size = 32,
+            .samples = digits,
+            .loss = cross_entropy};
   }
   if (name == "mlp") {
     return {.model = Sequential(Linear(1024, 4096), ReLU(), Linear(4096, 1024), ReLU(),
@@ -128,7 +141,7 @@ Task make_task(const std::string& name) {
             .loss = mean_squared_error};
   }
   throw UsageError(concat("there is no task '", name,
-                          "'; choose toy, linear, mlp, resnet18, mingpt or written"));
+                          "'; choose toy, linear, digits, mlp, resnet18, mingpt or written"));
 }
 
 }  // namespace lockstep::bench

@@ -10,7 +10,7 @@
 
 namespace lockstep::bench {
 
-/// A model to train on random samples; the same in tasks.py.
+/// A model to train on random samples, "digits" on those of examples/data; the same in tasks.py.
 struct Task {
   torch::nn::Sequential model;
   std::int64_t batch_size;  ///< of one rank
@@ -19,7 +19,8 @@ struct Task {
   bool with_adamw = false;  ///< else SGD
 };
 
-/// "toy", "linear", "mlp", "resnet18", "mingpt", "written". Errors: UsageError for any other name.
+/// "toy", "linear", "digits", "mlp", "resnet18", "mingpt", "written". Errors: UsageError for any
+/// other name.
 Task make_task(const std::string& name);
 
 }  // namespace lockstep::bench

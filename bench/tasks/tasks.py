@@ -1,4 +1,4 @@
-"""The tasks of task.cpp in PyTorch: models to train on random samples."""
+"""The tasks of task.cpp in PyTorch: models to train on random samples, or digits."""
 import dataclasses
 import pathlib
 import sys
@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 # The GPT that tests/python/mingpt_parity.py holds to ours, bit by bit.
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "tests" / "python"))
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests" / "python"))
 from mingpt_twin import Gpt  # noqa: E402
 
 CHARACTERS, TEXT_LENGTH = 65, 64
@@ -91,6 +92,12 @@ def text_samples(count):
     return text[:, :-1].contiguous(), text[:, 1:].contiguous()
 
 
+def digits(count):
+    lines = (ROOT / "examples/data/digits.csv").read_text("utf-8").splitlines()[:count]
+    rows = torch.tensor([list(map(int, line.split(","))) for line in lines])
+    return rows[:, :-1] / 16, rows[:, -1]
+
+
 def regression(model, batch_size, inputs, outputs):
     return Task(model, batch_size,
                 lambda count: (torch.randn(count, inputs), torch.randn(count, outputs)),
@@ -108,6 +115,9 @@ def make_task(name):
         return regression(nn.Sequential(nn.Linear(10, 10), nn.ReLU(), nn.Linear(10, 5)), 20, 10, 5)
     if name == "linear":
         return regression(nn.Linear(20, 1), 32, 20, 1)
+    if name == "digits":
+        return Task(nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)), 32, digits,
+                    nn.functional.cross_entropy)
     if name == "mlp":
         return classification(nn.Sequential(nn.Linear(1024, 4096), nn.ReLU(), nn.Linear(4096, 1024),
                                             nn.ReLU(), nn.Linear(1024, 100)), 16, 1024)
