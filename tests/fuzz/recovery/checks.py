@@ -106,7 +106,7 @@ def problem_of_lines(case, outcome, undisturbed):
 def problem_of(case, outcome, undisturbed):
     """Nothing where all holds."""
     if outcome.is_stuck:
-        return f"not over after {JOB_S} s"
+        return f"not over after {JOB_S * case.pace} s"
     if outcome.left:
         return f"left behind: {outcome.left}"
     if case.loop == "resilient" and is_lost_before_a_copy(outcome):
@@ -115,7 +115,7 @@ def problem_of(case, outcome, undisturbed):
         return f"exit code {outcome.code}"
     if len(outcome.ends()) != 1 or (not case.is_scaled() and outcome.ends() != undisturbed.ends()):
         return f"other bits: {outcome.ends()} instead of {undisturbed.ends()}"
-    if outcome.silence_s > SILENCE_S:
+    if outcome.silence_s > SILENCE_S * case.pace:
         return f"nothing was said for {outcome.silence_s:.0f} s"
     if outcome.audit:
         return f"a sample was not trained once:\n{outcome.audit}"

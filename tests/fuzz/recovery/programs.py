@@ -25,6 +25,7 @@ class Case:
     arguments: list       # of accelerator_worker
     flags: list           # of the launcher
     faults: list
+    pace: int = 1         # how many times as long deadlines are
 
     def has(self, kind):
         return any(isinstance(fault, kind) for fault in self.faults)

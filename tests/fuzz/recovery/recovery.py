@@ -29,6 +29,7 @@ import collections
 import concurrent.futures
 import dataclasses
 import json
+import math
 import os
 import re
 import shlex
@@ -39,12 +40,13 @@ import time
 import faults as drawn_faults
 from checks import problem_of
 from programs import LOOPS, draw_case
-from recovery_job import run_job
+from recovery_job import STARTS_WITHIN_S, run_job
 
 
 def run_undisturbed(binaries, case):
-    outcome = run_job(binaries, dataclasses.replace(case, faults=[]))
-    if problem := problem_of(dataclasses.replace(case, faults=[]), outcome, outcome):
+    case = dataclasses.replace(case, faults=[], pace=10)
+    outcome = run_job(binaries, case)
+    if problem := problem_of(case, outcome, outcome):
         raise RuntimeError(f"{case}: the undisturbed job has failed: {problem}\n{outcome.errors}")
     return outcome
 
@@ -79,6 +81,7 @@ def try_seed(binaries, seed, loops, text=None):
     if case.loop not in loops:
         return None
     undisturbed = run_undisturbed(binaries, case)
+    case.pace = math.ceil(undisturbed.started_s / STARTS_WITHIN_S)
     case.faults = faults_of(text) if text else drawn_faults.draw(case, drawn_faults.Places(undisturbed.lines))
     outcome = run_job(binaries, case)
     return case, problem_of(case, outcome, undisturbed), outcome, undisturbed

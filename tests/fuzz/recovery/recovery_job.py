@@ -21,8 +21,10 @@ from free_ports import free_port
 from launcher_lines import read_lines
 from processes import processes_with
 
+# On a machine that starts processes in time; on a busy one longer, by Case.pace.
 TIMEOUT_S, INIT_TIMEOUT_S = 3, 6
 JOB_S = 150
+STARTS_WITHIN_S = 0.75
 # When somebody continues a process that the launcher has reported as stopped: after all deadlines.
 CONTINUE_AFTER_S = 12
 # Exit code of a job that has saved its state and ended because it was asked to.
@@ -38,6 +40,7 @@ class Outcome:
     errors: str
     silence_s: float
     is_stuck: bool
+    started_s: float  # until the first rank began
     left: list       # processes and files of a job that has ended
     audit: str = ""  # what `lockstep audit` finds wrong
     metrics: tuple = ()  # rows of the Trainer's metrics.csv, without what depends on time and ranks
@@ -56,8 +59,8 @@ class Job:
         self.mark = uuid.uuid4().hex
         failpoints = [str(fault) for fault in case.faults if isinstance(fault, drawn_faults.AtFailpoint)]
         environment = os.environ | {
-            "LOCKSTEP_BACKEND": case.backend, "OMP_NUM_THREADS": "1", "LOCKSTEP_TIMEOUT_S": str(TIMEOUT_S),
-            "LOCKSTEP_INIT_TIMEOUT_S": str(INIT_TIMEOUT_S), "ACCELERATOR_WORKER_FOLDER": folder,
+            "LOCKSTEP_BACKEND": case.backend, "OMP_NUM_THREADS": "1", "LOCKSTEP_TIMEOUT_S": str(TIMEOUT_S * case.pace),
+            "LOCKSTEP_INIT_TIMEOUT_S": str(INIT_TIMEOUT_S * case.pace), "ACCELERATOR_WORKER_FOLDER": folder,
             "TMPDIR": self.temporary, "LOCKSTEP_FUZZ_MARK": self.mark}
         for fault in case.faults:
             if isinstance(fault, drawn_faults.Throws):
@@ -70,7 +73,9 @@ class Job:
         self.pids = {}
         self.lines = []
         self.errors = []
-        self.heard_s = time.monotonic()
+        self.pace = case.pace
+        self.begun_s = self.heard_s = time.monotonic()
+        self.started_s = 0.0
         self.silence_s = 0.0
         self.lock = threading.Lock()
         self.timers = []
@@ -125,7 +130,7 @@ class Job:
             self.hear()
             self.errors.append(line)
             if stopped := re.search(r"pid (\d+)\) is stopped by", line):
-                self.at(CONTINUE_AFTER_S, self.send_to, int(stopped[1]), "SIGCONT")
+                self.at(CONTINUE_AFTER_S * self.pace, self.send_to, int(stopped[1]), "SIGCONT")
 
     def on_line(self, pid, text):
         with self.lock:
@@ -142,6 +147,7 @@ class Job:
                 fault = self.joins.pop()
                 self.at(fault.after_s, self.join, fault)
         elif event == "begins":
+            self.started_s = self.started_s or time.monotonic() - self.begun_s
             self.pids[int(text.split()[1])] = pid
         self.counts[event] += 1
         for fault in self.instants:
@@ -174,7 +180,7 @@ class Job:
 
     def finish(self):
         is_stuck = threading.Event()
-        limit = threading.Timer(JOB_S, lambda: (is_stuck.set(), self.process.kill()))
+        limit = threading.Timer(JOB_S * self.pace, lambda: (is_stuck.set(), self.process.kill()))
         limit.start()
         self.read(self.process)
         code = self.process.wait()
@@ -188,10 +194,11 @@ class Job:
         for machine in self.others:
             machine.wait()
         errors = "".join(self.errors)
-        return Outcome(code, self.lines, errors, self.silence_s, is_stuck.is_set(), self.left())
+        return Outcome(code, self.lines, errors, self.silence_s, is_stuck.is_set(), self.started_s,
+                       self.left())
 
     def left(self):
-        deadline_s = time.monotonic() + GONE_S
+        deadline_s = time.monotonic() + GONE_S * self.pace
         while (left := list(processes_with(self.mark.encode()).values())) and time.monotonic() < deadline_s:
             time.sleep(0.02)
         return left + os.listdir(self.temporary)
