@@ -22,6 +22,8 @@
 #include "lockstep/nn/sync_batch_norm.h"
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/optim/exponential_moving_average.h"
+#include "lockstep/optim/optimizers.h"
+#include "lockstep/optim/schedulers.h"
 #include "lockstep/optim/sharded_optimizer.h"
 #include "lockstep/profile/step_timer.h"
 #include "lockstep/profile/trace.h"
