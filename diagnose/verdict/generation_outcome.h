@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -26,6 +27,8 @@ struct WorkerExit {
   bool told_to_stop = false;
   /// It ended with exit code 0 in the middle of a training that it was to go on with.
   bool left_early = false;
+  /// It had said that its training was complete.
+  bool was_done = false;
   /// It has said that workers which are started again could not go on either.
   bool gives_up = false;
   /// Why the launcher killed it though it was not to end: what another rank says it did not do in
@@ -33,6 +36,9 @@ struct WorkerExit {
   std::string late_for{};
   /// Where it was then; empty: not known.
   std::string hangs_in{};
+  /// The generation since which it had not answered the launcher, of a worker that kept its state
+  /// into a later one; 0: it had joined the one that it ended in.
+  std::uint64_t silent_since = 0;
   /// It has waited for another rank until its deadline.
   bool waited_in_vain = false;
   /// What it left in its error file, if anything.

@@ -151,6 +151,7 @@ std::string encode(const RendezvousState& state) {
                   {"last_members", state.last_members},
                   {"succeeded", state.succeeded},
                   {"restarts", state.restarts},
+                  {"restarted_after", state.restarted_after},
                   {"fault", to_json(state.fault)},
                   {"same_faults", state.same_faults},
                   {"cause", cut(state.cause)},
@@ -171,6 +172,7 @@ std::optional<RendezvousState> decode_state(std::string_view text) {
   const auto last_members = texts_in(members.list("last_members"));
   const auto succeeded = texts_in(members.list("succeeded"));
   state.restarts = members.integer("restarts", 0, kMostInt);
+  if (members.has("restarted_after")) state.restarted_after = members.count("restarted_after");
   state.fault = members.fault("fault");
   state.same_faults = members.integer("same_faults", 0, kMostInt);
   state.cause = members.text("cause");

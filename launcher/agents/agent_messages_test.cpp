@@ -11,23 +11,25 @@ namespace lockstep {
 namespace {
 
 AgentMessage some_agent_message() {
-  return {
-      .number = 7,
-      .report = {
-          .node = {.id = "a-1",
-                   .name = "host \"a\"\n\xff",
-                   .host = "a",
-                   .worker_count = 3,
-                   .role = "trainer",
-                   .rank = 2,
-                   .store_host = "::1",
-                   .store_port = 65'535,
-                   .agreement = "lockstep 1; --nnodes=2",
-                   .program = "0123"},
-          .status = AgentReport::Status::kFailed,
-          .generation = 1ULL << 60,
-          .fault = {.text = "rank 1: killed", .place = "step 7", .status = 137, .is_hang = true},
-          .farewell = "left"}};
+  return {.number = 7,
+          .report = {.node = {.id = "a-1",
+                              .name = "host \"a\"\n\xff",
+                              .host = "a",
+                              .worker_count = 3,
+                              .role = "trainer",
+                              .rank = 2,
+                              .store_host = "::1",
+                              .store_port = 65'535,
+                              .agreement = "lockstep 1; --nnodes=2",
+                              .program = "0123"},
+                     .status = AgentReport::Status::kFailed,
+                     .generation = 1ULL << 60,
+                     .fault = {.text = "rank 1: killed",
+                               .place = "step 7",
+                               .status = 137,
+                               .is_hang = true,
+                               .silent_since = 3},
+                     .farewell = "left"}};
 }
 
 ServiceMessage some_service_message() {

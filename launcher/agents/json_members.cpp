@@ -96,6 +96,7 @@ WorkerFault Members::fault(const char* name) {
                     .status = members.integer("status", 0, 255),
                     .is_hang = members.boolean("is_hang"),
                     .is_final = members.boolean("is_final")};
+  if (members.has("silent_since")) fault.silent_since = members.count("silent_since");
   good_ = good_ && members.good();
   return fault;
 }
@@ -120,6 +121,7 @@ json to_json(const WorkerFault& fault) {
           {"place", cut(fault.place)},
           {"status", fault.status},
           {"is_hang", fault.is_hang},
+          {"silent_since", fault.silent_since},
           {"is_final", fault.is_final}};
 }
 

@@ -10,20 +10,22 @@ RendezvousNode node_named(const std::string& id) {
 }
 
 RendezvousState some_state() {
-  RendezvousState state{.phase = RendezvousState::Phase::kRunning,
-                        .generation = 1ULL << 60,
-                        .gathering = 9,
-                        .nodes = {node_named("a"), node_named("b")},
-                        .waiting = {node_named("c")},
-                        .expected = {node_named("d"), node_named("e")},
-                        .last_members = {"a", "d"},
-                        .succeeded = {"b"},
-                        .restarts = 2,
-                        .fault = {.text = "rank 1: killed", .place = "step 7", .status = 137},
-                        .same_faults = 1,
-                        .cause = "machine \"x\" was lost",
-                        .end = GenerationEnd::kMachineGone,
-                        .faulty = "b"};
+  RendezvousState state{
+      .phase = RendezvousState::Phase::kRunning,
+      .generation = 1ULL << 60,
+      .gathering = 9,
+      .nodes = {node_named("a"), node_named("b")},
+      .waiting = {node_named("c")},
+      .expected = {node_named("d"), node_named("e")},
+      .last_members = {"a", "d"},
+      .succeeded = {"b"},
+      .restarts = 2,
+      .restarted_after = 5,
+      .fault = {.text = "rank 1: killed", .place = "step 7", .status = 137, .silent_since = 4},
+      .same_faults = 1,
+      .cause = "machine \"x\" was lost",
+      .end = GenerationEnd::kMachineGone,
+      .faulty = "b"};
   state.nodes[0].rank = 1;
   return state;
 }

@@ -70,6 +70,7 @@ WorkerFault fault_of(const WorkerExit& exit, const std::string& where, seconds a
           .place = place.empty() ? "" : concat(exit.step, ": ", place),
           .status = exit.status(),
           .is_hang = !exit.late_for.empty() || exit.waited_in_vain,
+          .silent_since = exit.silent_since,
           .is_final = exit.gives_up};
 }
 

@@ -147,12 +147,21 @@ RendezvousState worker_failed(RendezvousState state, const RendezvousRules& rule
                              state.generation == generation &&
                              std::ranges::count(state.last_members, id) > 0;
   if (!is_member(state, id, generation) && !was_preempted) return state;
+  const GenerationEnd end =
+      fault.status == kExitPreempted ? GenerationEnd::kPreempted : GenerationEnd::kWorkerFailed;
+  // Its failure is one of those that ended an earlier generation, found late.
+  const bool is_counted =
+      fault.silent_since > 0 && fault.silent_since <= state.restarted_after && !fault.is_final;
+  if (is_counted && fault.status != kExitPreempted) {
+    state.fault = fault;
+    state.faulty = id;
+    gather_again(state, rules, end, fault.text);
+    return state;
+  }
   const bool is_same = !fault.place.empty() && fault.place == state.fault.place;
   state.same_faults = is_same ? state.same_faults + 1 : 1;
   state.fault = fault;
   state.faulty = id;
-  const GenerationEnd end =
-      fault.status == kExitPreempted ? GenerationEnd::kPreempted : GenerationEnd::kWorkerFailed;
   if (state.restarts >= rules.max_restarts || fault.status == kExitPreempted || fault.is_final) {
     fail(state, end, fault.text);
   } else if (state.same_faults >= rules.most_same_faults) {
@@ -160,6 +169,7 @@ RendezvousState worker_failed(RendezvousState state, const RendezvousRules& rule
          concat(fault.text, "; no restart: same failure ", state.same_faults, " times in a row"));
   } else {
     ++state.restarts;
+    state.restarted_after = generation;
     gather_again(state, rules, end, fault.text);
   }
   return state;

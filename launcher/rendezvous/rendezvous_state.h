@@ -43,6 +43,9 @@ struct WorkerFault {
   int status = 1;       ///< as a shell says it
   /// A worker, perhaps of another machine, did not do its part in time.
   bool is_hang = false;
+  /// The worker had not answered since that generation, which ended without its failure being
+  /// known; 0: it took part in the one that it ended.
+  std::uint64_t silent_since = 0;
   /// The job cannot go on, whatever is started again.
   bool is_final = false;
   bool operator==(const WorkerFault&) const = default;
@@ -102,6 +105,8 @@ struct RendezvousState {
   /// Running: ids of those whose workers have all ended well.
   std::set<std::string> succeeded;
   int restarts = 0;
+  /// The last generation whose end is one of the restarts; 0: none.
+  std::uint64_t restarted_after = 0;
   /// The last fault, and how often in a row it has been the same.
   WorkerFault fault;
   int same_faults = 0;

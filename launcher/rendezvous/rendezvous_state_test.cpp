@@ -133,6 +133,32 @@ TEST(RendezvousStateTest, AFailureOfAnEarlierGenerationIsNone) {
   EXPECT_EQ(job.state, before);
 }
 
+TEST(RendezvousStateTest, AHangThatIsFoundInTheNextGenerationIsNoSecondRestart) {
+  const WorkerFault lost{.text = "rank 0 left its group"};
+  Job job = running_job({.min_nodes = 2, .max_nodes = 2, .max_restarts = 1}, {"a", "b"});
+  job.fail("a", lost);
+  job.join("a");
+  job.join("b");
+  ASSERT_EQ(job.state.generation, 2U);
+  job.fail("b", {.text = "rank 1 did not join", .is_hang = true, .silent_since = 1});
+  EXPECT_EQ(job.state.phase, Phase::kGathering) << "it hung since before the restart";
+  EXPECT_EQ(job.state.restarts, 1);
+  job.join("a");
+  job.join("b");
+  ASSERT_EQ(job.state.generation, 3U);
+  job.fail("b", {.text = "rank 1 did not join", .is_hang = true, .silent_since = 2});
+  EXPECT_EQ(job.state.phase, Phase::kFailed) << "no restart was counted after generation 2";
+}
+
+TEST(RendezvousStateTest, AHangSinceAGenerationThatDidNotFailIsARestart) {
+  Job job = running_job({.min_nodes = 1, .max_nodes = 2, .max_restarts = 1}, {"a", "b"});
+  job.remove("b");
+  job.join("a");
+  ASSERT_EQ(job.state.generation, 2U);
+  job.fail("a", {.text = "rank 0 did not join", .is_hang = true, .silent_since = 1});
+  EXPECT_EQ(job.state.restarts, 1);
+}
+
 TEST(RendezvousStateTest, AJobThatMadeRoomIsNotStartedAgain) {
   Job job = running_job({.min_nodes = 1, .max_nodes = 1, .max_restarts = 100}, {"a"});
   job.fail("a", {.text = "preempted: rank 0 has saved", .status = kExitPreempted});
@@ -141,7 +167,7 @@ TEST(RendezvousStateTest, AJobThatMadeRoomIsNotStartedAgain) {
   EXPECT_EQ(job.state.end, GenerationEnd::kPreempted);
 }
 
-TEST(RendezvousStateTest, AMemberCanMakeRoomBetweenRounds) {
+TEST(RendezvousStateTest, AMemberCanMakeRoomBetweenGenerations) {
   const WorkerFault room{.text = "preempted: rank 0 has saved", .status = kExitPreempted};
   Job job = running_job({.min_nodes = 2, .max_nodes = 2, .max_restarts = 100}, {"a", "b"});
   job.remove("b");

@@ -62,6 +62,7 @@ WorkerId worker_of(const SupervisionEvent& event) {
 
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
+using std::chrono::seconds;
 
 void SimulatedJob::wake(Machine& machine, microseconds after) {
   if (!machine.can_act()) return;
@@ -182,6 +183,12 @@ void SimulatedJob::notify(Machine& machine, const SupervisionEvent& event) {
     }
     ++(*coverage_)[{where, name_of_event(event)}];
   }
+  if (const auto* const received = std::get_if<happened::MessageReceived>(&event)) {
+    if (state.workers.contains(received->worker)) {
+      note_message(machine, *machine.processes.at(received->worker), received->message);
+    }
+  }
+  const SupervisionState before = options_.is_random ? state : SupervisionState(state.options);
   const auto actions = step(state, event, clock_.now());
   if (options_.traces &&
       (!actions.empty() || !std::holds_alternative<happened::DecisionDue>(event))) {
@@ -193,11 +200,13 @@ void SimulatedJob::notify(Machine& machine, const SupervisionEvent& event) {
   for (const SupervisionAction& action : actions) {
     std::visit([&](const auto& what) { carry_out(machine, what); }, action);
   }
+  if (options_.is_random) check_event(machine, event, before);
 }
 
 // Actions.
 
 void SimulatedJob::carry_out(Machine& machine, const action::StartWorker& start) {
+  if (options_.is_random) check_start(machine, start);
   processes_.push_back(std::make_unique<Process>());
   Process& process = *processes_.back();
   process.machine = &machine;
@@ -209,6 +218,7 @@ void SimulatedJob::carry_out(Machine& machine, const action::StartWorker& start)
     process.children_ignore_sigterm = happens_once_in(4);
     process.ignores_sigterm = happens_once_in(20);
     process.is_stuck = happens_once_in(200);
+    process.blocks_signals = happens_once_in(20);
   }
   machine.processes[start.worker] = &process;
   notify(machine, happened::WorkerStarted{start.worker, process.pid, ""});
@@ -227,8 +237,15 @@ void SimulatedJob::carry_out(Machine& machine, const action::SendPlace& send) {
   if (!process.link_is_open) return notify(machine, happened::PlaceNotRead{send.worker});
   const std::uint64_t generation = state.generation;
   const int rank = state.workers.at(send.worker).exit.rank;
-  // That it hangs is found out only now, where nobody waited for it before.
-  if (process.hangs) faulty_.insert(generation);
+  process.is_known_kept = true;
+  process.is_known_to_wait = false;
+  if (process.hangs && options_.is_random) {
+    check_is_gone(process, milliseconds(2'500), "that does not join");
+  }
+  // That it hangs is found out only now; a restart that its hang has caused already is the only
+  // one.
+  const bool is_known = process.hung_in_group && process.generation <= restarted_after_;
+  if (process.hangs && !is_known) faulty_.insert(generation);
   clock_.after(delay(1, 300), [this, &process, generation, rank] {
     if (!process.is_active() || process.generation >= generation) return;
     if (process.doing != Process::Doing::kWaits) return;  // It leaves first, and takes it then.
@@ -247,7 +264,11 @@ void SimulatedJob::carry_out(Machine& machine, const action::SendLeaveGroup& sen
 }
 
 void SimulatedJob::carry_out(Machine& machine, const action::SignalWorker& to_one) {
-  receive_signal(*machine.processes.at(to_one.worker), to_one.signal);
+  Process& process = *machine.processes.at(to_one.worker);
+  const bool is_blocked =
+      process.blocked_since && clock_.now() >= *process.blocked_since + seconds(1);
+  if (!process.has_handler && !is_blocked) violate("a worker without a handler is signalled");
+  receive_signal(process, to_one.signal);
 }
 
 void SimulatedJob::carry_out(Machine& machine, const action::SignalGroup& to_group) {
@@ -264,19 +285,32 @@ void SimulatedJob::carry_out(Machine& machine, const action::SignalGroup& to_gro
 
 void SimulatedJob::carry_out(Machine& machine, const action::SignalAll& to_all) {
   for (const auto& [id, worker] : machine.supervision->workers) {
-    signal(machine, *machine.processes.at(id), to_all.signal);
+    if (to_all.spared.contains(id)) continue;
+    Process& process = *machine.processes.at(id);
+    process.was_stopped = process.was_stopped || worker.is_alive();
+    signal(machine, process, to_all.signal);
   }
 }
 
 void SimulatedJob::carry_out(Machine& machine, const action::ReadSignalFate& read) {
-  const Process& process = *machine.processes.at(read.worker);
-  const SignalFate fate = process.has_handler  ? SignalFate::kSpares
-                          : happens_once_in(4) ? SignalFate::kBlocked
-                                               : SignalFate::kEnds;
+  Process& process = *machine.processes.at(read.worker);
+  const SignalFate fate = process.blocks_signals                     ? SignalFate::kBlocked
+                          : process.has_handler                      ? SignalFate::kSpares
+                          : options_.is_random && happens_once_in(4) ? SignalFate::kBlocked
+                                                                     : SignalFate::kEnds;
+  if (fate != SignalFate::kBlocked) process.blocked_since.reset();
+  if (fate == SignalFate::kBlocked && !process.blocked_since) process.blocked_since = clock_.now();
+  if (process.blocked_since && clock_.now() > *process.blocked_since + seconds(4)) {
+    violate("a signal that is blocked for good is not forwarded");
+  }
   notify(machine, happened::SignalFateRead{read.worker, read.signal, fate});
 }
 
 void SimulatedJob::carry_out(Machine& machine, const action::ExplainHang& explain) {
+  if (machine.hang_explained && clock_.now() < *machine.hang_explained + seconds(2)) {
+    violate("a hang is explained twice");
+  }
+  machine.hang_explained = clock_.now();
   happened::HangExplained explained;
   for (const WorkerId id : explain.workers) {
     explained.places[id] = {.hangs_in = "work()",
@@ -292,6 +326,7 @@ void SimulatedJob::carry_out(Machine& machine, const action::ReadHangingPlace& r
 void SimulatedJob::carry_out(Machine&, const action::ReleaseWaitingWorker&) {}
 
 void SimulatedJob::carry_out(Machine& machine, const action::ReportEnd& report) {
+  if (options_.is_random) check_report(machine, report.exit);
   if (report.exit.failed()) machine.agent.worker_failed(report.exit, clock_.now());
   publish_agent(machine);
 }
@@ -300,11 +335,13 @@ void SimulatedJob::carry_out(Machine&, const action::ShowEnd&) {}
 
 void SimulatedJob::carry_out(Machine& machine, const action::EndGeneration& over) {
   check_cause(machine, over.outcome);
+  if (options_.is_random) check_lost_group(machine, over.outcome);
   machine.agent.generation_over(over.outcome, machine.view, clock_.now());
   publish_agent(machine);
 }
 
 void SimulatedJob::carry_out(Machine& machine, const action::AskForGeneration& ask) {
+  if (options_.is_random) check_kept(machine, ask);
   auto step = machine.agent.next_step(machine.view, machine.is_reached, false, clock_.now());
   if (step == JobAgent::Step::kJoin) {
     machine.agent.join(machine.view, ask.kept, machine.id(), ++machine.store_port);
@@ -321,6 +358,7 @@ void SimulatedJob::carry_out(Machine& machine, const action::Say& words) {
 }
 
 void SimulatedJob::signal(Machine& machine, Process& process, int signal) {
+  if (options_.is_random) check_signal(machine, process, signal);
   receive_signal(process, signal);
   if (!process.has_children) return;
   if (signal != SIGKILL && (signal != SIGTERM || process.children_ignore_sigterm)) return;

@@ -93,7 +93,12 @@ void SimulatedJob::inject_fault_of_machine(Machine& machine) {
       if (!supervises || !happens_once_in(2)) return;
       machine.must_end_by = clock_.now() + options_.supervision.shutdown_timeout + seconds(15);
       note_machine_fault();
-      return post(machine, happened::StopSignal{happens_once_in(2) ? SIGTERM : SIGINT});
+      if (happens_once_in(2)) return post(machine, happened::StopSignal{SIGTERM});
+      post(machine, happened::StopSignal{SIGINT});
+      if (!happens_once_in(2)) return;
+      machine.must_kill_at_once = true;
+      machine.must_end_by = clock_.now() + seconds(14);
+      return post(machine, happened::StopSignal{SIGINT});
     case 2:
       if (!supervises || !happens_once_in(4)) return;
       note_machine_fault();

@@ -150,6 +150,15 @@ class SimulatedJob {
   void check_cause(const Machine& machine, const GenerationOutcome& outcome);
   void check_nothing_is_left(const Machine& machine, const SupervisionState& state);
   void check_end(const Machine& machine);
+  void note_message(Machine& machine, Process& process, const WorkerMessage& message);
+  void check_event(Machine& machine, const SupervisionEvent& event, const SupervisionState& before);
+  void check_end_of_worker(const Machine& machine, const SupervisionState& before, WorkerId worker);
+  void check_signal(const Machine& machine, Process& process, int signal);
+  void check_start(Machine& machine, const action::StartWorker& start);
+  void check_is_gone(Process& process, std::chrono::milliseconds within, const std::string& why);
+  void check_report(const Machine& machine, const WorkerExit& exit);
+  void check_lost_group(const Machine& machine, const GenerationOutcome& outcome);
+  void check_kept(const Machine& machine, const action::AskForGeneration& ask);
 
   SimulatedOptions options_;
   Coverage* const coverage_;
@@ -163,6 +172,8 @@ class SimulatedJob {
   std::map<std::uint64_t, Group> groups_;
   /// Generations in which something failed.
   std::set<std::uint64_t> faulty_;
+  /// The last generation that a restart followed.
+  std::uint64_t restarted_after_ = 0;
   std::string violation_;
   int next_pid_ = 1;
 };

@@ -29,6 +29,7 @@ struct SimulatedJob::Process {
   std::uint64_t asked_to_leave = 0;  ///< the last generation that it was
   int rank = -1;
   bool hangs = false;  ///< reads and sends nothing
+  bool hung_in_group = false;
   bool link_is_open = true;
   bool ignores_sigterm = false;
   bool is_stuck = false;  ///< in the kernel: cannot be killed
@@ -40,6 +41,15 @@ struct SimulatedJob::Process {
   bool has_handler = false;
   Time ended_at{};
   std::vector<WorkerMessage> said{};
+  // What the launcher knows of it, for checks.
+  bool is_known_kept = false;     ///< it read that the worker keeps its state
+  bool is_known_to_wait = false;  ///< it read that the worker waited in vain
+  bool is_known_to_give_up = false;
+  std::optional<Time> known_done_at{};
+  std::optional<Time> told_to_end_at{};
+  std::optional<Time> blocked_since{};
+  bool was_stopped = false;  ///< with all others
+  bool blocks_signals = false;
 
   bool is_alive() const { return doing != Doing::kGone; }
   /// Of the training.
@@ -57,6 +67,16 @@ struct SimulatedJob::Machine {
   bool has_ended = false;
   bool is_cut_off = false;
   std::optional<Time> must_end_by{};
+  struct Left {
+    WorkerId worker = 0;
+    LeftGroup message{};
+    Time at{};
+  };
+  std::vector<Left> left{};  ///< of the generation that runs
+  std::optional<Time> generation_began{};
+  std::optional<Time> hang_explained{};
+  std::optional<Time> standby_missing{};
+  bool must_kill_at_once = false;
   AgentView view{};
   bool is_reached = false;
   std::uint16_t store_port = 0;

@@ -41,7 +41,7 @@ void SimulatedJob::begin_process(Process& process, std::uint64_t generation) {
 }
 
 void SimulatedJob::say(Process& process, WorkerMessage message) {
-  if (!process.link_is_open || process.hangs) return;
+  if (!process.link_is_open || !process.is_active()) return;
   process.said.push_back(message);
   const WorkerId worker = process.worker;
   post(*process.machine, happened::MessageReceived{worker, std::move(message)});
@@ -104,7 +104,9 @@ void SimulatedJob::complete_training(std::uint64_t generation) {
       }
       worker->doing = Process::Doing::kIsDone;
       if (worker->is_resilient) say(*worker, TrainingDone{});
-      clock_.after(delay(1, 500), [this, worker] {
+      // It writes its results.
+      const bool takes_long = options_.is_random && happens_once_in(4);
+      clock_.after(delay(1, takes_long ? 20'000 : 500), [this, worker] {
         if (worker->is_active()) end_process(*worker, {.exit_code = 0}, false);
       });
     });
@@ -124,6 +126,8 @@ void SimulatedJob::break_group(std::uint64_t generation) {
 void SimulatedJob::notice_lost_peer(Process& process, std::uint64_t generation) {
   if (process.generation != generation || process.doing != Process::Doing::kTrains) return;
   if (!process.is_active()) return;
+  // It computes, and does not look at the others before it is asked to.
+  if (process.is_resilient && options_.is_random && happens_once_in(6)) return;
   if (process.is_resilient) return leave_group(process, LeftGroup::Cause::kOtherWorker);
   if (options_.is_random && happens_once_in(3)) {  // It computes, and asks no other for long.
     clock_.after(delay(2'000, 20'000),
@@ -195,10 +199,12 @@ void SimulatedJob::end_process(Process& process, WorkerExit how, bool is_own_fau
   if (is_own_fault || process.doing == Process::Doing::kTrains) note_fault(process);
   process.failed_by_itself =
       (is_own_fault || process.hangs) && (how.exit_code != 0 || how.signal != 0);
+  const bool is_late = options_.is_random && happens_once_in(3);
   const bool was_in_group =
       process.doing == Process::Doing::kTrains || process.doing == Process::Doing::kBegins;
   process.doing = Process::Doing::kEnds;
-  if (process.link_is_open) {
+  // Its connection closes before its memory is taken apart, or after.
+  if (process.link_is_open && !is_late) {
     process.link_is_open = false;
     clock_.after(delay(0, 1), [this, &process, &machine] {
       post(machine, happened::LinkClosed{process.worker});
@@ -209,6 +215,7 @@ void SimulatedJob::end_process(Process& process, WorkerExit how, bool is_own_fau
   clock_.after(is_slow ? delay(100, 3'000) : delay(1, 30), [this, &process, &machine, how] {
     process.doing = Process::Doing::kGone;
     process.ended_at = clock_.now();
+    process.link_is_open = false;
     post(machine, happened::WorkerEnded{process.worker, how});
     if (!process.has_children) post(machine, happened::GroupEmptied{process.worker});
   });
@@ -216,6 +223,7 @@ void SimulatedJob::end_process(Process& process, WorkerExit how, bool is_own_fau
 
 void SimulatedJob::hang(Process& process) {
   process.hangs = true;
+  process.hung_in_group = process.doing == Process::Doing::kTrains;
   note_fault(process);
   const std::uint64_t generation = process.generation;
   if (generation == 0) return;

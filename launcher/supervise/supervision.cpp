@@ -23,11 +23,6 @@ bool is_killed(const SupervisedWorker& worker) {
          (worker.state == WorkerState::kDismissed && !worker.kill_at);
 }
 
-bool any_worker(const SupervisionState& state, auto&& predicate) {
-  return std::ranges::any_of(state.workers,
-                             [&](const auto& entry) { return predicate(entry.second); });
-}
-
 bool any_kept(const SupervisionState& state) {
   return any_worker(state, [](const SupervisedWorker& worker) { return worker.is_kept(); });
 }
@@ -77,7 +72,9 @@ void SupervisionStep::keep_deadlines() {
     for (const auto& [signal, notice] : worker.notices) act(action::ReadSignalFate{id, signal});
     if (!has_passed(worker.kill_at, now_)) continue;
     worker.kill_at.reset();
-    if (worker.keeps_state()) {
+    if (worker.state == State::kDone) {
+      dismiss(id, worker, milliseconds(0));
+    } else if (worker.keeps_state()) {
       kill_hanging(id, worker,
                    concat("it closed its connection to the launcher and did not end within ",
                           kTimeToEnd.count(), " ms"));
@@ -93,7 +90,12 @@ void SupervisionStep::end_generation_if_over() {
   const AgentView& view = state_.view;
   const bool is_told = next_action(view, state_.generation, 0) == AgentAction::kStopWorkers;
   const bool at_once = is_told && view.end == GenerationEnd::kStoppedAtOnce;
-  if (is_stopping()) return at_once ? stop(state_.stop.on_kill(now_)) : void();
+  const bool is_wanted_end =
+      (is_told && is_wanted(view.end)) || state_.phase == SupervisionPhase::kPreempted;
+  if (is_stopping()) {
+    if (at_once) return stop(state_.stop.on_kill(now_));
+    return is_wanted_end && any_done(state_) ? stop(SIGTERM) : void();
+  }
   if (is_between()) {
     if (!view.ended() && state_.phase != SupervisionPhase::kPreempted) return;
   } else {
@@ -103,24 +105,28 @@ void SupervisionStep::end_generation_if_over() {
     if (!is_over) return;
     if (!view.ended() && (waits_for_hanging(state_, now_) || keep_workers())) return;
   }
-  stop(at_once ? state_.stop.on_kill(now_) : state_.stop.on_failure(now_));
+  const int signal = at_once ? state_.stop.on_kill(now_) : state_.stop.on_failure(now_);
+  stop(signal, /*spares_done=*/!is_wanted_end);
 }
 
 // Workers that are only starting have nothing to keep, and would wait for ranks that do not come.
 bool SupervisionStep::keep_workers() {
-  const auto is_done = [](const Worker& worker) { return worker.state == State::kDone; };
-  const auto ended_well = [](const WorkerExit& exit) { return !exit.failed(); };
-  if (!any_kept(state_) || any_worker(state_, is_done) ||
-      std::ranges::any_of(state_.outcome.exits, ended_well)) {
-    return false;
-  }
+  const auto ended_early = [](const WorkerExit& exit) { return !exit.failed() && !exit.was_done; };
+  if (!any_kept(state_) || std::ranges::any_of(state_.outcome.exits, ended_early)) return false;
+  std::vector<int> done;
   for (auto& [id, worker] : state_.workers) {
     if (!worker.is_alive()) {
       act(action::SignalGroup{id, SIGKILL});
+    } else if (worker.state == State::kDone) {
+      // A replacement takes its rank once it has ended, and gets the state from those that are
+      // kept.
+      worker.kill_at = now_ + state_.options.shutdown_timeout;
+      done.push_back(worker.exit.rank);
     } else if (!worker.is_kept() && !worker.is_standby() && worker.state != State::kDismissed) {
       dismiss(id, worker, milliseconds(0));
     }
   }
+  if (!done.empty()) say_who_ends(done);
   ask_to_leave();
   state_.phase = SupervisionPhase::kBetween;
   state_.cause_by.reset();
@@ -133,6 +139,7 @@ bool SupervisionStep::keep_workers() {
 
 void SupervisionStep::ask_for_generation() {
   if (state_.phase != SupervisionPhase::kBetween || !any_kept(state_)) return;
+  if (any_done(state_)) return;
   action::AskForGeneration ask;
   for (const auto& [id, worker] : state_.workers) {
     if (worker.is_kept()) ask.kept.insert(worker.exit.local_rank);

@@ -55,7 +55,8 @@ struct SupervisedWorker {
   std::optional<Time> leaves_by{};
   /// kRecovering: when one that has not joined is killed.
   std::optional<Time> joins_by{};
-  /// When it is killed, in kDismissed or because its link is closed.
+  /// When it is killed: in kDismissed, in kDone when others wait for its end, or because its link
+  /// is closed.
   std::optional<Time> kill_at{};
   /// A signal that is forwarded to it once it has a handler.
   struct Notice {
@@ -242,9 +243,10 @@ struct SendLeaveGroup {
 struct SignalWorker : WorkerAndSignal {};
 /// To all that it started, too.
 struct SignalGroup : WorkerAndSignal {};
-/// To all groups; stopped processes are continued, to take it.
+/// To all groups but those of the workers in `spared`; stopped processes are continued, to take it.
 struct SignalAll {
   int signal = 0;
+  std::set<WorkerId> spared{};
 };
 /// Answer: SignalFateRead.
 struct ReadSignalFate : WorkerAndSignal {};

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <string>
@@ -20,6 +21,16 @@ inline constexpr std::chrono::milliseconds kTimeToEnd{10'000};
 inline bool has_passed(const std::optional<SupervisionState::Time>& time,
                        SupervisionState::Time now) {
   return time && *time <= now;
+}
+
+inline bool any_worker(const SupervisionState& state, auto&& predicate) {
+  return std::ranges::any_of(state.workers,
+                             [&](const auto& entry) { return predicate(entry.second); });
+}
+
+inline bool any_done(const SupervisionState& state) {
+  return any_worker(
+      state, [](const SupervisedWorker& worker) { return worker.state == WorkerState::kDone; });
 }
 
 /// One step of the supervision. Its functions are in the files that they are named for here.
@@ -53,7 +64,9 @@ class SupervisionStep {
   void on(const happened::HangExplained& event);
   void on(const happened::HangingPlaceRead& event);
   void on(const happened::ViewChanged& event) { state_.view = event.view; }
-  void on(const happened::RendezvousLost&) { stop(state_.stop.on_failure(now_)); }
+  void on(const happened::RendezvousLost&) {
+    stop(state_.stop.on_failure(now_), /*spares_done=*/true);
+  }
   void on(const happened::DecisionDue&);
 
   void receive(WorkerId id, Worker& worker, const KeepsState& message);
@@ -82,8 +95,11 @@ class SupervisionStep {
   void fill(int local_rank, int rank);
   void start(int local_rank, int rank);
   void place(WorkerId id, Worker& worker, int local_rank, int rank);
+  bool is_replaceable(const WorkerExit& exit, State before) const;
+  void replace(const WorkerExit& exit, const std::string& why);
   void dismiss(WorkerId id, Worker& worker, milliseconds patience);
-  void stop(int signal);
+  void stop(int signal, bool spares_done = false);
+  void say_who_ends(const std::vector<int>& ranks);
   void keep_deadlines();
   void explain_hang(std::optional<AwaitedCall> awaited);
   void search_hang();

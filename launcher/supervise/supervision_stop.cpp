@@ -26,18 +26,39 @@ void SupervisionStep::on(const happened::StopSignal& event) {
                            count_text(state_.workers.size(), "worker"),
                            "; a second Ctrl-C (SIGINT) kills them")});
   }
-  stop(state_.stop.on_signal(event.signal, now_));
+  const int signal = state_.stop.on_signal(event.signal, now_);
+  stop(signal == 0 && any_done(state_) ? event.signal : signal);
 }
 
-void SupervisionStep::stop(int signal) {
+// `spares_done`: a worker whose training is complete ends by itself, so that its results are whole;
+// it is killed with all others that are left.
+void SupervisionStep::stop(int signal, bool spares_done) {
   if (is_stopping() && state_.phase != SupervisionPhase::kFinished)
     state_.phase = SupervisionPhase::kStopping;
   if (signal == 0) return;
-  state_.sent_sigterm = state_.sent_sigterm || signal == SIGTERM;
+  action::SignalAll all{.signal = signal};
+  std::vector<int> ranks;
   for (auto& [id, worker] : state_.workers) {
-    if (worker.is_alive() && worker.state != State::kDismissed) worker.state = State::kStopping;
+    if (worker.state == State::kDone && spares_done && signal == SIGTERM) {
+      all.spared.insert(id);
+      ranks.push_back(worker.exit.rank);
+    } else if (worker.is_alive() && worker.state != State::kDismissed) {
+      worker.state = State::kStopping;
+    }
   }
-  act(action::SignalAll{signal});
+  if (ranks.empty()) {
+    state_.sent_sigterm = state_.sent_sigterm || signal == SIGTERM;
+  } else {
+    say_who_ends(ranks);
+  }
+  act(std::move(all));
+}
+
+void SupervisionStep::say_who_ends(const std::vector<int>& ranks) {
+  act(action::Say{concat(rank_list(ranks), ranks.size() == 1 ? " has" : " have",
+                         " completed the training and may end within ",
+                         std::chrono::duration<double>(state_.options.shutdown_timeout).count(),
+                         " s (--shutdown-timeout)")});
 }
 
 void SupervisionStep::on(const happened::NoticeSignal& event) {

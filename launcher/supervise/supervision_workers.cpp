@@ -24,11 +24,12 @@ bool is_told_to_stop(const SupervisedWorker& worker) {
 void SupervisionStep::on(const happened::GenerationReady& event) {
   if (is_stopping() || state_.phase == SupervisionPhase::kFinished) return;
   state_.phase = SupervisionPhase::kRunning;
-  state_.generation = event.generation;
+  const std::uint64_t ended = std::exchange(state_.generation, event.generation);
   state_.search = HangSearch::kNone;
   state_.hang_explained_until.reset();
   state_.cause_by.reset();
   state_.hanging_end_by.reset();
+  state_.standby_at.reset();  // The workers that are started now need the processors first.
   state_.outcome = {};
   state_.old_exits = 0;
   std::set<int> taken;
@@ -42,6 +43,8 @@ void SupervisionStep::on(const happened::GenerationReady& event) {
       dismiss(id, worker, state_.options.shutdown_timeout);
     } else {
       taken.insert(local_rank);
+      const bool has_left = worker.state == State::kLeft;
+      if (!has_left && worker.exit.silent_since == 0) worker.exit.silent_since = ended;
       place(id, worker, local_rank, event.first_rank + local_rank);
     }
   }
@@ -93,10 +96,8 @@ void SupervisionStep::place(WorkerId id, Worker& worker, int local_rank, int ran
 void SupervisionStep::on(const happened::PlaceNotRead& event) {
   Worker* const worker = find(event.worker);
   if (worker == nullptr || worker->state != State::kRecovering) return;
-  act(action::Say{concat(describe_worker(worker->exit), " does not read its place in generation ",
-                         state_.generation, "; a replacement takes its rank")});
   dismiss(event.worker, *worker, milliseconds(0));
-  fill(worker->exit.local_rank, worker->exit.rank);
+  replace(worker->exit, "did not read its place in");
 }
 
 void SupervisionStep::dismiss(WorkerId id, Worker& worker, milliseconds patience) {
@@ -123,13 +124,16 @@ void SupervisionStep::receive(WorkerId, Worker& worker, const KeepsState& messag
 }
 
 void SupervisionStep::receive(WorkerId, Worker& worker, const TrainingDone&) {
-  if (worker.keeps_state() || worker.state == State::kStarting) worker.state = State::kDone;
+  if (!worker.keeps_state() && worker.state != State::kStarting) return;
+  worker.state = State::kDone;
+  if (is_between()) worker.kill_at = now_ + state_.options.shutdown_timeout;
 }
 
 void SupervisionStep::receive(WorkerId, Worker& worker, const TookPlace& message) {
   if (worker.state != State::kRecovering || message.generation != state_.generation) return;
   worker.state = State::kRunning;
   worker.joins_by.reset();
+  worker.exit.silent_since = 0;
 }
 
 void SupervisionStep::receive(WorkerId, Worker& worker, const LeftGroup& message) {
@@ -137,6 +141,7 @@ void SupervisionStep::receive(WorkerId, Worker& worker, const LeftGroup& message
   if (worker.state == State::kRunning || worker.state == State::kRecovering) {
     worker.state = State::kLeft;  // So it has read its place.
     worker.joins_by.reset();
+    worker.exit.silent_since = 0;
   }
   if (!state_.cause_by) state_.cause_by = now_ + kCauseComes;
   GenerationOutcome& outcome = state_.outcome;
@@ -188,17 +193,36 @@ void SupervisionStep::on(const happened::WorkerEnded& event) {
   exit.gives_up = known.gives_up;
   exit.late_for = known.late_for;
   exit.hangs_in = known.hangs_in;
+  exit.silent_since = known.silent_since;
   exit.waited_in_vain = known.waited_in_vain;
   exit.told_to_stop = is_told_to_stop(worker);
   const bool has_state = worker.keeps_state() || worker.state == State::kHanging;
+  exit.was_done = worker.state == State::kDone;
   exit.left_early = has_state && exit.signal == 0 && exit.exit_code == 0;
   if (exit.signal == 0 || exit.told_to_stop) exit.collectives.clear();
   const State before = std::exchange(worker.state, State::kEnded);
   worker.link_is_open = false;
   worker.notices.clear();
   if (before == State::kWarmingUp) note_failed_standby(exit);
-  if (before != State::kDismissed && !worker.is_standby()) count_end(worker);
   act(action::ShowEnd{exit});
+  if (before == State::kDismissed || worker.is_standby()) return;
+  if (is_replaceable(exit, before)) {
+    replace(exit, "ended before it joined");
+  } else {
+    count_end(worker);
+  }
+}
+
+// No other rank has met it in this generation.
+bool SupervisionStep::is_replaceable(const WorkerExit& exit, State before) const {
+  return before == State::kRecovering && state_.phase == SupervisionPhase::kRunning &&
+         !exit.gives_up && exit.exit_code != kExitPreempted;
+}
+
+void SupervisionStep::replace(const WorkerExit& exit, const std::string& why) {
+  act(action::Say{concat(describe_worker(exit), " ", why, " generation ", state_.generation,
+                         "; a replacement takes its rank")});
+  fill(exit.local_rank, exit.rank);
 }
 
 void SupervisionStep::count_end(Worker& worker) {

@@ -226,6 +226,7 @@ void Supervisor::carry_out(const action::SignalGroup& signal) {
 void Supervisor::carry_out(const action::SignalAll& signal) {
   if (state_.stop.started()) parts_.board.stopping();
   for (const auto& [id, process] : processes_) {
+    if (signal.spared.contains(id)) continue;
     signal_group(process.pid, signal.signal);
     // A stopped process takes no signal but SIGKILL until it is continued.
     if (signal.signal != SIGKILL) signal_group(process.pid, SIGCONT);
