@@ -101,7 +101,8 @@ std::string why_not(const std::string& state, const std::string& event) {
       is_one_of(state, {"job between", "job preempted", "job stopping"}))
     return "it is the answer to ExplainHang";
   if (state == "job finished") return "nothing comes any more, but for answers";
-  if (state == "job between" && event == "RendezvousLost") return "seldom: the phase is short";
+  if (state == "job between" && is_one_of(event, {"RendezvousLost", "StopSignal", "NoticeSignal"}))
+    return "seldom: the phase is short";
   if (state == "job preempted") return "seldom: the next DecisionDue stops all workers";
   if (state == "job over") return "seldom: the phase lasts while a rank that hangs is searched";
   return "";
