@@ -88,6 +88,8 @@ class AcceleratorState {
   /// `collective`, or where ranks are lost meanwhile, the same with a stand-in for the group.
   template <class Function>
   auto attempt(Function&& collective) {
+    // The others are in their loops.
+    const StandInGuard before_loop(*this);
     try {
       auto result = collective();
       note_collective();
@@ -98,6 +100,19 @@ class AcceleratorState {
     }
   }
   void note_collective();
+  /// In a new process that has the state, and whose loop has not begun, a stand-in takes the place
+  /// of the group while it lives.
+  class StandInGuard {
+   public:
+    explicit StandInGuard(AcceleratorState& state);
+    ~StandInGuard();
+    StandInGuard(const StandInGuard&) = delete;
+    StandInGuard& operator=(const StandInGuard&) = delete;
+
+   private:
+    AcceleratorState& state_;
+    ProcessGroup group_;  ///< empty: the state has its own
+  };
   bool fail(const Error& error);
   /// As StepRecovery::run_on_survivors().
   bool run_on_survivors(const std::function<void()>& action);

@@ -86,7 +86,7 @@ TEST(RecoverySimulation, ManySeeds) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   constexpr std::uint64_t kSeeds = 200;  // These run the same code, at a tenth of the speed.
 #else
-  constexpr std::uint64_t kSeeds = 2'000;
+  constexpr std::uint64_t kSeeds = 5'000;
 #endif
   // LOCKSTEP_SIMULATION_SEED=N replays one and prints its actions; LOCKSTEP_SIMULATION_SEEDS=N runs
   // as many.

@@ -28,7 +28,6 @@ struct SchedulerSteps : torch::optim::LRScheduler {
   }
 };
 
-constexpr const char* kOtherRank = "the state of another rank";
 constexpr const char* kGradients = "gradients";
 
 }  // namespace

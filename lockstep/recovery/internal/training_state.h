@@ -13,6 +13,9 @@
 
 namespace lockstep::inline internal {
 
+/// Where a state comes from that does not fit, for errors.
+inline constexpr const char* kOtherRank = "the state of another rank";
+
 /// As if it had made so many steps fewer; learning rates stay.
 void take_back_steps(torch::optim::LRScheduler& scheduler, std::int64_t steps);
 

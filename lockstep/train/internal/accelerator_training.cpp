@@ -15,6 +15,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/log.h"
 #include "lockstep/comm/internal/exchange_values.h"
+#include "lockstep/comm/internal/stand_in_group.h"
 #include "lockstep/nn/internal/layer_group.h"
 #include "lockstep/recovery/internal/training_state.h"
 #include "lockstep/recovery/internal/update_mark.h"
@@ -24,11 +25,6 @@
 #include "lockstep/snapshot/save.h"
 
 namespace lockstep::inline internal {
-namespace {
-
-constexpr const char* kOtherRank = "the state of another rank";
-
-}  // namespace
 
 // Once: what is prepared stays.
 void AcceleratorTraining::find_tensors() {
@@ -300,6 +296,15 @@ bool AcceleratorState::has_lost_group() const {
 
 bool AcceleratorState::fail(const Error& error) {
   return recovery_ && recovery_->fail(error);
+}
+
+AcceleratorState::StandInGuard::StandInGuard(AcceleratorState& state) : state_(state) {
+  if (!state.recovery_ || state.recovery_->phase() != RecoveryPhase::kReceived) return;
+  group_ = std::exchange(state.group_, internal::make_stand_in(state.group_));
+}
+
+AcceleratorState::StandInGuard::~StandInGuard() {
+  if (group_) state_.group_ = std::move(group_);
 }
 
 void AcceleratorState::note_collective() {
