@@ -180,7 +180,10 @@ class UnevenInputs {
       : replica_(replica),
         next_(std::move(next)),
         options_(std::move(options)),
-        planned_(std::move(planned)),
+        // Where the model's other ranks have loaders of their own, only each knows its batches.
+        planned_(planned && planned->world_size() == replica.process_group().world_size()
+                     ? std::move(planned)
+                     : nullptr),
         vote_(replica, options_.gradient_accumulation_steps) {
     if (!knows_samples_of<Batch>() && !options_.empty) {
       throw UsageError(

@@ -363,6 +363,28 @@ TEST_F(UnevenInputsTest, FollowThePlanOfADataLoader) {
   }
 }
 
+// The plan of a loader says nothing of other ranks' loaders.
+TEST_F(UnevenInputsTest, AskHowManyBatchesRanksHaveWithLoadersOfTheirOwn) {
+  ProcessGroup alone;
+  for (int rank = 0; rank < world_size_; ++rank) {
+    const ProcessGroup one = group_.new_group({rank});
+    if (rank == rank_) alone = one;
+  }
+  UnevenModel model{UnevenNet()};
+  DataLoader loader(PhaseRows(2 * (rank_ + 1)).map(torch::data::transforms::Stack<>()),
+                    {.batch_size = 2, .shuffle = false, .process_group = alone});
+  int with_data = 0, steps = 0;
+  auto batches = model.join(loader);
+  for (Batch& item : batches) {
+    if (batches.has_data()) ++with_data;
+    ++steps;
+    model.backward(loss_of(model(item.data), item.target),
+                   {.weight = static_cast<double>(item.data.size(0))});
+  }
+  EXPECT_EQ(with_data, rank_ + 1);
+  EXPECT_EQ(steps, world_size_);
+}
+
 TEST_F(UnevenInputsTest, AreGoneThroughOnce) {
   UnevenModel model{UnevenNet()};
   const std::vector<Batch> own = batches_of(rank_);
