@@ -268,6 +268,7 @@ void SimulatedJob::carry_out(Machine& machine, const action::SignalWorker& to_on
   const bool is_blocked =
       process.blocked_since && clock_.now() >= *process.blocked_since + seconds(1);
   if (!process.has_handler && !is_blocked) violate("a worker without a handler is signalled");
+  process.blocked_since.reset();
   receive_signal(process, to_one.signal);
 }
 

@@ -75,14 +75,15 @@ void SimulatedJob::note_message(Machine& machine, Process& process, const Worker
                        state.phase == SupervisionPhase::kPreempted;
   const bool has_rank = worker.keeps_state() || worker.state == WorkerState::kStarting;
   if (std::holds_alternative<KeepsState>(message)) {
-    process.is_known_kept = process.is_known_kept || has_rank;
+    process.is_known_kept = process.is_known_kept || (has_rank && !process.is_known_to_train_on);
   } else if (std::holds_alternative<GivesUp>(message)) {
     process.is_known_to_give_up = true;
   } else if (std::holds_alternative<WaitedInVain>(message)) {
     process.is_known_to_wait = process.is_known_to_wait || !is_over;
-  } else if (std::holds_alternative<TrainingDone>(message)) {
-    if (has_rank) process.known_done_at = clock_.now();
+  } else if (const auto* const done = std::get_if<TrainingDone>(&message)) {
+    if (has_rank && done->is_complete) process.known_done_at = clock_.now();
     if (has_rank) process.is_known_kept = false;
+    if (has_rank && !done->is_complete) process.is_known_to_train_on = true;
   } else if (const auto* const left = std::get_if<LeftGroup>(&message)) {
     if (left->generation != state.generation || is_over) return;
     machine.left.push_back({process.worker, *left, clock_.now()});
@@ -143,11 +144,15 @@ void SimulatedJob::check_event(Machine& machine, const SupervisionEvent& event,
       return entry.second.is_alive() && entry.second.is_standby();
     });
     if (standbys > state.options.standby_workers) violate("too many standby workers");
+    // They start one after the other, and one may hang before it is ready.
+    const bool is_starting = std::ranges::any_of(state.workers, [](const auto& entry) {
+      return entry.second.is_alive() && entry.second.state == WorkerState::kWarmingUp;
+    });
     const bool is_missing =
-        standbys < state.options.standby_workers && state.phase == SupervisionPhase::kRunning &&
-        state.failed_standbys < 3 && std::ranges::any_of(state.workers, [](const auto& entry) {
-          return entry.second.is_kept();
-        });
+        !is_starting && standbys < state.options.standby_workers &&
+        state.phase == SupervisionPhase::kRunning && state.failed_standbys < 3 &&
+        std::ranges::any_of(state.workers,
+                            [](const auto& entry) { return entry.second.is_kept(); });
     if (!is_missing) machine.standby_missing.reset();
     if (is_missing && !machine.standby_missing) machine.standby_missing = clock_.now();
     if (is_missing && clock_.now() > *machine.standby_missing + seconds(5)) {
@@ -247,6 +252,9 @@ void SimulatedJob::check_is_gone(Process& process, milliseconds within, const st
         machine.processes.at(process.worker) != &process) {
       return;
     }
+    // Of a scaled-out one --shutdown-timeout is the limit.
+    const SupervisedWorker& worker = machine.supervision->workers.at(process.worker);
+    if (worker.state == WorkerState::kDismissed && worker.kill_at) return;
     violate(concat("worker ", process.worker, " of ", machine.id(), " ", why, " is still there"));
   });
 }

@@ -1,6 +1,7 @@
 // The faults that a simulated job can have.
 #include <algorithm>
 #include <csignal>
+#include <utility>
 
 #include "launcher/supervise/simulated_job.h"
 #include "launcher/supervise/simulated_parts.h"
@@ -41,7 +42,7 @@ void SimulatedJob::inject_any_fault() {
 
 void SimulatedJob::inject_fault_of_worker(Process& process) {
   const std::string error = concat("ValueError: bad ", draw(1, 9));
-  switch (draw(1, 16)) {
+  switch (draw(1, 17)) {
     case 1:
     case 2:
     case 3:
@@ -77,6 +78,12 @@ void SimulatedJob::inject_fault_of_worker(Process& process) {
       if (process.generation < 2) return;
       say(process, TookPlace{.generation = process.generation - 1});
       return say(process, LeftGroup{.generation = process.generation - 1, .text = "late"});
+    case 16:  // It trains on without recovery.
+      if (process.doing != Process::Doing::kTrains) return;
+      if (std::exchange(process.is_resilient, false)) {
+        say(process, TrainingDone{.is_complete = false});
+      }
+      return;
     default:
       return;
   }

@@ -47,6 +47,8 @@ struct SupervisedWorker {
   /// Its rank and, as they become known, the facts of its end. The rank of a standby worker is -1.
   WorkerExit exit{};
   bool link_is_open = true;
+  /// It has announced that it trains on and keeps no state.
+  bool has_no_recovery = false;
   /// It was in a collective when the last hang was explained.
   bool is_in_collective = false;
   /// Unless it hangs, it reads a message within that time.

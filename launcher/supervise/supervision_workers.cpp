@@ -117,14 +117,20 @@ void SupervisionStep::on(const happened::MessageReceived& event) {
 
 void SupervisionStep::receive(WorkerId, Worker& worker, const KeepsState& message) {
   worker.reads_within = message.reads_within;
-  if (worker.state == State::kStarting) worker.state = State::kRunning;
+  if (worker.state == State::kStarting && !worker.has_no_recovery) worker.state = State::kRunning;
   if (worker.state != State::kWarmingUp) return;
   worker.state = State::kStandby;
   state_.failed_standbys = 0;
 }
 
-void SupervisionStep::receive(WorkerId, Worker& worker, const TrainingDone&) {
+void SupervisionStep::receive(WorkerId id, Worker& worker, const TrainingDone& message) {
   if (!worker.keeps_state() && worker.state != State::kStarting) return;
+  if (!message.is_complete) {
+    worker.state = State::kStarting;  // As a program that never kept one.
+    worker.has_no_recovery = true;
+    if (is_between()) dismiss(id, worker, state_.options.shutdown_timeout);
+    return;
+  }
   worker.state = State::kDone;
   if (is_between()) worker.kill_at = now_ + state_.options.shutdown_timeout;
 }
@@ -240,6 +246,9 @@ void SupervisionStep::note_end_between(const WorkerExit& exit) {
   if (exit.exit_code == kExitPreempted) {
     state_.phase = SupervisionPhase::kPreempted;
     forget_old_exits();
+    // What failed since then would have been replaced.
+    std::erase_if(state_.outcome.exits,
+                  [](const WorkerExit& other) { return other.exit_code != kExitPreempted; });
     return;
   }
   act(action::Say{concat(describe_worker(exit), " ", describe_failure(exit),

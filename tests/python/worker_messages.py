@@ -166,6 +166,18 @@ class WorkerMessages(unittest.TestCase):
         self.expect_end(0)
         self.assertEqual(self.restarts(), 1, self.said)
 
+    def test_a_rank_that_trains_on_without_recovery_is_stopped_at_once(self):
+        workers = self.start(2)
+        for worker in workers.values():
+            worker.keep_state()
+        workers[0].send(TRAINING_DONE, 0, "incomplete")
+        os.kill(workers[1].pid, signal.SIGKILL)
+        for worker in self.workers(2).values():
+            worker.end()
+        self.expect_end(0)
+        self.assertEqual(self.restarts(), 1, self.said)
+        self.assertNotIn("has completed the training", "".join(self.said))
+
     def test_a_rank_that_is_done_and_does_not_end_is_killed(self):
         workers = self.start(2, "--shutdown-timeout=1")
         for worker in workers.values():

@@ -30,6 +30,7 @@ enum class Number : char {
 
 constexpr const char* kLateRank = "late";
 constexpr const char* kOtherWorker = "follows";
+constexpr const char* kIncomplete = "incomplete";
 
 // The number, the generation in digits, and each line after a zero byte.
 std::string encoded(Number number, std::uint64_t generation,
@@ -64,8 +65,9 @@ std::string encode(const LeftGroup& message) {
   return encoded(Number::kLeftGroup, message.generation,
                  {message.text, text_of(message.cause), digits(message.step)});
 }
-std::string encode(const TrainingDone&) {
-  return encoded(Number::kTrainingDone, 0);
+std::string encode(const TrainingDone& message) {
+  if (message.is_complete) return encoded(Number::kTrainingDone, 0);
+  return encoded(Number::kTrainingDone, 0, {kIncomplete});
 }
 std::string encode(const StateFile&) {
   return encoded(Number::kStateFile, 0);
@@ -146,7 +148,7 @@ std::optional<WorkerMessage> worker_message(Parsed parsed) {
                        .cause = cause_of(parsed.line(1)),
                        .step = parsed.number_of<std::int64_t>(2)};
     case Number::kTrainingDone:
-      return TrainingDone{};
+      return TrainingDone{.is_complete = parsed.line(0) != kIncomplete};
     case Number::kStateFile:
       return StateFile{};
     case Number::kTookPlace:

@@ -39,8 +39,9 @@ struct LeftGroup {
   bool operator==(const LeftGroup&) const = default;
 };
 
-/// The worker's training is complete; it does not outlive a generation any more.
+/// The worker keeps no state any more: it does not outlive a generation.
 struct TrainingDone {
+  bool is_complete = true;  ///< else the training continues, without recovery
   bool operator==(const TrainingDone&) const = default;
 };
 

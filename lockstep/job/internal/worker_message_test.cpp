@@ -87,6 +87,9 @@ std::vector<WorkerBytes> all_of_a_worker() {
        "\x07"
        "0\0connect\0\0\0"
        "0"s},
+      {TrainingDone{.is_complete = false},
+       "\x03"
+       "0\0incomplete"s},
       {GivesUp{},
        "\x0a"
        "0"s},

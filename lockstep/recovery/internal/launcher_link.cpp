@@ -63,8 +63,8 @@ void LauncherLink::say_left_group(const Error& why, std::int64_t step) {
   send_message(link_.get(), message);
 }
 
-void LauncherLink::say_done() {
-  send_message(link_.get(), TrainingDone{});
+void LauncherLink::say_done(bool is_complete) {
+  send_message(link_.get(), TrainingDone{.is_complete = is_complete});
 }
 
 void LauncherLink::say_gives_up() {

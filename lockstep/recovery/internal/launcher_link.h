@@ -39,7 +39,8 @@ class LauncherLink {
   /// The port of the generation's store, if this process serves it, is free from now on.
   /// `step`: the one that was not completed.
   void say_left_group(const Error& why, std::int64_t step);
-  void say_done();
+  /// `is_complete`: the training is; else it continues without recovery.
+  void say_done(bool is_complete = true);
   /// Before it ends with an error: the launcher is not to start workers again.
   void say_gives_up();
   /// The launcher keeps a memory file, and hands it to workers that it starts.
