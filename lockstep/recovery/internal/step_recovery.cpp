@@ -22,8 +22,8 @@ using Clock = std::chrono::steady_clock;
 // is over ends collectives at once.
 constexpr std::chrono::milliseconds kChecksEvery{5};
 
-// The launcher knows at once of a process that has ended.
-constexpr std::chrono::milliseconds kVerdictTakes{500};
+// The launcher waits up to 1 s for the end of the process that others lost (kCauseComes there).
+constexpr std::chrono::milliseconds kVerdictTakes{2'000};
 
 }  // namespace
 
@@ -301,6 +301,7 @@ void StepRecovery::exchange_state() {
     own = training_.value();
   }
   received_ = broadcast_value(all_, own, state_.source.rank);
+  if (!state_.takes_state) received_ = {};  // It has as many bytes as the state.
 }
 
 void StepRecovery::take_state() {
@@ -335,7 +336,7 @@ void StepRecovery::check_generation() {
 
 void StepRecovery::announce_end() {
   if (state_.stage == RecoveryStage::kAllEnded) failpoint("training.done");
-  link_.say_done();
+  link_.say_done(/*is_complete=*/state_.phase != RecoveryPhase::kInactive);
 }
 
 }  // namespace lockstep::inline internal
