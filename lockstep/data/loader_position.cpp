@@ -66,14 +66,14 @@ void LoaderPosition::check_cursor(const DataCursor& cursor) const {
 
 void LoaderPosition::set_cursor(const DataCursor& cursor) {
   check_cursor(cursor);
-  cursor_ = cursor;
+  const DataCursor before = std::exchange(cursor_, cursor);
   // Behind the epoch's last batch.
   if (batches_behind_cursor() == 0) {
     cursor_ = {.seed = cursor.seed, .epoch = cursor.epoch + 1};
   }
   if (std::exchange(is_begun_, false)) number_ = asked_ = plan_->steps();
   left_.reset();
-  if (log_) log_->go_to(log_number_, cursor_);
+  if (log_ && cursor_ != before) log_->go_to(log_number_, cursor_);
 }
 
 DataCursor LoaderPosition::cursor_to_save() {
@@ -123,12 +123,12 @@ void LoaderPosition::set_part(const BatchPart& part) {
 void LoaderPosition::go_to(const DataCursor& cursor, const ProcessGroup& group) {
   check_cursor(cursor);
   set_process_group(group);
-  cursor_ = cursor;
+  const DataCursor before = std::exchange(cursor_, cursor);
   is_begun_ = false;
   number_ = -1;
   left_.reset();
   was_moved_ = true;
-  if (log_) log_->go_to(log_number_, cursor_);
+  if (log_ && cursor_ != before) log_->go_to(log_number_, cursor_);
 }
 
 void LoaderPosition::leave_epoch() {

@@ -9,11 +9,33 @@
 namespace lockstep::inline internal {
 namespace {
 
+constexpr const char* kFileBegins = "samples.rank";
+constexpr const char* kRunBegins = "{\"run\":";
+constexpr std::int64_t kTail = 4096;  // bytes
+
 std::filesystem::path file_of(const std::filesystem::path& folder, int rank) {
-  return folder / concat("samples.rank", rank, ".jsonl");
+  return folder / concat(kFileBegins, rank, ".jsonl");
 }
 
-constexpr const char* kRunBegins = "{\"run\":";
+// Runs follow each other in a file: the last line that is found from its end on has the last one.
+std::int64_t last_run_of(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  file.seekg(0, std::ios::end);
+  const std::int64_t size = file.tellg();
+  for (std::int64_t window = kTail; file; window *= 2) {
+    std::string tail(static_cast<std::size_t>(std::min(window, size)), '\0');
+    file.seekg(size - static_cast<std::int64_t>(tail.size()));
+    file.read(tail.data(), static_cast<std::streamsize>(tail.size()));
+    tail.erase(tail.rfind('\n') + 1);  // A line that a killed process did not complete.
+    const std::size_t at = tail.rfind(kRunBegins);
+    if (at != std::string::npos) {
+      const std::string number = tail.substr(at + std::string_view(kRunBegins).size());
+      return parse_number<std::int64_t>(number.substr(0, number.find(','))).value_or(0);
+    }
+    if (window >= size) break;
+  }
+  return 0;
+}
 
 }  // namespace
 
@@ -54,12 +76,11 @@ void SampleLog::batch(const Batch& batch, std::span<const std::size_t> samples) 
 }
 
 std::int64_t SampleLog::last_run(const std::filesystem::path& folder) {
-  std::ifstream file(file_of(folder, 0));
   std::int64_t last = 0;
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with(kRunBegins)) continue;
-    const std::string rest = line.substr(std::string(kRunBegins).size());
-    last = std::max(last, parse_number<std::int64_t>(rest.substr(0, rest.find(','))).value_or(0));
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    if (!entry.path().filename().string().starts_with(kFileBegins)) continue;
+    last = std::max(last, last_run_of(entry.path()));
   }
   return last;
 }

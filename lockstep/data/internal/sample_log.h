@@ -49,7 +49,7 @@ class SampleLog {
   /// `samples`: what this rank has of it.
   void batch(const Batch& batch, std::span<const std::size_t> samples);
 
-  /// The last run that rank 0's file in the folder tells of; 0: none.
+  /// The last run in the folder's files, of any rank; 0: none.
   static std::int64_t last_run(const std::filesystem::path& folder);
 
  private:

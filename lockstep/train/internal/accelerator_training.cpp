@@ -39,6 +39,8 @@ void AcceleratorTraining::find_tensors() {
 
 void AcceleratorTraining::remember() {
   find_tensors();
+  cursors_.clear();
+  for (const auto& loader : state_.loaders) cursors_.push_back(loader->cursor());
   if (state_.scaler_.is_enabled()) {
     state_.update_scaler();
     scaler_ = copies_of(state_.scaler_.state_dict());
@@ -108,6 +110,11 @@ void AcceleratorTraining::end_update() {
 
 bool AcceleratorTraining::go_back() {
   const at::NoGradGuard no_grad;
+  // What the step was given of other loaders comes again.
+  for (std::size_t i = 1; i < std::min(cursors_.size(), state_.loaders.size()); ++i) {
+    if (state_.loaders[i]->cursor() != cursors_[i]) state_.loaders[i]->set_cursor(cursors_[i]);
+    if (i < logged_until_.size()) logged_until_[i] = cursors_[i];
+  }
   const bool is_whole = undone_updates_ == updates_;
   if (is_whole) {
     for (auto& [optimizer, undo] : undos_) {
@@ -213,6 +220,7 @@ void AcceleratorTraining::take(const c10::IValue& value) {
   undos_.clear();
   for (const auto& stepped : state_.optimizers)
     stepped->has_new_gradients = stepped->has_stepped = false;
+  logged_until_.clear();  // It continues where this state is.
 }
 
 void AcceleratorTraining::drop_group(const ProcessGroup& group) {
@@ -228,6 +236,12 @@ void AcceleratorTraining::drop_group(const ProcessGroup& group) {
   }
   for (const auto& loader : state_.loaders) loader->set_log(nullptr, 0);
   state_.sample_log_.reset();
+}
+
+void AcceleratorTraining::log_until_here() {
+  for (std::size_t i = 0; i < std::min(logged_until_.size(), state_.loaders.size()); ++i) {
+    logged_until_[i] = state_.loaders[i]->cursor();
+  }
 }
 
 void AcceleratorTraining::set_group(const ProcessGroup& group, bool at_boundary) {
@@ -299,7 +313,10 @@ bool AcceleratorState::fail(const Error& error) {
 }
 
 AcceleratorState::StandInGuard::StandInGuard(AcceleratorState& state) : state_(state) {
-  if (!state.recovery_ || state.recovery_->phase() != RecoveryPhase::kReceived) return;
+  if (!state.recovery_) return;
+  // The others do not take part in what the program does here.
+  const RecoveryPhase phase = state.recovery_->phase();
+  if (phase != RecoveryPhase::kReceived && phase != RecoveryPhase::kFinishing) return;
   group_ = std::exchange(state.group_, internal::make_stand_in(state.group_));
 }
 
@@ -447,14 +464,16 @@ bool AcceleratorState::run_on_survivors(const std::function<void()>& action) {
   }
   std::vector<DataCursor> cursors;
   for (const auto& loader : loaders) cursors.push_back(loader->cursor());
-  const AcceleratorTraining::Between between(*training_, cursors);
-  return recovery_->run_on_survivors([&] {
+  AcceleratorTraining::Between between(*training_, cursors);
+  const bool counts = recovery_->run_on_survivors([&] {
     // Where it was interrupted in a loop over another loader.
     for (std::size_t i = 1; i < loaders.size(); ++i) {
       if (loaders[i]->cursor() != cursors[i]) loaders[i]->set_cursor(cursors[i]);
     }
     action();
   });
+  if (counts) between.note_success();
+  return counts;
 }
 
 void AcceleratorState::print(std::string line) {

@@ -57,6 +57,10 @@ class AcceleratorTraining final : public RecoverableTraining {
     }
     Between(const Between&) = delete;
     Between& operator=(const Between&) = delete;
+    /// The code counts, also where the group was lost at its very end.
+    void note_success() {
+      if (is_outermost_) training_.log_until_here();
+    }
 
    private:
     AcceleratorTraining& training_;
@@ -77,6 +81,7 @@ class AcceleratorTraining final : public RecoverableTraining {
     c10::IValue optimizer;
   };
   void find_tensors();
+  void log_until_here();
   int expected_updates() const;
   void restore_rates();
   std::int64_t skipped() const;
@@ -84,6 +89,7 @@ class AcceleratorTraining final : public RecoverableTraining {
 
   AcceleratorState& state_;
   DataCursor cursor_{};
+  std::vector<DataCursor> cursors_;  ///< of all loaders, at the boundary
   std::vector<DataCursor> cursors_between_;
   /// Where the log of samples, which is closed, ends of each loader: before a loop that was
   /// interrupted.
