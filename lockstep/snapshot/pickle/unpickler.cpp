@@ -246,7 +246,11 @@ class Unpickler {
     const std::string& name = as<PickleGlobal>(pop()).name;
     if (name == kOrderedDict && arguments.empty()) return push(PickleDict{{}, true});
     if (name == kCounter && arguments.size() == 1) {
-      return push(PickleDict{as<PickleDict>(arguments[0]).items, true});
+      const auto& items = as<PickleDict>(arguments[0]).items;
+      // Many counters may copy one dict of many items.
+      if (!budget_.spend(items.size() * sizeof(items[0])))
+        corrupt("its counters have too many items");
+      return push(PickleDict{items, true});
     }
     if (name == kRebuildTensor && arguments.size() == 6) return push(rebuild_tensor(arguments));
     if (name == kRebuildUntypedTensor && arguments.size() == 7) {

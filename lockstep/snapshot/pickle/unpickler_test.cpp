@@ -147,6 +147,9 @@ TEST(Unpickler, TakesMemoryInProportionToThePickle) {
       in_list + long_text + "q\1" + repeated("h\1", 50'000) + "e.",
       in_list + "}(" + repeated("K\1N", 1000) + "uq\1" + repeated("h\1", 1900) + "e.",
       in_list + "(" + repeated("N", 1000) + "tq\1" + repeated("h\1", 1900) + "e.",
+      // The same dict's counters.
+      in_list + "}(" + repeated("K\1N", 1000) + "uq\1" + "ccollections\nCounter\nq\2" +
+          repeated("h\2h\1\x85R", 20'000) + "e.",
       // A tensor for a few bytes each; then each of a million dimensions.
       in_list + rebuild + "K\1\x85K\1\x85" + hooks + again + "e.",
       "(" + repeated("K\1", 1'000'000) + "tq\3" + in_list + rebuild + "h\3h\3" + hooks + again +
@@ -170,6 +173,12 @@ TEST(Unpickler, RefusesWhatUnfoldsToTooManyBytes) {
   };
   EXPECT_EQ(mentioned(100).toListRef().size(), 101u);
   EXPECT_NE(message_of<CorruptFile>([&] { mentioned(1'000); }).find("too many bytes"),
+            std::string::npos);
+  const auto counters = [&](std::size_t times) {
+    return read("](}(" + repeated("K\1N", 1000) + "uq\1" + "ccollections\nCounter\nq\2" +
+                repeated("h\2h\1\x85R", times) + "e.");
+  };
+  EXPECT_NE(message_of<CorruptFile>([&] { counters(20'000); }).find("counters have too many items"),
             std::string::npos);
 }
 
