@@ -1,6 +1,9 @@
 #include "lockstep/optim/optimizers.h"
 
+#include <algorithm>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
@@ -108,7 +111,11 @@ at::Tensor FusedOptimizer::step(LossClosure closure) {
     const at::AutoGradMode enable_grad(true);
     loss = closure();
   }
-  for (std::size_t group = 0; group < param_groups_.size(); ++group) update_group(group);
+  std::vector<std::unique_ptr<GroupStep>> steps;
+  for (std::size_t group = 0; group < param_groups_.size(); ++group) {
+    steps.push_back(prepare_group(group));
+  }
+  for (const auto& step : steps) step->run();
   return loss;
 }
 
@@ -123,6 +130,8 @@ void FusedOptimizer::load_state_dict(const c10::IValue& values) {
 void FusedOptimizer::save(torch::serialize::OutputArchive& archive) const {
   using torch::serialize::OutputArchive;
   archive.write("pytorch_version", c10::IValue(kArchiveVersion));
+  // LibTorch's optimizers ignore it.
+  archive.write("optimizer", c10::IValue(find_description(*this)->name));
   OutputArchive states(archive.compilation_unit());
   for (const auto& [parameter, state] : state_) {
     OutputArchive one(archive.compilation_unit());
@@ -150,47 +159,122 @@ void FusedOptimizer::save(torch::serialize::OutputArchive& archive) const {
   archive.write("param_groups", groups);
 }
 
-void FusedOptimizer::load(torch::serialize::InputArchive& archive) {
-  const OptimizerDescription& description = *find_description(*this);
-  const auto refuse = [&](const std::string& what) {
-    throw UsageError(concat("load ", description.name, " from an archive: ", what,
-                            "; load it into the optimizer that it was saved from"));
-  };
-  torch::serialize::InputArchive states = sub_archive(archive, "state");
-  torch::serialize::InputArchive groups = sub_archive(archive, "param_groups");
-  if (size_in(groups, "param_groups/size") != param_groups_.size()) {
-    refuse("it has another number of parameter groups");
+namespace {
+
+/// Reads an archive for an optimizer, and changes nothing of it.
+class ArchiveReader {
+ public:
+  using InputArchive = torch::serialize::InputArchive;
+  using Groups = std::vector<OptimizerParamGroup>;
+
+  ArchiveReader(const OptimizerDescription& description, const Groups& groups)
+      : description_(description), groups_(groups) {}
+
+  void read(InputArchive& archive) {
+    c10::IValue optimizer;
+    if (archive.try_read("optimizer", optimizer) && optimizer.toStringRef() != description_.name) {
+      refuse(concat("it is of ", optimizer.toStringRef()));
+    }
+    InputArchive saved_states = sub_archive(archive, "state");
+    InputArchive groups = sub_archive(archive, "param_groups");
+    if (size_in(groups, "param_groups/size") != groups_.size()) {
+      refuse("it has another number of parameter groups");
+    }
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      InputArchive group = sub_archive(groups, concat("param_groups/", g));
+      read_options(group, g);
+      read_states(group, saved_states, g);
+    }
   }
-  OptimizerStates new_states;
-  std::vector<std::unique_ptr<OptimizerOptions>> new_options;
-  for (std::size_t g = 0; g < param_groups_.size(); ++g) {
-    torch::serialize::InputArchive group = sub_archive(groups, concat("param_groups/", g));
-    const std::vector<at::Tensor>& parameters = param_groups_[g].params();
+
+  OptimizerStates states = {};
+  std::vector<std::unique_ptr<DescribedOptions>> options = {};
+
+ private:
+  void read_options(InputArchive& group, std::size_t g) {
+    InputArchive saved = sub_archive(group, "options");
+    const std::vector<std::string> names = saved.keys();
+    for (const auto& [name, value] : description_.options) {
+      // LibTorch's optimizers have no "maximize".
+      if (std::string_view(name) != "maximize" && std::ranges::find(names, name) == names.end()) {
+        refuse(concat("its options lack '", name, "'"));
+      }
+    }
+    for (const std::string& name : names) {
+      const auto is_name = [&](const auto& option) { return option.first == name; };
+      if (std::ranges::none_of(description_.options, is_name)) {
+        refuse(concat("it has the option '", name, "'"));
+      }
+    }
+    const auto& current = static_cast<const DescribedOptions&>(groups_[g].options());
+    options.push_back(std::make_unique<DescribedOptions>(current));
+    options.back()->serialize(saved);
+  }
+
+  void read_states(InputArchive& group, InputArchive& all, std::size_t g) {
+    const std::vector<at::Tensor>& parameters = groups_[g].params();
     if (size_in(group, "params/size") != parameters.size()) {
       refuse(concat("group ", g, " has another number of parameters"));
     }
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       c10::IValue key;
       group.read(concat("params/", i), key);
-      torch::serialize::InputArchive saved;
-      if (!states.try_read(key.toStringRef(), saved)) continue;
-      auto state = std::make_unique<DescribedState>(description);
-      state->serialize(saved);
-      for (const at::Tensor& tensor : state->tensors) {
-        if (tensor.defined() && tensor.sizes() != parameters[i].sizes()) {
-          refuse(concat("the state of parameter ", i, " of group ", g, " has shape ",
-                        tensor.sizes(), ", the parameter ", parameters[i].sizes()));
-        }
-      }
-      new_states[parameters[i].unsafeGetTensorImpl()] = std::move(state);
+      InputArchive saved;
+      if (!all.try_read(key.toStringRef(), saved)) continue;
+      states[parameters[i].unsafeGetTensorImpl()] = read_state(saved, g, i);
     }
-    torch::serialize::InputArchive options = sub_archive(group, "options");
-    new_options.push_back(param_groups_[g].options().clone());
-    new_options.back()->serialize(options);
   }
-  state_ = std::move(new_states);
+
+  std::unique_ptr<DescribedState> read_state(InputArchive& saved, std::size_t g, std::size_t i) {
+    const std::string of = concat("the state of parameter ", i, " of group ", g);
+    for (const std::string& name : saved.keys()) {
+      if (!has_state(description_, name)) refuse(concat(of, " has '", name, "'"));
+    }
+    auto state = std::make_unique<DescribedState>(description_);
+    state->serialize(saved);
+    if (state->step < 0) refuse(concat(of, " is of step ", state->step));
+    const at::IntArrayRef sizes = groups_[g].params()[i].sizes();
+    for (std::size_t k = 0; k < state->tensors.size(); ++k) {
+      const at::Tensor& tensor = state->tensors[k];
+      if (!tensor.defined() && requires_tensor(*options[g], k)) {
+        refuse(concat(of, " has no '", description_.tensors[k], "'"));
+      }
+      if (tensor.defined() && tensor.sizes() != sizes) {
+        refuse(concat(of, " has shape ", tensor.sizes(), ", the parameter ", sizes));
+      }
+    }
+    return state;
+  }
+
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw UsageError(concat("load ", description_.name, " from an archive: ", what,
+                            "; load it into the optimizer that it was saved from"));
+  }
+
+  const OptimizerDescription& description_;
+  const Groups& groups_;
+};
+
+}  // namespace
+
+void FusedOptimizer::load(torch::serialize::InputArchive& archive) {
+  const OptimizerDescription& description = *find_description(*this);
+  ArchiveReader reader(description, param_groups_);
+  const auto wrap = [&](const std::string& what) {
+    return UsageError(
+        concat("load ", description.name, " from an archive: it is no archive of this optimizer (",
+               what, "); load what its save() or LibTorch's ", description.name, " has written"));
+  };
+  try {
+    reader.read(archive);
+  } catch (const c10::Error& error) {
+    throw wrap(error.what_without_backtrace());
+  } catch (const std::out_of_range& error) {
+    throw wrap(error.what());
+  }
+  state_ = std::move(reader.states);
   for (std::size_t g = 0; g < param_groups_.size(); ++g) {
-    param_groups_[g].set_options(std::move(new_options[g]));
+    param_groups_[g].set_options(std::move(reader.options[g]));
   }
 }
 
@@ -209,23 +293,34 @@ FusedOptimizerOf<Options>::FusedOptimizerOf(const std::vector<OptimizerParamGrou
                                             const Options& options)
     : FusedOptimizer(groups, checked(options)) {}
 
+namespace {
+
+template <class Options, class Groups>
+auto& group_at(Groups& groups, std::size_t group) {
+  if (group < groups.size()) return groups[group];
+  throw UsageError(concat(Described<Options>::kName, ": there is no parameter group ", group,
+                          "; the optimizer has ", groups.size()));
+}
+
+}  // namespace
+
 template <class Options>
 Options FusedOptimizerOf<Options>::options(std::size_t group) const {
   return from_described<Options>(
-      static_cast<const DescribedOptions&>(param_groups_.at(group).options()));
+      static_cast<const DescribedOptions&>(group_at<Options>(param_groups_, group).options()));
 }
 
 template <class Options>
 void FusedOptimizerOf<Options>::set_options(const Options& options, std::size_t group) {
-  auto& current = static_cast<DescribedOptions&>(param_groups_.at(group).options());
+  auto& current = static_cast<DescribedOptions&>(group_at<Options>(param_groups_, group).options());
   const std::unique_ptr<DescribedOptions> given = checked(options);
   current.values = given->values;
   current.state_dtype = given->state_dtype;
 }
 
 template <class Options>
-void FusedOptimizerOf<Options>::update_group(std::size_t group) {
-  update_parameter_group(*this, group, options(group));
+std::unique_ptr<GroupStep> FusedOptimizerOf<Options>::prepare_group(std::size_t group) {
+  return prepare_group_step(*this, group, options(group));
 }
 
 #define LOCKSTEP_OPTIMIZER(Options)         \

@@ -14,6 +14,10 @@
 
 namespace lockstep {
 
+inline namespace internal {
+class GroupStep;
+}
+
 // Names and defaults of the options are those of torch.optim. `state_dtype`, which every optimizer
 // has: float32 keeps the state of bfloat16 and float16 parameters in float32. Empty: in the
 // parameter's dtype, as PyTorch does. The arithmetic is in float32 either way.
@@ -140,10 +144,14 @@ std::unique_ptr<torch::optim::OptimizerOptions> group_options(const Options& opt
 class FusedOptimizer : public torch::optim::Optimizer {
  public:
   /// Updates every parameter that has a gradient.
+  /// Errors: UsageError for a parameter or gradient that the optimizer does not support, for one
+  /// whose shape differs from its gradient's or its state's, and what `closure` throws; nothing is
+  /// updated then.
   at::Tensor step(LossClosure closure = nullptr) override;
 
-  /// Hides torch::optim::Optimizer's, which drops the group's options; so does a call through a
-  /// reference to that.
+  /// Hides torch::optim::Optimizer's. A call through `torch::optim::Optimizer&` drops the group's
+  /// options.
+  /// Errors: UsageError when the group's options are another optimizer's.
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
 
   /// What Python's optimizer.state_dict() of the same optimizer gives, for lockstep::save() and
@@ -153,9 +161,12 @@ class FusedOptimizer : public torch::optim::Optimizer {
   /// All or nothing. Errors: UsageError naming what differs.
   void load_state_dict(const c10::IValue& values);
 
-  /// In the format of LibTorch's optimizers; archives of its SGD, Adam, AdamW, Adagrad and RMSprop
-  /// are read, and theirs can be read by these.
+  /// In the format of LibTorch's optimizers: its SGD, Adam, AdamW, Adagrad and RMSprop read these
+  /// archives.
   void save(torch::serialize::OutputArchive& archive) const override;
+  /// Takes over an archive of save(), or of LibTorch's optimizer of the same name. Archives of
+  /// LibTorch's Adam and AdamW look the same. All or nothing.
+  /// Errors: UsageError for an archive of another optimizer, model or format, naming what differs.
   void load(torch::serialize::InputArchive& archive) override;
 
  protected:
@@ -163,7 +174,7 @@ class FusedOptimizer : public torch::optim::Optimizer {
                  std::unique_ptr<torch::optim::OptimizerOptions> defaults);
 
  private:
-  virtual void update_group(std::size_t group) = 0;
+  virtual std::unique_ptr<GroupStep> prepare_group(std::size_t group) = 0;
 };
 
 /// An optimizer that reads and writes each element once a step: SGD, Adam, AdamW and Adagrad by
@@ -177,8 +188,9 @@ class FusedOptimizer : public torch::optim::Optimizer {
 /// gradients: SGD without momentum and weight decay, Adagrad without weight decay.
 /// A torch::optim::Optimizer to Accelerator, Trainer, ShardedOptimizer, snapshots, schedulers.
 /// Threads: one at a time; step() uses LibTorch's threads.
-/// Errors: UsageError for options out of range and for parameters and gradients that the optimizer
-/// does not support, naming optimizer and parameter; nothing of the group is updated then.
+/// Lifetime: keeps the parameters alive. Its state belongs to their addresses.
+/// Errors: UsageError for options out of range and, from step(), for parameters and gradients that
+/// the optimizer does not support, naming optimizer and parameter; nothing is updated then.
 template <class Options>
 class FusedOptimizerOf : public FusedOptimizer {
  public:
@@ -191,11 +203,13 @@ class FusedOptimizerOf : public FusedOptimizer {
       : FusedOptimizerOf(std::move(parameters), Options{.lr = lr}) {}
 
   /// Of a parameter group.
+  /// Errors: UsageError where there is no such group; from set_options() also for options out of
+  /// range.
   Options options(std::size_t group = 0) const;
   void set_options(const Options& options, std::size_t group = 0);
 
  private:
-  void update_group(std::size_t group) override;
+  std::unique_ptr<GroupStep> prepare_group(std::size_t group) override;
 };
 
 using SGD = FusedOptimizerOf<SGDOptions>;

@@ -1,5 +1,6 @@
 #include "lockstep/optim/optimizers.h"
 
+#include <array>
 #include <cstring>
 #include <functional>
 #include <random>
@@ -121,6 +122,82 @@ TEST(FusedOptimizer, RefusesGradientsByNameAndChangesNothing) {
   EXPECT_EQ(usage_error_of([&] { Adam({complex}).step(); }),
             "Adam::step: parameter 0 of group 0 is ComplexFloat; supported are float32, float64, "
             "bfloat16 and float16");
+}
+
+TEST(FusedOptimizer, RefusesShapesThatDiffer) {
+  const at::Tensor parameter = parameter_of({3});
+  Lion optimizer({parameter});
+  train(optimizer, 0, 1);
+  parameter.set_data(at::ones({5000}));
+  EXPECT_EQ(usage_error_of([&] { optimizer.step(); }),
+            "Lion::step: parameter 0 of group 0 has shape [5000], its gradient [3]; call "
+            "zero_grad() and backward() after the parameter's shape changes");
+  set_gradient(parameter, 0);
+  EXPECT_EQ(usage_error_of([&] { optimizer.step(); }),
+            "Lion::step: parameter 0 of group 0 has shape [5000], its state 'exp_avg' [3]; make a "
+            "new optimizer after the parameter's shape changes");
+  EXPECT_TRUE(parameter.equal(at::ones({5000})));
+}
+
+TEST(FusedOptimizer, UpdatesAllGroupsOrNone) {
+  const at::Tensor first = parameter_of({3});
+  const at::Tensor second = parameter_of({3});
+  Adam optimizer({first}, {});
+  optimizer.add_param_group(OptimizerParamGroup({second}));
+  set_gradient(first, 0);
+  second.mutable_grad() = at::ones({3}).to_sparse();
+  const at::Tensor before = first.detach().clone();
+  EXPECT_NE(usage_error_of([&] { optimizer.step(); }), "no error");
+  EXPECT_TRUE(first.equal(before));
+  EXPECT_TRUE(optimizer.state().empty());
+}
+
+template <class Optimizer, class Options>
+void expect_twice_is_two_steps(const Options& options) {
+  const at::Tensor twice = parameter_of({37});
+  const at::Tensor once = parameter_of({37});
+  Optimizer first({twice, twice}, options);
+  Optimizer second({once}, options);
+  set_gradient(twice, 0);
+  set_gradient(once, 0);
+  first.step();
+  second.step();
+  second.step();
+  EXPECT_TRUE(twice.equal(once));
+}
+
+// As tied weights do in a module's parameters().
+TEST(FusedOptimizer, AParameterMayOccurTwice) {
+  expect_twice_is_two_steps<SGD>(SGDOptions{.momentum = 0.5, .dampening = 0.5});
+  expect_twice_is_two_steps<Adam>(AdamOptions{});
+  expect_twice_is_two_steps<RMSprop>(RMSpropOptions{.momentum = 0.5, .centered = true});
+}
+
+template <class Optimizer>
+void expect_negative_views_are_read() {
+  const at::Tensor viewed = parameter_of({37});
+  const at::Tensor plain = parameter_of({37});
+  set_gradient(plain, 0);
+  viewed.mutable_grad() = at::_neg_view(plain.grad().neg());
+  Optimizer({viewed}).step();
+  Optimizer({plain}).step();
+  EXPECT_TRUE(viewed.equal(plain));
+}
+
+TEST(FusedOptimizer, ReadsGradientsThatAreViewsOfNegatives) {
+  expect_negative_views_are_read<Lion>();
+  expect_negative_views_are_read<RAdam>();
+  expect_negative_views_are_read<Adam>();
+}
+
+// 300² is no float16.
+TEST(FusedOptimizer, SquaresSparseGradientsInTheStatesDtype) {
+  const at::Tensor parameter = parameter_of({3, 2}, at::kHalf);
+  parameter.mutable_grad() = at::full({3, 2}, 300, at::kHalf).to_sparse(1);
+  Adagrad optimizer({parameter}, {.lr = 0.5, .state_dtype = at::kFloat});
+  const at::Tensor before = parameter.detach().clone();
+  optimizer.step();
+  EXPECT_TRUE(at::allclose(before - parameter, at::full({3, 2}, 0.5, at::kHalf), 1e-2));
 }
 
 template <class Ours, class Theirs>
@@ -291,6 +368,104 @@ TEST(FusedOptimizer, RefusesArchivesAndStatesOfOthers) {
             "from");
 }
 
+template <class Saved, class Loaded>
+std::string refusal_of_archive() {
+  FusedOptimizerOf<Saved> saved({parameter_of({3})});
+  train(saved, 0, 1);
+  FusedOptimizerOf<Loaded> loaded({parameter_of({3})});
+  const std::string message = usage_error_of([&] { copy_by_archive(saved, loaded); });
+  EXPECT_TRUE(loaded.state().empty());
+  return message;
+}
+
+TEST(FusedOptimizer, RefusesArchivesOfOtherOptimizers) {
+  EXPECT_EQ((refusal_of_archive<AdamOptions, AdamWOptions>()),
+            "load AdamW from an archive: it is of Adam; load it into the optimizer that it was "
+            "saved from");
+  torch::optim::RMSprop rmsprop({parameter_of({3})});
+  Adagrad adagrad({parameter_of({3})});
+  EXPECT_EQ(usage_error_of([&] { copy_by_archive(rmsprop, adagrad); }),
+            "load Adagrad from an archive: its options lack 'lr_decay'; load it into the optimizer "
+            "that it was saved from");
+  torch::optim::Adam adam({parameter_of({3})});
+  Adamax adamax({parameter_of({3})});
+  EXPECT_EQ(usage_error_of([&] { copy_by_archive(adam, adamax); }),
+            "load Adamax from an archive: it has the option 'amsgrad'; load it into the optimizer "
+            "that it was saved from");
+  train(adam, 0, 1);
+  auto& state = static_cast<torch::optim::AdamParamState&>(*adam.state().begin()->second);
+  Adam ours({parameter_of({3})});
+  state.step(-1);
+  EXPECT_EQ(usage_error_of([&] { copy_by_archive(adam, ours); }),
+            "load Adam from an archive: the state of parameter 0 of group 0 is of step -1; load it "
+            "into the optimizer that it was saved from");
+  state.step(1);
+  static_cast<torch::optim::AdamOptions&>(adam.param_groups()[0].options()).amsgrad(true);
+  EXPECT_EQ(usage_error_of([&] { copy_by_archive(adam, ours); }),
+            "load Adam from an archive: the state of parameter 0 of group 0 has no "
+            "'max_exp_avg_sq'; load it into the optimizer that it was saved from");
+}
+
+TEST(FusedOptimizer, RefusesWhatIsNoArchiveOfAnOptimizer) {
+  std::stringstream stream;
+  torch::save(at::ones({3}), stream);
+  torch::serialize::InputArchive input;
+  input.load_from(stream);
+  Adam optimizer({parameter_of({3})});
+  EXPECT_EQ(usage_error_of([&] {
+              optimizer.load(input);
+            }).find("load Adam from an archive: it is no archive of this optimizer ("),
+            0u);
+}
+
+template <class Saved, class Loaded>
+std::string refusal_of_state(const Saved& saved_options, const Loaded& loaded_options) {
+  FusedOptimizerOf<Saved> saved({parameter_of({3})}, saved_options);
+  train(saved, 0, 1);
+  FusedOptimizerOf<Loaded> loaded({parameter_of({3})}, loaded_options);
+  const std::string message = usage_error_of([&] { loaded.load_state_dict(saved.state_dict()); });
+  EXPECT_TRUE(loaded.state().empty());
+  return message;
+}
+
+TEST(FusedOptimizer, RefusesStatesOfOtherOptimizers) {
+  const auto text = [](const std::string& name, const std::string& what) {
+    return concat("load the optimizer's state dict, as ", name, ": ", what,
+                  "; load it into the optimizer that it was saved from");
+  };
+  const std::string amsgrad = "its group has 'amsgrad', an option of another optimizer";
+  EXPECT_EQ(refusal_of_state(AdamWOptions{}, LionOptions{}), text("Lion", amsgrad));
+  EXPECT_EQ(refusal_of_state(AdamOptions{}, AdamaxOptions{}), text("Adamax", amsgrad));
+  EXPECT_EQ(refusal_of_state(AdamOptions{}, LAMBOptions{}), text("LAMB", amsgrad));
+  EXPECT_NE(refusal_of_state(AdamOptions{}, RAdamOptions{}), "no error");
+  EXPECT_NE(refusal_of_state(NAdamOptions{}, RAdamOptions{}), "no error");
+  // With the same options, but for the state.
+  EXPECT_EQ(refusal_of_state(AdamaxOptions{}, LAMBOptions{}),
+            text("LAMB", "the state of parameter 0 has 'exp_inf'"));
+}
+
+TEST(FusedOptimizer, RefusesStatesThatLackWhatOptionsNeed) {
+  const auto refusal = [](auto optimizer, const char* option, const c10::IValue& value) {
+    train(optimizer, 0, 1);
+    const c10::IValue dict = optimizer.state_dict();
+    dict.toGenericDict()
+        .at("param_groups")
+        .toListRef()[0]
+        .toGenericDict()
+        .insert_or_assign(option, value);
+    return usage_error_of([&] { optimizer.load_state_dict(dict); });
+  };
+  const Tensors parameters = {parameter_of({3})};
+  EXPECT_NE(refusal(Adam(parameters), "amsgrad", true).find("has no 'max_exp_avg_sq'"),
+            std::string::npos);
+  EXPECT_NE(refusal(RMSprop(parameters), "momentum", 0.5).find("has no 'momentum_buffer'"),
+            std::string::npos);
+  EXPECT_NE(refusal(RMSprop(parameters), "centered", true).find("has no 'grad_avg'"),
+            std::string::npos);
+  EXPECT_EQ(refusal(RMSprop(parameters), "name_of_the_program", "head"), "no error");
+  EXPECT_EQ(refusal(SGD(parameters), "momentum", 0.5), "no error");
+}
+
 // Kernels.
 
 constexpr UpdateElements kAllElements[] = {UpdateElements::kFloat32,
@@ -399,36 +574,56 @@ void for_each_update(const Check& check) {
 }
 
 TEST(UpdateKernels, AllInstructionSetsGiveTheSameBits) {
-  for_each_update([](UpdateKind kind, const auto& update) {
+  const auto check = [](UpdateKind kind, const auto& update) {
     for (const UpdateElements elements : kAllElements) {
-      for (const std::int64_t size : {0, 1, 7, 16, 33, 1000}) {
-        Buffers expected(elements, size);
+      for (const std::int64_t size : {0, 1, 7, 16, 33, 1000, 5003}) {
         const auto run = [&](InstructionSet set, const Buffers& buffers) {
           const UpdateRange range = buffers.range(0, size);
+          std::array<double, 2> squares = {0, 0};
           UpdateCall call{.update = &update,
                           .parameter = static_cast<std::byte*>(range.parameter),
                           .gradient = static_cast<const std::byte*>(range.gradient),
                           .states = {},
                           .elements = static_cast<std::size_t>(size),
                           .maximize = true,
-                          .squares = nullptr};
+                          .squares = squares.data()};
           for (std::size_t k = 0; k < 3; ++k) {
             call.states[k] = static_cast<std::byte*>(range.states[k]);
           }
           find_update_kernel(set, kind, elements)(call);
+          return squares;
         };
-        run(InstructionSet::kPortable, expected);
+        Buffers expected(elements, size);
+        const std::array<double, 2> squares = run(InstructionSet::kPortable, expected);
         for (const auto set : {InstructionSet::kAvx2, InstructionSet::kAvx512}) {
           if (!is_supported(set)) continue;
           Buffers buffers(elements, size);
-          run(set, buffers);
+          EXPECT_EQ(run(set, buffers), squares);
           EXPECT_TRUE(buffers.equal(expected))
               << instruction_set_name(set) << ", kind " << static_cast<int>(kind) << ", elements "
               << static_cast<int>(elements) << ", size " << size;
         }
       }
     }
-  });
+  };
+  for_each_update(check);
+  check(UpdateKind::kLamb,
+        LambUpdate{.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-6, .weight_decay = 0.1, .step = 3});
+}
+
+// An average between numbers of different size is one of them at the ends, as ATen's lerp.
+TEST(UpdateKernels, AFirstBetaOfZeroGivesTheGradient) {
+  Buffers buffers(UpdateElements::kFloat32, 37);
+  buffers.states[0].fill_(1e9);
+  update_range(RAdamUpdate{.lr = 0.1,
+                           .beta1 = 0,
+                           .beta2 = 0.99,
+                           .eps = 1e-8,
+                           .weight_decay = 0,
+                           .is_decoupled = false,
+                           .step = 3},
+               buffers.range(0, 37));
+  EXPECT_TRUE(buffers.states[0].equal(buffers.gradient));
 }
 
 // What lets several processes update parts of one parameter.

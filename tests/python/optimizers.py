@@ -98,6 +98,9 @@ def cases():
     yield case("nadam_decoupled", "NAdam", {"decoupled_weight_decay": True, **decay}, {"momentum_decay": 0.1})
     yield case("radam", "RAdam", {"lr": 0.01}, {"maximize": True, **decay})
     yield case("radam_decoupled", "RAdam", {"decoupled_weight_decay": True, **decay}, {"betas": [0.8, 0.9]})
+    # An average of more than half the gradient is made from the other end.
+    for name in ("NAdam", "RAdam", "Adamax"):
+        yield case(f"{name}_small_beta", name, {"betas": [0.4, 0.95]}, {"betas": [0.0, 0.9]})
     yield case("adamax", "Adamax", {}, {"maximize": True, **decay})
     yield case("adadelta", "Adadelta", {"lr": 0.5}, {"maximize": True, **decay})
     yield case("rmsprop", "RMSprop", {"lr": 0.001}, {"maximize": True, **decay})

@@ -1,20 +1,30 @@
 #pragma once
 
-#include <cstdint>
-#include <string>
-#include <vector>
+#include <cstddef>
+#include <memory>
 
-#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
 
 #include "lockstep/optim/internal/optimizer_fields.h"
 
 namespace lockstep::inline internal {
 
-/// Makes one step of a parameter group: every parameter that has a gradient, and its state, which
-/// is made where there is none. Errors: UsageError naming optimizer and parameter, before anything
-/// is changed.
+/// One step of a parameter group: of every parameter that has a gradient, and its state, which is
+/// made where there is none. Until run() nothing of the optimizer changes.
+class GroupStep {
+ public:
+  GroupStep() = default;
+  GroupStep(const GroupStep&) = delete;
+  GroupStep& operator=(const GroupStep&) = delete;
+  virtual ~GroupStep() = default;
+  virtual void run() = 0;
+};
+
+/// Checks the group and makes all tensors that its step needs.
+/// Lifetime: the optimizer must outlive the result.
+/// Errors: UsageError naming optimizer and parameter.
 template <class Options>
-void update_parameter_group(torch::optim::Optimizer& optimizer, std::size_t group,
-                            const Options& options);
+std::unique_ptr<GroupStep> prepare_group_step(torch::optim::Optimizer& optimizer, std::size_t group,
+                                              const Options& options);
 
 }  // namespace lockstep::inline internal

@@ -112,6 +112,8 @@ inline Constants python_constants(bool is_fused, bool has_capturable) {
   return constants;
 }
 
+using TensorsOfOptions = std::vector<std::pair<const char*, const char*>>;
+
 template <class Options>
 struct Described;
 
@@ -123,6 +125,9 @@ struct Described<SGDOptions> {
   static Constants constants() { return python_constants(kIsFused, false); }
   static std::vector<const char*> numbers() { return {}; }
   static std::vector<const char*> tensors() { return {"momentum_buffer"}; }
+  // Without one the next step is the first.
+  static constexpr std::size_t kRequiredTensors = 0;
+  static TensorsOfOptions tensors_of_options() { return {}; }
 };
 
 template <>
@@ -138,6 +143,8 @@ struct Described<AdamOptions> {
   }
   static std::vector<const char*> numbers() { return {}; }
   static std::vector<const char*> tensors() { return {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}; }
+  static constexpr std::size_t kRequiredTensors = 2;
+  static TensorsOfOptions tensors_of_options() { return {{"amsgrad", "max_exp_avg_sq"}}; }
 };
 
 template <>
@@ -159,6 +166,8 @@ struct Described<AdagradOptions> {
   static Constants constants() { return python_constants(kIsFused, false); }
   static std::vector<const char*> numbers() { return {}; }
   static std::vector<const char*> tensors() { return {"sum"}; }
+  static constexpr std::size_t kRequiredTensors = 1;
+  static TensorsOfOptions tensors_of_options() { return {}; }
 };
 
 /// What those that Lockstep computes itself have in common.
@@ -168,6 +177,8 @@ struct OwnKernel {
   static Constants constants() { return python_constants(false, true); }
   static std::vector<const char*> numbers() { return {}; }
   static std::vector<const char*> tensors() { return {"exp_avg", "exp_avg_sq"}; }
+  static constexpr std::size_t kRequiredTensors = 2;
+  static TensorsOfOptions tensors_of_options() { return {}; }
 };
 
 template <>
@@ -199,6 +210,10 @@ struct Described<RMSpropOptions> : OwnKernel {
   static std::vector<const char*> tensors() {
     return {"square_avg", "momentum_buffer", "grad_avg"};
   }
+  static constexpr std::size_t kRequiredTensors = 1;
+  static TensorsOfOptions tensors_of_options() {
+    return {{"momentum", "momentum_buffer"}, {"centered", "grad_avg"}};
+  }
 };
 
 template <>
@@ -207,6 +222,7 @@ struct Described<LionOptions> : OwnKernel {
   static constexpr bool kCountsSteps = false;
   static Constants constants() { return {}; }
   static std::vector<const char*> tensors() { return {"exp_avg"}; }
+  static constexpr std::size_t kRequiredTensors = 1;
 };
 
 template <>
@@ -224,7 +240,9 @@ const OptimizerDescription& description_of() {
                               .constants = Kind::constants(),
                               .counts_steps = Kind::kCountsSteps,
                               .numbers = Kind::numbers(),
-                              .tensors = Kind::tensors()};
+                              .tensors = Kind::tensors(),
+                              .required_tensors = Kind::kRequiredTensors,
+                              .tensors_of_options = Kind::tensors_of_options()};
     const Options defaults;
     visit_options(defaults, [&](const char* name, const auto& value) {
       made.options.emplace_back(name, value);

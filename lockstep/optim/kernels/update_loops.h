@@ -54,9 +54,10 @@ V maximum(V a, V b) {
   return (a > b) | (a != a) ? a : b;
 }
 
+/// As ATen's: exact at both ends, so that an average with a beta of 0 is the gradient itself.
 template <class V, class N>
 V lerp(V from, V to, N weight) {
-  return from + weight * (to - from);
+  return weight < N{0.5} ? from + weight * (to - from) : to - (to - from) * (1 - weight);
 }
 
 template <class N>
@@ -365,7 +366,8 @@ void run_update(const UpdateCall& call) {
   }
 }
 
-/// The sums in float64, of blocks whose sums in float32 lose nothing that counts.
+/// The sums in float64, of blocks whose sums in float32 lose nothing that counts. The lanes are
+/// those of 64 bytes on every instruction set: a partial sum adds the same elements everywhere.
 template <class P, class S>
 void run_lamb(const UpdateCall& call) {
   using V = typename P::Lanes;
@@ -373,26 +375,35 @@ void run_lamb(const UpdateCall& call) {
   const LambStep<N> step(*static_cast<const LambUpdate*>(call.update));
   using Loop = Place<P, S, Pass::kStatesOnly>;
   constexpr std::size_t kWidth = Loop::kWidth;
-  constexpr std::size_t kBlock = 64;
+  static_assert(64 % sizeof(V) == 0 && sizeof(V) == kWidth * sizeof(N));
+  constexpr std::size_t kParts = 64 / sizeof(V);
+  constexpr std::size_t kBlock = 64 * kParts;
   const std::size_t vectors = (call.elements + kWidth - 1) / kWidth;
   for (std::size_t begin = 0; begin < vectors; begin += kBlock) {
-    V parameter_squares = {};
-    V update_squares = {};
+    V parameter_squares[kParts] = {};
+    V update_squares[kParts] = {};
     const std::size_t end = begin + kBlock < vectors ? begin + kBlock : vectors;
-    for (std::size_t i = begin; i < end; ++i) {
-      const std::size_t left = call.elements - i * kWidth;
-      const std::size_t count = left < kWidth ? left : kWidth;
-      Loop::visit(call, i, count, [&](V& p, V g, V* s) {
-        step.average(g, s);
-        V direction = step.direction(p, s);
-        for (std::size_t lane = count; lane < kWidth; ++lane) direction[lane] = 0;
-        parameter_squares += p * p;
-        update_squares += direction * direction;
-      });
+    for (std::size_t first = begin; first < end; first += kParts) {
+#pragma GCC unroll 8
+      for (std::size_t part = 0; part < kParts; ++part) {
+        const std::size_t i = first + part;
+        if (i >= end) break;
+        const std::size_t left = call.elements - i * kWidth;
+        const std::size_t count = left < kWidth ? left : kWidth;
+        Loop::visit(call, i, count, [&](V& p, V g, V* s) {
+          step.average(g, s);
+          V direction = step.direction(p, s);
+          for (std::size_t lane = count; lane < kWidth; ++lane) direction[lane] = 0;
+          parameter_squares[part] += p * p;
+          update_squares[part] += direction * direction;
+        });
+      }
     }
-    for (std::size_t lane = 0; lane < kWidth; ++lane) {
-      call.squares[0] += static_cast<double>(parameter_squares[lane]);
-      call.squares[1] += static_cast<double>(update_squares[lane]);
+    for (std::size_t part = 0; part < kParts; ++part) {
+      for (std::size_t lane = 0; lane < kWidth; ++lane) {
+        call.squares[0] += static_cast<double>(parameter_squares[part][lane]);
+        call.squares[1] += static_cast<double>(update_squares[part][lane]);
+      }
     }
   }
 }

@@ -1,5 +1,7 @@
 #include "lockstep/snapshot/internal/optimizer_description.h"
 
+#include <algorithm>
+
 #include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
 
@@ -18,6 +20,13 @@ void set_value(std::tuple<double, double>& target, const c10::IValue& value) {
 }
 
 }  // namespace
+
+bool has_state(const OptimizerDescription& description, std::string_view name) {
+  const auto is_name = [&](const char* one) { return name == one; };
+  return (description.counts_steps && name == "step") ||
+         std::ranges::any_of(description.numbers, is_name) ||
+         std::ranges::any_of(description.tensors, is_name);
+}
 
 DescribedOptions::DescribedOptions(const OptimizerDescription& of) : description(&of) {
   for (const auto& [name, value] : of.options) values.push_back(value);
@@ -54,6 +63,22 @@ at::ScalarType state_dtype_of(const DescribedOptions& options, const at::Tensor&
   const at::ScalarType own = parameter.scalar_type();
   const bool is_low = own == at::kBFloat16 || own == at::kHalf;
   return is_low ? options.state_dtype.value_or(own) : own;
+}
+
+bool requires_tensor(const DescribedOptions& options, std::size_t k) {
+  const OptimizerDescription& description = *options.description;
+  if (k < description.required_tensors) return true;
+  const std::string_view tensor = description.tensors[k];
+  for (std::size_t i = 0; i < options.values.size(); ++i) {
+    const std::string_view option = description.options[i].first;
+    const bool* const flag = std::get_if<bool>(&options.values[i]);
+    const double* const number = std::get_if<double>(&options.values[i]);
+    if ((flag == nullptr || !*flag) && (number == nullptr || !(*number > 0))) continue;
+    for (const auto& [requiring, required] : description.tensors_of_options) {
+      if (requiring == option && required == tensor) return true;
+    }
+  }
+  return false;
 }
 
 DescribedState::DescribedState(const OptimizerDescription& of)

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <variant>
@@ -33,7 +34,14 @@ struct OptimizerDescription {
   bool counts_steps;
   std::vector<const char*> numbers;
   std::vector<const char*> tensors;
+  /// How many of the tensors, from the first, every state has.
+  std::size_t required_tensors;
+  /// Options, and the tensor that each requires where it is true or above 0.
+  std::vector<std::pair<const char*, const char*>> tensors_of_options;
 };
+
+/// Whether the state of a parameter has a number, count or tensor of this name.
+bool has_state(const OptimizerDescription& description, std::string_view name);
 
 /// Options of a parameter group, in the order of the description.
 class DescribedOptions final : public torch::optim::OptimizerOptions {
@@ -58,6 +66,9 @@ class DescribedOptions final : public torch::optim::OptimizerOptions {
 
 /// The dtype of the state of a parameter in such a group.
 at::ScalarType state_dtype_of(const DescribedOptions& options, const at::Tensor& parameter);
+
+/// Whether a state under these options has tensor `k` of the description.
+bool requires_tensor(const DescribedOptions& options, std::size_t k);
 
 /// The state of a parameter, in the order of the description.
 class DescribedState final : public torch::optim::OptimizerParamState {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
@@ -151,7 +152,8 @@ class OptimizerReader {
                     targets[i].params().size()));
       }
       for (std::size_t k = 0; k < indices.size(); ++k) {
-        update.states.push_back(read_state(kind, states, indices[k], targets[i], k));
+        update.states.push_back(
+            read_state(kind, states, indices[k], targets[i], *update.group_options.back(), k));
       }
     }
     return update;
@@ -180,12 +182,30 @@ class OptimizerReader {
         read_option(entry(group, name, describe()), name, value);
       }
     });
+    refuse_other_options(kind, group, current);
     if constexpr (std::is_same_v<Kind, DescribedKind>) read_scheduler_values(group, *options);
     return options;
   }
 
+  /// Groups may hold what programs put there, but no option of another optimizer of PyTorch's.
+  template <class Kind>
+  void refuse_other_options(const Kind& kind, const c10::IValue& group,
+                            const typename Kind::Options& options) const {
+    std::set<std::string_view> known;
+    Kind::visit_options(options, [&](const char* name, const auto&) { known.insert(name); });
+    visit_constants(kind, [&](const char* name, const auto&, bool) { known.insert(name); });
+    for (const char* const name :
+         {"alpha", "amsgrad", "beta2_decay", "betas", "centered", "dampening",
+          "decoupled_weight_decay", "eps", "etas", "initial_accumulator_value", "lambd", "lr_decay",
+          "momentum", "momentum_decay", "nesterov", "ns_steps", "rho", "t0"}) {
+      if (!known.contains(name) && !find_value(group, name).isNone()) {
+        fail(concat("its group has '", name, "', an option of another optimizer"));
+      }
+    }
+  }
+
   void read_scheduler_values(const c10::IValue& group, DescribedOptions& options) const {
-    options.scheduler_values.clear();
+    // Files of LibTorch's optimizers have none: the scheduler's own stay.
     for (const char* name : {"initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum"}) {
       const c10::IValue value = find_value(group, name);
       if (!value.isNone()) options.scheduler_values[name] = number(value, concat("'", name, "'"));
@@ -225,6 +245,7 @@ class OptimizerReader {
   std::unique_ptr<OptimizerParamState> read_state(const Kind& kind, const c10::IValue& states,
                                                   std::int64_t index,
                                                   const OptimizerParamGroup& group,
+                                                  const OptimizerOptions& options,
                                                   std::size_t place) const {
     const at::Tensor& parameter = group.params()[place];
     const c10::impl::GenericDict all = states.toGenericDict();
@@ -238,7 +259,9 @@ class OptimizerReader {
       dtype = state_dtype_of(static_cast<const DescribedOptions&>(group.options()), parameter);
     }
     std::unique_ptr<typename Kind::State> state = make_state(kind);
+    std::set<std::string_view> known;
     Kind::visit_state(*state, [&](const char* name, auto& target) {
+      known.insert(name);
       const std::string of = concat("'", name, "' of parameter ", index);
       const c10::IValue value = find_value(values, name);
       if constexpr (std::is_same_v<std::decay_t<decltype(target)>, at::Tensor>) {
@@ -247,6 +270,20 @@ class OptimizerReader {
         read_number(value, of, target);
       }
     });
+    for (const auto& item : values.toGenericDict()) {
+      if (item.value().isNone() ||
+          (item.key().isString() && known.contains(item.key().toStringRef())))
+        continue;
+      fail(concat("the state of parameter ", index, " has '", item.key(), "'"));
+    }
+    if constexpr (std::is_same_v<Kind, DescribedKind>) {
+      const auto& described = static_cast<const DescribedOptions&>(options);
+      for (std::size_t i = 0; i < kind.description->tensors.size(); ++i) {
+        const char* const name = kind.description->tensors[i];
+        if (!requires_tensor(described, i) || !find_value(values, name).isNone()) continue;
+        fail(concat("the state of parameter ", index, " has no '", name, "'"));
+      }
+    }
     return is_kept ? std::move(state) : nullptr;
   }
 
