@@ -6,7 +6,10 @@
 #include <map>
 #include <mutex>
 #include <numbers>
+#include <optional>
+#include <type_traits>
 #include <unordered_map>
+#include <utility>
 
 #include <ATen/ops/tensor.h>
 #include <torch/optim/adam.h>
@@ -50,6 +53,35 @@ double to_number(const c10::IValue& value, const std::string& name) {
   throw UsageError(
       concat(kLoading, ": '", name, "' is no number; load the state of the same ", "scheduler"));
 }
+
+/// A whole number, which Python may keep as a float.
+std::int64_t to_integer(const c10::IValue& value, const std::string& name) {
+  const double number = to_number(value, name);
+  if (std::nearbyint(number) == number && std::abs(number) < 0x1p53) {
+    return static_cast<std::int64_t>(number);
+  }
+  throw UsageError(concat(kLoading, ": '", name, "' is ", number,
+                          ", no whole number; load the state of the same scheduler"));
+}
+
+std::int64_t epoch_in(const c10::IValue& dict) {
+  const std::int64_t epoch = integer_entry(dict, "last_epoch", kLoading);
+  if (epoch > std::numeric_limits<std::int32_t>::max()) {
+    throw UsageError(concat(kLoading, ": 'last_epoch' is ", epoch, "; it must be below 2^31"));
+  }
+  return std::max<std::int64_t>(epoch, 0);
+}
+
+/// What PyTorch's schedulers have in their state beside what all have.
+constexpr const char* kFieldsOfSchedulers[] = {"T_0",          "T_max",
+                                               "T_mult",       "_anneal_func_type",
+                                               "_milestones",  "_schedule_phases",
+                                               "_schedulers",  "end_factor",
+                                               "eta_min",      "factor",
+                                               "gamma",        "lr_lambdas",
+                                               "milestones",   "power",
+                                               "start_factor", "step_size",
+                                               "total_iters",  "total_steps"};
 
 std::vector<double> numbers_of(const c10::IValue& dict, const char* name) {
   const c10::IValue value = entry(dict, name, kLoading);
@@ -153,7 +185,12 @@ double LRScheduler::base_lr(std::size_t group) const {
 }
 
 double LRScheduler::group_value(std::size_t group, const char* name) const {
-  return group_values_->in(*optimizer_, group).at(name);
+  const auto& values = group_values_->in(*optimizer_, group);
+  const auto found = values.find(name);
+  if (found != values.end()) return found->second;
+  throw UsageError(concat("LRScheduler::step: parameter group ", group, " has no '", name,
+                          "': it was added, or its optimizer's state loaded, after the scheduler "
+                          "was made; make the scheduler after that"));
 }
 
 void LRScheduler::set_group_value(std::size_t group, const char* name, double value) {
@@ -201,40 +238,76 @@ c10::IValue LRScheduler::state_dict() const {
 }
 
 void LRScheduler::load_state_dict(const c10::IValue& values) {
+  refuse_another_scheduler(values);
+  const std::vector<double> base_lrs = numbers_of(values, "base_lrs");
+  const std::vector<double> last_lrs = numbers_of(values, "_last_lr");
+  const std::size_t groups = base_lrs_.size();
+  if (base_lrs.size() != groups || last_lrs.size() < groups) {
+    throw UsageError(concat(kLoading, ": it has ", base_lrs.size(), " parameter groups, this one ",
+                            groups,
+                            "; load the state of the same scheduler, made after all groups "
+                            "were added"));
+  }
+  const std::int64_t epoch = epoch_in(values);
+  load_fields(values);
+  base_lrs_ = base_lrs;
+  last_lrs_ = last_lrs;
+  step_count_ = static_cast<unsigned>(epoch);
+}
+
+void LRScheduler::refuse_another_scheduler(const c10::IValue& values) const {
+  if (!values.isGenericDict()) return;  // Said by who looks for an entry.
+  const c10::impl::GenericDict own = state_dict().toGenericDict();
+  for (const char* const name : kFieldsOfSchedulers) {
+    if (own.contains(name) || !values.toGenericDict().contains(name)) continue;
+    throw UsageError(concat(kLoading, ": it has '", name,
+                            "', which is another scheduler's; load "
+                            "the state of the same scheduler"));
+  }
+}
+
+void LRScheduler::load_fields(const c10::IValue& values) {
+  using Value = std::variant<double, std::int64_t, bool>;
   const std::vector<Field> targets = fields();
-  std::vector<c10::IValue> read;
+  std::vector<Value> read;
   for (const auto& [name, field] : targets) {
-    read.push_back(entry(values, name, kLoading));
-    if (!std::holds_alternative<bool*>(field)) {
-      to_number(read.back(), name);
-    } else if (!read.back().isBool()) {
+    const c10::IValue value = entry(values, name, kLoading);
+    if (std::holds_alternative<double*>(field)) {
+      read.emplace_back(to_number(value, name));
+    } else if (std::holds_alternative<std::int64_t*>(field)) {
+      read.emplace_back(to_integer(value, name));
+    } else if (value.isBool()) {
+      read.emplace_back(value.toBool());
+    } else {
       throw UsageError(concat(kLoading, ": '", name, "' is neither True nor False"));
     }
   }
-  std::vector<double> base_lrs = numbers_of(values, "base_lrs");
-  std::vector<double> last_lrs = numbers_of(values, "_last_lr");
-  const std::int64_t epoch = integer_entry(values, "last_epoch", kLoading);
-  for (std::size_t i = 0; i < targets.size(); ++i) {
-    const c10::IValue& value = read[i];
-    if (bool* const* flag = std::get_if<bool*>(&targets[i].second)) {
-      **flag = value.toBool();
-    } else if (double* const* number = std::get_if<double*>(&targets[i].second)) {
-      **number = to_number(value, targets[i].first);
-    } else {
-      *std::get<std::int64_t*>(targets[i].second) =
-          static_cast<std::int64_t>(to_number(value, targets[i].first));
+  const auto exchange = [&] {
+    for (std::size_t i = 0; i < targets.size(); ++i) {
+      std::visit(
+          [&](auto* target) {
+            std::swap(*target, std::get<std::remove_pointer_t<decltype(target)>>(read[i]));
+          },
+          targets[i].second);
     }
+  };
+  exchange();
+  try {
+    check_options();
+  } catch (...) {
+    exchange();
+    throw;
   }
-  base_lrs_ = std::move(base_lrs);
-  last_lrs_ = std::move(last_lrs);
-  step_count_ = static_cast<unsigned>(std::max<std::int64_t>(epoch, 0));
 }
 
 StepLR::StepLR(Optimizer& optimizer, const StepLROptions& options)
     : LRScheduler(optimizer), options_(options) {
-  require(options.step_size > 0, "StepLR",
-          concat("step_size=", options.step_size, " is out of range; it must be at least 1"));
+  StepLR::check_options();
   begin();
+}
+void StepLR::check_options() const {
+  require(options_.step_size > 0, "StepLR",
+          concat("step_size=", options_.step_size, " is out of range; it must be at least 1"));
 }
 std::vector<LRScheduler::Field> StepLR::fields() {
   return {{"step_size", &options_.step_size}, {"gamma", &options_.gamma}};
@@ -286,8 +359,14 @@ void MultiStepLR::load_state_dict(const c10::IValue& values) {
     if (!item.key().isInt() || !item.value().isInt()) {
       throw UsageError(concat(kLoading, ": 'milestones' holds something else than integers"));
     }
-    milestones.insert(milestones.end(), static_cast<std::size_t>(item.value().toInt()),
-                      item.key().toInt());
+    // Steps are below 2^31, and programs name fewer milestones than these.
+    constexpr std::int64_t kMost = 1'000'000;
+    const std::int64_t count = item.value().toInt();
+    if (count < 0 || count > kMost - static_cast<std::int64_t>(milestones.size())) {
+      throw UsageError(concat(kLoading, ": 'milestones' has ", item.key().toInt(), " ", count,
+                              " times; it must be at least 0, and at most ", kMost, " in all"));
+    }
+    milestones.insert(milestones.end(), static_cast<std::size_t>(count), item.key().toInt());
   }
   LRScheduler::load_state_dict(values);
   options_.milestones = std::move(milestones);
@@ -295,9 +374,12 @@ void MultiStepLR::load_state_dict(const c10::IValue& values) {
 
 ConstantLR::ConstantLR(Optimizer& optimizer, const ConstantLROptions& options)
     : LRScheduler(optimizer), options_(options) {
-  require(options.factor > 0 && options.factor <= 1, "ConstantLR",
-          concat("factor=", options.factor, " is out of range; it must be above 0, at most 1"));
+  ConstantLR::check_options();
   begin();
+}
+void ConstantLR::check_options() const {
+  require(options_.factor > 0 && options_.factor <= 1, "ConstantLR",
+          concat("factor=", options_.factor, " is out of range; it must be above 0, at most 1"));
 }
 std::vector<LRScheduler::Field> ConstantLR::fields() {
   return {{"factor", &options_.factor}, {"total_iters", &options_.total_iters}};
@@ -315,14 +397,17 @@ double ConstantLR::restart_lr(std::size_t group) {
 
 LinearLR::LinearLR(Optimizer& optimizer, const LinearLROptions& options)
     : LRScheduler(optimizer), options_(options) {
-  require(options.start_factor > 0 && options.start_factor <= 1, "LinearLR",
-          concat("start_factor=", options.start_factor,
-                 " is out of range; it must be above 0, at most 1"));
-  require(options.end_factor >= 0 && options.end_factor <= 1, "LinearLR",
-          concat("end_factor=", options.end_factor, " is out of range; it must be 0 to 1"));
-  require(options.total_iters > 0, "LinearLR",
-          concat("total_iters=", options.total_iters, " is out of range; it must be at least 1"));
+  LinearLR::check_options();
   begin();
+}
+void LinearLR::check_options() const {
+  require(options_.start_factor > 0 && options_.start_factor <= 1, "LinearLR",
+          concat("start_factor=", options_.start_factor,
+                 " is out of range; it must be above 0, at most 1"));
+  require(options_.end_factor >= 0 && options_.end_factor <= 1, "LinearLR",
+          concat("end_factor=", options_.end_factor, " is out of range; it must be 0 to 1"));
+  require(options_.total_iters > 0, "LinearLR",
+          concat("total_iters=", options_.total_iters, " is out of range; it must be at least 1"));
 }
 std::vector<LRScheduler::Field> LinearLR::fields() {
   return {{"start_factor", &options_.start_factor},
@@ -362,9 +447,12 @@ double ExponentialLR::restart_lr(std::size_t group) {
 
 PolynomialLR::PolynomialLR(Optimizer& optimizer, const PolynomialLROptions& options)
     : LRScheduler(optimizer), options_(options) {
-  require(options.total_iters > 0, "PolynomialLR",
-          concat("total_iters=", options.total_iters, " is out of range; it must be at least 1"));
+  PolynomialLR::check_options();
   begin();
+}
+void PolynomialLR::check_options() const {
+  require(options_.total_iters > 0, "PolynomialLR",
+          concat("total_iters=", options_.total_iters, " is out of range; it must be at least 1"));
 }
 std::vector<LRScheduler::Field> PolynomialLR::fields() {
   return {{"total_iters", &options_.total_iters}, {"power", &options_.power}};
@@ -385,9 +473,12 @@ double PolynomialLR::restart_lr(std::size_t group) {
 
 CosineAnnealingLR::CosineAnnealingLR(Optimizer& optimizer, const CosineAnnealingLROptions& options)
     : LRScheduler(optimizer), options_(options) {
-  require(options.t_max > 0, "CosineAnnealingLR",
-          concat("t_max=", options.t_max, " is out of range; it must be at least 1"));
+  CosineAnnealingLR::check_options();
   begin();
+}
+void CosineAnnealingLR::check_options() const {
+  require(options_.t_max > 0, "CosineAnnealingLR",
+          concat("t_max=", options_.t_max, " is out of range; it must be at least 1"));
 }
 std::vector<LRScheduler::Field> CosineAnnealingLR::fields() {
   return {{"T_max", &options_.t_max}, {"eta_min", &options_.eta_min}};
@@ -426,10 +517,15 @@ std::pair<std::int64_t, std::int64_t> place_in_period(
 CosineAnnealingWarmRestarts::CosineAnnealingWarmRestarts(
     Optimizer& optimizer, const CosineAnnealingWarmRestartsOptions& options)
     : LRScheduler(optimizer), options_(options) {
-  require(options.t_0 > 0 && options.t_mult > 0, "CosineAnnealingWarmRestarts",
-          concat("t_0=", options.t_0, ", t_mult=", options.t_mult,
-                 " is out of range; both must be at least 1"));
+  CosineAnnealingWarmRestarts::check_options();
   begin();
+}
+void CosineAnnealingWarmRestarts::check_options() const {
+  require(options_.t_0 > 0 && options_.t_mult > 0 &&
+              options_.t_mult <= std::numeric_limits<std::int32_t>::max(),
+          "CosineAnnealingWarmRestarts",
+          concat("t_0=", options_.t_0, ", t_mult=", options_.t_mult,
+                 " is out of range; both must be at least 1, t_mult below 2^31"));
 }
 std::vector<LRScheduler::Field> CosineAnnealingWarmRestarts::fields() {
   return {{"T_0", &options_.t_0}, {"T_mult", &options_.t_mult}, {"eta_min", &options_.eta_min}};
@@ -453,6 +549,21 @@ c10::IValue CosineAnnealingWarmRestarts::state_dict() const {
   dict.insert_or_assign("_step_count", std::int64_t{0});  // Python does not count here.
   return dict;
 }
+void CosineAnnealingWarmRestarts::load_state_dict(const c10::IValue& values) {
+  const double saved = to_number(entry(values, "T_cur", kLoading), "T_cur");
+  const CosineAnnealingWarmRestartsOptions current = options_;
+  load_fields(values);
+  const auto place = static_cast<double>(place_in_period(options_, epoch_in(values)).first);
+  try {
+    require(saved == place, "CosineAnnealingWarmRestarts",
+            concat("the state that is loaded is of T_cur=", saved, ", of whole steps it is ", place,
+                   "; save it where Python's step() was called without a fraction of an epoch"));
+    LRScheduler::load_state_dict(values);
+  } catch (...) {
+    options_ = current;
+    throw;
+  }
+}
 
 std::vector<OneCycleLR::Phase> OneCycleLR::phases_of(bool three_phase) {
   if (three_phase) {
@@ -470,22 +581,16 @@ OneCycleLR::OneCycleLR(Optimizer& optimizer, const OneCycleLROptions& options)
       total_steps_(options.total_steps),
       strategy_(options.anneal_strategy),
       cycle_momentum_(options.cycle_momentum) {
-  require(total_steps_ > 0, "OneCycleLR",
-          concat("total_steps=", total_steps_, " is out of range; it must be at least 1"));
   require(options.pct_start >= 0 && options.pct_start <= 1, "OneCycleLR",
           concat("pct_start=", options.pct_start, " is out of range; it must be 0 to 1"));
   const auto steps = static_cast<double>(total_steps_);
   phases_[0].end_step = options.pct_start * steps - 1;
   if (options.three_phase) phases_[1].end_step = 2 * options.pct_start * steps - 2;
   phases_.back().end_step = steps - 1;
+  pct_start_ = options.pct_start;
+  OneCycleLR::check_options();
   const std::vector<double> max_lrs = one_each("OneCycleLR", "max_lr", options.max_lr, optimizer);
-  std::vector<Momentum> momentums;
-  for (auto& group : optimizer.param_groups()) momentums.emplace_back(group.options());
-  if (cycle_momentum_) {
-    require(!momentums.empty() && momentums[0].exists(), "OneCycleLR",
-            "the optimizer has neither momentum nor betas; set cycle_momentum = false");
-    use_beta1_ = momentums[0].is_beta();
-  }
+  if (cycle_momentum_) use_beta1_ = Momentum(optimizer.param_groups()[0].options()).is_beta();
   for (std::size_t group = 0; group < max_lrs.size(); ++group) {
     const double initial = max_lrs[group] / options.div_factor;
     set_group_value(group, "initial_lr", initial);
@@ -497,6 +602,22 @@ OneCycleLR::OneCycleLR(Optimizer& optimizer, const OneCycleLROptions& options)
     set_group_value(group, "base_momentum", options.base_momentum);
   }
   begin();
+}
+void OneCycleLR::check_options() const {
+  require(total_steps_ > 0, "OneCycleLR",
+          concat("total_steps=", total_steps_, " is out of range; it must be at least 1"));
+  auto& groups = optimizer().param_groups();
+  require(!cycle_momentum_ || (!groups.empty() && Momentum(groups[0].options()).exists()),
+          "OneCycleLR", "the optimizer has neither momentum nor betas; set cycle_momentum = false");
+  // Python divides by the length of the phase that a step falls in.
+  const std::size_t last = phases_.size() - 1;
+  require(phases_[0].end_step != 0 && phases_[last].end_step != phases_[last - 1].end_step,
+          "OneCycleLR",
+          concat(pct_start_ ? concat("pct_start=", *pct_start_, ", ") : "",
+                 "total_steps=", total_steps_,
+                 " give a phase of no steps; change one of them so that pct_start · total_steps "
+                 "is neither 1 nor ",
+                 phases_.size() == 3 ? "(total_steps + 1) / 2" : "total_steps"));
 }
 std::vector<LRScheduler::Field> OneCycleLR::fields() {
   std::vector<Field> all = {{"total_steps", &total_steps_}, {"cycle_momentum", &cycle_momentum_}};
@@ -559,9 +680,18 @@ void OneCycleLR::load_state_dict(const c10::IValue& values) {
   std::vector<Phase> phases = phases_of(count == 3);
   for (std::size_t i = 0; i < count; ++i) {
     phases[i].end_step = to_number(entry(read.toListRef()[i], "end_step", kLoading), "end_step");
+    require(std::isfinite(phases[i].end_step), "OneCycleLR",
+            concat("the state that is loaded has end_step=", phases[i].end_step));
   }
-  LRScheduler::load_state_dict(values);
-  phases_ = std::move(phases);
+  std::swap(phases_, phases);
+  const std::optional<double> pct_start = std::exchange(pct_start_, std::nullopt);
+  try {
+    LRScheduler::load_state_dict(values);
+  } catch (...) {
+    phases_ = std::move(phases);
+    pct_start_ = pct_start;
+    throw;
+  }
   strategy_ = strategy.toStringRef() == "cos" ? AnnealStrategy::kCos : AnnealStrategy::kLinear;
 }
 
@@ -608,8 +738,10 @@ std::vector<double> SchedulerList::finish_step() {
 c10::IValue SchedulerList::state_dict() const {
   c10::impl::GenericList all = make_list();
   for (std::size_t i = 0; i < schedulers_.size(); ++i) {
-    c10::impl::GenericDict one = schedulers_[i]->state_dict().toGenericDict();
     const std::int64_t epoch = epoch_of(i, last_epoch());
+    // Accelerator and Trainer take this one's steps back, not theirs.
+    schedulers_[i]->step_count_ = static_cast<unsigned>(std::max<std::int64_t>(epoch, 0));
+    c10::impl::GenericDict one = schedulers_[i]->state_dict().toGenericDict();
     if (one.contains("last_epoch")) one.insert_or_assign("last_epoch", epoch);
     if (one.contains("_step_count") && one.at("_step_count").toInt() != 0) {
       one.insert_or_assign("_step_count", std::max<std::int64_t>(epoch, 0) + 1);
@@ -627,9 +759,17 @@ void SchedulerList::load_state_dict(const c10::IValue& values) {
     throw UsageError(
         concat(kLoading, ": it is not of a ", name_, " of ", schedulers_.size(), " schedulers"));
   }
+  refuse_another_scheduler(values);
   std::vector<double> last_lrs = numbers_of(values, "_last_lr");
-  for (std::size_t i = 0; i < schedulers_.size(); ++i) {
-    schedulers_[i]->load_state_dict(all.toListRef()[i]);
+  std::vector<c10::IValue> before;
+  for (const auto& scheduler : schedulers_) before.push_back(scheduler->state_dict());
+  try {
+    for (std::size_t i = 0; i < schedulers_.size(); ++i) {
+      schedulers_[i]->load_state_dict(all.toListRef()[i]);
+    }
+  } catch (...) {
+    for (std::size_t i = 0; i < schedulers_.size(); ++i) schedulers_[i]->load_state_dict(before[i]);
+    throw;
   }
   last_lrs_ = std::move(last_lrs);
   step_count_ = schedulers_[0]->step_count_;
@@ -683,14 +823,16 @@ c10::IValue SequentialLR::state_dict() const {
 void SequentialLR::load_state_dict(const c10::IValue& values) {
   std::vector<std::int64_t> milestones;
   for (const double milestone : numbers_of(values, "_milestones")) {
-    milestones.push_back(static_cast<std::int64_t>(milestone));
+    milestones.push_back(to_integer(milestone, "_milestones"));
   }
+  require(std::ranges::is_sorted(milestones), "SequentialLR",
+          "the milestones of the state that is loaded do not ascend");
   require(milestones.size() == milestones_.size(), "SequentialLR",
           "the state that is loaded has another number of milestones");
-  const std::int64_t epoch = integer_entry(values, "last_epoch", kLoading);
+  const std::int64_t epoch = epoch_in(values);
   SchedulerList::load_state_dict(values);
   milestones_ = std::move(milestones);
-  step_count_ = static_cast<unsigned>(std::max<std::int64_t>(epoch, 0));
+  step_count_ = static_cast<unsigned>(epoch);
 }
 
 ChainedScheduler::ChainedScheduler(Optimizer& optimizer,
@@ -808,8 +950,11 @@ void ReduceLROnPlateau::load_state_dict(const c10::IValue& values) {
   };
   Options options = options_;
   options.factor = number("factor");
-  options.patience = static_cast<std::int64_t>(number("patience"));
-  options.cooldown = static_cast<std::int64_t>(number("cooldown"));
+  require(
+      options.factor < 1, "ReduceLROnPlateau",
+      concat("the state that is loaded has factor=", options.factor, "; it must be less than 1"));
+  options.patience = to_integer(entry(values, "patience", kLoading), "patience");
+  options.cooldown = to_integer(entry(values, "cooldown", kLoading), "cooldown");
   options.eps = number("eps");
   options.threshold = number("threshold");
   options.mode = is_text("mode", "min", "max") ? Options::Mode::kMin : Options::Mode::kMax;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -18,11 +19,12 @@ class Optimizer;
 namespace lockstep {
 
 // Learning rates by PyTorch's schedulers: names, defaults and numbers are those of
-// torch.optim.lr_scheduler.
+// torch.optim.lr_scheduler. All counts and milestones are in calls of step().
 
 /// A scheduler of the learning rates of any torch::optim::Optimizer. As in Python the constructor
-/// sets the first learning rates, and each step(), after the optimizer's, the next; "initial_lr" is
-/// what the optimizer had when the first of the schedulers that it has now was made.
+/// sets the first learning rates, and each step(), after the optimizer's, the next. A group's
+/// initial learning rate is the one it had before its first scheduler: Lockstep's optimizers keep
+/// it in their state, LibTorch's as long as they have a scheduler.
 ///
 ///   lockstep::CosineAnnealingLR scheduler(optimizer, {.t_max = steps});
 ///   …  optimizer.step();  scheduler.step();
@@ -45,7 +47,9 @@ class LRScheduler : public torch::optim::LRScheduler {
   /// torch.load.
   virtual c10::IValue state_dict() const;
   /// Takes over such a state, of Python's scheduler too; learning rates stay, which come with the
-  /// optimizer's state. Errors: UsageError naming what is missing.
+  /// optimizer's state. All or nothing.
+  /// Errors: UsageError naming what is missing or out of range, for the state of another scheduler,
+  /// and of another number of parameter groups.
   virtual void load_state_dict(const c10::IValue& values);
 
  protected:
@@ -57,6 +61,10 @@ class LRScheduler : public torch::optim::LRScheduler {
   void begin();
   /// What state_dict() holds beside what all have.
   virtual std::vector<Field> fields() = 0;
+  /// Throws a UsageError where fields() are out of range.
+  virtual void check_options() const {}
+  /// Sets fields(). All or nothing.
+  void load_fields(const c10::IValue& values);
   /// The learning rate of a group before the first step, which is `lr` so far.
   virtual double first_lr(std::size_t group, double lr) = 0;
   /// After step number `epoch`.
@@ -77,6 +85,7 @@ class LRScheduler : public torch::optim::LRScheduler {
   struct GroupValues;
 
   std::vector<double> set_lrs(std::vector<double> lrs);
+  void refuse_another_scheduler(const c10::IValue& values) const;
 
   torch::optim::Optimizer* optimizer_;
   std::shared_ptr<GroupValues> group_values_;
@@ -87,6 +96,7 @@ class LRScheduler : public torch::optim::LRScheduler {
 };
 
 struct StepLROptions {
+  /// Calls of step() between two decays.
   std::int64_t step_size = 1;
   double gamma = 0.1;
 };
@@ -100,6 +110,7 @@ class StepLR : public LRScheduler {
   double first_lr(std::size_t group, double lr) override;
   double next_lr(std::size_t group, std::int64_t epoch, double lr) override;
   double restart_lr(std::size_t group) override;
+  void check_options() const override;
   StepLROptions options_;
 };
 
@@ -126,6 +137,7 @@ class MultiStepLR : public LRScheduler {
 
 struct ConstantLROptions {
   double factor = 1.0 / 3;
+  /// Calls of step() with the factor.
   std::int64_t total_iters = 5;
 };
 class ConstantLR : public LRScheduler {
@@ -137,12 +149,14 @@ class ConstantLR : public LRScheduler {
   double first_lr(std::size_t group, double lr) override;
   double next_lr(std::size_t group, std::int64_t epoch, double lr) override;
   double restart_lr(std::size_t group) override;
+  void check_options() const override;
   ConstantLROptions options_;
 };
 
 struct LinearLROptions {
   double start_factor = 1.0 / 3;
   double end_factor = 1.0;
+  /// Calls of step() until end_factor.
   std::int64_t total_iters = 5;
 };
 /// Linear warm-up.
@@ -155,6 +169,7 @@ class LinearLR : public LRScheduler {
   double first_lr(std::size_t group, double lr) override;
   double next_lr(std::size_t group, std::int64_t epoch, double lr) override;
   double restart_lr(std::size_t group) override;
+  void check_options() const override;
   LinearLROptions options_;
 };
 
@@ -174,6 +189,7 @@ class ExponentialLR : public LRScheduler {
 };
 
 struct PolynomialLROptions {
+  /// Calls of step() until 0.
   std::int64_t total_iters = 5;
   double power = 1.0;
 };
@@ -187,10 +203,12 @@ class PolynomialLR : public LRScheduler {
   double first_lr(std::size_t group, double lr) override;
   double next_lr(std::size_t group, std::int64_t epoch, double lr) override;
   double restart_lr(std::size_t group) override;
+  void check_options() const override;
   PolynomialLROptions options_;
 };
 
 struct CosineAnnealingLROptions {
+  /// Calls of step() until eta_min.
   std::int64_t t_max = 1;
   double eta_min = 0;
 };
@@ -203,10 +221,12 @@ class CosineAnnealingLR : public LRScheduler {
   double first_lr(std::size_t group, double lr) override;
   double next_lr(std::size_t group, std::int64_t epoch, double lr) override;
   double restart_lr(std::size_t group) override;
+  void check_options() const override;
   CosineAnnealingLROptions options_;
 };
 
 struct CosineAnnealingWarmRestartsOptions {
+  /// Calls of step() until the first restart; each later period is t_mult times as long.
   std::int64_t t_0 = 1;
   std::int64_t t_mult = 1;
   double eta_min = 0;
@@ -216,12 +236,15 @@ class CosineAnnealingWarmRestarts : public LRScheduler {
   CosineAnnealingWarmRestarts(torch::optim::Optimizer& optimizer,
                               const CosineAnnealingWarmRestartsOptions& options);
   c10::IValue state_dict() const override;
+  /// Errors: UsageError also for a state that Python saved amid an epoch, by step(0.5).
+  void load_state_dict(const c10::IValue& values) override;
 
  private:
   std::vector<Field> fields() override;
   double first_lr(std::size_t group, double lr) override;
   double next_lr(std::size_t group, std::int64_t epoch, double lr) override;
   double restart_lr(std::size_t group) override;
+  void check_options() const override;
   CosineAnnealingWarmRestartsOptions options_;
 };
 
@@ -230,7 +253,9 @@ enum class AnnealStrategy : std::uint8_t { kCos, kLinear };
 struct OneCycleLROptions {
   /// One for all parameter groups, or one each.
   std::vector<double> max_lr = {};
+  /// Calls of step() in all.
   std::int64_t total_steps = 0;
+  /// Share of total_steps in which the learning rate rises, 0 to 1.
   double pct_start = 0.3;
   AnnealStrategy anneal_strategy = AnnealStrategy::kCos;
   /// Cycles the momentum, or the first of the betas, too.
@@ -241,8 +266,9 @@ struct OneCycleLROptions {
   double final_div_factor = 1e4;
   bool three_phase = false;
 };
-/// Errors: UsageError from step() after total_steps, and from the constructor where momentum is to
-/// be cycled and the optimizer has neither momentum nor betas.
+/// Errors: UsageError from step() after total_steps; from the constructor where momentum is to be
+/// cycled and the optimizer has neither momentum nor betas, and where a phase has no steps, for
+/// which Python divides by zero: pct_start · total_steps is 1, or total_steps.
 class OneCycleLR : public LRScheduler {
  public:
   OneCycleLR(torch::optim::Optimizer& optimizer, const OneCycleLROptions& options);
@@ -258,6 +284,7 @@ class OneCycleLR : public LRScheduler {
     const char* end_momentum;
   };
   static std::vector<Phase> phases_of(bool three_phase);
+  void check_options() const override;
   std::vector<Field> fields() override;
   double first_lr(std::size_t group, double lr) override;
   double next_lr(std::size_t group, std::int64_t epoch, double lr) override;
@@ -265,6 +292,7 @@ class OneCycleLR : public LRScheduler {
   double anneal(double start, double end, double share) const;
   std::vector<Phase> phases_;
   std::int64_t total_steps_;
+  std::optional<double> pct_start_;  ///< Empty after a state was loaded, which has none.
   AnnealStrategy strategy_;
   bool cycle_momentum_;
   bool use_beta1_ = false;
@@ -331,9 +359,11 @@ struct ReduceLROnPlateauOptions {
   enum class ThresholdMode : std::uint8_t { kRel, kAbs };
   Mode mode = Mode::kMin;
   double factor = 0.1;
+  /// Calls of step() without improvement that do not reduce yet.
   std::int64_t patience = 10;
   double threshold = 1e-4;
   ThresholdMode threshold_mode = ThresholdMode::kRel;
+  /// Calls of step() after a reduction that do not count as without improvement.
   std::int64_t cooldown = 0;
   /// One for all parameter groups, or one each.
   std::vector<double> min_lr = {0.0};

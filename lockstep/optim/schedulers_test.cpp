@@ -2,6 +2,9 @@
 
 #include <cmath>
 #include <functional>
+#include <initializer_list>
+#include <memory>
+#include <string>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -10,6 +13,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/optim/optimizers.h"
+#include "lockstep/snapshot/internal/optimizer_state.h"
 #include "lockstep/snapshot/save.h"
 
 // Numbers are compared with Python's in tests/python/optimizers.py.
@@ -100,6 +104,154 @@ TEST(LRScheduler, ARefusedStateChangesNothing) {
   scheduler.step();
   scheduler.step();
   EXPECT_EQ(lr_of(optimizer), 0.25);
+}
+
+// `change` is made to the state that one scheduler gives, and another of its kind takes.
+template <class Scheduler, class Options>
+std::string refusal_of_state(const Options& options, const char* name, const c10::IValue& value) {
+  SGD optimizer(one_parameter(), {.lr = 0.5, .momentum = 0.5});
+  Scheduler scheduler(optimizer, options);
+  const c10::IValue state = scheduler.state_dict();
+  state.toGenericDict().insert_or_assign(name, value);
+  const std::string refusal = refusal_of([&] { scheduler.load_state_dict(state); });
+  // With its own options still.
+  scheduler.step();
+  return refusal;
+}
+
+c10::IValue list_of(std::initializer_list<double> numbers) {
+  c10::impl::GenericList list = make_list();
+  for (const double number : numbers) list.push_back(number);
+  return list;
+}
+
+TEST(LRScheduler, RefusesStatesOutOfRange) {
+  const StepLROptions step{.step_size = 2};
+  const std::int64_t zero = 0;
+  EXPECT_EQ(refusal_of_state<StepLR>(step, "step_size", zero),
+            "StepLR: step_size=0 is out of range; it must be at least 1");
+  EXPECT_EQ(refusal_of_state<StepLR>(step, "step_size", 1.5),
+            "load a scheduler's state: 'step_size' is 1.5, no whole number; load the state of the "
+            "same scheduler");
+  EXPECT_EQ(refusal_of_state<StepLR>(step, "step_size", 2.0), "no error");
+  EXPECT_EQ(refusal_of_state<StepLR>(step, "base_lrs", list_of({0.5, 0.25})),
+            "load a scheduler's state: it has 2 parameter groups, this one 1; load the state of "
+            "the same scheduler, made after all groups were added");
+  EXPECT_NE(refusal_of_state<StepLR>(step, "last_epoch", std::int64_t{1} << 40), "no error");
+  EXPECT_NE(
+      refusal_of_state<CosineAnnealingLR>(CosineAnnealingLROptions{.t_max = 5}, "T_max", zero),
+      "no error");
+  const CosineAnnealingWarmRestartsOptions restarts{.t_0 = 5, .t_mult = 2};
+  using Restarts = CosineAnnealingWarmRestarts;
+  EXPECT_NE(refusal_of_state<Restarts>(restarts, "T_0", zero), "no error");
+  EXPECT_NE(refusal_of_state<Restarts>(restarts, "T_mult", zero), "no error");
+  EXPECT_NE(refusal_of_state<Restarts>(restarts, "T_cur", 0.5).find("T_cur=0.5"),
+            std::string::npos);
+  EXPECT_NE(refusal_of_state<LinearLR>(LinearLROptions{}, "total_iters", zero), "no error");
+  EXPECT_NE(refusal_of_state<PolynomialLR>(PolynomialLROptions{}, "total_iters", zero), "no error");
+  EXPECT_NE(refusal_of_state<ConstantLR>(ConstantLROptions{}, "factor", 0.0), "no error");
+  EXPECT_NE(refusal_of_state<OneCycleLR>(OneCycleLROptions{.max_lr = {1}, .total_steps = 5},
+                                         "total_steps", zero),
+            "no error");
+}
+
+TEST(LRScheduler, RefusesMilestonesOutOfRange) {
+  for (const std::int64_t count : {std::int64_t{-1}, std::int64_t{1} << 50}) {
+    c10::impl::GenericDict milestones = make_dict();
+    milestones.insert_or_assign(std::int64_t{3}, count);
+    EXPECT_NE(refusal_of_state<MultiStepLR>(MultiStepLROptions{.milestones = {2}}, "milestones",
+                                            milestones)
+                  .find("'milestones' has 3"),
+              std::string::npos);
+  }
+}
+
+TEST(LRScheduler, RefusesTheStateOfAnother) {
+  SGD optimizer(one_parameter(), 0.5);
+  ExponentialLR exponential(optimizer, {.gamma = 0.5});
+  const StepLR step(optimizer, {.step_size = 2});
+  const MultiStepLR multi(optimizer, {.milestones = {2}});
+  EXPECT_EQ(refusal_of([&] { exponential.load_state_dict(step.state_dict()); }),
+            "load a scheduler's state: it has 'step_size', which is another scheduler's; load the "
+            "state of the same scheduler");
+  EXPECT_NE(refusal_of([&] { exponential.load_state_dict(multi.state_dict()); }), "no error");
+}
+
+TEST(SequentialLR, ARefusedStateChangesNoScheduler) {
+  SGD optimizer(one_parameter(), 0.5);
+  const auto make = [&](double gamma) {
+    return SequentialLR(optimizer,
+                        {std::make_shared<ExponentialLR>(optimizer, ExponentialLROptions{gamma}),
+                         std::make_shared<StepLR>(optimizer, StepLROptions{.step_size = 2})},
+                        {5});
+  };
+  SequentialLR scheduler = make(0.5);
+  const c10::IValue state = make(0.25).state_dict();
+  state.toGenericDict()
+      .at("_schedulers")
+      .toListRef()[1]
+      .toGenericDict()
+      .insert_or_assign("step_size", std::int64_t{0});
+  EXPECT_NE(refusal_of([&] { scheduler.load_state_dict(state); }), "no error");
+  scheduler.step();
+  EXPECT_EQ(lr_of(optimizer), 0.25);
+}
+
+// What Accelerator does to take steps back: the schedulers in it keep their numbers.
+TEST(SequentialLR, StatesAfterStepsTakenBackLoad) {
+  SGD optimizer(one_parameter(), 0.5);
+  SequentialLR scheduler(optimizer,
+                         {std::make_shared<CosineAnnealingWarmRestarts>(
+                              optimizer, CosineAnnealingWarmRestartsOptions{.t_0 = 3}),
+                          std::make_shared<ExponentialLR>(optimizer, ExponentialLROptions{0.5})},
+                         {8});
+  const c10::IValue before = scheduler.state_dict();
+  for (int i = 0; i < 4; ++i) scheduler.step();
+  const c10::IValue after = scheduler.state_dict();
+  EXPECT_EQ(refusal_of([&] { scheduler.load_state_dict(before); }), "no error");
+  EXPECT_EQ(refusal_of([&] { scheduler.load_state_dict(after); }), "no error");
+  EXPECT_EQ(scheduler.last_epoch(), 4);
+}
+
+// Where Python divides by zero: in the constructor, or at the last step.
+TEST(OneCycleLR, RefusesPhasesWithoutSteps) {
+  SGD optimizer(one_parameter(), {.lr = 0.5, .momentum = 0.5});
+  const auto refusal = [&](double pct_start, std::int64_t steps, bool three_phase) {
+    return refusal_of([&] {
+      OneCycleLR scheduler(optimizer, {.max_lr = {1},
+                                       .total_steps = steps,
+                                       .pct_start = pct_start,
+                                       .three_phase = three_phase});
+      for (std::int64_t i = 0; i < steps; ++i) {
+        scheduler.step();
+        EXPECT_TRUE(std::isfinite(lr_of(optimizer)));
+      }
+    });
+  };
+  EXPECT_EQ(refusal(0.1, 10, false),
+            "OneCycleLR: pct_start=0.1, total_steps=10 give a phase of no steps; change one of "
+            "them so that pct_start · total_steps is neither 1 nor total_steps");
+  EXPECT_NE(refusal(1.0, 10, false), "no error");
+  EXPECT_NE(refusal(0.1, 10, true), "no error");
+  EXPECT_NE(refusal(0.55, 10, true), "no error");
+  EXPECT_EQ(refusal(0.0, 10, false), "no error");
+  EXPECT_EQ(refusal(0.3, 10, false), "no error");
+  EXPECT_EQ(refusal(0.3, 10, true), "no error");
+  EXPECT_EQ(refusal(0.5, 1, false), "no error");
+}
+
+TEST(OneCycleLR, GoesOnAfterTheStateOfLibTorchsOptimizer) {
+  const std::vector<at::Tensor> parameters = one_parameter();
+  const torch::optim::SGD theirs(parameters, torch::optim::SGDOptions(0.5).momentum(0.5));
+  SGD optimizer(parameters, {.lr = 0.5, .momentum = 0.5});
+  OneCycleLR scheduler(optimizer, {.max_lr = {1}, .total_steps = 10});
+  const double first = lr_of(optimizer);
+  optimizer.load_state_dict(optimizer_state_dict(theirs));
+  scheduler.step();
+  EXPECT_GT(lr_of(optimizer), first);
+  optimizer.add_param_group(torch::optim::OptimizerParamGroup(one_parameter()));
+  EXPECT_NE(refusal_of([&] { scheduler.step(); }).find("parameter group 1 has no '"),
+            std::string::npos);
 }
 
 TEST(OneCycleLR, RefusesMoreSteps) {
