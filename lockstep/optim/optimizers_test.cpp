@@ -518,7 +518,7 @@ struct Buffers {
     return same;
   }
   static bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
-    return std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
+    return a.nbytes() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
   }
   at::Tensor parameter, gradient;
   Tensors states;
