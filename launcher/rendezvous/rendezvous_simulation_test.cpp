@@ -2,7 +2,6 @@
 // that are late, doubled and overtake each other, while whoever keeps the state is lost and another
 // goes on from what was saved: whatever happens, what the agents agree on must hold.
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <random>
@@ -11,6 +10,7 @@
 
 #include "launcher/rendezvous/rendezvous_state.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/simulated_seeds_testing.h"
 
 namespace lockstep {
 namespace {
@@ -255,16 +255,8 @@ class Simulation {
 };
 
 TEST(RendezvousSimulation, ManySeeds) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  constexpr std::uint64_t kSeeds = 1'000;  // These run the same code, at a tenth of the speed.
-#else
-  constexpr std::uint64_t kSeeds = 10'000;
-#endif
-  // LOCKSTEP_SIMULATION_SEED=N replays one.
-  const char* const replayed = std::getenv("LOCKSTEP_SIMULATION_SEED");
-  const std::uint64_t first = replayed == nullptr ? 0 : std::strtoull(replayed, nullptr, 10);
-  const std::uint64_t last = replayed == nullptr ? kSeeds : first + 1;
-  for (std::uint64_t seed = first; seed < last; ++seed) {
+  const SimulatedSeeds seeds = simulated_seeds(10'000, 1'000);
+  for (std::uint64_t seed = seeds.first; seed < seeds.last; ++seed) {
     SCOPED_TRACE(concat("LOCKSTEP_SIMULATION_SEED=", seed));
     Simulation(seed).run();
     if (HasFatalFailure()) return;

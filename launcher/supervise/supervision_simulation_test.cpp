@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <cstdlib>
 #include <random>
 
 #include <gtest/gtest.h>
 
 #include "launcher/supervise/simulated_job.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/simulated_seeds_testing.h"
 
 namespace lockstep {
 namespace {
@@ -131,24 +131,13 @@ std::string print_coverage(const Coverage& coverage) {
 }
 
 TEST(SupervisionSimulation, ManySeeds) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  constexpr std::uint64_t kSeeds = 500;  // These run the same code, at a tenth of the speed.
-#else
-  constexpr std::uint64_t kSeeds = 4'000;
-#endif
-  // LOCKSTEP_SIMULATION_SEED=N replays one and prints its events; LOCKSTEP_SIMULATION_SEEDS=N runs
-  // as many.
-  const char* const replayed = std::getenv("LOCKSTEP_SIMULATION_SEED");
-  const char* const wanted = std::getenv("LOCKSTEP_SIMULATION_SEEDS");
-  const std::uint64_t count = wanted == nullptr ? kSeeds : std::strtoull(wanted, nullptr, 10);
-  const std::uint64_t first = replayed == nullptr ? 0 : std::strtoull(replayed, nullptr, 10);
-  const std::uint64_t last = replayed == nullptr ? count : first + 1;
+  const SimulatedSeeds seeds = simulated_seeds(4'000, 500);
   Coverage coverage;
-  for (std::uint64_t seed = first; seed < last; ++seed) {
-    const std::string violation = simulate(seed, replayed != nullptr, coverage);
+  for (std::uint64_t seed = seeds.first; seed < seeds.last; ++seed) {
+    const std::string violation = simulate(seed, seeds.is_replay, coverage);
     ASSERT_EQ(violation, "") << "LOCKSTEP_SIMULATION_SEED=" << seed;
   }
-  if (last - first >= 4'000) {
+  if (seeds.last - seeds.first >= 4'000) {
     EXPECT_EQ(print_coverage(coverage), "") << "not simulated, without a reason";
   }
 }

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <cstdlib>
 
 #include <gtest/gtest.h>
 
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/simulated_seeds_testing.h"
 #include "lockstep/recovery/internal/simulated_training.h"
 
 namespace lockstep {
@@ -83,27 +83,16 @@ std::string print_recovery_coverage(const RecoveryCoverage& coverage) {
 }
 
 TEST(RecoverySimulation, ManySeeds) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  constexpr std::uint64_t kSeeds = 200;  // These run the same code, at a tenth of the speed.
-#else
-  constexpr std::uint64_t kSeeds = 5'000;
-#endif
-  // LOCKSTEP_SIMULATION_SEED=N replays one and prints its actions; LOCKSTEP_SIMULATION_SEEDS=N runs
-  // as many.
-  const char* const replayed = std::getenv("LOCKSTEP_SIMULATION_SEED");
-  const char* const wanted = std::getenv("LOCKSTEP_SIMULATION_SEEDS");
-  const std::uint64_t count = wanted == nullptr ? kSeeds : std::strtoull(wanted, nullptr, 10);
-  const std::uint64_t first = replayed == nullptr ? 0 : std::strtoull(replayed, nullptr, 10);
-  const std::uint64_t last = replayed == nullptr ? count : first + 1;
+  const SimulatedSeeds seeds = simulated_seeds(5'000, 200);
   RecoveryCoverage coverage{};
-  for (std::uint64_t seed = first; seed < last; ++seed) {
-    const std::string violation = simulate_training(seed, replayed != nullptr, coverage);
+  for (std::uint64_t seed = seeds.first; seed < seeds.last; ++seed) {
+    const std::string violation = simulate_training(seed, seeds.is_replay, coverage);
     ASSERT_EQ(violation, "") << "LOCKSTEP_SIMULATION_SEED=" << seed;
   }
   // These programs have no section in another one, and each rank calls what the others call.
   const std::string excepted = concat(name_of(RecoveryAction::kRunAlone), "\n",
                                       name_of(RecoveryAction::kFailPositionsDiffer), "\n");
-  if (last - first >= 2'000) {
+  if (seeds.last - seeds.first >= 2'000) {
     EXPECT_EQ(print_recovery_coverage(coverage), excepted) << "never carried out";
   }
 }
