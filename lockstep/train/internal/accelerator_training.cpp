@@ -63,13 +63,23 @@ void AcceleratorTraining::remember() {
 }
 
 void AcceleratorTraining::begin_step() {
+  most_updates_ = std::max(most_updates_, updates_);
+  is_extended_ = false;
+  forget_updates();
+}
+
+void AcceleratorTraining::return_other_loaders(const std::vector<DataCursor>& cursors) {
+  for (std::size_t i = 1; i < std::min(cursors.size(), state_.loaders.size()); ++i) {
+    if (state_.loaders[i]->cursor() != cursors[i]) state_.loaders[i]->set_cursor(cursors[i]);
+  }
+}
+
+void AcceleratorTraining::forget_updates() {
+  updates_ = undone_updates_ = 0;
+  undos_.clear();
   // The backward() of another optimizer's loss counts for all: after this one's update, too.
   for (const auto& stepped : state_.optimizers)
     stepped->has_new_gradients = stepped->has_stepped = false;
-  most_updates_ = std::max(most_updates_, updates_);
-  updates_ = undone_updates_ = 0;
-  is_extended_ = false;
-  undos_.clear();
 }
 
 std::int64_t AcceleratorTraining::skipped() const {
@@ -111,10 +121,9 @@ void AcceleratorTraining::end_update() {
 bool AcceleratorTraining::go_back() {
   const at::NoGradGuard no_grad;
   // What the step was given of other loaders comes again.
-  for (std::size_t i = 1; i < std::min(cursors_.size(), state_.loaders.size()); ++i) {
-    if (state_.loaders[i]->cursor() != cursors_[i]) state_.loaders[i]->set_cursor(cursors_[i]);
-    if (i < logged_until_.size()) logged_until_[i] = cursors_[i];
-  }
+  return_other_loaders(cursors_);
+  std::copy_n(cursors_.begin(), std::min(cursors_.size(), logged_until_.size()),
+              logged_until_.begin());
   const bool is_whole = undone_updates_ == updates_;
   if (is_whole) {
     for (auto& [optimizer, undo] : undos_) {
@@ -128,8 +137,7 @@ bool AcceleratorTraining::go_back() {
       adopt_optimizer_state_dict(*optimizer, undo.optimizer, "the state before the step");
     }
   }
-  updates_ = undone_updates_ = 0;
-  undos_.clear();
+  forget_updates();
   for (const Watched& watched : parameters_) reset_gradient(watched.parameter, watched.gradient);
   buffers_.go_back();
   for (const auto& one : state_.registered) one.load_state_dict(registered_[one.name]);
@@ -151,8 +159,6 @@ bool AcceleratorTraining::go_back() {
   state_.pass_of_group_.reset();
   state_.sync_gradients_ = true;
   state_.has_gradients_ = false;
-  for (const auto& stepped : state_.optimizers)
-    stepped->has_new_gradients = stepped->has_stepped = false;
   state_.losses_are_old_ = true;
   state_.held_lines_.clear();
   return is_whole;
@@ -216,10 +222,7 @@ void AcceleratorTraining::take(const c10::IValue& value) {
   state_.steps_ = number[4];
   most_updates_ = static_cast<int>(number[5]);
   set_skipped(number[6]);
-  updates_ = undone_updates_ = 0;
-  undos_.clear();
-  for (const auto& stepped : state_.optimizers)
-    stepped->has_new_gradients = stepped->has_stepped = false;
+  forget_updates();
   logged_until_.clear();  // It continues where this state is.
 }
 
@@ -467,9 +470,7 @@ bool AcceleratorState::run_on_survivors(const std::function<void()>& action) {
   AcceleratorTraining::Between between(*training_, cursors);
   const bool counts = recovery_->run_on_survivors([&] {
     // Where it was interrupted in a loop over another loader.
-    for (std::size_t i = 1; i < loaders.size(); ++i) {
-      if (loaders[i]->cursor() != cursors[i]) loaders[i]->set_cursor(cursors[i]);
-    }
+    training_->return_other_loaders(cursors);
     action();
   });
   if (counts) between.note_success();

@@ -67,6 +67,8 @@ class AcceleratorTraining final : public RecoverableTraining {
     const bool is_outermost_;
   };
 
+  /// All loaders but the first go back to where they were.
+  void return_other_loaders(const std::vector<DataCursor>& cursors);
   /// Where the first loader is at a boundary.
   void set_cursor(const DataCursor& cursor) { cursor_ = cursor; }
 
@@ -82,6 +84,7 @@ class AcceleratorTraining final : public RecoverableTraining {
   };
   void find_tensors();
   void log_until_here();
+  void forget_updates();
   int expected_updates() const;
   void restore_rates();
   std::int64_t skipped() const;
