@@ -102,6 +102,14 @@ class Events(Files):
         self.assertEqual([event.step for event in events.Scalars("loss/train")], list(range(9)))
         self.assertEqual([event.step for event in events.Histograms("weights")], list(range(9)))
 
+    def test_a_run_that_goes_on_is_read_last_though_the_clock_was_set_back(self):
+        self.write("events", self.folder, 0, 7)
+        (earlier,) = self.folder.iterdir()
+        *start, seconds, host, process, number = earlier.name.split(".")
+        earlier.rename(self.folder / ".".join([*start, str(int(seconds) + 3600), host, "9999999", number]))
+        self.write("events", self.folder, 4, 9, "purge")
+        self.assertEqual([event.step for event in self.read().Scalars("loss/train")], list(range(9)))
+
     def test_what_a_killed_run_left_half_is_passed_over(self):
         self.write("events", self.folder, 0, 3)
         (file,) = self.folder.iterdir()

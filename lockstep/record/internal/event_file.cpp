@@ -1,7 +1,11 @@
 #include "lockstep/record/internal/event_file.h"
 
+#include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <exception>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
 #include <unistd.h>
@@ -15,17 +19,39 @@ namespace lockstep::inline internal {
 namespace {
 
 constexpr std::size_t kMostWaitingBytes = std::size_t{64} << 10;
+constexpr std::string_view kNameStart = "events.out.tfevents.";
+constexpr std::int64_t kLargestSeconds = 9'999'999'999;  // ten digits
 
-std::string new_file_name() {
+/// The seconds in the names of a folder's event files: the latest; 0 if there are none.
+std::int64_t latest_seconds(const std::filesystem::path& folder) {
+  std::int64_t latest = 0;
+  std::error_code error;  // EventFile's first write reports it.
+  for (std::filesystem::directory_iterator file(folder, error), end; !error && file != end;
+       file.increment(error)) {
+    const std::string name = file->path().filename().string();
+    if (!name.starts_with(kNameStart)) continue;
+    std::int64_t seconds = 0;
+    std::from_chars(name.data() + kNameStart.size(), name.data() + name.size(), seconds);
+    // TensorBoard compares names as text: another number of digits would not sort by time.
+    if (seconds < kLargestSeconds) latest = std::max(latest, seconds);
+  }
+  return latest;
+}
+
+/// TensorBoard reads the files of a folder in the order of their names, and a restart hides events
+/// only of files that it has read. So this name sorts after those in the folder, even if they were
+/// made within the same second or the clock was set back.
+std::string new_file_name(const std::filesystem::path& folder) {
   static std::atomic<int> count{0};
-  return concat("events.out.tfevents.", static_cast<std::int64_t>(wall_seconds()), ".", host_name(),
-                ".", ::getpid(), ".", count++);
+  const std::int64_t seconds =
+      std::max(static_cast<std::int64_t>(wall_seconds()), latest_seconds(folder) + 1);
+  return concat(kNameStart, seconds, ".", host_name(), ".", ::getpid(), ".", count++);
 }
 
 }  // namespace
 
 EventFile::EventFile(const std::filesystem::path& folder, const EventFileOptions& options)
-    : path_(folder / new_file_name()),
+    : path_(folder / new_file_name(folder)),
       flush_interval_(options.flush_interval),
       file_(path_, {.what = "write events to", .when_full = "make room"}) {
   const EventTime time{.wall_seconds = wall_seconds(), .step = options.purge_step.value_or(0)};

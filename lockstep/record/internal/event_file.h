@@ -20,7 +20,8 @@ struct EventFileOptions {
 };
 
 /// A file of events as TensorBoard reads them, a new one for each run of a program:
-/// <folder>/events.out.tfevents.<seconds since 1970>.<machine>.<process>.<number in it>.
+/// <folder>/events.out.tfevents.<seconds since 1970>.<machine>.<process>.<number in it>. The name
+/// sorts after those of the event files in the folder; if need be, its time is later than now.
 /// Threads: one at a time. Errors: SystemError when the folder cannot be made or written, also in a
 /// later call, as when the disk is full.
 class EventFile {
