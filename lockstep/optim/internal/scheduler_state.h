@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <ATen/core/ivalue.h>
+#include <torch/optim/optimizer.h>
+
+/// What the schedulers share: checks of options, and reading of states that Python's schedulers or
+/// they themselves have written.
+namespace lockstep::inline internal {
+
+/// The operation in errors about states that are loaded.
+inline constexpr const char* kLoadScheduler = "load a scheduler's state";
+
+/// Errors: UsageError "<scheduler>: <what>" unless it is met.
+void require_option(bool is_met, const char* scheduler, const std::string& what);
+
+c10::IValue list_of(const std::vector<double>& numbers);
+c10::IValue list_of(const std::vector<std::int64_t>& numbers);
+
+/// Errors of these: UsageError, which names the entry.
+double to_number(const c10::IValue& value, const std::string& name);
+/// A whole number, which Python may keep as a float.
+std::int64_t to_integer(const c10::IValue& value, const std::string& name);
+std::vector<double> numbers_of(const c10::IValue& dict, const char* name);
+/// The number of steps that have been made: 0 or more, below 2^31.
+std::int64_t epoch_in(const c10::IValue& dict);
+
+/// The learning rate of each parameter group.
+std::vector<double> lrs_of(const torch::optim::Optimizer& optimizer);
+/// One value for each parameter group, from one for all or from as many.
+/// Errors: UsageError for another number of values.
+std::vector<double> one_each(const char* scheduler, const char* name, std::vector<double> given,
+                             const torch::optim::Optimizer& optimizer);
+
+}  // namespace lockstep::inline internal
