@@ -26,9 +26,11 @@ TEST(ModuleSymbols, NamesAFunctionOfAnotherProcess) {
   StackFrame unknown{.address = 1};
   StackFrame outside = known;
   outside.offset = 1ULL << 40;
-  name_frames({&known, &in_library, &deleted, &unknown, &outside},
-              Deadline::after(std::chrono::seconds(20)));
-  ASSERT_FALSE(known.lines.empty());
+  FrameNaming naming({&known, &in_library, &deleted, &unknown, &outside},
+                     Deadline::after(std::chrono::seconds(20)));
+  naming.finish();
+  EXPECT_TRUE(naming.proceed());
+  ASSERT_EQ(known.lines.size(), 1U);
   EXPECT_TRUE(known.lines.back().function.starts_with("lockstep::internal::parse_mapped_range(std::"))
       << known.lines.back().function;
   ASSERT_FALSE(in_library.lines.empty());
@@ -46,7 +48,8 @@ TEST(ModuleSymbols, AFileThatIsNoModuleHasNone) {
 
 TEST(ModuleSymbols, ADeadlineThatHasPassedLeavesFramesWithoutNames) {
   StackFrame frame = frame_of(reinterpret_cast<const void*>(&parse_mapped_range));
-  name_frames({&frame}, Deadline::after(std::chrono::milliseconds(0)));
+  FrameNaming naming({&frame}, Deadline::after(std::chrono::milliseconds(0)));
+  EXPECT_TRUE(naming.proceed());
   EXPECT_TRUE(frame.lines.empty());
 }
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <utility>
 
 #include "diagnose/verdict/error_file.h"
-#include "diagnose/verdict/name_frames.h"
 #include "diagnose/verdict/worker_text.h"
 #include "launcher/logs/worker_logs.h"
 #include "lockstep/base/internal/check.h"
@@ -52,6 +52,18 @@ std::string where_to_look(const LaunchOptions& options, const WorkerExit& cause)
              : "above; with --tee=3 --log-dir=logs, it is kept in files";
 }
 
+// LibTorch's symbols take 0.3 s.
+constexpr std::chrono::milliseconds kLongestNaming{10'000};
+
+std::vector<StackFrame*> crash_frames(GenerationOutcome& outcome) {
+  std::vector<StackFrame*> frames;
+  for (WorkerExit& exit : outcome.exits) {
+    if (!exit.crash) continue;
+    for (StackFrame& frame : exit.crash->frames) frames.push_back(&frame);
+  }
+  return frames;
+}
+
 }  // namespace
 
 std::string describe_stuck(const WorkerExit& worker) {
@@ -88,16 +100,36 @@ std::string reason_after(const std::string& fault, const std::string& cause) {
   return reason.size() > kSeparator.size() ? reason.substr(kSeparator.size()) : "";
 }
 
-void explain_crashes(GenerationOutcome& outcome) noexcept try {
-  // LibTorch's symbols take 0.3 s. A job that is to be started again waits no longer than this.
-  constexpr std::chrono::milliseconds kLongest{10'000};
-  std::vector<StackFrame*> frames;
-  for (WorkerExit& exit : outcome.exits) {
-    if (!exit.crash) continue;
-    for (StackFrame& frame : exit.crash->frames) frames.push_back(&frame);
-  }
-  name_frames(frames, Deadline::after(kLongest));
-  for (WorkerExit& exit : outcome.exits) {
+CrashNaming::CrashNaming(GenerationOutcome outcome)
+    : outcome_(std::move(outcome)),
+      naming_(crash_frames(outcome_), Deadline::after(kLongestNaming)) {}
+
+bool CrashNaming::proceed() noexcept {
+  if (!naming_.proceed()) return false;
+  note_names();
+  return true;
+}
+
+void CrashNaming::finish() noexcept {
+  naming_.finish();
+  note_names();
+}
+
+std::string CrashNaming::text() const {
+  const WorkerExit* const cause = first_cause(outcome_);
+  if (cause == nullptr || !cause->crash) return "";
+  return concat("lockstep: ", describe_worker(*cause), " crashed: ", cause->error_message, "\n",
+                describe_crash(*cause));
+}
+
+GenerationOutcome name_crashes(GenerationOutcome outcome) {
+  CrashNaming naming(std::move(outcome));
+  naming.finish();
+  return naming.outcome();
+}
+
+void CrashNaming::note_names() noexcept try {
+  for (WorkerExit& exit : outcome_.exits) {
     if (!exit.crash) continue;
     exit.error_message = crash_message(*exit.crash);
     exit.error_kind = error_kind_of(exit.error_message);

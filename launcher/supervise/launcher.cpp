@@ -253,8 +253,6 @@ void Launcher::worker_failed(const WorkerExit& exit) {
 void Launcher::generation_is_over(const GenerationOutcome& outcome) {
   failpoint("launch.over");
   next_word_ = Deadline::after(kFirstWord);
-  const WorkerExit* const cause = first_cause(outcome);
-  if (cause != nullptr && cause->crash) say_text(describe_crash(*cause));
   agent_.generation_over(outcome, rendezvous_.view(), Deadline::Clock::now());
   publish();
 }

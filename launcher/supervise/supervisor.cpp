@@ -56,9 +56,12 @@ GenerationOutcome Supervisor::run(Generation first) {
     wait();
   }
   forget_processes();
+  for (CrashNaming& naming : namings_) {
+    naming.finish();
+    say_text(naming.text());
+  }
   if (rendezvous_error_) std::rethrow_exception(rendezvous_error_);
-  GenerationOutcome outcome = std::move(state_.outcome);
-  explain_crashes(outcome);
+  GenerationOutcome outcome = name_crashes(std::move(state_.outcome));
   setup_.finish_output(outcome, parts_.rendezvous, parts_.signals);
   return outcome;
 }
@@ -80,6 +83,10 @@ void Supervisor::notify(const SupervisionEvent& event) {
 void Supervisor::wait() {
   std::optional<Deadline> deadline;
   if (const auto next = next_deadline(state_, now())) deadline.emplace(*next);
+  for (const CrashNaming& naming : namings_) {
+    if (!deadline || naming.deadline().instant() < deadline->instant())
+      deadline = naming.deadline();
+  }
   if (rendezvous_error_) return wait_for(news_.fd(), deadline);
   try {
     parts_.rendezvous.wait(news_.fd(), deadline);
@@ -103,6 +110,7 @@ void Supervisor::read_news() {
   for (auto& [id, process] : processes_) read_messages(id, process);
   reap_workers();
   read_suspended_workers();
+  read_crash_names();
   if (!(parts_.rendezvous.view() == state_.view)) {
     notify(happened::ViewChanged{parts_.rendezvous.view()});
   }
@@ -178,6 +186,17 @@ void Supervisor::read_suspended_workers() {
   }
 }
 
+void Supervisor::read_crash_names() {
+  for (auto naming = namings_.begin(); naming != namings_.end();) {
+    if (!naming->proceed()) {
+      ++naming;
+      continue;
+    }
+    say_text(naming->text());
+    naming = namings_.erase(naming);
+  }
+}
+
 // What is to be done.
 
 void Supervisor::carry_out(const action::StartWorker& start) {
@@ -246,9 +265,16 @@ void Supervisor::carry_out(const action::ReportEnd& report) {
 void Supervisor::carry_out(const action::EndGeneration& end) {
   parts_.board.generation_is_over();
   setup_.end_generation();
-  GenerationOutcome outcome = end.outcome;
-  explain_crashes(outcome);
-  parts_.agent.generation_is_over(outcome);
+  CrashNaming& naming = namings_.emplace_back(end.outcome);
+  if (naming.fd() >= 0) news_.add(naming.fd());
+  // The text of a failure that ends the job is final, on all machines: it says where.
+  const bool is_last = parts_.rendezvous.view().restarts >= job_.options.max_restarts;
+  if (is_last) {
+    naming.finish();
+  } else {
+    naming.yield_processor();
+  }
+  parts_.agent.generation_is_over(naming.outcome());
 }
 
 void Supervisor::carry_out(const action::AskForGeneration& ask) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <exception>
+#include <list>
 #include <map>
 #include <optional>
 #include <set>
@@ -10,6 +11,7 @@
 #include "diagnose/verdict/shared_calls.h"
 #include "launcher/rendezvous/job_rendezvous.h"
 #include "launcher/supervise/event_log.h"
+#include "launcher/supervise/failure_report.h"
 #include "launcher/supervise/group_guard.h"
 #include "launcher/supervise/job_board.h"
 #include "launcher/supervise/supervision.h"
@@ -77,6 +79,7 @@ class Supervisor {
   void read_messages(WorkerId id, Process& process);
   void reap_workers();
   void read_suspended_workers();
+  void read_crash_names();
   void wait();
   void forget_processes();
 
@@ -107,6 +110,8 @@ class Supervisor {
   std::vector<WorkerPlan> plans_;
   std::map<WorkerId, Process> processes_;
   WakeSet news_;
+  /// Of crashes in generations that other workers outlived.
+  std::list<CrashNaming> namings_;
   /// What is thrown once the workers have ended.
   std::exception_ptr rendezvous_error_;
 };

@@ -284,7 +284,7 @@ std::string run_processes(const std::function<std::string(int rank)>& body, int 
   }();
   const bool have_answered = may_answer_signals && std::ranges::all_of(outcome.exits, ended_well);
   if (ended_by != 0 && !have_answered) end_by(ended_by);
-  explain_crashes(outcome);
+  outcome = name_crashes(std::move(outcome));
   const WorkerExit* const cause = first_cause(outcome);
   if (cause == nullptr) {
     return ReadableFile(concat("/proc/self/fd/", result_files.back().get())).text();

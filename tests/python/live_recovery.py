@@ -171,6 +171,9 @@ class LiveRecovery(LiveJobTest):
         self.assertEqual((failure.pid, failure.signal, failure.restart, bool(failure.kept)),
                          (processes[2], "SIGSEGV", 1, True), job.errors)
         self.assertIsNotNone(failure.step, job.errors)
+        # The others did not wait for its stack's names.
+        self.assertRegex(job.errors, rf"(?s)restart 1 of .*rank 2 \(pid {processes[2]}\) crashed: SIGSEGV sent by .*"
+                                     r"stack:  .*\n(lockstep:           .*\n)*?lockstep:           .+ in \S+\n")
 
     def test_without_the_launcher_it_is_a_plain_loop(self):
         alone = subprocess.run([WORKER, "20"], capture_output=True, text=True, timeout=DEADLINE_S, check=True)
