@@ -20,7 +20,7 @@ namespace {
 using std::chrono::milliseconds;
 using namespace std::string_literals;
 
-Deadline now() {
+Deadline at_once() {
   return Deadline::after(milliseconds(0));
 }
 
@@ -102,7 +102,7 @@ TEST_F(WorkerMessageTest, ThoseOfAWorkerKeepTheirBytesAndArriveAsTheyWere) {
     ASSERT_TRUE(send_message(link_.worker.get(), message));
     EXPECT_EQ(bytes_at(link_.launcher.get()), bytes) << message.index();
     send_to_launcher(bytes);
-    const auto got = receive_from_worker(link_.launcher.get(), now());
+    const auto got = receive_from_worker(link_.launcher.get(), at_once());
     ASSERT_TRUE(got) << message.index();
     EXPECT_EQ(got->message, message) << message.index();
     EXPECT_FALSE(got->file.valid());
@@ -125,7 +125,7 @@ TEST_F(WorkerMessageTest, ThoseOfALauncherKeepTheirBytesAndArriveAsTheyWere) {
     ASSERT_TRUE(send_message(link_.launcher.get(), message));
     EXPECT_EQ(bytes_at(link_.worker.get()), bytes);
     send_to_worker(bytes);
-    const auto got = receive_from_launcher(link_.worker.get(), now());
+    const auto got = receive_from_launcher(link_.worker.get(), at_once());
     ASSERT_TRUE(got);
     EXPECT_EQ(got->message, message);
   }
@@ -155,7 +155,7 @@ TEST_F(WorkerMessageTest, ReadsThoseOfOtherVersions) {
   };
   for (const auto& [bytes, message] : all) {
     send_to_launcher(bytes);
-    const auto got = receive_from_worker(link_.launcher.get(), now());
+    const auto got = receive_from_worker(link_.launcher.get(), at_once());
     ASSERT_TRUE(got);
     EXPECT_EQ(got->message, message);
   }
@@ -182,18 +182,18 @@ TEST_F(WorkerMessageTest, IgnoresWhatIsNoMessage) {
     send_to_launcher(bytes);
   }
   ASSERT_TRUE(send_message(link_.worker.get(), TookPlace{.generation = 3}));
-  EXPECT_EQ(receive_from_worker(link_.launcher.get(), now())->message,
+  EXPECT_EQ(receive_from_worker(link_.launcher.get(), at_once())->message,
             WorkerMessage(TookPlace{.generation = 3}));
   for (const auto& [message, bytes] : all_of_a_worker()) send_to_worker(bytes);
   ASSERT_TRUE(send_message(link_.launcher.get(), LeaveGroup{.generation = 3}));
-  EXPECT_EQ(receive_from_launcher(link_.worker.get(), now())->message,
+  EXPECT_EQ(receive_from_launcher(link_.worker.get(), at_once())->message,
             LauncherMessage(LeaveGroup{.generation = 3}));
 }
 
 TEST_F(WorkerMessageTest, APlaceBringsADescriptor) {
   Pipe pipe = make_pipe();
   ASSERT_TRUE(send_message(link_.launcher.get(), Place{.generation = 7}, pipe.read_end.get()));
-  const auto got = receive_from_launcher(link_.worker.get(), now());
+  const auto got = receive_from_launcher(link_.worker.get(), at_once());
   ASSERT_TRUE(got);
   ASSERT_EQ(::write(pipe.write_end.get(), "x", 1), 1);
   char letter = 0;
@@ -203,9 +203,9 @@ TEST_F(WorkerMessageTest, APlaceBringsADescriptor) {
 TEST_F(WorkerMessageTest, ComeWholeAndInOrder) {
   ASSERT_TRUE(send_message(link_.worker.get(), KeepsState{}));
   ASSERT_TRUE(send_message(link_.worker.get(), GivesUp{}));
-  EXPECT_EQ(receive_from_worker(link_.launcher.get(), now())->message, WorkerMessage(KeepsState{}));
-  EXPECT_EQ(receive_from_worker(link_.launcher.get(), now())->message, WorkerMessage(GivesUp{}));
-  EXPECT_FALSE(receive_from_worker(link_.launcher.get(), now()));
+  EXPECT_EQ(receive_from_worker(link_.launcher.get(), at_once())->message, WorkerMessage(KeepsState{}));
+  EXPECT_EQ(receive_from_worker(link_.launcher.get(), at_once())->message, WorkerMessage(GivesUp{}));
+  EXPECT_FALSE(receive_from_worker(link_.launcher.get(), at_once()));
 }
 
 TEST_F(WorkerMessageTest, TheLastOnesArriveFromAWorkerThatLeftSomeUnread) {
@@ -213,10 +213,10 @@ TEST_F(WorkerMessageTest, TheLastOnesArriveFromAWorkerThatLeftSomeUnread) {
   ASSERT_TRUE(send_message(link.launcher.get(), LeaveGroup{.generation = 3}));
   ASSERT_TRUE(send_message(link.worker.get(), GivesUp{}));
   link.worker.reset();
-  const auto got = receive_from_worker(link.launcher.get(), now());
+  const auto got = receive_from_worker(link.launcher.get(), at_once());
   ASSERT_TRUE(got);
   EXPECT_EQ(got->message, WorkerMessage(GivesUp{}));
-  EXPECT_THROW(receive_from_worker(link.launcher.get(), now()), PeerLost);
+  EXPECT_THROW(receive_from_worker(link.launcher.get(), at_once()), PeerLost);
 }
 
 }  // namespace
