@@ -4,6 +4,8 @@
 #include <map>
 #include <unordered_set>
 
+#include "lockstep/base/error.h"
+
 namespace lockstep::inline internal {
 namespace {
 
@@ -39,6 +41,11 @@ std::vector<at::Tensor> with_separate_gradients(const std::vector<at::Tensor>& p
   for (at::Tensor& parameter : each_once(parameters)) {
     at::Tensor& gradient = parameter.mutable_grad();
     if (!gradient.defined()) continue;
+    if (gradient.is_meta()) {
+      throw UsageError(
+          "the gradient of a parameter has no values, as with one_copy_per_machine, where this "
+          "operation is not supported; leave the option out");
+    }
     if (gradient.layout() == at::kStrided && gradient.numel() > 0) {
       AddressRange range = addresses_of(gradient);
       const auto next = taken.upper_bound(range.begin);
