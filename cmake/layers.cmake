@@ -11,6 +11,7 @@ set(LOCKSTEP_LAYERS
   "3 lockstep/comm"
   "4 lockstep/comm/backends"
   "4 lockstep/data"
+  "4 lockstep/one_copy"
   "4 lockstep/profile"
   "4 lockstep/snapshot"
   "5 lockstep/amp"

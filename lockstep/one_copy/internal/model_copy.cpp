@@ -1,0 +1,441 @@
+#include "lockstep/one_copy/internal/model_copy.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <new>
+#include <utility>
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/check.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/comm/internal/native_collectives.h"
+#include "lockstep/comm/kernels/reduce_kernel.h"
+
+namespace lockstep::inline internal {
+namespace {
+
+constexpr std::align_val_t kLine{64};
+// Fewer elements are not worth another thread.
+constexpr std::int64_t kGrainElements = std::int64_t{1} << 15;
+// In the place of an offset: a gradient without elements. No gradient lies there.
+constexpr std::int64_t kOfNoElements = 1;
+
+std::byte* allocate_lines(std::size_t bytes) {
+  return static_cast<std::byte*>(::operator new(bytes, kLine));
+}
+
+std::optional<Element> element_of(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat:
+      return Element::kFloat32;
+    case at::kDouble:
+      return Element::kFloat64;
+    case at::kHalf:
+      return Element::kFloat16;
+    case at::kBFloat16:
+      return Element::kBFloat16;
+    default:
+      return std::nullopt;
+  }
+}
+
+[[noreturn]] void refuse_parameter(const std::string& name, const std::string& reason) {
+  throw UsageError(concat("one_copy_per_machine: parameter '", name, "' ", reason));
+}
+
+std::vector<Element> elements_of(const std::vector<at::Tensor>& parameters,
+                                 const std::vector<std::string>& names) {
+  std::vector<Element> elements;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto element = element_of(parameters[i].scalar_type());
+    if (!element || !parameters[i].is_cpu()) {
+      refuse_parameter(names[i], concat("is ", c10::toString(parameters[i].scalar_type()), " on ",
+                                        parameters[i].device().str(),
+                                        "; supported are float32, float64, bfloat16 and float16 "
+                                        "on the CPU; leave the option out"));
+    }
+    if (parameters[i].layout() != at::kStrided || !parameters[i].is_non_overlapping_and_dense()) {
+      refuse_parameter(names[i], "has gaps in memory; make it contiguous before it is wrapped");
+    }
+    elements.push_back(*element);
+  }
+  return elements;
+}
+
+CopyLayout layout_of(const std::vector<at::Tensor>& parameters, int ranks) {
+  std::vector<CopyLayout::Item> items;
+  for (const at::Tensor& parameter : parameters) {
+    items.push_back({.elements = parameter.numel(),
+                     .element_bytes = static_cast<std::int64_t>(parameter.element_size())});
+  }
+  return {std::move(items), ranks};
+}
+
+}  // namespace
+
+void ModelCopy::Free::operator()(std::byte* memory) const {
+  ::operator delete(memory, kLine);
+}
+
+std::shared_ptr<ModelCopy> ModelCopy::make(const ProcessGroup& group, const std::string& name,
+                                           std::vector<at::Tensor> parameters,
+                                           std::vector<std::string> names) {
+  const c10::NoGradGuard no_grad;
+  std::shared_ptr<ModelCopy> copy(
+      new ModelCopy(group, name, std::move(parameters), std::move(names)));
+  copy->move_parameters();
+  copy->add_to_registry();
+  return copy;
+}
+
+ModelCopy::ModelCopy(const ProcessGroup& group, std::string name,
+                     std::vector<at::Tensor> parameters, std::vector<std::string> names)
+    : group_(group),
+      name_(std::move(name)),
+      parameters_(std::move(parameters)),
+      names_(std::move(names)),
+      elements_(elements_of(parameters_, names_)),
+      layout_(layout_of(parameters_, group_.world_size())),
+      scratch_(allocate_lines(kChunkBytes)),
+      zeros_(allocate_lines(kChunkBytes)),
+      held_(parameters_.size()),
+      states_(parameters_.size()),
+      sources_(parameters_.size()) {
+  std::memset(zeros_.get(), 0, kChunkBytes);
+  check_parameters();
+  memory_ = make_copy_memory(group_, name_, layout_.bytes());
+}
+
+// Each parameter gets memory of its own.
+void ModelCopy::check_parameters() const {
+  std::map<std::uintptr_t, std::size_t> by_end;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].numel() == 0) continue;
+    const auto begin = reinterpret_cast<std::uintptr_t>(parameters_[i].const_data_ptr());
+    const std::uintptr_t end = begin + parameters_[i].nbytes();
+    const auto next = by_end.upper_bound(begin);
+    if (next != by_end.end()) {
+      const at::Tensor& other = parameters_[next->second];
+      if (reinterpret_cast<std::uintptr_t>(other.const_data_ptr()) < end) {
+        refuse_parameter(names_[i], concat("shares memory with '", names_[next->second],
+                                           "'; register one tensor under both names"));
+      }
+    }
+    by_end[end] = i;
+  }
+}
+
+void ModelCopy::move_parameters() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const Part own_part = part(i);
+    const std::int64_t bytes = element_bytes_of(i);
+    const auto count = static_cast<std::uint64_t>(own_part.size() * bytes);
+    if (count == 0) continue;
+    const std::int64_t begin = own_part.begin * bytes;
+    memory_->shared().populate(layout_.parameter(i) + static_cast<std::uint64_t>(begin), count);
+    std::memcpy(parameter_at(i, own_part.begin),
+                static_cast<const std::byte*>(parameters_[i].const_data_ptr()) + begin, count);
+  }
+  meet("copy of ");
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor& parameter = parameters_[i];
+    views_.push_back(tensor_over(layout_.parameter(i), parameter, parameter.scalar_type()));
+    placeholders_.push_back(at::empty_strided(parameter.sizes(), parameter.strides(),
+                                              parameter.options().device(at::kMeta)));
+    parameters_[i].set_data(views_[i]);
+  }
+}
+
+at::Tensor ModelCopy::tensor_over(std::uint64_t offset, const at::Tensor& model,
+                                  at::ScalarType dtype) const {
+  return at::from_blob(
+      own(offset), model.sizes(), model.strides(), [memory = memory_](void*) {},
+      at::TensorOptions(dtype));
+}
+
+void ModelCopy::meet(const char* what) const {
+  group_.barrier({.name = what + name_});
+}
+
+void ModelCopy::before_gradient(std::size_t index) {
+  at::Tensor& gradient = parameters_[index].mutable_grad();
+  if (!gradient.defined() || !gradient.is_meta()) return;
+  if (holds_gradient(index)) {
+    throw UsageError(concat(
+        "backward of ", name_, " on rank ", group_.rank(), ": the gradient of '", names_[index],
+        "' of the last backward was not used; with one_copy_per_machine call step() of an "
+        "optimizer of Lockstep, or zero_grad(), before the next backward, and no_sync() for "
+        "micro-batches"));
+  }
+  held_[index] = {};
+  gradient.reset();
+}
+
+bool ModelCopy::holds_gradient(std::size_t index) const {
+  const Held& held = held_[index];
+  return held.gradient.defined() && parameters_[index].grad().is_same(placeholders_[index]) &&
+         placeholders_[index]._version() == held.placeholder_version;
+}
+
+void ModelCopy::hold_gradient(std::size_t index, const at::Tensor& gradient) {
+  at::Tensor& seen = parameters_[index].mutable_grad();
+  if (!gradient.defined()) {
+    held_[index] = {};
+    seen.reset();
+    return;
+  }
+  held_[index] = {.gradient = gradient, .placeholder_version = placeholders_[index]._version()};
+  seen = placeholders_[index];
+}
+
+void ModelCopy::give_up_gradients() {
+  for (std::size_t index = 0; index < parameters_.size(); ++index) {
+    held_[index] = {};
+    at::Tensor& seen = parameters_[index].mutable_grad();
+    if (seen.defined() && seen.is_meta()) seen.reset();
+  }
+}
+
+std::vector<at::Tensor> ModelCopy::averaged_gradients() {
+  const c10::NoGradGuard no_grad;
+  std::vector<std::size_t> all(parameters_.size());
+  for (std::size_t index = 0; index < all.size(); ++index) all[index] = index;
+  find_sources(all, gather_places(all, 0));
+  std::vector<at::Tensor> averages(parameters_.size());
+  for (const std::size_t index : all) {
+    if (!is_reached(index)) continue;
+    const at::Tensor& model = views_[index];
+    averages[index] = at::empty_strided(model.sizes(), model.strides(), model.options());
+    auto* const target = static_cast<std::byte*>(averages[index].mutable_data_ptr());
+    const std::int64_t chunk = kChunkBytes / element_bytes_of(index);
+    for (std::int64_t begin = 0; begin < model.numel(); begin += chunk) {
+      average(index, begin, std::min(chunk, model.numel() - begin),
+              target + begin * element_bytes_of(index));
+    }
+  }
+  forget_sources();
+  // Nobody gives a gradient up before all have read it.
+  meet("average of ");
+  return averages;
+}
+
+void ModelCopy::begin_step(const std::vector<std::size_t>& indices) {
+  for (const std::size_t index : indices) {
+    const at::Tensor& gradient = parameters_[index].grad();
+    if (!gradient.defined() || gradient.is_meta()) continue;
+    throw UsageError(concat("step of ", name_, " on rank ", group_.rank(), ": the gradient of '",
+                            names_[index],
+                            "' is this rank's alone; run the last backward before step() outside "
+                            "of no_sync(), and leave .grad to the library"));
+  }
+  bring_back_parameters();
+  const Pages pages = memory_->own().own_pages();
+  const at::Tensor places = gather_places(indices, pages.empty() ? 0 : 1);
+  if (places.select(1, 0).any().item<bool>()) publish_changes(pages);
+  stepping_ = indices;
+  find_sources(indices, places);
+}
+
+at::Tensor ModelCopy::gather_places(const std::vector<std::size_t>& indices, std::int64_t flag) {
+  const auto words = static_cast<std::int64_t>(indices.size()) + 1;
+  const at::Tensor own_places = at::empty({words}, at::kLong);
+  auto* place = own_places.mutable_data_ptr<std::int64_t>();
+  *place++ = flag;
+  for (const std::size_t index : indices) {
+    std::int64_t offset = 0;
+    if (holds_gradient(index)) {
+      const at::Tensor& gradient = held_[index].gradient;
+      offset = gradient.numel() == 0
+                   ? kOfNoElements
+                   : static_cast<std::int64_t>(shared_offset(group_, gradient).value());
+      if (held_[index].is_averaged) offset = -offset;
+    }
+    *place++ = offset;
+  }
+  const at::Tensor all = at::empty({group_.world_size(), words}, at::kLong);
+  all_gather_uncompared(group_, all, own_places, {.name = "step of " + name_});
+  return all;
+}
+
+void ModelCopy::find_sources(const std::vector<std::size_t>& indices, const at::Tensor& places) {
+  const auto ranks = static_cast<std::size_t>(group_.world_size());
+  const auto* const words = places.const_data_ptr<std::int64_t>();
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    const std::size_t index = indices[i];
+    auto& sources = sources_[index];
+    sources.assign(ranks, nullptr);
+    std::size_t held = 0;
+    std::size_t averaged = 0;
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      const std::int64_t word = words[rank * (indices.size() + 1) + i + 1];
+      if (word == 0) continue;
+      ++held;
+      if (word < 0) ++averaged;
+      const std::int64_t offset = std::abs(word);
+      if (offset == kOfNoElements) continue;
+      sources[rank] =
+          shared_address(group_, static_cast<std::uint64_t>(offset), views_[index].nbytes());
+    }
+    if (held == 0) sources.clear();
+    if (averaged != 0 && averaged != ranks) {
+      forget_sources();
+      throw UsageError(concat("step of ", name_, ": the gradient of '", names_[index],
+                              "' was given up on some ranks after it was clipped or unscaled; call "
+                              "zero_grad() on every rank or on none"));
+    }
+  }
+}
+
+void ModelCopy::forget_sources() {
+  for (auto& sources : sources_) sources.clear();
+}
+
+void ModelCopy::end_step() {
+  meet("update of ");
+  for (const std::size_t index : stepping_) {
+    held_[index] = {};
+    at::Tensor& seen = parameters_[index].mutable_grad();
+    if (seen.defined() && seen.is_meta()) seen.reset();
+  }
+  abandon_step();
+}
+
+void ModelCopy::abandon_step() noexcept {
+  stepping_.clear();
+  forget_sources();
+}
+
+void ModelCopy::average(std::size_t index, std::int64_t begin, std::int64_t elements,
+                        std::byte* target) const {
+  if (held_[index].is_averaged) {
+    copy_averages(index, begin, elements, target);
+  } else {
+    average_sources(index, begin, elements, target);
+  }
+}
+
+void ModelCopy::average_sources(std::size_t index, std::int64_t begin, std::int64_t elements,
+                                std::byte* target) const {
+  const Element element = elements_[index];
+  const Reduction reduction{
+      .element = element, .op = ReduceOp::kAvg, .factor = 1.0 / group_.world_size()};
+  const std::int64_t bytes = element_bytes_of(index);
+  at::parallel_for(0, elements, kGrainElements, [&](std::int64_t first, std::int64_t last) {
+    std::vector<const std::byte*> sources = sources_[index];
+    for (const std::byte*& source : sources) {
+      source = source == nullptr ? zeros_.get() : source + (begin + first) * bytes;
+    }
+    std::byte* const to = target + first * bytes;
+    reduce(reduction, sources, std::span(&to, 1), static_cast<std::size_t>(last - first));
+  });
+}
+
+// Each rank has averaged its part where its own gradient lies.
+void ModelCopy::copy_averages(std::size_t index, std::int64_t begin, std::int64_t elements,
+                              std::byte* target) const {
+  const std::int64_t bytes = element_bytes_of(index);
+  for (int rank = 0; rank < group_.world_size(); ++rank) {
+    const Part of_rank = layout_.part(index, rank);
+    const std::int64_t first = std::max(begin, of_rank.begin);
+    const std::int64_t last = std::min(begin + elements, of_rank.end);
+    if (first >= last) continue;
+    std::memcpy(target + (first - begin) * bytes,
+                sources_[index][static_cast<std::size_t>(rank)] + first * bytes,
+                static_cast<std::size_t>((last - first) * bytes));
+  }
+  const float factor = held_[index].factor;
+  if (factor == 1) return;
+  at::from_blob(target, {elements}, at::TensorOptions(views_[index].scalar_type()))
+      .mul_(at::scalar_tensor(factor));
+}
+
+double ModelCopy::average_in_place(const std::vector<std::size_t>& indices) {
+  const c10::NoGradGuard no_grad;
+  find_sources(indices, gather_places(indices, 0));
+  const at::Tensor squares = at::zeros({1}, at::kDouble);
+  for (const std::size_t index : indices) {
+    if (!is_reached(index)) continue;
+    squares.mutable_data_ptr<double>()[0] += average_part(index);
+  }
+  forget_sources();
+  all_reduce_into(group_, squares, squares, {}, {.name = "norm of " + name_});
+  return squares.item<double>();
+}
+
+double ModelCopy::average_part(std::size_t index) {
+  // A rank without a gradient has one from now on, as after an all-reduce.
+  if (!holds_gradient(index)) hold_gradient(index, allocate_gradient(index));
+  Held& held = held_[index];
+  auto* const gradient = static_cast<std::byte*>(held.gradient.mutable_data_ptr());
+  const Element element = elements_[index];
+  const std::int64_t bytes = element_bytes_of(index);
+  const std::int64_t chunk = kChunkBytes / bytes;
+  const Part own_part = part(index);
+  double squares = 0;
+  for (std::int64_t begin = own_part.begin; begin < own_part.end; begin += chunk) {
+    const std::int64_t elements = std::min(chunk, own_part.end - begin);
+    std::byte* const target = gradient + begin * bytes;
+    if (!held.is_averaged) average_sources(index, begin, elements, target);
+    squares += sum_of_squares(element, target, static_cast<std::size_t>(elements));
+  }
+  held.is_averaged = true;
+  return squares * held.factor * held.factor;
+}
+
+at::Tensor ModelCopy::allocate_gradient(std::size_t index) const {
+  const at::Tensor& view = views_[index];
+  return group_.allocate_tensor(view.numel(), view.scalar_type())
+      .as_strided(view.sizes(), view.strides());
+}
+
+void ModelCopy::scale_averages(const std::vector<std::size_t>& indices, float factor) {
+  for (const std::size_t index : indices) {
+    if (holds_gradient(index) && held_[index].is_averaged) held_[index].factor *= factor;
+  }
+}
+
+std::byte* ModelCopy::state_at(std::size_t index, std::size_t k, std::int64_t element) const {
+  const auto bytes = static_cast<std::int64_t>(states_[index][k].element_size());
+  return shared(layout_.state(index, k)) + element * bytes;
+}
+
+at::Tensor ModelCopy::adopt_state(std::size_t index, std::size_t k, const at::Tensor& kept,
+                                  at::ScalarType dtype, double initial) {
+  at::Tensor& current = states_[index][k];
+  if (current.defined() && kept.is_same(current)) return current;
+  const auto* const data =
+      kept.defined() ? static_cast<const std::byte*>(kept.const_data_ptr()) : nullptr;
+  const std::byte* const first = memory_->own().data();
+  if (data >= first && data < first + memory_->own().bytes() && kept.numel() > 0) {
+    throw UsageError(concat("step of ", name_, " on rank ", group_.rank(), ": the state of '",
+                            names_[index],
+                            "' was taken over by another optimizer; with one_copy_per_machine a "
+                            "parameter has one optimizer at a time"));
+  }
+  current = tensor_over(layout_.state(index, k), views_[index], dtype);
+  const Part own_part = part(index);
+  if (own_part.size() == 0) return current;
+  const auto bytes = static_cast<std::int64_t>(current.element_size());
+  const auto begin = static_cast<std::uint64_t>(own_part.begin * bytes);
+  const auto count = static_cast<std::uint64_t>(own_part.size() * bytes);
+  memory_->shared().populate(layout_.state(index, k) + begin, count);
+  std::byte* const target = state_at(index, k, own_part.begin);
+  if (kept.defined()) {
+    std::memcpy(target, data + begin, count);
+  } else {
+    at::from_blob(target, {own_part.size()}, at::TensorOptions(dtype)).fill_(initial);
+  }
+  return current;
+}
+
+}  // namespace lockstep::inline internal

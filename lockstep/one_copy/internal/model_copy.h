@@ -1,0 +1,235 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/comm/kernels/element.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/one_copy/internal/copy_layout.h"
+#include "lockstep/one_copy/internal/copy_memory.h"
+
+namespace lockstep::inline internal {
+
+/// The parameters of a model and the state of its optimizer, once on a machine, in memory that all
+/// ranks of the group map. backward() leaves each rank's own gradients in memory that peers read; a
+/// step averages and updates each rank's share:
+///
+///   copy.begin_step(indices);             // meets all ranks
+///   … for each parameter: copy.part(i), copy.average(…), copy.parameter_at(…), copy.state_at(…)
+///   copy.end_step();                      // meets all ranks again
+///
+/// What the program sees of parameters and state is copied on write: it may change them at any
+/// time. The next step publishes such a change, which all ranks must have made alike.
+///
+/// While a gradient is held, .grad is a tensor on the device `meta`, which has no elements to read:
+/// whatever does not know of the one copy fails instead of using one rank's gradient. Dropping or
+/// zeroing it gives the gradient up.
+///
+/// Threads: one at a time.
+/// Lifetime: the parameters keep their memory, as any other, when it is gone.
+/// Errors: UsageError for what the program must not do, naming the parameter; else as Work::wait.
+class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
+ public:
+  using Part = CopyLayout::Part;
+  /// What is averaged and updated at a time: half of a core's second cache.
+  static constexpr std::int64_t kChunkBytes = 256 * 1024;
+
+  /// A parameter of a copy.
+  struct Place {
+    std::shared_ptr<ModelCopy> copy = {};  ///< Null: the parameter is an ordinary one.
+    std::size_t index = 0;
+  };
+  static Place find(const at::Tensor& parameter);
+  /// Whether the process has any copy: without one find() need not be called.
+  static bool any();
+
+  /// Moves the parameters, which are the same bits on all ranks, to the copy. Collective.
+  /// `name`: "model 3". Errors: UsageError for parameters that cannot be moved.
+  static std::shared_ptr<ModelCopy> make(const ProcessGroup& group, const std::string& name,
+                                         std::vector<at::Tensor> parameters,
+                                         std::vector<std::string> names);
+  ModelCopy(const ModelCopy&) = delete;
+  ModelCopy& operator=(const ModelCopy&) = delete;
+  ~ModelCopy();
+
+  const std::string& name() const { return name_; }
+  const std::vector<at::Tensor>& parameters() const { return parameters_; }
+  const std::string& name_of(std::size_t index) const { return names_[index]; }
+
+  // Gradients.
+
+  /// Before autograd adds to the gradient. Errors: UsageError where that of the last backward()
+  /// was neither used nor given up.
+  void before_gradient(std::size_t index);
+  /// Whether the gradient is held and was not given up since.
+  bool holds_gradient(std::size_t index) const;
+  /// Takes this rank's gradient, which lies in memory of the group as the parameter does in its
+  /// own, and is not written to any more. Undefined: there is none.
+  void hold_gradient(std::size_t index, const at::Tensor& gradient);
+  /// Forgets all gradients that are held.
+  void give_up_gradients();
+  /// The averages over all ranks, as tensors of the caller's; undefined where no rank holds a
+  /// gradient. Collective.
+  std::vector<at::Tensor> averaged_gradients();
+
+  /// Averages this rank's part of the gradients where they lie, unless that was done; returns the
+  /// sum of the squares of all averages, the same bits on all ranks. Collective.
+  double average_in_place(const std::vector<std::size_t>& indices);
+  /// The step and averaged_gradients() multiply the averages by `factor`. After average_in_place(),
+  /// the same on all ranks.
+  void scale_averages(const std::vector<std::size_t>& indices, float factor);
+
+  // A step.
+
+  /// Meets all ranks, which step the same parameters; publishes what their programs have changed.
+  /// Errors: UsageError on all ranks for a change that ranks did not make alike, and for gradients
+  /// that were not exchanged.
+  void begin_step(const std::vector<std::size_t>& indices);
+  /// Meets all ranks: everything is updated. The gradients of the step are given up.
+  void end_step();
+  /// Ends a step that was refused on all ranks before anything was changed.
+  void abandon_step() noexcept;
+
+  /// In a step: whether any rank has a gradient.
+  bool is_reached(std::size_t index) const { return !sources_[index].empty(); }
+  /// The elements of the parameter that this rank updates.
+  Part part(std::size_t index) const { return layout_.part(index, group_.rank()); }
+  /// Averages elements of the gradient of all ranks, in rank order, to `target`; kChunkBytes at
+  /// most.
+  void average(std::size_t index, std::int64_t begin, std::int64_t elements,
+               std::byte* target) const;
+  /// kChunkBytes, aligned to a cache line.
+  std::byte* scratch() const { return scratch_.get(); }
+
+  /// The shared memory of an element of this rank's part.
+  std::byte* parameter_at(std::size_t index, std::int64_t element) const {
+    return shared(layout_.parameter(index)) + element * element_bytes_of(index);
+  }
+  std::byte* state_at(std::size_t index, std::size_t k, std::int64_t element) const;
+
+  /// Makes the copy's state k that of the parameter: where `kept`, the optimizer's, is another
+  /// tensor, takes over this rank's part of it; where it is undefined, fills in `initial`. Returns
+  /// the tensor that the optimizer keeps from now on. `kept`: dense, in the parameter's order.
+  /// Errors: UsageError for the state of another optimizer that has lost its place here.
+  at::Tensor adopt_state(std::size_t index, std::size_t k, const at::Tensor& kept,
+                         at::ScalarType dtype, double initial);
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const;
+  };
+
+  ModelCopy(const ProcessGroup& group, std::string name, std::vector<at::Tensor> parameters,
+            std::vector<std::string> names);
+  void add_to_registry();
+  void check_parameters() const;
+  void move_parameters();
+  at::Tensor tensor_over(std::uint64_t offset, const at::Tensor& model, at::ScalarType dtype) const;
+  std::byte* shared(std::uint64_t offset) const { return memory_->shared().data() + offset; }
+  std::byte* own(std::uint64_t offset) const { return memory_->own().data() + offset; }
+  std::int64_t element_bytes_of(std::size_t index) const {
+    return static_cast<std::int64_t>(element_bytes(elements_[index]));
+  }
+
+  void average_sources(std::size_t index, std::int64_t begin, std::int64_t elements,
+                       std::byte* target) const;
+  void copy_averages(std::size_t index, std::int64_t begin, std::int64_t elements,
+                     std::byte* target) const;
+  double average_part(std::size_t index);
+  at::Tensor allocate_gradient(std::size_t index) const;
+
+  /// What each rank says of the gradients at `indices`, and `flag`: the words of all ranks.
+  at::Tensor gather_places(const std::vector<std::size_t>& indices, std::int64_t flag);
+  void find_sources(const std::vector<std::size_t>& indices, const at::Tensor& places);
+  void forget_sources();
+  void meet(const char* what) const;
+
+  // Changes by the program (model_copy_changes.cpp).
+  struct Item {
+    std::size_t index;
+    std::optional<std::size_t> state;  ///< Unset: the parameter itself.
+    std::uint64_t offset;
+    std::int64_t element_bytes;
+  };
+  using Pages = std::vector<PrivateMapping::Range>;
+  std::vector<Item> items() const;
+  void bring_back_parameters();
+  void publish_changes(const Pages& pages);
+  std::vector<std::uint64_t> digests_of_changes(const std::vector<Item>& items,
+                                                const Pages& pages) const;
+  void check_alike(const std::vector<Item>& items, const at::Tensor& digests) const;
+  std::string describe(const Item& item) const;
+
+  // Constant after construction.
+  ProcessGroup group_;
+  std::string name_;
+  std::vector<at::Tensor> parameters_;
+  std::vector<std::string> names_;
+  std::vector<Element> elements_;
+  CopyLayout layout_;
+  std::shared_ptr<CopyMemory> memory_;
+  bool is_registered_ = false;
+  std::vector<at::Tensor> views_;         ///< What parameters are, in the mapping copied on write.
+  std::vector<at::Tensor> placeholders_;  ///< On the device meta.
+  std::unique_ptr<std::byte[], Free> scratch_;
+  std::unique_ptr<std::byte[], Free> zeros_;  ///< Of a rank without a gradient.
+
+  struct Held {
+    at::Tensor gradient = {};
+    std::int64_t placeholder_version = 0;
+    /// This rank's part is the average over all ranks, yet to be multiplied by `factor`.
+    bool is_averaged = false;
+    float factor = 1;
+  };
+  std::vector<Held> held_;
+  std::vector<std::array<at::Tensor, CopyLayout::kStates>> states_;
+
+  // Of the step under way.
+  std::vector<std::size_t> stepping_;
+  /// For each parameter, by rank, where its gradient begins; null: a rank has none. Empty: no rank
+  /// has one.
+  std::vector<std::vector<const std::byte*>> sources_;
+};
+
+/// The parameters of which this process has one copy with others, and the others.
+struct CopyPlaces {
+  explicit CopyPlaces(const std::vector<at::Tensor>& parameters);
+
+  /// As ModelCopy's, of all copies.
+  double average_in_place() const;
+  void scale_averages(float factor) const;
+
+  struct OfCopy {
+    std::shared_ptr<ModelCopy> copy;
+    std::vector<std::size_t> indices;  ///< Each once.
+  };
+  std::vector<OfCopy> copies = {};
+  std::vector<at::Tensor> ordinary = {};
+};
+
+/// Of a step of an optimizer: begins that of each copy of which it updates parameters, and ends it.
+/// Errors: as ModelCopy.
+class CopySteps {
+ public:
+  CopySteps() = default;
+  CopySteps(const CopySteps&) = delete;
+  CopySteps& operator=(const CopySteps&) = delete;
+  /// Abandons steps that did not end.
+  ~CopySteps();
+
+  /// `parameters`: all of the optimizer's.
+  void begin(const std::vector<at::Tensor>& parameters);
+  void end();
+
+ private:
+  std::vector<std::shared_ptr<ModelCopy>> copies_;
+};
+
+}  // namespace lockstep::inline internal

@@ -1,0 +1,108 @@
+#include <algorithm>
+#include <atomic>
+#include <unordered_map>
+
+#include "lockstep/base/internal/mutex.h"
+#include "lockstep/one_copy/internal/model_copy.h"
+
+namespace lockstep::inline internal {
+namespace {
+
+struct CopyRegistry {
+  std::atomic<int> copies = 0;
+  Mutex mutex;
+  std::unordered_map<const void*, std::pair<std::weak_ptr<ModelCopy>, std::size_t>> places
+      LOCKSTEP_GUARDED_BY(mutex);
+};
+
+CopyRegistry& copy_registry() {
+  static auto* const of_process = new CopyRegistry();  // never destroyed
+  return *of_process;
+}
+
+}  // namespace
+
+bool ModelCopy::any() {
+  return copy_registry().copies.load(std::memory_order_relaxed) > 0;
+}
+
+ModelCopy::Place ModelCopy::find(const at::Tensor& parameter) {
+  CopyRegistry& registry = copy_registry();
+  if (!any()) return {};
+  const MutexLock lock(registry.mutex);
+  const auto found = registry.places.find(parameter.unsafeGetTensorImpl());
+  if (found == registry.places.end()) return {};
+  return {.copy = found->second.first.lock(), .index = found->second.second};
+}
+
+void ModelCopy::add_to_registry() {
+  CopyRegistry& registry = copy_registry();
+  const MutexLock lock(registry.mutex);
+  for (std::size_t index = 0; index < parameters_.size(); ++index) {
+    registry.places[parameters_[index].unsafeGetTensorImpl()] = {weak_from_this(), index};
+  }
+  ++registry.copies;
+  is_registered_ = true;
+}
+
+ModelCopy::~ModelCopy() {
+  if (!is_registered_) return;
+  CopyRegistry& registry = copy_registry();
+  const MutexLock lock(registry.mutex);
+  for (const at::Tensor& parameter : parameters_) {
+    const auto found = registry.places.find(parameter.unsafeGetTensorImpl());
+    // Another copy may have taken the parameter since.
+    if (found != registry.places.end() && found->second.first.expired()) {
+      registry.places.erase(found);
+    }
+  }
+  --registry.copies;
+}
+
+CopyPlaces::CopyPlaces(const std::vector<at::Tensor>& parameters) {
+  std::vector<std::vector<bool>> is_known;
+  for (const at::Tensor& parameter : parameters) {
+    const ModelCopy::Place place = ModelCopy::find(parameter);
+    if (!place.copy) {
+      ordinary.push_back(parameter);
+      continue;
+    }
+    const auto of_copy = std::ranges::find(copies, place.copy, &OfCopy::copy);
+    const auto number = static_cast<std::size_t>(of_copy - copies.begin());
+    if (of_copy == copies.end()) {
+      copies.push_back({place.copy, {}});
+      is_known.emplace_back(place.copy->parameters().size());
+    }
+    if (is_known[number][place.index]) continue;
+    is_known[number][place.index] = true;
+    copies[number].indices.push_back(place.index);
+  }
+}
+
+double CopyPlaces::average_in_place() const {
+  double squares = 0;
+  for (const auto& [copy, indices] : copies) squares += copy->average_in_place(indices);
+  return squares;
+}
+
+void CopyPlaces::scale_averages(float factor) const {
+  for (const auto& [copy, indices] : copies) copy->scale_averages(indices, factor);
+}
+
+CopySteps::~CopySteps() {
+  for (const auto& copy : copies_) copy->abandon_step();
+}
+
+void CopySteps::begin(const std::vector<at::Tensor>& parameters) {
+  for (auto& [copy, indices] : CopyPlaces(parameters).copies) {
+    copy->begin_step(indices);
+    copies_.push_back(copy);
+  }
+}
+
+void CopySteps::end() {
+  for (const auto& copy : copies_) copy->end_step();
+  copies_.clear();
+}
+
+}  // namespace lockstep::inline internal
