@@ -13,6 +13,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/one_copy/internal/model_copy.h"
 #include "lockstep/optim/internal/group_update.h"
 #include "lockstep/snapshot/internal/optimizer_state.h"
 
@@ -111,11 +112,20 @@ at::Tensor FusedOptimizer::step(LossClosure closure) {
     const at::AutoGradMode enable_grad(true);
     loss = closure();
   }
+  CopySteps copies;
+  if (ModelCopy::any()) {
+    std::vector<at::Tensor> all;
+    for (const OptimizerParamGroup& group : param_groups_) {
+      all.insert(all.end(), group.params().begin(), group.params().end());
+    }
+    copies.begin(all);
+  }
   std::vector<std::unique_ptr<GroupStep>> steps;
   for (std::size_t group = 0; group < param_groups_.size(); ++group) {
     steps.push_back(prepare_group(group));
   }
   for (const auto& step : steps) step->run();
+  copies.end();
   return loss;
 }
 

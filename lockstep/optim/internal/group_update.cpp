@@ -18,13 +18,15 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/one_copy/internal/model_copy.h"
 #include "lockstep/optim/internal/update_range.h"
 
 namespace lockstep::inline internal {
 namespace {
 
 /// A parameter that is updated. `parameter` and `gradient` are the optimizer's own tensors unless
-/// those are not dense in memory, or not in the same order: then copies that are.
+/// those are not dense in memory, or not in the same order: then copies that are. Where ranks have
+/// one copy of it, this rank updates its part, and `gradient` is undefined.
 struct Target {
   std::size_t place = 0;
   at::Tensor original;
@@ -35,10 +37,11 @@ struct Target {
   DescribedState* state = nullptr;
   bool has_new_momentum = false;
   bool is_batched = false;
+  ModelCopy::Place shared = {};
 };
 
 bool is_sparse(const at::Tensor& gradient) {
-  return gradient.layout() == at::kSparse;
+  return gradient.defined() && gradient.layout() == at::kSparse;
 }
 
 bool has_same_order(const at::Tensor& a, const at::Tensor& b) {
@@ -72,6 +75,112 @@ bool supports_sparse(const Options&) {
   return false;
 }
 
+SgdUpdate update_of(const Target& target, const SGDOptions& options) {
+  return {.lr = options.lr,
+          .momentum = options.momentum,
+          .dampening = options.dampening,
+          .weight_decay = options.weight_decay,
+          .nesterov = options.nesterov,
+          .is_first_step = options.momentum != 0 && target.has_new_momentum};
+}
+
+template <class Options>
+requires std::is_same_v<Options, AdamOptions> || std::is_same_v<Options, AdamWOptions> AdamUpdate
+update_of(const Target& target, const Options& options) {
+  return {.lr = options.lr,
+          .beta1 = std::get<0>(options.betas),
+          .beta2 = std::get<1>(options.betas),
+          .eps = options.eps,
+          .weight_decay = options.weight_decay,
+          .is_decoupled = Described<Options>::kIsDecoupled,
+          .step = target.state->step};
+}
+
+AdagradUpdate update_of(const Target& target, const AdagradOptions& options) {
+  return {.lr = options.lr,
+          .lr_decay = options.lr_decay,
+          .weight_decay = options.weight_decay,
+          .eps = options.eps,
+          .step = target.state->step};
+}
+
+NAdamUpdate update_of(const Target& target, const NAdamOptions& options) {
+  const auto step = static_cast<double>(target.state->step);
+  const double beta1 = std::get<0>(options.betas);
+  const auto momentum_at = [&](double at_step) {
+    return beta1 * (1.0 - 0.5 * std::pow(0.96, at_step * options.momentum_decay));
+  };
+  return {.lr = options.lr,
+          .beta1 = beta1,
+          .beta2 = std::get<1>(options.betas),
+          .eps = options.eps,
+          .weight_decay = options.weight_decay,
+          .is_decoupled = options.decoupled_weight_decay,
+          .mu = momentum_at(step),
+          .mu_next = momentum_at(step + 1),
+          .mu_product = target.state->numbers[0],
+          .step = target.state->step};
+}
+
+RAdamUpdate update_of(const Target& target, const RAdamOptions& options) {
+  return {.lr = options.lr,
+          .beta1 = std::get<0>(options.betas),
+          .beta2 = std::get<1>(options.betas),
+          .eps = options.eps,
+          .weight_decay = options.weight_decay,
+          .is_decoupled = options.decoupled_weight_decay,
+          .step = target.state->step};
+}
+
+AdamaxUpdate update_of(const Target& target, const AdamaxOptions& options) {
+  return {.lr = options.lr,
+          .beta1 = std::get<0>(options.betas),
+          .beta2 = std::get<1>(options.betas),
+          .eps = options.eps,
+          .weight_decay = options.weight_decay,
+          .step = target.state->step};
+}
+
+AdadeltaUpdate update_of(const Target&, const AdadeltaOptions& options) {
+  return {.lr = options.lr,
+          .rho = options.rho,
+          .eps = options.eps,
+          .weight_decay = options.weight_decay};
+}
+
+RmspropUpdate update_of(const Target&, const RMSpropOptions& options) {
+  return {.lr = options.lr,
+          .alpha = options.alpha,
+          .eps = options.eps,
+          .weight_decay = options.weight_decay,
+          .momentum = options.momentum};
+}
+
+LionUpdate update_of(const Target&, const LionOptions& options) {
+  return {.lr = options.lr,
+          .beta1 = std::get<0>(options.betas),
+          .beta2 = std::get<1>(options.betas),
+          .weight_decay = options.weight_decay};
+}
+
+LambUpdate update_of(const Target& target, const LAMBOptions& options) {
+  return {.beta1 = std::get<0>(options.betas),
+          .beta2 = std::get<1>(options.betas),
+          .eps = options.eps,
+          .weight_decay = options.weight_decay,
+          .step = target.state->step};
+}
+
+/// Before update_of, which only reads.
+void count_numbers(const Target& target, const NAdamOptions& options) {
+  // Python keeps the product in a float32 tensor.
+  double& product = target.state->numbers[0];
+  const double mu = update_of(target, options).mu;
+  product = static_cast<double>(static_cast<float>(product) * static_cast<float>(mu));
+}
+template <class Options>
+void count_numbers(const Target&, const Options&) {}
+
 /// Tensors of one device, dtype and step for one call of a fused kernel of ATen's.
 struct Batch {
   at::Device device;
@@ -86,6 +195,7 @@ template <class Options>
 class GroupUpdate final : public GroupStep {
  public:
   using Kind = Described<Options>;
+  using Update = decltype(update_of(std::declval<const Target&>(), std::declval<const Options&>()));
 
   GroupUpdate(torch::optim::Optimizer& optimizer, std::size_t group, const Options& options)
       : optimizer_(optimizer), group_(group), options_(options) {
@@ -101,10 +211,11 @@ class GroupUpdate final : public GroupStep {
       if (is_sparse(target.gradient)) {
         update_sparse(target);
       } else {
-        update_with(target, options_);
+        update_dense(target);
       }
       if (!target.is_batched) finish(target);
     }
+    update_waiting();
     for (const Batch& batch : batches_) {
       run_fused(batch, options_);
       for (const Target* const target : batch.targets) finish(*target);
@@ -115,13 +226,19 @@ class GroupUpdate final : public GroupStep {
   void collect() {
     const std::vector<at::Tensor>& parameters = optimizer_.param_groups()[group_].params();
     for (std::size_t place = 0; place < parameters.size(); ++place) {
+      ModelCopy::Place shared = ModelCopy::find(parameters[place]);
       const at::Tensor& gradient = parameters[place].grad();
-      if (!gradient.defined()) continue;
+      if (shared.copy ? !shared.copy->is_reached(shared.index) : !gradient.defined()) continue;
       Target& target = targets_.emplace_back();
       target.place = place;
       target.original = target.parameter = parameters[place];
-      target.gradient = gradient;
-      check(target);
+      target.shared = std::move(shared);
+      if (target.shared.copy) {
+        check_shared(target);
+      } else {
+        target.gradient = gradient;
+        check(target);
+      }
     }
   }
 
@@ -164,6 +281,15 @@ class GroupUpdate final : public GroupStep {
     }
   }
 
+  void check_shared(const Target& target) const {
+    check_state(target);
+    if constexpr (std::is_same_v<Options, LAMBOptions>) {
+      refuse(target,
+             "is in one copy on the machine, which LAMB does not support; leave "
+             "one_copy_per_machine out or use another optimizer");
+    }
+  }
+
   void check_state(const Target& target) const {
     const DescribedState* const state = find_state(target);
     if (state == nullptr) return;
@@ -196,7 +322,7 @@ class GroupUpdate final : public GroupStep {
 
   /// All that may fail, before anything is written.
   void prepare(Target& target) const {
-    if (!is_sparse(target.gradient)) {
+    if (!target.shared.copy && !is_sparse(target.gradient)) {
       // Kernels read memory, in which a view that negates is not negated.
       target.parameter = target.parameter.resolve_neg();
       target.gradient = target.gradient.resolve_neg();
@@ -212,6 +338,8 @@ class GroupUpdate final : public GroupStep {
     for (std::size_t k = 0; k < Kind::tensors().size(); ++k) {
       if (!needs_state(k)) continue;
       const at::Tensor kept = state == nullptr ? at::Tensor() : state->tensors[k];
+      // The copy has room for a new state already.
+      if (target.shared.copy && !kept.defined()) continue;
       target.states[k] = fitting_state(target, kept);
     }
   }
@@ -233,11 +361,16 @@ class GroupUpdate final : public GroupStep {
     if (!state) state = std::make_unique<DescribedState>(description_of<Options>());
     target.state = static_cast<DescribedState*>(state.get());
     target.has_new_momentum = !target.state->tensors[0].defined();
-    for (std::size_t k = 0; k < kMostStates; ++k) {
-      if (!target.states[k].defined()) continue;
+    for (std::size_t k = 0; k < Kind::tensors().size(); ++k) {
+      if (!needs_state(k)) continue;
       // A parameter that occurs twice has one state.
       at::Tensor& kept = target.state->tensors[k];
       if (fits(target, kept)) target.states[k] = kept;
+      if (target.shared.copy) {
+        target.states[k] =
+            target.shared.copy->adopt_state(target.shared.index, k, target.states[k],
+                                            state_dtype(target.parameter), initial_state());
+      }
       kept = target.states[k];
     }
     ++target.state->step;
@@ -263,12 +396,15 @@ class GroupUpdate final : public GroupStep {
     if (fits(target, kept)) return kept;
     const at::ScalarType dtype = state_dtype(target.parameter);
     if (kept.defined()) return in_order_of(kept, target.parameter.detach(), dtype);
-    double initial = 0;
-    if constexpr (requires { options_.initial_accumulator_value; }) {
-      initial = options_.initial_accumulator_value;
-    }
-    return at::full_like(target.parameter.detach(), initial,
+    return at::full_like(target.parameter.detach(), initial_state(),
                          target.parameter.options().dtype(dtype).requires_grad(false));
+  }
+
+  double initial_state() const {
+    if constexpr (requires { options_.initial_accumulator_value; }) {
+      return options_.initial_accumulator_value;
+    }
+    return 0;
   }
 
   UpdateRange range_of(const Target& target) const {
@@ -315,38 +451,35 @@ class GroupUpdate final : public GroupStep {
     target.is_batched = true;
   }
 
-  // SGD has no count of steps: here it says whether the momentum is still to be made.
-  void update_with(Target& target, const SGDOptions& options) {
-    const bool is_first = has_momentum() && target.has_new_momentum;
-    if (joins_batch(target)) return add_to_batch(target, is_first ? 1 : 0);
-    update_range(SgdUpdate{.lr = options.lr,
-                           .momentum = options.momentum,
-                           .dampening = options.dampening,
-                           .weight_decay = options.weight_decay,
-                           .nesterov = options.nesterov,
-                           .is_first_step = is_first},
-                 range_of(target));
+  void update_dense(Target& target) {
+    count_numbers(target, options_);
+    const Update update = update_of(target, options_);
+    if constexpr (std::is_same_v<Options, LAMBOptions>) {
+      const UpdateRange range = range_of(target);
+      const double ratio = lamb_trust_ratio(update_lamb_states(update, range));
+      update_range(LambScaledUpdate{.update = update, .scale = options_.lr * ratio}, range);
+    } else if (target.shared.copy) {
+      add_ranges(target, update);
+    } else if (Kind::kIsFused && joins_batch(target)) {
+      add_to_batch(target, batch_step(update));
+    } else {
+      update_range(update, range_of(target));
+    }
   }
+
+  // SGD has no count of steps: here it says whether the momentum is still to be made.
+  static std::int64_t batch_step(const SgdUpdate& update) { return update.is_first_step ? 1 : 0; }
+  template <class Counted>
+  static std::int64_t batch_step(const Counted& update) {
+    if constexpr (requires { update.step; }) return update.step;
+    return 0;
+  }
+
   static void run_fused(const Batch& batch, const SGDOptions& options) {
     at::_fused_sgd_(batch.parameters, batch.gradients, batch.states[0], options.weight_decay,
                     options.momentum, options.lr, options.dampening, options.nesterov,
                     options.maximize, /*is_first_step=*/batch.step == 1);
   }
-
-  template <class AdamLike>
-  void update_adam(Target& target, const AdamLike& options) {
-    if (joins_batch(target)) return add_to_batch(target, target.state->step);
-    update_range(AdamUpdate{.lr = options.lr,
-                            .beta1 = std::get<0>(options.betas),
-                            .beta2 = std::get<1>(options.betas),
-                            .eps = options.eps,
-                            .weight_decay = options.weight_decay,
-                            .is_decoupled = Kind::kIsDecoupled,
-                            .step = target.state->step},
-                 range_of(target));
-  }
-  void update_with(Target& target, const AdamOptions& options) { update_adam(target, options); }
-  void update_with(Target& target, const AdamWOptions& options) { update_adam(target, options); }
   static void run_fused(const Batch& batch, const AdamOptions& options) {
     at::_fused_adam_(batch.parameters, batch.gradients, batch.states[0], batch.states[1],
                      batch.states[2], batch.steps, options.lr, std::get<0>(options.betas),
@@ -359,102 +492,55 @@ class GroupUpdate final : public GroupStep {
                       std::get<1>(options.betas), options.weight_decay, options.eps,
                       options.amsgrad, options.maximize);
   }
-
-  void update_with(Target& target, const AdagradOptions& options) {
-    if (joins_batch(target)) return add_to_batch(target, target.state->step);
-    update_range(AdagradUpdate{.lr = options.lr,
-                               .lr_decay = options.lr_decay,
-                               .weight_decay = options.weight_decay,
-                               .eps = options.eps,
-                               .step = target.state->step},
-                 range_of(target));
-  }
   static void run_fused(const Batch& batch, const AdagradOptions& options) {
     at::_fused_adagrad_(batch.parameters, batch.gradients, batch.states[0], batch.steps, options.lr,
                         options.lr_decay, options.weight_decay, options.eps, options.maximize);
   }
-
   template <class Other>
   static void run_fused(const Batch&, const Other&) {}
 
-  void update_with(Target& target, const NAdamOptions& options) {
-    const auto step = static_cast<double>(target.state->step);
-    const double beta1 = std::get<0>(options.betas);
-    const auto momentum_at = [&](double at_step) {
-      return beta1 * (1.0 - 0.5 * std::pow(0.96, at_step * options.momentum_decay));
-    };
-    const double mu = momentum_at(step);
-    // Python keeps the product in a float32 tensor.
-    double& product = target.state->numbers[0];
-    product = static_cast<double>(static_cast<float>(product) * static_cast<float>(mu));
-    update_range(NAdamUpdate{.lr = options.lr,
-                             .beta1 = beta1,
-                             .beta2 = std::get<1>(options.betas),
-                             .eps = options.eps,
-                             .weight_decay = options.weight_decay,
-                             .is_decoupled = options.decoupled_weight_decay,
-                             .mu = mu,
-                             .mu_next = momentum_at(step + 1),
-                             .mu_product = product,
-                             .step = target.state->step},
-                 range_of(target));
+  /// Averages this rank's part, chunk by chunk, into a buffer that stays in the cache. What is in
+  /// the buffer is updated when it is full: small parameters go together.
+  void add_ranges(const Target& target, const Update& update) {
+    const auto& [copy, index] = target.shared;
+    const at::ScalarType dtype = target.parameter.scalar_type();
+    const auto bytes = static_cast<std::int64_t>(c10::elementSize(dtype));
+    const std::int64_t most = ModelCopy::kChunkBytes / bytes;
+    UpdateRange range{.dtype = dtype,
+                      .state_dtype = state_dtype(target.parameter),
+                      .parameter = nullptr,
+                      .gradient = nullptr,
+                      .states = {},
+                      .elements = 0,
+                      .maximize = options_.maximize};
+    const bool joins = !waiting_.empty() && waiting_update_ == update && waiting_copy_ == copy &&
+                       waiting_[0].dtype == range.dtype &&
+                       waiting_[0].state_dtype == range.state_dtype;
+    if (!joins) update_waiting();
+    waiting_update_ = update;
+    waiting_copy_ = copy;
+    const ModelCopy::Part part = copy->part(index);
+    for (std::int64_t begin = part.begin; begin < part.end; begin += range.elements) {
+      range.elements = std::min(most - waiting_elements_, part.end - begin);
+      std::byte* const average = copy->scratch() + waiting_elements_ * bytes;
+      copy->average(index, begin, range.elements, average);
+      range.parameter = copy->parameter_at(index, begin);
+      range.gradient = average;
+      for (std::size_t k = 0; k < kMostStates; ++k) {
+        if (target.states[k].defined()) range.states[k] = copy->state_at(index, k, begin);
+      }
+      waiting_.push_back(range);
+      waiting_elements_ += (range.elements + kRangeElements - 1) / kRangeElements * kRangeElements;
+      if (waiting_elements_ == most) update_waiting();
+    }
   }
 
-  void update_with(Target& target, const RAdamOptions& options) {
-    update_range(RAdamUpdate{.lr = options.lr,
-                             .beta1 = std::get<0>(options.betas),
-                             .beta2 = std::get<1>(options.betas),
-                             .eps = options.eps,
-                             .weight_decay = options.weight_decay,
-                             .is_decoupled = options.decoupled_weight_decay,
-                             .step = target.state->step},
-                 range_of(target));
-  }
-
-  void update_with(Target& target, const AdamaxOptions& options) {
-    update_range(AdamaxUpdate{.lr = options.lr,
-                              .beta1 = std::get<0>(options.betas),
-                              .beta2 = std::get<1>(options.betas),
-                              .eps = options.eps,
-                              .weight_decay = options.weight_decay,
-                              .step = target.state->step},
-                 range_of(target));
-  }
-
-  void update_with(Target& target, const AdadeltaOptions& options) {
-    update_range(AdadeltaUpdate{.lr = options.lr,
-                                .rho = options.rho,
-                                .eps = options.eps,
-                                .weight_decay = options.weight_decay},
-                 range_of(target));
-  }
-
-  void update_with(Target& target, const RMSpropOptions& options) {
-    update_range(RmspropUpdate{.lr = options.lr,
-                               .alpha = options.alpha,
-                               .eps = options.eps,
-                               .weight_decay = options.weight_decay,
-                               .momentum = options.momentum},
-                 range_of(target));
-  }
-
-  void update_with(Target& target, const LionOptions& options) {
-    update_range(LionUpdate{.lr = options.lr,
-                            .beta1 = std::get<0>(options.betas),
-                            .beta2 = std::get<1>(options.betas),
-                            .weight_decay = options.weight_decay},
-                 range_of(target));
-  }
-
-  void update_with(Target& target, const LAMBOptions& options) {
-    const LambUpdate update{.beta1 = std::get<0>(options.betas),
-                            .beta2 = std::get<1>(options.betas),
-                            .eps = options.eps,
-                            .weight_decay = options.weight_decay,
-                            .step = target.state->step};
-    const UpdateRange range = range_of(target);
-    const double ratio = lamb_trust_ratio(update_lamb_states(update, range));
-    update_range(LambScaledUpdate{.update = update, .scale = options.lr * ratio}, range);
+  void update_waiting() {
+    if constexpr (!std::is_same_v<Options, LAMBOptions>) {
+      if (!waiting_.empty()) update_ranges(*waiting_update_, waiting_);
+    }
+    waiting_.clear();
+    waiting_elements_ = 0;
   }
 
   void update_sparse(const Target& target) {
@@ -482,6 +568,11 @@ class GroupUpdate final : public GroupStep {
   const Options options_;
   std::vector<Target> targets_;
   std::vector<Batch> batches_;
+  /// Ranges of one copy whose gradients lie in its buffer, for one update.
+  std::vector<UpdateRange> waiting_;
+  std::shared_ptr<ModelCopy> waiting_copy_;
+  std::optional<Update> waiting_update_;
+  std::int64_t waiting_elements_ = 0;
 };
 
 }  // namespace

@@ -65,12 +65,32 @@ void run(UpdateKind kind, const void* update, const UpdateRange& range) {
                    });
 }
 
+template <class Update>
+void run_each(UpdateKind kind, const Update& update, std::span<const UpdateRange> ranges) {
+  for (const UpdateRange& range : ranges) run(kind, &update, range);
+}
+
 at::Tensor tensor_over(void* data, const UpdateRange& range) {
   return at::from_blob(data, {range.elements}, at::TensorOptions(range.dtype));
 }
-at::Tensor gradient_of(const UpdateRange& range) {
-  return tensor_over(const_cast<void*>(range.gradient), range);
-}
+
+/// What a kernel of ATen's takes.
+struct RangeTensors {
+  explicit RangeTensors(std::span<const UpdateRange> ranges) {
+    for (const UpdateRange& range : ranges) {
+      parameters.push_back(tensor_over(range.parameter, range));
+      gradients.push_back(tensor_over(const_cast<void*>(range.gradient), range));
+      for (std::size_t k = 0; k < kMostStates; ++k) {
+        if (range.states[k] != nullptr) states[k].push_back(tensor_over(range.states[k], range));
+      }
+    }
+  }
+
+  std::vector<at::Tensor> parameters = {};
+  std::vector<at::Tensor> gradients = {};
+  std::array<std::vector<at::Tensor>, kMostStates> states = {};
+};
+
 bool has_fused_kernel(const UpdateRange& range) {
   return range.dtype == range.state_dtype;
 }
@@ -101,29 +121,29 @@ UpdateElements update_elements(at::ScalarType dtype, at::ScalarType state_dtype)
   }
 }
 
-void update_range(const SgdUpdate& update, const UpdateRange& range) {
-  if (range.elements == 0) return;
-  const bool is_wrong = range.states[0] != nullptr && loses_momentum(range.dtype);
-  if (is_wrong || !has_fused_kernel(range)) return run(UpdateKind::kSgd, &update, range);
+void update_ranges(const SgdUpdate& update, std::span<const UpdateRange> ranges) {
+  if (ranges.empty()) return;
+  const bool has_momentum = ranges[0].states[0] != nullptr;
+  if ((has_momentum && loses_momentum(ranges[0].dtype)) || !has_fused_kernel(ranges[0])) {
+    return run_each(UpdateKind::kSgd, update, ranges);
+  }
   const c10::NoGradGuard no_grad;
-  std::vector<at::Tensor> momentum;
-  if (range.states[0] != nullptr) momentum.push_back(tensor_over(range.states[0], range));
-  at::_fused_sgd_({tensor_over(range.parameter, range)}, {gradient_of(range)}, momentum,
-                  update.weight_decay, update.momentum, update.lr, update.dampening,
-                  update.nesterov, range.maximize, update.is_first_step);
+  const RangeTensors tensors(ranges);
+  at::_fused_sgd_(tensors.parameters, tensors.gradients, tensors.states[0], update.weight_decay,
+                  update.momentum, update.lr, update.dampening, update.nesterov, ranges[0].maximize,
+                  update.is_first_step);
 }
 
-void update_range(const AdamUpdate& update, const UpdateRange& range) {
-  if (range.elements == 0) return;
-  if (!has_fused_kernel(range)) return run(UpdateKind::kAdam, &update, range);
+void update_ranges(const AdamUpdate& update, std::span<const UpdateRange> ranges) {
+  if (ranges.empty()) return;
+  if (!has_fused_kernel(ranges[0])) return run_each(UpdateKind::kAdam, update, ranges);
   const c10::NoGradGuard no_grad;
-  std::vector<at::Tensor> largest;
-  if (range.states[2] != nullptr) largest.push_back(tensor_over(range.states[2], range));
+  const RangeTensors tensors(ranges);
+  const std::vector<at::Tensor> counts(ranges.size(), step_tensor(update.step));
   const auto apply = [&](auto fused) {
-    fused({tensor_over(range.parameter, range)}, {gradient_of(range)},
-          {tensor_over(range.states[0], range)}, {tensor_over(range.states[1], range)}, largest,
-          {step_tensor(update.step)}, update.lr, update.beta1, update.beta2, update.weight_decay,
-          update.eps, !largest.empty(), range.maximize);
+    fused(tensors.parameters, tensors.gradients, tensors.states[0], tensors.states[1],
+          tensors.states[2], counts, update.lr, update.beta1, update.beta2, update.weight_decay,
+          update.eps, !tensors.states[2].empty(), ranges[0].maximize);
   };
   using Tensors = at::TensorList;
   if (update.is_decoupled) {
@@ -137,15 +157,25 @@ void update_range(const AdamUpdate& update, const UpdateRange& range) {
   }
 }
 
-void update_range(const AdagradUpdate& update, const UpdateRange& range) {
-  if (range.elements == 0) return;
-  if (!has_fused_kernel(range)) return run(UpdateKind::kAdagrad, &update, range);
+void update_ranges(const AdagradUpdate& update, std::span<const UpdateRange> ranges) {
+  if (ranges.empty()) return;
+  if (!has_fused_kernel(ranges[0])) return run_each(UpdateKind::kAdagrad, update, ranges);
   const c10::NoGradGuard no_grad;
-  at::_fused_adagrad_({tensor_over(range.parameter, range)}, {gradient_of(range)},
-                      {tensor_over(range.states[0], range)}, {step_tensor(update.step)}, update.lr,
-                      update.lr_decay, update.weight_decay, update.eps, range.maximize);
+  const RangeTensors tensors(ranges);
+  at::_fused_adagrad_(tensors.parameters, tensors.gradients, tensors.states[0],
+                      std::vector<at::Tensor>(ranges.size(), step_tensor(update.step)), update.lr,
+                      update.lr_decay, update.weight_decay, update.eps, ranges[0].maximize);
 }
 
+void update_range(const SgdUpdate& update, const UpdateRange& range) {
+  if (range.elements > 0) update_ranges(update, std::span(&range, 1));
+}
+void update_range(const AdamUpdate& update, const UpdateRange& range) {
+  if (range.elements > 0) update_ranges(update, std::span(&range, 1));
+}
+void update_range(const AdagradUpdate& update, const UpdateRange& range) {
+  if (range.elements > 0) update_ranges(update, std::span(&range, 1));
+}
 void update_range(const NAdamUpdate& update, const UpdateRange& range) {
   run(UpdateKind::kNAdam, &update, range);
 }

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 
 #include <c10/core/ScalarType.h>
 
@@ -46,6 +47,16 @@ void update_range(const RmspropUpdate& update, const UpdateRange& range);
 void update_range(const LionUpdate& update, const UpdateRange& range);
 /// LAMB's second pass.
 void update_range(const LambScaledUpdate& update, const UpdateRange& range);
+
+/// The same of several ranges of the same dtypes and states, which may be of several parameters.
+template <class Update>
+void update_ranges(const Update& update, std::span<const UpdateRange> ranges) {
+  for (const UpdateRange& range : ranges) update_range(update, range);
+}
+/// With one call of ATen's kernel.
+void update_ranges(const SgdUpdate& update, std::span<const UpdateRange> ranges);
+void update_ranges(const AdamUpdate& update, std::span<const UpdateRange> ranges);
+void update_ranges(const AdagradUpdate& update, std::span<const UpdateRange> ranges);
 
 /// Sums of squares of the parameter's elements and of its update's.
 struct LambSquares {

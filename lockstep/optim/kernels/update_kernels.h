@@ -14,45 +14,55 @@ namespace lockstep::inline internal {
 struct SgdUpdate {
   double lr, momentum, dampening, weight_decay;
   bool nesterov, is_first_step;
+  bool operator==(const SgdUpdate&) const = default;
 };
 /// States: exp_avg, exp_avg_sq, max_exp_avg_sq or none.
 struct AdamUpdate {
   double lr, beta1, beta2, eps, weight_decay;
   bool is_decoupled;
   std::int64_t step;
+  bool operator==(const AdamUpdate&) const = default;
 };
 struct AdagradUpdate {
   double lr, lr_decay, weight_decay, eps;
   std::int64_t step;
+  bool operator==(const AdagradUpdate&) const = default;
 };
 struct NAdamUpdate {
   double lr, beta1, beta2, eps, weight_decay;
   bool is_decoupled;
   double mu, mu_next, mu_product;  ///< mu_product: with this step's
   std::int64_t step;
+  bool operator==(const NAdamUpdate&) const = default;
 };
 struct RAdamUpdate {
   double lr, beta1, beta2, eps, weight_decay;
   bool is_decoupled;
   std::int64_t step;
+  bool operator==(const RAdamUpdate&) const = default;
 };
 struct AdamaxUpdate {
   double lr, beta1, beta2, eps, weight_decay;
   std::int64_t step;
+  bool operator==(const AdamaxUpdate&) const = default;
 };
 struct AdadeltaUpdate {
   double lr, rho, eps, weight_decay;
+  bool operator==(const AdadeltaUpdate&) const = default;
 };
 /// States: square_avg, momentum_buffer or none, grad_avg or none.
 struct RmspropUpdate {
   double lr, alpha, eps, weight_decay, momentum;
+  bool operator==(const RmspropUpdate&) const = default;
 };
 struct LionUpdate {
   double lr, beta1, beta2, weight_decay;
+  bool operator==(const LionUpdate&) const = default;
 };
 struct LambUpdate {
   double beta1, beta2, eps, weight_decay;
   std::int64_t step;
+  bool operator==(const LambUpdate&) const = default;
 };
 /// LAMB's second pass. States as after its first.
 struct LambScaledUpdate {
