@@ -14,6 +14,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/internal/each_once.h"
+#include "lockstep/one_copy/internal/model_copy.h"
 
 namespace lockstep {
 namespace {
@@ -21,12 +22,18 @@ namespace {
 // PyTorch's: keeps the division from overflowing where all gradients are zero.
 constexpr double kNormEpsilon = 1e-6;
 
-using Gradients = std::vector<at::Tensor>;
+using GradientList = std::vector<at::Tensor>;
 
-// What there is to scale: of a sparse gradient its values, each of an element of its own.
-Gradients gradients_of(const std::vector<at::Tensor>& parameters) {
-  Gradients gradients;
-  for (const at::Tensor& parameter : with_separate_gradients(parameters)) {
+/// What there is to scale.
+struct Gradients {
+  GradientList tensors = {};  ///< Of a sparse gradient its values, each of an element of its own.
+  CopyPlaces shared;          ///< Those of one copy per machine.
+};
+
+Gradients gradients_of(const GradientList& parameters) {
+  Gradients all{.shared = CopyPlaces(parameters)};
+  GradientList& gradients = all.tensors;
+  for (const at::Tensor& parameter : with_separate_gradients(all.shared.ordinary)) {
     if (parameter.grad().is_sparse()) {
       parameter.mutable_grad() = parameter.grad().coalesce();
       gradients.push_back(parameter.grad()._values());
@@ -34,14 +41,14 @@ Gradients gradients_of(const std::vector<at::Tensor>& parameters) {
       gradients.push_back(parameter.grad());
     }
   }
-  return gradients;
+  return all;
 }
 
 // By device and dtype: the kernels for many tensors at a time want them alike.
-std::vector<Gradients> alike(const Gradients& gradients) {
-  std::vector<Gradients> groups;
+std::vector<GradientList> alike(const GradientList& gradients) {
+  std::vector<GradientList> groups;
   for (const at::Tensor& gradient : gradients) {
-    const auto group = std::find_if(groups.begin(), groups.end(), [&](const Gradients& other) {
+    const auto group = std::find_if(groups.begin(), groups.end(), [&](const GradientList& other) {
       return other[0].device() == gradient.device() &&
              other[0].scalar_type() == gradient.scalar_type();
     });
@@ -54,13 +61,13 @@ std::vector<Gradients> alike(const Gradients& gradients) {
   return groups;
 }
 
-at::Tensor local_norm(Gradients gradients, double norm_type) {
+at::Tensor local_norm(GradientList gradients, double norm_type) {
   if (std::isinf(norm_type)) {  // Without elements there is no largest one.
     std::erase_if(gradients, [](const at::Tensor& gradient) { return gradient.numel() == 0; });
   }
   if (gradients.empty()) return at::scalar_tensor(0.0);
   std::vector<at::Tensor> norms;
-  for (const Gradients& group : alike(gradients)) {
+  for (const GradientList& group : alike(gradients)) {
     for (const at::Tensor& norm : at::_foreach_norm(group, norm_type)) {
       norms.push_back(norm.to(gradients[0].device()));
     }
@@ -87,7 +94,16 @@ at::Tensor total_norm(const Gradients& gradients, const ClipGradOptions& options
     throw UsageError(concat("clip gradients: norm_type=", options.norm_type,
                             " is no norm; use 2, 1, infinity or another positive number"));
   }
-  at::Tensor norm = local_norm(gradients, options.norm_type);
+  at::Tensor norm = local_norm(gradients.tensors, options.norm_type);
+  if (!gradients.shared.copies.empty()) {
+    if (options.norm_type != 2 || options.process_group) {
+      throw UsageError(concat("clip gradients: with one_copy_per_machine norm_type must be 2, not ",
+                              options.norm_type, ", and process_group empty"));
+    }
+    const double own = norm.item().toDouble();
+    // As a norm of float32 tensors.
+    norm = at::scalar_tensor(std::sqrt(own * own + gradients.shared.average_in_place()));
+  }
   if (options.process_group && options.process_group.world_size() > 1) {
     norm = norm_over_ranks(norm, options.norm_type, options.process_group);
   }
@@ -109,7 +125,8 @@ void scale(const Gradients& gradients, double max_norm, const at::Tensor& norm) 
   // In PyTorch's order: the reciprocal is rounded before it is multiplied.
   const at::Tensor coefficient = norm.add(kNormEpsilon).reciprocal().mul(max_norm).clamp_max(1.0);
   if (coefficient.item().toDouble() == 1.0) return;
-  for (const Gradients& group : alike(gradients)) {
+  gradients.shared.scale_averages(coefficient.item().toFloat());
+  for (const GradientList& group : alike(gradients.tensors)) {
     at::_foreach_mul_(group, coefficient.to(group[0].device()));
   }
 }
@@ -128,7 +145,9 @@ double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_nor
 void clip_grads_with_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                            double total_norm) {
   const c10::NoGradGuard no_grad;
-  scale(gradients_of(parameters), max_norm, at::scalar_tensor(total_norm, at::kDouble));
+  const Gradients gradients = gradients_of(parameters);
+  if (!gradients.shared.copies.empty()) gradients.shared.average_in_place();
+  scale(gradients, max_norm, at::scalar_tensor(total_norm, at::kDouble));
 }
 
 double get_total_norm(const std::vector<at::Tensor>& parameters, const ClipGradOptions& options) {
@@ -142,7 +161,13 @@ void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_val
                             " leaves no interval; it must be 0 or more"));
   }
   const c10::NoGradGuard no_grad;
-  for (at::Tensor& gradient : gradients_of(parameters)) gradient.clamp_(-clip_value, clip_value);
+  Gradients gradients = gradients_of(parameters);
+  if (!gradients.shared.copies.empty()) {
+    throw UsageError(
+        "clip gradients: clip_grad_value_ is not supported with one_copy_per_machine; use "
+        "clip_grad_norm_, or leave the option out");
+  }
+  for (at::Tensor& gradient : gradients.tensors) gradient.clamp_(-clip_value, clip_value);
 }
 
 }  // namespace lockstep

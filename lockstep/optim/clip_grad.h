@@ -24,7 +24,8 @@ struct ClipGradOptions {
 /// what it was: torch.nn.utils.clip_grad_norm_, bit for bit. A parameter counts once, however often
 /// it is given; one without gradient counts as nothing; sparse gradients are coalesced. On a CUDA
 /// device it waits for the norm. Errors: UsageError for a max_norm below 0; Error for a non-finite
-/// norm where that was asked for; with a group as Work::wait.
+/// norm where that was asked for; with a group as Work::wait. With one_copy_per_machine collective:
+/// the gradients are averaged first, and the norm's order must be 2.
 double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                        const ClipGradOptions& options = {});
 
