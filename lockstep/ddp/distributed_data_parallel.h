@@ -177,6 +177,12 @@ requires(!ModuleHolder<Module>) class DistributedDataParallel {
   /// first such backward().
   double gradient_norm() const { return replica_.gradient_norm(); }
 
+  /// The averages over all ranks of the gradients of the last backward(), in the order of the
+  /// parameters that are trained; undefined where no rank has one. With one_copy_per_machine
+  /// copies, until step() or zero_grad() gives the gradients up, and collective: every rank calls
+  /// it. Otherwise what .grad holds.
+  std::vector<at::Tensor> averaged_gradients() { return replica_.averaged_gradients(); }
+
   /// What is exchanged together, in the order in which exchanges start: the same on every rank.
   /// Empty before the first exchange, which shows what backward brings when.
   std::vector<BucketLayout> bucket_layout() const { return replica_.bucket_layout(); }

@@ -60,6 +60,20 @@ void check_hook(const DistributedDataParallelOptions& options) {
   }
 }
 
+void check_one_copy(const DistributedDataParallelOptions& options) {
+  const auto refuse_if = [](bool is_set, const char* option, const char* reason) {
+    if (!is_set) return;
+    throw UsageError(concat("DistributedDataParallel: one_copy_per_machine with ", option, ", ",
+                            reason, "; leave one of them out"));
+  };
+  refuse_if(options.comm_hook != nullptr, "comm_hook", "which averages gradients in backward()");
+  refuse_if(options.exchange_dtype.has_value(), "exchange_dtype",
+            "although gradients are averaged where they lie");
+  refuse_if(options.gradient_norm, "gradient_norm", "although step() averages the gradients");
+  refuse_if(options.measure_exchange, "measure_exchange",
+            "although backward() exchanges no gradients");
+}
+
 }  // namespace
 
 std::string describe(const DistributedDataParallelOptions& options) {
@@ -80,6 +94,7 @@ std::string describe(const DistributedDataParallelOptions& options) {
   add("param_to_hook_all_reduce", concat("'", options.param_to_hook_all_reduce, "'"));
   add("gradient_norm", options.gradient_norm);
   add("exchange_dtype", options.exchange_dtype ? c10::toString(*options.exchange_dtype) : "unset");
+  add("one_copy_per_machine", options.one_copy_per_machine);
   add("check_replicas_every", options.check_replicas_every);
   add("comm_hook", options.comm_hook ? options.comm_hook->describe() : "none");
   return text.str();
@@ -104,6 +119,7 @@ void check(const DistributedDataParallelOptions& options) {
                " is not a number of steps; give 0 to compare replicas never"));
   }
   check_delayed(options);
+  if (options.one_copy_per_machine) check_one_copy(options);
   if (!options.comm_hook) return;
   check_hook(options);
   options.comm_hook->claim();

@@ -70,6 +70,13 @@ struct DistributedDataParallelOptions {
   bool measure_exchange = false;
   /// Notes how long forward, backward and exchange take; see StepTimer. Null: none.
   std::shared_ptr<StepTimer> step_timer = {};
+  /// Keep the parameters that are trained, and the state of their optimizer, once on a machine, in
+  /// memory that all ranks map. backward() leaves each rank's gradients there, and step() of an
+  /// optimizer of Lockstep averages them and updates this rank's share of the parameters in one
+  /// pass. The bits are those of replicas; what .grad holds then: docs/one-copy.md. All ranks on
+  /// one machine, backend shm; alone a rank has an ordinary model. Not with comm_hook,
+  /// exchange_dtype, gradient_norm and measure_exchange, nor with weighted backward passes.
+  bool one_copy_per_machine = false;
   /// Averages buckets in place of an all-reduce; see ddp/hooks.h. An object serves one model. Null:
   /// none. Not with exchange_dtype.
   std::shared_ptr<CommHook> comm_hook = {};

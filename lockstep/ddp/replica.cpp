@@ -13,6 +13,7 @@
 #include "lockstep/comm/internal/agreement.h"
 #include "lockstep/comm/internal/native_collectives.h"
 #include "lockstep/ddp/exchange/flat_messages.h"
+#include "lockstep/ddp/exchange/one_copy_gradients.h"
 #include "lockstep/ddp/internal/gradient_reducer.h"
 #include "lockstep/ddp/internal/model_agreement.h"
 #include "lockstep/ddp/internal/replica_state.h"
@@ -94,11 +95,13 @@ void Replica::make_reducer() {
                             ": no parameter of the module requires a gradient; there is nothing to "
                             "keep in step, use the module as it is"));
   }
-  GradientReducer::Plan plan{.caps = bucket_caps(options_, group_), .after_exchange = [this] {
-                               ++exchanges_;
-                               if (module_->is_training()) sync_buffers();
-                               if (options_.step_timer) options_.step_timer->end_step();
-                             }};
+  if (options_.one_copy_per_machine && group_.world_size() > 1) make_one_copy(trained, names);
+  GradientReducer::Plan plan{
+      .caps = bucket_caps(options_, group_), .one_copy = one_copy_, .after_exchange = [this] {
+        ++exchanges_;
+        if (module_->is_training()) sync_buffers();
+        if (options_.step_timer) options_.step_timer->end_step();
+      }};
   for (const std::string& name : options_.delay_all_reduce_named_params) {
     plan.delayed.push_back(index_of(names, name, "delay_all_reduce_named_params"));
   }
@@ -108,6 +111,20 @@ void Replica::make_reducer() {
   }
   reducer_ = std::make_unique<GradientReducer>(std::move(trained), std::move(names), group_,
                                                options_, std::move(plan));
+}
+
+void Replica::make_one_copy(const std::vector<at::Tensor>& trained,
+                            const std::vector<std::string>& names) {
+  if (!group_.shares_memory()) {
+    throw UsageError(concat("DistributedDataParallel on rank ", group_.rank(),
+                            ": one_copy_per_machine needs a group whose ranks all share memory "
+                            "(backend shm, one machine), and group '",
+                            group_.name(), "' has backend ", group_.backend_name(),
+                            "; leave the option out"));
+  }
+  const std::string name = concat("model ", count_replica(group_));
+  one_copy_ =
+      std::make_shared<OneCopyGradients>(group_, ModelCopy::make(group_, name, trained, names));
 }
 
 Replica::~Replica() = default;
@@ -132,6 +149,15 @@ double Replica::gradient_norm() const {
                             "call it after backward() outside no_sync()"));
   }
   return *norm;
+}
+
+std::vector<at::Tensor> Replica::averaged_gradients() {
+  if (one_copy_) return one_copy_->copy().averaged_gradients();
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : parameters()) {
+    if (parameter.requires_grad()) gradients.push_back(parameter.grad());
+  }
+  return gradients;
 }
 
 std::vector<BucketLayout> Replica::bucket_layout() const {

@@ -23,6 +23,7 @@ namespace lockstep {
 
 inline namespace internal {
 class GradientReducer;
+class OneCopyGradients;
 class ReplicaState;
 }  // namespace internal
 
@@ -65,6 +66,7 @@ class Replica {
 
   std::vector<at::Tensor> parameters() const;
   double gradient_norm() const;
+  std::vector<at::Tensor> averaged_gradients();
   std::vector<BucketLayout> bucket_layout() const;
   ExchangeReport exchange_report() const;
   const ProcessGroup& process_group() const { return group_; }
@@ -72,6 +74,7 @@ class Replica {
  private:
   friend class NoSyncGuard;
   void make_reducer();
+  void make_one_copy(const std::vector<at::Tensor>& trained, const std::vector<std::string>& names);
   void check_parameters() const;
   void sync_buffers();
   void enter(StepPhase phase);
@@ -86,6 +89,7 @@ class Replica {
   bool buffers_differ_ = false;      // a training forward has changed them since the last exchange
   const torch::optim::Optimizer* optimizer_ = nullptr;  // to be compared, too
   int exchanges_ = 0;                                   // since replicas were compared
+  std::shared_ptr<OneCopyGradients> one_copy_;          // null: a replica of its own
   std::unique_ptr<GradientReducer> reducer_;
 };
 

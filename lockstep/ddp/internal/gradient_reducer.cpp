@@ -27,7 +27,8 @@ GradientReducer::GradientReducer(std::vector<at::Tensor> parameters, std::vector
       recorder_(options_.measure_exchange),
       additions_(parameters_.size()),
       used_elsewhere_(parameters_.size()) {
-  exchange_.name = concat("model ", count_replica(group_));
+  exchange_.name =
+      plan_.one_copy ? plan_.one_copy->copy().name() : concat("model ", count_replica(group_));
   exchange_.gradient_as_bucket_view = options_.gradient_as_bucket_view;
   exchange_.comm_hook = options_.comm_hook;
   // A gradient that travels nowhere need not be rounded.
@@ -112,6 +113,7 @@ void GradientReducer::check_parameters() const {
 
 void GradientReducer::run_weighted(double weight, at::ScalarType loss,
                                    const std::function<void(double seed)>& backward) {
+  refuse_with_one_copy("a weighted backward pass");
   if (no_data_) weight = 0;
   std::optional<WeightedPass> pass;
   GradientWeight before;
@@ -145,8 +147,15 @@ void GradientReducer::run_weighted(double weight, at::ScalarType loss,
   finish_backward();
 }
 
+void GradientReducer::refuse_with_one_copy(const char* what) const {
+  if (!plan_.one_copy) return;
+  throw UsageError(concat("DistributedDataParallel on rank ", group_.rank(), ": ", what,
+                          " is not supported with one_copy_per_machine; leave the option out"));
+}
+
 void GradientReducer::give_up_passes() {
   const MutexLock lock(mutex_);
+  if (plan_.one_copy) plan_.one_copy->copy().give_up_gradients();
   forget_passes();
 }
 
@@ -156,6 +165,7 @@ void GradientReducer::set_has_data(bool has_data) {
 }
 
 void GradientReducer::cast_vote(bool has_data, int vote) {
+  refuse_with_one_copy("join()");
   const MutexLock lock(mutex_);
   weight_.cast_vote(has_data, vote);
 }

@@ -26,6 +26,7 @@
 #include "lockstep/ddp/exchange/gradient_scale.h"
 #include "lockstep/ddp/exchange/gradient_weight.h"
 #include "lockstep/ddp/exchange/graph_agreement.h"
+#include "lockstep/ddp/exchange/one_copy_gradients.h"
 #include "lockstep/ddp/exchange_report.h"
 #include "lockstep/ddp/internal/gradient_hooks.h"
 #include "lockstep/ddp/internal/reached_parameters.h"
@@ -60,6 +61,8 @@ class GradientReducer final : public GradientHooks::Target {
     /// Exchanged after the bucket with the gradient of `delay_until`: parameters' indices.
     std::vector<std::size_t> delayed = {};
     std::size_t delay_until = 0;
+    /// Null: each rank has parameters of its own. Else nothing is exchanged in backward.
+    std::shared_ptr<OneCopyGradients> one_copy = {};
     /// Called at the end of each backward pass whose gradients were exchanged.
     std::function<void()> after_exchange;
   };
@@ -144,7 +147,9 @@ class GradientReducer final : public GradientHooks::Target {
   // Autograd calls these, which lock the mutex.
   void gradient_ready(std::size_t index, const at::Tensor& arrived) override;
   void finish_backward();
+  void exchange_at_end() LOCKSTEP_REQUIRES(mutex_);
 
+  void refuse_with_one_copy(const char* what) const;
   UsageError usage_error(std::size_t index, const std::string& what) const;
   bool is_reached(std::size_t index) const LOCKSTEP_REQUIRES(mutex_) {
     return !reached_ || !reached_->is_known() || reached_->contains(index);

@@ -33,6 +33,10 @@ void GradientReducer::gradient_ready(std::size_t index, const at::Tensor& arrive
     begin_exchange();
     at_end_of_backward([this] { finish_backward(); });
   }
+  if (plan_.one_copy) {
+    phase_ = Phase::kExchanges;
+    return;
+  }
   if (phase_ != Phase::kExchanges) begin_backward();
   if (!is_reached(index)) used_elsewhere_[index] = true;
   if (!is_planned_) {
@@ -220,29 +224,38 @@ void GradientReducer::finish(std::size_t exchange_number) {
 void GradientReducer::finish_backward() {
   {
     const MutexLock lock(mutex_);
-    if (phase_ != Phase::kExchanges) begin_backward();  // A pass that reached nothing.
-    recorder_.end_of_autograd();
-    recorder_.look(planned_.exchanges);
-    if (!is_planned_) {
-      wait_until_all_begin();
-      plan_by_first_pass();
-      schedule_.begin(std::vector<int>(parameters_.size(), 1));
+    if (plan_.one_copy) {
+      plan_.one_copy->hold_all();
+    } else {
+      exchange_at_end();
     }
-    for (const std::size_t index : schedule_.complete_all()) fill(index);
-    start_complete();
-    if (options_.step_timer) options_.step_timer->arrive();
-    note_unreached();
-    for (std::size_t number = 0; number < planned_.exchanges.size(); ++number) finish(number);
-    settle_unreached();
-    recorder_.end_of_exchange();
-    if (options_.gradient_norm) add_up_squares();
-    weight_.count_votes(agreement_);
     phase_ = Phase::kNone;
     forget_passes();
     if (reached_) reached_->clear();
     memory_->close();
   }
   if (plan_.after_exchange) plan_.after_exchange();
+}
+
+// All that was not exchanged while autograd ran.
+void GradientReducer::exchange_at_end() {
+  if (phase_ != Phase::kExchanges) begin_backward();  // A pass that reached nothing.
+  recorder_.end_of_autograd();
+  recorder_.look(planned_.exchanges);
+  if (!is_planned_) {
+    wait_until_all_begin();
+    plan_by_first_pass();
+    schedule_.begin(std::vector<int>(parameters_.size(), 1));
+  }
+  for (const std::size_t index : schedule_.complete_all()) fill(index);
+  start_complete();
+  if (options_.step_timer) options_.step_timer->arrive();
+  note_unreached();
+  for (std::size_t number = 0; number < planned_.exchanges.size(); ++number) finish(number);
+  settle_unreached();
+  recorder_.end_of_exchange();
+  if (options_.gradient_norm) add_up_squares();
+  weight_.count_votes(agreement_);
 }
 
 void GradientReducer::add_up_squares() {
