@@ -13,7 +13,6 @@
 #include "lockstep/ddp/distributed_data_parallel.h"
 
 namespace lockstep::bench {
-namespace {
 
 // One connection for each backend, whatever it is used for.
 ProcessGroup group_over(const std::string& backend, const ProcessGroup& control) {
@@ -26,6 +25,8 @@ ProcessGroup group_over(const std::string& backend, const ProcessGroup& control)
   }
   return group;
 }
+
+namespace {
 
 c10::intrusive_ptr<c10d::ProcessGroup> c10d_group(const ProcessGroup& group) {
   auto result =
@@ -78,9 +79,11 @@ Forward make_exchange(const std::string& name, const ProcessGroup& control, cons
   }
   const auto dash = name.find('-');
   const std::string kind = name.substr(0, dash);
-  if (dash == std::string::npos || (kind != "lockstep" && kind != "c10d" && kind != "barrier")) {
-    throw UsageError(concat("ddp_step: there is no exchange '", name,
-                            "'; choose none, lockstep-<backend> or c10d-<backend>"));
+  if (dash == std::string::npos ||
+      (kind != "lockstep" && kind != "onecopy" && kind != "c10d" && kind != "barrier")) {
+    throw UsageError(
+        concat("ddp_step: there is no exchange '", name,
+               "'; choose none, lockstep-<backend>, onecopy-<backend> or c10d-<backend>"));
   }
   const ProcessGroup group = group_over(name.substr(dash + 1), control);
   if (kind == "barrier") {
@@ -94,7 +97,8 @@ Forward make_exchange(const std::string& name, const ProcessGroup& control, cons
     return [replica](const at::Tensor& inputs) { return replica->forward(inputs); };
   }
   const auto replica = std::make_shared<DistributedDataParallel<torch::nn::SequentialImpl>>(
-      task.model, DistributedDataParallelOptions{.process_group = group});
+      task.model, DistributedDataParallelOptions{.process_group = group,
+                                                 .one_copy_per_machine = kind == "onecopy"});
   return [replica](const at::Tensor& inputs) { return replica->forward(inputs); };
 }
 

@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "bench/tasks/task.h"
 #include "lockstep/comm/process_group.h"
@@ -13,9 +14,12 @@ namespace lockstep::bench {
 /// Lifetime: keeps the model alive.
 using Forward = std::function<at::Tensor(const at::Tensor& inputs)>;
 
+/// A group of all ranks, the same for each call. Collective.
+ProcessGroup group_over(const std::string& backend, const ProcessGroup& control);
+
 /// "none": two processes that do not communicate; "lockstep-<backend>": DistributedDataParallel
-/// over that backend; "c10d-<backend>": PyTorch's own c10d::Reducer over it. Collective. Errors:
-/// UsageError for another name.
+/// over that backend; "onecopy-<backend>": the same with one_copy_per_machine; "c10d-<backend>":
+/// PyTorch's own c10d::Reducer over it. Collective. Errors: UsageError for another name.
 Forward make_exchange(const std::string& name, const ProcessGroup& control, const Task& task);
 
 }  // namespace lockstep::bench

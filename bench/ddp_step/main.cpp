@@ -4,11 +4,15 @@
 //
 // Rank 0 reads commands from the first of two named pipes, a line each, and answers each by a line
 // of JSON into the second: "distance" gives the processors' round trip in ns; "MODEL EXCHANGE
-// STEPS" makes so many training steps and gives the time of each, of the slowest rank, in µs.
+// OPTIMIZER STEPS" makes so many training steps and gives the time of each, of the slowest rank, in
+// µs, and of its optimizer alone ("step_us"); "memory" the memory of each rank, in MB. Optimizers:
+// none, sgd and adamw (LibTorch's), lockstep-sgd, lockstep-adamw; limit: the memory traffic of
+// AdamW on one copy, on tensors of its own.
 #include <array>
 #include <chrono>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <memory>
 #include <sstream>
@@ -19,13 +23,16 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/from_blob.h>
 #include <nlohmann/json.hpp>
+#include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
 #include "bench/ddp_step/exchange.h"
+#include "bench/ddp_step/update_limit.h"
 #include "bench/tasks/task.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/init_process_group.h"
+#include "lockstep/optim/optimizers.h"
 #include "lockstep/os/machine/affinity.h"
 #include "lockstep/os/machine/core_distance.h"
 #include "lockstep/program/run_main.h"
@@ -37,22 +44,48 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double kLearningRate = 1e-3;
 
+std::function<void()> make_update(const std::string& name, const ProcessGroup& control,
+                                  const std::vector<at::Tensor>& parameters) {
+  const auto step_of = [](auto optimizer) {
+    return [optimizer = std::move(optimizer)] { optimizer->step(); };
+  };
+  if (name == "none") return [] {};
+  if (name == "limit") return make_update_limit(control, parameters);
+  if (name == "sgd") {
+    return step_of(std::make_shared<torch::optim::SGD>(parameters, kLearningRate));
+  }
+  if (name == "adamw") {
+    return step_of(std::make_shared<torch::optim::AdamW>(parameters, kLearningRate));
+  }
+  if (name == "lockstep-sgd") return step_of(std::make_shared<SGD>(parameters, kLearningRate));
+  if (name == "lockstep-adamw") return step_of(std::make_shared<AdamW>(parameters, kLearningRate));
+  throw UsageError(concat("ddp_step: there is no optimizer '", name, "'"));
+}
+
+double microseconds_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
+
 class Training {
  public:
-  Training(const std::string& model, const std::string& exchange, const ProcessGroup& control)
+  Training(const std::string& model, const std::string& exchange, const std::string& optimizer,
+           const ProcessGroup& control)
       : task_(make_task(model)),
         forward_(make_exchange(exchange, control, task_)),
         batch_(task_.samples(task_.batch_size)),
         parameters_(task_.model->parameters()),
-        optimizer_(parameters_, kLearningRate) {
+        update_(make_update(optimizer, control, parameters_)) {
     for (int i = 0; i < kWarmUpSteps; ++i) step();
   }
 
-  void step() {
+  /// Returns how long the optimizer took, in µs.
+  double step() {
     // Optimizer::zero_grad detaches gradients first, which views of c10d's buckets do not allow.
     for (at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
     task_.loss(forward_(batch_.data), batch_.target).backward();
-    optimizer_.step();
+    const auto start = Clock::now();
+    update_();
+    return microseconds_since(start);
   }
 
  private:
@@ -61,8 +94,17 @@ class Training {
   Forward forward_;
   torch::data::Example<> batch_;
   std::vector<at::Tensor> parameters_;
-  torch::optim::SGD optimizer_;
+  std::function<void()> update_;
 };
+
+// Of this process: its proportional share of what it shares.
+double memory_mb() {
+  std::ifstream lines("/proc/self/smaps_rollup");
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("Pss:")) return std::stod(line.substr(4)) / 1024;
+  }
+  return 0;
+}
 
 // A line that rank 0 has read, on every rank; empty at the end.
 std::string share_line(const ProcessGroup& control, std::istream& lines) {
@@ -78,16 +120,23 @@ std::string share_line(const ProcessGroup& control, std::istream& lines) {
   return text.data();
 }
 
-std::vector<double> time_steps(const ProcessGroup& control, Training& training, int steps) {
-  std::vector<double> times;
+struct StepTimes {
+  std::vector<double> us;       ///< Of whole steps.
+  std::vector<double> step_us;  ///< Of the optimizer alone.
+};
+
+StepTimes time_steps(const ProcessGroup& control, Training& training, int steps) {
+  StepTimes times;
   control.barrier();
   training.step();
   for (int i = 0; i < steps; ++i) {
     const auto start = Clock::now();
-    training.step();
-    times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
+    times.step_us.push_back(training.step());
+    times.us.push_back(microseconds_since(start));
   }
-  control.all_reduce(at::from_blob(times.data(), {steps}, at::kDouble), {.op = ReduceOp::kMax});
+  for (std::vector<double>* const of_all : {&times.us, &times.step_us}) {
+    control.all_reduce(at::from_blob(of_all->data(), {steps}, at::kDouble), {.op = ReduceOp::kMax});
+  }
   return times;
 }
 
@@ -105,7 +154,7 @@ int serve(const std::string& commands, const std::string& answers) {
     output.open(answers);
     if (!input || !output) throw UsageError("ddp_step: cannot open the pipes " + commands);
   }
-  std::map<std::pair<std::string, std::string>, std::unique_ptr<Training>> trainings;
+  std::map<std::array<std::string, 3>, std::unique_ptr<Training>> trainings;
   for (;;) {
     const std::string line = share_line(control, input);
     if (line.empty()) return 0;
@@ -119,16 +168,23 @@ int serve(const std::string& commands, const std::string& answers) {
       } else {
         answer = {{"round_trip_ns", 0}, {"placement", "unknown"}};
       }
+    } else if (line == "memory") {
+      std::vector<double> of_ranks(static_cast<std::size_t>(control.world_size()));
+      of_ranks[rank] = memory_mb();
+      control.all_reduce(at::from_blob(of_ranks.data(), {control.world_size()}, at::kDouble));
+      answer = {{"mb", of_ranks}};
     } else {
       std::istringstream words(line);
       std::string model;
       std::string exchange;
+      std::string optimizer;
       int steps = 0;
-      words >> model >> exchange >> steps;
+      words >> model >> exchange >> optimizer >> steps;
       if (steps < 1) throw UsageError("ddp_step: not a command: " + line);
-      auto& training = trainings[{model, exchange}];
-      if (!training) training = std::make_unique<Training>(model, exchange, control);
-      answer = {{"us", time_steps(control, *training, steps)}};
+      auto& training = trainings[{model, exchange, optimizer}];
+      if (!training) training = std::make_unique<Training>(model, exchange, optimizer, control);
+      const StepTimes times = time_steps(control, *training, steps);
+      answer = {{"us", times.us}, {"step_us", times.step_us}};
     }
     if (rank == 0) output << answer.dump() << std::endl;
   }

@@ -14,35 +14,47 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "tasks"))
 from tasks import make_task  # noqa: E402
 
 LEARNING_RATE = 1e-3
+OPTIMIZERS = {
+    "sgd": torch.optim.SGD,
+    "adamw-fused": lambda parameters, lr: torch.optim.AdamW(parameters, lr, fused=True),
+    "adamw-foreach": lambda parameters, lr: torch.optim.AdamW(parameters, lr, foreach=True),
+}
 WARM_UP_STEPS = 3
 
 
 class Training:
-    def __init__(self, model):
+    def __init__(self, model, optimizer):
         task = make_task(model)
         self.inputs, self.targets = task.samples(task.batch_size)
         self.loss = task.loss
         self.model = nn.parallel.DistributedDataParallel(task.model)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), LEARNING_RATE)
+        self.optimizer = OPTIMIZERS[optimizer](self.model.parameters(), LEARNING_RATE)
         for _ in range(WARM_UP_STEPS):
             self.step()
 
     def step(self):
         self.optimizer.zero_grad(set_to_none=True)
         self.loss(self.model(self.inputs), self.targets).backward()
+        start = time.perf_counter()
         self.optimizer.step()
+        return (time.perf_counter() - start) * 1e6
+
+
+def memory_mb():
+    with open("/proc/self/smaps_rollup", encoding="ascii") as lines:
+        return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:"))
 
 
 def time_steps(training, steps):
-    times = torch.empty(steps, dtype=torch.float64)
+    times = torch.empty(2, steps, dtype=torch.float64)
     dist.barrier()
     training.step()
     for i in range(steps):
         start = time.perf_counter()
-        training.step()
-        times[i] = (time.perf_counter() - start) * 1e6
+        times[1, i] = training.step()
+        times[0, i] = (time.perf_counter() - start) * 1e6
     dist.all_reduce(times, dist.ReduceOp.MAX)
-    return times.tolist()
+    return {"us": times[0].tolist(), "step_us": times[1].tolist()}
 
 
 def share_line(commands):
@@ -68,12 +80,18 @@ def main():
         line = share_line(commands)
         if not line:
             break
-        model, _, steps = line.split()
-        if model not in trainings:
-            trainings[model] = Training(model)
-        times = time_steps(trainings[model], int(steps))
+        if line == "memory":
+            of_ranks = torch.zeros(dist.get_world_size(), dtype=torch.float64)
+            of_ranks[rank] = memory_mb()
+            dist.all_reduce(of_ranks)
+            answer = {"mb": of_ranks.tolist()}
+        else:
+            model, _, optimizer, steps = line.split()
+            if (model, optimizer) not in trainings:
+                trainings[model, optimizer] = Training(model, optimizer)
+            answer = time_steps(trainings[model, optimizer], int(steps))
         if rank == 0:
-            print(json.dumps({"us": times}), file=answers, flush=True)
+            print(json.dumps(answer), file=answers, flush=True)
     dist.destroy_process_group()
     if answers:
         answers.close()

@@ -69,7 +69,7 @@ def measure(arguments, native, python):
                     print(f"\r\033[Kturn {turn + 1} of {arguments.rounds}: {model}, {exchange}",
                           end="", file=sys.stderr, flush=True)
                 program = python if exchange == "pytorch" else native
-                answer = program.ask(f"{model} {exchange} {STEPS[model]}")
+                answer = program.ask(f"{model} {exchange} sgd {STEPS[model]}")
                 after = native.ask("distance")["placement"]
                 placement = before if before == after else "mixed"
                 times.setdefault((model, exchange, placement), []).extend(answer["us"])
