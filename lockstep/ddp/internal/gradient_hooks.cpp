@@ -51,16 +51,16 @@ class MultiplyBefore final : public torch::autograd::FunctionPreHook {
 // Follows a node that has run a pass of its own: runs in the pass that the node belongs to.
 class AfterNode final : public torch::autograd::FunctionPostHook {
  public:
-  explicit AfterNode(std::function<void()> action) : action_(std::move(action)) {}
+  explicit AfterNode(GradientHooks::Target& target) : target_(&target) {}
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
                                             const torch::autograd::variable_list&) override {
     // Once: a graph that is retained may run the node again.
-    if (action_) at_end_of_backward(std::exchange(action_, nullptr));
+    if (target_ != nullptr) tell_end_of_backward(*std::exchange(target_, nullptr));
     return outputs;
   }
 
  private:
-  std::function<void()> action_;
+  GradientHooks::Target* target_;
 };
 
 }  // namespace
@@ -100,14 +100,15 @@ const torch::autograd::Node* GradientHooks::accumulator(std::size_t index) const
   return hooks_[index].accumulator.get();
 }
 
-void at_end_of_backward(std::function<void()> action) {
-  torch::autograd::Engine::get_default_engine().queue_callback([action = std::move(action)] {
+void tell_end_of_backward(GradientHooks::Target& target) {
+  // One pointer: std::function has room for it without an allocation.
+  torch::autograd::Engine::get_default_engine().queue_callback([&target] {
     // No node is being run at the end of the outermost pass; at the end of one within, the node
     // that runs it is.
     if (const auto node = torch::autograd::get_current_node()) {
-      node->add_post_hook(std::make_unique<AfterNode>(action));
+      node->add_post_hook(std::make_unique<AfterNode>(target));
     } else {
-      action();
+      target.backward_ended();
     }
   });
 }

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,7 +11,8 @@
 
 namespace lockstep::inline internal {
 
-/// Tells a target whenever autograd has added to the gradient of one of some parameters.
+/// Tells a target whenever autograd has added to the gradient of one of some parameters, and, where
+/// asked, when the backward pass ends.
 /// Threads: the target is called on autograd's.
 /// Lifetime: the hooks are removed with it; the target must outlive it.
 class GradientHooks {
@@ -21,6 +21,8 @@ class GradientHooks {
    public:
     /// `arrived`: what autograd has added to the gradient, or made the gradient itself.
     virtual void gradient_ready(std::size_t index, const at::Tensor& arrived) = 0;
+    /// See tell_end_of_backward.
+    virtual void backward_ended() = 0;
 
    protected:
     ~Target() = default;
@@ -61,11 +63,12 @@ class GradientHooks {
   std::vector<Hook> hooks_;
 };
 
-/// Calls `action` once, when the backward pass that is under way ends: the outermost one, where a
-/// module runs a backward pass of its own within (activation checkpointing).
-/// Threads: on one of autograd's, from a hook; `action` runs on the thread that ends the pass.
-/// Limit: autograd runs what is nested more than 60 deep on threads of their own, where the end of
-/// such a pass is taken for that of the outermost.
-void at_end_of_backward(std::function<void()> action);
+/// Calls target.backward_ended() once, when the backward pass that is under way ends: the outermost
+/// one, where a module runs a backward pass of its own within (activation checkpointing).
+/// Threads: on one of autograd's, from a hook; the target is called on the thread that ends the
+/// pass. Lifetime: the target must outlive the pass. Limit: autograd runs what is nested more than
+/// 60 deep on threads of their own, where the end of such a pass is taken for that of the
+/// outermost.
+void tell_end_of_backward(GradientHooks::Target& target);
 
 }  // namespace lockstep::inline internal

@@ -31,7 +31,7 @@ void GradientReducer::gradient_ready(std::size_t index, const at::Tensor& arrive
   if (!sync_) return note_last_gradient(index);
   if (phase_ == Phase::kNone) {
     begin_exchange();
-    at_end_of_backward([this] { finish_backward(); });
+    tell_end_of_backward(*this);
   }
   if (plan_.one_copy) {
     phase_ = Phase::kExchanges;
