@@ -111,7 +111,7 @@ bool Team::all_posted(std::uint32_t round) {
     Seen& seen = seen_[static_cast<std::size_t>(peer)];
     if (reached(seen.posted, goal)) continue;
     const Entry& theirs = entry(peer, round);
-    if (theirs.sequence.load() != goal) {
+    if (fetch(peer, theirs.sequence, goal, looked_for_posted_) != goal) {
       blocked_on_ = peer;
       return false;
     }
@@ -123,22 +123,22 @@ bool Team::all_posted(std::uint32_t round) {
 
 void Team::set_placement(Placement placement) {
   store_ = best_store(placement);
-  if (placement != Placement::kUnknown && ranks_ > 1) watched_ = rank_ == 0 ? 1 : rank_ - 1;
+  if (ranks_ > 1 && may_spin()) watched_ = rank_ == 0 ? 1 : rank_ - 1;
 }
 
 // Now and then takes the time of the line's way from the watched peer. Only a first look that finds
 // what it looks for tells that: any other finds the line here, or waits for the peer to write.
-std::uint32_t Team::fetch_reduced(int peer, std::uint32_t goal) {
+std::uint32_t Team::fetch(int peer, const std::atomic<std::uint32_t>& count, std::uint32_t goal,
+                          std::uint32_t& looked_for) {
   constexpr std::uint32_t kEvery = 8;
-  const std::atomic<std::uint32_t>& count = control(peer).reduced;
-  if (peer != watched_ || goal % kEvery != 0 || goal == looked_for_) return count.load();
-  looked_for_ = goal;
+  if (peer != watched_ || goal % kEvery != 0 || goal == looked_for) return count.load();
+  looked_for = goal;
   const auto start = Deadline::Clock::now();
-  const std::uint32_t reduced = count.load();
+  const std::uint32_t found = count.load();
   const auto fetch_time = Deadline::Clock::now() - start;
-  if (!reached(reduced, goal)) return reduced;
+  if (!reached(found, goal)) return found;
   if (const auto placement = distance_.add(fetch_time)) store_ = best_store(*placement);
-  return reduced;
+  return found;
 }
 
 bool Team::all_reduced(std::uint32_t round) {
@@ -146,7 +146,7 @@ bool Team::all_reduced(std::uint32_t round) {
   for (int peer = 0; peer < ranks_; ++peer) {
     Seen& seen = seen_[static_cast<std::size_t>(peer)];
     if (reached(seen.reduced, goal)) continue;
-    seen.reduced = fetch_reduced(peer, goal);
+    seen.reduced = fetch(peer, control(peer).reduced, goal, looked_for_reduced_);
     if (reached(seen.reduced, goal)) continue;
     blocked_on_ = peer;
     return false;

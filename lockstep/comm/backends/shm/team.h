@@ -90,8 +90,8 @@ class Team {
 
   /// Which stores reach peers fastest.
   Store store() const { return store_; }
-  /// How far the ranks are from each other when the group is formed; once that is known, this rank
-  /// watches how far one of its peers is, for it may change at any time.
+  /// How far the ranks are from each other when the group is formed. Where each has a processor
+  /// this rank watches from now on how far one of its peers is, for it may change at any time.
   void set_placement(Placement placement);
 
   // Waiting.
@@ -131,7 +131,8 @@ class Team {
 
  private:
   Control& control(int rank) { return *reinterpret_cast<Control*>(at(layout().control(rank))); }
-  std::uint32_t fetch_reduced(int peer, std::uint32_t goal);
+  std::uint32_t fetch(int peer, const std::atomic<std::uint32_t>& count, std::uint32_t goal,
+                      std::uint32_t& looked_for);
   static void sleep_on(Control& peer, std::uint32_t bell);
   void catch_up();
 
@@ -141,8 +142,10 @@ class Team {
   const std::string group_name_;
   const std::vector<int> numbers_;
   Store store_ = Store::kOrdinary;
-  int watched_ = -1;              ///< the peer whose distance is watched; none
-  std::uint32_t looked_for_ = 0;  ///< of the watched peer: the last round
+  int watched_ = -1;  ///< the peer whose distance is watched; none
+  /// Of the watched peer: the last rounds that were looked for.
+  std::uint32_t looked_for_posted_ = 0;
+  std::uint32_t looked_for_reduced_ = 0;
   DistanceWatch distance_;
   Control& own_;
   int blocked_on_ = 0;
