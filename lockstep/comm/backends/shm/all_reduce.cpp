@@ -89,15 +89,18 @@ class EagerAllReduce final : public Operation {
   std::uint32_t round_ = 0;
 };
 
-// The first round tells where each rank's tensor is; the chunked way takes further rounds.
+// Of a tensor that two ranks swap: what a rank copies before its peer can begin to read.
+constexpr std::uint64_t kSwappedBytes = 128 * 1024;
+static_assert(kSwappedBytes <= kSlotBytes);
+
+// The first round tells where each rank's tensor is; the ways through slots take further rounds.
 class LargeAllReduce final : public Operation {
  public:
   LargeAllReduce(const Call& call, const Reduction& reduction, const ReduceBuffers& buffers)
       : Operation(call),
         arithmetic_(arithmetic(call, reduction, buffers)),
         buffers_(buffers),
-        bytes_(call.elements * element_bytes(call.element)),
-        chunks_(static_cast<std::uint32_t>((bytes_ + kSlotBytes - 1) / kSlotBytes)) {}
+        bytes_(call.elements * element_bytes(call.element)) {}
 
   Progress post(Team& team) override {
     if (!called_) return post_call(team);
@@ -123,6 +126,7 @@ class LargeAllReduce final : public Operation {
       team.set_reduced(first_ + 1);
       return Progress::kDone;
     }
+    if (way_ == Way::kSwapped) return Progress::kDone;
     if (reduced_ == posted_ || !team.all_posted(round(reduced_))) return Progress::kNone;
     reduce_chunk(team);
     team.set_reduced(round(reduced_) + 1);
@@ -136,6 +140,12 @@ class LargeAllReduce final : public Operation {
       team.set_released(first_ + 1);
       return Progress::kDone;
     }
+    if (way_ == Way::kSwapped) {
+      if (finished_ == posted_ || !team.all_posted(round(finished_))) return Progress::kNone;
+      reduce_swapped_chunk(team);
+      team.set_released(round(finished_) + 1);
+      return ++finished_ == chunks_ ? Progress::kDone : Progress::kSome;
+    }
     if (finished_ == reduced_ || !team.all_reduced(round(finished_))) return Progress::kNone;
     copy_results(team);
     team.set_released(round(finished_) + 1);
@@ -143,20 +153,27 @@ class LargeAllReduce final : public Operation {
   }
 
  private:
-  enum class Way { kUnknown, kShared, kChunked };
+  enum class Way { kUnknown, kShared, kChunked, kSwapped };
 
   std::uint32_t round(std::uint32_t chunk) const { return first_ + 1 + chunk; }
 
   Range chunk(std::uint32_t index) const {
-    const std::uint64_t begin = index * kSlotBytes;
-    return {.begin = begin, .bytes = std::min(kSlotBytes, bytes_ - begin)};
+    const std::uint64_t begin = index * chunk_bytes_;
+    return {.begin = begin, .bytes = std::min(chunk_bytes_, bytes_ - begin)};
   }
+
+  // Of two ranks each reads as many bytes of the other's where it reduces everything itself as
+  // where it reduces one half and copies the other; and waits for the other once a chunk, not
+  // twice.
+  static bool swaps(const Team& team) { return team.ranks() == 2; }
 
   Progress post_call(Team& team) {
     if (!team.may_post(false)) return Progress::kNone;
     if (buffers_.input != buffers_.output && buffers_.shared_offset && !converts()) {
       give_peers_their_parts(team);
     }
+    if (swaps(team)) chunk_bytes_ = kSwappedBytes;
+    chunks_ = static_cast<std::uint32_t>((bytes_ + chunk_bytes_ - 1) / chunk_bytes_);
     first_ = team.next_round();
     Entry& entry = team.entry_to_post();
     write_call(team);
@@ -186,7 +203,7 @@ class LargeAllReduce final : public Operation {
   void decide(Team& team) {
     way_ = Way::kShared;
     for (int rank = 0; rank < team.ranks(); ++rank) {
-      if (team.entry(rank, first_).buffer == 0) way_ = Way::kChunked;
+      if (team.entry(rank, first_).buffer == 0) way_ = swaps(team) ? Way::kSwapped : Way::kChunked;
     }
   }
 
@@ -210,11 +227,12 @@ class LargeAllReduce final : public Operation {
                converts() ? team.store() : Store::kOrdinary);
   }
 
-  // A slot holds the chunk as it lies in the tensor: the parts of peers on the way to them, and in
-  // the place of the rank's own part, later, its result.
+  // A slot holds the chunk as it lies in the tensor: all of it where ranks swap; else the parts of
+  // peers on the way to them, and in the place of the rank's own part, later, its result.
   void post_chunk(Team& team) {
     const Range whole = chunk(posted_);
-    const Range own = share(whole.bytes, team.ranks(), team.rank());
+    const Range own = swaps(team) ? Range{.begin = whole.bytes, .bytes = 0}
+                                  : share(whole.bytes, team.ranks(), team.rank());
     std::byte* const slot = team.slot(team.rank(), team.next_round());
     const std::byte* const input = buffers_.input + whole.begin;
     const std::uint64_t end = own.begin + own.bytes;
@@ -222,6 +240,19 @@ class LargeAllReduce final : public Operation {
     lockstep::copy(slot + end, input + end, whole.bytes - end, team.store());
     team.post();
     ++posted_;
+  }
+
+  void reduce_swapped_chunk(Team& team) {
+    const Range whole = chunk(finished_);
+    const int peer = 1 - team.rank();
+    Sources sources;
+    sources[static_cast<std::size_t>(team.rank())] = buffers_.input + whole.begin;
+    sources[static_cast<std::size_t>(peer)] = team.slot(peer, round(finished_));
+    const std::array targets{buffers_.output + whole.begin};
+    // Both have all results; the first counts their squares.
+    Arithmetic arithmetic = arithmetic_;
+    if (team.rank() != 0) arithmetic.sum_of_squares = nullptr;
+    reduce_all(arithmetic, of_ranks(team, sources), targets, whole.bytes, Store::kOrdinary);
   }
 
   void reduce_chunk(Team& team) {
@@ -251,7 +282,8 @@ class LargeAllReduce final : public Operation {
   const Arithmetic arithmetic_;
   const ReduceBuffers buffers_;
   const std::uint64_t bytes_;
-  const std::uint32_t chunks_;
+  std::uint64_t chunk_bytes_ = kSlotBytes;
+  std::uint32_t chunks_ = 0;
   Way way_ = Way::kUnknown;
   bool called_ = false;
   std::uint32_t first_ = 0;
@@ -265,7 +297,9 @@ class LargeAllReduce final : public Operation {
 std::unique_ptr<Operation> make_all_reduce(const Call& call, const Reduction& reduction,
                                            const ReduceBuffers& buffers) {
   const std::uint64_t bytes = call.elements * element_bytes(call.element);
-  if (bytes <= kEagerBytes && !call.in_shared_memory) {
+  // What is converted has its place in the entry for where its input lies.
+  const bool must_lie_in_place = call.converts && call.in_shared_memory;
+  if (bytes <= kEagerBytes && !must_lie_in_place) {
     return std::make_unique<EagerAllReduce>(call, reduction, buffers);
   }
   return std::make_unique<LargeAllReduce>(call, reduction, buffers);
