@@ -1,4 +1,5 @@
-// Jobs of one to four ranks that run a training loop over the recovery's state machine, with deaths
+// Jobs of one to four ranks that run a training loop over the recovery's state machine, a program's
+// own or one that repeats a step which throws, with deaths
 // at any point, errors on one rank alone, programs that throw, standby workers and other numbers of
 // ranks: whatever happens, nobody waits for ever, and each step, evaluation and snapshot is made
 // once, from one state.
@@ -37,7 +38,9 @@ SimulatedTrainingOptions draw_training(std::uint64_t seed) {
           .save_every = once_in(3) ? draw(1, 3) : 0,
           .extra_update_every = once_in(10) ? draw(1, 3) : 0,
           .memory_every = once_in(3) ? draw(1, 3) : 0,
-          .check_replicas_every = once_in(3) ? draw(1, 3) : 0};
+          .check_replicas_every = once_in(3) ? draw(1, 3) : 0,
+          .owns_loop = once_in(3),
+          .snapshot_every = once_in(3) ? draw(1, 3) : 0};
 }
 
 SimulatedFault draw_fault(SimulatedTraining& job) {

@@ -96,12 +96,14 @@ struct SimulatedTraining::Process {
     bool is_place = false;
     std::uint64_t generation = 0;
     int rank = 0;
+    std::int64_t steps_made = 0;
   };
 
   Process(SimulatedTraining& simulated_job, int number, int its_rank, bool standby)
       : job(simulated_job), id(number), rank(its_rank), is_standby(standby) {
     state.memory_every = job.options_.memory_every;
     state.check_replicas_every = job.options_.check_replicas_every;
+    if (job.options_.owns_loop) state.save_every = job.options_.snapshot_every;
   }
 
   // What a process waits for, until the job resumes it.
@@ -127,6 +129,8 @@ struct SimulatedTraining::Process {
   SimulatedTask<RecoveryEvent> perform(Action action, const Section* section);
   Task gather_reports();
   Task exchange_state();
+  Task save_snapshot();
+  SimulatedTask<RecoveryEvent> load_snapshot();
   void take_state();
   bool roll_back();
   void remember();
@@ -153,6 +157,12 @@ struct SimulatedTraining::Process {
   Task evaluate();
   Task save();
   void print(const std::string& line);
+
+  // The recovery's own loop.
+  Task own_loop();
+  Task make_own_step();
+  Task call_in_step(const char* kind);
+
   bool is_due(int steps_before, int every) const {
     return every > 0 && model.steps != steps_before && model.steps % every == 0;
   }
@@ -166,6 +176,7 @@ struct SimulatedTraining::Process {
   bool has_announced = false;  ///< the launcher knows that it keeps its state
   bool is_done = false;
   std::uint64_t generation = 0;
+  std::int64_t steps_made = 0;  ///< that the launcher knew of when it gave the place
   std::vector<Message> inbox{};
   bool place_is_over = false;
 
@@ -339,6 +350,14 @@ SimulatedTask<RecoveryAction> SimulatedTraining::Process::carry_out(RecoveryEven
             job.fail(concat("process ", other->id, " has the state that counts as lost"));
         }
         throw ProgramError{.text = "no rank holds a state", .is_expected = true};
+      case Action::kGiveUp:
+        for (const Process* const other : job.living()) {
+          if (other->generation == generation && other->state.held == HeldState::kWhole)
+            job.fail(concat("process ", other->id, " has the state that counts as lost"));
+        }
+        if (job.memory_ || job.disk_) job.fail("a copy counts as lost");
+        job.gave_up_ = true;
+        throw ProgramError{.text = "the state is lost", .is_expected = true};
       default:
         break;
     }
@@ -397,8 +416,9 @@ SimulatedTask<RecoveryEvent> SimulatedTraining::Process::perform(Action action,
     case Action::kRollBack: {
       co_await yield();
       const bool is_whole = roll_back();
-      if (!is_whole && job.options_.extra_update_every == 0)
-        job.fail(concat("process ", id, " cannot roll back"));
+      const bool may_fail = job.options_.extra_update_every > 0 ||
+                            (job.options_.owns_loop && job.options_.gathers_in_tail);
+      if (!is_whole && !may_fail) job.fail(concat("process ", id, " cannot roll back"));
       co_return outcome::RolledBack{.is_whole = is_whole};
     }
     case Action::kRemember:
@@ -436,6 +456,9 @@ SimulatedTask<RecoveryEvent> SimulatedTraining::Process::perform(Action action,
       check_choice();
       co_await exchange_state();
       break;
+    case Action::kLoadSnapshot:
+      check_choice();
+      co_return co_await load_snapshot();
     case Action::kJoinAll:
       if (state.source.kind == SourceChoice::Kind::kOwn) check_choice();
       if (state.held != HeldState::kWhole) job.fail(concat("process ", id, " has no state"));
@@ -444,7 +467,7 @@ SimulatedTask<RecoveryEvent> SimulatedTraining::Process::perform(Action action,
       survivors = nullptr;
       loader = boundary_cursor;
       was_moved = true;
-      break;
+      co_return outcome::Joined{.steps = model.steps};
     case Action::kCompareReplicas: {
       const Row own = model.row();
       const Group::Call* const compared = co_await call(all, "compare", own);
@@ -455,6 +478,9 @@ SimulatedTask<RecoveryEvent> SimulatedTraining::Process::perform(Action action,
       if (rank != 0) break;
       co_await yield();
       job.memory_ = std::make_shared<Snapshot>(snapshot());
+      break;
+    case Action::kSaveSnapshot:
+      co_await save_snapshot();
       break;
     case Action::kCheckGeneration:
       if (has_news() && job.draw(0, 1) == 0) throw GroupIsLost();
@@ -495,6 +521,7 @@ void SimulatedTraining::Process::take_place() {
     if (message.is_place) {
       generation = message.generation;
       rank = message.rank;
+      steps_made = message.steps_made;
       place_is_over = false;
       is_standby = false;
     } else if (message.generation == generation) {
@@ -508,6 +535,10 @@ SimulatedTraining::Task SimulatedTraining::Process::gather_reports() {
   RankReport own = state.report();
   if (state.held == HeldState::kNone && rank == 0 && job.memory_)
     own.memory = job.memory_->standing;
+  if (job.options_.owns_loop) {
+    if (state.held == HeldState::kNone && job.disk_) own.snapshot_steps = job.disk_->model.steps;
+    own.known_boundaries = std::max(own.known_boundaries, steps_made > 0 ? steps_made : -1);
+  }
   Row row{own.is_new,
           own.is_at_boundary,
           own.is_end,
@@ -518,7 +549,9 @@ SimulatedTraining::Task SimulatedTraining::Process::gather_reports() {
           own.state.generation,
           own.state.steps,
           own.memory.generation,
-          own.memory.steps};
+          own.memory.steps,
+          own.snapshot_steps,
+          own.known_boundaries};
   const Group::Call* const gathered = co_await call(all, "gather reports", std::move(row));
   reports.clear();
   for (const Row& one : gathered->rows) {
@@ -530,13 +563,17 @@ SimulatedTraining::Task SimulatedTraining::Process::gather_reports() {
                        .sections = one[5],
                        .held = static_cast<HeldState>(one[6]),
                        .state = {one[7], one[8]},
-                       .memory = {one[9], one[10]}});
+                       .memory = {one[9], one[10]},
+                       .snapshot_steps = one[11],
+                       .known_boundaries = one[12]});
   }
   co_return true;
 }
 
-// No rank loses a boundary that it has passed.
+// No rank loses a boundary that it has passed, and no training begins anew by itself.
 void SimulatedTraining::Process::check_choice() const {
+  if (state.source.kind == SourceChoice::Kind::kBegin && job.most_steps_ > 0)
+    job.fail(concat("process ", id, " begins anew after ", job.most_steps_, " steps"));
   for (const RankReport& report : reports) {
     if (report.held == HeldState::kWhole && report.state.steps > state.source.standing.steps)
       job.fail(concat("process ", id, ": a state goes back from boundary ", report.state.steps,
@@ -557,6 +594,27 @@ SimulatedTraining::Task SimulatedTraining::Process::exchange_state() {
       co_await call(all, "exchange state", {}, state.source.rank, std::move(sent));
   received = exchanged->sent;
   co_return true;
+}
+
+SimulatedTraining::Task SimulatedTraining::Process::save_snapshot() {
+  co_await call(all, "save a snapshot", model.row());
+  if (rank == 0) {
+    co_await yield();
+    job.disk_ = std::make_shared<Snapshot>(snapshot());
+  }
+  co_return true;
+}
+
+// The newest may be damaged; what is older than the copy in memory then counts on no rank.
+SimulatedTask<RecoveryEvent> SimulatedTraining::Process::load_snapshot() {
+  std::shared_ptr<const Snapshot> sent;
+  if (!job.memory_ || job.draw(0, 2) > 0) sent = job.disk_;
+  const Group::Call* const loaded = co_await call(all, "load a snapshot", {}, 0, std::move(sent));
+  if (!loaded->sent) co_return outcome::SnapshotLoaded{};
+  received = loaded->sent;
+  co_await yield();
+  take_state();
+  co_return outcome::SnapshotLoaded{.steps = model.steps};
 }
 
 SimulatedTraining::Snapshot SimulatedTraining::Process::snapshot() const {
@@ -718,6 +776,64 @@ SimulatedTraining::Task SimulatedTraining::Process::update(int optimizer) {
   if (state.progress != StepProgress::kNone) {
     state.progress = updates >= expected_updates() ? StepProgress::kComplete : StepProgress::kOpen;
   }
+  co_return true;
+}
+
+// The recovery's own loop, which repeats a step that throws.
+
+SimulatedTraining::Task SimulatedTraining::Process::own_loop() {
+  co_await carry_out(called::Join{.generation = generation,
+                                  .rank = rank,
+                                  .can_recover = true,
+                                  .is_standby = is_standby,
+                                  .owns_loop = true});
+  while (state.phase != Phase::kEnded) {
+    if (state.phase != Phase::kTraining) job.fail(concat("a loop in ", name_of(state.phase)));
+    const bool is_end = model.steps >= job.options_.epochs * job.options_.batches;
+    bool is_lost = false;
+    try {
+      if (!is_end) co_await make_own_step();
+    } catch (const GroupIsLost&) {
+      is_lost = true;
+    }
+    if (!is_lost) {
+      co_await carry_out(called::Boundary{
+          .kind = is_end ? BoundaryKind::kTrainingEnd : BoundaryKind::kStep, .steps = model.steps});
+      job.most_steps_ = std::max(job.most_steps_, model.steps);
+    } else if (co_await carry_out(called::StepFailed{}) == Action::kDecline) {
+      job.fail(concat("process ", id, " does not recover from a step that failed"));
+    }
+  }
+  co_return true;
+}
+
+SimulatedTraining::Task SimulatedTraining::Process::make_own_step() {
+  co_await call_in_step("ask");  // Whether a rank is preempted: outside of the step.
+  state.progress = StepProgress::kOpen;
+  co_await yield();
+  if (std::exchange(throws_soon, false))
+    throw ProgramError{.text = "the program throws", .is_expected = true};
+  if (job.options_.exchanges_buffers) co_await call_in_step("buffers");
+  co_await call_in_step("exchange");
+  co_await yield();
+  ++updates;
+  if (model.trained != model.steps)
+    job.fail(concat("process ", id, ": step ", model.steps, " after ", model.trained, " steps"));
+  model.hash = mix(model.hash, static_cast<std::uint64_t>(model.steps));
+  co_await yield();
+  ++model.trained;
+  if (job.options_.gathers_in_tail) {
+    co_await call_in_step("gather");
+    model.tail = mix(model.tail, 0);
+  }
+  ++model.steps;
+  co_return true;
+}
+
+SimulatedTraining::Task SimulatedTraining::Process::call_in_step(const char* kind) {
+  const Row own = model.row();
+  const Group::Call* const done = co_await call(used, kind, own);
+  job.check_same(*this, kind, own, done->rows);
   co_return true;
 }
 
@@ -902,7 +1018,11 @@ void SimulatedTraining::trace(const Process& process, const std::string& what) c
 // What the undisturbed program ends with.
 void SimulatedTraining::plan_expectations() {
   Model model;
-  for (int epoch = 0; epoch < options_.epochs; ++epoch) {
+  for (int step = 0; options_.owns_loop && step < options_.epochs * options_.batches; ++step) {
+    model.hash = mix(model.hash, static_cast<std::uint64_t>(step));
+    if (options_.gathers_in_tail) model.tail = mix(model.tail, 0);
+  }
+  for (int epoch = 0; !options_.owns_loop && epoch < options_.epochs; ++epoch) {
     for (int batch = 0; batch < options_.batches; batch += options_.accumulation) {
       const auto first = static_cast<std::uint64_t>(epoch * options_.batches + batch);
       if (options_.evaluates_in_step) ++model.evaluations;
@@ -935,15 +1055,18 @@ void SimulatedTraining::expect_end(const Process& process) {
                 final_evaluations_));
   if (model.tail != final_tail_ && !took_uncertain_)
     fail(concat("process ", process.id, " ends with values of its own"));
-  const std::size_t epochs =
-      options_.evaluates_epochs ? static_cast<std::size_t>(options_.epochs) : 0;
+  const bool prints = options_.evaluates_epochs && !options_.owns_loop;
+  const std::size_t epochs = prints ? static_cast<std::size_t>(options_.epochs) : 0;
   if (!was_killed_ && !may_lack_lines_ && lines_.size() != epochs)
     fail(concat(lines_.size(), " lines of ", epochs));
-  const int every = options_.memory_every;
-  if (!was_disturbed_ && every > 0 && model.steps >= every &&
-      (!memory_ || memory_->model.steps != model.steps / every * every)) {
-    fail("there is no copy in memory");
-  }
+  const auto is_missing = [&](const auto& copy, int interval) {
+    return interval > 0 && model.steps >= interval &&
+           (!copy || copy->model.steps != model.steps / interval * interval);
+  };
+  if (was_disturbed_) return;
+  if (is_missing(memory_, options_.memory_every)) fail("there is no copy in memory");
+  if (options_.owns_loop && is_missing(disk_, options_.snapshot_every))
+    fail("there is no snapshot");
 }
 
 SimulatedTraining::Process& SimulatedTraining::start(int rank, bool is_standby) {
@@ -951,7 +1074,8 @@ SimulatedTraining::Process& SimulatedTraining::start(int rank, bool is_standby) 
       std::make_unique<Process>(*this, static_cast<int>(processes_.size()), rank, is_standby));
   Process& process = *processes_.back();
   process.generation = is_standby ? 0 : generation_;
-  process.main = process.program();
+  process.steps_made = steps_made_;
+  process.main = options_.owns_loop ? process.own_loop() : process.program();
   if (!is_standby) places_[static_cast<std::size_t>(rank)] = &process;
   return process;
 }
@@ -967,6 +1091,7 @@ std::vector<SimulatedTraining::Process*> SimulatedTraining::living() const {
 void SimulatedTraining::end(Process& process, bool failed) {
   process.is_alive = false;
   process.ended_well = !failed && !process.has_announced;
+  steps_made_ = std::max(steps_made_, process.state.boundaries);
   process.leave_groups();
   for (const auto& [generation, group] : groups_) {
     const std::size_t rank = group->rank_of(&process);
@@ -1094,8 +1219,10 @@ void SimulatedTraining::begin_generation() {
       standbys.pop_back();
     }
     if (places_[rank] != nullptr) {
-      places_[rank]->inbox.push_back(
-          {.is_place = true, .generation = generation_, .rank = static_cast<int>(rank)});
+      places_[rank]->inbox.push_back({.is_place = true,
+                                      .generation = generation_,
+                                      .rank = static_cast<int>(rank),
+                                      .steps_made = steps_made_});
     } else {
       start(static_cast<int>(rank), /*is_standby=*/false);
     }
@@ -1125,8 +1252,9 @@ void SimulatedTraining::restart_all() {
 }
 
 bool SimulatedTraining::has_ended() const {
-  return std::ranges::all_of(
-      places_, [](const Process* process) { return !process->is_alive && process->ended_well; });
+  return gave_up_ || std::ranges::all_of(places_, [](const Process* process) {
+           return !process->is_alive && process->ended_well;
+         });
 }
 
 bool SimulatedTraining::run_once() {

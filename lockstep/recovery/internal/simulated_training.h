@@ -38,7 +38,10 @@ struct SimulatedTrainingOptions {
   int extra_update_every = 0;
   int memory_every = 0;
   int check_replicas_every = 0;
-  bool traces = false;  ///< each action is printed
+  /// The recovery's own loop, whose step has one batch and one optimizer.
+  bool owns_loop = false;
+  int snapshot_every = 0;  ///< steps; 0: never. Of an own loop
+  bool traces = false;     ///< each action is printed
 };
 
 enum class SimulatedFault {
@@ -130,7 +133,9 @@ class SimulatedTraining {
   int wanted_world_size_ = 0;
   bool is_over_ = false;  ///< the generation
   bool is_between_ = false;
-  bool ended_well_ = false;  ///< a worker of this generation
+  bool ended_well_ = false;      ///< a worker of this generation
+  bool gave_up_ = false;         ///< as a worker asked for it
+  std::int64_t steps_made_ = 0;  ///< by processes that have ended
 
   /// What outlives processes.
   struct Snapshot;
@@ -139,6 +144,7 @@ class SimulatedTraining {
   std::set<std::string> lines_;
   bool took_uncertain_ = false;
   bool may_lack_lines_ = false;
+  int most_steps_ = 0;  ///< at any boundary that was passed
   bool was_disturbed_ = false;
   bool was_killed_ = false;  ///< a process
   /// Of the undisturbed training.

@@ -13,19 +13,6 @@
 
 namespace lockstep::inline internal {
 
-std::vector<Sources> gather_sources(const ProcessGroup& group, const Sources& own) {
-  std::vector<Sources> ranks;
-  for (const auto& number :
-       gather_rows(group, {own.state.generation, own.state.steps, own.memory.generation,
-                           own.memory.steps, own.snapshot_steps, own.known_steps})) {
-    ranks.push_back({.state = {number.at(0), number.at(1)},
-                     .memory = {number.at(2), number.at(3)},
-                     .snapshot_steps = number.at(4),
-                     .known_steps = number.at(5)});
-  }
-  return ranks;
-}
-
 void repair_replicas(const ProcessGroup& group, MovableState& state, std::int64_t steps,
                      bool& is_whole) {
   std::vector<std::int64_t> hashes;

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include <ATen/core/ivalue.h>
 
@@ -23,9 +22,6 @@ class MovableState {
   virtual void take(const c10::IValue& value) = 0;
   virtual std::uint64_t parameters_hash() const = 0;
 };
-
-/// Collective: those of all ranks, by rank. Errors: as Work::wait.
-std::vector<Sources> gather_sources(const ProcessGroup& group, const Sources& own);
 
 /// Collective: compares the ranks' parameters after `steps` steps. Ranks that differ from more than
 /// half take the state of another; `is_whole` is false while this rank's state is replaced.

@@ -22,12 +22,16 @@ class Stepper {
   Action on(const called::CollectiveFailed& event);
   Action on(const called::MoreUpdates& event);
   Action on(const called::Boundary& event);
+  Action on(const called::StepFailed& event);
+  Action on(const called::Leave& event);
   Action on(const called::Arrive& event);
   Action on(const called::RunOnSurvivors& event);
   Action on(const outcome::Done& event);
   Action on(const outcome::GroupLost& event);
   Action on(const outcome::PlaceTaken& event);
   Action on(const outcome::ReportsGathered& event);
+  Action on(const outcome::SnapshotLoaded& event);
+  Action on(const outcome::Joined& event);
   Action on(const outcome::RolledBack& event);
   Action on(const outcome::Failed& event);
 
@@ -40,14 +44,17 @@ class Stepper {
   Action commit_next(Action done);
   Action leave_boundary();
 
+  Action begin_loop(const called::Join& event);
+  Action take_first_place();
   Action begin_recovery(bool at_boundary);
   Action meet();
   Action join_met(std::span<const RankReport> reports, int rank);
   Action agree_on_state(std::span<const RankReport> reports, int rank);
+  void adopt_source();
+  Action fail_without_state();
   Action split(std::span<const RankReport> reports, int rank);
   void choose_main(std::span<const RankReport> reports, int rank);
   Action join_survivors();
-  Action end_meeting();
 
   Action begin_section();
   Action end_section();
@@ -68,6 +75,7 @@ Action Stepper::end_call(Action how) {
 // Calls of the program.
 
 Action Stepper::on(const called::Join& event) {
+  if (event.owns_loop) return begin_loop(event);
   state_.generation = event.generation;
   state_.is_main = event.rank == 0;
   state_.call = Call::kJoin;
@@ -76,6 +84,24 @@ Action Stepper::on(const called::Join& event) {
   // A replacement: before the others meet it, so that it is kept where they fail again.
   if (event.can_recover && event.generation > 1) return await(Action::kAnnounceState);
   return await(Action::kFormGroup);
+}
+
+// With what the process begins, all ranks do where none holds a state.
+Action Stepper::begin_loop(const called::Join& event) {
+  state_.owns_loop = true;
+  state_.generation = event.is_standby ? 0 : event.generation;
+  state_.boundary_generation = -1;
+  state_.is_at_boundary = true;
+  state_.phase = Phase::kTraining;
+  state_.call = Call::kBoundary;
+  state_.boundary = BoundaryKind::kStep;
+  state_.stage = Stage::kMeeting;
+  // Before the first group, so that this process is kept where that fails.
+  return event.can_recover ? await(Action::kAnnounceState) : take_first_place();
+}
+
+Action Stepper::take_first_place() {
+  return await(state_.generation == 0 ? Action::kTakePlace : Action::kFormGroup);
 }
 
 Action Stepper::on(const called::Activate&) {
@@ -135,6 +161,21 @@ Action Stepper::on(const called::Boundary& event) {
   }
 }
 
+Action Stepper::on(const called::StepFailed&) {
+  if (!state_.is_announced || state_.phase != Phase::kTraining) return Action::kDecline;
+  state_.call = Call::kBoundary;
+  state_.boundary = BoundaryKind::kStep;
+  state_.stage = Stage::kCommitting;
+  // Outside of a step the state is that of the boundary, whatever was written to it: its own value.
+  state_.phase = state_.progress == StepProgress::kNone ? Phase::kGroupLost : Phase::kDiscarding;
+  return leave_group();
+}
+
+Action Stepper::on(const called::Leave&) {
+  state_.phase = Phase::kEnded;
+  return await(state_.is_announced ? Action::kAnnounceEnd : Action::kReturn);
+}
+
 Action Stepper::on(const called::Arrive&) {
   if (state_.phase != Phase::kJoining) return Action::kReturn;
   state_.call = Call::kArrive;
@@ -170,6 +211,7 @@ Action Stepper::begin_commit() {
   const bool has_stepped = std::exchange(state_.checked_steps, steps) != steps;
   const auto is_due = [&](int every) { return has_stepped && every > 0 && steps % every == 0; };
   state_.copy_is_due = is_due(state_.memory_every);
+  state_.snapshot_is_due = is_due(state_.save_every);
   state_.stage = Stage::kCommitting;
   if (std::exchange(state_.compares_soon, false) || is_due(state_.check_replicas_every))
     return await(Action::kCompareReplicas);
@@ -183,6 +225,9 @@ Action Stepper::commit_next(Action done) {
       if (state_.copy_is_due) return await(Action::kKeepCopy);
       [[fallthrough]];
     case Action::kKeepCopy:
+      if (state_.snapshot_is_due) return await(Action::kSaveSnapshot);
+      [[fallthrough]];
+    case Action::kSaveSnapshot:
       // Else a rank that is in no step could be an epoch ahead.
       if (state_.boundary == BoundaryKind::kEpochEnd) return await(Action::kBarrier);
       [[fallthrough]];
@@ -199,7 +244,8 @@ Action Stepper::leave_boundary() {
     return await(Action::kBarrier);
   }
   // At the training's end: the last step comes again.
-  if (state_.call == Call::kArrive || state_.boundary == BoundaryKind::kTrainingEnd) {
+  const bool continues = state_.boundary == BoundaryKind::kTrainingEnd && !state_.owns_loop;
+  if (state_.call == Call::kArrive || continues) {
     state_.phase = Phase::kReceived;
     return await(Action::kRemember);
   }
@@ -280,14 +326,17 @@ Action Stepper::agree_on_state(std::span<const RankReport> reports, int rank) {
   std::vector<Sources> sources;
   for (const RankReport& report : reports) {
     sources.push_back({.state = holds_whole(report) || !some_whole ? report.state : Standing(),
-                       .memory = report.memory});
+                       .memory = report.memory,
+                       .snapshot_steps = report.snapshot_steps,
+                       .known_steps = report.known_boundaries});
   }
   state_.source = choose_source(sources);
   if (state_.source.kind == SourceChoice::Kind::kOwn && !some_whole)
     state_.source.kind = SourceChoice::Kind::kRank;
   const RankReport& own = reports[static_cast<std::size_t>(rank)];
   const RankReport& source = reports[static_cast<std::size_t>(state_.source.rank)];
-  state_.source_is_end = source.is_end && source.state == state_.source.standing;
+  state_.source_is_end =
+      source.is_end && source.state.exists() && source.state == state_.source.standing;
   state_.is_source = state_.source.rank == rank;
   const bool has_it = holds_whole(own) && own.state == state_.source.standing;
   switch (state_.source.kind) {
@@ -296,12 +345,45 @@ Action Stepper::agree_on_state(std::span<const RankReport> reports, int rank) {
     case SourceChoice::Kind::kRank:
       state_.takes_state = !state_.is_source && !has_it;
       return await(Action::kExchangeState);
+    case SourceChoice::Kind::kSnapshot:
+      return await(Action::kLoadSnapshot);
     case SourceChoice::Kind::kMemory:
       state_.takes_state = true;
       return await(Action::kExchangeState);
-    default:
-      return end_call(Action::kFailStateLost);
+    case SourceChoice::Kind::kBegin:
+      state_.source.standing = {.generation = 0, .steps = 0};
+      state_.takes_state = !state_.is_source;
+      return await(Action::kExchangeState);
+    case SourceChoice::Kind::kLost:
+      return fail_without_state();
   }
+  return fail_without_state();
+}
+
+// This rank has the state that all agree on.
+void Stepper::adopt_source() {
+  state_.boundaries = state_.source.standing.steps;
+  state_.boundary_generation = state_.source.standing.generation;
+  state_.held = HeldState::kWhole;
+}
+
+Action Stepper::fail_without_state() {
+  return end_call(state_.owns_loop ? Action::kGiveUp : Action::kFailStateLost);
+}
+
+Action Stepper::on(const outcome::SnapshotLoaded& event) {
+  Standing& standing = state_.source.standing;  // Of the copy in memory, which may be newer.
+  if (event.steps >= 0 && event.steps >= standing.steps) {
+    standing = {.generation = 0, .steps = event.steps};
+    adopt_source();
+    state_.sections = 0;
+    state_.is_end = false;
+    return await(Action::kJoinAll);
+  }
+  if (!standing.exists()) return fail_without_state();
+  state_.source.kind = SourceChoice::Kind::kMemory;
+  state_.takes_state = true;
+  return await(Action::kExchangeState);
 }
 
 // Some ranks are in a section, which they finish in a group of their own.
@@ -336,9 +418,11 @@ Action Stepper::join_survivors() {
   return await(state_.is_at_boundary ? Action::kGatherReports : Action::kJoinSurvivors);
 }
 
-Action Stepper::end_meeting() {
+Action Stepper::on(const outcome::Joined& event) {
   state_.phase = Phase::kTraining;
-  state_.compares_soon = true;
+  state_.compares_soon = state_.generation > 1;
+  // What is due here is not made up for: on all ranks alike, wherever each has been.
+  state_.checked_steps = event.steps;
   return leave_boundary();
 }
 
@@ -377,13 +461,13 @@ Action Stepper::on(const outcome::Done&) {
   switch (state_.awaited) {
     case Action::kAnnounceState:
       state_.is_announced = true;
-      if (state_.call != Call::kJoin) return await(Action::kBeginInterval);
-      return await(state_.stage == Stage::kMeeting ? Action::kFormGroup : Action::kGoOnAlone);
+      if (state_.stage == Stage::kMeeting) return take_first_place();
+      return await(state_.call == Call::kJoin ? Action::kGoOnAlone : Action::kBeginInterval);
     case Action::kAnnounceEnd:
       state_.is_announced = false;
       if (state_.stage == Stage::kAllEnded) {
-        const bool is_own = state_.boundary == BoundaryKind::kTrainingEnd;
-        state_.phase = is_own ? Phase::kEnded : Phase::kFinishing;
+        const bool has_ended = state_.boundary == BoundaryKind::kTrainingEnd || state_.owns_loop;
+        state_.phase = has_ended ? Phase::kEnded : Phase::kFinishing;
       }
       return end_call();
     case Action::kLeaveGroup:
@@ -402,20 +486,16 @@ Action Stepper::on(const outcome::Done&) {
       return state_.call == Call::kRunOnSurvivors ? end_section() : end_call();
     case Action::kExchangeState:
       if (!state_.takes_state) {
-        state_.held = HeldState::kWhole;
+        adopt_source();
         return await(Action::kJoinAll);
       }
       state_.held = HeldState::kNone;  // Until all of it is there.
       return await(Action::kTakeState);
     case Action::kTakeState:
-      state_.boundaries = state_.source.standing.steps;
-      state_.boundary_generation = state_.source.standing.generation;
+      adopt_source();
       state_.sections = 0;
-      state_.held = HeldState::kWhole;
       state_.is_end = state_.source_is_end;
       return await(Action::kJoinAll);
-    case Action::kJoinAll:
-      return end_meeting();
     case Action::kRunSection:
       return await(Action::kBarrier);
     case Action::kAwaitVerdict:
@@ -424,6 +504,7 @@ Action Stepper::on(const outcome::Done&) {
       return after_barrier();
     case Action::kCompareReplicas:
     case Action::kKeepCopy:
+    case Action::kSaveSnapshot:
     case Action::kCheckGeneration:
       return commit_next(state_.awaited);
     default:
@@ -514,6 +595,8 @@ const char* name_of(RecoveryAction action) {
       return "fail: positions differ";
     case Action::kFailStateLost:
       return "fail: the state is lost";
+    case Action::kGiveUp:
+      return "give up: the state is lost";
     case Action::kAnnounceState:
       return "announce the state";
     case Action::kAnnounceEnd:
@@ -540,12 +623,16 @@ const char* name_of(RecoveryAction action) {
       return "form the group of survivors";
     case Action::kExchangeState:
       return "exchange the state";
+    case Action::kLoadSnapshot:
+      return "load a snapshot";
     case Action::kJoinAll:
       return "join all";
     case Action::kCompareReplicas:
       return "compare replicas";
     case Action::kKeepCopy:
       return "keep a copy";
+    case Action::kSaveSnapshot:
+      return "save a snapshot";
     case Action::kCheckGeneration:
       return "check the generation";
     case Action::kAwaitVerdict:
@@ -573,13 +660,13 @@ RankReport RecoveryState::report() const {
           .boundaries = boundaries,
           .sections = sections,
           .held = held,
-          .state = standing()};
+          .state = standing(),
+          .known_boundaries = boundary_generation < 0 ? -1 : boundaries};
 }
 
 bool can_lose_group(const RecoveryState& state) {
-  // The first generation of a job, and a job that is not recovered.
-  const bool is_first = state.call == Call::kJoin && !state.is_announced;
-  return state.awaited >= Action::kFormGroup && !is_first;
+  // Not announced: the first generation of a job, and one that is not recovered.
+  return state.awaited >= Action::kFormGroup && state.is_announced;
 }
 
 RecoveryAction step(RecoveryState& state, const RecoveryEvent& event) {

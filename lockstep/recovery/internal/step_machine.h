@@ -14,12 +14,16 @@
 
 namespace lockstep::inline internal {
 
-/// What counts of what the program does:
+/// What counts of what the program does. A loop of the program calls at its boundaries, and what it
+/// does in between never throws. A loop of the recovery's own (`owns_loop`) joins at a boundary, a
+/// step that fails throws, and the rank is at the last boundary again: of the phases it has
+/// kTraining, kEnded, and in a recovery kDiscarding and kGroupLost.
 ///
 ///   kInactive    errors are the program's own. → kTraining: Activate
 ///   kTraining    all ranks are at one place. → kDiscarding, kGroupLost: CollectiveFailed;
-///                → kGroupLost: Boundary, RunOnSurvivors; → kEnded: Boundary at the training's end;
-///                → kInactive: Deactivate
+///                → kGroupLost: Boundary, RunOnSurvivors; → kDiscarding or kGroupLost, and within
+///                the call → kTraining, kEnded: StepFailed; → kEnded: Boundary at the training's
+///                end, Leave; → kInactive: Deactivate
 ///   kDiscarding  the step in flight does not count. → kTraining, kFinishing: Boundary
 ///   kGroupLost   the group is lost, the step complete or none begun. → kTraining, kFinishing:
 ///                Boundary; → kSurvivors: RunOnSurvivors; → kDiscarding: MoreUpdates
@@ -95,7 +99,9 @@ enum class RecoveryAction {
   kRunAlone,   ///< RunOnSurvivors: it runs once, its errors are the caller's
   kRunInStep,  ///< RunOnSurvivors: it runs once; an error is one of a collective of the step
   kFailPositionsDiffer,  ///< an error: the ranks are at different places of the program
-  kFailStateLost,        ///< an error: no rank holds a state
+  kFailStateLost,        ///< an error: no rank holds a state; all ranks may begin anew
+  kGiveUp,               ///< an error: no rank holds a state, and steps were made: nobody begins
+                         ///< anew
 
   // Alone.
   kAnnounceState,  ///< the launcher keeps this process when its generation ends
@@ -113,9 +119,11 @@ enum class RecoveryAction {
   kGatherReports,  ///< Outcome: ReportsGathered
   kFormSurvivors,  ///< a group of `survivors`
   kExchangeState,  ///< of `source`: sent or received
-  kJoinAll,        ///< the training uses the group of all
+  kLoadSnapshot,   ///< the newest that is complete. Outcome: SnapshotLoaded
+  kJoinAll,        ///< the training uses the group of all. Outcome: Joined
   kCompareReplicas,
   kKeepCopy,
+  kSaveSnapshot,
   kCheckGeneration,
   kAwaitVerdict,  ///< waits for a moment whether the launcher ends the generation: GroupLost
 
@@ -138,11 +146,18 @@ struct RankReport {
   Standing state{};  ///< that it holds
   /// Where it holds none: its machine's copy in memory, on the machine's first rank.
   Standing memory{};
+  /// And the steps of the newest snapshot that the recovery can load; -1: there is none.
+  std::int64_t snapshot_steps = -1;
+  /// Boundaries that it knows to be passed by the training; -1: of none.
+  std::int64_t known_boundaries = -1;
 };
 
 struct RecoveryState {
   int memory_every = 0;          ///< steps; 0: never
   int check_replicas_every = 0;  ///< steps; 0: never
+  int save_every = 0;            ///< steps from one snapshot to the next; 0: none
+  /// The loop is the recovery's own. Each of its boundaries ends one step, but the training's end.
+  bool owns_loop = false;
 
   RecoveryPhase phase = RecoveryPhase::kInactive;
   StepProgress progress = StepProgress::kNone;
@@ -165,13 +180,14 @@ struct RecoveryState {
   bool is_main = false;
   /// At the next boundary ranks compare their parameters, as they have met anew.
   bool compares_soon = false;
-  /// At this boundary a copy in memory is due.
+  /// At this boundary a copy in memory is due, and a snapshot.
   bool copy_is_due = false;
+  bool snapshot_is_due = false;
 
-  std::uint64_t generation = 0;          ///< of the place that this process has
+  std::uint64_t generation = 0;          ///< of the place that this process has; 0: none yet
   std::int64_t boundaries = 0;           ///< passed by the training
   std::int64_t sections = 0;             ///< complete since the last of them
-  std::int64_t boundary_generation = 0;  ///< which passed the last boundary
+  std::int64_t boundary_generation = 0;  ///< which passed the last boundary; -1: it knows of none
   std::int64_t steps = 0;                ///< updates of the parameters, at the boundary
   std::int64_t checked_steps = 0;        ///< when copies and comparisons were last due
   std::int64_t recoveries = 0;
@@ -207,7 +223,7 @@ struct RecoveryState {
   }
   /// Of the last boundary, so far as this rank holds its state.
   Standing standing() const;
-  /// But for `memory`.
+  /// But for `memory` and `snapshot_steps`.
   RankReport report() const;
 };
 
@@ -215,12 +231,14 @@ struct RecoveryState {
 namespace called {
 
 /// `generation`, `rank`: of the place that this process has, from 1; `can_recover`: the launcher
-/// replaces ranks. `is_standby`: it has no place yet.
+/// replaces ranks. `is_standby`: it has no place yet. `owns_loop`: the process is at a boundary,
+/// and all ranks agree on a state.
 struct Join {
   std::uint64_t generation = 1;
   int rank = 0;
   bool can_recover = false;
   bool is_standby = false;
+  bool owns_loop = false;
 };
 /// The training can be recovered from now on.
 struct Activate {};
@@ -235,6 +253,11 @@ struct Boundary {
   BoundaryKind kind = BoundaryKind::kStep;
   std::int64_t steps = 0;
 };
+/// Code since the last boundary has thrown, as a rank is lost, and will run again: of a loop of the
+/// recovery's own.
+struct StepFailed {};
+/// All ranks end the training here, before its end: in a loop of the recovery's own.
+struct Leave {};
 /// Before the first boundary the program must know how far the training is.
 struct Arrive {};
 struct RunOnSurvivors {};
@@ -260,6 +283,14 @@ struct ReportsGathered {
 struct RolledBack {
   bool is_whole = true;
 };
+/// `steps`: of what was loaded; -1: there is none that is complete.
+struct SnapshotLoaded {
+  std::int64_t steps = -1;
+};
+/// `steps`: updates of the parameters so far, the same on all ranks.
+struct Joined {
+  std::int64_t steps = 0;
+};
 /// Another error, which ends the call and is the program's.
 struct Failed {};
 
@@ -267,9 +298,10 @@ struct Failed {};
 
 using RecoveryEvent =
     std::variant<called::Join, called::Activate, called::Deactivate, called::CollectiveFailed,
-                 called::MoreUpdates, called::Boundary, called::Arrive, called::RunOnSurvivors,
-                 outcome::Done, outcome::GroupLost, outcome::PlaceTaken, outcome::ReportsGathered,
-                 outcome::RolledBack, outcome::Failed>;
+                 called::MoreUpdates, called::Boundary, called::StepFailed, called::Leave,
+                 called::Arrive, called::RunOnSurvivors, outcome::Done, outcome::GroupLost,
+                 outcome::PlaceTaken, outcome::ReportsGathered, outcome::SnapshotLoaded,
+                 outcome::Joined, outcome::RolledBack, outcome::Failed>;
 
 /// Changes the state and returns the action to carry out.
 RecoveryAction step(RecoveryState& state, const RecoveryEvent& event);

@@ -133,7 +133,7 @@ TEST(StepMachine, TheTrainingsEndComesWithTheState) {
   rank.meet_again();
   rank.expect_reports({.is_at_boundary = true}, NextAction::kExchangeState);
   rank.expect(outcome::Done{}, NextAction::kJoinAll);
-  rank.expect(outcome::Done{}, NextAction::kBarrier);
+  rank.expect(outcome::Joined{.steps = 1}, NextAction::kBarrier);
   rank.expect(outcome::Done{}, NextAction::kBarrier);
   rank.expect(outcome::Done{}, NextAction::kAnnounceEnd);
   rank.expect(outcome::Done{}, NextAction::kReturn);
@@ -153,7 +153,7 @@ TEST(StepMachine, AtTheEndItStaysWhereTheLauncherNeedsIt) {
   needed.meet_again();
   needed.expect_reports({.is_at_boundary = true}, NextAction::kExchangeState);
   needed.expect(outcome::Done{}, NextAction::kJoinAll);
-  needed.expect(outcome::Done{}, NextAction::kBarrier);
+  needed.expect(outcome::Joined{.steps = 1}, NextAction::kBarrier);
 }
 
 TEST(StepMachine, AnUncertainLastStepComesAgain) {
@@ -168,7 +168,7 @@ TEST(StepMachine, AnUncertainLastStepComesAgain) {
   rank.expect_reports(at_boundary(0), NextAction::kExchangeState);
   rank.expect(outcome::Done{}, NextAction::kTakeState);
   rank.expect(outcome::Done{}, NextAction::kJoinAll);
-  rank.expect(outcome::Done{}, NextAction::kRemember);
+  rank.expect(outcome::Joined{}, NextAction::kRemember);
   rank.expect(outcome::Done{}, NextAction::kReturn);
   EXPECT_EQ(rank.state.phase, RecoveryPhase::kReceived);
 }

@@ -1,5 +1,7 @@
 #include "lockstep/recovery/internal/step_recovery.h"
 
+#include <algorithm>
+
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "lockstep/base/internal/concat.h"
@@ -31,11 +33,14 @@ StepRecovery::StepRecovery(RecoverableTraining& training, StepRecoveryOptions op
     : training_(training), options_(std::move(options)), memory_(link_.take_memory()) {
   state_.memory_every = options_.memory_every;
   state_.check_replicas_every = options_.check_replicas_every;
+  state_.save_every = options_.save_every;
 }
 
-// Where an error ends the program, the others keep their state for a replacement.
+// Where an error ends the program, the others keep their state for a replacement. A loop that
+// repeats steps has said so itself where it has ended well.
 StepRecovery::~StepRecovery() {
-  if (state_.is_announced && std::uncaught_exceptions() == exceptions_) link_.say_done();
+  if (state_.is_announced && !state_.owns_loop && std::uncaught_exceptions() == exceptions_)
+    link_.say_done();
 }
 
 bool StepRecovery::is_offered() {
@@ -44,14 +49,23 @@ bool StepRecovery::is_offered() {
 
 // Calls of the program.
 
-ProcessGroup StepRecovery::join() {
+void StepRecovery::join(bool owns_loop) {
   rank_ = env::integer(env::kRank).value_or(-1);
   world_size_ = env::integer(env::kWorldSize).value_or(1);
   carry_out(called::Join{.generation = link_.generation(),
                          .rank = rank_,
                          .can_recover = link_.connected(),
-                         .is_standby = link_.is_standby()});
+                         .is_standby = link_.is_standby(),
+                         .owns_loop = owns_loop});
+}
+
+ProcessGroup StepRecovery::join() {
+  join(/*owns_loop=*/false);
   return default_process_group();
+}
+
+void StepRecovery::begin() {
+  join(/*owns_loop=*/true);
 }
 
 void StepRecovery::activate() {
@@ -66,6 +80,16 @@ bool StepRecovery::fail(const Error& error) {
   if (!ends_generation(error)) return false;
   lost_because_ = std::current_exception();
   return carry_out(called::CollectiveFailed{}) == Action::kReturn;
+}
+
+bool StepRecovery::recover(const Error& error) {
+  if (!ends_generation(error)) return false;
+  lost_because_ = std::current_exception();
+  return carry_out(called::StepFailed{}) == Action::kReturn;
+}
+
+void StepRecovery::leave() {
+  carry_out(called::Leave{});
 }
 
 void StepRecovery::boundary(BoundaryKind kind) {
@@ -118,6 +142,13 @@ RecoveryAction StepRecovery::carry_out(const RecoveryEvent& event, const Section
                    ": no rank holds a complete state any more, and there is no copy of it; the "
                    "job starts again from the newest snapshot that the program loads; "
                    "memory_every keeps a copy in memory"));
+      case Action::kGiveUp:
+        link_.say_gives_up();
+        throw Error(concat("ResilientTraining on rank ", all_.rank(), ": the state after ",
+                           state_.source.standing.steps,
+                           " steps or more is lost: no rank holds a complete one any more, and "
+                           "there is no copy of it. Start the job again to begin with step 0; "
+                           "memory_every or snapshots in ResilientOptions keep copies"));
       default:
         action = step(state_, attempt(action, section));
     }
@@ -181,17 +212,22 @@ RecoveryEvent StepRecovery::perform(RecoveryAction action, const Section& sectio
     case Action::kExchangeState:
       exchange_state();
       break;
+    case Action::kLoadSnapshot:
+      return outcome::SnapshotLoaded{.steps = load_snapshot()};
     case Action::kJoinAll:
       if (state_.source.kind == SourceChoice::Kind::kOwn) failpoint("recover.compared");
       failpoint("recover.agreed");
       use_group(all_, /*at_boundary=*/true);
       survivors_ = {};
-      break;
+      return outcome::Joined{.steps = training_.steps()};
     case Action::kCompareReplicas:
       return compare_replicas();
     case Action::kKeepCopy:
       keep_copy(all_, training_, state_.standing(), memory_, link_);
       memory_standing_.reset();
+      break;
+    case Action::kSaveSnapshot:
+      training_.save_snapshot(all_);
       break;
     case Action::kCheckGeneration:
       check_generation();
@@ -219,7 +255,9 @@ ProcessGroup StepRecovery::init() {
   InitOptions init = options_.init;
   // Copies of the group may outlive this object.
   init.while_waiting = [this, alive = std::weak_ptr<const bool>(alive_)] {
-    if (!alive.expired()) check_if_over(link_);
+    if (alive.expired()) return;
+    check_if_over(link_);
+    if (!all_) while_waiting_();  // Else it is a collective of the training.
   };
   replace_default_group({});
   ProcessGroup group = init_process_group(init);
@@ -273,12 +311,15 @@ std::vector<RankReport> StepRecovery::gather_reports() {
     if (!memory_standing_) memory_standing_ = memory_.standing();
     own.memory = *memory_standing_;
   }
+  if (state_.held == HeldState::kNone) own.snapshot_steps = training_.newest_snapshot(all_);
+  own.known_boundaries = std::max(own.known_boundaries, link_.steps_made());
   std::vector<RankReport> reports;
   for (const auto& row :
        gather_rows(all_, {own.is_new ? 1 : 0, own.is_at_boundary ? 1 : 0, own.is_end ? 1 : 0,
                           own.is_discarding ? 1 : 0, own.boundaries, own.sections,
                           static_cast<std::int64_t>(own.held), own.state.generation,
-                          own.state.steps, own.memory.generation, own.memory.steps})) {
+                          own.state.steps, own.memory.generation, own.memory.steps,
+                          own.snapshot_steps, own.known_boundaries})) {
     reports.push_back({.is_new = row.at(0) != 0,
                        .is_at_boundary = row.at(1) != 0,
                        .is_end = row.at(2) != 0,
@@ -287,7 +328,9 @@ std::vector<RankReport> StepRecovery::gather_reports() {
                        .sections = row.at(5),
                        .held = static_cast<HeldState>(row.at(6)),
                        .state = {.generation = row.at(7), .steps = row.at(8)},
-                       .memory = {.generation = row.at(9), .steps = row.at(10)}});
+                       .memory = {.generation = row.at(9), .steps = row.at(10)},
+                       .snapshot_steps = row.at(11),
+                       .known_boundaries = row.at(12)});
   }
   return reports;
 }
@@ -302,6 +345,11 @@ void StepRecovery::exchange_state() {
   }
   received_ = broadcast_value(all_, own, state_.source.rank);
   if (!state_.takes_state) received_ = {};  // It has as many bytes as the state.
+}
+
+std::int64_t StepRecovery::load_snapshot() {
+  failpoint("recover.compared");
+  return training_.load_snapshot(all_, /*has_memory=*/state_.source.standing.exists());
 }
 
 void StepRecovery::take_state() {

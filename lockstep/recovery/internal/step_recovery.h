@@ -38,6 +38,17 @@ class RecoverableTraining : public MovableState {
   /// A number of the boundary, another one for each: the same in a run that is resumed from a
   /// snapshot.
   virtual std::int64_t place() const = 0;
+
+  /// Steps of the newest snapshot that load_snapshot() would look at; -1: there is none.
+  virtual std::int64_t newest_snapshot(const ProcessGroup& /*group*/) { return -1; }
+  /// Collective: replaces the state by that of the newest snapshot that is complete, and returns
+  /// its steps; -1: there is none. Errors: CorruptFile where snapshots are there and none is
+  /// complete, unless `has_memory`: there is another source.
+  virtual std::int64_t load_snapshot(const ProcessGroup& /*group*/, bool /*has_memory*/) {
+    return -1;
+  }
+  /// Collective.
+  virtual void save_snapshot(const ProcessGroup& /*group*/) {}
 };
 
 struct StepRecoveryOptions {
@@ -45,14 +56,21 @@ struct StepRecoveryOptions {
   std::uint64_t seed = 0;
   int memory_every = 0;
   int check_replicas_every = 0;
+  /// Steps from one save_snapshot() to the next; 0: none.
+  int save_every = 0;
 };
 
-/// Lets a program's own loop survive the death of its ranks. The program calls it at boundaries,
-/// where it holds no batch; between two boundaries lies a step, or the code between two epochs.
-/// When a collective fails, the program's code goes on to the next boundary with a stand-in for the
-/// group, and nothing of the step in flight counts. There the process joins the next generation,
-/// takes the most advanced state of any rank, and the program repeats the step. The decisions are
-/// those of step_machine.h.
+/// Lets a training loop survive the death of its ranks. The loop calls it at boundaries; between
+/// two of them lies a step, or the code between two epochs. The decisions are those of
+/// step_machine.h.
+///
+/// A program's own loop: join(), activate(), boundary(). When a collective fails, the program's
+/// code goes on to the next boundary, where it holds no batch, with a stand-in for the group, and
+/// nothing of the step in flight counts. There the process joins the next generation, takes the
+/// most advanced state of any rank, and the program repeats the step.
+///
+/// A loop that repeats a step which throws: begin(), recover(), boundary(). Any rank's state is
+/// that of all from the first boundary on, and the process is there again when recover() returns.
 /// Threads: the training thread.
 /// Lifetime: `training` must outlive it. One a process.
 class StepRecovery {
@@ -69,6 +87,9 @@ class StepRecovery {
   /// Joins the job and returns the default group: in a process that joins a training a stand-in.
   /// Errors: as init_process_group.
   ProcessGroup join();
+  /// Joins the job in a loop that repeats steps. As boundary(): all ranks are together when it
+  /// returns, or the training is over already (RecoveryPhase::kEnded). Errors: as boundary().
+  void begin();
   /// From RecoveryPhase::kInactive: the training is one that can be recovered.
   void activate();
   /// Where it is not: errors are the program's own from now on.
@@ -79,6 +100,8 @@ class StepRecovery {
   bool is_discarding() const { return state_.is_discarding(); }
   bool has_lost_group() const { return state_.has_lost_group(); }
   bool is_active() const { return state_.is_active(); }
+  /// This rank has the state of the last boundary.
+  bool holds_state() const { return state_.held == HeldState::kWhole; }
   /// The training is over; what the program still does in loops does not count.
   bool is_finishing() const { return state_.phase == RecoveryPhase::kFinishing; }
   /// Whether this process writes and prints for the job.
@@ -99,6 +122,10 @@ class StepRecovery {
   /// A collective of the program has failed; called where `error` is caught. True: the program's
   /// code goes on, with harmless values. False: the error is the program's.
   bool fail(const Error& error);
+  /// Code since the last boundary has thrown, in a loop that repeats it; called where `error` is
+  /// caught. True: this process is at that boundary or a later one, together with the others, as
+  /// after boundary(). False: the error is the program's. Errors: as boundary().
+  bool recover(const Error& error);
   /// One of a step has succeeded.
   void note_collective() { state_.note_collective(); }
 
@@ -108,6 +135,8 @@ class StepRecovery {
   /// RecoveryPhase::kReceived.
   /// Errors: what the launcher's end and the loss of all states lead to.
   void boundary(BoundaryKind kind);
+  /// All ranks end a training before its end, in a loop that repeats steps.
+  void leave();
   /// In a process that joins, before the program's first boundary, where it must know how far the
   /// training is: takes the state. Errors: as boundary().
   void arrive();
@@ -118,7 +147,8 @@ class StepRecovery {
       carry_out(called::MoreUpdates{});
   }
 
-  /// Called while the process waits for its place in a generation: what it throws ends that.
+  /// Called while the process waits for its place in a generation, and there for the other ranks:
+  /// what it throws ends that.
   void set_while_waiting(std::function<void()> while_waiting) {
     while_waiting_ = std::move(while_waiting);
   }
@@ -130,6 +160,7 @@ class StepRecovery {
 
  private:
   using Section = std::function<void()>;
+  void join(bool owns_loop);
   RecoveryAction carry_out(const RecoveryEvent& event, const Section& section = {});
   RecoveryEvent attempt(RecoveryAction action, const Section& section);
   RecoveryEvent perform(RecoveryAction action, const Section& section);
@@ -140,6 +171,7 @@ class StepRecovery {
   void use_group(const ProcessGroup& group, bool at_boundary);
   std::vector<RankReport> gather_reports();
   void exchange_state();
+  std::int64_t load_snapshot();
   void take_state();
   void begin_interval();
   void check_generation();
