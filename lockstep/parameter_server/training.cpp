@@ -89,6 +89,7 @@ class Training::Impl {
   std::int64_t done() const { return shard_ ? shard_->updates() : done_; }
 
  private:
+  bool live_in_generation(std::int64_t steps, const MakeStep& make_step, const WhenDone& when_done);
   void live(std::int64_t steps, const MakeStep& make_step, const WhenDone& when_done);
   void take_roles();
   void recover();
@@ -174,15 +175,31 @@ std::chrono::milliseconds Training::Impl::timeout() const {
 void Training::Impl::run(std::int64_t steps, const MakeStep& make_step, const WhenDone& when_done) {
   if (std::exchange(has_run_, true))
     throw UsageError("parameter servers: run() is for all steps at once");
-  live_through_generations(link_, timeout(),
-                           {.live = [&] { live(steps, make_step, when_done); },
-                            .leave =
-                                [&] {
-                                  let_go();
-                                  abandon_default_group(group_);
-                                  return done();
-                                }});
+  link_.say_keeps_state(timeout());
+  if (link_.is_standby()) link_.take_place([] {});
+  while (!live_in_generation(steps, make_step, when_done)) {
+    link_.take_place([] {});
+    failpoint("recover.placed");
+  }
+  link_.say_done();
   let_go();
+}
+
+// False: a rank is lost, and this one has left.
+bool Training::Impl::live_in_generation(std::int64_t steps, const MakeStep& make_step,
+                                        const WhenDone& when_done) {
+  try {
+    live(steps, make_step, when_done);
+    return true;
+  } catch (const Error& error) {
+    if (!link_.connected() || !ends_generation(error)) throw;
+    leave_generation(link_, error, [&] {
+      let_go();
+      abandon_default_group(group_);
+      return done();
+    });
+    return false;
+  }
 }
 
 void Training::Impl::live(std::int64_t steps, const MakeStep& make_step,

@@ -22,7 +22,7 @@ struct ResilientOptions {
   int memory_every = 0;
   /// After so many steps ranks compare their parameters by hashes. One that differs from more than
   /// half, as by a bit that flipped in its memory, is named and takes the state of another; without
-  /// a majority all ranks end with an Error. 0: never.
+  /// a majority all ranks end with an Error. 0: only after a recovery, once.
   int check_replicas_every = 0;
   /// Where snapshots go, for a job that is started again (SnapshotDirectory); empty: nowhere. With
   /// it, SIGTERM and SIGUSR1 to any rank make all save and end.

@@ -31,24 +31,6 @@ void leave_generation(LauncherLink& link, const Error& why,
   failpoint("recover.said");
 }
 
-void live_through_generations(LauncherLink& link, std::chrono::milliseconds reads_within,
-                              const GenerationParts& parts) {
-  link.say_keeps_state(reads_within);
-  for (;;) {
-    try {
-      if (link.is_standby()) link.take_place(parts.while_waiting);
-      parts.live();
-      link.say_done();
-      return;
-    } catch (const Error& error) {
-      if (!link.connected() || !ends_generation(error)) throw;
-      leave_generation(link, error, parts.leave);
-      link.take_place(parts.while_waiting);
-      failpoint("recover.placed");
-    }
-  }
-}
-
 void check_if_over(const LauncherLink& link) {
   if (link.has_news()) throw GenerationOver();
 }

@@ -335,8 +335,7 @@ Action Stepper::agree_on_state(std::span<const RankReport> reports, int rank) {
     state_.source.kind = SourceChoice::Kind::kRank;
   const RankReport& own = reports[static_cast<std::size_t>(rank)];
   const RankReport& source = reports[static_cast<std::size_t>(state_.source.rank)];
-  state_.source_is_end =
-      source.is_end && source.state.exists() && source.state == state_.source.standing;
+  state_.source_is_end = source.is_end && source.state == state_.source.standing;
   state_.is_source = state_.source.rank == rank;
   const bool has_it = holds_whole(own) && own.state == state_.source.standing;
   switch (state_.source.kind) {

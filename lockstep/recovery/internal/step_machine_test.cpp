@@ -1,5 +1,7 @@
 #include "lockstep/recovery/internal/step_machine.h"
 
+#include <utility>
+
 #include <gtest/gtest.h>
 
 namespace lockstep {
@@ -18,6 +20,7 @@ class MachineRank {
     expect(outcome::Done{}, NextAction::kBeginInterval);
     expect(outcome::Done{}, NextAction::kReturn);
   }
+  explicit MachineRank(RecoveryState begins_with) : state(std::move(begins_with)) {}
 
   void expect(const RecoveryEvent& event, NextAction action) {
     EXPECT_STREQ(name_of(step(state, event)), name_of(action));
@@ -181,6 +184,158 @@ TEST(StepMachine, ALoopLeftInADiscardedStepDoesNotEndTheTraining) {
   rank.expect(called::Boundary{.kind = BoundaryKind::kTrainingEnd}, NextAction::kRollBack);
   rank.expect(outcome::RolledBack{}, NextAction::kTakePlace);
   EXPECT_FALSE(rank.state.report().is_end);
+}
+
+/// Rank 1 of 2, in a loop that repeats a step which throws: before its first step.
+class LoopRank : public MachineRank {
+ public:
+  explicit LoopRank(RecoveryState options = {}) : MachineRank(std::move(options)) {
+    expect(called::Join{.generation = 1, .rank = 1, .can_recover = true, .owns_loop = true},
+           NextAction::kAnnounceState);
+    expect(outcome::Done{}, NextAction::kFormGroup);
+    expect(outcome::Done{}, NextAction::kGatherReports);
+    expect_reports(new_one(), NextAction::kExchangeState);
+    expect(outcome::Done{}, NextAction::kTakeState);
+    expect(outcome::Done{}, NextAction::kJoinAll);
+    expect(outcome::Joined{}, NextAction::kBeginInterval);
+    expect(outcome::Done{}, NextAction::kReturn);
+  }
+
+  /// What a process reports that has nothing yet.
+  static RankReport new_one() { return {.is_at_boundary = true}; }
+
+  void begin_step() { state.progress = StepProgress::kOpen; }
+
+  void pass_boundary(std::int64_t steps, NextAction action) {
+    begin_step();
+    expect(called::Boundary{.steps = steps}, action);
+  }
+
+  /// Its step has failed and changed parameters; until the reports of generation 2.
+  void lose_state() {
+    begin_step();
+    expect(called::StepFailed{}, NextAction::kLeaveGroup);
+    expect(outcome::Done{}, NextAction::kRollBack);
+    expect(outcome::RolledBack{.is_whole = false}, NextAction::kTakePlace);
+    expect(outcome::PlaceTaken{.generation = 2}, NextAction::kFormGroup);
+    expect(outcome::Done{}, NextAction::kGatherReports);
+  }
+
+  void end_meeting(std::int64_t steps) {
+    expect(outcome::Joined{.steps = steps}, NextAction::kBeginInterval);
+    expect(outcome::Done{}, NextAction::kReturn);
+    EXPECT_EQ(state.phase, RecoveryPhase::kTraining);
+    EXPECT_EQ(state.boundaries, steps);
+  }
+};
+
+TEST(StepMachine, AStepThatThrowsIsRolledBackAndComesAgain) {
+  LoopRank rank;
+  rank.begin_step();
+  rank.expect(called::StepFailed{}, NextAction::kLeaveGroup);
+  rank.expect(outcome::Done{}, NextAction::kRollBack);
+  rank.expect(outcome::RolledBack{}, NextAction::kTakePlace);
+  rank.expect(outcome::PlaceTaken{.generation = 2}, NextAction::kFormGroup);
+  rank.expect(outcome::Done{}, NextAction::kGatherReports);
+  rank.expect_reports(LoopRank::new_one(), NextAction::kExchangeState);
+  rank.expect(outcome::Done{}, NextAction::kJoinAll);
+  rank.end_meeting(0);
+}
+
+// A replica that is constructed writes to the parameters, their own values: rolled back, the state
+// would count as lost.
+TEST(StepMachine, WhatThrowsOutsideOfAStepLeavesTheState) {
+  LoopRank rank;
+  rank.expect(called::StepFailed{}, NextAction::kLeaveGroup);
+  rank.expect(outcome::Done{}, NextAction::kTakePlace);
+  EXPECT_EQ(rank.state.report().held, HeldState::kWhole);
+}
+
+// Else its collectives met those of a snapshot that another rank does not save.
+TEST(StepMachine, WhatIsDueFollowsFromTheStateThatAllHave) {
+  LoopRank rank({.memory_every = 2});
+  rank.pass_boundary(1, NextAction::kCheckGeneration);
+  rank.expect(outcome::Done{}, NextAction::kBeginInterval);
+  rank.expect(outcome::Done{}, NextAction::kReturn);
+  rank.pass_boundary(2, NextAction::kKeepCopy);
+  rank.expect(outcome::Done{}, NextAction::kCheckGeneration);
+  rank.expect(outcome::Done{}, NextAction::kBeginInterval);
+  rank.expect(outcome::Done{}, NextAction::kReturn);
+  rank.lose_state();
+  RankReport other = LoopRank::new_one();
+  other.memory = {.generation = 1, .steps = 1};
+  rank.expect_reports(other, NextAction::kExchangeState);
+  rank.expect(outcome::Done{}, NextAction::kTakeState);
+  rank.expect(outcome::Done{}, NextAction::kJoinAll);
+  rank.end_meeting(1);
+  rank.pass_boundary(2, NextAction::kCompareReplicas);
+  rank.expect(outcome::Done{}, NextAction::kKeepCopy);
+}
+
+TEST(StepMachine, ASnapshotCountsWhereItIsNewerThanTheCopyInMemory) {
+  for (const std::int64_t loaded : {7, 3, -1}) {
+    LoopRank rank;
+    rank.lose_state();
+    RankReport other = LoopRank::new_one();
+    other.memory = {.generation = 1, .steps = 5};
+    other.snapshot_steps = 7;
+    rank.expect_reports(other, NextAction::kLoadSnapshot);
+    if (loaded == 7) {
+      rank.expect(outcome::SnapshotLoaded{.steps = loaded}, NextAction::kJoinAll);
+      rank.end_meeting(7);
+      continue;
+    }
+    // The newest is damaged.
+    rank.expect(outcome::SnapshotLoaded{.steps = loaded}, NextAction::kExchangeState);
+    rank.expect(outcome::Done{}, NextAction::kTakeState);
+    rank.expect(outcome::Done{}, NextAction::kJoinAll);
+    rank.end_meeting(5);
+  }
+}
+
+TEST(StepMachine, AStateThatIsLostAtTheEndMakesStepsAgain) {
+  LoopRank rank;
+  rank.expect(called::StepFailed{}, NextAction::kLeaveGroup);
+  rank.expect(outcome::Done{}, NextAction::kTakePlace);
+  rank.expect(outcome::PlaceTaken{.generation = 2}, NextAction::kFormGroup);
+  rank.expect(outcome::Done{}, NextAction::kGatherReports);
+  rank.expect_reports(LoopRank::new_one(), NextAction::kExchangeState);
+  rank.expect(outcome::Done{}, NextAction::kJoinAll);
+  rank.end_meeting(0);
+  rank.expect(called::Boundary{.kind = BoundaryKind::kTrainingEnd}, NextAction::kCompareReplicas);
+  rank.expect(outcome::GroupLost{.state_is_lost = true}, NextAction::kLeaveGroup);
+  rank.expect(outcome::Done{}, NextAction::kTakePlace);
+  rank.expect(outcome::PlaceTaken{.generation = 3}, NextAction::kFormGroup);
+  rank.expect(outcome::Done{}, NextAction::kGatherReports);
+  RankReport other = LoopRank::new_one();
+  other.snapshot_steps = 2;
+  rank.expect_reports(other, NextAction::kLoadSnapshot);
+  rank.expect(outcome::SnapshotLoaded{.steps = 2}, NextAction::kJoinAll);
+  rank.end_meeting(2);
+}
+
+TEST(StepMachine, NobodyBeginsAnewBehindAStep) {
+  LoopRank rank;
+  rank.lose_state();
+  rank.expect_reports(LoopRank::new_one(), NextAction::kGiveUp);
+}
+
+TEST(StepMachine, AReplacementAtTheEndHasNoStepToMake) {
+  MachineRank rank{RecoveryState()};
+  rank.expect(called::Join{.generation = 2, .rank = 1, .can_recover = true, .owns_loop = true},
+              NextAction::kAnnounceState);
+  rank.expect(outcome::Done{}, NextAction::kFormGroup);
+  rank.expect(outcome::Done{}, NextAction::kGatherReports);
+  RankReport ended = at_boundary(4);
+  ended.is_end = true;
+  rank.expect_reports(ended, NextAction::kExchangeState);
+  rank.expect(outcome::Done{}, NextAction::kTakeState);
+  rank.expect(outcome::Done{}, NextAction::kJoinAll);
+  rank.expect(outcome::Joined{.steps = 3}, NextAction::kBarrier);
+  rank.expect(outcome::Done{}, NextAction::kBarrier);
+  rank.expect(outcome::Done{}, NextAction::kAnnounceEnd);
+  rank.expect(outcome::Done{}, NextAction::kReturn);
+  EXPECT_EQ(rank.state.phase, RecoveryPhase::kEnded);
 }
 
 // The launcher has ended: there is no place any more.
