@@ -321,7 +321,8 @@ void SimulatedJob::carry_out(Machine& machine, const action::ExplainHang& explai
 }
 
 void SimulatedJob::carry_out(Machine& machine, const action::ReadHangingPlace& read) {
-  notify(machine, happened::HangingPlaceRead{read.worker, concat("work() ", draw(1, 9))});
+  notify(machine, happened::HangingPlaceRead{read.worker, concat("work() ", draw(1, 9)),
+                                             machine.processes.at(read.worker)->is_in_collective});
 }
 
 void SimulatedJob::carry_out(Machine&, const action::ReleaseWaitingWorker&) {}

@@ -73,7 +73,8 @@ void SimulatedJob::note_message(Machine& machine, Process& process, const Worker
   const SupervisedWorker& worker = state.workers.at(process.worker);
   const bool is_over = state.stop.started() || state.phase == SupervisionPhase::kBetween ||
                        state.phase == SupervisionPhase::kPreempted;
-  const bool has_rank = worker.keeps_state() || worker.state == WorkerState::kStarting;
+  const bool has_rank = worker.keeps_state() || worker.state == WorkerState::kStarting ||
+                        worker.state == WorkerState::kUnprotected;
   if (std::holds_alternative<KeepsState>(message)) {
     process.is_known_kept = process.is_known_kept || (has_rank && !process.is_known_to_train_on);
   } else if (std::holds_alternative<GivesUp>(message)) {

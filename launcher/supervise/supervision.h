@@ -26,17 +26,18 @@ namespace lockstep::inline internal {
 using WorkerId = int;
 
 enum class WorkerState {
-  kStarting,    ///< runs, and has announced nothing: so programs stay that keep no state
-  kRunning,     ///< keeps its state, and takes part in the generation
-  kLeft,        ///< left its group, and waits for its place in the next generation
-  kRecovering,  ///< was sent a place, and has yet to join
-  kWarmingUp,   ///< a standby worker that is not ready
-  kStandby,     ///< a standby worker that is ready for a place
-  kDone,        ///< its training is complete: it keeps no state any more
-  kHanging,     ///< was killed because it hangs
-  kDismissed,   ///< has no place any more: how it ends is of no account
-  kStopping,    ///< is stopped with all others
-  kEnded,       ///< its process has ended; processes that it started are left
+  kStarting,     ///< runs, and has announced nothing; programs that keep no state stay here
+  kUnprotected,  ///< has announced that its training continues without recovery
+  kRunning,      ///< keeps its state, and takes part in the generation
+  kLeft,         ///< left its group, and waits for its place in the next generation
+  kRecovering,   ///< was sent a place, and has yet to join
+  kWarmingUp,    ///< a standby worker that is not ready
+  kStandby,      ///< a standby worker that is ready for a place
+  kDone,         ///< its training is complete: it keeps no state any more
+  kHanging,      ///< was killed because it hangs
+  kDismissed,    ///< has no place any more: how it ends is of no account
+  kStopping,     ///< is stopped with all others
+  kEnded,        ///< its process has ended; processes that it started are left
 };
 const char* name_of(WorkerState state);
 
@@ -47,9 +48,7 @@ struct SupervisedWorker {
   /// Its rank and, as they become known, the facts of its end. The rank of a standby worker is -1.
   WorkerExit exit{};
   bool link_is_open = true;
-  /// It has announced that it trains on and keeps no state.
-  bool has_no_recovery = false;
-  /// It was in a collective when the last hang was explained.
+  /// It was in a collective when its stack was last read.
   bool is_in_collective = false;
   /// Unless it hangs, it reads a message within that time.
   std::chrono::milliseconds reads_within{};
@@ -200,10 +199,11 @@ struct HangExplained {
   };
   std::map<WorkerId, Place> places{};
 };
-/// Where a worker is that is killed because it hangs.
+/// Where a worker is that is killed because it hangs, or is about to be.
 struct HangingPlaceRead {
   WorkerId worker = 0;
   std::string hangs_in{};
+  bool is_in_collective = false;
 };
 struct ViewChanged {
   AgentView view{};

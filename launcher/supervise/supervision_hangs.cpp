@@ -81,16 +81,24 @@ void SupervisionStep::kill_late_to_join() {
 void SupervisionStep::kill_late_to_leave() {
   if (state_.search != HangSearch::kLeaving) return;
   state_.search = HangSearch::kDone;
-  const std::string& lost = state_.outcome.lost;
   for (auto& [id, worker] : state_.workers) {
     if (!worker.is_kept() || worker.state == State::kLeft || !worker.leaves_by) continue;
-    if (*worker.leaves_by <= now_) {
-      kill_hanging(id, worker, lost.empty() ? state_.view.cause : lost);
-    } else {
+    if (*worker.leaves_by > now_) {
       state_.search = HangSearch::kLeaving;
+    } else if (worker.is_in_collective) {
+      kill_hanging(id, worker, reason_of_search());
+    } else {
+      // It may have entered a collective since its stack was read.
+      state_.search = HangSearch::kLeaving;
+      act(action::ReadHangingPlace{id});
     }
   }
   if (state_.search == HangSearch::kDone) state_.cause_by = now_;
+}
+
+const std::string& SupervisionStep::reason_of_search() const {
+  const std::string& lost = state_.outcome.lost;
+  return lost.empty() ? state_.view.cause : lost;
 }
 
 // It is replaced as others that end.
@@ -103,7 +111,18 @@ void SupervisionStep::kill_hanging(WorkerId id, Worker& worker, std::string why)
 }
 
 void SupervisionStep::on(const happened::HangingPlaceRead& event) {
-  if (Worker* const worker = find(event.worker)) worker->exit.hangs_in = event.hangs_in;
+  Worker* const worker = find(event.worker);
+  if (worker == nullptr) return;
+  worker->exit.hangs_in = event.hangs_in;
+  const bool is_late = state_.search == HangSearch::kLeaving && worker->is_kept() &&
+                       worker->state != State::kLeft && has_passed(worker->leaves_by, now_);
+  if (!is_late || is_stopping()) return;
+  if (event.is_in_collective) {
+    worker->is_in_collective = true;
+    *worker->leaves_by += kTimeToLeaveCollective - kTimeToLeave;
+  } else {
+    kill_hanging(event.worker, *worker, reason_of_search());
+  }
 }
 
 }  // namespace lockstep::inline internal

@@ -7,6 +7,8 @@ const char* name_of(WorkerState state) {
   switch (state) {
     case WorkerState::kStarting:
       return "starting";
+    case WorkerState::kUnprotected:
+      return "unprotected";
     case WorkerState::kRunning:
       return "running";
     case WorkerState::kLeft:

@@ -71,10 +71,12 @@ std::string why_not(const std::string& state, const std::string& event) {
   };
   const bool is_message = is_one_of(event, {"KeepsState", "StateFile", "CallsFile", "WaitedInVain",
                                             "LeftGroup", "TookPlace", "GivesUp", "TrainingDone"});
+  if (state == "unprotected" && (is_message || event == "WorkerSuspended"))
+    return "seldom: it has said that it sends no more, and few do";
   if (event == "WorkerStarted" && !is_one_of(state, {"starting", "warming up"}))
     return "it is the answer to StartWorker";
   if (event == "PlaceNotRead" && state != "recovering") return "it is the answer to SendPlace";
-  if (event == "HangingPlaceRead" && state != "hanging")
+  if (event == "HangingPlaceRead" && !is_one_of(state, {"hanging", "running"}))
     return "it is the answer to ReadHangingPlace";
   if (event == "GroupEmptied" && state != "ended") return "it comes after WorkerEnded";
   if (state == "ended" && event != "GroupEmptied")

@@ -107,6 +107,7 @@ class SupervisionStep {
   void ask_to_leave();
   void kill_late_to_join();
   void kill_late_to_leave();
+  const std::string& reason_of_search() const;
   void kill_hanging(WorkerId id, Worker& worker, std::string why);
   void end_generation_if_over();
   bool keep_workers();

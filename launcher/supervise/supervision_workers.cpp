@@ -117,17 +117,18 @@ void SupervisionStep::on(const happened::MessageReceived& event) {
 
 void SupervisionStep::receive(WorkerId, Worker& worker, const KeepsState& message) {
   worker.reads_within = message.reads_within;
-  if (worker.state == State::kStarting && !worker.has_no_recovery) worker.state = State::kRunning;
+  if (worker.state == State::kStarting) worker.state = State::kRunning;
   if (worker.state != State::kWarmingUp) return;
   worker.state = State::kStandby;
   state_.failed_standbys = 0;
 }
 
 void SupervisionStep::receive(WorkerId id, Worker& worker, const TrainingDone& message) {
-  if (!worker.keeps_state() && worker.state != State::kStarting) return;
+  const bool has_rank = worker.keeps_state() || worker.state == State::kStarting ||
+                        worker.state == State::kUnprotected;
+  if (!has_rank) return;
   if (!message.is_complete) {
-    worker.state = State::kStarting;  // As a program that never kept one.
-    worker.has_no_recovery = true;
+    worker.state = State::kUnprotected;
     if (is_between()) dismiss(id, worker, state_.options.shutdown_timeout);
     return;
   }

@@ -45,9 +45,11 @@ void Supervisor::carry_out(const action::ExplainHang& explain) {
 }
 
 void Supervisor::carry_out(const action::ReadHangingPlace& read) {
-  const pid_t process = processes_.at(read.worker).pid;
-  for (ProcessStacks& stacks : read_stacks({process}, Deadline::after(kLooks))) {
-    notify(happened::HangingPlaceRead{read.worker, main_place({.stacks = std::move(stacks)})});
+  const Process& process = processes_.at(read.worker);
+  RankPlace rank{.worker = exit_of(read.worker), .calls = process.calls.read()};
+  for (ProcessStacks& stacks : read_stacks({process.pid}, Deadline::after(kLooks))) {
+    rank.stacks = std::move(stacks);
+    notify(happened::HangingPlaceRead{read.worker, main_place(rank), waits(rank)});
   }
 }
 
