@@ -56,6 +56,11 @@ std::int64_t LoaderPosition::batches_per_epoch() const {
   return EpochPlan(options_, {}, part_.world_size).steps();
 }
 
+bool LoaderPosition::has_even_batches() const {
+  const EpochPlan plan(options_, {}, part_.world_size);
+  return plan.even_from(0) == plan.steps();
+}
+
 void LoaderPosition::check_cursor(const DataCursor& cursor) const {
   if (cursor.epoch < 0 || cursor.consumed < 0 || cursor.consumed > options_.dataset_size) {
     throw UsageError(concat("DataLoader: cannot go on at sample ", cursor.consumed, " of epoch ",
@@ -66,13 +71,14 @@ void LoaderPosition::check_cursor(const DataCursor& cursor) const {
 
 void LoaderPosition::set_cursor(const DataCursor& cursor) {
   check_cursor(cursor);
-  const DataCursor before = std::exchange(cursor_, cursor);
-  // Behind the epoch's last batch.
-  if (batches_behind_cursor() == 0) {
-    cursor_ = {.seed = cursor.seed, .epoch = cursor.epoch + 1};
-  }
   if (std::exchange(is_begun_, false)) number_ = asked_ = plan_->steps();
+  const bool is_behind_last = EpochPlan(options_, cursor, part_.world_size).steps() == 0;
+  move(is_behind_last ? DataCursor{.seed = cursor.seed, .epoch = cursor.epoch + 1} : cursor);
+}
+
+void LoaderPosition::move(const DataCursor& cursor) {
   left_.reset();
+  const DataCursor before = std::exchange(cursor_, cursor);
   if (log_ && cursor_ != before) log_->go_to(log_number_, cursor_);
 }
 
@@ -123,12 +129,10 @@ void LoaderPosition::set_part(const BatchPart& part) {
 void LoaderPosition::go_to(const DataCursor& cursor, const ProcessGroup& group) {
   check_cursor(cursor);
   set_process_group(group);
-  const DataCursor before = std::exchange(cursor_, cursor);
   is_begun_ = false;
   number_ = -1;
-  left_.reset();
   was_moved_ = true;
-  if (log_ && cursor_ != before) log_->go_to(log_number_, cursor_);
+  move(cursor);
 }
 
 void LoaderPosition::leave_epoch() {

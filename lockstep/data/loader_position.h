@@ -116,6 +116,8 @@ class LoaderPosition {
     return static_cast<double>(options_.batch_size) / part_.world_size;
   }
   int world_size() const { return part_.world_size; }
+  /// Every batch of an epoch is of full size, with as many samples on each rank.
+  bool has_even_batches() const;
   bool is_last() const { return batches_left() == 1; }
   /// Of the epoch, with this one.
   std::int64_t batches_left() const { return plan_->steps() - number_; }
@@ -123,6 +125,7 @@ class LoaderPosition {
   std::int64_t even_from_here() const { return plan_->even_from(number_); }
 
  private:
+  void move(const DataCursor& cursor);
   void end_pass(std::uint64_t number);
   void leave_epoch();
   void log_left();
