@@ -10,6 +10,7 @@
 #include "lockstep/record/internal/csv_file.h"
 #include "lockstep/record/internal/run_log.h"
 #include "lockstep/train/accelerator.h"
+#include "lockstep/train/internal/write_on_main.h"
 
 namespace lockstep {
 
@@ -30,10 +31,14 @@ void TensorBoardLogger::open(const TrainerState& state) {
       std::filesystem::path(state.directory) / "tensorboard", options);
 }
 
+// In the file before the step ends: what a killed process has not flushed is lost.
 void TensorBoardLogger::write(const TrainerState& state, const Metrics& metrics) {
-  open(state);
-  if (!writer_) return;
-  for (const auto& [name, value] : metrics) writer_->add_scalar(name, value, state.time.batches);
+  write_on_main(state.accelerator, [&] {
+    open(state);
+    if (!writer_) return;
+    for (const auto& [name, value] : metrics) writer_->add_scalar(name, value, state.time.batches);
+    writer_->flush();
+  });
 }
 
 void TensorBoardLogger::on_log(TrainerState& state, Metrics& metrics) {
@@ -68,9 +73,14 @@ void CsvLogger::open(const TrainerState& state) {
   if (file_ || !state.is_main() || state.is_dev_run) return;
   file_ = std::make_shared<CsvFile>(std::filesystem::path(state.directory) / "metrics.csv");
   file_->drop_rows_after("step", static_cast<double>(state.time.batches));
+  may_have_row_ = true;
 }
 
 void CsvLogger::write(const TrainerState& state, const Metrics& metrics) {
+  write_on_main(state.accelerator, [&] { write_row(state, metrics); });
+}
+
+void CsvLogger::write_row(const TrainerState& state, const Metrics& metrics) {
   open(state);
   if (!file_) return;
   CsvFile::Row row = {{"step", static_cast<double>(state.time.batches)},
@@ -78,6 +88,8 @@ void CsvLogger::write(const TrainerState& state, const Metrics& metrics) {
                       {"samples", static_cast<double>(state.time.samples)},
                       {"seconds", state.time.seconds}};
   row.insert(row.end(), metrics.begin(), metrics.end());
+  // Of a rank that failed behind its write.
+  if (std::exchange(may_have_row_, false) && file_->ends_with(row, "step")) return;
   file_->write(row);
 }
 

@@ -50,8 +50,10 @@ class CsvLogger : public Callback {
  private:
   void open(const TrainerState& state);
   void write(const TrainerState& state, const Metrics& metrics);
+  void write_row(const TrainerState& state, const Metrics& metrics);
 
   std::shared_ptr<CsvFile> file_;
+  bool may_have_row_ = false;  ///< since open()
   std::int64_t recoveries_ = 0;
 };
 

@@ -177,7 +177,8 @@ class TrainerLoop {
   double seconds_aside_ = 0;
   double logged_seconds_aside_ = 0;  ///< rank 0's
   std::exception_ptr write_error_{};
-  bool has_written_ = false;  ///< since the ranks last asked each other for write_error_
+  std::int64_t written_recoveries_ = 0;  ///< when metrics were last written here
+  bool has_written_ = false;             ///< since the ranks last asked each other for write_error_
   std::int64_t logged_samples_ = 0;
   bool is_preempted_ = false;
 };

@@ -69,6 +69,32 @@ void CsvFile::write(const Row& row) {
   file_->append(line + "\n");
 }
 
+bool CsvFile::ends_with(const Row& row, const std::string& column) const {
+  const auto is_named = [](const std::string& name) {
+    return [&name](const auto& cell) { return cell.first == name; };
+  };
+  const auto key = std::ranges::find_if(row, is_named(column));
+  std::error_code error;
+  if (key == row.end() || !std::filesystem::exists(path_, error)) return false;
+  const std::string text = ReadableFile(path_).text();
+  auto lines = csv_lines(text);
+  if (lines.empty()) return false;
+  lines.erase(lines.begin());
+  for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
+    Cells cells = csv_cells(*line);
+    cells.resize(columns_.size());
+    bool has_key = false;
+    bool has_same = true;
+    for (std::size_t i = 0; i < columns_.size(); ++i) {
+      if (columns_[i] == column) has_key = cells[i] == csv_number(key->second);
+      has_same = has_same && cells[i].empty() == std::ranges::none_of(row, is_named(columns_[i]));
+    }
+    if (!has_key) return false;
+    if (has_same) return true;
+  }
+  return false;
+}
+
 void CsvFile::drop_rows_after(const std::string& column, double value) {
   const auto found = std::ranges::find(columns_, column);
   if (found == columns_.end()) return;

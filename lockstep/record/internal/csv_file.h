@@ -27,6 +27,9 @@ class CsvFile {
 
   /// Each name once.
   void write(const Row& row);
+  /// Whether one of the last rows, those with the row's number in `column`, has numbers in the same
+  /// columns.
+  bool ends_with(const Row& row, const std::string& column) const;
   /// Leaves out the rows in which the column has a larger number: of steps that were given up.
   void drop_rows_after(const std::string& column, double value);
 

@@ -57,6 +57,19 @@ TEST_F(CsvFileTest, RowsOfStepsThatWereGivenUpAreLeftOut) {
   EXPECT_EQ(text(), "step,loss,lr\n");
 }
 
+TEST_F(CsvFileTest, KnowsWhetherItsLastRowsHaveTheSameColumns) {
+  CsvFile file(path_);
+  EXPECT_FALSE(file.ends_with({{"step", 9}}, "step"));
+  set_text("step,loss,val_loss\n9,1,\n10,2,\n10,,0.5\n");
+  const CsvFile there(path_);
+  EXPECT_TRUE(there.ends_with({{"step", 10}, {"loss", 7}}, "step"));
+  EXPECT_TRUE(there.ends_with({{"val_loss", 7}, {"step", 10}}, "step"));
+  EXPECT_FALSE(there.ends_with({{"step", 9}, {"loss", 1}}, "step")) << "not among the last";
+  EXPECT_FALSE(there.ends_with({{"step", 11}, {"loss", 2}}, "step"));
+  EXPECT_FALSE(there.ends_with({{"step", 10}, {"loss", 2}, {"val_loss", 1}}, "step"));
+  EXPECT_FALSE(there.ends_with({{"loss", 2}}, "step"));
+}
+
 TEST_F(CsvFileTest, ARowThatIsCutOffIsLeftOut) {
   set_text("step,loss\n1,2\n2,");
   CsvFile(path_).write({{"step", 2}, {"loss", 4}});

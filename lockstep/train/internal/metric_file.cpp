@@ -2,11 +2,13 @@
 
 #include <cmath>
 #include <cstdio>
+#include <set>
 #include <system_error>
 
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/os/files/readable_file.h"
 
 namespace lockstep::inline internal {
 namespace {
@@ -37,8 +39,30 @@ bool has_bytes(const std::filesystem::path& path) {
 }  // namespace
 
 MetricFile::MetricFile(const std::filesystem::path& folder)
-    : log_(folder / "metrics.jsonl", {.what = "write metrics to", .when_full = "make room"}),
-      has_earlier_runs_(has_bytes(folder / "metrics.jsonl")) {}
+    : path_(folder / "metrics.jsonl"),
+      log_(path_, {.what = "write metrics to", .when_full = "make room"}),
+      has_earlier_runs_(has_bytes(path_)) {}
+
+bool MetricFile::ends_with(const TrainingTime& time, const Metrics& metrics) const {
+  using nlohmann::json;
+  std::set<std::string> expected = {"step", "epoch", "samples", "seconds"};
+  for (const auto& [name, value] : metrics) expected.insert(name);
+  const std::string text = ReadableFile(path_).text();
+  std::size_t end = text.rfind('\n');
+  while (end != std::string::npos) {
+    const std::size_t before = end == 0 ? std::string::npos : text.rfind('\n', end - 1);
+    const std::size_t begin = before == std::string::npos ? 0 : before + 1;
+    const json line = json::parse(text.substr(begin, end - begin), nullptr, false);
+    const bool is_of_step =
+        line.is_object() && line.contains("step") && line["step"] == time.batches;
+    if (!is_of_step) return false;
+    std::set<std::string> names;
+    for (const auto& item : line.items()) names.insert(item.key());
+    if (names == expected) return true;
+    end = before;
+  }
+  return false;
+}
 
 void MetricFile::begin_run(const TrainingTime& time, std::int64_t epoch) {
   if (!has_earlier_runs_) return;

@@ -17,6 +17,9 @@ class MetricFile {
   /// Errors: SystemError.
   explicit MetricFile(const std::filesystem::path& folder);
 
+  /// Whether one of the last lines, those of this step, has the same metrics. Errors: SystemError.
+  bool ends_with(const TrainingTime& time, const Metrics& metrics) const;
+
   /// A run begins there. Errors: SystemError (disk full).
   void begin_run(const TrainingTime& time, std::int64_t epoch);
 
@@ -24,6 +27,7 @@ class MetricFile {
   void write(const TrainingTime& time, std::int64_t epoch, const Metrics& metrics);
 
  private:
+  std::filesystem::path path_;
   LineLog log_;
   bool has_earlier_runs_;
 };

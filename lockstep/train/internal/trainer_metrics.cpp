@@ -11,6 +11,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/snapshot/internal/agreement.h"
 #include "lockstep/train/internal/metric_file.h"
+#include "lockstep/train/internal/write_on_main.h"
 #include "lockstep/train/trainer_loop.h"
 
 namespace lockstep {
@@ -52,19 +53,24 @@ void TrainerLoop::log_metrics() {
 
 // Another rank than at the beginning may be the one that writes.
 void TrainerLoop::write_metrics(const Metrics& metrics) {
-  if (!saves() || !state_.is_main()) return;
-  if (!file_) file_ = std::make_unique<MetricFile>(options_.directory);
-  file_->write(state_.time, state_.epoch, metrics);
+  if (!saves()) return;
+  write_on_main(accelerator_, [&] {
+    if (!file_) file_ = std::make_unique<MetricFile>(options_.directory);
+    const std::int64_t recoveries = accelerator_.recoveries();
+    const bool may_be_there = std::exchange(written_recoveries_, recoveries) != recoveries;
+    if (may_be_there && file_->ends_with(state_.time, metrics)) return;
+    file_->write(state_.time, state_.epoch, metrics);
+  });
 }
 
 template <class Function>
 void TrainerLoop::write_out(Function&& function) {
-  has_written_ = true;
   try {
     function();
   } catch (const SystemError&) {
     if (!write_error_) write_error_ = std::current_exception();
   }
+  has_written_ = true;  // Behind what may call refresh().
 }
 
 // State first. On all ranks as often.

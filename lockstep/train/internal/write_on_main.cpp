@@ -1,0 +1,21 @@
+#include "lockstep/train/internal/write_on_main.h"
+
+#include <exception>
+
+namespace lockstep::inline internal {
+
+// An error on one rank would leave the others in the barriers.
+void write_on_main(Accelerator& accelerator, const std::function<void()>& write) {
+  std::exception_ptr error;
+  accelerator.run_on_survivors([&] {
+    if (!accelerator.is_main_process()) return;
+    try {
+      write();
+    } catch (...) {
+      error = std::current_exception();
+    }
+  });
+  if (error) std::rethrow_exception(error);
+}
+
+}  // namespace lockstep::inline internal
