@@ -72,7 +72,9 @@ std::string why_not(const std::string& state, const std::string& event) {
   const bool is_message = is_one_of(event, {"KeepsState", "StateFile", "CallsFile", "WaitedInVain",
                                             "LeftGroup", "TookPlace", "GivesUp", "TrainingDone"});
   if (state == "unprotected" && (is_message || event == "WorkerSuspended"))
-    return "seldom: it has said that it sends no more, and few do";
+    return "seldom: it announces nothing more, and few workers are in this state";
+  if (state == "unprotected" && event == "SignalFateRead")
+    return "seldom: few workers are in this state";
   if (event == "WorkerStarted" && !is_one_of(state, {"starting", "warming up"}))
     return "it is the answer to StartWorker";
   if (event == "PlaceNotRead" && state != "recovering") return "it is the answer to SendPlace";

@@ -1,0 +1,256 @@
+// Transitions that random schedules seldom reach, or whose loss they forgive.
+#include "launcher/supervise/supervision.h"
+
+#include <algorithm>
+#include <csignal>
+
+#include <gtest/gtest.h>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr milliseconds kReads{2'000};
+
+/// The supervision of one machine, whose actions are answered by hand.
+class Supervised {
+ public:
+  /// Workers 1 to `workers` run, and keep their state.
+  explicit Supervised(int workers) {
+    begins(1, workers);
+    for (WorkerId id = 1; id <= workers; ++id) says(id, KeepsState{.reads_within = kReads});
+  }
+
+  void begins(std::uint64_t generation, int workers) {
+    happens(happened::ViewChanged{{.phase = RendezvousState::Phase::kRunning,
+                                   .generation = generation,
+                                   .placement = NodePlacement{}}});
+    happens(happened::GenerationReady{.generation = generation, .worker_count = workers});
+    for (auto& [id, worker] : state.workers) {
+      if (worker.exit.pid == 0) happens(happened::WorkerStarted{.worker = id, .pid = 100 + id});
+    }
+  }
+  void says(WorkerId worker, const WorkerMessage& message) {
+    happens(happened::MessageReceived{worker, message});
+  }
+  void leaves(WorkerId worker, LeftGroup::Cause cause = LeftGroup::Cause::kOtherWorker) {
+    says(worker, LeftGroup{.generation = state.generation, .text = "why", .cause = cause});
+  }
+  void ends(WorkerId worker, const WorkerExit& exit) {
+    happens(happened::WorkerEnded{worker, exit});
+    happens(happened::GroupEmptied{worker});
+  }
+  void pass(milliseconds time) {
+    now += time;
+    decide();
+  }
+  void decide() { happens(happened::DecisionDue{}); }
+  void happens(const SupervisionEvent& event) { actions = step(state, event, now); }
+
+  /// Among the actions of the last event.
+  template <class Action>
+  int count(const auto& predicate) const {
+    return static_cast<int>(std::ranges::count_if(actions, [&](const SupervisionAction& action) {
+      const auto* const one = std::get_if<Action>(&action);
+      return one != nullptr && predicate(*one);
+    }));
+  }
+  template <class Action>
+  int count() const {
+    return count<Action>([](const Action&) { return true; });
+  }
+  bool signals(WorkerId worker, int signal) const {
+    return count<action::SignalGroup>(
+               [&](const auto& one) { return one.worker == worker && one.signal == signal; }) > 0;
+  }
+  WorkerState state_of(WorkerId worker) const { return state.workers.at(worker).state; }
+
+  SupervisionState state{{.shutdown_timeout = seconds(30)}};
+  SupervisionState::Time now{};
+  std::vector<SupervisionAction> actions;
+};
+
+/// Worker 2 is late, and was in no collective when the stacks were read.
+Supervised search_for_second_worker() {
+  Supervised job(2);
+  job.leaves(1, LeftGroup::Cause::kLateRank);
+  EXPECT_EQ(job.count<action::ExplainHang>(), 1);
+  job.happens(happened::HangExplained{{{1, {"wait()", true}}, {2, {"work()", false}}}});
+  EXPECT_EQ(job.count<action::SendLeaveGroup>(), 1);
+  return job;
+}
+
+TEST(Supervision, ALateRankIsKilledOnceItsStackWasReadAgain) {
+  Supervised job = search_for_second_worker();
+  job.pass(milliseconds(499));
+  EXPECT_TRUE(job.actions.empty());
+  job.pass(milliseconds(1));
+  EXPECT_EQ(job.count<action::ReadHangingPlace>(), 1);
+  EXPECT_FALSE(job.signals(2, SIGKILL));
+  job.happens(happened::HangingPlaceRead{2, "work() again", false});
+  EXPECT_TRUE(job.signals(2, SIGKILL));
+  EXPECT_EQ(job.state.workers.at(2).exit.hangs_in, "work() again");
+}
+
+// Simulated seed 102999.
+TEST(Supervision, ALateRankThatEnteredACollectiveHasTheTimeToLeaveIt) {
+  Supervised job = search_for_second_worker();
+  job.pass(milliseconds(500));
+  job.happens(happened::HangingPlaceRead{2, "all_reduce()", true});
+  EXPECT_FALSE(job.signals(2, SIGKILL));
+  job.pass(milliseconds(4'499));
+  EXPECT_EQ(job.state_of(2), WorkerState::kRunning);
+  job.pass(milliseconds(1));
+  EXPECT_TRUE(job.signals(2, SIGKILL));
+}
+
+TEST(Supervision, ARankThatLeftWhileItsStackWasReadIsKept) {
+  Supervised job = search_for_second_worker();
+  job.pass(milliseconds(500));
+  job.leaves(2);
+  job.happens(happened::HangingPlaceRead{2, "work()", false});
+  EXPECT_FALSE(job.signals(2, SIGKILL));
+  job.decide();
+  EXPECT_EQ(job.state.phase, SupervisionPhase::kBetween);
+}
+
+TEST(Supervision, TheEndOfAKilledRankIsAwaited) {
+  Supervised job = search_for_second_worker();
+  job.pass(milliseconds(500));
+  job.happens(happened::HangingPlaceRead{2, "work()", false});
+  job.pass(milliseconds(999));
+  EXPECT_EQ(job.state.phase, SupervisionPhase::kRunning);
+  job.pass(milliseconds(1));
+  EXPECT_EQ(job.state.phase, SupervisionPhase::kBetween);
+}
+
+TEST(Supervision, ARankThatHasYetToJoinKeepsItsTimeInASearch) {
+  Supervised job(3);
+  job.leaves(1);
+  job.pass(seconds(1));
+  job.begins(2, 3);
+  job.says(1, TookPlace{.generation = 2});
+  job.says(2, TookPlace{.generation = 2});
+  job.leaves(1, LeftGroup::Cause::kLateRank);
+  job.happens(happened::HangExplained{});
+  job.leaves(2);
+  job.pass(kReads);
+  EXPECT_EQ(job.state_of(3), WorkerState::kRecovering);
+  job.pass(milliseconds(500));
+  EXPECT_EQ(job.state_of(3), WorkerState::kHanging);
+}
+
+TEST(Supervision, EachGenerationHasItsOwnSearch) {
+  Supervised job = search_for_second_worker();
+  job.leaves(2);
+  job.decide();
+  ASSERT_EQ(job.state.phase, SupervisionPhase::kBetween);
+  job.begins(2, 2);
+  for (const WorkerId id : {1, 2}) job.says(id, TookPlace{.generation = 2});
+  job.leaves(1, LeftGroup::Cause::kLateRank);
+  EXPECT_EQ(job.count<action::ExplainHang>(), 1);
+}
+
+TEST(Supervision, ADeadlineOfTheGenerationBeforeEndsNoOther) {
+  Supervised job(2);
+  job.leaves(1);
+  job.happens(happened::ViewChanged{});
+  job.decide();
+  ASSERT_EQ(job.state.phase, SupervisionPhase::kBetween);
+  job.leaves(2);
+  job.begins(2, 2);
+  for (const WorkerId id : {1, 2}) job.says(id, TookPlace{.generation = 2});
+  job.pass(seconds(5));
+  EXPECT_EQ(job.state.phase, SupervisionPhase::kRunning);
+}
+
+// The first has left a second ago.
+TEST(Supervision, RanksThatLeaveLaterDoNotDelayTheEndOfAGeneration) {
+  Supervised job(3);
+  job.leaves(1);
+  job.pass(milliseconds(600));
+  job.leaves(2);
+  job.pass(milliseconds(400));
+  EXPECT_EQ(job.state.phase, SupervisionPhase::kBetween);
+}
+
+TEST(Supervision, NoHangIsExplainedBetweenGenerations) {
+  Supervised job(2);
+  job.leaves(1);
+  job.pass(seconds(1));
+  job.says(2, WaitedInVain{.operation = "all_reduce"});
+  EXPECT_EQ(job.count<action::ExplainHang>(), 0);
+}
+
+TEST(Supervision, AWorkerThatGivesRecoveryUpBetweenGenerationsEnds) {
+  Supervised job(2);
+  job.leaves(1);
+  job.pass(seconds(1));
+  job.says(2, TrainingDone{.is_complete = false});
+  EXPECT_TRUE(job.signals(2, SIGTERM));
+  job.pass(seconds(29));
+  EXPECT_FALSE(job.signals(2, SIGKILL));
+  job.pass(seconds(1));
+  EXPECT_TRUE(job.signals(2, SIGKILL));
+}
+
+TEST(Supervision, AWorkerThatIsDoneBetweenGenerationsHasItsTimeToEnd) {
+  Supervised job(2);
+  job.leaves(1);
+  job.pass(seconds(1));
+  job.says(2, TrainingDone{});
+  job.pass(seconds(29));
+  EXPECT_EQ(job.count<action::AskForGeneration>(), 0);
+  EXPECT_FALSE(job.signals(2, SIGKILL));
+  job.pass(seconds(1));
+  EXPECT_TRUE(job.signals(2, SIGKILL));
+}
+
+TEST(Supervision, WithoutAConnectionAWorkerKeepsNoRank) {
+  Supervised job(2);
+  job.happens(happened::LinkClosed{2});
+  job.leaves(1);
+  job.pass(seconds(1));
+  EXPECT_TRUE(job.signals(2, SIGKILL));
+  EXPECT_EQ(job.state_of(2), WorkerState::kDismissed);
+}
+
+// What failed before is replaced in any case.
+TEST(Supervision, APreemptionBetweenGenerationsIsTheCause) {
+  Supervised job(3);
+  job.ends(3, {.signal = SIGKILL});
+  job.decide();
+  ASSERT_EQ(job.state.phase, SupervisionPhase::kBetween);
+  job.ends(2, {.exit_code = kExitPreempted});
+  EXPECT_EQ(job.state.phase, SupervisionPhase::kPreempted);
+  ASSERT_EQ(job.state.outcome.exits.size(), 1U);
+  EXPECT_EQ(job.state.outcome.exits[0].exit_code, kExitPreempted);
+  EXPECT_TRUE(job.state.outcome.lost.empty());
+}
+
+TEST(Supervision, NoSignalIsForwardedToAWorkerThatHasEnded) {
+  Supervised job(2);
+  job.happens(happened::NoticeSignal{SIGUSR1});
+  EXPECT_EQ(job.count<action::ReadSignalFate>(), 2);
+  job.happens(happened::WorkerEnded{2, {.exit_code = 1}});
+  job.decide();
+  EXPECT_EQ(job.count<action::ReadSignalFate>(), 1);
+}
+
+// A message that comes twice.
+TEST(Supervision, WithoutRecoveryAWorkerKeepsNoState) {
+  Supervised job(2);
+  job.says(2, TrainingDone{.is_complete = false});
+  job.says(2, KeepsState{.reads_within = kReads});
+  EXPECT_EQ(job.state_of(2), WorkerState::kUnprotected);
+  job.leaves(1);
+  job.pass(seconds(1));
+  EXPECT_TRUE(job.signals(2, SIGKILL));
+}
+
+}  // namespace
+}  // namespace lockstep
