@@ -75,6 +75,10 @@ SharedMapping::~SharedMapping() {
   if (data_ != nullptr) ::munmap(data_, bytes_);
 }
 
+void SharedMapping::prefer_huge_pages() const noexcept {
+  ::madvise(data_, bytes_, MADV_HUGEPAGE);
+}
+
 void SharedMapping::populate(std::uint64_t offset, std::uint64_t bytes) const {
   if (bytes == 0) return;
   const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));

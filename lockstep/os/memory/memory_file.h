@@ -38,6 +38,9 @@ class SharedMapping {
   /// enough.
   void populate(std::uint64_t offset, std::uint64_t bytes) const;
 
+  /// Before memory is taken: huge pages where the system gives them to shared memory that asks.
+  void prefer_huge_pages() const noexcept;
+
  private:
   std::byte* data_ = nullptr;
   std::uint64_t bytes_ = 0;

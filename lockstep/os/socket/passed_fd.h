@@ -1,6 +1,9 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstring>
+#include <vector>
 
 #include <sys/socket.h>
 
@@ -47,6 +50,59 @@ class PassedFd {
 
  private:
   alignas(cmsghdr) char control_[CMSG_SPACE(sizeof(int))] = {};
+};
+
+/// The descriptors, some or none, that a message over a Unix socket has beside its bytes.
+/// Lifetime: the message's header points into it.
+class PassedFds {
+ public:
+  /// Of one message. (The system takes 253.)
+  static constexpr std::size_t kMost = 64;
+
+  PassedFds() = default;
+  PassedFds(const PassedFds&) = delete;
+  PassedFds& operator=(const PassedFds&) = delete;
+
+  /// One more to be sent, of kMost at most.
+  void add(int fd) noexcept { fds_[count_++] = fd; }
+  void send_with(msghdr& header) noexcept {
+    if (count_ == 0) return;
+    header.msg_control = control_;
+    header.msg_controllen = CMSG_SPACE(count_ * sizeof(int));
+    cmsghdr* const control = CMSG_FIRSTHDR(&header);
+    control->cmsg_level = SOL_SOCKET;
+    control->cmsg_type = SCM_RIGHTS;
+    control->cmsg_len = CMSG_LEN(count_ * sizeof(int));
+    std::memcpy(CMSG_DATA(control), fds_.data(), count_ * sizeof(int));
+  }
+
+  void receive_with(msghdr& header) noexcept {
+    header.msg_control = control_;
+    header.msg_controllen = sizeof control_;
+  }
+  /// Those of a message that was received, in their order.
+  static std::vector<UniqueFd> take(msghdr& header) {
+    std::vector<UniqueFd> taken;
+    const cmsghdr* const control = CMSG_FIRSTHDR(&header);
+    if (control == nullptr || control->cmsg_level != SOL_SOCKET ||
+        control->cmsg_type != SCM_RIGHTS) {
+      return taken;
+    }
+    const std::size_t count = (control->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(control) + i * sizeof fd, sizeof fd);
+      taken.emplace_back(fd);
+    }
+    return taken;
+  }
+
+ private:
+  static_assert(kMost * sizeof(int) % sizeof(std::size_t) == 0);  // Else there is room for more.
+
+  std::array<int, kMost> fds_{};
+  std::size_t count_ = 0;
+  alignas(cmsghdr) char control_[CMSG_SPACE(kMost * sizeof(int))] = {};
 };
 
 }  // namespace lockstep::inline internal
