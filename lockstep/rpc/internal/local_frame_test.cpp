@@ -6,6 +6,7 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/memory_limit_testing.h"
@@ -168,6 +169,107 @@ TEST(LocalFrame, AnyBytesAreRefusedOrRead) {
     }
   }
   EXPECT_GT(refused, 1000);
+}
+
+// Of tensors that are passed in blocks only their places go through the socket.
+struct Passed {
+  explicit Passed(const std::vector<at::Tensor>& tensors, LentBlocks& blocks, std::int64_t id = 0) {
+    OutgoingFrame outgoing = to_outgoing({.id = id, .parcel = {{'x'}, tensors}}, &blocks);
+    bytes = outgoing.head;
+    bytes.insert(bytes.end(), outgoing.bytes.begin(), outgoing.bytes.end());
+    for (const at::Tensor& tensor : outgoing.data) {
+      const auto* const data = static_cast<const char*>(tensor.const_data_ptr());
+      bytes.insert(bytes.end(), data, data + tensor.nbytes());
+    }
+    for (Loan& loan : outgoing.loans) {
+      if (loan.file().valid()) files.emplace_back(::dup(loan.file().get()));
+      loan.hand_over();
+    }
+  }
+
+  std::vector<Frame> read_by(FrameReader& reader) {
+    for (UniqueFd& file : files) reader.add_file(std::move(file));
+    std::vector<Frame> frames;
+    for (std::size_t offset = 0; offset < bytes.size();) {
+      const std::span<char> room = reader.next();
+      const std::size_t now = std::min(room.size(), bytes.size() - offset);
+      std::memcpy(room.data(), bytes.data() + offset, now);
+      offset += now;
+      reader.advance(now, [&](Frame frame) { frames.push_back(std::move(frame)); });
+    }
+    return frames;
+  }
+
+  std::vector<char> bytes;
+  std::vector<UniqueFd> files;
+};
+
+constexpr LentBlocks::Limits kSmallOnesToo{.least_bytes = 8};
+
+TEST(LocalFrame, TensorsArePassedInBlocks) {
+  LentBlocks blocks(kSmallOnesToo);
+  FrameReader reader(kLargestFrame);
+  for (int turn = 0; turn < 3; ++turn) {
+    Passed passed(many_tensors(), blocks);
+    EXPECT_LT(passed.bytes.size(), 2000U);
+    EXPECT_EQ(passed.files.empty(), turn > 0) << "blocks are used again";
+    const auto frames = passed.read_by(reader);
+    ASSERT_EQ(frames.size(), 1U);
+    const auto expected = many_tensors();
+    ASSERT_EQ(frames[0].parcel.tensors.size(), expected.size());
+    for (std::size_t k = 0; k < expected.size(); ++k) {
+      expect_same(frames[0].parcel.tensors[k], expected[k]);
+    }
+  }
+}
+
+TEST(LocalFrame, APassedTensorMayGrow) {
+  LentBlocks blocks(kSmallOnesToo);
+  FrameReader reader(kLargestFrame);
+  Passed first({at::ones({4096})}, blocks);
+  at::Tensor tensor = first.read_by(reader).at(0).parcel.tensors.at(0);
+  tensor.resize_({1'000'000});
+  EXPECT_TRUE(at::equal(tensor.narrow(0, 0, 4096), at::ones({4096})));
+  EXPECT_TRUE(Passed({at::ones({4096})}, blocks).files.empty()) << "its block is free";
+}
+
+TEST(LocalFrame, WhatIsTooLargeGivesItsBlocksBack) {
+  LentBlocks blocks(kSmallOnesToo);
+  FrameReader reader(1000);
+  for (int turn = 0; turn < 3; ++turn) {
+    Passed large({at::ones({100'000}, at::kByte), at::ones({7}, at::kByte)}, blocks, turn);
+    EXPECT_EQ(large.files.empty(), turn > 0);
+    const auto frames = large.read_by(reader);
+    ASSERT_EQ(frames.size(), 1U);
+    EXPECT_EQ(frames[0].id, turn);
+    EXPECT_EQ(frames[0].thrown_away_bytes, 100'008U);
+  }
+  const auto next = Passed({at::ones({3})}, blocks).read_by(reader);
+  ASSERT_EQ(next.size(), 1U);
+  expect_same(next[0].parcel.tensors.at(0), at::ones({3}));
+}
+
+TEST(LocalFrame, BlocksThatAreNotThereAreRefused) {
+  LentBlocks blocks(kSmallOnesToo);
+  {
+    FrameReader reader(kLargestFrame);
+    Passed passed({at::ones({100})}, blocks);
+    passed.files.clear();
+    EXPECT_THROW(passed.read_by(reader), UsageError);
+  }
+  {
+    FrameReader reader(kLargestFrame);
+    FrameReader other(kLargestFrame);
+    Passed({at::ones({100})}, blocks).read_by(other);
+    EXPECT_THROW(Passed({at::ones({100})}, blocks).read_by(reader), UsageError) << "lent to other";
+  }
+  {
+    FrameReader reader(kLargestFrame);
+    Passed passed({at::ones({200'000})}, blocks);
+    ASSERT_EQ(passed.files.size(), 1U);
+    ASSERT_EQ(::ftruncate(passed.files[0].get(), 4096), 0);
+    EXPECT_THROW(passed.read_by(reader), UsageError) << "the file is shorter than the block";
+  }
 }
 
 TEST(LocalFrame, TensorsThatGoNowhereAreNamed) {

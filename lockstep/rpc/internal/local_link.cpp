@@ -12,6 +12,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/log.h"
 #include "lockstep/comm/internal/error_text.h"
+#include "lockstep/os/socket/passed_fd.h"
 
 namespace lockstep::rpc::inline internal {
 namespace {
@@ -53,10 +54,17 @@ LocalLink::LocalLink(int rank, UniqueFd socket, int poll_set, std::size_t most_b
 bool LocalLink::send(OutgoingFrame frame) {
   const MutexLock lock(mutex_);
   if (!socket_.valid()) return false;
-  if (queue_.empty() && write(frame)) return true;
+  for (const std::uint64_t number : blocks_.drop_idle()) {
+    enqueue(to_outgoing({.kind = Frame::Kind::kDrop, .id = static_cast<std::int64_t>(number)}));
+  }
+  enqueue(std::move(frame));
+  return true;
+}
+
+void LocalLink::enqueue(OutgoingFrame frame) {
+  if (queue_.empty() && write(frame)) return;
   queue_.push_back(std::move(frame));
   if (queue_.size() == 1) watch(true);
-  return true;
 }
 
 bool LocalLink::forget(std::int64_t id) {
@@ -92,9 +100,16 @@ bool LocalLink::write(OutgoingFrame& frame) {
     msghdr message{};
     message.msg_iov = parts.parts.data();
     message.msg_iovlen = parts.count;
+    PassedFds files;
+    for (const Loan& loan : frame.loans) {
+      if (loan.file().valid()) files.add(loan.file().get());
+    }
+    files.send_with(message);
     const ssize_t sent = ::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent >= 0) {
       frame.sent += static_cast<std::size_t>(sent);
+      for (Loan& loan : frame.loans) loan.hand_over();
+      frame.loans.clear();
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       return false;
     } else if (errno != EINTR) {
@@ -115,7 +130,16 @@ LocalLink::Received LocalLink::receive(Turn turn, const std::function<void(Frame
   if (is_broken_ || !socket_.valid()) return Received::kEnd;
   std::span<char> room = reader_.next();
   room = room.first(std::min(room.size(), kMostAtOnce));
-  const ssize_t received = ::recv(socket_.get(), room.data(), room.size(), MSG_DONTWAIT);
+  iovec part{.iov_base = room.data(), .iov_len = room.size()};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  PassedFds files;
+  files.receive_with(message);
+  const ssize_t received = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (received >= 0) {
+    for (UniqueFd& file : PassedFds::take(message)) reader_.add_file(std::move(file));
+  }
   if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
     return Received::kNothing;
   }
@@ -136,6 +160,7 @@ void LocalLink::close() {
   const MutexLock reading(reading_);
   const MutexLock lock(mutex_);
   queue_.clear();
+  blocks_.clear();
   // A copy of the socket in a forked process would keep it in the set.
   if (socket_.valid()) ::epoll_ctl(poll_set_, EPOLL_CTL_DEL, socket_.get(), nullptr);
   socket_.reset();

@@ -20,6 +20,8 @@ class LocalLink {
   LocalLink(int rank, UniqueFd socket, int poll_set, std::size_t most_bytes);
 
   int rank() const { return rank_; }
+  /// In which tensors are passed to the other worker.
+  LentBlocks& blocks() { return blocks_; }
   /// False where the connection has been closed.
   bool send(OutgoingFrame frame);
   /// Of a request to which no answer is awaited any more: whether it will not be sent, as that has
@@ -37,11 +39,13 @@ class LocalLink {
   void close();
 
  private:
+  void enqueue(OutgoingFrame frame) LOCKSTEP_REQUIRES(mutex_);
   void watch(bool for_room) LOCKSTEP_REQUIRES(mutex_);
   bool write(OutgoingFrame& frame) LOCKSTEP_REQUIRES(mutex_);
 
   const int rank_;
   const int poll_set_;
+  LentBlocks blocks_;
   Mutex reading_;  // before mutex_
   FrameReader reader_ LOCKSTEP_GUARDED_BY(reading_);
   bool is_broken_ LOCKSTEP_GUARDED_BY(reading_) = false;

@@ -122,8 +122,10 @@ LocalTransport::Answer LocalTransport::send(int rank, torch_rpc::Message& reques
                                             std::chrono::milliseconds timeout) {
   const Deadline deadline = Deadline::after(timeout);
   const std::int64_t id = next_id_++;
+  LocalLink& link = *links_.at(rank);
   OutgoingFrame frame = to_outgoing(
-      {.id = id, .parcel = {std::move(request.payload()), std::move(request.tensors())}});
+      {.id = id, .parcel = {std::move(request.payload()), std::move(request.tensors())}},
+      &link.blocks());
   const Answer answer = new_answer();
   bool must_wake = false;
   {
@@ -133,7 +135,6 @@ LocalTransport::Answer LocalTransport::send(int rank, torch_rpc::Message& reques
     if (must_wake) wakes_at_ = deadline.instant();
   }
   if (must_wake) wake();
-  LocalLink& link = *links_.at(rank);
   if (!link.send(std::move(frame))) lose(link);  // Who closed it may not have seen this call.
   return answer;
 }
@@ -250,7 +251,7 @@ void LocalTransport::serve_and_answer(LocalLink& link, Frame frame) {
   const std::int64_t id = frame.id;
   try {
     serve(std::move(frame))->addCallback([link = links_.at(link.rank()), id](JitFuture& ready) {
-      link->send(to_outgoing(frame_of(ready, id)));
+      link->send(to_outgoing(frame_of(ready, id), &link->blocks()));
     });
   } catch (const std::exception& error) {  // Out of memory, as it is.
     link.send(to_outgoing(failure(error_text(error), id)));

@@ -125,6 +125,45 @@ TEST(LocalTransport, ManyCallsBothWaysAreAnswered) {
   }
 }
 
+// Blocks of memory carry them there and back; each side's tensor is its own.
+TEST(LocalTransport, LargeTensorsAreThoseOfWhoGetsThem) {
+  at::Tensor kept;
+  const at::Tensor sent = at::arange(1'000'003, at::kInt);
+  {
+    Two two;
+    two.start();
+    for (int i = 0; i < 5; ++i) {
+      const auto answer = two.zero->send(1, *request_of({sent, sent.view({1, -1}).t()}), kLong);
+      answer->wait();
+      ASSERT_FALSE(answer->hasError()) << answer->tryRetrieveErrorMessage();
+      const auto tensors = answer->value().toCustomClass<Message>()->tensors();
+      EXPECT_TRUE(at::equal(tensors.at(0), sent));
+      EXPECT_TRUE(at::equal(tensors.at(1), sent.view({-1, 1})));
+      if (i == 2) kept = tensors.at(0);
+      if (i > 2) tensors.at(0).fill_(-1);
+    }
+    EXPECT_TRUE(at::equal(sent, at::arange(1'000'003, at::kInt)));
+  }
+  EXPECT_TRUE(at::equal(kept, sent)) << "it outlives the connection";
+}
+
+TEST(LocalTransport, MemoryOfATensorThatEndedIsUsedAgain) {
+  Two two;
+  two.start();
+  std::vector<const void*> places;
+  std::vector<at::Tensor> kept;
+  for (int i = 0; i < 4; ++i) {
+    const auto answer = two.zero->send(1, *request_of({at::ones({1'000'003})}), kLong);
+    answer->wait();
+    const auto message = answer->value().toCustomClass<Message>();
+    places.push_back(message->tensors().at(0).const_data_ptr());
+    if (i == 2) kept = message->tensors();
+  }
+  EXPECT_EQ(places[1], places[0]);
+  EXPECT_EQ(places[2], places[0]);
+  EXPECT_NE(places[3], places[2]) << "the tensor there lives";
+}
+
 TEST(LocalTransport, NoAnswerIsATimeout) {
   Two two;
   two.receiver_1.is_mute = true;
@@ -138,7 +177,9 @@ TEST(LocalTransport, NoAnswerIsATimeout) {
 TEST(LocalTransport, WhoNeverReadsHoldsNobodyUp) {
   Two two;
   two.zero->start();  // The other reads nothing.
-  const auto answer = two.zero->send(1, *request_of({at::ones({5'000'000})}), milliseconds(20));
+  auto large = c10::make_intrusive<Message>(std::vector<char>(20'000'000),
+                                            std::vector<at::Tensor>(), MessageType::PYTHON_CALL);
+  const auto answer = two.zero->send(1, *large, milliseconds(20));
   EXPECT_TRUE(is_timeout(error_of(answer)));
   EXPECT_EQ(two.receiver_0.forgotten, 0);
   const auto behind = two.zero->send(1, *request_of({}), milliseconds(20));

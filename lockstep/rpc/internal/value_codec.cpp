@@ -7,7 +7,9 @@
 #include <ATen/core/jit_type.h>
 #include <ATen/ops/_validate_sparse_coo_tensor_args.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/sparse_coo_tensor.h>
+#include <c10/core/CPUAllocator.h>
 
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/internal/error_text.h"
@@ -318,6 +320,17 @@ at::Tensor TensorHead::make() const {
   } catch (const c10::Error& error) {
     throw UsageError(concat("a tensor that cannot be: ", error_text(error)));
   }
+}
+
+at::Tensor TensorHead::make(std::byte* elements, std::function<void()> give_back) const {
+  // As any other tensor: one that grows moves to memory of the usual allocator.
+  return at::for_blob(elements, sizes)
+      .deleter([give_back = std::move(give_back)](void*) { give_back(); })
+      .options(at::TensorOptions(dtype))
+      .resizeable_storage()
+      .allocator(c10::GetCPUAllocator())
+      .make_tensor()
+      .set_requires_grad(requires_grad);
 }
 
 void write_key(const RRefKey& key, ByteWriter& bytes) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string_view>
@@ -60,6 +61,8 @@ struct TensorHead {
 
   /// Contents are undefined. Errors: UsageError for one that LibTorch cannot make.
   at::Tensor make() const;
+  /// Of elements that lie there; `give_back` is called when nothing refers to them any more.
+  at::Tensor make(std::byte* elements, std::function<void()> give_back) const;
 };
 inline constexpr int kMostTensorDimensions = 64;
 
