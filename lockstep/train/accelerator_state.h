@@ -119,6 +119,8 @@ class AcceleratorState {
   void set_while_waiting(std::function<void()> while_waiting);
   /// In a new process takes the state, before its first loop.
   void arrive();
+  /// In a process that joins. True: no rank has a state, and all load the newest snapshot.
+  bool arrive_to_load(const SnapshotDirectory& snapshots);
   /// The training is over on all ranks: true. False: the step before did not count, and comes
   /// again. Collective.
   bool end_training();

@@ -37,6 +37,9 @@ class ResilientTraining::Impl final : public RecoverableTraining {
   TrainingEnd run(std::int64_t steps, const MakeStep& make_step);
   const ProcessGroup& group() const { return group_; }
 
+  std::int64_t steps_of(const c10::IValue& value) const override {
+    return integer_entry(value, "steps", kOtherRank);
+  }
   c10::IValue value() override;
   void take(const c10::IValue& value) override;
   std::uint64_t parameters_hash() const override { return state_.parameters_hash(); }
@@ -170,7 +173,7 @@ c10::IValue ResilientTraining::Impl::value() {
 }
 
 void ResilientTraining::Impl::take(const c10::IValue& value) {
-  const std::int64_t steps = integer_entry(value, "steps", kOtherRank);
+  const std::int64_t steps = steps_of(value);
   state_.take(value, steps - done_);
   done_ = steps;
 }

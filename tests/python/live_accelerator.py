@@ -153,6 +153,22 @@ class LiveAccelerator(LiveJobTest):
             self.assertEqual(job.ends(), self.undisturbed_end(arguments=("plain",), steps=400))
             self.expect_audited(folder)
 
+    def test_all_die_at_once_with_a_snapshot_newer_than_the_copy_in_memory(self):
+        with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+            job = self.start(arguments=("save", 40), steps=400, environment={"ACCELERATOR_WORKER_FOLDER": folder})
+            processes = job.wait_for_begin(3)
+            job.wait_for_step(60)
+            for process in processes.values():
+                os.kill(process, signal.SIGKILL)
+            self.assertEqual(job.finish(), [0], job.errors)
+            self.assertEqual(job.ends(), self.undisturbed_end(arguments=("plain",), steps=400))
+            last = max(int(text.split()[1]) for pid, text in job.said
+                       if text.startswith("step ") and pid in processes.values())
+            # Each fourth step is saved; they may have been killed while they wrote.
+            begins = [int(text.split()[-1]) for _, text in job.said if "begins at" in text]
+            self.assertGreaterEqual(begins[3], last - 9, begins)
+            self.expect_audited(folder)
+
     def test_more_and_fewer_ranks(self):
         for kind, steps, first, changes in (("plain", 6000, 2, ((1, 3), (0, 1), (None, 2))),
                                             ("per_rank", 12000, 2, ((0, 3), (2, 1), (None, 3))),

@@ -461,7 +461,8 @@ SimulatedTask<RecoveryEvent> SimulatedTraining::Process::perform(Action action,
       co_return co_await load_snapshot();
     case Action::kJoinAll:
       if (state.source.kind == SourceChoice::Kind::kOwn) check_choice();
-      if (state.held != HeldState::kWhole) job.fail(concat("process ", id, " has no state"));
+      if (state.held != HeldState::kWhole && !state.begins_anew)
+        job.fail(concat("process ", id, " has no state"));
       used = all;
       co_await call(all, "join");
       survivors = nullptr;
@@ -535,6 +536,7 @@ SimulatedTraining::Task SimulatedTraining::Process::gather_reports() {
   RankReport own = state.report();
   if (state.held == HeldState::kNone && rank == 0 && job.memory_)
     own.memory = job.memory_->standing;
+  own.prefers_snapshot = state.loads_snapshot && (!own.memory.exists() || job.is_disk_newer());
   if (job.options_.owns_loop) {
     if (state.held == HeldState::kNone && job.disk_) own.snapshot_steps = job.disk_->model.steps;
     own.known_boundaries = std::max(own.known_boundaries, steps_made > 0 ? steps_made : -1);
@@ -551,6 +553,7 @@ SimulatedTraining::Task SimulatedTraining::Process::gather_reports() {
           own.memory.generation,
           own.memory.steps,
           own.snapshot_steps,
+          own.prefers_snapshot,
           own.known_boundaries};
   const Group::Call* const gathered = co_await call(all, "gather reports", std::move(row));
   reports.clear();
@@ -565,7 +568,8 @@ SimulatedTraining::Task SimulatedTraining::Process::gather_reports() {
                        .state = {one[7], one[8]},
                        .memory = {one[9], one[10]},
                        .snapshot_steps = one[11],
-                       .known_boundaries = one[12]});
+                       .prefers_snapshot = one[12] != 0,
+                       .known_boundaries = one[13]});
   }
   co_return true;
 }
@@ -584,6 +588,12 @@ void SimulatedTraining::Process::check_choice() const {
 SimulatedTraining::Task SimulatedTraining::Process::exchange_state() {
   std::shared_ptr<const Snapshot> sent;
   if (state.source.kind == SourceChoice::Kind::kMemory) {
+    const bool all_load = job.options_.save_every > 0 && !job.options_.owns_loop &&
+                          std::ranges::all_of(reports, [](const RankReport& report) {
+                            return report.boundaries == 0;
+                          });
+    if (all_load && job.options_.extra_update_every == 0 && job.is_disk_newer())
+      job.fail("a copy in memory counts that is older than the snapshot");
     if (state.is_source) sent = job.memory_;
     job.lines_.clear();
   } else if (state.is_source) {
@@ -868,8 +878,8 @@ SimulatedTraining::Task SimulatedTraining::Process::prepare() {
   if (!state.is_discarding()) co_await attempt("prepare", {});
   if (job.options_.save_every == 0) co_return true;
   if (state.is_discarding()) {
-    co_await carry_out(called::Arrive{});
-    co_return true;
+    co_await carry_out(called::Arrive{.loads_snapshot = job.disk_ != nullptr});
+    if (state.is_discarding()) co_return true;
   }
   bool is_lost = false;
   try {
@@ -1249,6 +1259,10 @@ void SimulatedTraining::restart_all() {
   places_.assign(static_cast<std::size_t>(world_size_), nullptr);
   for (int rank = 0; rank < world_size_; ++rank) start(rank, /*is_standby=*/false);
   is_over_ = is_between_ = ended_well_ = false;
+}
+
+bool SimulatedTraining::is_disk_newer() const {
+  return disk_ && memory_ && disk_->model.steps > memory_->model.steps;
 }
 
 bool SimulatedTraining::has_ended() const {

@@ -110,6 +110,7 @@ class SimulatedTraining {
   bool waits_for_ended_rank() const;
   bool can_run(const Process& process) const;
   void resume(Process& process);
+  bool is_disk_newer() const;
   bool has_ended() const;
   void expect_end(const Process& process);
   void check_same(const Process& process, const char* what, const Row& own,

@@ -176,8 +176,9 @@ Action Stepper::on(const called::Leave&) {
   return await(state_.is_announced ? Action::kAnnounceEnd : Action::kReturn);
 }
 
-Action Stepper::on(const called::Arrive&) {
+Action Stepper::on(const called::Arrive& event) {
   if (state_.phase != Phase::kJoining) return Action::kReturn;
+  state_.loads_snapshot = event.loads_snapshot;
   state_.call = Call::kArrive;
   state_.boundary = BoundaryKind::kStep;
   return begin_recovery(/*at_boundary=*/true);
@@ -338,6 +339,10 @@ Action Stepper::agree_on_state(std::span<const RankReport> reports, int rank) {
   state_.source_is_end = source.is_end && source.state == state_.source.standing;
   state_.is_source = state_.source.rank == rank;
   const bool has_it = holds_whole(own) && own.state == state_.source.standing;
+  const bool holds_none =
+      std::ranges::all_of(reports, [](const RankReport& report) { return !report.state.exists(); });
+  state_.begins_anew = holds_none && std::ranges::all_of(reports, &RankReport::prefers_snapshot);
+  if (state_.begins_anew) return await(Action::kJoinAll);
   switch (state_.source.kind) {
     case SourceChoice::Kind::kOwn:
       return await(Action::kJoinAll);
@@ -418,6 +423,11 @@ Action Stepper::join_survivors() {
 }
 
 Action Stepper::on(const outcome::Joined& event) {
+  if (state_.begins_anew) {
+    state_.phase = Phase::kInactive;
+    state_.recoveries = 0;
+    return end_call();
+  }
   state_.phase = Phase::kTraining;
   state_.compares_soon = state_.generation > 1;
   // What is due here is not made up for: on all ranks alike, wherever each has been.

@@ -28,7 +28,8 @@ namespace lockstep::inline internal {
 ///   kGroupLost   the group is lost, the step complete or none begun. → kTraining, kFinishing:
 ///                Boundary; → kSurvivors: RunOnSurvivors; → kDiscarding: MoreUpdates
 ///   kJoining     a new process in a job that has a state: nothing counts before its first
-///                boundary. → kTraining, kFinishing: Boundary; → kReceived, kFinishing: Arrive
+///                boundary. → kTraining, kFinishing: Boundary; → kReceived, kFinishing: Arrive;
+///                → kInactive: Arrive, where all ranks are about to load a newer snapshot
 ///   kReceived    it has the state; what the program does before its first boundary does not count.
 ///                → kTraining: Boundary
 ///   kSurvivors   in a group of the survivors that are in the same section; the others wait for
@@ -148,6 +149,8 @@ struct RankReport {
   Standing memory{};
   /// And the steps of the newest snapshot that the recovery can load; -1: there is none.
   std::int64_t snapshot_steps = -1;
+  /// The program is about to load a snapshot, which is newer than `memory`.
+  bool prefers_snapshot = false;
   /// Boundaries that it knows to be passed by the training; -1: of none.
   std::int64_t known_boundaries = -1;
 };
@@ -183,6 +186,10 @@ struct RecoveryState {
   /// At this boundary a copy in memory is due, and a snapshot.
   bool copy_is_due = false;
   bool snapshot_is_due = false;
+  /// The program has arrived where it is about to load a snapshot.
+  bool loads_snapshot = false;
+  /// Of the last meeting: no rank holds a state, and all programs load a snapshot.
+  bool begins_anew = false;
 
   std::uint64_t generation = 0;          ///< of the place that this process has; 0: none yet
   std::int64_t boundaries = 0;           ///< passed by the training
@@ -223,7 +230,7 @@ struct RecoveryState {
   }
   /// Of the last boundary, so far as this rank holds its state.
   Standing standing() const;
-  /// But for `memory` and `snapshot_steps`.
+  /// But for `memory`, `snapshot_steps` and `prefers_snapshot`.
   RankReport report() const;
 };
 
@@ -258,8 +265,11 @@ struct Boundary {
 struct StepFailed {};
 /// All ranks end the training here, before its end: in a loop of the recovery's own.
 struct Leave {};
-/// Before the first boundary the program must know how far the training is.
-struct Arrive {};
+/// Before the first boundary the program must know how far the training is. `loads_snapshot`: else
+/// it loads a snapshot here.
+struct Arrive {
+  bool loads_snapshot = false;
+};
 struct RunOnSurvivors {};
 
 }  // namespace called

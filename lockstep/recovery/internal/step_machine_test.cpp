@@ -314,6 +314,32 @@ TEST(StepMachine, AStateThatIsLostAtTheEndMakesStepsAgain) {
   rank.end_meeting(2);
 }
 
+TEST(StepMachine, ProgramsLoadASnapshotThatIsNewerThanTheCopyInMemory) {
+  for (const bool all_prefer : {true, false}) {
+    MachineRank rank{RecoveryState()};
+    rank.expect(called::Join{.generation = 2, .rank = 1, .can_recover = true},
+                NextAction::kAnnounceState);
+    rank.expect(outcome::Done{}, NextAction::kFormGroup);
+    rank.expect(outcome::Done{}, NextAction::kGatherReports);
+    RankReport other{.is_new = true, .memory = {.generation = 1, .steps = 20}};
+    rank.expect_reports(other, NextAction::kGoOnAlone);
+    rank.expect(outcome::Done{}, NextAction::kReturn);
+    rank.expect(called::Arrive{.loads_snapshot = true}, NextAction::kGatherReports);
+    other.is_new = false;
+    other.is_at_boundary = true;
+    other.prefers_snapshot = all_prefer;
+    RankReport own = rank.state.report();
+    own.prefers_snapshot = true;
+    const std::vector<RankReport> reports{other, own};
+    rank.expect(outcome::ReportsGathered{.reports = reports, .rank = 1},
+                all_prefer ? NextAction::kJoinAll : NextAction::kExchangeState);
+    if (!all_prefer) continue;
+    rank.expect(outcome::Joined{}, NextAction::kReturn);
+    EXPECT_EQ(rank.state.phase, RecoveryPhase::kInactive);
+    rank.expect(called::Activate{}, NextAction::kBeginInterval);
+  }
+}
+
 TEST(StepMachine, NobodyBeginsAnewBehindAStep) {
   LoopRank rank;
   rank.lose_state();

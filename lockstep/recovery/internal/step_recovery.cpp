@@ -96,8 +96,9 @@ void StepRecovery::boundary(BoundaryKind kind) {
   carry_out(called::Boundary{.kind = kind, .steps = training_.steps()});
 }
 
-void StepRecovery::arrive() {
-  carry_out(called::Arrive{});
+void StepRecovery::arrive(std::int64_t snapshot_steps) {
+  loadable_steps_ = snapshot_steps;
+  carry_out(called::Arrive{.loads_snapshot = snapshot_steps >= 0});
 }
 
 bool StepRecovery::run_on_survivors(const std::function<void()>& action) {
@@ -312,14 +313,17 @@ std::vector<RankReport> StepRecovery::gather_reports() {
     own.memory = *memory_standing_;
   }
   if (state_.held == HeldState::kNone) own.snapshot_steps = training_.newest_snapshot(all_);
+  own.prefers_snapshot =
+      state_.loads_snapshot &&
+      (!own.memory.exists() || training_.steps_of(memory_.read()) < loadable_steps_);
   own.known_boundaries = std::max(own.known_boundaries, link_.steps_made());
   std::vector<RankReport> reports;
-  for (const auto& row :
-       gather_rows(all_, {own.is_new ? 1 : 0, own.is_at_boundary ? 1 : 0, own.is_end ? 1 : 0,
-                          own.is_discarding ? 1 : 0, own.boundaries, own.sections,
-                          static_cast<std::int64_t>(own.held), own.state.generation,
-                          own.state.steps, own.memory.generation, own.memory.steps,
-                          own.snapshot_steps, own.known_boundaries})) {
+  for (const auto& row : gather_rows(
+           all_, {own.is_new ? 1 : 0, own.is_at_boundary ? 1 : 0, own.is_end ? 1 : 0,
+                  own.is_discarding ? 1 : 0, own.boundaries, own.sections,
+                  static_cast<std::int64_t>(own.held), own.state.generation, own.state.steps,
+                  own.memory.generation, own.memory.steps, own.snapshot_steps,
+                  own.prefers_snapshot ? 1 : 0, own.known_boundaries})) {
     reports.push_back({.is_new = row.at(0) != 0,
                        .is_at_boundary = row.at(1) != 0,
                        .is_end = row.at(2) != 0,
@@ -330,7 +334,8 @@ std::vector<RankReport> StepRecovery::gather_reports() {
                        .state = {.generation = row.at(7), .steps = row.at(8)},
                        .memory = {.generation = row.at(9), .steps = row.at(10)},
                        .snapshot_steps = row.at(11),
-                       .known_boundaries = row.at(12)});
+                       .prefers_snapshot = row.at(12) != 0,
+                       .known_boundaries = row.at(13)});
   }
   return reports;
 }

@@ -24,6 +24,8 @@ namespace lockstep::inline internal {
 /// What StepRecovery asks of the training that it recovers.
 class RecoverableTraining : public MovableState {
  public:
+  /// Updates of the parameters that a value() has behind it.
+  virtual std::int64_t steps_of(const c10::IValue& value) const = 0;
   /// At a boundary: what a void step goes back to.
   virtual void remember() = 0;
   /// Back to the last remember(). False where parameters have changed since and are of no step.
@@ -138,8 +140,10 @@ class StepRecovery {
   /// All ranks end a training before its end, in a loop that repeats steps.
   void leave();
   /// In a process that joins, before the program's first boundary, where it must know how far the
-  /// training is: takes the state. Errors: as boundary().
-  void arrive();
+  /// training is: takes the state. `snapshot_steps`: of the newest snapshot that it would load
+  /// here; -1: there is none. Where no rank has a state and all would load one that is newer than
+  /// the copies in memory, they do: RecoveryPhase::kInactive. Errors: as boundary().
+  void arrive(std::int64_t snapshot_steps = -1);
   /// Before an update: where ranks are lost, and the updates of the step seemed to be complete, the
   /// step does not count.
   void expect_update() {
@@ -191,7 +195,8 @@ class StepRecovery {
   int world_size_ = 1;
   std::exception_ptr lost_because_;  ///< why the group is lost
   std::vector<RankReport> reports_;
-  c10::IValue received_;  ///< a state, until it is taken
+  std::int64_t loadable_steps_ = -1;  ///< of the snapshot that the program would load
+  c10::IValue received_;              ///< a state, until it is taken
   std::chrono::steady_clock::time_point checks_at_{};
   const int exceptions_ = std::uncaught_exceptions();
   const std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);

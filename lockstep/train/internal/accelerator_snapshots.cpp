@@ -287,10 +287,8 @@ bool Accelerator::load_state(const std::string& directory) {
   if (state_->replicas.empty() || state_->optimizers.empty()) {
     throw UsageError("load_state: prepare a model and an optimizer first");
   }
-  if (state_->is_discarding()) {  // The state comes from the other ranks.
-    state_->arrive();
-    return true;
-  }
+  // The state comes from the other ranks, unless all have lost it.
+  if (state_->is_discarding() && !state_->arrive_to_load(snapshots_in(directory))) return true;
   SnapshotDirectory& snapshots = snapshots_in(directory);
   if (snapshots.path() == options().directory) snapshots.claim();
   torch::optim::Optimizer& optimizer = *state_->optimizers.front()->optimizer;

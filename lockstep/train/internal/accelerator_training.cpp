@@ -188,6 +188,10 @@ c10::IValue AcceleratorTraining::value() {
   return writable_value(dict);
 }
 
+std::int64_t AcceleratorTraining::steps_of(const c10::IValue& value) const {
+  return entry(value, "numbers", kOtherRank).toTensor().const_data_ptr<std::int64_t>()[4];
+}
+
 void AcceleratorTraining::take(const c10::IValue& value) {
   const at::NoGradGuard no_grad;
   find_tensors();
@@ -438,6 +442,14 @@ std::int64_t AcceleratorState::begin_epochs() {
 
 void AcceleratorState::arrive() {
   if (recovery_) recovery_->arrive();
+}
+
+bool AcceleratorState::arrive_to_load(const SnapshotDirectory& snapshots) {
+  const auto newest = snapshots.newest();
+  const bool is_joining = recovery_->phase() == RecoveryPhase::kJoining;
+  if (is_joining && !loaders.empty()) training_->set_cursor(loaders.front()->cursor());
+  recovery_->arrive(newest ? newest->step : -1);
+  return recovery_->phase() == RecoveryPhase::kInactive;
 }
 
 void AcceleratorState::set_while_waiting(std::function<void()> while_waiting) {

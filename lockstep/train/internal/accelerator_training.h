@@ -26,6 +26,7 @@ class AcceleratorTraining final : public RecoverableTraining {
  public:
   explicit AcceleratorTraining(AcceleratorState& state) : state_(state) {}
 
+  std::int64_t steps_of(const c10::IValue& value) const override;
   c10::IValue value() override;
   void take(const c10::IValue& value) override;
   void remember() override;
