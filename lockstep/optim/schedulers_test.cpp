@@ -197,20 +197,46 @@ TEST(SequentialLR, ARefusedStateChangesNoScheduler) {
   EXPECT_EQ(lr_of(optimizer), 0.25);
 }
 
-// What Accelerator does to take steps back: the schedulers in it keep their numbers.
-TEST(SequentialLR, StatesAfterStepsTakenBackLoad) {
-  SGD optimizer(one_parameter(), 0.5);
-  SequentialLR scheduler(optimizer,
-                         {std::make_shared<CosineAnnealingWarmRestarts>(
-                              optimizer, CosineAnnealingWarmRestartsOptions{.t_0 = 3}),
-                          std::make_shared<ExponentialLR>(optimizer, ExponentialLROptions{0.5})},
-                         {8});
-  const c10::IValue before = scheduler.state_dict();
-  for (int i = 0; i < 4; ++i) scheduler.step();
-  const c10::IValue after = scheduler.state_dict();
-  EXPECT_EQ(refusal_of([&] { scheduler.load_state_dict(before); }), "no error");
-  EXPECT_EQ(refusal_of([&] { scheduler.load_state_dict(after); }), "no error");
-  EXPECT_EQ(scheduler.last_epoch(), 4);
+// As Accelerator rolls back steps: it sets the count of the outer scheduler, not of those in it.
+struct RolledBack : torch::optim::LRScheduler {
+  static void roll_back(LRScheduler& scheduler, int steps) {
+    scheduler.*(&RolledBack::step_count_) -= static_cast<unsigned>(steps);
+  }
+};
+
+// A program that saves after a rollback loads as one that never made the steps.
+TEST(SequentialLR, AfterARollbackItsStateLoads) {
+  struct Run {
+    SGD optimizer{one_parameter(), 0.5};
+    SequentialLR scheduler{optimizer,
+                           {std::make_shared<CosineAnnealingWarmRestarts>(
+                                optimizer, CosineAnnealingWarmRestartsOptions{.t_0 = 3}),
+                            std::make_shared<ExponentialLR>(optimizer, ExponentialLROptions{0.5}),
+                            std::make_shared<StepLR>(optimizer, StepLROptions{.step_size = 2})},
+                           {8, 11}};
+    double lr() { return lr_of(optimizer); }
+    void set_lr(double lr) { optimizer.param_groups()[0].options().set_lr(lr); }
+  };
+  for (int steps = 0; steps < 14; ++steps) {
+    for (int rolled_back = 1; rolled_back < 5; ++rolled_back) {
+      Run undisturbed;
+      Run disturbed;
+      Run resumed;
+      for (int i = 0; i < steps; ++i) undisturbed.scheduler.step();
+      for (int i = 0; i < steps + rolled_back; ++i) disturbed.scheduler.step();
+      RolledBack::roll_back(disturbed.scheduler, rolled_back);
+      const c10::IValue state = disturbed.scheduler.state_dict();
+      ASSERT_EQ(refusal_of([&] { resumed.scheduler.load_state_dict(state); }), "no error")
+          << steps << " steps, " << rolled_back << " rolled back";
+      resumed.set_lr(undisturbed.lr());
+      disturbed.set_lr(undisturbed.lr());
+      for (int i = 0; i < 8; ++i) {
+        for (Run* const run : {&undisturbed, &disturbed, &resumed}) run->scheduler.step();
+        EXPECT_EQ(resumed.lr(), undisturbed.lr()) << steps << " steps, " << rolled_back;
+        EXPECT_EQ(disturbed.lr(), undisturbed.lr()) << steps << " steps, " << rolled_back;
+      }
+    }
+  }
 }
 
 // Where Python divides by zero: in the constructor, or at the last step.
