@@ -67,6 +67,11 @@ class Supervised {
     return count<action::SignalGroup>(
                [&](const auto& one) { return one.worker == worker && one.signal == signal; }) > 0;
   }
+  /// No worker is spared.
+  bool stops_all(int signal) const {
+    return count<action::SignalAll>(
+               [&](const auto& one) { return one.signal == signal && one.spared.empty(); }) > 0;
+  }
   WorkerState state_of(WorkerId worker) const { return state.workers.at(worker).state; }
 
   SupervisionState state{{.shutdown_timeout = seconds(30)}};
@@ -230,6 +235,30 @@ TEST(Supervision, APreemptionBetweenGenerationsIsTheCause) {
   ASSERT_EQ(job.state.outcome.exits.size(), 1U);
   EXPECT_EQ(job.state.outcome.exits[0].exit_code, kExitPreempted);
   EXPECT_TRUE(job.state.outcome.lost.empty());
+  job.decide();
+  EXPECT_TRUE(job.stops_all(SIGTERM));
+}
+
+TEST(Supervision, AStopAtOnceKillsWorkersThatWereSentSigterm) {
+  Supervised job(2);
+  job.happens(happened::StopSignal{SIGTERM});
+  EXPECT_TRUE(job.stops_all(SIGTERM));
+  job.happens(happened::ViewChanged{{.generation = 1, .end = GenerationEnd::kStoppedAtOnce}});
+  job.decide();
+  EXPECT_TRUE(job.stops_all(SIGKILL));
+}
+
+// After a failure it has its time to end; with a job that is stopped it has not.
+TEST(Supervision, AWorkerThatIsDoneIsStoppedWithTheJob) {
+  Supervised job(2);
+  job.says(2, TrainingDone{});
+  job.ends(1, {.exit_code = 1});
+  job.decide();
+  EXPECT_EQ(job.count<action::SignalAll>(), 1);
+  EXPECT_FALSE(job.stops_all(SIGTERM));
+  job.happens(happened::ViewChanged{{.generation = 1, .end = GenerationEnd::kStopped}});
+  job.decide();
+  EXPECT_TRUE(job.stops_all(SIGTERM));
 }
 
 TEST(Supervision, NoSignalIsForwardedToAWorkerThatHasEnded) {
