@@ -32,7 +32,7 @@ struct JobStatus {
   enum class State {
     kGathering,  ///< waits for machines
     kRunning,
-    kStopping,  ///< its workers are told to end
+    kStopping,  ///< its workers are stopped
     kSucceeded,
     kFailed,
   };

@@ -7,8 +7,9 @@
 
 namespace lockstep::inline internal {
 
-/// Decides when the workers of a generation are told to end, killed, and given up: a plan without
-/// actions. Each event returns the signal to send to all workers now, 0 for none.
+/// Decides when the workers of a generation get a signal to end, are killed, and are abandoned as
+/// stuck: a plan without actions. Each event returns the signal to send to all workers now, 0 for
+/// none.
 class StopSequence {
  public:
   using Time = Deadline::Clock::time_point;
@@ -18,14 +19,14 @@ class StopSequence {
 
   explicit StopSequence(std::chrono::milliseconds shutdown_timeout)
       : StopSequence(shutdown_timeout, shutdown_timeout) {}
-  /// With another time for workers that are told to end by a signal to the launcher.
+  /// With another timeout after a signal to the launcher.
   StopSequence(std::chrono::milliseconds shutdown_timeout, std::chrono::milliseconds signal_timeout)
       : shutdown_timeout_(shutdown_timeout), signal_timeout_(signal_timeout) {}
 
   int on_failure(Time now);
   /// A signal that the launcher got. A second SIGINT kills at once.
   int on_signal(int signal, Time now);
-  /// The workers are to be killed, told to end or not.
+  /// The workers are killed, whether they got a signal before or not.
   int on_kill(Time now);
   /// To be called when deadline() has passed.
   int on_deadline(Time now);

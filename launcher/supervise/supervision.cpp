@@ -118,8 +118,8 @@ bool SupervisionStep::keep_workers() {
     if (!worker.is_alive()) {
       act(action::SignalGroup{id, SIGKILL});
     } else if (worker.state == State::kDone) {
-      // A replacement takes its rank once it has ended, and gets the state from those that are
-      // kept.
+      // A replacement takes its rank once it has ended, and gets the state from a
+      // survivor.
       worker.kill_at = now_ + state_.options.shutdown_timeout;
       done.push_back(worker.exit.rank);
     } else if (!worker.is_kept() && !worker.is_standby() && worker.state != State::kDismissed) {

@@ -89,7 +89,7 @@ enum class SupervisionPhase {
 };
 const char* name_of(SupervisionPhase phase);
 
-/// The search for a rank that others wait for in vain, once in a generation.
+/// The search for the rank that is late, once in a generation.
 enum class HangSearch {
   kNone,
   kExplaining,  ///< the stacks of all workers are read
@@ -178,7 +178,7 @@ struct WorkerEnded {
 };
 /// SIGSTOP and the like.
 struct WorkerSuspended : WorkerAndSignal {};
-/// No process is left of those that a worker in kEnded started.
+/// Every process that a worker in kEnded started has ended.
 struct GroupEmptied {
   WorkerId worker = 0;
 };

@@ -1,4 +1,4 @@
-// The search for a rank that others wait for in vain.
+// The search for a rank that is late.
 #include <algorithm>
 #include <csignal>
 
@@ -17,7 +17,7 @@ constexpr std::chrono::milliseconds kEnds{1'000};
 
 }  // namespace
 
-// At once, as those that wait leave their group soon.
+// At once: the ranks that wait leave their group soon.
 void SupervisionStep::explain_hang(std::optional<AwaitedCall> awaited) {
   if (state_.hang_explained_until && *state_.hang_explained_until > now_) return;
   action::ExplainHang explain{.awaited = std::move(awaited)};

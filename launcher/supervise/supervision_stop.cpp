@@ -1,4 +1,4 @@
-// Signals: those that stop all workers, and those that are forwarded to them.
+// Signals that stop all workers, and signals that are forwarded to them.
 #include <csignal>
 
 #include "diagnose/verdict/worker_text.h"

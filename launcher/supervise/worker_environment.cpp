@@ -78,7 +78,7 @@ Environment worker_environment(const LaunchOptions& options, const GenerationFac
   values.erase(env::kStandby.name);
   values.erase(env::kStateMemoryFd.name);
   values.erase(kStepsMade.name);
-  // Whoever is in the job already has no need of what lets others in.
+  // A worker has no use for the secret by which machines join.
   values.erase(env::kJobSecret.name);
   if (rank == 0 && facts.store_listen_fd) set(env::kStoreListenFd.name, *facts.store_listen_fd);
 

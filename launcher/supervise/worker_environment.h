@@ -28,7 +28,7 @@ struct GenerationFacts {
   int allowed_cpus = 1;
   /// That is less than there are processors to run on: a control group limits it.
   bool limited_time = false;
-  /// Those that each may use, by local rank; empty: all of them.
+  /// The processors of each worker, by local rank; empty: all processors.
   BindingPlan processors{};
   /// By which all processes of the job are found; empty: none.
   std::string job_mark{};

@@ -33,7 +33,7 @@ struct JobOnThisMachine {
   Environment inherited_environment;
   /// Of the prefix of each line of a worker on the console.
   std::string line_pattern;
-  /// Those that each worker may use, by local rank; empty: all of them.
+  /// The processors of each worker, by local rank; empty: all processors.
   BindingPlan processors;
   std::filesystem::path directory;
   std::string job_mark;
@@ -53,7 +53,7 @@ struct Generation {
   UniqueFd store{};
 };
 
-/// A worker that is about to be started or to get a place.
+/// A worker that is about to be started or to get a rank.
 struct WorkerPlan {
   int rank = 0;
   int local_rank = 0;
@@ -78,7 +78,7 @@ class WorkerSetup {
   /// The workers of a generation by local rank. Those in `kept`, and of the others the first
   /// `standbys`, run already.
   std::vector<WorkerPlan> begin(Generation generation, const std::set<int>& kept, int standbys);
-  /// One that is started before there is a place for it.
+  /// A standby worker, which has no rank yet.
   WorkerPlan standby();
   /// A worker of begin(); streams are opened for one that ran and is replaced all the same.
   WorkerPlan with_streams(WorkerPlan plan);

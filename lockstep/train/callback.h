@@ -20,7 +20,7 @@ namespace lockstep {
 
 class Accelerator;
 
-/// What callbacks see of a training, and may do to it. Lives as long as Trainer::fit.
+/// What callbacks see of a training run, and may change. Lives as long as Trainer::fit.
 struct TrainerState {
   Accelerator& accelerator;
   torch::nn::Module& module;
@@ -35,13 +35,13 @@ struct TrainerState {
   bool step_was_skipped = false;
   /// The newest value of each metric, the same on all ranks.
   Metrics metrics{};
-  /// Set by a callback, on all ranks alike: the training ends after this batch. For people.
+  /// Set by a callback on all ranks: training ends after this batch. The text is for people.
   std::string stop_reason{};
   /// At the end: preempted, and saved.
   bool is_preempted = false;
   /// There is validation data, and a time for it.
   bool validates = false;
-  /// Set by a callback, on all ranks alike: a snapshot is written after this batch.
+  /// Set by a callback on all ranks: a snapshot is written after this batch.
   bool save_requested = false;
 
   bool is_main() const;
@@ -72,6 +72,8 @@ class Callback {
   virtual void on_save_checkpoint(TrainerState&) {}
   /// What has ended the fit.
   virtual void on_exception(TrainerState&, const std::exception&) {}
+  /// In a rank that is preempted while ranks are replaced only if it is rank 0: `lockstep scale`
+  /// ends a rank in the same way, and the training run continues.
   virtual void on_fit_end(TrainerState&) {}
 };
 

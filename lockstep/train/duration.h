@@ -6,7 +6,7 @@
 
 namespace lockstep {
 
-/// How far a training is, all ranks together.
+/// What a training run has done, on all ranks together.
 struct TrainingTime {
   std::int64_t epochs = 0;   ///< that are complete
   std::int64_t batches = 0;  ///< steps of the optimizer
@@ -14,8 +14,8 @@ struct TrainingTime {
   double seconds = 0;
 };
 
-/// A length of a training, as text in the form of MosaicML Composer's Time: "10ep" epochs, "100ba"
-/// batches (steps of the optimizer), "5000sp" samples, "90sec" seconds. Nothing: no length.
+/// The length of a training run, as text in the form of MosaicML Composer's Time: "10ep" epochs,
+/// "100ba" batches (steps of the optimizer), "5000sp" samples, "90sec" seconds. Nothing: no length.
 class Duration {
  public:
   Duration() = default;
@@ -23,12 +23,12 @@ class Duration {
   static Duration parse(const std::string& text, const std::string& what);
 
   explicit operator bool() const { return amount_ > 0; }
-  /// Whether a training has come so far.
+  /// Whether a training run has this length.
   bool reached(const TrainingTime& time) const { return *this && of(time) >= amount_; }
-  /// Whether it is due every so often, between two times of a training.
+  /// Whether a multiple of this length lies between two times of a training run.
   bool due(const TrainingTime& before, const TrainingTime& now) const;
 
-  /// So many epochs, rounded up, of those that have so many batches and samples; nothing for
+  /// The number of epochs, rounded up, if an epoch has so many batches and samples; nothing for
   /// seconds.
   std::optional<std::int64_t> epochs(std::int64_t batches, std::int64_t samples) const;
 

@@ -18,7 +18,7 @@ class RunLog;
 }  // namespace internal
 
 /// What TensorBoard shows, in tensorboard/ of the training's directory: a scalar a metric, by step.
-/// After a resume what had been given up is left out. For texts, histograms and images a program
+/// After a resume points of lost steps are left out. For texts, histograms and images a program
 /// has a TensorBoardWriter of its own there.
 class TensorBoardLogger : public Callback {
  public:

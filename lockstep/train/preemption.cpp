@@ -16,7 +16,7 @@ struct Preemption::State {
   CaughtSignals signals;
   ProcessGroup group;
   bool is_told = false;
-  /// Of the last call: which ranks have been told.
+  /// Of the last call: which ranks have received a notice.
   std::optional<Agreement> asked;
 };
 
@@ -28,7 +28,7 @@ Preemption::~Preemption() = default;
 bool Preemption::requested() {
   const auto was_told = [](const Agreement::Numbers& rank) { return rank[0] != 0; };
   if (state_->asked && std::ranges::any_of(state_->asked->get(), was_told)) {
-    // Those that a rank will get yet that was not told before.
+    // Notices that ranks without one have yet to receive.
     state_->signals.leave_ignored();
     return true;
   }

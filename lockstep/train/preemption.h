@@ -9,8 +9,8 @@
 namespace lockstep {
 
 struct PreemptionOptions {
-  /// By which a rank is told that it will have to end soon: SIGTERM by SLURM and Kubernetes,
-  /// SIGUSR1 by `sbatch --signal=USR1@60`.
+  /// Preemption notices: SIGTERM from SLURM and Kubernetes, SIGUSR1 from
+  /// `sbatch --signal=USR1@60`.
   std::vector<int> signals = {SIGTERM, SIGUSR1};
   /// The ranks that end together. Empty: the default group, else this one process.
   ProcessGroup process_group = {};
@@ -48,7 +48,7 @@ class Preemption {
 
   /// The ranks that end together are these from now on; empty: none, until there are others.
   void set_process_group(ProcessGroup group);
-  /// Whether this rank has been told, by itself: where there is no group to ask.
+  /// Whether this rank has received a notice; asks no other rank.
   bool is_told();
 
  private:

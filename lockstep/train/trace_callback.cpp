@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// All ranks are in each of them at once. The first waits for whoever is late; the others are as
+// All ranks are in each of them at once. The first waits for the late rank; the others are as
 // short as a barrier is, and the shortest tells most.
 void meet(const ProcessGroup& group) {
   constexpr int kMeetings = 5;

@@ -38,7 +38,7 @@ struct NoData {};
 /// ranks. Under `lockstep run --max-restarts=N` fit() survives failed ranks as an Accelerator does;
 /// call it before validate(), test() and find_batch_size(), which do not. Threads: the training
 /// thread. Errors: UsageError for options that cannot work, naming them; what task and callbacks
-/// throw, after they have been told (on_exception).
+/// throw, after on_exception of all callbacks.
 class Trainer {
  public:
   explicit Trainer(const TrainerOptions& options = {}) : options_(options) { check(options_); }

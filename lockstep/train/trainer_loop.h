@@ -28,7 +28,7 @@ class MetricFile;
 }
 
 void check(const TrainerOptions& options);
-/// Those that options ask for, behind the program's own.
+/// The callbacks that the options request; they run after the program's own.
 std::vector<std::shared_ptr<Callback>> callbacks_of(const TrainerOptions& options);
 AcceleratorOptions accelerator_options(const TrainerOptions& options);
 DataLoaderOptions train_loader_options(const TrainerOptions& options);
@@ -105,8 +105,8 @@ class TrainerLoop {
     for (const auto& callback : callbacks_) function(*callback);
   }
   void end_step(bool epoch_ends);
-  /// After ranks were lost or joined: everything that the loop has counted is as the training's
-  /// state says, on all ranks alike.
+  /// After ranks were lost or joined: sets all counts of the loop from the recovered state, to the
+  /// same values on all ranks.
   void refresh();
   /// Collectives between steps, again where a rank fails meanwhile.
   template <class Function>

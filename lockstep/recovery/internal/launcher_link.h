@@ -10,9 +10,9 @@
 
 namespace lockstep::inline internal {
 
-/// A worker's link with the launcher that started it, where that is `lockstep run`: over it a
-/// worker says that it outlives its generation, and is told its place in the next. Threads: the one
-/// that made it.
+/// A worker's connection to the launcher that started it, if that is `lockstep run`: the worker
+/// reports that it keeps its state, and receives its rank in the next generation.
+/// Threads: the one that made it.
 class LauncherLink {
  public:
   /// Not connected in a program that the launcher did not start. Errors: UsageError for a second
@@ -34,7 +34,8 @@ class LauncherLink {
   /// Its first place in the job is yet to come.
   bool is_standby() const { return is_standby_; }
 
-  /// `reads_within`: unless it hangs, it looks for word of the launcher so often.
+  /// `reads_within`: the longest time between two reads of the launcher's messages, unless the
+  /// process hangs.
   void say_keeps_state(std::chrono::milliseconds reads_within);
   /// The port of the generation's store, if this process serves it, is free from now on.
   /// `step`: the one that was not completed.

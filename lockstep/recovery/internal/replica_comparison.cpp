@@ -9,8 +9,8 @@ namespace lockstep::inline internal {
 ReplicaComparison compare_replicas(std::span<const std::int64_t> hashes) {
   ReplicaComparison result;
   for (std::size_t rank = 0; rank < hashes.size() && !result.source; ++rank) {
-    const auto alike = static_cast<std::size_t>(std::ranges::count(hashes, hashes[rank]));
-    if (2 * alike > hashes.size()) result.source = static_cast<int>(rank);
+    const auto same = static_cast<std::size_t>(std::ranges::count(hashes, hashes[rank]));
+    if (2 * same > hashes.size()) result.source = static_cast<int>(rank);
   }
   const std::int64_t reference = hashes[static_cast<std::size_t>(result.source.value_or(0))];
   for (std::size_t rank = 0; rank < hashes.size(); ++rank) {

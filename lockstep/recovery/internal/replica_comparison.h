@@ -10,8 +10,8 @@ namespace lockstep::inline internal {
 
 /// What hashes of replicas that should be equal say.
 struct ReplicaComparison {
-  /// Ranks that differ from more than half of all; where there is no such majority, all ranks but
-  /// those that are like rank 0.
+  /// Ranks that differ from more than half of all; without such a majority, all ranks that differ
+  /// from rank 0.
   std::vector<int> odd;
   /// The first rank of the majority.
   std::optional<int> source;

@@ -6,8 +6,8 @@
 
 namespace lockstep::inline internal {
 
-/// How far a state of a training has come. A later one is greater: of two sides of a cut network
-/// that have both made a step of the same number, the one that the job went on with counts.
+/// How many steps a state has. A later one is greater: of two sides of a network partition that
+/// have both made a step of the same number, the one that the job continued with counts.
 struct Standing {
   /// The generation that made its last step; -1: there is no state.
   std::int64_t generation = -1;

@@ -406,7 +406,7 @@ Action Stepper::split(std::span<const RankReport> reports, int rank) {
   return await(Action::kGoOnAlone);
 }
 
-// The first of those that have come to the section.
+// The first rank that has reached the section.
 void Stepper::choose_main(std::span<const RankReport> reports, int rank) {
   const auto has_come = [&](const RankReport& report) {
     return is_in_section(report) || report.boundaries > state_.boundaries;

@@ -35,7 +35,7 @@ std::uint64_t with_version(std::uint64_t updates, const at::Tensor& parameter) {
   return updates << 32U ^ static_cast<std::uint64_t>(parameter._version());
 }
 
-// 0: it has had no update. Those that count have their own number.
+// 0: it has had no update. Optimizers that count have their own number.
 template <class State>
 std::uint64_t updates_of(optim::Optimizer& optimizer, const at::Tensor& parameter) {
   const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());

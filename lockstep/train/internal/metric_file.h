@@ -11,7 +11,7 @@ namespace lockstep::inline internal {
 /// metrics.jsonl of a training: a line of JSON for each set of metrics, to which each run appends,
 /// {"step": 50, "epoch": 1, "samples": 3200, "seconds": 1.25, "train_loss": 0.31, …}. Values that
 /// are not finite are null. A run that goes on begins with a line {"step": 40, …, "resumed": true}:
-/// what runs before it wrote of later steps is of steps that were given up. Threads: one.
+/// earlier lines of later steps are of steps that were lost. Threads: one.
 class MetricFile {
  public:
   /// Errors: SystemError.

@@ -45,8 +45,8 @@ void TrainerLoop::refuse_non_finite(const Metrics& metrics) const {
                      "; the newest snapshot is from before; ", kCure));
 }
 
-// A snapshot of such parameters would be the one from which the training goes on, in vain. They are
-// the same on all ranks.
+// A run that resumed from a snapshot of such parameters could not train. They are the same on all
+// ranks.
 void TrainerLoop::refuse_non_finite_parameters() const {
   const auto parameters = state_.module.named_parameters();
   const auto is_bad = [](const auto& one) {
