@@ -94,11 +94,29 @@ void AcceleratorState::add_loader(const std::shared_ptr<LoaderPosition>& loader)
                             loader->world_size(), " of ", group_.world_size(),
                             " ranks; make it after the accelerator, or by its make_data_loader"));
   }
+  if (loaders.empty()) check_batches(*loader, replicas.size());
   if (sample_log_) loader->set_log(sample_log_, static_cast<int>(loaders.size()));
   if (recovery_ && loaders.empty()) {
     loader->set_boundary_visit([this](LoaderBoundary boundary) { visit_boundary(boundary); });
   }
   loaders.push_back(loader);
+}
+
+void AcceleratorState::add_replica(std::shared_ptr<PreparedReplica> replica) {
+  if (!loaders.empty()) check_batches(*loaders.front(), replicas.size() + 1);
+  replicas.push_back(std::move(replica));
+}
+
+// The loader that trains is the first. Else the error comes with the last batch of an epoch.
+void AcceleratorState::check_batches(const LoaderPosition& loader, std::size_t models) const {
+  const bool is_weighted = num_processes() > 1 || options_.gradient_accumulation_steps > 1;
+  if (models < 2 || !is_weighted || loader.has_even_batches()) return;
+  throw UsageError(concat(
+      "Accelerator::prepare: ", models,
+      " models are prepared, and the batches of the first data loader differ in size "
+      "(dataset of ",
+      loader.dataset_size(), " samples, batches of ", loader.batch_size(), " on ", num_processes(),
+      " ranks); set drop_last, with a batch size that the number of ranks divides"));
 }
 
 void AcceleratorState::begin_turn() {

@@ -45,6 +45,25 @@ TEST_F(AcceleratorTest, WhatWouldTakeWrongGradientsIsRefused) {
   EXPECT_SAYS(message_of<UsageError>(prepare), "the data loader was made for 1 of ");
 }
 
+// Their losses would need a weight, and it is not known of which model they are.
+TEST_F(AcceleratorTest, TwoModelsNeedBatchesOfOneSize) {
+  NEEDS_RANKS(2);
+  const auto prepare = [&](std::int64_t rows, bool loader_first) {
+    Accelerator accelerator;
+    if (loader_first) accelerator.make_data_loader(sine_rows(rows), {.batch_size = 2});
+    accelerator.prepare(make_tanh_net());
+    accelerator.prepare(make_tanh_net());
+    if (!loader_first) accelerator.make_data_loader(sine_rows(rows), {.batch_size = 2});
+    accelerator.make_data_loader(sine_rows(rows + 1), {.batch_size = 2});  // For evaluations.
+  };
+  const std::int64_t even = std::int64_t{4} * world_size_;
+  for (const bool loader_first : {false, true}) {
+    EXPECT_NO_THROW(prepare(even, loader_first));
+    EXPECT_SAYS(message_of<UsageError>([&] { prepare(even + 1, loader_first); }),
+                "2 models are prepared, and the batches of the first data loader differ in size");
+  }
+}
+
 TEST_F(AcceleratorState, LoadsOnlyIntoWhatWasSaved) {
   Accelerator accelerator({.gradient_accumulation_steps = 2, .directory = path_});
   AcceleratedTraining training(accelerator);
