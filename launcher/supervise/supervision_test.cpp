@@ -144,6 +144,7 @@ TEST(Supervision, ARankThatHasYetToJoinKeepsItsTimeInASearch) {
   job.happens(happened::HangExplained{});
   job.leaves(2);
   job.pass(kReads);
+  EXPECT_EQ(job.count<action::ReadHangingPlace>(), 0);
   EXPECT_EQ(job.state_of(3), WorkerState::kRecovering);
   job.pass(milliseconds(500));
   EXPECT_EQ(job.state_of(3), WorkerState::kHanging);
@@ -258,6 +259,26 @@ TEST(Supervision, AWorkerThatIsDoneIsStoppedWithTheJob) {
   EXPECT_FALSE(job.stops_all(SIGTERM));
   job.happens(happened::ViewChanged{{.generation = 1, .end = GenerationEnd::kStopped}});
   job.decide();
+  EXPECT_TRUE(job.stops_all(SIGTERM));
+}
+
+// The next generation replaces it anyway.
+TEST(Supervision, AFailureOfTheGenerationBeforeIsNoCauseOfAStop) {
+  Supervised job(2);
+  job.ends(2, {.signal = SIGKILL});
+  job.decide();
+  ASSERT_EQ(job.state.phase, SupervisionPhase::kBetween);
+  job.happens(happened::StopSignal{SIGTERM});
+  EXPECT_TRUE(job.state.outcome.exits.empty());
+}
+
+// Its replacement would begin a training of its own.
+TEST(Supervision, NoStateIsKeptBesideAWorkerThatEndedWellWithoutRecovery) {
+  Supervised job(2);
+  job.says(2, TrainingDone{.is_complete = false});
+  job.ends(2, {.exit_code = 0});
+  job.leaves(1);
+  job.pass(seconds(1));
   EXPECT_TRUE(job.stops_all(SIGTERM));
 }
 
