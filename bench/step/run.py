@@ -11,6 +11,7 @@ one copy, after forward and backward without exchange.
 """
 import argparse
 import contextlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -19,8 +20,18 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.append(str(HERE.parent / "ddp_step"))
-from run import Program, STEPS  # noqa: E402  # pylint: disable=no-name-in-module
+
+
+def load_ddp_step():
+    """The script of the same name beside the program that is timed."""
+    spec = importlib.util.spec_from_file_location("ddp_step", HERE.parent / "ddp_step" / "run.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+ddp_step = load_ddp_step()
+Program, STEPS = ddp_step.Program, ddp_step.STEPS
 
 # What a row is called: exchange and optimizer of ddp_step.
 WAYS = {
