@@ -67,7 +67,7 @@ def main():
     check_rows(report["rows"], backends, memory)
     check_speedups(report["rows"])
     limits = {(row["limit"], row["bytes"]) for row in report["limits"]}
-    assert limits == {(name, size) for name in ("kernel", "copy", "add") for size in SIZES}, limits
+    assert limits == {(name, size) for name in ("kernel", "copy", "add", "hand-over") for size in SIZES}, limits
     print(json.dumps(report, indent=1))
 
 

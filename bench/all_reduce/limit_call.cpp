@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include <ATen/ops/empty.h>
 
 #include "bench/all_reduce/shared_buffers.h"
@@ -100,6 +102,32 @@ class AddCall final : public LimitCall {
   }
 };
 
+// What private tensors cannot do without, less the waiting: each rank writes its tensor where the
+// others read it, a chunk at a time so that it stays in caches, and reads as many bytes of theirs
+// as an all-reduce must.
+class HandOverCall final : public LimitCall {
+ public:
+  using LimitCall::LimitCall;
+  void call() override {
+    constexpr std::size_t kChunk = 128 * 1024 / kElementBytes;
+    constexpr std::size_t kChunksInUse = 4;
+    const auto ranks = static_cast<std::size_t>(memory().ranks);
+    for (std::size_t first = 0; first < elements(); first += kChunk) {
+      const Part chunk{.first = first, .count = std::min(kChunk, elements() - first)};
+      const Part slot{.first = first / kChunk % kChunksInUse * kChunk, .count = chunk.count};
+      std::byte* const own = memory().own_at(chunk);
+      lockstep::copy(memory().at(memory().rank, slot), own, chunk.count * kElementBytes);
+      for (std::size_t other = 1; other < ranks; ++other) {
+        const int peer =
+            static_cast<int>((static_cast<std::size_t>(memory().rank) + other) % ranks);
+        const std::byte* const sources[] = {own, memory().at(peer, slot)};
+        std::byte* const targets[] = {own};
+        reduce(kSumOfFloats, sources, targets, 2 * chunk.count / ranks);
+      }
+    }
+  }
+};
+
 Subject limit(const char* name, double traffic) {
   return {.name = name, .memory = "shared", .is_limit = true, .traffic = traffic};
 }
@@ -116,6 +144,8 @@ std::vector<std::unique_ptr<SubjectCall>> make_limit_calls(const Control& contro
   calls.push_back(std::make_unique<KernelCall>(limit(kKernel, 2.0 * control.ranks()), memory));
   calls.push_back(std::make_unique<CopyCall>(limit("copy", 2), memory));
   calls.push_back(std::make_unique<AddCall>(limit("add", 3), memory));
+  const double others = 2.0 * (control.ranks() - 1) / control.ranks();
+  calls.push_back(std::make_unique<HandOverCall>(limit("hand-over", 2 + 3 * others), memory));
   return calls;
 }
 

@@ -32,7 +32,8 @@ std::vector<std::unique_ptr<SubjectCall>> make_backend_calls(const Control& cont
                                                              const BenchOptions& options,
                                                              std::int64_t bytes_max);
 
-/// The kernel without synchronisation, and a copy and an addition as in STREAM. Collective.
+/// The kernel without synchronisation, a copy and an addition as in STREAM, and what ranks hand to
+/// each other where tensors are private. Collective.
 std::vector<std::unique_ptr<SubjectCall>> make_limit_calls(const Control& control,
                                                            std::int64_t bytes_max);
 
