@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
 
+#include "lockstep/comm/backends/shm/shm_backend.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/comm/internal/native_collectives.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
@@ -85,6 +86,24 @@ TEST_F(LargeGradient, MayBeOrdinaryMemoryOnSomeRanks) {
     }
     expect_average(model->large.grad(), step);
   }
+}
+
+// Each rank watches for itself how far its peers are.
+TEST_F(LargeGradient, IsDividedAlikeWhateverDistanceARankSees) {
+  auto* const shm = dynamic_cast<ShmBackend*>(group_.c10d_backend().get());
+  const auto see = [&](Placement placement) {
+    if (shm != nullptr) shm->engine().team().set_placement(placement);
+  };
+  see(rank_ % 2 == 0 ? Placement::kNear : Placement::kFar);
+  Scaled module;
+  module->to(at::kDouble);  // 1.2 MB: more than ranks exchange at a time that are near.
+  DistributedDataParallel model(module);
+  for (int step = 1; step <= 2; ++step) {
+    model->zero_grad();
+    model(gradient(rank_, step).to(at::kDouble)).backward();
+    expect_average(model->large.grad().to(at::kFloat), step);
+  }
+  see(Placement::kUnknown);
 }
 
 TEST_F(LargeGradient, OfOtherStridesIsCopied) {

@@ -58,6 +58,8 @@ void append(std::vector<at::Tensor>& all, const std::vector<at::Tensor>& more) {
 ShmBackend::ShmBackend(std::unique_ptr<shm::Engine> engine, std::chrono::milliseconds timeout)
     : Backend(engine->team().rank(), engine->team().ranks()),
       engine_(std::move(engine)),
+      bucket_bytes_(engine_->team().store() == Store::kNonTemporal ? kBucketBytesFar
+                                                                   : kBucketBytesNear),
       heap_(std::make_shared<shm::Heap>(engine_->team().segment(), engine_->team().rank())),
       timeout_(timeout) {}
 
@@ -90,10 +92,6 @@ const std::byte* ShmBackend::address_of(std::uint64_t offset, std::uint64_t byte
 Reduction ShmBackend::reduction(Element element, ReduceOp op) const {
   shm::check_reduction(element, op);
   return {.element = element, .op = op, .factor = 1.0 / getSize()};
-}
-
-std::int64_t ShmBackend::bucket_bytes() const {
-  return engine_->team().store() == Store::kNonTemporal ? kBucketBytesFar : kBucketBytesNear;
 }
 
 std::chrono::milliseconds ShmBackend::time_allowed(std::chrono::milliseconds timeout) const {

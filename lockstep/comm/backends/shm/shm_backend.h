@@ -29,7 +29,7 @@ class ShmBackend final : public c10d::Backend, public NativeBackend, public Shar
 
   c10d::Backend& c10d() override { return *this; }
   bool compares_calls() const override { return true; }
-  std::int64_t bucket_bytes() const override;
+  std::int64_t bucket_bytes() const override { return bucket_bytes_; }
   SharedMemory* shared_memory() override { return this; }
 
   bool is_shared(const Tensor& tensor) const override;
@@ -111,6 +111,8 @@ class ShmBackend final : public c10d::Backend, public NativeBackend, public Shar
   std::chrono::milliseconds time_allowed(std::chrono::milliseconds timeout) const;
 
   const std::unique_ptr<shm::Engine> engine_;
+  /// The same on all ranks, each of which later watches for itself how far its peers are.
+  const std::int64_t bucket_bytes_;
   const std::shared_ptr<shm::Heap> heap_;
   std::chrono::milliseconds timeout_;
 };
