@@ -228,9 +228,11 @@ TEST(Supervision, WithoutAConnectionAWorkerKeepsNoRank) {
 // What failed before is replaced in any case.
 TEST(Supervision, APreemptionBetweenGenerationsIsTheCause) {
   Supervised job(3);
+  job.leaves(1);
   job.ends(3, {.signal = SIGKILL});
   job.decide();
   ASSERT_EQ(job.state.phase, SupervisionPhase::kBetween);
+  ASSERT_FALSE(job.state.outcome.lost.empty());
   job.ends(2, {.exit_code = kExitPreempted});
   EXPECT_EQ(job.state.phase, SupervisionPhase::kPreempted);
   ASSERT_EQ(job.state.outcome.exits.size(), 1U);
