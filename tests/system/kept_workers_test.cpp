@@ -42,16 +42,18 @@ TEST_F(KeptWorkersTest, AHintIsForTheFailureThatIsReported) {
 
 TEST_F(KeptWorkersTest, RanksThatAScaleDownDismissesAreNotKept) {
   const std::vector<std::string> variables = {"TMPDIR=" + folder};
-  LockstepProcess process(run_kept_workers({"wait", "end"}), variables);
+  LockstepProcess process(run_kept_workers({"wait", "wait", "end"}), variables);
   ASSERT_TRUE(eventually([&] {
     return fs::exists(directory.path() / "announced.0") &&
            fs::exists(directory.path() / "announced.1");
   }));
   // The launcher may take requests a moment after its workers have begun.
   ASSERT_TRUE(eventually([&] { return run_lockstep({"scale", "1"}, variables).status == 0; }));
+  // The job may end before this has seen its new workers run.
+  run_lockstep({"scale", "2"}, variables);
   const auto result = process.wait();
   EXPECT_EQ(result.status, 0) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("; rank 0 kept\n"));
+  EXPECT_THAT(result.err, HasSubstr("to 1 worker; rank 0 kept\n"));
 }
 
 }  // namespace
