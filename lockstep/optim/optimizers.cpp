@@ -15,6 +15,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/one_copy/internal/model_copy.h"
 #include "lockstep/optim/internal/group_update.h"
+#include "lockstep/snapshot/internal/checksum.h"
 #include "lockstep/snapshot/internal/optimizer_state.h"
 
 namespace lockstep {
@@ -84,6 +85,31 @@ std::size_t size_in(torch::serialize::InputArchive& archive, const std::string& 
   return static_cast<std::size_t>(size.item().toLong());
 }
 
+/// Of what ranks with one copy must have alike: options, and the steps and numbers of states.
+std::uint64_t digest_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<double> values;
+  for (const OptimizerParamGroup& group : optimizer.param_groups()) {
+    for (const OptionValue& option :
+         dynamic_cast<const DescribedOptions&>(group.options()).values) {
+      if (const auto* const pair = std::get_if<std::tuple<double, double>>(&option)) {
+        values.insert(values.end(), {std::get<0>(*pair), std::get<1>(*pair)});
+      } else if (const auto* const number = std::get_if<double>(&option)) {
+        values.push_back(*number);
+      } else {
+        values.push_back(std::get<bool>(option) ? 1 : 0);
+      }
+    }
+    for (const at::Tensor& parameter : group.params()) {
+      const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+      if (found == optimizer.state().end()) continue;
+      const auto& state = dynamic_cast<const DescribedState&>(*found->second);
+      values.push_back(static_cast<double>(state.step));
+      values.insert(values.end(), state.numbers.begin(), state.numbers.end());
+    }
+  }
+  return hash_bytes(values.data(), values.size() * sizeof(double));
+}
+
 }  // namespace
 
 FusedOptimizer::FusedOptimizer(const std::vector<OptimizerParamGroup>& groups,
@@ -118,7 +144,7 @@ at::Tensor FusedOptimizer::step(LossClosure closure) {
     for (const OptimizerParamGroup& group : param_groups_) {
       all.insert(all.end(), group.params().begin(), group.params().end());
     }
-    copies.begin(all);
+    copies.begin(all, digest_of(*this));
   }
   std::vector<std::unique_ptr<GroupStep>> steps;
   for (std::size_t group = 0; group < param_groups_.size(); ++group) {

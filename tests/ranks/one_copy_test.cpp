@@ -282,8 +282,60 @@ TEST_F(OneCopy, GradientsOfNoSyncAloneAreRefused) {
     backward(model, 1);
   }
   EXPECT_SAYS(message_of<UsageError>([&] { optimizer.step(); }), "is this rank's alone");
+  EXPECT_SAYS(message_of<UsageError>([&] { clip_grad_norm_(model->parameters(), 1); }),
+              "is this rank's alone");
+  EXPECT_SAYS(message_of<UsageError>([&] { model.averaged_gradients(); }), "is this rank's alone");
   optimizer.zero_grad();
   train(model, optimizer, 2, 3);
+}
+
+// Parts of a parameter would be updated in different ways, and no comparison of ranks would see it.
+TEST_F(OneCopy, OptimizersThatDifferAreAnErrorOnAllRanks) {
+  NEEDS_SHARED_MEMORY();
+  Model model = model_of(true);
+  Model replica = model_of(false);
+  const auto refused = [&](auto& optimizer) {
+    backward(model, 1);
+    EXPECT_SAYS(message_of<UsageError>([&] { optimizer.step(); }), "on rank 1 are other than on");
+    model.zero_grad();
+  };
+  AdamW of_other_rates(model->parameters(), {.lr = rank_ == 1 ? 0.1 : 0.2});
+  refused(of_other_rates);
+  const std::size_t other_parameter = rank_ == 1 ? 7 : 3;
+  AdamW of_other_parameters({model->factors[other_parameter]}, {});
+  refused(of_other_parameters);
+  AdamW optimizer(model->parameters(), {.lr = 0.1});
+  AdamW other(replica->parameters(), {.lr = 0.1});
+  train(model, optimizer, 0, 2);
+  train(replica, other, 0, 2);
+  expect_same_model(model, replica);
+  AdamW loaded_by_one(model->parameters(), {.lr = 0.1});
+  if (rank_ == 1) loaded_by_one.load_state_dict(other.state_dict());
+  refused(loaded_by_one);
+}
+
+TEST_F(OneCopy, TakesWeightsOfOtherStrides) {
+  NEEDS_SHARED_MEMORY();
+  const auto make = [&] {
+    torch::nn::Linear module(300, 300);
+    const at::NoGradGuard no_grad;
+    module->weight.copy_(at::arange(90'000).sin().view({300, 300}));
+    module->bias.zero_();
+    return module;
+  };
+  using Linear = DistributedDataParallel<torch::nn::LinearImpl>;
+  Linear model(make().ptr(), {.one_copy_per_machine = true});
+  Linear replica(make().ptr(), {});
+  SGD optimizer(model->parameters(), {.lr = 0.1});
+  SGD other(replica->parameters(), {.lr = 0.1});
+  const at::Tensor inputs = at::arange(600).cos().view({2, 300}) * (rank_ + 1);
+  for (Linear* const one : {&model, &replica}) {
+    one->module()->weight.set_data(one->module()->weight.t().contiguous().t());
+    one->forward(inputs).pow(2).sum().backward();
+  }
+  optimizer.step();
+  other.step();
+  EXPECT_TRUE(same_bits(model->weight, replica->weight));
 }
 
 TEST_F(OneCopy, ClipsByTheNormOfTheAverages) {

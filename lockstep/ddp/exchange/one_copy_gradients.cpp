@@ -86,7 +86,8 @@ void OneCopyGradients::hold_all() {
 }
 
 at::Tensor OneCopyGradients::take(std::size_t index, at::Tensor& gradient) const {
-  const at::Tensor& parameter = copy_->parameters()[index];
+  // The program may have changed the strides (set_data); a step goes by the copy's.
+  const at::Tensor& parameter = copy_->view(index);
   if (gradient.layout() != at::kStrided) {
     throw UsageError(concat("DistributedDataParallel on rank ", group_.rank(), ": parameter '",
                             copy_->name_of(index),
@@ -99,7 +100,7 @@ at::Tensor OneCopyGradients::take(std::size_t index, at::Tensor& gradient) const
   at::Tensor copied = small_[index];
   if (!copied.defined()) {
     copied = gradient_view(group_.allocate_tensor(parameter.numel(), parameter.scalar_type()), 0,
-                           parameter.detach());
+                           parameter);
   }
   copied.copy_(gradient);
   return copied;

@@ -108,7 +108,8 @@ void GradientReducer::forget_passes() {
 bool GradientReducer::has_gradients() const {
   return std::any_of(parameters_.begin(), parameters_.end(), [](const at::Tensor& parameter) {
     const at::Tensor& gradient = parameter.grad();
-    if (!gradient.defined()) return false;
+    // Of one copy per machine: a gradient that the copy holds.
+    if (!gradient.defined() || gradient.is_meta()) return false;
     return at::count_nonzero(gradient.is_sparse() ? gradient._values() : gradient)
                .item<std::int64_t>() > 0;
   });

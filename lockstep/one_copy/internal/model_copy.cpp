@@ -14,6 +14,7 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
+#include <xxhash.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/check.h"
@@ -29,6 +30,8 @@ constexpr std::align_val_t kLine{64};
 constexpr std::int64_t kGrainElements = std::int64_t{1} << 15;
 // In the place of an offset: a gradient without elements. No gradient lies there.
 constexpr std::int64_t kOfNoElements = 1;
+// Before the places of gradients that ranks gather.
+constexpr std::size_t kHeaderWords = 2;
 
 std::byte* allocate_lines(std::size_t bytes) {
   return static_cast<std::byte*>(::operator new(bytes, kLine));
@@ -147,6 +150,13 @@ void ModelCopy::move_parameters() {
                 static_cast<const std::byte*>(parameters_[i].const_data_ptr()) + begin, count);
   }
   meet("copy of ");
+  // Locked memory is copied at once (mlockall), and does not show what other ranks write.
+  if (!memory_->own().own_pages().empty()) {
+    throw UsageError(
+        "one_copy_per_machine: this process locks its memory (mlockall), which keeps it from "
+        "seeing "
+        "what other ranks write; do not lock it, or leave the option out");
+  }
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& parameter = parameters_[i];
     views_.push_back(tensor_over(layout_.parameter(i), parameter, parameter.scalar_type()));
@@ -210,7 +220,8 @@ std::vector<at::Tensor> ModelCopy::averaged_gradients() {
   const c10::NoGradGuard no_grad;
   std::vector<std::size_t> all(parameters_.size());
   for (std::size_t index = 0; index < all.size(); ++index) all[index] = index;
-  find_sources(all, gather_places(all, 0));
+  check_gradients_are_held("average of ", all);
+  find_sources(all, gather_places(all));
   std::vector<at::Tensor> averages(parameters_.size());
   for (const std::size_t index : all) {
     if (!is_reached(index)) continue;
@@ -229,28 +240,37 @@ std::vector<at::Tensor> ModelCopy::averaged_gradients() {
   return averages;
 }
 
-void ModelCopy::begin_step(const std::vector<std::size_t>& indices) {
+void ModelCopy::check_gradients_are_held(const char* call,
+                                         const std::vector<std::size_t>& indices) const {
   for (const std::size_t index : indices) {
     const at::Tensor& gradient = parameters_[index].grad();
     if (!gradient.defined() || gradient.is_meta()) continue;
-    throw UsageError(concat("step of ", name_, " on rank ", group_.rank(), ": the gradient of '",
+    throw UsageError(concat(call, name_, " on rank ", group_.rank(), ": the gradient of '",
                             names_[index],
-                            "' is this rank's alone; run the last backward before step() outside "
-                            "of no_sync(), and leave .grad to the library"));
+                            "' is this rank's alone; run the last backward before it outside of "
+                            "no_sync(), and leave .grad to the library"));
   }
+}
+
+void ModelCopy::begin_step(const std::vector<std::size_t>& indices, std::uint64_t digest) {
+  check_gradients_are_held("step of ", indices);
   bring_back_parameters();
   const Pages pages = memory_->own().own_pages();
-  const at::Tensor places = gather_places(indices, pages.empty() ? 0 : 1);
+  const at::Tensor places = gather_places(indices, pages.empty() ? 0 : 1, digest);
   if (places.select(1, 0).any().item<bool>()) publish_changes(pages);
   stepping_ = indices;
   find_sources(indices, places);
 }
 
-at::Tensor ModelCopy::gather_places(const std::vector<std::size_t>& indices, std::int64_t flag) {
-  const auto words = static_cast<std::int64_t>(indices.size()) + 1;
+// Of each rank: the flag, a digest, and a word for each parameter.
+at::Tensor ModelCopy::gather_places(const std::vector<std::size_t>& indices, std::int64_t flag,
+                                    std::uint64_t digest) {
+  const auto words = static_cast<std::int64_t>(indices.size() + kHeaderWords);
   const at::Tensor own_places = at::empty({words}, at::kLong);
   auto* place = own_places.mutable_data_ptr<std::int64_t>();
   *place++ = flag;
+  *place++ = static_cast<std::int64_t>(
+      XXH64(indices.data(), indices.size() * sizeof(std::size_t), digest));
   for (const std::size_t index : indices) {
     std::int64_t offset = 0;
     if (holds_gradient(index)) {
@@ -264,7 +284,24 @@ at::Tensor ModelCopy::gather_places(const std::vector<std::size_t>& indices, std
   }
   const at::Tensor all = at::empty({group_.world_size(), words}, at::kLong);
   all_gather_uncompared(group_, all, own_places, {.name = "step of " + name_});
+  check_same_call(all);
   return all;
+}
+
+// Else a rank would take one parameter's gradient for another's, or parts of a parameter would be
+// updated in different ways.
+void ModelCopy::check_same_call(const at::Tensor& places) const {
+  const at::Tensor digests = places.select(1, 1).contiguous();
+  const auto* const digest = digests.const_data_ptr<std::int64_t>();
+  std::string others;
+  for (int rank = 1; rank < group_.world_size(); ++rank) {
+    if (digest[rank] != digest[0]) others += concat(others.empty() ? "" : ", ", rank);
+  }
+  if (others.empty()) return;
+  throw UsageError(concat("step of ", name_, ": parameters, options or steps of the optimizer on ",
+                          others.find(',') == std::string::npos ? "rank " : "ranks ", others,
+                          " are other than on rank 0; with one_copy_per_machine every rank must "
+                          "step the same parameters with the same options and state"));
 }
 
 void ModelCopy::find_sources(const std::vector<std::size_t>& indices, const at::Tensor& places) {
@@ -277,7 +314,7 @@ void ModelCopy::find_sources(const std::vector<std::size_t>& indices, const at::
     std::size_t held = 0;
     std::size_t averaged = 0;
     for (std::size_t rank = 0; rank < ranks; ++rank) {
-      const std::int64_t word = words[rank * (indices.size() + 1) + i + 1];
+      const std::int64_t word = words[rank * (indices.size() + kHeaderWords) + i + kHeaderWords];
       if (word == 0) continue;
       ++held;
       if (word < 0) ++averaged;
@@ -361,7 +398,8 @@ void ModelCopy::copy_averages(std::size_t index, std::int64_t begin, std::int64_
 
 double ModelCopy::average_in_place(const std::vector<std::size_t>& indices) {
   const c10::NoGradGuard no_grad;
-  find_sources(indices, gather_places(indices, 0));
+  check_gradients_are_held("norm of ", indices);
+  find_sources(indices, gather_places(indices));
   const at::Tensor squares = at::zeros({1}, at::kDouble);
   for (const std::size_t index : indices) {
     if (!is_reached(index)) continue;

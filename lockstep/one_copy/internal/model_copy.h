@@ -61,6 +61,8 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
 
   const std::string& name() const { return name_; }
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
+  /// The parameter as it lies in the copy, whatever the program has made of it.
+  const at::Tensor& view(std::size_t index) const { return views_[index]; }
   const std::string& name_of(std::size_t index) const { return names_[index]; }
 
   // Gradients.
@@ -91,7 +93,8 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   /// Meets all ranks, which step the same parameters; publishes what their programs have changed.
   /// Errors: UsageError on all ranks for a change that ranks did not make alike, and for gradients
   /// that were not exchanged.
-  void begin_step(const std::vector<std::size_t>& indices);
+  /// `digest`: of what must be the same on all ranks, as options and steps of the optimizer.
+  void begin_step(const std::vector<std::size_t>& indices, std::uint64_t digest);
   /// Meets all ranks: everything is updated. The gradients of the step are given up.
   void end_step();
   /// Ends a step that was refused on all ranks before anything was changed.
@@ -146,7 +149,10 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   at::Tensor allocate_gradient(std::size_t index) const;
 
   /// What each rank says of the gradients at `indices`, and `flag`: the words of all ranks.
-  at::Tensor gather_places(const std::vector<std::size_t>& indices, std::int64_t flag);
+  void check_gradients_are_held(const char* call, const std::vector<std::size_t>& indices) const;
+  at::Tensor gather_places(const std::vector<std::size_t>& indices, std::int64_t flag = 0,
+                           std::uint64_t digest = 0);
+  void check_same_call(const at::Tensor& places) const;
   void find_sources(const std::vector<std::size_t>& indices, const at::Tensor& places);
   void forget_sources();
   void meet(const char* what) const;
@@ -224,8 +230,8 @@ class CopySteps {
   /// Abandons steps that did not end.
   ~CopySteps();
 
-  /// `parameters`: all of the optimizer's.
-  void begin(const std::vector<at::Tensor>& parameters);
+  /// `parameters`: all of the optimizer's. `digest`: as ModelCopy::begin_step().
+  void begin(const std::vector<at::Tensor>& parameters, std::uint64_t digest);
   void end();
 
  private:

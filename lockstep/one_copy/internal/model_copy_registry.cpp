@@ -93,9 +93,9 @@ CopySteps::~CopySteps() {
   for (const auto& copy : copies_) copy->abandon_step();
 }
 
-void CopySteps::begin(const std::vector<at::Tensor>& parameters) {
+void CopySteps::begin(const std::vector<at::Tensor>& parameters, std::uint64_t digest) {
   for (auto& [copy, indices] : CopyPlaces(parameters).copies) {
-    copy->begin_step(indices);
+    copy->begin_step(indices, digest);
     copies_.push_back(copy);
   }
 }

@@ -8,6 +8,7 @@ namespace lockstep::inline internal {
 void write_on_main(Accelerator& accelerator, const std::function<void()>& write) {
   std::exception_ptr error;
   accelerator.run_on_survivors([&] {
+    error = nullptr;  // of a run that is repeated
     if (!accelerator.is_main_process()) return;
     try {
       write();
