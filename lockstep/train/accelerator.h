@@ -241,10 +241,16 @@ class Accelerator {
   bool is_training_over() const { return state_->is_training_over(); }
   /// Ranks are lost, and the step under way does not count.
   bool is_step_void() const { return state_->is_discarding(); }
-  /// Called while this process waits for its place among the survivors: what it throws ends that.
+  /// Called while this process waits for its rank in a recovery: what it throws ends the wait.
   void set_while_waiting(std::function<void()> while_waiting) {
     state_->set_while_waiting(std::move(while_waiting));
   }
+  /// For the function of set_while_waiting(), in a preempted process: writes a snapshot into
+  /// AcceleratorOptions::directory without the other ranks, and ends the training in this process;
+  /// throw then, and exit with kExitPreempted. Other survivors may do the same. False: this process
+  /// does not hold the complete state of a step.
+  /// Errors: as SnapshotDirectory::save.
+  bool save_and_leave();
 
   /// The training is over: waits until all ranks are here, so that none needs the state of another
   /// any more. epochs() calls it at its end; call it after a loop of another form. Collective.

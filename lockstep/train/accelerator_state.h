@@ -161,6 +161,10 @@ class AcceleratorState {
   void set_steps(std::int64_t steps) { steps_ = steps; }
   /// Of the first loader.
   std::int64_t epoch() const { return loaders.empty() ? 0 : loaders.front()->cursor().epoch; }
+  /// As Accelerator::save_and_leave().
+  bool save_and_leave();
+  /// For a snapshot of this step, with values().
+  SaveOptions save_options(c10::IValue values);
   /// All but the first model and optimizer, as files can hold it.
   c10::IValue values();
   /// Whether a snapshot with these values was saved by this training, in whatever process.

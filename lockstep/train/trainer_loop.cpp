@@ -43,6 +43,12 @@ TrainingTime time_of(const at::Tensor& counts) {
           .seconds = values[2]};
 }
 
+// The state is saved, without the other ranks.
+class PreemptedInRecovery : public Error {
+ public:
+  PreemptedInRecovery() : Error("Trainer: preempted while ranks were replaced; saved") {}
+};
+
 std::string duration_of(const TrainerOptions& options) {
   return options.fast_dev_run > 0 ? "1ep" : options.max_duration;
 }
@@ -84,11 +90,19 @@ TrainerLoop::~TrainerLoop() = default;
 
 FitResult TrainerLoop::run(const std::function<void()>& epoch) {
   FitResult result;
+  bool has_left = false;
   try {
     begin();
-    result.end = run_epochs(epoch);
+    try {
+      result.end = run_epochs(epoch);
+    } catch (const PreemptedInRecovery&) {
+      result.end = FitEnd::kPreempted;
+      is_preempted_ = has_left = true;
+      tell([&](Callback& one) { one.on_save_checkpoint(state_); });
+    }
     state_.is_preempted = is_preempted_;
-    tell([&](Callback& one) { one.on_fit_end(state_); });
+    // `lockstep scale` ends a rank as a preemption does, and the training run continues.
+    if (!has_left || state_.is_main()) tell([&](Callback& one) { one.on_fit_end(state_); });
   } catch (const std::exception& error) {
     // What a callback throws at that would hide the cause.
     tell([&](Callback& one) {
@@ -121,9 +135,11 @@ void TrainerLoop::begin() {
     if (state_.is_main()) file_ = std::make_unique<MetricFile>(options_.directory);
     preemption_.emplace(PreemptionOptions{.process_group = accelerator_.process_group()});
     accelerator_.set_while_waiting([this] {
-      if (preemption_->is_told()) {
-        throw Error("Trainer: preempted while ranks were replaced; the newest snapshot counts");
-      }
+      if (!preemption_->is_told()) return;
+      if (accelerator_.save_and_leave()) throw PreemptedInRecovery();
+      throw Error(
+          "Trainer: preempted while ranks were replaced, and this rank does not hold the complete "
+          "state of a step; the newest snapshot counts");
     });
   }
   recoveries_ = accelerator_.recoveries();

@@ -4,6 +4,7 @@ the end has the bits of the undisturbed run.
     live_accelerator.py LOCKSTEP ACCELERATOR_WORKER [unittest arguments]
 """
 
+import csv
 import glob
 import json
 import os
@@ -15,8 +16,9 @@ import sys
 import tempfile
 import unittest
 
-from launch_reports import recoveries
-from live_job import DEADLINE_S, LiveJobTest
+from free_ports import free_port
+from launch_reports import recoveries, restarts
+from live_job import DEADLINE_S, LiveJobTest, wait_until_served
 
 LOCKSTEP, WORKER = map(os.path.abspath, sys.argv[1:3])
 LiveJobTest.LOCKSTEP, LiveJobTest.WORKER = LOCKSTEP, WORKER
@@ -130,6 +132,67 @@ class LiveAccelerator(LiveJobTest):
             sizes = [len(batch[other::ranks]) for other in range(ranks)]
             before = sum(sizes[:rank])
             self.assertEqual(event["samples"], batch[before:before + sizes[rank]], event)
+
+    def rows_of(self, folder):
+        with open(os.path.join(folder, "metrics.csv"), encoding="utf-8") as file:
+            return [(int(row["step"]), bool(row["train_loss"]), row["val_one"]) for row in csv.DictReader(file)]
+
+    def lines_of(self, folder):
+        with open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8") as file:
+            lines = [json.loads(line) for line in file]
+        return [(line["step"], "train_loss" in line, "val_one" in line) for line in lines if "resumed" not in line]
+
+    def test_rank_0_dies_before_or_behind_a_write_of_metrics(self):
+        with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+            job = self.start(steps=60, ranks=2, arguments=("trainer",), environment={"ACCELERATOR_WORKER_FOLDER": folder})
+            self.assertEqual(job.finish(), [0], job.errors)
+            lines, rows = self.lines_of(folder), self.rows_of(folder)
+        self.assertIn((30, True, False), lines)
+        self.assertIn((30, False, True), lines)
+        for fault in ("log", "logged", "validation", "validated"):
+            with self.subTest(fault=fault), tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+                job = self.start(steps=60, ranks=2, arguments=("trainer",),
+                                 environment={"ACCELERATOR_WORKER_FAULT": fault, "ACCELERATOR_WORKER_FOLDER": folder})
+                self.assertEqual(job.finish(), [0], job.errors)
+                self.assertEqual(recoveries(job.errors), 1, job.errors)
+                self.assertEqual(self.lines_of(folder), lines)
+                self.assertEqual(self.rows_of(folder), rows)
+
+    def test_a_rank_that_fails_when_others_have_ended_ends_with_the_state_of_the_end(self):
+        """Without any snapshot: nothing is trained again."""
+        for loop in ("for", "while"):
+            with self.subTest(loop=loop):
+                arguments = ("plain", 0, loop)
+                job = self.start(steps=20, ranks=2, arguments=arguments, environment={"ACCELERATOR_WORKER_FAULT": "ended"})
+                self.assertEqual(job.finish(), [0], job.errors)
+                self.assertEqual(job.ends(), self.undisturbed_end(steps=20, ranks=2, arguments=arguments))
+                self.assertEqual(restarts(job.errors), [1], job.errors)
+                steps = [text.split()[1] for _, text in job.said if text.startswith("step ")]
+                self.assertEqual(len(steps), 40, job.said)
+
+    def test_a_trainer_that_is_preempted_while_it_waits_for_a_machine_saves(self):
+        for told in ("launcher", "rank"):
+            with self.subTest(told=told), tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+                environment = {"ACCELERATOR_WORKER_FOLDER": folder}
+                port = free_port()
+                job = self.job_of_machines(environment)
+                self.machine(job, port, "2", ranks=2, arguments=("trainer",))
+                wait_until_served(port)
+                other = self.machine(job, port, "2", arguments=("trainer",))
+                processes = job.wait_for_begin(3)
+                job.wait_for_step(10)
+                other.kill()
+                job.wait_for_error("waiting: ")
+                if told == "launcher":
+                    job.launchers[0].send_signal(signal.SIGTERM)
+                else:
+                    os.kill(processes[1], signal.SIGUSR1)
+                self.assertEqual(job.finish()[0], 75, job.errors)
+                again = self.start(arguments=("trainer",), steps=job.last_step() + 31, environment=environment)
+                self.assertEqual(again.finish(), [0], again.errors)
+                begins = [int(text.split()[-1]) for _, text in again.said if "begins at" in text]
+                self.assertEqual(min(begins), job.last_step() + 1)
+                self.expect_audited(folder)
 
     def test_all_die_at_once_with_a_copy_in_memory(self):
         job = self.start(arguments=("plain", 10), steps=1000)

@@ -3,12 +3,23 @@
 import os
 import queue
 import re
+import socket
 import subprocess
+import time
 import unittest
 
 from launcher_lines import read_lines
 
 DEADLINE_S = 120
+
+
+def wait_until_served(port):
+    """The launcher that is started first serves the others."""
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port)).close()
+        except ConnectionRefusedError:
+            time.sleep(0.01)
 
 
 class Job:

@@ -7,30 +7,19 @@ others keep their processes, and no step is lost.
 import os
 import pathlib
 import signal
-import socket
 import sys
 import tempfile
-import time
 import unittest
 
 from free_ports import free_port
 from launch_reports import failures, failures_of, hangs, recoveries, restarts
-from live_job import LiveJobTest
+from live_job import LiveJobTest, wait_until_served
 
 LiveJobTest.LOCKSTEP, LiveJobTest.WORKER = map(os.path.abspath, sys.argv[1:3])
 
 
 def parent_of(process):
     return int(pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def wait_until_served(port):
-    """The launcher that is started first serves the others."""
-    while True:
-        try:
-            return socket.create_connection(("127.0.0.1", port)).close()
-        except ConnectionRefusedError:
-            time.sleep(0.01)
 
 
 # What others say of a rank that is late, whose deadline passed first or later.

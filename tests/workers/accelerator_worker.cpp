@@ -58,10 +58,12 @@ constexpr int kCheckEvery = 3;
 // With batches per rank, so that parts differ, and each of three ranks has two for its batch norm.
 constexpr std::int64_t kMoreRows = 7;
 
-constexpr env::Variable kFault{"ACCELERATOR_WORKER_FAULT", "hang|flip|evaluation",
-                               "what the first process of rank 1 does in step 30; flip: a bit of a "
-                               "parameter, while all are compared; evaluation: it is killed in "
-                               "that before step 30"};
+constexpr env::Variable kFault{
+    "ACCELERATOR_WORKER_FAULT", "hang|flip|evaluation|ended|log|logged|validation|validated",
+    "what the first process of rank 1 does in step 30; flip: a bit of a parameter, while all are "
+    "compared; evaluation: it is killed in that before step 30; ended: behind the training's end; "
+    "the others: that of rank 0 is killed before or behind the callback that writes the metrics of "
+    "step 30"};
 constexpr std::int64_t kFaultyStep = 30;
 
 constexpr env::Variable kFolder{"ACCELERATOR_WORKER_FOLDER", "path", "where snapshots and logs go"};
@@ -88,14 +90,24 @@ struct Rows : torch::data::datasets::Dataset<Rows, torch::data::Example<>> {
   for (volatile int turns = 0;;) turns = turns + 1;
 }
 
-std::string fault_of(std::int64_t step, int rank) {
-  const bool is_faulty = step == kFaultyStep && rank == 1;
+std::string fault_of(std::int64_t step, int rank, int faulty_rank = 1) {
+  const bool is_faulty = step == kFaultyStep && rank == faulty_rank;
   if (!is_faulty || env::integer(env::kRestartCount).value_or(0) > 0) return "";
   return env::text(kFault).value_or("");
 }
 
 void die_if_told(const Accelerator& accelerator) {
   if (fault_of(accelerator.steps(), accelerator.process_index()) == "evaluation") raise(SIGKILL);
+}
+
+LambdaCallback dies_at_metrics(const std::string& at_log, const std::string& at_validation) {
+  const auto die = [](TrainerState& state, const std::string& fault) {
+    const int rank = state.accelerator.process_index();
+    if (fault_of(state.time.batches, rank, 0) == fault) raise(SIGKILL);
+  };
+  return LambdaCallback(
+      {.on_validation_end = [=](TrainerState& state, const Metrics&) { die(state, at_validation); },
+       .on_log = [=](TrainerState& state, Metrics&) { die(state, at_log); }});
 }
 
 void fail_if_told(std::int64_t step, int rank, const at::Tensor& parameter) {
@@ -219,7 +231,9 @@ int run_trainer(const Settings& settings) {
                    .check_replicas_every = settings.check_replicas_every(),
                    .log_samples = true});
   trainer.add(ValidationPhase(places));
+  trainer.add(dies_at_metrics("log", "validated"));
   trainer.add(CsvLogger());
+  trainer.add(dies_at_metrics("logged", "validation"));  // Which comes first there.
   std::uint64_t sum = kEmptyHash;
   std::int64_t recoveries = -1;
   trainer.add(LambdaCallback(
@@ -246,8 +260,8 @@ int run_trainer(const Settings& settings) {
   const auto rows = [](std::int64_t count) {
     return Rows(count).map(torch::data::transforms::Stack<>());
   };
-  trainer.fit(task, rows(settings.rows_per_epoch()), rows(31));
-  return 0;
+  const FitResult result = trainer.fit(task, rows(settings.rows_per_epoch()), rows(31));
+  return result.end == FitEnd::kPreempted ? kExitPreempted : 0;
 }
 
 int run(const Settings& settings) {
@@ -372,6 +386,7 @@ int run(const Settings& settings) {
     }
   }
   accelerator.wait_for_saves();
+  if (fault_of(kFaultyStep, accelerator.process_index()) == "ended") raise(SIGKILL);
   std::uint64_t sum = kEmptyHash;
   for (const auto& [name, tensor] : state_dict(*net)) hash(sum, tensor);
   for (const auto& [name, tensor] : state_dict(*critic)) hash(sum, tensor);

@@ -541,35 +541,24 @@ SimulatedTraining::Task SimulatedTraining::Process::gather_reports() {
     if (state.held == HeldState::kNone && job.disk_) own.snapshot_steps = job.disk_->model.steps;
     own.known_boundaries = std::max(own.known_boundaries, steps_made > 0 ? steps_made : -1);
   }
-  Row row{own.is_new,
-          own.is_at_boundary,
-          own.is_end,
-          own.is_discarding,
-          own.boundaries,
-          own.sections,
-          static_cast<int>(own.held),
-          own.state.generation,
-          own.state.steps,
-          own.memory.generation,
-          own.memory.steps,
-          own.snapshot_steps,
-          own.prefers_snapshot,
-          own.known_boundaries};
+  Row row{own.is_new,         own.is_at_boundary,         own.is_discarding,    own.boundaries,
+          own.sections,       static_cast<int>(own.held), own.state.generation, own.state.steps,
+          own.state.is_end,   own.memory.generation,      own.memory.steps,     own.memory.is_end,
+          own.snapshot_steps, own.prefers_snapshot,       own.known_boundaries};
   const Group::Call* const gathered = co_await call(all, "gather reports", std::move(row));
   reports.clear();
   for (const Row& one : gathered->rows) {
     reports.push_back({.is_new = one[0] != 0,
                        .is_at_boundary = one[1] != 0,
-                       .is_end = one[2] != 0,
-                       .is_discarding = one[3] != 0,
-                       .boundaries = one[4],
-                       .sections = one[5],
-                       .held = static_cast<HeldState>(one[6]),
-                       .state = {one[7], one[8]},
-                       .memory = {one[9], one[10]},
-                       .snapshot_steps = one[11],
-                       .prefers_snapshot = one[12] != 0,
-                       .known_boundaries = one[13]});
+                       .is_discarding = one[2] != 0,
+                       .boundaries = one[3],
+                       .sections = one[4],
+                       .held = static_cast<HeldState>(one[5]),
+                       .state = {one[6], one[7], one[8] != 0},
+                       .memory = {one[9], one[10], one[11] != 0},
+                       .snapshot_steps = one[12],
+                       .prefers_snapshot = one[13] != 0,
+                       .known_boundaries = one[14]});
   }
   co_return true;
 }
@@ -679,6 +668,7 @@ SimulatedTraining::Task SimulatedTraining::Process::visit(LoaderVisit at) {
     co_await attempt("training id", {});
     boundary_cursor = loader;
     job.lines_.clear();  // It begins anew.
+    job.check_furthest(*this);
     co_await carry_out(called::Activate{});
   } else {
     if (batches_of_step != 0 && state.phase == Phase::kTraining) {
@@ -774,6 +764,7 @@ SimulatedTraining::Task SimulatedTraining::Process::update(int optimizer) {
     ++undone_updates;
     if (!undo) undo = model;
   }
+  if (job.is_trained_) job.fail(concat("process ", id, " makes a step after the training's end"));
   const int first = loader.epoch * job.options_.batches + loader.batch - batches_of_step;
   if (optimizer == 0 && model.trained != first && !state.is_discarding()) {
     job.fail(concat("process ", id, ": batch ", first, " after ", model.trained, " batches"));
@@ -827,6 +818,7 @@ SimulatedTraining::Task SimulatedTraining::Process::make_own_step() {
   co_await call_in_step("exchange");
   co_await yield();
   ++updates;
+  if (job.is_trained_) job.fail(concat("process ", id, " makes a step after the training's end"));
   if (model.trained != model.steps)
     job.fail(concat("process ", id, ": step ", model.steps, " after ", model.trained, " steps"));
   model.hash = mix(model.hash, static_cast<std::uint64_t>(model.steps));
@@ -1069,14 +1061,20 @@ void SimulatedTraining::expect_end(const Process& process) {
   const std::size_t epochs = prints ? static_cast<std::size_t>(options_.epochs) : 0;
   if (!was_killed_ && !may_lack_lines_ && lines_.size() != epochs)
     fail(concat(lines_.size(), " lines of ", epochs));
-  const auto is_missing = [&](const auto& copy, int interval) {
-    return interval > 0 && model.steps >= interval &&
-           (!copy || copy->model.steps != model.steps / interval * interval);
-  };
-  if (was_disturbed_) return;
-  if (is_missing(memory_, options_.memory_every)) fail("there is no copy in memory");
-  if (options_.owns_loop && is_missing(disk_, options_.snapshot_every))
-    fail("there is no snapshot");
+  if (!memory_ || !memory_->standing.is_end || memory_->model.hash != model.hash)
+    fail("there is no copy of the end in memory");
+  const int every = options_.snapshot_every;
+  if (was_disturbed_ || !options_.owns_loop || every == 0 || model.steps < every) return;
+  if (!disk_ || disk_->model.steps != model.steps / every * every) fail("there is no snapshot");
+}
+
+// A process begins or goes on where no process has the state.
+void SimulatedTraining::check_furthest(const Process& process) {
+  for (const auto& kept : {memory_, disk_}) {
+    if (kept && kept->model.steps > process.model.steps)
+      fail(concat("process ", process.id, " goes on from step ", process.model.steps, ", and step ",
+                  kept->model.steps, " is kept"));
+  }
 }
 
 SimulatedTraining::Process& SimulatedTraining::start(int rank, bool is_standby) {
@@ -1249,6 +1247,7 @@ void SimulatedTraining::restart_all() {
         std::ranges::any_of(processes_, [&](const auto& one) { return one->knows_end; });
     if (has_state && !some_done)
       fail(concat("process ", process->id, " has the state, and is stopped"));
+    if (some_done) is_trained_ = true;
   }
   for (Process* const process : living()) kill(*process);
   for (const auto& process : processes_)

@@ -113,6 +113,7 @@ class SimulatedTraining {
   bool is_disk_newer() const;
   bool has_ended() const;
   void expect_end(const Process& process);
+  void check_furthest(const Process& process);
   void check_same(const Process& process, const char* what, const Row& own,
                   const std::vector<Row>& all);
   void plan_expectations();
@@ -148,6 +149,7 @@ class SimulatedTraining {
   int most_steps_ = 0;  ///< at any boundary that was passed
   bool was_disturbed_ = false;
   bool was_killed_ = false;  ///< a process
+  bool is_trained_ = false;  ///< all ranks were once at the training's end
   /// Of the undisturbed training.
   std::uint64_t final_hash_ = 0;
   int final_evaluations_ = 0;

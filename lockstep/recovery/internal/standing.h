@@ -12,6 +12,8 @@ struct Standing {
   /// The generation that made its last step; -1: there is no state.
   std::int64_t generation = -1;
   std::int64_t steps = -1;
+  /// It is the state of the training's end.
+  bool is_end = false;
 
   bool exists() const { return steps >= 0; }
   auto operator<=>(const Standing&) const = default;

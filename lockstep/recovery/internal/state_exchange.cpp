@@ -8,10 +8,17 @@
 #include "lockstep/base/internal/failpoint.h"
 #include "lockstep/base/internal/log.h"
 #include "lockstep/comm/internal/exchange_values.h"
+#include "lockstep/os/machine/machine.h"
 #include "lockstep/recovery/internal/broadcast_value.h"
 #include "lockstep/recovery/internal/replica_comparison.h"
 
 namespace lockstep::inline internal {
+namespace {
+
+// A copy that nobody asked for takes a quarter of what is available at most.
+constexpr std::uint64_t kLeastShareLeft = 4;
+
+}  // namespace
 
 void repair_replicas(const ProcessGroup& group, MovableState& state, std::int64_t steps,
                      bool& is_whole) {
@@ -35,8 +42,14 @@ void repair_replicas(const ProcessGroup& group, MovableState& state, std::int64_
 void keep_copy(const ProcessGroup& group, MovableState& state, const Standing& standing,
                StateMemory& memory, LauncherLink& link) {
   if (!link.connected() || group.local_rank() != 0) return;
+  const c10::IValue value = state.value();
+  const bool is_first = !memory.file().valid();
+  if (standing.is_end && is_first &&
+      StateMemory::bytes_of_copy(value) > available_memory_bytes() / kLeastShareLeft) {
+    return;
+  }
   try {
-    if (memory.write(state.value(), standing)) link.leave_memory(memory.file());
+    if (memory.write(value, standing)) link.leave_memory(memory.file());
     failpoint("memory.left");
   } catch (const SystemError& error) {
     log(LogLevel::kWarning, concat("no copy of the state in memory: ", error.what()));

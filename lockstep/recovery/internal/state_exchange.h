@@ -30,7 +30,8 @@ void repair_replicas(const ProcessGroup& group, MovableState& state, std::int64_
                      bool& is_whole);
 
 /// Leaves a copy of the state with this machine's launcher, on the first rank of the machine. Warns
-/// where memory is short.
+/// where memory is short. One of the training's end, where no copy was made before, is made only if
+/// there is plenty.
 void keep_copy(const ProcessGroup& group, MovableState& state, const Standing& standing,
                StateMemory& memory, LauncherLink& link);
 

@@ -17,7 +17,9 @@ namespace lockstep::inline internal {
 // A copy: the bytes of its pickle and of its storages, one after the other.
 struct StateMemory::Slot {
   std::atomic<std::uint64_t> sequence;  // 0: being written, or never
-  Standing standing;
+  std::int64_t generation;
+  std::int64_t steps;
+  std::uint64_t is_end;
   std::uint64_t pickle_bytes;
   std::uint64_t bytes;
   std::uint64_t hash;  // of all that and of the bytes
@@ -31,12 +33,22 @@ struct StateMemory::Header {
 
 namespace {
 
-constexpr std::uint64_t kMagic = 0x33657461'74736b6cU;
+constexpr std::uint64_t kMagic = 0x34657461'74736b6cU;
 constexpr std::uint64_t kHeaderBytes = 4096;
 constexpr std::uint64_t kGranule = std::uint64_t{1} << 20;
 constexpr const char* kWhat = "the state in memory";
 
+std::uint64_t size_of(const Pickled& pickled) {
+  std::uint64_t bytes = pickled.pickle.size();
+  for (const at::Tensor& tensor : pickled.storages) bytes += tensor.storage().nbytes();
+  return bytes;
+}
+
 }  // namespace
+
+std::uint64_t StateMemory::bytes_of_copy(const c10::IValue& value) {
+  return size_of(pickle(value));
+}
 
 StateMemory::StateMemory(UniqueFd file) {
   const auto bytes = memory_file_bytes(file.get());
@@ -56,8 +68,11 @@ StateMemory::Header* StateMemory::header() const {
 }
 
 std::uint64_t StateMemory::hash_of(const Slot& slot, std::uint64_t sequence) const {
-  const std::uint64_t facts[] = {sequence, static_cast<std::uint64_t>(slot.standing.generation),
-                                 static_cast<std::uint64_t>(slot.standing.steps), slot.pickle_bytes,
+  const std::uint64_t facts[] = {sequence,
+                                 static_cast<std::uint64_t>(slot.generation),
+                                 static_cast<std::uint64_t>(slot.steps),
+                                 slot.is_end,
+                                 slot.pickle_bytes,
                                  slot.bytes};
   return hash_bytes(bytes_of(slot), slot.bytes, hash_bytes(facts, sizeof facts));
 }
@@ -91,7 +106,8 @@ std::byte* StateMemory::bytes_of(const Slot& slot) const {
 
 Standing StateMemory::standing() const {
   const Slot* const slot = newest_whole();
-  return slot == nullptr ? Standing{} : slot->standing;
+  if (slot == nullptr) return {};
+  return {.generation = slot->generation, .steps = slot->steps, .is_end = slot->is_end != 0};
 }
 
 c10::IValue StateMemory::read() const {
@@ -116,7 +132,7 @@ void StateMemory::make(std::uint64_t capacity) {
   const std::uint64_t bytes = kHeaderBytes + 2 * capacity;
   UniqueFd file = make_memory_file("lockstep state", bytes);
   SharedMapping mapping(file.get(), bytes);
-  mapping.populate(0, bytes);
+  mapping.populate(0, kHeaderBytes);
   file_ = std::move(file);
   mapping_ = std::move(mapping);
   header()->capacity = capacity;
@@ -125,8 +141,7 @@ void StateMemory::make(std::uint64_t capacity) {
 
 bool StateMemory::write(const c10::IValue& value, const Standing& standing) {
   const Pickled pickled = pickle(value);
-  std::uint64_t bytes = pickled.pickle.size();
-  for (const at::Tensor& tensor : pickled.storages) bytes += tensor.storage().nbytes();
+  const std::uint64_t bytes = size_of(pickled);
   const bool is_new = !file_.valid() || header()->capacity < bytes;
   if (is_new) make((bytes + kGranule) / kGranule * kGranule);
   // Not the newest that is whole: the other may be damaged, or half written by a process before.
@@ -135,6 +150,7 @@ bool StateMemory::write(const c10::IValue& value, const Standing& standing) {
       own_sequence_ != 0 && newest().sequence == own_sequence_ ? &newest() : newest_whole();
   Slot& slot = header()->slots[last == &header()->slots[0] ? 1 : 0];
   const std::uint64_t sequence = last == nullptr ? 1 : last->sequence + 1;
+  mapping_.populate(static_cast<std::uint64_t>(bytes_of(slot) - mapping_.data()), bytes);
   slot.sequence.store(0, std::memory_order_release);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   failpoint("memory.begin");
@@ -148,7 +164,9 @@ bool StateMemory::write(const c10::IValue& value, const Standing& standing) {
     failpoint("memory.part");
     put(tensor.storage().data(), tensor.storage().nbytes());
   }
-  slot.standing = standing;
+  slot.generation = standing.generation;
+  slot.steps = standing.steps;
+  slot.is_end = standing.is_end ? 1 : 0;
   slot.pickle_bytes = pickled.pickle.size();
   slot.bytes = bytes;
   slot.hash = hash_of(slot, sequence);

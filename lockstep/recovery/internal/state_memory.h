@@ -31,6 +31,9 @@ class StateMemory {
   /// stay.
   bool write(const c10::IValue& value, const Standing& standing);
 
+  /// Memory that a copy of a writable_value() takes.
+  static std::uint64_t bytes_of_copy(const c10::IValue& value);
+
   const UniqueFd& file() const { return file_; }
 
  private:

@@ -5,6 +5,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -64,12 +65,32 @@ void flip_bit(const StateMemory& memory, std::int64_t offset) {
   ASSERT_EQ(::pwrite(memory.file().get(), &byte, 1, offset), 1);
 }
 
-// The header has two numbers, then six of each copy; the second is the newest.
+TEST(StateMemory, KnowsTheStateOfTheTrainingsEnd) {
+  StateMemory memory;
+  memory.write(state_of(1), {1, 1, true});
+  EXPECT_EQ(StateMemory(copy_of(memory.file())).standing(), (Standing{1, 1, true}));
+  memory.write(state_of(2), {1, 2});
+  EXPECT_EQ(StateMemory(copy_of(memory.file())).standing(), (Standing{1, 2}));
+}
+
+// A copy of the training's end may be the only one.
+TEST(StateMemory, OneCopyTakesNoMemoryForTwo) {
+  StateMemory memory;
+  const c10::IValue state = state_of(1, 4'000'000);
+  memory.write(state, {1, 1});
+  struct stat status {};
+  ASSERT_EQ(::fstat(memory.file().get(), &status), 0);
+  const auto taken = static_cast<std::uint64_t>(status.st_blocks) * 512;
+  EXPECT_GE(taken, StateMemory::bytes_of_copy(state));
+  EXPECT_LT(taken, 2 * StateMemory::bytes_of_copy(state));
+}
+
+// The header has two numbers, then seven of each copy; the second is the newest.
 TEST(StateMemory, PassesOverACopyOfWhichAnythingInTheHeaderHasChanged) {
   StateMemory memory;
   memory.write(state_of(1), {1, 1});
   memory.write(state_of(2), {1, 2});
-  for (std::int64_t offset = 64; offset < 112; ++offset) {
+  for (std::int64_t offset = 72; offset < 128; ++offset) {
     flip_bit(memory, offset);
     expect_state(memory, 1);
     flip_bit(memory, offset);
@@ -82,7 +103,7 @@ std::int64_t copy_bytes(const StateMemory& memory) {
 }
 
 TEST(StateMemory, ASuccessorWritesOverADamagedCopyAndNotOverTheOnlyWholeOne) {
-  const std::int64_t damaged[] = {64, 72, 4096};  // sequence, standing, bytes: of a small state
+  const std::int64_t damaged[] = {72, 80, 4096};  // sequence, generation, bytes: of a small state
   for (const std::int64_t offset : damaged) {
     StateMemory before;
     before.write(state_of(1), {1, 1});

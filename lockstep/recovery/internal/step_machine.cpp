@@ -242,7 +242,8 @@ Action Stepper::commit_next(Action done) {
 Action Stepper::leave_boundary() {
   if (state_.is_end) {
     state_.stage = Stage::kEnding;
-    return await(Action::kBarrier);
+    // A rank that fails when others have ended finds no rank with the state.
+    return await(Action::kKeepCopy);
   }
   // At the training's end: the last step comes again.
   const bool continues = state_.boundary == BoundaryKind::kTrainingEnd && !state_.owns_loop;
@@ -335,8 +336,6 @@ Action Stepper::agree_on_state(std::span<const RankReport> reports, int rank) {
   if (state_.source.kind == SourceChoice::Kind::kOwn && !some_whole)
     state_.source.kind = SourceChoice::Kind::kRank;
   const RankReport& own = reports[static_cast<std::size_t>(rank)];
-  const RankReport& source = reports[static_cast<std::size_t>(state_.source.rank)];
-  state_.source_is_end = source.is_end && source.state == state_.source.standing;
   state_.is_source = state_.source.rank == rank;
   const bool has_it = holds_whole(own) && own.state == state_.source.standing;
   const bool holds_none =
@@ -503,7 +502,7 @@ Action Stepper::on(const outcome::Done&) {
     case Action::kTakeState:
       adopt_source();
       state_.sections = 0;
-      state_.is_end = state_.source_is_end;
+      state_.is_end = state_.source.standing.is_end;
       return await(Action::kJoinAll);
     case Action::kRunSection:
       return await(Action::kBarrier);
@@ -511,8 +510,10 @@ Action Stepper::on(const outcome::Done&) {
       return await(Action::kAnnounceEnd);
     case Action::kBarrier:
       return after_barrier();
-    case Action::kCompareReplicas:
     case Action::kKeepCopy:
+      if (state_.stage == Stage::kEnding) return await(Action::kBarrier);
+      [[fallthrough]];
+    case Action::kCompareReplicas:
     case Action::kSaveSnapshot:
     case Action::kCheckGeneration:
       return commit_next(state_.awaited);
@@ -658,13 +659,12 @@ const char* name_of(RecoveryAction action) {
 
 Standing RecoveryState::standing() const {
   if (held == HeldState::kNone) return {};
-  return {.generation = boundary_generation, .steps = boundaries};
+  return {.generation = boundary_generation, .steps = boundaries, .is_end = is_end};
 }
 
 RankReport RecoveryState::report() const {
   return {.is_new = call == Call::kJoin,
           .is_at_boundary = call != Call::kJoin && is_at_boundary,
-          .is_end = is_end,
           .is_discarding = phase == Phase::kDiscarding,
           .boundaries = boundaries,
           .sections = sections,

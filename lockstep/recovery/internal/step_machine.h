@@ -37,7 +37,7 @@ namespace lockstep::inline internal {
 ///                CollectiveFailed; → kDiscarding: MoreUpdates
 ///   kFinishing   a new process that joined when the training was over: nothing counts before the
 ///                end of its loop. → kEnded: Boundary at the training's end
-///   kEnded       the training is over; errors are the program's own
+///   kEnded       the training is over; errors are the program's own. ← any: Leave
 ///
 /// At the training's end a rank whose last step does not count is in kReceived: it goes on.
 enum class RecoveryPhase {
@@ -87,7 +87,7 @@ enum class RecoveryStage {
   kCommitting,  ///< at a boundary, with all ranks at one place
   kMeeting,     ///< it meets the ranks of the next generation, until all agree on a state
   kSection,     ///< a section is under way
-  kEnding,      ///< before the first barrier at the training's end
+  kEnding,      ///< at the training's end: its copy, before the first barrier
   kAllEnded,    ///< before the second: all ranks are at the end
 };
 
@@ -139,7 +139,6 @@ const char* name_of(RecoveryAction action);
 struct RankReport {
   bool is_new = false;  ///< it has joined the job just now
   bool is_at_boundary = false;
-  bool is_end = false;  ///< its state is that of the training's end
   bool is_discarding = false;
   std::int64_t boundaries = 0;  ///< passed by its training
   std::int64_t sections = 0;    ///< complete since the last of them
@@ -204,7 +203,6 @@ struct RecoveryState {
   bool lacks_ranks = false;
   /// Of the last meeting: which state all take.
   SourceChoice source{};
-  bool source_is_end = false;  ///< which is that of the training's end
   /// The state comes from this rank.
   bool is_source = false;
   /// This rank replaces its state by the one that is sent.
@@ -263,7 +261,8 @@ struct Boundary {
 /// Code since the last boundary has thrown, as a rank is lost, and will run again: of a loop of the
 /// recovery's own.
 struct StepFailed {};
-/// All ranks end the training here, before its end: in a loop of the recovery's own.
+/// The process ends before the training's end, as it was preempted: with all ranks, or without the
+/// others, also while another call waits for them.
 struct Leave {};
 /// Before the first boundary the program must know how far the training is. `loads_snapshot`: else
 /// it loads a snapshot here.

@@ -128,7 +128,7 @@ TEST(StepMachine, TheTrainingsEndComesWithTheState) {
   rank.expect(called::Boundary{.kind = BoundaryKind::kEpochEnd, .steps = 1}, NextAction::kBarrier);
   rank.meet_again();
   RankReport ended = at_boundary(2);
-  ended.is_end = true;
+  ended.state.is_end = true;
   rank.expect_reports(ended, NextAction::kExchangeState);
   rank.expect(outcome::Done{}, NextAction::kTakeState);
   rank.expect(outcome::Done{}, NextAction::kJoinAll);
@@ -136,11 +136,39 @@ TEST(StepMachine, TheTrainingsEndComesWithTheState) {
   rank.meet_again();
   rank.expect_reports({.is_at_boundary = true}, NextAction::kExchangeState);
   rank.expect(outcome::Done{}, NextAction::kJoinAll);
-  rank.expect(outcome::Joined{.steps = 1}, NextAction::kBarrier);
+  rank.expect(outcome::Joined{.steps = 1}, NextAction::kKeepCopy);
+  rank.expect(outcome::Done{}, NextAction::kBarrier);
   rank.expect(outcome::Done{}, NextAction::kBarrier);
   rank.expect(outcome::Done{}, NextAction::kAnnounceEnd);
   rank.expect(outcome::Done{}, NextAction::kReturn);
   EXPECT_EQ(rank.state.phase, RecoveryPhase::kFinishing);
+}
+
+// Every process that knew of the end has ended, one of them by a failure.
+TEST(StepMachine, TheTrainingsEndComesFromACopyInMemory) {
+  RecoveryState state;
+  const auto expect = [&](const RecoveryEvent& event, NextAction action) {
+    EXPECT_STREQ(name_of(step(state, event)), name_of(action));
+  };
+  const RankReport copy{.is_at_boundary = true,
+                        .memory = {.generation = 1, .steps = 9, .is_end = true}};
+  expect(called::Join{.generation = 2, .rank = 1, .can_recover = true}, NextAction::kAnnounceState);
+  expect(outcome::Done{}, NextAction::kFormGroup);
+  expect(outcome::Done{}, NextAction::kGatherReports);
+  const std::vector<RankReport> joining{copy, state.report()};
+  expect(outcome::ReportsGathered{.reports = joining, .rank = 1}, NextAction::kGoOnAlone);
+  expect(outcome::Done{}, NextAction::kReturn);
+  expect(called::Arrive{}, NextAction::kGatherReports);
+  const std::vector<RankReport> met{copy, state.report()};
+  expect(outcome::ReportsGathered{.reports = met, .rank = 1}, NextAction::kExchangeState);
+  expect(outcome::Done{}, NextAction::kTakeState);
+  expect(outcome::Done{}, NextAction::kJoinAll);
+  expect(outcome::Joined{.steps = 8}, NextAction::kKeepCopy);
+  expect(outcome::Done{}, NextAction::kBarrier);
+  expect(outcome::Done{}, NextAction::kBarrier);
+  expect(outcome::Done{}, NextAction::kAnnounceEnd);
+  expect(outcome::Done{}, NextAction::kReturn);
+  EXPECT_EQ(state.phase, RecoveryPhase::kFinishing);
 }
 
 // Simulated seed 236: else the others waited for it, or began anew.
@@ -148,6 +176,7 @@ TEST(StepMachine, AtTheEndItStaysWhereTheLauncherNeedsIt) {
   MachineRank rank;
   rank.expect(called::Boundary{.kind = BoundaryKind::kTrainingEnd, .steps = 1},
               NextAction::kCheckGeneration);
+  rank.expect(outcome::Done{}, NextAction::kKeepCopy);
   rank.expect(outcome::Done{}, NextAction::kBarrier);
   rank.expect(outcome::Done{}, NextAction::kBarrier);
   rank.expect(outcome::GroupLost{}, NextAction::kAwaitVerdict);
@@ -156,7 +185,7 @@ TEST(StepMachine, AtTheEndItStaysWhereTheLauncherNeedsIt) {
   needed.meet_again();
   needed.expect_reports({.is_at_boundary = true}, NextAction::kExchangeState);
   needed.expect(outcome::Done{}, NextAction::kJoinAll);
-  needed.expect(outcome::Joined{.steps = 1}, NextAction::kBarrier);
+  needed.expect(outcome::Joined{.steps = 1}, NextAction::kKeepCopy);
 }
 
 TEST(StepMachine, AnUncertainLastStepComesAgain) {
@@ -183,7 +212,20 @@ TEST(StepMachine, ALoopLeftInADiscardedStepDoesNotEndTheTraining) {
   rank.expect(outcome::Done{}, NextAction::kReturn);
   rank.expect(called::Boundary{.kind = BoundaryKind::kTrainingEnd}, NextAction::kRollBack);
   rank.expect(outcome::RolledBack{}, NextAction::kTakePlace);
-  EXPECT_FALSE(rank.state.report().is_end);
+  EXPECT_FALSE(rank.state.report().state.is_end);
+}
+
+TEST(StepMachine, APreemptedRankLeavesWhileItWaitsForAPlace) {
+  MachineRank rank;
+  rank.complete_step();
+  rank.expect(called::CollectiveFailed{}, NextAction::kLeaveGroup);
+  rank.expect(outcome::Done{}, NextAction::kReturn);
+  rank.expect(called::Boundary{.steps = 1}, NextAction::kTakePlace);
+  rank.expect(called::Leave{}, NextAction::kAnnounceEnd);
+  rank.expect(outcome::Done{}, NextAction::kReturn);
+  rank.expect(outcome::Failed{}, NextAction::kReturn);
+  EXPECT_FALSE(rank.state.is_announced);
+  EXPECT_FALSE(rank.state.is_active());
 }
 
 /// Rank 1 of 2, in a loop that repeats a step which throws: before its first step.
@@ -353,11 +395,12 @@ TEST(StepMachine, AReplacementAtTheEndHasNoStepToMake) {
   rank.expect(outcome::Done{}, NextAction::kFormGroup);
   rank.expect(outcome::Done{}, NextAction::kGatherReports);
   RankReport ended = at_boundary(4);
-  ended.is_end = true;
+  ended.state.is_end = true;
   rank.expect_reports(ended, NextAction::kExchangeState);
   rank.expect(outcome::Done{}, NextAction::kTakeState);
   rank.expect(outcome::Done{}, NextAction::kJoinAll);
-  rank.expect(outcome::Joined{.steps = 3}, NextAction::kBarrier);
+  rank.expect(outcome::Joined{.steps = 3}, NextAction::kKeepCopy);
+  rank.expect(outcome::Done{}, NextAction::kBarrier);
   rank.expect(outcome::Done{}, NextAction::kBarrier);
   rank.expect(outcome::Done{}, NextAction::kAnnounceEnd);
   rank.expect(outcome::Done{}, NextAction::kReturn);

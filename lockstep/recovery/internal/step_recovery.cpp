@@ -319,23 +319,23 @@ std::vector<RankReport> StepRecovery::gather_reports() {
   own.known_boundaries = std::max(own.known_boundaries, link_.steps_made());
   std::vector<RankReport> reports;
   for (const auto& row : gather_rows(
-           all_, {own.is_new ? 1 : 0, own.is_at_boundary ? 1 : 0, own.is_end ? 1 : 0,
-                  own.is_discarding ? 1 : 0, own.boundaries, own.sections,
-                  static_cast<std::int64_t>(own.held), own.state.generation, own.state.steps,
-                  own.memory.generation, own.memory.steps, own.snapshot_steps,
-                  own.prefers_snapshot ? 1 : 0, own.known_boundaries})) {
-    reports.push_back({.is_new = row.at(0) != 0,
-                       .is_at_boundary = row.at(1) != 0,
-                       .is_end = row.at(2) != 0,
-                       .is_discarding = row.at(3) != 0,
-                       .boundaries = row.at(4),
-                       .sections = row.at(5),
-                       .held = static_cast<HeldState>(row.at(6)),
-                       .state = {.generation = row.at(7), .steps = row.at(8)},
-                       .memory = {.generation = row.at(9), .steps = row.at(10)},
-                       .snapshot_steps = row.at(11),
-                       .prefers_snapshot = row.at(12) != 0,
-                       .known_boundaries = row.at(13)});
+           all_, {own.is_new ? 1 : 0, own.is_at_boundary ? 1 : 0, own.is_discarding ? 1 : 0,
+                  own.boundaries, own.sections, static_cast<std::int64_t>(own.held),
+                  own.state.generation, own.state.steps, own.state.is_end ? 1 : 0,
+                  own.memory.generation, own.memory.steps, own.memory.is_end ? 1 : 0,
+                  own.snapshot_steps, own.prefers_snapshot ? 1 : 0, own.known_boundaries})) {
+    reports.push_back(
+        {.is_new = row.at(0) != 0,
+         .is_at_boundary = row.at(1) != 0,
+         .is_discarding = row.at(2) != 0,
+         .boundaries = row.at(3),
+         .sections = row.at(4),
+         .held = static_cast<HeldState>(row.at(5)),
+         .state = {.generation = row.at(6), .steps = row.at(7), .is_end = row.at(8) != 0},
+         .memory = {.generation = row.at(9), .steps = row.at(10), .is_end = row.at(11) != 0},
+         .snapshot_steps = row.at(12),
+         .prefers_snapshot = row.at(13) != 0,
+         .known_boundaries = row.at(14)});
   }
   return reports;
 }

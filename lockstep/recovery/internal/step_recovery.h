@@ -102,8 +102,6 @@ class StepRecovery {
   bool is_discarding() const { return state_.is_discarding(); }
   bool has_lost_group() const { return state_.has_lost_group(); }
   bool is_active() const { return state_.is_active(); }
-  /// This rank has the state of the last boundary.
-  bool holds_state() const { return state_.held == HeldState::kWhole; }
   /// The training is over; what the program still does in loops does not count.
   bool is_finishing() const { return state_.phase == RecoveryPhase::kFinishing; }
   /// Whether this process writes and prints for the job.
@@ -112,6 +110,10 @@ class StepRecovery {
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
   std::int64_t recoveries() const { return state_.recoveries; }
+  /// This process has all of the state of the last boundary, or between two of the last step.
+  bool holds_state() const { return state_.held == HeldState::kWhole; }
+  /// A recovery that is under way began at a boundary.
+  bool is_at_boundary() const { return state_.is_at_boundary; }
 
   /// The program begins a step with updates of the parameters; it ends with the next boundary.
   void begin_step() { state_.progress = StepProgress::kOpen; }
@@ -137,7 +139,8 @@ class StepRecovery {
   /// RecoveryPhase::kReceived.
   /// Errors: what the launcher's end and the loss of all states lead to.
   void boundary(BoundaryKind kind);
-  /// All ranks end a training before its end, in a loop that repeats steps.
+  /// The process ends before the training's end, as it was preempted: with all ranks, or without
+  /// the others. Also called by `while_waiting`, which then throws.
   void leave();
   /// In a process that joins, before the program's first boundary, where it must know how far the
   /// training is: takes the state. `snapshot_steps`: of the newest snapshot that it would load

@@ -7,6 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/recovery/internal/step_recovery.h"
 #include "lockstep/recovery/internal/tensor_copies.h"
 #include "lockstep/snapshot/internal/agreement.h"
 #include "lockstep/snapshot/internal/optimizer_state.h"
@@ -15,6 +16,7 @@
 #include "lockstep/snapshot/snapshot_directory.h"
 #include "lockstep/snapshot/state_dict.h"
 #include "lockstep/train/accelerator.h"
+#include "lockstep/train/internal/accelerator_training.h"
 
 namespace lockstep {
 namespace {
@@ -83,6 +85,25 @@ void check_names(const c10::impl::GenericDict& saved,
 }
 
 }  // namespace
+
+SaveOptions AcceleratorState::save_options(c10::IValue values) {
+  return {
+      .epoch = epoch(),
+      .step = steps_,
+      .values = std::move(values),
+      .is_of_this_run = [this](const c10::IValue& there) { return is_of_this_training(there); }};
+}
+
+// Other survivors may write the same snapshot, or one beside it: nobody claims the folder.
+bool AcceleratorState::save_and_leave() {
+  if (!recovery_ || !recovery_->holds_state() || options_.directory.empty()) return false;
+  if (recovery_->is_at_boundary()) training_->move_loader_to_boundary();
+  SnapshotDirectory snapshots(options_.directory, {.keep_last = options_.keep_last});
+  snapshots.save(*replicas.front()->module(), *optimizers.front()->optimizer,
+                 save_options(values()));
+  recovery_->leave();
+  return true;
+}
 
 c10::IValue AcceleratorState::values() {
   update_scaler();
@@ -270,13 +291,12 @@ void Accelerator::save_state(const std::string& directory) {
     c10::IValue values;
     run_on_all(process_group(), "save a state", [&] { values = state_->values(); });
     snapshots.save(*state_->replicas.front()->module(), *state_->optimizers.front()->optimizer,
-                   {.epoch = state_->epoch(),
-                    .step = steps(),
-                    .values = values,
-                    .is_of_this_run = [this](const c10::IValue& there) {
-                      return state_->is_of_this_training(there);
-                    }});
+                   state_->save_options(values));
   });
+}
+
+bool Accelerator::save_and_leave() {
+  return state_->save_and_leave();
 }
 
 void Accelerator::wait_for_saves() {

@@ -164,6 +164,10 @@ bool AcceleratorTraining::go_back() {
   return is_whole;
 }
 
+void AcceleratorTraining::move_loader_to_boundary() {
+  if (!state_.loaders.empty()) state_.loaders.front()->set_cursor(cursor_);
+}
+
 void AcceleratorTraining::restore_rates() {
   auto rate = rates_.begin();
   for (const auto& stepped : state_.optimizers) {
@@ -465,7 +469,8 @@ bool AcceleratorState::end_training() {
 }
 
 bool AcceleratorState::is_main() const {
-  return recovery_ && recovery_->is_active() ? recovery_->is_main() : group_.rank() == 0;
+  if (!recovery_ || recovery_->phase() == RecoveryPhase::kInactive) return group_.rank() == 0;
+  return recovery_->is_main();
 }
 
 bool AcceleratorState::is_training_over() const {

@@ -70,6 +70,8 @@ class AcceleratorTraining final : public RecoverableTraining {
 
   /// All loaders but the first go back to where they were.
   void return_other_loaders(const std::vector<DataCursor>& cursors);
+  /// The first loader goes on where this process's state is.
+  void move_loader_to_boundary();
   /// Where the first loader is at a boundary.
   void set_cursor(const DataCursor& cursor) { cursor_ = cursor; }
 
