@@ -182,6 +182,7 @@ struct SimulatedTraining::Process {
 
   RecoveryState state{};
   std::vector<RankReport> reports{};
+  bool loads_snapshot = false;  ///< arrives where it is about to load one
   std::shared_ptr<Group> all{};
   std::shared_ptr<Group> survivors{};
   std::shared_ptr<Group> used{};  ///< null: it goes on alone
@@ -536,7 +537,8 @@ SimulatedTraining::Task SimulatedTraining::Process::gather_reports() {
   RankReport own = state.report();
   if (state.held == HeldState::kNone && rank == 0 && job.memory_)
     own.memory = job.memory_->standing;
-  own.prefers_snapshot = state.loads_snapshot && (!own.memory.exists() || job.is_disk_newer());
+  own.prefers_snapshot =
+      loads_snapshot && job.disk_ && (!own.memory.exists() || job.is_disk_newer());
   if (job.options_.owns_loop) {
     if (state.held == HeldState::kNone && job.disk_) own.snapshot_steps = job.disk_->model.steps;
     own.known_boundaries = std::max(own.known_boundaries, steps_made > 0 ? steps_made : -1);
@@ -870,7 +872,9 @@ SimulatedTraining::Task SimulatedTraining::Process::prepare() {
   if (!state.is_discarding()) co_await attempt("prepare", {});
   if (job.options_.save_every == 0) co_return true;
   if (state.is_discarding()) {
-    co_await carry_out(called::Arrive{.loads_snapshot = job.disk_ != nullptr});
+    loads_snapshot = true;
+    co_await carry_out(called::Arrive{});
+    loads_snapshot = false;
     if (state.is_discarding()) co_return true;
   }
   bool is_lost = false;

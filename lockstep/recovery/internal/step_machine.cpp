@@ -69,6 +69,7 @@ Action Stepper::end_call(Action how) {
   state_.call = Call::kNone;
   state_.stage = Stage::kProgram;
   state_.section = SectionProgress::kNone;
+  state_.section_had_results = false;
   return await(how);
 }
 
@@ -176,9 +177,8 @@ Action Stepper::on(const called::Leave&) {
   return await(state_.is_announced ? Action::kAnnounceEnd : Action::kReturn);
 }
 
-Action Stepper::on(const called::Arrive& event) {
+Action Stepper::on(const called::Arrive&) {
   if (state_.phase != Phase::kJoining) return Action::kReturn;
-  state_.loads_snapshot = event.loads_snapshot;
   state_.call = Call::kArrive;
   state_.boundary = BoundaryKind::kStep;
   return begin_recovery(/*at_boundary=*/true);
@@ -411,8 +411,8 @@ void Stepper::choose_main(std::span<const RankReport> reports, int rank) {
     return is_in_section(report) || report.boundaries > state_.boundaries;
   };
   const auto first = std::ranges::find_if(reports, has_come);
-  // Where all had the section's results, the one before may have printed them.
-  const bool may_print = state_.is_main || state_.section != SectionProgress::kComplete;
+  if (state_.section == SectionProgress::kComplete) state_.section_had_results = true;
+  const bool may_print = state_.is_main || !state_.section_had_results;
   state_.is_main = may_print && first - reports.begin() == rank;
 }
 

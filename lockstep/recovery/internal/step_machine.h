@@ -168,6 +168,8 @@ struct RecoveryState {
   RecoveryStage stage = RecoveryStage::kProgram;
   BoundaryKind boundary = BoundaryKind::kStep;  ///< of the call under way
   SectionProgress section = SectionProgress::kNone;
+  /// All had its results once: the main rank before may have printed them.
+  bool section_had_results = false;
   RecoveryAction awaited = RecoveryAction::kReturn;  ///< whose outcome is the next event
 
   /// The launcher knows that this process keeps its state.
@@ -185,8 +187,6 @@ struct RecoveryState {
   /// At this boundary a copy in memory is due, and a snapshot.
   bool copy_is_due = false;
   bool snapshot_is_due = false;
-  /// The program has arrived where it is about to load a snapshot.
-  bool loads_snapshot = false;
   /// Of the last meeting: no rank holds a state, and all programs load a snapshot.
   bool begins_anew = false;
 
@@ -264,11 +264,8 @@ struct StepFailed {};
 /// The process ends before the training's end, as it was preempted: with all ranks, or without the
 /// others, also while another call waits for them.
 struct Leave {};
-/// Before the first boundary the program must know how far the training is. `loads_snapshot`: else
-/// it loads a snapshot here.
-struct Arrive {
-  bool loads_snapshot = false;
-};
+/// Before the first boundary the program must know how far the training is.
+struct Arrive {};
 struct RunOnSurvivors {};
 
 }  // namespace called

@@ -123,6 +123,26 @@ TEST(StepMachine, ARankThatIsBehindDoesNotPrintWhatAnotherHasPrinted) {
 }
 
 // Simulated seed 72085: else it trained an epoch too many.
+// Simulated seed 94574: the rank that printed is lost, and others while the section runs again.
+TEST(StepMachine, ASectionThatRunsAgainTwiceDoesNotPrintWhatAnotherHasPrinted) {
+  MachineRank rank;
+  rank.state.is_main = false;
+  rank.expect(called::RunOnSurvivors{}, NextAction::kRunSection);
+  rank.expect(outcome::Done{}, NextAction::kBarrier);
+  rank.expect(outcome::Done{}, NextAction::kBarrier);
+  for (int times = 0; times < 2; ++times) {
+    rank.meet_again();
+    rank.expect_reports({.is_new = true}, NextAction::kFormSurvivors);
+    EXPECT_FALSE(rank.state.is_main);
+    rank.expect(outcome::Done{}, NextAction::kJoinSurvivors);
+    rank.expect(outcome::Done{}, NextAction::kRunSection);
+    rank.expect(outcome::Done{}, NextAction::kBarrier);
+  }
+  rank.expect(outcome::Done{}, NextAction::kBarrier);
+  rank.expect(outcome::Done{}, NextAction::kReturn);
+  EXPECT_FALSE(rank.state.section_had_results);
+}
+
 TEST(StepMachine, TheTrainingsEndComesWithTheState) {
   MachineRank rank;
   rank.expect(called::Boundary{.kind = BoundaryKind::kEpochEnd, .steps = 1}, NextAction::kBarrier);
@@ -366,7 +386,7 @@ TEST(StepMachine, ProgramsLoadASnapshotThatIsNewerThanTheCopyInMemory) {
     RankReport other{.is_new = true, .memory = {.generation = 1, .steps = 20}};
     rank.expect_reports(other, NextAction::kGoOnAlone);
     rank.expect(outcome::Done{}, NextAction::kReturn);
-    rank.expect(called::Arrive{.loads_snapshot = true}, NextAction::kGatherReports);
+    rank.expect(called::Arrive{}, NextAction::kGatherReports);
     other.is_new = false;
     other.is_at_boundary = true;
     other.prefers_snapshot = all_prefer;

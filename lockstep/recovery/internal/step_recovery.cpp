@@ -96,9 +96,13 @@ void StepRecovery::boundary(BoundaryKind kind) {
   carry_out(called::Boundary{.kind = kind, .steps = training_.steps()});
 }
 
-void StepRecovery::arrive(std::int64_t snapshot_steps) {
-  loadable_steps_ = snapshot_steps;
-  carry_out(called::Arrive{.loads_snapshot = snapshot_steps >= 0});
+void StepRecovery::arrive(const std::function<std::int64_t()>& newest_snapshot) {
+  struct Forgets {
+    std::function<std::int64_t()>& function;
+    ~Forgets() { function = nullptr; }
+  } const forgets{newest_snapshot_};
+  newest_snapshot_ = newest_snapshot;
+  carry_out(called::Arrive{});
 }
 
 bool StepRecovery::run_on_survivors(const std::function<void()>& action) {
@@ -313,9 +317,7 @@ std::vector<RankReport> StepRecovery::gather_reports() {
     own.memory = *memory_standing_;
   }
   if (state_.held == HeldState::kNone) own.snapshot_steps = training_.newest_snapshot(all_);
-  own.prefers_snapshot =
-      state_.loads_snapshot &&
-      (!own.memory.exists() || training_.steps_of(memory_.read()) < loadable_steps_);
+  own.prefers_snapshot = prefers_snapshot(own.memory);
   own.known_boundaries = std::max(own.known_boundaries, link_.steps_made());
   std::vector<RankReport> reports;
   for (const auto& row : gather_rows(
@@ -338,6 +340,12 @@ std::vector<RankReport> StepRecovery::gather_reports() {
          .known_boundaries = row.at(14)});
   }
   return reports;
+}
+
+bool StepRecovery::prefers_snapshot(const Standing& memory) const {
+  const std::int64_t steps = newest_snapshot_ ? newest_snapshot_() : -1;
+  if (steps < 0) return false;
+  return !memory.exists() || training_.steps_of(memory_.read()) < steps;
 }
 
 void StepRecovery::exchange_state() {

@@ -143,10 +143,11 @@ class StepRecovery {
   /// the others. Also called by `while_waiting`, which then throws.
   void leave();
   /// In a process that joins, before the program's first boundary, where it must know how far the
-  /// training is: takes the state. `snapshot_steps`: of the newest snapshot that it would load
-  /// here; -1: there is none. Where no rank has a state and all would load one that is newer than
-  /// the copies in memory, they do: RecoveryPhase::kInactive. Errors: as boundary().
-  void arrive(std::int64_t snapshot_steps = -1);
+  /// training is: takes the state. `newest_snapshot` returns the steps of the newest snapshot that
+  /// it would load here, -1: there is none; called whenever ranks meet, as a standby worker waits
+  /// long. Where no rank has a state and all would load one that is newer than the copies in
+  /// memory, they do: RecoveryPhase::kInactive. Errors: as boundary().
+  void arrive(const std::function<std::int64_t()>& newest_snapshot = {});
   /// Before an update: where ranks are lost, and the updates of the step seemed to be complete, the
   /// step does not count.
   void expect_update() {
@@ -177,6 +178,7 @@ class StepRecovery {
   void take_place();
   void use_group(const ProcessGroup& group, bool at_boundary);
   std::vector<RankReport> gather_reports();
+  bool prefers_snapshot(const Standing& memory) const;
   void exchange_state();
   std::int64_t load_snapshot();
   void take_state();
@@ -198,8 +200,8 @@ class StepRecovery {
   int world_size_ = 1;
   std::exception_ptr lost_because_;  ///< why the group is lost
   std::vector<RankReport> reports_;
-  std::int64_t loadable_steps_ = -1;  ///< of the snapshot that the program would load
-  c10::IValue received_;              ///< a state, until it is taken
+  std::function<std::int64_t()> newest_snapshot_;  ///< of an arrive() under way
+  c10::IValue received_;                           ///< a state, until it is taken
   std::chrono::steady_clock::time_point checks_at_{};
   const int exceptions_ = std::uncaught_exceptions();
   const std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);

@@ -449,10 +449,12 @@ void AcceleratorState::arrive() {
 }
 
 bool AcceleratorState::arrive_to_load(const SnapshotDirectory& snapshots) {
-  const auto newest = snapshots.newest();
   const bool is_joining = recovery_->phase() == RecoveryPhase::kJoining;
   if (is_joining && !loaders.empty()) training_->set_cursor(loaders.front()->cursor());
-  recovery_->arrive(newest ? newest->step : -1);
+  recovery_->arrive([&snapshots]() -> std::int64_t {
+    const auto newest = snapshots.newest();
+    return newest ? newest->step : -1;
+  });
   return recovery_->phase() == RecoveryPhase::kInactive;
 }
 
