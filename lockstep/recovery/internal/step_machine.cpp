@@ -193,6 +193,8 @@ Action Stepper::on(const called::RunOnSurvivors&) {
   state_.call = Call::kRunOnSurvivors;
   state_.section = SectionProgress::kRunning;
   if (state_.phase == Phase::kGroupLost) return begin_recovery(/*at_boundary=*/false);
+  // What is behind the section that was interrupted no rank has printed.
+  if (state_.phase == Phase::kSurvivors) state_.is_main = state_.is_first_survivor;
   return begin_section();
 }
 
@@ -413,7 +415,8 @@ void Stepper::choose_main(std::span<const RankReport> reports, int rank) {
   const auto first = std::ranges::find_if(reports, has_come);
   if (state_.section == SectionProgress::kComplete) state_.section_had_results = true;
   const bool may_print = state_.is_main || !state_.section_had_results;
-  state_.is_main = may_print && first - reports.begin() == rank;
+  state_.is_first_survivor = first - reports.begin() == rank;
+  state_.is_main = may_print && state_.is_first_survivor;
 }
 
 Action Stepper::join_survivors() {

@@ -170,6 +170,8 @@ struct RecoveryState {
   SectionProgress section = SectionProgress::kNone;
   /// All had its results once: the main rank before may have printed them.
   bool section_had_results = false;
+  /// Of the last survivors that this process was one of.
+  bool is_first_survivor = false;
   RecoveryAction awaited = RecoveryAction::kReturn;  ///< whose outcome is the next event
 
   /// The launcher knows that this process keeps its state.

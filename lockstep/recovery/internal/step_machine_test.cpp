@@ -141,6 +141,9 @@ TEST(StepMachine, ASectionThatRunsAgainTwiceDoesNotPrintWhatAnotherHasPrinted) {
   rank.expect(outcome::Done{}, NextAction::kBarrier);
   rank.expect(outcome::Done{}, NextAction::kReturn);
   EXPECT_FALSE(rank.state.section_had_results);
+  // Of the next section nobody can have printed.
+  rank.expect(called::RunOnSurvivors{}, NextAction::kRunSection);
+  EXPECT_TRUE(rank.state.is_main);
 }
 
 TEST(StepMachine, TheTrainingsEndComesWithTheState) {
