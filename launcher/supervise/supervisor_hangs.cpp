@@ -49,8 +49,9 @@ void Supervisor::carry_out(const action::ReadHangingPlace& read) {
   RankPlace rank{.worker = exit_of(read.worker), .calls = process.calls.read()};
   for (ProcessStacks& stacks : read_stacks({process.pid}, Deadline::after(kLooks))) {
     rank.stacks = std::move(stacks);
-    notify(happened::HangingPlaceRead{read.worker, main_place(rank), waits(rank)});
   }
+  // Also where they cannot be read: it is waited for.
+  notify(happened::HangingPlaceRead{read.worker, main_place(rank), waits(rank)});
 }
 
 void Supervisor::carry_out(const action::ReleaseWaitingWorker& release) {
