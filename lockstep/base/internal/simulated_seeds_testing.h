@@ -14,7 +14,7 @@ struct SimulatedSeeds {
 
 /// LOCKSTEP_SIMULATION_SEED=N replays one, LOCKSTEP_SIMULATION_SEEDS=N runs as many; else `usual`,
 /// or `sanitized` under a sanitizer, where the same code runs at a tenth of the speed.
-inline SimulatedSeeds simulated_seeds(std::uint64_t usual,
+inline SimulatedSeeds simulated_seeds([[maybe_unused]] std::uint64_t usual,
                                       [[maybe_unused]] std::uint64_t sanitized) {
   if (const char* const replayed = std::getenv("LOCKSTEP_SIMULATION_SEED")) {
     const std::uint64_t seed = std::strtoull(replayed, nullptr, 10);
