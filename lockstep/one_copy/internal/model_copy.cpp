@@ -19,6 +19,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/check.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/comm/internal/element_of.h"
 #include "lockstep/comm/internal/native_collectives.h"
 #include "lockstep/comm/kernels/reduce_kernel.h"
 
@@ -37,21 +38,6 @@ std::byte* allocate_lines(std::size_t bytes) {
   return static_cast<std::byte*>(::operator new(bytes, kLine));
 }
 
-std::optional<Element> element_of(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat:
-      return Element::kFloat32;
-    case at::kDouble:
-      return Element::kFloat64;
-    case at::kHalf:
-      return Element::kFloat16;
-    case at::kBFloat16:
-      return Element::kBFloat16;
-    default:
-      return std::nullopt;
-  }
-}
-
 [[noreturn]] void refuse_parameter(const std::string& name, const std::string& reason) {
   throw UsageError(concat("one_copy_per_machine: parameter '", name, "' ", reason));
 }
@@ -61,7 +47,7 @@ std::vector<Element> elements_of(const std::vector<at::Tensor>& parameters,
   std::vector<Element> elements;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const auto element = element_of(parameters[i].scalar_type());
-    if (!element || !parameters[i].is_cpu()) {
+    if (!element || !is_floating_point(*element) || !parameters[i].is_cpu()) {
       refuse_parameter(names[i], concat("is ", c10::toString(parameters[i].scalar_type()), " on ",
                                         parameters[i].device().str(),
                                         "; supported are float32, float64, bfloat16 and float16 "

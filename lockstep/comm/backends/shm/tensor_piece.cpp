@@ -1,32 +1,14 @@
 #include "lockstep/comm/backends/shm/tensor_piece.h"
 
-#include <algorithm>
-#include <array>
-
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/comm/internal/element_of.h"
 
 namespace lockstep::shm {
 namespace {
 
-struct ElementOfDtype {
-  at::ScalarType dtype;
-  Element element;
-};
-constexpr std::array kElements = {ElementOfDtype{at::kFloat, Element::kFloat32},
-                                  ElementOfDtype{at::kDouble, Element::kFloat64},
-                                  ElementOfDtype{at::kHalf, Element::kFloat16},
-                                  ElementOfDtype{at::kBFloat16, Element::kBFloat16},
-                                  ElementOfDtype{at::kChar, Element::kInt8},
-                                  ElementOfDtype{at::kShort, Element::kInt16},
-                                  ElementOfDtype{at::kInt, Element::kInt32},
-                                  ElementOfDtype{at::kLong, Element::kInt64},
-                                  ElementOfDtype{at::kByte, Element::kUint8},
-                                  ElementOfDtype{at::kBool, Element::kBool}};
-
-Element element_of(const at::Tensor& tensor) {
-  const auto found = std::ranges::find(kElements, tensor.scalar_type(), &ElementOfDtype::dtype);
-  if (found != kElements.end()) return found->element;
+Element checked_element_of(const at::Tensor& tensor) {
+  if (const auto element = element_of(tensor.scalar_type())) return *element;
   throw UsageError(concat("the backend shm exchanges no tensors of dtype ",
                           c10::toString(tensor.scalar_type())));
 }
@@ -84,7 +66,7 @@ Piece piece_of(const at::Tensor& tensor) {
     throw UsageError(concat("the backend shm takes contiguous tensors on the CPU, not one on ",
                             tensor.device().str()));
   }
-  return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes(), element_of(tensor)};
+  return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes(), checked_element_of(tensor)};
 }
 
 std::vector<Piece> pieces_of(const std::vector<at::Tensor>& tensors) {
