@@ -21,7 +21,6 @@
 #include "lockstep/optim/internal/consolidate_state.h"
 #include "lockstep/optim/internal/parameter_exchange.h"
 #include "lockstep/optim/internal/shard_plan.h"
-#include "lockstep/snapshot/internal/agreement.h"
 
 namespace lockstep {
 namespace {

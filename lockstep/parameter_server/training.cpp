@@ -23,7 +23,6 @@
 #include "lockstep/recovery/internal/generations.h"
 #include "lockstep/recovery/internal/launcher_link.h"
 #include "lockstep/rpc/rpc.h"
-#include "lockstep/snapshot/internal/agreement.h"
 
 namespace lockstep::parameter_server {
 namespace {

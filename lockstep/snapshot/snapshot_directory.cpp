@@ -15,7 +15,6 @@
 #include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/os/files/directory_lock.h"
 #include "lockstep/os/process/background_task.h"
-#include "lockstep/snapshot/internal/agreement.h"
 #include "lockstep/snapshot/internal/optimizer_state.h"
 #include "lockstep/snapshot/internal/random_state.h"
 #include "lockstep/snapshot/internal/snapshot_list.h"

@@ -5,7 +5,6 @@
 #include <unordered_set>
 
 #include <ATen/ops/isfinite.h>
-#include <ATen/ops/scalar_tensor.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
@@ -18,7 +17,6 @@
 #include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/data/internal/sample_log.h"
 #include "lockstep/recovery/internal/step_recovery.h"
-#include "lockstep/snapshot/internal/agreement.h"
 #include "lockstep/train/internal/accelerator_training.h"
 
 namespace lockstep {
@@ -353,8 +351,8 @@ std::vector<std::string> AcceleratorState::ranks_with_bad_loss() const {
   const bool own = std::ranges::all_of(losses_, is_finite);
   std::vector<std::string> ranks;
   int rank = 0;
-  for (const at::Tensor& loss : gather_from_all(group_, at::scalar_tensor(own ? 1 : 0, at::kInt))) {
-    if (loss.item<int>() == 0) ranks.push_back(concat(rank));
+  for (const auto& is_good : gather_rows(group_, {own ? 1 : 0})) {
+    if (is_good[0] == 0) ranks.push_back(concat(rank));
     ++rank;
   }
   return ranks;

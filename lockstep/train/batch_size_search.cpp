@@ -11,9 +11,9 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/env.h"
+#include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/os/machine/machine.h"
 #include "lockstep/os/process/process_usage.h"
-#include "lockstep/snapshot/internal/agreement.h"
 #include "lockstep/train/accelerator.h"
 
 namespace lockstep {

@@ -9,10 +9,10 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/log.h"
 #include "lockstep/base/internal/parse_number.h"
+#include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/profile/internal/trace_file.h"
 #include "lockstep/record/internal/trace_merge.h"
-#include "lockstep/snapshot/internal/agreement.h"
 #include "lockstep/train/accelerator.h"
 #include "lockstep/train/callbacks.h"
 

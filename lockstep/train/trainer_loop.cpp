@@ -13,7 +13,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/log.h"
-#include "lockstep/snapshot/internal/agreement.h"
+#include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/snapshot/snapshot_directory.h"
 #include "lockstep/train/internal/metric_file.h"
 

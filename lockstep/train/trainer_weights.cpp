@@ -3,7 +3,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/snapshot/internal/agreement.h"
+#include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/snapshot/snapshot.h"
 #include "lockstep/snapshot/snapshot_directory.h"
 #include "lockstep/snapshot/state_dict.h"

@@ -12,8 +12,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init_process_group.h"
+#include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/optim/sharded_optimizer.h"
-#include "lockstep/snapshot/internal/agreement.h"
 #include "lockstep/snapshot/internal/optimizer_state.h"
 #include "lockstep/snapshot/internal/random_state.h"
 #include "lockstep/snapshot/internal/small_net.h"

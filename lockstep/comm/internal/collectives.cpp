@@ -95,11 +95,7 @@ Work ProcessGroup::gather(std::vector<at::Tensor> outputs, at::Tensor input, int
   const CallSite call{"gather", state("gather")};
   check_tensor(call, "input", input);
   check_rank(call, "target", target);
-  if (call.group.rank == target) {
-    check_one_per_rank(call, "outputs", outputs, input);
-  } else {
-    check_empty(call, "outputs", outputs, target);
-  }
+  check_only_on(call, target, "outputs", outputs, input);
   if (!call.group.backend) outputs[0].copy_(input.view(outputs[0].sizes()));
   return start_collective(
       call, CallSignature(call.operation).of(input).at_root(target), options,
@@ -111,11 +107,7 @@ Work ProcessGroup::scatter(at::Tensor output, std::vector<at::Tensor> inputs, in
   const CallSite call{"scatter", state("scatter")};
   check_tensor(call, "output", output);
   check_rank(call, "source", source);
-  if (call.group.rank == source) {
-    check_one_per_rank(call, "inputs", inputs, output);
-  } else {
-    check_empty(call, "inputs", inputs, source);
-  }
+  check_only_on(call, source, "inputs", inputs, output);
   if (!call.group.backend) output.copy_(inputs[0].view(output.sizes()));
   return start_collective(
       call, CallSignature(call.operation).of(output).at_root(source), options,

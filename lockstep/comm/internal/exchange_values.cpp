@@ -1,11 +1,14 @@
 #include "lockstep/comm/internal/exchange_values.h"
 
 #include <algorithm>
+#include <exception>
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/comm/internal/store_wait.h"
 
 namespace lockstep::inline internal {
 
@@ -37,21 +40,58 @@ void check_same_text(const ProcessGroup& group, const std::string& operation,
                           ", rank ", group.rank(), " ", text));
 }
 
+int group_rank(const ProcessGroup& group) {
+  return group ? group.rank() : 0;
+}
+
+int group_world_size(const ProcessGroup& group) {
+  return group ? group.world_size() : 1;
+}
+
+std::vector<at::Tensor> gather_from_all(const ProcessGroup& group, const at::Tensor& tensor) {
+  if (!group) return {tensor};
+  const at::Tensor input = tensor.contiguous().to(group.device());
+  std::vector<at::Tensor> outputs;
+  for (int rank = 0; rank < group.world_size(); ++rank) outputs.push_back(at::empty_like(input));
+  group.all_gather(outputs, input);
+  for (at::Tensor& output : outputs) output = output.cpu();
+  return outputs;
+}
+
 std::vector<std::vector<std::int64_t>> gather_rows(const ProcessGroup& group,
                                                    const std::vector<std::int64_t>& row) {
-  const auto length = static_cast<std::int64_t>(row.size());
-  const at::Tensor ours = at::empty({length}, at::kLong);
-  std::copy(row.begin(), row.end(), ours.mutable_data_ptr<std::int64_t>());
-  const auto on_device = at::TensorOptions(at::kLong).device(group.device());
-  const at::Tensor all = at::empty({group.world_size() * length}, on_device);
-  group.all_gather_into_tensor(all, ours.to(group.device()));
-  const at::Tensor on_cpu = all.to(at::kCPU);
-  const auto* values = on_cpu.const_data_ptr<std::int64_t>();
+  const at::Tensor own = at::empty({static_cast<std::int64_t>(row.size())}, at::kLong);
+  std::copy(row.begin(), row.end(), own.mutable_data_ptr<std::int64_t>());
   std::vector<std::vector<std::int64_t>> rows;
-  for (int rank = 0; rank < group.world_size(); ++rank) {
-    rows.emplace_back(values + rank * length, values + (rank + 1) * length);
+  for (const at::Tensor& one : gather_from_all(group, own)) {
+    const auto* values = one.const_data_ptr<std::int64_t>();
+    rows.emplace_back(values, values + one.numel());
   }
   return rows;
+}
+
+std::vector<int> failed_ranks(const ProcessGroup& group, bool has_failed) {
+  std::vector<int> ranks;
+  const auto rows = gather_rows(group, {has_failed ? 1 : 0});
+  for (std::size_t rank = 0; rank < rows.size(); ++rank) {
+    if (rows[rank][0] != 0) ranks.push_back(static_cast<int>(rank));
+  }
+  return ranks;
+}
+
+void run_on_all(const ProcessGroup& group, const std::string& operation,
+                const std::function<void()>& action) {
+  std::exception_ptr error;
+  try {
+    action();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  const std::vector<int> failed = failed_ranks(group, error != nullptr);
+  if (error) std::rethrow_exception(error);
+  if (failed.empty()) return;
+  throw PeerFailed({.operation = operation, .ranks = failed},
+                   concat("failed on rank ", join_numbers(failed), "; see the message there"));
 }
 
 }  // namespace lockstep::inline internal

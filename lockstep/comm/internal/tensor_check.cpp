@@ -48,10 +48,12 @@ void check_one_per_rank(const CallSite& call, const char* argument,
   }
 }
 
-void check_empty(const CallSite& call, const char* argument, const std::vector<at::Tensor>& tensors,
-                 int allowed_on) {
-  if (!tensors.empty()) {
-    refuse(call, argument, " must be empty except on rank ", allowed_on);
+void check_only_on(const CallSite& call, int rank, const char* argument,
+                   const std::vector<at::Tensor>& tensors, const at::Tensor& like) {
+  if (call.group.rank == rank) {
+    check_one_per_rank(call, argument, tensors, like);
+  } else if (!tensors.empty()) {
+    refuse(call, argument, " must be empty except on rank ", rank);
   }
 }
 

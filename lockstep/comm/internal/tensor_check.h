@@ -31,8 +31,9 @@ void check_tensor(const CallSite& call, const char* argument, const at::Tensor& 
 void check_one_per_rank(const CallSite& call, const char* argument,
                         const std::vector<at::Tensor>& tensors, const at::Tensor& like);
 
-void check_empty(const CallSite& call, const char* argument, const std::vector<at::Tensor>& tensors,
-                 int allowed_on);
+/// On `rank` as check_one_per_rank; no tensors on the others.
+void check_only_on(const CallSite& call, int rank, const char* argument,
+                   const std::vector<at::Tensor>& tensors, const at::Tensor& like);
 
 void check_timeout(const CallSite& call, std::chrono::milliseconds timeout);
 

@@ -5,16 +5,15 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/ops/empty.h>
 #include <torch/optim/optimizer.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/deadline.h"
 #include "lockstep/base/internal/random_id.h"
+#include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/comm/internal/store_wait.h"
 #include "lockstep/os/process/background_task.h"
-#include "lockstep/snapshot/internal/agreement.h"
 #include "lockstep/snapshot/internal/optimizer_state.h"
 #include "lockstep/snapshot/pickle/pickled.h"
 #include "lockstep/snapshot/sharded/sharded_snapshot.h"
@@ -55,17 +54,13 @@ void SnapshotDirectory::save_sharded(Snapshot snapshot, const torch::optim::Opti
     snapshot.optimizer = optimizer_state_dict(optimizer, optimizer.state());
   });
 
-  const at::Tensor own = at::empty({2}, at::kLong);
-  own[0].fill_(static_cast<std::int64_t>(random_number()));
-  own[1].fill_(static_cast<std::int64_t>(own_bytes(snapshot, kind)));
-  const std::vector<at::Tensor> all = gather_from_all(group_, own);
+  const auto all = gather_rows(group_, {static_cast<std::int64_t>(random_number()),
+                                        static_cast<std::int64_t>(own_bytes(snapshot, kind))});
   std::vector<std::uint64_t> kept_bytes;
-  for (const at::Tensor& row : all) {
-    kept_bytes.push_back(static_cast<std::uint64_t>(row[1].item().toLong()));
-  }
+  for (const auto& row : all) kept_bytes.push_back(static_cast<std::uint64_t>(row[1]));
   const SnapshotName name{snapshot.epoch, snapshot.step, true};
   const ShardedSave save{.directory = path_ / name.file_name(),
-                         .save_id = hex(all[0][0].item().toLong()),
+                         .save_id = hex(all[0][0]),
                          .epoch = snapshot.epoch,
                          .step = snapshot.step,
                          .world_size = group_world_size(group_)};

@@ -7,9 +7,9 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/recovery/internal/step_recovery.h"
 #include "lockstep/recovery/internal/tensor_copies.h"
-#include "lockstep/snapshot/internal/agreement.h"
 #include "lockstep/snapshot/internal/optimizer_state.h"
 #include "lockstep/snapshot/internal/tensor_difference.h"
 #include "lockstep/snapshot/save.h"

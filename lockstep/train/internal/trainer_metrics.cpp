@@ -9,7 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/snapshot/internal/agreement.h"
+#include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/train/internal/metric_file.h"
 #include "lockstep/train/internal/write_on_main.h"
 #include "lockstep/train/trainer_loop.h"

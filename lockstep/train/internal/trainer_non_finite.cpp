@@ -5,13 +5,12 @@
 #include <tuple>
 
 #include <ATen/ops/isfinite.h>
-#include <ATen/ops/scalar_tensor.h>
 #include <torch/nn/module.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/log.h"
-#include "lockstep/snapshot/internal/agreement.h"
+#include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/train/trainer_loop.h"
 
 namespace lockstep {
@@ -31,12 +30,11 @@ bool goes_on(const TrainerOptions& options) {
 void TrainerLoop::refuse_non_finite(const Metrics& metrics) const {
   const double* const loss = find_metric(metrics, kTrainLoss);
   if (loss == nullptr || std::isfinite(*loss) || goes_on(options_)) return;
-  const auto firsts =
-      gather_from_all(accelerator_.process_group(), at::scalar_tensor(first_bad_step_, at::kLong));
+  const auto firsts = gather_rows(accelerator_.process_group(), {first_bad_step_});
   int rank = -1;
   std::int64_t step = -1;
   for (int i = 0; i < static_cast<int>(firsts.size()); ++i) {
-    const auto first = firsts[static_cast<std::size_t>(i)].item<std::int64_t>();
+    const std::int64_t first = firsts[static_cast<std::size_t>(i)][0];
     if (first >= 0 && (step < 0 || first < step)) std::tie(rank, step) = std::tuple(i, first);
   }
   throw Error(concat("the training's loss is not finite",
