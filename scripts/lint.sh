@@ -34,23 +34,18 @@ $SETUP_OPTIONS_HELP
 TEXT
 }
 
-while [[ $# -gt 0 ]]; do
-  take_setup_option "$@"
-  if [[ $taken -gt 0 ]]; then
-    shift "$taken"
-    continue
-  fi
+take_argument() {
   case $1 in
     --all) all=true ;;
-    --jobs) [[ $# -ge 2 ]] || fail '--jobs needs a number'; jobs=$2; shift ;;
+    --jobs) jobs=$(value_of "$@"); taken=2 ;;
     --jobs=*) jobs=${1#*=} ;;
-    -h | --help) usage; exit ;;
-    --) shift; paths=("$@"); break ;;
+    --) paths=("${@:2}"); taken=$# ;;
     -*) fail "unknown option $1; see scripts/lint.sh --help" ;;
     *) [[ -z $base ]] || fail "two commits, $base and $1; paths follow after --"; base=$1 ;;
   esac
-  shift
-done
+}
+
+parse_options "$@"
 [[ -z $jobs || $jobs =~ ^[1-9][0-9]*$ ]] || fail "--jobs '$jobs': give a number from 1"
 [[ -z $base ]] || ! $all || fail "--all checks all files: leave $base out"
 

@@ -24,21 +24,15 @@ The example's own arguments: scripts/quickstart.sh -- --help
 TEXT
 }
 
-while [[ $# -gt 0 ]]; do
-  take_setup_option "$@"
-  if [[ $taken -gt 0 ]]; then
-    shift "$taken"
-    continue
-  fi
+take_argument() {
   case $1 in
     --build-only) build_only=true ;;
-    -h | --help) usage; exit ;;
-    --) shift; example_arguments=("$@"); break ;;
-    *) printf 'quickstart.sh: unknown argument %s (see --help)\n' "$1" >&2; exit 2 ;;
+    --) example_arguments=("${@:2}"); taken=$# ;;
+    *) fail "unknown argument $1; see scripts/quickstart.sh --help" ;;
   esac
-  shift
-done
+}
 
+parse_options "$@"
 ensure_packages
 ensure_libtorch
 configure_and_build lockstep digits

@@ -29,15 +29,26 @@ fail() {
   exit 1
 }
 
-# Takes one option that all scripts share. Sets `taken` to the number of words used: 0 if it is none.
-take_setup_option() {
-  taken=1
-  case $1 in
-    --libtorch) [[ $# -ge 2 ]] || fail '--libtorch needs a folder'; libtorch=$2; taken=2 ;;
-    --libtorch=*) libtorch=${1#*=} ;;
-    --dry-run) dry_run=true ;;
-    *) taken=0 ;;
-  esac
+# parse_options ARGUMENTS...: takes the options that all scripts share, and usage() for --help. Anything else goes, with
+# what follows it, to the script's own take_argument, which sets `taken` to the number of words that it used (before: 1).
+parse_options() {
+  while [[ $# -gt 0 ]]; do
+    taken=1
+    case $1 in
+      --libtorch) libtorch=$(value_of "$@"); taken=2 ;;
+      --libtorch=*) libtorch=${1#*=} ;;
+      --dry-run) dry_run=true ;;
+      -h | --help) usage; exit ;;
+      *) take_argument "$@" ;;
+    esac
+    shift "$taken"
+  done
+}
+
+# value_of OPTION [VALUE]...: prints the value of an option that needs one.
+value_of() {
+  [[ $# -ge 2 ]] || fail "$1 needs a value"
+  printf '%s' "$2"
 }
 
 say() { printf '==> %s\n' "$*"; }

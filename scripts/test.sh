@@ -32,28 +32,18 @@ print_slowest() {
   awk 'NF == 3 && $3 > 0 { printf "    %6.1f  %s\n", $3, $1 }' "$costs" | sort -rn | sed -n 1,10p
 }
 
-while [[ $# -gt 0 ]]; do
-  take_setup_option "$@"
-  if [[ $taken -gt 0 ]]; then
-    shift "$taken"
-    continue
-  fi
+take_argument() {
   case $1 in
-    --preset)
-      [[ $# -ge 2 ]] || fail '--preset needs a name'
-      preset=$2
-      shift
-      ;;
+    --preset) preset=$(value_of "$@"); taken=2 ;;
     --preset=*) preset=${1#*=} ;;
     --targets=*) read -r -a targets <<< "${1#*=}" ;;
     --all) all=true ;;
     --build-only) build_only=true ;;
-    -h | --help) usage; exit ;;
     *) ctest_arguments+=("$1") ;;
   esac
-  shift
-done
+}
 
+parse_options "$@"
 $all || ctest_arguments+=(-LE '^full$')
 ensure_packages
 ensure_libtorch
