@@ -7,7 +7,7 @@
 #include "examples/mingpt/config_keys.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/base/internal/nearest_name.h"
+#include "lockstep/base/internal/text.h"
 
 namespace mingpt {
 namespace {

@@ -15,7 +15,7 @@
 #include "launcher/remote/attend.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/base/internal/nearest_name.h"
+#include "lockstep/base/internal/text.h"
 #include "lockstep/os/process/find_program.h"
 
 namespace lockstep::inline internal {

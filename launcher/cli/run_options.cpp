@@ -6,7 +6,6 @@
 #include "launcher/command_line/flag_values.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/base/internal/nearest_name.h"
 #include "lockstep/base/internal/parse_number.h"
 #include "lockstep/base/internal/text.h"
 #include "lockstep/os/process/signals.h"

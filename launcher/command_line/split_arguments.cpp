@@ -4,7 +4,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/base/internal/nearest_name.h"
+#include "lockstep/base/internal/text.h"
 
 namespace lockstep::inline internal {
 namespace {

@@ -8,7 +8,6 @@
 
 #include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/ddp/internal/fingerprint.h"
-#include "lockstep/ddp/internal/replica_drift.h"
 
 namespace lockstep {
 namespace {

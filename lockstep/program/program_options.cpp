@@ -11,7 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/env.h"
-#include "lockstep/base/internal/nearest_name.h"
+#include "lockstep/base/internal/text.h"
 #include "lockstep/job/internal/launched_place.h"
 #include "lockstep/program/internal/config_file.h"
 

@@ -4,7 +4,7 @@
 
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/mutex.h"
-#include "lockstep/base/internal/nearest_name.h"
+#include "lockstep/base/internal/text.h"
 #include "lockstep/rpc/internal/worker.h"
 
 namespace lockstep::rpc {

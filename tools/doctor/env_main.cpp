@@ -9,7 +9,6 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/env.h"
 #include "tools/doctor/gather_facts.h"
-#include "tools/doctor/program_facts.h"
 #include "tools/parse_flags.h"
 
 namespace lockstep::inline internal {

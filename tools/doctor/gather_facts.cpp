@@ -23,7 +23,6 @@
 #include "lockstep/os/machine/control_groups.h"
 #include "lockstep/os/machine/machine.h"
 #include "lockstep/os/socket/tcp_socket.h"
-#include "tools/doctor/program_facts.h"
 
 namespace lockstep::inline internal {
 namespace {

@@ -20,4 +20,11 @@ struct GatherOptions {
 /// Asks the system. A fact that cannot be found out keeps its default.
 MachineFacts gather_facts(const GatherOptions& options);
 
+/// Finds a program as the launcher does, and its libraries by the dynamic loader, without running
+/// it.
+ProgramFacts look_at_program(const std::string& name);
+
+/// The Python of PYTHON_EXEC, or python3, and the version of its torch, which is not imported.
+PythonFacts look_at_python();
+
 }  // namespace lockstep::inline internal

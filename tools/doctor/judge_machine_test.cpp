@@ -1,4 +1,4 @@
-#include "tools/doctor/judge_machine.h"
+#include "tools/doctor/judge_machines.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,6 @@
 
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/socket/tcp_socket.h"
-#include "tools/doctor/judge_machine.h"
 
 namespace lockstep::inline internal {
 namespace {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tools/doctor/finding.h"
+#include "tools/doctor/machine_facts.h"
 #include "tools/doctor/reach.h"
 
 namespace lockstep::inline internal {
@@ -13,5 +14,10 @@ namespace lockstep::inline internal {
 /// none.
 std::vector<Finding> judge_machines(const std::vector<ExaminedMachine>& machines,
                                     const std::string& meeting);
+
+/// The findings on one machine, one or more a check. Pure. `machine`: its name in the findings.
+/// `has_peers`: other machines of the job must reach it.
+std::vector<Finding> judge_machine(const MachineFacts& facts, const std::string& machine,
+                                   bool has_peers);
 
 }  // namespace lockstep::inline internal

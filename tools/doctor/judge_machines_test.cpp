@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "tools/doctor/judge_machine.h"
-
 namespace lockstep {
 namespace {
 

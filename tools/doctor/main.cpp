@@ -17,7 +17,6 @@
 #include "tools/doctor/doctor_flags.h"
 #include "tools/doctor/doctor_meeting.h"
 #include "tools/doctor/gather_facts.h"
-#include "tools/doctor/judge_machine.h"
 #include "tools/doctor/judge_machines.h"
 #include "tools/doctor/reach.h"
 

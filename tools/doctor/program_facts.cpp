@@ -1,4 +1,4 @@
-#include "tools/doctor/program_facts.h"
+#include "tools/doctor/gather_facts.h"
 
 #include <array>
 #include <filesystem>

@@ -36,4 +36,10 @@ std::uint64_t combined_hash(const Fingerprints& fingerprints);
 std::string write_fingerprints(const Fingerprints& fingerprints);
 Fingerprints read_fingerprints(std::string_view text);
 
+/// What to say of replicas of which some differ, from each rank's fingerprints: the ranks unlike
+/// the largest number of ranks that are alike (of several such numbers the one with the lowest
+/// rank), and of each the first name whose value differs or that only one of both has, and how many
+/// such names there are. Pure.
+std::string describe_drift(const std::vector<Fingerprints>& ranks);
+
 }  // namespace lockstep::inline internal

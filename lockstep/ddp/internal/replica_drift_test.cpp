@@ -1,4 +1,4 @@
-#include "lockstep/ddp/internal/replica_drift.h"
+#include "lockstep/ddp/internal/fingerprint.h"
 
 #include <gtest/gtest.h>
 

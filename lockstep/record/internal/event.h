@@ -1,10 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
-
-#include "lockstep/record/internal/histogram.h"
-#include "lockstep/record/internal/png_image.h"
+#include <vector>
 
 /// TensorFlow's Event messages (event.proto, summary.proto), as bytes. Pure.
 namespace lockstep::inline internal {
@@ -13,6 +12,35 @@ struct EventTime {
   double wall_seconds = 0;
   std::int64_t step = 0;
 };
+
+/// How values are spread, as TensorBoard shows it.
+struct Histogram {
+  double least = 0;
+  double most = 0;
+  std::int64_t count = 0;
+  double sum = 0;
+  double sum_of_squares = 0;
+  /// counts[i] values are below limits[i] and not below limits[i - 1].
+  std::vector<double> limits = {};
+  std::vector<double> counts = {};
+};
+
+/// In TensorFlow's bins, each a tenth wider than the one before, on both sides of 0; runs of empty
+/// ones are made one. Values that are not finite are left out. Pure.
+Histogram make_histogram(std::span<const double> values);
+
+/// Rows from the top, pixels from the left, a byte a channel: 1 grey, 3 red, green and blue, 4 with
+/// opacity.
+struct ImagePixels {
+  std::int64_t width = 0;
+  std::int64_t height = 0;
+  int channels = 3;
+  std::span<const std::uint8_t> bytes = {};
+};
+
+/// The image as a PNG file. Pure. Errors: UsageError for one without pixels, of more than 2^28
+/// bytes or another number of channels.
+std::string encode_png(const ImagePixels& image);
 
 /// What an event file begins with.
 std::string version_event(const EventTime& time);

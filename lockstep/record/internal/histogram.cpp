@@ -1,4 +1,4 @@
-#include "lockstep/record/internal/histogram.h"
+#include "lockstep/record/internal/event.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "lockstep/record/internal/png_image.h"
+#include "lockstep/record/internal/event.h"
 
 // The one place that compiles stb_image_write.
 #define STB_IMAGE_WRITE_IMPLEMENTATION

@@ -11,7 +11,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/failpoint.h"
 #include "lockstep/base/internal/log.h"
-#include "lockstep/base/internal/nearest_name.h"
+#include "lockstep/base/internal/text.h"
 #include "lockstep/comm/internal/agreement.h"
 #include "lockstep/comm/internal/error_text.h"
 #include "lockstep/rpc/internal/agent.h"

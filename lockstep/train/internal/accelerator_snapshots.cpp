@@ -33,6 +33,25 @@ c10::impl::GenericList list_of(const c10::IValue& value, const char* name,
   return list;
 }
 
+// The first model and optimizer are the snapshot's own.
+struct SavedLists {
+  c10::impl::GenericList models;
+  c10::impl::GenericList optimizers;
+  c10::impl::GenericList schedulers;
+  c10::impl::GenericList cursors;
+};
+
+SavedLists lists_of(const AcceleratorState& state, const c10::IValue& values,
+                    const std::string& source) {
+  const auto all_but_first = [](std::size_t count) { return count == 0 ? 0 : count - 1; };
+  return {
+      .models = list_of(values, "more_models", source, all_but_first(state.replicas.size())),
+      .optimizers =
+          list_of(values, "more_optimizers", source, all_but_first(state.optimizers.size())),
+      .schedulers = list_of(values, "schedulers", source, state.schedulers.size()),
+      .cursors = list_of(values, "data", source, state.loaders.size())};
+}
+
 c10::IValue cursor_value(LoaderPosition& loader) {
   const DataCursor cursor = loader.cursor_to_save();
   c10::impl::GenericDict dict = make_dict();
@@ -141,12 +160,7 @@ bool AcceleratorState::is_of_this_training(const c10::IValue& values) const {
 }
 
 void AcceleratorState::check_values(const c10::IValue& values, const std::string& source) const {
-  const auto models =
-      list_of(values, "more_models", source, replicas.empty() ? 0 : replicas.size() - 1);
-  const auto others =
-      list_of(values, "more_optimizers", source, optimizers.empty() ? 0 : optimizers.size() - 1);
-  const auto steps = list_of(values, "schedulers", source, schedulers.size());
-  const auto cursors = list_of(values, "data", source, loaders.size());
+  const auto [models, others, steps, cursors] = lists_of(*this, values, source);
   const auto named = entry(values, "registered", source).toGenericDict();
   for (std::size_t i = 0; i < models.size(); ++i) {
     check_state_dict(*replicas[i + 1]->module(), tensor_dict(models.get(i), source), source);
@@ -190,12 +204,7 @@ void AcceleratorState::give_back_registered() {
 }
 
 void AcceleratorState::take_values(const c10::IValue& values, const std::string& source) {
-  const auto models =
-      list_of(values, "more_models", source, replicas.empty() ? 0 : replicas.size() - 1);
-  const auto others =
-      list_of(values, "more_optimizers", source, optimizers.empty() ? 0 : optimizers.size() - 1);
-  const auto steps = list_of(values, "schedulers", source, schedulers.size());
-  const auto cursors = list_of(values, "data", source, loaders.size());
+  const auto [models, others, steps, cursors] = lists_of(*this, values, source);
   for (std::size_t i = 0; i < models.size(); ++i) {
     load_state_dict(*replicas[i + 1]->module(), tensor_dict(models.get(i), source), source);
   }

@@ -1,4 +1,4 @@
-#include "lockstep/base/internal/nearest_name.h"
+#include "lockstep/base/internal/text.h"
 
 #include <string>
 #include <vector>
