@@ -11,71 +11,19 @@ from exchanging, barrier-<backend> (ranks that wait for each other once a step a
 Models: toy (10-10-5), linear (20-1), mlp (1024-4096-1024-100), mingpt, resnet18, and written (the 45 MB of
 gradients of ResNet-18, merely written: "added" is what their exchange takes).
 """
-import argparse
-import contextlib
 import importlib.util
-import json
-import os
-import pathlib
-import select
 import statistics
-import subprocess
 import sys
-import tempfile
 
-HERE = pathlib.Path(__file__).resolve().parent
-# Steps of one turn: half a second or so of the slowest exchange.
-STEPS = {"toy": 200, "linear": 200, "mlp": 15, "mingpt": 10, "resnet18": 2, "written": 10}
+import turns
 
 
-class Program:
-    """A pair of ranks that waits for commands on a named pipe."""
-
-    def __init__(self, folder, name, command, environment):
-        self.pipes = [os.path.join(folder, f"{name}.{end}") for end in ("commands", "answers")]
-        for pipe in self.pipes:
-            os.mkfifo(pipe)
-        self.process = subprocess.Popen([*command, *self.pipes], env=environment)
-        # Opened for both directions, so that a program that fails to start leaves nobody waiting.
-        self.commands = open(os.open(self.pipes[0], os.O_RDWR), "w", encoding="utf-8")
-        self.answers = open(os.open(self.pipes[1], os.O_RDWR | os.O_NONBLOCK), encoding="utf-8")
-        os.set_blocking(self.answers.fileno(), True)
-
-    def ask(self, line):
-        print(line, file=self.commands, flush=True)
-        while not select.select([self.answers], [], [], 0.5)[0]:
-            if self.process.poll() is not None:
-                sys.exit(f"run.py: the program ended with {self.process.returncode} at '{line}'")
-        return json.loads(self.answers.readline())
-
-    def close(self):
-        with contextlib.suppress(OSError):
-            print("", file=self.commands, flush=True)
-        try:
-            self.process.wait(30)
-        except subprocess.TimeoutExpired:
-            self.process.terminate()
-            self.process.wait()
-
-
-def measure(arguments, native, python):
+def measure(arguments):
     """{(model, exchange, placement): [µs, ...]}"""
     times = {}
-    for turn in range(arguments.rounds):
-        for model in arguments.models:
-            before = native.ask("distance")["placement"]
-            for exchange in arguments.exchanges:
-                if sys.stderr.isatty():
-                    print(f"\r\033[Kturn {turn + 1} of {arguments.rounds}: {model}, {exchange}",
-                          end="", file=sys.stderr, flush=True)
-                program = python if exchange == "pytorch" else native
-                answer = program.ask(f"{model} {exchange} sgd {STEPS[model]}")
-                after = native.ask("distance")["placement"]
-                placement = before if before == after else "mixed"
-                times.setdefault((model, exchange, placement), []).extend(answer["us"])
-                before = after
-    if sys.stderr.isatty():
-        print("\r\033[K", end="", file=sys.stderr)
+    subjects = {exchange: (exchange, "sgd") for exchange in arguments.exchanges}
+    for model, exchange, placement, answer in turns.take_turns(arguments, subjects):
+        times.setdefault((model, exchange, placement), []).extend(answer["us"])
     return times
 
 
@@ -109,19 +57,11 @@ def table_of(rows):
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    split = lambda text: text.split(",")  # noqa: E731
-    parser.add_argument("--build", default="build/release", help="where Lockstep was built")
-    parser.add_argument("--models", type=split, default=list(STEPS), help=f"of {', '.join(STEPS)}")
-    parser.add_argument("--exchanges", type=split,
+    parser = turns.make_parser(__doc__, models=list(turns.STEPS), rounds=7)
+    parser.add_argument("--exchanges", type=turns.names,
                         default=["none", "lockstep-shm", "lockstep-gloo", "c10d-shm", "pytorch"])
-    parser.add_argument("--rounds", type=int, default=7, help="turns (default 7)")
-    parser.add_argument("--json", help="write all figures to this file")
     arguments = parser.parse_args()
-    for model in arguments.models:
-        if model not in STEPS:
-            parser.error(f"there is no model '{model}'; choose of {', '.join(STEPS)}")
+    turns.check_names(parser, "model", arguments.models, turns.STEPS)
     if "pytorch" in arguments.exchanges and importlib.util.find_spec("torch") is None:
         parser.error(f"{sys.executable} has no torch to time; use .venv/bin/python, or name "
                      "--exchanges without pytorch")
@@ -130,22 +70,9 @@ def parse_arguments():
 
 def main():
     arguments = parse_arguments()
-    binaries = pathlib.Path(arguments.build).resolve() / "bin"
-    launch = [str(binaries / "lockstep"), "run", "--standalone", "--nproc-per-node=2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHON_EXEC": sys.executable,
-                   "PYTHONWARNINGS": "ignore"}
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as programs:
-        native = Program(folder, "native", [*launch, str(binaries / "ddp_step")], environment)
-        programs.callback(native.close)
-        python = None
-        if "pytorch" in arguments.exchanges:
-            python = Program(folder, "python", [*launch, str(HERE / "pytorch_ddp.py")], environment)
-            programs.callback(python.close)
-        rows = rows_of(measure(arguments, native, python))
+    rows = rows_of(measure(arguments))
     print(table_of(rows))
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"benchmark": "ddp-step", "ranks": 2, "rows": rows}, file, indent=2)
+    turns.write_json(arguments, "ddp-step", rows)
 
 
 if __name__ == "__main__":

@@ -9,29 +9,12 @@ over Gloo in Python. A step is zero_grad, forward, backward, the exchange of gra
 in the optimizer, which with one copy averages the gradients. "limit" is the memory traffic of the update of
 one copy, after forward and backward without exchange.
 """
-import argparse
-import contextlib
-import importlib.util
-import json
-import os
 import pathlib
 import statistics
 import sys
-import tempfile
 
-HERE = pathlib.Path(__file__).resolve().parent
-
-
-def load_ddp_step():
-    """The script of the same name beside the program that is timed."""
-    spec = importlib.util.spec_from_file_location("ddp_step", HERE.parent / "ddp_step" / "run.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-ddp_step = load_ddp_step()
-Program, STEPS = ddp_step.Program, ddp_step.STEPS
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "ddp_step"))
+import turns  # noqa: E402
 
 # What a row is called: exchange and optimizer of ddp_step.
 WAYS = {
@@ -45,23 +28,14 @@ WAYS = {
 }
 
 
-def measure(arguments, native, python):
+def measure(arguments):
     """{(model, way, placement): {"us": [...], "step_us": [...]}}"""
     times = {}
-    for turn in range(arguments.rounds):
-        for model in arguments.models:
-            before = native.ask("distance")["placement"]
-            for way in arguments.ways:
-                print(f"turn {turn + 1} of {arguments.rounds}: {model}, {way}", file=sys.stderr)
-                exchange, optimizer = WAYS[way]
-                program = python if exchange == "pytorch" else native
-                answer = program.ask(f"{model} {exchange} {optimizer} {STEPS[model]}")
-                after = native.ask("distance")["placement"]
-                row = times.setdefault((model, way, before if before == after else "mixed"),
-                                       {"us": [], "step_us": []})
-                for key, values in row.items():
-                    values.extend(answer[key])
-                before = after
+    subjects = {way: WAYS[way] for way in arguments.ways}
+    for model, way, placement, answer in turns.take_turns(arguments, subjects):
+        row = times.setdefault((model, way, placement), {"us": [], "step_us": []})
+        for key, values in row.items():
+            values.extend(answer[key])
     return times
 
 
@@ -88,50 +62,23 @@ def table_of(rows):
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    split = lambda text: text.split(",")  # noqa: E731
-    parser.add_argument("--build", default="build/release", help="where Lockstep was built")
-    parser.add_argument("--ranks", type=int, default=2, help="ranks (default 2)")
-    parser.add_argument("--models", type=split, default=["mlp", "mingpt", "resnet18", "written"],
-                        help=f"of {', '.join(STEPS)}")
-    parser.add_argument("--ways", type=split, help=f"of {', '.join(WAYS)}; default: all")
+    parser = turns.make_parser(__doc__, models=["mlp", "mingpt", "resnet18", "written"], rounds=5)
+    parser.add_argument("--ways", type=turns.names, help=f"of {', '.join(WAYS)}; default: all")
     parser.add_argument("--python", action="store_true",
                         help="PyTorch too; run it by a Python that has torch")
-    parser.add_argument("--rounds", type=int, default=5, help="turns (default 5)")
-    parser.add_argument("--json", help="write all figures to this file")
     arguments = parser.parse_args()
     if not arguments.ways:
         arguments.ways = [way for way in WAYS if arguments.python or not way.startswith("pytorch")]
-    for way in arguments.ways:
-        if way not in WAYS:
-            parser.error(f"there is no way '{way}'; choose of {', '.join(WAYS)}")
-    for model in arguments.models:
-        if model not in STEPS:
-            parser.error(f"there is no model '{model}'; choose of {', '.join(STEPS)}")
+    turns.check_names(parser, "way", arguments.ways, WAYS)
+    turns.check_names(parser, "model", arguments.models, turns.STEPS)
     return arguments
 
 
 def main():
     arguments = parse_arguments()
-    binaries = pathlib.Path(arguments.build).resolve() / "bin"
-    launch = [str(binaries / "lockstep"), "run", "--standalone",
-              f"--nproc-per-node={arguments.ranks}"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHON_EXEC": sys.executable,
-                   "PYTHONWARNINGS": "ignore"}
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as programs:
-        native = Program(folder, "native", [*launch, str(binaries / "ddp_step")], environment)
-        programs.callback(native.close)
-        python = None
-        if any(way.startswith("pytorch") for way in arguments.ways):
-            script = str(HERE.parent / "ddp_step" / "pytorch_ddp.py")
-            python = Program(folder, "python", [*launch, script], environment)
-            programs.callback(python.close)
-        rows = rows_of(measure(arguments, native, python))
+    rows = rows_of(measure(arguments))
     print(table_of(rows))
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"benchmark": "step", "ranks": arguments.ranks, "rows": rows}, file, indent=2)
+    turns.write_json(arguments, "step", rows)
 
 
 if __name__ == "__main__":

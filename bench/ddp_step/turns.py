@@ -1,0 +1,102 @@
+"""What bench/ddp_step/run.py and bench/step/run.py share: they time steps of the programs ddp_step (C++) and
+pytorch_ddp.py (Python), whose ranks wait for commands, in turns, so that all see the same machine."""
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import select
+import subprocess
+import sys
+import tempfile
+
+# Steps of one turn: half a second or so of the slowest exchange.
+STEPS = {"toy": 200, "linear": 200, "mlp": 15, "mingpt": 10, "resnet18": 2, "written": 10}
+
+
+class Program:
+    """The ranks of a job that wait for commands on a named pipe."""
+
+    def __init__(self, folder, name, command, environment):
+        self.pipes = [os.path.join(folder, f"{name}.{end}") for end in ("commands", "answers")]
+        for pipe in self.pipes:
+            os.mkfifo(pipe)
+        self.process = subprocess.Popen([*command, *self.pipes], env=environment)
+        # Opened for both directions, so that a program that fails to start leaves nobody waiting.
+        self.commands = open(os.open(self.pipes[0], os.O_RDWR), "w", encoding="utf-8")
+        self.answers = open(os.open(self.pipes[1], os.O_RDWR | os.O_NONBLOCK), encoding="utf-8")
+        os.set_blocking(self.answers.fileno(), True)
+
+    def ask(self, line):
+        print(line, file=self.commands, flush=True)
+        while not select.select([self.answers], [], [], 0.5)[0]:
+            if self.process.poll() is not None:
+                sys.exit(f"run.py: the program ended with {self.process.returncode} at '{line}'")
+        return json.loads(self.answers.readline())
+
+    def close(self):
+        with contextlib.suppress(OSError):
+            print("", file=self.commands, flush=True)
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.terminate()
+            self.process.wait()
+
+
+def names(text):
+    return text.split(",")
+
+
+def make_parser(description, models, rounds):
+    parser = argparse.ArgumentParser(description=description,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", default="build/release", help="where Lockstep was built")
+    parser.add_argument("--ranks", type=int, default=2, help="ranks (default 2)")
+    parser.add_argument("--models", type=names, default=models, help=f"of {', '.join(STEPS)}")
+    parser.add_argument("--rounds", type=int, default=rounds, help=f"turns (default {rounds})")
+    parser.add_argument("--json", help="write all figures to this file")
+    return parser
+
+
+def check_names(parser, kind, given, known):
+    for name in given:
+        if name not in known:
+            parser.error(f"there is no {kind} '{name}'; choose of {', '.join(known)}")
+
+
+def take_turns(arguments, subjects):
+    """Yields (model, subject, placement, answer) for each turn. `subjects`: {name: (exchange, optimizer)}."""
+    binaries = pathlib.Path(arguments.build).resolve() / "bin"
+    launch = [str(binaries / "lockstep"), "run", "--standalone", f"--nproc-per-node={arguments.ranks}"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHON_EXEC": sys.executable,
+                   "PYTHONWARNINGS": "ignore"}
+    commands = {"native": str(binaries / "ddp_step")}
+    if any(exchange == "pytorch" for exchange, _ in subjects.values()):
+        commands["pytorch"] = str(pathlib.Path(__file__).resolve().parent / "pytorch_ddp.py")
+    show = sys.stderr.isatty()
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        programs = {}
+        for name, command in commands.items():
+            programs[name] = Program(folder, name, [*launch, command], environment)
+            stack.callback(programs[name].close)
+        for turn in range(arguments.rounds):
+            for model in arguments.models:
+                before = programs["native"].ask("distance")["placement"]
+                for subject, (exchange, optimizer) in subjects.items():
+                    if show:
+                        print(f"\r\033[Kturn {turn + 1} of {arguments.rounds}: {model}, {subject}",
+                              end="", file=sys.stderr, flush=True)
+                    program = programs.get(exchange, programs["native"])
+                    answer = program.ask(f"{model} {exchange} {optimizer} {STEPS[model]}")
+                    after = programs["native"].ask("distance")["placement"]
+                    yield model, subject, before if before == after else "mixed", answer
+                    before = after
+        if show:
+            print("\r\033[K", end="", file=sys.stderr)
+
+
+def write_json(arguments, benchmark, rows):
+    if arguments.json:
+        with open(arguments.json, "w", encoding="utf-8") as file:
+            json.dump({"benchmark": benchmark, "ranks": arguments.ranks, "rows": rows}, file, indent=2)
