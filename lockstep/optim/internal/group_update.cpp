@@ -2,14 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <memory>
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/_fused_adagrad.h>
-#include <ATen/ops/_fused_adam.h>
-#include <ATen/ops/_fused_adamw.h>
-#include <ATen/ops/_fused_sgd.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full_like.h>
@@ -19,6 +14,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/one_copy/internal/model_copy.h"
+#include "lockstep/optim/internal/fused_batch.h"
+#include "lockstep/optim/internal/option_updates.h"
 #include "lockstep/optim/internal/update_range.h"
 
 namespace lockstep::inline internal {
@@ -75,127 +72,16 @@ bool supports_sparse(const Options&) {
   return false;
 }
 
-SgdUpdate update_of(const Target& target, const SGDOptions& options) {
-  return {.lr = options.lr,
-          .momentum = options.momentum,
-          .dampening = options.dampening,
-          .weight_decay = options.weight_decay,
-          .nesterov = options.nesterov,
-          .is_first_step = options.momentum != 0 && target.has_new_momentum};
-}
-
-template <class Options>
-requires std::is_same_v<Options, AdamOptions> || std::is_same_v<Options, AdamWOptions> AdamUpdate
-update_of(const Target& target, const Options& options) {
-  return {.lr = options.lr,
-          .beta1 = std::get<0>(options.betas),
-          .beta2 = std::get<1>(options.betas),
-          .eps = options.eps,
-          .weight_decay = options.weight_decay,
-          .is_decoupled = Described<Options>::kIsDecoupled,
-          .step = target.state->step};
-}
-
-AdagradUpdate update_of(const Target& target, const AdagradOptions& options) {
-  return {.lr = options.lr,
-          .lr_decay = options.lr_decay,
-          .weight_decay = options.weight_decay,
-          .eps = options.eps,
-          .step = target.state->step};
-}
-
-NAdamUpdate update_of(const Target& target, const NAdamOptions& options) {
-  const auto step = static_cast<double>(target.state->step);
-  const double beta1 = std::get<0>(options.betas);
-  const auto momentum_at = [&](double at_step) {
-    return beta1 * (1.0 - 0.5 * std::pow(0.96, at_step * options.momentum_decay));
-  };
-  return {.lr = options.lr,
-          .beta1 = beta1,
-          .beta2 = std::get<1>(options.betas),
-          .eps = options.eps,
-          .weight_decay = options.weight_decay,
-          .is_decoupled = options.decoupled_weight_decay,
-          .mu = momentum_at(step),
-          .mu_next = momentum_at(step + 1),
-          .mu_product = target.state->numbers[0],
-          .step = target.state->step};
-}
-
-RAdamUpdate update_of(const Target& target, const RAdamOptions& options) {
-  return {.lr = options.lr,
-          .beta1 = std::get<0>(options.betas),
-          .beta2 = std::get<1>(options.betas),
-          .eps = options.eps,
-          .weight_decay = options.weight_decay,
-          .is_decoupled = options.decoupled_weight_decay,
-          .step = target.state->step};
-}
-
-AdamaxUpdate update_of(const Target& target, const AdamaxOptions& options) {
-  return {.lr = options.lr,
-          .beta1 = std::get<0>(options.betas),
-          .beta2 = std::get<1>(options.betas),
-          .eps = options.eps,
-          .weight_decay = options.weight_decay,
-          .step = target.state->step};
-}
-
-AdadeltaUpdate update_of(const Target&, const AdadeltaOptions& options) {
-  return {.lr = options.lr,
-          .rho = options.rho,
-          .eps = options.eps,
-          .weight_decay = options.weight_decay};
-}
-
-RmspropUpdate update_of(const Target&, const RMSpropOptions& options) {
-  return {.lr = options.lr,
-          .alpha = options.alpha,
-          .eps = options.eps,
-          .weight_decay = options.weight_decay,
-          .momentum = options.momentum};
-}
-
-LionUpdate update_of(const Target&, const LionOptions& options) {
-  return {.lr = options.lr,
-          .beta1 = std::get<0>(options.betas),
-          .beta2 = std::get<1>(options.betas),
-          .weight_decay = options.weight_decay};
-}
-
-LambUpdate update_of(const Target& target, const LAMBOptions& options) {
-  return {.beta1 = std::get<0>(options.betas),
-          .beta2 = std::get<1>(options.betas),
-          .eps = options.eps,
-          .weight_decay = options.weight_decay,
-          .step = target.state->step};
-}
-
-/// Before update_of, which only reads.
-void count_numbers(const Target& target, const NAdamOptions& options) {
-  // Python keeps the product in a float32 tensor.
-  double& product = target.state->numbers[0];
-  const double mu = update_of(target, options).mu;
-  product = static_cast<double>(static_cast<float>(product) * static_cast<float>(mu));
-}
-template <class Options>
-void count_numbers(const Target&, const Options&) {}
-
-/// Tensors of one device, dtype and step for one call of a fused kernel of ATen's.
-struct Batch {
-  at::Device device;
-  at::ScalarType dtype;
-  std::int64_t step;
+/// What goes into one call of a fused kernel.
+struct Batch : FusedBatch {
   std::vector<const Target*> targets = {};
-  std::vector<at::Tensor> parameters = {}, gradients = {}, steps = {};
-  std::array<std::vector<at::Tensor>, kMostStates> states = {};
 };
 
 template <class Options>
 class GroupUpdate final : public GroupStep {
  public:
   using Kind = Described<Options>;
-  using Update = decltype(update_of(std::declval<const Target&>(), std::declval<const Options&>()));
+  using Update = decltype(update_of(std::declval<const Options&>(), StepCounts()));
 
   GroupUpdate(torch::optim::Optimizer& optimizer, std::size_t group, const Options& options)
       : optimizer_(optimizer), group_(group), options_(options) {
@@ -217,7 +103,7 @@ class GroupUpdate final : public GroupStep {
     }
     update_waiting();
     for (const Batch& batch : batches_) {
-      run_fused(batch, options_);
+      if constexpr (Kind::kIsFused) run_fused(batch, options_);
       for (const Target* const target : batch.targets) finish(*target);
     }
   }
@@ -439,7 +325,7 @@ class GroupUpdate final : public GroupStep {
     });
     if (batch == batches_.end()) {
       batch =
-          batches_.insert(batches_.end(), Batch{.device = device, .dtype = dtype, .step = step});
+          batches_.insert(batches_.end(), Batch{{.device = device, .dtype = dtype, .step = step}});
     }
     batch->parameters.push_back(target.parameter);
     batch->gradients.push_back(target.gradient);
@@ -452,8 +338,7 @@ class GroupUpdate final : public GroupStep {
   }
 
   void update_dense(Target& target) {
-    count_numbers(target, options_);
-    const Update update = update_of(target, options_);
+    const Update update = update_of(options_, count_step(target));
     if constexpr (std::is_same_v<Options, LAMBOptions>) {
       const UpdateRange range = range_of(target);
       const double ratio = lamb_trust_ratio(update_lamb_states(update, range));
@@ -467,6 +352,18 @@ class GroupUpdate final : public GroupStep {
     }
   }
 
+  StepCounts count_step(const Target& target) const {
+    StepCounts counts{.makes_momentum = has_momentum() && target.has_new_momentum};
+    if (target.state == nullptr) return counts;
+    counts.step = target.state->step;
+    if constexpr (std::is_same_v<Options, NAdamOptions>) {
+      double& product = target.state->numbers[0];
+      product = next_mu_product(options_, counts.step, product);
+      counts.mu_product = product;
+    }
+    return counts;
+  }
+
   // SGD has no count of steps: here it says whether the momentum is still to be made.
   static std::int64_t batch_step(const SgdUpdate& update) { return update.is_first_step ? 1 : 0; }
   template <class Counted>
@@ -474,30 +371,6 @@ class GroupUpdate final : public GroupStep {
     if constexpr (requires { update.step; }) return update.step;
     return 0;
   }
-
-  static void run_fused(const Batch& batch, const SGDOptions& options) {
-    at::_fused_sgd_(batch.parameters, batch.gradients, batch.states[0], options.weight_decay,
-                    options.momentum, options.lr, options.dampening, options.nesterov,
-                    options.maximize, /*is_first_step=*/batch.step == 1);
-  }
-  static void run_fused(const Batch& batch, const AdamOptions& options) {
-    at::_fused_adam_(batch.parameters, batch.gradients, batch.states[0], batch.states[1],
-                     batch.states[2], batch.steps, options.lr, std::get<0>(options.betas),
-                     std::get<1>(options.betas), options.weight_decay, options.eps, options.amsgrad,
-                     options.maximize);
-  }
-  static void run_fused(const Batch& batch, const AdamWOptions& options) {
-    at::_fused_adamw_(batch.parameters, batch.gradients, batch.states[0], batch.states[1],
-                      batch.states[2], batch.steps, options.lr, std::get<0>(options.betas),
-                      std::get<1>(options.betas), options.weight_decay, options.eps,
-                      options.amsgrad, options.maximize);
-  }
-  static void run_fused(const Batch& batch, const AdagradOptions& options) {
-    at::_fused_adagrad_(batch.parameters, batch.gradients, batch.states[0], batch.steps, options.lr,
-                        options.lr_decay, options.weight_decay, options.eps, options.maximize);
-  }
-  template <class Other>
-  static void run_fused(const Batch&, const Other&) {}
 
   /// Averages this rank's part, chunk by chunk, into a buffer that stays in the cache. What is in
   /// the buffer is updated when it is full: small parameters go together.
