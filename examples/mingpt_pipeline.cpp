@@ -1,11 +1,11 @@
-// Trains a small GPT that is cut into stages, on a grid of processes: the stages of a pipeline side
-// by side, and replicas of it below each other, whose gradients are summed:
+// Trains a small GPT that is divided into stages, on a grid of processes: the stages of a pipeline
+// side by side, and replicas of it below each other, whose gradients are summed:
 //
 //   lockstep run --standalone --nproc-per-node=4 mingpt_pipeline --stages=2
 //
 // trains two replicas of two stages. --tensor-parallel gives each process a part of every weight in
-// place of stages (docs/guides/tensor-parallel.md). --uncut trains the same model on the same
-// batches in one process: the losses are equal, but for rounding.
+// place of stages (docs/guides/tensor-parallel.md). --no-pipeline trains the same model on the
+// same batches in one process: the losses are equal, but for rounding.
 #include <cstdint>
 #include <cstdio>
 #include <string>
@@ -36,7 +36,7 @@ struct Arguments {
   std::int64_t batch_size = 16;
   std::int64_t n_layer = 4;
   double lr = 1e-3;
-  bool uncut = false;
+  bool no_pipeline = false;
   bool tensor_parallel = false;
 };
 
@@ -116,8 +116,8 @@ int train(const Arguments& arguments) {
     std::fflush(stdout);
   };
 
-  if (arguments.tensor_parallel) gpt->cut_over(world);
-  if (arguments.uncut || arguments.tensor_parallel) {
+  if (arguments.tensor_parallel) gpt->shard_over(world);
+  if (arguments.no_pipeline || arguments.tensor_parallel) {
     torch::optim::AdamW optimizer(gpt->parameters(), arguments.lr);
     for (std::int64_t step = 1; step <= arguments.steps; ++step) {
       const auto batch = batches.next(0, 1);
@@ -152,7 +152,7 @@ int train(const Arguments& arguments) {
 int run(int argc, char** argv) {
   Arguments arguments;
   CLI::App app(
-      "Trains a small GPT, cut into stages, on a grid of processes: pipelines of --stages\n"
+      "Trains a small GPT, divided into stages, on a grid of processes: pipelines of --stages\n"
       "processes, and as many replicas of them as there are processes for.");
   app.option_defaults()->always_capture_default();
   app.add_option("--text", arguments.text, "what it learns to write");
@@ -161,7 +161,7 @@ int run(int argc, char** argv) {
   app.add_option("--schedule", arguments.schedule, "gpipe, 1f1b or interleaved-1f1b");
   app.add_option("--chunks", arguments.chunks, "stages a process, with interleaved-1f1b")
       ->check(integer_between(1, kMostOfAnything));
-  app.add_option("--micro-batches", arguments.micro_batches, "parts of a replica's batch")
+  app.add_option("--micro-batches", arguments.micro_batches, "micro-batches of a replica's batch")
       ->check(integer_between(1, kMostOfAnything));
   app.add_option("--steps", arguments.steps, "how long to train")
       ->check(integer_between(1, kMostOfAnything));
@@ -171,8 +171,8 @@ int run(int argc, char** argv) {
       ->check(integer_between(1, kMostOfAnything));
   app.add_option("--lr", arguments.lr, "learning rate of AdamW")->check(require_positive);
   app.add_flag("--tensor-parallel", arguments.tensor_parallel,
-               "cut every weight over all processes, instead of the model into stages");
-  app.add_flag("--uncut", arguments.uncut, "train the same model in one process, without pipeline");
+               "shard every weight over all processes, instead of stages");
+  app.add_flag("--no-pipeline", arguments.no_pipeline, "train the same model in one process");
   return parse_command_line(app, argc, argv) ? train(arguments) : 0;
 }
 

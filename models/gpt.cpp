@@ -83,11 +83,11 @@ GptImpl::GptImpl(const GptConfig& config)
   initialize(*this, config.n_layer);
 }
 
-void GptImpl::cut_over(const lockstep::ProcessGroup& group) {
+void GptImpl::shard_over(const lockstep::ProcessGroup& group) {
   for (const auto& block : blocks_->named_children()) {
-    block.value()->as<GptBlock>()->cut_over(group);
+    block.value()->as<GptBlock>()->shard_over(group);
   }
-  stem_->cut_over(group);
+  stem_->shard_over(group);
   cut_head_ = replace_module(
       "head",
       lockstep::ColumnParallelLinear(head_, lockstep::ColumnParallelLinearOptions{

@@ -48,15 +48,15 @@ class GptImpl : public torch::nn::Module {
   /// Errors: UsageError for longer sequences.
   std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& idx, const at::Tensor& targets = {});
 
-  /// Its layers, shared, one behind the other: tokens in, logits out. What a pipeline is cut from.
+  /// Its layers, shared, one behind the other: tokens in, logits out. What a pipeline divides.
   torch::nn::Sequential layers() const;
 
-  /// Cuts the weights of attention, perceptrons, embedding and head over the group's ranks (tensor
-  /// parallelism): each keeps its part, and all of them give what the uncut net gives. Ranks must
-  /// have made it alike, and draw the same random numbers from then on. Once, before its optimizer
-  /// is made. Collective: forward and backward, from then on. Errors: UsageError for a number of
-  /// heads that the ranks do not divide.
-  void cut_over(const lockstep::ProcessGroup& group);
+  /// Shards the weights of attention, perceptrons, embedding and head over the group's ranks
+  /// (tensor parallelism): each keeps its shard, and all of them give what the unsharded net gives.
+  /// All ranks must have constructed the same net, and draw the same random numbers from then on.
+  /// Once, before its optimizer is made. Collective: forward and backward, from then on. Errors:
+  /// UsageError for a number of heads that the ranks do not divide.
+  void shard_over(const lockstep::ProcessGroup& group);
 
   const GptConfig& config() const { return config_; }
 

@@ -78,16 +78,16 @@ at::Tensor CausalAttention::forward(const at::Tensor& x, const at::Tensor& mask)
   return group_ ? cut_out_proj_(merged) : out_proj_(merged);
 }
 
-void CausalAttention::cut_over(const lockstep::ProcessGroup& group) {
+void CausalAttention::shard_over(const lockstep::ProcessGroup& group) {
   if (heads_ % group.world_size() != 0) {
     throw lockstep::UsageError(lockstep::concat("cut a GPT: ", heads_, " heads over ",
                                                 group.world_size(),
                                                 " ranks; choose a multiple of them"));
   }
   // Each of queries, keys and values, so that the rank has whole heads of all three.
-  const auto own_heads = [&](const at::Tensor& uncut) {
+  const auto own_heads = [&](const at::Tensor& unsharded) {
     std::vector<at::Tensor> parts;
-    for (const at::Tensor& each : uncut.detach().chunk(3)) {
+    for (const at::Tensor& each : unsharded.detach().chunk(3)) {
       parts.push_back(each.chunk(group.world_size())[static_cast<std::size_t>(group.rank())]);
     }
     return at::cat(parts).set_requires_grad(true);
@@ -127,8 +127,8 @@ at::Tensor GptBlock::forward(const at::Tensor& x) {
   return attended + mlp_->forward(ln2_(attended));
 }
 
-void GptBlock::cut_over(const lockstep::ProcessGroup& group) {
-  attention_->cut_over(group);
+void GptBlock::shard_over(const lockstep::ProcessGroup& group) {
+  attention_->shard_over(group);
   const torch::nn::Linear wide(mlp_->ptr<torch::nn::LinearImpl>(0));
   const torch::nn::Linear narrow(mlp_->ptr<torch::nn::LinearImpl>(2));
   mlp_ = replace_module(
@@ -152,7 +152,7 @@ at::Tensor EmbeddingStem::forward(const at::Tensor& idx) {
   return at::dropout(tokens + positions, dropout_, is_training());
 }
 
-void EmbeddingStem::cut_over(const lockstep::ProcessGroup& group) {
+void EmbeddingStem::shard_over(const lockstep::ProcessGroup& group) {
   cut_tok_emb_ = replace_module(
       "tok_emb", lockstep::VocabParallelEmbedding(
                      tok_emb_, lockstep::VocabParallelEmbeddingOptions{.process_group = group}));

@@ -22,7 +22,7 @@ class CausalAttention : public torch::nn::Module {
   /// `mask`: [length, length], 1 where the row's position may see the column's, else 0.
   at::Tensor forward(const at::Tensor& x, const at::Tensor& mask);
   /// From now on this rank has its share of the heads.
-  void cut_over(const lockstep::ProcessGroup& group);
+  void shard_over(const lockstep::ProcessGroup& group);
 
  private:
   std::int64_t heads_;
@@ -39,7 +39,7 @@ class AttentionLayer : public torch::nn::Module {
  public:
   explicit AttentionLayer(const GptConfig& config);
   at::Tensor forward(const at::Tensor& x);
-  void cut_over(const lockstep::ProcessGroup& group) { attention_->cut_over(group); }
+  void shard_over(const lockstep::ProcessGroup& group) { attention_->shard_over(group); }
 
  private:
   double dropout_;
@@ -54,7 +54,7 @@ class GptBlock : public torch::nn::Module {
   explicit GptBlock(const GptConfig& config);
   at::Tensor forward(const at::Tensor& x);
   /// Heads and the perceptron's hidden values.
-  void cut_over(const lockstep::ProcessGroup& group);
+  void shard_over(const lockstep::ProcessGroup& group);
 
  private:
   torch::nn::LayerNorm ln1_;
@@ -69,7 +69,7 @@ class EmbeddingStem : public torch::nn::Module {
   explicit EmbeddingStem(const GptConfig& config);
   at::Tensor forward(const at::Tensor& idx);
   /// The vocabulary.
-  void cut_over(const lockstep::ProcessGroup& group);
+  void shard_over(const lockstep::ProcessGroup& group);
 
  private:
   double dropout_;

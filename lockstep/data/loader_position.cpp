@@ -24,7 +24,7 @@ EpochPlanOptions plan_options(std::optional<std::size_t> dataset_size,
   if (!dataset_size) {
     throw UsageError(
         "DataLoader: the dataset does not know its size; its size() must return one, by which "
-        "samples are shared out");
+        "samples are distributed over the ranks");
   }
   if (*dataset_size == 0) {
     throw UsageError("DataLoader: the dataset is empty; look at what it was read from");

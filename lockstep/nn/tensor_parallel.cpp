@@ -19,10 +19,12 @@ ProcessGroup checked_group(ProcessGroup group, const char* layer) {
   return group;
 }
 
-// This rank's rows (dimension 0) or columns (dimension 1) of an uncut parameter.
-at::Tensor part_of(const at::Tensor& uncut, std::int64_t dimension, const ProcessGroup& group) {
-  const Cut cut = cut_of(uncut.size(dimension), group.rank(), group.world_size());
-  return uncut.detach().narrow(dimension, cut.begin, cut.size).clone(at::MemoryFormat::Contiguous);
+// This rank's rows (dimension 0) or columns (dimension 1) of an unsharded parameter.
+at::Tensor part_of(const at::Tensor& unsharded, std::int64_t dimension, const ProcessGroup& group) {
+  const Cut cut = cut_of(unsharded.size(dimension), group.rank(), group.world_size());
+  return unsharded.detach()
+      .narrow(dimension, cut.begin, cut.size)
+      .clone(at::MemoryFormat::Contiguous);
 }
 
 void check_columns(const at::Tensor& input, std::int64_t columns, const char* layer) {
@@ -34,13 +36,14 @@ void check_columns(const at::Tensor& input, std::int64_t columns, const char* la
 
 }  // namespace
 
-ColumnParallelLinearImpl::ColumnParallelLinearImpl(const torch::nn::Linear& uncut,
+ColumnParallelLinearImpl::ColumnParallelLinearImpl(const torch::nn::Linear& unsharded,
                                                    const ColumnParallelLinearOptions& options)
     : group_(checked_group(options.process_group, "ColumnParallelLinear")),
-      outputs_(uncut->weight.size(0)),
+      outputs_(unsharded->weight.size(0)),
       gather_output_(options.gather_output) {
-  weight = register_parameter("weight", part_of(uncut->weight, 0, group_));
-  if (uncut->bias.defined()) bias = register_parameter("bias", part_of(uncut->bias, 0, group_));
+  weight = register_parameter("weight", part_of(unsharded->weight, 0, group_));
+  if (unsharded->bias.defined())
+    bias = register_parameter("bias", part_of(unsharded->bias, 0, group_));
 }
 
 at::Tensor ColumnParallelLinearImpl::forward(const at::Tensor& input) {
@@ -49,13 +52,14 @@ at::Tensor ColumnParallelLinearImpl::forward(const at::Tensor& input) {
   return gather_output_ ? gather_from_group(output, outputs_, group_) : output;
 }
 
-RowParallelLinearImpl::RowParallelLinearImpl(const torch::nn::Linear& uncut,
+RowParallelLinearImpl::RowParallelLinearImpl(const torch::nn::Linear& unsharded,
                                              const RowParallelLinearOptions& options)
     : group_(checked_group(options.process_group, "RowParallelLinear")),
-      inputs_(uncut->weight.size(1)),
+      inputs_(unsharded->weight.size(1)),
       input_is_parallel_(options.input_is_parallel) {
-  weight = register_parameter("weight", part_of(uncut->weight, 1, group_));
-  if (uncut->bias.defined()) bias = register_parameter("bias", uncut->bias.detach().clone());
+  weight = register_parameter("weight", part_of(unsharded->weight, 1, group_));
+  if (unsharded->bias.defined())
+    bias = register_parameter("bias", unsharded->bias.detach().clone());
 }
 
 at::Tensor RowParallelLinearImpl::forward(const at::Tensor& input) {
@@ -66,18 +70,17 @@ at::Tensor RowParallelLinearImpl::forward(const at::Tensor& input) {
   return bias.defined() ? sum + bias : sum;
 }
 
-VocabParallelEmbeddingImpl::VocabParallelEmbeddingImpl(const torch::nn::Embedding& uncut,
+VocabParallelEmbeddingImpl::VocabParallelEmbeddingImpl(const torch::nn::Embedding& unsharded,
                                                        const VocabParallelEmbeddingOptions& options)
     : group_(checked_group(options.process_group, "VocabParallelEmbedding")),
-      rows_(uncut->weight.size(0)) {
-  const auto& asked = uncut->options;
+      rows_(unsharded->weight.size(0)) {
+  const auto& asked = unsharded->options;
   if (asked.padding_idx() || asked.max_norm() || asked.sparse() || asked.scale_grad_by_freq()) {
     throw UsageError(
         "VocabParallelEmbedding: padding_idx, max_norm, sparse and scale_grad_by_freq cannot be "
-        "cut; "
-        "make the Embedding without them");
+        "sharded; make the Embedding without them");
   }
-  weight = register_parameter("weight", part_of(uncut->weight, 0, group_));
+  weight = register_parameter("weight", part_of(unsharded->weight, 0, group_));
 }
 
 at::Tensor VocabParallelEmbeddingImpl::forward(const at::Tensor& input) {

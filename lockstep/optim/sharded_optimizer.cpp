@@ -296,7 +296,7 @@ c10::IValue OptimizerShards::consolidated_state_dict(const Optimizer& optimizer,
 
 void OptimizerShards::refuse_archive() const {
   throw UsageError(concat("ShardedOptimizer on rank ", state_->group.rank(),
-                          ": an archive of LibTorch would hold this rank's share only; use "
+                          ": an archive of LibTorch would hold this rank's shard only; use "
                           "SnapshotDirectory, or consolidated_state_dict() and "
                           "load_optimizer_state_dict()"));
 }

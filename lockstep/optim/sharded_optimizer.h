@@ -126,7 +126,7 @@ class ShardedOptimizer : public Optimizer, public ShardedState {
     return shards_.consolidated_state_dict(*this, target);
   }
 
-  /// Not offered: they would hold this rank's share only. Errors: UsageError.
+  /// Not offered: they would hold this rank's shard only. Errors: UsageError.
   void save(torch::serialize::OutputArchive&) const override { shards_.refuse_archive(); }
   void load(torch::serialize::InputArchive&) override { shards_.refuse_archive(); }
 

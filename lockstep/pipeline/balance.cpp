@@ -14,12 +14,12 @@ constexpr double kImpossible = std::numeric_limits<double>::infinity();
 
 void check_costs(const std::vector<double>& costs, int stages) {
   if (stages < 1 || static_cast<std::size_t>(stages) > costs.size()) {
-    throw UsageError(concat("cut ", costs.size(), " layers into ", stages,
+    throw UsageError(concat("divide ", costs.size(), " layers into ", stages,
                             " stages: each stage needs a layer; take fewer stages"));
   }
   for (std::size_t i = 0; i < costs.size(); ++i) {
     if (!(costs[i] >= 0) || !std::isfinite(costs[i])) {
-      throw UsageError(concat("cut layers into stages: layer ", i, " costs ", costs[i],
+      throw UsageError(concat("divide layers into stages: layer ", i, " costs ", costs[i],
                               "; costs are numbers of at least 0"));
     }
   }

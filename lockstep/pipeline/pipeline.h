@@ -39,8 +39,8 @@ struct PipelineOptions {
   std::function<double(const at::Tensor& targets)> weight = {};
 };
 
-/// Trains a Sequential that is cut into stages on several ranks, or devices. Gradients are those of
-/// the uncut net, for the mean loss over the batch, however it is divided:
+/// Trains a Sequential that is divided into stages on several ranks, or devices. Gradients are
+/// those of the whole net, for the mean loss over the batch, whatever the stages:
 ///
 ///   Pipeline pipeline(net, {.process_group = group, .micro_batches = 8});
 ///   torch::optim::SGD optimizer(pipeline.parameters(), 1e-2);   // of this rank's stages
@@ -84,7 +84,7 @@ class Pipeline {
 
   /// Of this process's stages, each once.
   std::vector<at::Tensor> parameters() const;
-  /// With their names in the uncut net. Errors: UsageError for stages given one by one that use a
+  /// With their names in the whole net. Errors: UsageError for stages given one by one that use a
   /// name twice.
   torch::OrderedDict<std::string, at::Tensor> named_parameters() const;
   const std::vector<torch::nn::Sequential>& stages() const;

@@ -27,7 +27,7 @@ void check_cuts(const std::vector<std::int64_t>& cuts, std::size_t layers) {
   std::int64_t before = 0;
   for (const std::int64_t cut : cuts) {
     if (cut <= before || cut >= static_cast<std::int64_t>(layers)) {
-      throw UsageError(concat("cut ", layers, " layers into stages: a cut before layer ", cut,
+      throw UsageError(concat("divide ", layers, " layers into stages: a cut before layer ", cut,
                               before > 0 ? concat(", after one before layer ", before) : "",
                               "; cuts rise and leave each stage a layer"));
     }
@@ -42,8 +42,8 @@ void check_nothing_is_shared(const std::vector<Sequential>& stages) {
       const auto [owner, is_new] =
           owners.try_emplace(named.value().unsafeGetTensorImpl(), stage, named.key());
       if (is_new || owner->second.first == stage) continue;
-      throw UsageError(concat("cut layers into stages: ", named.key(), " of stage ", stage, " is ",
-                              owner->second.second, " of stage ", owner->second.first,
+      throw UsageError(concat("divide layers into stages: ", named.key(), " of stage ", stage,
+                              " is ", owner->second.second, " of stage ", owner->second.first,
                               ", too; cut so that one stage has both"));
     }
   };

@@ -68,7 +68,7 @@ Snapshot load_snapshot(const std::filesystem::path& path) {
   const c10::IValue dict = load(path, {.checksum_required = true});
   const c10::IValue about = entry(dict, "lockstep", source);
   if (about.isGenericDict() && !find_value(about, kShareMark).isNone()) {
-    throw UsageError(concat(source, ": it is one rank's part of a snapshot; name its directory"));
+    throw UsageError(concat(source, ": it is one rank's shard of a snapshot; name its directory"));
   }
   return snapshot_from(dict, source);
 }

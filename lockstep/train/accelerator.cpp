@@ -85,8 +85,8 @@ bool Accelerator::try_end_training() {
 void Accelerator::end_training() {
   if (try_end_training()) return;
   throw Error(
-      "Accelerator::end_training: the loop was left in a step that did not count, as a rank had "
-      "failed; loop over epochs(), which goes on with that step");
+      "Accelerator::end_training: the loop was left in a void step, in which a rank had failed; "
+      "loop over epochs(), which replays that step");
 }
 
 Accelerator::Epochs::Iterator::Iterator(AcceleratorState* state, std::int64_t end)

@@ -196,7 +196,7 @@ template <class Dataset, class Sampler>
 TakenDataset<Dataset> take_dataset(torch::data::StatelessDataLoader<Dataset, Sampler>& loader) {
   constexpr bool kShuffles = std::is_same_v<Sampler, torch::data::samplers::RandomSampler>;
   static_assert(kShuffles || std::is_same_v<Sampler, torch::data::samplers::SequentialSampler>,
-                "a loader with this sampler cannot be shared out: give the dataset to "
+                "a loader with this sampler cannot be distributed: give the dataset to "
                 "Accelerator::make_data_loader");
   const auto& options = loader.options();
   if (options.workers > 0) {

@@ -122,7 +122,7 @@ void add_trainer_options(ProgramOptions& program, TrainerOptions& options) {
   program.add("save_interval", options.save_interval, "of snapshots; empty: at the end alone");
   program.add("keep_last", options.keep_last, "how many of the newest snapshots to keep");
   program.add("asynchronous_saves", options.asynchronous_saves, "snapshots are written meanwhile");
-  program.add("sharded_saves", options.sharded_saves, "each rank writes a share of them");
+  program.add("sharded_saves", options.sharded_saves, "each rank writes a shard of them");
   program.add("log_every_n_steps", options.log_every_n_steps, "metrics are means over so many");
   program.add("logger", options.logger, kLogger,
               "tensorboard, csv or tensorboard,csv, beside metrics.jsonl");

@@ -1,4 +1,4 @@
-"""The example `mingpt_pipeline`: a GPT cut into stages learns as the uncut one does.
+"""The example `mingpt_pipeline`: a GPT divided into stages learns as the whole one does.
 
 Usage: mingpt_pipeline.py LOCKSTEP MINGPT_PIPELINE [unittest arguments]
 """
@@ -22,18 +22,18 @@ class MingptPipeline(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         return [float(loss) for loss in re.findall(r"loss ([\d.]+)", result.stdout)]
 
-    def test_the_grid_learns_as_the_uncut_model_does(self):
-        uncut = self.losses("--uncut")
-        self.assertEqual(len(uncut), 8)
-        self.assertLess(uncut[-1], uncut[0] - 0.5)
+    def test_the_grid_learns_as_the_whole_model_does(self):
+        whole = self.losses("--no-pipeline")
+        self.assertEqual(len(whole), 8)
+        self.assertLess(whole[-1], whole[0] - 0.5)
         for ranks, backend, arguments in (
                 (4, "shm", ()), (4, "gloo", ("--schedule=gpipe", "--micro-batches=3")),
                 (4, "shm", ("--schedule=interleaved-1f1b", "--chunks=2")),
                 (3, "shm", ("--stages=3", "--micro-batches=5")), (2, "shm", ("--stages=1",))):
             with self.subTest(ranks=ranks, arguments=arguments):
                 losses = self.losses(*arguments, ranks=ranks, backend=backend)
-                self.assertEqual(len(losses), len(uncut))
-                for ours, theirs in zip(losses, uncut):
+                self.assertEqual(len(losses), len(whole))
+                for ours, theirs in zip(losses, whole):
                     self.assertAlmostEqual(ours, theirs, delta=2e-4)
 
     def test_a_grid_that_does_not_come_out_even_is_refused(self):

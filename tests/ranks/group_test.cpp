@@ -141,7 +141,7 @@ TEST(Group, ARankThatDoesNotComeIsATimeoutThatNamesTheCollective) {
       if (world.backend_name() == "gloo") {
         EXPECT_SAYS(std::string(error.what()),
                     "not complete within 300 ms; a rank is stuck, stopped or did not make this "
-                    "call: nothing is heard of rank 0 (");
+                    "call: no report from rank 0 (");
       }
     } else {
       EXPECT_THROW(late(), OperationError);

@@ -184,7 +184,8 @@ TEST_F(TensorParallel, MisuseIsSaid) {
               }),
               "an input of shape [2, 5]; its last dimension must be 4");
   torch::nn::Embedding padded(torch::nn::EmbeddingOptions(4, 2).padding_idx(0));
-  EXPECT_SAYS(message_of<UsageError>([&] { VocabParallelEmbedding cut(padded); }), "cannot be cut");
+  EXPECT_SAYS(message_of<UsageError>([&] { VocabParallelEmbedding cut(padded); }),
+              "cannot be sharded");
 }
 
 TEST_F(TensorParallel, IsWrittenAsTheGuideHasIt) {
@@ -236,7 +237,7 @@ TEST_F(TensorParallel, AGptLearnsAsTheUncut) {
   models::Gpt uncut(config);
   torch::manual_seed(1);
   models::Gpt cut(config);
-  cut->cut_over(group_);
+  cut->shard_over(group_);
   uncut->to(at::kDouble);
   cut->to(at::kDouble);
   std::int64_t uncut_numbers = 0;

@@ -1,11 +1,10 @@
-#include "tools/doctor/judge_machines.h"
-
 #include <algorithm>
 #include <cstdio>
 #include <set>
 
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/socket/tcp_socket.h"
+#include "tools/doctor/judge_machines.h"
 
 namespace lockstep::inline internal {
 namespace {

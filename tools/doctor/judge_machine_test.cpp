@@ -1,6 +1,6 @@
-#include "tools/doctor/judge_machines.h"
-
 #include <gtest/gtest.h>
+
+#include "tools/doctor/judge_machines.h"
 
 namespace lockstep {
 namespace {

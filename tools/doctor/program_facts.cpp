@@ -1,5 +1,3 @@
-#include "tools/doctor/gather_facts.h"
-
 #include <array>
 #include <filesystem>
 #include <fstream>
@@ -14,6 +12,7 @@
 #include "lockstep/base/internal/env.h"
 #include "lockstep/os/files/file_fingerprint.h"
 #include "lockstep/os/process/find_program.h"
+#include "tools/doctor/gather_facts.h"
 
 namespace lockstep::inline internal {
 namespace {

@@ -37,13 +37,13 @@ inline constexpr Variable kRank{"RANK", "int", "rank of this process in the job"
         "LOCKSTEP_STORE_LISTEN_FD", "int",
         "socket bound by the launcher, on which rank 0 serves the store; set by lockstep run"},
     kLauncherFd{"LOCKSTEP_LAUNCHER_FD", "int",
-                "socket over which a worker that outlives failures receives "
-                "its next place; set by lockstep run"},
+                "socket over which a worker that keeps its state receives "
+                "its next rank; set by lockstep run"},
     kStandby{"LOCKSTEP_STANDBY", "1|0",
-             "1 in a worker that has no place in the job yet (--standby); set by lockstep run"},
+             "1 in a worker that has no rank in the job yet (--standby); set by lockstep run"},
     kStateMemoryFd{"LOCKSTEP_STATE_MEMORY_FD", "int",
-                   "memory file with a copy of the training's state, which "
-                   "outlives the workers; set by lockstep run"},
+                   "memory file with a copy of the training state, which "
+                   "the launcher keeps; set by lockstep run"},
     kJobMark{"LOCKSTEP_JOB", "text",
              "marks all processes of a job, those that its workers start too; set by lockstep run"},
     kJobSecret{
@@ -142,9 +142,9 @@ inline constexpr Variable kPythonExec{"PYTHON_EXEC", "path",
         "OMP_NUM_THREADS", "int",
         "threads of each worker's tensor kernels (default: processors divided by local workers)"},
     kHostsSilence{"LOCKSTEP_HOSTS_SILENCE_S", "seconds",
-                  "machines of --hosts end a job when they have not heard "
-                  "for so long of the command that started "
-                  "it, which may be stopped or cut off (default 60)"},
+                  "machines of --hosts end a job when the command that "
+                  "started it has sent no heartbeat for so long: it "
+                  "may be stopped or disconnected (default 60)"},
     kCudaVisibleDevices{"CUDA_VISIBLE_DEVICES", "list",
                         "devices that --nproc-per-node=gpu counts (default all)"},
     kPath{"PATH", "list", "where programs given without a / are looked up"};

@@ -47,7 +47,7 @@ HangReport ask_others(c10d::Store& store, int world_size, const CollectiveName& 
       report.ranks.push_back(rank);
     }
     if (!silent.empty()) {
-      report.text += concat(report.text.empty() ? "" : ", ", "nothing is heard of rank",
+      report.text += concat(report.text.empty() ? "" : ", ", "no report from rank",
                             silent.size() > 1 ? "s " : " ", join_numbers(silent));
       report.ranks.insert(report.ranks.end(), silent.begin(), silent.end());
       std::ranges::sort(report.ranks);

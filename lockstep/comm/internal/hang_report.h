@@ -15,7 +15,7 @@ struct CollectiveName;
 
 /// What the other ranks are in while this one waits past its deadline.
 struct HangReport {
-  std::string text = {};  ///< "rank 2 waits in broadcast number 7, nothing is heard of rank 1"
+  std::string text = {};        ///< "rank 2 waits in broadcast number 7, no report from rank 1"
   std::vector<int> ranks = {};  ///< that are not in the same collective
 };
 

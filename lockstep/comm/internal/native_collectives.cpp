@@ -35,7 +35,7 @@ void check_conversion(const CallSite& call, const at::Tensor& output, const at::
 void check_sum_of_squares(const CallSite& call, const at::Tensor& sum, const at::Tensor& output) {
   if (shared_memory(call.group) == nullptr) {
     refuse_into(call,
-                "sum_of_squares is worked out only where the group shares memory; leave it out and "
+                "sum_of_squares is computed only where the group shares memory; leave it out and "
                 "take it of the output");
   }
   if (!at::isFloatingType(output.scalar_type())) {

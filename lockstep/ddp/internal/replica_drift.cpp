@@ -1,11 +1,10 @@
-#include "lockstep/ddp/internal/fingerprint.h"
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <unordered_map>
 
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/ddp/internal/fingerprint.h"
 
 namespace lockstep::inline internal {
 namespace {

@@ -1,6 +1,6 @@
-#include "lockstep/ddp/internal/fingerprint.h"
-
 #include <gtest/gtest.h>
+
+#include "lockstep/ddp/internal/fingerprint.h"
 
 namespace lockstep {
 namespace {

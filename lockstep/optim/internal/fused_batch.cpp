@@ -23,8 +23,8 @@ void run_fused(const FusedBatch& batch, const AdamOptions& options) {
 void run_fused(const FusedBatch& batch, const AdamWOptions& options) {
   at::_fused_adamw_(batch.parameters, batch.gradients, batch.states[0], batch.states[1],
                     batch.states[2], batch.steps, options.lr, std::get<0>(options.betas),
-                    std::get<1>(options.betas), options.weight_decay, options.eps,
-                    options.amsgrad, options.maximize);
+                    std::get<1>(options.betas), options.weight_decay, options.eps, options.amsgrad,
+                    options.maximize);
 }
 
 void run_fused(const FusedBatch& batch, const AdagradOptions& options) {

@@ -121,7 +121,7 @@ void DirectoryLock::lock(std::chrono::milliseconds own_job_wait) {
     if (owner.job != own_job()) refuse(file_, "is in use by another job:", owner.process);
     if (deadline.passed()) {
       log(LogLevel::kWarning, concat(file_.string(), ": ", owner.process,
-                                     ", of this job, still has it; this one goes on without it"));
+                                     ", of this job, still holds it; continuing without the lock"));
       break;
     }
     if (!std::exchange(has_said, true)) {

@@ -1,9 +1,9 @@
-#include "lockstep/record/internal/event.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <limits>
+
+#include "lockstep/record/internal/event.h"
 
 namespace lockstep::inline internal {
 namespace {

@@ -1,10 +1,10 @@
-#include "lockstep/record/internal/event.h"
-
 #include <limits>
 #include <numeric>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "lockstep/record/internal/event.h"
 
 namespace lockstep {
 namespace {

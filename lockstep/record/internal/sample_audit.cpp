@@ -198,7 +198,7 @@ class Auditor {
     if (!lineage_.empty()) {
       const auto& [at, last] = *lineage_.rbegin();
       if (at.epoch == begins.epoch && last.end > begins.consumed) {
-        say(concat("run ", id, " goes on in the middle of a batch, at sample ", begins.consumed,
+        say(concat("run ", id, " resumes in the middle of a batch, at sample ", begins.consumed,
                    " of epoch ", begins.epoch));
       }
     }

@@ -190,7 +190,7 @@ TEST_F(SampleAudit, GoingOnInTheMiddleOfABatchIsAProblem) {
   begin(2, 1);
   go_to(2, 1, 0, 2);
   batch(2, 0, 0, 2, 4, "0,2");
-  EXPECT_NE(problems().find("run 2 goes on in the middle of a batch, at sample 2 of epoch 0"),
+  EXPECT_NE(problems().find("run 2 resumes in the middle of a batch, at sample 2 of epoch 0"),
             std::string::npos)
       << problems();
 }

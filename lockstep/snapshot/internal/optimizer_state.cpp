@@ -370,7 +370,7 @@ void replace_state(Optimizer& optimizer, OptimizerUpdate update) {
 c10::IValue optimizer_state_dict(const Optimizer& optimizer) {
   if (dynamic_cast<const ShardedState*>(&optimizer) != nullptr) {
     throw UsageError(
-        "save an optimizer: this rank has a share of its state only; take "
+        "save an optimizer: this rank has a shard of its state only; take "
         "consolidated_state_dict(), which all ranks must call");
   }
   return optimizer_state_dict(optimizer, optimizer.state());

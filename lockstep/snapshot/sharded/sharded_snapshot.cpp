@@ -65,7 +65,7 @@ void wait_for_shares(const ShardedSave& save, const Deadline& deadline,
     if (is_last) {
       throw TimeoutError(
           {.operation = concat("save ", save.directory), .ranks = missing},
-          concat("the part of rank ", join_numbers(missing),
+          concat("the shard of rank ", join_numbers(missing),
                  stop.stop_requested()
                      ? " is not there yet, and the run ends; wait for the save before"
                      : " is not there; see that rank's messages, and whether all ranks see the "

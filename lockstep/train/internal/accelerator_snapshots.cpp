@@ -44,12 +44,11 @@ struct SavedLists {
 SavedLists lists_of(const AcceleratorState& state, const c10::IValue& values,
                     const std::string& source) {
   const auto all_but_first = [](std::size_t count) { return count == 0 ? 0 : count - 1; };
-  return {
-      .models = list_of(values, "more_models", source, all_but_first(state.replicas.size())),
-      .optimizers =
-          list_of(values, "more_optimizers", source, all_but_first(state.optimizers.size())),
-      .schedulers = list_of(values, "schedulers", source, state.schedulers.size()),
-      .cursors = list_of(values, "data", source, state.loaders.size())};
+  return {.models = list_of(values, "more_models", source, all_but_first(state.replicas.size())),
+          .optimizers =
+              list_of(values, "more_optimizers", source, all_but_first(state.optimizers.size())),
+          .schedulers = list_of(values, "schedulers", source, state.schedulers.size()),
+          .cursors = list_of(values, "data", source, state.loaders.size())};
 }
 
 c10::IValue cursor_value(LoaderPosition& loader) {
