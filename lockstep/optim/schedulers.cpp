@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <mutex>
 #include <numbers>
 #include <type_traits>
 #include <unordered_map>
@@ -12,6 +11,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/mutex.h"
 #include "lockstep/optim/internal/scheduler_state.h"
 #include "lockstep/snapshot/internal/optimizer_description.h"
 #include "lockstep/snapshot/save.h"
@@ -43,9 +43,10 @@ struct LRScheduler::GroupValues {
   std::vector<std::map<std::string, double>> of_group;
 
   static std::shared_ptr<GroupValues> of(const Optimizer& optimizer) {
-    static std::mutex mutex;
-    static std::unordered_map<const Optimizer*, std::weak_ptr<GroupValues>> all;
-    const std::lock_guard lock(mutex);
+    static Mutex mutex;
+    static std::unordered_map<const Optimizer*, std::weak_ptr<GroupValues>> all LOCKSTEP_GUARDED_BY(
+        mutex);
+    const MutexLock lock(mutex);
     std::erase_if(all, [](const auto& one) { return one.second.expired(); });
     std::shared_ptr<GroupValues> values = all[&optimizer].lock();
     if (!values) all[&optimizer] = values = std::make_shared<GroupValues>();
