@@ -74,8 +74,8 @@ OneCycleLR::OneCycleLR(Optimizer& optimizer, const OneCycleLROptions& options)
       total_steps_(options.total_steps),
       strategy_(options.anneal_strategy),
       cycle_momentum_(options.cycle_momentum) {
-  require_option(options.pct_start >= 0 && options.pct_start <= 1, "OneCycleLR",
-                 concat("pct_start=", options.pct_start, " is out of range; it must be 0 to 1"));
+  require_range(options.pct_start >= 0 && options.pct_start <= 1, "OneCycleLR", "pct_start",
+                options.pct_start, "0 to 1");
   const auto steps = static_cast<double>(total_steps_);
   phases_[0].end_step = options.pct_start * steps - 1;
   if (options.three_phase) phases_[1].end_step = 2 * options.pct_start * steps - 2;
@@ -97,8 +97,7 @@ OneCycleLR::OneCycleLR(Optimizer& optimizer, const OneCycleLROptions& options)
   begin();
 }
 void OneCycleLR::check_options() const {
-  require_option(total_steps_ > 0, "OneCycleLR",
-                 concat("total_steps=", total_steps_, " is out of range; it must be at least 1"));
+  require_range(total_steps_ > 0, "OneCycleLR", "total_steps", total_steps_, "at least 1");
   auto& groups = optimizer().param_groups();
   require_option(!cycle_momentum_ || (!groups.empty() && Momentum(groups[0].options()).exists()),
                  "OneCycleLR",

@@ -22,8 +22,7 @@ ReduceLROnPlateau::ReduceLROnPlateau(Optimizer& optimizer, const ReduceLROnPlate
       options_(options),
       min_lrs_(one_each("ReduceLROnPlateau", "min_lr", options.min_lr, optimizer)),
       last_lrs_(lrs_of(optimizer)) {
-  require_option(options.factor < 1, "ReduceLROnPlateau",
-                 concat("factor=", options.factor, " is out of range; it must be less than 1"));
+  require_range(options.factor < 1, "ReduceLROnPlateau", "factor", options.factor, "less than 1");
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const bool is_min = options.mode == ReduceLROnPlateauOptions::Mode::kMin;
   counts_ = at::tensor({is_min ? kInfinity : -kInfinity, 0.0, 0.0, 0.0}, at::kDouble);

@@ -200,9 +200,7 @@ StepLR::StepLR(Optimizer& optimizer, const StepLROptions& options)
   begin();
 }
 void StepLR::check_options() const {
-  require_option(
-      options_.step_size > 0, "StepLR",
-      concat("step_size=", options_.step_size, " is out of range; it must be at least 1"));
+  require_range(options_.step_size > 0, "StepLR", "step_size", options_.step_size, "at least 1");
 }
 std::vector<LRScheduler::Field> StepLR::fields() {
   return {{"step_size", &options_.step_size}, {"gamma", &options_.gamma}};
@@ -273,9 +271,8 @@ ConstantLR::ConstantLR(Optimizer& optimizer, const ConstantLROptions& options)
   begin();
 }
 void ConstantLR::check_options() const {
-  require_option(
-      options_.factor > 0 && options_.factor <= 1, "ConstantLR",
-      concat("factor=", options_.factor, " is out of range; it must be above 0, at most 1"));
+  require_range(options_.factor > 0 && options_.factor <= 1, "ConstantLR", "factor",
+                options_.factor, "above 0, at most 1");
 }
 std::vector<LRScheduler::Field> ConstantLR::fields() {
   return {{"factor", &options_.factor}, {"total_iters", &options_.total_iters}};
@@ -297,14 +294,12 @@ LinearLR::LinearLR(Optimizer& optimizer, const LinearLROptions& options)
   begin();
 }
 void LinearLR::check_options() const {
-  require_option(options_.start_factor > 0 && options_.start_factor <= 1, "LinearLR",
-                 concat("start_factor=", options_.start_factor,
-                        " is out of range; it must be above 0, at most 1"));
-  require_option(options_.end_factor >= 0 && options_.end_factor <= 1, "LinearLR",
-                 concat("end_factor=", options_.end_factor, " is out of range; it must be 0 to 1"));
-  require_option(
-      options_.total_iters > 0, "LinearLR",
-      concat("total_iters=", options_.total_iters, " is out of range; it must be at least 1"));
+  require_range(options_.start_factor > 0 && options_.start_factor <= 1, "LinearLR", "start_factor",
+                options_.start_factor, "above 0, at most 1");
+  require_range(options_.end_factor >= 0 && options_.end_factor <= 1, "LinearLR", "end_factor",
+                options_.end_factor, "0 to 1");
+  require_range(options_.total_iters > 0, "LinearLR", "total_iters", options_.total_iters,
+                "at least 1");
 }
 std::vector<LRScheduler::Field> LinearLR::fields() {
   return {{"start_factor", &options_.start_factor},
@@ -348,9 +343,8 @@ PolynomialLR::PolynomialLR(Optimizer& optimizer, const PolynomialLROptions& opti
   begin();
 }
 void PolynomialLR::check_options() const {
-  require_option(
-      options_.total_iters > 0, "PolynomialLR",
-      concat("total_iters=", options_.total_iters, " is out of range; it must be at least 1"));
+  require_range(options_.total_iters > 0, "PolynomialLR", "total_iters", options_.total_iters,
+                "at least 1");
 }
 std::vector<LRScheduler::Field> PolynomialLR::fields() {
   return {{"total_iters", &options_.total_iters}, {"power", &options_.power}};
@@ -375,8 +369,7 @@ CosineAnnealingLR::CosineAnnealingLR(Optimizer& optimizer, const CosineAnnealing
   begin();
 }
 void CosineAnnealingLR::check_options() const {
-  require_option(options_.t_max > 0, "CosineAnnealingLR",
-                 concat("t_max=", options_.t_max, " is out of range; it must be at least 1"));
+  require_range(options_.t_max > 0, "CosineAnnealingLR", "t_max", options_.t_max, "at least 1");
 }
 std::vector<LRScheduler::Field> CosineAnnealingLR::fields() {
   return {{"T_max", &options_.t_max}, {"eta_min", &options_.eta_min}};

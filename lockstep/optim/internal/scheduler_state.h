@@ -7,6 +7,8 @@
 #include <ATen/core/ivalue.h>
 #include <torch/optim/optimizer.h>
 
+#include "lockstep/base/internal/concat.h"
+
 /// What the schedulers share: checks of options, and reading of states that Python's schedulers or
 /// they themselves have written.
 namespace lockstep::inline internal {
@@ -16,6 +18,14 @@ inline constexpr const char* kLoadScheduler = "load a scheduler's state";
 
 /// Errors: UsageError "<scheduler>: <what>" unless it is met.
 void require_option(bool is_met, const char* scheduler, const std::string& what);
+
+/// Errors: UsageError "<scheduler>: <option>=<value> is out of range; it must be <range>".
+template <class Number>
+void require_range(bool is_met, const char* scheduler, const char* option, Number value,
+                   const char* range) {
+  require_option(is_met, scheduler,
+                 concat(option, "=", value, " is out of range; it must be ", range));
+}
 
 c10::IValue list_of(const std::vector<double>& numbers);
 c10::IValue list_of(const std::vector<std::int64_t>& numbers);
