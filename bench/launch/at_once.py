@@ -8,13 +8,10 @@ the ports that two of them were given: none may.
 --train: two ranks of each job meet over the store and make a training step (a step_worker takes 100 MB).
 Otherwise each job's worker waits until all jobs run, so that all ports are taken at the same time.
 """
-import argparse
 import contextlib
-import json
-import pathlib
 import sys
 
-from jobs import ROOT, Hold, Job, TookTooLong, file_to_write, machine, scratch, seconds_now
+from jobs import Hold, Job, TookTooLong, machine, make_parser, scratch, seconds_now, write_figures
 
 
 def launch_all(arguments):
@@ -49,15 +46,11 @@ def launch_all(arguments):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binaries", type=pathlib.Path, default=ROOT / "build/release/bin")
+    parser = make_parser(__doc__, "lockstep, step_worker and lockstep-launch-worker")
     parser.add_argument("--launches", type=int, default=200)
     parser.add_argument("--train", action="store_true")
     parser.add_argument("--quick", action="store_true", help="20 launches")
-    parser.add_argument("--json", type=file_to_write, help="write all figures to this file")
     arguments = parser.parse_args()
-    arguments.binaries = arguments.binaries.resolve()
     if arguments.quick:
         arguments.launches = 20
     before = machine()
@@ -65,11 +58,8 @@ def main():
     shared = len(ports) - len(set(ports))
     print(f"{arguments.launches} launches at once: {len(failed)} failed, {shared} ports given twice, "
           f"{took_s:.2f} s")
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"benchmark": "at-once", "machine": before, "launches": arguments.launches,
-                       "train": arguments.train, "failed": failed, "ports_given_twice": shared,
-                       "s": took_s}, file, indent=2)
+    write_figures(arguments.json, benchmark="at-once", machine=before, launches=arguments.launches,
+                  train=arguments.train, failed=failed, ports_given_twice=shared, s=took_s)
     if failed or shared:
         sys.exit("\n".join(failed[:3]))
 

@@ -181,6 +181,15 @@ def file_to_write(text):
     return text
 
 
+def make_parser(description, programs):
+    """With what all benchmarks take. `programs`: what they run."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binaries", type=lambda text: pathlib.Path(text).resolve(),
+                        default=ROOT / "build/release/bin", help=f"folder of {programs} (default build/release/bin)")
+    parser.add_argument("--json", type=file_to_write, help="write all figures to this file")
+    return parser
+
+
 def write_figures(path, **figures):
     """As JSON; without a path nowhere."""
     if path:

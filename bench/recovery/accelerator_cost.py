@@ -7,11 +7,9 @@ machine the least of all turns says more, and of a single rank (--ranks=1), whic
 
 Workloads: a linear layer of 20 inputs with SGD, 32 rows a rank, and 0.1 million parameters with Adam.
 """
-import argparse
-import pathlib
 
 from cost import run_command, row_of_turns
-from jobs import ROOT, file_to_write, machine, write_figures
+from jobs import machine, make_parser, write_figures
 
 # Of a job: turns, and steps of a turn.
 WORKLOADS = {"toy": (100, 400), "adam": (60, 60)}
@@ -25,14 +23,10 @@ def turns_of(arguments, workload):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binaries", type=pathlib.Path, default=ROOT / "build/release/bin",
-                        help="where lockstep and accelerator_cost lie")
+    parser = make_parser(__doc__, "lockstep and accelerator_cost")
     parser.add_argument("--ranks", type=int, default=2, help="of the jobs (default 2)")
     parser.add_argument("--rounds", type=int, default=5, help="jobs of each (default 5)")
-    parser.add_argument("--json", type=file_to_write, help="write all figures to this file")
     arguments = parser.parse_args()
-    arguments.binaries = arguments.binaries.resolve()
     turns, before = {workload: [] for workload in WORKLOADS}, machine()
     for _ in range(arguments.rounds):
         for workload, found in turns.items():

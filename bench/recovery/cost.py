@@ -10,7 +10,6 @@ Subjects: the loop alone, with Adam; with a copy of the state in memory every 10
 so that the ranks ask each other before each step whether one was preempted; with SGD, with
 momentum and without, where the parameters are hashed. Networks of 0.1 and 10 million parameters, over shm. The jobs of a network run by turns, too.
 """
-import argparse
 import json
 import os
 import pathlib
@@ -21,7 +20,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "launch"))
-from jobs import ROOT, file_to_write, machine, write_figures  # noqa: E402
+from jobs import machine, make_parser, write_figures  # noqa: E402
 
 JOB_TIMEOUT_S = 600
 # Width of the network, turns of a job, and steps of a turn.
@@ -73,16 +72,12 @@ def row_of(network, subject, turns):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binaries", type=pathlib.Path, default=ROOT / "build/release/bin",
-                        help="where lockstep and cost_worker lie")
+    parser = make_parser(__doc__, "lockstep and cost_worker")
     parser.add_argument("--networks", type=lambda text: text.split(","), default=list(NETWORKS))
     parser.add_argument("--ranks", type=int, default=2, help="of the jobs (default 2)")
     parser.add_argument("--rounds", type=int, default=5, help="jobs of each (default 5)")
     parser.add_argument("--quick", action="store_true", help="one job each of the small network")
-    parser.add_argument("--json", type=file_to_write, help="write all figures to this file")
     arguments = parser.parse_args()
-    arguments.binaries = arguments.binaries.resolve()
     if arguments.quick:
         arguments.networks, arguments.rounds = ["0.1 million"], 1
     rows, before = [], machine()

@@ -8,11 +8,8 @@ Each of shm and gloo: a rank that is stopped, in an endless loop, in a deadlock 
 collective that the others make, which is found without a deadline, as calls are compared, and ends the job. Rank 1 of 3 hangs. torchrun beside them:
 the same training over gloo with the same deadline, a stopped rank alone.
 """
-import argparse
 import contextlib
-import json
 import os
-import pathlib
 import signal
 import statistics
 import sys
@@ -20,7 +17,7 @@ import tempfile
 
 from live import HERE, Training
 
-from jobs import PATIENCE_S, ROOT, file_to_write, find_torchrun, machine, seconds_now
+from jobs import PATIENCE_S, find_torchrun, machine, make_parser, seconds_now, write_figures
 
 KINDS = {"stopped": "", "endless loop": "hang", "deadlock": "deadlock", "skips one call": "skip"}
 SKIPS = "skips one call"
@@ -115,9 +112,7 @@ def line_of(row):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binaries", type=pathlib.Path, default=ROOT / "build/release/bin",
-                        help="where lockstep and resilient_worker lie")
+    parser = make_parser(__doc__, "lockstep and resilient_worker")
     parser.add_argument("--rounds", type=int, default=5, help="of each kind (default 5)")
     parser.add_argument("--timeout", type=int, default=2, help="seconds, the deadline of collectives (default 2)")
     parser.add_argument("--ranks", type=int, default=3, help="of the job (default 3)")
@@ -125,9 +120,7 @@ def main():
     parser.add_argument("--torchrun-patience", type=float, default=60,
                         help="seconds after the deadline until torchrun's job counts as stuck (default 60)")
     parser.add_argument("--quick", action="store_true", help="one round, without torchrun")
-    parser.add_argument("--json", type=file_to_write, help="write all figures to this file")
     arguments = parser.parse_args()
-    arguments.binaries = arguments.binaries.resolve()
     if arguments.quick:
         arguments.rounds, arguments.torchrun = 1, "none"
     print(f"{'':26}{'rounds':>7}{'verdict s':>12}{'max':>12}{'goes on s':>12}{'max':>12}")
@@ -140,9 +133,7 @@ def main():
     if torchrun := find_torchrun(arguments.torchrun):
         rows.append(row_of("torchrun", "stopped", [hang_torchrun(arguments, torchrun) for _ in range(arguments.rounds)]))
         print(line_of(rows[-1]), flush=True)
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"benchmark": "hangs", "machine": before, "timeout_s": arguments.timeout, "rows": rows}, file, indent=2)
+    write_figures(arguments.json, benchmark="hangs", machine=before, timeout_s=arguments.timeout, rows=rows)
     for row in rows:
         if row["problem"]:
             sys.exit(f"{row['subject']}, {row['kind']}: {row['problem']}")

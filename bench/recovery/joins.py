@@ -7,10 +7,8 @@ times how long the machine that stays makes no step: from its last step before u
 Two launchers over loopback, a rank each, over gloo. The rank that stays must keep its process and lose no step. What the
 one that joins needs before, from its command to the launchers' agreement, delays nobody and does not count.
 """
-import argparse
 import contextlib
 import os
-import pathlib
 import signal
 import statistics
 import subprocess
@@ -20,8 +18,7 @@ import uuid
 from heard_job import HeardJob
 
 from jobs import (
-    MARK, PATIENCE_S, ROOT, file_to_write, free_port, machine, marked_processes, percentile, seconds_now,
-    write_figures)
+    MARK, PATIENCE_S, free_port, machine, make_parser, marked_processes, percentile, seconds_now, write_figures)
 
 EVENTS = ("joins", "leaves", "is lost")
 BETWEEN_S = 0.3
@@ -100,14 +97,10 @@ def measure(arguments, stalls):
         sys.exit(f"steps were lost or made twice: {staying.lost}")
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binaries", type=pathlib.Path, default=ROOT / "build/release/bin",
-                        help="where lockstep and resilient_worker lie")
+    parser = make_parser(__doc__, "lockstep and resilient_worker")
     parser.add_argument("--jobs", type=int, default=10, help="in each four machines join, two leave and two are lost (default 10)")
     parser.add_argument("--size", type=int, default=16, help="width of the network (default 16)")
-    parser.add_argument("--json", type=file_to_write, help="write all figures to this file")
     arguments = parser.parse_args()
-    arguments.binaries = arguments.binaries.resolve()
     before = machine()
     stalls = {event: [] for event in EVENTS}
     for job in range(arguments.jobs):

@@ -7,7 +7,6 @@ the job, those in sessions of their own included, shared memory, temporary files
 Each worker is a shell that starts two processes by setsid, one of them with a child, and then trains over
 shm. Half of the kills fall into the launcher's own start, half into that of the workers and the training.
 """
-import argparse
 import json
 import os
 import pathlib
@@ -19,7 +18,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "launch"))
 from jobs import (  # noqa: E402
-    MARK, ROOT, Job, file_to_write, machine, marked_processes, scratch, seconds_now, write_figures)
+    MARK, Job, machine, make_parser, marked_processes, scratch, seconds_now, write_figures)
 
 LIMIT_S = 1
 # Between which moments after the launcher's start a kill falls.
@@ -78,13 +77,10 @@ def name_of(pid):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binaries", type=pathlib.Path, default=ROOT / "build/release/bin")
+    parser = make_parser(__doc__, "lockstep and step_worker")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     parser.add_argument("--quick", action="store_true", help="4 kills")
-    parser.add_argument("--json", type=file_to_write, help="write all figures to this file")
     arguments = parser.parse_args()
     moments = (OWN_START_S, LATER_S)
     if arguments.quick:
@@ -94,7 +90,7 @@ def main():
     for number in range(arguments.kills):
         if sys.stderr.isatty():
             print(f"\r\033[K{number} of {arguments.kills}", end="", file=sys.stderr, flush=True)
-        kills.append(kill_once(arguments.binaries.resolve(), randomness.uniform(*moments[number % len(moments)])))
+        kills.append(kill_once(arguments.binaries, randomness.uniform(*moments[number % len(moments)])))
     left = {what: sum(len(kill[what]) for kill in kills)
             for what in ("processes", "files", "shared_memory", "control_groups")}
     gone = [kill["gone_s"] * 1e3 for kill in kills if kill["gone_s"] is not None]

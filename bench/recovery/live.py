@@ -15,7 +15,6 @@ Beside them torchrun, the same training in Python over gloo with a snapshot ever
 kills fall into the training alone. Without a step by all ranks until the deadline a job counts as stuck, one that
 has ended as over; then another one is started, and goes on from the snapshot.
 """
-import argparse
 import contextlib
 import os
 import pathlib
@@ -30,7 +29,7 @@ from heard_job import HeardJob
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "launch"))
 from jobs import (  # noqa: E402
-    PATIENCE_S, ROOT, file_to_write, find_torchrun, machine, percentile, seconds_now, write_figures)
+    PATIENCE_S, find_torchrun, machine, make_parser, percentile, seconds_now, write_figures)
 
 SUBJECTS = ("shm", "gloo", "shm-standby", "gloo-standby", "torchrun", "torchrun-own-store")
 # Longer than a standby worker needs until it is ready.
@@ -258,9 +257,7 @@ def run(arguments, subject, _):
 
 def parser_of(description, worker, subjects, kills):
     """Of the options that this program and accelerator.py share."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binaries", type=pathlib.Path, default=ROOT / "build/release/bin",
-                        help=f"where lockstep and {worker} lie")
+    parser = make_parser(description, f"lockstep and {worker}")
     parser.add_argument("--subjects", type=lambda text: text.split(","), default=list(subjects))
     parser.add_argument("--kills", type=int, default=kills, help="of each subject (default %(default)s)")
     parser.add_argument("--torchrun", help="its path, or none (default: .venv/bin/torchrun or that of PATH)")
@@ -268,7 +265,6 @@ def parser_of(description, worker, subjects, kills):
     parser.add_argument("--deadline", type=float, default=20, help="seconds until stuck (default 20)")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     parser.add_argument("--table", action="store_true", help="print the figures as a table of Markdown, too")
-    parser.add_argument("--json", type=file_to_write, help="write all figures to this file")
     return parser
 
 
@@ -276,7 +272,6 @@ def parse(parser, subjects):
     arguments = parser.parse_args()
     if unknown := set(arguments.subjects) - set(subjects):
         parser.error(f"there is no {unknown.pop()}; choose of {', '.join(subjects)}")
-    arguments.binaries = arguments.binaries.resolve()
     return arguments
 
 

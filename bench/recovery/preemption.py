@@ -11,7 +11,6 @@ job has to begin with the step after the last that was made. In the end the para
 undisturbed run. A process that is told before it has made its Preemption ends as one without would: the job with it,
 or it is replaced, and the job goes on. These are counted apart.
 """
-import argparse
 import collections
 import contextlib
 import json
@@ -29,7 +28,7 @@ from heard_job import HeardJob
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "launch"))
 from jobs import (  # noqa: E402
-    PATIENCE_S, ROOT, file_to_write, machine, seconds_now, write_figures)
+    PATIENCE_S, machine, make_parser, seconds_now, write_figures)
 
 SUBJECTS = ("resilient-shm", "resilient-gloo", "plain-shm", "plain-gloo")
 PREEMPTED = 75
@@ -232,18 +231,14 @@ def line_of(phase, trials):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binaries", type=pathlib.Path, default=ROOT / "build/release/bin",
-                        help="where lockstep and preempted_worker lie")
+    parser = make_parser(__doc__, "lockstep and preempted_worker")
     parser.add_argument("--subjects", type=lambda text: text.split(","), default=list(SUBJECTS))
     parser.add_argument("--phases", type=lambda text: text.split(","), default=list(WITHIN_S))
     parser.add_argument("--signals", type=int, default=100, help="of all subjects together (default 100)")
     parser.add_argument("--ranks", type=int, default=2, help="of the jobs (default 2)")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     parser.add_argument("--quick", action="store_true", help="6 signals each to resilient-shm and plain-gloo")
-    parser.add_argument("--json", type=file_to_write, help="write all figures to this file")
     arguments = parser.parse_args()
-    arguments.binaries = arguments.binaries.resolve()
     if arguments.quick:
         arguments.subjects, arguments.signals = ["resilient-shm", "plain-gloo"], 12
     print(f"seed {arguments.seed}")

@@ -10,7 +10,6 @@ restarted workers may read the addresses of dead ones). Three kills of four fall
 into the start of the restarted workers. Without a step by all ranks until the deadline the job counts as
 stuck; one that has ended counts as lost. After either a new job is started.
 """
-import argparse
 import contextlib
 import os
 import pathlib
@@ -22,7 +21,7 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "launch"))
 from jobs import (  # noqa: E402
-    PATIENCE_S, ROOT, Job, file_to_write, find_torchrun, machine, percentile, scratch, seconds_now, write_figures)
+    PATIENCE_S, Job, find_torchrun, machine, make_parser, percentile, scratch, seconds_now, write_figures)
 
 RANKS = 2
 TORCHRUN_CYCLES = 5
@@ -134,7 +133,7 @@ def line_of(row):
 
 def subjects_of(arguments):
     """(name, command, variables, cycles)"""
-    binaries = arguments.binaries.resolve()
+    binaries = arguments.binaries
     flags = ["--standalone", f"--nproc-per-node={RANKS}"]
     for name in arguments.subjects:
         cycles = arguments.cycles
@@ -153,10 +152,7 @@ def subjects_of(arguments):
 
 def main():
     names = ["gloo", "shm", "torchrun", "torchrun-own-store"]
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binaries", type=pathlib.Path, default=ROOT / "build/release/bin",
-                        help="where lockstep and step_worker lie")
+    parser = make_parser(__doc__, "lockstep and step_worker")
     parser.add_argument("--subjects", type=lambda text: text.split(","), default=names)
     parser.add_argument("--cycles", type=int, default=200,
                         help=f"kills of each (default 200; torchrun: at most {TORCHRUN_CYCLES})")
@@ -164,7 +160,6 @@ def main():
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     parser.add_argument("--torchrun", help="its path, or none (default: .venv/bin/torchrun or that of PATH)")
     parser.add_argument("--quick", action="store_true", help="4 kills of gloo and shm")
-    parser.add_argument("--json", type=file_to_write, help="write all figures to this file")
     arguments = parser.parse_args()
     if unknown := set(arguments.subjects) - set(names):
         parser.error(f"there is no {unknown.pop()}; choose of {', '.join(names)}")

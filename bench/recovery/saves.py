@@ -7,8 +7,6 @@ one path, as training scripts have it.
 
 What is loaded is compared bit for bit with what a formula gives for its step.
 """
-import argparse
-import json
 import os
 import pathlib
 import random
@@ -20,7 +18,7 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "launch"))
-from jobs import ROOT, file_to_write, machine  # noqa: E402
+from jobs import machine, make_parser, write_figures  # noqa: E402
 
 LONGEST_S = 3600
 
@@ -79,9 +77,7 @@ def kill_torch_saves(arguments):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binaries", type=pathlib.Path, default=ROOT / "build/release/bin",
-                        help="where save_faults lies")
+    parser = make_parser(__doc__, "save_faults")
     parser.add_argument("--kills", type=int, default=1000, help="in the middle of a save (default 1000)")
     parser.add_argument("--bytes", type=int, default=1 << 20, help="of the weights (default 1 MiB)")
     parser.add_argument("--flip-every", type=int, default=1, help="each of so many bits (default each)")
@@ -90,9 +86,7 @@ def main():
     parser.add_argument("--without-torch", action="store_true", help="Lockstep alone")
     parser.add_argument("--seed", type=int, default=random.randrange(1, 1 << 32))
     parser.add_argument("--quick", action="store_true", help="40 kills, one bit of 101, without torch")
-    parser.add_argument("--json", type=file_to_write, help="write all figures to this file")
     arguments = parser.parse_args()
-    arguments.binaries = arguments.binaries.resolve()
     if arguments.quick:
         arguments.kills, arguments.flip_every, arguments.full_every = 40, 101, 256
         arguments.without_torch = True
@@ -107,9 +101,7 @@ def main():
     for name, row in rows.items():
         count = row.get("kills") or row.get("flips") or row.get("disks")
         print(f"{name:20}{count:10}{row['silent']:10}{row['unloadable']:12}")
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"benchmark": "saves", "machine": before, "seed": arguments.seed, "rows": rows}, file, indent=2)
+    write_figures(arguments.json, benchmark="saves", machine=before, seed=arguments.seed, rows=rows)
     ours = [row for name, row in rows.items() if not name.startswith("torch")]
     bad = sum(row["silent"] + row["unloadable"] + row.get("lost", 0) + row.get("left", 0) for row in ours)
     if bad:
