@@ -37,7 +37,7 @@ const char* name_of_event(const SupervisionEvent& event) {
     const char* operator()(const happened::NoticeSignal&) { return "NoticeSignal"; }
     const char* operator()(const happened::SignalFateRead&) { return "SignalFateRead"; }
     const char* operator()(const happened::HangExplained&) { return "HangExplained"; }
-    const char* operator()(const happened::HangingPlaceRead&) { return "HangingPlaceRead"; }
+    const char* operator()(const happened::HangingPlacesRead&) { return "HangingPlacesRead"; }
     const char* operator()(const happened::ViewChanged&) { return "ViewChanged"; }
     const char* operator()(const happened::RendezvousLost&) { return "RendezvousLost"; }
     const char* operator()(const happened::DecisionDue&) { return "DecisionDue"; }
@@ -320,9 +320,13 @@ void SimulatedJob::carry_out(Machine& machine, const action::ExplainHang& explai
   notify(machine, explained);
 }
 
-void SimulatedJob::carry_out(Machine& machine, const action::ReadHangingPlace& read) {
-  notify(machine, happened::HangingPlaceRead{read.worker, concat("work() ", draw(1, 9)),
-                                             machine.processes.at(read.worker)->is_in_collective});
+void SimulatedJob::carry_out(Machine& machine, const action::ReadHangingPlaces& read) {
+  happened::HangingPlacesRead places;
+  for (const WorkerId id : read.workers) {
+    places.places[id] = {.hangs_in = concat("work() ", draw(1, 9)),
+                         .is_in_collective = machine.processes.at(id)->is_in_collective};
+  }
+  notify(machine, places);
 }
 
 void SimulatedJob::carry_out(Machine&, const action::ReleaseWaitingWorker&) {}

@@ -111,7 +111,7 @@ class SimulatedJob {
   void carry_out(Machine& machine, const action::SignalAll& to_all);
   void carry_out(Machine& machine, const action::ReadSignalFate& read);
   void carry_out(Machine& machine, const action::ExplainHang& explain);
-  void carry_out(Machine& machine, const action::ReadHangingPlace& read);
+  void carry_out(Machine& machine, const action::ReadHangingPlaces& read);
   void carry_out(Machine& machine, const action::ReleaseWaitingWorker& release);
   void carry_out(Machine& machine, const action::ReportEnd& report);
   void carry_out(Machine& machine, const action::ShowEnd& show);

@@ -59,6 +59,7 @@ void SupervisionStep::on(const happened::DecisionDue&) {
     kill_late_to_join();
     kill_late_to_leave();
   }
+  kill_hanging();
   end_generation_if_over();
   ask_for_generation();
   start_standby();
@@ -75,7 +76,7 @@ void SupervisionStep::keep_deadlines() {
     if (worker.state == State::kDone) {
       dismiss(id, worker, milliseconds(0));
     } else if (worker.keeps_state()) {
-      kill_hanging(id, worker,
+      note_hanging(id, worker,
                    concat("it closed its connection to the launcher and did not end within ",
                           kTimeToEnd.count(), " ms"));
     } else {

@@ -139,6 +139,12 @@ struct SupervisionState {
   bool sent_sigterm = false;
 };
 
+/// Where a worker is, by its stack.
+struct StackPlace {
+  std::string hangs_in{};
+  bool is_in_collective = false;
+};
+
 /// What many events and actions are of.
 struct WorkerAndSignal {
   WorkerId worker = 0;
@@ -193,17 +199,11 @@ struct SignalFateRead : WorkerAndSignal {
   SignalFate fate = SignalFate::kEnds;
 };
 struct HangExplained {
-  struct Place {
-    std::string hangs_in{};
-    bool is_in_collective = false;
-  };
-  std::map<WorkerId, Place> places{};
+  std::map<WorkerId, StackPlace> places{};
 };
-/// Where a worker is that is killed because it hangs, or is about to be.
-struct HangingPlaceRead {
-  WorkerId worker = 0;
-  std::string hangs_in{};
-  bool is_in_collective = false;
+/// Where workers are that are killed because they hang, or are about to be.
+struct HangingPlacesRead {
+  std::map<WorkerId, StackPlace> places{};
 };
 struct ViewChanged {
   AgentView view{};
@@ -221,7 +221,7 @@ using SupervisionEvent =
                  happened::LinkClosed, happened::PlaceNotRead, happened::WorkerEnded,
                  happened::WorkerSuspended, happened::GroupEmptied, happened::StopSignal,
                  happened::NoticeSignal, happened::SignalFateRead, happened::HangExplained,
-                 happened::HangingPlaceRead, happened::ViewChanged, happened::RendezvousLost,
+                 happened::HangingPlacesRead, happened::ViewChanged, happened::RendezvousLost,
                  happened::DecisionDue>;
 
 /// The actions. An answer, where there is one, is the next event.
@@ -257,9 +257,9 @@ struct ExplainHang {
   std::vector<WorkerId> workers{};
   std::optional<AwaitedCall> awaited{};
 };
-/// Answer: HangingPlaceRead.
-struct ReadHangingPlace {
-  WorkerId worker = 0;
+/// Of all at once, as the launcher waits for it. Answer: HangingPlacesRead.
+struct ReadHangingPlaces {
+  std::vector<WorkerId> workers{};
 };
 /// It waits half a second for its stack to be read, and need not any longer.
 struct ReleaseWaitingWorker {
@@ -294,7 +294,7 @@ struct Finish {};
 using SupervisionAction =
     std::variant<action::StartWorker, action::SendPlace, action::SendLeaveGroup,
                  action::SignalWorker, action::SignalGroup, action::SignalAll,
-                 action::ReadSignalFate, action::ExplainHang, action::ReadHangingPlace,
+                 action::ReadSignalFate, action::ExplainHang, action::ReadHangingPlaces,
                  action::ReleaseWaitingWorker, action::ReportEnd, action::ShowEnd,
                  action::EndGeneration, action::AskForGeneration, action::Say, action::Finish>;
 

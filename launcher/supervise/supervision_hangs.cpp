@@ -72,7 +72,7 @@ void SupervisionStep::ask_to_leave() {
 void SupervisionStep::kill_late_to_join() {
   for (auto& [id, worker] : state_.workers) {
     if (!worker.is_kept() || !has_passed(worker.joins_by, now_)) continue;
-    kill_hanging(id, worker,
+    note_hanging(id, worker,
                  concat("it did not join generation ", state_.generation, " within ",
                         worker.reads_within.count(), " ms"));
   }
@@ -86,11 +86,11 @@ void SupervisionStep::kill_late_to_leave() {
     if (*worker.leaves_by > now_) {
       state_.search = HangSearch::kLeaving;
     } else if (worker.is_in_collective) {
-      kill_hanging(id, worker, reason_of_search());
+      note_hanging(id, worker, reason_of_search());
     } else {
       // It may have entered a collective since its stack was read.
       state_.search = HangSearch::kLeaving;
-      act(action::ReadHangingPlace{id});
+      looked_for_.push_back(id);
     }
   }
   if (state_.search == HangSearch::kDone) state_.cause_by = now_;
@@ -102,27 +102,36 @@ const std::string& SupervisionStep::reason_of_search() const {
 }
 
 // It is replaced as others that end.
-void SupervisionStep::kill_hanging(WorkerId id, Worker& worker, std::string why) {
+void SupervisionStep::note_hanging(WorkerId id, Worker& worker, std::string why) {
   worker.state = State::kHanging;
   worker.exit.late_for = std::move(why);
-  if (worker.exit.hangs_in.empty()) act(action::ReadHangingPlace{id});
-  act(action::SignalGroup{id, SIGKILL});
   state_.hanging_end_by = now_ + kEnds;
+  hanging_.push_back(id);
+  if (worker.exit.hangs_in.empty()) looked_for_.push_back(id);
 }
 
-void SupervisionStep::on(const happened::HangingPlaceRead& event) {
-  Worker* const worker = find(event.worker);
-  if (worker == nullptr) return;
-  worker->exit.hangs_in = event.hangs_in;
-  const bool is_late = state_.search == HangSearch::kLeaving && worker->is_kept() &&
-                       worker->state != State::kLeft && has_passed(worker->leaves_by, now_);
-  if (!is_late || is_stopping()) return;
-  if (event.is_in_collective) {
-    worker->is_in_collective = true;
-    *worker->leaves_by += kTimeToLeaveCollective - kTimeToLeave;
-  } else {
-    kill_hanging(event.worker, *worker, reason_of_search());
+// A stack that cannot be read takes as long as all of them.
+void SupervisionStep::kill_hanging() {
+  if (!looked_for_.empty()) act(action::ReadHangingPlaces{std::exchange(looked_for_, {})});
+  for (const WorkerId id : std::exchange(hanging_, {})) act(action::SignalGroup{id, SIGKILL});
+}
+
+void SupervisionStep::on(const happened::HangingPlacesRead& event) {
+  for (const auto& [id, place] : event.places) {
+    Worker* const worker = find(id);
+    if (worker == nullptr) continue;
+    worker->exit.hangs_in = place.hangs_in;
+    const bool is_late = state_.search == HangSearch::kLeaving && worker->is_kept() &&
+                         worker->state != State::kLeft && has_passed(worker->leaves_by, now_);
+    if (!is_late || is_stopping()) continue;
+    if (place.is_in_collective) {
+      worker->is_in_collective = true;
+      *worker->leaves_by += kTimeToLeaveCollective - kTimeToLeave;
+    } else {
+      note_hanging(id, *worker, reason_of_search());
+    }
   }
+  kill_hanging();
 }
 
 }  // namespace lockstep::inline internal

@@ -56,13 +56,12 @@ std::string simulate(std::uint64_t seed, bool traces, Coverage& coverage) {
 }
 
 constexpr std::array kWorkerEvents = {
-    "WorkerStarted", "KeepsState",      "StateFile",      "CallsFile",
-    "WaitedInVain",  "LeftGroup",       "TookPlace",      "GivesUp",
-    "TrainingDone",  "LinkClosed",      "PlaceNotRead",   "WorkerEnded",
-    "GroupEmptied",  "WorkerSuspended", "SignalFateRead", "HangingPlaceRead"};
-constexpr std::array kJobEvents = {"GenerationReady", "ViewChanged",  "DecisionDue",
-                                   "StopSignal",      "NoticeSignal", "HangExplained",
-                                   "RendezvousLost"};
+    "WorkerStarted", "KeepsState",  "StateFile",    "CallsFile",       "WaitedInVain",
+    "LeftGroup",     "TookPlace",   "GivesUp",      "TrainingDone",    "LinkClosed",
+    "PlaceNotRead",  "WorkerEnded", "GroupEmptied", "WorkerSuspended", "SignalFateRead"};
+constexpr std::array kJobEvents = {"GenerationReady",   "ViewChanged",   "DecisionDue",
+                                   "StopSignal",        "NoticeSignal",  "HangExplained",
+                                   "HangingPlacesRead", "RendezvousLost"};
 
 // Why an event does not come in a state, or so seldom that few seeds have it. Empty: it comes.
 std::string why_not(const std::string& state, const std::string& event) {
@@ -78,8 +77,6 @@ std::string why_not(const std::string& state, const std::string& event) {
   if (event == "WorkerStarted" && !is_one_of(state, {"starting", "warming up"}))
     return "it is the answer to StartWorker";
   if (event == "PlaceNotRead" && state != "recovering") return "it is the answer to SendPlace";
-  if (event == "HangingPlaceRead" && !is_one_of(state, {"hanging", "running"}))
-    return "it is the answer to ReadHangingPlace";
   if (event == "GroupEmptied" && state != "ended") return "it comes after WorkerEnded";
   if (state == "ended" && event != "GroupEmptied")
     return "all that a worker sent comes before WorkerEnded";
@@ -104,8 +101,11 @@ std::string why_not(const std::string& state, const std::string& event) {
   if (event == "HangExplained" &&
       is_one_of(state, {"job between", "job preempted", "job stopping"}))
     return "it is the answer to ExplainHang";
+  if (event == "HangingPlacesRead" && is_one_of(state, {"job preempted", "job stopping"}))
+    return "it is the answer to ReadHangingPlaces";
   if (state == "job finished") return "nothing comes any more, but for answers";
-  if (state == "job between" && is_one_of(event, {"RendezvousLost", "StopSignal", "NoticeSignal"}))
+  if (state == "job between" &&
+      is_one_of(event, {"RendezvousLost", "StopSignal", "NoticeSignal", "HangingPlacesRead"}))
     return "seldom: the phase is short";
   if (state == "job preempted") return "seldom: the next DecisionDue stops all workers";
   if (state == "job over") return "seldom: the phase lasts while a rank that hangs is searched";

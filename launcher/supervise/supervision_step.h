@@ -62,7 +62,7 @@ class SupervisionStep {
   void on(const happened::NoticeSignal& event);
   void on(const happened::SignalFateRead& event);
   void on(const happened::HangExplained& event);
-  void on(const happened::HangingPlaceRead& event);
+  void on(const happened::HangingPlacesRead& event);
   void on(const happened::ViewChanged& event) { state_.view = event.view; }
   void on(const happened::RendezvousLost&) {
     stop(state_.stop.on_failure(now_), /*spares_done=*/true);
@@ -108,7 +108,8 @@ class SupervisionStep {
   void kill_late_to_join();
   void kill_late_to_leave();
   const std::string& reason_of_search() const;
-  void kill_hanging(WorkerId id, Worker& worker, std::string why);
+  void note_hanging(WorkerId id, Worker& worker, std::string why);
+  void kill_hanging();
   void end_generation_if_over();
   bool keep_workers();
   void ask_for_generation();
@@ -119,6 +120,8 @@ class SupervisionStep {
   SupervisionState& state_;
   const Time now_;
   std::vector<SupervisionAction> actions_;
+  std::vector<WorkerId> hanging_;     ///< that kill_hanging() kills
+  std::vector<WorkerId> looked_for_;  ///< whose stacks it reads before
 };
 
 }  // namespace lockstep::inline internal

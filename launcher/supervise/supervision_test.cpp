@@ -89,14 +89,19 @@ Supervised search_for_second_worker() {
   return job;
 }
 
+happened::HangingPlacesRead place_read(WorkerId worker, const char* hangs_in,
+                                       bool is_in_collective) {
+  return {{{worker, {hangs_in, is_in_collective}}}};
+}
+
 TEST(Supervision, ALateRankIsKilledOnceItsStackWasReadAgain) {
   Supervised job = search_for_second_worker();
   job.pass(milliseconds(499));
   EXPECT_TRUE(job.actions.empty());
   job.pass(milliseconds(1));
-  EXPECT_EQ(job.count<action::ReadHangingPlace>(), 1);
+  EXPECT_EQ(job.count<action::ReadHangingPlaces>(), 1);
   EXPECT_FALSE(job.signals(2, SIGKILL));
-  job.happens(happened::HangingPlaceRead{2, "work() again", false});
+  job.happens(place_read(2, "work() again", false));
   EXPECT_TRUE(job.signals(2, SIGKILL));
   EXPECT_EQ(job.state.workers.at(2).exit.hangs_in, "work() again");
 }
@@ -105,7 +110,7 @@ TEST(Supervision, ALateRankIsKilledOnceItsStackWasReadAgain) {
 TEST(Supervision, ALateRankThatEnteredACollectiveHasTheTimeToLeaveIt) {
   Supervised job = search_for_second_worker();
   job.pass(milliseconds(500));
-  job.happens(happened::HangingPlaceRead{2, "all_reduce()", true});
+  job.happens(place_read(2, "all_reduce()", true));
   EXPECT_FALSE(job.signals(2, SIGKILL));
   job.pass(milliseconds(4'499));
   EXPECT_EQ(job.state_of(2), WorkerState::kRunning);
@@ -113,11 +118,44 @@ TEST(Supervision, ALateRankThatEnteredACollectiveHasTheTimeToLeaveIt) {
   EXPECT_TRUE(job.signals(2, SIGKILL));
 }
 
+// Each wait may take as long as a stack that cannot be read.
+TEST(Supervision, TheStacksOfAllLateRanksAreReadAtOnce) {
+  Supervised job(4);
+  job.leaves(1, LeftGroup::Cause::kLateRank);
+  job.happens(happened::HangExplained{});
+  job.leaves(4);
+  job.pass(milliseconds(500));
+  EXPECT_EQ(job.count<action::ReadHangingPlaces>([](const auto& read) {
+    return read.workers == std::vector<WorkerId>{2, 3};
+  }),
+            1);
+  EXPECT_EQ(job.count<action::ReadHangingPlaces>(), 1);
+  job.happens(happened::HangingPlacesRead{{{2, {"work()", false}}, {3, {"wait()", true}}}});
+  EXPECT_TRUE(job.signals(2, SIGKILL));
+  EXPECT_FALSE(job.signals(3, SIGKILL));
+  EXPECT_EQ(job.state.workers.at(2).exit.hangs_in, "work()");
+  EXPECT_EQ(job.state_of(3), WorkerState::kRunning);
+}
+
+TEST(Supervision, TheStacksOfAllRanksThatDoNotJoinAreReadAtOnce) {
+  Supervised job(3);
+  job.leaves(1);
+  job.pass(seconds(1));
+  job.begins(2, 3);
+  job.says(1, TookPlace{.generation = 2});
+  job.pass(kReads + milliseconds(500));
+  EXPECT_EQ(job.count<action::ReadHangingPlaces>([](const auto& read) {
+    return read.workers == std::vector<WorkerId>{2, 3};
+  }),
+            1);
+  for (const WorkerId id : {2, 3}) EXPECT_TRUE(job.signals(id, SIGKILL));
+}
+
 TEST(Supervision, ARankThatLeftWhileItsStackWasReadIsKept) {
   Supervised job = search_for_second_worker();
   job.pass(milliseconds(500));
   job.leaves(2);
-  job.happens(happened::HangingPlaceRead{2, "work()", false});
+  job.happens(place_read(2, "work()", false));
   EXPECT_FALSE(job.signals(2, SIGKILL));
   job.decide();
   EXPECT_EQ(job.state.phase, SupervisionPhase::kBetween);
@@ -126,7 +164,7 @@ TEST(Supervision, ARankThatLeftWhileItsStackWasReadIsKept) {
 TEST(Supervision, TheEndOfAKilledRankIsAwaited) {
   Supervised job = search_for_second_worker();
   job.pass(milliseconds(500));
-  job.happens(happened::HangingPlaceRead{2, "work()", false});
+  job.happens(place_read(2, "work()", false));
   job.pass(milliseconds(999));
   EXPECT_EQ(job.state.phase, SupervisionPhase::kRunning);
   job.pass(milliseconds(1));
@@ -144,7 +182,7 @@ TEST(Supervision, ARankThatHasYetToJoinKeepsItsTimeInASearch) {
   job.happens(happened::HangExplained{});
   job.leaves(2);
   job.pass(kReads);
-  EXPECT_EQ(job.count<action::ReadHangingPlace>(), 0);
+  EXPECT_EQ(job.count<action::ReadHangingPlaces>(), 0);
   EXPECT_EQ(job.state_of(3), WorkerState::kRecovering);
   job.pass(milliseconds(500));
   EXPECT_EQ(job.state_of(3), WorkerState::kHanging);

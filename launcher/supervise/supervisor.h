@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "diagnose/verdict/generation_outcome.h"
+#include "diagnose/verdict/hang_verdict.h"
 #include "diagnose/verdict/shared_calls.h"
 #include "launcher/rendezvous/job_rendezvous.h"
 #include "launcher/supervise/event_log.h"
@@ -91,7 +92,7 @@ class Supervisor {
   void carry_out(const action::SignalAll& signal);
   void carry_out(const action::ReadSignalFate& read);
   void carry_out(const action::ExplainHang& explain);
-  void carry_out(const action::ReadHangingPlace& read);
+  void carry_out(const action::ReadHangingPlaces& read);
   void carry_out(const action::ReleaseWaitingWorker& release);
   void carry_out(const action::ReportEnd& report);
   void carry_out(const action::ShowEnd& show) { parts_.board.ended(show.exit); }
@@ -100,6 +101,8 @@ class Supervisor {
   void carry_out(const action::Say& words);
   void carry_out(const action::Finish&) {}
 
+  /// Where these workers are, in their order.
+  std::vector<RankPlace> read_places(const std::vector<WorkerId>& workers) const;
   const WorkerExit& exit_of(WorkerId id) const { return state_.workers.at(id).exit; }
 
   JobOnThisMachine& job_;

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <fstream>
 
-#include "diagnose/verdict/hang_verdict.h"
 #include "launcher/job/console.h"
 #include "launcher/logs/worker_logs.h"
 #include "launcher/supervise/supervisor.h"
@@ -15,24 +14,38 @@ namespace {
 // For reading the stacks of all workers: ten times what it takes.
 constexpr std::chrono::milliseconds kLooks{1'500};
 
+std::map<WorkerId, StackPlace> places_of(const std::vector<WorkerId>& workers,
+                                         const std::vector<RankPlace>& ranks) {
+  std::map<WorkerId, StackPlace> places;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    places[workers[i]] = {.hangs_in = ranks[i].worker.hangs_in,
+                          .is_in_collective = waits(ranks[i])};
+  }
+  return places;
+}
+
 }  // namespace
 
-void Supervisor::carry_out(const action::ExplainHang& explain) {
+std::vector<RankPlace> Supervisor::read_places(const std::vector<WorkerId>& workers) const {
   std::vector<RankPlace> ranks;
   std::vector<pid_t> processes;
-  for (const WorkerId id : explain.workers) {
+  for (const WorkerId id : workers) {
     const Process& process = processes_.at(id);
     ranks.push_back({.worker = exit_of(id), .calls = process.calls.read()});
     processes.push_back(process.pid);
   }
   std::vector<ProcessStacks> stacks = read_stacks(processes, Deadline::after(kLooks));
-  happened::HangExplained explained;
-  for (std::size_t i = 0; i < stacks.size(); ++i) {
+  stacks.resize(ranks.size());
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
     ranks[i].stacks = std::move(stacks[i]);
     ranks[i].worker.hangs_in = main_place(ranks[i]);
-    explained.places[explain.workers[i]] = {.hangs_in = ranks[i].worker.hangs_in,
-                                            .is_in_collective = waits(ranks[i])};
   }
+  return ranks;
+}
+
+void Supervisor::carry_out(const action::ExplainHang& explain) {
+  std::vector<RankPlace> ranks = read_places(explain.workers);
+  const happened::HangExplained explained{places_of(explain.workers, ranks)};
   std::ranges::sort(ranks, {}, [](const RankPlace& rank) { return rank.worker.rank; });
   std::string text = hang_verdict(ranks, explain.awaited, parts_.rendezvous.view().cause);
   for (const RankPlace& rank : ranks) {
@@ -44,14 +57,9 @@ void Supervisor::carry_out(const action::ExplainHang& explain) {
   notify(explained);
 }
 
-void Supervisor::carry_out(const action::ReadHangingPlace& read) {
-  const Process& process = processes_.at(read.worker);
-  RankPlace rank{.worker = exit_of(read.worker), .calls = process.calls.read()};
-  for (ProcessStacks& stacks : read_stacks({process.pid}, Deadline::after(kLooks))) {
-    rank.stacks = std::move(stacks);
-  }
-  // Also where they cannot be read: it is waited for.
-  notify(happened::HangingPlaceRead{read.worker, main_place(rank), waits(rank)});
+void Supervisor::carry_out(const action::ReadHangingPlaces& read) {
+  // Also of workers whose stacks cannot be read: the supervision waits for it.
+  notify(happened::HangingPlacesRead{places_of(read.workers, read_places(read.workers))});
 }
 
 void Supervisor::carry_out(const action::ReleaseWaitingWorker& release) {
