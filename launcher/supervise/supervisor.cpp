@@ -56,12 +56,12 @@ GenerationOutcome Supervisor::run(Generation first) {
     wait();
   }
   forget_processes();
-  for (CrashNaming& naming : namings_) {
-    naming.finish();
-    say_text(naming.text());
-  }
+  for (CrashNaming& naming : namings_) naming.finish();
+  named_.splice(named_.end(), namings_);
   if (rendezvous_error_) std::rethrow_exception(rendezvous_error_);
   GenerationOutcome outcome = name_crashes(std::move(state_.outcome));
+  const bool is_stopped = is_wanted(parts_.rendezvous.view().end);
+  say_crashes(may_job_be_over() && !is_stopped ? first_cause(outcome) : nullptr);
   setup_.finish_output(outcome, parts_.rendezvous, parts_.signals);
   return outcome;
 }
@@ -72,6 +72,7 @@ void Supervisor::begin(Generation generation, const std::set<int>& kept, int sta
                                         .worker_count = job_.options.worker_count};
   plans_ = setup_.begin(std::move(generation), kept, standbys);
   notify(ready);
+  say_crashes();
 }
 
 void Supervisor::notify(const SupervisionEvent& event) {
@@ -192,8 +193,24 @@ void Supervisor::read_crash_names() {
       ++naming;
       continue;
     }
-    say_text(naming->text());
-    naming = namings_.erase(naming);
+    named_.splice(named_.end(), namings_, naming++);
+  }
+  if (!may_job_be_over()) say_crashes();
+}
+
+// The rendezvous has yet to answer, where no restart is left.
+bool Supervisor::may_job_be_over() const {
+  const AgentView& view = parts_.rendezvous.view();
+  const bool is_between = state_.phase != SupervisionPhase::kRunning;
+  return view.ended() || (is_between && view.restarts >= job_.options.max_restarts);
+}
+
+// `reported`: the failure that the report of the job's end explains.
+void Supervisor::say_crashes(const WorkerExit* reported) {
+  for (const CrashNaming& crash : std::exchange(named_, {})) {
+    const WorkerExit* const cause = first_cause(crash.outcome());
+    if (reported == nullptr || cause == nullptr || cause->pid != reported->pid)
+      say_text(crash.text());
   }
 }
 

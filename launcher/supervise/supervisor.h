@@ -81,6 +81,8 @@ class Supervisor {
   void reap_workers();
   void read_suspended_workers();
   void read_crash_names();
+  bool may_job_be_over() const;
+  void say_crashes(const WorkerExit* reported = nullptr);
   void wait();
   void forget_processes();
 
@@ -115,6 +117,8 @@ class Supervisor {
   WakeSet news_;
   /// Of crashes in generations that other workers outlived.
   std::list<CrashNaming> namings_;
+  /// Those with all names that are not yet said: the report of the job's failure may say one.
+  std::list<CrashNaming> named_;
   /// What is thrown once the workers have ended.
   std::exception_ptr rendezvous_error_;
 };

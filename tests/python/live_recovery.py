@@ -175,6 +175,12 @@ class LiveRecovery(LiveJobTest):
         self.assertRegex(job.errors, rf"(?s)restart 1 of .*rank 2 \(pid {processes[2]}\) crashed: SIGSEGV sent by .*"
                                      r"stack:  .*\n(lockstep:           .*\n)*?lockstep:           .+ in \S+\n")
 
+    def test_a_crash_that_ends_the_job_is_explained_once(self):
+        job = self.start("--standalone", "--max-restarts=1", environment={"RESILIENT_WORKER_FAULT": "crash:60"})
+        self.assertEqual(job.finish(), [128 + signal.SIGSEGV], job.errors)
+        self.assertEqual([failure.is_first for failure in failures_of(1, job.errors)], [False, True], job.errors)
+        self.assertEqual(job.errors.count("lockstep:   stack: "), 2, job.errors)
+
     def test_without_the_launcher_it_is_a_plain_loop(self):
         alone = subprocess.run([WORKER, "20"], capture_output=True, text=True, timeout=DEADLINE_S, check=True)
         self.assertEqual(alone.stdout.count(" step "), 20)

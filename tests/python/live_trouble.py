@@ -79,6 +79,7 @@ class Hangs(LiveJobTest):
         self.assertEqual((last.rank, last.is_first, last.step, last.signal), (1, True, 60, "SIGSEGV"), job.errors)
         self.assertIn("crash_here", last.said)
         self.assertIn("3 times in a row", job.errors)
+        self.assertEqual(job.errors.count("lockstep:   stack:"), 3, job.errors)
         self.assertEqual(sum(bool(failure.kept) for failure in failures(job.errors)), 2, job.errors)
         self.expect_no_step_lost(job)
 
