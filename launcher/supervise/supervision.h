@@ -232,10 +232,12 @@ struct StartWorker {
   WorkerId worker = 0;
   int local_rank = 0;
 };
-/// Answer: PlaceNotRead, if so.
+/// Answer: PlaceNotRead, if so. `is_first`: of a standby worker, which gets the memory file that
+/// the launcher keeps, too.
 struct SendPlace {
   WorkerId worker = 0;
   int local_rank = 0;
+  bool is_first = false;
 };
 struct SendLeaveGroup {
   WorkerId worker = 0;

@@ -20,7 +20,8 @@ constexpr milliseconds kReads{2'000};
 class Supervised {
  public:
   /// Workers 1 to `workers` run, and keep their state.
-  explicit Supervised(int workers) {
+  explicit Supervised(int workers, int standby_workers = 0)
+      : state({.shutdown_timeout = seconds(30), .standby_workers = standby_workers}) {
     begins(1, workers);
     for (WorkerId id = 1; id <= workers; ++id) says(id, KeepsState{.reads_within = kReads});
   }
@@ -30,9 +31,11 @@ class Supervised {
                                    .generation = generation,
                                    .placement = NodePlacement{}}});
     happens(happened::GenerationReady{.generation = generation, .worker_count = workers});
+    const std::vector<SupervisionAction> begun = actions;
     for (auto& [id, worker] : state.workers) {
       if (worker.exit.pid == 0) happens(happened::WorkerStarted{.worker = id, .pid = 100 + id});
     }
+    actions = begun;
   }
   void says(WorkerId worker, const WorkerMessage& message) {
     happens(happened::MessageReceived{worker, message});
@@ -74,7 +77,7 @@ class Supervised {
   }
   WorkerState state_of(WorkerId worker) const { return state.workers.at(worker).state; }
 
-  SupervisionState state{{.shutdown_timeout = seconds(30)}};
+  SupervisionState state;
   SupervisionState::Time now{};
   std::vector<SupervisionAction> actions;
 };
@@ -220,6 +223,25 @@ TEST(Supervision, RanksThatLeaveLaterDoNotDelayTheEndOfAGeneration) {
   job.leaves(2);
   job.pass(milliseconds(400));
   EXPECT_EQ(job.state.phase, SupervisionPhase::kBetween);
+}
+
+// It may have been started before there was a copy of the state.
+TEST(Supervision, AStandbyWorkerGetsTheMemoryFileWithItsFirstPlace) {
+  Supervised job(2, /*standby_workers=*/1);
+  job.pass(milliseconds(0));
+  job.pass(milliseconds(500));
+  ASSERT_EQ(job.count<action::StartWorker>(), 1);
+  job.says(3, KeepsState{.reads_within = kReads});
+  for (const std::uint64_t generation : {2U, 3U}) {
+    job.ends(generation == 2 ? 1 : 2, {.signal = SIGKILL});
+    job.decide();
+    job.begins(generation, 2);
+    EXPECT_EQ(job.count<action::SendPlace>([&](const auto& send) {
+      return send.worker == 3 && send.local_rank == 0 && send.is_first == (generation == 2);
+    }),
+              1);
+    job.says(3, TookPlace{.generation = generation});
+  }
 }
 
 TEST(Supervision, NoHangIsExplainedBetweenGenerations) {

@@ -82,14 +82,14 @@ void SupervisionStep::on(const happened::WorkerStarted& event) {
 // One that has yet to answer for an earlier place has until then for this one, too.
 void SupervisionStep::place(WorkerId id, Worker& worker, int local_rank, int rank) {
   if (!worker.joins_by) worker.joins_by = now_ + worker.reads_within + kTimeToLeave;
-  worker.state = State::kRecovering;
+  const State before = std::exchange(worker.state, State::kRecovering);
   worker.exit.rank = rank;
   worker.exit.local_rank = local_rank;
   worker.exit.waited_in_vain = false;
   worker.exit.hangs_in.clear();
   worker.is_in_collective = false;
   worker.leaves_by.reset();
-  act(action::SendPlace{id, local_rank});
+  act(action::SendPlace{id, local_rank, /*is_first=*/before == State::kStandby});
 }
 
 // It ended, or hangs, since before this generation: no reason for another.

@@ -241,6 +241,8 @@ void Supervisor::carry_out(const action::SendPlace& send) {
   parts_.board.placed(exit_of(send.worker));
   failpoint("launch.place");
   const int link = processes_.at(send.worker).link.get();
+  const int memory = job_.state_memory.get();
+  if (send.is_first && job_.state_memory.valid()) send_message(link, KeptStateFile{}, memory);
   if (!send_message(link, plan.place, plan.place_fd)) notify(happened::PlaceNotRead{send.worker});
   failpoint("launch.placed");
 }

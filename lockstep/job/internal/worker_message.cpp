@@ -25,7 +25,8 @@ enum class Number : char {
   kWaitedInVain,
   kPlace,
   kLeaveGroup,
-  kGivesUp
+  kGivesUp,
+  kKeptStateFile
 };
 
 constexpr const char* kLateRank = "late";
@@ -91,6 +92,9 @@ std::string encode(const Place& message) {
 }
 std::string encode(const LeaveGroup& message) {
   return encoded(Number::kLeaveGroup, message.generation);
+}
+std::string encode(const KeptStateFile&) {
+  return encoded(Number::kKeptStateFile, 0);
 }
 
 template <class Message>
@@ -165,6 +169,7 @@ std::optional<WorkerMessage> worker_message(Parsed parsed) {
       return GivesUp{};
     case Number::kPlace:
     case Number::kLeaveGroup:
+    case Number::kKeptStateFile:
       break;
   }
   return std::nullopt;
@@ -176,6 +181,8 @@ std::optional<LauncherMessage> launcher_message(Parsed parsed) {
       return Place{.generation = parsed.generation, .environment = std::move(parsed.lines)};
     case Number::kLeaveGroup:
       return LeaveGroup{.generation = parsed.generation};
+    case Number::kKeptStateFile:
+      return KeptStateFile{};
     default:
       return std::nullopt;
   }

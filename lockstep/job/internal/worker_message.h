@@ -86,6 +86,12 @@ struct Place {
   bool operator==(const Place&) const = default;
 };
 
+/// `file` of the message is the memory file that the launcher keeps. Before the first place of a
+/// standby worker, which may have been started with another, or with none.
+struct KeptStateFile {
+  bool operator==(const KeptStateFile&) const = default;
+};
+
 /// This generation cannot continue.
 struct LeaveGroup {
   std::uint64_t generation = 0;
@@ -94,7 +100,7 @@ struct LeaveGroup {
 
 using WorkerMessage = std::variant<KeepsState, LeftGroup, TrainingDone, StateFile, TookPlace,
                                    CallsFile, WaitedInVain, GivesUp>;
-using LauncherMessage = std::variant<Place, LeaveGroup>;
+using LauncherMessage = std::variant<Place, LeaveGroup, KeptStateFile>;
 
 template <class Message>
 struct Received {

@@ -120,6 +120,9 @@ TEST_F(WorkerMessageTest, ThoseOfALauncherKeepTheirBytesAndArriveAsTheyWere) {
       {LeaveGroup{.generation = 9},
        "\x09"
        "9"s},
+      {KeptStateFile{},
+       "\x0b"
+       "0"s},
   };
   for (const auto& [message, bytes] : all) {
     ASSERT_TRUE(send_message(link_.launcher.get(), message));
@@ -203,8 +206,10 @@ TEST_F(WorkerMessageTest, APlaceBringsADescriptor) {
 TEST_F(WorkerMessageTest, ComeWholeAndInOrder) {
   ASSERT_TRUE(send_message(link_.worker.get(), KeepsState{}));
   ASSERT_TRUE(send_message(link_.worker.get(), GivesUp{}));
-  EXPECT_EQ(receive_from_worker(link_.launcher.get(), at_once())->message, WorkerMessage(KeepsState{}));
-  EXPECT_EQ(receive_from_worker(link_.launcher.get(), at_once())->message, WorkerMessage(GivesUp{}));
+  EXPECT_EQ(receive_from_worker(link_.launcher.get(), at_once())->message,
+            WorkerMessage(KeepsState{}));
+  EXPECT_EQ(receive_from_worker(link_.launcher.get(), at_once())->message,
+            WorkerMessage(GivesUp{}));
   EXPECT_FALSE(receive_from_worker(link_.launcher.get(), at_once()));
 }
 

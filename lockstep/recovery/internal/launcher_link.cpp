@@ -41,6 +41,8 @@ LauncherLink::LauncherLink() {
   link_ = take_inherited(*fd);
   is_standby_ = env::boolean(env::kStandby).value_or(false);
   generation_ = static_cast<std::uint64_t>(env::integer(env::kRestartCount).value_or(0)) + 1;
+  const auto memory = env::integer(env::kStateMemoryFd);
+  if (memory && memory_file_bytes(*memory)) memory_ = take_inherited(*memory);
   // Where it serves the store now.
   if (const auto store = env::integer(env::kStoreListenFd)) store_ = UniqueFd(*store);
 }
@@ -80,11 +82,6 @@ std::int64_t LauncherLink::steps_made() const {
   return steps ? parse_number<std::int64_t>(*steps).value_or(-1) : -1;
 }
 
-UniqueFd LauncherLink::take_memory() const {
-  const auto fd = env::integer(env::kStateMemoryFd);
-  return connected() && fd && memory_file_bytes(*fd) ? take_inherited(*fd) : UniqueFd();
-}
-
 bool LauncherLink::has_news(std::chrono::milliseconds patience) const {
   pollfd entry{.fd = link_.get(), .events = POLLIN, .revents = 0};
   return link_.valid() && (is_over_ || ::poll(&entry, 1, static_cast<int>(patience.count())) > 0);
@@ -106,8 +103,10 @@ void LauncherLink::take_place(const std::function<void()>& while_waiting) {
           place = std::move(*next);
           store = std::move(received->file);
         }
-      } else if (place) {
-        is_over_ = std::get<LeaveGroup>(received->message).generation == place->generation;
+      } else if (const auto* const leave = std::get_if<LeaveGroup>(&received->message)) {
+        if (place) is_over_ = leave->generation == place->generation;
+      } else {
+        memory_ = std::move(received->file);
       }
     }
     if (!is_standby_ && next_word.passed()) {

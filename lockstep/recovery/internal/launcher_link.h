@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/os/files/unique_fd.h"
@@ -46,8 +47,9 @@ class LauncherLink {
   void say_gives_up();
   /// The launcher keeps a memory file, and hands it to workers that it starts.
   void leave_memory(const UniqueFd& memory);
-  /// The one that the launcher had when it started this process; once.
-  UniqueFd take_memory() const;
+  /// The one that the launcher had when it started this process, in a standby worker when it gave
+  /// it its first place. Once; then empty.
+  UniqueFd take_memory() { return std::move(memory_); }
 
   /// Whether this generation is over, or so within `patience`.
   bool has_news(std::chrono::milliseconds patience = {}) const;
@@ -60,6 +62,7 @@ class LauncherLink {
  private:
   UniqueFd link_;
   UniqueFd store_;
+  UniqueFd memory_;
   std::uint64_t generation_ = 1;
   bool is_standby_ = false;
   /// The generation was over before its place was taken.

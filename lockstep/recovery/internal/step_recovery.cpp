@@ -301,6 +301,10 @@ void StepRecovery::go_on_alone() {
 
 void StepRecovery::take_place() {
   link_.take_place(while_waiting_);
+  if (UniqueFd memory = link_.take_memory(); memory.valid()) {
+    memory_ = StateMemory(std::move(memory));
+    memory_standing_.reset();
+  }
   failpoint("recover.placed");
 }
 
