@@ -232,6 +232,25 @@ class LiveAccelerator(LiveJobTest):
             self.assertGreaterEqual(begins[3], last - 9, begins)
             self.expect_audited(folder)
 
+    def test_all_die_at_once_with_damaged_snapshots(self):
+        """They are newer than the copy in memory, by their names."""
+        with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+            job = self.start(arguments=("save", 40), steps=400, environment={"ACCELERATOR_WORKER_FOLDER": folder})
+            processes = job.wait_for_begin(3)
+            job.wait_for_step(50)
+            for process in processes.values():
+                os.kill(process, signal.SIGSTOP)
+            for path in glob.glob(os.path.join(folder, "snapshots", "*.pt")):
+                os.truncate(path, os.path.getsize(path) // 2)
+            for process in processes.values():
+                os.kill(process, signal.SIGKILL)
+            self.assertEqual(job.finish(), [0], job.errors)
+            self.assertEqual(job.ends(), self.undisturbed_end(arguments=("plain",), steps=400))
+            begins = [int(text.split()[-1]) for _, text in job.said if "begins at" in text]
+            self.assertIn(begins[3] % 40, (0, 39), begins)
+            self.assertGreaterEqual(begins[3], 39, begins)
+            self.expect_audited(folder)
+
     def test_more_and_fewer_ranks(self):
         for kind, steps, first, changes in (("plain", 6000, 2, ((1, 3), (0, 1), (None, 2))),
                                             ("per_rank", 12000, 2, ((0, 3), (2, 1), (None, 3))),

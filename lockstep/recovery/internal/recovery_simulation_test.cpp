@@ -40,7 +40,8 @@ SimulatedTrainingOptions draw_training(std::uint64_t seed) {
           .memory_every = once_in(3) ? draw(1, 3) : 0,
           .check_replicas_every = once_in(3) ? draw(1, 3) : 0,
           .owns_loop = once_in(3),
-          .snapshot_every = once_in(3) ? draw(1, 3) : 0};
+          .snapshot_every = once_in(3) ? draw(1, 3) : 0,
+          .whole_every = once_in(3) ? draw(2, 3) : 1};
 }
 
 SimulatedFault draw_fault(SimulatedTraining& job) {

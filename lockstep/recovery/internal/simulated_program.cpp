@@ -325,13 +325,13 @@ SimulatedTraining::Task SimulatedTraining::Process::save() {
       Snapshot saved = snapshot();
       saved.cursor = loader;
       if (saved.is_uncertain) job.took_uncertain_ = true;
-      job.disk_ = std::make_shared<Snapshot>(saved);
+      job.write_to_disk(saved);
     }
     co_await call(used, "saved");
     co_return true;
   };
   const bool is_saved = co_await run_on_survivors(section);
-  if (is_saved && (!job.disk_ || job.disk_->model.steps < model.steps))
+  if (is_saved && job.steps_on_disk_ < model.steps)
     job.fail(concat("process ", id, ": there is no snapshot of step ", model.steps));
   co_return true;
 }

@@ -256,6 +256,12 @@ SimulatedTask<RecoveryEvent> SimulatedTraining::Process::perform(Action action,
     case Action::kLoadSnapshot:
       check_choice();
       co_return co_await load_snapshot();
+    case Action::kCompareSnapshot: {
+      const Row own(1, state.is_source && job.is_disk_newer());
+      const Group::Call* const compared = co_await call(all, "compare the snapshot", own);
+      co_return outcome::SnapshotCompared{
+          .is_newer = compared->rows[static_cast<std::size_t>(state.source.rank)][0] != 0};
+    }
     case Action::kJoinAll:
       if (state.source.kind == SourceChoice::Kind::kOwn) check_choice();
       if (state.held != HeldState::kWhole && !state.begins_anew)
@@ -333,16 +339,15 @@ SimulatedTraining::Task SimulatedTraining::Process::gather_reports() {
   RankReport own = state.report();
   if (state.held == HeldState::kNone && rank == 0 && job.memory_)
     own.memory = job.memory_->standing;
-  own.prefers_snapshot =
-      loads_snapshot && job.disk_ && (!own.memory.exists() || job.is_disk_newer());
+  own.loads_snapshot = loads_snapshot && job.disk_;
   if (job.options_.owns_loop) {
-    if (state.held == HeldState::kNone && job.disk_) own.snapshot_steps = job.disk_->model.steps;
+    if (state.held == HeldState::kNone && job.disk_) own.snapshot_steps = job.steps_on_disk_;
     own.known_boundaries = std::max(own.known_boundaries, steps_made > 0 ? steps_made : -1);
   }
   Row row{own.is_new,         own.is_at_boundary,         own.is_discarding,    own.boundaries,
           own.sections,       static_cast<int>(own.held), own.state.generation, own.state.steps,
           own.state.is_end,   own.memory.generation,      own.memory.steps,     own.memory.is_end,
-          own.snapshot_steps, own.prefers_snapshot,       own.known_boundaries};
+          own.snapshot_steps, own.loads_snapshot,         own.known_boundaries};
   const Group::Call* const gathered = co_await call(all, "gather reports", std::move(row));
   reports.clear();
   for (const Row& one : gathered->rows) {
@@ -355,7 +360,7 @@ SimulatedTraining::Task SimulatedTraining::Process::gather_reports() {
                        .state = {one[6], one[7], one[8] != 0},
                        .memory = {one[9], one[10], one[11] != 0},
                        .snapshot_steps = one[12],
-                       .prefers_snapshot = one[13] != 0,
+                       .loads_snapshot = one[13] != 0,
                        .known_boundaries = one[14]});
   }
   co_return true;
@@ -397,7 +402,7 @@ SimulatedTraining::Task SimulatedTraining::Process::save_snapshot() {
   co_await call(all, "save a snapshot", model.row());
   if (rank == 0) {
     co_await yield();
-    job.disk_ = std::make_shared<Snapshot>(snapshot());
+    job.write_to_disk(snapshot());
   }
   co_return true;
 }

@@ -42,6 +42,7 @@ struct SimulatedTrainingOptions {
   bool owns_loop = false;
   int snapshot_every = 0;  ///< steps; 0: never. Of an own loop
   bool traces = false;     ///< each action is printed
+  int whole_every = 1;     ///< of so many snapshots one is not damaged
 };
 
 enum class SimulatedFault {
@@ -91,6 +92,7 @@ class SimulatedTraining {
   struct ProgramError;
   struct Model;
   struct Cursor;
+  struct Snapshot;
   struct Process;
   struct Group;
   enum class LoaderVisit;
@@ -110,6 +112,7 @@ class SimulatedTraining {
   bool waits_for_ended_rank() const;
   bool can_run(const Process& process) const;
   void resume(Process& process);
+  void write_to_disk(Snapshot snapshot);
   bool is_disk_newer() const;
   bool has_ended() const;
   void expect_end(const Process& process);
@@ -140,9 +143,10 @@ class SimulatedTraining {
   std::int64_t steps_made_ = 0;  ///< by processes that have ended
 
   /// What outlives processes.
-  struct Snapshot;
   std::shared_ptr<const Snapshot> memory_;
-  std::shared_ptr<const Snapshot> disk_;
+  std::shared_ptr<const Snapshot> disk_;  ///< the newest that is not damaged
+  int steps_on_disk_ = 0;                 ///< of the newest
+  int written_ = 0;                       ///< snapshots
   std::set<std::string> lines_;
   bool took_uncertain_ = false;
   bool may_lack_lines_ = false;

@@ -31,6 +31,7 @@ class Stepper {
   Action on(const outcome::PlaceTaken& event);
   Action on(const outcome::ReportsGathered& event);
   Action on(const outcome::SnapshotLoaded& event);
+  Action on(const outcome::SnapshotCompared& event);
   Action on(const outcome::Joined& event);
   Action on(const outcome::RolledBack& event);
   Action on(const outcome::Failed& event);
@@ -342,7 +343,10 @@ Action Stepper::agree_on_state(std::span<const RankReport> reports, int rank) {
   const bool has_it = holds_whole(own) && own.state == state_.source.standing;
   const bool holds_none =
       std::ranges::all_of(reports, [](const RankReport& report) { return !report.state.exists(); });
-  state_.begins_anew = holds_none && std::ranges::all_of(reports, &RankReport::prefers_snapshot);
+  const bool all_load = holds_none && std::ranges::all_of(reports, &RankReport::loads_snapshot);
+  if (all_load && state_.source.kind == SourceChoice::Kind::kMemory)
+    return await(Action::kCompareSnapshot);
+  state_.begins_anew = all_load;
   if (state_.begins_anew) return await(Action::kJoinAll);
   switch (state_.source.kind) {
     case SourceChoice::Kind::kOwn:
@@ -387,6 +391,14 @@ Action Stepper::on(const outcome::SnapshotLoaded& event) {
   }
   if (!standing.exists()) return fail_without_state();
   state_.source.kind = SourceChoice::Kind::kMemory;
+  state_.takes_state = true;
+  return await(Action::kExchangeState);
+}
+
+// Of the snapshots that the programs are about to load.
+Action Stepper::on(const outcome::SnapshotCompared& event) {
+  state_.begins_anew = event.is_newer;
+  if (state_.begins_anew) return await(Action::kJoinAll);
   state_.takes_state = true;
   return await(Action::kExchangeState);
 }
@@ -638,6 +650,8 @@ const char* name_of(RecoveryAction action) {
       return "exchange the state";
     case Action::kLoadSnapshot:
       return "load a snapshot";
+    case Action::kCompareSnapshot:
+      return "compare the snapshot";
     case Action::kJoinAll:
       return "join all";
     case Action::kCompareReplicas:

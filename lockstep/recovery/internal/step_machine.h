@@ -121,7 +121,9 @@ enum class RecoveryAction {
   kFormSurvivors,  ///< a group of `survivors`
   kExchangeState,  ///< of `source`: sent or received
   kLoadSnapshot,   ///< the newest that is complete. Outcome: SnapshotLoaded
-  kJoinAll,        ///< the training uses the group of all. Outcome: Joined
+  /// The newest that is complete and the copy in memory of `source`. Outcome: SnapshotCompared
+  kCompareSnapshot,
+  kJoinAll,  ///< the training uses the group of all. Outcome: Joined
   kCompareReplicas,
   kKeepCopy,
   kSaveSnapshot,
@@ -148,8 +150,8 @@ struct RankReport {
   Standing memory{};
   /// And the steps of the newest snapshot that the recovery can load; -1: there is none.
   std::int64_t snapshot_steps = -1;
-  /// The program is about to load a snapshot, which is newer than `memory`.
-  bool prefers_snapshot = false;
+  /// The program is about to load a snapshot, and there is one, complete or not.
+  bool loads_snapshot = false;
   /// Boundaries that it knows to be passed by the training; -1: of none.
   std::int64_t known_boundaries = -1;
 };
@@ -230,7 +232,7 @@ struct RecoveryState {
   }
   /// Of the last boundary, so far as this rank holds its state.
   Standing standing() const;
-  /// But for `memory`, `snapshot_steps` and `prefers_snapshot`.
+  /// But for `memory`, `snapshot_steps` and `loads_snapshot`.
   RankReport report() const;
 };
 
@@ -295,6 +297,10 @@ struct RolledBack {
 struct SnapshotLoaded {
   std::int64_t steps = -1;
 };
+/// `is_newer`: the snapshot has more updates than the copy.
+struct SnapshotCompared {
+  bool is_newer = false;
+};
 /// `steps`: updates of the parameters so far, the same on all ranks.
 struct Joined {
   std::int64_t steps = 0;
@@ -309,7 +315,7 @@ using RecoveryEvent =
                  called::MoreUpdates, called::Boundary, called::StepFailed, called::Leave,
                  called::Arrive, called::RunOnSurvivors, outcome::Done, outcome::GroupLost,
                  outcome::PlaceTaken, outcome::ReportsGathered, outcome::SnapshotLoaded,
-                 outcome::Joined, outcome::RolledBack, outcome::Failed>;
+                 outcome::SnapshotCompared, outcome::Joined, outcome::RolledBack, outcome::Failed>;
 
 /// Changes the state and returns the action to carry out.
 RecoveryAction step(RecoveryState& state, const RecoveryEvent& event);

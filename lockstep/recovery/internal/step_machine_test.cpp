@@ -380,7 +380,7 @@ TEST(StepMachine, AStateThatIsLostAtTheEndMakesStepsAgain) {
 }
 
 TEST(StepMachine, ProgramsLoadASnapshotThatIsNewerThanTheCopyInMemory) {
-  for (const bool all_prefer : {true, false}) {
+  for (const auto& [all_load, is_newer] : {std::pair(true, true), {true, false}, {false, true}}) {
     MachineRank rank{RecoveryState()};
     rank.expect(called::Join{.generation = 2, .rank = 1, .can_recover = true},
                 NextAction::kAnnounceState);
@@ -392,13 +392,20 @@ TEST(StepMachine, ProgramsLoadASnapshotThatIsNewerThanTheCopyInMemory) {
     rank.expect(called::Arrive{}, NextAction::kGatherReports);
     other.is_new = false;
     other.is_at_boundary = true;
-    other.prefers_snapshot = all_prefer;
+    other.loads_snapshot = all_load;
     RankReport own = rank.state.report();
-    own.prefers_snapshot = true;
+    own.loads_snapshot = true;
     const std::vector<RankReport> reports{other, own};
     rank.expect(outcome::ReportsGathered{.reports = reports, .rank = 1},
-                all_prefer ? NextAction::kJoinAll : NextAction::kExchangeState);
-    if (!all_prefer) continue;
+                all_load ? NextAction::kCompareSnapshot : NextAction::kExchangeState);
+    if (!all_load) continue;
+    // The newest may be damaged.
+    rank.expect(outcome::SnapshotCompared{.is_newer = is_newer},
+                is_newer ? NextAction::kJoinAll : NextAction::kExchangeState);
+    if (!is_newer) {
+      rank.expect(outcome::Done{}, NextAction::kTakeState);
+      continue;
+    }
     rank.expect(outcome::Joined{}, NextAction::kReturn);
     EXPECT_EQ(rank.state.phase, RecoveryPhase::kInactive);
     rank.expect(called::Activate{}, NextAction::kBeginInterval);

@@ -96,9 +96,9 @@ void StepRecovery::boundary(BoundaryKind kind) {
   carry_out(called::Boundary{.kind = kind, .steps = training_.steps()});
 }
 
-void StepRecovery::arrive(const std::function<std::int64_t()>& newest_snapshot) {
+void StepRecovery::arrive(const NewestSnapshot& newest_snapshot) {
   struct Forgets {
-    std::function<std::int64_t()>& function;
+    NewestSnapshot& function;
     ~Forgets() { function = nullptr; }
   } const forgets{newest_snapshot_};
   newest_snapshot_ = newest_snapshot;
@@ -219,6 +219,8 @@ RecoveryEvent StepRecovery::perform(RecoveryAction action, const Section& sectio
       break;
     case Action::kLoadSnapshot:
       return outcome::SnapshotLoaded{.steps = load_snapshot()};
+    case Action::kCompareSnapshot:
+      return outcome::SnapshotCompared{.is_newer = is_snapshot_newer()};
     case Action::kJoinAll:
       if (state_.source.kind == SourceChoice::Kind::kOwn) failpoint("recover.compared");
       failpoint("recover.agreed");
@@ -321,15 +323,15 @@ std::vector<RankReport> StepRecovery::gather_reports() {
     own.memory = *memory_standing_;
   }
   if (state_.held == HeldState::kNone) own.snapshot_steps = training_.newest_snapshot(all_);
-  own.prefers_snapshot = prefers_snapshot(own.memory);
+  own.loads_snapshot = newest_snapshot_ && newest_snapshot_(/*is_complete=*/false) >= 0;
   own.known_boundaries = std::max(own.known_boundaries, link_.steps_made());
   std::vector<RankReport> reports;
-  for (const auto& row : gather_rows(
-           all_, {own.is_new ? 1 : 0, own.is_at_boundary ? 1 : 0, own.is_discarding ? 1 : 0,
-                  own.boundaries, own.sections, static_cast<std::int64_t>(own.held),
-                  own.state.generation, own.state.steps, own.state.is_end ? 1 : 0,
-                  own.memory.generation, own.memory.steps, own.memory.is_end ? 1 : 0,
-                  own.snapshot_steps, own.prefers_snapshot ? 1 : 0, own.known_boundaries})) {
+  for (const auto& row :
+       gather_rows(all_, {own.is_new ? 1 : 0, own.is_at_boundary ? 1 : 0, own.is_discarding ? 1 : 0,
+                          own.boundaries, own.sections, static_cast<std::int64_t>(own.held),
+                          own.state.generation, own.state.steps, own.state.is_end ? 1 : 0,
+                          own.memory.generation, own.memory.steps, own.memory.is_end ? 1 : 0,
+                          own.snapshot_steps, own.loads_snapshot ? 1 : 0, own.known_boundaries})) {
     reports.push_back(
         {.is_new = row.at(0) != 0,
          .is_at_boundary = row.at(1) != 0,
@@ -340,16 +342,10 @@ std::vector<RankReport> StepRecovery::gather_reports() {
          .state = {.generation = row.at(6), .steps = row.at(7), .is_end = row.at(8) != 0},
          .memory = {.generation = row.at(9), .steps = row.at(10), .is_end = row.at(11) != 0},
          .snapshot_steps = row.at(12),
-         .prefers_snapshot = row.at(13) != 0,
+         .loads_snapshot = row.at(13) != 0,
          .known_boundaries = row.at(14)});
   }
   return reports;
-}
-
-bool StepRecovery::prefers_snapshot(const Standing& memory) const {
-  const std::int64_t steps = newest_snapshot_ ? newest_snapshot_() : -1;
-  if (steps < 0) return false;
-  return !memory.exists() || training_.steps_of(memory_.read()) < steps;
 }
 
 void StepRecovery::exchange_state() {
@@ -367,6 +363,18 @@ void StepRecovery::exchange_state() {
 std::int64_t StepRecovery::load_snapshot() {
   failpoint("recover.compared");
   return training_.load_snapshot(all_, /*has_memory=*/state_.source.standing.exists());
+}
+
+// One rank reads the files: the one with the copy.
+bool StepRecovery::is_snapshot_newer() {
+  bool is_newer = false;
+  if (state_.is_source) {
+    const std::int64_t steps = training_.steps_of(memory_.read());
+    is_newer = newest_snapshot_(/*is_complete=*/false) > steps &&
+               newest_snapshot_(/*is_complete=*/true) > steps;
+  }
+  const auto rows = gather_rows(all_, {is_newer ? 1 : 0});
+  return rows.at(static_cast<std::size_t>(state_.source.rank)).at(0) != 0;
 }
 
 void StepRecovery::take_state() {

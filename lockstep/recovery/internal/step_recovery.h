@@ -144,10 +144,12 @@ class StepRecovery {
   void leave();
   /// In a process that joins, before the program's first boundary, where it must know how far the
   /// training is: takes the state. `newest_snapshot` returns the steps of the newest snapshot that
-  /// it would load here, -1: there is none; called whenever ranks meet, as a standby worker waits
-  /// long. Where no rank has a state and all would load one that is newer than the copies in
-  /// memory, they do: RecoveryPhase::kInactive. Errors: as boundary().
-  void arrive(const std::function<std::int64_t()>& newest_snapshot = {});
+  /// it would load here, if `is_complete` of the newest that is complete; -1: there is none. Called
+  /// whenever ranks meet, as a standby worker waits long. Where no rank has a state and all would
+  /// load one that is newer than the copies in memory, they do: RecoveryPhase::kInactive.
+  /// Errors: as boundary().
+  using NewestSnapshot = std::function<std::int64_t(bool is_complete)>;
+  void arrive(const NewestSnapshot& newest_snapshot = {});
   /// Before an update: where ranks are lost, and the updates of the step seemed to be complete, the
   /// step does not count.
   void expect_update() {
@@ -178,9 +180,9 @@ class StepRecovery {
   void take_place();
   void use_group(const ProcessGroup& group, bool at_boundary);
   std::vector<RankReport> gather_reports();
-  bool prefers_snapshot(const Standing& memory) const;
   void exchange_state();
   std::int64_t load_snapshot();
+  bool is_snapshot_newer();
   void take_state();
   void begin_interval();
   void check_generation();
@@ -200,8 +202,8 @@ class StepRecovery {
   int world_size_ = 1;
   std::exception_ptr lost_because_;  ///< why the group is lost
   std::vector<RankReport> reports_;
-  std::function<std::int64_t()> newest_snapshot_;  ///< of an arrive() under way
-  c10::IValue received_;                           ///< a state, until it is taken
+  NewestSnapshot newest_snapshot_;  ///< of an arrive() under way
+  c10::IValue received_;            ///< a state, until it is taken
   std::chrono::steady_clock::time_point checks_at_{};
   const int exceptions_ = std::uncaught_exceptions();
   const std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);

@@ -451,9 +451,15 @@ void AcceleratorState::arrive() {
 bool AcceleratorState::arrive_to_load(const SnapshotDirectory& snapshots) {
   const bool is_joining = recovery_->phase() == RecoveryPhase::kJoining;
   if (is_joining && !loaders.empty()) training_->set_cursor(loaders.front()->cursor());
-  recovery_->arrive([&snapshots]() -> std::int64_t {
+  recovery_->arrive([&snapshots](bool is_complete) -> std::int64_t {
     const auto newest = snapshots.newest();
-    return newest ? newest->step : -1;
+    if (!newest) return -1;
+    if (!is_complete) return newest->step;
+    try {
+      return snapshots.read_latest()->step;
+    } catch (const CorruptFile&) {
+      return -1;
+    }
   });
   return recovery_->phase() == RecoveryPhase::kInactive;
 }
