@@ -135,8 +135,8 @@ class Accelerator {
   /// In place of loss.backward(), for a loss that is the mean over its batch's samples; with a
   /// weight, which then every backward of a step must have on every rank, over as many tokens or
   /// whatever it is: see DistributedDataParallel::backward.
-  /// Errors: UsageError with several models and batches that differ, as it is not known whose they
-  /// are; as Work::wait.
+  /// Errors: UsageError with several models and a weight, or an epoch whose batches differ in size,
+  /// as it is not known whose gradients they are: then call model.ddp().backward(); as Work::wait.
   void backward(const at::Tensor& loss) { state_->backward(loss, std::nullopt); }
   void backward(const at::Tensor& loss, double weight) { state_->backward(loss, weight); }
 

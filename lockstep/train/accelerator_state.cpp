@@ -92,29 +92,11 @@ void AcceleratorState::add_loader(const std::shared_ptr<LoaderPosition>& loader)
                             loader->world_size(), " of ", group_.world_size(),
                             " ranks; make it after the accelerator, or by its make_data_loader"));
   }
-  if (loaders.empty()) check_batches(*loader, replicas.size());
   if (sample_log_) loader->set_log(sample_log_, static_cast<int>(loaders.size()));
   if (recovery_ && loaders.empty()) {
     loader->set_boundary_visit([this](LoaderBoundary boundary) { visit_boundary(boundary); });
   }
   loaders.push_back(loader);
-}
-
-void AcceleratorState::add_replica(std::shared_ptr<PreparedReplica> replica) {
-  if (!loaders.empty()) check_batches(*loaders.front(), replicas.size() + 1);
-  replicas.push_back(std::move(replica));
-}
-
-// The loader that trains is the first. Else the error comes with the last batch of an epoch.
-void AcceleratorState::check_batches(const LoaderPosition& loader, std::size_t models) const {
-  const bool is_weighted = num_processes() > 1 || options_.gradient_accumulation_steps > 1;
-  if (models < 2 || !is_weighted || loader.has_even_batches()) return;
-  throw UsageError(concat(
-      "Accelerator::prepare: ", models,
-      " models are prepared, and the batches of the first data loader differ in size "
-      "(dataset of ",
-      loader.dataset_size(), " samples, batches of ", loader.batch_size(), " on ", num_processes(),
-      " ranks); set drop_last, with a batch size that the number of ranks divides"));
 }
 
 void AcceleratorState::begin_turn() {
@@ -173,6 +155,7 @@ void AcceleratorState::exchange_gradients(const at::Tensor& loss, std::optional<
   is_given_up_ = false;
   if (turn_of_step_ == 0) plan_step(1);
   const LoaderPosition* const loader = current_loader();
+  if (replicas.size() != 1) check_batches(loader, weight);
   if (!weight && is_weighted_) weight = loader ? nominal_weight(*loader) : 1;
   if (options_.non_finite != NonFinite::kIgnore) {
     if (std::exchange(losses_are_old_, false)) losses_.clear();
@@ -189,16 +172,25 @@ void AcceleratorState::exchange_gradients(const at::Tensor& loss, std::optional<
     total.backward();
     return;
   }
-  if (replicas.size() != 1) {
-    throw UsageError(
-        concat("Accelerator::backward: the epoch's last batch is not as large on all ranks, or in "
-               "all of a step's batches, and with ",
-               replicas.size(),
-               " prepared models it is not known whose gradients the loss is for; let the loader "
-               "drop_last, with batches that divide by the ranks, or call backward() of "
-               "model.ddp() with the weight"));
-  }
   replicas.front()->backward(total, {.weight = *weight});
+}
+
+// A loss with a weight is the gradient of one model. With the first batch: else the error comes
+// with the last of an epoch.
+void AcceleratorState::check_batches(const LoaderPosition* loader,
+                                     std::optional<double> weight) const {
+  if (!weight && loader == nullptr) return;
+  const bool may_differ = group_.world_size() > 1 || options_.gradient_accumulation_steps > 1;
+  if (!weight && (!may_differ || loader->has_even_batches())) return;
+  throw UsageError(concat(
+      "Accelerator::backward: ", replicas.size(), " models are prepared, and ",
+      weight ? std::string("the loss has a weight")
+             : concat("the batches of an epoch differ in size (dataset of ", loader->dataset_size(),
+                      " samples, batches of ", loader->batch_size(), " on ", group_.world_size(),
+                      " ranks), so that the last loss has a weight"),
+      "; it is not known whose gradients it is for. Call backward() of model.ddp() with the "
+      "weight, "
+      "or set drop_last, with a batch size that the number of ranks divides"));
 }
 
 // As large as the factor of a batch of full size is, so that a scaled loss does not overflow where

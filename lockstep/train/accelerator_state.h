@@ -148,8 +148,6 @@ class AcceleratorState {
   void unscale_gradients(const std::vector<at::Tensor>& parameters);
   /// Errors: UsageError for one that was made for another number of ranks.
   void add_loader(const std::shared_ptr<LoaderPosition>& loader);
-  /// Errors: UsageError for a second model where the first loader's batches differ in size.
-  void add_replica(std::shared_ptr<PreparedReplica> replica);
   /// The innermost loop over a prepared loader; null where there is none.
   const LoaderPosition* current_loader() const;
 
@@ -219,7 +217,7 @@ class AcceleratorState {
   double nominal_weight(const LoaderPosition& loader) const;
   std::string describe_non_finite(const std::vector<std::string>& ranks) const;
   void check_optimizers() const;
-  void check_batches(const LoaderPosition& loader, std::size_t models) const;
+  void check_batches(const LoaderPosition* loader, std::optional<double> weight) const;
   void plan_step(int most_batches);
 
   friend class internal::AcceleratorTraining;

@@ -32,7 +32,7 @@ class PreparedModel {
                 const DistributedDataParallelOptions& options)
       : replica_(std::make_shared<Replicated>(std::move(module), options)),
         state_(std::move(state)) {
-    state_->add_replica(replica_);
+    state_->replicas.push_back(replica_);
   }
 
   /// Calls the module's forward, whatever its signature.

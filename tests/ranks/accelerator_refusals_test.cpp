@@ -45,23 +45,50 @@ TEST_F(AcceleratorTest, WhatWouldTakeWrongGradientsIsRefused) {
   EXPECT_SAYS(message_of<UsageError>(prepare), "the data loader was made for 1 of ");
 }
 
-// Their losses would need a weight, and it is not known of which model they are.
+// A loss with a weight is of one of them, and it is not known of which.
 TEST_F(AcceleratorTest, TwoModelsNeedBatchesOfOneSize) {
   NEEDS_RANKS(2);
-  const auto prepare = [&](std::int64_t rows, bool loader_first) {
-    Accelerator accelerator;
-    if (loader_first) accelerator.make_data_loader(sine_rows(rows), {.batch_size = 2});
-    accelerator.prepare(make_tanh_net());
-    accelerator.prepare(make_tanh_net());
-    if (!loader_first) accelerator.make_data_loader(sine_rows(rows), {.batch_size = 2});
-    accelerator.make_data_loader(sine_rows(rows + 1), {.batch_size = 2});  // For evaluations.
-  };
   const std::int64_t even = std::int64_t{4} * world_size_;
-  for (const bool loader_first : {false, true}) {
-    EXPECT_NO_THROW(prepare(even, loader_first));
-    EXPECT_SAYS(message_of<UsageError>([&] { prepare(even + 1, loader_first); }),
-                "2 models are prepared, and the batches of the first data loader differ in size");
+  for (const std::int64_t rows : {even, even + 1}) {
+    Accelerator accelerator;
+    auto first = accelerator.prepare(make_tanh_net());
+    auto second = accelerator.prepare(make_tanh_net());
+    auto loader = accelerator.make_data_loader(sine_rows(rows), {.batch_size = 2});
+    accelerator.make_data_loader(sine_rows(even + 1), {.batch_size = 2});  // For evaluations.
+    const auto train = [&] {
+      for (auto& batch : loader) {
+        accelerator.backward(first(batch.data).sum());
+        accelerator.backward(second(batch.data).sum());
+      }
+    };
+    if (rows == even) {
+      EXPECT_NO_THROW(train());
+      continue;
+    }
+    // With the first batch.
+    EXPECT_SAYS(message_of<UsageError>(train),
+                "2 models are prepared, and the batches of an epoch differ in size");
+    EXPECT_EQ(loader.cursor().batches, 1);
   }
+}
+
+TEST_F(AcceleratorTest, TwoModelsWhoseLossesTheProgramWeighsMayHaveAnyBatches) {
+  NEEDS_RANKS(2);
+  Accelerator accelerator;
+  auto first = accelerator.prepare(make_tanh_net());
+  auto second = accelerator.prepare(make_tanh_net());
+  auto loader =
+      accelerator.make_data_loader(sine_rows(std::int64_t{4} * world_size_ + 1), {.batch_size = 2});
+  std::int64_t samples = 0;
+  for (auto& batch : loader) {
+    const std::int64_t own = loader.position()->samples();
+    for (auto* const model : {&first, &second}) {
+      model->ddp().backward((*model)(batch.data).mean(), {.weight = static_cast<double>(own)});
+    }
+    samples += own;
+  }
+  EXPECT_EQ(accelerator.reduce(at::scalar_tensor(samples, at::kLong)).item<std::int64_t>(),
+            std::int64_t{4} * world_size_ + 1);
 }
 
 TEST_F(AcceleratorState, LoadsOnlyIntoWhatWasSaved) {
