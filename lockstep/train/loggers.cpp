@@ -16,27 +16,35 @@ namespace lockstep {
 
 // Where the training goes on is known by then.
 void TensorBoardLogger::on_train_epoch_start(TrainerState& state) {
-  open(state);
+  open(state, state.time.batches + 1);
 }
 
-// Again where ranks were lost: meanwhile another may have been the first, and written.
-void TensorBoardLogger::open(const TrainerState& state) {
+// Again where ranks were lost: meanwhile another may have been the first, and written. True: there
+// is a new file.
+bool TensorBoardLogger::open(const TrainerState& state, std::int64_t purge_step) {
   const std::int64_t recoveries = state.accelerator.recoveries();
   if (std::exchange(recoveries_, recoveries) != recoveries || !state.is_main()) writer_.reset();
-  if (writer_ || !state.is_main() || state.is_dev_run) return;
+  if (writer_ || !state.is_main() || state.is_dev_run) return false;
   // Of a run that was killed before its first snapshot, too.
   TensorBoardWriterOptions options;
-  options.purge_step = state.time.batches + 1;
+  options.purge_step = purge_step;
   writer_ = std::make_shared<TensorBoardWriter>(
       std::filesystem::path(state.directory) / "tensorboard", options);
+  return true;
 }
 
 // In the file before the step ends: what a killed process has not flushed is lost.
 void TensorBoardLogger::write(const TrainerState& state, const Metrics& metrics) {
+  const std::int64_t step = state.time.batches;
+  if (std::exchange(step_, step) != step) of_step_.clear();
+  of_step_.insert(of_step_.end(), metrics.begin(), metrics.end());
   write_on_main(state.accelerator, [&] {
-    open(state);
+    // A rank that failed may have written these, which nobody knows: of a new file all points of
+    // the step count, of those before it none.
+    const bool is_new = open(state, step);
     if (!writer_) return;
-    for (const auto& [name, value] : metrics) writer_->add_scalar(name, value, state.time.batches);
+    for (const auto& [name, value] : is_new ? of_step_ : metrics)
+      writer_->add_scalar(name, value, step);
     writer_->flush();
   });
 }
@@ -105,8 +113,10 @@ void CsvLogger::on_fit_end(TrainerState&) {
   file_.reset();
 }
 
+// Rank 0 alone, also where a survivor writes in its place: its replacement begins the run anew.
 void RunLogger::on_train_epoch_start(TrainerState& state) {
-  if (log_ || !state.is_main() || state.is_dev_run) return;
+  const bool is_first = state.accelerator.process_index() == 0;
+  if (log_ || !is_first || state.is_dev_run) return;
   log_ = std::make_shared<RunLog>(state.directory);
   log_->begin({.step = state.time.batches,
                .ranks = state.accelerator.num_processes(),

@@ -30,11 +30,14 @@ class TensorBoardLogger : public Callback {
   void on_fit_end(TrainerState& state) override;
 
  private:
-  void open(const TrainerState& state);
+  bool open(const TrainerState& state, std::int64_t purge_step);
   void write(const TrainerState& state, const Metrics& metrics);
 
   std::shared_ptr<TensorBoardWriter> writer_;
   std::int64_t recoveries_ = 0;
+  /// Written at the newest step, on all ranks.
+  Metrics of_step_;
+  std::int64_t step_ = -1;
 };
 
 /// metrics.csv of the training's directory: a row for each set of metrics, with step, epoch,

@@ -38,8 +38,9 @@ MEETS = {"meet.begin", "meet.store", "meet.joined", "meet.connected", "recover.g
 CONNECTS = {"connect.begin", "connect.reached"}
 AT_THE_END = {"training.end", "training.done"}
 OF_THE_LAUNCHER = "launch."
-# The worker of these tests makes no calls.
+# The worker of these tests makes no calls and is no Trainer.
 OF_CALLS = "rpc."
+OF_A_TRAINER = "metrics."
 # Where there are workers that keep their state.
 LAUNCHES_AGAIN = {"launch.over", "launch.place", "launch.placed"}
 
@@ -112,7 +113,7 @@ class Failpoints(unittest.TestCase):
                 self.assertEqual(ends(done), expected, done.stderr)
 
     def of_workers(self):
-        return [name for name in NAMES if not name.startswith((OF_THE_LAUNCHER, OF_CALLS))]
+        return [name for name in NAMES if not name.startswith((OF_THE_LAUNCHER, OF_CALLS, OF_A_TRAINER))]
 
     def test_rank_0_is_killed(self):
         names = [name for name in self.of_workers() if name not in RECEIVES | ONLY_AGAIN]

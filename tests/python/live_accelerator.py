@@ -39,6 +39,43 @@ def write_mnist(folder):
             file.write(struct.pack(">IIII", 2051, count, 28, 28) + b"".join(images[label] for label in labels))
 
 
+def varint_of(data, at):
+    value = shift = 0
+    while True:
+        value |= (data[at] & 0x7F) << shift
+        shift, at = shift + 7, at + 1
+        if data[at - 1] < 0x80:
+            return value, at
+
+
+def fields_of(data):
+    """Of a message of Protocol Buffers, by number."""
+    fields, at = {}, 0
+    while at < len(data):
+        key, at = varint_of(data, at)
+        if key & 7 == 0:
+            value, at = varint_of(data, at)
+        else:
+            size, at = {1: (8, at), 5: (4, at)}.get(key & 7) or varint_of(data, at)
+            value, at = data[at:at + size], at + size
+        fields.setdefault(key >> 3, []).append(value)
+    return fields
+
+
+def events_of(path):
+    """The events of a file of TensorBoard; what is cut off is none."""
+    with open(path, "rb") as file:
+        data = file.read()
+    events, at = [], 0
+    while at + 12 <= len(data):
+        size, = struct.unpack_from("<Q", data, at)
+        if at + 16 + size > len(data):
+            break
+        events.append(fields_of(data[at + 12:at + 12 + size]))
+        at += 16 + size
+    return events
+
+
 class LiveAccelerator(LiveJobTest):
     def expect_no_step_lost(self, job):
         """Of each step, one process at least says that it is made; no process makes one twice."""
@@ -141,6 +178,40 @@ class LiveAccelerator(LiveJobTest):
         with open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8") as file:
             lines = [json.loads(line) for line in file]
         return [(line["step"], "train_loss" in line, "val_one" in line) for line in lines if "resumed" not in line]
+
+    def points_of(self, folder):
+        """What TensorBoard shows: a restart hides the points of its step and later ones in the files before."""
+        points = []
+        for path in sorted(glob.glob(os.path.join(folder, "tensorboard", "events.out.tfevents.*"))):
+            for event in events_of(path):
+                step = event.get(2, [0])[0]
+                if 7 in event:
+                    points = [point for point in points if point[0] < step]
+                for summary in event.get(5, []):
+                    value = fields_of(fields_of(summary)[1][0])
+                    points.append((step, value[1][0].decode()))
+        return sorted(points)
+
+    def test_rank_0_dies_between_its_write_of_metrics_and_the_word_of_it(self):
+        self.need_failpoints()
+        options = {"steps": 60, "ranks": 2, "arguments": ("trainer",)}
+        found = []
+        # Each process of rank 0 behind another logger's write: log and validation of a step have three each.
+        for failpoint in ("", "metrics.written:7:kill:0:*"):
+            with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+                job = self.start(environment={"LOCKSTEP_FAILPOINT": failpoint, "ACCELERATOR_WORKER_FOLDER": folder},
+                                 **options)
+                self.assertEqual(job.finish(), [0], job.errors)
+                with open(os.path.join(folder, "runs.jsonl"), encoding="utf-8") as file:
+                    ends = [line for line in file if '"end"' in line]
+                found.append((self.lines_of(folder), self.rows_of(folder), self.points_of(folder), len(ends)))
+        self.assertGreater(recoveries(job.errors), 5, job.errors)
+        for undisturbed, disturbed in zip(*found):
+            self.assertEqual(disturbed, undisturbed)
+        points = found[0][2]
+        self.assertEqual(len(points), len(set(points)))
+        self.assertIn((30, "train_loss"), points)
+        self.assertIn((30, "val_one"), points)
 
     def test_rank_0_dies_before_or_behind_a_write_of_metrics(self):
         with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:

@@ -233,6 +233,7 @@ int run_trainer(const Settings& settings) {
   trainer.add(ValidationPhase(places));
   trainer.add(dies_at_metrics("log", "validated"));
   trainer.add(CsvLogger());
+  trainer.add(TensorBoardLogger());
   trainer.add(dies_at_metrics("logged", "validation"));  // Which comes first there.
   std::uint64_t sum = kEmptyHash;
   std::int64_t recoveries = -1;

@@ -48,7 +48,7 @@ inline constexpr std::array kFailpoints = {
     FailpointInfo{"memory.copied"},
     FailpointInfo{"memory.done"},
     FailpointInfo{"memory.left"},
-    // A step, its collectives and what is kept after it.
+    // A step, its collectives, what is kept and written after it.
     FailpointInfo{"step.begin"},
     FailpointInfo{"collective.begin"},
     FailpointInfo{"collective.checked"},
@@ -57,6 +57,7 @@ inline constexpr std::array kFailpoints = {
     FailpointInfo{"step.made"},
     FailpointInfo{"step.counted"},
     FailpointInfo{"step.kept"},
+    FailpointInfo{"metrics.written"},
     FailpointInfo{"training.end"},
     FailpointInfo{"training.done"},
     // Recovery: a generation is left, a place in the next taken.

@@ -2,6 +2,8 @@
 
 #include <exception>
 
+#include "lockstep/base/internal/failpoint.h"
+
 namespace lockstep::inline internal {
 
 // An error on one rank would leave the others in the barriers.
@@ -12,6 +14,7 @@ void write_on_main(Accelerator& accelerator, const std::function<void()>& write)
     if (!accelerator.is_main_process()) return;
     try {
       write();
+      failpoint("metrics.written");
     } catch (...) {
       error = std::current_exception();
     }
