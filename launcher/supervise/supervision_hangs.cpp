@@ -25,7 +25,6 @@ void SupervisionStep::explain_hang(std::optional<AwaitedCall> awaited) {
     const bool has_rank = worker.is_alive() && !worker.is_standby();
     if (has_rank && worker.state != State::kDismissed) explain.workers.push_back(id);
   }
-  state_.hang_explained_until = now_ + kSameHang;
   act(std::move(explain));
 }
 

@@ -244,6 +244,18 @@ TEST(Supervision, AStandbyWorkerGetsTheMemoryFileWithItsFirstPlace) {
   }
 }
 
+// Else its hang in that generation would be no restart.
+TEST(Supervision, ARankThatJoinsIsNotSilentAnyMore) {
+  Supervised job(3);
+  job.ends(1, {.signal = SIGKILL});
+  job.decide();
+  job.begins(2, 3);
+  for (const WorkerId id : {2, 3}) EXPECT_EQ(job.state.workers.at(id).exit.silent_since, 1U);
+  job.says(2, TookPlace{.generation = 2});
+  job.leaves(3);
+  for (const WorkerId id : {2, 3}) EXPECT_EQ(job.state.workers.at(id).exit.silent_since, 0U);
+}
+
 TEST(Supervision, NoHangIsExplainedBetweenGenerations) {
   Supervised job(2);
   job.leaves(1);
