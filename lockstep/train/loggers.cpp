@@ -132,7 +132,13 @@ void RunLogger::on_exception(TrainerState& state, const std::exception& error) {
   end(state, concat("error: ", error.what()));
 }
 
+// A replacement of rank 0 may have joined behind the last epoch's beginning.
 void RunLogger::on_fit_end(TrainerState& state) {
+  const bool replaces_first =
+      state.accelerator.process_index() == 0 && state.accelerator.recoveries() > 0;
+  if (!log_ && replaces_first && !state.is_dev_run) {
+    log_ = std::make_shared<RunLog>(state.directory);
+  }
   end(state, state.is_preempted          ? "preempted"
              : state.stop_reason.empty() ? "ended"
                                          : concat("stopped: ", state.stop_reason));

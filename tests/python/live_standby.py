@@ -71,7 +71,7 @@ class LiveStandby(LiveJobTest):
         self.assertLess(job.last_step(), 499)
         job.wait_for_step(505)
         os.kill(processes[0], signal.SIGKILL)
-        self.assertEqual(job.wait_for_begin(1), {0: standby}, job.errors)
+        self.assertEqual(job.wait_for_begin(1), {0: standby})
         self.assertEqual(job.finish(), [0], job.errors)
         begins = [int(text.split()[-1]) for _, text in job.said if "begins at" in text]
         self.assertIn(begins, ([0, 500], [0, 1000]))
