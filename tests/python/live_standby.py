@@ -62,20 +62,25 @@ class LiveStandby(LiveJobTest):
                 self.expect_same_end(job, backend=backend, steps=self.STEPS)
 
     def test_a_standby_worker_has_a_copy_that_was_made_after_it_started(self):
-        """Nobody else has the state."""
-        job = self.start("--standalone", "--max-restarts=10", "--standby=1", ranks=1, steps=self.STEPS, arguments=(16, 500))
-        processes = job.wait_for_begin(1)
+        """The other rank is killed before it has sent the state."""
+        self.need_failpoints()
+        options = {"ranks": 2, "steps": self.STEPS, "arguments": (16, 500)}
+        job = self.start("--standalone", "--max-restarts=10", "--standby=1",
+                         environment={"LOCKSTEP_FAILPOINT": "recover.grouped:2:kill:1"}, **options)
+        processes = job.wait_for_begin(2)
         with self.stopped(processes):
             standby, _ = job.wait_for(lambda pid, text: text == "starts" and pid not in processes.values())
             self.wait_until_it_polls(standby)
         self.assertLess(job.last_step(), 499)
         job.wait_for_step(505)
         os.kill(processes[0], signal.SIGKILL)
-        self.assertEqual(job.wait_for_begin(1), {0: standby})
+        now = job.wait_for_begin(2)
+        self.assertEqual((now[0], now[1] in processes.values()), (standby, False))
         self.assertEqual(job.finish(), [0], job.errors)
+        self.expect_failpoints(job, "recover.grouped")
         begins = [int(text.split()[-1]) for _, text in job.said if "begins at" in text]
-        self.assertIn(begins, ([0, 500], [0, 1000]))
-        self.assertEqual(job.ends(), self.undisturbed_end(ranks=1, steps=self.STEPS))
+        self.assertEqual(begins, [0, 0, 500, 500])
+        self.assertEqual(job.ends(), self.undisturbed_end(**options))
 
     def worker_whose_starts_fail(self, *numbers):
         """A worker that ends at once when it is the first, second, … process of the job that starts."""
