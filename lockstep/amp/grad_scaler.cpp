@@ -17,6 +17,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/internal/each_once.h"
+#include "lockstep/one_copy/internal/model_copy.h"
+#include "lockstep/optim/optimizers.h"
 
 namespace lockstep {
 namespace {
@@ -60,25 +62,36 @@ at::Tensor values_of(at::Tensor& gradient) {
   return gradient._values();
 }
 
-// All gradients of the optimizer's parameters, each once: lists of one device and dtype.
-std::vector<std::vector<at::Tensor>> gradients_of(torch::optim::Optimizer& optimizer) {
+/// Of the optimizer's parameters.
+struct Gradients {
+  CopyPlaces shared;                           ///< Those of one copy per machine.
+  std::vector<std::vector<at::Tensor>> lists;  ///< The others, each once, of one device and dtype.
+};
+
+void check_dtype(at::ScalarType dtype) {
+  if (dtype != at::kHalf) return;
+  throw UsageError(
+      "GradScaler: a gradient has dtype Half, in which it cannot be unscaled; keep parameters in "
+      "float32 and let Autocast cast them");
+}
+
+Gradients gradients_of(torch::optim::Optimizer& optimizer) {
   std::vector<at::Tensor> parameters;
   for (auto& group : optimizer.param_groups()) {
     parameters.insert(parameters.end(), group.params().begin(), group.params().end());
   }
+  Gradients result{.shared = CopyPlaces(parameters), .lists = {}};
+  for (const auto& [copy, indices] : result.shared.copies) {
+    for (const std::size_t index : indices) check_dtype(copy->view(index).scalar_type());
+  }
   std::map<std::pair<std::string, at::ScalarType>, std::vector<at::Tensor>> lists;
-  for (at::Tensor& parameter : with_separate_gradients(parameters)) {
+  for (at::Tensor& parameter : with_separate_gradients(result.shared.ordinary)) {
     at::Tensor& gradient = parameter.mutable_grad();
-    if (gradient.scalar_type() == at::kHalf) {
-      throw UsageError(
-          "GradScaler: a gradient has dtype Half, in which it cannot be unscaled; keep parameters "
-          "in float32 and let Autocast cast them");
-    }
+    check_dtype(gradient.scalar_type());
     const at::Tensor values = values_of(gradient);
     lists[{values.device().str(), values.scalar_type()}].push_back(values);
   }
-  std::vector<std::vector<at::Tensor>> result;
-  for (auto& [kind, list] : lists) result.push_back(std::move(list));
+  for (auto& [kind, list] : lists) result.lists.push_back(std::move(list));
   return result;
 }
 
@@ -87,17 +100,22 @@ struct Findings {
   bool found_inf = false;
 };
 
-Findings unscale(const std::vector<std::vector<at::Tensor>>& gradients, const at::Tensor& scale) {
+Findings unscale(const Gradients& gradients, const at::Tensor& scale) {
   const at::Tensor inverse = scale.to(at::kDouble).reciprocal().to(at::kFloat);
   std::vector<at::Tensor> found;  // all are under way before the first is waited for
-  for (const auto& list : gradients) {
+  for (const auto& list : gradients.lists) {
     found.push_back(at::full({}, 0.0F, list[0].options().dtype(at::kFloat)));
     at::_amp_foreach_non_finite_check_and_unscale_(list, found.back(),
                                                    inverse.to(list[0].device()));
   }
-  Findings result{.has_gradients = !gradients.empty()};
+  Findings result{.has_gradients = !gradients.lists.empty()};
   for (const at::Tensor& each : found) {
     result.found_inf = result.found_inf || each.item<float>() != 0;
+  }
+  if (!gradients.shared.copies.empty()) {
+    result.found_inf = !std::isfinite(gradients.shared.average_in_place()) || result.found_inf;
+    gradients.shared.scale_averages(inverse.item<float>());
+    result.has_gradients = result.has_gradients || gradients.shared.hold_gradients();
   }
   return result;
 }
@@ -157,7 +175,7 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
 
 bool GradScaler::step(torch::optim::Optimizer& optimizer) {
   if (!options_.enabled) {
-    optimizer.step();
+    step_optimizer(optimizer);
     return true;
   }
   if (states_[&optimizer].stage == Stage::kStepped) {
@@ -168,7 +186,7 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) {
   if (states_[&optimizer].stage == Stage::kReady) unscale_(optimizer);
   OptimizerState& state = states_[&optimizer];
   state.stage = Stage::kStepped;
-  if (!state.found_inf) optimizer.step();
+  if (!state.found_inf) step_optimizer(optimizer);
   return !state.found_inf;
 }
 

@@ -46,7 +46,8 @@ struct GradScalerOptions {
 ///   snapshot.extra = scaler.state_dict();
 ///
 /// DistributedDataParallel's gradient_norm() is that of the scaled gradients: divide it by
-/// get_scale(). Threads: one. With a process group unscale_ and step are collective.
+/// get_scale(). Threads: one. With a process group, and with one_copy_per_machine, unscale_ and
+/// step are collective.
 /// Errors: UsageError for options that cannot work and for calls out of order; as Work::wait with a
 /// process group.
 class GradScaler {

@@ -173,8 +173,9 @@ requires(!ModuleHolder<Module>) class DistributedDataParallel {
   [[nodiscard]] NoSyncGuard no_sync(bool enabled = true) { return NoSyncGuard(replica_, enabled); }
 
   /// L2 norm of all averaged gradients, as the last backward() that exchanged them left them: the
-  /// same bits on every rank. Errors: UsageError without the option gradient_norm, and before the
-  /// first such backward().
+  /// same bits on every rank. With one_copy_per_machine collective, and before step(): the first
+  /// call averages the gradients. Errors: UsageError without the option gradient_norm, and before
+  /// the first such backward().
   double gradient_norm() const { return replica_.gradient_norm(); }
 
   /// The averages over all ranks of the gradients of the last backward(), in the order of the

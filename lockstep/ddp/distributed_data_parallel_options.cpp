@@ -69,7 +69,6 @@ void check_one_copy(const DistributedDataParallelOptions& options) {
   refuse_if(options.comm_hook != nullptr, "comm_hook", "which averages gradients in backward()");
   refuse_if(options.exchange_dtype.has_value(), "exchange_dtype",
             "although gradients are averaged where they lie");
-  refuse_if(options.gradient_norm, "gradient_norm", "although step() averages the gradients");
   refuse_if(options.measure_exchange, "measure_exchange",
             "although backward() exchanges no gradients");
 }

@@ -51,7 +51,8 @@ struct DistributedDataParallelOptions {
   /// there (both names, or neither): for gradients that come in late pieces.
   std::vector<std::string> delay_all_reduce_named_params = {};
   std::string param_to_hook_all_reduce = {};
-  /// Work out the L2 norm of all averaged gradients while they are averaged, for gradient_norm().
+  /// Work out the L2 norm of all averaged gradients while they are averaged, for gradient_norm();
+  /// with one_copy_per_machine when that is called.
   /// Not with hooks that let replicas differ (post-local SGD, no-op): refused.
   bool gradient_norm = false;
   /// Gradients of float32 parameters travel in this dtype, kHalf or kBFloat16, as with PyTorch's
@@ -75,7 +76,7 @@ struct DistributedDataParallelOptions {
   /// optimizer of Lockstep averages them and updates this rank's share of the parameters in one
   /// pass. The bits are those of replicas; what .grad holds then: docs/one-copy.md. All ranks on
   /// one machine, backend shm; alone a rank has an ordinary model. Not with comm_hook,
-  /// exchange_dtype, gradient_norm and measure_exchange, nor with weighted backward passes.
+  /// exchange_dtype and measure_exchange, nor with join().
   bool one_copy_per_machine = false;
   /// Averages buckets in place of an all-reduce; see ddp/hooks.h. An object serves one model. Null:
   /// none. Not with exchange_dtype.

@@ -18,6 +18,7 @@
 #include "lockstep/ddp/internal/model_agreement.h"
 #include "lockstep/ddp/internal/replica_state.h"
 #include "lockstep/ddp/replica_check.h"
+#include "lockstep/one_copy/internal/model_copy.h"
 
 namespace lockstep {
 namespace {
@@ -153,11 +154,9 @@ double Replica::gradient_norm() const {
 
 std::vector<at::Tensor> Replica::averaged_gradients() {
   if (one_copy_) return one_copy_->copy().averaged_gradients();
-  std::vector<at::Tensor> gradients;
-  for (const at::Tensor& parameter : parameters()) {
-    if (parameter.requires_grad()) gradients.push_back(parameter.grad());
-  }
-  return gradients;
+  std::vector<at::Tensor> trained = parameters();
+  std::erase_if(trained, [](const at::Tensor& one) { return !one.requires_grad(); });
+  return averaged_gradients_of(trained);
 }
 
 std::vector<BucketLayout> Replica::bucket_layout() const {

@@ -163,9 +163,8 @@ void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_val
   const c10::NoGradGuard no_grad;
   Gradients gradients = gradients_of(parameters);
   if (!gradients.shared.copies.empty()) {
-    throw UsageError(
-        "clip gradients: clip_grad_value_ is not supported with one_copy_per_machine; use "
-        "clip_grad_norm_, or leave the option out");
+    gradients.shared.average_in_place();
+    gradients.shared.clamp_averages(clip_value);
   }
   for (at::Tensor& gradient : gradients.tensors) gradient.clamp_(-clip_value, clip_value);
 }

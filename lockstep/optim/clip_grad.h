@@ -38,7 +38,8 @@ void clip_grads_with_norm_(const std::vector<at::Tensor>& parameters, double max
 double get_total_norm(const std::vector<at::Tensor>& parameters,
                       const ClipGradOptions& options = {});
 
-/// Clamps every element of every gradient to [-clip_value, clip_value].
+/// Clamps every element of every gradient to [-clip_value, clip_value]. With one_copy_per_machine
+/// collective, and the gradients are averaged first.
 /// Errors: UsageError for a clip_value below 0.
 void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
 

@@ -212,6 +212,13 @@ class FusedOptimizerOf : public FusedOptimizer {
   std::unique_ptr<GroupStep> prepare_group(std::size_t group) override;
 };
 
+/// In the place of optimizer.step() for an optimizer of LibTorch's: where ranks have one copy of
+/// its parameters per machine, each rank updates its share of them. Accelerator, Trainer and
+/// GradScaler call it. SGD, Adam, AdamW, RMSprop and Adagrad; for others, and ordinary parameters,
+/// as step().
+/// Errors: UsageError for one that needs more of a parameter than a share, as LBFGS.
+void step_optimizer(torch::optim::Optimizer& optimizer);
+
 using SGD = FusedOptimizerOf<SGDOptions>;
 using Adam = FusedOptimizerOf<AdamOptions>;
 using AdamW = FusedOptimizerOf<AdamWOptions>;

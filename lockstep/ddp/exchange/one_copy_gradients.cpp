@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include <ATen/ScalarOps.h>
+#include <ATen/ops/mul.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -73,19 +75,21 @@ OneCopyGradients::~OneCopyGradients() {
   }
 }
 
-void OneCopyGradients::hold_all() {
+void OneCopyGradients::hold_all(GradientScale& scale) {
   const c10::NoGradGuard no_grad;
+  const double factor = scale.of_own();
+  const double weight = scale.of_average();
   const std::vector<at::Tensor>& parameters = copy_->parameters();
   for (std::size_t index = 0; index < parameters.size(); ++index) {
     // Of an earlier pass; this one did not reach it.
     if (copy_->holds_gradient(index)) continue;
     at::Tensor& gradient = parameters[index].mutable_grad();
     const bool has_none = !gradient.defined() || gradient.is_meta();
-    copy_->hold_gradient(index, has_none ? at::Tensor() : take(index, gradient));
+    copy_->hold_gradient(index, has_none ? at::Tensor() : take(index, gradient, factor), weight);
   }
 }
 
-at::Tensor OneCopyGradients::take(std::size_t index, at::Tensor& gradient) const {
+at::Tensor OneCopyGradients::take(std::size_t index, at::Tensor& gradient, double factor) const {
   // The program may have changed the strides (set_data); a step goes by the copy's.
   const at::Tensor& parameter = copy_->view(index);
   if (gradient.layout() != at::kStrided) {
@@ -94,7 +98,7 @@ at::Tensor OneCopyGradients::take(std::size_t index, at::Tensor& gradient) const
                             "' has a sparse gradient, which one_copy_per_machine does not support; "
                             "make it dense or leave the option out"));
   }
-  const bool may_stay = !gradient.requires_grad() && is_shared(group_, gradient) &&
+  const bool may_stay = factor == 1 && !gradient.requires_grad() && is_shared(group_, gradient) &&
                         lies_as_gradient_view(gradient, parameter) && has_one_owner(gradient, {});
   if (may_stay) return std::exchange(gradient, at::Tensor());
   at::Tensor copied = small_[index];
@@ -102,7 +106,11 @@ at::Tensor OneCopyGradients::take(std::size_t index, at::Tensor& gradient) const
     copied = gradient_view(group_.allocate_tensor(parameter.numel(), parameter.scalar_type()), 0,
                            parameter);
   }
-  copied.copy_(gradient);
+  if (factor == 1) {
+    copied.copy_(gradient);
+  } else {
+    at::mul_out(copied, gradient, at::native::wrapped_scalar_tensor(factor));
+  }
   return copied;
 }
 

@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/ddp/exchange/gradient_scale.h"
 #include "lockstep/one_copy/internal/model_copy.h"
 
 namespace lockstep::inline internal {
@@ -25,11 +26,12 @@ class OneCopyGradients {
 
   ModelCopy& copy() const { return *copy_; }
 
-  /// At the end of a backward pass outside of no_sync(). Errors: UsageError for a sparse gradient.
-  void hold_all();
+  /// At the end of a backward pass outside of no_sync(). Waits for all ranks where they weigh their
+  /// gradients. Errors: UsageError for a sparse gradient; else as Work::wait.
+  void hold_all(GradientScale& scale);
 
  private:
-  at::Tensor take(std::size_t index, at::Tensor& gradient) const;
+  at::Tensor take(std::size_t index, at::Tensor& gradient, double factor) const;
 
   ProcessGroup group_;
   std::shared_ptr<ModelCopy> copy_;

@@ -113,7 +113,6 @@ void GradientReducer::check_parameters() const {
 
 void GradientReducer::run_weighted(double weight, at::ScalarType loss,
                                    const std::function<void(double seed)>& backward) {
-  refuse_with_one_copy("a weighted backward pass");
   if (no_data_) weight = 0;
   std::optional<WeightedPass> pass;
   GradientWeight before;
@@ -147,12 +146,6 @@ void GradientReducer::run_weighted(double weight, at::ScalarType loss,
   finish_backward();
 }
 
-void GradientReducer::refuse_with_one_copy(const char* what) const {
-  if (!plan_.one_copy) return;
-  throw UsageError(concat("DistributedDataParallel on rank ", group_.rank(), ": ", what,
-                          " is not supported with one_copy_per_machine; leave the option out"));
-}
-
 void GradientReducer::give_up_passes() {
   const MutexLock lock(mutex_);
   if (plan_.one_copy) plan_.one_copy->copy().give_up_gradients();
@@ -165,7 +158,11 @@ void GradientReducer::set_has_data(bool has_data) {
 }
 
 void GradientReducer::cast_vote(bool has_data, int vote) {
-  refuse_with_one_copy("join()");
+  if (plan_.one_copy) {
+    throw UsageError(concat("DistributedDataParallel on rank ", group_.rank(),
+                            ": join() is not supported with one_copy_per_machine; leave the option "
+                            "out"));
+  }
   const MutexLock lock(mutex_);
   weight_.cast_vote(has_data, vote);
 }
@@ -175,8 +172,13 @@ std::optional<int> GradientReducer::withdraw_vote() {
   return weight_.withdraw_vote();
 }
 
-std::optional<double> GradientReducer::gradient_norm() const {
+std::optional<double> GradientReducer::gradient_norm() {
   const MutexLock lock(mutex_);
+  if (plan_.one_copy && !has_norm_) {
+    const CopyPlaces all(parameters_);
+    exchange_.sum_of_squares.fill_(all.average_in_place());
+    has_norm_ = all.hold_gradients();
+  }
   if (!has_norm_) return std::nullopt;
   return std::sqrt(exchange_.sum_of_squares.item<double>());
 }

@@ -108,8 +108,9 @@ class GradientReducer final : public GradientHooks::Target {
   std::optional<int> withdraw_vote();
 
   /// Of all averaged gradients after the last backward pass that exchanged them; empty before the
-  /// first, and where it was not asked for.
-  std::optional<double> gradient_norm() const;
+  /// first, and where it was not asked for. With one copy per machine collective: the first call
+  /// after a backward pass averages its gradients, which must not be given up or used before.
+  std::optional<double> gradient_norm();
 
   /// Empty before the first exchange.
   std::vector<BucketLayout> bucket_layout() const;
@@ -150,7 +151,6 @@ class GradientReducer final : public GradientHooks::Target {
   void finish_backward();
   void exchange_at_end() LOCKSTEP_REQUIRES(mutex_);
 
-  void refuse_with_one_copy(const char* what) const;
   UsageError usage_error(std::size_t index, const std::string& what) const;
   bool is_reached(std::size_t index) const LOCKSTEP_REQUIRES(mutex_) {
     return !reached_ || !reached_->is_known() || reached_->contains(index);

@@ -226,7 +226,8 @@ void GradientReducer::finish_backward() {
   {
     const MutexLock lock(mutex_);
     if (plan_.one_copy) {
-      plan_.one_copy->hold_all();
+      plan_.one_copy->hold_all(scale_);
+      has_norm_ = false;
     } else {
       exchange_at_end();
     }

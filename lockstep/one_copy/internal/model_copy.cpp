@@ -183,14 +183,16 @@ bool ModelCopy::holds_gradient(std::size_t index) const {
          placeholders_[index]._version() == held.placeholder_version;
 }
 
-void ModelCopy::hold_gradient(std::size_t index, const at::Tensor& gradient) {
+void ModelCopy::hold_gradient(std::size_t index, const at::Tensor& gradient, double weight) {
   at::Tensor& seen = parameters_[index].mutable_grad();
   if (!gradient.defined()) {
-    held_[index] = {};
+    held_[index] = {.weight = weight};
     seen.reset();
     return;
   }
-  held_[index] = {.gradient = gradient, .placeholder_version = placeholders_[index]._version()};
+  held_[index] = {.gradient = gradient,
+                  .placeholder_version = placeholders_[index]._version(),
+                  .weight = weight};
   seen = placeholders_[index];
 }
 
@@ -255,6 +257,9 @@ at::Tensor ModelCopy::gather_places(const std::vector<std::size_t>& indices, std
   const at::Tensor own_places = at::empty({words}, at::kLong);
   auto* place = own_places.mutable_data_ptr<std::int64_t>();
   *place++ = flag;
+  std::vector<double> weights;
+  for (const std::size_t index : indices) weights.push_back(held_[index].weight);
+  digest = XXH64(weights.data(), weights.size() * sizeof(double), digest);
   *place++ = static_cast<std::int64_t>(
       XXH64(indices.data(), indices.size() * sizeof(std::size_t), digest));
   for (const std::size_t index : indices) {
@@ -284,7 +289,8 @@ void ModelCopy::check_same_call(const at::Tensor& places) const {
     if (digest[rank] != digest[0]) others += concat(others.empty() ? "" : ", ", rank);
   }
   if (others.empty()) return;
-  throw UsageError(concat("step of ", name_, ": parameters, options or steps of the optimizer on ",
+  throw UsageError(concat("step of ", name_,
+                          ": parameters, options, steps or weights of backward passes on ",
                           others.find(',') == std::string::npos ? "rank " : "ranks ", others,
                           " are other than on rank 0; with one_copy_per_machine every rank must "
                           "step the same parameters with the same options and state"));
@@ -350,8 +356,9 @@ void ModelCopy::average(std::size_t index, std::int64_t begin, std::int64_t elem
 void ModelCopy::average_sources(std::size_t index, std::int64_t begin, std::int64_t elements,
                                 std::byte* target) const {
   const Element element = elements_[index];
-  const Reduction reduction{
-      .element = element, .op = ReduceOp::kAvg, .factor = 1.0 / group_.world_size()};
+  // In the order of an all-reduce, so that the bits are the same.
+  const double factor = 1.0 / group_.world_size() * held_[index].weight;
+  const Reduction reduction{.element = element, .op = ReduceOp::kAvg, .factor = factor};
   const std::int64_t bytes = element_bytes_of(index);
   at::parallel_for(0, elements, kGrainElements, [&](std::int64_t first, std::int64_t last) {
     std::vector<const std::byte*> sources = sources_[index];
@@ -398,7 +405,9 @@ double ModelCopy::average_in_place(const std::vector<std::size_t>& indices) {
 
 double ModelCopy::average_part(std::size_t index) {
   // A rank without a gradient has one from now on, as after an all-reduce.
-  if (!holds_gradient(index)) hold_gradient(index, allocate_gradient(index));
+  if (!holds_gradient(index)) {
+    hold_gradient(index, allocate_gradient(index), held_[index].weight);
+  }
   Held& held = held_[index];
   auto* const gradient = static_cast<std::byte*>(held.gradient.mutable_data_ptr());
   const Element element = elements_[index];
@@ -416,6 +425,10 @@ double ModelCopy::average_part(std::size_t index) {
   return squares * held.factor * held.factor;
 }
 
+void ModelCopy::add_up(const at::Tensor& sums) const {
+  all_reduce_into(group_, sums, sums, {}, {.name = "norms of " + name_});
+}
+
 at::Tensor ModelCopy::allocate_gradient(std::size_t index) const {
   const at::Tensor& view = views_[index];
   return group_.allocate_tensor(view.numel(), view.scalar_type())
@@ -426,6 +439,27 @@ void ModelCopy::scale_averages(const std::vector<std::size_t>& indices, float fa
   for (const std::size_t index : indices) {
     if (holds_gradient(index) && held_[index].is_averaged) held_[index].factor *= factor;
   }
+}
+
+void ModelCopy::clamp_averages(const std::vector<std::size_t>& indices, double most) {
+  const c10::NoGradGuard no_grad;
+  for (const std::size_t index : indices) {
+    if (!holds_gradient(index) || !held_[index].is_averaged) continue;
+    averaged_part(index).clamp_(-most, most);
+  }
+}
+
+at::Tensor ModelCopy::averaged_part(std::size_t index) {
+  Held& held = held_[index];
+  LOCKSTEP_ASSERT(held.is_averaged);
+  const Part own_part = part(index);
+  auto* const first = static_cast<std::byte*>(held.gradient.mutable_data_ptr());
+  at::Tensor own =
+      at::from_blob(first + own_part.begin * element_bytes_of(index), {own_part.size()},
+                    at::TensorOptions(views_[index].scalar_type()));
+  if (held.factor != 1) own.mul_(at::scalar_tensor(held.factor));
+  held.factor = 1;
+  return own;
 }
 
 std::byte* ModelCopy::state_at(std::size_t index, std::size_t k, std::int64_t element) const {

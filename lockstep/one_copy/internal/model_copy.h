@@ -73,8 +73,9 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   /// Whether the gradient is held and was not given up since.
   bool holds_gradient(std::size_t index) const;
   /// Takes this rank's gradient, which lies in memory of the group as the parameter does in its
-  /// own, and is not written to any more. Undefined: there is none.
-  void hold_gradient(std::size_t index, const at::Tensor& gradient);
+  /// own, and is not written to any more. Undefined: there is none. The average is multiplied by
+  /// `weight`, the same on all ranks, also on those without a gradient.
+  void hold_gradient(std::size_t index, const at::Tensor& gradient, double weight = 1);
   /// Forgets all gradients that are held.
   void give_up_gradients();
   /// The averages over all ranks, as tensors of the caller's; undefined where no rank holds a
@@ -82,11 +83,17 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   std::vector<at::Tensor> averaged_gradients();
 
   /// Averages this rank's part of the gradients where they lie, unless that was done; returns the
-  /// sum of the squares of all averages, the same bits on all ranks. Collective.
+  /// sum of the squares of all averages, the same bits on all ranks. Afterwards every rank holds
+  /// the gradients that any rank had. Collective.
   double average_in_place(const std::vector<std::size_t>& indices);
   /// The step and averaged_gradients() multiply the averages by `factor`. After average_in_place(),
   /// the same on all ranks.
   void scale_averages(const std::vector<std::size_t>& indices, float factor);
+  /// After average_in_place(): this rank's part of the averages, where they lie.
+  at::Tensor averaged_part(std::size_t index);
+  /// After average_in_place(): elements of the averages are then within ±`most`. The same on all
+  /// ranks.
+  void clamp_averages(const std::vector<std::size_t>& indices, double most);
 
   // A step.
 
@@ -108,10 +115,14 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   /// most.
   void average(std::size_t index, std::int64_t begin, std::int64_t elements,
                std::byte* target) const;
+  /// Waits until all ranks have come as far.
+  void meet_in_step() const { meet("update of "); }
+  /// Adds up what ranks have found out in the step. Collective.
+  void add_up(const at::Tensor& sums) const;
   /// kChunkBytes, aligned to a cache line.
   std::byte* scratch() const { return scratch_.get(); }
 
-  /// The shared memory of an element of this rank's part.
+  /// The shared memory of an element. Only the rank of whose part it is writes there.
   std::byte* parameter_at(std::size_t index, std::int64_t element) const {
     return shared(layout_.parameter(index)) + element * element_bytes_of(index);
   }
@@ -190,6 +201,7 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   struct Held {
     at::Tensor gradient = {};
     std::int64_t placeholder_version = 0;
+    double weight = 1;
     /// This rank's part is the average over all ranks, yet to be multiplied by `factor`.
     bool is_averaged = false;
     float factor = 1;
@@ -211,6 +223,9 @@ struct CopyPlaces {
   /// As ModelCopy's, of all copies.
   double average_in_place() const;
   void scale_averages(float factor) const;
+  void clamp_averages(double most) const;
+  /// Whether this rank holds a gradient; after average_in_place() whether any rank does.
+  bool hold_gradients() const;
 
   struct OfCopy {
     std::shared_ptr<ModelCopy> copy;
@@ -219,6 +234,10 @@ struct CopyPlaces {
   std::vector<OfCopy> copies = {};
   std::vector<at::Tensor> ordinary = {};
 };
+
+/// The averages over all ranks: of one copy per machine copies, of others what .grad holds.
+/// Collective where there is a copy.
+std::vector<at::Tensor> averaged_gradients_of(const std::vector<at::Tensor>& parameters);
 
 /// Of a step of an optimizer: begins that of each copy of which it updates parameters, and ends it.
 /// Errors: as ModelCopy.

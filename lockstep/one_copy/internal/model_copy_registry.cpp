@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <unordered_map>
 
 #include "lockstep/base/internal/mutex.h"
@@ -87,6 +88,30 @@ double CopyPlaces::average_in_place() const {
 
 void CopyPlaces::scale_averages(float factor) const {
   for (const auto& [copy, indices] : copies) copy->scale_averages(indices, factor);
+}
+
+void CopyPlaces::clamp_averages(double most) const {
+  for (const auto& [copy, indices] : copies) copy->clamp_averages(indices, most);
+}
+
+bool CopyPlaces::hold_gradients() const {
+  return std::ranges::any_of(copies, [](const OfCopy& one) {
+    return std::ranges::any_of(one.indices,
+                               [&](std::size_t index) { return one.copy->holds_gradient(index); });
+  });
+}
+
+std::vector<at::Tensor> averaged_gradients_of(const std::vector<at::Tensor>& parameters) {
+  std::map<std::shared_ptr<ModelCopy>, std::vector<at::Tensor>> averages;
+  for (const auto& [copy, indices] : CopyPlaces(parameters).copies) {
+    averages[copy] = copy->averaged_gradients();
+  }
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : parameters) {
+    const auto [copy, index] = ModelCopy::find(parameter);
+    gradients.push_back(copy ? averages.at(copy)[index] : parameter.grad());
+  }
+  return gradients;
 }
 
 CopySteps::~CopySteps() {

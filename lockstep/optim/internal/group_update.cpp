@@ -15,6 +15,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/one_copy/internal/model_copy.h"
 #include "lockstep/optim/internal/fused_batch.h"
+#include "lockstep/optim/internal/lamb_shares.h"
 #include "lockstep/optim/internal/option_updates.h"
 #include "lockstep/optim/internal/update_range.h"
 
@@ -102,6 +103,7 @@ class GroupUpdate final : public GroupStep {
       if (!target.is_batched) finish(target);
     }
     update_waiting();
+    lamb_.run();
     for (const Batch& batch : batches_) {
       if constexpr (Kind::kIsFused) run_fused(batch, options_);
       for (const Target* const target : batch.targets) finish(*target);
@@ -169,11 +171,6 @@ class GroupUpdate final : public GroupStep {
 
   void check_shared(const Target& target) const {
     check_state(target);
-    if constexpr (std::is_same_v<Options, LAMBOptions>) {
-      refuse(target,
-             "is in one copy on the machine, which LAMB does not support; leave "
-             "one_copy_per_machine out or use another optimizer");
-    }
   }
 
   void check_state(const Target& target) const {
@@ -340,6 +337,7 @@ class GroupUpdate final : public GroupStep {
   void update_dense(Target& target) {
     const Update update = update_of(options_, count_step(target));
     if constexpr (std::is_same_v<Options, LAMBOptions>) {
+      if (target.shared.copy) return add_lamb(target, update);
       const UpdateRange range = range_of(target);
       const double ratio = lamb_trust_ratio(update_lamb_states(update, range));
       update_range(LambScaledUpdate{.update = update, .scale = options_.lr * ratio}, range);
@@ -408,6 +406,21 @@ class GroupUpdate final : public GroupStep {
     }
   }
 
+  void add_lamb(const Target& target, const LambUpdate& update) {
+    const auto& [copy, index] = target.shared;
+    UpdateRange whole{.dtype = target.parameter.scalar_type(),
+                      .state_dtype = state_dtype(target.parameter),
+                      .parameter = copy->parameter_at(index, 0),
+                      .gradient = nullptr,
+                      .states = {},
+                      .elements = target.parameter.numel(),
+                      .maximize = options_.maximize};
+    for (std::size_t k = 0; k < kMostStates; ++k) {
+      if (target.states[k].defined()) whole.states[k] = copy->state_at(index, k, 0);
+    }
+    lamb_.add(target.shared, update, options_.lr, whole);
+  }
+
   void update_waiting() {
     if constexpr (!std::is_same_v<Options, LAMBOptions>) {
       if (!waiting_.empty()) update_ranges(*waiting_update_, waiting_);
@@ -446,6 +459,7 @@ class GroupUpdate final : public GroupStep {
   std::shared_ptr<ModelCopy> waiting_copy_;
   std::optional<Update> waiting_update_;
   std::int64_t waiting_elements_ = 0;
+  LambShares lamb_;
 };
 
 }  // namespace

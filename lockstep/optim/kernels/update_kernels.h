@@ -81,6 +81,7 @@ enum class UpdateKind : std::uint8_t {
   kRmsprop,
   kLion,
   kLamb,
+  kLambSquares,
   kLambScaled,
 };
 
@@ -94,7 +95,8 @@ struct UpdateCall {
   std::byte* states[kMostStates];  ///< Null where there is none.
   std::size_t elements;
   bool maximize;
-  /// LAMB's first pass adds the squares of the parameter and of its update here.
+  /// LAMB's first pass adds the squares of the parameter and of its update here. So does
+  /// kLambSquares, which changes nothing else, after it: the same bits.
   double* squares;
 };
 
