@@ -46,11 +46,7 @@ DistributedDataParallelOptions Accelerator::ddp_options() const {
                             "', which leaves each rank gradients of its own, so that ranks would "
                             "leave out different steps; leave one of them out"));
   }
-  if (ddp.one_copy_per_machine) {
-    throw UsageError(
-        "Accelerator: ddp.one_copy_per_machine is not supported; leave it out, or wrap the module "
-        "with DistributedDataParallel");
-  }
+  ddp.one_copy_per_machine = options().one_copy_per_machine;
   ddp.process_group = process_group();
   ddp.gradient_norm = ddp.gradient_norm || options().non_finite != NonFinite::kIgnore;
   return ddp;

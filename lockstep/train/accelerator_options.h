@@ -54,6 +54,9 @@ struct AcceleratorOptions {
   /// differs from more than half takes the state of another; without a majority all ranks end with
   /// an Error. 0: only after a recovery, once.
   int check_replicas_every = 0;
+  /// Ranks keep parameters and optimizer state once on a machine, as with the option of the same
+  /// name of DistributedDataParallel: docs/one-copy.md. Recovery is off then.
+  bool one_copy_per_machine = false;
   /// How ranks meet; not looked at where there is a default group already.
   InitOptions init = {};
   /// Options of prepared models. Their group is the accelerator's.

@@ -16,6 +16,8 @@
 #include "lockstep/base/internal/random_id.h"
 #include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/data/internal/sample_log.h"
+#include "lockstep/one_copy/internal/model_copy.h"
+#include "lockstep/optim/optimizers.h"
 #include "lockstep/recovery/internal/step_recovery.h"
 #include "lockstep/train/internal/accelerator_training.h"
 
@@ -35,6 +37,11 @@ std::optional<at::ScalarType> dtype_of(Precision precision) {
   }
   throw UsageError(concat("Accelerator: precision is ", static_cast<int>(precision),
                           ", which is no value of Precision"));
+}
+
+AcceleratorOptions with_one_copy(AcceleratorOptions options) {
+  options.one_copy_per_machine = options.one_copy_per_machine || options.ddp.one_copy_per_machine;
+  return options;
 }
 
 void check(const AcceleratorOptions& options) {
@@ -60,7 +67,7 @@ std::string some_of(const std::vector<std::string>& names) {
 }  // namespace
 
 AcceleratorState::AcceleratorState(AcceleratorOptions options, ProcessGroup group)
-    : options_(std::move(options)),
+    : options_(with_one_copy(std::move(options))),
       group_(std::move(group)),
       autocast_dtype_(dtype_of(options_.precision)),
       scaler_({.enabled = autocast_dtype_ == at::kHalf}),
@@ -275,7 +282,7 @@ void AcceleratorState::step(Stepped& stepped) {
     stepped.was_skipped = !scaler_.step(*stepped.optimizer);
     has_stepped_with_scaler_ = true;
   } else if (!stepped.was_skipped) {
-    stepped.optimizer->step();
+    step_optimizer(*stepped.optimizer);
   }
   losses_are_old_ = true;
   if (&stepped == optimizers.front().get()) ++steps_;
@@ -353,9 +360,10 @@ std::vector<std::string> AcceleratorState::ranks_with_bad_loss() const {
 std::string AcceleratorState::describe_non_finite(const std::vector<std::string>& ranks) const {
   std::vector<std::string> names;
   for (const auto& replica : replicas) {
-    for (const auto& parameter : replica->module()->named_parameters()) {
-      const at::Tensor& gradient = parameter.value().grad();
-      if (gradient.defined() && !is_finite(gradient)) names.push_back(parameter.key());
+    const auto parameters = replica->module()->named_parameters();
+    const std::vector<at::Tensor> gradients = averaged_gradients_of(parameters.values());
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      if (gradients[i].defined() && !is_finite(gradients[i])) names.push_back(parameters[i].key());
     }
   }
   return concat("step ", steps_ + 1, ": ",

@@ -91,6 +91,7 @@ AcceleratorOptions accelerator_options(const TrainerOptions& options) {
           .recover = options.recover,
           .memory_every = options.memory_every,
           .check_replicas_every = options.check_replicas_every,
+          .one_copy_per_machine = options.one_copy_per_machine,
           .init = options.init,
           .ddp = std::move(ddp)};
 }

@@ -86,6 +86,8 @@ struct TrainerOptions {
   bool recover = true;
   int memory_every = 0;
   int check_replicas_every = 0;
+  /// Parameters and optimizer state once on a machine: see AcceleratorOptions.
+  bool one_copy_per_machine = false;
   /// Log which samples each rank was given, for `lockstep audit`.
   bool log_samples = false;
   /// Processes to start on this machine where no launcher has started this one.

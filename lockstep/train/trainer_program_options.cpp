@@ -71,6 +71,8 @@ void add_ranks(ProgramOptions& program, TrainerOptions& options) {
   program.add("num_nodes", options.num_nodes, "machines that a launcher must have; 0: any number");
   program.add("init.backend", options.init.backend,
               "shm, hierarchical, gloo, nccl or mpi; empty: what fits");
+  program.add("one_copy_per_machine", options.one_copy_per_machine,
+              "parameters and optimizer state once on a machine; turns recover off");
   program.add(seconds_option("init.timeout", "seconds until a collective fails; 0: 600",
                              options.init.timeout));
   program.add(seconds_option("init.init_timeout", "seconds for all ranks to join; 0: 300",
