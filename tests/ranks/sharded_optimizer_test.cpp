@@ -382,7 +382,7 @@ TEST_F(Sharded, RefusesToSaveAShareAsIfItWasAll) {
   EXPECT_SAYS(message_of<UsageError>([&] { optimizer_state_dict(optimizer); }),
               "consolidated_state_dict()");
   torch::serialize::OutputArchive archive;
-  EXPECT_SAYS(message_of<UsageError>([&] { optimizer.save(archive); }), "share only");
+  EXPECT_SAYS(message_of<UsageError>([&] { optimizer.save(archive); }), "shard only");
   EXPECT_SAYS(message_of<UsageError>([&] { optimizer.consolidated_state_dict(world_size_); }),
               "is no rank of a group of");
 }
