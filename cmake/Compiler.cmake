@@ -37,7 +37,9 @@ target_compile_options(lockstep_compile_options INTERFACE
   -fno-semantic-interposition
   # g++ 12 reports these inside inlined LibTorch and libstdc++ headers, at -O2, wrongly.
   $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized -Wno-array-bounds -Wno-stringop-overflow
-    -Wno-restrict>)
+    -Wno-restrict>
+  # g++ 13 takes a reference that a function returns for one to its temporary arguments.
+  $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,13>>:-Wno-dangling-reference>)
 
 target_compile_definitions(lockstep_compile_options INTERFACE LOCKSTEP_VERSION="${PROJECT_VERSION}")
 

@@ -20,6 +20,7 @@
 #include "lockstep/snapshot/internal/snapshot_testing.h"
 #include "lockstep/snapshot/snapshot_directory.h"
 #include "lockstep/snapshot/state_dict.h"
+#include "tests/ranks/fixture.h"
 #include "tests/ranks/folder_of_ranks.h"
 
 namespace lockstep::testing {
