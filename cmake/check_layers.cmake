@@ -74,6 +74,7 @@ foreach(file ${files})
   refuse_calls("${file}" "system_clock|gettimeofday|CLOCK_REALTIME"
     "^(launcher/status/live_answers\\.cpp|launcher/supervise/event_log\\.cpp|lockstep/program/run_main\\.cpp|lockstep/record/internal/wall_seconds\\.h)$"
     "a clock that can be set, use std::chrono::steady_clock")
+  refuse_calls("${file}" "remove_all\\(" "^none$" "libtorch.so may bring a remove_all that crashes, use remove_tree")
   refuse_calls("${file}" "getenv\\(" "(^lockstep/base/internal/env\\.cpp|_testing\\.h)$" "getenv outside lockstep/base/internal/env.cpp")
 endforeach()
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "lockstep/os/files/pipe.h"
+#include "lockstep/os/files/remove_tree.h"
 #include "lockstep/os/machine/control_groups.h"
 #include "lockstep/os/process/child_process.h"
 #include "lockstep/os/process/kill_processes.h"
@@ -30,7 +31,7 @@ void remove_files(const GuardedFiles& files) {
   for (const auto& entry : fs::directory_iterator(files.folder, error)) {
     std::error_code ignored;
     if (entry.path().filename().string().starts_with(files.prefix)) {
-      fs::remove_all(entry.path(), ignored);
+      remove_tree(entry.path(), ignored);
     }
   }
 }

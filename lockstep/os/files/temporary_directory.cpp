@@ -7,6 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/env.h"
+#include "lockstep/os/files/remove_tree.h"
 
 namespace lockstep::inline internal {
 
@@ -31,7 +32,7 @@ TemporaryDirectory::TemporaryDirectory(const std::filesystem::path& parent,
 
 TemporaryDirectory::~TemporaryDirectory() {
   std::error_code ignored;
-  if (!kept_) std::filesystem::remove_all(path_, ignored);
+  if (!kept_) remove_tree(path_, ignored);
 }
 
 }  // namespace lockstep::inline internal

@@ -11,6 +11,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/failpoint.h"
 #include "lockstep/base/internal/log.h"
+#include "lockstep/os/files/remove_tree.h"
 #include "lockstep/snapshot/sharded/snapshot_manifest.h"
 
 namespace lockstep {
@@ -116,7 +117,7 @@ void delete_snapshot(const std::filesystem::path& directory, const SnapshotName&
     error = std::error_code(errno, std::generic_category());
   } else {
     if (name.sharded) std::filesystem::remove(path / kManifestName, error);
-    if (!error) std::filesystem::remove_all(path, error);
+    if (!error) remove_tree(path, error);
   }
   if (error) {
     log(LogLevel::kWarning, concat("cannot delete the old snapshot ", path, ": ", error.message()));
