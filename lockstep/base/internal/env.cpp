@@ -25,7 +25,8 @@ constexpr auto kAll = pointers_to(
     kOpenMpiLocalRank, kOpenMpiLocalWorldSize, kPmiRank, kPmiWorldSize, kPmiLocalRank,
     kPmiLocalWorldSize, kSlurmRank, kSlurmWorldSize, kSlurmLocalRank, kSlurmNode,
     kSlurmTasksPerNode, kOpenMpiJob, kPmiConnection, kSlurmNodes, kSlurmJob, kSlurmStep, kTimeout,
-    kInitTimeout, kBackend, kMemoryDomain, kCheckCalls, kGlooSocketIfname, kLogLevel,
+    kInitTimeout, kBackend, kMemoryDomain, kCheckCalls, kGlooSocketIfname, kNcclBlockingWait,
+    kLogLevel,
 #if defined(LOCKSTEP_FAILPOINTS)
     kFailpoint,
 #endif

@@ -98,6 +98,10 @@ inline constexpr Variable kTimeout{"LOCKSTEP_TIMEOUT_S", "seconds",
                 "backends)"},
     kGlooSocketIfname{"GLOO_SOCKET_IFNAME", "name",
                       "network interface on which gloo accepts connections"},
+    kNcclBlockingWait{
+        "TORCH_NCCL_BLOCKING_WAIT", "1|0",
+        "backend nccl: a wait blocks the host until the collective is complete or its "
+        "deadline expires (default: 1 where failed ranks are replaced)"},
     kLogLevel{"LOCKSTEP_LOG", "debug|info|warning|error",
               "least severe message to print (default warning)"},
     kNoColor{"NO_COLOR", "any text", "no colours when set and not empty"};

@@ -43,13 +43,15 @@ Options rooted_options_of(const CallTerms& terms, int root) {
 NativeBackend::WorkPtr C10dBackend::broadcast(const Tensor& tensor, int source,
                                               const CallTerms& terms) {
   Tensors tensors{tensor};
-  return backend_->broadcast(tensors, rooted_options_of<c10d::BroadcastOptions>(terms, source));
+  return wrap(
+      backend_->broadcast(tensors, rooted_options_of<c10d::BroadcastOptions>(terms, source)),
+      terms);
 }
 
 NativeBackend::WorkPtr C10dBackend::all_reduce(const Tensor& tensor, ReduceOp op,
                                                const CallTerms& terms) {
   Tensors tensors{tensor};
-  return backend_->allreduce(tensors, options_of<c10d::AllreduceOptions>(terms, op));
+  return wrap(backend_->allreduce(tensors, options_of<c10d::AllreduceOptions>(terms, op)), terms);
 }
 
 NativeBackend::WorkPtr C10dBackend::reduce(const Tensor& tensor, int target, ReduceOp op,
@@ -57,14 +59,15 @@ NativeBackend::WorkPtr C10dBackend::reduce(const Tensor& tensor, int target, Red
   Tensors tensors{tensor};
   auto options = rooted_options_of<c10d::ReduceOptions>(terms, target);
   options.reduceOp = c10d_op(op);
-  return backend_->reduce(tensors, options);
+  return wrap(backend_->reduce(tensors, options), terms);
 }
 
 NativeBackend::WorkPtr C10dBackend::all_gather(const Tensors& outputs, const Tensor& input,
                                                const CallTerms& terms) {
   std::vector<Tensors> output_lists{outputs};
   Tensors inputs{input};
-  return backend_->allgather(output_lists, inputs, options_of<c10d::AllgatherOptions>(terms));
+  return wrap(backend_->allgather(output_lists, inputs, options_of<c10d::AllgatherOptions>(terms)),
+              terms);
 }
 
 NativeBackend::WorkPtr C10dBackend::all_gather_into_tensor(const Tensor& output,
@@ -72,7 +75,8 @@ NativeBackend::WorkPtr C10dBackend::all_gather_into_tensor(const Tensor& output,
                                                            const CallTerms& terms) {
   Tensor target = output;
   Tensor source = input;
-  return backend_->_allgather_base(target, source, options_of<c10d::AllgatherOptions>(terms));
+  return wrap(backend_->_allgather_base(target, source, options_of<c10d::AllgatherOptions>(terms)),
+              terms);
 }
 
 NativeBackend::WorkPtr C10dBackend::gather(const Tensors& outputs, const Tensor& input, int target,
@@ -80,8 +84,9 @@ NativeBackend::WorkPtr C10dBackend::gather(const Tensors& outputs, const Tensor&
   std::vector<Tensors> output_lists;
   if (backend_->getRank() == target) output_lists.push_back(outputs);
   Tensors inputs{input};
-  return backend_->gather(output_lists, inputs,
-                          rooted_options_of<c10d::GatherOptions>(terms, target));
+  return wrap(
+      backend_->gather(output_lists, inputs, rooted_options_of<c10d::GatherOptions>(terms, target)),
+      terms);
 }
 
 NativeBackend::WorkPtr C10dBackend::scatter(const Tensor& output, const Tensors& inputs, int source,
@@ -89,31 +94,35 @@ NativeBackend::WorkPtr C10dBackend::scatter(const Tensor& output, const Tensors&
   Tensors outputs{output};
   std::vector<Tensors> input_lists;
   if (backend_->getRank() == source) input_lists.push_back(inputs);
-  return backend_->scatter(outputs, input_lists,
-                           rooted_options_of<c10d::ScatterOptions>(terms, source));
+  return wrap(backend_->scatter(outputs, input_lists,
+                                rooted_options_of<c10d::ScatterOptions>(terms, source)),
+              terms);
 }
 
 NativeBackend::WorkPtr C10dBackend::reduce_scatter(const Tensor& output, const Tensors& inputs,
                                                    ReduceOp op, const CallTerms& terms) {
   Tensors outputs{output};
   std::vector<Tensors> input_lists{inputs};
-  return backend_->reduce_scatter(outputs, input_lists,
-                                  options_of<c10d::ReduceScatterOptions>(terms, op));
+  return wrap(backend_->reduce_scatter(outputs, input_lists,
+                                       options_of<c10d::ReduceScatterOptions>(terms, op)),
+              terms);
 }
 
 NativeBackend::WorkPtr C10dBackend::reduce_scatter_tensor(const Tensor& output, const Tensor& input,
                                                           ReduceOp op, const CallTerms& terms) {
   Tensor target = output;
   Tensor source = input;
-  return backend_->_reduce_scatter_base(target, source,
-                                        options_of<c10d::ReduceScatterOptions>(terms, op));
+  return wrap(backend_->_reduce_scatter_base(target, source,
+                                             options_of<c10d::ReduceScatterOptions>(terms, op)),
+              terms);
 }
 
 NativeBackend::WorkPtr C10dBackend::all_to_all(const Tensors& outputs, const Tensors& inputs,
                                                const CallTerms& terms) {
   Tensors targets = outputs;
   Tensors sources = inputs;
-  return backend_->alltoall(targets, sources, options_of<c10d::AllToAllOptions>(terms));
+  return wrap(backend_->alltoall(targets, sources, options_of<c10d::AllToAllOptions>(terms)),
+              terms);
 }
 
 NativeBackend::WorkPtr C10dBackend::all_to_all_single(
@@ -123,24 +132,25 @@ NativeBackend::WorkPtr C10dBackend::all_to_all_single(
   Tensor source = input;
   auto target_splits = output_splits;
   auto source_splits = input_splits;
-  return backend_->alltoall_base(target, source, target_splits, source_splits,
-                                 options_of<c10d::AllToAllOptions>(terms));
+  return wrap(backend_->alltoall_base(target, source, target_splits, source_splits,
+                                      options_of<c10d::AllToAllOptions>(terms)),
+              terms);
 }
 
 NativeBackend::WorkPtr C10dBackend::barrier(const CallTerms& terms) {
-  return backend_->barrier(options_of<c10d::BarrierOptions>(terms));
+  return wrap(backend_->barrier(options_of<c10d::BarrierOptions>(terms)), terms);
 }
 
 NativeBackend::WorkPtr C10dBackend::send(const Tensor& tensor, int target, int tag,
-                                         const CallTerms&) {
+                                         const CallTerms& terms) {
   Tensors tensors{tensor};
-  return backend_->send(tensors, target, tag);
+  return wrap(backend_->send(tensors, target, tag), terms);
 }
 
 NativeBackend::WorkPtr C10dBackend::recv(const Tensor& tensor, int source, int tag,
-                                         const CallTerms&) {
+                                         const CallTerms& terms) {
   Tensors tensors{tensor};
-  return backend_->recv(tensors, source, tag);
+  return wrap(backend_->recv(tensors, source, tag), terms);
 }
 
 }  // namespace lockstep::inline internal

@@ -37,6 +37,10 @@ class C10dBackend : public NativeBackend {
   WorkPtr send(const Tensor& tensor, int target, int tag, const CallTerms& terms) override;
   WorkPtr recv(const Tensor& tensor, int source, int tag, const CallTerms& terms) override;
 
+ protected:
+  /// What the caller of a collective gets, of what the backend returned.
+  virtual WorkPtr wrap(WorkPtr work, const CallTerms&) { return work; }
+
  private:
   const c10::intrusive_ptr<c10d::Backend> backend_;
 };
