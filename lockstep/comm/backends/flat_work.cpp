@@ -14,7 +14,10 @@ CopiedWork::CopiedWork(c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tens
 
 bool CopiedWork::isCompleted() {
   if (!work_->isCompleted()) return false;
-  if (work_->isSuccess()) write_outputs();
+  if (work_->isSuccess()) {
+    work_->synchronize();  // The stream that writes waits for the results on a CUDA device.
+    write_outputs();
+  }
   return true;
 }
 

@@ -19,6 +19,7 @@ class CopiedWork final : public c10d::Work {
   bool isCompleted() override;
   bool isSuccess() const override { return work_->isSuccess(); }
   std::exception_ptr exception() const override { return work_->exception(); }
+  int sourceRank() const override { return work_->sourceRank(); }
   bool wait(std::chrono::milliseconds timeout) override;
   std::vector<at::Tensor> result() override { return outputs_; }
   /// Complete when it returns.

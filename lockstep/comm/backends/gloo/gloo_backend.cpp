@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
@@ -85,6 +86,7 @@ std::vector<at::Tensor> as_bytes(const std::vector<at::Tensor>& tensors) {
 class GlooBackend final : public ProcessGroupGloo {
  public:
   using ProcessGroupGloo::ProcessGroupGloo;
+  using Tensors = std::vector<at::Tensor>;
 
   // Work that has ended counts no more, even where its thread has not yet let go of it.
   bool is_busy() {
@@ -193,17 +195,20 @@ class GlooBackend final : public ProcessGroupGloo {
   c10::intrusive_ptr<c10d::Work> send_within(std::vector<at::Tensor>& tensors, int target, int tag,
                                              std::chrono::milliseconds timeout) {
     check_peer("send", target);
-    return message_work(ProcessGroupGloo::send(tensors, target, tag), timeout);
+    Tensors staged = on_cpu(tensors);
+    return message_work(ProcessGroupGloo::send(staged, target, tag), timeout);
   }
 
   c10::intrusive_ptr<c10d::Work> recv_within(std::vector<at::Tensor>& tensors, int source, int tag,
                                              std::chrono::milliseconds timeout) {
     check_peer("recv", source);
-    return message_work(ProcessGroupGloo::recv(tensors, source, tag), timeout);
+    return receive(tensors, timeout,
+                   [&](Tensors& into) { return ProcessGroupGloo::recv(into, source, tag); });
   }
 
   c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override {
-    return message_work(ProcessGroupGloo::recvAnysource(tensors, tag), options_->timeout);
+    return receive(tensors, options_->timeout,
+                   [&](Tensors& into) { return ProcessGroupGloo::recvAnysource(into, tag); });
   }
 
   c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(
@@ -223,6 +228,22 @@ class GlooBackend final : public ProcessGroupGloo {
   }
 
  private:
+  // Gloo stages the CUDA tensors of collectives, but would read those of messages on the host.
+  static Tensors on_cpu(const Tensors& tensors) {
+    Tensors copies;
+    for (const at::Tensor& tensor : tensors) copies.push_back(tensor.cpu());
+    return copies;
+  }
+
+  template <class Start>
+  c10::intrusive_ptr<c10d::Work> receive(Tensors& tensors, std::chrono::milliseconds timeout,
+                                         Start&& start) {
+    if (tensors.size() != 1 || !tensors[0].is_cuda()) return message_work(start(tensors), timeout);
+    Tensors staged{at::empty({tensors[0].numel()}, tensors[0].scalar_type())};
+    auto work = message_work(start(staged), timeout);
+    return flat_work(std::move(work), staged[0], tensors);
+  }
+
   // Gloo has no connection to itself, and looks for none.
   void check_peer(const char* operation, int peer) const {
     if (peer >= 0 && peer < getSize() && peer != getRank()) return;
