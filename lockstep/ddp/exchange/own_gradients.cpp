@@ -22,7 +22,8 @@ std::optional<Element> fast_element_of(const at::Tensor& tensor) {
 }
 
 void add_squares(const at::Tensor& sum, const at::Tensor& values) {
-  if (const auto element = fast_element_of(values)) {
+  const auto element = sum.is_cpu() ? fast_element_of(values) : std::nullopt;
+  if (element) {
     const auto* const bytes = static_cast<const std::byte*>(values.const_data_ptr());
     *sum.mutable_data_ptr<double>() +=
         sum_of_squares(*element, bytes, static_cast<std::size_t>(values.numel()));
@@ -31,7 +32,8 @@ void add_squares(const at::Tensor& sum, const at::Tensor& values) {
   const at::Tensor norm =
       at::linalg_vector_norm(values.is_complex() ? at::view_as_real(values) : values, 2,
                              at::OptionalIntArrayRef(), false, at::kDouble);
-  sum.add_(norm.square());
+  // The sum is on the group's device, the gradient on its parameter's.
+  sum.add_(norm.square().to(sum.device()));
 }
 
 }  // namespace

@@ -75,7 +75,8 @@ void SparseGradient::finish() {
           .to(parameter_.device());
   // Every rank has all of it, so that one counts it.
   if (sum_of_squares_.defined() && group_.rank() == 0) {
-    sum_of_squares_.add_(average._values().to(at::kDouble).square().sum());
+    sum_of_squares_.add_(
+        average._values().to(at::kDouble).square().sum().to(sum_of_squares_.device()));
   }
   parameter_.mutable_grad() = average;
   own_.reset();
