@@ -29,7 +29,8 @@ GradientBucket::GradientBucket(const ProcessGroup& group, const ExchangeOptions&
       as_view_(options.gradient_as_bucket_view),
       elements_(FlatGradients::elements(parameters)),
       sum_of_squares_(options.sum_of_squares),
-      has_gradient_(parameters.size()) {
+      has_gradient_(parameters.size()),
+      is_marked_(parameters.size()) {
   const auto flags = static_cast<std::int64_t>(parameters.size());
   flat_ = group.allocate_tensor(elements_ + flags, FlatGradients::dtype(parameters[0])).zero_();
   views_.emplace_back(flat_, parameters);
@@ -57,7 +58,10 @@ void GradientBucket::leave_out(std::size_t position) {
 
 void GradientBucket::set_flag(std::size_t position, bool flag) {
   if (!flags_.is_cpu()) {
+    // What is added to a mark leaves it one: on a device, where each write is a kernel, it stays.
+    if (flag && is_marked_[position]) return;
     flags_[static_cast<std::int64_t>(position)].fill_(flag ? kMark : 0);
+    is_marked_[position] = flag;
     return;
   }
   // A dispatched operation would cost more than the gradient of a small layer.

@@ -50,6 +50,7 @@ class GradientBucket final : public GradientExchange {
   at::Tensor sum_of_squares_;
   std::vector<FlatGradients> views_;  ///< of flat_; where it is another tensor, of sent_, too
   std::vector<bool> has_gradient_;
+  std::vector<bool> is_marked_;  ///< in flags_, where that is on a device
   std::vector<Work> works_;
 };
 
