@@ -98,6 +98,11 @@ struct CallerState {
   at::ThreadLocalState switches;
 };
 
+/// Until a call that needs one a thread has no context of its CUDA device, of which cuBLAS warns.
+void make_context_current(const c10::Stream& stream) {
+  if (!stream.device().is_cpu()) stream.query();
+}
+
 std::vector<c10::Stream> current_streams(const std::vector<c10::Device>& devices) {
   std::vector<c10::Stream> streams;
   for (const c10::Device device : devices) {
@@ -235,6 +240,7 @@ void ModuleReplicas::run(int count, const std::function<void(int, torch::nn::Mod
     const at::ThreadLocalStateGuard switches(caller.switches);
     at::autocast::set_autocast_dtype(caller.autocast_device, caller.autocast_dtype);
     const c10::StreamGuard stream(streams[place]);
+    make_context_current(streams[place]);
     forward(i, *modules[place]);
   });
   for (int i = 0; i < count; ++i) {
