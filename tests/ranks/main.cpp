@@ -1,6 +1,8 @@
 // The rank tests: every rank of a job runs this same program, `lockstep run` starts it with 1 to 4
 // ranks, and it fails when it fails on any rank. --machines=001 lets ranks 0 and 1 share memory, as
-// on one machine, and keeps rank 2 apart. --ran=FILE: rank 0 writes which tests ran and which were
+// on one machine, and keeps rank 2 apart. --one-device: all ranks use the first CUDA device, over
+// nccl as if they were on different machines, since NCCL takes a device for one rank of a machine.
+// --ran=FILE: rank 0 writes which tests ran and which were
 // skipped, for check_ranks_ran.cmake.
 #include <cerrno>
 #include <chrono>
@@ -23,6 +25,13 @@ void set_machine(std::string_view machines) {
   const auto rank = static_cast<std::size_t>(lockstep::env::integer(lockstep::env::kRank).value());
   const std::string machine(machines.substr(rank, 1));
   ::setenv(lockstep::env::kMemoryDomain.name, machine.c_str(), 1);
+}
+
+void share_one_device() {
+  const int rank = lockstep::env::integer(lockstep::env::kRank).value();
+  ::setenv(lockstep::env::kLocalRank.name, "0", 1);
+  ::setenv("NCCL_HOSTID", std::to_string(rank).c_str(), 1);
+  ::setenv("NCCL_SOCKET_IFNAME", "lo", 1);
 }
 
 // "ran <name>" or "skipped <name>", a line each.
@@ -54,6 +63,8 @@ int main(int argc, char** argv) {
         set_machine(argument.substr(kMachines.size()));
       } else if (argument.starts_with(kRan)) {
         ran = argument.substr(kRan.size());
+      } else if (argument == "--one-device") {
+        share_one_device();
       } else {
         throw lockstep::UsageError("rank_tests: unknown argument");
       }
