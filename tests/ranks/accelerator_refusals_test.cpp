@@ -55,8 +55,10 @@ TEST_F(AcceleratorTest, TwoModelsNeedBatchesOfOneSize) {
     auto second = accelerator.prepare(make_tanh_net());
     auto loader = accelerator.make_data_loader(sine_rows(rows), {.batch_size = 2});
     accelerator.make_data_loader(sine_rows(even + 1), {.batch_size = 2});  // For evaluations.
+    int batches = 0;
     const auto train = [&] {
       for (auto& batch : loader) {
+        ++batches;
         accelerator.backward(first(batch.data).sum());
         accelerator.backward(second(batch.data).sum());
       }
@@ -68,7 +70,7 @@ TEST_F(AcceleratorTest, TwoModelsNeedBatchesOfOneSize) {
     // With the first batch.
     EXPECT_SAYS(message_of<UsageError>(train),
                 "2 models are prepared, and the batches of an epoch differ in size");
-    EXPECT_EQ(loader.cursor().batches, 1);
+    EXPECT_EQ(batches, 1);
   }
 }
 
