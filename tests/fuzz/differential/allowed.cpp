@@ -157,7 +157,39 @@ bool allows_options(const Plan& plan) {
          plan.keeps_replicas_equal();
 }
 
+bool allows_one_copy(const Plan& plan) {
+  const OptionsPlan& options = plan.options;
+  if (!options.one_copy_per_machine) return true;
+  if (plan.ranks == 1 || plan.backend != Backend::kShm || plan.joins || plan.is_sharded) {
+    return false;
+  }
+  if (options.hook != HookPlan::kNone || options.exchange_dtype || options.measure_exchange) {
+    return false;
+  }
+  if (plan.clip == ClipPlan::kInfinityNorm || plan.double_backward) return false;
+  if (has_sparse(plan) || has_complex(plan)) return false;
+  if (any_parameter(plan, [](const ParameterPlan& p) { return p.layout == Layout::kSliced; })) {
+    return false;
+  }
+  // Gradients that were exchanged are to be used, or given up, before the next are.
+  for (const StepPlan& step : plan.steps) {
+    for (std::size_t i = 0; i < step.passes.size(); ++i) {
+      const PassPlan& pass = step.passes[i];
+      const bool is_last = i + 1 == step.passes.size();
+      if (pass.exchanges && !is_last && step.passes[i + 1].action != GradAction::kSetToNone) {
+        return false;
+      }
+      // Nothing tells that the pass is to exchange what was assigned.
+      if (pass.exchanges && !plan.is_weighted && pass.reaches_nothing != 0) return false;
+    }
+  }
+  return true;
+}
+
 bool allows_optimizer(const Plan& plan) {
+  if (plan.is_of_lockstep && (plan.is_sharded || has_sparse(plan) || has_complex(plan))) {
+    return false;
+  }
   if (has_sparse(plan) && plan.optimizer != OptimizerPlan::kSgd) return false;
   if (has_complex(plan) && plan.optimizer != OptimizerPlan::kSgd) return false;
   if (has_complex(plan) && plan.clip != ClipPlan::kNone) return false;
@@ -276,7 +308,8 @@ bool allows_passes(const Plan& plan) {
 
 bool is_allowed(const Plan& plan) {
   return allows_passes(plan) && allows_graph(plan) && allows_options(plan) &&
-         allows_optimizer(plan) && (has_one_bucket(plan) || adds_no_more_than_at_first(plan));
+         allows_one_copy(plan) && allows_optimizer(plan) &&
+         (has_one_bucket(plan) || adds_no_more_than_at_first(plan));
 }
 
 }  // namespace lockstep::differential

@@ -99,14 +99,14 @@ double allowed(const Plan& plan, const Oracle& oracle, std::size_t index, bool i
 }  // namespace
 
 void compare_gradients(const Plan& plan, Oracle& oracle, int rank, bool is_average,
-                       const std::vector<at::Tensor>& parameters, const std::string& where,
+                       const std::vector<at::Tensor>& gradients, const std::string& where,
                        Failure& failure) {
   const auto fail = [&](std::size_t index, const std::string& what) {
     if (failure) return;
     failure = {where, "gradient of p" + std::to_string(index) + " " + what};
   };
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const at::Tensor& actual = parameters[i].grad();
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    const at::Tensor& actual = gradients[i];
     const at::Tensor expected = oracle.gradients(rank)[i];
     if (actual.defined() != expected.defined()) {
       fail(i, actual.defined() ? "is there, where no rank has one" : "is missing");

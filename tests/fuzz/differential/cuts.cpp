@@ -102,6 +102,7 @@ void cut_options(Cuts& cuts) {
   cuts.add([](Plan& p) { p.options.check_replicas_every = 0; });
   cuts.add([](Plan& p) { p.options.exchange_dtype.reset(); });
   cuts.add([](Plan& p) { p.options.hook = HookPlan::kNone; });
+  cuts.add([](Plan& p) { p.options.one_copy_per_machine = false; });
 }
 
 void cut_program(const Plan& plan, Cuts& cuts) {
@@ -119,6 +120,7 @@ void cut_program(const Plan& plan, Cuts& cuts) {
   });
   cuts.add([](Plan& p) { p.optimizer = OptimizerPlan::kSgd; });
   cuts.add([](Plan& p) { p.is_sharded = false; });
+  cuts.add([](Plan& p) { p.is_of_lockstep = false; });
   cuts.add([](Plan& p) { p.clip = ClipPlan::kNone; });
   cuts.add([](Plan& p) { p.threads = 1; });
   cuts.add([](Plan& p) {

@@ -182,6 +182,24 @@ void draw_steps(Random& random, Plan& plan) {
   round_weights(random, plan);
 }
 
+// Without what it refuses.
+void draw_one_copy(Random& random, Plan& plan) {
+  if (plan.ranks == 1 || !random.chance(40)) return;
+  Plan changed = plan;
+  changed.backend = Backend::kShm;
+  changed.options.one_copy_per_machine = true;
+  changed.options.hook = HookPlan::kNone;
+  changed.options.exchange_dtype.reset();
+  changed.options.measure_exchange = false;
+  changed.is_sharded = false;
+  changed.is_of_lockstep = random.chance(60);
+  if (changed.clip == ClipPlan::kInfinityNorm) changed.clip = ClipPlan::kNorm;
+  for (ParameterPlan& parameter : changed.parameters) {
+    if (parameter.layout == Layout::kSliced) parameter.layout = Layout::kContiguous;
+  }
+  if (is_allowed(changed)) plan = std::move(changed);
+}
+
 Plan draw_once(Random& random, std::uint64_t seed, int ranks) {
   Plan plan{.seed = seed, .ranks = ranks};
   plan.backend = random.chance(55)   ? Backend::kShm
@@ -213,6 +231,8 @@ Plan draw(std::uint64_t seed, int ranks) {
     // Numbers of its own: seeds stay what they were without it.
     Random more(~seed);
     draw_second_complex(more, plan);
+    Random others(~seed ^ 0x5eed);
+    draw_one_copy(others, plan);
     return plan;
   }
 }

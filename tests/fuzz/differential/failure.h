@@ -21,7 +21,7 @@ struct Failure {
 /// within the bound of rounding; the oracle adopts what may differ. `is_average`: after an
 /// exchange.
 void compare_gradients(const Plan& plan, Oracle& oracle, int rank, bool is_average,
-                       const std::vector<at::Tensor>& parameters, const std::string& where,
+                       const std::vector<at::Tensor>& gradients, const std::string& where,
                        Failure& failure);
 
 /// The same bits, or for what was normalized within rounding.

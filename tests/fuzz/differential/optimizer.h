@@ -10,14 +10,37 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include "lockstep/optim/optimizers.h"
 #include "tests/fuzz/differential/plan.h"
 
 namespace lockstep::differential {
 
+inline constexpr double kRate = 0.5;
+
+template <class Make>
+auto with_optimizer_of_lockstep(const Plan& plan, Make&& make) {
+  switch (plan.optimizer) {
+    case OptimizerPlan::kMomentum:
+      return make.template operator()<SGD>(
+          SGDOptions{.lr = kRate, .momentum = 0.5, .weight_decay = 0.25});
+    case OptimizerPlan::kAdam:
+      return make.template operator()<Adam>(AdamOptions{.lr = kRate});
+    case OptimizerPlan::kAdamW:
+      return make.template operator()<AdamW>(AdamWOptions{.lr = kRate});
+    case OptimizerPlan::kRmsprop:
+      return make.template operator()<RMSprop>(RMSpropOptions{.lr = kRate});
+    case OptimizerPlan::kAdagrad:
+      return make.template operator()<Adagrad>(AdagradOptions{.lr = kRate});
+    case OptimizerPlan::kSgd:
+      break;
+  }
+  return make.template operator()<SGD>(SGDOptions{.lr = kRate});
+}
+
 /// Calls make.template operator()<Optimizer>(options) for the plan's optimizer and its options.
 template <class Make>
 auto with_optimizer(const Plan& plan, Make&& make) {
-  constexpr double kRate = 0.5;
+  if (plan.is_of_lockstep) return with_optimizer_of_lockstep(plan, std::forward<Make>(make));
   switch (plan.optimizer) {
     case OptimizerPlan::kMomentum:
       return make.template operator()<torch::optim::SGD>(

@@ -302,6 +302,12 @@ void Oracle::update() {
     optimizers_[rank]->step();
     for (at::Tensor& parameter : models_[rank].parameters) parameter.mutable_grad() = at::Tensor();
     round_parameters(trained(plan_, models_[rank]));
+    if (!plan_.options.one_copy_per_machine) continue;
+    // The step has used them.
+    for (std::size_t i = 0; i < plan_.parameters.size(); ++i) {
+      const ParameterPlan& parameter = plan_.parameters[i];
+      if (parameter.is_trained && !parameter.is_ignored) gradients_[rank][i] = at::Tensor();
+    }
   }
 }
 

@@ -62,6 +62,7 @@ void describe_options(std::ostream& text, const OptionsPlan& options) {
   if (options.exchange_dtype) text << " exchange_dtype " << c10::toString(*options.exchange_dtype);
   if (options.hook != HookPlan::kNone) text << " hook " << kHooks[static_cast<int>(options.hook)];
   if (options.hook == HookPlan::kLocalSgd) text << " from " << options.local_sgd_from;
+  if (options.one_copy_per_machine) text << " one_copy_per_machine";
   text << "\n";
 }
 
@@ -91,7 +92,7 @@ std::string describe(const Plan& plan) {
   text << "seed " << plan.seed << ": " << plan.ranks << " ranks over "
        << kBackends[static_cast<int>(plan.backend)] << ", threads " << plan.threads << ", "
        << c10::toString(plan.compute) << ", " << kOptimizers[static_cast<int>(plan.optimizer)]
-       << (plan.is_sharded ? " sharded" : "");
+       << (plan.is_sharded ? " sharded" : "") << (plan.is_of_lockstep ? " of Lockstep" : "");
   if (plan.clip != ClipPlan::kNone) text << ", clip " << kClips[static_cast<int>(plan.clip)];
   if (plan.syncs_batch_norm) text << ", SyncBatchNorm";
   if (plan.penalizes_parameters) text << ", penalizes parameters";

@@ -117,6 +117,7 @@ struct OptionsPlan {
   std::optional<at::ScalarType> exchange_dtype = {};
   HookPlan hook = HookPlan::kNone;
   int local_sgd_from = 0;
+  bool one_copy_per_machine = false;
 };
 
 enum class Backend { kShm, kGloo, kHierarchical };
@@ -141,6 +142,7 @@ struct Plan {
   OptionsPlan options = {};
   OptimizerPlan optimizer = OptimizerPlan::kSgd;
   bool is_sharded = false;
+  bool is_of_lockstep = false;  ///< the optimizer is not LibTorch's
   ClipPlan clip = ClipPlan::kNone;
   int delay_us = 0;
   std::vector<StepPlan> steps = {};

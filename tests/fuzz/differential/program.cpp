@@ -130,6 +130,7 @@ std::string code_of(const OptionsPlan& value) {
   ADD(exchange_dtype);
   ADD(hook);
   ADD(local_sgd_from);
+  ADD(one_copy_per_machine);
   return members.braced();
 }
 
@@ -152,6 +153,7 @@ std::string head_of(const Plan& value) {
   members.add_code("options", code_of(value.options));
   ADD(optimizer);
   ADD(is_sharded);
+  ADD(is_of_lockstep);
   ADD(clip);
   ADD(delay_us);
   return members.braced();

@@ -72,8 +72,8 @@ class Session {
     oracle_.run_pass(step, pass);
     const PassPlan& planned = plan_.steps[step].passes[pass];
     if (planned.takes_gradients) compare_taken(where);
-    compare_gradients(plan_, oracle_, rank_, planned.exchanges, trainee_.parameters(), where,
-                      failure_);
+    const std::vector<at::Tensor> gradients = trainee_.gradients_after(planned);
+    compare_gradients(plan_, oracle_, rank_, planned.exchanges, gradients, where, failure_);
     compare_buffers(where);
   }
 
@@ -120,8 +120,9 @@ class Session {
     if (!is_value) compare_norms("clipped norm", norm, expected, 1e-2, where, failure_);
     std::vector<at::Tensor> actual_gradients;
     std::vector<at::Tensor> expected_gradients;
+    const std::vector<at::Tensor> gradients = trainee_.gradients();
     for (std::size_t i = 0; i < plan_.parameters.size(); ++i) {
-      const at::Tensor& gradient = trainee_.parameters()[i].grad();
+      const at::Tensor& gradient = gradients[i];
       const at::Tensor must_be = oracle_.gradients(rank_)[i];
       if (!gradient.defined() || !must_be.defined()) continue;
       actual_gradients.push_back(gradient.detach());

@@ -5,6 +5,7 @@
 #include <limits>
 #include <optional>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -66,6 +67,7 @@ DistributedDataParallelOptions make_options(const Plan& plan, const ProcessGroup
                                          .exchange_dtype = planned.exchange_dtype,
                                          .check_replicas_every = planned.check_replicas_every,
                                          .measure_exchange = planned.measure_exchange,
+                                         .one_copy_per_machine = planned.one_copy_per_machine,
                                          .comm_hook = make_hook(planned)};
   if (planned.caps_as_list) options.bucket_cap_mb_list = planned.caps_mb;
   if (!planned.caps_as_list && !planned.caps_mb.empty()) options.bucket_cap_mb = planned.caps_mb[0];
@@ -100,12 +102,14 @@ Trainee::Trainee(const Plan& plan, const ProcessGroup& group)
   optimizer_ = with_optimizer(plan, [&]<class Optimizer>(const auto& options) {
     const std::vector<at::Tensor> parameters = trained(plan_, net_->model);
     std::unique_ptr<torch::optim::Optimizer> optimizer;
-    if (plan_.is_sharded) {
-      optimizer = std::make_unique<ShardedOptimizer<Optimizer>>(
-          parameters, options, ShardedOptimizerOptions{.process_group = group});
-    } else {
-      optimizer = std::make_unique<Optimizer>(parameters, options);
+    if constexpr (!std::is_base_of_v<FusedOptimizer, Optimizer>) {
+      if (plan_.is_sharded) {
+        optimizer = std::make_unique<ShardedOptimizer<Optimizer>>(
+            parameters, options, ShardedOptimizerOptions{.process_group = group});
+        return optimizer;
+      }
     }
+    optimizer = std::make_unique<Optimizer>(parameters, options);
     return optimizer;
   });
 }
@@ -176,6 +180,13 @@ void Trainee::take_gradients(const at::Tensor& loss) {
   }
 }
 
+std::vector<at::Tensor> Trainee::gradients_after(const PassPlan& pass) const {
+  if (pass.exchanges) return gradients();
+  std::vector<at::Tensor> own;
+  for (const at::Tensor& parameter : parameters()) own.push_back(parameter.grad());
+  return own;
+}
+
 void Trainee::evaluate(int step) {
   const at::NoGradGuard no_grad;
   net_->eval();
@@ -205,7 +216,7 @@ double Trainee::clip() {
 }
 
 void Trainee::update() {
-  optimizer_->step();
+  step_optimizer(*optimizer_);
   round_parameters(trained(plan_, net_->model));
 }
 

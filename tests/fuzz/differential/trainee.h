@@ -8,6 +8,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/one_copy/internal/model_copy.h"
 #include "tests/fuzz/differential/net.h"
 
 namespace lockstep::differential {
@@ -25,6 +26,10 @@ class Trainee {
   void update();
 
   const std::vector<at::Tensor>& parameters() const { return net_->model.parameters; }
+  /// Of each parameter the average, where it was exchanged; else this rank's own. Collective where
+  /// ranks have one copy.
+  std::vector<at::Tensor> gradients() const { return averaged_gradients_of(parameters()); }
+  std::vector<at::Tensor> gradients_after(const PassPlan& pass) const;
   const std::vector<at::Tensor>& taken() const { return taken_; }
   std::vector<at::Tensor> buffers() const { return net_->model.buffers(); }
   const Model& model() const { return net_->model; }
