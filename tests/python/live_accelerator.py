@@ -287,6 +287,29 @@ class LiveAccelerator(LiveJobTest):
             self.assertEqual(job.ends(), self.undisturbed_end(arguments=("plain",), steps=400))
             self.expect_audited(folder)
 
+    def test_with_one_copy_per_machine_a_killed_rank_restarts_all_from_the_snapshot(self):
+        for kind in ("save+onecopy", "trainer+onecopy"):
+            with self.subTest(kind=kind), tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+                job = self.start(arguments=(kind,), steps=100, environment={"ACCELERATOR_WORKER_FOLDER": folder})
+                processes = job.wait_for_begin(3)
+                job.wait_for_step(35)
+                os.kill(processes[1], signal.SIGKILL)
+                again = job.wait_for_begin(3)
+                self.assertFalse(set(processes.values()) & set(again.values()))
+                self.assertEqual(job.finish(), [0], job.errors)
+                self.assertEqual(restarts(job.errors), [1], job.errors)
+                warning = "recovery is off, a failed rank restarts all: with one_copy_per_machine "
+                self.assertEqual(job.errors.count(warning), 2, job.errors)
+                begins = [int(text.split()[-1]) for _, text in job.said if "begins at" in text]
+                self.assertGreaterEqual(min(begins[3:]), 28, begins)
+                self.expect_audited(folder)
+                if "trainer" not in kind:  # Without recovery the generators are the program's, which seeds them by its pid.
+                    continue
+                other = os.path.join(folder, "undisturbed")
+                undisturbed = self.start(arguments=(kind,), steps=100, environment={"ACCELERATOR_WORKER_FOLDER": other})
+                self.assertEqual(undisturbed.finish(), [0], undisturbed.errors)
+                self.assertEqual(job.ends(), undisturbed.ends())
+
     def test_all_die_at_once_with_a_snapshot_newer_than_the_copy_in_memory(self):
         with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
             job = self.start(arguments=("save", 40), steps=400, environment={"ACCELERATOR_WORKER_FOLDER": folder})

@@ -84,6 +84,30 @@ class Trainer(unittest.TestCase):
         last = self.metrics()[-1]
         self.assertEqual((last["step"], last["samples"]), (135, 3 * 1438))
 
+    def test_one_copy_per_machine_trains_to_the_bits_of_replicas(self):
+        import torch
+        runs = []
+        for name, flags in (("replicas", ()), ("shared", ("--one-copy-per-machine",))):
+            self.folder = self.folder.parent / name
+            result = run(*self.job(2, "--max-duration=3ep", *flags))
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertNotIn("warning", result.stderr)
+            runs.append(torch.load(sorted((self.folder / "snapshots").glob("snapshot-*"))[-1], weights_only=True))
+        for part in ("model", "optimizer"):
+            self.assert_same_bits(runs[0][part], runs[1][part], part)
+
+    def assert_same_bits(self, left, right, where):
+        import torch
+        self.assertIs(type(left), type(right), where)
+        if isinstance(left, dict):
+            self.assertEqual(left.keys(), right.keys(), where)
+            for key in left:
+                self.assert_same_bits(left[key], right[key], f"{where} {key}")
+        elif isinstance(left, torch.Tensor):
+            self.assertTrue(torch.equal(left, right), where)
+        else:
+            self.assertEqual(left, right, where)
+
     def test_preempted_it_saves_and_goes_on(self):
         with subprocess.Popen(self.job(2, "--max-duration=100000ep", "--patience=100000"), stdout=subprocess.DEVNULL,
                               stderr=subprocess.PIPE, text=True, env=environment()) as job:

@@ -5,8 +5,8 @@
 // replicas every third step), trainer (in place of a loop of its own), save (snapshots in
 // $ACCELERATOR_WORKER_FOLDER), async and sharded (of these), tail (evaluations within the loop),
 // places (says which failpoints it passes), per_rank (a batch of its own for each rank), drop
-// (drop_last). EPOCHS_LOOP while: a loop over loader.epoch(). Says each step, and at the end the
-// bits of its state, each after its pid.
+// (drop_last), onecopy (one_copy_per_machine). EPOCHS_LOOP while: a loop over loader.epoch(). Says
+// each step, and at the end the bits of its state, each after its pid.
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -229,6 +229,7 @@ int run_trainer(const Settings& settings) {
                    .sharded_saves = settings.is("sharded"),
                    .memory_every = settings.memory_every,
                    .check_replicas_every = settings.check_replicas_every(),
+                   .one_copy_per_machine = settings.is("onecopy"),
                    .log_samples = true});
   trainer.add(ValidationPhase(places));
   trainer.add(dies_at_metrics("log", "validated"));
@@ -281,7 +282,8 @@ int run(const Settings& settings) {
                            .sharded_saves = settings.is("sharded"),
                            .sample_log_directory = folder.empty() ? "" : folder + "/data",
                            .memory_every = settings.memory_every,
-                           .check_replicas_every = settings.check_replicas_every()});
+                           .check_replicas_every = settings.check_replicas_every(),
+                           .one_copy_per_machine = settings.is("onecopy")});
   nn::Sequential net(nn::Linear(8, 16), nn::BatchNorm1d(16), nn::ReLU(), nn::Dropout(0.2),
                      nn::Linear(16, 1));
   nn::Linear critic(8, 1);
