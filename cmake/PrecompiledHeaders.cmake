@@ -2,7 +2,7 @@
 # nothing, are read once for each set of flags. Files that stand alone without that do so with it.
 #
 # lockstep_precompiled_headers(<target> <set>): the set is `torch` (the flags of libraries) or
-# `torch_tests` (those of the programs compiled for short builds).
+# `torch_tests` (those of the programs of tests).
 set(lockstep_headers_torch
   <ATen/ATen.h> <ATen/core/ivalue.h> <torch/csrc/distributed/c10d/Backend.hpp>
   <torch/csrc/distributed/c10d/Store.hpp> <torch/nn/module.h> <torch/nn/modules/container/sequential.h>
@@ -22,7 +22,7 @@ if(LOCKSTEP_PRECOMPILED_HEADERS)
     target_compile_options(lockstep_headers_${set} PRIVATE ${lockstep_flags_${set}})
     target_precompile_headers(lockstep_headers_${set} PRIVATE ${lockstep_headers_${set}})
   endforeach()
-  target_compile_options(lockstep_headers_torch_tests PRIVATE ${LOCKSTEP_SHORT_BUILD_FLAGS})
+  target_compile_options(lockstep_headers_torch_tests PRIVATE ${LOCKSTEP_TEST_FLAGS})
 endif()
 
 function(lockstep_precompiled_headers target set)

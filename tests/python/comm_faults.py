@@ -162,7 +162,7 @@ class CommFaults(unittest.TestCase):
                 failure, = failures(result.stderr)
                 self.assertEqual((failure.rank, failure.is_first, failure.signal), (1, True, "SIGSEGV"), result.stderr)
                 self.assertTrue(failure.said.startswith(" in "), result.stderr)
-                self.assertRegex(result.stderr, r"stack: .*\n(.*\n)*.* main in workers\n")
+                self.assertRegex(result.stderr, r"stack: .*\n(.*\n)*.* main in fault_worker\n")
                 self.assertIn("calls:  in all_reduce number 1 of group 'default'; before it "
                               "barrier number 0 of group 'default', init_process_group of group 'default'\n", result.stderr)
 

@@ -18,7 +18,6 @@
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/program/run_main.h"
 
-namespace fault_worker {
 namespace {
 
 void say(const char* word) {
@@ -128,8 +127,6 @@ int run(const std::vector<std::string>& arguments) {
 
 }  // namespace
 
-int run_worker(int argc, char** argv) {
+int main(int argc, char** argv) {
   return lockstep::run_main([&] { return run({argv + 1, argv + argc}); });
 }
-
-}  // namespace fault_worker

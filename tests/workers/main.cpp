@@ -8,9 +8,6 @@
 namespace lockstep::accelerator_worker {
 int run_worker(int argc, char** argv);
 }
-namespace fault_worker {
-int run_worker(int argc, char** argv);
-}
 namespace lockstep::testing::features_worker {
 int run_worker(int argc, char** argv);
 }
@@ -57,7 +54,6 @@ int run_worker(int argc, char** argv);
 int main(int argc, char** argv) {
   const std::map<std::string, int (*)(int, char**)> workers = {
       {"accelerator_worker", lockstep::accelerator_worker::run_worker},
-      {"fault_worker", fault_worker::run_worker},
       {"features_worker", lockstep::testing::features_worker::run_worker},
       {"machines_worker", machines_worker::run_worker},
       {"optim_worker", lockstep::optim_worker::run_worker},
