@@ -24,6 +24,7 @@ TensorDict copies_of(const TensorDict& tensors) {
 }
 
 void TensorCopies::remember() {
+  if (copies_.empty()) return;  // Each step; the guard costs as much as the rest.
   const at::NoGradGuard no_grad;
   for (Copy& copy : copies_) {
     const std::uint32_t version = copy.tensor._version();
