@@ -406,6 +406,16 @@ class LiveAccelerator(LiveJobTest):
         self.expect_same_end(job, steps=60)
         self.assertRegex(job.errors, "after step 30 the parameters differ: those of rank 1 from rank 0's, which it takes")
 
+    def test_state_that_is_not_registered_is_found(self):
+        job = self.start(steps=200, arguments=("forgets",))
+        processes = job.wait_for_begin(3)
+        job.wait_for_step(20)
+        os.kill(processes[1], signal.SIGKILL)
+        self.assertEqual(job.finish(), [0], job.errors)
+        self.assertRegex(job.errors, "the parameters differ: those of rank 1 from rank 0's, which it takes; look for state "
+                                     "that steps read and that is not named or registered")
+        self.assertEqual(job.errors.count("the parameters differ"), 1, job.errors)
+
     def test_a_rank_that_hangs_is_replaced(self):
         job = self.start(steps=60, environment={"ACCELERATOR_WORKER_FAULT": "hang", "LOCKSTEP_TIMEOUT_S": "3"})
         processes = job.wait_for_begin(3)

@@ -5,8 +5,9 @@
 // replicas every third step), trainer (in place of a loop of its own), save (snapshots in
 // $ACCELERATOR_WORKER_FOLDER), async and sharded (of these), tail (evaluations within the loop),
 // places (says which failpoints it passes), per_rank (a batch of its own for each rank), drop
-// (drop_last), onecopy (one_copy_per_machine). EPOCHS_LOOP while: a loop over loader.epoch(). Says
-// each step, and at the end the bits of its state, each after its pid.
+// (drop_last), onecopy (one_copy_per_machine), forgets (steps read a number that is not registered).
+// EPOCHS_LOOP while: a loop over loader.epoch(). Says each step, and at the end the bits of its state,
+// each after its pid.
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -334,6 +335,7 @@ int run(const Settings& settings) {
     });
   };
   std::int64_t recoveries = -1;
+  int own_steps = 0;
   const auto train = [&] {
     for (auto& batch : loader) {
       const auto accumulating = accelerator.accumulate();
@@ -357,6 +359,10 @@ int run(const Settings& settings) {
       optimizer.step();
       scheduler.step();
       if (accelerator.steps() == before) continue;
+      if (settings.is("forgets")) {
+        const at::NoGradGuard no_grad;
+        net->parameters()[0].mul_(1 - 1e-4 * ++own_steps);
+      }
       fail_if_told(before, accelerator.process_index(), net->parameters()[0]);
       std::uint64_t sum = 0;
       for (const auto& [name, tensor] : state_dict(*net)) hash(sum, tensor);
