@@ -3,6 +3,8 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -167,6 +169,25 @@ TEST_F(OneCopy, OptimizersStepAsIfNothingWasClippedWhereNothingIs) {
     }
     expect_same_model(model, replica);
   }
+}
+
+// The memory of a step's gradients is that of the next one's: what a step frees has room for it.
+TEST_F(OneCopy, GradientsAreReusedFromStepToStep) {
+  NEEDS_SHARED_MEMORY();
+  Model model = model_of(true);
+  AdamW optimizer(model->parameters(), {.lr = 0.1});
+  const auto place_of = [&](std::int64_t elements) {
+    return group_.allocate_tensor(elements, at::kFloat).const_data_ptr();
+  };
+  std::vector<std::pair<const void*, const void*>> places;
+  for (int step = 0; step < 5; ++step) {
+    optimizer.zero_grad();
+    backward(model, step);
+    if (step == 3) clip_grad_norm_(model->parameters(), 1);
+    optimizer.step();
+    places.emplace_back(place_of(kParameterSizes[3]), place_of(kParameterSizes[7]));
+  }
+  for (const auto& place : places) EXPECT_EQ(place, places.front());
 }
 
 // Rank 2 has none, the others grow with rank and step; in micro-batches each has its own.
