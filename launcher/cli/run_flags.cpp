@@ -15,9 +15,9 @@ namespace {
 
 constexpr const char* kUsage = R"(Usage: lockstep run [options] program [arguments of the program]
 
-Starts the workers of a training job and watches them. If a worker fails, lockstep reports it,
-stops the others and, with --max-restarts, restarts all; of programs with Accelerator, Trainer or
-ResilientTraining it replaces only the failed one.
+Starts the workers of a training job and watches them. If a worker fails, lockstep reports it and
+stops the others; with --max-restarts it restarts all or, with Accelerator, Trainer or
+ResilientTraining, replaces only the failed one.
 Options and the workers' environment are torchrun's: --nproc_per_node equals --nproc-per-node, a
 unique prefix of a torchrun flag is enough (--nproc), and PET_<NAME> sets a default
 (PET_NPROC_PER_NODE=2).
@@ -116,7 +116,7 @@ void add_flags(CLI::App& app, RunFlags& flags) {
              "maximum number of restarts after failures, counted over\nall machines (default 0)");
   table.text(
       "--standby", flags.standby, "N",
-      "workers on each machine that wait, started, to replace a\nfailed one; for programs with "
+      "started spare workers per machine, which replace failed\nones; for programs with "
       "Accelerator,\nTrainer or ResilientTraining (default 0)");
   table.text("--log-dir", flags.log_dir, "DIR",
              "directory of log files: DIR/<id>_<random>/attempt_<n>/\n<local rank>/stdout.log, "
