@@ -58,7 +58,10 @@ GenerationOutcome Supervisor::run(Generation first) {
   forget_processes();
   for (CrashNaming& naming : namings_) naming.finish();
   named_.splice(named_.end(), namings_);
-  if (rendezvous_error_) std::rethrow_exception(rendezvous_error_);
+  if (rendezvous_error_) {
+    say_crashes();
+    std::rethrow_exception(rendezvous_error_);
+  }
   GenerationOutcome outcome = name_crashes(std::move(state_.outcome));
   const bool is_stopped = is_wanted(parts_.rendezvous.view().end);
   say_crashes(may_job_be_over() && !is_stopped ? first_cause(outcome) : nullptr);

@@ -208,6 +208,8 @@ class Trainer {
                                       const BatchSizeOptions& options) {
     AcceleratorOptions accelerated = accelerator_options(options_);
     accelerated.recover = false;
+    // Each rank steps on its own, for which it needs parameters of its own.
+    accelerated.one_copy_per_machine = accelerated.ddp.one_copy_per_machine = false;
     accelerated.ddp.forward_sync_buffers =
         false;  // A rank whose memory is short is not waited for.
     Accelerator accelerator(accelerated);

@@ -1,6 +1,7 @@
 // What a Trainer does beside fit(): validate, test, predict, and the search for a batch size.
 #include <cmath>
 
+#include "lockstep/optim/optimizers.h"
 #include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/state_dict.h"
 #include "tests/ranks/trainer_fixture.h"
@@ -117,6 +118,19 @@ TEST_F(TrainerEvaluationTest, FindsTheLargestBatchOfTheDatasetWhereMemorySuffice
   EXPECT_EQ(found.trials.front().batch_size, 2);
   EXPECT_GT(found.trials.back().samples_per_second, 0);
   EXPECT_EQ(files_in(path_ + "/run"), 0U) << "nothing is written";
+}
+
+TEST_F(TrainerEvaluationTest, ASearchStepsOnEachRankAloneAlsoWithOneCopyPerMachine) {
+  struct Fused : Line {
+    std::unique_ptr<torch::optim::Optimizer> configure_optimizer(
+        torch::nn::LinearImpl& net) override {
+      return std::make_unique<Adam>(net.parameters(), AdamOptions{.lr = 0.01});
+    }
+  };
+  Fused task;
+  TrainerOptions one_copy = options("1ep");
+  one_copy.one_copy_per_machine = true;
+  EXPECT_GE(Trainer(one_copy).find_batch_size(task, numbered()).batch_size, 2);
 }
 
 TEST_F(TrainerEvaluationTest, ASearchEndsBeforeMemoryDoes) {

@@ -1,6 +1,8 @@
 #include "lockstep/os/files/remove_tree.h"
 
 #include <fstream>
+#include <string>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -45,6 +47,20 @@ TEST_F(RemoveTree, TakesAFileAndALinkToADirectory) {
   EXPECT_FALSE(removed(tree_));
   EXPECT_FALSE(fs::exists(fs::symlink_status(tree_)));
   EXPECT_TRUE(fs::exists(directory_.path()));
+}
+
+TEST_F(RemoveTree, TwoAtOnceTakeAllOfIt) {
+  for (int folder = 0; folder < 20; ++folder) {
+    fs::create_directories(tree_ / std::to_string(folder));
+    for (int file = 0; file < 50; ++file) write(tree_ / std::to_string(folder) / std::to_string(file));
+  }
+  std::error_code first;
+  std::thread other([&] { first = removed(tree_); });
+  const std::error_code second = removed(tree_);
+  other.join();
+  EXPECT_FALSE(first) << first.message();
+  EXPECT_FALSE(second) << second.message();
+  EXPECT_FALSE(fs::exists(tree_));
 }
 
 TEST_F(RemoveTree, OfWhatIsNotThereSucceeds) {
