@@ -356,6 +356,9 @@ std::string AcceleratorState::why_not_recoverable() const {
   if (replicas.empty()) return "no model is prepared";
   if (optimizers.empty()) return "no optimizer is prepared";
   if (options_.ddp.comm_hook) return "a comm hook has state of its own";
+  if (group_.backend_name() == "nccl") {
+    return "over nccl the other ranks cannot leave a collective in which a rank failed";
+  }
   if (options_.one_copy_per_machine) {
     return "with one_copy_per_machine a failed rank may leave parameters half updated";
   }
