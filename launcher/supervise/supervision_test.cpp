@@ -244,6 +244,19 @@ TEST(Supervision, AStandbyWorkerGetsTheMemoryFileWithItsFirstPlace) {
   }
 }
 
+// It waits half a second for its stack to be read, also where that was read for another rank.
+TEST(Supervision, EachRankThatWaitedInVainIsReleased) {
+  Supervised job(3);
+  for (const WorkerId id : {1, 2}) {
+    job.says(id, WaitedInVain{.operation = "all_reduce"});
+    EXPECT_EQ(job.count<action::ExplainHang>(), id == 1 ? 1 : 0);
+    EXPECT_EQ(
+        job.count<action::ReleaseWaitingWorker>([id](const auto& one) { return one.worker == id; }),
+        1);
+    if (id == 1) job.happens(happened::HangExplained{});
+  }
+}
+
 // Else its hang in that generation would be no restart.
 TEST(Supervision, ARankThatJoinsIsNotSilentAnyMore) {
   Supervised job(3);
