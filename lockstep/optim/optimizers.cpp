@@ -150,8 +150,13 @@ at::Tensor FusedOptimizer::step(LossClosure closure) {
   for (std::size_t group = 0; group < param_groups_.size(); ++group) {
     steps.push_back(prepare_group(group));
   }
+  copies.commit();
   for (const auto& step : steps) step->run();
-  copies.end();
+  const auto run_share = [&] {
+    for (const auto& step : steps) step->run_share();
+  };
+  run_share();
+  copies.end(run_share);
   return loss;
 }
 

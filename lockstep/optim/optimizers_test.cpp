@@ -607,10 +607,8 @@ TEST(UpdateKernels, AllInstructionSetsGiveTheSameBits) {
     }
   };
   for_each_update(check);
-  for (const UpdateKind kind : {UpdateKind::kLamb, UpdateKind::kLambSquares}) {
-    check(kind,
-          LambUpdate{.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-6, .weight_decay = 0.1, .step = 3});
-  }
+  check(UpdateKind::kLamb,
+        LambUpdate{.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-6, .weight_decay = 0.1, .step = 3});
 }
 
 // An average between numbers of different size is one of them at the ends, as ATen's lerp.
@@ -675,26 +673,6 @@ TEST(UpdateRange, ThreadsDoNotChangeBits) {
   run(1, one);
   run(3, three);
   EXPECT_TRUE(one.equal(three));
-}
-
-// What lets several processes find the trust ratio of one parameter: a block that two of them have
-// updated is added up from memory.
-TEST(UpdateRange, LambsSquaresOfABlockAreThoseOfItsFirstPass) {
-  const LambUpdate lamb{.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-6, .weight_decay = 0.1, .step = 3};
-  constexpr std::int64_t kSize = kLambBlockElements - 77;
-  for (const UpdateElements elements : kAllElements) {
-    Buffers whole(elements, kSize);
-    const LambSquares expected = update_lamb_block(lamb, whole.range(0, kSize));
-    Buffers parts(elements, kSize);
-    for (const std::int64_t begin : {0, 320}) {
-      update_lamb_block(lamb, parts.range(begin, begin == 0 ? 320 : kSize));
-    }
-    EXPECT_TRUE(parts.equal(whole));
-    const LambSquares squares = lamb_block_squares(lamb, parts.range(0, kSize));
-    EXPECT_EQ(squares.parameter, expected.parameter) << static_cast<int>(elements);
-    EXPECT_EQ(squares.update, expected.update) << static_cast<int>(elements);
-    EXPECT_TRUE(parts.equal(whole)) << "it changes nothing";
-  }
 }
 
 TEST(UpdateRange, LambSumsWhatNormsSay) {

@@ -48,6 +48,8 @@ class ShareStep {
     // Where gradients lie, so that they need no memory of their own.
     places.average_in_place();
     steps_.begin(all, digest());
+    prepare_states();
+    steps_.commit();
     for (OptimizerParamGroup& group : optimizer_.param_groups()) {
       for (at::Tensor& parameter : group.params()) replace(parameter);
     }
@@ -112,6 +114,19 @@ class ShareStep {
     Kind::visit_state(state, [&](const char*, auto& value) {
       if constexpr (std::is_same_v<std::decay_t<decltype(value)>, at::Tensor>) visit(k++, value);
     });
+  }
+
+  /// What may fail of adopt(), before anything is written.
+  void prepare_states() {
+    for (const at::Tensor& parameter : parameters_of(optimizer_)) {
+      const ModelCopy::Place place = ModelCopy::find(parameter);
+      const auto found = optimizer_.state().find(parameter.unsafeGetTensorImpl());
+      if (!place.copy || found == optimizer_.state().end()) continue;
+      visit_tensors(static_cast<State&>(*found->second), [&](std::size_t k, at::Tensor& tensor) {
+        if (!tensor.defined()) return;
+        place.copy->prepare_state(place.index, k, tensor, tensor.scalar_type());
+      });
+    }
   }
 
   void replace(at::Tensor& parameter) {

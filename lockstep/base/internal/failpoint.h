@@ -60,6 +60,17 @@ inline constexpr std::array kFailpoints = {
     FailpointInfo{"metrics.written"},
     FailpointInfo{"training.end"},
     FailpointInfo{"training.done"},
+    // A step of one copy per machine: of the ranks' shares, in chunks.
+    FailpointInfo{"update.begin"},
+    FailpointInfo{"update.handed"},
+    FailpointInfo{"update.prepared"},
+    FailpointInfo{"update.kept"},
+    FailpointInfo{"update.begun"},
+    FailpointInfo{"update.written"},
+    FailpointInfo{"update.chunk"},
+    FailpointInfo{"update.complete"},
+    FailpointInfo{"update.taken"},
+    FailpointInfo{"update.restored"},
     // Recovery: a generation is left, a place in the next taken.
     FailpointInfo{"recover.begin"},
     FailpointInfo{"recover.left"},

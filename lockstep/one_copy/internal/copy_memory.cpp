@@ -59,9 +59,9 @@ UniqueFd receive_file(const ProcessGroup& group) {
 }  // namespace
 
 std::shared_ptr<CopyMemory> make_copy_memory(const ProcessGroup& group, const std::string& name,
-                                             std::uint64_t bytes) {
+                                             std::uint64_t bytes, std::uint64_t seen_bytes) {
   UniqueFd file = group.rank() == 0 ? serve_file(group, name, bytes) : receive_file(group);
-  return std::make_shared<CopyMemory>(std::move(file), bytes);
+  return std::make_shared<CopyMemory>(std::move(file), bytes, seen_bytes);
 }
 
 }  // namespace lockstep::inline internal

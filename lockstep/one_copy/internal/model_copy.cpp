@@ -31,8 +31,6 @@ constexpr std::align_val_t kLine{64};
 constexpr std::int64_t kGrainElements = std::int64_t{1} << 15;
 // In the place of an offset: a gradient without elements. No gradient lies there.
 constexpr std::int64_t kOfNoElements = 1;
-// Before the places of gradients that ranks gather.
-constexpr std::size_t kHeaderWords = 2;
 
 std::byte* allocate_lines(std::size_t bytes) {
   return static_cast<std::byte*>(::operator new(bytes, kLine));
@@ -99,10 +97,15 @@ ModelCopy::ModelCopy(const ProcessGroup& group, std::string name,
       zeros_(allocate_lines(kChunkBytes)),
       held_(parameters_.size()),
       states_(parameters_.size()),
+      running_share_(group_.rank()),
       sources_(parameters_.size()) {
   std::memset(zeros_.get(), 0, kChunkBytes);
   check_parameters();
-  memory_ = make_copy_memory(group_, name_, layout_.bytes());
+  const StepLog::Sizes sizes = log_sizes();
+  memory_ =
+      make_copy_memory(group_, name_, layout_.bytes() + StepLog::bytes(sizes), layout_.bytes());
+  log_ = std::make_unique<StepLog>(memory_->shared(), layout_.bytes(), sizes, group_.rank());
+  log_->join();
 }
 
 // Each parameter gets memory of its own.
@@ -209,7 +212,7 @@ std::vector<at::Tensor> ModelCopy::averaged_gradients() {
   std::vector<std::size_t> all(parameters_.size());
   for (std::size_t index = 0; index < all.size(); ++index) all[index] = index;
   check_gradients_are_held("average of ", all);
-  find_sources(all, gather_places(all));
+  gather_places(all);
   std::vector<at::Tensor> averages(parameters_.size());
   for (const std::size_t index : all) {
     if (!is_reached(index)) continue;
@@ -240,23 +243,25 @@ void ModelCopy::check_gradients_are_held(const char* call,
   }
 }
 
-void ModelCopy::begin_step(const std::vector<std::size_t>& indices, std::uint64_t digest) {
-  check_gradients_are_held("step of ", indices);
-  bring_back_parameters();
-  const Pages pages = memory_->own().own_pages();
-  const at::Tensor places = gather_places(indices, pages.empty() ? 0 : 1, digest);
-  if (places.select(1, 0).any().item<bool>()) publish_changes(pages);
-  stepping_ = indices;
-  find_sources(indices, places);
+void ModelCopy::gather_places(const std::vector<std::size_t>& indices) {
+  hand_over(indices, 0);
+  meet("step of ");
+  check_same_call();
+  find_sources(indices);
 }
 
-// Of each rank: the flag, a digest, and a word for each parameter.
-at::Tensor ModelCopy::gather_places(const std::vector<std::size_t>& indices, std::int64_t flag,
-                                    std::uint64_t digest) {
-  const auto words = static_cast<std::int64_t>(indices.size() + kHeaderWords);
-  const at::Tensor own_places = at::empty({words}, at::kLong);
-  auto* place = own_places.mutable_data_ptr<std::int64_t>();
-  *place++ = flag;
+void ModelCopy::hand_over(const std::vector<std::size_t>& indices, std::uint64_t digest) {
+  if (is_broken_) {
+    meet("step of ");
+    throw PeerLost({.operation = "step of " + name_,
+                    .group = group_.name(),
+                    .own_rank = group_.rank(),
+                    .ranks = log_->absent_ranks()},
+                   "a peer was lost in an earlier step; make a new group and wrap the model again");
+  }
+  ++step_;
+  auto place = log_->own_record(step_).begin();
+  *place++ = changes_.empty() ? 0 : 1;
   std::vector<double> weights;
   for (const std::size_t index : indices) weights.push_back(held_[index].weight);
   digest = XXH64(weights.data(), weights.size() * sizeof(double), digest);
@@ -273,20 +278,17 @@ at::Tensor ModelCopy::gather_places(const std::vector<std::size_t>& indices, std
     }
     *place++ = offset;
   }
-  const at::Tensor all = at::empty({group_.world_size(), words}, at::kLong);
-  all_gather_uncompared(group_, all, own_places, {.name = "step of " + name_});
-  check_same_call(all);
-  return all;
+  for (const std::uint64_t change : changes_) *place++ = static_cast<std::int64_t>(change);
+  log_->hand_over(step_);
 }
 
 // Else a rank would take one parameter's gradient for another's, or parts of a parameter would be
 // updated in different ways.
-void ModelCopy::check_same_call(const at::Tensor& places) const {
-  const at::Tensor digests = places.select(1, 1).contiguous();
-  const auto* const digest = digests.const_data_ptr<std::int64_t>();
+void ModelCopy::check_same_call() const {
   std::string others;
   for (int rank = 1; rank < group_.world_size(); ++rank) {
-    if (digest[rank] != digest[0]) others += concat(others.empty() ? "" : ", ", rank);
+    if (log_->record(rank, step_)[1] == log_->record(0, step_)[1]) continue;
+    others += concat(others.empty() ? "" : ", ", rank);
   }
   if (others.empty()) return;
   throw UsageError(concat("step of ", name_,
@@ -296,9 +298,8 @@ void ModelCopy::check_same_call(const at::Tensor& places) const {
                           "step the same parameters with the same options and state"));
 }
 
-void ModelCopy::find_sources(const std::vector<std::size_t>& indices, const at::Tensor& places) {
+void ModelCopy::find_sources(const std::vector<std::size_t>& indices) {
   const auto ranks = static_cast<std::size_t>(group_.world_size());
-  const auto* const words = places.const_data_ptr<std::int64_t>();
   for (std::size_t i = 0; i < indices.size(); ++i) {
     const std::size_t index = indices[i];
     auto& sources = sources_[index];
@@ -306,7 +307,7 @@ void ModelCopy::find_sources(const std::vector<std::size_t>& indices, const at::
     std::size_t held = 0;
     std::size_t averaged = 0;
     for (std::size_t rank = 0; rank < ranks; ++rank) {
-      const std::int64_t word = words[rank * (indices.size() + kHeaderWords) + i + kHeaderWords];
+      const std::int64_t word = log_->record(static_cast<int>(rank), step_)[i + kHeaderWords];
       if (word == 0) continue;
       ++held;
       if (word < 0) ++averaged;
@@ -327,21 +328,6 @@ void ModelCopy::find_sources(const std::vector<std::size_t>& indices, const at::
 
 void ModelCopy::forget_sources() {
   for (auto& sources : sources_) sources.clear();
-}
-
-void ModelCopy::end_step() {
-  meet("update of ");
-  for (const std::size_t index : stepping_) {
-    held_[index] = {};
-    at::Tensor& seen = parameters_[index].mutable_grad();
-    if (seen.defined() && seen.is_meta()) seen.reset();
-  }
-  abandon_step();
-}
-
-void ModelCopy::abandon_step() noexcept {
-  stepping_.clear();
-  forget_sources();
 }
 
 void ModelCopy::average(std::size_t index, std::int64_t begin, std::int64_t elements,
@@ -392,7 +378,7 @@ void ModelCopy::copy_averages(std::size_t index, std::int64_t begin, std::int64_
 double ModelCopy::average_in_place(const std::vector<std::size_t>& indices) {
   const c10::NoGradGuard no_grad;
   check_gradients_are_held("norm of ", indices);
-  find_sources(indices, gather_places(indices));
+  gather_places(indices);
   const at::Tensor squares = at::zeros({1}, at::kDouble);
   for (const std::size_t index : indices) {
     if (!is_reached(index)) continue;
@@ -467,10 +453,9 @@ std::byte* ModelCopy::state_at(std::size_t index, std::size_t k, std::int64_t el
   return shared(layout_.state(index, k)) + element * bytes;
 }
 
-at::Tensor ModelCopy::adopt_state(std::size_t index, std::size_t k, const at::Tensor& kept,
-                                  at::ScalarType dtype, double initial) {
-  at::Tensor& current = states_[index][k];
-  if (current.defined() && kept.is_same(current)) return current;
+void ModelCopy::prepare_state(std::size_t index, std::size_t k, const at::Tensor& kept,
+                              at::ScalarType dtype) const {
+  if (is_adopted(index, k, kept)) return;
   const auto* const data =
       kept.defined() ? static_cast<const std::byte*>(kept.const_data_ptr()) : nullptr;
   const std::byte* const first = memory_->own().data();
@@ -480,20 +465,47 @@ at::Tensor ModelCopy::adopt_state(std::size_t index, std::size_t k, const at::Te
                             "' was taken over by another optimizer; with one_copy_per_machine a "
                             "parameter has one optimizer at a time"));
   }
+  populate_state(index, k, dtype, group_.rank());
+}
+
+at::Tensor ModelCopy::adopt_state(std::size_t index, std::size_t k, const at::Tensor& kept,
+                                  at::ScalarType dtype, double initial) {
+  at::Tensor& current = states_[index][k];
+  if (is_adopted(index, k, kept)) return current;
+  prepare_state(index, k, kept, dtype);
   current = tensor_over(layout_.state(index, k), views_[index], dtype);
-  const Part own_part = part(index);
-  if (own_part.size() == 0) return current;
-  const auto bytes = static_cast<std::int64_t>(current.element_size());
-  const auto begin = static_cast<std::uint64_t>(own_part.begin * bytes);
-  const auto count = static_cast<std::uint64_t>(own_part.size() * bytes);
-  memory_->shared().populate(layout_.state(index, k) + begin, count);
-  std::byte* const target = state_at(index, k, own_part.begin);
-  if (kept.defined()) {
-    std::memcpy(target, data + begin, count);
-  } else {
-    at::from_blob(target, {own_part.size()}, at::TensorOptions(dtype)).fill_(initial);
-  }
+  adoptions_.push_back({.index = index, .k = k, .kept = kept, .initial = initial});
+  write_state(adoptions_.back(), group_.rank());
   return current;
+}
+
+bool ModelCopy::is_adopted(std::size_t index, std::size_t k, const at::Tensor& kept) const {
+  const at::Tensor& current = states_[index][k];
+  return current.defined() && kept.is_same(current);
+}
+
+void ModelCopy::populate_state(std::size_t index, std::size_t k, at::ScalarType dtype,
+                               int of_share) const {
+  const Part written = layout_.part(index, of_share);
+  const auto bytes = static_cast<std::int64_t>(c10::elementSize(dtype));
+  memory_->shared().populate(
+      layout_.state(index, k) + static_cast<std::uint64_t>(written.begin * bytes),
+      static_cast<std::uint64_t>(written.size() * bytes));
+}
+
+void ModelCopy::write_state(const Adoption& state, int of_share) const {
+  const Part written = layout_.part(state.index, of_share);
+  if (written.size() == 0) return;
+  const at::ScalarType dtype = states_[state.index][state.k].scalar_type();
+  std::byte* const target = state_at(state.index, state.k, written.begin);
+  if (state.kept.defined()) {
+    const auto bytes = static_cast<std::int64_t>(c10::elementSize(dtype));
+    std::memcpy(target,
+                static_cast<const std::byte*>(state.kept.const_data_ptr()) + written.begin * bytes,
+                static_cast<std::uint64_t>(written.size() * bytes));
+  } else {
+    at::from_blob(target, {written.size()}, at::TensorOptions(dtype)).fill_(state.initial);
+  }
 }
 
 }  // namespace lockstep::inline internal

@@ -3,8 +3,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/one_copy/internal/copy_layout.h"
 #include "lockstep/one_copy/internal/copy_memory.h"
+#include "lockstep/one_copy/internal/step_log.h"
 
 namespace lockstep::inline internal {
 
@@ -21,9 +24,15 @@ namespace lockstep::inline internal {
 /// ranks of the group map. backward() leaves each rank's own gradients in memory that peers read; a
 /// step averages and updates each rank's share:
 ///
-///   copy.begin_step(indices);             // meets all ranks
-///   … for each parameter: copy.part(i), copy.average(…), copy.parameter_at(…), copy.state_at(…)
+///   copy.begin_step(indices, …);          // meets all ranks
+///   copy.commit_step();                   // from now on the step happens
+///   … for each parameter: copy.adopt_state(…)
+///   … for each parameter: copy.part(i), copy.average(…), copy.run_chunk(…)
 ///   copy.end_step();                      // meets all ranks again
+///
+/// A step is a transaction. Where a rank is lost that has handed over its gradients, the others
+/// finish its share (StepLog) and the step ends as if it were there; they see the loss at the next
+/// collective. Where a rank has not, nothing is changed.
 ///
 /// What the program sees of parameters and state is copied on write: it may change them at any
 /// time. The next step publishes such a change, which all ranks must have made alike.
@@ -97,41 +106,74 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
 
   // A step.
 
-  /// Meets all ranks, which step the same parameters; publishes what their programs have changed.
+  /// Meets all ranks, which step the same parameters.
   /// Errors: UsageError on all ranks for a change that ranks did not make alike, and for gradients
-  /// that were not exchanged.
+  /// that were not exchanged; as Work::wait for a rank that has not handed over its gradients.
+  /// Nothing is changed then.
   /// `digest`: of what must be the same on all ranks, as options and steps of the optimizer.
-  void begin_step(const std::vector<std::size_t>& indices, std::uint64_t digest);
+  /// `decider`: the first copy of the step, on which is decided whether it happens.
+  void begin_step(const std::vector<std::size_t>& indices, std::uint64_t digest,
+                  ModelCopy& decider);
+  /// Of the decider: decides whether the step happens, unless a peer has decided.
+  Decision decide_step(Decision wanted) { return log_->decide(step_, wanted); }
+  /// A step that does not happen because of a peer. Errors: PeerFailed.
+  [[noreturn]] void throw_void_step() const;
+  /// The step happens: publishes what programs have changed of this rank's share.
+  void commit_step();
+  /// This rank's share is updated.
+  void complete_share();
   /// Meets all ranks: everything is updated. The gradients of the step are given up.
-  void end_step();
-  /// Ends a step that was refused on all ranks before anything was changed.
+  /// `run_share`: updates the share that part() is of then, after a rank was lost; empty: the step
+  /// cannot be finished without it. Errors: as Work::wait.
+  void end_step(const std::function<void()>& run_share = {});
+  /// Ends a step that does not happen.
   void abandon_step() noexcept;
+  /// Ends a step of which this rank cannot make its part: its peers finish it. The group ends.
+  void leave_step() noexcept;
+  /// While another copy's share of a lost rank is run: part() is empty.
+  void set_idle(bool is_idle) { running_share_ = is_idle ? kNoShare : group_.rank(); }
 
   /// In a step: whether any rank has a gradient.
   bool is_reached(std::size_t index) const { return !sources_[index].empty(); }
-  /// The elements of the parameter that this rank updates.
-  Part part(std::size_t index) const { return layout_.part(index, group_.rank()); }
+  /// The elements of the parameter in the share that this rank updates: its own, but in end_step().
+  Part part(std::size_t index) const {
+    return running_share_ == kNoShare ? Part{} : layout_.part(index, running_share_);
+  }
+  /// Calls `write`, which overwrites these parts of the shared memory: what they were is kept until
+  /// it returns. All ranks divide a share into the same chunks. kChunkBytes of parameters at most.
+  using Piece = StepLog::Piece;
+  template <class Write>
+  void run_chunk(std::span<const Piece> pieces, Write&& write) {
+    run_->prepare([] {});
+    run_->run_chunk(pieces, write);
+  }
+  Piece piece(const void* first, std::uint64_t bytes) const {
+    return {.offset = static_cast<std::uint64_t>(static_cast<const std::byte*>(first) -
+                                                 memory_->shared().data()),
+            .bytes = bytes};
+  }
   /// Averages elements of the gradient of all ranks, in rank order, to `target`; kChunkBytes at
   /// most.
   void average(std::size_t index, std::int64_t begin, std::int64_t elements,
                std::byte* target) const;
-  /// Waits until all ranks have come as far.
-  void meet_in_step() const { meet("update of "); }
-  /// Adds up what ranks have found out in the step. Collective.
+  /// Adds up what ranks have found out, between begin_step() and commit_step(). Collective.
   void add_up(const at::Tensor& sums) const;
   /// kChunkBytes, aligned to a cache line.
   std::byte* scratch() const { return scratch_.get(); }
 
-  /// The shared memory of an element. Only the rank of whose part it is writes there.
+  /// The shared memory of an element of part().
   std::byte* parameter_at(std::size_t index, std::int64_t element) const {
     return shared(layout_.parameter(index)) + element * element_bytes_of(index);
   }
   std::byte* state_at(std::size_t index, std::size_t k, std::int64_t element) const;
 
+  /// Before commit_step(): all that may fail in adopt_state(). Errors: UsageError for the state of
+  /// another optimizer that has lost its place here; SystemError where memory is short.
+  void prepare_state(std::size_t index, std::size_t k, const at::Tensor& kept,
+                     at::ScalarType dtype) const;
   /// Makes the copy's state k that of the parameter: where `kept`, the optimizer's, is another
   /// tensor, takes over this rank's part of it; where it is undefined, fills in `initial`. Returns
   /// the tensor that the optimizer keeps from now on. `kept`: dense, in the parameter's order.
-  /// Errors: UsageError for the state of another optimizer that has lost its place here.
   at::Tensor adopt_state(std::size_t index, std::size_t k, const at::Tensor& kept,
                          at::ScalarType dtype, double initial);
 
@@ -159,12 +201,13 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   double average_part(std::size_t index);
   at::Tensor allocate_gradient(std::size_t index) const;
 
-  /// What each rank says of the gradients at `indices`, and `flag`: the words of all ranks.
   void check_gradients_are_held(const char* call, const std::vector<std::size_t>& indices) const;
-  at::Tensor gather_places(const std::vector<std::size_t>& indices, std::int64_t flag = 0,
-                           std::uint64_t digest = 0);
-  void check_same_call(const at::Tensor& places) const;
-  void find_sources(const std::vector<std::size_t>& indices, const at::Tensor& places);
+  /// Says where this rank's gradients at `indices` lie, and learns it of all ranks.
+  void gather_places(const std::vector<std::size_t>& indices);
+  void hand_over(const std::vector<std::size_t>& indices, std::uint64_t digest);
+  void meet_in_step(ModelCopy& decider);
+  void check_same_call() const;
+  void find_sources(const std::vector<std::size_t>& indices);
   void forget_sources();
   void meet(const char* what) const;
 
@@ -178,11 +221,14 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   using Pages = std::vector<PrivateMapping::Range>;
   std::vector<Item> items() const;
   void bring_back_parameters();
-  void publish_changes(const Pages& pages);
-  std::vector<std::uint64_t> digests_of_changes(const std::vector<Item>& items,
-                                                const Pages& pages) const;
-  void check_alike(const std::vector<Item>& items, const at::Tensor& digests) const;
+  void find_changes();
+  void check_changes();
+  void publish_changes(int of_share) const;
   std::string describe(const Item& item) const;
+
+  void forget_step() noexcept;
+  void finish_share(int of_share, const std::function<void()>& run_share);
+  StepLog::Sizes log_sizes() const;
 
   // Constant after construction.
   ProcessGroup group_;
@@ -209,8 +255,33 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   std::vector<Held> held_;
   std::vector<std::array<at::Tensor, CopyLayout::kStates>> states_;
 
+  // What ranks write about steps. Norms and averages have step numbers too. A rank hands over
+  // whether its program has changed anything, a digest of what must be alike, the places of its
+  // gradients, and the digests of the changes.
+  static constexpr std::size_t kHeaderWords = 2;
+  std::unique_ptr<StepLog> log_;
+  std::uint64_t step_ = 0;
+  bool is_broken_ = false;  ///< A rank was lost: there is no further step.
+
   // Of the step under way.
+  static constexpr int kNoShare = -1;
+  int running_share_;
+  std::optional<ShareRun> run_;
   std::vector<std::size_t> stepping_;
+  std::vector<Item> items_;
+  Pages pages_;                         ///< Own ones: the program may have changed what they hold.
+  std::vector<std::uint64_t> changes_;  ///< By item: a digest of what it was changed to, or 0.
+  /// What the states were before the copy had them.
+  struct Adoption {
+    std::size_t index;
+    std::size_t k;
+    at::Tensor kept;
+    double initial;
+  };
+  std::vector<Adoption> adoptions_;
+  bool is_adopted(std::size_t index, std::size_t k, const at::Tensor& kept) const;
+  void populate_state(std::size_t index, std::size_t k, at::ScalarType dtype, int of_share) const;
+  void write_state(const Adoption& state, int of_share) const;
   /// For each parameter, by rank, where its gradient begins; null: a rank has none. Empty: no rank
   /// has one.
   std::vector<std::vector<const std::byte*>> sources_;
@@ -239,22 +310,27 @@ struct CopyPlaces {
 /// Collective where there is a copy.
 std::vector<at::Tensor> averaged_gradients_of(const std::vector<at::Tensor>& parameters);
 
-/// Of a step of an optimizer: begins that of each copy of which it updates parameters, and ends it.
+/// Of a step of an optimizer: the steps of all copies of which it updates parameters, as one.
 /// Errors: as ModelCopy.
 class CopySteps {
  public:
   CopySteps() = default;
   CopySteps(const CopySteps&) = delete;
   CopySteps& operator=(const CopySteps&) = delete;
-  /// Abandons steps that did not end.
+  /// Where the step did not end: it does not happen on any rank, or the peers make it alone.
   ~CopySteps();
 
   /// `parameters`: all of the optimizer's. `digest`: as ModelCopy::begin_step().
   void begin(const std::vector<at::Tensor>& parameters, std::uint64_t digest);
-  void end();
+  /// When all that may be refused was: nothing is written to a copy before.
+  /// Errors: PeerFailed where a peer has refused.
+  void commit();
+  /// `run_share`: as ModelCopy::end_step().
+  void end(const std::function<void()>& run_share = {});
 
  private:
   std::vector<std::shared_ptr<ModelCopy>> copies_;
+  bool is_committed_ = false;
 };
 
 }  // namespace lockstep::inline internal

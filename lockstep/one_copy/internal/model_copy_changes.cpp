@@ -2,13 +2,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 #include <xxhash.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/comm/internal/native_collectives.h"
 #include "lockstep/one_copy/internal/model_copy.h"
 
 namespace lockstep::inline internal {
@@ -66,51 +63,41 @@ void ModelCopy::bring_back_parameters() {
   }
 }
 
-void ModelCopy::publish_changes(const Pages& pages) {
-  const std::vector<Item> all = items();
-  const std::vector<std::uint64_t> own_digests = digests_of_changes(all, pages);
-  const auto count = static_cast<std::int64_t>(all.size());
-  const at::Tensor own_words = at::empty({count}, at::kLong);
-  std::memcpy(own_words.mutable_data_ptr(), own_digests.data(), own_words.nbytes());
-  const at::Tensor digests = at::empty({group_.world_size(), count}, at::kLong);
-  all_gather_uncompared(group_, digests, own_words, {.name = "changes of " + name_});
-  check_alike(all, digests);
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (own_digests[i] == 0) continue;
-    const Part own_part = part(all[i].index);
-    const auto begin = static_cast<std::uint64_t>(own_part.begin * all[i].element_bytes);
-    const auto bytes = static_cast<std::uint64_t>(own_part.size() * all[i].element_bytes);
-    std::memcpy(shared(all[i].offset + begin), own(all[i].offset + begin), bytes);
-  }
-  meet("changes of ");
-  for (const PrivateMapping::Range& range : pages) memory_->own().drop(range);
-}
-
-// Of each item what it was changed to; 0: it was not.
-std::vector<std::uint64_t> ModelCopy::digests_of_changes(const std::vector<Item>& items,
-                                                         const Pages& pages) const {
-  std::vector<std::uint64_t> digests;
-  for (const Item& item : items) {
+void ModelCopy::find_changes() {
+  bring_back_parameters();
+  pages_ = memory_->own().own_pages();
+  changes_.clear();
+  if (pages_.empty()) return;
+  items_ = items();
+  for (const Item& item : items_) {
     const auto bytes = static_cast<std::uint64_t>(views_[item.index].numel() * item.element_bytes);
-    const bool is_changed = overlap(pages, item.offset, item.offset + bytes) &&
+    const bool is_changed = overlap(pages_, item.offset, item.offset + bytes) &&
                             std::memcmp(own(item.offset), shared(item.offset), bytes) != 0;
-    digests.push_back(is_changed ? XXH64(own(item.offset), bytes, 0) | 1 : 0);
+    changes_.push_back(is_changed ? XXH64(own(item.offset), bytes, 0) | 1 : 0);
   }
-  return digests;
 }
 
-void ModelCopy::check_alike(const std::vector<Item>& items, const at::Tensor& digests) const {
-  const auto* const words = digests.const_data_ptr<std::int64_t>();
-  for (std::size_t i = 0; i < items.size(); ++i) {
+void ModelCopy::check_changes() {
+  bool any = false;
+  for (int rank = 0; rank < group_.world_size(); ++rank) {
+    any = any || log_->record(rank, step_)[0] != 0;
+  }
+  if (!any) return;
+  items_ = items();
+  const std::size_t first = kHeaderWords + stepping_.size();
+  const auto change_of = [&](int rank, std::size_t i) {
+    const auto words = log_->record(rank, step_);
+    return words[0] == 0 ? 0 : words[first + i];
+  };
+  for (std::size_t i = 0; i < items_.size(); ++i) {
     std::vector<int> changed;
     std::vector<int> others;
     for (int rank = 0; rank < group_.world_size(); ++rank) {
-      const std::int64_t digest = words[static_cast<std::size_t>(rank) * items.size() + i];
-      if (digest != 0) changed.push_back(rank);
-      if (digest != words[i]) others.push_back(rank);
+      if (change_of(rank, i) != 0) changed.push_back(rank);
+      if (change_of(rank, i) != change_of(0, i)) others.push_back(rank);
     }
     if (others.empty()) continue;
-    const std::string what = concat("step of ", name_, ": ", describe(items[i]));
+    const std::string what = concat("step of ", name_, ": ", describe(items_[i]));
     if (changed.size() < static_cast<std::size_t>(group_.world_size())) {
       throw UsageError(concat(what, " was changed since the last step on ", list_of(changed),
                               " alone; with one_copy_per_machine make the same change on every "
@@ -119,6 +106,18 @@ void ModelCopy::check_alike(const std::vector<Item>& items, const at::Tensor& di
     throw UsageError(concat(what, " was changed since the last step to other values on ",
                             list_of(others),
                             " than on rank 0; make the same change on every rank"));
+  }
+}
+
+void ModelCopy::publish_changes(int of_share) const {
+  for (std::size_t i = 0; i < changes_.size(); ++i) {
+    if (changes_[i] == 0) continue;
+    const Item& item = items_[i];
+    const Part written = layout_.part(item.index, of_share);
+    const std::uint64_t begin =
+        item.offset + static_cast<std::uint64_t>(written.begin * item.element_bytes);
+    std::memcpy(shared(begin), own(begin),
+                static_cast<std::uint64_t>(written.size() * item.element_bytes));
   }
 }
 

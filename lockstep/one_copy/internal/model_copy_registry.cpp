@@ -3,6 +3,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "lockstep/base/internal/check.h"
 #include "lockstep/base/internal/mutex.h"
 #include "lockstep/one_copy/internal/model_copy.h"
 
@@ -115,18 +116,40 @@ std::vector<at::Tensor> averaged_gradients_of(const std::vector<at::Tensor>& par
 }
 
 CopySteps::~CopySteps() {
-  for (const auto& copy : copies_) copy->abandon_step();
+  if (copies_.empty()) return;
+  const bool happens =
+      is_committed_ || copies_[0]->decide_step(Decision::kVoid) == Decision::kUpdate;
+  for (const auto& copy : copies_) {
+    if (happens) {
+      copy->leave_step();
+    } else {
+      copy->abandon_step();
+    }
+  }
 }
 
 void CopySteps::begin(const std::vector<at::Tensor>& parameters, std::uint64_t digest) {
   for (auto& [copy, indices] : CopyPlaces(parameters).copies) {
-    copy->begin_step(indices, digest);
     copies_.push_back(copy);
+    copy->begin_step(indices, digest, *copies_[0]);
   }
 }
 
-void CopySteps::end() {
-  for (const auto& copy : copies_) copy->end_step();
+void CopySteps::commit() {
+  if (copies_.empty()) return;
+  if (copies_[0]->decide_step(Decision::kUpdate) == Decision::kVoid) {
+    copies_[0]->throw_void_step();
+  }
+  is_committed_ = true;
+  for (const auto& copy : copies_) copy->commit_step();
+}
+
+void CopySteps::end(const std::function<void()>& run_share) {
+  LOCKSTEP_ASSERT(is_committed_ || copies_.empty());
+  for (const auto& copy : copies_) copy->complete_share();
+  for (const auto& copy : copies_) copy->set_idle(true);
+  for (const auto& copy : copies_) copy->end_step(run_share);
+  for (const auto& copy : copies_) copy->set_idle(false);
   copies_.clear();
 }
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <memory>
+#include <set>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
@@ -15,7 +17,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/one_copy/internal/model_copy.h"
 #include "lockstep/optim/internal/fused_batch.h"
-#include "lockstep/optim/internal/lamb_shares.h"
+#include "lockstep/optim/internal/lamb_norms.h"
 #include "lockstep/optim/internal/option_updates.h"
 #include "lockstep/optim/internal/update_range.h"
 
@@ -84,11 +86,16 @@ class GroupUpdate final : public GroupStep {
   using Kind = Described<Options>;
   using Update = decltype(update_of(std::declval<const Options&>(), StepCounts()));
 
+  /// What runs over chunks of a share.
+  using SharedUpdate =
+      std::conditional_t<std::is_same_v<Options, LAMBOptions>, LambScaledUpdate, Update>;
+
   GroupUpdate(torch::optim::Optimizer& optimizer, std::size_t group, const Options& options)
       : optimizer_(optimizer), group_(group), options_(options) {
     const c10::NoGradGuard no_grad;
     collect();
     for (Target& target : targets_) prepare(target);
+    if constexpr (std::is_same_v<Options, LAMBOptions>) find_lamb_ratios();
   }
 
   void run() override {
@@ -102,12 +109,16 @@ class GroupUpdate final : public GroupStep {
       }
       if (!target.is_batched) finish(target);
     }
-    update_waiting();
-    lamb_.run();
     for (const Batch& batch : batches_) {
       if constexpr (Kind::kIsFused) run_fused(batch, options_);
       for (const Target* const target : batch.targets) finish(*target);
     }
+  }
+
+  void run_share() override {
+    const c10::NoGradGuard no_grad;
+    for (const auto& [target, update] : shared_) add_ranges(*target, update);
+    update_waiting();
   }
 
  private:
@@ -222,8 +233,32 @@ class GroupUpdate final : public GroupStep {
       if (!needs_state(k)) continue;
       const at::Tensor kept = state == nullptr ? at::Tensor() : state->tensors[k];
       // The copy has room for a new state already.
-      if (target.shared.copy && !kept.defined()) continue;
-      target.states[k] = fitting_state(target, kept);
+      if (!target.shared.copy || kept.defined()) target.states[k] = fitting_state(target, kept);
+      if (target.shared.copy) {
+        target.shared.copy->prepare_state(target.shared.index, k, target.states[k],
+                                          state_dtype(target.parameter));
+      }
+    }
+  }
+
+  /// Of parameters of which ranks have one copy: nothing of it is written before.
+  void find_lamb_ratios() {
+    LambNorms norms;
+    std::set<std::size_t> seen;
+    for (const Target& target : targets_) {
+      if (!target.shared.copy) continue;
+      if (!seen.insert(target.shared.index).second) {
+        refuse(target,
+               "occurs twice, which LAMB does not support with one_copy_per_machine; name it once");
+      }
+      const DescribedState* const state = find_state(target);
+      norms.add(target.shared, update_of(options_, StepCounts{.step = state == nullptr ? 1 : state->step + 1}),
+                range_without_gradient(target));
+    }
+    const std::vector<double> ratios = norms.ratios();
+    auto ratio = ratios.begin();
+    for (const Target& target : targets_) {
+      if (target.shared.copy) lamb_ratios_[target.place] = *ratio++;
     }
   }
 
@@ -291,10 +326,15 @@ class GroupUpdate final : public GroupStep {
   }
 
   UpdateRange range_of(const Target& target) const {
+    UpdateRange range = range_without_gradient(target);
+    range.gradient = target.gradient.const_data_ptr();
+    return range;
+  }
+  UpdateRange range_without_gradient(const Target& target) const {
     UpdateRange range{.dtype = target.parameter.scalar_type(),
                       .state_dtype = state_dtype(target.parameter),
                       .parameter = target.parameter.data_ptr(),
-                      .gradient = target.gradient.const_data_ptr(),
+                      .gradient = nullptr,
                       .states = {},
                       .elements = target.parameter.numel(),
                       .maximize = options_.maximize};
@@ -337,12 +377,17 @@ class GroupUpdate final : public GroupStep {
   void update_dense(Target& target) {
     const Update update = update_of(options_, count_step(target));
     if constexpr (std::is_same_v<Options, LAMBOptions>) {
-      if (target.shared.copy) return add_lamb(target, update);
+      if (target.shared.copy) {
+        const double ratio = lamb_ratios_[target.place];
+        shared_.emplace_back(&target,
+                             LambScaledUpdate{.update = update, .scale = options_.lr * ratio});
+        return;
+      }
       const UpdateRange range = range_of(target);
       const double ratio = lamb_trust_ratio(update_lamb_states(update, range));
       update_range(LambScaledUpdate{.update = update, .scale = options_.lr * ratio}, range);
     } else if (target.shared.copy) {
-      add_ranges(target, update);
+      shared_.emplace_back(&target, update);
     } else if (Kind::kIsFused && joins_batch(target)) {
       add_to_batch(target, batch_step(update));
     } else {
@@ -372,7 +417,7 @@ class GroupUpdate final : public GroupStep {
 
   /// Averages this rank's part, chunk by chunk, into a buffer that stays in the cache. What is in
   /// the buffer is updated when it is full: small parameters go together.
-  void add_ranges(const Target& target, const Update& update) {
+  void add_ranges(const Target& target, const SharedUpdate& update) {
     const auto& [copy, index] = target.shared;
     const at::ScalarType dtype = target.parameter.scalar_type();
     const auto bytes = static_cast<std::int64_t>(c10::elementSize(dtype));
@@ -406,27 +451,44 @@ class GroupUpdate final : public GroupStep {
     }
   }
 
-  void add_lamb(const Target& target, const LambUpdate& update) {
-    const auto& [copy, index] = target.shared;
-    UpdateRange whole{.dtype = target.parameter.scalar_type(),
-                      .state_dtype = state_dtype(target.parameter),
-                      .parameter = copy->parameter_at(index, 0),
-                      .gradient = nullptr,
-                      .states = {},
-                      .elements = target.parameter.numel(),
-                      .maximize = options_.maximize};
-    for (std::size_t k = 0; k < kMostStates; ++k) {
-      if (target.states[k].defined()) whole.states[k] = copy->state_at(index, k, 0);
-    }
-    lamb_.add(target.shared, update, options_.lr, whole);
-  }
-
   void update_waiting() {
-    if constexpr (!std::is_same_v<Options, LAMBOptions>) {
-      if (!waiting_.empty()) update_ranges(*waiting_update_, waiting_);
+    if (!waiting_.empty()) {
+      collect_pieces();
+      waiting_copy_->run_chunk(pieces_, [&] {
+        if constexpr (std::is_same_v<Options, LAMBOptions>) {
+          for (const UpdateRange& range : waiting_) {
+            update_lamb_states(waiting_update_->update, range);
+          }
+        }
+        update_ranges(*waiting_update_, waiting_);
+      });
     }
     waiting_.clear();
     waiting_elements_ = 0;
+  }
+
+  /// What the waiting ranges overwrite. Small parameters lie one behind the other: one piece.
+  void collect_pieces() {
+    pieces_.clear();
+    const auto add = [&](const void* data, std::int64_t elements, at::ScalarType dtype) {
+      const auto bytes = static_cast<std::uint64_t>(c10::elementSize(dtype));
+      const ModelCopy::Piece piece =
+          waiting_copy_->piece(data, static_cast<std::uint64_t>(elements) * bytes);
+      // Between two parameters there may be what fills the last block of the first.
+      const std::uint64_t end = pieces_.empty() ? 0 : pieces_.back().offset + pieces_.back().bytes;
+      if (!pieces_.empty() && piece.offset >= end &&
+          piece.offset - end < CopyLayout::kBlockElements * bytes) {
+        pieces_.back().bytes = piece.offset + piece.bytes - pieces_.back().offset;
+      } else {
+        pieces_.push_back(piece);
+      }
+    };
+    for (const UpdateRange& range : waiting_) add(range.parameter, range.elements, range.dtype);
+    for (std::size_t k = 0; k < kMostStates; ++k) {
+      for (const UpdateRange& range : waiting_) {
+        if (range.states[k] != nullptr) add(range.states[k], range.elements, range.state_dtype);
+      }
+    }
   }
 
   void update_sparse(const Target& target) {
@@ -454,12 +516,14 @@ class GroupUpdate final : public GroupStep {
   const Options options_;
   std::vector<Target> targets_;
   std::vector<Batch> batches_;
+  std::vector<std::pair<const Target*, SharedUpdate>> shared_;
+  std::map<std::size_t, double> lamb_ratios_;  ///< By the parameter's place.
+  std::vector<ModelCopy::Piece> pieces_;  ///< Kept for its memory.
   /// Ranges of one copy whose gradients lie in its buffer, for one update.
   std::vector<UpdateRange> waiting_;
   std::shared_ptr<ModelCopy> waiting_copy_;
-  std::optional<Update> waiting_update_;
+  std::optional<SharedUpdate> waiting_update_;
   std::int64_t waiting_elements_ = 0;
-  LambShares lamb_;
 };
 
 }  // namespace

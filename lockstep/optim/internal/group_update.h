@@ -18,6 +18,9 @@ class GroupStep {
   GroupStep& operator=(const GroupStep&) = delete;
   virtual ~GroupStep() = default;
   virtual void run() = 0;
+  /// After run(), of all groups: updates the parameters of which ranks have one copy, of the share
+  /// that ModelCopy::part() is of. May be called again for the share of a lost rank.
+  virtual void run_share() = 0;
 };
 
 /// Checks the group and makes all tensors that its step needs.

@@ -37,14 +37,11 @@ UpdateCall part_of(const void* update, const UpdateRange& range, std::int64_t be
   const auto state_bytes = static_cast<std::ptrdiff_t>(c10::elementSize(range.state_dtype));
   UpdateCall call{.update = update,
                   .parameter = static_cast<std::byte*>(range.parameter) + begin * bytes,
-                  .gradient = nullptr,
+                  .gradient = static_cast<const std::byte*>(range.gradient) + begin * bytes,
                   .states = {},
                   .elements = static_cast<std::size_t>(end - begin),
                   .maximize = range.maximize,
                   .squares = nullptr};
-  if (range.gradient != nullptr) {
-    call.gradient = static_cast<const std::byte*>(range.gradient) + begin * bytes;
-  }
   for (std::size_t k = 0; k < kMostStates; ++k) {
     if (range.states[k] == nullptr) continue;
     call.states[k] = static_cast<std::byte*>(range.states[k]) + begin * state_bytes;
@@ -201,57 +198,24 @@ void update_range(const LambScaledUpdate& update, const UpdateRange& range) {
   run(UpdateKind::kLambScaled, &update, range);
 }
 
-namespace {
-
-LambSquares run_lamb_block(UpdateKind kind, const LambUpdate& update, const UpdateRange& range) {
-  LOCKSTEP_ASSERT(range.elements <= kLambBlockElements);
-  double squares[2] = {0, 0};
-  UpdateCall call = part_of(&update, range, 0, range.elements);
-  call.squares = squares;
-  kernel_for(kind, range)(call);
-  return {.parameter = squares[0], .update = squares[1]};
-}
-
-}  // namespace
-
-LambSquares update_lamb_block(const LambUpdate& update, const UpdateRange& range) {
-  return run_lamb_block(UpdateKind::kLamb, update, range);
-}
-
-LambSquares lamb_block_squares(const LambUpdate& update, const UpdateRange& range) {
-  return run_lamb_block(UpdateKind::kLambSquares, update, range);
-}
-
-LambSquares sum_of_lamb_blocks(std::span<const LambSquares> blocks) {
-  LambSquares sums;
-  for (const LambSquares& block : blocks) {
-    sums.parameter += block.parameter;
-    sums.update += block.update;
-  }
-  return sums;
-}
-
 LambSquares update_lamb_states(const LambUpdate& update, const UpdateRange& range) {
+  const UpdateKernel kernel = kernel_for(UpdateKind::kLamb, range);
   const std::int64_t blocks = (range.elements + kLambBlockElements - 1) / kLambBlockElements;
-  std::vector<LambSquares> squares(static_cast<std::size_t>(blocks));
+  std::vector<std::array<double, 2>> squares(static_cast<std::size_t>(blocks));
   at::parallel_for(0, blocks, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t block = begin; block < end; ++block) {
-      squares[static_cast<std::size_t>(block)] =
-          update_lamb_block(update, sub_range(range, block * kLambBlockElements,
-                                              std::min((block + 1) * kLambBlockElements,
-                                                       range.elements)));
+      UpdateCall call = part_of(&update, range, block * kLambBlockElements,
+                                std::min((block + 1) * kLambBlockElements, range.elements));
+      call.squares = squares[static_cast<std::size_t>(block)].data();
+      kernel(call);
     }
   });
-  return sum_of_lamb_blocks(squares);
-}
-
-UpdateRange sub_range(UpdateRange range, std::int64_t begin, std::int64_t end) {
-  const UpdateCall part = part_of(nullptr, range, begin, end);
-  range.parameter = part.parameter;
-  range.gradient = part.gradient;
-  for (std::size_t k = 0; k < kMostStates; ++k) range.states[k] = part.states[k];
-  range.elements = end - begin;
-  return range;
+  LambSquares sums;
+  for (const auto& [of_parameter, of_update] : squares) {
+    sums.parameter += of_parameter;
+    sums.update += of_update;
+  }
+  return sums;
 }
 
 double lamb_trust_ratio(const LambSquares& squares) {

@@ -28,9 +28,6 @@ struct UpdateRange {
   bool maximize = false;
 };
 
-/// Elements `begin` to `end` of the range.
-UpdateRange sub_range(UpdateRange range, std::int64_t begin, std::int64_t end);
-
 /// Whether ATen's fused SGD for CPUs is wrong with momentum: it reads and writes half of the
 /// momentum of these dtypes at other elements (LibTorch 2.13).
 inline bool loses_momentum(at::ScalarType dtype) {
@@ -66,17 +63,11 @@ struct LambSquares {
   double parameter = 0;
   double update = 0;
 };
-/// LAMB's first pass, over the states alone. The same bits for any number of threads.
-LambSquares update_lamb_states(const LambUpdate& update, const UpdateRange& range);
-
-/// The same in parts: sums of squares are those of blocks of so many elements from the parameter's
-/// first on, added in their order.
+/// The sums are those of blocks of so many elements, added in their order.
 inline constexpr std::int64_t kLambBlockElements = std::int64_t{1} << 15;
-/// Of a block or a part of one. The sums are those of the block where it is whole.
-LambSquares update_lamb_block(const LambUpdate& update, const UpdateRange& range);
-/// Of a block whose states are updated; it reads no gradient.
-LambSquares lamb_block_squares(const LambUpdate& update, const UpdateRange& range);
-LambSquares sum_of_lamb_blocks(std::span<const LambSquares> blocks);
+/// LAMB's first pass, over the states alone. The sums of all parts of a parameter make its trust
+/// ratio. The same bits for any number of threads.
+LambSquares update_lamb_states(const LambUpdate& update, const UpdateRange& range);
 /// 1 where a norm is 0.
 double lamb_trust_ratio(const LambSquares& squares);
 

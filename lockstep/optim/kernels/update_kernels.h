@@ -68,6 +68,7 @@ struct LambUpdate {
 struct LambScaledUpdate {
   LambUpdate update;
   double scale;  ///< Learning rate · trust ratio.
+  bool operator==(const LambScaledUpdate&) const = default;
 };
 
 enum class UpdateKind : std::uint8_t {
@@ -81,7 +82,6 @@ enum class UpdateKind : std::uint8_t {
   kRmsprop,
   kLion,
   kLamb,
-  kLambSquares,
   kLambScaled,
 };
 
@@ -95,8 +95,7 @@ struct UpdateCall {
   std::byte* states[kMostStates];  ///< Null where there is none.
   std::size_t elements;
   bool maximize;
-  /// LAMB's first pass adds the squares of the parameter and of its update here. So does
-  /// kLambSquares, which changes nothing else, after it: the same bits.
+  /// LAMB's first pass adds the squares of the parameter and of its update here.
   double* squares;
 };
 

@@ -291,7 +291,7 @@ struct LambStep {
 };
 
 /// What a pass over memory writes, and whether it needs the gradient.
-enum class Pass : std::uint8_t { kWhole, kStatesOnly, kParameterOnly, kNothing };
+enum class Pass : std::uint8_t { kWhole, kStatesOnly, kParameterOnly };
 
 /// Where a loop's vectors are in memory, in the formats of parameter and states.
 template <class ParameterFormat, class StateFormat, Pass kPass = Pass::kWhole>
@@ -315,9 +315,7 @@ struct Place {
     };
     V p = get(call.parameter + first * kSize);
     V g = {};
-    if constexpr (kPass == Pass::kWhole || kPass == Pass::kStatesOnly) {
-      g = get(call.gradient + first * kSize);
-    }
+    if constexpr (kPass != Pass::kParameterOnly) g = get(call.gradient + first * kSize);
     if (call.maximize) g = -g;
     V s[kMostStates] = {};
 #pragma GCC unroll 3
@@ -328,7 +326,6 @@ struct Place {
                                           : load_part<StatePacked>(from, count * kStateSize));
     }
     body(p, g, s);
-    if constexpr (kPass == Pass::kNothing) return;
     if constexpr (kPass == Pass::kStatesOnly) {
     } else if (is_whole) {
       store(call.parameter + first * kSize, ParameterFormat::pack(p));
@@ -371,12 +368,12 @@ void run_update(const UpdateCall& call) {
 
 /// The sums in float64, of blocks whose sums in float32 lose nothing that counts. The lanes are
 /// those of 64 bytes on every instruction set: a partial sum adds the same elements everywhere.
-template <class P, class S, Pass kPass>
+template <class P, class S>
 void run_lamb(const UpdateCall& call) {
   using V = typename P::Lanes;
   using N = std::remove_cvref_t<decltype(V{}[0] + 0)>;
   const LambStep<N> step(*static_cast<const LambUpdate*>(call.update));
-  using Loop = Place<P, S, kPass>;
+  using Loop = Place<P, S, Pass::kStatesOnly>;
   constexpr std::size_t kWidth = Loop::kWidth;
   static_assert(64 % sizeof(V) == 0 && sizeof(V) == kWidth * sizeof(N));
   constexpr std::size_t kParts = 64 / sizeof(V);
@@ -394,11 +391,7 @@ void run_lamb(const UpdateCall& call) {
         const std::size_t left = call.elements - i * kWidth;
         const std::size_t count = left < kWidth ? left : kWidth;
         Loop::visit(call, i, count, [&](V& p, V g, V* s) {
-          if constexpr (kPass == Pass::kStatesOnly) {
-            step.average(g, s);
-            // As they lie in memory.
-            for (std::size_t k = 0; k < 2; ++k) s[k] = S::unpack(S::pack(s[k]));
-          }
+          step.average(g, s);
           V direction = step.direction(p, s);
           for (std::size_t lane = count; lane < kWidth; ++lane) direction[lane] = 0;
           parameter_squares[part] += p * p;
@@ -448,9 +441,7 @@ UpdateKernel find_update_of(UpdateKind kind) {
     case UpdateKind::kLion:
       return run_update<P, S, LionStep, LionUpdate>;
     case UpdateKind::kLamb:
-      return run_lamb<P, S, Pass::kStatesOnly>;
-    case UpdateKind::kLambSquares:
-      return run_lamb<P, S, Pass::kNothing>;
+      return run_lamb<P, S>;
     case UpdateKind::kLambScaled:
       return run_lamb_scaled<P, S>;
   }

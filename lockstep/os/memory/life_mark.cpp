@@ -1,11 +1,16 @@
 #include "lockstep/os/memory/life_mark.h"
 
 #include <cerrno>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <functional>
 #include <system_error>
 #include <thread>
+
+#include <linux/membarrier.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/check.h"
@@ -114,8 +119,19 @@ bool LifeMark::is_held() noexcept {
   if (held == 0) return false;
   if (first_word(mutex_) == held) return true;
   const int status = ::pthread_mutex_trylock(&mutex_);
+  // glibc 2.36 keeps an inconsistent mutex locked for whoever asks a second time.
+  if (status == EOWNERDEAD) ::pthread_mutex_consistent(&mutex_);
   if (status == 0 || status == EOWNERDEAD) ::pthread_mutex_unlock(&mutex_);
   return status == EBUSY;
+}
+
+// All threads of a killed process have the signal pending before the first of them ends. The
+// barrier waits until each processor has entered the kernel since, where such a thread meets its
+// signal.
+void LifeMark::wait_for_stopped_threads() noexcept {
+  if (::syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) == 0) return;
+  // Kernels with tickless processors (nohz_full) have no such barrier.
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
 }
 
 }  // namespace lockstep::inline internal

@@ -24,6 +24,11 @@ class LifeMark {
   /// Whether the holder holds it still; false before hold() too.
   bool is_held() noexcept;
 
+  /// After a mark is no longer held: returns when no thread of the process that held it runs any
+  /// more, if it has died. The kernel may let go of the mark while a thread on another processor
+  /// runs on for microseconds. Takes some 10 ms.
+  static void wait_for_stopped_threads() noexcept;
+
  private:
   pthread_mutex_t mutex_;
   std::atomic<std::uint32_t> holder_word_;  ///< what the mutex's first word is while it is held

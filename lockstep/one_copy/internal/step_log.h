@@ -1,0 +1,162 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "lockstep/base/internal/deadline.h"
+#include "lockstep/one_copy/internal/step_plan.h"
+#include "lockstep/os/memory/life_mark.h"
+#include "lockstep/os/memory/memory_file.h"
+
+namespace lockstep::inline internal {
+
+/// What the ranks of a machine write about the steps of one copy, in memory that all of them map:
+/// which rank has handed over its gradients, whether the step happens, how far each share is
+/// updated, and the old values of the chunk that is under way (an undo log). Whatever instruction a
+/// rank is killed at, the others find here how to finish its share or that nothing was changed.
+///
+/// Zeroed memory is the state at the start. Steps have numbers from 1, ascending.
+/// Threads: one at a time.
+/// Lifetime: the memory must outlive it.
+/// Errors: SystemError where memory for old values is short.
+class StepLog {
+ public:
+  struct Sizes {
+    int ranks = 1;
+    std::uint64_t record_words = 0;  ///< Of what a rank hands over, at most.
+    std::uint64_t pieces = 0;        ///< Of a chunk, at most.
+    std::uint64_t undo_bytes = 0;    ///< Of a chunk's old values, at most.
+  };
+  /// A range of the memory that a chunk overwrites.
+  struct Piece {
+    std::uint64_t offset = 0;
+    std::uint64_t bytes = 0;
+  };
+
+  /// A multiple of the largest page.
+  static std::uint64_t bytes(const Sizes& sizes);
+
+  /// The log lies at `offset` of `memory`, to which the offsets of pieces refer too.
+  StepLog(const SharedMapping& memory, std::uint64_t offset, const Sizes& sizes, int rank);
+  /// As leave().
+  ~StepLog();
+  StepLog(const StepLog&) = delete;
+  StepLog& operator=(const StepLog&) = delete;
+
+  // Who takes part.
+
+  /// From now on peers see when this process ends.
+  void join();
+  /// This rank writes no more: peers finish its share.
+  void leave() noexcept;
+  bool is_present(int rank) const;
+  bool all_are_present() const { return absent_ranks().empty(); }
+  std::vector<int> absent_ranks() const;
+
+  // The start of a step. What a rank hands over stays until it hands over a second time.
+
+  std::span<std::int64_t> own_record(std::uint64_t step) const { return record(rank_, step); }
+  std::span<std::int64_t> record(int rank, std::uint64_t step) const;
+  void hand_over(std::uint64_t step);
+  bool has_handed_over(int rank, std::uint64_t step) const;
+  /// For a rank that could not wait for the others in the usual way: whether the step can happen.
+  /// Waits for ranks that live, until the deadline at most.
+  Decision await_hand_over(std::uint64_t step, Deadline deadline) const;
+  /// Decides that the step happens, or not, unless that is decided. Returns what is.
+  Decision decide(std::uint64_t step, Decision wanted);
+  /// Of a void step: the rank that decided it.
+  int decider() const;
+
+  // Shares.
+
+  bool is_complete(int of_share, std::uint64_t step) const {
+    return position(of_share, step).stage == SharePosition::Stage::kComplete;
+  }
+  /// Runs shares of ranks that are gone until all shares of the step are complete. Returns false
+  /// where a rank that lives has not completed its own when the deadline passes.
+  /// `run_share(rank)`: makes a ShareRun and takes it to its end.
+  template <class RunShare>
+  bool finish_shares(std::uint64_t step, Deadline deadline, RunShare&& run_share) {
+    for (;;) {
+      const int share = take_over_a_share(step);
+      if (share >= 0) {
+        run_share(share);
+      } else if (share == kNoneLeft) {
+        return true;
+      } else {
+        if (deadline.passed()) return false;
+        sleep();
+      }
+    }
+  }
+
+ private:
+  friend class ShareRun;
+  static constexpr int kNoneLeft = -1;
+  static constexpr int kWaits = -2;
+
+  struct Share;
+  struct Head;
+  Head& head() const;
+  Share& share(int rank) const;
+  std::byte* undo(int rank) const;
+  Piece* pieces(int rank) const;
+
+  SharePosition position(int of_share, std::uint64_t step) const;
+  void set_position(int of_share, const SharePosition& position);
+  int take_over_a_share(std::uint64_t step);
+  void keep(int of_share, std::span<const Piece> overwritten);
+  void restore(int of_share);
+  void wake_peers();
+  void sleep() const;
+
+  const SharedMapping& memory_;
+  const std::uint64_t offset_;
+  const Sizes sizes_;
+  const int rank_;
+  bool has_joined_ = false;
+  std::vector<std::uint64_t> populated_;  ///< By share, of the old values, by this process.
+};
+
+/// Updates a share of a step chunk by chunk: the own one, or what another rank has left of its.
+/// The chunks of a share are the same whoever runs it.
+/// Lifetime: the log must outlive it. Errors: SystemError as StepLog; what the functions throw.
+class ShareRun {
+ public:
+  /// Restores the chunk that is torn.
+  ShareRun(StepLog& log, std::uint64_t step, int share);
+
+  int share() const { return share_; }
+  /// Calls `write`, which writes what chunks read, and may be called again after it was cut short.
+  template <class Write>
+  void prepare(Write&& write) {
+    if (position_.stage != SharePosition::Stage::kUnprepared) return;
+    write();
+    set_prepared();
+  }
+  /// Calls `write`, which overwrites `pieces`, unless this chunk was done before.
+  template <class Write>
+  void run_chunk(std::span<const StepLog::Piece> pieces, Write&& write) {
+    if (next_chunk_++ < position_.chunks) return;
+    begin_chunk(pieces);
+    write();
+    end_chunk();
+  }
+  void complete();
+
+ private:
+  void set_prepared();
+  void begin_chunk(std::span<const StepLog::Piece> pieces);
+  void end_chunk();
+
+  StepLog& log_;
+  const int share_;
+  SharePosition position_;
+  std::uint32_t next_chunk_ = 0;
+};
+
+}  // namespace lockstep::inline internal

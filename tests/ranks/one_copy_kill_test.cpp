@@ -1,0 +1,432 @@
+// One copy per machine while ranks are killed in the middle of step(). Ranks are forks of this
+// process, which loads LibTorch once and starts no thread, so that a run takes milliseconds. The
+// oracle is a run in which no rank is killed: survivors must have its bits after the same step.
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <ATen/Parallel.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/failpoint.h"
+#include "lockstep/comm/init_process_group.h"
+#include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/optim/optimizers.h"
+#include "lockstep/os/files/temporary_directory.h"
+#include "lockstep/snapshot/internal/optimizer_description.h"
+#include "tests/ranks/factors.h"
+
+namespace lockstep::testing {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+using Model = DistributedDataParallel<FactorsImpl>;
+
+constexpr int kMostRanks = 3;
+constexpr std::uint64_t kSteps = 3;
+// In shares of several chunks, of which one has several parameters.
+const Sizes kSizes = {3, 150'001, 64, 70'000, 1};
+
+enum class Program : int { kAdamW, kSgd, kChangesParameters, kTwoModels, kWrongState, kLamb };
+
+/// What a rank tells the test.
+struct Report {
+  std::atomic<std::uint64_t> completed;  ///< Steps.
+  std::atomic<std::uint64_t> digest;     ///< Of parameters and state after the last one.
+  std::array<std::atomic<std::uint64_t>, kSteps + 1> digests;
+  std::atomic<int> lost_rank;  ///< What the error named that ended it.
+  std::atomic<bool> is_peer_failed;
+  std::atomic<bool> has_ended;
+};
+
+struct Reports {
+  std::array<Report, kMostRanks> by_rank;
+  std::atomic<std::uint32_t> ready;
+};
+
+std::uint64_t add_bits(std::uint64_t digest, const at::Tensor& tensor) {
+  const at::Tensor dense = tensor.detach().contiguous();
+  const auto* const bytes = static_cast<const unsigned char*>(dense.const_data_ptr());
+  for (std::size_t i = 0; i < dense.nbytes(); ++i) digest = (digest ^ bytes[i]) * 1099511628211U;
+  return digest;
+}
+
+std::uint64_t digest_of(const Tensors& parameters, const FusedOptimizer& optimizer) {
+  std::uint64_t digest = 14695981039346656037U;
+  for (const at::Tensor& parameter : parameters) digest = add_bits(digest, parameter);
+  const auto state = optimizer.state_dict().toGenericDict().at("state").toGenericDict();
+  for (std::int64_t i = 0; i < static_cast<std::int64_t>(state.size()); ++i) {
+    for (const auto& value : state.at(i).toGenericDict()) {
+      if (value.value().isTensor()) digest = add_bits(digest, value.value().toTensor());
+    }
+  }
+  return digest;
+}
+
+/// One rank of a run.
+class Rank {
+ public:
+  Rank(int ranks, int rank, const std::string& meeting, Program program, Report& report)
+      : rank_(rank),
+        program_(program),
+        report_(report),
+        group_(init_process_group({.backend = "shm",
+                                   .init_method = "file://" + meeting,
+                                   .rank = rank,
+                                   .world_size = ranks})) {
+    for (int i = 0; i < (program == Program::kTwoModels ? 2 : 1); ++i) {
+      models_.emplace_back(module().ptr(),
+                           DistributedDataParallelOptions{.one_copy_per_machine = true});
+      for (const at::Tensor& parameter : models_.back().parameters()) {
+        parameters_.push_back(parameter);
+      }
+    }
+    if (program == Program::kSgd) {
+      optimizer_ = std::make_unique<SGD>(parameters_, SGDOptions{.lr = 0.1, .momentum = 0.9});
+    } else if (program == Program::kLamb) {
+      optimizer_ = std::make_unique<LAMB>(parameters_, LAMBOptions{.lr = 0.1});
+    } else {
+      optimizer_ = std::make_unique<AdamW>(parameters_, AdamWOptions{.lr = 0.1, .amsgrad = true});
+    }
+  }
+
+  void run(std::atomic<std::uint32_t>& ready) {
+    ++ready;
+    note(0);
+    try {
+      for (std::uint64_t step = 1; step <= kSteps; ++step) {
+        make_step(step);
+        note(step);
+      }
+    } catch (const OperationError& error) {
+      report_.lost_rank = error.rank().value_or(-1);
+      report_.is_peer_failed = dynamic_cast<const PeerFailed*>(&error) != nullptr;
+      // Nothing was changed.
+      report_.digest = digest_of(parameters_, *optimizer_);
+    }
+    report_.has_ended = true;
+  }
+
+ private:
+  static Factors module() {
+    Factors module(kSizes);
+    const at::NoGradGuard no_grad;
+    for (const at::Tensor& factor : module->factors) {
+      factor.copy_(at::cos(at::arange(factor.numel(), at::kDouble)));
+    }
+    return module;
+  }
+
+  void make_step(std::uint64_t step) {
+    optimizer_->zero_grad();
+    for (Model& model : models_) {
+      Tensors factors;
+      for (const std::int64_t size : kSizes) {
+        factors.push_back(
+            at::sin(at::arange(size, at::kDouble) * (rank_ + 1) + static_cast<double>(step)));
+      }
+      model(factors).backward();
+    }
+    if (program_ == Program::kChangesParameters && step == 2) {
+      const at::NoGradGuard no_grad;
+      parameters_[1].mul_(0.5);
+      parameters_[4].fill_(7);
+    }
+    if (program_ == Program::kWrongState && step == 2 && rank_ == 1) spoil_state();
+    optimizer_->step();
+  }
+
+  // step() refuses it when all ranks have handed over their gradients.
+  void spoil_state() {
+    auto& state = *optimizer_->state().at(parameters_[0].unsafeGetTensorImpl());
+    dynamic_cast<DescribedState&>(state).tensors[0] = at::zeros({5});
+  }
+
+  void note(std::uint64_t step) {
+    report_.digest = report_.digests[step] = digest_of(parameters_, *optimizer_);
+    report_.completed = step;
+  }
+
+  const int rank_;
+  const Program program_;
+  Report& report_;
+  ProcessGroup group_;
+  std::deque<Model> models_;
+  Tensors parameters_;
+  std::unique_ptr<FusedOptimizer> optimizer_;
+};
+
+struct Outcome {
+  std::uint64_t completed = 0;
+  std::vector<int> ended;   ///< Ranks that were killed, or failed.
+  bool is_refused = false;  ///< By a peer, that lives.
+};
+
+class OneCopyKilled : public ::testing::Test {
+ protected:
+  using Faults = std::vector<std::string>;  ///< By rank: a failpoint; empty: none.
+
+  static Faults only(int rank, const std::string& fault) {
+    Faults faults(kMostRanks);
+    faults[static_cast<std::size_t>(rank)] = fault;
+    return faults;
+  }
+
+  Outcome run(int ranks, Program program, const Faults& faults = Faults(kMostRanks),
+              const std::function<void(const std::vector<pid_t>&)>& meanwhile = {}) {
+    const auto expected = digests(ranks, program);
+    auto* const reports = run_ranks(ranks, program, faults, meanwhile);
+    Outcome outcome;
+    bool is_first = true;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const Report& report = reports->by_rank[static_cast<std::size_t>(rank)];
+      if (!report.has_ended) {
+        outcome.ended.push_back(rank);
+        continue;
+      }
+      const std::uint64_t completed = report.completed;
+      if (is_first) outcome.completed = completed;
+      is_first = false;
+      EXPECT_EQ(completed, outcome.completed) << "rank " << rank << " disagrees";
+      for (std::uint64_t step = 0; step <= completed; ++step) {
+        EXPECT_EQ(report.digests[step], expected[step]) << "rank " << rank << ", step " << step;
+      }
+      // Of a step that did not happen the program has what it has changed itself.
+      const bool has_own_change = program == Program::kChangesParameters && completed == 1;
+      if (!has_own_change) {
+        EXPECT_EQ(report.digest, expected[completed]) << "rank " << rank;
+      }
+      outcome.is_refused = outcome.is_refused || report.is_peer_failed;
+    }
+    EXPECT_FALSE(is_first) << "no rank has survived";
+    for (int rank = 0; rank < ranks; ++rank) {
+      const Report& report = reports->by_rank[static_cast<std::size_t>(rank)];
+      if (!report.has_ended || outcome.completed == kSteps) continue;
+      const int lost = report.lost_rank;
+      EXPECT_TRUE(std::ranges::find(outcome.ended, lost) != outcome.ended.end())
+          << "rank " << rank << " named rank " << lost;
+    }
+    ::munmap(reports, sizeof(Reports));
+    return outcome;
+  }
+
+ private:
+  using Digests = std::array<std::uint64_t, kSteps + 1>;
+
+  // What the steps make of a model where no rank is killed.
+  static Digests digests(int ranks, Program program) {
+    static std::map<std::pair<int, Program>, Digests> known;
+    // The state is spoiled before a step that does not happen on all ranks.
+    if (program == Program::kWrongState) program = Program::kAdamW;
+    const auto [found, is_new] = known.try_emplace({ranks, program});
+    if (!is_new) return found->second;
+    auto* const reports = run_ranks(ranks, program, Faults(kMostRanks), {});
+    for (int rank = 0; rank < ranks; ++rank) {
+      const Report& report = reports->by_rank[static_cast<std::size_t>(rank)];
+      EXPECT_EQ(report.completed, kSteps);
+      for (std::uint64_t step = 0; step <= kSteps; ++step) {
+        if (rank == 0) found->second[step] = report.digests[step];
+        EXPECT_EQ(report.digests[step], found->second[step]) << "rank " << rank;
+        if (step > 0) {
+          EXPECT_NE(found->second[step], found->second[step - 1]);
+        }
+      }
+    }
+    ::munmap(reports, sizeof(Reports));
+    return found->second;
+  }
+
+  static Reports* run_ranks(int ranks, Program program, const Faults& faults,
+                            const std::function<void(const std::vector<pid_t>&)>& meanwhile) {
+    const TemporaryDirectory folder(temporary_folder(), "one-copy-");
+    auto* const reports = static_cast<Reports*>(::mmap(
+        nullptr, sizeof(Reports), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    std::vector<pid_t> processes;
+    for (int rank = 0; rank < ranks; ++rank) {
+      processes.push_back(::fork());
+      if (processes.back() == 0) {
+        run_rank(ranks, rank, folder.path() / "meeting", program,
+                 faults[static_cast<std::size_t>(rank)], *reports);
+      }
+    }
+    if (meanwhile) {
+      while (reports->ready < static_cast<std::uint32_t>(ranks)) ::sched_yield();
+      meanwhile(processes);
+    }
+    for (const pid_t process : processes) ::waitpid(process, nullptr, 0);
+    return reports;
+  }
+
+  [[noreturn]] static void run_rank(int ranks, int rank, const std::string& meeting,
+                                    Program program, const std::string& fault, Reports& reports) {
+    // What failpoints print.
+    ::dup2(::open("/dev/null", O_WRONLY | O_CLOEXEC), STDERR_FILENO);
+    try {
+      at::set_num_threads(1);
+      Rank one(ranks, rank, meeting, program, reports.by_rank[static_cast<std::size_t>(rank)]);
+#if defined(LOCKSTEP_FAILPOINTS)
+      arm_failpoints(fault);
+#else
+      (void)fault;
+#endif
+      one.run(reports.ready);
+      if (program != Program::kWrongState) destroy_process_group();
+    } catch (const std::exception&) {
+      ::_exit(1);
+    }
+    ::_exit(0);
+  }
+};
+
+TEST_F(OneCopyKilled, AtAnyInstantLeavesWholeSteps) {
+  constexpr int kRuns = 40;
+  constexpr std::uint64_t kSeed = 25;
+  std::mt19937_64 random(kSeed);
+  int killed_in_steps = 0;
+  for (int number = 0; number < kRuns; ++number) {
+    SCOPED_TRACE(concat("seed ", kSeed, ", run ", number));
+    const int ranks = 2 + number % 2;
+    const auto program = static_cast<Program>(number % 4);
+    const auto spin = std::chrono::microseconds(random() % 30'000);
+    const auto victim = static_cast<std::size_t>(random()) % static_cast<std::size_t>(ranks);
+    const Outcome outcome =
+        run(ranks, program, Faults(kMostRanks), [&](const std::vector<pid_t>& processes) {
+          const auto begin = std::chrono::steady_clock::now();
+          while (std::chrono::steady_clock::now() - begin < spin) {
+          }
+          ::kill(processes[victim], SIGKILL);
+        });
+    if (outcome.completed < kSteps) ++killed_in_steps;
+  }
+  EXPECT_GT(killed_in_steps, kRuns / 10);
+}
+
+// The peers make the step without the rank that refuses it, or none makes it.
+TEST_F(OneCopyKilled, AnErrorOfOneRankIsNoTornStep) {
+  for (int ranks = 2; ranks <= kMostRanks; ++ranks) {
+    SCOPED_TRACE(ranks);
+    const Outcome outcome = run(ranks, Program::kWrongState);
+    EXPECT_EQ(outcome.ended, std::vector{1});
+    EXPECT_TRUE(outcome.completed == 2 || (outcome.completed == 1 && outcome.is_refused))
+        << outcome.completed << (outcome.is_refused ? ", refused" : "");
+  }
+}
+
+#if defined(LOCKSTEP_FAILPOINTS)
+
+// Every place of the first two steps, of which the first makes the states.
+TEST_F(OneCopyKilled, AtAnyFailpointFinishesTheStepInFlight) {
+  struct Place {
+    const char* name;
+    int in_a_step;
+  };
+  // A share has a chunk of 65,536 elements and a smaller one.
+  constexpr std::array kPlaces = {Place{"update.handed", 1},  Place{"update.prepared", 1},
+                                  Place{"update.kept", 2},    Place{"update.begun", 2},
+                                  Place{"update.written", 2}, Place{"update.chunk", 2},
+                                  Place{"update.complete", 1}};
+  for (int ranks = 2; ranks <= kMostRanks; ++ranks) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      for (const auto& [name, in_a_step] : kPlaces) {
+        for (int n = 1; n <= 2 * in_a_step; ++n) {
+          const std::string failpoint = concat(name, ":", n, ":kill");
+          SCOPED_TRACE(concat(ranks, " ranks, rank ", rank, " at ", failpoint));
+          const Outcome outcome = run(ranks, Program::kAdamW, only(rank, failpoint));
+          EXPECT_EQ(outcome.ended, std::vector{rank});
+          EXPECT_EQ(outcome.completed, static_cast<std::uint64_t>((n - 1) / in_a_step + 1));
+        }
+      }
+    }
+  }
+}
+
+TEST_F(OneCopyKilled, FinishesWhatTheProgramHasChangedToo) {
+  for (const std::string failpoint : {"update.handed:2:kill", "update.prepared:2:kill",
+                                      "update.kept:3:kill", "update.written:3:kill"}) {
+    for (int rank = 0; rank < 2; ++rank) {
+      SCOPED_TRACE(concat("rank ", rank, " at ", failpoint));
+      const Outcome outcome = run(2, Program::kChangesParameters, only(rank, failpoint));
+      EXPECT_EQ(outcome.completed, 2u);
+    }
+  }
+}
+
+TEST_F(OneCopyKilled, FinishesTheStepOfTwoModels) {
+  // update.handed:1 is in the first step before the second model: that step does not happen.
+  const std::pair<const char*, std::uint64_t> cases[] = {
+      {"update.handed:1:kill", 0},   {"update.handed:2:kill", 1}, {"update.kept:1:kill", 1},
+      {"update.written:3:kill", 1},  {"update.begun:4:kill", 1},  {"update.complete:1:kill", 1},
+      {"update.complete:2:kill", 1}, {"update.handed:3:kill", 1}};
+  for (const auto& [failpoint, completed] : cases) {
+    for (int rank = 0; rank < 3; ++rank) {
+      SCOPED_TRACE(concat("rank ", rank, " at ", failpoint));
+      EXPECT_EQ(run(3, Program::kTwoModels, only(rank, failpoint)).completed, completed);
+    }
+  }
+}
+
+// Ranks put norms together before anything is written: without a rank's the step does not happen.
+TEST_F(OneCopyKilled, FinishesAStepOfLamb) {
+  const std::pair<const char*, std::uint64_t> cases[] = {{"update.handed:2:kill", 1},
+                                                         {"update.prepared:2:kill", 2},
+                                                         {"update.kept:1:kill", 1},
+                                                         {"update.written:1:kill", 1},
+                                                         {"update.chunk:1:kill", 1},
+                                                         {"update.complete:2:kill", 2}};
+  for (int ranks = 2; ranks <= kMostRanks; ++ranks) {
+    for (const auto& [failpoint, completed] : cases) {
+      for (int rank = 0; rank < ranks; ++rank) {
+        SCOPED_TRACE(concat(ranks, " ranks, rank ", rank, " at ", failpoint));
+        EXPECT_EQ(run(ranks, Program::kLamb, only(rank, failpoint)).completed, completed);
+      }
+    }
+  }
+}
+
+TEST_F(OneCopyKilled, WhileItFinishesAnothersShareLeavesTheRestToTheThird) {
+  for (const std::string second :
+       {"update.taken:1:kill", "update.restored:1:kill", "update.kept:3:kill",
+        "update.begun:3:kill", "update.written:3:kill", "update.chunk:3:kill",
+        "update.complete:2:kill"}) {
+    for (const std::string first : {"update.prepared:1:kill", "update.written:1:kill"}) {
+      for (const int finisher : {0, 1}) {
+        SCOPED_TRACE(concat("rank 2 at ", first, ", rank ", finisher, " at ", second));
+        Faults faults = only(2, first);
+        faults[static_cast<std::size_t>(finisher)] = second;
+        EXPECT_EQ(run(3, Program::kAdamW, faults).completed, 1u);
+      }
+    }
+  }
+}
+
+TEST_F(OneCopyKilled, BeforeItHandsOverChangesNothing) {
+  for (int ranks = 2; ranks <= kMostRanks; ++ranks) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      SCOPED_TRACE(concat(ranks, " ranks, rank ", rank));
+      const Outcome outcome = run(ranks, Program::kAdamW, only(rank, "update.begin:2:kill"));
+      EXPECT_EQ(outcome.ended, std::vector{rank});
+      EXPECT_EQ(outcome.completed, 1u);
+    }
+  }
+}
+
+#endif
+
+}  // namespace
+}  // namespace lockstep::testing
