@@ -43,7 +43,9 @@ constexpr std::uint64_t kSteps = 3;
 // In shares of several chunks, of which one has several parameters.
 const Sizes kSizes = {3, 150'001, 64, 70'000, 1};
 
-enum class Program : int { kAdamW, kSgd, kChangesParameters, kTwoModels, kWrongState, kLamb };
+enum class Program : int {
+  kAdamW, kSgd, kChangesParameters, kTwoModels, kWrongState, kRefused, kLamb
+};
 
 /// What a rank tells the test.
 struct Report {
@@ -133,23 +135,43 @@ class Rank {
     return module;
   }
 
+  Tensors factors_of(std::uint64_t step) const {
+    Tensors factors;
+    for (const std::int64_t size : kSizes) {
+      factors.push_back(
+          at::sin(at::arange(size, at::kDouble) * (rank_ + 1) + static_cast<double>(step)));
+    }
+    return factors;
+  }
+
   void make_step(std::uint64_t step) {
     optimizer_->zero_grad();
     for (Model& model : models_) {
-      Tensors factors;
-      for (const std::int64_t size : kSizes) {
-        factors.push_back(
-            at::sin(at::arange(size, at::kDouble) * (rank_ + 1) + static_cast<double>(step)));
-      }
-      model(factors).backward();
+      model(factors_of(step)).backward();
     }
     if (program_ == Program::kChangesParameters && step == 2) {
       const at::NoGradGuard no_grad;
       parameters_[1].mul_(0.5);
       parameters_[4].fill_(7);
     }
+    if (program_ == Program::kRefused && step == 2) make_refused_step();
     if (program_ == Program::kWrongState && step == 2 && rank_ == 1) spoil_state();
     optimizer_->step();
+  }
+
+  // Refused on every rank before any has handed over its gradients.
+  void make_refused_step() {
+    optimizer_->zero_grad();
+    {
+      const auto guard = models_[0].no_sync();
+      models_[0](factors_of(5)).backward();
+    }
+    try {
+      optimizer_->step();
+    } catch (const UsageError&) {
+      optimizer_->zero_grad();
+      models_[0](factors_of(2)).backward();
+    }
   }
 
   // step() refuses it when all ranks have handed over their gradients.
@@ -233,7 +255,9 @@ class OneCopyKilled : public ::testing::Test {
   static Digests digests(int ranks, Program program) {
     static std::map<std::pair<int, Program>, Digests> known;
     // The state is spoiled before a step that does not happen on all ranks.
-    if (program == Program::kWrongState) program = Program::kAdamW;
+    if (program == Program::kWrongState || program == Program::kRefused) {
+      program = Program::kAdamW;
+    }
     const auto [found, is_new] = known.try_emplace({ranks, program});
     if (!is_new) return found->second;
     auto* const reports = run_ranks(ranks, program, Faults(kMostRanks), {});
@@ -326,6 +350,12 @@ TEST_F(OneCopyKilled, AnErrorOfOneRankIsNoTornStep) {
     EXPECT_TRUE(outcome.completed == 2 || (outcome.completed == 1 && outcome.is_refused))
         << outcome.completed << (outcome.is_refused ? ", refused" : "");
   }
+}
+
+TEST_F(OneCopyKilled, AStepThatAllRanksRefuseLeavesTheGroupAsItWas) {
+  const Outcome outcome = run(2, Program::kRefused);
+  EXPECT_TRUE(outcome.ended.empty());
+  EXPECT_EQ(outcome.completed, kSteps);
 }
 
 #if defined(LOCKSTEP_FAILPOINTS)

@@ -245,7 +245,9 @@ void ModelCopy::check_gradients_are_held(const char* call,
 
 void ModelCopy::gather_places(const std::vector<std::size_t>& indices) {
   hand_over(indices, 0);
+  is_broken_ = true;
   meet("step of ");
+  is_broken_ = false;
   check_same_call();
   find_sources(indices);
 }

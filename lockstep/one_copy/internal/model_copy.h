@@ -116,6 +116,8 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
                   ModelCopy& decider);
   /// Of the decider: decides whether the step happens, unless a peer has decided.
   Decision decide_step(Decision wanted) { return log_->decide(step_, wanted); }
+  /// Whether peers may make the step.
+  bool has_handed_over() const { return has_handed_over_; }
   /// A step that does not happen because of a peer. Errors: PeerFailed.
   [[noreturn]] void throw_void_step() const;
   /// The step happens: publishes what programs have changed of this rank's share.
@@ -261,6 +263,7 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   static constexpr std::size_t kHeaderWords = 2;
   std::unique_ptr<StepLog> log_;
   std::uint64_t step_ = 0;
+  bool has_handed_over_ = false;
   bool is_broken_ = false;  ///< A rank was lost: there is no further step.
 
   // Of the step under way.

@@ -117,8 +117,10 @@ std::vector<at::Tensor> averaged_gradients_of(const std::vector<at::Tensor>& par
 
 CopySteps::~CopySteps() {
   if (copies_.empty()) return;
+  // Who has not handed over cannot be missed by a step that happens.
   const bool happens =
-      is_committed_ || copies_[0]->decide_step(Decision::kVoid) == Decision::kUpdate;
+      is_committed_ || (copies_[0]->has_handed_over() &&
+                        copies_[0]->decide_step(Decision::kVoid) == Decision::kUpdate);
   for (const auto& copy : copies_) {
     if (happens) {
       copy->leave_step();

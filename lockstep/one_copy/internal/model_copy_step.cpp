@@ -33,6 +33,7 @@ void ModelCopy::begin_step(const std::vector<std::size_t>& indices, std::uint64_
   find_changes();
   stepping_ = indices;
   hand_over(indices, digest);
+  has_handed_over_ = true;
   meet_in_step(decider);
   check_same_call();
   check_changes();
@@ -118,6 +119,7 @@ void ModelCopy::abandon_step() noexcept {
 }
 
 void ModelCopy::forget_step() noexcept {
+  has_handed_over_ = false;
   run_.reset();
   stepping_.clear();
   changes_.clear();
