@@ -113,7 +113,8 @@ Findings unscale(const Gradients& gradients, const at::Tensor& scale) {
     result.found_inf = result.found_inf || each.item<float>() != 0;
   }
   if (!gradients.shared.copies.empty()) {
-    result.found_inf = !std::isfinite(gradients.shared.average_in_place()) || result.found_inf;
+    const double squares = gradients.shared.average_in_place().current;
+    result.found_inf = !std::isfinite(squares) || result.found_inf;
     gradients.shared.scale_averages(inverse.item<float>());
     result.has_gradients = result.has_gradients || gradients.shared.hold_gradients();
   }

@@ -102,7 +102,7 @@ at::Tensor total_norm(const Gradients& gradients, const ClipGradOptions& options
     }
     const double own = norm.item().toDouble();
     // As a norm of float32 tensors.
-    norm = at::scalar_tensor(std::sqrt(own * own + gradients.shared.average_in_place()));
+    norm = at::scalar_tensor(std::sqrt(own * own + gradients.shared.average_in_place().current));
   }
   if (options.process_group && options.process_group.world_size() > 1) {
     norm = norm_over_ranks(norm, options.norm_type, options.process_group);

@@ -3,6 +3,7 @@
 #include <memory>
 #include <tuple>
 #include <type_traits>
+#include <typeinfo>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -43,22 +44,20 @@ std::vector<at::Tensor> parameters_of(const Optimizer& optimizer) {
 template <class Kind>
 class ShareStep {
  public:
-  ShareStep(Optimizer& optimizer, const CopyPlaces& places) : optimizer_(optimizer) {
-    const std::vector<at::Tensor> all = parameters_of(optimizer);
+  explicit ShareStep(Optimizer& optimizer) : optimizer_(optimizer) {}
+  ShareStep(const ShareStep&) = delete;
+  ShareStep& operator=(const ShareStep&) = delete;
+  ~ShareStep() { put_back(); }
+
+  void run(const CopyPlaces& places) {
     // Where gradients lie, so that they need no memory of their own.
     places.average_in_place();
-    steps_.begin(all, digest());
+    steps_.begin(parameters_of(optimizer_), digest());
     prepare_states();
     steps_.commit();
     for (OptimizerParamGroup& group : optimizer_.param_groups()) {
       for (at::Tensor& parameter : group.params()) replace(parameter);
     }
-  }
-  ShareStep(const ShareStep&) = delete;
-  ShareStep& operator=(const ShareStep&) = delete;
-  ~ShareStep() { put_back(); }
-
-  void run() {
     optimizer_.step();
     for (auto& [impl, share] : shares_) keep_state(share);
     put_back();
@@ -159,12 +158,16 @@ class ShareStep {
     auto& states = optimizer_.state();
     const auto found = states.find(share.original.unsafeGetTensorImpl());
     if (found == states.end()) return;
+    // What may fail comes first: the optimizer keeps its state then.
+    visit_tensors(static_cast<State&>(*found->second), [&](std::size_t k, at::Tensor& tensor) {
+      if (!tensor.defined()) return;
+      share.wholes[k] = adopt(share, k, tensor);
+      share.parts[k] = part_of_state(share, k);
+    });
     auto state = std::move(found->second);
     states.erase(found);
     visit_tensors(static_cast<State&>(*state), [&](std::size_t k, at::Tensor& tensor) {
-      if (!tensor.defined()) return;
-      share.wholes[k] = adopt(share, k, tensor);
-      tensor = share.parts[k] = part_of_state(share, k);
+      if (tensor.defined()) tensor = share.parts[k];
     });
     states[share.parameter.unsafeGetTensorImpl()] = std::move(state);
   }
@@ -188,6 +191,10 @@ class ShareStep {
 
   /// What the step has made of the state, and what it has made anew.
   void keep_state(Share& share) {
+    // LibTorch counts no change through other tensors.
+    if (share.parameter.grad().defined() && !share.original.is_inference()) {
+      share.original.unsafeGetTensorImpl()->bump_version();
+    }
     auto& states = optimizer_.state();
     const auto found = states.find(share.parameter.unsafeGetTensorImpl());
     if (found == states.end()) return;
@@ -201,8 +208,6 @@ class ShareStep {
       }
       part_of_state(share, k).copy_(tensor);
     });
-    // LibTorch counts no change through other tensors.
-    if (!share.original.is_inference()) share.original.unsafeGetTensorImpl()->bump_version();
   }
 
   void put_back() {
@@ -250,7 +255,11 @@ void step_optimizer(torch::optim::Optimizer& optimizer) {
   const c10::NoGradGuard no_grad;
   const bool is_known = with_optimizer_kind(optimizer, [&](auto kind) {
     if constexpr (!std::is_same_v<decltype(kind), DescribedKind>) {
-      ShareStep<decltype(kind)>(optimizer, places).run();
+      const Optimizer& base = optimizer;
+      if (typeid(base) != typeid(typename decltype(kind)::Optimizer)) {
+        refuse("the optimizer is of a class of the program's, whose step() may need whole parameters");
+      }
+      ShareStep<decltype(kind)>(optimizer).run(places);
     }
   });
   if (!is_known) refuse("the optimizer cannot update a share of each parameter");

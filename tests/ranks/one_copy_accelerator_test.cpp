@@ -40,7 +40,8 @@ MakeOptimizer adam_of_libtorch() {
 struct StepPlan {
   double clip_norm = 0;
   double clip_value = 0;
-  std::int64_t bad_step = -1;  ///< The last rank's loss is no number.
+  std::int64_t bad_step = -1;       ///< The last rank's loss is no number.
+  std::int64_t infinite_step = -1;  ///< The last rank has an infinite gradient, and none is NaN.
 };
 
 // With a parameter that autograd leaves where it is, and small ones.
@@ -73,6 +74,9 @@ struct WholeTraining {
             accelerator.process_index() + 1 == accelerator.num_processes();
         if (accelerator.steps() == plan.bad_step && is_last_rank) {
           loss = loss * std::numeric_limits<double>::quiet_NaN();
+        }
+        if (accelerator.steps() == plan.infinite_step && is_last_rank) {
+          loss = loss + (net->parameters().back() * std::numeric_limits<double>::infinity()).sum();
         }
         accelerator.backward(loss);
         if (plan.clip_norm > 0) accelerator.clip_grad_norm_(model.parameters(), plan.clip_norm);
@@ -182,6 +186,7 @@ TEST_F(AcceleratedOneCopy, LeavesOutStepsThatAreNotFinite) {
     expect_bits_of_replicas({.precision = precision, .non_finite = NonFinite::kSkip},
                             {.bad_step = 3});
   }
+  expect_bits_of_replicas({.non_finite = NonFinite::kSkip}, {.clip_value = 1e-3, .infinite_step = 3});
   std::string texts[2];
   for (const bool one_copy : {false, true}) {
     Accelerator accelerator(with_one_copy({.non_finite = NonFinite::kStop}, one_copy));

@@ -282,6 +282,31 @@ TEST_F(OneCopy, GradientNormIsThatOfTheAverages) {
   EXPECT_SAYS(message_of<UsageError>([&] { model.gradient_norm(); }), "before a backward pass");
 }
 
+TEST_F(OneCopy, GradientNormIsThatOfBackwardAlsoAfterClipping) {
+  NEEDS_SHARED_MEMORY();
+  const auto norms_of = [&](bool one_copy) {
+    Model model(module_of(kParameterSizes).ptr(),
+                {.gradient_norm = true, .one_copy_per_machine = one_copy});
+    std::vector<double> norms;
+    for (int step = 0; step < 2; ++step) {
+      model.zero_grad();
+      backward(model, step);
+      if (step == 0) {
+        clip_grad_norm_(model->parameters(), 1e-3);
+      } else {
+        clip_grad_value_(model->parameters(), 1e-3);
+      }
+      norms.push_back(model.gradient_norm());
+    }
+    return norms;
+  };
+  const std::vector<double> norms = norms_of(true);
+  const std::vector<double> expected = norms_of(false);
+  for (std::size_t i = 0; i < norms.size(); ++i) {
+    EXPECT_NEAR(norms[i], expected[i], 1e-6 * expected[i]) << i;
+  }
+}
+
 TEST_F(OneCopy, ClampsTheAverages) {
   NEEDS_SHARED_MEMORY();
   Model model = model_of(true);

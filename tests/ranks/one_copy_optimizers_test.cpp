@@ -162,8 +162,41 @@ TEST_F(LibTorchOneCopy, ClipsAndUnscales) {
   expect_same_model(model, replica);
 }
 
+TEST_F(LibTorchOneCopy, AStepCountsAsAChangeOfParameters) {
+  NEEDS_SHARED_MEMORY();
+  Model model = model_of(true);
+  torch::optim::SGD optimizer(model->parameters(), 0.1);
+  const at::Tensor& parameter = model->factors[3];
+  const at::Tensor kept = (parameter * parameter).sum();
+  step(model, optimizer, 1);
+  EXPECT_SAYS(message_of<std::exception>([&] { kept.backward(); }),
+              "modified by an inplace operation");
+}
+
+TEST_F(LibTorchOneCopy, AnOptimizerWhoseStepIsRefusedKeepsItsParametersAndState) {
+  NEEDS_SHARED_MEMORY();
+  Model model = model_of(true);
+  torch::optim::Adam first(model->parameters(), 0.1);
+  torch::optim::Adam second(model->parameters(), 0.1);
+  step(model, first, 1);
+  step(model, second, 2);
+  const std::size_t states = first.state().size();
+  backward(model, 3);
+  EXPECT_SAYS(message_of<UsageError>([&] { step_optimizer(first); }),
+              "was taken over by another optimizer");
+  EXPECT_EQ(first.state().size(), states);
+  for (std::size_t i = 0; i < kParameterSizes.size(); ++i) {
+    EXPECT_TRUE(first.param_groups()[0].params()[i].is_same(model->factors[i])) << i;
+  }
+  model.zero_grad();
+  step(model, second, 4);
+}
+
 TEST_F(LibTorchOneCopy, RefusesOptimizersThatNeedWholeParameters) {
   NEEDS_SHARED_MEMORY();
+  struct ByNorm : torch::optim::SGD {
+    using SGD::SGD;
+  };
   Model model = model_of(true);
   const Tensors before = model_of(false).parameters();
   backward(model, 1);
@@ -173,6 +206,8 @@ TEST_F(LibTorchOneCopy, RefusesOptimizersThatNeedWholeParameters) {
   ShardedOptimizer<torch::optim::SGD> sharded(model->parameters(), 0.1);
   EXPECT_SAYS(message_of<UsageError>([&] { step_optimizer(sharded); }),
               "use SGD, Adam, AdamW, RMSprop or Adagrad of LibTorch");
+  ByNorm by_norm(model->parameters(), 0.1);
+  EXPECT_SAYS(message_of<UsageError>([&] { step_optimizer(by_norm); }), "whole parameters");
   expect_same_bits(model.parameters(), before);
   torch::optim::SGD sgd(model->parameters(), rank_ == 1 ? 0.1 : 0.2);
   EXPECT_SAYS(message_of<UsageError>([&] { step_optimizer(sgd); }),

@@ -176,7 +176,7 @@ std::optional<double> GradientReducer::gradient_norm() {
   const MutexLock lock(mutex_);
   if (plan_.one_copy && !has_norm_) {
     const CopyPlaces all(parameters_);
-    exchange_.sum_of_squares.fill_(all.average_in_place());
+    exchange_.sum_of_squares.fill_(all.average_in_place().of_backward);
     has_norm_ = all.hold_gradients();
   }
   if (!has_norm_) return std::nullopt;

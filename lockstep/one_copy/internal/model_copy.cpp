@@ -377,21 +377,24 @@ void ModelCopy::copy_averages(std::size_t index, std::int64_t begin, std::int64_
       .mul_(at::scalar_tensor(factor));
 }
 
-double ModelCopy::average_in_place(const std::vector<std::size_t>& indices) {
+ModelCopy::Squares ModelCopy::average_in_place(const std::vector<std::size_t>& indices) {
   const c10::NoGradGuard no_grad;
   check_gradients_are_held("norm of ", indices);
   gather_places(indices);
-  const at::Tensor squares = at::zeros({1}, at::kDouble);
+  const at::Tensor squares = at::zeros({2}, at::kDouble);
+  auto* const sums = squares.mutable_data_ptr<double>();
   for (const std::size_t index : indices) {
     if (!is_reached(index)) continue;
-    squares.mutable_data_ptr<double>()[0] += average_part(index);
+    const Squares of_part = average_part(index);
+    sums[0] += of_part.current;
+    sums[1] += of_part.of_backward;
   }
   forget_sources();
   all_reduce_into(group_, squares, squares, {}, {.name = "norm of " + name_});
-  return squares.item<double>();
+  return {.current = sums[0], .of_backward = sums[1]};
 }
 
-double ModelCopy::average_part(std::size_t index) {
+ModelCopy::Squares ModelCopy::average_part(std::size_t index) {
   // A rank without a gradient has one from now on, as after an all-reduce.
   if (!holds_gradient(index)) {
     hold_gradient(index, allocate_gradient(index), held_[index].weight);
@@ -409,8 +412,9 @@ double ModelCopy::average_part(std::size_t index) {
     if (!held.is_averaged) average_sources(index, begin, elements, target);
     squares += sum_of_squares(element, target, static_cast<std::size_t>(elements));
   }
+  if (!held.is_averaged) held.squares = squares;
   held.is_averaged = true;
-  return squares * held.factor * held.factor;
+  return {.current = squares * held.factor * held.factor, .of_backward = held.squares};
 }
 
 void ModelCopy::add_up(const at::Tensor& sums) const {

@@ -91,10 +91,14 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   /// gradient. Collective.
   std::vector<at::Tensor> averaged_gradients();
 
-  /// Averages this rank's part of the gradients where they lie, unless that was done; returns the
-  /// sum of the squares of all averages, the same bits on all ranks. Afterwards every rank holds
-  /// the gradients that any rank had. Collective.
-  double average_in_place(const std::vector<std::size_t>& indices);
+  /// Sums of squares of all averages, the same bits on all ranks.
+  struct Squares {
+    double current = 0;
+    double of_backward = 0;  ///< before they were clipped or unscaled
+  };
+  /// Averages this rank's part of the gradients where they lie, unless that was done. Afterwards
+  /// every rank holds the gradients that any rank had. Collective.
+  Squares average_in_place(const std::vector<std::size_t>& indices);
   /// The step and averaged_gradients() multiply the averages by `factor`. After average_in_place(),
   /// the same on all ranks.
   void scale_averages(const std::vector<std::size_t>& indices, float factor);
@@ -200,7 +204,7 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
                        std::byte* target) const;
   void copy_averages(std::size_t index, std::int64_t begin, std::int64_t elements,
                      std::byte* target) const;
-  double average_part(std::size_t index);
+  Squares average_part(std::size_t index);
   at::Tensor allocate_gradient(std::size_t index) const;
 
   void check_gradients_are_held(const char* call, const std::vector<std::size_t>& indices) const;
@@ -253,6 +257,7 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
     /// This rank's part is the average over all ranks, yet to be multiplied by `factor`.
     bool is_averaged = false;
     float factor = 1;
+    double squares = 0;  ///< of that part, when it was averaged
   };
   std::vector<Held> held_;
   std::vector<std::array<at::Tensor, CopyLayout::kStates>> states_;
@@ -295,7 +300,7 @@ struct CopyPlaces {
   explicit CopyPlaces(const std::vector<at::Tensor>& parameters);
 
   /// As ModelCopy's, of all copies.
-  double average_in_place() const;
+  ModelCopy::Squares average_in_place() const;
   void scale_averages(float factor) const;
   void clamp_averages(double most) const;
   /// Whether this rank holds a gradient; after average_in_place() whether any rank does.

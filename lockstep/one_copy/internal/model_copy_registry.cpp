@@ -81,9 +81,13 @@ CopyPlaces::CopyPlaces(const std::vector<at::Tensor>& parameters) {
   }
 }
 
-double CopyPlaces::average_in_place() const {
-  double squares = 0;
-  for (const auto& [copy, indices] : copies) squares += copy->average_in_place(indices);
+ModelCopy::Squares CopyPlaces::average_in_place() const {
+  ModelCopy::Squares squares;
+  for (const auto& [copy, indices] : copies) {
+    const ModelCopy::Squares of_copy = copy->average_in_place(indices);
+    squares.current += of_copy.current;
+    squares.of_backward += of_copy.of_backward;
+  }
   return squares;
 }
 
