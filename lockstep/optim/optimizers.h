@@ -216,7 +216,8 @@ class FusedOptimizerOf : public FusedOptimizer {
 /// its parameters per machine, each rank updates its share of them. Accelerator, Trainer and
 /// GradScaler call it. SGD, Adam, AdamW, RMSprop and Adagrad; for others, and ordinary parameters,
 /// as step().
-/// Errors: UsageError for one that needs more of a parameter than a share, as LBFGS.
+/// Errors: UsageError for one that needs more of a parameter than a share, as LBFGS. PeerLost where
+/// a rank is lost; its share may then be half updated (docs/one-copy.md).
 void step_optimizer(torch::optim::Optimizer& optimizer);
 
 using SGD = FusedOptimizerOf<SGDOptions>;

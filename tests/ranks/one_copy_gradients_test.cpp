@@ -96,6 +96,8 @@ TEST_F(OneCopy, GradientsOfNoSyncAloneAreRefused) {
   NEEDS_SHARED_MEMORY();
   Model model = model_of(true);
   AdamW optimizer(model->parameters(), {});
+  train(model, optimizer, 0, 1);
+  optimizer.zero_grad();
   {
     const auto guard = model.no_sync();
     backward(model, 1);

@@ -417,10 +417,6 @@ ModelCopy::Squares ModelCopy::average_part(std::size_t index) {
   return {.current = squares * held.factor * held.factor, .of_backward = held.squares};
 }
 
-void ModelCopy::add_up(const at::Tensor& sums) const {
-  all_reduce_into(group_, sums, sums, {}, {.name = "norms of " + name_});
-}
-
 at::Tensor ModelCopy::allocate_gradient(std::size_t index) const {
   const at::Tensor& view = views_[index];
   return group_.allocate_tensor(view.numel(), view.scalar_type())

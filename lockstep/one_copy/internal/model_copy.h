@@ -110,6 +110,9 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
 
   // A step.
 
+  /// Before any copy hands over. Errors: UsageError for a gradient that is this rank's alone, and
+  /// for a parameter that cannot be brought back to the copy.
+  void check_step(const std::vector<std::size_t>& indices);
   /// Meets all ranks, which step the same parameters.
   /// Errors: UsageError on all ranks for a change that ranks did not make alike, and for gradients
   /// that were not exchanged; as Work::wait for a rank that has not handed over its gradients.
@@ -118,10 +121,12 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   /// `decider`: the first copy of the step, on which is decided whether it happens.
   void begin_step(const std::vector<std::size_t>& indices, std::uint64_t digest,
                   ModelCopy& decider);
-  /// Of the decider: decides whether the step happens, unless a peer has decided.
-  Decision decide_step(Decision wanted) { return log_->decide(step_, wanted); }
-  /// Whether peers may make the step.
-  bool has_handed_over() const { return has_handed_over_; }
+  /// Of the decider: decides whether the step happens, unless a peer has decided. A step for which
+  /// this rank has not handed over does not happen.
+  Decision decide_step(Decision wanted) {
+    return deciding_ == 0 ? Decision::kVoid : log_->decide(deciding_, wanted);
+  }
+  bool is_refused() const { return log_->is_decided(deciding_, Decision::kVoid); }
   /// A step that does not happen because of a peer. Errors: PeerFailed.
   [[noreturn]] void throw_void_step() const;
   /// The step happens: publishes what programs have changed of this rank's share.
@@ -130,10 +135,15 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   void complete_share();
   /// Meets all ranks: everything is updated. The gradients of the step are given up.
   /// `run_share`: updates the share that part() is of then, after a rank was lost; empty: the step
-  /// cannot be finished without it. Errors: as Work::wait.
+  /// cannot be finished for a rank that was lost before its share was complete. Errors: as
+  /// Work::wait, with shares half updated; there is no further step then.
   void end_step(const std::function<void()>& run_share = {});
-  /// Ends a step that does not happen.
+  /// Ends a step that does not happen, or that nobody can finish.
   void abandon_step() noexcept;
+  void break_step() noexcept {
+    is_broken_ = true;
+    abandon_step();
+  }
   /// Ends a step of which this rank cannot make its part: its peers finish it. The group ends.
   void leave_step() noexcept;
   /// While another copy's share of a lost rank is run: part() is empty.
@@ -162,8 +172,13 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   /// most.
   void average(std::size_t index, std::int64_t begin, std::int64_t elements,
                std::byte* target) const;
-  /// Adds up what ranks have found out, between begin_step() and commit_step(). Collective.
-  void add_up(const at::Tensor& sums) const;
+  /// Two numbers for each kSumElements of a parameter can be added up.
+  static constexpr std::int64_t kSumElements = std::int64_t{1} << 15;
+  /// Adds up numbers of which each is of one rank, and 0 on the others, between begin_step() and
+  /// commit_step(). Collective. Errors: as begin_step().
+  void add_up(std::span<double> sums);
+  /// Instead of the next add_up(): the step does not happen, and that of peers throws PeerFailed.
+  void refuse_step() noexcept;
   /// kChunkBytes, aligned to a cache line.
   std::byte* scratch() const { return scratch_.get(); }
 
@@ -211,7 +226,7 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   /// Says where this rank's gradients at `indices` lie, and learns it of all ranks.
   void gather_places(const std::vector<std::size_t>& indices);
   void hand_over(const std::vector<std::size_t>& indices, std::uint64_t digest);
-  void meet_in_step(ModelCopy& decider);
+  void meet_in_step(const char* what);
   void check_same_call() const;
   void find_sources(const std::vector<std::size_t>& indices);
   void forget_sources();
@@ -268,12 +283,13 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   static constexpr std::size_t kHeaderWords = 2;
   std::unique_ptr<StepLog> log_;
   std::uint64_t step_ = 0;
-  bool has_handed_over_ = false;
-  bool is_broken_ = false;  ///< A rank was lost: there is no further step.
+  std::uint64_t deciding_ = 0;  ///< The step on which is decided; 0: none is under way.
+  bool is_broken_ = false;      ///< A rank was lost: there is no further step.
 
   // Of the step under way.
   static constexpr int kNoShare = -1;
   int running_share_;
+  ModelCopy* decider_ = nullptr;
   std::optional<ShareRun> run_;
   std::vector<std::size_t> stepping_;
   std::vector<Item> items_;

@@ -64,7 +64,6 @@ void ModelCopy::bring_back_parameters() {
 }
 
 void ModelCopy::find_changes() {
-  bring_back_parameters();
   pages_ = memory_->own().own_pages();
   changes_.clear();
   if (pages_.empty()) return;

@@ -121,10 +121,8 @@ std::vector<at::Tensor> averaged_gradients_of(const std::vector<at::Tensor>& par
 
 CopySteps::~CopySteps() {
   if (copies_.empty()) return;
-  // Who has not handed over cannot be missed by a step that happens.
   const bool happens =
-      is_committed_ || (copies_[0]->has_handed_over() &&
-                        copies_[0]->decide_step(Decision::kVoid) == Decision::kUpdate);
+      is_committed_ || copies_[0]->decide_step(Decision::kVoid) == Decision::kUpdate;
   for (const auto& copy : copies_) {
     if (happens) {
       copy->leave_step();
@@ -135,7 +133,9 @@ CopySteps::~CopySteps() {
 }
 
 void CopySteps::begin(const std::vector<at::Tensor>& parameters, std::uint64_t digest) {
-  for (auto& [copy, indices] : CopyPlaces(parameters).copies) {
+  const CopyPlaces places(parameters);
+  for (const auto& [copy, indices] : places.copies) copy->check_step(indices);
+  for (const auto& [copy, indices] : places.copies) {
     copies_.push_back(copy);
     copy->begin_step(indices, digest, *copies_[0]);
   }
@@ -154,7 +154,16 @@ void CopySteps::end(const std::function<void()>& run_share) {
   LOCKSTEP_ASSERT(is_committed_ || copies_.empty());
   for (const auto& copy : copies_) copy->complete_share();
   for (const auto& copy : copies_) copy->set_idle(true);
-  for (const auto& copy : copies_) copy->end_step(run_share);
+  try {
+    for (const auto& copy : copies_) copy->end_step(run_share);
+  } catch (...) {
+    // Peers that live have completed their shares, or find the same.
+    if (!run_share) {
+      for (const auto& copy : copies_) copy->break_step();
+      copies_.clear();
+    }
+    throw;
+  }
   for (const auto& copy : copies_) copy->set_idle(false);
   copies_.clear();
 }

@@ -1,5 +1,6 @@
 // A step as a transaction of all ranks.
 #include <algorithm>
+#include <bit>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
@@ -21,36 +22,72 @@ StepLog::Sizes ModelCopy::log_sizes() const {
   constexpr std::uint64_t kMostStateBytes = 4;
   static_assert(kChunkBytes / 8 * (8 + CopyLayout::kStates * 8) <=
                 kElements * (2 + CopyLayout::kStates * kMostStateBytes));
+  std::uint64_t sums = 0;
+  for (const at::Tensor& parameter : parameters_) {
+    sums += 2 * static_cast<std::uint64_t>((parameter.numel() + kSumElements - 1) / kSumElements);
+  }
+  const std::uint64_t words = kHeaderWords + parameters_.size() * (1 + 1 + CopyLayout::kStates);
   return {.ranks = group_.world_size(),
-          .record_words = kHeaderWords + parameters_.size() * (1 + 1 + CopyLayout::kStates),
+          .record_words = std::max(words, sums),
           .pieces = kElements / CopyLayout::kBlockElements * (1 + CopyLayout::kStates),
           .undo_bytes = kElements * (2 + CopyLayout::kStates * kMostStateBytes)};
 }
 
+void ModelCopy::check_step(const std::vector<std::size_t>& indices) {
+  check_gradients_are_held("step of ", indices);
+  bring_back_parameters();
+}
+
 void ModelCopy::begin_step(const std::vector<std::size_t>& indices, std::uint64_t digest,
                            ModelCopy& decider) {
-  check_gradients_are_held("step of ", indices);
-  find_changes();
+  decider_ = &decider;
   stepping_ = indices;
+  find_changes();
   hand_over(indices, digest);
-  has_handed_over_ = true;
-  meet_in_step(decider);
+  deciding_ = step_;
+  meet_in_step("step of ");
   check_same_call();
   check_changes();
   find_sources(indices);
 }
 
 // A rank that is lost after it has handed over is not needed any more.
-void ModelCopy::meet_in_step(ModelCopy& decider) {
+void ModelCopy::meet_in_step(const char* what) {
   try {
-    meet("step of ");
+    meet(what);
   } catch (const Error& error) {
     const bool is_loss = dynamic_cast<const PeerLost*>(&error) != nullptr;
     const Deadline deadline = Deadline::after(is_loss ? kForSurvivors : std::chrono::seconds(0));
     if (log_->await_hand_over(step_, deadline) == Decision::kUpdate) return;
-    if (decider.decide_step(Decision::kVoid) == Decision::kUpdate) return;
+    if (decider_->decide_step(Decision::kVoid) == Decision::kUpdate) return;
     is_broken_ = true;
     throw;
+  }
+}
+
+// In shared memory, as what a rank hands over: survivors have it of a rank that is lost.
+void ModelCopy::add_up(std::span<double> sums) {
+  ++step_;
+  std::ranges::transform(sums, log_->own_record(step_).begin(),
+                         [](double sum) { return std::bit_cast<std::int64_t>(sum); });
+  log_->hand_over(step_);
+  meet_in_step("norms of ");
+  // Nobody decides that it happens before all have met here.
+  if (decider_->is_refused()) decider_->throw_void_step();
+  std::ranges::fill(sums, 0.0);
+  for (int rank = 0; rank < group_.world_size(); ++rank) {
+    auto word = log_->record(rank, step_).begin();
+    for (double& sum : sums) sum += std::bit_cast<double>(*word++);
+  }
+}
+
+void ModelCopy::refuse_step() noexcept {
+  try {
+    decider_->decide_step(Decision::kVoid);
+    ++step_;
+    log_->hand_over(step_);
+    meet("norms of ");
+  } catch (...) {  // NOLINT(bugprone-empty-catch): this rank has an error of its own to report.
   }
 }
 
@@ -80,14 +117,14 @@ void ModelCopy::end_step(const std::function<void()>& run_share) {
     meet("update of ");
   } catch (const Error& error) {
     is_broken_ = true;
-    if (!run_share) throw;
     const bool is_late = dynamic_cast<const TimeoutError*>(&error) != nullptr;
     const Deadline deadline =
         Deadline::after(is_late ? std::chrono::milliseconds(0) : group_.timeout());
-    if (!log_->finish_shares(step_, deadline,
-                             [&](int of_share) { finish_share(of_share, run_share); })) {
-      throw;
-    }
+    const bool is_whole =
+        run_share ? log_->finish_shares(step_, deadline,
+                                        [&](int of_share) { finish_share(of_share, run_share); })
+                  : log_->await_shares(step_, deadline);
+    if (!is_whole) throw;
   }
   for (const PrivateMapping::Range& range : pages_) memory_->own().drop(range);
   for (const std::size_t index : stepping_) {
@@ -119,7 +156,8 @@ void ModelCopy::abandon_step() noexcept {
 }
 
 void ModelCopy::forget_step() noexcept {
-  has_handed_over_ = false;
+  deciding_ = 0;
+  decider_ = nullptr;
   run_.reset();
   stepping_.clear();
   changes_.clear();

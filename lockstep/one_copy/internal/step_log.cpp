@@ -183,6 +183,11 @@ Decision StepLog::decide(std::uint64_t step, Decision wanted) {
   }
 }
 
+bool StepLog::is_decided(std::uint64_t step, Decision decision) const {
+  const std::uint64_t word = head().decision.load();
+  return word >> 16 == step && static_cast<Decision>(word & 0xff) == decision;
+}
+
 int StepLog::decider() const {
   return static_cast<int>(head().decision.load() >> 8 & 0xff);
 }
@@ -193,6 +198,21 @@ SharePosition StepLog::position(int of_share, std::uint64_t step) const {
 
 void StepLog::set_position(int of_share, const SharePosition& position) {
   share(of_share).position.store(position.word(), std::memory_order_release);
+}
+
+bool StepLog::await_shares(std::uint64_t step, Deadline deadline) const {
+  for (int of_share = 0; of_share < sizes_.ranks;) {
+    // Life first: what a rank that is gone has written is then final.
+    const bool may_complete = is_present(of_share);
+    if (is_complete(of_share, step)) {
+      ++of_share;
+    } else if (may_complete && !deadline.passed()) {
+      sleep();
+    } else {
+      return false;
+    }
+  }
+  return true;
 }
 
 // Returns a share that this rank runs from now on, kNoneLeft or kWaits.

@@ -10,14 +10,16 @@ namespace lockstep {
 namespace {
 
 using Stage = SharePosition::Stage;
-constexpr std::uint32_t kChunks = 3;
+constexpr std::uint32_t kChunksOfShare = 3;
 
 std::vector<SharePosition> all_positions(std::uint64_t step) {
-  std::vector<SharePosition> all = {{.step = step, .stage = Stage::kUnprepared},
-                                    {.step = step, .stage = Stage::kComplete, .chunks = kChunks}};
-  for (std::uint32_t chunks = 0; chunks <= kChunks; ++chunks) {
+  std::vector<SharePosition> all = {
+      {.step = step, .stage = Stage::kUnprepared},
+      {.step = step, .stage = Stage::kComplete, .chunks = kChunksOfShare}};
+  for (std::uint32_t chunks = 0; chunks <= kChunksOfShare; ++chunks) {
     all.push_back({.step = step, .stage = Stage::kSettled, .chunks = chunks});
-    if (chunks < kChunks) all.push_back({.step = step, .stage = Stage::kTorn, .chunks = chunks});
+    if (chunks == kChunksOfShare) continue;
+    all.push_back({.step = step, .stage = Stage::kTorn, .chunks = chunks});
   }
   return all;
 }

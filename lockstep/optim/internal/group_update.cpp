@@ -93,9 +93,15 @@ class GroupUpdate final : public GroupStep {
   GroupUpdate(torch::optim::Optimizer& optimizer, std::size_t group, const Options& options)
       : optimizer_(optimizer), group_(group), options_(options) {
     const c10::NoGradGuard no_grad;
-    collect();
-    for (Target& target : targets_) prepare(target);
-    if constexpr (std::is_same_v<Options, LAMBOptions>) find_lamb_ratios();
+    constexpr bool kMeets = std::is_same_v<Options, LAMBOptions>;
+    try {
+      collect();
+      for (Target& target : targets_) prepare(target);
+    } catch (...) {
+      if constexpr (kMeets) refuse_lamb_ratios();
+      throw;
+    }
+    if constexpr (kMeets) find_lamb_ratios();
   }
 
   void run() override {
@@ -244,10 +250,10 @@ class GroupUpdate final : public GroupStep {
   /// Of parameters of which ranks have one copy: nothing of it is written before.
   void find_lamb_ratios() {
     LambNorms norms;
-    std::set<std::size_t> seen;
+    std::set<std::pair<const ModelCopy*, std::size_t>> seen;
     for (const Target& target : targets_) {
       if (!target.shared.copy) continue;
-      if (!seen.insert(target.shared.index).second) {
+      if (!seen.emplace(target.shared.copy.get(), target.shared.index).second) {
         refuse(target,
                "occurs twice, which LAMB does not support with one_copy_per_machine; name it once");
       }
@@ -259,6 +265,14 @@ class GroupUpdate final : public GroupStep {
     auto ratio = ratios.begin();
     for (const Target& target : targets_) {
       if (target.shared.copy) lamb_ratios_[target.place] = *ratio++;
+    }
+  }
+
+  /// Else peers would wait for this rank's norms.
+  void refuse_lamb_ratios() const {
+    for (const at::Tensor& parameter : optimizer_.param_groups()[group_].params()) {
+      const auto [copy, index] = ModelCopy::find(parameter);
+      if (copy && copy->is_reached(index)) return copy->refuse_step();
     }
   }
 

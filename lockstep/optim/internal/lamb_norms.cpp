@@ -40,6 +40,7 @@ void LambNorms::add(const ModelCopy::Place& place, const LambUpdate& update,
                     const UpdateRange& whole) {
   const auto& [copy, index] = place;
   const ModelCopy::Part part = copy->part(index);
+  static_assert(kLambBlockElements == ModelCopy::kSumElements);
   const std::int64_t count = (whole.elements + kLambBlockElements - 1) / kLambBlockElements;
   Parameter& parameter = parameters_.emplace_back();
   parameter.place = place;
@@ -82,13 +83,11 @@ void LambNorms::exchange(const std::shared_ptr<ModelCopy>& copy) {
     if (parameter.place.copy != copy) continue;
     for (LambSquares& block : parameter.blocks) blocks.push_back(&block);
   }
-  const at::Tensor all = at::empty({2 * std::ssize(blocks)}, at::kDouble);
-  auto* const sums = all.mutable_data_ptr<double>();
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    sums[2 * i] = blocks[i]->parameter;
-    sums[2 * i + 1] = blocks[i]->update;
+  std::vector<double> sums;
+  for (const LambSquares* const block : blocks) {
+    sums.insert(sums.end(), {block->parameter, block->update});
   }
-  copy->add_up(all);
+  copy->add_up(sums);
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     *blocks[i] = {.parameter = sums[2 * i], .update = sums[2 * i + 1]};
   }

@@ -9,9 +9,10 @@ namespace lockstep::inline internal {
 
 /// The trust ratios of LAMB's step, of parameters of which ranks have one copy per machine, before
 /// anything of the step is written. Each rank adds up the squares of the blocks that begin in its
-/// part; an all-reduce, in which each number is of one rank, brings them together: the bits of a
-/// rank that has the whole parameter.
-/// Threads: one. Errors: as Work::wait.
+/// part; the sum over ranks, in which each number is of one, has the bits of a rank that has the
+/// whole parameter.
+/// Threads: one.
+/// Errors: as ModelCopy::begin_step.
 class LambNorms {
  public:
   /// `whole`: parameter and states before the step, without a gradient; a state that is null is 0.

@@ -55,13 +55,13 @@ std::uint64_t TrainingState::mark_of(const Watched& watched) const {
   return update_mark(parts_.optimizer, watched.group, watched.parameter);
 }
 
-// A rank that dies in a step leaves parameters that all ranks share half updated.
+// A replacement has no way yet into the copy that the survivors hold.
 void TrainingState::check_replicated() const {
   for (const Watched& watched : parameters_) {
     if (!ModelCopy::find(watched.parameter).copy) continue;
     throw UsageError(
-        "recovery: the model was wrapped with one_copy_per_machine, of which a failed rank may "
-        "leave parameters half updated; leave the option out");
+        "recovery: the model was wrapped with one_copy_per_machine, whose copy no replacement can "
+        "join yet; leave the option out");
   }
 }
 

@@ -360,7 +360,7 @@ std::string AcceleratorState::why_not_recoverable() const {
     return "over nccl the other ranks cannot leave a collective in which a rank failed";
   }
   if (options_.one_copy_per_machine) {
-    return "with one_copy_per_machine a replacement cannot join the copy";
+    return "with one_copy_per_machine no replacement can join the survivors yet";
   }
   try {
     for (const auto& stepped : optimizers) optimizer_state_dict(*stepped->optimizer);
