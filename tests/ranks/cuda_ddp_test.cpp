@@ -25,8 +25,8 @@
 namespace lockstep::testing {
 namespace {
 
-struct MlpImpl : torch::nn::Cloneable<MlpImpl> {
-  MlpImpl() { reset(); }
+struct DeviceMlpImpl : torch::nn::Cloneable<DeviceMlpImpl> {
+  DeviceMlpImpl() { reset(); }
   void reset() override {
     first = register_module("first", torch::nn::Linear(12, 257));
     second = register_module("second", torch::nn::Linear(257, 300));
@@ -39,7 +39,7 @@ struct MlpImpl : torch::nn::Cloneable<MlpImpl> {
   }
   torch::nn::Linear first{nullptr}, second{nullptr}, third{nullptr}, extra{nullptr};
 };
-TORCH_MODULE(Mlp);
+TORCH_MODULE(DeviceMlp);
 
 struct TableImpl : torch::nn::Module {
   TableImpl() {
@@ -94,8 +94,8 @@ class CudaDdp : public CudaTest {
   /// Trains `steps` steps on the device, and the oracle on the mean of all ranks' losses.
   void expect_trains(const DistributedDataParallelOptions& options, int steps, double tolerance,
                      const std::function<bool(int rank, int step)>& uses_extra) const {
-    Mlp net = waves<Mlp>();
-    Mlp oracle = on_cpu(net);
+    DeviceMlp net = waves<DeviceMlp>();
+    DeviceMlp oracle = on_cpu(net);
     net->to(device_);
     DistributedDataParallel model(net, options);
     torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
@@ -152,8 +152,8 @@ TEST_F(CudaDdp, CommHooksAverageOnTheDevice) {
 
 TEST_F(CudaDdp, MicroBatchesWithWeightsGiveTheMeanOfAllSamples) {
   NEEDS_CUDA_TENSORS();
-  Mlp net = waves<Mlp>();
-  Mlp oracle = on_cpu(net);
+  DeviceMlp net = waves<DeviceMlp>();
+  DeviceMlp oracle = on_cpu(net);
   net->to(device_);
   DistributedDataParallel model(net, {.process_group = group_});
   const std::int64_t rows = 3 + rank_;
@@ -189,7 +189,7 @@ TEST_F(CudaDdp, NormOfGradientsIsThatOfTheAverage) {
     EXPECT_NEAR(model.gradient_norm(), std::sqrt(squares), 1e-6 * std::sqrt(squares));
     EXPECT_GT(squares, 0);
   };
-  Mlp net = waves<Mlp>();
+  DeviceMlp net = waves<DeviceMlp>();
   net->to(device_);
   DistributedDataParallel model(net, {.gradient_norm = true});
   Table table = waves<Table>();
@@ -210,7 +210,7 @@ TEST_F(CudaDdp, NormOfGradientsOnTheHostInAGroupOfTheDevice) {
   if (world_size_ > 1 || !group_.device().is_cuda()) {
     GTEST_SKIP() << "of one rank, whose group is on a CUDA device";
   }
-  DistributedDataParallel model(waves<Mlp>(), {.gradient_norm = true});
+  DistributedDataParallel model(waves<DeviceMlp>(), {.gradient_norm = true});
   model(batch(0, 0).to(at::kFloat)).square().mean().backward();
   double squares = 0;
   for (const at::Tensor& parameter : model.parameters()) {
@@ -251,18 +251,18 @@ TEST_F(CudaDdp, KeepsToAStreamThatTheProgramHasMadeCurrent) {
 TEST_F(CudaDdp, OneCopyPerMachineRefusesTheDeviceInOneLine) {
   NEEDS_RANKS(2);
   const ProcessGroup group = group_of_all({.backend = "shm"});
-  Mlp net = waves<Mlp>();
+  DeviceMlp net = waves<DeviceMlp>();
   net->to(device_);
   const std::string message = message_of<UsageError>([&] {
-    DistributedDataParallel<MlpImpl>(net, {.process_group = group, .one_copy_per_machine = true});
+    DistributedDataParallel<DeviceMlpImpl>(net, {.process_group = group, .one_copy_per_machine = true});
   });
   EXPECT_SAYS(message, "cuda:0");
   EXPECT_EQ(message.find('\n'), std::string::npos);
 }
 
 TEST_F(CudaDdp, ReplicasOfOneProcessGiveTheGradientsOfOneModule) {
-  Mlp net = waves<Mlp>();
-  Mlp oracle = on_cpu(net);
+  DeviceMlp net = waves<DeviceMlp>();
+  DeviceMlp oracle = on_cpu(net);
   net->to(device_);
   DataParallel model(net, {.device_ids = {device_, device_, device_}});
   for (int step = 0; step < 2; ++step) {
