@@ -85,7 +85,8 @@ std::size_t size_in(torch::serialize::InputArchive& archive, const std::string& 
   return static_cast<std::size_t>(size.item().toLong());
 }
 
-/// Of what ranks with one copy must have alike: options, and the steps and numbers of states.
+/// Of what ranks with one copy must have alike: options, and the steps and numbers of the states of
+/// its parameters.
 std::uint64_t digest_of(const torch::optim::Optimizer& optimizer) {
   std::vector<double> values;
   for (const OptimizerParamGroup& group : optimizer.param_groups()) {
@@ -101,7 +102,7 @@ std::uint64_t digest_of(const torch::optim::Optimizer& optimizer) {
     }
     for (const at::Tensor& parameter : group.params()) {
       const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
-      if (found == optimizer.state().end()) continue;
+      if (found == optimizer.state().end() || !ModelCopy::find(parameter).copy) continue;
       const auto& state = dynamic_cast<const DescribedState&>(*found->second);
       values.push_back(static_cast<double>(state.step));
       values.insert(values.end(), state.numbers.begin(), state.numbers.end());

@@ -84,6 +84,7 @@ class ShareStep {
       Kind::visit_options(static_cast<const typename Kind::Options&>(group.options()),
                           [&](const char*, const auto& value) { add(values, value); });
       for (const at::Tensor& parameter : group.params()) {
+        if (!ModelCopy::find(parameter).copy) continue;
         const auto found = optimizer_.state().find(parameter.unsafeGetTensorImpl());
         values.push_back(found == optimizer_.state().end() ? 0 : 1);
         if (found == optimizer_.state().end()) continue;

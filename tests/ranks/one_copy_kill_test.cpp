@@ -68,6 +68,7 @@ struct Report {
   std::array<std::atomic<std::uint64_t>, kSteps + 1> digests;
   std::atomic<int> lost_rank;  ///< What the error named that ended it.
   std::atomic<bool> is_peer_failed;
+  std::atomic<bool> was_stopped;
   std::atomic<bool> has_ended;
 };
 
@@ -172,8 +173,24 @@ class Rank {
       parameters_[4].fill_(7);
     }
     if (program_ == Program::kRefused && step == 2) make_refused_step();
-    if (has_wrong_state(program_) && step == 2 && rank_ == 1) spoil_state();
+    if (has_wrong_state(program_) && step == 2 && rank_ == 1) return make_step_with_wrong_state();
     step_optimizer(*optimizer_);
+  }
+
+  // The program tries another backward(), while peers may still read the gradients of the step.
+  void make_step_with_wrong_state() {
+    spoil_state();
+    try {
+      step_optimizer(*optimizer_);
+    } catch (const UsageError&) {
+      optimizer_->zero_grad();
+      try {
+        models_[0](factors_of(9)).backward();
+      } catch (const PeerLost&) {
+        report_.was_stopped = true;
+      }
+      throw;
+    }
   }
 
   // Refused on every rank before any has handed over its gradients.
@@ -216,6 +233,7 @@ struct Outcome {
   std::vector<int> ended;    ///< Ranks that were killed, or failed.
   bool is_refused = false;   ///< By a peer, that lives.
   bool has_changed = false;  ///< A survivor has other bits than after its last step.
+  bool was_stopped = false;  ///< A rank that failed in a step could not go on.
 };
 
 class OneCopyKilled : public ::testing::Test {
@@ -238,6 +256,7 @@ class OneCopyKilled : public ::testing::Test {
       const Report& report = reports->by_rank[static_cast<std::size_t>(rank)];
       if (!report.has_ended) {
         outcome.ended.push_back(rank);
+        outcome.was_stopped = outcome.was_stopped || report.was_stopped;
         continue;
       }
       const std::uint64_t completed = report.completed;
@@ -370,6 +389,7 @@ TEST_F(OneCopyKilled, AnErrorOfOneRankIsNoTornStep) {
       SCOPED_TRACE(concat(ranks, " ranks, program ", static_cast<int>(program)));
       const Outcome outcome = run(ranks, program);
       EXPECT_EQ(outcome.ended, std::vector{1});
+      EXPECT_EQ(outcome.was_stopped, outcome.completed > 1);
       const bool is_finished = program == Program::kWrongState && outcome.completed == 2;
       EXPECT_TRUE(is_finished || (outcome.completed == 1 && outcome.is_refused))
           << outcome.completed << (outcome.is_refused ? ", refused" : "");
@@ -385,6 +405,11 @@ TEST_F(OneCopyKilled, AStepThatAllRanksRefuseLeavesTheGroupAsItWas) {
 
 #if defined(LOCKSTEP_FAILPOINTS)
 
+// step_log_test.cpp kills every rank; whole ranks take a second each.
+int victim_of(int ranks) {
+  return ranks == 2 ? 1 : 0;
+}
+
 // Every place of the first two steps, of which the first makes the states.
 TEST_F(OneCopyKilled, AtAnyFailpointFinishesTheStepInFlight) {
   struct Place {
@@ -397,15 +422,14 @@ TEST_F(OneCopyKilled, AtAnyFailpointFinishesTheStepInFlight) {
                                   Place{"update.written", 2}, Place{"update.chunk", 2},
                                   Place{"update.complete", 1}};
   for (int ranks = 2; ranks <= kMostRanks; ++ranks) {
-    for (int rank = 0; rank < ranks; ++rank) {
-      for (const auto& [name, in_a_step] : kPlaces) {
-        for (int n = 1; n <= 2 * in_a_step; ++n) {
-          const std::string failpoint = concat(name, ":", n, ":kill");
-          SCOPED_TRACE(concat(ranks, " ranks, rank ", rank, " at ", failpoint));
-          const Outcome outcome = run(ranks, Program::kAdamW, only(rank, failpoint));
-          EXPECT_EQ(outcome.ended, std::vector{rank});
-          EXPECT_EQ(outcome.completed, static_cast<std::uint64_t>((n - 1) / in_a_step + 1));
-        }
+    const int rank = victim_of(ranks);
+    for (const auto& [name, in_a_step] : kPlaces) {
+      for (int n = 1; n <= 2 * in_a_step; ++n) {
+        const std::string failpoint = concat(name, ":", n, ":kill");
+        SCOPED_TRACE(concat(ranks, " ranks, rank ", rank, " at ", failpoint));
+        const Outcome outcome = run(ranks, Program::kAdamW, only(rank, failpoint));
+        EXPECT_EQ(outcome.ended, std::vector{rank});
+        EXPECT_EQ(outcome.completed, static_cast<std::uint64_t>((n - 1) / in_a_step + 1));
       }
     }
   }
@@ -429,10 +453,8 @@ TEST_F(OneCopyKilled, FinishesTheStepOfTwoModels) {
       {"update.written:3:kill", 1},  {"update.begun:4:kill", 1},  {"update.complete:1:kill", 1},
       {"update.complete:2:kill", 1}, {"update.handed:3:kill", 1}};
   for (const auto& [failpoint, completed] : cases) {
-    for (int rank = 0; rank < 3; ++rank) {
-      SCOPED_TRACE(concat("rank ", rank, " at ", failpoint));
-      EXPECT_EQ(run(3, Program::kTwoModels, only(rank, failpoint)).completed, completed);
-    }
+    SCOPED_TRACE(failpoint);
+    EXPECT_EQ(run(3, Program::kTwoModels, only(1, failpoint)).completed, completed);
   }
 }
 
@@ -444,11 +466,10 @@ TEST_F(OneCopyKilled, FinishesAStepOfLamb) {
       {"update.written:2:kill", 1}, {"update.chunk:2:kill", 1},    {"update.prepared:2:kill", 2},
       {"update.complete:2:kill", 2}};
   for (int ranks = 2; ranks <= kMostRanks; ++ranks) {
+    const int rank = victim_of(ranks);
     for (const auto& [failpoint, completed] : cases) {
-      for (int rank = 0; rank < ranks; ++rank) {
-        SCOPED_TRACE(concat(ranks, " ranks, rank ", rank, " at ", failpoint));
-        EXPECT_EQ(run(ranks, Program::kLamb, only(rank, failpoint)).completed, completed);
-      }
+      SCOPED_TRACE(concat(ranks, " ranks, rank ", rank, " at ", failpoint));
+      EXPECT_EQ(run(ranks, Program::kLamb, only(rank, failpoint)).completed, completed);
     }
   }
 }
@@ -461,13 +482,12 @@ TEST_F(OneCopyKilled, FinishesNoStepOfAnOptimizerOfLibTorch) {
       {"update.handed:4:kill", 1},  {"update.prepared:1:kill", 0}, {"update.prepared:2:kill", 1},
       {"update.complete:2:kill", 2}};
   for (int ranks = 2; ranks <= kMostRanks; ++ranks) {
+    const int rank = victim_of(ranks);
     for (const auto& [failpoint, completed] : cases) {
-      for (int rank = 0; rank < ranks; ++rank) {
-        SCOPED_TRACE(concat(ranks, " ranks, rank ", rank, " at ", failpoint));
-        const Outcome outcome = run(ranks, Program::kLibTorch, only(rank, failpoint));
-        EXPECT_EQ(outcome.ended, std::vector{rank});
-        EXPECT_EQ(outcome.completed, completed);
-      }
+      SCOPED_TRACE(concat(ranks, " ranks, rank ", rank, " at ", failpoint));
+      const Outcome outcome = run(ranks, Program::kLibTorch, only(rank, failpoint));
+      EXPECT_EQ(outcome.ended, std::vector{rank});
+      EXPECT_EQ(outcome.completed, completed);
     }
   }
 }

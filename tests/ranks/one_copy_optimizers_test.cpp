@@ -162,6 +162,30 @@ TEST_F(LibTorchOneCopy, ClipsAndUnscales) {
   expect_same_model(model, replica);
 }
 
+TEST_F(LibTorchOneCopy, OrdinaryParametersMayHaveOtherStepsOnEachRank) {
+  NEEDS_SHARED_MEMORY();
+  const auto run = [&](Model& model, const MakeOptimizer& make) {
+    Tensors parameters = model->parameters();
+    const at::Tensor own = at::ones({3}).requires_grad_();
+    parameters.push_back(own);
+    const auto optimizer = make(parameters);
+    for (int number = 0; number < 3; ++number) {
+      optimizer->zero_grad();
+      backward(model, number);
+      if (number >= rank_) own.mutable_grad() = at::full({3}, number + 1.0);
+      step_optimizer(*optimizer);
+    }
+    return own;
+  };
+  for (const MakeOptimizer& make :
+       {maker<torch::optim::Adam>(torch::optim::AdamOptions(0.1)), maker<Adam>(AdamOptions{.lr = 0.1})}) {
+    Model model = model_of(true);
+    Model replica = model_of(false);
+    EXPECT_TRUE(same_bits(run(model, make), run(replica, make)));
+    expect_same_model(model, replica);
+  }
+}
+
 TEST_F(LibTorchOneCopy, AStepCountsAsAChangeOfParameters) {
   NEEDS_SHARED_MEMORY();
   Model model = model_of(true);

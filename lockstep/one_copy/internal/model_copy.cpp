@@ -167,6 +167,8 @@ void ModelCopy::meet(const char* what) const {
 }
 
 void ModelCopy::before_gradient(std::size_t index) {
+  // Survivors may still read the gradients of the last step.
+  if (is_broken_) throw_broken();
   at::Tensor& gradient = parameters_[index].mutable_grad();
   if (!gradient.defined() || !gradient.is_meta()) return;
   if (holds_gradient(index)) {
@@ -201,7 +203,7 @@ void ModelCopy::hold_gradient(std::size_t index, const at::Tensor& gradient, dou
 
 void ModelCopy::give_up_gradients() {
   for (std::size_t index = 0; index < parameters_.size(); ++index) {
-    held_[index] = {};
+    if (!is_broken_) held_[index] = {};
     at::Tensor& seen = parameters_[index].mutable_grad();
     if (seen.defined() && seen.is_meta()) seen.reset();
   }
@@ -255,11 +257,7 @@ void ModelCopy::gather_places(const std::vector<std::size_t>& indices) {
 void ModelCopy::hand_over(const std::vector<std::size_t>& indices, std::uint64_t digest) {
   if (is_broken_) {
     meet("step of ");
-    throw PeerLost({.operation = "step of " + name_,
-                    .group = group_.name(),
-                    .own_rank = group_.rank(),
-                    .ranks = log_->absent_ranks()},
-                   "a peer was lost in an earlier step; make a new group and wrap the model again");
+    throw_broken();
   }
   ++step_;
   auto place = log_->own_record(step_).begin();

@@ -141,7 +141,7 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   /// Ends a step that does not happen, or that nobody can finish.
   void abandon_step() noexcept;
   void break_step() noexcept {
-    is_broken_ = true;
+    is_broken_ = is_torn_ = true;
     abandon_step();
   }
   /// Ends a step of which this rank cannot make its part: its peers finish it. The group ends.
@@ -248,6 +248,7 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   std::string describe(const Item& item) const;
 
   void forget_step() noexcept;
+  [[noreturn]] void throw_broken() const;
   void finish_share(int of_share, const std::function<void()>& run_share);
   StepLog::Sizes log_sizes() const;
 
@@ -285,6 +286,7 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   std::uint64_t step_ = 0;
   std::uint64_t deciding_ = 0;  ///< The step on which is decided; 0: none is under way.
   bool is_broken_ = false;      ///< A rank was lost: there is no further step.
+  bool is_torn_ = false;        ///< And it may have left its share half updated.
 
   // Of the step under way.
   static constexpr int kNoShare = -1;

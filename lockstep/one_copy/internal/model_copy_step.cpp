@@ -43,6 +43,7 @@ void ModelCopy::begin_step(const std::vector<std::size_t>& indices, std::uint64_
   decider_ = &decider;
   stepping_ = indices;
   find_changes();
+  log_->prepare_undo(layout_.bytes());
   hand_over(indices, digest);
   deciding_ = step_;
   meet_in_step("step of ");
@@ -102,6 +103,17 @@ void ModelCopy::throw_void_step() const {
                           "at its error"));
 }
 
+void ModelCopy::throw_broken() const {
+  throw PeerLost(
+      {.operation = "step of " + name_,
+       .group = group_.name(),
+       .own_rank = group_.rank(),
+       .ranks = log_->absent_ranks()},
+      is_torn_ ? "a rank was lost in an earlier step and may have left parameters half updated; resume "
+                 "from a snapshot"
+               : "a rank was lost in an earlier step; make a new group and wrap the model again");
+}
+
 void ModelCopy::commit_step() {
   run_.emplace(*log_, step_, group_.rank());
   publish_changes(group_.rank());
@@ -124,7 +136,8 @@ void ModelCopy::end_step(const std::function<void()>& run_share) {
         run_share ? log_->finish_shares(step_, deadline,
                                         [&](int of_share) { finish_share(of_share, run_share); })
                   : log_->await_shares(step_, deadline);
-    if (!is_whole) throw;
+    is_torn_ = !is_whole;
+    if (is_torn_) throw;
   }
   for (const PrivateMapping::Range& range : pages_) memory_->own().drop(range);
   for (const std::size_t index : stepping_) {
@@ -167,6 +180,7 @@ void ModelCopy::forget_step() noexcept {
 }
 
 void ModelCopy::leave_step() noexcept {
+  is_broken_ = true;
   abandon_step();
   log_->leave();
   try {

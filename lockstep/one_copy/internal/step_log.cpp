@@ -198,18 +198,23 @@ SharePosition StepLog::position(int of_share, std::uint64_t step) const {
 
 void StepLog::set_position(int of_share, const SharePosition& position) {
   share(of_share).position.store(position.word(), std::memory_order_release);
+  // Else the compiler could write the old values of the next chunk before the position.
+  std::atomic_signal_fence(std::memory_order_seq_cst);
 }
 
 bool StepLog::await_shares(std::uint64_t step, Deadline deadline) const {
   for (int of_share = 0; of_share < sizes_.ranks;) {
-    // Life first: what a rank that is gone has written is then final.
+    // Life first, so that a rank which is gone is not waited for.
     const bool may_complete = is_present(of_share);
     if (is_complete(of_share, step)) {
       ++of_share;
-    } else if (may_complete && !deadline.passed()) {
+    } else if (may_complete) {
+      if (deadline.passed()) return false;
       sleep();
     } else {
-      return false;
+      // Its mark may be let go a moment before its other threads stop.
+      LifeMark::wait_for_stopped_threads();
+      if (!is_complete(of_share, step)) return false;
     }
   }
   return true;
@@ -237,17 +242,20 @@ int StepLog::take_over_a_share(std::uint64_t step) {
   return found;
 }
 
+void StepLog::populate(int of_share, std::uint64_t undo_bytes) {
+  std::uint64_t& populated = populated_[static_cast<std::size_t>(of_share)];
+  if (undo_bytes <= populated) return;
+  memory_.populate(static_cast<std::uint64_t>(undo(of_share) - memory_.data()), undo_bytes);
+  populated = undo_bytes;
+}
+
 void StepLog::keep(int of_share, std::span<const Piece> overwritten) {
   LOCKSTEP_ASSERT(overwritten.size() <= sizes_.pieces);
   std::uint64_t total = 0;
   for (const Piece& piece : overwritten) total += piece.bytes;
   LOCKSTEP_ASSERT(total <= sizes_.undo_bytes);
+  populate(of_share, total);
   std::byte* target = undo(of_share);
-  std::uint64_t& populated = populated_[static_cast<std::size_t>(of_share)];
-  if (total > populated) {
-    memory_.populate(static_cast<std::uint64_t>(target - memory_.data()), total);
-    populated = total;
-  }
   for (const Piece& piece : overwritten) {
     std::memcpy(target, memory_.data() + piece.offset, piece.bytes);
     target += piece.bytes;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -74,6 +75,11 @@ class StepLog {
 
   // Shares.
 
+  /// Takes the memory for old values of this rank's share, of which a chunk has at most
+  /// `share_bytes`: no chunk fails for it then.
+  void prepare_undo(std::uint64_t share_bytes) {
+    populate(rank_, std::min(share_bytes, sizes_.undo_bytes));
+  }
   bool is_complete(int of_share, std::uint64_t step) const {
     return position(of_share, step).stage == SharePosition::Stage::kComplete;
   }
@@ -113,6 +119,7 @@ class StepLog {
   SharePosition position(int of_share, std::uint64_t step) const;
   void set_position(int of_share, const SharePosition& position);
   int take_over_a_share(std::uint64_t step);
+  void populate(int of_share, std::uint64_t undo_bytes);
   void keep(int of_share, std::span<const Piece> overwritten);
   void restore(int of_share);
   void wake_peers();
