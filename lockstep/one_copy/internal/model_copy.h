@@ -12,6 +12,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/kernels/element.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/one_copy/internal/copy_layout.h"
@@ -248,6 +249,7 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   std::string describe(const Item& item) const;
 
   void forget_step() noexcept;
+  void note_loss(const Error& error);
   [[noreturn]] void throw_broken() const;
   void finish_share(int of_share, const std::function<void()>& run_share);
   StepLog::Sizes log_sizes() const;
@@ -287,6 +289,7 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   std::uint64_t deciding_ = 0;  ///< The step on which is decided; 0: none is under way.
   bool is_broken_ = false;      ///< A rank was lost: there is no further step.
   bool is_torn_ = false;        ///< And it may have left its share half updated.
+  std::vector<int> lost_ranks_ = {};
 
   // Of the step under way.
   static constexpr int kNoShare = -1;

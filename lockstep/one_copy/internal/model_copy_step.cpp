@@ -61,7 +61,7 @@ void ModelCopy::meet_in_step(const char* what) {
     const Deadline deadline = Deadline::after(is_loss ? kForSurvivors : std::chrono::seconds(0));
     if (log_->await_hand_over(step_, deadline) == Decision::kUpdate) return;
     if (decider_->decide_step(Decision::kVoid) == Decision::kUpdate) return;
-    is_broken_ = true;
+    note_loss(error);
     throw;
   }
 }
@@ -103,12 +103,19 @@ void ModelCopy::throw_void_step() const {
                           "at its error"));
 }
 
+void ModelCopy::note_loss(const Error& error) {
+  is_broken_ = true;
+  if (const auto* const operation = dynamic_cast<const OperationError*>(&error)) {
+    lost_ranks_ = operation->fields().ranks;
+  }
+}
+
 void ModelCopy::throw_broken() const {
   throw PeerLost(
       {.operation = "step of " + name_,
        .group = group_.name(),
        .own_rank = group_.rank(),
-       .ranks = log_->absent_ranks()},
+       .ranks = lost_ranks_.empty() ? log_->absent_ranks() : lost_ranks_},
       is_torn_ ? "a rank was lost in an earlier step and may have left parameters half updated; resume "
                  "from a snapshot"
                : "a rank was lost in an earlier step; make a new group and wrap the model again");
@@ -128,7 +135,7 @@ void ModelCopy::end_step(const std::function<void()>& run_share) {
   try {
     meet("update of ");
   } catch (const Error& error) {
-    is_broken_ = true;
+    note_loss(error);
     const bool is_late = dynamic_cast<const TimeoutError*>(&error) != nullptr;
     const Deadline deadline =
         Deadline::after(is_late ? std::chrono::milliseconds(0) : group_.timeout());
