@@ -5,6 +5,7 @@ import queue
 import re
 import socket
 import subprocess
+import sys
 import time
 import unittest
 
@@ -74,6 +75,13 @@ class Job:
         while text not in self.error_lines.get(timeout=DEADLINE_S):
             pass
 
+    def log(self):
+        """What the workers and launchers said until now, but for their steps."""
+        while not self.lines.empty():
+            self.said.append(self.lines.get())
+        said = [f"{pid} {text}\n" for pid, text in self.said if not text.startswith("step ")]
+        return "".join(said + [line for process in self.launchers for line in process.errors])
+
     def finish(self):
         codes = [process.wait(DEADLINE_S) for process in self.launchers]
         for reader in self.readers:
@@ -101,6 +109,17 @@ class LiveJobTest(unittest.TestCase):
     LOCKSTEP, WORKER = "", ""
     undisturbed = {}
 
+    def run(self, result=None):
+        """Shows the logs of the jobs of a test that fails."""
+        self.jobs = []
+        result = result or self.defaultTestResult()
+        failed = len(result.failures + result.errors)
+        super().run(result)
+        if len(result.failures + result.errors) > failed:
+            for job in self.jobs:
+                print(f"A job of {self.id()}:\n{job.log()}", file=sys.stderr)
+        return result
+
     def expect_failpoints(self, job, text):
         for name in re.findall(r"[a-z_]+\.[a-z_]+", text):
             self.assertIn(f"failpoint {name}, passed", job.errors)
@@ -112,9 +131,14 @@ class LiveJobTest(unittest.TestCase):
         if listed.returncode == 0:
             raise unittest.SkipTest("no failpoints in this build (LOCKSTEP_FAILPOINTS)")
 
-    def start(self, *flags, backend="shm", ranks=3, steps=300, arguments=(), environment=None):
+    def add_job(self, backend, environment):
         job = Job(backend, environment)
+        self.jobs.append(job)
         self.addCleanup(job.kill)
+        return job
+
+    def start(self, *flags, backend="shm", ranks=3, steps=300, arguments=(), environment=None):
+        job = self.add_job(backend, environment)
         job.launch([self.LOCKSTEP, "run", *(flags or ("--standalone", "--max-restarts=100")),
                     f"--nproc-per-node={ranks}", self.WORKER, str(steps), *map(str, arguments)])
         return job
@@ -144,9 +168,7 @@ class LiveJobTest(unittest.TestCase):
         self.assertEqual(job.ends(), self.undisturbed_end(**options))
 
     def job_of_machines(self, environment=None):
-        job = Job("gloo", {"LOCKSTEP_JOB_SECRET": "s" * 32} | (environment or {}))
-        self.addCleanup(job.kill)
-        return job
+        return self.add_job("gloo", {"LOCKSTEP_JOB_SECRET": "s" * 32} | (environment or {}))
 
     def machine(self, job, port, nodes="1:2", ranks=1, arguments=(), steps=10**9, environment=None):
         return job.launch([self.LOCKSTEP, "run", f"--nnodes={nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}",
