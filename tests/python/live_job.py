@@ -6,12 +6,14 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
 from launcher_lines import read_lines
 
 DEADLINE_S = 120
+ANY_STEP = 2**62
 
 
 def wait_until_served(port):
@@ -33,6 +35,8 @@ class Job:
         self.said = []
         self.launchers = []
         self.readers = []
+        self.step_read = tempfile.NamedTemporaryFile(prefix="lockstep_test_")
+        self.set_step_read(0)
 
     def launch(self, command, environment=None):
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -51,11 +55,17 @@ class Job:
         for process in self.launchers:
             process.kill()
 
+    def set_step_read(self, step):
+        """Workers of start() wait where they are many steps ahead of it."""
+        os.pwrite(self.step_read.fileno(), step.to_bytes(8, sys.byteorder), 0)
+
     def wait_for(self, is_it):
         """The next line that is, as (pid, text)."""
         while True:
             line = self.lines.get(timeout=DEADLINE_S)
             self.said.append(line)
+            if line[1].startswith("step "):
+                self.set_step_read(int(line[1].split()[1]))
             if is_it(*line):
                 return line
 
@@ -72,6 +82,7 @@ class Job:
         return begun
 
     def wait_for_error(self, text):
+        self.set_step_read(ANY_STEP)
         while text not in self.error_lines.get(timeout=DEADLINE_S):
             pass
 
@@ -83,6 +94,7 @@ class Job:
         return "".join(said + [line for process in self.launchers for line in process.errors])
 
     def finish(self):
+        self.set_step_read(ANY_STEP)
         codes = [process.wait(DEADLINE_S) for process in self.launchers]
         for reader in self.readers:
             reader.join()
@@ -139,6 +151,7 @@ class LiveJobTest(unittest.TestCase):
 
     def start(self, *flags, backend="shm", ranks=3, steps=300, arguments=(), environment=None):
         job = self.add_job(backend, environment)
+        job.environment["LIVE_WORKER_STEP_READ"] = job.step_read.name
         job.launch([self.LOCKSTEP, "run", *(flags or ("--standalone", "--max-restarts=100")),
                     f"--nproc-per-node={ranks}", self.WORKER, str(steps), *map(str, arguments)])
         return job

@@ -73,6 +73,7 @@ using testing::hash;
 using testing::kEmptyHash;
 using testing::PassedPlaces;
 using testing::say;
+using testing::say_step;
 using testing::throw_if_told;
 
 struct Rows : torch::data::datasets::Dataset<Rows, torch::data::Example<>> {
@@ -251,7 +252,7 @@ int run_trainer(const Settings& settings) {
                           state.module.parameters()[0]);
              std::uint64_t bits = 0;
              for (const auto& [name, tensor] : state_dict(state.module)) hash(bits, tensor);
-             say(concat("step ", state.time.batches - 1, " has ", bits));
+             say_step(state.time.batches - 1, concat(" has ", bits));
            },
        .on_fit_end =
            [&](TrainerState& state) {
@@ -367,7 +368,7 @@ int run(const Settings& settings) {
       std::uint64_t sum = 0;
       for (const auto& [name, tensor] : state_dict(*net)) hash(sum, tensor);
       for (const auto& [name, tensor] : state_dict(*critic)) hash(sum, tensor);
-      say(concat("step ", before, " has ", sum));
+      say_step(before, concat(" has ", sum));
       if (settings.is("tail") && before % 3 == 0) {
         const double result = evaluate();
         found.add_(result);

@@ -9,6 +9,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/ivalue.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 #include "lockstep/base/error.h"
@@ -20,6 +21,25 @@ namespace lockstep::testing {
 inline void say(const std::string& text) {
   std::puts(concat(::getpid(), " ", text).c_str());
   std::fflush(stdout);
+}
+
+inline constexpr env::Variable kStepRead{
+    "LIVE_WORKER_STEP_READ", "path", "file with the last step that the test has read"};
+
+/// Says that the step is done, and waits while the test is many steps behind: it is to find the job
+/// where it wants to disturb it.
+inline void say_step(std::int64_t step, const std::string& text = "") {
+  constexpr std::int64_t kMostAhead = 40;
+  static const int file = [] {
+    const auto path = env::text(kStepRead);
+    return path ? ::open(path->c_str(), O_RDONLY | O_CLOEXEC) : -1;
+  }();
+  say(concat("step ", step, text));
+  std::int64_t read = 0;
+  while (file >= 0 && ::pread(file, &read, sizeof read, 0) == sizeof read &&
+         read + kMostAhead < step) {
+    ::usleep(1000);
+  }
 }
 
 inline constexpr env::Variable kThrow{

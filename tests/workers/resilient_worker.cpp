@@ -41,6 +41,7 @@ namespace nn = torch::nn;
 
 using testing::hash;
 using testing::say;
+using testing::say_step;
 
 constexpr env::Variable kFault{"RESILIENT_WORKER_FAULT", "text",
                                "what goes wrong in rank 1 and at which step: hang:60 or "
@@ -134,7 +135,7 @@ int run(std::int64_t steps, std::int64_t size, std::int64_t say_every, Resilient
         at::NoGradGuard no_grad;
         net->parameters()[0].view(at::kInt).view({-1})[3].bitwise_xor_(1 << 20);
       }
-      if (std::exchange(is_first, false) || step % say_every == 0) say(concat("step ", step));
+      if (std::exchange(is_first, false) || step % say_every == 0) say_step(step);
     };
   });
   if (end == TrainingEnd::kPreempted) {
