@@ -229,7 +229,7 @@ void Supervisor::carry_out(const action::StartWorker& start) {
   spawn.inherited_fds.push_back(link.worker.get());
   spawn.environment.push_back(concat(env::kLauncherFd.name, "=", link.worker.get()));
   failpoint("launch.start");
-  const pid_t pid = spawn_process(spawn);
+  const pid_t pid = start_process(std::move(spawn));
   failpoint("launch.started");
   news_.add(link.launcher.get());
   processes_[start.worker] = {.pid = pid, .link = std::move(link.launcher), .calls = {}};
@@ -237,6 +237,22 @@ void Supervisor::carry_out(const action::StartWorker& start) {
   notify(happened::WorkerStarted{start.worker, pid, plan.directory});
   parts_.board.started(exit_of(start.worker));
   setup_.started(exit_of(start.worker));
+}
+
+// The first is executed, and leaves a fork server for the others.
+pid_t Supervisor::start_process(SpawnOptions spawn) {
+  if (fork_server_) {
+    if (const auto pid = fork_server_->start(spawn)) return *pid;
+    if (!fork_server_->is_valid()) fork_server_.reset();
+  }
+  const LaunchOptions& options = job_.options;
+  const bool others_follow =
+      options.worker_count > 1 || options.max_restarts > 0 || options.standby_workers > 0;
+  const bool leaves_server = others_follow && !fork_server_ && ForkServer::is_in(spawn.path);
+  if (leaves_server) fork_server_.emplace(spawn, is_of_one_worker);
+  const pid_t pid = spawn_process(spawn);
+  if (leaves_server) fork_server_->started_first();
+  return pid;
 }
 
 void Supervisor::carry_out(const action::SendPlace& send) {

@@ -17,6 +17,8 @@
 #include "launcher/supervise/job_board.h"
 #include "launcher/supervise/supervision.h"
 #include "launcher/supervise/worker_setup.h"
+#include "lockstep/os/process/child_process.h"
+#include "lockstep/os/process/fork_server.h"
 #include "lockstep/os/process/signals.h"
 #include "lockstep/os/socket/wake_set.h"
 
@@ -87,6 +89,7 @@ class Supervisor {
   void forget_processes();
 
   void carry_out(const action::StartWorker& start);
+  pid_t start_process(SpawnOptions spawn);
   void carry_out(const action::SendPlace& send);
   void carry_out(const action::SendLeaveGroup& send);
   void carry_out(const action::SignalWorker& signal);
@@ -114,6 +117,7 @@ class Supervisor {
   /// The workers of the generation, by local rank.
   std::vector<WorkerPlan> plans_;
   std::map<WorkerId, Process> processes_;
+  std::optional<ForkServer> fork_server_;
   WakeSet news_;
   /// Of crashes in generations that other workers outlived.
   std::list<CrashNaming> namings_;

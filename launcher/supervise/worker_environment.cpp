@@ -1,5 +1,7 @@
 #include "launcher/supervise/worker_environment.h"
 
+#include <algorithm>
+#include <array>
 #include <map>
 
 #include "lockstep/base/internal/concat.h"
@@ -85,6 +87,19 @@ Environment worker_environment(const LaunchOptions& options, const GenerationFac
   Environment result;
   for (const auto& [name, value] : values) result.push_back(concat(name, "=", value));
   return result;
+}
+
+bool is_of_one_worker(std::string_view line) {
+  const std::string_view name = line.substr(0, line.find('='));
+  const auto is_name = [&](const char* known) { return name == known; };
+  return std::ranges::any_of(
+      std::array{env::kRank.name, env::kLocalRank.name, "GROUP_RANK", "ROLE_RANK",
+                 env::kWorldSize.name, env::kLocalWorldSize.name, "GROUP_WORLD_SIZE",
+                 "ROLE_WORLD_SIZE", env::kMasterAddr.name, env::kMasterPort.name,
+                 env::kRestartCount.name, env::kErrorFile.name, env::kStoreListenFd.name,
+                 env::kLauncherFd.name, env::kStandby.name, env::kStateMemoryFd.name,
+                 kStepsMade.name},
+      is_name);
 }
 
 }  // namespace lockstep::inline internal

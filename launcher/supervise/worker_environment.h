@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -36,6 +37,10 @@ struct GenerationFacts {
 
 /// NAME=value lines, as in environ.
 using Environment = std::vector<std::string>;
+
+/// Whether workers may differ in this line NAME=value though one is forked from what another has
+/// loaded (lockstep/os/process/fork_server.h): no library reads the variable while it is loaded.
+bool is_of_one_worker(std::string_view line);
 
 /// The environment of one worker: what the launcher has, with torchrun's variables set.
 /// OMP_NUM_THREADS is set where it was not, to this worker's share of the processors; not for a

@@ -4,6 +4,7 @@ the undisturbed run.
     live_recovery.py LOCKSTEP RESILIENT_WORKER [unittest arguments]
 """
 
+import glob
 import os
 import signal
 import subprocess
@@ -17,6 +18,27 @@ from live_job import DEADLINE_S, LiveJobTest
 
 LOCKSTEP, WORKER = map(os.path.abspath, sys.argv[1:3])
 LiveJobTest.LOCKSTEP, LiveJobTest.WORKER = LOCKSTEP, WORKER
+
+
+def environment_of(pid):
+    """That of its start, or of its program's."""
+    with open(f"/proc/{pid}/environ") as file:
+        return dict(line.split("=", 1) for line in file.read().split("\0") if "=" in line)
+
+
+def fork_servers(worker):
+    """Those of the job of this worker."""
+    mark = environment_of(worker)["LOCKSTEP_JOB"]
+    found = []
+    for path in glob.glob("/proc/[0-9]*/comm"):
+        try:
+            pid = int(path.split("/")[2])
+            with open(path) as file:
+                if file.read() == "fork-server\n" and environment_of(pid).get("LOCKSTEP_JOB") == mark:
+                    found.append(pid)
+        except (FileNotFoundError, ProcessLookupError):
+            pass
+    return found
 
 
 class LiveRecovery(LiveJobTest):
@@ -61,6 +83,22 @@ class LiveRecovery(LiveJobTest):
                 now = job.wait_for_begin(3)
                 self.assertEqual((now[0], now[2]), (processes[0], processes[2]))
                 self.expect_same_end(job, backend=backend)
+
+    def test_replacements_are_forked_and_executed_where_the_fork_server_is_lost(self):
+        job = self.start()
+        processes = job.wait_for_begin(3)
+        for number, rank in enumerate((1, 2, 0)):
+            job.wait_for_step(50 * (number + 1))
+            servers = fork_servers(processes[0])
+            self.assertEqual(len(servers), 1)
+            if number == 1:
+                os.kill(servers[0], signal.SIGKILL)
+            os.kill(processes[rank], signal.SIGKILL)
+            now = job.wait_for_begin(3)
+            # One that is forked shows the environment of the worker that left its server.
+            self.assertEqual(environment_of(now[rank])["RANK"], "0" if number == 0 else "2")
+            processes = now
+        self.expect_same_end(job)
 
     def test_all_die_at_once_and_no_step_is_made_again(self):
         job = self.start()

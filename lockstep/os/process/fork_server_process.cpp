@@ -1,0 +1,213 @@
+// The fork server itself, which runs before main().
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdint>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fcntl.h>
+#include <link.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "lockstep/base/internal/env.h"
+#include "lockstep/os/files/unique_fd.h"
+#include "lockstep/os/machine/affinity.h"
+#include "lockstep/os/process/fork_request.h"
+#include "lockstep/os/process/helper_process.h"
+#include "lockstep/os/socket/passed_fd.h"
+
+// What ForkServer::is_in() looks for: kForkServerNote, of type 1, without contents.
+asm(R"(
+  .pushsection .note.lockstep, "a", %note
+  .balign 4
+  .long 9, 0, 1
+  .asciz "Lockstep"
+  .balign 4
+  .popsection
+)");
+
+/// The linker is asked for it, so that every program has this file.
+extern "C" const char lockstep_fork_server = 1;
+
+namespace lockstep::inline internal {
+namespace {
+
+constexpr std::size_t kMostBytes = std::size_t{256} * 1024;
+constexpr const char* kName = "fork-server";
+
+// A library that has started a thread would find it missing in forked workers.
+bool has_one_thread() {
+  std::error_code error;
+  std::filesystem::directory_iterator entries("/proc/self/task", error);
+  return !error && std::distance(begin(entries), end(entries)) == 1;
+}
+
+// What has run before this is libraries' own initialization, and in the workers it has run in the
+// first one's environment. That is as good for libraries of the system and of LibTorch; another may
+// have read its rank.
+bool has_other_libraries() {
+  bool has_other = false;
+  ::dl_iterate_phdr(
+      [](dl_phdr_info* library, std::size_t, void* found) {
+        const std::string_view path = library->dlpi_name;
+        const std::string_view name = path.substr(path.rfind('/') + 1);
+        const auto is_in = [&](std::string_view folder) { return path.starts_with(folder); };
+        const auto is = [&](std::string_view known) { return name.starts_with(known); };
+        // The program itself and the kernel's have no path.
+        const bool is_known = path.find('/') == path.npos || is_in("/lib/") || is_in("/lib64/") ||
+                              is_in("/usr/lib/") || is_in("/usr/lib64/") || is("libtorch") ||
+                              is("libc10") || is("libgomp") || is("libiomp") || is("libmkl") ||
+                              is("libcu") || is("libnv") || is("libnccl") || is("libshm");
+        if (!is_known) *static_cast<bool*>(found) = true;
+        return 0;
+      },
+      &has_other);
+  return has_other;
+}
+
+// OpenMP places threads by these when it is loaded, on the processors of that process.
+bool places_threads() {
+  for (const char* name : {"OMP_PLACES", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"}) {
+    if (env::text({name, "text", ""})) return true;
+  }
+  return false;
+}
+
+bool send_number(int socket, std::int32_t number) {
+  return ::send(socket, &number, sizeof number, MSG_NOSIGNAL) == sizeof number;
+}
+
+// A forked process whose parent has ended becomes the launcher's child, as it adopts orphans.
+// False when it ends instead.
+bool become_child_of(pid_t launcher) {
+  const pid_t first = ::getppid();
+  for (pid_t parent = first; parent != launcher; parent = ::getppid()) {
+    if (parent != first) return false;
+    ::sched_yield();
+  }
+  return ::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && ::getppid() == launcher;
+}
+
+// Forks a process whose parent is the launcher. Returns 0 in it; to the caller an error, if any.
+int fork_for(pid_t launcher, int& error) {
+  error = 0;
+  const pid_t middle = ::fork();
+  if (middle < 0) {
+    error = errno;
+    return -1;
+  }
+  if (middle == 0) {
+    const pid_t child = ::fork();
+    if (child != 0) ::_exit(child < 0 ? errno : 0);
+    if (!become_child_of(launcher)) ::_exit(1);
+    return 0;
+  }
+  int status = 0;
+  while (::waitpid(middle, &status, 0) < 0 && errno == EINTR) {
+  }
+  error = WIFEXITED(status) ? WEXITSTATUS(status) : ECHILD;
+  return middle;
+}
+
+// Gives the files their numbers and closes what else is open, but the first of them, the reply,
+// which gets a number beyond these. Its descriptor, or -1 with errno.
+int take_files(std::vector<UniqueFd> files, const std::vector<int>& numbers) {
+  const int beyond = *std::ranges::max_element(numbers) + 1;
+  std::vector<int> moved;
+  for (const UniqueFd& file : files) {
+    moved.push_back(::fcntl(file.get(), F_DUPFD_CLOEXEC, beyond));
+    if (moved.back() < 0) return -1;
+  }
+  for (UniqueFd& file : files) file.reset();
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    if (::dup2(moved[i + 1], numbers[i]) < 0) return -1;
+  }
+  for (int fd = STDERR_FILENO + 1; fd < beyond; ++fd) {
+    if (std::ranges::find(numbers, fd) == numbers.end()) ::close(fd);
+  }
+  close_files_from(beyond, moved[0]);
+  return moved[0];
+}
+
+// As a program that spawn_process() executes. Returns errno.
+int become_worker(const ForkRequest& request, pid_t launcher, const std::string& name) {
+  ::prctl(PR_SET_NAME, name.c_str());
+  ::prctl(PR_SET_PTRACER, launcher);
+  if (::setsid() < 0) return errno;
+  if (!request.cpus.empty() && !CpuSet(request.cpus).apply()) return errno;
+  auto& lines = *new std::vector<std::string>(request.environment);  // As long as the process lives.
+  auto& pointers = *new std::vector<char*>;
+  for (std::string& line : lines) pointers.push_back(line.data());
+  pointers.push_back(nullptr);
+  environ = pointers.data();
+  return 0;
+}
+
+// Returns in each worker that it forks, and there only.
+void serve(int socket, pid_t launcher) {
+  char name[16] = {};
+  ::prctl(PR_GET_NAME, name);
+  ::prctl(PR_SET_NAME, kName);
+  ::setsid();
+  const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(null.get(), fd);
+  // The worker's files, above all those whose end says that it has ended.
+  close_files_from(STDERR_FILENO + 1, socket);
+  if (!send_number(socket, ::getpid())) ::_exit(0);
+  std::string bytes;
+  for (;;) {
+    bytes.resize(kMostBytes);
+    iovec part{.iov_base = bytes.data(), .iov_len = bytes.size()};
+    msghdr header{};
+    header.msg_iov = &part;
+    header.msg_iovlen = 1;
+    PassedFds passed;
+    passed.receive_with(header);
+    const ssize_t count = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) ::_exit(0);  // The launcher has ended, or needs no more.
+    std::vector<UniqueFd> files = PassedFds::take(header);
+    bytes.resize(static_cast<std::size_t>(count));
+    const auto request = decoded_fork_request(bytes);
+    if (!request || files.size() != request->files.size() + 1) continue;
+    int error = 0;
+    if (fork_for(launcher, error) != 0) {
+      if (error != 0) send_number(files.front().get(), -error);
+      continue;
+    }
+    error = become_worker(*request, launcher, name);
+    const int reply = take_files(std::move(files), request->files);
+    if (reply < 0) ::_exit(1);
+    if (!send_number(reply, error != 0 ? -error : ::getpid()) || error != 0) ::_exit(1);
+    std::int32_t word = 0;
+    if (::recv(reply, &word, sizeof word, 0) != sizeof word) ::_exit(1);
+    ::close(reply);
+    return;
+  }
+}
+
+[[gnu::constructor(101)]] void leave_fork_server() try {
+  const auto socket = env::integer(kForkServerFd);
+  if (!socket) return;
+  ::unsetenv(kForkServerFd.name);
+  const pid_t launcher = ::getppid();
+  if (has_one_thread() && !places_threads() && !has_other_libraries()) {
+    int error = 0;
+    if (fork_for(launcher, error) == 0) return serve(*socket, launcher);
+  }
+  ::close(*socket);
+} catch (const std::exception&) {
+  // Out of memory, or no number: there is no server.
+}
+
+}  // namespace
+}  // namespace lockstep::inline internal
