@@ -177,20 +177,20 @@ int run(int argc, char** argv) {
   CLI::App app(
       "Trains a convolutional network on handwritten digits.\n"
       "Start it with `lockstep run --standalone --nproc-per-node=2 digits`, or alone. It writes a\n"
-      "snapshot after each epoch and, started again, goes on after the last one.");
+      "snapshot after each epoch. Started again, it resumes from the newest snapshot.");
   app.option_defaults()->always_capture_default();
-  app.add_option("--epochs", arguments.epochs, "how often to go through the training set")
+  app.add_option("--epochs", arguments.epochs, "epochs in total, including those before a resume")
       ->check(integer_between(1, kMostOfAnything));
-  app.add_option("--batch-size", arguments.batch_size, "samples a step, in each process")
+  app.add_option("--batch-size", arguments.batch_size, "samples per step on each rank")
       ->check(integer_between(1, kMostSamplesAStep));
   app.add_option("--lr", arguments.lr, "learning rate of Adam")->check(require_positive);
   app.add_option("--seed", arguments.seed,
-                 "decides the first weights and the order of the samples; the same seed and number "
-                 "of processes give the same bits")
+                 "seed of the initial weights and the order of samples; the same seed and number "
+                 "of ranks give the same bits")
       ->check(integer_between(0, std::numeric_limits<unsigned>::max()));
-  app.add_option("--data", arguments.data, "the digits: 64 pixels and a label a line");
-  app.add_option("--directory", arguments.directory, "where snapshots are kept and looked for");
-  app.add_flag("--no-progress", arguments.no_progress, "no progress bar, only a line an epoch");
+  app.add_option("--data", arguments.data, "CSV file of digits: 64 pixels and a label per line");
+  app.add_option("--directory", arguments.directory, "directory of the snapshots");
+  app.add_flag("--no-progress", arguments.no_progress, "one line per epoch, no progress bar");
   return parse_command_line(app, argc, argv) ? train(arguments) : 0;
 }
 

@@ -155,17 +155,17 @@ int run(int argc, char** argv) {
       "Trains a small GPT, divided into stages, on a grid of processes: pipelines of --stages\n"
       "processes, and as many replicas of them as there are processes for.");
   app.option_defaults()->always_capture_default();
-  app.add_option("--text", arguments.text, "what it learns to write");
-  app.add_option("--stages", arguments.stages, "processes a pipeline")
+  app.add_option("--text", arguments.text, "text file to train on");
+  app.add_option("--stages", arguments.stages, "processes per pipeline")
       ->check(integer_between(1, kMostProcesses));
   app.add_option("--schedule", arguments.schedule, "gpipe, 1f1b or interleaved-1f1b");
-  app.add_option("--chunks", arguments.chunks, "stages a process, with interleaved-1f1b")
+  app.add_option("--chunks", arguments.chunks, "stages per process, with interleaved-1f1b")
       ->check(integer_between(1, kMostOfAnything));
-  app.add_option("--micro-batches", arguments.micro_batches, "micro-batches of a replica's batch")
+  app.add_option("--micro-batches", arguments.micro_batches, "micro-batches per step of a replica")
       ->check(integer_between(1, kMostOfAnything));
-  app.add_option("--steps", arguments.steps, "how long to train")
+  app.add_option("--steps", arguments.steps, "number of steps")
       ->check(integer_between(1, kMostOfAnything));
-  app.add_option("--batch-size", arguments.batch_size, "pieces of text a step, of all replicas")
+  app.add_option("--batch-size", arguments.batch_size, "sequences per step, over all replicas")
       ->check(integer_between(1, kMostOfAnything));
   app.add_option("--n-layer", arguments.n_layer, "blocks of the GPT")
       ->check(integer_between(1, kMostOfAnything));

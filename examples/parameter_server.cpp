@@ -219,19 +219,17 @@ int main(int argc, char** argv) {
                    "what is trained: digits, or ratings, which has embeddings")
         ->check(CLI::IsMember({"digits", "ratings"}));
     app.add_option("--servers", arguments.servers.servers,
-                   "so many ranks are servers; 0: none, all train with DistributedDataParallel")
+                   "number of servers; 0: all ranks train with DistributedDataParallel")
         ->check(integer_between(0, kMostProcesses));
     app.add_option("--staleness", arguments.servers.staleness,
-                   "each trainer's gradients are an update of their own, and none is more than so "
-                   "many steps before the slowest; without it all make one update together")
+                   "train asynchronously: a trainer may be this many steps ahead of the slowest; "
+                   "default: synchronously, one update per step of all trainers")
         ->check(integer_between(0, kMostOfAnything));
-    app.add_option(
-        "--directory", arguments.servers.directory,
-        "a folder for snapshots of what servers hold; a job that is started again goes on");
-    app.add_option("--save-interval", arguments.servers.save_interval,
-                   "updates from one to the next")
+    app.add_option("--directory", arguments.servers.directory,
+                   "folder of the servers' snapshots, from which a restarted job resumes");
+    app.add_option("--save-interval", arguments.servers.save_interval, "updates between snapshots")
         ->check(integer_between(1, kMostOfAnything));
-    app.add_option("--steps", arguments.steps, "of each trainer")
+    app.add_option("--steps", arguments.steps, "steps of each trainer")
         ->check(integer_between(1, kMostOfAnything));
     app.add_option("--data", arguments.data, "the digits: 64 pixels and a label a line");
     if (!parse_command_line(app, argc, argv)) return 0;

@@ -53,10 +53,10 @@ int run(int argc, char** argv) {
   std::string data = "examples/data/digits.csv";
   double lr = 1e-3;
   int patience = 5;
-  lockstep::ProgramOptions program("Trains on handwritten digits without a loop of its own.");
+  lockstep::ProgramOptions program("Trains a classifier of handwritten digits with a Trainer.");
   program.add("lr", lr, "learning rate");
-  program.add("patience", patience, "validations without gain until it stops");
-  program.add("data", data, "the digits: 64 pixels and a label a line");
+  program.add("patience", patience, "early stopping: validations without a lower val_loss");
+  program.add("data", data, "CSV file of digits: 64 pixels and a label per line");
   lockstep::add_trainer_options(program, options);
   if (!program.parse(argc, argv)) return 0;
 

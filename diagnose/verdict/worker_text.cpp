@@ -56,7 +56,8 @@ std::string describe_remedy(const WorkerExit& exit) {
     case SIGABRT:
     case SIGFPE:
     case SIGILL:
-      return exit.crash ? "" : "a debugger shows where: gdb --args <program>";
+      return exit.crash ? ""
+                        : "for a stack: ulimit -c unlimited, run again, gdb <program> <core file>";
     default:
       return "";
   }

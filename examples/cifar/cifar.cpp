@@ -13,16 +13,17 @@ namespace {
 constexpr std::int64_t kMostNodes = 100'000;
 
 void add_processes(CLI::App& app, Arguments& arguments) {
-  app.add_option("--ip", arguments.ip, "address of the first machine, of several");
-  app.add_option("--port", arguments.port, "port on it")->check(integer_between(1, 65'535));
+  app.add_option("--ip", arguments.ip, "address of the machine with rank 0");
+  app.add_option("--port", arguments.port, "port on that machine")
+      ->check(integer_between(1, 65'535));
   app.add_option("--nnodes", arguments.nnodes, "machines")->check(integer_between(1, kMostNodes));
-  app.add_option("--node_rank,--node-rank", arguments.node_rank, "number of this one, from 0")
+  app.add_option("--node_rank,--node-rank", arguments.node_rank, "rank of this machine, from 0")
       ->check(integer_between(0, kMostNodes));
   app.add_option("--grad_accu_steps,--grad-accu-steps", arguments.grad_accu_steps,
-                 "parts that each process takes its batch in")
+                 "micro-batches per step of each process")
       ->check(integer_between(1, kMostOfAnything));
   app.add_flag("--no_sync_bn,--no-sync-bn", arguments.no_sync_bn,
-               "batch norm over each process's images alone");
+               "BatchNorm in place of SyncBatchNorm");
 }
 
 void check_processes(const CLI::App& app, const Program& program, const Arguments& arguments) {

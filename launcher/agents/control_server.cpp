@@ -126,8 +126,8 @@ void ControlServer::judge(const std::shared_ptr<Stranger>& stranger) {
   };
   const std::string job(request[handshake::kJob]);
   if (job != handshake::job_name(settings_.job)) {
-    return refuse_stranger(
-        concat("here meet ", who_meets(), "; give --rdzv-id its name or another port"));
+    return refuse_stranger(concat("this rendezvous serves ", who_meets(),
+                                  "; set --rdzv-id to that job, or choose another port"));
   }
   const auto nonce = nonce_of(std::string(request[handshake::kNonce]));
   const std::string proof(request[handshake::kProof]);

@@ -197,7 +197,8 @@ void check_no_hosts_flags(const RunFlags& flags) {
   if (!flags.remote_lockstep.empty()) flag = "--remote-lockstep";
   if (!flags.env.empty()) flag = "--env";
   if (flag == nullptr) return;
-  throw UsageError(concat(flag, " is for machines that --hosts names, and there is no --hosts"));
+  throw UsageError(
+      concat(flag, " needs --hosts; without it, workers run here, with this environment"));
 }
 
 }  // namespace lockstep::inline internal

@@ -86,7 +86,10 @@ LogSource find_source(const std::string& target) {
   std::error_code error;
   const bool is_path = target.find('/') != std::string::npos;
   const bool is_directory = fs::is_directory(target, error);
-  if (is_path && !is_directory) throw Error(concat("there is no directory ", target));
+  if (is_path && !is_directory) {
+    throw Error(concat("there is no directory ", target,
+                       "; give a --log-dir, or a job that lockstep ps lists"));
+  }
   // A directory of a running job's name is given as ./name.
   const bool names_job =
       !is_path && std::ranges::find(jobs, target, &RunningJob::name) != jobs.end();
@@ -148,7 +151,8 @@ int logs_command(const std::vector<std::string>& arguments) {
   }
   logs.finish();
   if (!logs.found_any()) {
-    throw Error(concat("there are no such logs in ", source.directory.string()));
+    throw Error(concat("there are no such logs in ", source.directory.string(),
+                       "; change --attempt or --local-rank"));
   }
   return 0;
 }

@@ -35,9 +35,9 @@ void note_if_readable_by_others(const std::string& file) {
 ReadableFile open_secret(const std::string& file) try {
   return ReadableFile(file);
 } catch (const SystemError& error) {
-  throw SystemError(
-      concat("--secret-file=", file), error.errno_value(),
-      "give a file that is on this machine too, as in: openssl rand -hex 32 > " + file);
+  throw SystemError(concat("--secret-file=", file), error.errno_value(),
+                    concat("create it on one machine (umask 077; openssl rand -hex 32 > ", file,
+                           "), then copy it to the others"));
 }
 
 }  // namespace

@@ -30,7 +30,8 @@ NodeCounts parse_node_counts(const std::string& text) {
   const auto least = parse_number<int>(text.substr(0, colon));
   const auto most = colon == std::string::npos ? least : parse_number<int>(text.substr(colon + 1));
   if (!least || !most || *least < 1 || *most < *least) {
-    throw UsageError(concat("--nnodes='", text, "': give a number of machines from 1, or MIN:MAX"));
+    throw UsageError(concat("--nnodes='", text,
+                            "': give a number of machines from 1, or MIN:MAX with MIN <= MAX"));
   }
   return {*least, *most};
 }
@@ -49,7 +50,7 @@ RendezvousOptions::Backend backend_of(const RunFlags& flags, const NodeCounts& n
   const std::vector<std::string> known = {"static", "c10d", "etcd", "etcd-v2"};
   if (!backend.empty() && std::ranges::find(known, backend) == known.end()) {
     throw UsageError(concat("--rdzv-backend=", backend,
-                            " is not in this version; use static, c10d or ", "etcd",
+                            ": unknown backend; use static, c10d or etcd",
                             did_you_mean(backend, known)));
   }
   if (flags.standalone && nodes.max > 1) {
@@ -131,8 +132,8 @@ class Configuration {
     if (is_tls || (key == "protocol" && value != "http")) {
       throw UsageError(
           concat("--rdzv-conf: ", entry,
-                 ": etcd is spoken to by http; run `etcd gateway` or a TLS tunnel on each "
-                 "machine and give its address on loopback"));
+                 ": TLS to etcd is not supported; run `etcd gateway` or a TLS tunnel on each "
+                 "machine and give its loopback address as --rdzv-endpoint"));
     }
   }
 
@@ -186,9 +187,10 @@ void check_secret(const RendezvousOptions& rendezvous) {
   }
   throw UsageError(concat("--nnodes=", rendezvous.max_nodes, " at ",
                           is_etcd ? rendezvous.etcd.front().host : rendezvous.host,
-                          ": machines of a job know each other by a secret, and there is none; put "
-                          "the same in LOCKSTEP_JOB_SECRET, or in a file for --secret-file, on "
-                          "each, as from: openssl rand -hex 32"));
+                          ": the job has no secret, with which its machines authenticate each "
+                          "other; create one (umask 077; openssl rand -hex 32 > job.secret), copy "
+                          "it to each machine and add --secret-file=job.secret, or set "
+                          "LOCKSTEP_JOB_SECRET"));
 }
 
 std::string host_for_several(const RunFlags& flags, const Endpoint& endpoint, int node_rank,

@@ -210,7 +210,7 @@ TEST(RunOptions, RefusesRendezvousThatCannotWork) {
   EXPECT_TRUE(refuses({"--nnodes=1:2"}, "--rdzv-backend=c10d"));
   EXPECT_TRUE(refuses({"--nnodes=2:1"}, "--nnodes='2:1'"));
   EXPECT_TRUE(refuses({"--nnodes=0"}, "--nnodes='0'"));
-  EXPECT_TRUE(refuses({"--rdzv-backend=zeus"}, "is not in this version"));
+  EXPECT_TRUE(refuses({"--rdzv-backend=zeus"}, "unknown backend"));
   const std::string etcd = "--rdzv-backend=etcd";
   EXPECT_TRUE(refuses({two, etcd, "--rdzv-endpoint=localhost"}, "needs --rdzv-id"));
   EXPECT_TRUE(refuses({two, etcd, "--rdzv-id=a"}, "needs --rdzv-endpoint"));

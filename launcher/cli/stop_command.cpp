@@ -25,7 +25,8 @@ receive SIGTERM, and SIGKILL after the grace period (--shutdown-timeout). Each l
 code 143 and prints who stopped the job. Interrupting this command does not cancel the stop.
 
   JOB             as in lockstep ps; optional if one job runs
-  --machine-only  only this machine leaves; with --nnodes=MIN:MAX the other machines continue
+  --machine-only  only this machine leaves; with --nnodes=MIN:MAX the other machines continue, with
+                  --nnodes=N they wait for a replacement (--rdzv-conf=join_timeout)
   --now           SIGKILL at once, exit code 137; also for a job that is already stopping
   -h, --help      show this text
 

@@ -114,7 +114,7 @@ std::vector<RemoteHost> read_hosts(const std::string& text) {
     if (exists || text.find('/') != std::string::npos) {
       throw UsageError(concat("--hosts=", text, ": ",
                               exists ? "is no file" : "there is no such file",
-                              "; give one with a host a line, or a list such as a:2,b:2"));
+                              "; give a file with a machine per line, or a list: a:2,b:2"));
     }
     return parse_host_list(text);
   }

@@ -24,7 +24,7 @@ void SupervisionStep::on(const happened::StopSignal& event) {
     if (is_between()) forget_old_exits();
     act(action::Say{concat(signal_name(event.signal), ": stopping ",
                            count_text(state_.workers.size(), "worker"),
-                           "; a second Ctrl-C (SIGINT) kills them")});
+                           "; the second SIGINT (Ctrl-C) kills them")});
   }
   const int signal = state_.stop.on_signal(event.signal, now_);
   stop(signal == 0 && any_done(state_) ? event.signal : signal);
@@ -56,7 +56,7 @@ void SupervisionStep::stop(int signal, bool spares_done) {
 
 void SupervisionStep::say_who_ends(const std::vector<int>& ranks) {
   act(action::Say{concat(rank_list(ranks), ranks.size() == 1 ? " has" : " have",
-                         " completed the training and may end within ",
+                         " completed the training or been preempted; time to end: ",
                          std::chrono::duration<double>(state_.options.shutdown_timeout).count(),
                          " s (--shutdown-timeout)")});
 }

@@ -186,10 +186,10 @@ bool ProgramOptions::parse(int argc, const char* const* argv) {
   CLI::App app(about_, argc > 0 ? argv[0] : "");
   app.allow_extras();
   app.footer(concat(
-      "A file of options has their names with underscores, in TOML: batch_size = 64, or JSON:\n"
-      "{\"batch_size\": 64}; before a dot is the section, [ddp]. A flag counts more than a\n"
-      "variable of the environment (",
-      variable_of(options_.empty() ? "" : options_.front().name), "), that more than the file."));
+      "A file has the option names with underscores, in TOML: batch_size = 64, or JSON:\n"
+      "{\"batch_size\": 64}. The part before a dot is a section: [ddp]. A flag overrides its\n"
+      "environment variable (",
+      variable_of(options_.empty() ? "" : options_.front().name), "), which overrides the file."));
   std::string file;
   app.add_option(flag_of(kConfig), file, "file of options: .toml or .json")
       ->type_name("FILE")

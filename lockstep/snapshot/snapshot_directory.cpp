@@ -273,8 +273,8 @@ std::optional<SnapshotName> SnapshotDirectory::choose(std::optional<Snapshot>& c
   const std::vector<SnapshotName> names = list_snapshots(path_).present;
   std::string newest_problem;
   const auto pass_over = [&](const SnapshotName& name, const Error& error) {
-    log(LogLevel::kWarning, concat(error.what(), "; ", name.file_name(),
-                                   " is passed over, the snapshot before it is tried"));
+    log(LogLevel::kWarning,
+        concat(error.what(), "; skipping ", name.file_name(), ", trying the previous snapshot"));
     if (newest_problem.empty()) newest_problem = error.what();
   };
   for (const SnapshotName& name : names) {

@@ -66,26 +66,27 @@ ProgramOption seconds_option(std::string name, std::string help,
 }
 
 void add_ranks(ProgramOptions& program, TrainerOptions& options) {
-  program.set_group("Ranks and their exchange");
-  program.add("devices", options.devices, "processes to start, where no launcher has started this");
+  program.set_group("Ranks and communication");
+  program.add("devices", options.devices, "processes to start, unless a launcher starts them");
   program.add("num_nodes", options.num_nodes, "machines that a launcher must have; 0: any number");
   program.add("init.backend", options.init.backend,
-              "shm, hierarchical, gloo, nccl or mpi; empty: what fits");
+              "shm, hierarchical, gloo, nccl or mpi; empty: chosen automatically");
   program.add("one_copy_per_machine", options.one_copy_per_machine,
-              "parameters and optimizer state once on a machine; turns recover off");
-  program.add(seconds_option("init.timeout", "seconds until a collective fails; 0: 600",
+              "one copy of parameters and optimizer state per machine; turns recover off");
+  program.add(seconds_option("init.timeout", "timeout of a collective in seconds; 0: 600",
                              options.init.timeout));
-  program.add(seconds_option("init.init_timeout", "seconds for all ranks to join; 0: 300",
+  program.add(seconds_option("init.init_timeout",
+                             "timeout in seconds for all ranks to join; 0: 300",
                              options.init.init_timeout));
   program.add(positive_option(
-      "ddp.bucket_cap_mb", "size of a bucket of gradients; 0: what fits",
+      "ddp.bucket_cap_mb", "size of a gradient bucket in MiB; 0: chosen automatically",
       [&options](std::optional<double> megabytes) { options.ddp.bucket_cap_mb = megabytes; },
       [&options] { return options.ddp.bucket_cap_mb; }));
   program.add("ddp.find_unused_parameters", options.ddp.find_unused_parameters,
-              "look in each step which parameters it uses");
+              "find in each step the parameters that it does not use");
   program.add("ddp.static_graph", options.ddp.static_graph, "each step uses the same parameters");
   program.add("ddp.check_replicas_every", options.ddp.check_replicas_every,
-              "steps after which the ranks' parameters are compared; 0: never");
+              "steps between comparisons of the ranks' parameters; 0: never");
 }
 
 }  // namespace
@@ -93,50 +94,63 @@ void add_ranks(ProgramOptions& program, TrainerOptions& options) {
 void add_trainer_options(ProgramOptions& program, TrainerOptions& options) {
   program.set_group("Training");
   program.add("max_duration", options.max_duration,
-              "10ep epochs, 100ba steps, 5000sp samples, 90sec");
-  program.add("batch_size", options.batch_size, "samples a batch, on each rank");
-  program.add("split_batches", options.split_batches, "batch_size is that of all ranks together");
-  program.add("workers", options.workers, "threads that read ahead");
+              "length of the run: 10ep epochs, 100ba steps, 5000sp samples or 90sec");
+  program.add("batch_size", options.batch_size, "samples per batch on each rank");
+  program.add("split_batches", options.split_batches,
+              "batch_size is the global batch, divided over the ranks");
+  program.add("workers", options.workers, "threads that load batches in advance");
   program.add("precision", options.precision, kPrecision, "32-true, 16-mixed or bf16-mixed");
-  program.add("gradient_accumulation_steps", options.gradient_accumulation_steps, "batches a step");
-  program.add("gradient_clip_val", options.gradient_clip_val, "0: gradients are not clipped");
+  program.add("gradient_accumulation_steps", options.gradient_accumulation_steps,
+              "batches per optimizer step");
+  program.add("gradient_clip_val", options.gradient_clip_val,
+              "largest norm or value of gradients; 0: no clipping");
   program.add("gradient_clip_algorithm", options.gradient_clip_algorithm, kClip, "norm or value");
   program.add("non_finite", options.non_finite, kNonFinite,
-              "steps whose gradients are not finite: ignore, report, skip or stop");
+              "action on gradients that are not finite: ignore, report, skip or stop");
   program.add("deterministic", options.deterministic,
-              "only operators that give the same bits in every run");
-  program.add("seed", options.seed, "of random numbers and of the order of samples");
+              "use deterministic operators only; others fail");
+  program.add("seed", options.seed, "seed of random numbers and of the order of samples");
 
   program.set_group("Validation, limits");
-  program.add("val_check_interval", options.val_check_interval, "as 1ep, 100ba; empty: never");
-  program.add("limit_train_batches", options.limit_train_batches, "of each rank; 0: all");
-  program.add("limit_val_batches", options.limit_val_batches, "of each rank; 0: all");
-  program.add("limit_test_batches", options.limit_test_batches, "of each rank; 0: all");
-  program.add("limit_predict_batches", options.limit_predict_batches, "of each rank; 0: all");
+  program.add("val_check_interval", options.val_check_interval,
+              "interval between validations, e.g. 1ep or 100ba; empty: no validation");
+  program.add("limit_train_batches", options.limit_train_batches,
+              "training batches per epoch on each rank; 0: all");
+  program.add("limit_val_batches", options.limit_val_batches,
+              "batches per validation on each rank; 0: all");
+  program.add("limit_test_batches", options.limit_test_batches,
+              "batches per test on each rank; 0: all");
+  program.add("limit_predict_batches", options.limit_predict_batches,
+              "batches per prediction on each rank; 0: all");
   program.add("overfit_batches", options.overfit_batches,
-              "train on the first so many batches alone; 0: on all");
+              "train on the first N batches only; 0: on all");
   program.add("fast_dev_run", options.fast_dev_run,
-              "only so many batches, and nothing is written: does it run?");
+              "smoke test: N batches, no snapshots or logs; 0: off");
 
-  program.set_group("What is kept and shown");
-  program.add("directory", options.directory, "snapshots, metrics and samples go here");
-  program.add("resume", options.resume, "go on from the newest snapshot there");
-  program.add("save_interval", options.save_interval, "of snapshots; empty: at the end alone");
-  program.add("keep_last", options.keep_last, "how many of the newest snapshots to keep");
-  program.add("asynchronous_saves", options.asynchronous_saves, "snapshots are written meanwhile");
-  program.add("sharded_saves", options.sharded_saves, "each rank writes a shard of them");
-  program.add("log_every_n_steps", options.log_every_n_steps, "metrics are means over so many");
+  program.set_group("Snapshots, metrics, recovery");
+  program.add("directory", options.directory, "directory of snapshots, metrics and sample logs");
+  program.add("resume", options.resume, "resume from the newest snapshot in the directory");
+  program.add("save_interval", options.save_interval,
+              "interval between snapshots, e.g. 1ep or 100ba; empty: only at the end");
+  program.add("keep_last", options.keep_last, "number of newest snapshots to keep, at least 2");
+  program.add("asynchronous_saves", options.asynchronous_saves,
+              "write snapshots in the background");
+  program.add("sharded_saves", options.sharded_saves, "each rank writes a shard of a snapshot");
+  program.add("log_every_n_steps", options.log_every_n_steps,
+              "steps between logs of metrics, which are means over them");
   program.add("logger", options.logger, kLogger,
-              "tensorboard, csv or tensorboard,csv, beside metrics.jsonl");
-  program.add("trace", options.trace, "steps that all ranks trace: 10:13 are 10, 11 and 12");
-  program.add("profiler", options.profiler, kProfiler, "simple: where the time of a step goes");
+              "tensorboard, csv or tensorboard,csv, in addition to metrics.jsonl");
+  program.add("trace", options.trace, "steps to trace on all ranks: 10:13 is 10, 11 and 12");
+  program.add("profiler", options.profiler, kProfiler,
+              "simple: log the time of each part of a step");
   program.add("recover", options.recover,
               "survive failed ranks under lockstep run --max-restarts=N");
   program.add("memory_every", options.memory_every,
               "steps between copies of the state in memory that the launcher keeps; 0: none");
   program.add("check_replicas_every", options.check_replicas_every,
-              "steps between comparisons of the ranks' parameters; 0: none");
-  program.add("log_samples", options.log_samples, "for lockstep audit");
+              "steps between comparisons of the ranks' parameters; 0: never");
+  program.add("log_samples", options.log_samples,
+              "log the samples of each rank, for lockstep audit");
   program.add(
       {.name = "quiet",
        .help = "no progress bar",

@@ -98,7 +98,7 @@ class StrangersTest(JobTest):
         self.expect_refused("its secret is not that of the job", secret="another secret")
 
     def test_another_job_is_refused(self):
-        self.expect_refused("here meet agents of job 'none' of machine-0 (pid {server})",
+        self.expect_refused("this rendezvous serves agents of job 'none' of machine-0 (pid {server})",
                             "--rdzv-id=another")
 
     def test_without_a_secret_nothing_is_started(self):

@@ -5,9 +5,9 @@
 // replicas every third step), trainer (in place of a loop of its own), save (snapshots in
 // $ACCELERATOR_WORKER_FOLDER), async and sharded (of these), tail (evaluations within the loop),
 // places (says which failpoints it passes), per_rank (a batch of its own for each rank), drop
-// (drop_last), onecopy (one_copy_per_machine), forgets (steps read a number that is not registered).
-// EPOCHS_LOOP while: a loop over loader.epoch(). Says each step, and at the end the bits of its state,
-// each after its pid.
+// (drop_last), onecopy (one_copy_per_machine), forgets (steps read a number that is not
+// registered). EPOCHS_LOOP while: a loop over loader.epoch(). Says each step, and at the end the
+// bits of its state, each after its pid.
 #include <cmath>
 #include <csignal>
 #include <cstdio>

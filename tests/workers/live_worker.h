@@ -23,8 +23,8 @@ inline void say(const std::string& text) {
   std::fflush(stdout);
 }
 
-inline constexpr env::Variable kStepRead{
-    "LIVE_WORKER_STEP_READ", "path", "file with the last step that the test has read"};
+inline constexpr env::Variable kStepRead{"LIVE_WORKER_STEP_READ", "path",
+                                         "file with the last step that the test has read"};
 
 /// Says that the step is done, and waits while the test is many steps behind: it is to find the job
 /// where it wants to disturb it.

@@ -26,7 +26,9 @@ int audit(const std::vector<std::string>& arguments) {
       ->required();
   app.add_flag("--json", is_json, "print the result as JSON");
   app.footer(
-      "Exit code: 0: each sample was trained once; 1: not; 2: wrong command line or folder.\n\n"
+      "Exit code: 0: each sample was trained once; 1: not, or DIR cannot be read; 2: wrong "
+      "command\n"
+      "line, or DIR has no logs of samples.\n\n"
       "Examples:\n"
       "  lockstep audit runs/digits/data\n"
       "  lockstep audit runs/digits/data --json");

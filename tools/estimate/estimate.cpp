@@ -154,7 +154,7 @@ double parse_parameter_count(const std::string& text) {
   const auto number = parse_number<double>(digits);
   if (number && *number > 0 && *number * factor >= 1) return std::round(*number * factor);
   throw UsageError(
-      concat("lockstep estimate: '", text,
+      concat("estimate: '", text,
              "' is neither a file nor a number of parameters, as 124M, 1.5B or 85000"));
 }
 

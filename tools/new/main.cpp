@@ -23,7 +23,7 @@ fs::path installed_prefix() {
   std::error_code error;
   if (fs::exists(prefix / LOCKSTEP_PACKAGE_FOLDER / "lockstepConfig.cmake", error)) return prefix;
   throw UsageError(
-      concat("lockstep new: ", prefix.string(),
+      concat("new: ", prefix.string(),
              " has no installed Lockstep; run cmake --install BUILD --prefix DIR, then "
              "DIR/bin/lockstep new"));
 }

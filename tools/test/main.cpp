@@ -10,10 +10,9 @@ namespace {
 int test_command(const std::vector<std::string>& arguments) {
   int ranks = 2;
   CLI::App app(
-      "Checks that ranks can train together on this machine: compares collectives with known "
-      "results, and a\n"
-      "short training with that of one process. Where it fails, lockstep doctor looks for the "
-      "cause.",
+      "Checks that ranks can train together on this machine: compares collectives with known\n"
+      "results, and a short training run with that of one process. If it fails, run lockstep "
+      "doctor.",
       "lockstep test");
   add_integer(app, "--nproc-per-node", ranks, 1, "number of ranks (default 2)");
   app.footer(

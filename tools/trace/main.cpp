@@ -28,9 +28,9 @@ int trace_command(const std::vector<std::string>& arguments) {
       ->add_option("TRACES", traces, "the trace files, or a folder with the traces of one timeline")
       ->required();
   app.footer(
-      "Exit code: 0; 1 when the timeline cannot be written or a trace is damaged; 2 for a wrong "
-      "command\n"
-      "line, or for files that are not traces.\n\n"
+      "Exit code: 0; 1 when a file cannot be read or written, or a trace is damaged; 2 for a "
+      "wrong\n"
+      "command line, or for files that are not traces.\n\n"
       "Examples:\n"
       "  lockstep trace merge timeline.json runs/digits/traces\n"
       "  lockstep trace merge timeline.json trace.rank0.json trace.rank1.json");

@@ -26,13 +26,14 @@ inline constexpr Variable kRank{"RANK", "int", "rank of this process in the job"
     kMasterAddr{"MASTER_ADDR", "host", "where rank 0 serves the job's store"},
     kMasterPort{"MASTER_PORT", "port", "the store's port"},
     kRestartCount{"TORCHELASTIC_RESTART_COUNT", "int",
-                  "how often the job was restarted: its generation"},
-    kMaxRestarts{"TORCHELASTIC_MAX_RESTARTS", "int", "how often the job may be restarted"},
+                  "number of earlier generations of the job, 0 in the first"},
+    kMaxRestarts{"TORCHELASTIC_MAX_RESTARTS", "int",
+                 "maximum number of restarts after failures (--max-restarts)"},
     kRunId{"TORCHELASTIC_RUN_ID", "text", "id of the job"},
     kUseAgentStore{"TORCHELASTIC_USE_AGENT_STORE", "True|False",
-                   "True where the launcher itself serves the store"},
+                   "True if the launcher itself serves the store"},
     kErrorFile{"TORCHELASTIC_ERROR_FILE", "path",
-               "where a failing worker leaves its error as JSON"},
+               "file to which a failing worker writes its error as JSON"},
     kStoreListenFd{
         "LOCKSTEP_STORE_LISTEN_FD", "int",
         "socket bound by the launcher, on which rank 0 serves the store; set by lockstep run"},
@@ -46,12 +47,12 @@ inline constexpr Variable kRank{"RANK", "int", "rank of this process in the job"
                    "the launcher keeps; set by lockstep run"},
     kJobMark{"LOCKSTEP_JOB", "text",
              "marks all processes of a job, those that its workers start too; set by lockstep run"},
-    kJobSecret{
-        "LOCKSTEP_JOB_SECRET", "text",
-        "by which machines of a job know each other; workers do not get it (lockstep run --help)",
-        true},
+    kJobSecret{"LOCKSTEP_JOB_SECRET", "text",
+               "secret with which the machines of a job authenticate each other; not passed to "
+               "workers (lockstep run --help)",
+               true},
     kSpawn{"LOCKSTEP_SPAWN", "text",
-           "which call of lockstep::spawn() in which process this one belongs to; set by it"};
+           "process and call of lockstep::spawn() that started this process; set by spawn()"};
 
 // Given to each process by mpirun and srun, in place of the above. First of each: Open MPI; then
 // MPICH and its kin (hydra); then Slurm.
@@ -74,11 +75,12 @@ inline constexpr Variable kOpenMpiRank{"OMPI_COMM_WORLD_RANK", "int",
 
 // From these the ranks know where to meet when MASTER_ADDR and MASTER_PORT are not set.
 inline constexpr Variable kOpenMpiJob{"PMIX_NAMESPACE", "text",
-                                      "the job under Open MPI's mpirun: stands for a port"},
-    kPmiConnection{"PMI_FD", "int", "connection to MPICH's mpirun, which passes texts on"},
+                                      "id of the job under Open MPI's mpirun; gives the port"},
+    kPmiConnection{"PMI_FD", "int",
+                   "connection to MPICH's mpirun, through which rank 0 publishes its address"},
     kSlurmNodes{"SLURM_STEP_NODELIST", "list", "the machines of srun: rank 0 is on the first"},
-    kSlurmJob{"SLURM_JOB_ID", "int", "the job under srun: with the step it stands for a port"},
-    kSlurmStep{"SLURM_STEP_ID", "int", "the step of the job under srun"};
+    kSlurmJob{"SLURM_JOB_ID", "int", "id of the job under srun; gives the port, with the step"},
+    kSlurmStep{"SLURM_STEP_ID", "int", "id of the job's step under srun"};
 
 // Set by users.
 inline constexpr Variable kTimeout{"LOCKSTEP_TIMEOUT_S", "seconds",
@@ -108,9 +110,9 @@ inline constexpr Variable kTimeout{"LOCKSTEP_TIMEOUT_S", "seconds",
 #if defined(LOCKSTEP_FAILPOINTS)
 inline constexpr Variable kFailpoint{
     "LOCKSTEP_FAILPOINT", "name:n:action[:rank[:generation]],...",
-    "what goes wrong, for tests: when a process passes the failpoint for the n-th time it is to "
-    "kill or stop itself, or a call there fails: kill, stop, eio or short; in this rank alone, in "
-    "processes started in this generation (default: any rank, generation 0; * is any)"};
+    "fault to inject in tests, when a process passes the failpoint for the n-th time: kill or stop "
+    "the process, fail the call with EIO (eio) or write less (short); only in this rank and in "
+    "processes with this TORCHELASTIC_RESTART_COUNT (default: any rank, count 0; * is any)"};
 #endif
 inline constexpr Variable kTemporaryFolder{"TMPDIR", "directory",
                                            "where temporary files go (default /tmp)"},
@@ -128,20 +130,20 @@ inline constexpr Variable kMallocTrimThreshold{"MALLOC_TRIM_THRESHOLD_", "bytes"
 
 // Read by the launcher.
 inline constexpr Variable kPythonExec{"PYTHON_EXEC", "path",
-                                      "what runs programs in Python (default python3)"},
+                                      "interpreter of Python programs (default python3)"},
     kShutdownTimeout{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "seconds",
-                     "from telling workers to end to killing them (default 30)"},
+                     "grace period from SIGTERM to SIGKILL, without --shutdown-timeout "
+                     "(default 30)"},
     kAgentLogLevel{"LOGLEVEL", "DEBUG|INFO|WARNING|ERROR",
                    "above INFO, --event-log-handler=console prints nothing (default INFO)"},
-    kEnableFileTimer{
-        "TORCHELASTIC_ENABLE_FILE_TIMER", "1|0",
-        "torchrun's timer of workers, which is not here: 1 is answered with a warning"},
+    kEnableFileTimer{"TORCHELASTIC_ENABLE_FILE_TIMER", "1|0",
+                     "torchrun's timer of workers; not supported: 1 gives a warning"},
     kHealthCheckPort{
         "TORCHELASTIC_HEALTH_CHECK_PORT", "port",
-        "where the launcher tells its job's health and metrics: /healthz, /metrics and /status at "
-        "--local-addr, else on loopback (default: nowhere)"},
+        "port at which the launcher serves the job's health and metrics (/healthz, /metrics, "
+        "/status), at --local-addr, else on loopback (default: none)"},
     kLogLinePrefix{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "text",
-                   "before each line shown by --tee (default [${role_name}${local_rank}]:)"},
+                   "prefix of each line shown by --tee (default [${role_name}${local_rank}]:)"},
     kOmpNumThreads{
         "OMP_NUM_THREADS", "int",
         "threads of each worker's tensor kernels (default: processors divided by local workers)"},

@@ -56,7 +56,7 @@ class ForkServer {
   std::function<bool(std::string_view)> is_of_one_worker_;
   UniqueFd socket_;
   UniqueFd worker_end_;
-  pid_t pid_ = 0;  ///< 0: it has not reported yet
+  pid_t pid_ = 0;                           ///< 0: it has not reported yet
   std::chrono::milliseconds time_to_load_;  ///< that is left
 };
 

@@ -144,7 +144,8 @@ int become_worker(const ForkRequest& request, pid_t launcher, const std::string&
   ::prctl(PR_SET_PTRACER, launcher);
   if (::setsid() < 0) return errno;
   if (!request.cpus.empty() && !CpuSet(request.cpus).apply()) return errno;
-  auto& lines = *new std::vector<std::string>(request.environment);  // As long as the process lives.
+  auto& lines =
+      *new std::vector<std::string>(request.environment);  // As long as the process lives.
   auto& pointers = *new std::vector<char*>;
   for (std::string& line : lines) pointers.push_back(line.data());
   pointers.push_back(nullptr);

@@ -150,7 +150,8 @@ TEST_F(ForkServerTest, GivesFilesTheirNumbersAndItsProcessors) {
   const auto pid = server.start(options);
   ASSERT_TRUE(pid);
   const std::string text = line();
-  EXPECT_NE(text.find(concat("cpus 1 from ", options.cpus.front(), " ")), std::string::npos) << text;
+  EXPECT_NE(text.find(concat("cpus 1 from ", options.cpus.front(), " ")), std::string::npos)
+      << text;
   for (const int fd : {near.get(), far.get()}) {
     EXPECT_NE(text.find(concat(" ", fd, " ")), std::string::npos) << text;
   }
@@ -211,9 +212,9 @@ TEST_F(ForkServerTest, NoServerIsLeftWhereLibrariesMayHaveReadTheEnvironment) {
   Dl_info standard_library{};
   ASSERT_NE(::dladdr(reinterpret_cast<void*>(&std::terminate), &standard_library), 0);
   std::filesystem::copy_file(standard_library.dli_fname, library);
-  for (const std::string& line : {concat("LD_PRELOAD=", library.string()),
-                                  std::string("OMP_PLACES=cores"),
-                                  std::string("GOMP_CPU_AFFINITY=0")}) {
+  for (const std::string& line :
+       {concat("LD_PRELOAD=", library.string()), std::string("OMP_PLACES=cores"),
+        std::string("GOMP_CPU_AFFINITY=0")}) {
     SpawnOptions first = worker(0);
     first.environment.push_back(line);
     ForkServer server(first, is_of_one_worker);

@@ -124,8 +124,8 @@ std::vector<ConfigEntry> read_config_file(const std::filesystem::path& path) {
   } else if (extension == ".json") {
     entries.add(parse_json(text_of(path), path.string()));
   } else {
-    throw UsageError(concat("options of ", path.string(),
-                            ": its name says not what it holds; call it .toml or .json"));
+    throw UsageError(
+        concat("options of ", path.string(), ": unknown format; name the file .toml or .json"));
   }
   return entries.take();
 }

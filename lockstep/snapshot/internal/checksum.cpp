@@ -113,8 +113,7 @@ bool verify_checksum(const ReadableFile& file) {
     }
     throw CorruptFile(concat("verify ", file.path(),
                              ": no checksum at its end; it is truncated, "
-                             "damaged, or no snapshot: take another copy, or delete it and start "
-                             "anew"));
+                             "damaged or not a snapshot: use another copy or an older snapshot"));
   }
   const auto hash = std::make_unique<ChecksumHash>();
   update_from(file, size - kCommentBytes, *hash);

@@ -205,8 +205,8 @@ void ZipReader::check_overlaps() const {
 
 void ZipReader::corrupt(const std::string& reason) const {
   throw CorruptFile(concat("read ", file_.path(), ": ", reason,
-                           "; it is damaged, or no file of torch.save or Lockstep: take another "
-                           "copy, or delete it and start anew"));
+                           "; it is damaged, or not a file of torch.save or Lockstep: use another "
+                           "copy or an older snapshot"));
 }
 
 }  // namespace lockstep::inline internal
