@@ -21,6 +21,9 @@
 namespace lockstep::inline internal {
 namespace {
 
+// Each may have delayed a start by half a second.
+constexpr int kMostLostForkServers = 3;
+
 void wait_for(int fd, const std::optional<Deadline>& deadline) {
   pollfd entry{.fd = fd, .events = POLLIN, .revents = 0};
   ::poll(&entry, 1, deadline ? poll_timeout(*deadline) : -1);
@@ -242,13 +245,18 @@ void Supervisor::carry_out(const action::StartWorker& start) {
 // The first is executed, and leaves a fork server for the others.
 pid_t Supervisor::start_process(SpawnOptions spawn) {
   if (fork_server_) {
-    if (const auto pid = fork_server_->start(spawn)) return *pid;
-    if (!fork_server_->is_valid()) fork_server_.reset();
+    if (const auto pid = fork_server_->start(spawn, parts_.signals.fd())) return *pid;
+    if (!fork_server_->is_valid()) {
+      fork_server_.reset();
+      ++lost_fork_servers_;
+    }
   }
   const LaunchOptions& options = job_.options;
   const bool others_follow =
       options.worker_count > 1 || options.max_restarts > 0 || options.standby_workers > 0;
-  const bool leaves_server = others_follow && !fork_server_ && ForkServer::is_in(spawn.path);
+  const bool leaves_server = others_follow && !fork_server_ &&
+                             lost_fork_servers_ < kMostLostForkServers &&
+                             ForkServer::is_in(spawn.path);
   if (leaves_server) fork_server_.emplace(spawn, is_of_one_worker);
   const pid_t pid = spawn_process(spawn);
   if (leaves_server) fork_server_->started_first();

@@ -118,6 +118,7 @@ class Supervisor {
   std::vector<WorkerPlan> plans_;
   std::map<WorkerId, Process> processes_;
   std::optional<ForkServer> fork_server_;
+  int lost_fork_servers_ = 0;
   WakeSet news_;
   /// Of crashes in generations that other workers outlived.
   std::list<CrashNaming> namings_;

@@ -8,6 +8,7 @@
 #include "lockstep/base/internal/env.h"
 #include "lockstep/base/internal/text.h"
 #include "lockstep/job/internal/worker_link.h"
+#include "lockstep/os/process/fork_request.h"
 #include "lockstep/os/process/signals.h"
 
 namespace lockstep::inline internal {
@@ -77,6 +78,7 @@ Environment worker_environment(const LaunchOptions& options, const GenerationFac
   // A launcher may itself run under a launcher, whose descriptors are not ours.
   values.erase(env::kStoreListenFd.name);
   values.erase(env::kLauncherFd.name);
+  values.erase(kForkServerFd.name);
   values.erase(env::kStandby.name);
   values.erase(env::kStateMemoryFd.name);
   values.erase(kStepsMade.name);

@@ -13,6 +13,7 @@
 #include <link.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "lockstep/base/error.h"
@@ -25,9 +26,11 @@
 namespace lockstep::inline internal {
 namespace {
 
-// To load a program from a disk that is slow. Then the workers are executed, all at once.
-constexpr std::chrono::milliseconds kTimeToLoad{5'000};
-constexpr std::chrono::milliseconds kTimeToFork{5'000};
+// A program that loads more slowly, from a disk, is executed for all workers at once.
+constexpr std::chrono::milliseconds kTimeToLoad{2'000};
+// The launcher waits meanwhile.
+constexpr std::chrono::milliseconds kTimeToFork{500};
+constexpr std::chrono::milliseconds kTimeToEnd{500};
 constexpr std::string_view kNoteName = kForkServerNote;
 
 bool read_at(int fd, std::uint64_t offset, void* bytes, std::size_t count) {
@@ -57,17 +60,24 @@ bool has_note(int fd, const ElfW(Phdr) & segment) {
   return false;
 }
 
-// Waits for what the other end sends. Nothing when that ended, or the deadline passed.
-std::optional<std::int32_t> receive_number(int socket, const Deadline& deadline) {
-  pollfd entry{.fd = socket, .events = POLLIN, .revents = 0};
+// What the other end has sent by the deadline, or before `news` is readable.
+struct Received {
+  std::optional<std::int32_t> number;
+  bool has_ended = false;
+};
+
+Received receive_number(int socket, const Deadline& deadline, int news = -1) {
+  std::array<pollfd, 2> entries{{{socket, POLLIN, 0}, {news, POLLIN, 0}}};
   for (;;) {
-    const int count = ::poll(&entry, 1, poll_timeout(deadline));
-    if (count > 0) break;
-    if ((count < 0 && errno != EINTR) || deadline.passed()) return std::nullopt;
+    const int count = ::poll(entries.data(), entries.size(), poll_timeout(deadline));
+    if (count > 0 && entries[0].revents != 0) break;
+    if ((count < 0 && errno != EINTR) || count > 0 || deadline.passed()) return {};
   }
   std::int32_t number = 0;
-  if (::recv(socket, &number, sizeof number, MSG_DONTWAIT) != sizeof number) return std::nullopt;
-  return number;
+  if (::recv(socket, &number, sizeof number, MSG_DONTWAIT) != sizeof number) {
+    return {.number = std::nullopt, .has_ended = true};
+  }
+  return {.number = number};
 }
 
 struct Ends {
@@ -158,8 +168,13 @@ ForkServer::~ForkServer() {
 void ForkServer::end() noexcept {
   socket_.reset();
   worker_end_.reset();
-  if (pid_ > 0) kill_and_reap(pid_);
-  pid_ = 0;
+  if (!process_.valid()) return;
+  kill_process(process_);
+  wait_for_end(process_, Deadline::after(kTimeToEnd));
+  // Another part of the launcher may have reaped it already.
+  siginfo_t info{};
+  ::waitid(P_PIDFD, static_cast<id_t>(process_.get()), &info, WEXITED | WNOHANG);
+  process_.reset();
 }
 
 bool ForkServer::can_start(const SpawnOptions& options) const {
@@ -172,24 +187,24 @@ bool ForkServer::can_start(const SpawnOptions& options) const {
     std::ranges::sort(lines);
     return lines;
   };
+  // All processors, or some: libraries have counted them.
   return options.path == first_.path && options.arguments == first_.arguments &&
-         shared_lines(options) == shared_lines(first_);
+         options.cpus.size() == first_.cpus.size() && shared_lines(options) == shared_lines(first_);
 }
 
-bool ForkServer::wait_until_ready() {
-  if (pid_ > 0) return true;
-  // Once: the workers that follow are executed without a further wait.
+bool ForkServer::wait_until_ready(int news) {
+  if (process_.valid()) return true;
+  // Once for all workers: those that follow are executed without a further wait.
   const Deadline deadline = Deadline::after(std::exchange(time_to_load_, {}));
-  if (const auto pid = receive_number(socket_.get(), deadline)) {
-    pid_ = *pid;
-    return true;
-  }
-  if (!deadline.passed()) end();  // The first worker has ended, or leaves none.
-  return false;
+  const Received pid = receive_number(socket_.get(), deadline, news);
+  if (pid.number) process_ = find_process(*pid.number);
+  const bool is_gone = pid.has_ended || (pid.number && !process_.valid());
+  if (is_gone) end();  // The first worker leaves none, or the server has ended.
+  return process_.valid();
 }
 
-std::optional<pid_t> ForkServer::start(const SpawnOptions& options) {
-  if (!is_valid() || !can_start(options) || !wait_until_ready()) return std::nullopt;
+std::optional<pid_t> ForkServer::start(const SpawnOptions& options, int news) {
+  if (!is_valid() || !can_start(options) || !wait_until_ready(news)) return std::nullopt;
   auto reply = make_ends();
   if (!reply) return std::nullopt;
   if (!send_request(socket_.get(), options, reply->other.get())) {
@@ -198,7 +213,7 @@ std::optional<pid_t> ForkServer::start(const SpawnOptions& options) {
     return std::nullopt;
   }
   reply->other.reset();
-  const auto pid = receive_number(reply->own.get(), Deadline::after(kTimeToFork));
+  const auto pid = receive_number(reply->own.get(), Deadline::after(kTimeToFork)).number;
   if (!pid) end();
   if (!pid || *pid <= 0) return std::nullopt;
   // From here on it runs. Without this word it ends.

@@ -39,24 +39,25 @@ class ForkServer {
   /// The first worker has been executed: its end of the socket is its own.
   void started_first() { worker_end_.reset(); }
 
-  /// Starts a process as spawn_process() does. Nothing where the server has ended, is not there
-  /// within the time in which a program is loaded, or cannot start this one, as its arguments or
-  /// its environment are others than the first worker's: then the program must be executed.
-  std::optional<pid_t> start(const SpawnOptions& options);
+  /// Starts a process as spawn_process() does. Nothing where the server has ended, does not answer
+  /// in time, or cannot start this one, as its arguments or its environment are others than the
+  /// first worker's: then the program must be executed. Waits 2 s for the first worker to be
+  /// loaded, but only until `news` is readable.
+  std::optional<pid_t> start(const SpawnOptions& options, int news = -1);
 
   /// False when there will be no server any more.
   bool is_valid() const { return socket_.valid(); }
 
  private:
   bool can_start(const SpawnOptions& options) const;
-  bool wait_until_ready();
+  bool wait_until_ready(int news);
   void end() noexcept;
 
   SpawnOptions first_;
   std::function<bool(std::string_view)> is_of_one_worker_;
   UniqueFd socket_;
   UniqueFd worker_end_;
-  pid_t pid_ = 0;                           ///< 0: it has not reported yet
+  UniqueFd process_;                        ///< not valid: it has not reported yet
   std::chrono::milliseconds time_to_load_;  ///< that is left
 };
 

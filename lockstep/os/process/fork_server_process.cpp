@@ -1,11 +1,13 @@
 // The fork server itself, which runs before main().
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -51,6 +53,42 @@ bool has_one_thread() {
   return !error && std::distance(begin(entries), end(entries)) == 1;
 }
 
+// Of the system, LibTorch or CUDA.
+bool is_known_library(std::string_view path) {
+  constexpr std::array kSystem{"/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/"};
+  constexpr std::array kNames{"libtorch",
+                              "libtorch_cpu",
+                              "libtorch_cuda",
+                              "libtorch_cuda_linalg",
+                              "libtorch_global_deps",
+                              "libc10",
+                              "libc10_cuda",
+                              "libgomp",
+                              "libcaffe2_nvrtc",
+                              "libcudart",
+                              "libcublas",
+                              "libcublasLt",
+                              "libcudnn",
+                              "libcufft",
+                              "libcufile",
+                              "libcurand",
+                              "libcusolver",
+                              "libcusparse",
+                              "libcusparseLt",
+                              "libcupti",
+                              "libnccl",
+                              "libnvToolsExt",
+                              "libnvrtc",
+                              "libnvJitLink",
+                              "libnvshmem_host"};
+  if (path.find('/') == std::string_view::npos) return true;  // The program, and the kernel's own.
+  const std::string_view file = path.substr(path.rfind('/') + 1);
+  // libgomp-98df74fd.so.1.0.0 is that of a wheel.
+  const std::string_view name = file.substr(0, file.find_first_of("-."));
+  return std::ranges::any_of(kSystem, [&](auto folder) { return path.starts_with(folder); }) ||
+         std::ranges::find(kNames, name) != kNames.end();
+}
+
 // What has run before this is libraries' own initialization, and in the workers it has run in the
 // first one's environment. That is as good for libraries of the system and of LibTorch; another may
 // have read its rank.
@@ -58,42 +96,44 @@ bool has_other_libraries() {
   bool has_other = false;
   ::dl_iterate_phdr(
       [](dl_phdr_info* library, std::size_t, void* found) {
-        const std::string_view path = library->dlpi_name;
-        const std::string_view name = path.substr(path.rfind('/') + 1);
-        const auto is_in = [&](std::string_view folder) { return path.starts_with(folder); };
-        const auto is = [&](std::string_view known) { return name.starts_with(known); };
-        // The program itself and the kernel's have no path.
-        const bool is_known = path.find('/') == path.npos || is_in("/lib/") || is_in("/lib64/") ||
-                              is_in("/usr/lib/") || is_in("/usr/lib64/") || is("libtorch") ||
-                              is("libc10") || is("libgomp") || is("libiomp") || is("libmkl") ||
-                              is("libcu") || is("libnv") || is("libnccl") || is("libshm");
-        if (!is_known) *static_cast<bool*>(found) = true;
+        if (!is_known_library(library->dlpi_name)) *static_cast<bool*>(found) = true;
         return 0;
       },
       &has_other);
   return has_other;
 }
 
-// OpenMP places threads by these when it is loaded, on the processors of that process.
-bool places_threads() {
-  for (const char* name : {"OMP_PLACES", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"}) {
-    if (env::text({name, "text", ""})) return true;
-  }
-  return false;
+// OpenMP places threads by the first of these when it is loaded, on the processors of that process.
+// By the last, others have their own code in the process.
+bool has_special_environment() {
+  constexpr std::array kNames{"OMP_PLACES",   "OMP_PROC_BIND", "GOMP_CPU_AFFINITY",
+                              "KMP_AFFINITY", "LD_PRELOAD",    "LD_AUDIT"};
+  return std::ranges::any_of(kNames, [](const char* name) {
+    return env::text({name, "text", ""}).has_value();
+  });
+}
+
+// A number that somebody else has set may be that of another file.
+bool is_of_launcher(std::int64_t fd, pid_t launcher) {
+  if (fd <= STDERR_FILENO || fd > std::numeric_limits<int>::max()) return false;
+  const int socket = static_cast<int>(fd);
+  int type = 0;
+  socklen_t bytes = sizeof type;
+  ucred peer{};
+  socklen_t peer_bytes = sizeof peer;
+  return ::getsockopt(socket, SOL_SOCKET, SO_TYPE, &type, &bytes) == 0 && type == SOCK_SEQPACKET &&
+         ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &peer_bytes) == 0 &&
+         peer.pid == launcher;
 }
 
 bool send_number(int socket, std::int32_t number) {
   return ::send(socket, &number, sizeof number, MSG_NOSIGNAL) == sizeof number;
 }
 
-// A forked process whose parent has ended becomes the launcher's child, as it adopts orphans.
-// False when it ends instead.
-bool become_child_of(pid_t launcher) {
-  const pid_t first = ::getppid();
-  for (pid_t parent = first; parent != launcher; parent = ::getppid()) {
-    if (parent != first) return false;
-    ::sched_yield();
-  }
+// A process whose parent ends becomes the launcher's child, as that adopts orphans. False where the
+// launcher has ended, or adopts none.
+bool become_child_of(pid_t launcher, pid_t parent) {
+  while (::getppid() == parent) ::sched_yield();
   return ::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && ::getppid() == launcher;
 }
 
@@ -106,9 +146,10 @@ int fork_for(pid_t launcher, int& error) {
     return -1;
   }
   if (middle == 0) {
+    const pid_t parent = ::getpid();
     const pid_t child = ::fork();
     if (child != 0) ::_exit(child < 0 ? errno : 0);
-    if (!become_child_of(launcher)) ::_exit(1);
+    if (!become_child_of(launcher, parent)) ::_exit(1);
     return 0;
   }
   int status = 0;
@@ -159,8 +200,8 @@ void serve(int socket, pid_t launcher) {
   ::prctl(PR_GET_NAME, name);
   ::prctl(PR_SET_NAME, kName);
   ::setsid();
-  const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(null.get(), fd);
+  const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(null, fd);
   // The worker's files, above all those whose end says that it has ended.
   close_files_from(STDERR_FILENO + 1, socket);
   if (!send_number(socket, ::getpid())) ::_exit(0);
@@ -197,15 +238,16 @@ void serve(int socket, pid_t launcher) {
 }
 
 [[gnu::constructor(101)]] void leave_fork_server() try {
-  const auto socket = env::integer(kForkServerFd);
-  if (!socket) return;
-  ::unsetenv(kForkServerFd.name);
+  const auto number = env::integer(kForkServerFd);
   const pid_t launcher = ::getppid();
-  if (has_one_thread() && !places_threads() && !has_other_libraries()) {
+  if (!number || !is_of_launcher(*number, launcher)) return;
+  const int socket = static_cast<int>(*number);
+  ::unsetenv(kForkServerFd.name);
+  if (has_one_thread() && !has_special_environment() && !has_other_libraries()) {
     int error = 0;
-    if (fork_for(launcher, error) == 0) return serve(*socket, launcher);
+    if (fork_for(launcher, error) == 0) return serve(socket, launcher);
   }
-  ::close(*socket);
+  ::close(socket);
 } catch (const std::exception&) {
   // Out of memory, or no number: there is no server.
 }

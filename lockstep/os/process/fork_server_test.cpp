@@ -20,9 +20,11 @@
 #include <unistd.h>
 
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/parse_number.h"
 #include "lockstep/os/files/pipe.h"
 #include "lockstep/os/files/temporary_directory.h"
 #include "lockstep/os/machine/affinity.h"
+#include "lockstep/os/process/fork_request.h"
 
 namespace lockstep {
 namespace {
@@ -94,6 +96,7 @@ class ForkServerTest : public testing::Test {
   // Executes the first worker, which leaves the server.
   ForkServer& make_server() {
     SpawnOptions first = worker(0, part_of_first_);
+    first.cpus = cpus_of_first_;
     server_.emplace(first, is_of_one_worker);
     first_ = spawn_process(first);
     server_->started_first();
@@ -101,6 +104,7 @@ class ForkServerTest : public testing::Test {
   }
 
   std::string part_of_first_ = "report";
+  std::vector<int> cpus_of_first_;
   Pipe out_ = make_pipe();
   std::optional<ForkServer> server_;
   pid_t first_ = 0;
@@ -138,21 +142,23 @@ TEST_F(ForkServerTest, ForksWorkersAsTheyWouldBeExecuted) {
 }
 
 TEST_F(ForkServerTest, GivesFilesTheirNumbersAndItsProcessors) {
+  cpus_of_first_ = {allowed_cpus().front()};
   ForkServer& server = make_server();
   line();
   wait_for(first_);
   // Numbers that the server itself has in use, and one far beyond.
   const UniqueFd far(::fcntl(out_.write_end.get(), F_DUPFD_CLOEXEC, 400));
   const UniqueFd near(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const UniqueFd lowest(::fcntl(out_.write_end.get(), F_DUPFD_CLOEXEC, 3));
   SpawnOptions options = worker(3);
-  options.inherited_fds = {near.get(), far.get()};
+  options.inherited_fds = {lowest.get(), near.get(), far.get()};
   options.cpus = {allowed_cpus().back()};
   const auto pid = server.start(options);
   ASSERT_TRUE(pid);
   const std::string text = line();
   EXPECT_NE(text.find(concat("cpus 1 from ", options.cpus.front(), " ")), std::string::npos)
       << text;
-  for (const int fd : {near.get(), far.get()}) {
+  for (const int fd : {lowest.get(), near.get(), far.get()}) {
     EXPECT_NE(text.find(concat(" ", fd, " ")), std::string::npos) << text;
   }
   EXPECT_EQ(WEXITSTATUS(wait_for(*pid)), 3);
@@ -171,8 +177,8 @@ TEST_F(ForkServerTest, LeavesOthersToBeExecuted) {
   other.path = "/bin/sh";
   EXPECT_FALSE(server.start(other));
   other = worker(1);
-  other.cpus = {1'000'000};
-  EXPECT_FALSE(server.start(other)) << "there is no such processor";
+  other.cpus = {0};
+  EXPECT_FALSE(server.start(other)) << "the first may run on all processors";
   // One that is too large to be sent.
   other = worker(1);
   other.environment[0] = "RANK=" + std::string(std::size_t{1} << 20, '1');
@@ -208,13 +214,13 @@ TEST_F(ForkServerTest, OutlivesTheFirstWorkerAndEndsWithTheLauncher) {
 // Each has a reason for which a forked worker might differ from an executed one.
 TEST_F(ForkServerTest, NoServerIsLeftWhereLibrariesMayHaveReadTheEnvironment) {
   const TemporaryDirectory folder(temporary_folder(), "lockstep_test_");
-  const std::filesystem::path library = folder.path() / "libown.so";
+  const std::filesystem::path library = folder.path() / "libstdc++.so.6";
   Dl_info standard_library{};
   ASSERT_NE(::dladdr(reinterpret_cast<void*>(&std::terminate), &standard_library), 0);
   std::filesystem::copy_file(standard_library.dli_fname, library);
   for (const std::string& line :
-       {concat("LD_PRELOAD=", library.string()), std::string("OMP_PLACES=cores"),
-        std::string("GOMP_CPU_AFFINITY=0")}) {
+       {concat("LD_LIBRARY_PATH=", folder.path().string()), concat("LD_PRELOAD=", library.string()),
+        std::string("OMP_PLACES=cores"), std::string("GOMP_CPU_AFFINITY=0")}) {
     SpawnOptions first = worker(0);
     first.environment.push_back(line);
     ForkServer server(first, is_of_one_worker);
@@ -225,6 +231,34 @@ TEST_F(ForkServerTest, NoServerIsLeftWhereLibrariesMayHaveReadTheEnvironment) {
     EXPECT_FALSE(server.start(second)) << line;
     EXPECT_FALSE(server.is_valid()) << line;
   }
+}
+
+TEST_F(ForkServerTest, TheNumberOfAnotherFileIsNoSocketOfALauncher) {
+  for (const int fd : {STDOUT_FILENO, out_.write_end.get(), 9999, -1}) {
+    SpawnOptions options = worker(4);
+    options.environment.push_back(concat(kForkServerFd.name, "=", fd));
+    const pid_t pid = spawn_process(options);
+    EXPECT_NE(line(), "");
+    EXPECT_EQ(WEXITSTATUS(wait_for(pid)), 4);
+  }
+  std::ifstream file("/proc/thread-self/children");
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), "");
+}
+
+TEST_F(ForkServerTest, AServerThatIsStoppedIsGivenUp) {
+  ForkServer& server = make_server();
+  line();
+  wait_for(first_);
+  ASSERT_EQ(WEXITSTATUS(wait_for(server.start(worker(5)).value_or(0))), 5);
+  line();
+  std::ifstream file("/proc/thread-self/children");
+  const pid_t pid =
+      parse_number<pid_t>(std::string(std::istream_iterator<char>(file), {})).value_or(0);
+  ASSERT_GT(pid, 0);
+  ::kill(pid, SIGSTOP);
+  EXPECT_FALSE(server.start(worker(6)));
+  EXPECT_FALSE(server.is_valid());
+  EXPECT_EQ(::kill(pid, 0), -1) << "it is left";
 }
 
 TEST_F(ForkServerTest, AProgramThatLeavesNoneIsExecuted) {
