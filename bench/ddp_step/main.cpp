@@ -37,7 +37,7 @@
 #include "lockstep/os/machine/core_distance.h"
 #include "lockstep/program/run_main.h"
 
-namespace lockstep::bench {
+namespace lockstep::bench::ddp_step {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -191,11 +191,12 @@ int serve(const std::string& commands, const std::string& answers) {
 }
 
 }  // namespace
-}  // namespace lockstep::bench
 
-int main(int argc, char** argv) {
-  return lockstep::run_main([&] {
-    if (argc != 3) throw lockstep::UsageError("ddp_step: run it by bench/ddp_step/run.py");
-    return lockstep::bench::serve(argv[1], argv[2]);
+int run_program(int argc, char** argv) {
+  return run_main([&] {
+    if (argc != 3) throw UsageError("ddp_step: run it by bench/ddp_step/run.py");
+    return serve(argv[1], argv[2]);
   });
 }
+
+}  // namespace lockstep::bench::ddp_step

@@ -26,7 +26,7 @@
 #include "lockstep/os/machine/core_distance.h"
 #include "lockstep/program/run_main.h"
 
-namespace lockstep::bench {
+namespace lockstep::bench::small_steps {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -139,10 +139,9 @@ int run(const Options& options) {
 }
 
 }  // namespace
-}  // namespace lockstep::bench
 
-int main(int argc, char** argv) {
-  lockstep::bench::Options options;
+int run_program(int argc, char** argv) {
+  Options options;
   CLI::App app("Times steps of small models with and without exchange");
   app.add_option("--models", options.models)->delimiter(',');
   app.add_option("--exchanges", options.exchanges, "of ddp_step; the first is compared with")
@@ -151,5 +150,7 @@ int main(int argc, char** argv) {
   app.add_option("--steps", options.steps, "of a block")->check(CLI::PositiveNumber);
   app.add_flag("--json", options.as_json, "print a line of JSON for each loop");
   CLI11_PARSE(app, argc, argv);
-  return lockstep::run_main([&] { return lockstep::bench::run(options); });
+  return run_main([&] { return run(options); });
 }
+
+}  // namespace lockstep::bench::small_steps

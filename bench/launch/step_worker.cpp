@@ -24,7 +24,7 @@
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/program/run_main.h"
 
-namespace lockstep::bench {
+namespace lockstep::bench::step_worker {
 namespace {
 
 constexpr std::int64_t kWidth = 256;
@@ -74,12 +74,12 @@ int train(const StepLog& log, std::int64_t steps) {
 }
 
 }  // namespace
-}  // namespace lockstep::bench
 
-int main(int argc, char** argv) {
-  return lockstep::run_main([&] {
-    if (argc < 2) throw lockstep::UsageError("step_worker: run it by bench/recovery/run.py");
-    return lockstep::bench::train(lockstep::bench::StepLog(argv[1]),
-                                  argc > 2 ? std::stoll(argv[2]) : -1);
+int run_program(int argc, char** argv) {
+  return run_main([&] {
+    if (argc < 2) throw UsageError("step_worker: run it by bench/recovery/run.py");
+    return train(StepLog(argv[1]), argc > 2 ? std::stoll(argv[2]) : -1);
   });
 }
+
+}  // namespace lockstep::bench::step_worker

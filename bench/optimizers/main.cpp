@@ -23,7 +23,7 @@
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/program/run_main.h"
 
-namespace lockstep::bench {
+namespace lockstep::bench::optimizer_steps {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -143,8 +143,9 @@ int run(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace lockstep::bench
 
-int main(int argc, char** argv) {
-  return lockstep::run_main([&] { return lockstep::bench::run(argc, argv); });
+int run_program(int argc, char** argv) {
+  return run_main([&] { return run(argc, argv); });
 }
+
+}  // namespace lockstep::bench::optimizer_steps

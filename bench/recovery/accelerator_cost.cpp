@@ -25,7 +25,7 @@
 #include "lockstep/program/run_main.h"
 #include "lockstep/train/accelerator.h"
 
-namespace lockstep::bench {
+namespace lockstep::bench::accelerator_cost {
 namespace {
 
 namespace nn = torch::nn;
@@ -122,16 +122,17 @@ int run(const std::string& name, std::int64_t turns, std::int64_t turn_steps) {
 }
 
 }  // namespace
-}  // namespace lockstep::bench
 
-int main(int argc, char** argv) {
-  return lockstep::run_main([&] {
+int run_program(int argc, char** argv) {
+  return run_main([&] {
     const auto number = [&](int at) {
-      return argc > at ? lockstep::parse_number<std::int64_t>(argv[at]) : std::nullopt;
+      return argc > at ? parse_number<std::int64_t>(argv[at]) : std::nullopt;
     };
     if (!number(2) || !number(3)) {
-      throw lockstep::UsageError("accelerator_cost: run it by bench/recovery/accelerator_cost.py");
+      throw UsageError("accelerator_cost: run it by bench/recovery/accelerator_cost.py");
     }
-    return lockstep::bench::run(argv[1], *number(2), *number(3));
+    return run(argv[1], *number(2), *number(3));
   });
 }
+
+}  // namespace lockstep::bench::accelerator_cost

@@ -25,7 +25,7 @@
 #include "lockstep/program/run_main.h"
 #include "lockstep/train/resilient_training.h"
 
-namespace lockstep::bench {
+namespace lockstep::bench::cost_worker {
 namespace {
 
 namespace nn = torch::nn;
@@ -87,19 +87,19 @@ int run(const std::string& optimizer_name, std::int64_t width, std::int64_t turn
 }
 
 }  // namespace
-}  // namespace lockstep::bench
 
-int main(int argc, char** argv) {
-  return lockstep::run_main([&] {
-    using lockstep::parse_number;
+int run_program(int argc, char** argv) {
+  return run_main([&] {
     const auto number = [&](int at) {
       return argc > at ? parse_number<std::int64_t>(argv[at]) : std::nullopt;
     };
     if (!number(2) || !number(3) || !number(4) || !number(5)) {
-      throw lockstep::UsageError("cost_worker: run it by bench/recovery/cost.py");
+      throw UsageError("cost_worker: run it by bench/recovery/cost.py");
     }
-    return lockstep::bench::run(
+    return run(
         argv[1], *number(2), *number(3), *number(4),
         {.memory_every = static_cast<int>(*number(5)), .directory = argc > 6 ? argv[6] : ""});
   });
 }
+
+}  // namespace lockstep::bench::cost_worker

@@ -27,7 +27,7 @@
 #include "lockstep/train/trainer.h"
 #include "tests/workers/live_worker.h"
 
-namespace lockstep::bench {
+namespace lockstep::bench::model_worker {
 namespace {
 
 using testing::hash;
@@ -165,13 +165,13 @@ int run(const std::string& loop, const std::string& task, std::int64_t epochs,
 }
 
 }  // namespace
-}  // namespace lockstep::bench
 
-int main(int argc, char** argv) {
-  return lockstep::run_main([&] {
-    const auto epochs = argc == 5 ? lockstep::parse_number<std::int64_t>(argv[3]) : std::nullopt;
-    if (!epochs)
-      throw lockstep::UsageError("model_worker: run it by bench/recovery/accelerator.py");
-    return lockstep::bench::run(argv[1], argv[2], *epochs, argv[4]);
+int run_program(int argc, char** argv) {
+  return run_main([&] {
+    const auto epochs = argc == 5 ? parse_number<std::int64_t>(argv[3]) : std::nullopt;
+    if (!epochs) throw UsageError("model_worker: run it by bench/recovery/accelerator.py");
+    return run(argv[1], argv[2], *epochs, argv[4]);
   });
 }
+
+}  // namespace lockstep::bench::model_worker

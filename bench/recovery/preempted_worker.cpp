@@ -30,7 +30,7 @@
 #include "lockstep/train/preemption.h"
 #include "lockstep/train/resilient_training.h"
 
-namespace lockstep::bench {
+namespace lockstep::bench::preempted_worker {
 namespace {
 
 namespace nn = torch::nn;
@@ -181,19 +181,19 @@ int run(const Job& job) {
 }
 
 }  // namespace
-}  // namespace lockstep::bench
 
-int main(int argc, char** argv) {
-  return lockstep::run_main([&] {
-    using lockstep::parse_number;
+int run_program(int argc, char** argv) {
+  return run_main([&] {
     const auto steps = argc == 5 ? parse_number<std::int64_t>(argv[2]) : std::nullopt;
     const auto pause = argc == 5 ? parse_number<int>(argv[4]) : std::nullopt;
     if (!steps || !pause) {
-      throw lockstep::UsageError("preempted_worker: run it by bench/recovery/preemption.py");
+      throw UsageError("preempted_worker: run it by bench/recovery/preemption.py");
     }
-    return lockstep::bench::run({.is_resilient = std::string(argv[1]) == "resilient",
-                                 .steps = *steps,
-                                 .folder = argv[3],
-                                 .pause = std::chrono::milliseconds(*pause)});
+    return run({.is_resilient = std::string(argv[1]) == "resilient",
+                .steps = *steps,
+                .folder = argv[3],
+                .pause = std::chrono::milliseconds(*pause)});
   });
 }
+
+}  // namespace lockstep::bench::preempted_worker

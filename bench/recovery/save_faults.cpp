@@ -32,7 +32,7 @@
 #include "lockstep/snapshot/internal/snapshot_testing.h"
 #include "lockstep/snapshot/snapshot_directory.h"
 
-namespace lockstep {
+namespace lockstep::bench::save_faults {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -258,8 +258,9 @@ int run(const std::vector<std::string>& arguments) {
 }
 
 }  // namespace
-}  // namespace lockstep
 
-int main(int argc, char** argv) {
-  return lockstep::run_main([&] { return lockstep::run({argv + 1, argv + argc}); });
+int run_program(int argc, char** argv) {
+  return run_main([&] { return run({argv + 1, argv + argc}); });
 }
+
+}  // namespace lockstep::bench::save_faults

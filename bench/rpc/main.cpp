@@ -15,6 +15,7 @@
 #include "lockstep/program/run_main.h"
 #include "lockstep/rpc/rpc.h"
 
+namespace lockstep::bench::rpc_calls {
 namespace {
 
 namespace rpc = lockstep::rpc;
@@ -64,6 +65,8 @@ int run(const std::vector<std::string>& plans) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  return lockstep::run_main([&] { return run({argv + 1, argv + argc}); });
+int run_program(int argc, char** argv) {
+  return run_main([&] { return run({argv + 1, argv + argc}); });
 }
+
+}  // namespace lockstep::bench::rpc_calls

@@ -18,6 +18,7 @@
 #include "lockstep/parameter_server/training.h"
 #include "lockstep/program/run_main.h"
 
+namespace lockstep::bench::parameter_updates {
 namespace {
 
 namespace ps = lockstep::parameter_server;
@@ -105,8 +106,8 @@ void measure(const lockstep::ProcessGroup& group, const Arguments& arguments, st
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  return lockstep::run_main([&] {
+int run_program(int argc, char** argv) {
+  return run_main([&] {
     Arguments arguments;
     CLI::App app("Updates by parameter servers beside an all-reduce of the same bytes");
     app.option_defaults()->always_capture_default();
@@ -117,13 +118,14 @@ int main(int argc, char** argv) {
         ->delimiter(',')
         ->check(CLI::Range(std::int64_t{4}, std::int64_t{1} << 32));
     CLI11_PARSE(app, argc, argv);
-    const auto group = lockstep::init_process_group();
+    const auto group = init_process_group();
     if (group.world_size() <= arguments.servers) {
-      throw lockstep::UsageError(lockstep::concat("parameter_updates: ", arguments.servers,
-                                                  " servers of ", group.world_size(),
-                                                  " ranks leave no trainer; start more ranks"));
+      throw UsageError(concat("parameter_updates: ", arguments.servers, " servers of ",
+                              group.world_size(), " ranks leave no trainer; start more ranks"));
     }
     for (const std::int64_t size : arguments.sizes) measure(group, arguments, size);
     return 0;
   });
 }
+
+}  // namespace lockstep::bench::parameter_updates

@@ -30,7 +30,7 @@
 #include "lockstep/program/run_main.h"
 #include "lockstep/train/trainer.h"
 
-namespace lockstep::bench {
+namespace lockstep::bench::trainer_cost {
 namespace {
 
 namespace nn = torch::nn;
@@ -105,7 +105,7 @@ double accelerated(const Rows& rows, int steps) {
   }
 }
 
-struct Toy : Task<nn::SequentialImpl> {
+struct Toy : lockstep::Task<nn::SequentialImpl> {
   std::shared_ptr<nn::SequentialImpl> configure_model() override { return make_net().ptr(); }
   std::unique_ptr<torch::optim::Optimizer> configure_optimizer(nn::SequentialImpl& net) override {
     return std::make_unique<torch::optim::Adam>(net.parameters(), 1e-3);
@@ -175,12 +175,12 @@ int run(const std::string& folder, int turns, int steps) {
 }
 
 }  // namespace
-}  // namespace lockstep::bench
 
-int main(int argc, char** argv) {
-  return lockstep::run_main([&] {
-    if (argc < 2 || argc > 4) throw lockstep::UsageError("trainer_cost FOLDER [TURNS [STEPS]]");
-    return lockstep::bench::run(argv[1], argc > 2 ? std::stoi(argv[2]) : 21,
-                                argc > 3 ? std::stoi(argv[3]) : 200);
+int run_program(int argc, char** argv) {
+  return run_main([&] {
+    if (argc < 2 || argc > 4) throw UsageError("trainer_cost FOLDER [TURNS [STEPS]]");
+    return run(argv[1], argc > 2 ? std::stoi(argv[2]) : 21, argc > 3 ? std::stoi(argv[3]) : 200);
   });
 }
+
+}  // namespace lockstep::bench::trainer_cost

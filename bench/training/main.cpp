@@ -34,7 +34,7 @@
 #include "lockstep/os/machine/affinity.h"
 #include "lockstep/program/run_main.h"
 
-namespace lockstep::bench {
+namespace lockstep::bench::training {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -208,11 +208,10 @@ void run(const Job& job) {
 }
 
 }  // namespace
-}  // namespace lockstep::bench
 
-int main(int argc, char** argv) {
-  return lockstep::run_main([&] {
-    lockstep::bench::Job job;
+int run_program(int argc, char** argv) {
+  return run_main([&] {
+    Job job;
     CLI::App app("A short training that bench/training/run.py times.", "training");
     app.add_option("task", job.task, "toy, linear, mlp, resnet18 or mingpt")->required();
     app.add_option("--parallel", job.parallel)->check(CLI::IsMember({"ddp", "dp", "none"}));
@@ -220,7 +219,9 @@ int main(int argc, char** argv) {
     app.add_option("--samples", job.samples, "of an epoch")->check(CLI::Range(1, 1'000'000'000));
     app.add_option("--result", job.result, "the file to write")->required();
     CLI11_PARSE(app, argc, argv);
-    lockstep::bench::run(job);
+    run(job);
     return 0;
   });
 }
+
+}  // namespace lockstep::bench::training
