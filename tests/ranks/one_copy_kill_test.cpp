@@ -34,7 +34,7 @@
 #include "lockstep/snapshot/internal/optimizer_state.h"
 #include "tests/ranks/factors.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::one_copy_kill_tests {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
@@ -530,4 +530,10 @@ TEST_F(OneCopyKilled, BeforeItHandsOverChangesNothing) {
 #endif
 
 }  // namespace
-}  // namespace lockstep::testing
+
+int run_worker(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
+
+}  // namespace lockstep::testing::one_copy_kill_tests

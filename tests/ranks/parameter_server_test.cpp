@@ -1,5 +1,14 @@
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
@@ -131,7 +140,7 @@ TEST_F(ParameterServers, RowsLearnAsAnEmbeddingOfOneProcess) {
   constexpr std::int64_t kSteps = 6;
   const int servers = std::max(1, group_.world_size() / 2);
   const int trainers = group_.world_size() - servers;
-  torch::manual_seed(3);
+  at::manual_seed(3);
   torch::nn::Linear net(3, 1);
   const Table table{.name = "words", .rows = kRows, .columns = 3, .seed = 5};
   const auto ids_of = [](int trainer, std::int64_t step) {
@@ -144,7 +153,7 @@ TEST_F(ParameterServers, RowsLearnAsAnEmbeddingOfOneProcess) {
   const at::Tensor first = Shard(parts, 0, 1).rows(0, at::arange(kRows, at::kLong));
   torch::nn::Linear one(3, 1);
   {
-    const torch::NoGradGuard no_grad;
+    const at::NoGradGuard no_grad;
     one->weight.copy_(net->weight);
     one->bias.copy_(net->bias);
   }
@@ -176,7 +185,7 @@ TEST_F(ParameterServers, RowsLearnAsAnEmbeddingOfOneProcess) {
     }
     EXPECT_TRUE(net->weight.allclose(one->weight, 1e-5, 1e-6));
     client.finish();
-    const torch::NoGradGuard no_grad;
+    const at::NoGradGuard no_grad;
     const at::Tensor learned = client.look_up("words", at::arange(kRows, at::kLong));
     EXPECT_TRUE(learned.allclose(embedding, 1e-5, 1e-6));
     EXPECT_TRUE(learned[kRows - 1].equal(first[kRows - 1])) << "nobody has asked for it";

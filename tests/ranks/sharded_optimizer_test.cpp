@@ -32,11 +32,11 @@ namespace {
 using torch::optim::OptimizerParamGroup;
 
 /// Makes the optimizer itself, or a sharded one where there are options for that.
-using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(
+using MakeShardable = std::function<std::unique_ptr<torch::optim::Optimizer>(
     const Tensors&, const std::optional<ShardedOptimizerOptions>&)>;
 
 template <class Optimizer, class Defaults>
-MakeOptimizer maker_of(const Defaults& defaults) {
+MakeShardable maker_of(const Defaults& defaults) {
   return [defaults](const Tensors& parameters,
                     const auto& sharded) -> std::unique_ptr<torch::optim::Optimizer> {
     if (!sharded) return std::make_unique<Optimizer>(parameters, defaults);
@@ -46,7 +46,7 @@ MakeOptimizer maker_of(const Defaults& defaults) {
 
 struct NamedOptimizer {
   const char* name;
-  MakeOptimizer make;
+  MakeShardable make;
 };
 
 const NamedOptimizer kOptimizers[] = {

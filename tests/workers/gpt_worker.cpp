@@ -18,14 +18,15 @@
 #include "lockstep/snapshot/state_dict.h"
 #include "models/gpt.h"
 
+namespace lockstep::gpt_worker {
 namespace {
 
 int train(const std::string& input, const std::string& output) {
-  const c10::IValue values = lockstep::load(input);
-  const c10::IValue config = lockstep::entry(values, "config", input);
-  const auto size = [&](const char* name) { return lockstep::integer_entry(config, name, input); };
+  const c10::IValue values = load(input);
+  const c10::IValue config = entry(values, "config", input);
+  const auto size = [&](const char* name) { return integer_entry(config, name, input); };
 
-  at::manual_seed(static_cast<std::uint64_t>(lockstep::integer_entry(values, "seed", input)));
+  at::manual_seed(static_cast<std::uint64_t>(integer_entry(values, "seed", input)));
   models::Gpt gpt(models::GptConfig{.n_layer = size("n_layer"),
                                     .n_head = size("n_head"),
                                     .n_embd = size("n_embd"),
@@ -34,17 +35,15 @@ int train(const std::string& input, const std::string& output) {
                                     .embd_pdrop = 0,
                                     .resid_pdrop = 0,
                                     .attn_pdrop = 0});
-  lockstep::Snapshot result;
-  for (const auto& [name, tensor] : lockstep::state_dict(*gpt)) {
+  Snapshot result;
+  for (const auto& [name, tensor] : state_dict(*gpt)) {
     result.extra.emplace_back("first." + name, tensor.clone());
   }
 
-  lockstep::load_state_dict(
-      *gpt, lockstep::tensor_dict(lockstep::entry(values, "model", input), input), input);
-  const double rate =
-      static_cast<double>(lockstep::integer_entry(values, "learning_rate_1e6", input)) / 1e6;
+  load_state_dict(*gpt, tensor_dict(entry(values, "model", input), input), input);
+  const double rate = static_cast<double>(integer_entry(values, "learning_rate_1e6", input)) / 1e6;
   auto optimizer = mingpt::make_optimizer(*gpt, {.learning_rate = rate});
-  const at::Tensor batches = lockstep::entry(values, "batches", input).toTensor();
+  const at::Tensor batches = entry(values, "batches", input).toTensor();
   const auto length = batches.size(2) - 1;
   std::vector<at::Tensor> losses;
   for (const at::Tensor& batch : batches.unbind(0)) {
@@ -53,21 +52,23 @@ int train(const std::string& input, const std::string& output) {
     if (losses.empty()) result.extra.emplace_back("logits", logits.detach().clone());
     losses.push_back(loss.detach());
     loss.backward();
-    lockstep::clip_grad_norm_(gpt->parameters(), 1.0);
+    clip_grad_norm_(gpt->parameters(), 1.0);
     optimizer.step();
   }
   result.extra.emplace_back("losses", at::stack(losses));
-  result.model = lockstep::state_dict(*gpt);
-  result.optimizer = lockstep::optimizer_state_dict(optimizer);
-  lockstep::save_snapshot(output, result);
+  result.model = state_dict(*gpt);
+  result.optimizer = optimizer_state_dict(optimizer);
+  save_snapshot(output, result);
   return 0;
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  return lockstep::run_main([&] {
-    if (argc != 3) throw lockstep::UsageError("usage: gpt_worker INPUT OUTPUT");
+int run_worker(int argc, char** argv) {
+  return run_main([&] {
+    if (argc != 3) throw UsageError("usage: gpt_worker INPUT OUTPUT");
     return train(argv[1], argv[2]);
   });
 }
+
+}  // namespace lockstep::gpt_worker

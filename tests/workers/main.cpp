@@ -1,5 +1,5 @@
-// Every worker with LibTorch that the tests in Python start, in one program: it takes a third of
-// the time to build. The name by which the program is called says which worker it is.
+// Every program with LibTorch that tests start, in one program: it takes a third of the time to
+// build. The name by which the program is called says which it is.
 #include <cstdio>
 #include <filesystem>
 #include <map>
@@ -11,7 +11,13 @@ int run_worker(int argc, char** argv);
 namespace lockstep::testing::features_worker {
 int run_worker(int argc, char** argv);
 }
+namespace lockstep::gpt_worker {
+int run_worker(int argc, char** argv);
+}
 namespace machines_worker {
+int run_worker(int argc, char** argv);
+}
+namespace lockstep::testing::one_copy_kill_tests {
 int run_worker(int argc, char** argv);
 }
 namespace lockstep::optim_worker {
@@ -30,6 +36,9 @@ namespace lockstep::preempt_worker {
 int run_worker(int argc, char** argv);
 }
 namespace record_worker {
+int run_worker(int argc, char** argv);
+}
+namespace lockstep::testing::recovery_worker {
 int run_worker(int argc, char** argv);
 }
 namespace lockstep::resilient_worker {
@@ -55,13 +64,16 @@ int main(int argc, char** argv) {
   const std::map<std::string, int (*)(int, char**)> workers = {
       {"accelerator_worker", lockstep::accelerator_worker::run_worker},
       {"features_worker", lockstep::testing::features_worker::run_worker},
+      {"gpt_worker", lockstep::gpt_worker::run_worker},
       {"machines_worker", machines_worker::run_worker},
+      {"one_copy_kill_tests", lockstep::testing::one_copy_kill_tests::run_worker},
       {"optim_worker", lockstep::optim_worker::run_worker},
       {"optimizers_worker", lockstep::optimizers_worker::run_worker},
       {"parity_worker", parity_worker::run_worker},
       {"pipeline_worker", pipeline_worker::run_worker},
       {"preempt_worker", lockstep::preempt_worker::run_worker},
       {"record_worker", record_worker::run_worker},
+      {"recovery_worker", lockstep::testing::recovery_worker::run_worker},
       {"resilient_worker", lockstep::resilient_worker::run_worker},
       {"resume_worker", resume_worker::run_worker},
       {"rpc_worker", rpc_worker::run_worker},

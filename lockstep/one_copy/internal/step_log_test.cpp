@@ -30,13 +30,13 @@ constexpr std::uint64_t kElements = 40;
 constexpr std::uint64_t kChunkElements = 16;
 constexpr int kNone = -1;
 
-using Values = std::array<std::array<std::uint64_t, kElements>, kMostRanks>;
+using ShareValues = std::array<std::array<std::uint64_t, kElements>, kMostRanks>;
 
 /// What the processes of a test share beside the log.
 struct Shared {
-  Values parameters;
-  Values states;
-  std::array<Values, kMostRanks> gradients;  ///< By rank, of the step under way.
+  ShareValues parameters;
+  ShareValues states;
+  std::array<ShareValues, kMostRanks> gradients;  ///< By rank, of the step under way.
   std::array<std::atomic<std::uint32_t>, kMostRanks> is_ready;
   std::atomic<std::uint32_t> goes;
   std::array<std::atomic<std::uint64_t>, kMostRanks> completed;  ///< Steps.
@@ -69,8 +69,8 @@ struct Oracle {
       }
     }
   }
-  Values parameters{};
-  Values states{};
+  ShareValues parameters{};
+  ShareValues states{};
 
  private:
   int ranks_;

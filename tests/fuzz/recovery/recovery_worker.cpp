@@ -40,7 +40,7 @@
 #include "tests/workers/live_worker.h"
 #include "tests/workers/passed_places.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::recovery_worker {
 namespace {
 
 namespace nn = torch::nn;
@@ -348,16 +348,16 @@ int run(std::uint64_t seed, int ranks, const std::string& folder, const std::str
 }
 
 }  // namespace
-}  // namespace lockstep::testing
 
-int main(int argc, char** argv) {
-  return lockstep::run_main([&] {
-    using namespace lockstep;
+int run_worker(int argc, char** argv) {
+  return run_main([&] {
     const auto seed = argc > 1 ? parse_number<std::uint64_t>(argv[1]) : std::nullopt;
     const auto ranks = argc > 2 ? parse_number<int>(argv[2]) : std::nullopt;
     if (argc != 5 || !seed || !ranks) {
       throw UsageError("usage: recovery_worker SEED RANKS FOLDER resilient|plain|server");
     }
-    return lockstep::testing::run(*seed, *ranks, argv[3], argv[4]);
+    return run(*seed, *ranks, argv[3], argv[4]);
   });
 }
+
+}  // namespace lockstep::testing::recovery_worker
