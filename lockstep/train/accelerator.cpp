@@ -60,14 +60,20 @@ Autocast Accelerator::autocast() const {
 double Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                                     double norm_type) {
   if (!sync_gradients() || state_->has_lost_group()) return 0;
-  state_->unscale_gradients(parameters);
-  return lockstep::clip_grad_norm_(parameters, max_norm, {.norm_type = norm_type});
+  double norm = 0;
+  state_->attempt_in_step([&] {
+    state_->unscale_gradients(parameters);
+    norm = lockstep::clip_grad_norm_(parameters, max_norm, {.norm_type = norm_type});
+  });
+  return norm;
 }
 
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
   if (!sync_gradients() || state_->has_lost_group()) return;
-  state_->unscale_gradients(parameters);
-  lockstep::clip_grad_value_(parameters, clip_value);
+  state_->attempt_in_step([&] {
+    state_->unscale_gradients(parameters);
+    lockstep::clip_grad_value_(parameters, clip_value);
+  });
 }
 
 void Accelerator::wait_for_everyone() const {

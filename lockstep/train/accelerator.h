@@ -62,8 +62,8 @@ class [[nodiscard]] AccumulateGuard {
 /// survivors its collectives return without an exception, and the step is void: optimizers,
 /// schedulers and print() do nothing. At the next batch a replacement receives the state, and the
 /// loader repeats the batch. Needs a prepared optimizer and a loop over epochs(); not with a comm
-/// hook, a ShardedOptimizer or one_copy_per_machine, or where two prepared loaders are looped over
-/// at once: then all ranks restart. docs/accelerator.md says what the program has to register.
+/// hook or a ShardedOptimizer, or where two prepared loaders are looped over at once: then all ranks
+/// restart. docs/accelerator.md says what the program has to register.
 ///
 /// Threads: the training thread, one accelerator at a time.
 /// Lifetime: what is prepared must outlive it where it is given by reference; what prepare()

@@ -55,7 +55,7 @@ struct AcceleratorOptions {
   /// an Error. 0: only after a recovery, once.
   int check_replicas_every = 0;
   /// Ranks keep parameters and optimizer state once on a machine, as with the option of the same
-  /// name of DistributedDataParallel: docs/one-copy.md. Recovery is off then.
+  /// name of DistributedDataParallel: docs/one-copy.md.
   bool one_copy_per_machine = false;
   /// How ranks meet; not looked at where there is a default group already.
   InitOptions init = {};

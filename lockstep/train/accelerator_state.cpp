@@ -149,11 +149,7 @@ const LoaderPosition* AcceleratorState::current_loader() const {
 void AcceleratorState::backward(const at::Tensor& loss, std::optional<double> weight) {
   if (has_lost_group()) return;
   for (const auto& stepped : optimizers) stepped->has_new_gradients = true;
-  try {
-    exchange_gradients(loss, weight);
-  } catch (const Error& error) {
-    if (!fail(error)) throw;
-  }
+  attempt_in_step([&] { exchange_gradients(loss, weight); });
 }
 
 void AcceleratorState::exchange_gradients(const at::Tensor& loss, std::optional<double> weight) {
@@ -269,26 +265,37 @@ void AcceleratorState::step(Stepped& stepped) {
   if (recovery_) recovery_->expect_update();
   if (has_lost_group()) return;
   bool is_finite = true;
-  try {
-    is_finite = look_at_gradients(stepped);
-  } catch (const Error& error) {
-    if (!fail(error)) throw;
+  if (!attempt_in_step([&] { is_finite = look_at_gradients(stepped); })) return;
+  if (!update(stepped, is_finite)) {
+    recovery_->expect_update();
     return;
-  }
-  if (training_) training_->begin_update(stepped);
-  stepped.at_turn = turn_;
-  stepped.was_skipped = !is_finite;
-  if (!stepped.was_skipped && scaler_.is_enabled()) {
-    stepped.was_skipped = !scaler_.step(*stepped.optimizer);
-    has_stepped_with_scaler_ = true;
-  } else if (!stepped.was_skipped) {
-    step_optimizer(*stepped.optimizer);
   }
   losses_are_old_ = true;
   if (&stepped == optimizers.front().get()) ++steps_;
   stepped.has_new_gradients = false;
   stepped.has_stepped = true;
   if (training_) training_->end_update();
+}
+
+// False: ranks were lost, and the update does not count.
+bool AcceleratorState::update(Stepped& stepped, bool is_finite) {
+  if (training_) training_->begin_update(stepped);
+  stepped.at_turn = turn_;
+  stepped.was_skipped = !is_finite;
+  if (stepped.was_skipped) return true;
+  return attempt_in_step([&] {
+    try {
+      if (scaler_.is_enabled()) {
+        stepped.was_skipped = !scaler_.step(*stepped.optimizer);
+        has_stepped_with_scaler_ = true;
+      } else {
+        step_optimizer(*stepped.optimizer);
+      }
+    } catch (const Error&) {
+      if (training_) training_->fail_update(stepped);
+      throw;
+    }
+  });
 }
 
 void AcceleratorState::step(Scheduled& scheduled) {

@@ -47,8 +47,10 @@ class PreparedReplica {
   virtual void zero_grad() = 0;
   virtual std::unique_ptr<NoSyncGuard> no_sync() = 0;
   virtual double gradient_norm() const = 0;
-  /// Replicates over another group, whose ranks have the same parameters. Collective.
-  virtual void replicate_over(const ProcessGroup& group) = 0;
+  /// Replicates over another group, whose ranks have the same parameters. Collective. With
+  /// one_copy_per_machine the ranks make another copy `at_boundary`, where they all share memory;
+  /// elsewhere no step is made, and each keeps the parameters that it has.
+  virtual void replicate_over(const ProcessGroup& group, bool at_boundary) = 0;
 };
 
 /// What an Accelerator and all that it has prepared share. Threads: the training thread.
@@ -97,6 +99,18 @@ class AcceleratorState {
     } catch (const Error& error) {
       if (!fail(error)) throw;
       return collective();
+    }
+  }
+  /// `part`, collectives of the step; where ranks are lost meanwhile, the step does not count.
+  /// False: it was not run to its end.
+  template <class Function>
+  bool attempt_in_step(Function&& part) {
+    try {
+      part();
+      return true;
+    } catch (const Error& error) {
+      if (!fail(error)) throw;
+      return false;
     }
   }
   void note_collective();
@@ -210,6 +224,7 @@ class AcceleratorState {
   /// As if it had made so many; learning rates stay, which come with the optimizers.
   void go_to(Scheduled& scheduled, std::int64_t steps);
   bool look_at_gradients(Stepped& stepped);
+  bool update(Stepped& stepped, bool is_finite);
   void find_replicas(Stepped& stepped) const;
   bool look_at_losses() const;
   bool judge(const std::string& text) const;

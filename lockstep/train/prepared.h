@@ -81,11 +81,14 @@ class PreparedModel {
       return std::unique_ptr<NoSyncGuard>(new NoSyncGuard(ddp->no_sync()));
     }
     double gradient_norm() const override { return ddp->gradient_norm(); }
-    void replicate_over(const ProcessGroup& group) override {
-      options.process_group = group;
-      options.init_sync = false;
+    void replicate_over(const ProcessGroup& group, bool at_boundary) override {
+      DistributedDataParallelOptions now = options;
+      now.process_group = group;
+      now.init_sync = false;
+      now.one_copy_per_machine =
+          options.one_copy_per_machine && at_boundary && group.shares_memory();
       ddp.reset();
-      ddp.emplace(module_of_type, options);
+      ddp.emplace(module_of_type, now);
     }
 
     std::shared_ptr<Module> module_of_type;

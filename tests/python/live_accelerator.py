@@ -18,7 +18,7 @@ import unittest
 
 from free_ports import free_port
 from launch_reports import recoveries, restarts
-from live_job import DEADLINE_S, LiveJobTest, wait_until_served
+from live_job import DEADLINE_S, LiveAcceleratorTest, LiveJobTest, wait_until_served
 
 LOCKSTEP, WORKER = map(os.path.abspath, sys.argv[1:3])
 LiveJobTest.LOCKSTEP, LiveJobTest.WORKER = LOCKSTEP, WORKER
@@ -76,38 +76,7 @@ def events_of(path):
     return events
 
 
-class LiveAccelerator(LiveJobTest):
-    def expect_no_step_lost(self, job):
-        """Of each step, one process at least says that it is made; no process makes one twice."""
-        made = {}
-        for pid, text in job.said:
-            if text.startswith("step "):
-                self.assertGreater(int(text.split()[1]), made.get(pid, -1), f"{pid} made a step again")
-                made[pid] = int(text.split()[1])
-
-    def expect_recoveries(self, victims, **options):
-        """Kills the ranks of each list at once, at different steps."""
-        ranks = options.get("ranks", 3)
-        job = self.start(**options)
-        processes = job.wait_for_begin(ranks)
-        for number, killed in enumerate(victims):
-            job.wait_for_step(20 * (number + 1))
-            for rank in killed:
-                os.kill(processes[rank], signal.SIGKILL)
-            now = job.wait_for_begin(ranks)
-            for rank, process in processes.items():
-                (self.assertNotEqual if rank in killed else self.assertEqual)(now[rank], process, rank)
-            processes = now
-        self.expect_same_end(job, **options)
-        self.assertTrue(len(victims) <= recoveries(job.errors) <= sum(map(len, victims)), job.errors)
-        self.assertNotIn("wrong evaluation", str(job.said))
-        self.expect_lines_once(job)
-        return job
-
-    def expect_lines_once(self, job):
-        printed = [text for _, text in job.said if text.startswith("epoch ")]
-        self.assertEqual(len(printed), len(set(printed)), printed)
-
+class LiveAccelerator(LiveAcceleratorTest):
     def test_any_rank_may_die(self):
         self.expect_recoveries([[0], [2], [1], [0]], steps=1200)
 
@@ -136,12 +105,6 @@ class LiveAccelerator(LiveJobTest):
                 self.assertEqual(recoveries(job.errors), 1, job.errors)
                 self.expect_lines_once(job)
                 self.expect_audited(folder)
-
-    def expect_audited(self, folder):
-        audit = subprocess.run([LOCKSTEP, "audit", os.path.join(folder, "data"), "--json"], capture_output=True,
-                               text=True, timeout=DEADLINE_S, check=False)
-        self.assertEqual(audit.returncode, 0, audit.stdout + audit.stderr)
-        return json.loads(audit.stdout)
 
     def expect_planned(self, folder, samples, batch_of_rank, seed, drops=False):
         """Each rank had its block of each batch of the first loader, by the order of seed and epoch."""
@@ -287,28 +250,21 @@ class LiveAccelerator(LiveJobTest):
             self.assertEqual(job.ends(), self.undisturbed_end(arguments=("plain",), steps=400))
             self.expect_audited(folder)
 
-    def test_with_one_copy_per_machine_a_killed_rank_restarts_all_from_the_snapshot(self):
-        for kind in ("save+onecopy", "trainer+onecopy"):
-            with self.subTest(kind=kind), tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
-                job = self.start(arguments=(kind,), steps=100, environment={"ACCELERATOR_WORKER_FOLDER": folder})
-                processes = job.wait_for_begin(3)
-                job.wait_for_step(35)
-                os.kill(processes[1], signal.SIGKILL)
-                again = job.wait_for_begin(3)
-                self.assertFalse(set(processes.values()) & set(again.values()))
-                self.assertEqual(job.finish(), [0], job.errors)
-                self.assertEqual(restarts(job.errors), [1], job.errors)
-                warning = "recovery is off, a failed rank restarts all: with one_copy_per_machine "
-                self.assertEqual(job.errors.count(warning), 2, job.errors)
-                begins = [int(text.split()[-1]) for _, text in job.said if "begins at" in text]
-                self.assertGreaterEqual(min(begins[3:]), 28, begins)
-                self.expect_audited(folder)
-                if "trainer" not in kind:  # Without recovery the generators are the program's, which seeds them by its pid.
-                    continue
-                other = os.path.join(folder, "undisturbed")
-                undisturbed = self.start(arguments=(kind,), steps=100, environment={"ACCELERATOR_WORKER_FOLDER": other})
-                self.assertEqual(undisturbed.finish(), [0], undisturbed.errors)
-                self.assertEqual(job.ends(), undisturbed.ends())
+    def test_with_a_comm_hook_a_killed_rank_restarts_all_from_the_snapshot(self):
+        with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+            job = self.start(arguments=("save+hook",), steps=100, environment={"ACCELERATOR_WORKER_FOLDER": folder})
+            processes = job.wait_for_begin(3)
+            job.wait_for_step(35)
+            os.kill(processes[1], signal.SIGKILL)
+            again = job.wait_for_begin(3)
+            self.assertFalse(set(processes.values()) & set(again.values()))
+            self.assertEqual(job.finish(), [0], job.errors)
+            self.assertEqual(restarts(job.errors), [1], job.errors)
+            warning = "recovery is off, a failed rank restarts all: a comm hook has state of its own"
+            self.assertEqual(job.errors.count(warning), 2, job.errors)
+            begins = [int(text.split()[-1]) for _, text in job.said if "begins at" in text]
+            self.assertGreaterEqual(min(begins[3:]), 28, begins)
+            self.expect_audited(folder)
 
     def test_all_die_at_once_with_a_snapshot_newer_than_the_copy_in_memory(self):
         with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
@@ -373,11 +329,6 @@ class LiveAccelerator(LiveJobTest):
                 self.assertTrue(all(epoch["complete"] for epoch in train["epochs"]), train["epochs"])
                 if "per_rank" in kind:
                     self.expect_planned(folder, samples=127, batch_of_rank=12, seed=3, drops="drop" in kind)
-
-    def scale(self, job, ranks):
-        done = subprocess.run([LOCKSTEP, "scale", str(job.launchers[0].pid), str(ranks)], capture_output=True, text=True,
-                              timeout=DEADLINE_S, check=False)
-        self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_a_standby_worker_takes_the_rank(self):
         options = {"steps": 6000, "arguments": ("plain",)}

@@ -1,8 +1,10 @@
 """Jobs of resilient_worker whose ranks are lost, stopped and told to end while others keep their processes."""
 
+import json
 import os
 import queue
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -10,6 +12,7 @@ import tempfile
 import time
 import unittest
 
+from launch_reports import recoveries
 from launcher_lines import read_lines
 
 DEADLINE_S = 120
@@ -188,3 +191,49 @@ class LiveJobTest(unittest.TestCase):
                            "--rdzv-id=job", "--rdzv-conf=last_call_timeout=1,keep_alive_interval=1",
                            "--max-restarts=5", f"--nproc-per-node={ranks}", self.WORKER, str(steps),
                            *map(str, arguments)], environment)
+
+
+class LiveAcceleratorTest(LiveJobTest):
+    """Jobs of accelerator_worker."""
+
+    def expect_no_step_lost(self, job):
+        """Of each step, one process at least says that it is made; no process makes one twice."""
+        made = {}
+        for pid, text in job.said:
+            if text.startswith("step "):
+                self.assertGreater(int(text.split()[1]), made.get(pid, -1), f"{pid} made a step again")
+                made[pid] = int(text.split()[1])
+
+    def expect_recoveries(self, victims, **options):
+        """Kills the ranks of each list at once, at different steps."""
+        ranks = options.get("ranks", 3)
+        job = self.start(**options)
+        processes = job.wait_for_begin(ranks)
+        for number, killed in enumerate(victims):
+            job.wait_for_step(20 * (number + 1))
+            for rank in killed:
+                os.kill(processes[rank], signal.SIGKILL)
+            now = job.wait_for_begin(ranks)
+            for rank, process in processes.items():
+                (self.assertNotEqual if rank in killed else self.assertEqual)(now[rank], process, rank)
+            processes = now
+        self.expect_same_end(job, **options)
+        self.assertTrue(len(victims) <= recoveries(job.errors) <= sum(map(len, victims)), job.errors)
+        self.assertNotIn("wrong evaluation", str(job.said))
+        self.expect_lines_once(job)
+        return job
+
+    def expect_lines_once(self, job):
+        printed = [text for _, text in job.said if text.startswith("epoch ")]
+        self.assertEqual(len(printed), len(set(printed)), printed)
+
+    def expect_audited(self, folder):
+        audit = subprocess.run([self.LOCKSTEP, "audit", os.path.join(folder, "data"), "--json"], capture_output=True,
+                               text=True, timeout=DEADLINE_S, check=False)
+        self.assertEqual(audit.returncode, 0, audit.stdout + audit.stderr)
+        return json.loads(audit.stdout)
+
+    def scale(self, job, ranks):
+        done = subprocess.run([self.LOCKSTEP, "scale", str(job.launchers[0].pid), str(ranks)], capture_output=True, text=True,
+                              timeout=DEADLINE_S, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)

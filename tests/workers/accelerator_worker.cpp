@@ -5,9 +5,10 @@
 // replicas every third step), trainer (in place of a loop of its own), save (snapshots in
 // $ACCELERATOR_WORKER_FOLDER), async and sharded (of these), tail (evaluations within the loop),
 // places (says which failpoints it passes), per_rank (a batch of its own for each rank), drop
-// (drop_last), onecopy (one_copy_per_machine), forgets (steps read a number that is not
-// registered). EPOCHS_LOOP while: a loop over loader.epoch(). Says each step, and at the end the
-// bits of its state, each after its pid.
+// (drop_last), onecopy (one_copy_per_machine), fused (Lockstep's optimizers, else LibTorch's), hook (a
+// comm hook, with which recovery is off), forgets (steps read a number that is not registered).
+// EPOCHS_LOOP while: a loop over loader.epoch(). Says each step, and at the end the bits of its state,
+// each after its pid.
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -36,7 +37,9 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/env.h"
 #include "lockstep/base/internal/parse_number.h"
+#include "lockstep/ddp/hooks.h"
 #include "lockstep/nn/convert_sync_batchnorm.h"
+#include "lockstep/optim/optimizers.h"
 #include "lockstep/program/run_main.h"
 #include "lockstep/snapshot/internal/optimizer_state.h"
 #include "lockstep/snapshot/state_dict.h"
@@ -153,6 +156,20 @@ struct Settings {
   }
 };
 
+std::unique_ptr<torch::optim::Optimizer> make_adam(const Settings& settings, nn::Module& of) {
+  if (settings.is("fused")) return std::make_unique<Adam>(of.parameters(), AdamOptions{.lr = 0.01});
+  return std::make_unique<torch::optim::Adam>(of.parameters(), torch::optim::AdamOptions(0.01));
+}
+
+std::unique_ptr<torch::optim::Optimizer> make_sgd(const Settings& settings, nn::Module& of) {
+  if (settings.is("fused")) return std::make_unique<SGD>(of.parameters(), SGDOptions{.lr = 0.01});
+  return std::make_unique<torch::optim::SGD>(of.parameters(), torch::optim::SGDOptions(0.01));
+}
+
+std::shared_ptr<CommHook> make_hook(const Settings& settings) {
+  return settings.is("hook") ? std::make_shared<AllReduceHook>() : nullptr;
+}
+
 // Where the program is, for tests that choose what happens there.
 class Places {
  public:
@@ -183,7 +200,7 @@ struct RowsTask : Task<nn::SequentialImpl> {
     return module;
   }
   std::unique_ptr<torch::optim::Optimizer> configure_optimizer(nn::SequentialImpl& net) override {
-    auto adam = std::make_unique<torch::optim::Adam>(net.parameters(), 0.01);
+    auto adam = make_adam(settings, net);
     optimizer = adam.get();
     return adam;
   }
@@ -285,7 +302,8 @@ int run(const Settings& settings) {
                            .sample_log_directory = folder.empty() ? "" : folder + "/data",
                            .memory_every = settings.memory_every,
                            .check_replicas_every = settings.check_replicas_every(),
-                           .one_copy_per_machine = settings.is("onecopy")});
+                           .one_copy_per_machine = settings.is("onecopy"),
+                           .ddp = {.comm_hook = make_hook(settings)}});
   nn::Sequential net(nn::Linear(8, 16), nn::BatchNorm1d(16), nn::ReLU(), nn::Dropout(0.2),
                      nn::Linear(16, 1));
   nn::Linear critic(8, 1);
@@ -297,15 +315,15 @@ int run(const Settings& settings) {
     }
   }
   if (settings.is("syncbn")) convert_sync_batchnorm(*net);
-  torch::optim::Adam adam(net->parameters(), torch::optim::AdamOptions(0.01));
-  torch::optim::SGD sgd(critic->parameters(), torch::optim::SGDOptions(0.01));
-  SawtoothLR sawtooth(adam);
-  auto [model, optimizer, scheduler] = accelerator.prepare(net, adam, sawtooth);
+  const auto adam = make_adam(settings, *net);
+  const auto sgd = make_sgd(settings, *critic);
+  SawtoothLR sawtooth(*adam);
+  auto [model, optimizer, scheduler] = accelerator.prepare(net, *adam, sawtooth);
   std::optional<PreparedModel<nn::LinearImpl>> other;
-  std::optional<PreparedOptimizer<torch::optim::SGD>> second;
+  std::optional<PreparedOptimizer<torch::optim::Optimizer>> second;
   if (settings.is("two")) {
     other.emplace(accelerator.prepare(critic));
-    second.emplace(accelerator.prepare(sgd));
+    second.emplace(accelerator.prepare(*sgd));
   }
   auto loader = accelerator.make_data_loader(
       Rows(settings.rows_per_epoch()).map(torch::data::transforms::Stack<>()),
@@ -400,7 +418,7 @@ int run(const Settings& settings) {
   std::uint64_t sum = kEmptyHash;
   for (const auto& [name, tensor] : state_dict(*net)) hash(sum, tensor);
   for (const auto& [name, tensor] : state_dict(*critic)) hash(sum, tensor);
-  hash(sum, optimizer_state_dict(adam));
+  hash(sum, optimizer_state_dict(*adam));
   hash(sum, found);
   places.say_passed();
   say(concat("ends with ", sum));

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdio>
 #include <future>
+#include <memory>
 #include <mutex>
 #include <numeric>
 #include <span>
@@ -28,6 +29,7 @@
 #include "lockstep/base/internal/env.h"
 #include "lockstep/base/internal/parse_number.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/optim/optimizers.h"
 #include "lockstep/program/run_main.h"
 #include "lockstep/snapshot/internal/optimizer_state.h"
 #include "lockstep/snapshot/state_dict.h"
@@ -48,6 +50,9 @@ constexpr env::Variable kFault{"RESILIENT_WORKER_FAULT", "text",
                                "deadlock:60, once, or each time skip:60, a barrier of the others, "
                                "crash:60, or cut:60, an error of communication; "
                                "flip:60, a bit of a parameter, while all are compared"};
+
+constexpr env::Variable kOneCopy{"RESILIENT_WORKER_ONE_COPY", "0|1",
+                                 "ranks have one copy per machine, and Lockstep's optimizer"};
 
 struct Fault {
   std::string kind;
@@ -91,12 +96,19 @@ int run(std::int64_t steps, std::int64_t size, std::int64_t say_every, Resilient
   at::manual_seed(static_cast<std::uint64_t>(::getpid()));  // Ranks begin alike all the same.
   nn::Sequential net(nn::Linear(8, size), nn::BatchNorm1d(size), nn::ReLU(), nn::Dropout(0.2),
                      nn::Linear(size, 1));
-  torch::optim::Adam optimizer(net->parameters(), torch::optim::AdamOptions(0.01));
-  torch::optim::StepLR scheduler(optimizer, 7, 0.9);
+  const bool has_one_copy = env::integer(kOneCopy).value_or(0) != 0;
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+  if (has_one_copy) {
+    optimizer = std::make_unique<Adam>(net->parameters(), AdamOptions{.lr = 0.01});
+  } else {
+    optimizer = std::make_unique<torch::optim::Adam>(net->parameters(),
+                                                     torch::optim::AdamOptions(0.01));
+  }
+  torch::optim::StepLR scheduler(*optimizer, 7, 0.9);
   const at::Tensor seen = at::zeros({1}, at::kLong);
   say("starts");
   ResilientTraining training({.model = net.ptr(),
-                              .optimizer = &optimizer,
+                              .optimizer = optimizer.get(),
                               .scheduler = &scheduler,
                               .extra = {{"seen", seen}}},
                              options);
@@ -111,7 +123,8 @@ int run(std::int64_t steps, std::int64_t size, std::int64_t say_every, Resilient
     std::vector<int> ranks(static_cast<std::size_t>(group.world_size()));
     std::iota(ranks.begin(), ranks.end(), 0);
     const ProcessGroup others = group.new_group(ranks);
-    const auto model = std::make_shared<Model>(net.ptr());
+    const auto model = std::make_shared<Model>(
+        net.ptr(), DistributedDataParallelOptions{.one_copy_per_machine = has_one_copy});
     say(concat("rank ", group.rank(), " of ", group.world_size(), " begins at ",
                training.steps_done()));
     return [&, model, group, others, is_first = true](std::int64_t step) mutable {
@@ -128,9 +141,9 @@ int run(std::int64_t steps, std::int64_t size, std::int64_t say_every, Resilient
         if (fault.kind == "crash") crash_here();
         if (fault.kind == "cut") throw CommError("the cable is cut");
       }
-      optimizer.zero_grad();
+      optimizer->zero_grad();
       (model->forward(inputs) - inputs.sum(1, true)).square().mean().backward();
-      optimizer.step();
+      optimizer->step();
       if (group.rank() == 1 && step == fault.step && fault.kind == "flip") {
         at::NoGradGuard no_grad;
         net->parameters()[0].view(at::kInt).view({-1})[3].bitwise_xor_(1 << 20);
@@ -144,7 +157,7 @@ int run(std::int64_t steps, std::int64_t size, std::int64_t say_every, Resilient
   }
   std::uint64_t sum = testing::kEmptyHash;
   for (const auto& [name, tensor] : state_dict(*net)) hash(sum, tensor);
-  hash(sum, optimizer_state_dict(optimizer));
+  hash(sum, optimizer_state_dict(*optimizer));
   hash(sum, seen);
   say(concat("ends with ", sum));
   return 0;

@@ -147,6 +147,10 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   }
   /// Ends a step of which this rank cannot make its part: its peers finish it. The group ends.
   void leave_step() noexcept;
+  /// Between two steps: there is no further one. Peers do not wait for this rank.
+  void leave() noexcept;
+  /// Shares may be half updated, for good.
+  bool is_torn() const { return is_torn_; }
   /// While another copy's share of a lost rank is run: part() is empty.
   void set_idle(bool is_idle) { running_share_ = is_idle ? kNoShare : group_.rank(); }
 
@@ -326,6 +330,8 @@ struct CopyPlaces {
   void clamp_averages(double most) const;
   /// Whether this rank holds a gradient; after average_in_place() whether any rank does.
   bool hold_gradients() const;
+  bool are_torn() const;
+  void leave() const;
 
   struct OfCopy {
     std::shared_ptr<ModelCopy> copy;

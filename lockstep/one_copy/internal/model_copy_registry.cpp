@@ -106,6 +106,14 @@ bool CopyPlaces::hold_gradients() const {
   });
 }
 
+bool CopyPlaces::are_torn() const {
+  return std::ranges::any_of(copies, [](const OfCopy& one) { return one.copy->is_torn(); });
+}
+
+void CopyPlaces::leave() const {
+  for (const auto& [copy, indices] : copies) copy->leave();
+}
+
 std::vector<at::Tensor> averaged_gradients_of(const std::vector<at::Tensor>& parameters) {
   std::map<std::shared_ptr<ModelCopy>, std::vector<at::Tensor>> averages;
   for (const auto& [copy, indices] : CopyPlaces(parameters).copies) {

@@ -186,10 +186,14 @@ void ModelCopy::forget_step() noexcept {
   forget_sources();
 }
 
-void ModelCopy::leave_step() noexcept {
+void ModelCopy::leave() noexcept {
   is_broken_ = true;
-  abandon_step();
   log_->leave();
+}
+
+void ModelCopy::leave_step() noexcept {
+  abandon_step();
+  leave();
   try {
     group_.c10d_backend()->abort();
   } catch (...) {  // NOLINT(bugprone-empty-catch): peers then see that this rank has left the copy.

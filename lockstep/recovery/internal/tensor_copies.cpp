@@ -51,7 +51,8 @@ void TensorCopies::go_back() {
 
 std::int64_t gradient_kind(const at::Tensor& parameter) {
   const at::Tensor& gradient = parameter.grad();
-  if (!gradient.defined()) return kNoGradient;
+  // With one copy per machine one that the program has not used is on the device meta.
+  if (!gradient.defined() || gradient.is_meta()) return kNoGradient;
   return gradient.is_sparse() ? gradient.sparse_dim() : 0;
 }
 

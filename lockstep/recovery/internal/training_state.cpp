@@ -10,7 +10,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/one_copy/internal/model_copy.h"
 #include "lockstep/recovery/internal/update_mark.h"
 #include "lockstep/snapshot/internal/checksum.h"
 #include "lockstep/snapshot/internal/optimizer_state.h"
@@ -55,20 +54,9 @@ std::uint64_t TrainingState::mark_of(const Watched& watched) const {
   return update_mark(parts_.optimizer, watched.group, watched.parameter);
 }
 
-// A replacement has no way yet into the copy that the survivors hold.
-void TrainingState::check_replicated() const {
-  for (const Watched& watched : parameters_) {
-    if (!ModelCopy::find(watched.parameter).copy) continue;
-    throw UsageError(
-        "recovery: the model was wrapped with one_copy_per_machine, whose copy no replacement can "
-        "join yet; leave the option out");
-  }
-}
-
 void TrainingState::remember() {
   const at::NoGradGuard no_grad;
   copies_.remember();
-  if (ModelCopy::any()) check_replicated();
   for (Watched& watched : parameters_) {
     watched.mark = mark_of(watched);
     watched.gradient = gradient_kind(watched.parameter);

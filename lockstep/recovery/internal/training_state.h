@@ -30,7 +30,6 @@ class TrainingState {
   explicit TrainingState(TrainingParts parts);
 
   /// To be called between two steps: what a step given up goes back to.
-  /// Errors: UsageError for parameters of which the ranks have one copy.
   void remember();
   /// Goes back there; gradients that were defined are zeros. False when parameters have been
   /// changed since, and are of no step.
@@ -61,7 +60,6 @@ class TrainingState {
     std::int64_t gradient = kNoGradient;
   };
   std::uint64_t mark_of(const Watched& watched) const;
-  void check_replicated() const;
 
   TrainingParts parts_;
   std::vector<Watched> parameters_;

@@ -17,6 +17,7 @@
 #include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/comm/internal/stand_in_group.h"
 #include "lockstep/nn/internal/layer_group.h"
+#include "lockstep/one_copy/internal/model_copy.h"
 #include "lockstep/recovery/internal/training_state.h"
 #include "lockstep/recovery/internal/update_mark.h"
 #include "lockstep/snapshot/internal/checksum.h"
@@ -101,7 +102,8 @@ int AcceleratorTraining::expected_updates() const {
 }
 
 void AcceleratorTraining::begin_update(AcceleratorState::Stepped& stepped) {
-  if (++updates_ >= expected_updates() && !is_extended_) return;
+  has_undo_ = ++updates_ < expected_updates() || is_extended_;
+  if (!has_undo_) return;
   ++undone_updates_;
   if (undos_.contains(stepped.optimizer)) return;
   Undo& undo = undos_[stepped.optimizer];
@@ -112,6 +114,17 @@ void AcceleratorTraining::begin_update(AcceleratorState::Stepped& stepped) {
     }
   }
   undo.optimizer = writable_value(optimizer_state_dict(*stepped.optimizer)).deepcopy();
+}
+
+// An update with one copy per machine changes nothing where it fails, or tears the copy.
+void AcceleratorTraining::fail_update(const AcceleratorState::Stepped& stepped) {
+  std::vector<at::Tensor> parameters;
+  for (const auto& group : stepped.optimizer->param_groups()) {
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  }
+  if (CopyPlaces(parameters).are_torn()) return;
+  --updates_;
+  if (has_undo_) --undone_updates_;
 }
 
 void AcceleratorTraining::end_update() {
@@ -235,6 +248,9 @@ void AcceleratorTraining::take(const c10::IValue& value) {
 }
 
 void AcceleratorTraining::drop_group(const ProcessGroup& group) {
+  std::vector<at::Tensor> parameters;
+  for (const Watched& watched : parameters_) parameters.push_back(watched.parameter);
+  CopyPlaces(parameters).leave();
   state_.group_ = group;
   regroup_layers(group);
   state_.directories.clear();
@@ -259,7 +275,8 @@ void AcceleratorTraining::set_group(const ProcessGroup& group, bool at_boundary)
   state_.group_ = group;
   state_.directories.clear();
   regroup_layers(group);
-  for (const auto& replica : state_.replicas) replica->replicate_over(group);
+  for (const auto& replica : state_.replicas) replica->replicate_over(group, at_boundary);
+  if (at_boundary) warn_of_replicas();
   state_.open_sample_log();
   for (std::size_t i = 0; i < state_.loaders.size(); ++i) {
     LoaderPosition& loader = *state_.loaders[i];
@@ -277,6 +294,17 @@ void AcceleratorTraining::set_group(const ProcessGroup& group, bool at_boundary)
     }
   }
   logged_until_.clear();
+}
+
+// Once: where machines have joined.
+void AcceleratorTraining::warn_of_replicas() {
+  const ProcessGroup& group = state_.group_;
+  const bool has_copy = group.world_size() == 1 || group.shares_memory();
+  if (has_copy || !state_.options_.one_copy_per_machine) return;
+  if (std::exchange(has_warned_of_replicas_, true) || group.rank() != 0) return;
+  log(LogLevel::kWarning,
+      concat("one_copy_per_machine: the ranks share no memory any more (backend ",
+             group.backend_name(), "); each continues with a replica of its own"));
 }
 
 std::int64_t AcceleratorTraining::place() const {
@@ -358,9 +386,6 @@ std::string AcceleratorState::why_not_recoverable() const {
   if (options_.ddp.comm_hook) return "a comm hook has state of its own";
   if (group_.backend_name() == "nccl") {
     return "over nccl the other ranks cannot leave a collective in which a rank failed";
-  }
-  if (options_.one_copy_per_machine) {
-    return "with one_copy_per_machine no replacement can join the survivors yet";
   }
   try {
     for (const auto& stepped : optimizers) optimizer_state_dict(*stepped->optimizer);

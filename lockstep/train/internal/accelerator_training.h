@@ -40,6 +40,8 @@ class AcceleratorTraining final : public RecoverableTraining {
   /// Around the step of an optimizer.
   void begin_update(AcceleratorState::Stepped& stepped);
   void end_update();
+  /// In its place, where the step has thrown.
+  void fail_update(const AcceleratorState::Stepped& stepped);
   /// A step may begin: nothing is updated yet.
   void begin_step();
   /// The step goes on over a boundary: the program accumulates gradients itself.
@@ -92,6 +94,7 @@ class AcceleratorTraining final : public RecoverableTraining {
   void restore_rates();
   std::int64_t skipped() const;
   void set_skipped(std::int64_t skipped);
+  void warn_of_replicas();
 
   AcceleratorState& state_;
   DataCursor cursor_{};
@@ -112,6 +115,8 @@ class AcceleratorTraining final : public RecoverableTraining {
   int most_updates_ = 0;  ///< of any step
   std::map<torch::optim::Optimizer*, Undo> undos_;
   int undone_updates_ = 0;  ///< that have an undo
+  bool has_undo_ = false;   ///< of the last update
+  bool has_warned_of_replicas_ = false;
   bool is_extended_ = false;
   std::int64_t skipped_ = 0;  ///< optimizers whose last step was skipped, a bit each
 };

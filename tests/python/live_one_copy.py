@@ -1,0 +1,257 @@
+"""Jobs whose ranks have one copy of parameters and optimizer state per machine, and are killed: the others keep their
+processes, no completed step is lost, and the end has the bits of the undisturbed run.
+
+    live_one_copy.py LOCKSTEP ACCELERATOR_WORKER RESILIENT_WORKER [unittest arguments]
+"""
+
+import glob
+import os
+import signal
+import sys
+import tempfile
+import unittest
+
+from free_ports import free_port
+from launch_reports import recoveries, restarts
+from live_job import LiveAcceleratorTest, LiveJobTest, wait_until_served
+
+LOCKSTEP, WORKER, RESILIENT_WORKER = map(os.path.abspath, sys.argv[1:4])
+LiveJobTest.LOCKSTEP, LiveJobTest.WORKER = LOCKSTEP, WORKER
+
+ONE_COPY = "onecopy+fused"
+# Step 25 of a job whose gradients are clipped: ranks hand over twice in a step.
+IN_STEP_25 = {"update.begin": 50, "update.handed": 50, "update.prepared": 25, "update.kept": 25, "update.begun": 25,
+              "update.written": 25, "update.chunk": 25, "update.complete": 25}
+JOBS_AT_ONCE = 2
+
+
+class LiveOneCopy(LiveAcceleratorTest):
+    def expect_same_ends(self, cases, ranks=3, **options):
+        """Jobs, each with a value of LOCKSTEP_FAILPOINT, all of whose failpoints kill: a rank keeps its process."""
+        self.need_failpoints()
+        undisturbed = self.undisturbed_end(ranks=ranks, **options)
+        for first in range(0, len(cases), JOBS_AT_ONCE):
+            jobs = [(case, self.start(ranks=ranks, environment={"LOCKSTEP_FAILPOINT": case}, **options))
+                    for case in cases[first:first + JOBS_AT_ONCE]]
+            for case, job in jobs:
+                with self.subTest(case=case):
+                    self.assertEqual(job.finish(), [0], job.errors)
+                    self.expect_failpoints(job, case)
+                    self.expect_no_step_lost(job)
+                    self.assertEqual(job.ends(), undisturbed, job.errors)
+                    self.assertGreaterEqual(recoveries(job.errors), 1, job.errors)
+
+    def test_any_rank_may_die(self):
+        self.expect_recoveries([[0], [2], [1], [0]], steps=1200, arguments=(f"plain+{ONE_COPY}",))
+
+    def test_two_of_three_at_once(self):
+        self.expect_recoveries([[0, 2], [1, 2]], steps=1000, arguments=(f"plain+{ONE_COPY}",))
+
+    def trainer_end(self, kind, victim=None):
+        with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+            job = self.start(steps=60, ranks=2, arguments=(kind,), environment={"ACCELERATOR_WORKER_FOLDER": folder})
+            if victim is not None:
+                processes = job.wait_for_begin(2)
+                job.wait_for_step(20)
+                os.kill(processes[victim], signal.SIGKILL)
+            self.assertEqual(job.finish(), [0], job.errors)
+            self.assertEqual(recoveries(job.errors), 0 if victim is None else 1, job.errors)
+            self.expect_audited(folder)
+            self.assertEqual(len(job.ends()), 1)
+            return job.ends()
+
+    def test_the_end_of_a_trainer_is_that_of_replicas(self):
+        """It clips no gradients, by a norm whose last bit may differ."""
+        for kind in ("trainer+fused", "trainer+accumulate"):
+            undisturbed = self.trainer_end(kind)
+            for victim in (0, 1):
+                with self.subTest(kind=kind, victim=victim):
+                    self.assertEqual(self.trainer_end(kind + "+onecopy", victim), undisturbed)
+
+    def test_every_kind_of_step(self):
+        for kind in ("accumulate+uneven", "tail", "two", "fp16", "bf16+syncbn", "check"):
+            with self.subTest(kind=kind):
+                self.expect_recoveries([[1]], steps=100, ranks=2, arguments=(f"{kind}+{ONE_COPY}",))
+
+    def test_in_step(self):
+        options = {"steps": 40, "arguments": (f"plain+{ONE_COPY}",)}
+        self.expect_same_ends([f"{name}:{count}:kill:{rank}" for rank, (name, count)
+                               in enumerate(IN_STEP_25.items(), start=1) for rank in (rank % 3,)], **options)
+
+    def test_while_it_finishes_the_share_of_another(self):
+        options = {"steps": 40, "arguments": (f"plain+{ONE_COPY}",)}
+        # Either survivor may take the share over: both are killed there, and the one that comes second lives.
+        self.expect_same_ends([f"update.written:25:kill:2,update.complete:26:kill:{rank}" for rank in (0, 1)], **options)
+
+    def expect_step_happens(self, failpoint, happens):
+        """Survivors are at the step after the one of the kill, or at it."""
+        job = self.start(steps=40, ranks=2, arguments=(f"plain+{ONE_COPY}",), environment={"LOCKSTEP_FAILPOINT": failpoint})
+        self.assertEqual(job.finish(), [0], job.errors)
+        self.expect_failpoints(job, failpoint)
+        begins = [int(text.split()[-1]) for _, text in job.said if "begins at" in text]
+        self.assertEqual(begins[2:], [25 if happens else 24] * 2, job.errors)
+
+    def test_a_step_that_survivors_have_finished_counts(self):
+        self.need_failpoints()
+        self.expect_step_happens("update.begun:25:kill:1", happens=True)
+        self.expect_step_happens("update.begin:50:kill:1", happens=False)
+
+    def test_the_newcomer_dies_too(self):
+        first = "update.begin:50:kill:1"
+        places = [f"{name}:1" for name in ("meet.joined", "recover.grouped", "recover.compared", "recover.receive",
+                                           "recover.received", "recover.taken", "recover.agreed")]
+        # While the ranks make their copy anew, and in its first step.
+        places += ["collective.begin:8", "collective.begin:12", "update.begin:1", "update.handed:2", "update.begun:1"]
+        self.expect_same_ends([f"{first},{place}:kill:1:1" for place in places], steps=40, arguments=(f"plain+{ONE_COPY}",))
+
+    def test_a_survivor_dies_while_it_recovers(self):
+        first = "update.written:25:kill:1"
+        places = [f"{name}:1" for name in ("recover.begin", "recover.left", "recover.said", "recover.placed")]
+        places += ["meet.joined:2", "recover.grouped:2", "recover.compared:1", "recover.agreed:1"]
+        self.expect_same_ends([f"{first},{place}:kill:{2 * (number % 2)}" for number, place in enumerate(places)],
+                              steps=40, arguments=(f"plain+{ONE_COPY}",))
+
+    def test_a_rank_dies_in_an_evaluation_between_two_epochs(self):
+        for kind in ("plain", "two"):
+            with self.subTest(kind=kind), tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+                options = {"steps": 60, "arguments": (f"{kind}+{ONE_COPY}",)}
+                job = self.start(environment={"ACCELERATOR_WORKER_FAULT": "evaluation",
+                                              "ACCELERATOR_WORKER_FOLDER": folder}, **options)
+                self.expect_same_end(job, **options)
+                self.assertEqual(recoveries(job.errors), 1, job.errors)
+                self.expect_lines_once(job)
+                self.expect_audited(folder)
+
+    def test_a_rank_dies_in_a_save(self):
+        self.need_failpoints()
+        undisturbed = self.undisturbed_end(steps=40, arguments=(f"plain+{ONE_COPY}",))
+        for kind, failpoint in (("save", "file.write:12:kill:0"), ("save+sharded", "save.begin:5:kill:1"),
+                                ("save+async", "save.gathered:4:kill:0")):
+            with self.subTest(kind=kind), tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+                job = self.start(steps=40, arguments=(f"{kind}+{ONE_COPY}",),
+                                 environment={"LOCKSTEP_FAILPOINT": failpoint, "ACCELERATOR_WORKER_FOLDER": folder})
+                self.assertEqual(job.finish(), [0], job.errors)
+                self.expect_failpoints(job, failpoint)
+                self.assertEqual(job.ends(), undisturbed)
+                self.assertEqual(recoveries(job.errors), 1, job.errors)
+                self.expect_audited(folder)
+
+    def test_all_die_at_once(self):
+        for kind, memory_every in (("plain", 10), ("save", 0)):
+            with self.subTest(kind=kind), tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+                job = self.start(arguments=(f"{kind}+{ONE_COPY}", memory_every), steps=400,
+                                 environment={"ACCELERATOR_WORKER_FOLDER": folder})
+                processes = job.wait_for_begin(3)
+                job.wait_for_step(35)
+                for process in processes.values():
+                    os.kill(process, signal.SIGKILL)
+                self.assertEqual(job.finish(), [0], job.errors)
+                self.assertEqual(job.ends(), self.undisturbed_end(arguments=(f"plain+{ONE_COPY}",), steps=400))
+                begins = [int(text.split()[-1]) for _, text in job.said if "begins at" in text]
+                self.assertGreaterEqual(begins[3], 20, begins)
+
+    def test_a_standby_worker_takes_the_rank(self):
+        options = {"steps": 3000, "arguments": (f"plain+{ONE_COPY}",)}
+        job = self.start("--standalone", "--max-restarts=9", "--standby=1", **options)
+        processes = job.wait_for_begin(3)
+        for victim in (1, 0):
+            standby = job.wait_for(lambda pid, text: text == "starts" and pid not in processes.values())[0]
+            job.wait_for_step(job.last_step() + 500)
+            os.kill(processes[victim], signal.SIGKILL)
+            processes = job.wait_for_begin(3)
+            self.assertEqual(processes[victim], standby)
+        self.assertEqual(job.finish(), [0], job.errors)
+        self.assertEqual(job.ends(), self.undisturbed_end(**options))
+
+    def test_more_and_fewer_ranks(self):
+        with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+            job = self.start("--standalone", "--max-restarts=3", steps=4000, ranks=2, arguments=(f"plain+{ONE_COPY}",),
+                             environment={"ACCELERATOR_WORKER_FOLDER": folder})
+            processes = job.wait_for_begin(2)
+            for victim, ranks in ((1, 3), (0, 1), (None, 2)):
+                if victim is not None:
+                    job.wait_for_step(job.last_step() + 20)
+                    os.kill(processes[victim], signal.SIGKILL)
+                    job.wait_for_begin(len(processes))
+                job.wait_for_step(job.last_step() + 20)
+                self.scale(job, ranks)
+                processes = job.wait_for_begin(ranks)
+            self.assertEqual(job.finish(), [0], job.errors)
+            self.assertEqual(len(job.ends()), 1)
+            self.expect_no_step_lost(job)
+            self.expect_audited(folder)
+
+    def test_where_ranks_share_no_memory_any_more_each_has_a_replica(self):
+        job = self.job_of_machines()
+        port = free_port()
+        options = {"steps": 1500, "arguments": (f"per_rank+{ONE_COPY}",)}
+        self.machine(job, port, **options)
+        wait_until_served(port)
+        job.wait_for_begin(1)
+        job.wait_for_step(20)
+        self.machine(job, port, **options)
+        job.wait_for_begin(2)
+        self.assertEqual(job.finish(), [0, 0], job.errors)
+        self.assertEqual(len(job.ends()), 1)
+        warning = "one_copy_per_machine: the ranks share no memory any more (backend gloo); each continues with a replica"
+        self.assertEqual(job.errors.count(warning), 1, job.errors)
+
+    def test_a_rank_that_hangs_is_replaced(self):
+        options = {"steps": 60, "arguments": (f"plain+{ONE_COPY}",)}
+        job = self.start(environment={"ACCELERATOR_WORKER_FAULT": "hang", "LOCKSTEP_TIMEOUT_S": "3"}, **options)
+        processes = job.wait_for_begin(3)
+        now = job.wait_for_begin(3)
+        self.assertEqual((now[0], now[2]), (processes[0], processes[2]))
+        self.expect_same_end(job, **options)
+
+    def test_a_flipped_bit_is_repaired(self):
+        options = {"steps": 60, "arguments": (f"plain+{ONE_COPY}",)}
+        job = self.start(environment={"ACCELERATOR_WORKER_FAULT": "flip"}, **options)
+        self.expect_same_end(job, **options)
+        self.assertRegex(job.errors, "after step 30 the parameters differ: those of rank 1 from rank 0's, which it takes")
+
+    def test_nothing_is_left_in_shared_memory(self):
+        before = set(glob.glob("/dev/shm/*lockstep*"))
+        self.expect_recoveries([[0, 1]], steps=200, arguments=(f"plain+{ONE_COPY}",))
+        self.assertEqual(set(glob.glob("/dev/shm/*lockstep*")) - before, set())
+
+
+class LiveResilientTraining(LiveJobTest):
+    """ResilientTraining, whose step makes the wrapper."""
+    ENVIRONMENT = {"RESILIENT_WORKER_ONE_COPY": "1"}
+    undisturbed = {}
+
+    def setUp(self):
+        self.WORKER = RESILIENT_WORKER
+
+    def start(self, *flags, environment=None, **options):
+        return super().start(*flags, environment=self.ENVIRONMENT | (environment or {}), **options)
+
+    def test_any_rank_may_die(self):
+        job = self.start(steps=600)
+        processes = job.wait_for_begin(3)
+        for number, victim in enumerate((0, 2, 1)):
+            job.wait_for_step(40 * (number + 1))
+            os.kill(processes[victim], signal.SIGKILL)
+            now = job.wait_for_begin(3)
+            for rank, process in processes.items():
+                (self.assertNotEqual if rank == victim else self.assertEqual)(now[rank], process, rank)
+            processes = now
+        self.expect_same_end(job, steps=600)
+        self.assertEqual(recoveries(job.errors), 3, job.errors)
+        self.assertEqual(restarts(job.errors), [1, 2, 3], job.errors)
+
+    def test_in_step(self):
+        self.need_failpoints()
+        for name in ("update.begin", "update.handed", "update.begun", "update.written", "update.complete"):
+            for rank in (0, 1):
+                with self.subTest(name=name, rank=rank):
+                    failpoint = f"{name}:25:kill:{rank}"
+                    job = self.start(steps=40, ranks=2, environment={"LOCKSTEP_FAILPOINT": failpoint})
+                    self.expect_same_end(job, steps=40, ranks=2)
+                    self.expect_failpoints(job, failpoint)
+                    self.assertEqual(recoveries(job.errors), 1, job.errors)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0]] + sys.argv[4:])
