@@ -93,15 +93,12 @@ class GroupUpdate final : public GroupStep {
   GroupUpdate(torch::optim::Optimizer& optimizer, std::size_t group, const Options& options)
       : optimizer_(optimizer), group_(group), options_(options) {
     const c10::NoGradGuard no_grad;
-    constexpr bool kMeets = std::is_same_v<Options, LAMBOptions>;
-    try {
+    if constexpr (std::is_same_v<Options, LAMBOptions>) {
+      prepare_lamb();
+    } else {
       collect();
       for (Target& target : targets_) prepare(target);
-    } catch (...) {
-      if constexpr (kMeets) refuse_lamb_ratios();
-      throw;
     }
-    if constexpr (kMeets) find_lamb_ratios();
   }
 
   void run() override {
@@ -247,9 +244,25 @@ class GroupUpdate final : public GroupStep {
     }
   }
 
-  /// Of parameters of which ranks have one copy: nothing of it is written before.
-  void find_lamb_ratios() {
+  void prepare_lamb() {
     LambNorms norms;
+    try {
+      collect();
+      for (Target& target : targets_) prepare(target);
+      add_lamb_norms(norms);
+    } catch (...) {
+      refuse_lamb_ratios();
+      throw;
+    }
+    const std::vector<double> ratios = norms.ratios();
+    auto ratio = ratios.begin();
+    for (const Target& target : targets_) {
+      if (target.shared.copy) lamb_ratios_[target.place] = *ratio++;
+    }
+  }
+
+  /// Of parameters of which ranks have one copy: nothing of it is written before.
+  void add_lamb_norms(LambNorms& norms) {
     std::set<std::pair<const ModelCopy*, std::size_t>> seen;
     for (const Target& target : targets_) {
       if (!target.shared.copy) continue;
@@ -261,18 +274,17 @@ class GroupUpdate final : public GroupStep {
       norms.add(target.shared, update_of(options_, StepCounts{.step = state == nullptr ? 1 : state->step + 1}),
                 range_without_gradient(target));
     }
-    const std::vector<double> ratios = norms.ratios();
-    auto ratio = ratios.begin();
-    for (const Target& target : targets_) {
-      if (target.shared.copy) lamb_ratios_[target.place] = *ratio++;
-    }
   }
 
-  /// Else peers would wait for this rank's norms.
+  /// Else peers would wait for this rank's norms: those of this group, or where it has no copy of
+  /// the next that has one.
   void refuse_lamb_ratios() const {
-    for (const at::Tensor& parameter : optimizer_.param_groups()[group_].params()) {
-      const auto [copy, index] = ModelCopy::find(parameter);
-      if (copy && copy->is_reached(index)) return copy->refuse_step();
+    const auto& groups = optimizer_.param_groups();
+    for (std::size_t group = group_; group < groups.size(); ++group) {
+      for (const at::Tensor& parameter : groups[group].params()) {
+        const auto [copy, index] = ModelCopy::find(parameter);
+        if (copy && copy->is_reached(index)) return copy->refuse_step();
+      }
     }
   }
 
