@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <tuple>
 #include <type_traits>
@@ -20,6 +22,7 @@
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/snapshot/internal/checksum.h"
 #include "lockstep/snapshot/internal/optimizer_kinds.h"
+#include "lockstep/snapshot/internal/optimizer_state.h"
 #include "lockstep/snapshot/sharded_state.h"
 
 namespace lockstep {
@@ -38,43 +41,88 @@ std::vector<at::Tensor> parameters_of(const Optimizer& optimizer) {
   return all;
 }
 
-/// A step of an optimizer of LibTorch's over this rank's share. While it lives the optimizer has,
-/// in the place of each parameter that ranks share, a tensor over this rank's part, and in its
-/// state tensors over the same part: all operations of these optimizers are by element.
+/// Puts the optimizer's parameters back.
+class ParametersGuard {
+ public:
+  explicit ParametersGuard(Optimizer& optimizer) : optimizer_(optimizer) {
+    for (OptimizerParamGroup& group : optimizer.param_groups()) {
+      parameters_.push_back(group.params());
+    }
+  }
+  ParametersGuard(const ParametersGuard&) = delete;
+  ParametersGuard& operator=(const ParametersGuard&) = delete;
+  ~ParametersGuard() {
+    auto parameters = parameters_.begin();
+    for (OptimizerParamGroup& group : optimizer_.param_groups()) {
+      group.params().swap(*parameters++);
+    }
+  }
+
+ private:
+  Optimizer& optimizer_;
+  std::vector<std::vector<at::Tensor>> parameters_;
+};
+
+/// Takes the optimizer's state away, and puts it back.
+class StatesGuard {
+ public:
+  explicit StatesGuard(Optimizer& optimizer)
+      : optimizer_(optimizer), states_(std::exchange(optimizer.state(), {})) {}
+  StatesGuard(const StatesGuard&) = delete;
+  StatesGuard& operator=(const StatesGuard&) = delete;
+  ~StatesGuard() { optimizer_.state() = std::move(states_); }
+
+ private:
+  Optimizer& optimizer_;
+  OptimizerStates states_;
+};
+
+/// A step of an optimizer of LibTorch's over shares of parameters, chunk by chunk. For each chunk
+/// the optimizer makes a step of its own, in which it has, in the place of its parameters and their
+/// state, tensors over the chunk's elements: all operations of these optimizers are by element.
 template <class Kind>
 class ShareStep {
  public:
   explicit ShareStep(Optimizer& optimizer) : optimizer_(optimizer) {}
   ShareStep(const ShareStep&) = delete;
   ShareStep& operator=(const ShareStep&) = delete;
-  ~ShareStep() { put_back(); }
 
   void run(const CopyPlaces& places) {
     // Where gradients lie, so that they need no memory of their own.
     places.average_in_place();
     steps_.begin(parameters_of(optimizer_), digest());
+    collect();
+    find_results();
     prepare_states();
     steps_.commit();
-    for (OptimizerParamGroup& group : optimizer_.param_groups()) {
-      for (at::Tensor& parameter : group.params()) replace(parameter);
-    }
-    optimizer_.step();
-    for (auto& [impl, share] : shares_) keep_state(share);
-    put_back();
-    steps_.end();
+    adopt_states();
+    step_ordinary();
+    const auto run_share = [this] { update_share(); };
+    run_share();
+    keep_states();
+    steps_.end(run_share);
   }
 
  private:
   using State = typename Kind::State;
   using Tensors = std::array<at::Tensor, CopyLayout::kStates>;
 
-  /// What stands for a parameter, and what it stands for.
+  /// A parameter of which ranks have one copy, and which has a gradient.
   struct Share {
     at::Tensor parameter = {};
-    at::Tensor original = {};
+    std::vector<std::size_t> groups = {};  ///< One for each time that it occurs.
     ModelCopy::Place place = {};
-    Tensors parts = {};   ///< Of the state, what the step changes.
-    Tensors wholes = {};  ///< The tensors of which these are parts.
+    std::unique_ptr<State> before = {};  ///< The step. Null: there is no state.
+    std::unique_ptr<State> after = {};
+    Tensors kept = {};    ///< Of `before`, in the parameter's order.
+    Tensors wholes = {};  ///< Of `after`.
+  };
+  /// What stands for some elements of a parameter.
+  struct Elements {
+    Share* share = nullptr;
+    std::int64_t begin = 0;
+    at::Tensor parameter = {};
+    Tensors states = {};
   };
 
   /// What ranks must have alike.
@@ -116,124 +164,208 @@ class ShareStep {
     });
   }
 
-  /// What may fail of adopt(), before anything is written.
-  void prepare_states() {
-    for (const at::Tensor& parameter : parameters_of(optimizer_)) {
-      const ModelCopy::Place place = ModelCopy::find(parameter);
-      const auto found = optimizer_.state().find(parameter.unsafeGetTensorImpl());
-      if (!place.copy || found == optimizer_.state().end()) continue;
-      visit_tensors(static_cast<State&>(*found->second), [&](std::size_t k, at::Tensor& tensor) {
-        if (!tensor.defined()) return;
-        place.copy->prepare_state(place.index, k, tensor, tensor.scalar_type());
+  void collect() {
+    std::unordered_map<c10::TensorImpl*, std::size_t> known;
+    const auto& groups = optimizer_.param_groups();
+    for (std::size_t group = 0; group < groups.size(); ++group) {
+      for (const at::Tensor& parameter : groups[group].params()) {
+        const ModelCopy::Place place = ModelCopy::find(parameter);
+        // Without a gradient the optimizer passes over it.
+        if (!place.copy || !place.copy->is_reached(place.index)) continue;
+        const auto [found, is_new] =
+            known.try_emplace(parameter.unsafeGetTensorImpl(), shares_.size());
+        if (is_new) add_share(parameter, place);
+        shares_[found->second].groups.push_back(group);
+      }
+    }
+  }
+
+  void add_share(const at::Tensor& parameter, const ModelCopy::Place& place) {
+    Share& share = shares_.emplace_back();
+    share.parameter = parameter;
+    share.place = place;
+    const auto found = optimizer_.state().find(parameter.unsafeGetTensorImpl());
+    if (found == optimizer_.state().end()) return;
+    share.before = std::make_unique<State>(static_cast<const State&>(*found->second));
+    visit_tensors(*share.before, [&](std::size_t k, at::Tensor& tensor) {
+      share.kept[k] = tensor;
+      const at::Tensor& model = place.copy->view(place.index);
+      if (!tensor.defined() || tensor.strides() == model.strides()) return;
+      share.kept[k] = at::empty_like(model, model.options().dtype(tensor.scalar_type()));
+      share.kept[k].copy_(tensor);
+    });
+  }
+
+  /// What the step makes of states, but for their elements: a step of no elements tells.
+  void find_results() {
+    std::vector<Elements> nothing;
+    for (Share& share : shares_) {
+      Elements& none = nothing.emplace_back();
+      none.share = &share;
+      const auto options = at::TensorOptions(share.parameter.scalar_type());
+      none.parameter = at::empty({0}, options);
+      none.parameter.mutable_grad() = at::empty({0}, options);
+      for (std::size_t k = 0; k < share.kept.size(); ++k) {
+        if (!share.kept[k].defined()) continue;
+        none.states[k] = at::empty({0}, at::TensorOptions(share.kept[k].scalar_type()));
+      }
+    }
+    step_over(nothing, [](const Elements& none, const State& state) {
+      none.share->after = std::make_unique<State>(state);
+    });
+  }
+
+  /// Calls step() with these in the place of all parameters, and then `keep` with each that has a
+  /// state.
+  template <class Keep>
+  void step_over(const std::vector<Elements>& all, const Keep& keep) {
+    const ParametersGuard parameters(optimizer_);
+    const StatesGuard states(optimizer_);
+    for (OptimizerParamGroup& group : optimizer_.param_groups()) group.params().clear();
+    for (const Elements& one : all) {
+      for (const std::size_t group : one.share->groups) {
+        optimizer_.param_groups()[group].params().push_back(one.parameter);
+      }
+      if (!one.share->before) continue;
+      auto state = std::make_unique<State>(*one.share->before);
+      visit_tensors(*state, [&](std::size_t k, at::Tensor& tensor) { tensor = one.states[k]; });
+      optimizer_.state()[one.parameter.unsafeGetTensorImpl()] = std::move(state);
+    }
+    optimizer_.step();
+    for (const Elements& one : all) {
+      const auto found = optimizer_.state().find(one.parameter.unsafeGetTensorImpl());
+      if (found != optimizer_.state().end()) keep(one, static_cast<State&>(*found->second));
+    }
+  }
+
+  template <class Visit>
+  void visit_results(const Visit& visit) {
+    for (Share& share : shares_) {
+      if (!share.after) continue;
+      visit_tensors(*share.after, [&](std::size_t k, at::Tensor& tensor) {
+        if (tensor.defined()) visit(share, k, tensor);
       });
     }
   }
 
-  void replace(at::Tensor& parameter) {
-    const ModelCopy::Place place = ModelCopy::find(parameter);
-    if (!place.copy) return;
-    replaced_.emplace_back(&parameter, parameter);
-    const auto [known, is_new] = shares_.try_emplace(parameter.unsafeGetTensorImpl());
-    if (is_new) make_share(known->second, parameter, place);
-    parameter = known->second.parameter;
+  /// What may fail of adopt_states(), before anything is written.
+  void prepare_states() {
+    visit_results([](Share& share, std::size_t k, const at::Tensor& result) {
+      const auto& [copy, index] = share.place;
+      copy->prepare_state(index, k, share.kept[k], result.scalar_type());
+    });
   }
 
-  void make_share(Share& share, const at::Tensor& parameter, const ModelCopy::Place& place) {
-    const auto& [copy, index] = place;
-    const ModelCopy::Part part = copy->part(index);
-    share.original = parameter;
-    share.place = place;
-    share.parameter = over(copy->parameter_at(index, part.begin), part.size(),
-                           copy->view(index).scalar_type());
-    // Without one the optimizer passes over it.
-    if (!copy->is_reached(index)) return;
-    share.parameter.mutable_grad() = copy->averaged_part(index);
-    move_state(share);
+  void adopt_states() {
+    visit_results([](Share& share, std::size_t k, const at::Tensor& result) {
+      const auto& [copy, index] = share.place;
+      share.wholes[k] = copy->adopt_state(index, k, share.kept[k], result.scalar_type(), 0);
+    });
   }
 
+  /// Parameters that are this rank's own.
+  void step_ordinary() {
+    const ParametersGuard parameters(optimizer_);
+    bool any = false;
+    for (OptimizerParamGroup& group : optimizer_.param_groups()) {
+      std::erase_if(group.params(),
+                    [](const at::Tensor& one) { return ModelCopy::find(one).copy != nullptr; });
+      any = any || !group.params().empty();
+    }
+    if (any) optimizer_.step();
+  }
+
+  /// Of the share that ModelCopy::part() is of, in the same chunks whoever updates it. Small
+  /// parameters go together.
+  void update_share() {
+    for (Share& share : shares_) {
+      const auto& [copy, index] = share.place;
+      if (waiting_copy_ != copy) update_waiting();
+      waiting_copy_ = copy;
+      const auto bytes = static_cast<std::int64_t>(share.parameter.element_size());
+      const ModelCopy::Part part = copy->part(index);
+      for (std::int64_t begin = part.begin; begin < part.end;) {
+        const std::int64_t room = blocks((ModelCopy::kChunkBytes - waiting_bytes_) / bytes);
+        const std::int64_t elements = std::min(room, part.end - begin);
+        if (elements > 0) add(share, begin, elements);
+        begin += elements;
+        if (begin < part.end) update_waiting();
+      }
+    }
+    update_waiting();
+  }
+
+  /// Elements in whole blocks.
+  static std::int64_t blocks(std::int64_t elements) {
+    return elements / CopyLayout::kBlockElements * CopyLayout::kBlockElements;
+  }
+
+  void add(Share& share, std::int64_t begin, std::int64_t elements) {
+    const auto& [copy, index] = share.place;
+    std::byte* const average = copy->scratch() + waiting_bytes_;
+    copy->average(index, begin, elements, average);
+    Elements& one = waiting_.emplace_back();
+    one.share = &share;
+    one.begin = begin;
+    one.parameter = over(copy->parameter_at(index, begin), elements, share.parameter.scalar_type());
+    one.parameter.mutable_grad() = over(average, elements, share.parameter.scalar_type());
+    pieces_.push_back(copy->piece(one.parameter.const_data_ptr(), one.parameter.nbytes()));
+    for (std::size_t k = 0; k < share.wholes.size(); ++k) {
+      if (!share.wholes[k].defined()) continue;
+      const at::Tensor state = state_over(share, k, begin, elements);
+      pieces_.push_back(copy->piece(state.const_data_ptr(), state.nbytes()));
+      if (share.kept[k].defined()) one.states[k] = state;
+    }
+    const std::int64_t whole_blocks = blocks(elements + CopyLayout::kBlockElements - 1);
+    waiting_bytes_ += whole_blocks * static_cast<std::int64_t>(share.parameter.element_size());
+  }
+
+  void update_waiting() {
+    if (!waiting_.empty()) {
+      waiting_copy_->run_chunk(pieces_, [this] {
+        step_over(waiting_, [](const Elements& one, State& state) { keep_elements(one, state); });
+      });
+    }
+    waiting_.clear();
+    pieces_.clear();
+    waiting_bytes_ = 0;
+  }
+
+  /// What the step has made anew.
+  static void keep_elements(const Elements& one, State& state) {
+    visit_tensors(state, [&](std::size_t k, at::Tensor& tensor) {
+      if (!tensor.defined() || tensor.is_same(one.states[k])) return;
+      state_over(*one.share, k, one.begin, tensor.numel()).copy_(tensor);
+    });
+  }
+
+  static at::Tensor state_over(const Share& share, std::size_t k, std::int64_t begin,
+                               std::int64_t elements) {
+    const auto& [copy, index] = share.place;
+    return over(copy->state_at(index, k, begin), elements, share.wholes[k].scalar_type());
+  }
   static at::Tensor over(std::byte* data, std::int64_t elements, at::ScalarType dtype) {
     return at::from_blob(data, {elements}, at::TensorOptions(dtype));
   }
 
-  void move_state(Share& share) {
-    auto& states = optimizer_.state();
-    const auto found = states.find(share.original.unsafeGetTensorImpl());
-    if (found == states.end()) return;
-    // What may fail comes first: the optimizer keeps its state then.
-    visit_tensors(static_cast<State&>(*found->second), [&](std::size_t k, at::Tensor& tensor) {
-      if (!tensor.defined()) return;
-      share.wholes[k] = adopt(share, k, tensor);
-      share.parts[k] = part_of_state(share, k);
-    });
-    auto state = std::move(found->second);
-    states.erase(found);
-    visit_tensors(static_cast<State&>(*state), [&](std::size_t k, at::Tensor& tensor) {
-      if (tensor.defined()) tensor = share.parts[k];
-    });
-    states[share.parameter.unsafeGetTensorImpl()] = std::move(state);
-  }
-
-  static at::Tensor adopt(const Share& share, std::size_t k, const at::Tensor& kept) {
-    const auto& [copy, index] = share.place;
-    const at::Tensor& model = copy->view(index);
-    at::Tensor fitting = kept;
-    if (kept.defined() && kept.strides() != model.strides()) {
-      fitting = at::empty_like(model, model.options().dtype(kept.scalar_type()));
-      fitting.copy_(kept);
+  void keep_states() {
+    for (Share& share : shares_) {
+      // LibTorch counts no change through other tensors.
+      if (!share.parameter.is_inference()) share.parameter.unsafeGetTensorImpl()->bump_version();
+      if (!share.after) continue;
+      visit_tensors(*share.after, [&](std::size_t k, at::Tensor& tensor) { tensor = share.wholes[k]; });
+      optimizer_.state()[share.parameter.unsafeGetTensorImpl()] = std::move(share.after);
     }
-    return copy->adopt_state(index, k, fitting, kept.scalar_type(), 0);
-  }
-
-  static at::Tensor part_of_state(const Share& share, std::size_t k) {
-    const auto& [copy, index] = share.place;
-    const ModelCopy::Part part = copy->part(index);
-    return over(copy->state_at(index, k, part.begin), part.size(), share.wholes[k].scalar_type());
-  }
-
-  /// What the step has made of the state, and what it has made anew.
-  void keep_state(Share& share) {
-    // LibTorch counts no change through other tensors.
-    if (share.parameter.grad().defined() && !share.original.is_inference()) {
-      share.original.unsafeGetTensorImpl()->bump_version();
-    }
-    auto& states = optimizer_.state();
-    const auto found = states.find(share.parameter.unsafeGetTensorImpl());
-    if (found == states.end()) return;
-    const auto& [copy, index] = share.place;
-    visit_tensors(static_cast<State&>(*found->second), [&](std::size_t k, at::Tensor& tensor) {
-      if (!tensor.defined()) return;
-      const at::Tensor& part = share.parts[k];
-      if (part.defined() && part.const_data_ptr() == tensor.const_data_ptr()) return;
-      if (!share.wholes[k].defined()) {
-        share.wholes[k] = copy->adopt_state(index, k, at::Tensor(), tensor.scalar_type(), 0);
-      }
-      part_of_state(share, k).copy_(tensor);
-    });
-  }
-
-  void put_back() {
-    auto& states = optimizer_.state();
-    for (auto& [impl, share] : shares_) {
-      const auto found = states.find(share.parameter.unsafeGetTensorImpl());
-      if (found == states.end()) continue;
-      auto state = std::move(found->second);
-      states.erase(found);
-      bool is_whole = true;  // Else the step that made it has failed.
-      visit_tensors(static_cast<State&>(*state), [&](std::size_t k, at::Tensor& tensor) {
-        is_whole = is_whole && tensor.defined() == share.wholes[k].defined();
-        tensor = share.wholes[k];
-      });
-      if (is_whole) states[impl] = std::move(state);
-    }
-    for (auto& [slot, original] : replaced_) *slot = original;
-    replaced_.clear();
-    shares_.clear();
   }
 
   Optimizer& optimizer_;
   CopySteps steps_;
-  std::unordered_map<c10::TensorImpl*, Share> shares_;  ///< By the parameter's.
-  std::vector<std::pair<at::Tensor*, at::Tensor>> replaced_;
+  std::deque<Share> shares_;  ///< In the order of the optimizer's parameters, on all ranks.
+  /// Elements whose gradients lie in the buffer of their copy, for one chunk.
+  std::vector<Elements> waiting_;
+  std::shared_ptr<ModelCopy> waiting_copy_;
+  std::vector<ModelCopy::Piece> pieces_;
+  std::int64_t waiting_bytes_ = 0;
 };
 
 [[noreturn]] void refuse(const std::string& reason) {

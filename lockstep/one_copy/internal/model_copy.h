@@ -135,16 +135,11 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   /// This rank's share is updated.
   void complete_share();
   /// Meets all ranks: everything is updated. The gradients of the step are given up.
-  /// `run_share`: updates the share that part() is of then, after a rank was lost; empty: the step
-  /// cannot be finished for a rank that was lost before its share was complete. Errors: as
+  /// `run_share`: updates the share that part() is of then, after a rank was lost. Errors: as
   /// Work::wait, with shares half updated; there is no further step then.
-  void end_step(const std::function<void()>& run_share = {});
-  /// Ends a step that does not happen, or that nobody can finish.
+  void end_step(const std::function<void()>& run_share);
+  /// Ends a step that does not happen.
   void abandon_step() noexcept;
-  void break_step() noexcept {
-    is_broken_ = is_torn_ = true;
-    abandon_step();
-  }
   /// Ends a step of which this rank cannot make its part: its peers finish it. The group ends.
   void leave_step() noexcept;
   /// Between two steps: there is no further one. Peers do not wait for this rank.
@@ -361,7 +356,7 @@ class CopySteps {
   /// Errors: PeerFailed where a peer has refused.
   void commit();
   /// `run_share`: as ModelCopy::end_step().
-  void end(const std::function<void()>& run_share = {});
+  void end(const std::function<void()>& run_share);
 
  private:
   std::vector<std::shared_ptr<ModelCopy>> copies_;

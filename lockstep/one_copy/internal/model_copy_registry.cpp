@@ -162,16 +162,7 @@ void CopySteps::end(const std::function<void()>& run_share) {
   LOCKSTEP_ASSERT(is_committed_ || copies_.empty());
   for (const auto& copy : copies_) copy->complete_share();
   for (const auto& copy : copies_) copy->set_idle(true);
-  try {
-    for (const auto& copy : copies_) copy->end_step(run_share);
-  } catch (...) {
-    // Peers that live have completed their shares, or find the same.
-    if (!run_share) {
-      for (const auto& copy : copies_) copy->break_step();
-      copies_.clear();
-    }
-    throw;
-  }
+  for (const auto& copy : copies_) copy->end_step(run_share);
   for (const auto& copy : copies_) copy->set_idle(false);
   copies_.clear();
 }

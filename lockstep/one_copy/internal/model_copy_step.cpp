@@ -139,11 +139,8 @@ void ModelCopy::end_step(const std::function<void()>& run_share) {
     const bool is_late = dynamic_cast<const TimeoutError*>(&error) != nullptr;
     const Deadline deadline =
         Deadline::after(is_late ? std::chrono::milliseconds(0) : group_.timeout());
-    const bool is_whole =
-        run_share ? log_->finish_shares(step_, deadline,
-                                        [&](int of_share) { finish_share(of_share, run_share); })
-                  : log_->await_shares(step_, deadline);
-    is_torn_ = !is_whole;
+    is_torn_ = !log_->finish_shares(step_, deadline,
+                                    [&](int of_share) { finish_share(of_share, run_share); });
     if (is_torn_) throw;
   }
   for (const PrivateMapping::Range& range : pages_) memory_->own().drop(range);

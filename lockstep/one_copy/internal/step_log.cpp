@@ -202,24 +202,6 @@ void StepLog::set_position(int of_share, const SharePosition& position) {
   std::atomic_signal_fence(std::memory_order_seq_cst);
 }
 
-bool StepLog::await_shares(std::uint64_t step, Deadline deadline) const {
-  for (int of_share = 0; of_share < sizes_.ranks;) {
-    // Life first, so that a rank which is gone is not waited for.
-    const bool may_complete = is_present(of_share);
-    if (is_complete(of_share, step)) {
-      ++of_share;
-    } else if (may_complete) {
-      if (deadline.passed()) return false;
-      sleep();
-    } else {
-      // Its mark may be let go a moment before its other threads stop.
-      LifeMark::wait_for_stopped_threads();
-      if (!is_complete(of_share, step)) return false;
-    }
-  }
-  return true;
-}
-
 // Returns a share that this rank runs from now on, kNoneLeft or kWaits.
 int StepLog::take_over_a_share(std::uint64_t step) {
   int found = kNoneLeft;

@@ -83,9 +83,6 @@ class StepLog {
   bool is_complete(int of_share, std::uint64_t step) const {
     return position(of_share, step).stage == SharePosition::Stage::kComplete;
   }
-  /// Waits until all shares of the step are complete. Returns false where a rank is gone that has
-  /// not completed its own, and when the deadline passes.
-  bool await_shares(std::uint64_t step, Deadline deadline) const;
   /// Runs shares of ranks that are gone until all shares of the step are complete. Returns false
   /// where a rank that lives has not completed its own when the deadline passes.
   /// `run_share(rank)`: makes a ShareRun and takes it to its end.

@@ -272,30 +272,6 @@ std::vector<Fault> only(int rank, Fault fault) {
   return faults;
 }
 
-TEST(StepLog, AwaitsSharesOfRanksThatArePresent) {
-  const std::uint64_t bytes = StepLog::bytes(Rank::sizes_of(2));
-  const UniqueFd file = make_memory_file("step log test", bytes);
-  const SharedMapping memory(file.get(), bytes);
-  StepLog own(memory, 0, Rank::sizes_of(2), 0);
-  StepLog peer(memory, 0, Rank::sizes_of(2), 1);
-  own.join();
-  peer.join();
-  const auto complete = [](StepLog& log, std::uint64_t step, int share) {
-    ShareRun run(log, step, share);
-    run.prepare([] {});
-    run.complete();
-  };
-  const Deadline never = Deadline::after(std::chrono::hours(1));
-  complete(own, 1, 0);
-  EXPECT_FALSE(own.await_shares(1, Deadline::after(std::chrono::seconds(0))));
-  complete(peer, 1, 1);
-  EXPECT_TRUE(own.await_shares(1, never));
-  peer.leave();
-  EXPECT_TRUE(own.await_shares(1, never));
-  complete(own, 2, 0);
-  EXPECT_FALSE(own.await_shares(2, never));
-}
-
 TEST(StepLog, SaysWhatWasDecided) {
   const std::uint64_t bytes = StepLog::bytes(Rank::sizes_of(2));
   const UniqueFd file = make_memory_file("step log test", bytes);
