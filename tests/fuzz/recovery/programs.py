@@ -77,6 +77,16 @@ def draw_kind(dice, loop, is_scaled):
     return "+".join(kind)
 
 
+def draw_copy(seed, kind, backend):
+    """Whether ranks have one copy per machine, and whose optimizers they have; drawn apart, so that seeds keep what they
+    drew before."""
+    dice = random.Random(f"copy {seed}")
+    # Gradients that a program accumulates itself, without no_sync(), are refused.
+    if backend == "shm" and "manual" not in kind and dice.random() < 0.4:
+        kind += "+onecopy"
+    return kind + "+fused" if dice.random() < 0.5 else kind
+
+
 def draw_case(seed):
     """Without faults yet, but for a change of the number of ranks."""
     dice = random.Random(f"case {seed}")
@@ -92,8 +102,8 @@ def draw_case(seed):
         if dice.random() < 0.15:
             case.faults = drawn_faults.draw_scales(dice, case.ranks)
         steps = STEPS_OF_SCALED[loop, case.backend] if case.is_scaled() else STEPS_PER_EPOCH * dice.randint(3, 8)
-        case.arguments = [str(steps), draw_kind(dice, loop, case.is_scaled()), str(dice.choice([0, 0, 4, 10])),
-                          dice.choice(["for", "while"])]
+        kind = draw_copy(seed, draw_kind(dice, loop, case.is_scaled()), case.backend)
+        case.arguments = [str(steps), kind, str(dice.choice([0, 0, 4, 10])), dice.choice(["for", "while"])]
     if loop in ("resilient", "accelerator", "trainer") and case.ranks > 1 and dice.random() < 0.15:
         case.flags = ["--standby=1"]
     return case
