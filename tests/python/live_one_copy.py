@@ -78,6 +78,29 @@ class LiveOneCopy(LiveAcceleratorTest):
         self.expect_same_ends([f"{name}:{count}:kill:{rank}" for rank, (name, count)
                                in enumerate(IN_STEP_25.items(), start=1) for rank in (rank % 3,)], **options)
 
+    def test_in_step_of_an_optimizer_of_libtorch(self):
+        cases = [f"{name}:{count}:kill:{count % 3}" for name, count in
+                 (("update.prepared", 25), ("update.kept", 26), ("update.begun", 27), ("update.written", 25),
+                  ("update.chunk", 26), ("update.complete", 27))]
+        self.expect_same_ends(cases, steps=40, arguments=("plain+onecopy",))
+
+    def test_while_it_clips_gradients(self):
+        """Where they are averaged in place, and unscaled before."""
+        for kind in ("plain", "fp16"):
+            self.expect_same_ends(["update.begin:49:kill:0", "update.handed:49:kill:1"], steps=40, ranks=2,
+                                  arguments=(f"{kind}+{ONE_COPY}",))
+
+    def test_a_rank_that_is_stopped_in_step_tears_the_copy(self):
+        """No rank has the state any more: all go back to the copy that the launcher keeps."""
+        self.need_failpoints()
+        options = {"steps": 40, "ranks": 2}
+        job = self.start(arguments=(f"plain+{ONE_COPY}", 10), **options,
+                         environment={"LOCKSTEP_FAILPOINT": "update.begun:25:stop:1", "LOCKSTEP_TIMEOUT_S": "3"})
+        self.assertEqual(job.finish(), [0], job.errors)
+        begins = [int(text.split()[-1]) for _, text in job.said if "begins at" in text]
+        self.assertEqual(begins, [0, 0, 20, 20], job.errors)
+        self.assertEqual(job.ends(), self.undisturbed_end(arguments=(f"plain+{ONE_COPY}",), **options))
+
     def test_while_it_finishes_the_share_of_another(self):
         options = {"steps": 40, "arguments": (f"plain+{ONE_COPY}",)}
         # Either survivor may take the share over: both are killed there, and the one that comes second lives.
