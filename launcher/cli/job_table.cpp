@@ -43,8 +43,10 @@ std::string line_of(const Row& row, const std::array<std::size_t, kColumns>& wid
 }
 
 std::string worker_line(const WorkerStatus& worker) {
-  std::string line = concat("  rank ", worker.rank, "  local rank ", worker.local_rank, "  pid ",
-                            worker.pid, "  ", name_of(worker.state), " ",
+  const std::string who = worker.rank < 0
+                              ? "  standby worker"
+                              : concat("  rank ", worker.rank, "  local rank ", worker.local_rank);
+  std::string line = concat(who, "  pid ", worker.pid, "  ", name_of(worker.state), " ",
                             worker.state == WorkerStatus::State::kRunning ? "for " : "after ",
                             duration_text(worker.seconds));
   if (worker.state == WorkerStatus::State::kRunning) {

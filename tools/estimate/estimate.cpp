@@ -137,7 +137,7 @@ double count_parameters(const std::string& shown_json, const std::string& path) 
     }
   }
   if (count > 0) return count;
-  throw UsageError(concat("lockstep estimate: ", path, " has no weights"));
+  throw UsageError(concat("estimate: ", path, " has no weights"));
 }
 
 double parse_parameter_count(const std::string& text) {

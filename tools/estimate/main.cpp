@@ -25,7 +25,7 @@ double parameters_of(const std::string& model) {
   const Told told =
       ask_program({program_beside("lockstep-snapshot", "estimate"), "show", model, "--json"},
                   {.patience = kReadingTimeout, .show_errors = true});
-  if (told.status != 0) throw UsageError(concat("lockstep estimate: ", model, " cannot be read"));
+  if (told.status != 0) throw UsageError(concat("estimate: ", model, " cannot be read"));
   return count_parameters(told.out, model);
 }
 

@@ -42,7 +42,7 @@ std::string prefix_path() {
 void write_file(const fs::path& path, const std::string& text) {
   std::ofstream file(path);
   file << text << std::flush;
-  if (!file) throw SystemError(concat("lockstep new: write ", path.string()), errno);
+  if (!file) throw SystemError(concat("new: write ", path.string()), errno);
 }
 
 // "0.1" of "0.1.0": what a package of the same minor version satisfies.
@@ -70,8 +70,8 @@ int new_command(const std::vector<std::string>& arguments) {
       project_files({.name = name, .version = minor_version(), .prefix_path = prefix_path()});
   std::error_code error;
   if (!fs::create_directory(name, error)) {
-    if (error) throw SystemError(concat("lockstep new: make ", name), error.value());
-    throw UsageError(concat("lockstep new: ", name, " exists; choose another name"));
+    if (error) throw SystemError(concat("new: make ", name), error.value());
+    throw UsageError(concat("new: ", name, " exists; choose another name"));
   }
   for (const ProjectFile& file : files) write_file(fs::path(name) / file.name, file.text);
   std::printf(

@@ -21,7 +21,7 @@ void check_name(const std::string& name) {
                        std::ranges::find(taken, name) == taken.end();
   if (is_good) return;
   throw UsageError(
-      concat("lockstep new: '", name, "' cannot name a program; take letters, digits, _ and -"));
+      concat("new: '", name, "' cannot name a program; take letters, digits, _ and -"));
 }
 
 std::string replaced(std::string text, const std::string& mark, const std::string& value) {
