@@ -223,6 +223,7 @@ TEST_F(ForkServerTest, NoServerIsLeftWhereLibrariesMayHaveReadTheEnvironment) {
         std::string("OMP_PLACES=cores"), std::string("GOMP_CPU_AFFINITY=0")}) {
     SpawnOptions first = worker(0);
     first.environment.push_back(line);
+    first.environment.push_back("ASAN_OPTIONS=verify_asan_link_order=0");  // With LD_PRELOAD.
     ForkServer server(first, is_of_one_worker);
     wait_for(spawn_process(first));
     server.started_first();
