@@ -48,8 +48,10 @@ $all || ctest_arguments+=(-LE '^full$')
 ensure_packages
 ensure_libtorch
 ensure_python_torch
-ensure_python_packages
+ensure_python_packages &  # The build needs none of them.
+packages=$!
 configure_and_build "${targets[@]}"
+wait "$packages"
 if $build_only; then exit; fi
 trap print_slowest EXIT
 step "Testing build/$preset" ctest --preset "$preset" "${ctest_arguments[@]}"
