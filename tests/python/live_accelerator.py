@@ -78,10 +78,10 @@ def events_of(path):
 
 class LiveAccelerator(LiveAcceleratorTest):
     def test_any_rank_may_die(self):
-        self.expect_recoveries([[0], [2], [1], [0]], steps=1200)
+        self.expect_recoveries([[0], [2], [1], [0]], steps=160)
 
     def test_two_of_three_at_once(self):
-        self.expect_recoveries([[0, 2], [1, 2]], steps=1000)
+        self.expect_recoveries([[0, 2], [1, 2]], steps=120)
 
     def test_after_the_last_step(self):
         for loop in ("for", "while"):
@@ -229,25 +229,25 @@ class LiveAccelerator(LiveAcceleratorTest):
                 self.expect_audited(folder)
 
     def test_all_die_at_once_with_a_copy_in_memory(self):
-        job = self.start(arguments=("plain", 10), steps=1000)
+        job = self.start(arguments=("plain", 10), steps=120)
         processes = job.wait_for_begin(3)
         job.wait_for_step(35)
         for process in processes.values():
             os.kill(process, signal.SIGKILL)
         self.assertEqual(job.finish(), [0], job.errors)
-        self.assertEqual(job.ends(), self.undisturbed_end(arguments=("plain",), steps=1000))
+        self.assertEqual(job.ends(), self.undisturbed_end(arguments=("plain",), steps=120))
         begins = [int(text.split()[-1]) for _, text in job.said if "begins at" in text]
         self.assertGreaterEqual(begins[3], 20, begins)
 
     def test_all_die_at_once_and_resume_from_a_snapshot(self):
         with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
-            job = self.start(arguments=("save",), steps=400, environment={"ACCELERATOR_WORKER_FOLDER": folder})
+            job = self.start(arguments=("save",), steps=120, environment={"ACCELERATOR_WORKER_FOLDER": folder})
             processes = job.wait_for_begin(3)
             job.wait_for_step(35)
             for process in processes.values():
                 os.kill(process, signal.SIGKILL)
             self.assertEqual(job.finish(), [0], job.errors)
-            self.assertEqual(job.ends(), self.undisturbed_end(arguments=("plain",), steps=400))
+            self.assertEqual(job.ends(), self.undisturbed_end(arguments=("plain",), steps=120))
             self.expect_audited(folder)
 
     def test_with_a_comm_hook_a_killed_rank_restarts_all_from_the_snapshot(self):
@@ -268,13 +268,13 @@ class LiveAccelerator(LiveAcceleratorTest):
 
     def test_all_die_at_once_with_a_snapshot_newer_than_the_copy_in_memory(self):
         with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
-            job = self.start(arguments=("save", 40), steps=400, environment={"ACCELERATOR_WORKER_FOLDER": folder})
+            job = self.start(arguments=("save", 40), steps=120, environment={"ACCELERATOR_WORKER_FOLDER": folder})
             processes = job.wait_for_begin(3)
             job.wait_for_step(60)
             for process in processes.values():
                 os.kill(process, signal.SIGKILL)
             self.assertEqual(job.finish(), [0], job.errors)
-            self.assertEqual(job.ends(), self.undisturbed_end(arguments=("plain",), steps=400))
+            self.assertEqual(job.ends(), self.undisturbed_end(arguments=("plain",), steps=120))
             last = max(int(text.split()[1]) for pid, text in job.said
                        if text.startswith("step ") and pid in processes.values())
             # Each fourth step is saved; they may have been killed while they wrote.
@@ -285,7 +285,7 @@ class LiveAccelerator(LiveAcceleratorTest):
     def test_all_die_at_once_with_damaged_snapshots(self):
         """They are newer than the copy in memory, by their names."""
         with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
-            job = self.start(arguments=("save", 40), steps=400, environment={"ACCELERATOR_WORKER_FOLDER": folder})
+            job = self.start(arguments=("save", 40), steps=120, environment={"ACCELERATOR_WORKER_FOLDER": folder})
             processes = job.wait_for_begin(3)
             job.wait_for_step(50)
             for process in processes.values():
@@ -295,7 +295,7 @@ class LiveAccelerator(LiveAcceleratorTest):
             for process in processes.values():
                 os.kill(process, signal.SIGKILL)
             self.assertEqual(job.finish(), [0], job.errors)
-            self.assertEqual(job.ends(), self.undisturbed_end(arguments=("plain",), steps=400))
+            self.assertEqual(job.ends(), self.undisturbed_end(arguments=("plain",), steps=120))
             begins = [int(text.split()[-1]) for _, text in job.said if "begins at" in text]
             self.assertIn(begins[3] % 40, (0, 39), begins)
             self.assertGreaterEqual(begins[3], 39, begins)

@@ -183,6 +183,24 @@ class LiveJobTest(unittest.TestCase):
         self.expect_no_step_lost(job)
         self.assertEqual(job.ends(), self.undisturbed_end(**options))
 
+    def expect_recoveries(self, victims, every=50, **options):
+        """Kills the ranks of each list at once, after so many steps each."""
+        ranks = options.get("ranks", 3)
+        job = self.start(**options)
+        processes = job.wait_for_begin(ranks)
+        for number, killed in enumerate(victims):
+            job.wait_for_step(every * (number + 1))
+            for rank in killed:
+                os.kill(processes[rank], signal.SIGKILL)
+            now = job.wait_for_begin(ranks)
+            for rank, process in processes.items():
+                (self.assertNotEqual if rank in killed else self.assertEqual)(now[rank], process, rank)
+            processes = now
+        self.expect_same_end(job, **options)
+        # Deaths of one instant are seen one after the other.
+        self.assertTrue(len(victims) <= recoveries(job.errors) <= sum(map(len, victims)), job.errors)
+        return job
+
     def job_of_machines(self, environment=None):
         return self.add_job("gloo", {"LOCKSTEP_JOB_SECRET": "s" * 32} | (environment or {}))
 
@@ -205,20 +223,7 @@ class LiveAcceleratorTest(LiveJobTest):
                 made[pid] = int(text.split()[1])
 
     def expect_recoveries(self, victims, **options):
-        """Kills the ranks of each list at once, at different steps."""
-        ranks = options.get("ranks", 3)
-        job = self.start(**options)
-        processes = job.wait_for_begin(ranks)
-        for number, killed in enumerate(victims):
-            job.wait_for_step(20 * (number + 1))
-            for rank in killed:
-                os.kill(processes[rank], signal.SIGKILL)
-            now = job.wait_for_begin(ranks)
-            for rank, process in processes.items():
-                (self.assertNotEqual if rank in killed else self.assertEqual)(now[rank], process, rank)
-            processes = now
-        self.expect_same_end(job, **options)
-        self.assertTrue(len(victims) <= recoveries(job.errors) <= sum(map(len, victims)), job.errors)
+        job = super().expect_recoveries(victims, every=20, **options)
         self.assertNotIn("wrong evaluation", str(job.said))
         self.expect_lines_once(job)
         return job

@@ -13,7 +13,7 @@ import tempfile
 import unittest
 
 from free_ports import free_port
-from launch_reports import failures, failures_of, recoveries
+from launch_reports import failures, failures_of
 from live_job import DEADLINE_S, LiveJobTest
 
 LOCKSTEP, WORKER = map(os.path.abspath, sys.argv[1:3])
@@ -42,22 +42,6 @@ def fork_servers(worker):
 
 
 class LiveRecovery(LiveJobTest):
-    def expect_recoveries(self, victims, **options):
-        """Kills the ranks of each list at once, at different steps."""
-        job = self.start(**options)
-        processes = job.wait_for_begin(options.get("ranks", 3))
-        for number, ranks in enumerate(victims):
-            job.wait_for_step(50 * (number + 1))
-            for rank in ranks:
-                os.kill(processes[rank], signal.SIGKILL)
-            now = job.wait_for_begin(options.get("ranks", 3))
-            for rank, process in processes.items():
-                (self.assertNotEqual if rank in ranks else self.assertEqual)(now[rank], process, rank)
-            processes = now
-        self.expect_same_end(job, **options)
-        # Deaths of one instant are seen one after the other.
-        self.assertTrue(len(victims) <= recoveries(job.errors) <= sum(map(len, victims)), job.errors)
-
     def test_any_rank_may_die(self):
         self.expect_recoveries([[0], [2], [1], [0]])
 
