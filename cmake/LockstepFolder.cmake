@@ -56,8 +56,9 @@ endfunction()
 function(lockstep_installed_program target source)
   add_executable(${target} ${source})
   target_link_libraries(${target} PRIVATE ${ARGN} lockstep_compile_options)
-  if(CMAKE_CURRENT_SOURCE_DIR MATCHES "^${PROJECT_SOURCE_DIR}/tools/")
-    target_compile_options(${target} PRIVATE ${LOCKSTEP_CORE_FLAGS})  # They parse flags, by templates of CLI11.
+  # Ranks read LibTorch's headers, which are precompiled with the flags of libraries.
+  if(CMAKE_CURRENT_SOURCE_DIR MATCHES "^${PROJECT_SOURCE_DIR}/tools/" AND NOT target MATCHES "-rank$")
+    target_compile_options(${target} PRIVATE ${LOCKSTEP_UNOPTIMIZED_FLAGS})
   endif()
   # Installed, too, it finds the LibTorch that it was linked with.
   set_target_properties(${target} PROPERTIES INSTALL_RPATH "${LOCKSTEP_TORCH_PREFIX}/lib")

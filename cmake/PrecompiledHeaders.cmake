@@ -32,7 +32,7 @@ if(LOCKSTEP_PRECOMPILED_HEADERS)
     target_precompile_headers(lockstep_headers_${set} PRIVATE ${lockstep_headers_${set}})
   endforeach()
   if(torch IN_LIST lockstep_sets)
-    target_compile_options(lockstep_headers_torch_tests PRIVATE ${LOCKSTEP_TEST_FLAGS})
+    target_compile_options(lockstep_headers_torch_tests PRIVATE ${LOCKSTEP_UNOPTIMIZED_FLAGS})
   endif()
 endif()
 
