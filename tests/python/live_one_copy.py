@@ -42,10 +42,10 @@ class LiveOneCopy(LiveAcceleratorTest):
                     self.assertGreaterEqual(recoveries(job.errors), 1, job.errors)
 
     def test_any_rank_may_die(self):
-        self.expect_recoveries([[0], [2], [1], [0]], steps=1200, arguments=(f"plain+{ONE_COPY}",))
+        self.expect_recoveries([[0], [2], [1], [0]], steps=160, arguments=(f"plain+{ONE_COPY}",))
 
     def test_two_of_three_at_once(self):
-        self.expect_recoveries([[0, 2], [1, 2]], steps=1000, arguments=(f"plain+{ONE_COPY}",))
+        self.expect_recoveries([[0, 2], [1, 2]], steps=120, arguments=(f"plain+{ONE_COPY}",))
 
     def trainer_end(self, kind, victim=None):
         with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
@@ -160,16 +160,17 @@ class LiveOneCopy(LiveAcceleratorTest):
                 self.expect_audited(folder)
 
     def test_all_die_at_once(self):
-        for kind, memory_every in (("plain", 10), ("save", 0)):
-            with self.subTest(kind=kind), tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
-                job = self.start(arguments=(f"{kind}+{ONE_COPY}", memory_every), steps=400,
+        for kind, memory_every, flags in (("plain", 10, ()), ("plain", 10, ("--standby=1",)), ("save", 0, ())):
+            with self.subTest(kind=kind, flags=flags), tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+                job = self.start("--standalone", "--max-restarts=9", *flags, steps=120,
+                                 arguments=(f"{kind}+{ONE_COPY}", memory_every),
                                  environment={"ACCELERATOR_WORKER_FOLDER": folder})
                 processes = job.wait_for_begin(3)
                 job.wait_for_step(35)
                 for process in processes.values():
                     os.kill(process, signal.SIGKILL)
                 self.assertEqual(job.finish(), [0], job.errors)
-                self.assertEqual(job.ends(), self.undisturbed_end(arguments=(f"plain+{ONE_COPY}",), steps=400))
+                self.assertEqual(job.ends(), self.undisturbed_end(arguments=(f"plain+{ONE_COPY}",), steps=120))
                 begins = [int(text.split()[-1]) for _, text in job.said if "begins at" in text]
                 self.assertGreaterEqual(begins[3], 20, begins)
 
@@ -188,7 +189,7 @@ class LiveOneCopy(LiveAcceleratorTest):
 
     def test_more_and_fewer_ranks(self):
         with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
-            job = self.start("--standalone", "--max-restarts=3", steps=4000, ranks=2, arguments=(f"plain+{ONE_COPY}",),
+            job = self.start("--standalone", "--max-restarts=3", steps=1200, ranks=2, arguments=(f"plain+{ONE_COPY}",),
                              environment={"ACCELERATOR_WORKER_FOLDER": folder})
             processes = job.wait_for_begin(2)
             for victim, ranks in ((1, 3), (0, 1), (None, 2)):
@@ -251,7 +252,7 @@ class LiveResilientTraining(LiveJobTest):
         return super().start(*flags, environment=self.ENVIRONMENT | (environment or {}), **options)
 
     def test_any_rank_may_die(self):
-        job = self.start(steps=600)
+        job = self.start(steps=200)
         processes = job.wait_for_begin(3)
         for number, victim in enumerate((0, 2, 1)):
             job.wait_for_step(40 * (number + 1))
@@ -260,9 +261,29 @@ class LiveResilientTraining(LiveJobTest):
             for rank, process in processes.items():
                 (self.assertNotEqual if rank == victim else self.assertEqual)(now[rank], process, rank)
             processes = now
-        self.expect_same_end(job, steps=600)
+        self.expect_same_end(job, steps=200)
         self.assertEqual(recoveries(job.errors), 3, job.errors)
         self.assertEqual(restarts(job.errors), [1, 2, 3], job.errors)
+
+    def test_all_die_at_once_with_a_copy_in_memory(self):
+        job = self.start(steps=120, arguments=(16, 10))
+        processes = job.wait_for_begin(3)
+        job.wait_for_step(35)
+        for process in processes.values():
+            os.kill(process, signal.SIGKILL)
+        self.assertEqual(job.finish(), [0], job.errors)
+        self.assertEqual(job.ends(), self.undisturbed_end(steps=120))
+        begins = [int(text.split()[-1]) for _, text in job.said if "begins at" in text]
+        self.assertGreaterEqual(begins[3], 30, begins)
+
+    def test_the_newcomer_dies_too(self):
+        self.need_failpoints()
+        for place in ("recover.receive:1", "recover.taken:1", "update.handed:1", "update.begun:1"):
+            with self.subTest(place=place):
+                failpoint = f"update.written:25:kill:1,{place}:kill:1:1"
+                job = self.start(steps=40, environment={"LOCKSTEP_FAILPOINT": failpoint})
+                self.expect_same_end(job, steps=40)
+                self.expect_failpoints(job, failpoint)
 
     def test_in_step(self):
         self.need_failpoints()

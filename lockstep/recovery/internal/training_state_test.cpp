@@ -1,6 +1,7 @@
 #include "lockstep/recovery/internal/training_state.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
@@ -237,6 +238,15 @@ struct AlternatingTraining {
     if (!zeroes_before) zero_grad();
   }
 };
+
+// As one copy per machine leaves it where a step was skipped: it has no elements that count.
+TEST(TrainingState, TakesAGradientOnTheDeviceMetaForNone) {
+  const at::Tensor parameter = at::ones({2, 3}).requires_grad_();
+  parameter.mutable_grad() = at::empty({2, 3}, at::kMeta);
+  EXPECT_EQ(gradient_kind(parameter), kNoGradient);
+  parameter.mutable_grad() = at::zeros({2, 3});
+  EXPECT_EQ(gradient_kind(parameter), 0);
+}
 
 TEST(TrainingState, KeepsGradientsThatAreZerosBetweenSteps) {
   for (const bool zeroes_before : {false, true}) {

@@ -63,6 +63,9 @@ DrawnTraining DrawnTraining::of(std::uint64_t seed, int world_size, Loop loop) {
   drawn.memory_every = 1 + dice.roll(8);
   drawn.save_interval = dice.one_in(2) ? 1 + dice.roll(10) : 0;
   drawn.check_replicas_every = dice.one_in(4) ? 1 + dice.roll(5) : 0;
+  // Drawn apart, so that seeds keep what they drew before.
+  constexpr std::uint64_t kOfCopy = 18;
+  drawn.has_one_copy = loop == Loop::kResilient && Dice(seed ^ kOfCopy << 32U).one_in(2);
   if (drawn.is_elastic()) {  // What depends on the number of ranks is left out.
     drawn.steps *= kStepsOfElastic;
     drawn.has_dropout = false;
@@ -98,6 +101,7 @@ std::string DrawnTraining::text() const {
   add(has_dropout, "dropout");
   add(has_batch_norm, has_sync_batch_norm ? "SyncBatchNorm" : "BatchNorm");
   add(has_large_layer, "large layer");
+  add(has_one_copy, "one copy per machine");
   add(is_ragged, "ragged batches");
   add(accumulation_steps > 1, concat(accumulation_steps, " passes a step"));
   add(!groups.empty(), concat(groups.size(), " groups", group_backend.empty() ? "" : " over ",

@@ -32,6 +32,7 @@ struct DrawnTraining {
   int evaluate_every = 0;  ///< steps between evaluations, after the update; 0: none
   int memory_every = 0;
   int save_interval = 0;
+  bool has_one_copy = false;  ///< per machine, where ranks share memory
   int check_replicas_every = 0;
 
   bool is_elastic() const { return world_size == 0; }

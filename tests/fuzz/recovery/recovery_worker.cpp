@@ -30,6 +30,7 @@
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/nn/convert_sync_batchnorm.h"
+#include "lockstep/optim/optimizers.h"
 #include "lockstep/parameter_server/training.h"
 #include "lockstep/program/run_main.h"
 #include "lockstep/snapshot/internal/optimizer_state.h"
@@ -151,8 +152,10 @@ class Program {
     }
     const PassedPlaces::Phase phase = enter("construction");
     if (drawn.has_sync_batch_norm) convert_sync_batchnorm(*net, {.process_group = group});
-    generation.model =
-        std::make_unique<Model>(net.ptr(), DistributedDataParallelOptions{.process_group = group});
+    generation.model = std::make_unique<Model>(
+        net.ptr(), DistributedDataParallelOptions{
+                       .process_group = group,
+                       .one_copy_per_machine = drawn.has_one_copy && group.shares_memory()});
     return generation;
   }
 
@@ -182,7 +185,7 @@ class Program {
         backward();
       }
     }
-    optimizer->step();
+    step_optimizer(*optimizer);
     if (drawn.evaluate_every > 0 && step % drawn.evaluate_every == 0) evaluate(generation, step);
     say_step(step);
   }
