@@ -265,8 +265,9 @@ void AcceleratorState::step(Stepped& stepped) {
   if (recovery_) recovery_->expect_update();
   if (has_lost_group()) return;
   bool is_finite = true;
-  if (!attempt_in_step([&] { is_finite = look_at_gradients(stepped); })) return;
-  if (!update(stepped, is_finite)) {
+  const bool has_updated = attempt_in_step([&] { is_finite = look_at_gradients(stepped); }) &&
+                           update(stepped, is_finite);
+  if (!has_updated) {
     recovery_->expect_update();
     return;
   }

@@ -137,11 +137,6 @@ Verdict verdict_of(const std::filesystem::path& path) {
 /// The path, or all snapshots in it where it is their directory.
 std::vector<std::filesystem::path> snapshots_at(const std::filesystem::path& path) {
   std::error_code error;
-  if (std::filesystem::status(path, error).type() == std::filesystem::file_type::not_found) {
-    throw UsageError(concat("snapshot verify: ", path,
-                            " does not exist; name a snapshot, or the "
-                            "directory of snapshots"));
-  }
   if (!std::filesystem::is_directory(path, error) ||
       std::filesystem::exists(path / kManifestName, error) ||
       SnapshotName::parse(path.filename().native())) {

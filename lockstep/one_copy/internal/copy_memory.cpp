@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <exception>
 #include <utility>
 
 #include <ATen/ops/zeros.h>
@@ -36,11 +37,13 @@ UniqueFd serve_file(const ProcessGroup& group, const std::string& name, std::uin
   const Work arrival = group.barrier({.async_op = true, .name = "one copy, memory"});
   for (int served = 1; served < group.world_size();) {
     const UniqueFd socket = accept_same_user(listener.get(), Deadline::after(kBetweenLooks));
-    if (socket.valid()) {
+    if (arrival.is_completed()) break;
+    if (!socket.valid()) continue;
+    ++served;
+    try {
       send_fd(socket.get(), bytes, file.get());
-      ++served;
-    } else if (arrival.is_completed()) {
-      break;
+    } catch (const SystemError&) {
+      // The rank is lost, which the barrier says, or throws an error of its own.
     }
   }
   arrival.wait();
@@ -50,9 +53,17 @@ UniqueFd serve_file(const ProcessGroup& group, const std::string& name, std::uin
 UniqueFd receive_file(const ProcessGroup& group) {
   const at::Tensor told = name_tensor();
   group.broadcast(told, 0, {.name = "one copy, address"});
-  const UniqueFd socket = connect_abstract(static_cast<const char*>(told.const_data_ptr()));
-  UniqueFd file = receive_fd(socket.get(), Deadline::after(group.timeout())).fd;
+  UniqueFd file;
+  std::exception_ptr error;
+  try {
+    const UniqueFd socket = connect_abstract(static_cast<const char*>(told.const_data_ptr()));
+    file = receive_fd(socket.get(), Deadline::after(group.timeout())).fd;
+  } catch (const Error&) {
+    error = std::current_exception();
+  }
+  // Where rank 0 or another was lost, this error has the name that recovery looks for.
   group.barrier({.name = "one copy, memory"});
+  if (error) std::rethrow_exception(error);
   return file;
 }
 

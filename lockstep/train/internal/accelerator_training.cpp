@@ -18,6 +18,7 @@
 #include "lockstep/comm/internal/stand_in_group.h"
 #include "lockstep/nn/internal/layer_group.h"
 #include "lockstep/one_copy/internal/model_copy.h"
+#include "lockstep/recovery/internal/replica_comparison.h"
 #include "lockstep/recovery/internal/training_state.h"
 #include "lockstep/recovery/internal/update_mark.h"
 #include "lockstep/snapshot/internal/checksum.h"
@@ -26,6 +27,23 @@
 #include "lockstep/snapshot/save.h"
 
 namespace lockstep::inline internal {
+
+namespace {
+
+// Each rank writes its shard of a copy: one of ranks that differ would be a mixture.
+void expect_equal(const ProcessGroup& group, std::uint64_t hash) {
+  const auto own = static_cast<std::int64_t>(hash);
+  std::vector<std::int64_t> hashes;
+  for (const auto& row : gather_rows(group, {own})) hashes.push_back(row.front());
+  const ReplicaComparison comparison = compare_replicas(hashes);
+  if (comparison.odd.empty()) return;
+  throw Error(concat("one_copy_per_machine: after a recovery the parameters of rank ",
+                     comparison.odd.front(), " differ from rank ", comparison.source.value_or(0),
+                     "'s, so there is no copy to continue with; resume from a snapshot, and look "
+                     "for a change that one rank alone has made"));
+}
+
+}  // namespace
 
 // Once: what is prepared stays.
 void AcceleratorTraining::find_tensors() {
@@ -275,6 +293,9 @@ void AcceleratorTraining::set_group(const ProcessGroup& group, bool at_boundary)
   state_.group_ = group;
   state_.directories.clear();
   regroup_layers(group);
+  if (at_boundary && state_.options_.one_copy_per_machine) {
+    expect_equal(group, parameters_hash());
+  }
   for (const auto& replica : state_.replicas) replica->replicate_over(group, at_boundary);
   if (at_boundary) warn_of_replicas();
   state_.open_sample_log();
