@@ -41,12 +41,12 @@ std::vector<at::Tensor> parameters_of(const Optimizer& optimizer) {
   return all;
 }
 
-/// Puts the optimizer's parameters back.
+/// Takes the optimizer's parameters away, and puts them back.
 class ParametersGuard {
  public:
   explicit ParametersGuard(Optimizer& optimizer) : optimizer_(optimizer) {
     for (OptimizerParamGroup& group : optimizer.param_groups()) {
-      parameters_.push_back(group.params());
+      parameters_.push_back(std::exchange(group.params(), {}));
     }
   }
   ParametersGuard(const ParametersGuard&) = delete;
@@ -54,9 +54,10 @@ class ParametersGuard {
   ~ParametersGuard() {
     auto parameters = parameters_.begin();
     for (OptimizerParamGroup& group : optimizer_.param_groups()) {
-      group.params().swap(*parameters++);
+      group.params() = std::move(*parameters++);
     }
   }
+  const std::vector<at::Tensor>& of_group(std::size_t group) const { return parameters_[group]; }
 
  private:
   Optimizer& optimizer_;
@@ -87,9 +88,7 @@ class ShareStep {
   ShareStep(const ShareStep&) = delete;
   ShareStep& operator=(const ShareStep&) = delete;
 
-  void run(const CopyPlaces& places) {
-    // Where gradients lie, so that they need no memory of their own.
-    places.average_in_place();
+  void run() {
     steps_.begin(parameters_of(optimizer_), digest());
     collect();
     find_results();
@@ -221,7 +220,6 @@ class ShareStep {
   void step_over(const std::vector<Elements>& all, const Keep& keep) {
     const ParametersGuard parameters(optimizer_);
     const StatesGuard states(optimizer_);
-    for (OptimizerParamGroup& group : optimizer_.param_groups()) group.params().clear();
     for (const Elements& one : all) {
       for (const std::size_t group : one.share->groups) {
         optimizer_.param_groups()[group].params().push_back(one.parameter);
@@ -267,10 +265,12 @@ class ShareStep {
   void step_ordinary() {
     const ParametersGuard parameters(optimizer_);
     bool any = false;
-    for (OptimizerParamGroup& group : optimizer_.param_groups()) {
-      std::erase_if(group.params(),
-                    [](const at::Tensor& one) { return ModelCopy::find(one).copy != nullptr; });
-      any = any || !group.params().empty();
+    for (std::size_t group = 0; group < optimizer_.param_groups().size(); ++group) {
+      for (const at::Tensor& parameter : parameters.of_group(group)) {
+        if (ModelCopy::find(parameter).copy) continue;
+        optimizer_.param_groups()[group].params().push_back(parameter);
+        any = true;
+      }
     }
     if (any) optimizer_.step();
   }
@@ -380,8 +380,7 @@ class ShareStep {
 void step_optimizer(torch::optim::Optimizer& optimizer) {
   const auto step = [&] { optimizer.step(); };
   if (!ModelCopy::any() || find_description(optimizer) != nullptr) return step();
-  const CopyPlaces places(parameters_of(optimizer));
-  if (places.copies.empty()) return step();
+  if (CopyPlaces(parameters_of(optimizer)).copies.empty()) return step();
   if (dynamic_cast<const ShardedState*>(&optimizer) != nullptr) {
     refuse("the optimizer's state is in shards already");
   }
@@ -392,7 +391,7 @@ void step_optimizer(torch::optim::Optimizer& optimizer) {
       if (typeid(base) != typeid(typename decltype(kind)::Optimizer)) {
         refuse("the optimizer is of a class of the program's, whose step() may need whole parameters");
       }
-      ShareStep<decltype(kind)>(optimizer).run(places);
+      ShareStep<decltype(kind)>(optimizer).run();
     }
   });
   if (!is_known) refuse("the optimizer cannot update a share of each parameter");

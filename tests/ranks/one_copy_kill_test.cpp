@@ -245,7 +245,6 @@ struct Outcome {
   std::uint64_t completed = 0;
   std::vector<int> ended;    ///< Ranks that were killed, or failed.
   bool is_refused = false;   ///< By a peer, that lives.
-  bool has_changed = false;  ///< A survivor has other bits than after its last step.
   bool was_stopped = false;  ///< A rank that failed in a step could not go on.
 };
 
@@ -284,7 +283,6 @@ class OneCopyKilled : public ::testing::Test {
       if (!has_own_change) {
         EXPECT_EQ(report.digest, expected[completed]) << "rank " << rank;
       }
-      outcome.has_changed = outcome.has_changed || report.digest != expected[completed];
       outcome.is_refused = outcome.is_refused || report.is_peer_failed;
     }
     EXPECT_FALSE(is_first) << "no rank has survived";
@@ -487,13 +485,12 @@ TEST_F(OneCopyKilled, FinishesAStepOfLamb) {
   }
 }
 
-// Ranks hand over twice in a step, first to average gradients.
 TEST_F(OneCopyKilled, FinishesAStepOfAnOptimizerOfLibTorch) {
   const std::pair<const char*, std::uint64_t> cases[] = {
-      {"update.begin:3:kill", 1},   {"update.handed:3:kill", 1},   {"update.begin:4:kill", 1},
-      {"update.handed:4:kill", 2},  {"update.prepared:1:kill", 1}, {"update.prepared:2:kill", 2},
-      {"update.kept:1:kill", 1},    {"update.begun:2:kill", 1},    {"update.written:1:kill", 1},
-      {"update.written:3:kill", 2}, {"update.chunk:3:kill", 2},    {"update.complete:2:kill", 2}};
+      {"update.begin:2:kill", 1},    {"update.handed:1:kill", 1},   {"update.handed:2:kill", 2},
+      {"update.prepared:1:kill", 1}, {"update.prepared:2:kill", 2}, {"update.kept:1:kill", 1},
+      {"update.begun:2:kill", 1},    {"update.written:1:kill", 1},  {"update.written:3:kill", 2},
+      {"update.chunk:3:kill", 2},    {"update.complete:2:kill", 2}};
   for (int ranks = 2; ranks <= kMostRanks; ++ranks) {
     const int rank = victim_of(ranks);
     for (const auto& [failpoint, completed] : cases) {
@@ -502,14 +499,6 @@ TEST_F(OneCopyKilled, FinishesAStepOfAnOptimizerOfLibTorch) {
       EXPECT_EQ(outcome.ended, std::vector{rank});
       EXPECT_EQ(outcome.completed, completed);
     }
-  }
-}
-
-TEST_F(OneCopyKilled, BeforeAllAreInAStepOfLibTorchChangesNothing) {
-  for (const char* const failpoint :
-       {"update.begin:3:kill", "update.handed:3:kill", "update.begin:4:kill"}) {
-    SCOPED_TRACE(failpoint);
-    EXPECT_FALSE(run(3, Program::kLibTorch, only(2, failpoint)).has_changed);
   }
 }
 
