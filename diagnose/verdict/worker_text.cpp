@@ -57,7 +57,7 @@ std::string describe_remedy(const WorkerExit& exit) {
     case SIGFPE:
     case SIGILL:
       return exit.crash ? ""
-                        : "for a stack: ulimit -c unlimited, run again, gdb <program> <core file>";
+                        : "to see where: ulimit -c unlimited, run again, gdb <program> <core file>";
     default:
       return "";
   }

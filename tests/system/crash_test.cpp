@@ -227,7 +227,7 @@ TEST_F(CrashReportOfAJob, OtherProgramsHaveTodaysReport) {
   const auto result = run_lockstep(run_script({}, "ulimit -c 0; kill -SEGV $$"));
   EXPECT_EQ(result.status, 128 + SIGSEGV);
   EXPECT_EQ(cause_in(result.err), "killed by SIGSEGV");
-  EXPECT_THAT(result.err, HasSubstr("hint:   a debugger shows where: gdb"));
+  EXPECT_THAT(result.err, HasSubstr("hint:   to see where: ulimit -c unlimited"));
   EXPECT_THAT(result.err, Not(HasSubstr("stack:")));
 }
 
