@@ -21,7 +21,7 @@ LiveJobTest.LOCKSTEP, LiveJobTest.WORKER = LOCKSTEP, WORKER
 
 
 def environment_of(pid):
-    """That of its start, or of its program's."""
+    """That of its start."""
     with open(f"/proc/{pid}/environ") as file:
         return dict(line.split("=", 1) for line in file.read().split("\0") if "=" in line)
 
@@ -79,8 +79,9 @@ class LiveRecovery(LiveJobTest):
                 os.kill(servers[0], signal.SIGKILL)
             os.kill(processes[rank], signal.SIGKILL)
             now = job.wait_for_begin(3)
-            # One that is forked shows the environment of the worker that left its server.
-            self.assertEqual(environment_of(now[rank])["RANK"], "0" if number == 0 else "2")
+            # Only one that is executed has been asked for a server.
+            self.assertEqual("LOCKSTEP_FORK_SERVER_FD" in environment_of(now[rank]), number == 1)
+            self.assertEqual(environment_of(now[rank])["RANK"], str(rank))
             processes = now
         self.expect_same_end(job)
 

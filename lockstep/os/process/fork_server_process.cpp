@@ -5,9 +5,11 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <limits>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -179,8 +181,47 @@ int take_files(std::vector<UniqueFd> files, const std::vector<int>& numbers) {
   return moved[0];
 }
 
+// Where the kernel has put the environment of the program, which others read in /proc.
+std::span<char> initial_environment() {
+  if (environ == nullptr || *environ == nullptr) return {};
+  char* const begin = *environ;
+  char* end = begin;
+  for (char** line = environ; *line == end; ++line) end += std::strlen(end) + 1;
+  return {begin, end};
+}
+
+// Each line in the place of the first worker's, as libraries may point to those that are equal.
+// What has no place there takes that of the socket's number, as far as it goes.
+void show_environment(std::vector<std::string> lines, std::span<char> shown) {
+  const auto name_of = [](std::string_view line) { return line.substr(0, line.find('=')); };
+  const auto put = [](std::string_view line, std::span<char> place) {
+    std::ranges::fill(place, '\0');
+    std::ranges::copy(line, place.begin());
+  };
+  std::span<char> spare;
+  for (std::size_t at = 0; at < shown.size();) {
+    const std::string_view line(shown.data() + at);
+    const std::span<char> place = shown.subspan(at, line.size());
+    at += line.size() + 1;
+    const auto own = std::ranges::find(lines, name_of(line), name_of);
+    if (own == lines.end() || own->size() > place.size()) {
+      if (name_of(line) == kForkServerFd.name) spare = place;
+      put("", place);
+    } else {
+      if (*own != line) put(*own, place);
+      lines.erase(own);
+    }
+  }
+  for (const std::string& line : lines) {
+    if (line.size() > spare.size()) continue;
+    put(line, spare.first(line.size()));
+    spare = spare.subspan(std::min(line.size() + 1, spare.size()));
+  }
+}
+
 // As a program that spawn_process() executes. Returns errno.
-int become_worker(const ForkRequest& request, pid_t launcher, const std::string& name) {
+int become_worker(const ForkRequest& request, pid_t launcher, const std::string& name,
+                  std::span<char> environment) {
   ::prctl(PR_SET_NAME, name.c_str());
   ::prctl(PR_SET_PTRACER, launcher);
   if (::setsid() < 0) return errno;
@@ -191,11 +232,12 @@ int become_worker(const ForkRequest& request, pid_t launcher, const std::string&
   for (std::string& line : lines) pointers.push_back(line.data());
   pointers.push_back(nullptr);
   environ = pointers.data();
+  show_environment(lines, environment);
   return 0;
 }
 
 // Returns in each worker that it forks, and there only.
-void serve(int socket, pid_t launcher) {
+void serve(int socket, pid_t launcher, std::span<char> environment) {
   char name[16] = {};
   ::prctl(PR_GET_NAME, name);
   ::prctl(PR_SET_NAME, kName);
@@ -226,7 +268,7 @@ void serve(int socket, pid_t launcher) {
       if (error != 0) send_number(files.front().get(), -error);
       continue;
     }
-    error = become_worker(*request, launcher, name);
+    error = become_worker(*request, launcher, name, environment);
     const int reply = take_files(std::move(files), request->files);
     if (reply < 0) ::_exit(1);
     if (!send_number(reply, error != 0 ? -error : ::getpid()) || error != 0) ::_exit(1);
@@ -242,10 +284,11 @@ void serve(int socket, pid_t launcher) {
   const pid_t launcher = ::getppid();
   if (!number || !is_of_launcher(*number, launcher)) return;
   const int socket = static_cast<int>(*number);
+  const std::span<char> environment = initial_environment();
   ::unsetenv(kForkServerFd.name);
   if (has_one_thread() && !has_special_environment() && !has_other_libraries()) {
     int error = 0;
-    if (fork_for(launcher, error) == 0) return serve(socket, launcher);
+    if (fork_for(launcher, error) == 0) return serve(socket, launcher, environment);
   }
   ::close(socket);
 } catch (const std::exception&) {
