@@ -8,6 +8,7 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <span>
 #include <string>
@@ -47,6 +48,7 @@ namespace {
 
 constexpr std::size_t kMostBytes = std::size_t{256} * 1024;
 constexpr const char* kName = "fork-server";
+constexpr std::string_view kTitle = "lockstep: fork server";
 
 // A library that has started a thread would find it missing in forked workers.
 bool has_one_thread() {
@@ -139,8 +141,9 @@ bool become_child_of(pid_t launcher, pid_t parent) {
   return ::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && ::getppid() == launcher;
 }
 
-// Forks a process whose parent is the launcher. Returns 0 in it; to the caller an error, if any.
-int fork_for(pid_t launcher, int& error) {
+// Forks a process whose parent is the launcher. Returns 0 in it, after `begin`, which the
+// launcher's children are not seen without; to the caller an error, if any.
+int fork_for(pid_t launcher, int& error, const std::function<void()>& begin) {
   error = 0;
   const pid_t middle = ::fork();
   if (middle < 0) {
@@ -151,6 +154,7 @@ int fork_for(pid_t launcher, int& error) {
     const pid_t parent = ::getpid();
     const pid_t child = ::fork();
     if (child != 0) ::_exit(child < 0 ? errno : 0);
+    begin();
     if (!become_child_of(launcher, parent)) ::_exit(1);
     return 0;
   }
@@ -181,23 +185,36 @@ int take_files(std::vector<UniqueFd> files, const std::vector<int>& numbers) {
   return moved[0];
 }
 
-// Where the kernel has put the environment of the program, which others read in /proc.
-std::span<char> initial_environment() {
-  if (environ == nullptr || *environ == nullptr) return {};
-  char* const begin = *environ;
+// Where the kernel has put these texts of the program, which others read in /proc.
+std::span<char> place_of(char** texts) {
+  if (texts == nullptr || *texts == nullptr) return {};
+  char* const begin = *texts;
   char* end = begin;
-  for (char** line = environ; *line == end; ++line) end += std::strlen(end) + 1;
+  for (; *texts == end; ++texts) end += std::strlen(end) + 1;
   return {begin, end};
+}
+
+/// What ps, pgrep and /proc show of this process.
+struct Shown {
+  /// Of a worker.
+  struct Texts {
+    std::array<char, 16> name{};
+    std::string arguments;
+  };
+
+  std::span<char> arguments;
+  std::span<char> environment;
+};
+
+void show(std::string_view text, std::span<char> place) {
+  std::ranges::fill(place, '\0');
+  std::ranges::copy(text.substr(0, place.size()), place.begin());
 }
 
 // Each line in the place of the first worker's, as libraries may point to those that are equal.
 // What has no place there takes that of the socket's number, as far as it goes.
 void show_environment(std::vector<std::string> lines, std::span<char> shown) {
   const auto name_of = [](std::string_view line) { return line.substr(0, line.find('=')); };
-  const auto put = [](std::string_view line, std::span<char> place) {
-    std::ranges::fill(place, '\0');
-    std::ranges::copy(line, place.begin());
-  };
   std::span<char> spare;
   for (std::size_t at = 0; at < shown.size();) {
     const std::string_view line(shown.data() + at);
@@ -206,23 +223,21 @@ void show_environment(std::vector<std::string> lines, std::span<char> shown) {
     const auto own = std::ranges::find(lines, name_of(line), name_of);
     if (own == lines.end() || own->size() > place.size()) {
       if (name_of(line) == kForkServerFd.name) spare = place;
-      put("", place);
+      show("", place);
     } else {
-      if (*own != line) put(*own, place);
+      if (*own != line) show(*own, place);
       lines.erase(own);
     }
   }
   for (const std::string& line : lines) {
     if (line.size() > spare.size()) continue;
-    put(line, spare.first(line.size()));
+    show(line, spare.first(line.size()));
     spare = spare.subspan(std::min(line.size() + 1, spare.size()));
   }
 }
 
 // As a program that spawn_process() executes. Returns errno.
-int become_worker(const ForkRequest& request, pid_t launcher, const std::string& name,
-                  std::span<char> environment) {
-  ::prctl(PR_SET_NAME, name.c_str());
+int become_worker(const ForkRequest& request, pid_t launcher) {
   ::prctl(PR_SET_PTRACER, launcher);
   if (::setsid() < 0) return errno;
   if (!request.cpus.empty() && !CpuSet(request.cpus).apply()) return errno;
@@ -232,15 +247,11 @@ int become_worker(const ForkRequest& request, pid_t launcher, const std::string&
   for (std::string& line : lines) pointers.push_back(line.data());
   pointers.push_back(nullptr);
   environ = pointers.data();
-  show_environment(lines, environment);
   return 0;
 }
 
 // Returns in each worker that it forks, and there only.
-void serve(int socket, pid_t launcher, std::span<char> environment) {
-  char name[16] = {};
-  ::prctl(PR_GET_NAME, name);
-  ::prctl(PR_SET_NAME, kName);
+void serve(int socket, pid_t launcher, const Shown& shown, const Shown::Texts& own) {
   ::setsid();
   const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(null, fd);
@@ -264,11 +275,16 @@ void serve(int socket, pid_t launcher, std::span<char> environment) {
     const auto request = decoded_fork_request(bytes);
     if (!request || files.size() != request->files.size() + 1) continue;
     int error = 0;
-    if (fork_for(launcher, error) != 0) {
+    const auto begin = [&] {
+      ::prctl(PR_SET_NAME, own.name.data());
+      show(own.arguments, shown.arguments);
+      show_environment(request->environment, shown.environment);
+    };
+    if (fork_for(launcher, error, begin) != 0) {
       if (error != 0) send_number(files.front().get(), -error);
       continue;
     }
-    error = become_worker(*request, launcher, name, environment);
+    error = become_worker(*request, launcher);
     const int reply = take_files(std::move(files), request->files);
     if (reply < 0) ::_exit(1);
     if (!send_number(reply, error != 0 ? -error : ::getpid()) || error != 0) ::_exit(1);
@@ -279,16 +295,22 @@ void serve(int socket, pid_t launcher, std::span<char> environment) {
   }
 }
 
-[[gnu::constructor(101)]] void leave_fork_server() try {
+[[gnu::constructor(101)]] void leave_fork_server(int, char** arguments) try {
   const auto number = env::integer(kForkServerFd);
   const pid_t launcher = ::getppid();
   if (!number || !is_of_launcher(*number, launcher)) return;
   const int socket = static_cast<int>(*number);
-  const std::span<char> environment = initial_environment();
+  const Shown shown{.arguments = place_of(arguments), .environment = place_of(environ)};
   ::unsetenv(kForkServerFd.name);
   if (has_one_thread() && !has_special_environment() && !has_other_libraries()) {
     int error = 0;
-    if (fork_for(launcher, error) == 0) return serve(socket, launcher, environment);
+    Shown::Texts own{.arguments = {shown.arguments.begin(), shown.arguments.end()}};
+    ::prctl(PR_GET_NAME, own.name.data());
+    const auto begin = [&] {
+      ::prctl(PR_SET_NAME, kName);
+      if (!own.arguments.empty()) show(kTitle, shown.arguments.first(own.arguments.size() - 1));
+    };
+    if (fork_for(launcher, error, begin) == 0) return serve(socket, launcher, shown, own);
   }
   ::close(socket);
 } catch (const std::exception&) {
