@@ -241,12 +241,12 @@ int become_worker(const ForkRequest& request, pid_t launcher) {
   ::prctl(PR_SET_PTRACER, launcher);
   if (::setsid() < 0) return errno;
   if (!request.cpus.empty() && !CpuSet(request.cpus).apply()) return errno;
-  auto& lines =
-      *new std::vector<std::string>(request.environment);  // As long as the process lives.
-  auto& pointers = *new std::vector<char*>;
-  for (std::string& line : lines) pointers.push_back(line.data());
-  pointers.push_back(nullptr);
-  environ = pointers.data();
+  // As long as the process lives.
+  static auto* const lines = new std::vector<std::string>(request.environment);
+  static auto* const pointers = new std::vector<char*>;
+  for (std::string& line : *lines) pointers->push_back(line.data());
+  pointers->push_back(nullptr);
+  environ = pointers->data();
   return 0;
 }
 
