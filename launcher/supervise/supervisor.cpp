@@ -15,12 +15,15 @@
 #include "lockstep/base/internal/env.h"
 #include "lockstep/base/internal/failpoint.h"
 #include "lockstep/job/internal/worker_link.h"
+#include "lockstep/os/machine/machine.h"
 #include "lockstep/os/process/child_process.h"
 #include "lockstep/os/socket/poll_timeout.h"
 
 namespace lockstep::inline internal {
 namespace {
 
+// A program that loads more slowly, from a disk, is executed for all workers at once.
+constexpr std::chrono::milliseconds kTimeToLoad{2'000};
 // Each may have delayed a start by half a second.
 constexpr int kMostLostForkServers = 3;
 
@@ -257,7 +260,12 @@ pid_t Supervisor::start_process(SpawnOptions spawn) {
   const bool leaves_server = others_follow && !fork_server_ &&
                              lost_fork_servers_ < kMostLostForkServers &&
                              ForkServer::is_in(spawn.path);
-  if (leaves_server) fork_server_.emplace(spawn, is_of_one_worker);
+  // On processors of their own workers load the program at the same time.
+  const bool waits = options.worker_count > usable_cpu_count();
+  if (leaves_server) {
+    fork_server_.emplace(spawn, is_of_one_worker,
+                         waits ? kTimeToLoad : std::chrono::milliseconds(0));
+  }
   const pid_t pid = spawn_process(spawn);
   if (leaves_server) fork_server_->started_first();
   return pid;

@@ -26,8 +26,6 @@
 namespace lockstep::inline internal {
 namespace {
 
-// A program that loads more slowly, from a disk, is executed for all workers at once.
-constexpr std::chrono::milliseconds kTimeToLoad{2'000};
 // The launcher waits meanwhile.
 constexpr std::chrono::milliseconds kTimeToFork{500};
 constexpr std::chrono::milliseconds kTimeToEnd{500};
@@ -150,8 +148,9 @@ bool ForkServer::is_in(const std::string& path) {
 }
 
 ForkServer::ForkServer(SpawnOptions& first,
-                       std::function<bool(std::string_view line)> is_of_one_worker)
-    : is_of_one_worker_(std::move(is_of_one_worker)), time_to_load_(kTimeToLoad) {
+                       std::function<bool(std::string_view line)> is_of_one_worker,
+                       std::chrono::milliseconds time_to_load)
+    : is_of_one_worker_(std::move(is_of_one_worker)), time_to_load_(time_to_load) {
   auto ends = make_ends();
   if (!ends) throw SystemError("make a socket for a fork server", errno);
   socket_ = std::move(ends->own);

@@ -30,8 +30,10 @@ class ForkServer {
 
   /// Adds to the options of the first worker what makes it leave a server. `is_of_one_worker`: for
   /// a line NAME=value of the environment, whether workers may differ in it: no library reads it
-  /// while it is loaded. Errors: SystemError.
-  ForkServer(SpawnOptions& first, std::function<bool(std::string_view line)> is_of_one_worker);
+  /// while it is loaded. `time_to_load`: how long start() waits for the first worker to be loaded,
+  /// once for all workers. Errors: SystemError.
+  ForkServer(SpawnOptions& first, std::function<bool(std::string_view line)> is_of_one_worker,
+             std::chrono::milliseconds time_to_load);
   ~ForkServer();
   ForkServer(const ForkServer&) = delete;
   ForkServer& operator=(const ForkServer&) = delete;
@@ -41,8 +43,7 @@ class ForkServer {
 
   /// Starts a process as spawn_process() does. Nothing where the server has ended, does not answer
   /// in time, or cannot start this one, as its arguments or its environment are others than the
-  /// first worker's: then the program must be executed. Waits 2 s for the first worker to be
-  /// loaded, but only until `news` is readable.
+  /// first worker's: then the program must be executed. It waits only until `news` is readable.
   std::optional<pid_t> start(const SpawnOptions& options, int news = -1);
 
   /// False when there will be no server any more.

@@ -31,6 +31,7 @@ namespace {
 
 constexpr const char* kPart = "FORK_SERVER_TEST";
 constexpr const char* kProgram = "/proc/self/exe";
+constexpr std::chrono::milliseconds kTimeToLoad{10'000};
 
 std::string open_files() {
   std::string numbers;
@@ -103,7 +104,7 @@ class ForkServerTest : public testing::Test {
   ForkServer& make_server() {
     SpawnOptions first = worker(0, part_of_first_);
     first.cpus = cpus_of_first_;
-    server_.emplace(first, is_of_one_worker);
+    server_.emplace(first, is_of_one_worker, kTimeToLoad);
     first_ = spawn_process(first);
     server_->started_first();
     return *server_;
@@ -230,7 +231,7 @@ TEST_F(ForkServerTest, NoServerIsLeftWhereLibrariesMayHaveReadTheEnvironment) {
     SpawnOptions first = worker(0);
     first.environment.push_back(line);
     first.environment.push_back("ASAN_OPTIONS=verify_asan_link_order=0");  // With LD_PRELOAD.
-    ForkServer server(first, is_of_one_worker);
+    ForkServer server(first, is_of_one_worker, kTimeToLoad);
     wait_for(spawn_process(first));
     server.started_first();
     this->line();
@@ -270,7 +271,7 @@ TEST_F(ForkServerTest, AServerThatIsStoppedIsGivenUp) {
 
 TEST_F(ForkServerTest, AProgramThatLeavesNoneIsExecuted) {
   SpawnOptions first{.path = "/bin/sh", .arguments = {"sh", "-c", "exit 5"}, .environment = {}};
-  ForkServer server(first, is_of_one_worker);
+  ForkServer server(first, is_of_one_worker, kTimeToLoad);
   const pid_t pid = spawn_process(first);
   server.started_first();
   EXPECT_FALSE(server.start(first));
