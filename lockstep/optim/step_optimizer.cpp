@@ -275,8 +275,8 @@ class ShareStep {
     if (any) optimizer_.step();
   }
 
-  /// Of the share that ModelCopy::part() is of, in the same chunks whoever updates it. Small
-  /// parameters go together.
+  /// Of the share that ModelCopy::part() is of, in the same chunks on each rank. Small parameters go
+  /// together.
   void update_share() {
     for (Share& share : shares_) {
       const auto& [copy, index] = share.place;
@@ -331,7 +331,7 @@ class ShareStep {
     waiting_bytes_ = 0;
   }
 
-  /// What the step has made anew.
+  /// What the step has made.
   static void keep_elements(const Elements& one, State& state) {
     visit_tensors(state, [&](std::size_t k, at::Tensor& tensor) {
       if (!tensor.defined() || tensor.is_same(one.states[k])) return;

@@ -306,21 +306,7 @@ class LiveAccelerator(LiveAcceleratorTest):
                                             ("per_rank", 12000, 2, ((0, 3), (2, 1), (None, 3))),
                                             ("per_rank+drop", 12000, 1, ((None, 3), (1, 1)))):
             with self.subTest(kind=kind), tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
-                job = self.start("--standalone", "--max-restarts=3", steps=steps, ranks=first, arguments=(kind,),
-                                 environment={"ACCELERATOR_WORKER_FOLDER": folder})
-                processes = job.wait_for_begin(first)
-                for victim, ranks in changes:
-                    if victim is not None:
-                        job.wait_for_step(job.last_step() + 20)
-                        os.kill(processes[victim], signal.SIGKILL)
-                        job.wait_for_begin(len(processes))
-                    job.wait_for_step(job.last_step() + 20)
-                    self.scale(job, ranks)
-                    processes = job.wait_for_begin(ranks)
-                self.assertEqual(job.finish(), [0], job.errors)
-                self.assertEqual(len(job.ends()), 1)
-                self.expect_no_step_lost(job)
-                train, test = self.expect_audited(folder)
+                train, test = self.scale_and_kill(kind, steps, first, changes, folder)
                 for loader in (train, test):
                     self.assertEqual((loader["least_ranks"], loader["most_ranks"]), (1, 3))
                 if "drop" not in kind:
@@ -331,17 +317,7 @@ class LiveAccelerator(LiveAcceleratorTest):
                     self.expect_planned(folder, samples=127, batch_of_rank=12, seed=3, drops="drop" in kind)
 
     def test_a_standby_worker_takes_the_rank(self):
-        options = {"steps": 6000, "arguments": ("plain",)}
-        job = self.start("--standalone", "--max-restarts=9", "--standby=1", **options)
-        processes = job.wait_for_begin(3)
-        for victim in (1, 0):
-            standby = job.wait_for(lambda pid, text: text == "starts" and pid not in processes.values())[0]
-            job.wait_for_step(job.last_step() + 1000)
-            os.kill(processes[victim], signal.SIGKILL)
-            processes = job.wait_for_begin(3)
-            self.assertEqual(processes[victim], standby)
-        self.assertEqual(job.finish(), [0], job.errors)
-        self.assertEqual(job.ends(), self.undisturbed_end(**options))
+        self.expect_standby_takes_ranks(1000, steps=6000, arguments=("plain",))
 
     def test_an_error_of_the_program_costs_its_rank_alone(self):
         job = self.start(steps=60, environment={"LIVE_WORKER_THROW": "1:30"})

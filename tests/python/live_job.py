@@ -228,6 +228,36 @@ class LiveAcceleratorTest(LiveJobTest):
         self.expect_lines_once(job)
         return job
 
+    def scale_and_kill(self, kind, steps, first, changes, folder):
+        """A job of `first` ranks that is scaled to the ranks of each change; before, its victim is killed."""
+        job = self.start("--standalone", "--max-restarts=3", steps=steps, ranks=first, arguments=(kind,),
+                         environment={"ACCELERATOR_WORKER_FOLDER": folder})
+        processes = job.wait_for_begin(first)
+        for victim, ranks in changes:
+            if victim is not None:
+                job.wait_for_step(job.last_step() + 20)
+                os.kill(processes[victim], signal.SIGKILL)
+                job.wait_for_begin(len(processes))
+            job.wait_for_step(job.last_step() + 20)
+            self.scale(job, ranks)
+            processes = job.wait_for_begin(ranks)
+        self.assertEqual(job.finish(), [0], job.errors)
+        self.assertEqual(len(job.ends()), 1)
+        self.expect_no_step_lost(job)
+        return self.expect_audited(folder)
+
+    def expect_standby_takes_ranks(self, steps_between, **options):
+        job = self.start("--standalone", "--max-restarts=9", "--standby=1", **options)
+        processes = job.wait_for_begin(3)
+        for victim in (1, 0):
+            standby = job.wait_for(lambda pid, text: text == "starts" and pid not in processes.values())[0]
+            job.wait_for_step(job.last_step() + steps_between)
+            os.kill(processes[victim], signal.SIGKILL)
+            processes = job.wait_for_begin(3)
+            self.assertEqual(processes[victim], standby)
+        self.assertEqual(job.finish(), [0], job.errors)
+        self.assertEqual(job.ends(), self.undisturbed_end(**options))
+
     def expect_lines_once(self, job):
         printed = [text for _, text in job.said if text.startswith("epoch ")]
         self.assertEqual(len(printed), len(set(printed)), printed)

@@ -123,7 +123,7 @@ class LiveOneCopy(LiveAcceleratorTest):
         first = "update.begin:50:kill:1"
         places = [f"{name}:1" for name in ("meet.joined", "recover.grouped", "recover.compared", "recover.receive",
                                            "recover.received", "recover.taken", "recover.agreed")]
-        # While the ranks make their copy anew, and in its first step.
+        # While the ranks make another copy, and in its first step.
         places += ["collective.begin:8", "collective.begin:12", "update.begin:1", "update.handed:2", "update.begun:1"]
         self.expect_same_ends([f"{first},{place}:kill:1:1" for place in places], steps=40, arguments=(f"plain+{ONE_COPY}",))
 
@@ -175,35 +175,11 @@ class LiveOneCopy(LiveAcceleratorTest):
                 self.assertGreaterEqual(begins[3], 20, begins)
 
     def test_a_standby_worker_takes_the_rank(self):
-        options = {"steps": 3000, "arguments": (f"plain+{ONE_COPY}",)}
-        job = self.start("--standalone", "--max-restarts=9", "--standby=1", **options)
-        processes = job.wait_for_begin(3)
-        for victim in (1, 0):
-            standby = job.wait_for(lambda pid, text: text == "starts" and pid not in processes.values())[0]
-            job.wait_for_step(job.last_step() + 500)
-            os.kill(processes[victim], signal.SIGKILL)
-            processes = job.wait_for_begin(3)
-            self.assertEqual(processes[victim], standby)
-        self.assertEqual(job.finish(), [0], job.errors)
-        self.assertEqual(job.ends(), self.undisturbed_end(**options))
+        self.expect_standby_takes_ranks(500, steps=3000, arguments=(f"plain+{ONE_COPY}",))
 
     def test_more_and_fewer_ranks(self):
         with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
-            job = self.start("--standalone", "--max-restarts=3", steps=1200, ranks=2, arguments=(f"plain+{ONE_COPY}",),
-                             environment={"ACCELERATOR_WORKER_FOLDER": folder})
-            processes = job.wait_for_begin(2)
-            for victim, ranks in ((1, 3), (0, 1), (None, 2)):
-                if victim is not None:
-                    job.wait_for_step(job.last_step() + 20)
-                    os.kill(processes[victim], signal.SIGKILL)
-                    job.wait_for_begin(len(processes))
-                job.wait_for_step(job.last_step() + 20)
-                self.scale(job, ranks)
-                processes = job.wait_for_begin(ranks)
-            self.assertEqual(job.finish(), [0], job.errors)
-            self.assertEqual(len(job.ends()), 1)
-            self.expect_no_step_lost(job)
-            self.expect_audited(folder)
+            self.scale_and_kill(f"plain+{ONE_COPY}", 1200, 2, ((1, 3), (0, 1), (None, 2)), folder)
 
     def test_where_ranks_share_no_memory_any_more_each_has_a_replica(self):
         job = self.job_of_machines()
@@ -252,16 +228,7 @@ class LiveResilientTraining(LiveJobTest):
         return super().start(*flags, environment=self.ENVIRONMENT | (environment or {}), **options)
 
     def test_any_rank_may_die(self):
-        job = self.start(steps=200)
-        processes = job.wait_for_begin(3)
-        for number, victim in enumerate((0, 2, 1)):
-            job.wait_for_step(40 * (number + 1))
-            os.kill(processes[victim], signal.SIGKILL)
-            now = job.wait_for_begin(3)
-            for rank, process in processes.items():
-                (self.assertNotEqual if rank == victim else self.assertEqual)(now[rank], process, rank)
-            processes = now
-        self.expect_same_end(job, steps=200)
+        job = self.expect_recoveries([[0], [2], [1]], every=40, steps=200)
         self.assertEqual(recoveries(job.errors), 3, job.errors)
         self.assertEqual(restarts(job.errors), [1, 2, 3], job.errors)
 

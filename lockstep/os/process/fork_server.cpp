@@ -193,7 +193,7 @@ bool ForkServer::can_start(const SpawnOptions& options) const {
 
 bool ForkServer::wait_until_ready(int news) {
   if (process_.valid()) return true;
-  // Once for all workers: those that follow are executed without a further wait.
+  // Once for all workers: those that follow are executed at once.
   const Deadline deadline = Deadline::after(std::exchange(time_to_load_, {}));
   const Received pid = receive_number(socket_.get(), deadline, news);
   if (pid.number) process_ = find_process(*pid.number);

@@ -10,7 +10,6 @@
 #include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/os/machine/machine.h"
 #include "lockstep/recovery/internal/broadcast_value.h"
-#include "lockstep/recovery/internal/replica_comparison.h"
 
 namespace lockstep::inline internal {
 namespace {
@@ -20,13 +19,17 @@ constexpr std::uint64_t kLeastShareLeft = 4;
 
 }  // namespace
 
-void repair_replicas(const ProcessGroup& group, MovableState& state, std::int64_t steps,
-                     bool& is_whole) {
+ReplicaComparison compare_parameters(const ProcessGroup& group, std::uint64_t hash) {
   std::vector<std::int64_t> hashes;
-  for (const auto& row : gather_rows(group, {static_cast<std::int64_t>(state.parameters_hash())})) {
+  for (const auto& row : gather_rows(group, {static_cast<std::int64_t>(hash)})) {
     hashes.push_back(row[0]);
   }
-  const ReplicaComparison found = compare_replicas(hashes);
+  return compare_replicas(hashes);
+}
+
+void repair_replicas(const ProcessGroup& group, MovableState& state, std::int64_t steps,
+                     bool& is_whole) {
+  const ReplicaComparison found = compare_parameters(group, state.parameters_hash());
   if (found.odd.empty()) return;
   const std::string what = describe(found, steps - 1);
   if (!found.source) throw Error(what);

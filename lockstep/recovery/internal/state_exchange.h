@@ -6,6 +6,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/recovery/internal/launcher_link.h"
+#include "lockstep/recovery/internal/replica_comparison.h"
 #include "lockstep/recovery/internal/standing.h"
 #include "lockstep/recovery/internal/state_memory.h"
 
@@ -22,6 +23,9 @@ class MovableState {
   virtual void take(const c10::IValue& value) = 0;
   virtual std::uint64_t parameters_hash() const = 0;
 };
+
+/// Collective: compares the hashes of the ranks' parameters. Errors: as Work::wait.
+ReplicaComparison compare_parameters(const ProcessGroup& group, std::uint64_t hash);
 
 /// Collective: compares the ranks' parameters after `steps` steps. Ranks that differ from more than
 /// half take the state of another; `is_whole` is false while this rank's state is replaced.

@@ -18,7 +18,7 @@
 #include "lockstep/comm/internal/stand_in_group.h"
 #include "lockstep/nn/internal/layer_group.h"
 #include "lockstep/one_copy/internal/model_copy.h"
-#include "lockstep/recovery/internal/replica_comparison.h"
+#include "lockstep/recovery/internal/state_exchange.h"
 #include "lockstep/recovery/internal/training_state.h"
 #include "lockstep/recovery/internal/update_mark.h"
 #include "lockstep/snapshot/internal/checksum.h"
@@ -32,10 +32,7 @@ namespace {
 
 // Each rank writes its shard of a copy: one of ranks that differ would be a mixture.
 void expect_equal(const ProcessGroup& group, std::uint64_t hash) {
-  const auto own = static_cast<std::int64_t>(hash);
-  std::vector<std::int64_t> hashes;
-  for (const auto& row : gather_rows(group, {own})) hashes.push_back(row.front());
-  const ReplicaComparison comparison = compare_replicas(hashes);
+  const ReplicaComparison comparison = compare_parameters(group, hash);
   if (comparison.odd.empty()) return;
   throw Error(concat("one_copy_per_machine: after a recovery the parameters of rank ",
                      comparison.odd.front(), " differ from rank ", comparison.source.value_or(0),
