@@ -17,11 +17,16 @@ template <class... Parts>
 }
 
 // Output and input have different dtypes.
-void check_conversion(const CallSite& call, const at::Tensor& output, const at::Tensor& input) {
+void check_conversion(const CallSite& call, const at::Tensor& output, const at::Tensor& input,
+                      ReduceOp op) {
   const auto from = input.scalar_type();
   const bool converts =
       output.scalar_type() == at::kFloat && (from == at::kHalf || from == at::kBFloat16);
   if (!converts) check_same_dtype(call, output, input);
+  if (op != ReduceOp::kSum && op != ReduceOp::kAvg) {
+    refuse_into(call, reduce_op_name(op), " of ", c10::toString(from),
+                " into float32 is not defined; only SUM and AVG are");
+  }
   const auto* const memory = shared_memory(call.group);
   const auto is_shared = [&](const at::Tensor& tensor) {
     return tensor.numel() == 0 || memory->is_shared(tensor);
@@ -67,7 +72,8 @@ Work all_reduce_into(const ProcessGroup& group, const at::Tensor& output, const 
   if (output.numel() != input.numel()) {
     refuse_into(call, "output has ", output.numel(), " elements, input has ", input.numel());
   }
-  if (output.scalar_type() != input.scalar_type()) check_conversion(call, output, input);
+  if (output.scalar_type() != input.scalar_type())
+    check_conversion(call, output, input, reduction.op);
   const at::Tensor& squares = reduction.sum_of_squares;
   if (squares.defined()) check_sum_of_squares(call, squares, output);
   check_reduce_op(call, reduction.op, output.scalar_type());

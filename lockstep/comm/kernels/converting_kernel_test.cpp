@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -12,21 +13,19 @@
 namespace lockstep::testing_kernels {
 namespace {
 
-struct Conversion {
-  Element source;
-  Element target;
-  double factor = 1;
-};
-
-// By reduce_converted of one source.
+/// The average of the sources, by reduce_converted.
 template <class Target, class Source>
-std::vector<Target> converted(const Conversion& conversion, const std::vector<Source>& values,
-                              Store store, InstructionSet set) {
-  std::vector<Target> results(values.size());
-  const auto* const source = reinterpret_cast<const std::byte*>(values.data());
+std::vector<Target> average(Element target_element, Element source_element, double factor,
+                            const std::vector<std::vector<Source>>& sources, Store store,
+                            InstructionSet set) {
+  std::vector<const std::byte*> pointers;
+  for (const auto& source : sources) {
+    pointers.push_back(reinterpret_cast<const std::byte*>(source.data()));
+  }
+  std::vector<Target> results(sources[0].size());
   auto* const target = reinterpret_cast<std::byte*>(results.data());
-  reduce_converted({conversion.target, ReduceOp::kAvg, conversion.factor}, conversion.source,
-                   {&source, 1}, {&target, 1}, values.size(), store, set);
+  reduce_converted({target_element, ReduceOp::kAvg, factor}, source_element, pointers, {&target, 1},
+                   results.size(), store, set);
   return results;
 }
 
@@ -46,58 +45,62 @@ std::uint32_t bits_of(float number) {
   return bits;
 }
 
-/// All halves as float32, the ties between two of them, and the float32 beside either.
 template <class Half>
-std::vector<float> roundings(const std::vector<Half>& halves) {
-  std::vector<float> numbers;
-  for (std::size_t i = 0; i < halves.size(); ++i) {
-    const auto here = static_cast<float>(halves[i]);
-    const auto next = static_cast<float>(halves[(i + 1) % halves.size()]);
-    for (const float number : {here, static_cast<float>((double{here} + next) / 2)}) {
-      numbers.insert(numbers.end(),
-                     {number, std::nextafter(number, INFINITY), std::nextafter(number, -INFINITY)});
-    }
-  }
-  for (const float number : {65504.0F, 65519.996F, 65520.0F, 1e6F, 3.4028235e38F, 1e-45F, 2e-8F,
-                             2.9802322e-8F, 2.9802326e-8F, 6.1035156e-5F}) {
-    numbers.insert(numbers.end(), {number, -number});
-  }
-  return numbers;
-}
-
-template <class Half>
-void check_half_conversions(Element element) {
+void check_widening(Element element) {
   const std::vector<Half> halves = all_halves<Half>();
-  const std::vector<float> numbers = roundings(halves);
-  // Of NaNs only that all instruction sets leave the same one.
-  std::vector<float> first_widened;
-  std::vector<Half> first_narrowed;
+  std::vector<float> first;  // Of NaNs only that all instruction sets leave the same one.
   for (const InstructionSet set : supported_sets()) {
     SCOPED_TRACE(instruction_set_name(set));
     const auto widened =
-        converted<float>({element, Element::kFloat32}, halves, Store::kOrdinary, set);
-    const auto narrowed =
-        converted<Half>({Element::kFloat32, element}, numbers, Store::kNonTemporal, set);
-    if (first_widened.empty()) first_widened = widened;
-    if (first_narrowed.empty()) first_narrowed = narrowed;
+        average<float, Half>(Element::kFloat32, element, 1, {halves}, Store::kOrdinary, set);
+    if (first.empty()) first = widened;
     for (std::size_t i = 0; i < halves.size(); ++i) {
       const auto expected = static_cast<float>(halves[i]);
       if (std::isnan(expected)) {
         ASSERT_TRUE(std::isnan(widened[i])) << i;
-        ASSERT_EQ(bits_of(widened[i]), bits_of(first_widened[i])) << i;
+        ASSERT_EQ(bits_of(widened[i]), bits_of(first[i])) << i;
       } else {
         ASSERT_EQ(bits_of(widened[i]), bits_of(expected)) << i;
       }
     }
-    for (std::size_t i = 0; i < numbers.size(); ++i) {
-      if (std::isnan(numbers[i])) {
-        ASSERT_TRUE(std::isnan(static_cast<float>(narrowed[i]))) << i;
-        ASSERT_EQ(narrowed[i].x, first_narrowed[i].x) << i;
+  }
+}
+
+/// Each half with the one `distance` after it: their mean is a tie where the distance is 1, and
+/// numbers of all sizes are added where it is odd and large.
+template <class Half>
+void check_rounding(Element element, std::size_t distance, double factor) {
+  const std::vector<Half> halves = all_halves<Half>();
+  std::vector<Half> others(halves.size());
+  std::rotate_copy(halves.begin(), halves.begin() + static_cast<std::ptrdiff_t>(distance),
+                   halves.end(), others.begin());
+  std::vector<Half> first;
+  for (const InstructionSet set : supported_sets()) {
+    SCOPED_TRACE(instruction_set_name(set));
+    const auto averages =
+        average<Half, Half>(element, element, factor, {halves, others}, Store::kNonTemporal, set);
+    if (first.empty()) first = averages;
+    for (std::size_t i = 0; i < halves.size(); ++i) {
+      const float expected = (static_cast<float>(halves[i]) + static_cast<float>(others[i])) *
+                             static_cast<float>(factor);
+      if (std::isnan(expected)) {
+        ASSERT_TRUE(std::isnan(static_cast<float>(averages[i]))) << i;
+        ASSERT_EQ(averages[i].x, first[i].x) << i;
       } else {
-        ASSERT_EQ(narrowed[i].x, static_cast<Half>(numbers[i]).x) << numbers[i];
+        ASSERT_EQ(averages[i].x, static_cast<Half>(expected).x) << i;
       }
     }
   }
+}
+
+template <class Half>
+void check_half_conversions(Element element) {
+  check_widening<Half>(element);
+  check_rounding<Half>(element, 1, 0.5);
+  check_rounding<Half>(element, 1, 1);  // The largest ones overflow.
+  check_rounding<Half>(element, 1, 1.0 / 3);
+  check_rounding<Half>(element, 257, 0.5);
+  check_rounding<Half>(element, 16'411, 1);
 }
 
 TEST(ConvertingKernel, ConvertsEveryFloat16AndRoundsToItToNearestEven) {
@@ -108,21 +111,16 @@ TEST(ConvertingKernel, ConvertsEveryBFloat16AndRoundsToItToNearestEven) {
   check_half_conversions<c10::BFloat16>(Element::kBFloat16);
 }
 
-TEST(ConvertingKernel, ScalesWhileItConvertsAndRoundsOnce) {
-  std::vector<float> values(1009);
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i) * 0.37F - 150;
+TEST(ConvertingKernel, ScalesWhileItConverts) {
+  const std::vector<c10::Half> halves = all_halves<c10::Half>();
   for (const InstructionSet set : supported_sets()) {
-    const auto scaled = converted<float>({Element::kFloat32, Element::kFloat32, 0.25}, values,
-                                         Store::kOrdinary, set);
-    const auto halves = converted<c10::Half>({Element::kFloat32, Element::kFloat16, 1.0 / 3},
-                                             values, Store::kOrdinary, set);
-    const auto brains = converted<c10::BFloat16>({Element::kFloat32, Element::kBFloat16, 1.0 / 3},
-                                                 values, Store::kOrdinary, set);
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      const float third = values[i] * static_cast<float>(1.0 / 3);
-      EXPECT_EQ(scaled[i], values[i] * 0.25F);
-      EXPECT_EQ(halves[i].x, static_cast<c10::Half>(third).x);
-      EXPECT_EQ(brains[i].x, static_cast<c10::BFloat16>(third).x);
+    const auto scaled = average<float, c10::Half>(Element::kFloat32, Element::kFloat16, 1.0 / 3,
+                                                  {halves}, Store::kOrdinary, set);
+    for (std::size_t i = 0; i < halves.size(); ++i) {
+      const float expected = static_cast<float>(halves[i]) * static_cast<float>(1.0 / 3);
+      if (!std::isnan(expected)) {
+        EXPECT_EQ(scaled[i], expected);
+      }
     }
   }
 }

@@ -182,20 +182,28 @@ class Reducer {
 };
 
 template <class Source, class Target>
-ReduceKernel find_floating(ReduceOp op) {
+ReduceKernel find_sum(ReduceOp op) {
   switch (op) {
     case ReduceOp::kSum:
       return Reducer<Source, Target, Sum, false>::run;
     case ReduceOp::kAvg:
       return Reducer<Source, Target, Sum, true>::run;
-    case ReduceOp::kProduct:
-      return Reducer<Source, Target, Product, false>::run;
-    case ReduceOp::kMin:
-      return Reducer<Source, Target, Minimum, false>::run;
-    case ReduceOp::kMax:
-      return Reducer<Source, Target, Maximum, false>::run;
     default:
       return nullptr;
+  }
+}
+
+template <class Floating>
+ReduceKernel find_floating(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kProduct:
+      return Reducer<Floating, Floating, Product, false>::run;
+    case ReduceOp::kMin:
+      return Reducer<Floating, Floating, Minimum, false>::run;
+    case ReduceOp::kMax:
+      return Reducer<Floating, Floating, Maximum, false>::run;
+    default:
+      return find_sum<Floating, Floating>(op);
   }
 }
 
@@ -212,14 +220,22 @@ ReduceKernel find_integer(ReduceOp op) {
       return Reducer<Declared, Declared, Minimum, false>::run;
     case ReduceOp::kMax:
       return Reducer<Declared, Declared, Maximum, false>::run;
-    case ReduceOp::kBand:
-      return Reducer<Unsigned, Unsigned, And, false>::run;
-    case ReduceOp::kBor:
-      return Reducer<Unsigned, Unsigned, Or, false>::run;
-    case ReduceOp::kBxor:
-      return Reducer<Unsigned, Unsigned, Xor, false>::run;
     default:
       return nullptr;
+  }
+}
+
+inline ReduceKernel find_uint8(ReduceOp op) {
+  using Byte = Plain<std::uint8_t>;
+  switch (op) {
+    case ReduceOp::kBand:
+      return Reducer<Byte, Byte, And, false>::run;
+    case ReduceOp::kBor:
+      return Reducer<Byte, Byte, Or, false>::run;
+    case ReduceOp::kBxor:
+      return Reducer<Byte, Byte, Xor, false>::run;
+    default:
+      return find_integer<Byte, Byte>(op);
   }
 }
 
@@ -242,27 +258,21 @@ inline ReduceKernel find_bool(ReduceOp op) {
 
 inline ReduceKernel find_reduce(Element source, Element target, ReduceOp op) {
   if (source == Element::kFloat16 && target == Element::kFloat32) {
-    return find_floating<Float16, Plain<float>>(op);
+    return find_sum<Float16, Plain<float>>(op);
   }
   if (source == Element::kBFloat16 && target == Element::kFloat32) {
-    return find_floating<BFloat16, Plain<float>>(op);
-  }
-  if (source == Element::kFloat32 && target == Element::kFloat16) {
-    return find_floating<Plain<float>, Float16>(op);
-  }
-  if (source == Element::kFloat32 && target == Element::kBFloat16) {
-    return find_floating<Plain<float>, BFloat16>(op);
+    return find_sum<BFloat16, Plain<float>>(op);
   }
   if (source != target) return nullptr;
   switch (source) {
     case Element::kFloat32:
-      return find_floating<Plain<float>, Plain<float>>(op);
+      return find_floating<Plain<float>>(op);
     case Element::kFloat64:
-      return find_floating<Plain<double>, Plain<double>>(op);
+      return find_floating<Plain<double>>(op);
     case Element::kFloat16:
-      return find_floating<Float16, Float16>(op);
+      return find_floating<Float16>(op);
     case Element::kBFloat16:
-      return find_floating<BFloat16, BFloat16>(op);
+      return find_floating<BFloat16>(op);
     case Element::kInt8:
       return find_integer<Plain<std::int8_t>, Plain<std::uint8_t>>(op);
     case Element::kInt16:
@@ -272,7 +282,7 @@ inline ReduceKernel find_reduce(Element source, Element target, ReduceOp op) {
     case Element::kInt64:
       return find_integer<Plain<std::int64_t>, Plain<std::uint64_t>>(op);
     case Element::kUint8:
-      return find_integer<Plain<std::uint8_t>, Plain<std::uint8_t>>(op);
+      return find_uint8(op);
     case Element::kBool:
       return find_bool(op);
   }

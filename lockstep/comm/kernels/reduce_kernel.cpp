@@ -34,6 +34,10 @@ std::size_t partition_streamed(std::span<const std::byte* const> sources,
   return static_cast<std::size_t>(targets.end() - ordinary_end);
 }
 
+bool is_bitwise(ReduceOp op) {
+  return op == ReduceOp::kBand || op == ReduceOp::kBor || op == ReduceOp::kBxor;
+}
+
 double fold(double* lanes) {
   for (std::size_t width = kSquareLanes / 2; width > 0; width /= 2) {
     for (std::size_t i = 0; i < width; ++i) lanes[i] += lanes[i + width];
@@ -54,8 +58,13 @@ void reduce_converted(const Reduction& reduction, Element source_element,
                       std::span<std::byte* const> targets, std::size_t elements, Store store,
                       InstructionSet set) {
   LOCKSTEP_ASSERT(!sources.empty());
+  Element target_element = reduction.element;
+  if (is_bitwise(reduction.op) && target_element != Element::kBool) {
+    elements *= element_bytes(target_element);
+    source_element = target_element = Element::kUint8;
+  }
   const ReduceKernel kernel =
-      kernel_table(set).find_reduce(source_element, reduction.element, reduction.op);
+      kernel_table(set).find_reduce(source_element, target_element, reduction.op);
   LOCKSTEP_ASSERT(kernel != nullptr);
   ReduceCall call{.sources = sources.data(),
                   .source_count = sources.size(),

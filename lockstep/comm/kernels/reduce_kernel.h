@@ -35,8 +35,8 @@ void reduce(const Reduction& reduction, std::span<const std::byte* const> source
             std::span<std::byte* const> targets, std::size_t elements,
             Store store = Store::kOrdinary, InstructionSet set = best_instruction_set());
 
-/// As reduce, from sources of float16 or bfloat16 to targets of float32, or from float32 to either;
-/// computed in float32. `reduction.element` is that of the targets.
+/// As reduce, kSum and kAvg alone, from sources of float16 or bfloat16 to targets of float32.
+/// `reduction.element` is that of the targets.
 void reduce_converted(const Reduction& reduction, Element source_element,
                       std::span<const std::byte* const> sources,
                       std::span<std::byte* const> targets, std::size_t elements,
