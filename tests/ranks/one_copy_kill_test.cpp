@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <deque>
 #include <functional>
 #include <map>
@@ -83,10 +84,16 @@ struct Reports {
   std::atomic<std::uint32_t> ready;
 };
 
+// Of words: this program is not optimized.
 std::uint64_t add_bits(std::uint64_t digest, const at::Tensor& tensor) {
   const at::Tensor dense = tensor.detach().contiguous();
-  const auto* const bytes = static_cast<const unsigned char*>(dense.const_data_ptr());
-  for (std::size_t i = 0; i < dense.nbytes(); ++i) digest = (digest ^ bytes[i]) * 1099511628211U;
+  const auto* const bytes = static_cast<const char*>(dense.const_data_ptr());
+  for (std::size_t i = 0; i < dense.nbytes(); i += sizeof(std::uint64_t)) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes + i, std::min(sizeof word, dense.nbytes() - i));
+    digest = (digest ^ word) * 1099511628211U;
+    digest ^= digest >> 32U;  // Else the high bits of a word would reach none of the next.
+  }
   return digest;
 }
 
@@ -126,8 +133,9 @@ class Rank {
       optimizer_ = std::make_unique<LAMB>(parameters_, LAMBOptions{.lr = 0.1});
     } else if (has_ordinary(program)) {
       using Group = torch::optim::OptimizerParamGroup;
-      optimizer_ = std::make_unique<LAMB>(
-          std::vector<Group>{Group(Tensors{ordinary_}), Group(parameters_)}, LAMBOptions{.lr = 0.1});
+      optimizer_ =
+          std::make_unique<LAMB>(std::vector<Group>{Group(Tensors{ordinary_}), Group(parameters_)},
+                                 LAMBOptions{.lr = 0.1});
     } else if (program == Program::kLibTorch) {
       optimizer_ = std::make_unique<torch::optim::AdamW>(
           parameters_, torch::optim::AdamWOptions(0.1).amsgrad(true));
