@@ -62,8 +62,8 @@ class [[nodiscard]] AccumulateGuard {
 /// survivors its collectives return without an exception, and the step is void: optimizers,
 /// schedulers and print() do nothing. At the next batch a replacement receives the state, and the
 /// loader repeats the batch. Needs a prepared optimizer and a loop over epochs(); not with a comm
-/// hook or a ShardedOptimizer, or where two prepared loaders are looped over at once: then all ranks
-/// restart. docs/accelerator.md says what the program has to register.
+/// hook or a ShardedOptimizer, or where two prepared loaders are looped over at once: then all
+/// ranks restart. docs/accelerator.md says what the program has to register.
 ///
 /// Threads: the training thread, one accelerator at a time.
 /// Lifetime: what is prepared must outlive it where it is given by reference; what prepare()
@@ -248,9 +248,13 @@ class Accelerator {
   /// For the function of set_while_waiting(), in a preempted process: writes a snapshot into
   /// AcceleratorOptions::directory without the other ranks, and ends the training in this process;
   /// throw then, and exit with kExitPreempted. Other survivors may do the same. False: this process
-  /// does not hold the complete state of a step.
+  /// does not hold the complete state of a step. Parameters are saved as they are: restore them
+  /// first where an evaluation has put others in their place.
   /// Errors: as SnapshotDirectory::save.
   bool save_and_leave();
+  /// Ends the training in this process before its end, as the ranks are preempted and have saved a
+  /// snapshot: recovery is off, and nobody takes this state for that of the end.
+  void leave_training();
 
   /// The training is over: waits until all ranks are here, so that none needs the state of another
   /// any more. epochs() calls it at its end; call it after a loop of another form. Collective.
@@ -287,6 +291,8 @@ class Accelerator {
   /// Whether the last complete step of an optimizer was left out, for gradients that are not
   /// finite.
   bool optimizer_step_was_skipped() const { return state_->was_step_skipped(); }
+  /// With precision float16; else disabled. The update that ends a step is made as the next begins.
+  const GradScaler& scaler() const { return state_->scaler(); }
   /// A random text of the training, the same in all runs that go on from its snapshots. Rank 0's
   /// counts.
   const std::string& training_id() const { return state_->training_id(); }

@@ -169,12 +169,14 @@ class AcceleratorState {
   bool is_accumulating() const { return has_gradients_ && !sync_gradients(); }
   /// The last step was left out, for gradients that are not finite.
   bool was_step_skipped() const;
+  const GradScaler& scaler() const { return scaler_; }
   std::int64_t steps() const { return steps_; }
   void set_steps(std::int64_t steps) { steps_ = steps; }
   /// Of the first loader.
   std::int64_t epoch() const { return loaders.empty() ? 0 : loaders.front()->cursor().epoch; }
-  /// As Accelerator::save_and_leave().
+  /// As those of Accelerator.
   bool save_and_leave();
+  void leave_training();
   /// For a snapshot of this step, with values().
   SaveOptions save_options(c10::IValue values);
   /// All but the first model and optimizer, as files can hold it.

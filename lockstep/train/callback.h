@@ -66,6 +66,9 @@ class Callback {
   /// `metrics` are those of the validation. In the reverse order of on_validation_start: what one
   /// has put in place for the validation is there for those that were added after it.
   virtual void on_validation_end(TrainerState&, const Metrics&) {}
+  /// Where this rank is preempted while ranks are replaced: a validation that may have begun does
+  /// not end. Takes back what on_validation_start has changed, as a snapshot is written next.
+  virtual void on_validation_interrupted(TrainerState&) {}
   /// New means of training metrics, to which it may add.
   virtual void on_log(TrainerState&, Metrics&) {}
   /// A snapshot has been written, with asynchronous_saves taken.

@@ -18,6 +18,7 @@
 #include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/state_dict.h"
 #include "lockstep/train/accelerator.h"
+#include "lockstep/train/internal/write_on_main.h"
 
 namespace lockstep {
 namespace {
@@ -151,7 +152,11 @@ ModelCheckpoint::ModelCheckpoint(const ModelCheckpointOptions& options) : option
 
 void ModelCheckpoint::on_validation_end(TrainerState& state, const Metrics& metrics) {
   const double value = metric_of("ModelCheckpoint", options_.monitor, metrics);
-  if (!state.is_main() || state.is_dev_run || !std::isfinite(value)) return;
+  if (state.is_dev_run || !std::isfinite(value)) return;
+  write_on_main(state.accelerator, [&] { keep(state, value); });
+}
+
+void ModelCheckpoint::keep(TrainerState& state, double value) const {
   const fs::path folder = fs::path(state.directory) / kBestFolder;
   std::error_code error;
   fs::create_directories(folder, error);
@@ -216,6 +221,10 @@ void EmaCallback::on_train_batch_end(TrainerState& state) {
 
 void EmaCallback::on_validation_start(TrainerState&) {
   applied_ = std::make_unique<AveragedWeights>(*average_);
+}
+
+void EmaCallback::on_validation_interrupted(TrainerState&) {
+  applied_.reset();
 }
 
 void EmaCallback::on_exception(TrainerState&, const std::exception&) {

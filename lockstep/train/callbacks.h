@@ -66,6 +66,7 @@ class ModelCheckpoint : public Callback {
   std::string best_model_path(const std::string& directory) const;
 
  private:
+  void keep(TrainerState& state, double value) const;
   bool is_better(double value, double than) const {
     return options_.mode == MonitorMode::kMin ? value < than : value > than;
   }
@@ -88,6 +89,7 @@ class EmaCallback : public Callback {
   void on_train_batch_end(TrainerState& state) override;
   void on_validation_start(TrainerState& state) override;
   void on_validation_end(TrainerState& state, const Metrics& metrics) override;
+  void on_validation_interrupted(TrainerState& state) override;
   void on_exception(TrainerState& state, const std::exception& error) override;
 
  private:

@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/snapshot/internal/checksum.h"
 
 namespace lockstep {
@@ -18,6 +19,13 @@ namespace {
 double hash_of_names(const std::string& names) {
   constexpr int kBitsBeyondDouble = 12;
   return static_cast<double>(hash_bytes(names.data(), names.size()) >> kBitsBeyondDouble);
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
 }
 
 }  // namespace
@@ -83,16 +91,47 @@ void MetricMeans::log(std::string_view name, double value, double weight) {
   one.weight += weight;
 }
 
-Metrics MetricMeans::take_means(const ProcessGroup& group, std::span<double> agreed) {
-  // The hash of each rank's names, and rank 0's numbers.
-  const auto count = static_cast<std::int64_t>(collected_.size());
+// A line each.
+std::string MetricMeans::names() const {
   std::string names;
   for (const Collected& one : collected_) names += one.name + "\n";
+  return names;
+}
+
+// Takes in the names of all ranks, rank 0's first.
+void MetricMeans::agree_on_names(const ProcessGroup& group, bool has_new_ranks) {
+  std::vector<Collected> all;
+  const auto is_new = [&](const std::string& name) {
+    return std::ranges::find(all, name, &Collected::name) == all.end();
+  };
+  for (int rank = 0; rank < group.world_size(); ++rank) {
+    const auto theirs = lines_of(broadcast_text(group, names(), rank, "names of metrics"));
+    const bool differs = theirs.size() != all.size() || std::ranges::any_of(theirs, is_new);
+    if (rank > 0 && differs && !has_new_ranks) {
+      const std::string own = names();
+      throw UsageError(concat("log: rank ", rank,
+                              " has logged other names than rank 0; this rank (", group.rank(),
+                              "): ", own.empty() ? "none" : own.substr(0, own.size() - 1),
+                              "; log the same on all ranks"));
+    }
+    for (const std::string& name : theirs) {
+      if (is_new(name)) all.push_back({.name = name, .values = {}});
+    }
+  }
+  for (Collected& one : collected_) {
+    *std::ranges::find(all, one.name, &Collected::name) = std::move(one);
+  }
+  collected_ = std::move(all);
+}
+
+Metrics MetricMeans::take_means(const ProcessGroup& group, std::span<double> agreed,
+                                bool has_new_ranks) {
+  // The hash of each rank's names, and rank 0's numbers.
   const auto numbers = static_cast<std::int64_t>(agreed.size());
   at::Tensor hashes = at::zeros({group.world_size() + numbers}, at::kDouble);
   auto* const hash = hashes.mutable_data_ptr<double>();
   double* const of_first = hash + group.world_size();
-  hash[group.rank()] = hash_of_names(names);
+  hash[group.rank()] = hash_of_names(names());
   if (group.rank() == 0) std::ranges::copy(agreed, of_first);
   const auto sum_up = [&](at::Tensor& tensor) {
     at::Tensor there = tensor.to(group.device());
@@ -100,13 +139,9 @@ Metrics MetricMeans::take_means(const ProcessGroup& group, std::span<double> agr
     tensor.copy_(there);
   };
   sum_up(hashes);
-  for (int rank = 1; rank < group.world_size(); ++rank) {
-    if (hash[rank] == hash[0]) continue;
-    throw UsageError(concat("log: rank ", rank, " has logged other names than rank 0; this rank (",
-                            group.rank(),
-                            "): ", names.empty() ? "none" : names.substr(0, names.size() - 1),
-                            "; log the same on all ranks"));
-  }
+  const auto differs = [&](double one) { return one != hash[0]; };
+  if (std::any_of(hash, of_first, differs)) agree_on_names(group, has_new_ranks);
+  const auto count = static_cast<std::int64_t>(collected_.size());
   at::Tensor sums = at::zeros({2 * count}, at::kDouble);
   auto* const sum = sums.mutable_data_ptr<double>();
   for (std::int64_t i = 0; i < count; ++i) {

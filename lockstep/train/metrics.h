@@ -36,10 +36,13 @@ class MetricMeans {
   bool empty() const { return collected_.empty(); }
 
   /// Collective: the means over all that was collected on all ranks, which is forgotten.
-  /// The numbers `agreed` become rank 0's. Errors: UsageError where ranks have logged other names
-  /// or a value is no single number; as Work::wait; after any, nothing is forgotten, and the means
-  /// may be taken again.
-  Metrics take_means(const ProcessGroup& group, std::span<double> agreed = {});
+  /// The numbers `agreed` become rank 0's. Names are in rank 0's order. `has_new_ranks`, the same
+  /// on all ranks: some may have begun later than others, and lack names; the mean is over the
+  /// ranks that have it. Errors: UsageError where ranks have logged other names or a value is no
+  /// single number; as Work::wait; after any, nothing is forgotten, and the means may be taken
+  /// again.
+  Metrics take_means(const ProcessGroup& group, std::span<double> agreed = {},
+                     bool has_new_ranks = false);
 
  private:
   struct Collected {
@@ -49,6 +52,8 @@ class MetricMeans {
     double weight = 0;
   };
   Collected& of(std::string_view name);
+  std::string names() const;
+  void agree_on_names(const ProcessGroup& group, bool has_new_ranks);
 
   std::vector<Collected> collected_;
 };

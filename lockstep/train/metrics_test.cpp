@@ -93,5 +93,27 @@ TEST_F(MetricMeansOfTwoRanks, MayBeTakenAgainAfterAReductionHasFailed) {
   });
 }
 
+// Rank 1 has begun when rank 0 had logged its second name already.
+TEST_F(MetricMeansOfTwoRanks, AreThoseOfTheRanksThatHaveANameWhereSomeAreNew) {
+  MetricMeans means[2];
+  for (const char* name : {"loss", "accuracy", "only 0"}) means[0].log(name, 4, 1);
+  for (const char* name : {"only 1", "accuracy", "loss"}) means[1].log(name, 2, 3);
+  on_both([&](int rank, const ProcessGroup& group) {
+    EXPECT_THROW(means[rank].take_means(group), UsageError);
+    const Metrics taken = means[rank].take_means(group, {}, /*has_new_ranks=*/true);
+    EXPECT_EQ(taken, (Metrics{{"loss", 2.5}, {"accuracy", 2.5}, {"only 0", 4}, {"only 1", 2}}));
+    EXPECT_TRUE(means[rank].empty());
+  });
+}
+
+TEST_F(MetricMeansOfTwoRanks, MayBeLoggedInAnyOrder) {
+  MetricMeans means[2];
+  for (const char* name : {"loss", "accuracy"}) means[0].log(name, 4, 1);
+  for (const char* name : {"accuracy", "loss"}) means[1].log(name, 2, 1);
+  on_both([&](int rank, const ProcessGroup& group) {
+    EXPECT_EQ(means[rank].take_means(group), (Metrics{{"loss", 3}, {"accuracy", 3}}));
+  });
+}
+
 }  // namespace
 }  // namespace lockstep

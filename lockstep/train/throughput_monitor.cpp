@@ -37,19 +37,22 @@ Memory memory_of(const c10::Device& device) {
 }  // namespace
 
 void ThroughputMonitor::on_log(TrainerState& state, Metrics& metrics) {
-  const ProcessGroup& group = state.accelerator.process_group();
   // Gradients are the same on all ranks, and stay until the next step begins.
   if (find_metric(metrics, "grad_norm") == nullptr) {
     metrics.emplace_back("grad_norm", get_total_norm(state.module.parameters()));
   }
   constexpr double kGib = 1 << 30;
-  const Memory memory = memory_of(group.device());
-  at::Tensor most =
-      at::tensor({memory.used_bytes / kGib, 100 * memory.used_bytes / memory.total_bytes},
-                 at::kDouble)
-          .to(group.device());
-  group.all_reduce(most, {.op = ReduceOp::kMax, .name = "memory"});
-  const at::Tensor here = most.cpu();
+  at::Tensor here;
+  state.accelerator.run_on_survivors([&] {
+    const ProcessGroup& group = state.accelerator.process_group();
+    const Memory memory = memory_of(group.device());
+    at::Tensor most =
+        at::tensor({memory.used_bytes / kGib, 100 * memory.used_bytes / memory.total_bytes},
+                   at::kDouble)
+            .to(group.device());
+    group.all_reduce(most, {.op = ReduceOp::kMax, .name = "memory"});
+    here = most.cpu();
+  });
   metrics.emplace_back("memory_gib", here.const_data_ptr<double>()[0]);
   metrics.emplace_back("memory_percent", here.const_data_ptr<double>()[1]);
   const double* const samples = find_metric(metrics, "samples_per_second");

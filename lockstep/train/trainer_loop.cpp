@@ -136,6 +136,7 @@ void TrainerLoop::begin() {
     preemption_.emplace(PreemptionOptions{.process_group = accelerator_.process_group()});
     accelerator_.set_while_waiting([this] {
       if (!preemption_->is_told()) return;
+      tell([&](Callback& one) { one.on_validation_interrupted(state_); });
       if (accelerator_.save_and_leave()) throw PreemptedInRecovery();
       throw Error(
           "Trainer: preempted while ranks were replaced, and this rank does not hold the complete "
@@ -163,6 +164,10 @@ void TrainerLoop::begin() {
                                   .first_epoch = state_.time.epochs,
                                   .rank = accelerator_.process_index(),
                                   .enabled = options_.enable_progress_bar});
+  if (is_resumed && recoveries_ == 0 && options_.enable_progress_bar && state_.is_main()) {
+    bar_->print(concat("resumed from the newest snapshot in ", options_.directory, ", after step ",
+                       state_.time.batches));
+  }
 }
 
 std::vector<double> TrainerLoop::learning_rates() const {
@@ -187,21 +192,26 @@ FitEnd TrainerLoop::run_epochs(const std::function<void()>& epoch) {
   for (;;) {
     while (!is_over()) {
       state_.epoch = data_.position->cursor().epoch;
-      batch_index_ = 0;
       tell([&](Callback& one) { one.on_train_epoch_start(state_); });
       enter(StepPhase::kData);
       epoch();
     }
+    const bool others_ended = accelerator_.is_training_over();
     refresh();
     accelerator_.wait_for_saves();
     end_where_metrics_are_lost();
+    // It is not the end: what is started later resumes from the snapshot.
+    if (is_preempted_) {
+      accelerator_.leave_training();
+      return FitEnd::kPreempted;
+    }
+    // This rank has received the state of the end, and with it what ended the training.
+    if (others_ended) tell([&](Callback& one) { one.on_load_checkpoint(state_); });
     if (accelerator_.try_end_training()) break;
     // The last step comes again, and with it what ended the training.
-    is_preempted_ = false;
     state_.stop_reason.clear();
     refresh();
   }
-  if (is_preempted_) return FitEnd::kPreempted;
   return state_.stop_reason.empty() ? FitEnd::kDone : FitEnd::kStopped;
 }
 
@@ -222,7 +232,6 @@ void TrainerLoop::refresh() {
   saved_at_ = -1;
   asks_every_ = 1;
   samples_of_step_ = 0;
-  has_written_ = false;
   seconds_aside_ = logged_seconds_aside_ = 0;
   if (preemption_) preemption_->set_process_group(accelerator_.process_group());
 }
@@ -231,7 +240,7 @@ StepContext TrainerLoop::begin_batch() {
   refresh();
   if (samples_of_step_ == 0) means_before_step_ = means_;
   enter(StepPhase::kOther);
-  return StepContext(means_, data_.position->samples(), batch_index_);
+  return StepContext(means_, data_.position->samples(), data_.position->cursor().batches - 1);
 }
 
 void TrainerLoop::log_loss(const at::Tensor& loss) {
@@ -270,7 +279,6 @@ bool TrainerLoop::count_batch() {
     samples_of_step_ = 0;
     return false;
   }
-  ++batch_index_;
   samples_of_step_ += data_.position->batch_samples();
   if (!accelerator_.sync_gradients()) return false;
   const bool epoch_ends = data_.position->is_last();
@@ -297,8 +305,8 @@ void TrainerLoop::end_step(bool epoch_ends) {
   const bool validates = data_.validate && val_check_interval_.due(before, before_);
   if (validates) validate();
   show(epoch_ends, validates);
-  if (!saves()) return;
   end_where_metrics_are_lost();
+  if (!saves()) return;
   if (state_.time.batches % asks_every_ == 0) {
     run_on_survivors([&] { is_preempted_ = preemption_->requested(); });
   }

@@ -162,7 +162,6 @@ class TrainerLoop {
   at::Tensor counts_;
   /// When it was last looked whether a validation or a snapshot is due.
   TrainingTime before_{};
-  std::int64_t batch_index_ = 0;
   std::int64_t samples_of_step_ = 0;
   /// Of this rank, since metrics were logged; none: -1.
   std::int64_t first_bad_step_ = -1;

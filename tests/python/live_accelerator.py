@@ -95,13 +95,15 @@ class LiveAccelerator(LiveAcceleratorTest):
                 self.assertEqual(job.ends(), self.undisturbed_end(steps=20, arguments=arguments))
                 self.assertNotIn("wrong evaluation", str(job.said))
 
-    def test_a_rank_dies_in_an_evaluation_between_two_epochs(self):
-        for kind in ("plain", "two"):
+    def test_a_rank_dies_in_an_evaluation(self):
+        # Between two epochs, or within a step, which then is void.
+        for kind in ("plain", "two", "inner"):
             with self.subTest(kind=kind), tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
                 options = {"steps": 60, "arguments": (kind,)}
                 job = self.start(environment={"ACCELERATOR_WORKER_FAULT": "evaluation",
                                               "ACCELERATOR_WORKER_FOLDER": folder}, **options)
                 self.expect_same_end(job, **options)
+                self.assertNotIn("wrong evaluation", str(job.said))
                 self.assertEqual(recoveries(job.errors), 1, job.errors)
                 self.expect_lines_once(job)
                 self.expect_audited(folder)
@@ -228,6 +230,32 @@ class LiveAccelerator(LiveAcceleratorTest):
                 self.assertEqual(min(begins), job.last_step() + 1)
                 self.expect_audited(folder)
 
+    def test_a_rank_that_is_killed_when_a_preempted_training_has_ended_resumes_it(self):
+        with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+            options = {"steps": 60, "ranks": 2, "arguments": ("trainer",)}
+            job = self.start(environment={"ACCELERATOR_WORKER_FAULT": "preempted", "ACCELERATOR_WORKER_FOLDER": folder},
+                             **options)
+            processes = job.wait_for_begin(2)
+            job.wait_for_step(10)
+            os.kill(processes[0], signal.SIGUSR1)
+            again = job.wait_for_begin(2)
+            self.assertFalse(set(processes.values()) & set(again.values()))
+            self.assertEqual(job.finish(), [0], job.errors)
+            self.assertEqual(job.last_step(), 59)
+            self.expect_audited(folder)
+
+    def test_rank_0_dies_while_it_writes_the_best_weights(self):
+        self.need_failpoints()
+        found = []
+        for failpoint in ("", "file.write:3:kill:0"):
+            with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+                job = self.start(steps=20, ranks=2, arguments=("trainer",),
+                                 environment={"LOCKSTEP_FAILPOINT": failpoint, "ACCELERATOR_WORKER_FOLDER": folder})
+                self.assertEqual(job.finish(), [0], job.errors)
+                self.expect_failpoints(job, failpoint)
+                found.append(os.listdir(os.path.join(folder, "best")))
+        self.assertEqual(found[1], found[0])
+
     def test_all_die_at_once_with_a_copy_in_memory(self):
         job = self.start(arguments=("plain", 10), steps=120)
         processes = job.wait_for_begin(3)
@@ -329,8 +357,9 @@ class LiveAccelerator(LiveAcceleratorTest):
         self.assertEqual(recoveries(job.errors), 1, job.errors)
 
     def test_a_flipped_bit_is_repaired(self):
-        job = self.start(steps=60, environment={"ACCELERATOR_WORKER_FAULT": "flip"})
-        self.expect_same_end(job, steps=60)
+        options = {"steps": 60, "arguments": ("fp16",)}
+        job = self.start(environment={"ACCELERATOR_WORKER_FAULT": "flip"}, **options)
+        self.expect_same_end(job, **options)
         self.assertRegex(job.errors, "after step 30 the parameters differ: those of rank 1 from rank 0's, which it takes")
 
     def test_state_that_is_not_registered_is_found(self):

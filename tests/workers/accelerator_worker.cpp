@@ -5,10 +5,10 @@
 // replicas every third step), trainer (in place of a loop of its own), save (snapshots in
 // $ACCELERATOR_WORKER_FOLDER), async and sharded (of these), tail (evaluations within the loop),
 // places (says which failpoints it passes), per_rank (a batch of its own for each rank), drop
-// (drop_last), onecopy (one_copy_per_machine), fused (Lockstep's optimizers, else LibTorch's), hook (a
-// comm hook, with which recovery is off), forgets (steps read a number that is not registered).
-// EPOCHS_LOOP while: a loop over loader.epoch(). Says each step, and at the end the bits of its state,
-// each after its pid.
+// (drop_last), onecopy (one_copy_per_machine), fused (Lockstep's optimizers, else LibTorch's), hook
+// (a comm hook, with which recovery is off), forgets (steps read a number that is not registered).
+// EPOCHS_LOOP while: a loop over loader.epoch(). Says each step, and at the end the bits of its
+// state, each after its pid.
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -63,10 +63,12 @@ constexpr int kCheckEvery = 3;
 constexpr std::int64_t kMoreRows = 7;
 
 constexpr env::Variable kFault{
-    "ACCELERATOR_WORKER_FAULT", "hang|flip|evaluation|ended|log|logged|validation|validated",
+    "ACCELERATOR_WORKER_FAULT",
+    "hang|flip|evaluation|ended|preempted|log|logged|validation|validated",
     "what the first process of rank 1 does in step 30; flip: a bit of a parameter, while all are "
     "compared; evaluation: it is killed in that before step 30; ended: behind the training's end; "
-    "the others: that of rank 0 is killed before or behind the callback that writes the metrics of "
+    "preempted: behind fit(), which a preemption has ended; the others: that of rank 0 is killed "
+    "before or behind the callback that writes the metrics of "
     "step 30"};
 constexpr std::int64_t kFaultyStep = 30;
 
@@ -208,8 +210,10 @@ struct RowsTask : Task<nn::SequentialImpl> {
       torch::optim::Optimizer& adam) override {
     return std::make_unique<SawtoothLR>(adam);
   }
-  at::Tensor training_step(Model& model, Batch& batch, StepContext&) override {
-    return (model(batch.data) - batch.target).square().mean();
+  at::Tensor training_step(Model& model, Batch& batch, StepContext& step) override {
+    const auto index = static_cast<double>(step.batch_index());
+    if (step.batch_index() % 3 == 1) step.log("now_and_then", index);
+    return (1 + index / 64) * (model(batch.data) - batch.target).square().mean();
   }
   void validation_step(Model&, Batch& batch, StepContext& step) override {
     for (std::int64_t row = 0; row < batch.data.size(0); ++row) rows += 1;
@@ -251,7 +255,9 @@ int run_trainer(const Settings& settings) {
                    .one_copy_per_machine = settings.is("onecopy"),
                    .log_samples = true});
   trainer.add(ValidationPhase(places));
+  trainer.add(ModelCheckpoint({.monitor = "val_one"}));
   trainer.add(dies_at_metrics("log", "validated"));
+  trainer.add(ThroughputMonitor());  // Its collective is what others are in when rank 0 dies.
   trainer.add(CsvLogger());
   trainer.add(TensorBoardLogger());
   trainer.add(dies_at_metrics("logged", "validation"));  // Which comes first there.
@@ -282,7 +288,10 @@ int run_trainer(const Settings& settings) {
     return Rows(count).map(torch::data::transforms::Stack<>());
   };
   const FitResult result = trainer.fit(task, rows(settings.rows_per_epoch()), rows(31));
-  return result.end == FitEnd::kPreempted ? kExitPreempted : 0;
+  const bool is_preempted = result.end == FitEnd::kPreempted;
+  if (is_preempted && fault_of(kFaultyStep, trainer.is_global_zero() ? 0 : 1) == "preempted")
+    raise(SIGKILL);
+  return is_preempted ? kExitPreempted : 0;
 }
 
 int run(const Settings& settings) {
@@ -338,7 +347,8 @@ int run(const Settings& settings) {
     accelerator.gather(seen);  // In a replacement it reaches nobody.
   }
 
-  const auto evaluate = [&] {
+  const bool evaluates_in_steps = settings.is("inner");
+  const auto evaluate = [&](bool is_in_step = false) {
     const auto phase = places.enter("evaluation");
     return accelerator.evaluate([&] {
       const at::NoGradGuard no_grad;
@@ -347,7 +357,7 @@ int run(const Settings& settings) {
       for (auto& batch : test) {
         const at::Tensor output = model.forward(batch.data);
         sum += accelerator.gather_for_metrics(at::ones_like(output)).sum().item<double>();
-        die_if_told(accelerator);
+        if (is_in_step == evaluates_in_steps) die_if_told(accelerator);
       }
       model->train();
       return sum;
@@ -363,6 +373,10 @@ int run(const Settings& settings) {
                    " begins at ", accelerator.steps()));
       }
       seen.add_(batch.data.size(0));
+      if (evaluates_in_steps) {
+        const double result = evaluate(/*is_in_step=*/true);
+        if (!std::isnan(result) && result != 31) say(concat("wrong evaluation ", result));
+      }
       const std::int64_t before = accelerator.steps();
       if (second) {
         second->zero_grad();
@@ -420,6 +434,7 @@ int run(const Settings& settings) {
   for (const auto& [name, tensor] : state_dict(*critic)) hash(sum, tensor);
   hash(sum, optimizer_state_dict(*adam));
   hash(sum, found);
+  for (const auto& [name, tensor] : accelerator.scaler().state_dict()) hash(sum, tensor);
   places.say_passed();
   say(concat("ends with ", sum));
   return 0;

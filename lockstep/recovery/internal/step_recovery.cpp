@@ -115,7 +115,7 @@ bool StepRecovery::run_on_survivors(const std::function<void()>& action) {
     case Action::kRunInStep:
       try {
         action();
-        return true;
+        return !is_discarding();  // Where a collective in it has failed and said so.
       } catch (const Error& error) {
         if (!fail(error)) throw;
         return false;

@@ -307,6 +307,10 @@ bool Accelerator::save_and_leave() {
   return state_->save_and_leave();
 }
 
+void Accelerator::leave_training() {
+  state_->leave_training();
+}
+
 void Accelerator::wait_for_saves() {
   for (auto& [path, snapshots] : state_->directories) snapshots.wait();
 }

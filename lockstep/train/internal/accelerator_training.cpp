@@ -170,9 +170,8 @@ bool AcceleratorTraining::go_back() {
   buffers_.go_back();
   for (const auto& one : state_.registered) one.load_state_dict(registered_[one.name]);
   if (state_.scaler_.is_enabled()) {
-    state_.scaler_ = GradScaler();
+    forget_scaler();
     state_.scaler_.load_state_dict(scaler_);
-    state_.has_stepped_with_scaler_ = false;
   }
   for (std::size_t i = 0; i < scheduler_steps_.size(); ++i) {
     AcceleratorState::Scheduled& scheduled = *state_.schedulers[i];
@@ -190,6 +189,12 @@ bool AcceleratorTraining::go_back() {
   state_.losses_are_old_ = true;
   state_.held_lines_.clear();
   return is_whole;
+}
+
+// What it has found in gradients, and has yet to make of it.
+void AcceleratorTraining::forget_scaler() {
+  state_.scaler_ = GradScaler();
+  state_.has_stepped_with_scaler_ = false;
 }
 
 void AcceleratorTraining::move_loader_to_boundary() {
@@ -237,6 +242,7 @@ void AcceleratorTraining::take(const c10::IValue& value) {
     scheduled.steps = steps;
   }
   state_.check_values(values, kOtherRank);
+  if (state_.scaler_.is_enabled()) forget_scaler();  // Its update is in the state that comes.
   state_.take_registered(values, kOtherRank);
   load_state_dict(*state_.replicas.front()->module(),
                   tensor_dict(entry(value, "model", kOtherRank), kOtherRank), kOtherRank);
@@ -268,7 +274,7 @@ void AcceleratorTraining::drop_group(const ProcessGroup& group) {
   CopyPlaces(parameters).leave();
   state_.group_ = group;
   regroup_layers(group);
-  state_.directories.clear();
+  left_directories_.push_back(std::exchange(state_.directories, {}));
   // What it is given without a group does not count.
   if (logged_until_.empty()) {
     logged_until_ = cursors_between_;
@@ -289,6 +295,7 @@ void AcceleratorTraining::log_until_here() {
 void AcceleratorTraining::set_group(const ProcessGroup& group, bool at_boundary) {
   state_.group_ = group;
   state_.directories.clear();
+  left_directories_.clear();
   regroup_layers(group);
   if (at_boundary && state_.options_.one_copy_per_machine) {
     expect_equal(group, parameters_hash());
@@ -523,6 +530,12 @@ bool AcceleratorState::end_training() {
   if (!is_discarding() && !loaders.empty()) training_->set_cursor(loaders.front()->cursor());
   recovery_->boundary(BoundaryKind::kTrainingEnd);
   return recovery_->phase() == RecoveryPhase::kEnded;
+}
+
+void AcceleratorState::leave_training() {
+  if (!recovery_ || !recovery_->is_active()) return;
+  flush_lines();
+  recovery_->leave();
 }
 
 bool AcceleratorState::is_main() const {

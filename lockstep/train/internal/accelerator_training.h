@@ -92,6 +92,7 @@ class AcceleratorTraining final : public RecoverableTraining {
   void forget_updates();
   int expected_updates() const;
   void restore_rates();
+  void forget_scaler();
   std::int64_t skipped() const;
   void set_skipped(std::int64_t skipped);
   void warn_of_replicas();
@@ -103,6 +104,9 @@ class AcceleratorTraining final : public RecoverableTraining {
   /// Where the log of samples, which is closed, ends of each loader: before a loop that was
   /// interrupted.
   std::vector<DataCursor> logged_until_;
+  /// Of groups that were left. They wait for saves under way, and may only do so once this process
+  /// has left its group.
+  std::vector<std::map<std::string, SnapshotDirectory>> left_directories_;
   bool has_tensors_ = false;
   std::vector<Watched> parameters_;
   TensorCopies buffers_;

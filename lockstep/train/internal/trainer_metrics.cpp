@@ -29,7 +29,9 @@ void TrainerLoop::log_metrics() {
   Metrics phases;
   run_on_survivors([&] {
     MetricMeans means = means_;
-    metrics = means.take_means(accelerator_.process_group(), seconds);
+    // A replacement has not seen the steps since the last line.
+    const bool has_new_ranks = accelerator_.recoveries() > 0;
+    metrics = means.take_means(accelerator_.process_group(), seconds, has_new_ranks);
     refuse_non_finite(metrics);
     phases.clear();
     if (timer_) add_phases(phases);
