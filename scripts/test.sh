@@ -16,7 +16,7 @@ Usage: scripts/test.sh [options] [arguments of ctest]
 Installs what is missing (Debian packages, LibTorch), builds everything and runs the tests.
 Further arguments go to ctest: scripts/test.sh -R sampler -V
 
-  --all           also the tests with the label \`full\`, which take minutes each
+  --all           also the tests with the label \`full\`, which take minutes each, and all cases of the others
   --preset NAME   which build: release (default), dev, ci, asan, tsan
   --targets=LIST  what to build, separated by spaces, instead of everything
   --build-only    build, and run no test
@@ -37,7 +37,7 @@ take_argument() {
     --preset) preset=$(value_of "$@"); taken=2 ;;
     --preset=*) preset=${1#*=} ;;
     --targets=*) read -r -a targets <<< "${1#*=}" ;;
-    --all) all=true ;;
+    --all) all=true; export ALL_CASES=1 ;;
     --build-only) build_only=true ;;
     *) ctest_arguments+=("$1") ;;
   esac

@@ -330,9 +330,9 @@ class LiveAccelerator(LiveAcceleratorTest):
             self.expect_audited(folder)
 
     def test_more_and_fewer_ranks(self):
-        for kind, steps, first, changes in (("plain", 6000, 2, ((1, 3), (0, 1), (None, 2))),
-                                            ("per_rank", 12000, 2, ((0, 3), (2, 1), (None, 3))),
-                                            ("per_rank+drop", 12000, 1, ((None, 3), (1, 1)))):
+        for kind, steps, first, changes in (("plain", 3000, 2, ((1, 3), (0, 1), (None, 2))),
+                                            ("per_rank", 3000, 2, ((0, 3), (2, 1), (None, 3))),
+                                            ("per_rank+drop", 3000, 1, ((None, 3), (1, 1)))):
             with self.subTest(kind=kind), tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
                 train, test = self.scale_and_kill(kind, steps, first, changes, folder)
                 for loader in (train, test):
@@ -345,7 +345,7 @@ class LiveAccelerator(LiveAcceleratorTest):
                     self.expect_planned(folder, samples=127, batch_of_rank=12, seed=3, drops="drop" in kind)
 
     def test_a_standby_worker_takes_the_rank(self):
-        self.expect_standby_takes_ranks(1000, steps=6000, arguments=("plain",))
+        self.expect_standby_takes_ranks(arguments=("plain",))
 
     def test_an_error_of_the_program_costs_its_rank_alone(self):
         job = self.start(steps=60, environment={"LIVE_WORKER_THROW": "1:30"})

@@ -1,7 +1,9 @@
 """Jobs of resilient_worker whose ranks are lost, stopped and told to end while others keep their processes."""
 
+import contextlib
 import json
 import os
+import pathlib
 import queue
 import re
 import signal
@@ -159,6 +161,29 @@ class LiveJobTest(unittest.TestCase):
                     f"--nproc-per-node={ranks}", self.WORKER, str(steps), *map(str, arguments)])
         return job
 
+    def wait_until_it_polls(self, pid):
+        """A standby worker says that it starts; once it is ready it waits in poll() for the launcher."""
+        until = time.monotonic() + DEADLINE_S
+        while "poll" not in pathlib.Path(f"/proc/{pid}/wchan").read_text():
+            self.assertLess(time.monotonic(), until, "the standby worker is not ready")
+            time.sleep(0.01)
+
+    @contextlib.contextmanager
+    def stopped(self, processes):
+        """The ranks make no step meanwhile."""
+        for process in processes.values():
+            os.kill(process, signal.SIGSTOP)
+        yield
+        for process in processes.values():
+            os.kill(process, signal.SIGCONT)
+
+    def wait_for_standby(self, job, processes):
+        """A standby worker that is ready, beside the ranks' processes, which make no step until it is."""
+        with self.stopped(processes):
+            standby, _ = job.wait_for(lambda pid, text: text == "starts" and pid not in processes.values())
+            self.wait_until_it_polls(standby)
+        return standby
+
     def undisturbed_end(self, **options):
         key = tuple(sorted(options.items()))
         if key not in self.undisturbed:
@@ -246,12 +271,13 @@ class LiveAcceleratorTest(LiveJobTest):
         self.expect_no_step_lost(job)
         return self.expect_audited(folder)
 
-    def expect_standby_takes_ranks(self, steps_between, **options):
+    def expect_standby_takes_ranks(self, **options):
+        options = {"steps": 200, **options}
         job = self.start("--standalone", "--max-restarts=9", "--standby=1", **options)
         processes = job.wait_for_begin(3)
         for victim in (1, 0):
-            standby = job.wait_for(lambda pid, text: text == "starts" and pid not in processes.values())[0]
-            job.wait_for_step(job.last_step() + steps_between)
+            standby = self.wait_for_standby(job, processes)
+            job.wait_for_step(job.last_step() + 20)
             os.kill(processes[victim], signal.SIGKILL)
             processes = job.wait_for_begin(3)
             self.assertEqual(processes[victim], standby)

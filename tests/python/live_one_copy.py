@@ -175,7 +175,7 @@ class LiveOneCopy(LiveAcceleratorTest):
                 self.assertGreaterEqual(begins[3], 20, begins)
 
     def test_a_standby_worker_takes_the_rank(self):
-        self.expect_standby_takes_ranks(500, steps=3000, arguments=(f"plain+{ONE_COPY}",))
+        self.expect_standby_takes_ranks(arguments=(f"plain+{ONE_COPY}",))
 
     def test_more_and_fewer_ranks(self):
         with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:

@@ -3,12 +3,14 @@
 Usage: pipeline_faults.py PIPELINE_WORKER [unittest arguments]
 """
 
+import itertools
 import os
 import signal
 import sys
 import time
 import unittest
 
+from cases import some
 from free_ports import free_port
 from rank_process import RankProcess, place
 from sanitizers import is_sanitized
@@ -39,28 +41,26 @@ class PipelineFaults(unittest.TestCase):
         return found
 
     def test_a_killed_stage_is_named_by_every_survivor(self):
-        for backend in ("shm", "gloo"):
-            for way in WAYS:
-                for world_size, victim in ((2, 0), (2, 1), (3, 1), (4, 0), (4, 3)):
-                    with self.subTest(backend=backend, way=way, ranks=world_size, victim=victim):
-                        found = self.kill(self.job(world_size, way, backend), victim)
-                        for r, fields in found.items():
-                            self.assertEqual((fields["own_rank"], fields["ranks"]), (r, [victim]), found)
+        places = ((2, 0), (2, 1), (3, 1), (4, 0), (4, 3))
+        for backend, way, (world_size, victim) in some(itertools.product(("shm", "gloo"), WAYS, places), 4):
+            with self.subTest(backend=backend, way=way, ranks=world_size, victim=victim):
+                found = self.kill(self.job(world_size, way, backend), victim)
+                for r, fields in found.items():
+                    self.assertEqual((fields["own_rank"], fields["ranks"]), (r, [victim]), found)
 
     def test_a_killed_stage_of_a_replica_is_named_by_the_other_replicas(self):
         # Ranks 0 and 1 are one pipeline, 2 and 3 the other; rank 3 is killed: rank 1 of both of its groups, 1 and 3.
         # Rank 0 learns it from rank 1, in whose words the lost rank has no number, or loses rank 2, which has ended
         # by it: rank 1 of their group, 2. Over Gloo a collective cannot say who is gone.
-        for backend in ("shm", "gloo"):
-            for way in WAYS:
-                with self.subTest(backend=backend, way=way):
-                    found = self.kill(self.job(4, way, backend, replicas=2), 3)
-                    self.assertEqual((found[1]["group"], found[2]["group"]), ("default/3", "default/1"), found)
-                    self.assertIn(found[0]["group"], ("default/0", "default/2"), found)
-                    for r, fields in found.items():
-                        self.assertEqual(fields["own_rank"], 0, found)
-                        may_not_know = backend == "gloo" and r != 2 or fields["group"] == "default/0"
-                        self.assertIn(fields.get("ranks"), ([1], None) if may_not_know else ([1],), found)
+        for backend, way in some(itertools.product(("shm", "gloo"), WAYS), 4):
+            with self.subTest(backend=backend, way=way):
+                found = self.kill(self.job(4, way, backend, replicas=2), 3)
+                self.assertEqual((found[1]["group"], found[2]["group"]), ("default/3", "default/1"), found)
+                self.assertIn(found[0]["group"], ("default/0", "default/2"), found)
+                for r, fields in found.items():
+                    self.assertEqual(fields["own_rank"], 0, found)
+                    may_not_know = backend == "gloo" and r != 2 or fields["group"] == "default/0"
+                    self.assertIn(fields.get("ranks"), ([1], None) if may_not_know else ([1],), found)
 
     def test_a_stopped_stage_is_a_timeout_at_the_deadline(self):
         for backend in ("shm", "gloo"):
