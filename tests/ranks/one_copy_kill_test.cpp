@@ -429,21 +429,33 @@ int victim_of(int ranks) {
   return ranks == 2 ? 1 : 0;
 }
 
-// Every place of the first two steps, of which the first makes the states.
+/// Of a share, where kernels of Lockstep's update it: of 16 blocks of 64 elements.
+int chunks_of(int ranks, int rank) {
+  std::int64_t blocks = 0;
+  for (const std::int64_t size : kSizes) blocks += (size + 63) / 64;
+  const std::int64_t own = blocks / ranks + (rank < blocks % ranks ? 1 : 0);
+  return static_cast<int>((own + 15) / 16);
+}
+
+// Places of the first two steps, of which the first makes the states.
 TEST_F(OneCopyKilled, AtAnyFailpointFinishesTheStepInFlight) {
-  struct Place {
-    const char* name;
-    int in_a_step;
-  };
-  // A share has a chunk of 65,536 elements and a smaller one.
-  constexpr std::array kPlaces = {Place{"update.handed", 1},  Place{"update.prepared", 1},
-                                  Place{"update.kept", 2},    Place{"update.begun", 2},
-                                  Place{"update.written", 2}, Place{"update.chunk", 2},
-                                  Place{"update.complete", 1}};
   for (int ranks = 2; ranks <= kMostRanks; ++ranks) {
     const int rank = victim_of(ranks);
-    for (const auto& [name, in_a_step] : kPlaces) {
-      for (int n = 1; n <= 2 * in_a_step; ++n) {
+    const int chunks = chunks_of(ranks, rank);
+    struct Place {
+      const char* name;
+      int in_a_step;
+      std::vector<int> passes;
+    };
+    const std::vector<int> of_step = {1, 2};
+    const std::vector<int> of_chunks = {1, chunks / 2, chunks, chunks + 1, 2 * chunks};
+    const Place places[] = {
+        {"update.handed", 1, of_step},         {"update.prepared", 1, of_step},
+        {"update.kept", chunks, of_chunks},    {"update.begun", chunks, of_chunks},
+        {"update.written", chunks, of_chunks}, {"update.chunk", chunks, of_chunks},
+        {"update.complete", 1, of_step}};
+    for (const auto& [name, in_a_step, passes] : places) {
+      for (const int n : passes) {
         const std::string failpoint = concat(name, ":", n, ":kill");
         SCOPED_TRACE(concat(ranks, " ranks, rank ", rank, " at ", failpoint));
         const Outcome outcome = run(ranks, Program::kAdamW, only(rank, failpoint));
@@ -455,9 +467,12 @@ TEST_F(OneCopyKilled, AtAnyFailpointFinishesTheStepInFlight) {
 }
 
 TEST_F(OneCopyKilled, FinishesWhatTheProgramHasChangedToo) {
-  for (const std::string failpoint : {"update.handed:2:kill", "update.prepared:2:kill",
-                                      "update.kept:3:kill", "update.written:3:kill"}) {
-    for (int rank = 0; rank < 2; ++rank) {
+  for (int rank = 0; rank < 2; ++rank) {
+    const int in_second_step = chunks_of(2, rank) + 1;
+    for (const std::string& failpoint :
+         {std::string("update.handed:2:kill"), std::string("update.prepared:2:kill"),
+          concat("update.kept:", in_second_step, ":kill"),
+          concat("update.written:", in_second_step, ":kill")}) {
       SCOPED_TRACE(concat("rank ", rank, " at ", failpoint));
       const Outcome outcome = run(2, Program::kChangesParameters, only(rank, failpoint));
       EXPECT_EQ(outcome.completed, 2u);
@@ -467,10 +482,16 @@ TEST_F(OneCopyKilled, FinishesWhatTheProgramHasChangedToo) {
 
 TEST_F(OneCopyKilled, FinishesTheStepOfTwoModels) {
   // update.handed:1 is in the first step before the second model: that step does not happen.
-  const std::pair<const char*, std::uint64_t> cases[] = {
-      {"update.handed:1:kill", 0},   {"update.handed:2:kill", 1}, {"update.kept:1:kill", 1},
-      {"update.written:3:kill", 1},  {"update.begun:4:kill", 1},  {"update.complete:1:kill", 1},
-      {"update.complete:2:kill", 1}, {"update.handed:3:kill", 1}};
+  const int chunks = chunks_of(3, 1);
+  const std::pair<std::string, std::uint64_t> cases[] = {
+      {"update.handed:1:kill", 0},
+      {"update.handed:2:kill", 1},
+      {"update.kept:1:kill", 1},
+      {concat("update.written:", chunks + 1, ":kill"), 1},
+      {concat("update.begun:", 2 * chunks, ":kill"), 1},
+      {"update.complete:1:kill", 1},
+      {"update.complete:2:kill", 1},
+      {"update.handed:3:kill", 1}};
   for (const auto& [failpoint, completed] : cases) {
     SCOPED_TRACE(failpoint);
     EXPECT_EQ(run(3, Program::kTwoModels, only(1, failpoint)).completed, completed);
@@ -511,12 +532,13 @@ TEST_F(OneCopyKilled, FinishesAStepOfAnOptimizerOfLibTorch) {
 }
 
 TEST_F(OneCopyKilled, WhileItFinishesAnothersShareLeavesTheRestToTheThird) {
-  for (const std::string second :
-       {"update.taken:1:kill", "update.restored:1:kill", "update.kept:3:kill",
-        "update.begun:3:kill", "update.written:3:kill", "update.chunk:3:kill",
-        "update.complete:2:kill"}) {
-    for (const std::string first : {"update.prepared:1:kill", "update.written:1:kill"}) {
-      for (const int finisher : {0, 1}) {
+  for (const int finisher : {0, 1}) {
+    const std::string after_own = concat(":", chunks_of(3, finisher) + 1, ":kill");
+    for (const std::string& second :
+         {std::string("update.taken:1:kill"), std::string("update.restored:1:kill"),
+          "update.kept" + after_own, "update.begun" + after_own, "update.written" + after_own,
+          "update.chunk" + after_own, std::string("update.complete:2:kill")}) {
+      for (const std::string first : {"update.prepared:1:kill", "update.written:1:kill"}) {
         SCOPED_TRACE(concat("rank 2 at ", first, ", rank ", finisher, " at ", second));
         Faults faults = only(2, first);
         faults[static_cast<std::size_t>(finisher)] = second;

@@ -1,6 +1,7 @@
 #include "lockstep/one_copy/internal/model_copy.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -347,12 +348,13 @@ void ModelCopy::average_sources(std::size_t index, std::int64_t begin, std::int6
   const Reduction reduction{.element = element, .op = ReduceOp::kAvg, .factor = factor};
   const std::int64_t bytes = element_bytes_of(index);
   at::parallel_for(0, elements, kGrainElements, [&](std::int64_t first, std::int64_t last) {
-    std::vector<const std::byte*> sources = sources_[index];
-    for (const std::byte*& source : sources) {
-      source = source == nullptr ? zeros_.get() : source + (begin + first) * bytes;
-    }
+    std::array<const std::byte*, StepLog::kMostRanks> sources;
+    std::ranges::transform(sources_[index], sources.begin(), [&](const std::byte* source) {
+      return source == nullptr ? zeros_.get() : source + (begin + first) * bytes;
+    });
     std::byte* const to = target + first * bytes;
-    reduce(reduction, sources, std::span(&to, 1), static_cast<std::size_t>(last - first));
+    reduce(reduction, std::span(sources).first(sources_[index].size()), std::span(&to, 1),
+           static_cast<std::size_t>(last - first));
   });
 }
 

@@ -50,6 +50,9 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   using Part = CopyLayout::Part;
   /// What is averaged and updated at a time: half of a core's second cache.
   static constexpr std::int64_t kChunkBytes = 256 * 1024;
+  /// The same where a call of the update costs little: it stays in the first cache with the old
+  /// values, and the next chunk is fetched meanwhile (kAheadBytes of update_loops.h).
+  static constexpr std::int64_t kSmallChunkBytes = 4 * 1024;
 
   /// A parameter of a copy.
   struct Place {

@@ -16,7 +16,6 @@ constexpr std::uint64_t kLineBytes = 64;
 constexpr std::uint64_t kPageBytes = 64 * 1024;
 // Bounds how late a rank that sleeps notices what no peer wakes it for.
 constexpr std::chrono::milliseconds kSleepSlice{2};
-constexpr std::size_t kMostRanks = 64;
 
 std::uint64_t round_up_to(std::uint64_t bytes, std::uint64_t unit) {
   return (bytes + unit - 1) / unit * unit;
@@ -48,44 +47,35 @@ struct StepLog::Share {
 };
 
 // Head | shares | records, two of each rank | pieces of each share || undo of each share
-namespace {
-
-struct Offsets {
-  std::uint64_t shares, records, pieces, undo, end;
-  std::uint64_t record_bytes, pieces_bytes, undo_bytes;
-};
-
-Offsets offsets_of(const StepLog::Sizes& sizes, std::uint64_t head_bytes,
-                   std::uint64_t share_bytes) {
+StepLog::Places StepLog::places_of(const Sizes& sizes) {
   const auto ranks = static_cast<std::uint64_t>(sizes.ranks);
-  Offsets at{};
+  Places at{};
   at.record_bytes = round_up_to(sizes.record_words * sizeof(std::int64_t), kLineBytes);
   at.pieces_bytes = round_up_to(sizes.pieces * sizeof(StepLog::Piece), kLineBytes);
   at.undo_bytes = round_up_to(sizes.undo_bytes, kPageBytes);
-  at.shares = head_bytes;
-  at.records = at.shares + ranks * share_bytes;
+  at.shares = sizeof(Head);
+  at.records = at.shares + ranks * sizeof(Share);
   at.pieces = at.records + 2 * ranks * at.record_bytes;
   at.undo = round_up_to(at.pieces + ranks * at.pieces_bytes, kPageBytes);
   at.end = at.undo + ranks * at.undo_bytes;
   return at;
 }
 
-}  // namespace
-
 std::uint64_t StepLog::bytes(const Sizes& sizes) {
-  return offsets_of(sizes, sizeof(Head), sizeof(Share)).end;
+  return places_of(sizes).end;
 }
 
 StepLog::StepLog(const SharedMapping& memory, std::uint64_t offset, const Sizes& sizes, int rank)
     : memory_(memory),
       offset_(offset),
       sizes_(sizes),
+      places_(places_of(sizes)),
       rank_(rank),
       populated_(static_cast<std::size_t>(sizes.ranks)) {
   static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
   LOCKSTEP_ASSERT(static_cast<std::size_t>(sizes.ranks) <= kMostRanks);
-  LOCKSTEP_ASSERT(offset + bytes(sizes) <= memory.bytes());
-  memory_.populate(offset_, offsets_of(sizes_, sizeof(Head), sizeof(Share)).undo);
+  LOCKSTEP_ASSERT(offset + places_.end <= memory.bytes());
+  memory_.populate(offset_, places_.undo);
 }
 
 StepLog::~StepLog() {
@@ -97,28 +87,25 @@ StepLog::Head& StepLog::head() const {
 }
 
 StepLog::Share& StepLog::share(int rank) const {
-  const std::uint64_t shares = offset_ + sizeof(Head);
-  return *reinterpret_cast<Share*>(memory_.data() + shares +
+  return *reinterpret_cast<Share*>(memory_.data() + offset_ + places_.shares +
                                    static_cast<std::uint64_t>(rank) * sizeof(Share));
 }
 
 std::span<std::int64_t> StepLog::record(int rank, std::uint64_t step) const {
-  const Offsets at = offsets_of(sizes_, sizeof(Head), sizeof(Share));
   const std::uint64_t number = 2 * static_cast<std::uint64_t>(rank) + step % 2;
-  auto* const words = reinterpret_cast<std::int64_t*>(memory_.data() + offset_ + at.records +
-                                                      number * at.record_bytes);
+  auto* const words = reinterpret_cast<std::int64_t*>(memory_.data() + offset_ + places_.records +
+                                                      number * places_.record_bytes);
   return {words, sizes_.record_words};
 }
 
 StepLog::Piece* StepLog::pieces(int rank) const {
-  const Offsets at = offsets_of(sizes_, sizeof(Head), sizeof(Share));
-  return reinterpret_cast<Piece*>(memory_.data() + offset_ + at.pieces +
-                                  static_cast<std::uint64_t>(rank) * at.pieces_bytes);
+  return reinterpret_cast<Piece*>(memory_.data() + offset_ + places_.pieces +
+                                  static_cast<std::uint64_t>(rank) * places_.pieces_bytes);
 }
 
 std::byte* StepLog::undo(int rank) const {
-  const Offsets at = offsets_of(sizes_, sizeof(Head), sizeof(Share));
-  return memory_.data() + offset_ + at.undo + static_cast<std::uint64_t>(rank) * at.undo_bytes;
+  return memory_.data() + offset_ + places_.undo +
+         static_cast<std::uint64_t>(rank) * places_.undo_bytes;
 }
 
 void StepLog::join() {

@@ -26,6 +26,7 @@ namespace lockstep::inline internal {
 /// Errors: SystemError where memory for old values is short.
 class StepLog {
  public:
+  static constexpr std::size_t kMostRanks = 64;
   struct Sizes {
     int ranks = 1;
     std::uint64_t record_words = 0;  ///< Of what a rank hands over, at most.
@@ -108,6 +109,12 @@ class StepLog {
 
   struct Share;
   struct Head;
+  /// Offsets from the log's own, and bytes of what each rank or share has.
+  struct Places {
+    std::uint64_t shares, records, pieces, undo, end;
+    std::uint64_t record_bytes, pieces_bytes, undo_bytes;
+  };
+  static Places places_of(const Sizes& sizes);
   Head& head() const;
   Share& share(int rank) const;
   std::byte* undo(int rank) const;
@@ -125,6 +132,7 @@ class StepLog {
   const SharedMapping& memory_;
   const std::uint64_t offset_;
   const Sizes sizes_;
+  const Places places_;
   const int rank_;
   bool has_joined_ = false;
   std::vector<std::uint64_t> populated_;  ///< By share, of the old values, by this process.

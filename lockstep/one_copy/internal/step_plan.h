@@ -21,13 +21,13 @@ struct SharePosition {
   Stage stage = Stage::kUnprepared;
   std::uint32_t chunks = 0;
 
-  static constexpr std::uint32_t kMostChunks = (std::uint32_t{1} << 22) - 1;
+  static constexpr std::uint32_t kMostChunks = (std::uint32_t{1} << 26) - 1;
 
   std::uint64_t word() const {
-    return step << 24 | std::uint64_t{chunks} << 2 | static_cast<std::uint64_t>(stage);
+    return step << 28 | std::uint64_t{chunks} << 2 | static_cast<std::uint64_t>(stage);
   }
   static SharePosition of(std::uint64_t word) {
-    return {.step = word >> 24,
+    return {.step = word >> 28,
             .stage = static_cast<Stage>(word & 3),
             .chunks = static_cast<std::uint32_t>(word >> 2) & kMostChunks};
   }

@@ -442,12 +442,11 @@ class GroupUpdate final : public GroupStep {
   }
 
   /// Averages this rank's part, chunk by chunk, into a buffer that stays in the cache. What is in
-  /// the buffer is updated when it is full: small parameters go together.
+  /// the buffer is updated when it has a chunk: small parameters go together.
   void add_ranges(const Target& target, const SharedUpdate& update) {
     const auto& [copy, index] = target.shared;
     const at::ScalarType dtype = target.parameter.scalar_type();
     const auto bytes = static_cast<std::int64_t>(c10::elementSize(dtype));
-    const std::int64_t most = ModelCopy::kChunkBytes / bytes;
     UpdateRange range{.dtype = dtype,
                       .state_dtype = state_dtype(target.parameter),
                       .parameter = nullptr,
@@ -461,6 +460,10 @@ class GroupUpdate final : public GroupStep {
     if (!joins) update_waiting();
     waiting_update_ = update;
     waiting_copy_ = copy;
+    // Alike on all ranks: they divide a share into the same chunks.
+    const bool is_small = has_own_kernel(update, range_without_gradient(target));
+    const std::int64_t most =
+        (is_small ? ModelCopy::kSmallChunkBytes : ModelCopy::kChunkBytes) / bytes;
     const ModelCopy::Part part = copy->part(index);
     for (std::int64_t begin = part.begin; begin < part.end; begin += range.elements) {
       range.elements = std::min(most - waiting_elements_, part.end - begin);

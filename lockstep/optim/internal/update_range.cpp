@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <vector>
 
 #include <ATen/Parallel.h>
+#include <ATen/Version.h>
 #include <ATen/ops/_fused_adagrad.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
@@ -49,9 +51,20 @@ UpdateCall part_of(const void* update, const UpdateRange& range, std::int64_t be
   return call;
 }
 
+// One that has the bits of ATen's kernels, for which ATEN_CPU_CAPABILITY may choose another.
+std::optional<InstructionSet> instruction_set_of_aten() {
+#if defined(__x86_64__)
+  static const bool has_avx = at::get_cpu_capability().starts_with("AVX");
+  return has_avx ? best_instruction_set() : InstructionSet::kPortable;
+#else
+  return std::nullopt;
+#endif
+}
+
 UpdateKernel kernel_for(UpdateKind kind, const UpdateRange& range) {
-  return find_update_kernel(best_instruction_set(), kind,
-                            update_elements(range.dtype, range.state_dtype));
+  const bool is_of_aten = kind >= UpdateKind::kAtenSgd;
+  const InstructionSet set = is_of_aten ? *instruction_set_of_aten() : best_instruction_set();
+  return find_update_kernel(set, kind, update_elements(range.dtype, range.state_dtype));
 }
 
 void run(UpdateKind kind, const void* update, const UpdateRange& range) {
@@ -66,8 +79,10 @@ void run(UpdateKind kind, const void* update, const UpdateRange& range) {
 }
 
 template <class Update>
-void run_each(UpdateKind kind, const Update& update, std::span<const UpdateRange> ranges) {
-  for (const UpdateRange& range : ranges) run(kind, &update, range);
+void run_each(UpdateKind kind, UpdateKind of_aten, const Update& update,
+              std::span<const UpdateRange> ranges) {
+  const bool has_bits_of_aten = ranges[0].dtype == at::kFloat;
+  for (const UpdateRange& range : ranges) run(has_bits_of_aten ? of_aten : kind, &update, range);
 }
 
 at::Tensor tensor_over(void* data, const UpdateRange& range) {
@@ -91,9 +106,6 @@ struct RangeTensors {
   std::array<std::vector<at::Tensor>, kMostStates> states = {};
 };
 
-bool has_fused_kernel(const UpdateRange& range) {
-  return range.dtype == range.state_dtype;
-}
 at::Tensor step_tensor(std::int64_t step) {
   return at::scalar_tensor(static_cast<double>(step), at::kFloat);
 }
@@ -121,11 +133,30 @@ UpdateElements update_elements(at::ScalarType dtype, at::ScalarType state_dtype)
   }
 }
 
+namespace {
+
+bool has_kernel_beside_atens(const UpdateRange& range) {
+  if (range.dtype == at::kFloat) return instruction_set_of_aten().has_value();
+  return range.dtype != range.state_dtype;
+}
+
+}  // namespace
+
+bool has_own_kernel(const SgdUpdate&, const UpdateRange& range) {
+  const bool has_momentum = range.states[0] != nullptr;
+  return has_kernel_beside_atens(range) || (has_momentum && loses_momentum(range.dtype));
+}
+bool has_own_kernel(const AdamUpdate&, const UpdateRange& range) {
+  return has_kernel_beside_atens(range);
+}
+bool has_own_kernel(const AdagradUpdate&, const UpdateRange& range) {
+  return has_kernel_beside_atens(range);
+}
+
 void update_ranges(const SgdUpdate& update, std::span<const UpdateRange> ranges) {
   if (ranges.empty()) return;
-  const bool has_momentum = ranges[0].states[0] != nullptr;
-  if ((has_momentum && loses_momentum(ranges[0].dtype)) || !has_fused_kernel(ranges[0])) {
-    return run_each(UpdateKind::kSgd, update, ranges);
+  if (has_own_kernel(update, ranges[0])) {
+    return run_each(UpdateKind::kSgd, UpdateKind::kAtenSgd, update, ranges);
   }
   const c10::NoGradGuard no_grad;
   const RangeTensors tensors(ranges);
@@ -136,7 +167,9 @@ void update_ranges(const SgdUpdate& update, std::span<const UpdateRange> ranges)
 
 void update_ranges(const AdamUpdate& update, std::span<const UpdateRange> ranges) {
   if (ranges.empty()) return;
-  if (!has_fused_kernel(ranges[0])) return run_each(UpdateKind::kAdam, update, ranges);
+  if (has_own_kernel(update, ranges[0])) {
+    return run_each(UpdateKind::kAdam, UpdateKind::kAtenAdam, update, ranges);
+  }
   const c10::NoGradGuard no_grad;
   const RangeTensors tensors(ranges);
   const std::vector<at::Tensor> counts(ranges.size(), step_tensor(update.step));
@@ -159,7 +192,9 @@ void update_ranges(const AdamUpdate& update, std::span<const UpdateRange> ranges
 
 void update_ranges(const AdagradUpdate& update, std::span<const UpdateRange> ranges) {
   if (ranges.empty()) return;
-  if (!has_fused_kernel(ranges[0])) return run_each(UpdateKind::kAdagrad, update, ranges);
+  if (has_own_kernel(update, ranges[0])) {
+    return run_each(UpdateKind::kAdagrad, UpdateKind::kAtenAdagrad, update, ranges);
+  }
   const c10::NoGradGuard no_grad;
   const RangeTensors tensors(ranges);
   at::_fused_adagrad_(tensors.parameters, tensors.gradients, tensors.states[0],

@@ -34,8 +34,19 @@ inline bool loses_momentum(at::ScalarType dtype) {
   return dtype == at::kBFloat16 || dtype == at::kHalf;
 }
 
-/// One pass over memory, with LibTorch's threads. SGD, Adam and Adagrad by ATen's fused kernels
-/// where states have the parameter's dtype.
+/// Whether a kernel of Lockstep's updates such a range, for which a call costs little. Else one of
+/// ATen's does: of SGD, Adam and Adagrad where states have the parameter's dtype and that is not
+/// float32.
+template <class Update>
+bool has_own_kernel(const Update&, const UpdateRange&) {
+  return true;
+}
+bool has_own_kernel(const SgdUpdate& update, const UpdateRange& range);
+bool has_own_kernel(const AdamUpdate& update, const UpdateRange& range);
+bool has_own_kernel(const AdagradUpdate& update, const UpdateRange& range);
+
+/// One pass over memory, with LibTorch's threads. SGD, Adam and Adagrad have the bits of ATen's
+/// fused kernels where states have the parameter's dtype.
 void update_range(const SgdUpdate& update, const UpdateRange& range);
 void update_range(const AdamUpdate& update, const UpdateRange& range);
 void update_range(const AdagradUpdate& update, const UpdateRange& range);
@@ -53,7 +64,7 @@ template <class Update>
 void update_ranges(const Update& update, std::span<const UpdateRange> ranges) {
   for (const UpdateRange& range : ranges) update_range(update, range);
 }
-/// With one call of ATen's kernel.
+/// With one call, if ATen's kernel is called.
 void update_ranges(const SgdUpdate& update, std::span<const UpdateRange> ranges);
 void update_ranges(const AdamUpdate& update, std::span<const UpdateRange> ranges);
 void update_ranges(const AdagradUpdate& update, std::span<const UpdateRange> ranges);

@@ -7,7 +7,8 @@
 
 /// What update_range.cpp and the files compiled for one instruction set each agree on. Plain
 /// structs and pointers, for the reason in lockstep/comm/kernels/kernel_table.h. All instruction
-/// sets give the same bits, and each element's are those of the whole, however ranges are cut.
+/// sets give the same bits, but for kAten… on the portable one, and each element's are those of the
+/// whole, however ranges are cut.
 namespace lockstep::inline internal {
 
 /// Numbers of one step of an optimizer, all for gradients whose sign is that of a minimum.
@@ -83,6 +84,11 @@ enum class UpdateKind : std::uint8_t {
   kLion,
   kLamb,
   kLambScaled,
+  // With the bits of ATen's fused kernels, which fuse multiplications and additions where the
+  // instruction set can; float32 only.
+  kAtenSgd,
+  kAtenAdam,
+  kAtenAdagrad,
 };
 
 inline constexpr std::size_t kMostStates = 3;
@@ -112,6 +118,7 @@ enum class UpdateElements : std::uint8_t {
 };
 
 struct UpdateTable {
+  /// Null where there is none.
   UpdateKernel (*find)(UpdateKind kind, UpdateElements elements);
 };
 

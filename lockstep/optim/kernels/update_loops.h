@@ -43,24 +43,58 @@ V square_root(V x) {
 #endif
 }
 
+/// How products that are added are rounded: each operation; or as in ATen's kernels of float32, in
+/// which the compiler has fused them where the instruction set can; or as there for elements that
+/// do not fill a vector of kAtenLanes, on AVX-512 too, for which ATen has no kernels of its own.
+enum class Rounding : std::uint8_t { kEach, kAten, kAtenRest };
+constexpr std::size_t kAtenLanes = 8;
+
+/// a * b + c
+template <Rounding kRounding, class V, class N>
+V multiply_add(V a, N b, V c) {
+  // b - V{} is b in all lanes, also where that is -0.
+#if defined(__AVX512F__)
+  if constexpr (kRounding != Rounding::kEach) {
+    return (V)_mm512_fmadd_ps((__m512)a, (__m512)(b - V{}), (__m512)c);
+  }
+#elif defined(__AVX2__)
+  if constexpr (kRounding != Rounding::kEach) {
+    return (V)_mm256_fmadd_ps((__m256)a, (__m256)(b - V{}), (__m256)c);
+  }
+#endif
+  return a * b + c;
+}
+
+/// a * b + c * d
+template <Rounding kRounding, class V, class N, class M>
+V add_products(V a, N b, V c, M d) {
+  if constexpr (kRounding == Rounding::kAtenRest) return multiply_add<kRounding>(a, b, c * d);
+  return multiply_add<kRounding>(c, d, a * b);
+}
+
 template <class V>
 V absolute(V x) {
   return x < 0 ? -x : x;
 }
 
-/// A NaN wins, as in torch.maximum.
-template <class V>
+/// A NaN wins, as in torch.maximum. ATen calls std::max for the rest.
+template <Rounding kRounding = Rounding::kEach, class V>
 V maximum(V a, V b) {
+  if constexpr (kRounding == Rounding::kAtenRest) return a < b ? b : a;
   return (a > b) | (a != a) ? a : b;
 }
 
 /// As ATen's: exact at both ends, so that an average with a beta of 0 is the gradient itself.
-template <class V, class N>
+template <Rounding kRounding = Rounding::kEach, class V, class N>
 V lerp(V from, V to, N weight) {
-  return weight < N{0.5} ? from + weight * (to - from) : to - (to - from) * (1 - weight);
+  if (weight < N{0.5}) return multiply_add<kRounding>(to - from, weight, from);
+  // Equal, but for the sign of 0.
+  constexpr bool kIsVector = kRounding == Rounding::kAten;
+  if constexpr (kIsVector) return multiply_add<kRounding>(to - from, weight - 1, to);
+  return multiply_add<kRounding>(-(to - from), 1 - weight, to);
 }
 
-template <class N>
+template <class N, Rounding kRounding = Rounding::kEach>
 struct SgdStep {
   explicit SgdStep(const SgdUpdate& u)
       : rate(static_cast<N>(-u.lr)),
@@ -71,18 +105,18 @@ struct SgdStep {
         is_first(u.is_first_step) {}
   template <class V>
   void operator()(V& p, V g, V* s) const {
-    if (decay != 0) g = g + p * decay;
+    if (decay != 0) g = multiply_add<kRounding>(p, decay, g);
     if (momentum != 0) {
-      s[0] = is_first ? g : s[0] * momentum + g * gain;
-      g = nesterov ? g + s[0] * momentum : s[0];
+      s[0] = is_first ? g : add_products<kRounding>(s[0], momentum, g, gain);
+      g = nesterov ? multiply_add<kRounding>(s[0], momentum, g) : s[0];
     }
-    p = p + g * rate;
+    p = multiply_add<kRounding>(g, rate, p);
   }
   N rate, momentum, gain, decay;
   bool nesterov, is_first;
 };
 
-template <class N>
+template <class N, Rounding kRounding = Rounding::kEach>
 struct AdamStep {
   explicit AdamStep(const AdamUpdate& u)
       : weight(static_cast<N>(1 - u.beta1)),
@@ -95,18 +129,18 @@ struct AdamStep {
         shrink(static_cast<N>(u.is_decoupled ? 1 - u.lr * u.weight_decay : 1)) {}
   template <class V>
   void operator()(V& p, V g, V* s, bool has_max) const {
-    if (decay != 0) g = g + p * decay;
+    if (decay != 0) g = multiply_add<kRounding>(p, decay, g);
     if (shrink != 1) p = p * shrink;
-    s[0] = lerp(s[0], g, weight);
-    s[1] = s[1] * beta2 + square_weight * g * g;
-    if (has_max) s[2] = maximum(s[2], s[1]);
+    s[0] = lerp<kRounding>(s[0], g, weight);
+    s[1] = add_products<kRounding>(s[1], beta2, square_weight * g, g);
+    if (has_max) s[2] = maximum<kRounding>(s[2], s[1]);
     const V denominator = square_root(has_max ? s[2] : s[1]) / correction + eps;
     p = p + rate * s[0] / denominator;
   }
   N weight, beta2, square_weight, correction, rate, eps, decay, shrink;
 };
 
-template <class N>
+template <class N, Rounding kRounding = Rounding::kEach>
 struct AdagradStep {
   explicit AdagradStep(const AdagradUpdate& u)
       : rate(static_cast<N>(-u.lr / (1 + static_cast<double>(u.step - 1) * u.lr_decay))),
@@ -114,8 +148,8 @@ struct AdagradStep {
         decay(static_cast<N>(u.weight_decay)) {}
   template <class V>
   void operator()(V& p, V g, V* s) const {
-    if (decay != 0) g = g + p * decay;
-    s[0] = s[0] + g * g;
+    if (decay != 0) g = multiply_add<kRounding>(p, decay, g);
+    s[0] = multiply_add<kRounding>(g, g, s[0]);
     p = p + rate * g / (square_root(s[0]) + eps);
   }
   N rate, eps, decay;
@@ -301,6 +335,9 @@ struct Place {
   using StatePacked = typename StateFormat::Packed;
   static constexpr std::size_t kWidth = kLanes<ParameterFormat>;
   static_assert(kLanes<StateFormat> == kWidth);
+  // Where callers update small parts one after the other: as much as such a part has, across the
+  // pages of memory at which the processor's own prefetching ends.
+  static constexpr std::size_t kAheadBytes = 4096;
 
   /// Vector number `i`, of which `count` lanes are in the buffers.
   template <class Body>
@@ -313,6 +350,7 @@ struct Place {
       return ParameterFormat::unpack(is_whole ? load<ParameterPacked>(from)
                                               : load_part<ParameterPacked>(from, count * kSize));
     };
+    __builtin_prefetch(call.parameter + first * kSize + kAheadBytes, 1);
     V p = get(call.parameter + first * kSize);
     V g = {};
     if constexpr (kPass != Pass::kParameterOnly) g = get(call.gradient + first * kSize);
@@ -322,6 +360,7 @@ struct Place {
     for (std::size_t k = 0; k < kMostStates; ++k) {
       if (call.states[k] == nullptr) continue;
       const std::byte* const from = call.states[k] + first * kStateSize;
+      __builtin_prefetch(from + kAheadBytes, 1);
       s[k] = StateFormat::unpack(is_whole ? load<StatePacked>(from)
                                           : load_part<StatePacked>(from, count * kStateSize));
     }
@@ -353,17 +392,40 @@ struct Place {
   }
 };
 
-template <class P, class S, template <class> class Step, class Update>
-void run_update(const UpdateCall& call) {
+template <class P, class S, class Step>
+void run_step(const UpdateCall& call, const Step& step) {
   using V = typename P::Lanes;
-  using N = std::remove_cvref_t<decltype(V{}[0] + 0)>;
-  const Step<N> step(*static_cast<const Update*>(call.update));
-  if constexpr (std::is_invocable_v<const Step<N>&, V&, V, V*, bool>) {
+  if constexpr (std::is_invocable_v<const Step&, V&, V, V*, bool>) {
     const bool has_third = call.states[2] != nullptr;
     Place<P, S>::visit_all(call, [&](V& p, V g, V* s) { step(p, g, s, has_third); });
   } else {
     Place<P, S>::visit_all(call, step);
   }
+}
+
+template <class P, class S, template <class> class Step, class Update>
+void run_update(const UpdateCall& call) {
+  using N = std::remove_cvref_t<decltype(typename P::Lanes{}[0] + 0)>;
+  run_step<P, S>(call, Step<N>(*static_cast<const Update*>(call.update)));
+}
+
+template <template <class, Rounding> class Step, class Update>
+void run_aten(const UpdateCall& call) {
+  using P = Plain<float>;
+  const auto& update = *static_cast<const Update*>(call.update);
+  UpdateCall whole = call;
+  whole.elements -= call.elements % kAtenLanes;
+  run_step<P, P>(whole, Step<float, Rounding::kAten>(update));
+  if (whole.elements == call.elements) return;
+  const std::size_t done = whole.elements * sizeof(float);
+  UpdateCall rest = call;
+  rest.elements -= whole.elements;
+  rest.parameter += done;
+  rest.gradient += done;
+  for (std::byte*& state : rest.states) {
+    if (state != nullptr) state += done;
+  }
+  run_step<P, P>(rest, Step<float, Rounding::kAtenRest>(update));
 }
 
 /// The sums in float64, of blocks whose sums in float32 lose nothing that counts. The lanes are
@@ -419,15 +481,22 @@ void run_lamb_scaled(const UpdateCall& call) {
   Loop::visit_all(call, [&](V& p, V, V* s) { p = p - step.direction(p, s) * scale; });
 }
 
+template <class N>
+using SgdOf = SgdStep<N>;
+template <class N>
+using AdamOf = AdamStep<N>;
+template <class N>
+using AdagradOf = AdagradStep<N>;
+
 template <class P, class S>
 UpdateKernel find_update_of(UpdateKind kind) {
   switch (kind) {
     case UpdateKind::kSgd:
-      return run_update<P, S, SgdStep, SgdUpdate>;
+      return run_update<P, S, SgdOf, SgdUpdate>;
     case UpdateKind::kAdam:
-      return run_update<P, S, AdamStep, AdamUpdate>;
+      return run_update<P, S, AdamOf, AdamUpdate>;
     case UpdateKind::kAdagrad:
-      return run_update<P, S, AdagradStep, AdagradUpdate>;
+      return run_update<P, S, AdagradOf, AdagradUpdate>;
     case UpdateKind::kNAdam:
       return run_update<P, S, NAdamStep, NAdamUpdate>;
     case UpdateKind::kRAdam:
@@ -444,6 +513,13 @@ UpdateKernel find_update_of(UpdateKind kind) {
       return run_lamb<P, S>;
     case UpdateKind::kLambScaled:
       return run_lamb_scaled<P, S>;
+    default:
+      break;
+  }
+  if constexpr (std::is_same_v<P, Plain<float>>) {
+    if (kind == UpdateKind::kAtenSgd) return run_aten<SgdStep, SgdUpdate>;
+    if (kind == UpdateKind::kAtenAdam) return run_aten<AdamStep, AdamUpdate>;
+    if (kind == UpdateKind::kAtenAdagrad) return run_aten<AdagradStep, AdagradUpdate>;
   }
   return nullptr;
 }
