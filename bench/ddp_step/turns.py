@@ -11,7 +11,8 @@ import sys
 import tempfile
 
 # Steps of one turn: half a second or so of the slowest exchange.
-STEPS = {"toy": 200, "linear": 200, "mlp": 15, "mingpt": 10, "resnet18": 2, "written": 10}
+STEPS = {"toy": 200, "linear": 200, "mlp": 15, "mingpt": 10, "gpt124m": 1, "resnet18": 2,
+         "written": 10}
 
 
 class Program:
@@ -54,7 +55,8 @@ def make_parser(description, models, rounds):
     parser.add_argument("--build", default="build/release", help="where Lockstep was built")
     parser.add_argument("--ranks", type=int, default=2, help="ranks (default 2)")
     parser.add_argument("--models", type=names, default=models, help=f"of {', '.join(STEPS)}")
-    parser.add_argument("--rounds", type=int, default=rounds, help=f"turns (default {rounds})")
+    if rounds:
+        parser.add_argument("--rounds", type=int, default=rounds, help=f"turns (default {rounds})")
     parser.add_argument("--json", help="write all figures to this file")
     return parser
 
@@ -65,20 +67,25 @@ def check_names(parser, kind, given, known):
             parser.error(f"there is no {kind} '{name}'; choose of {', '.join(known)}")
 
 
-def take_turns(arguments, subjects):
-    """Yields (model, subject, placement, answer) for each turn. `subjects`: {name: (exchange, optimizer)}."""
+def start_program(arguments, folder, name):
+    """Its ranks wait for commands. `name`: native or pytorch."""
     binaries = pathlib.Path(arguments.build).resolve() / "bin"
-    launch = [str(binaries / "lockstep"), "run", "--standalone", f"--nproc-per-node={arguments.ranks}"]
+    commands = {"native": binaries / "ddp_step",
+                "pytorch": pathlib.Path(__file__).resolve().parent / "pytorch_ddp.py"}
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHON_EXEC": sys.executable,
                    "PYTHONWARNINGS": "ignore"}
-    commands = {"native": str(binaries / "ddp_step")}
-    if any(exchange == "pytorch" for exchange, _ in subjects.values()):
-        commands["pytorch"] = str(pathlib.Path(__file__).resolve().parent / "pytorch_ddp.py")
+    launch = [str(binaries / "lockstep"), "run", "--standalone", f"--nproc-per-node={arguments.ranks}"]
+    return Program(folder, name, [*launch, str(commands[name])], environment)
+
+
+def take_turns(arguments, subjects):
+    """Yields (model, subject, placement, answer) for each turn. `subjects`: {name: (exchange, optimizer)}."""
     show = sys.stderr.isatty()
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         programs = {}
-        for name, command in commands.items():
-            programs[name] = Program(folder, name, [*launch, command], environment)
+        has_pytorch = any(exchange == "pytorch" for exchange, _ in subjects.values())
+        for name in ["native", "pytorch"] if has_pytorch else ["native"]:
+            programs[name] = start_program(arguments, folder, name)
             stack.callback(programs[name].close)
         for turn in range(arguments.rounds):
             for model in arguments.models:

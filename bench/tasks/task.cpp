@@ -35,20 +35,33 @@ struct WrittenImpl : torch::nn::Module {
 };
 TORCH_MODULE(Written);
 
-// Characters of a text, and the next one of each: sizes of minGPT's gpt-micro.
-constexpr std::int64_t kCharacters = 65;
 constexpr std::int64_t kTextLength = 64;
 
-struct NextCharacterImpl : torch::nn::Module {
-  NextCharacterImpl() { register_module("gpt", gpt); }
-  at::Tensor forward(const at::Tensor& characters) { return std::get<0>(gpt->forward(characters)); }
-  models::Gpt gpt{models::GptConfig{.vocab_size = kCharacters,
-                                    .block_size = kTextLength,
-                                    .embd_pdrop = 0,
-                                    .resid_pdrop = 0,
-                                    .attn_pdrop = 0}};
+// Sizes of minGPT's gpt-micro, on characters.
+constexpr models::GptConfig kMinGpt = {.vocab_size = 65,
+                                       .block_size = kTextLength,
+                                       .embd_pdrop = 0,
+                                       .resid_pdrop = 0,
+                                       .attn_pdrop = 0};
+// As many parameters as GPT-2 has, with a smaller vocabulary: this head has weights of its own.
+constexpr models::GptConfig kGpt124M = {.n_layer = 12,
+                                        .n_head = 12,
+                                        .n_embd = 768,
+                                        .vocab_size = 20480,
+                                        .block_size = 1024,
+                                        .embd_pdrop = 0,
+                                        .resid_pdrop = 0,
+                                        .attn_pdrop = 0};
+
+// The next token of each one in a text.
+struct NextTokenImpl : torch::nn::Module {
+  explicit NextTokenImpl(const models::GptConfig& config) : gpt(config) {
+    register_module("gpt", gpt);
+  }
+  at::Tensor forward(const at::Tensor& tokens) { return std::get<0>(gpt->forward(tokens)); }
+  models::Gpt gpt;
 };
-TORCH_MODULE(NextCharacter);
+TORCH_MODULE(NextToken);
 
 at::Tensor mean_squared_error(const at::Tensor& outputs, const at::Tensor& targets) {
   return at::mse_loss(outputs, targets);
@@ -58,7 +71,7 @@ at::Tensor cross_entropy(const at::Tensor& outputs, const at::Tensor& targets) {
   return at::cross_entropy_loss(outputs, targets);
 }
 
-at::Tensor cross_entropy_of_characters(const at::Tensor& outputs, const at::Tensor& targets) {
+at::Tensor cross_entropy_of_tokens(const at::Tensor& outputs, const at::Tensor& targets) {
   return at::cross_entropy_loss(outputs.flatten(0, 1), targets.flatten());
 }
 
@@ -78,9 +91,20 @@ Samples classification_samples(std::vector<std::int64_t> shape) {
   };
 }
 
-torch::data::Example<> text_samples(std::int64_t count) {
-  const at::Tensor text = at::randint(kCharacters, {count, kTextLength + 1}, at::kLong);
-  return {text.narrow(1, 0, kTextLength).contiguous(), text.narrow(1, 1, kTextLength).contiguous()};
+Samples text_samples(std::int64_t vocabulary) {
+  return [vocabulary](std::int64_t count) {
+    const at::Tensor text = at::randint(vocabulary, {count, kTextLength + 1}, at::kLong);
+    return torch::data::Example<>(text.narrow(1, 0, kTextLength).contiguous(),
+                                  text.narrow(1, 1, kTextLength).contiguous());
+  };
+}
+
+Task next_token(const models::GptConfig& config, std::int64_t batch_size) {
+  return {.model = Sequential(NextToken(config)),
+          .batch_size = batch_size,
+          .samples = text_samples(config.vocab_size),
+          .loss = cross_entropy_of_tokens,
+          .with_adamw = true};
 }
 
 torch::data::Example<> digits(std::int64_t count) {
@@ -127,21 +151,17 @@ Task make_task(const std::string& name) {
             .samples = classification_samples({3, 32, 32}),
             .loss = cross_entropy};
   }
-  if (name == "mingpt") {
-    return {.model = Sequential(NextCharacter()),
-            .batch_size = 8,
-            .samples = text_samples,
-            .loss = cross_entropy_of_characters,
-            .with_adamw = true};
-  }
+  if (name == "mingpt") return next_token(kMinGpt, /*batch_size=*/8);
+  if (name == "gpt124m") return next_token(kGpt124M, /*batch_size=*/1);
   if (name == "written") {
     return {.model = Sequential(Written()),
             .batch_size = 1,
             .samples = zeros,
             .loss = mean_squared_error};
   }
-  throw UsageError(concat("there is no task '", name,
-                          "'; choose toy, linear, digits, mlp, resnet18, mingpt or written"));
+  throw UsageError(
+      concat("there is no task '", name,
+             "'; choose toy, linear, digits, mlp, resnet18, mingpt, gpt124m or written"));
 }
 
 }  // namespace lockstep::bench

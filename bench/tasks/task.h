@@ -19,8 +19,8 @@ struct Task {
   bool with_adamw = false;  ///< else SGD
 };
 
-/// "toy", "linear", "digits", "mlp", "resnet18", "mingpt", "written". Errors: UsageError for any
-/// other name.
+/// "toy", "linear", "digits", "mlp", "resnet18", "mingpt", "gpt124m", "written". Errors: UsageError
+/// for any other name.
 Task make_task(const std::string& name);
 
 }  // namespace lockstep::bench

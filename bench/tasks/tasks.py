@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests" / "python"))
 from mingpt_twin import Gpt  # noqa: E402
 
-CHARACTERS, TEXT_LENGTH = 65, 64
+TEXT_LENGTH = 64
 
 
 @dataclasses.dataclass
@@ -73,23 +73,24 @@ class Written(nn.Module):
         return total
 
 
-class NextCharacter(nn.Module):
-    def __init__(self):
+class NextToken(nn.Module):
+    def __init__(self, **sizes):
         super().__init__()
-        self.gpt = Gpt(n_layer=4, n_head=4, n_embd=128, vocab_size=CHARACTERS,
-                       block_size=TEXT_LENGTH)
+        self.gpt = Gpt(**sizes)
 
-    def forward(self, characters):
-        return self.gpt.logits(characters)
-
-
-def cross_entropy_of_characters(outputs, targets):
-    return nn.functional.cross_entropy(outputs.flatten(0, 1), targets.flatten())
+    def forward(self, tokens):
+        return self.gpt.logits(tokens)
 
 
-def text_samples(count):
-    text = torch.randint(CHARACTERS, (count, TEXT_LENGTH + 1))
-    return text[:, :-1].contiguous(), text[:, 1:].contiguous()
+def next_token(batch_size, **sizes):
+    def samples(count):
+        text = torch.randint(sizes["vocab_size"], (count, TEXT_LENGTH + 1))
+        return text[:, :-1].contiguous(), text[:, 1:].contiguous()
+
+    def loss(outputs, targets):
+        return nn.functional.cross_entropy(outputs.flatten(0, 1), targets.flatten())
+
+    return Task(NextToken(**sizes), batch_size, samples, loss, with_adamw=True)
 
 
 def digits(count):
@@ -124,7 +125,10 @@ def make_task(name):
     if name == "resnet18":
         return classification(ResNet18(), 32, 3, 32, 32)
     if name == "mingpt":
-        return Task(NextCharacter(), 8, text_samples, cross_entropy_of_characters, with_adamw=True)
+        return next_token(8, n_layer=4, n_head=4, n_embd=128, vocab_size=65,
+                          block_size=TEXT_LENGTH)
+    if name == "gpt124m":
+        return next_token(1, n_layer=12, n_head=12, n_embd=768, vocab_size=20480, block_size=1024)
     assert name == "written", name
     return Task(Written(), 1, lambda count: (torch.zeros(count), torch.zeros(count)),
                 nn.functional.mse_loss)

@@ -1,7 +1,9 @@
 // One copy of parameters and optimizer state on a machine. The oracle are replicas: the same model
 // and optimizer without the option, to the bit.
+#include <fstream>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -12,6 +14,7 @@
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/optim/exponential_moving_average.h"
 #include "lockstep/optim/optimizers.h"
+#include "lockstep/os/memory/freed_memory.h"
 #include "tests/ranks/one_copy_fixture.h"
 
 namespace lockstep::testing {
@@ -229,6 +232,30 @@ TEST_F(OneCopy, ChangesStayWithTheRankUntilTheStep) {
   EXPECT_TRUE(same_bits_everywhere(model.parameters()));
   EXPECT_FALSE(same_bits(model->factors[1], kept));
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// Of this process alone, in MB.
+double anonymous_memory() {
+  std::ifstream lines("/proc/self/smaps_rollup");
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("Anonymous:")) return std::stod(line.substr(10)) / 1024;
+  }
+  return 0;
+}
+
+// In blocks that malloc would keep: a rank's own parameters are gone when the copy is there.
+TEST_F(OneCopy, GivesBackTheMemoryOfOwnParameters) {
+  NEEDS_SHARED_MEMORY();
+  constexpr double kMegabytes = 64;
+  const Sizes sizes(64, (std::int64_t{1} << 20) / 4);
+  release_freed_memory();
+  const double before = anonymous_memory();
+  Factors module(sizes);
+  EXPECT_GT(anonymous_memory(), before + kMegabytes / 2);
+  const Model model(module.ptr(), {.one_copy_per_machine = true});
+  EXPECT_LT(anonymous_memory(), before + kMegabytes / 2);
+}
+#endif
 
 TEST_F(OneCopy, ParametersOutliveTheWrapper) {
   NEEDS_SHARED_MEMORY();

@@ -23,6 +23,7 @@
 #include "lockstep/comm/internal/element_of.h"
 #include "lockstep/comm/internal/native_collectives.h"
 #include "lockstep/comm/kernels/reduce_kernel.h"
+#include "lockstep/os/memory/freed_memory.h"
 
 namespace lockstep::inline internal {
 namespace {
@@ -154,6 +155,8 @@ void ModelCopy::move_parameters() {
                                               parameter.options().device(at::kMeta)));
     parameters_[i].set_data(views_[i]);
   }
+  // Else each rank keeps the size of the model for allocations that are smaller.
+  release_freed_memory();
 }
 
 at::Tensor ModelCopy::tensor_over(std::uint64_t offset, const at::Tensor& model,

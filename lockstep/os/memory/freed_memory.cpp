@@ -33,4 +33,10 @@ bool keep_freed_memory() {
 #endif
 }
 
+void release_freed_memory() {
+#ifdef M_TRIM_THRESHOLD
+  ::malloc_trim(0);
+#endif
+}
+
 }  // namespace lockstep::inline internal

@@ -9,4 +9,7 @@ namespace lockstep::inline internal {
 /// GLIBC_TUNABLES); false too where the allocator cannot be told. Threads: any.
 bool keep_freed_memory();
 
+/// Hands what is kept so far back to the system. Threads: any.
+void release_freed_memory();
+
 }  // namespace lockstep::inline internal

@@ -55,5 +55,19 @@ TEST(KeepFreedMemory, LeavesAloneWhatTheEnvironmentSets) {
   }
 }
 
+TEST(ReleaseFreedMemory, GivesBackWhatWasKept) {
+  if (kHasItsOwnAllocator) {
+    GTEST_SKIP() << "needs malloc of the C library, which sanitizers replace";
+  }
+  EXPECT_EQ(exit_code_of_child([] {
+              if (!keep_freed_memory()) return 1;
+              constexpr std::size_t kBlock = std::size_t{31} << 20;
+              if (kept_of(kBlock) < kBlock) return 2;
+              release_freed_memory();
+              return ::mallinfo2().fordblks < kBlock / 2 ? 0 : 3;
+            }),
+            0);
+}
+
 }  // namespace
 }  // namespace lockstep
