@@ -332,6 +332,8 @@ class AtenBits : public ::testing::Test {
     }
   }
 
+  // ATen divides parts of any size among threads.
+  const Threads one_thread_{1};
   static constexpr int kCases = 3000;
   std::mt19937 random_{5};
 };
