@@ -9,7 +9,8 @@ the bits of an undisturbed job's.
 Subjects, LOOP-TASK-RANKS: a loop of one's own under the Accelerator and the Trainer, with digits and minGPT, on two and
 three ranks; an evaluation and a snapshot after each epoch. Those that end with -standby have --standby=1, those with
 -stopped have ranks that SIGSTOP stops, and a timeout of 1 s, which their times include. Of the others half of the ranks
-are killed by SIGKILL, half by SIGSEGV. Most kills fall at a random instant of the training, of an evaluation or of a
+are killed by SIGKILL, half by SIGSEGV. Those that end with -onecopy have one copy per machine of a model of so many million
+parameters, which a step of two samples trains, and SIGKILL; kills of the training and its recovery alone. Most kills fall at a random instant of the training, of an evaluation or of a
 save; with three ranks one of ten takes two at once. Some fall into the recovery from another: with three ranks three of
 ten, with two one of ten.
 
@@ -23,13 +24,14 @@ import signal
 import tempfile
 
 from live import HERE, Training, kill_again_and_again, parse, parser_of, report, run_torchrun
-from jobs import PATIENCE_S, find_torchrun
+from jobs import PATIENCE_S, find_torchrun, seconds_now
 
 TASKS = ("digits", "mingpt")
 SUBJECTS = [*(f"{loop}-{task}-{ranks}" for loop in ("accelerator", "trainer", "torchrun") for task in TASKS
               for ranks in (2, 3)),
             *(f"{loop}-{task}-3-standby" for loop in ("accelerator", "trainer") for task in TASKS),
-            "accelerator-digits-3-stopped", "trainer-mingpt-3-stopped"]
+            "accelerator-digits-3-stopped", "trainer-mingpt-3-stopped",
+            *(f"accelerator-mlp{millions}m-3-onecopy{kind}" for millions in (1, 10, 100) for kind in ("", "-standby"))]
 # Of --kills, for subjects of which each takes more than a second.
 SHARE_OF_SLOW = 0.2
 STOPPED_TIMEOUT_S = 1
@@ -42,12 +44,17 @@ class HashedTraining(Training):
         loop, task, ranks, *kind = subject.split("-")
         flags = ["--standby=1"] if "standby" in kind and randomness else []
         self.signals = [signal.SIGSTOP] if "stopped" in kind else [signal.SIGKILL, signal.SIGSEGV]
+        if "onecopy" in kind:
+            self.signals = [signal.SIGKILL]
+            task += "+onecopy"
         timeout = {"LOCKSTEP_TIMEOUT_S": str(STOPPED_TIMEOUT_S)} if "stopped" in kind else {}
         self.randomness = randomness
         self.bits = {}  # by step, of all that said it
         self.newest = {}  # by process
         self.repeated = ""
         self.steps_per_epoch = 0
+        self.said_s = {}  # when a process said its newest step, where it was not disturbed since
+        self.step_ms = []
         super().__init__(int(ranks), [arguments.binaries / "lockstep", "run", *flags],
                          arguments.binaries / "model_worker", loop, task, epochs, folder,
                          LOCKSTEP_BACKEND=arguments.backend, **timeout)
@@ -63,9 +70,15 @@ class HashedTraining(Training):
             if step <= self.newest.get(pid, -1):
                 self.repeated = f"process {pid} makes step {step} after step {self.newest[pid]}"
             self.newest[pid] = step
+            now_s = seconds_now()
+            if pid in self.said_s:
+                self.step_ms.append((now_s - self.said_s[pid]) * 1e3)
+            if len(self.pids) == self.ranks:
+                self.said_s[pid] = now_s
         super().note(pid, what, words)
 
     def kill(self, victims, by=None):
+        self.said_s = {}
         return super().kill(victims, by or self.randomness.choice(self.signals))
 
 
@@ -93,6 +106,7 @@ def run_job(arguments, subject, kills, randomness):
                                         randomness):
                 return found
     found["steps"] = max(training.bits) + 1
+    found["step_ms"] = training.step_ms
     with tempfile.TemporaryDirectory(prefix="lockstep_bench_") as folder:
         undisturbed = HashedTraining(arguments, subject, folder, -(-found["steps"] // training.steps_per_epoch))
         with contextlib.closing(undisturbed):

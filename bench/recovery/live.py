@@ -189,6 +189,8 @@ def run_torchrun(ranks, kills, deadline, name, torchrun, randomness, worker, *, 
 def row_of(found):
     row = {key: found.get(key, 0) for key in ("subject", "kills", "stuck", "over", "steps", "problem")}
     row["steps_lost"] = statistics.mean(found["lost"]) if found.get("lost") else 0
+    if found.get("step_ms"):
+        row["ms_step"] = statistics.median(found["step_ms"])
     if found["ms"]:
         row |= {"ms": statistics.median(found["ms"]), "ms_p99": percentile(found["ms"], 0.99),
                 "ms_max": max(found["ms"])}
@@ -196,8 +198,8 @@ def row_of(found):
 
 
 def line_of(row):
-    figures = "".join(f"{row[key]:10.0f}" if key in row else f"{'-':>10}" for key in ("ms", "ms_p99", "ms_max"))
-    return (f"{row['subject']:28}{row['kills']:7}{row['stuck']:7}{row['over']:6}{row['steps_lost']:12.0f}"
+    figures = "".join(f"{row[key]:10.0f}" if key in row else f"{'-':>10}" for key in ("ms", "ms_p99", "ms_max", "ms_step"))
+    return (f"{row['subject']:36}{row['kills']:7}{row['stuck']:7}{row['over']:6}{row['steps_lost']:12.0f}"
             f"{row['steps']:10}{figures}")
 
 
@@ -225,7 +227,8 @@ def report(benchmark, arguments, run_one, rounds=1):
     """Prints a line of each subject as soon as it is measured, in the last of `rounds` jobs of each, by turns. Ends the
     program where one has a problem."""
     print(f"seed {arguments.seed}")
-    print(f"{'':28}{'kills':>7}{'stuck':>7}{'over':>6}{'steps lost':>12}{'steps':>10}{'ms':>10}{'p99':>10}{'max':>10}")
+    print(f"{'':36}{'kills':>7}{'stuck':>7}{'over':>6}{'steps lost':>12}{'steps':>10}{'ms':>10}{'p99':>10}{'max':>10}"
+          f"{'a step':>10}")
     rows, before, measured = [], machine(), {}
     for number in range(rounds):
         for subject in arguments.subjects:

@@ -1,12 +1,16 @@
 #include "bench/tasks/task.h"
 
+#include <cmath>
 #include <vector>
 
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/linear.h>
 
@@ -117,6 +121,37 @@ torch::data::Example<> zeros(std::int64_t count) {
   return {at::zeros({count}), at::zeros({count})};
 }
 
+/// Without values: fill() gives them, which a process does not need that receives them.
+struct UnfilledLinearImpl : torch::nn::Module {
+  UnfilledLinearImpl(std::int64_t inputs, std::int64_t outputs)
+      : weight(register_parameter("weight", at::empty({outputs, inputs}))),
+        bias(register_parameter("bias", at::empty({outputs}))) {}
+  at::Tensor forward(const at::Tensor& input) { return at::linear(input, weight, bias); }
+  at::Tensor weight;
+  at::Tensor bias;
+};
+TORCH_MODULE(UnfilledLinear);
+
+// Many parameters, and samples so few that a step is short.
+Task wide_task(std::int64_t width) {
+  constexpr std::int64_t kInputs = 256;
+  constexpr std::int64_t kOutputs = 16;
+  Sequential model(UnfilledLinear(kInputs, width), ReLU(), UnfilledLinear(width, width), ReLU(),
+                   UnfilledLinear(width, kOutputs));
+  const auto fill = [model] {
+    const at::NoGradGuard no_grad;
+    for (at::Tensor& parameter : model->parameters()) {
+      const double bound = 1 / std::sqrt(static_cast<double>(parameter.size(-1)));
+      parameter.uniform_(-bound, bound);
+    }
+  };
+  return {.model = model,
+          .batch_size = 2,
+          .samples = regression_samples(kInputs, kOutputs),
+          .loss = mean_squared_error,
+          .fill = fill};
+}
+
 }  // namespace
 
 Task make_task(const std::string& name) {
@@ -145,6 +180,9 @@ Task make_task(const std::string& name) {
             .samples = classification_samples({1024}),
             .loss = cross_entropy};
   }
+  if (name == "mlp1m") return wide_task(880);
+  if (name == "mlp10m") return wide_task(3030);
+  if (name == "mlp100m") return wide_task(9865);
   if (name == "resnet18") {
     return {.model = Sequential(models::ResNet18(/*classes=*/100)),
             .batch_size = 32,
@@ -161,7 +199,8 @@ Task make_task(const std::string& name) {
   }
   throw UsageError(
       concat("there is no task '", name,
-             "'; choose toy, linear, digits, mlp, resnet18, mingpt, gpt124m or written"));
+             "'; choose toy, linear, digits, mlp, mlp1m, mlp10m, mlp100m, resnet18, mingpt, "
+             "gpt124m or written"));
 }
 
 }  // namespace lockstep::bench

@@ -17,10 +17,12 @@ struct Task {
   std::function<torch::data::Example<>(std::int64_t count)> samples;
   std::function<at::Tensor(const at::Tensor& outputs, const at::Tensor& targets)> loss;
   bool with_adamw = false;  ///< else SGD
+  /// Gives parameters their first values. Empty: they have them.
+  std::function<void()> fill = {};
 };
 
-/// "toy", "linear", "digits", "mlp", "resnet18", "mingpt", "gpt124m", "written". Errors: UsageError
-/// for any other name.
+/// "toy", "linear", "digits", "mlp", "mlp1m", "mlp10m" and "mlp100m" (parameters), "resnet18",
+/// "mingpt", "gpt124m", "written". Errors: UsageError for any other name.
 Task make_task(const std::string& name);
 
 }  // namespace lockstep::bench
