@@ -54,6 +54,21 @@ std::size_t index_of(const std::vector<std::string>& names, const std::string& n
                           "named_parameters()"));
 }
 
+// All that ranks take from rank 0: not what lies in memory of one copy that they have kept.
+std::vector<at::Tensor> tensors_to_sync(const ProcessGroup& group, const ReplicaState& state,
+                                        bool has_one_copy) {
+  std::vector<at::Tensor> trained;
+  std::vector<at::Tensor> tensors = state.buffer_tensors();
+  for (const auto& [name, parameter] : state.parameters()) {
+    (parameter.requires_grad() ? trained : tensors).push_back(parameter);
+  }
+  const bool can_keep = has_one_copy && group.world_size() > 1 && group.shares_memory();
+  if (!can_keep || !ModelCopy::find_kept(group, trained)) {
+    tensors.insert(tensors.end(), trained.begin(), trained.end());
+  }
+  return tensors;
+}
+
 }  // namespace
 
 Replica::Replica(std::shared_ptr<torch::nn::Module> module,
@@ -66,9 +81,7 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module,
   check(options_);
   check_models_agree(group_, *state_, describe(options_));
   if (options_.init_sync) {
-    std::vector<at::Tensor> tensors = state_->buffer_tensors();
-    for (const NamedTensor& parameter : state_->parameters()) tensors.push_back(parameter.tensor);
-    broadcast_tensors(group_, tensors, 0);
+    broadcast_tensors(group_, tensors_to_sync(group_, *state_, options_.one_copy_per_machine), 0);
   }
   make_reducer();
 }

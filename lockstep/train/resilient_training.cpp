@@ -11,6 +11,7 @@
 #include "lockstep/base/internal/failpoint.h"
 #include "lockstep/base/internal/log.h"
 #include "lockstep/comm/internal/exchange_values.h"
+#include "lockstep/recovery/internal/private_state.h"
 #include "lockstep/recovery/internal/step_recovery.h"
 #include "lockstep/recovery/internal/training_state.h"
 #include "lockstep/snapshot/pickle/pickled.h"
@@ -37,6 +38,7 @@ class ResilientTraining::Impl final : public RecoverableTraining {
   TrainingEnd run(std::int64_t steps, const MakeStep& make_step);
   const ProcessGroup& group() const { return group_; }
 
+  std::vector<at::Tensor> parameters() override { return state_.parameters(); }
   std::int64_t steps_of(const c10::IValue& value) const override {
     return integer_entry(value, "steps", kOtherRank);
   }
@@ -54,6 +56,7 @@ class ResilientTraining::Impl final : public RecoverableTraining {
   void save_snapshot(const ProcessGroup& group) override;
 
  private:
+  bool take_out_of_copies();
   TrainingEnd make_steps(std::int64_t steps);
   void make_one_step();
   SnapshotDirectory& snapshots_of(const ProcessGroup& group);
@@ -184,6 +187,7 @@ void ResilientTraining::Impl::remember() {
 }
 
 void ResilientTraining::Impl::drop_group(const ProcessGroup& /*group*/) {
+  state_.leave_copies();
   step_ = nullptr;
   if (preemption_) preemption_->set_process_group({});
   snapshots_.reset();
@@ -193,7 +197,14 @@ void ResilientTraining::Impl::drop_group(const ProcessGroup& /*group*/) {
 void ResilientTraining::Impl::set_group(const ProcessGroup& group, bool /*at_boundary*/) {
   group_ = group;
   if (preemption_) preemption_->set_process_group(group);
+  if (group.world_size() == 1 || !group.shares_memory()) take_out_of_copies();
   step_ = (*make_step_)(group);
+}
+
+bool ResilientTraining::Impl::take_out_of_copies() {
+  std::vector<torch::optim::Optimizer*> optimizers;
+  if (auto* const optimizer = state_.parts().optimizer) optimizers.push_back(optimizer);
+  return internal::take_out_of_copies(state_.parameters(), optimizers);
 }
 
 SnapshotDirectory& ResilientTraining::Impl::snapshots_of(const ProcessGroup& group) {
@@ -264,7 +275,8 @@ void ResilientTraining::Impl::end_saved(const std::string& failure) {
 // Others that hold the state, of the same step or one beside it, write it too.
 TrainingEnd ResilientTraining::Impl::end_alone() {
   drop_group({});
-  if (recovery_.holds_state()) end_saved(save({}));
+  // Else the ranks of the next generation have a newer state.
+  if (recovery_.holds_state() && take_out_of_copies()) end_saved(save({}));
   recovery_.leave();
   return TrainingEnd::kPreempted;
 }

@@ -6,6 +6,7 @@ processes, no completed step is lost, and the end has the bits of the undisturbe
 
 import glob
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -23,15 +24,37 @@ ONE_COPY = "onecopy+fused"
 IN_STEP_25 = {"update.begin": 50, "update.handed": 50, "update.prepared": 25, "update.kept": 25, "update.begun": 25,
               "update.written": 25, "update.chunk": 25, "update.complete": 25}
 JOBS_AT_ONCE = 2
+# What a rank says that has the state where others need it.
+SAYS_MORE = {"LOCKSTEP_LOG": "info"}
+# Parameters of the workers' models, with two states of Adam each.
+TENSORS = 6 * 3
+
+
+def memories_of(processes):
+    """Numbers of the memory files of models that processes have mapped."""
+    found = set()
+    for process in processes:
+        with open(f"/proc/{process}/maps", encoding="utf-8") as maps:
+            found |= {line.split()[4] for line in maps if "/memfd:lockstep model" in line}
+    return found
+
+
+def tensors_kept(errors):
+    """Of each state that a rank has sent, how many of its tensors were not."""
+    return [int(count) for count in re.findall(r"bytes of the state; (\d+) tensors lie in memory", errors)]
 
 
 class LiveOneCopy(LiveAcceleratorTest):
+    def expect_kept(self, job, tensors=TENSORS):
+        """Parameters and optimizer state were mapped, and never sent."""
+        self.assertEqual(set(tensors_kept(job.errors)), {tensors}, job.errors)
+
     def expect_same_ends(self, cases, ranks=3, **options):
         """Jobs, each with a value of LOCKSTEP_FAILPOINT, all of whose failpoints kill: a rank keeps its process."""
         self.need_failpoints()
         undisturbed = self.undisturbed_end(ranks=ranks, **options)
         for first in range(0, len(cases), JOBS_AT_ONCE):
-            jobs = [(case, self.start(ranks=ranks, environment={"LOCKSTEP_FAILPOINT": case}, **options))
+            jobs = [(case, self.start(ranks=ranks, environment=SAYS_MORE | {"LOCKSTEP_FAILPOINT": case}, **options))
                     for case in cases[first:first + JOBS_AT_ONCE]]
             for case, job in jobs:
                 with self.subTest(case=case):
@@ -40,6 +63,61 @@ class LiveOneCopy(LiveAcceleratorTest):
                     self.expect_no_step_lost(job)
                     self.assertEqual(job.ends(), undisturbed, job.errors)
                     self.assertGreaterEqual(recoveries(job.errors), 1, job.errors)
+                    self.expect_kept(job)
+
+    def test_a_replacement_maps_the_memory_that_survivors_keep(self):
+        for kind in (f"plain+{ONE_COPY}", "plain+onecopy"):
+            with self.subTest(kind=kind):
+                options = {"steps": 80, "arguments": (kind,)}
+                job = self.start(environment=SAYS_MORE, **options)
+                processes = job.wait_for_begin(3)
+                memories = memories_of(processes.values())
+                self.assertEqual(len(memories), 1)
+                for killed in ([1], [0, 2]):
+                    job.wait_for_step(job.last_step() + 10)
+                    for rank in killed:
+                        os.kill(processes[rank], signal.SIGKILL)
+                    processes = job.wait_for_begin(3)
+                    self.assertEqual(memories_of(processes.values()), memories)
+                self.expect_same_end(job, **options)
+                self.expect_kept(job)
+
+    def test_more_and_fewer_ranks_go_on_in_the_memory(self):
+        job = self.start("--standalone", "--max-restarts=3", steps=1200, arguments=(f"plain+{ONE_COPY}",),
+                         environment=SAYS_MORE)
+        memories = memories_of(job.wait_for_begin(3).values())
+        for ranks in (2, 3):
+            job.wait_for_step(job.last_step() + 10)
+            self.scale(job, ranks)
+            self.assertEqual(memories_of(job.wait_for_begin(ranks).values()), memories)
+        self.assertEqual(job.finish(), [0], job.errors)
+        self.expect_kept(job)
+        bits = {}
+        for _, text in job.said:
+            if text.startswith("step "):
+                bits.setdefault(text.split()[1], set()).add(text)
+        self.assertEqual([texts for texts in bits.values() if len(texts) > 1], [])
+        self.assertEqual(len(job.ends()), 1)
+
+    def test_where_survivors_have_changed_what_they_see_the_state_is_sent(self):
+        """The second update of a step fails, and the first is undone, which the memory does not show."""
+        self.need_failpoints()
+        options = {"steps": 40, "arguments": (f"two+{ONE_COPY}",)}
+        # A rank hands over three times in a step: for the first update, the norm and the second.
+        failpoint = "update.begin:75:kill:1"
+        job = self.start(environment=SAYS_MORE | {"LOCKSTEP_FAILPOINT": failpoint}, **options)
+        self.expect_same_end(job, **options)
+        self.expect_failpoints(job, failpoint)
+        self.expect_kept(job, tensors=0)
+
+    def test_the_rank_that_offers_the_memory_dies(self):
+        places = [f"{name}:{count}" for name in ("recover.send", "recover.described") for count in (1, 2)]
+        self.expect_same_ends([f"update.written:25:kill:1,{place}:kill:0" for place in places], steps=40,
+                              arguments=(f"plain+{ONE_COPY}",))
+
+    def test_all_die_but_the_rank_that_has_just_mapped_the_memory(self):
+        self.expect_same_ends(["update.written:25:kill:1,recover.agreed:1:kill:0,recover.agreed:1:kill:2"], steps=40,
+                              arguments=(f"plain+{ONE_COPY}",))
 
     def test_any_rank_may_die(self):
         self.expect_recoveries([[0], [2], [1], [0]], steps=160, arguments=(f"plain+{ONE_COPY}",))
@@ -123,7 +201,8 @@ class LiveOneCopy(LiveAcceleratorTest):
         first = "update.begin:50:kill:1"
         places = [f"{name}:1" for name in ("meet.joined", "recover.grouped", "recover.compared", "recover.receive",
                                            "recover.received", "recover.taken", "recover.agreed")]
-        # While the ranks make another copy, and in its first step.
+        places += ["recover.receive:2"]
+        # While the ranks divide the memory anew, and in the first step.
         places += ["collective.begin:8", "collective.begin:12", "update.begin:1", "update.handed:2", "update.begun:1"]
         self.expect_same_ends([f"{first},{place}:kill:1:1" for place in places], steps=40, arguments=(f"plain+{ONE_COPY}",))
 
@@ -231,6 +310,18 @@ class LiveResilientTraining(LiveJobTest):
         job = self.expect_recoveries([[0], [2], [1]], every=40, steps=200)
         self.assertEqual(recoveries(job.errors), 3, job.errors)
         self.assertEqual(restarts(job.errors), [1, 2, 3], job.errors)
+
+    def test_a_replacement_maps_the_memory_that_survivors_keep(self):
+        job = self.start(steps=80, environment=SAYS_MORE)
+        processes = job.wait_for_begin(3)
+        memories = memories_of(processes.values())
+        self.assertEqual(len(memories), 1)
+        job.wait_for_step(20)
+        os.kill(processes[0], signal.SIGKILL)
+        self.assertEqual(memories_of(job.wait_for_begin(3).values()), memories)
+        self.expect_same_end(job, steps=80)
+        # First that with which the job begins.
+        self.assertEqual(tensors_kept(job.errors), [0, TENSORS], job.errors)
 
     def test_all_die_at_once_with_a_copy_in_memory(self):
         job = self.start(steps=120, arguments=(16, 10))

@@ -1,78 +1,114 @@
 #include "lockstep/one_copy/internal/copy_memory.h"
 
-#include <algorithm>
-#include <array>
-#include <chrono>
+#include <cerrno>
 #include <cstring>
-#include <exception>
+#include <map>
 #include <utility>
 
-#include <ATen/ops/zeros.h>
+#include <sys/stat.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/base/internal/random_id.h"
-#include "lockstep/os/socket/unix_socket.h"
+#include "lockstep/base/internal/mutex.h"
 
 namespace lockstep::inline internal {
 namespace {
 
-// How often rank 0, which waits for connections, looks whether its peers still live.
-constexpr std::chrono::milliseconds kBetweenLooks{20};
-constexpr std::int64_t kMostNameBytes = 96;
+constexpr std::size_t kMostFileNameBytes = 200;
 
-at::Tensor name_tensor() {
-  return at::zeros({kMostNameBytes}, at::kByte);
+// By the first address.
+struct Mappings {
+  Mutex mutex;
+  std::map<const std::byte*, std::weak_ptr<CopyMemory>> memories LOCKSTEP_GUARDED_BY(mutex);
+};
+
+Mappings& mappings() {
+  static auto* const of_process = new Mappings();  // never destroyed
+  return *of_process;
 }
 
-// The barrier ends when all ranks have the file; until then asking it finds a rank that is lost.
-UniqueFd serve_file(const ProcessGroup& group, const std::string& name, std::uint64_t bytes) {
-  UniqueFd file = make_memory_file(concat("lockstep ", name).substr(0, 200).c_str(), bytes);
-  const std::string address = concat("lockstep-", random_id());
-  const UniqueFd listener = listen_abstract(address);
-  const at::Tensor told = name_tensor();
-  std::memcpy(told.mutable_data_ptr(), address.data(),
-              std::min<std::size_t>(address.size(), kMostNameBytes - 1));
-  group.broadcast(told, 0, {.name = "one copy, address"});
-  const Work arrival = group.barrier({.async_op = true, .name = "one copy, memory"});
-  for (int served = 1; served < group.world_size();) {
-    const UniqueFd socket = accept_same_user(listener.get(), Deadline::after(kBetweenLooks));
-    if (arrival.is_completed()) break;
-    if (!socket.valid()) continue;
-    ++served;
-    try {
-      send_fd(socket.get(), bytes, file.get());
-    } catch (const SystemError&) {
-      // The rank is lost, which the barrier says, or throws an error of its own.
-    }
-  }
-  arrival.wait();
-  return file;
-}
-
-UniqueFd receive_file(const ProcessGroup& group) {
-  const at::Tensor told = name_tensor();
-  group.broadcast(told, 0, {.name = "one copy, address"});
-  UniqueFd file;
-  std::exception_ptr error;
-  try {
-    const UniqueFd socket = connect_abstract(static_cast<const char*>(told.const_data_ptr()));
-    file = receive_fd(socket.get(), Deadline::after(group.timeout())).fd;
-  } catch (const Error&) {
-    error = std::current_exception();
-  }
-  // Where rank 0 or another was lost, this error has the name that recovery looks for.
-  group.barrier({.name = "one copy, memory"});
-  if (error) std::rethrow_exception(error);
-  return file;
+std::uint64_t number_of(const UniqueFd& file) {
+  struct stat facts {};
+  if (::fstat(file.get(), &facts) != 0) throw SystemError("looking at a memory file", errno);
+  return facts.st_ino;
 }
 
 }  // namespace
 
-std::shared_ptr<CopyMemory> make_copy_memory(const ProcessGroup& group, const std::string& name,
-                                             std::uint64_t bytes, std::uint64_t seen_bytes) {
-  UniqueFd file = group.rank() == 0 ? serve_file(group, name, bytes) : receive_file(group);
-  return std::make_shared<CopyMemory>(std::move(file), bytes, seen_bytes);
+UniqueFd CopyMemory::make_file(const std::string& name, std::uint64_t data_bytes) {
+  return make_memory_file(concat("lockstep ", name).substr(0, kMostFileNameBytes).c_str(),
+                          data_bytes + kHeadBytes);
+}
+
+std::shared_ptr<CopyMemory> CopyMemory::map(UniqueFd file, StateTypes types,
+                                            std::uint64_t version) {
+  const std::uint64_t bytes = memory_file_bytes(file.get()).value_or(0);
+  if (bytes < kHeadBytes) throw SystemError("mapping a copy of a model", EINVAL);
+  std::shared_ptr<CopyMemory> memory(
+      new CopyMemory(std::move(file), std::move(types), version, bytes - kHeadBytes));
+  const MutexLock lock(mappings().mutex);
+  mappings().memories[memory->own().data()] = memory;
+  return memory;
+}
+
+CopyMemory::CopyMemory(UniqueFd file, StateTypes types, std::uint64_t version,
+                       std::uint64_t data_bytes)
+    : file_(std::move(file)),
+      id_(number_of(file_)),
+      shared_(file_.get(), data_bytes + kHeadBytes),
+      own_(file_.get(), data_bytes),
+      types_(std::move(types)),
+      version_(version) {
+  shared_.populate(data_bytes, sizeof(std::uint64_t));
+}
+
+CopyMemory::~CopyMemory() {
+  const MutexLock lock(mappings().mutex);
+  const auto found = mappings().memories.find(own_.data());
+  if (found != mappings().memories.end() && found->second.expired()) {
+    mappings().memories.erase(found);
+  }
+}
+
+std::shared_ptr<CopyMemory> CopyMemory::find(const void* address) {
+  const auto* const byte = static_cast<const std::byte*>(address);
+  const MutexLock lock(mappings().mutex);
+  auto next = mappings().memories.upper_bound(byte);
+  if (next == mappings().memories.begin()) return nullptr;
+  std::shared_ptr<CopyMemory> memory = std::prev(next)->second.lock();
+  if (!memory || byte >= memory->own().data() + memory->own().bytes()) return nullptr;
+  return memory;
+}
+
+std::atomic<std::uint64_t>& CopyMemory::file_version() const {
+  return *reinterpret_cast<std::atomic<std::uint64_t>*>(shared_.data() + data_bytes());
+}
+
+void CopyMemory::begin_version() {
+  file_version().store(++version_);
+  // Nothing that is written is seen before it.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+bool CopyMemory::is_current() const {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  return file_version().load() == version_;
+}
+
+bool CopyMemory::is_kept() const {
+  return is_released_ && !is_torn_ && sees_the_file() && is_current();
+}
+
+// Pages that the program has written, and restored, are given up.
+bool CopyMemory::sees_the_file() const {
+  for (const PrivateMapping::Range& pages : own_.own_pages()) {
+    if (std::memcmp(own_.data() + pages.begin, shared_.data() + pages.begin,
+                    pages.end - pages.begin) != 0) {
+      return false;
+    }
+    own_.drop(pages);
+  }
+  return true;
 }
 
 }  // namespace lockstep::inline internal

@@ -23,6 +23,8 @@
 #include "lockstep/comm/internal/element_of.h"
 #include "lockstep/comm/internal/native_collectives.h"
 #include "lockstep/comm/kernels/reduce_kernel.h"
+#include "lockstep/one_copy/internal/kept_memory.h"
+#include "lockstep/one_copy/internal/pass_files.h"
 #include "lockstep/os/memory/freed_memory.h"
 
 namespace lockstep::inline internal {
@@ -76,25 +78,47 @@ void ModelCopy::Free::operator()(std::byte* memory) const {
   ::operator delete(memory, kLine);
 }
 
+// Parameters that the layout puts elsewhere were moved, or are another model's.
+std::shared_ptr<CopyMemory> ModelCopy::find_kept(const ProcessGroup& group,
+                                                 const std::vector<at::Tensor>& parameters) {
+  const std::optional<KeptMemory> kept = keep_memory(group, parameters);
+  if (!kept || kept->memories().size() != 1) return nullptr;
+  const std::shared_ptr<CopyMemory>& memory = kept->memories().front();
+  const CopyLayout layout = layout_of(parameters, group.world_size());
+  const bool has_all = std::ranges::count_if(parameters, [](const at::Tensor& parameter) {
+                         return parameter.numel() > 0;
+                       }) == std::ssize(kept->bindings());
+  const bool lie_there = std::ranges::all_of(kept->bindings(), [&](const auto& binding) {
+    return binding.place.offset == layout.parameter(binding.parameter);
+  });
+  const bool is_whole = memory->types().size() == parameters.size() &&
+                        memory->data_bytes() == layout.bytes();
+  return has_all && lie_there && is_whole ? memory : nullptr;
+}
+
 std::shared_ptr<ModelCopy> ModelCopy::make(const ProcessGroup& group, const std::string& name,
                                            std::vector<at::Tensor> parameters,
                                            std::vector<std::string> names) {
   const c10::NoGradGuard no_grad;
+  std::shared_ptr<CopyMemory> kept = find_kept(group, parameters);
   std::shared_ptr<ModelCopy> copy(
-      new ModelCopy(group, name, std::move(parameters), std::move(names)));
+      new ModelCopy(group, name, std::move(parameters), std::move(names), std::move(kept)));
   copy->move_parameters();
   copy->add_to_registry();
   return copy;
 }
 
 ModelCopy::ModelCopy(const ProcessGroup& group, std::string name,
-                     std::vector<at::Tensor> parameters, std::vector<std::string> names)
+                     std::vector<at::Tensor> parameters, std::vector<std::string> names,
+                     std::shared_ptr<CopyMemory> kept)
     : group_(group),
       name_(std::move(name)),
       parameters_(std::move(parameters)),
       names_(std::move(names)),
       elements_(elements_of(parameters_, names_)),
       layout_(layout_of(parameters_, group_.world_size())),
+      memory_(std::move(kept)),
+      is_kept_(memory_ != nullptr),
       scratch_(allocate_lines(kChunkBytes)),
       zeros_(allocate_lines(kChunkBytes)),
       held_(parameters_.size()),
@@ -102,12 +126,33 @@ ModelCopy::ModelCopy(const ProcessGroup& group, std::string name,
       running_share_(group_.rank()),
       sources_(parameters_.size()) {
   std::memset(zeros_.get(), 0, kChunkBytes);
-  check_parameters();
-  const StepLog::Sizes sizes = log_sizes();
-  memory_ =
-      make_copy_memory(group_, name_, layout_.bytes() + StepLog::bytes(sizes), layout_.bytes());
-  log_ = std::make_unique<StepLog>(memory_->shared(), layout_.bytes(), sizes, group_.rank());
+  if (!is_kept_) check_parameters();
+  make_memory();
+  memory_->claim();
+  log_ = std::make_unique<StepLog>(log_memory_, 0, memory_->shared(), log_sizes(), group_.rank());
   log_->join();
+}
+
+// Rank 0 makes the files. The log is of these ranks alone.
+void ModelCopy::make_memory() {
+  const bool is_first = group_.rank() == 0;
+  const std::uint64_t log_bytes = StepLog::bytes(log_sizes());
+  std::vector<UniqueFd> files;
+  if (is_first) {
+    files.push_back(make_memory_file(concat("lockstep log of ", name_).c_str(), log_bytes));
+    if (!is_kept_) files.push_back(CopyMemory::make_file(name_, layout_.bytes()));
+  }
+  std::vector<int> own;
+  for (const UniqueFd& file : files) own.push_back(file.get());
+  std::vector<UniqueFd> received = pass_files(group_,
+                                              {.receivers = group_.world_size() - 1,
+                                               .is_receiver = !is_first,
+                                               .files = is_kept_ ? std::size_t{1} : 2},
+                                              own);
+  if (!is_first) files = std::move(received);
+  log_memory_ = SharedMapping(files[0].get(), log_bytes);
+  if (is_kept_) return;
+  memory_ = CopyMemory::map(std::move(files[1]), CopyMemory::StateTypes(parameters_.size()), 0);
 }
 
 // Each parameter gets memory of its own.
@@ -130,7 +175,7 @@ void ModelCopy::check_parameters() const {
 }
 
 void ModelCopy::move_parameters() {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+  for (std::size_t i = 0; i < parameters_.size() && !is_kept_; ++i) {
     const Part own_part = part(i);
     const std::int64_t bytes = element_bytes_of(i);
     const auto count = static_cast<std::uint64_t>(own_part.size() * bytes);
@@ -476,9 +521,10 @@ void ModelCopy::prepare_state(std::size_t index, std::size_t k, const at::Tensor
 at::Tensor ModelCopy::adopt_state(std::size_t index, std::size_t k, const at::Tensor& kept,
                                   at::ScalarType dtype, double initial) {
   at::Tensor& current = states_[index][k];
-  if (is_adopted(index, k, kept)) return current;
+  if (is_adopted(index, k, kept)) return current = kept;
   prepare_state(index, k, kept, dtype);
   current = tensor_over(layout_.state(index, k), views_[index], dtype);
+  memory_->types()[index][k] = dtype;
   adoptions_.push_back({.index = index, .k = k, .kept = kept, .initial = initial});
   write_state(adoptions_.back(), group_.rank());
   return current;
@@ -486,7 +532,13 @@ at::Tensor ModelCopy::adopt_state(std::size_t index, std::size_t k, const at::Te
 
 bool ModelCopy::is_adopted(std::size_t index, std::size_t k, const at::Tensor& kept) const {
   const at::Tensor& current = states_[index][k];
-  return current.defined() && kept.is_same(current);
+  return current.defined() ? kept.is_same(current) : lies_in_place(index, k, kept);
+}
+
+bool ModelCopy::lies_in_place(std::size_t index, std::size_t k, const at::Tensor& kept) const {
+  return kept.defined() && kept.numel() > 0 && kept.scalar_type() == memory_->types()[index][k] &&
+         kept.const_data_ptr() == own(layout_.state(index, k)) &&
+         kept.sizes() == views_[index].sizes() && kept.strides() == views_[index].strides();
 }
 
 void ModelCopy::populate_state(std::size_t index, std::size_t k, at::ScalarType dtype,

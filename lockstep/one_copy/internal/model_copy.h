@@ -63,8 +63,13 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   /// Whether the process has any copy: without one find() need not be called.
   static bool any();
 
-  /// Moves the parameters, which are the same bits on all ranks, to the copy. Collective.
-  /// `name`: "model 3". Errors: UsageError for parameters that cannot be moved.
+  /// The memory of a copy of an earlier generation in which the parameters lie already, on all ranks;
+  /// null: there is none. Collective.
+  static std::shared_ptr<CopyMemory> find_kept(const ProcessGroup& group,
+                                               const std::vector<at::Tensor>& parameters);
+  /// Goes on in the memory of find_kept(), or moves the parameters, which are the same bits on all
+  /// ranks, to a new one. Collective. `name`: "model 3".
+  /// Errors: UsageError for parameters that cannot be moved.
   static std::shared_ptr<ModelCopy> make(const ProcessGroup& group, const std::string& name,
                                          std::vector<at::Tensor> parameters,
                                          std::vector<std::string> names);
@@ -148,7 +153,11 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   /// Between two steps: there is no further one. Peers do not wait for this rank.
   void leave() noexcept;
   /// Shares may be half updated, for good.
-  bool is_torn() const { return is_torn_; }
+  bool is_torn() const { return memory_->is_torn(); }
+  /// Whether the ranks of its group see it, but for what programs have changed since the last step.
+  bool is_in_use() const { return !is_broken_; }
+  /// By parameter: 0, or a hash where this rank's program has changed it since.
+  std::vector<std::uint64_t> hashes_of_changes() const;
   /// While another copy's share of a lost rank is run: part() is empty.
   void set_idle(bool is_idle) { running_share_ = is_idle ? kNoShare : group_.rank(); }
 
@@ -207,7 +216,8 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   };
 
   ModelCopy(const ProcessGroup& group, std::string name, std::vector<at::Tensor> parameters,
-            std::vector<std::string> names);
+            std::vector<std::string> names, std::shared_ptr<CopyMemory> kept);
+  void make_memory();
   void add_to_registry();
   void check_parameters() const;
   void move_parameters();
@@ -264,6 +274,8 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   std::vector<Element> elements_;
   CopyLayout layout_;
   std::shared_ptr<CopyMemory> memory_;
+  bool is_kept_;  ///< The memory is that of an earlier generation.
+  SharedMapping log_memory_;
   bool is_registered_ = false;
   std::vector<at::Tensor> views_;         ///< What parameters are, in the mapping copied on write.
   std::vector<at::Tensor> placeholders_;  ///< On the device meta.
@@ -280,6 +292,7 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
     double squares = 0;  ///< of that part, when it was averaged
   };
   std::vector<Held> held_;
+  /// What optimizers keep; undefined in memory of an earlier generation until their first step.
   std::vector<std::array<at::Tensor, CopyLayout::kStates>> states_;
 
   // What ranks write about steps. Norms and averages have step numbers too. A rank hands over
@@ -290,7 +303,6 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   std::uint64_t step_ = 0;
   std::uint64_t deciding_ = 0;  ///< The step on which is decided; 0: none is under way.
   bool is_broken_ = false;      ///< A rank was lost: there is no further step.
-  bool is_torn_ = false;        ///< And it may have left its share half updated.
   std::vector<int> lost_ranks_ = {};
 
   // Of the step under way.
@@ -311,6 +323,7 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   };
   std::vector<Adoption> adoptions_;
   bool is_adopted(std::size_t index, std::size_t k, const at::Tensor& kept) const;
+  bool lies_in_place(std::size_t index, std::size_t k, const at::Tensor& kept) const;
   void populate_state(std::size_t index, std::size_t k, at::ScalarType dtype, int of_share) const;
   void write_state(const Adoption& state, int of_share) const;
   /// For each parameter, by rank, where its gradient begins; null: a rank has none. Empty: no rank

@@ -34,12 +34,12 @@ std::vector<ModelCopy::Item> ModelCopy::items() const {
                      .offset = layout_.parameter(index),
                      .element_bytes = element_bytes_of(index)});
     for (std::size_t k = 0; k < CopyLayout::kStates; ++k) {
-      if (!states_[index][k].defined()) continue;
-      items.push_back(
-          {.index = index,
-           .state = k,
-           .offset = layout_.state(index, k),
-           .element_bytes = static_cast<std::int64_t>(states_[index][k].element_size())});
+      const auto& type = memory_->types()[index][k];
+      if (!type) continue;
+      items.push_back({.index = index,
+                       .state = k,
+                       .offset = layout_.state(index, k),
+                       .element_bytes = static_cast<std::int64_t>(c10::elementSize(*type))});
     }
   }
   return items;
@@ -74,6 +74,25 @@ void ModelCopy::find_changes() {
                             std::memcmp(own(item.offset), shared(item.offset), bytes) != 0;
     changes_.push_back(is_changed ? XXH64(own(item.offset), bytes, 0) | 1 : 0);
   }
+}
+
+std::vector<std::uint64_t> ModelCopy::hashes_of_changes() const {
+  const Pages pages = memory_->own().own_pages();
+  std::vector<std::uint64_t> hashes(parameters_.size());
+  for (std::size_t index = 0; index < parameters_.size(); ++index) {
+    const at::Tensor& parameter = parameters_[index];
+    const std::uint64_t begin = layout_.parameter(index);
+    const std::uint64_t bytes = views_[index].nbytes();
+    const void* const data = parameter.const_data_ptr();
+    const bool is_moved = data != views_[index].const_data_ptr();  // By set_data.
+    if (bytes == 0 || (!is_moved && !overlap(pages, begin, begin + bytes))) continue;
+    if (!parameter.is_cpu() || parameter.nbytes() != bytes) {
+      hashes[index] = 1;  // The next step refuses it.
+    } else if (std::memcmp(data, shared(begin), bytes) != 0) {
+      hashes[index] = XXH64(data, bytes, 0) | 1;
+    }
+  }
+  return hashes;
 }
 
 void ModelCopy::check_changes() {

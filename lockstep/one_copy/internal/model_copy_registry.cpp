@@ -49,6 +49,11 @@ void ModelCopy::add_to_registry() {
 
 ModelCopy::~ModelCopy() {
   if (!is_registered_) return;
+  // A gradient without elements is of no use to anybody else.
+  for (std::size_t index = 0; index < parameters_.size(); ++index) {
+    at::Tensor& gradient = parameters_[index].mutable_grad();
+    if (gradient.is_same(placeholders_[index])) gradient.reset();
+  }
   CopyRegistry& registry = copy_registry();
   const MutexLock lock(registry.mutex);
   for (const at::Tensor& parameter : parameters_) {

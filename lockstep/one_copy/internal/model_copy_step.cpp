@@ -116,12 +116,13 @@ void ModelCopy::throw_broken() const {
        .group = group_.name(),
        .own_rank = group_.rank(),
        .ranks = lost_ranks_.empty() ? log_->absent_ranks() : lost_ranks_},
-      is_torn_ ? "a rank was lost in an earlier step and may have left parameters half updated; resume "
+      is_torn() ? "a rank was lost in an earlier step and may have left parameters half updated; resume "
                  "from a snapshot"
                : "a rank was lost in an earlier step; make a new group and wrap the model again");
 }
 
 void ModelCopy::commit_step() {
+  memory_->begin_version();
   run_.emplace(*log_, step_, group_.rank());
   publish_changes(group_.rank());
 }
@@ -139,9 +140,12 @@ void ModelCopy::end_step(const std::function<void()>& run_share) {
     const bool is_late = dynamic_cast<const TimeoutError*>(&error) != nullptr;
     const Deadline deadline =
         Deadline::after(is_late ? std::chrono::milliseconds(0) : group_.timeout());
-    is_torn_ = !log_->finish_shares(step_, deadline,
-                                    [&](int of_share) { finish_share(of_share, run_share); });
-    if (is_torn_) throw;
+    const bool is_whole = log_->finish_shares(
+        step_, deadline, [&](int of_share) { finish_share(of_share, run_share); });
+    if (!is_whole) {
+      memory_->mark_torn();
+      throw;
+    }
   }
   for (const PrivateMapping::Range& range : pages_) memory_->own().drop(range);
   for (const std::size_t index : stepping_) {
@@ -186,11 +190,13 @@ void ModelCopy::forget_step() noexcept {
 void ModelCopy::leave() noexcept {
   is_broken_ = true;
   log_->leave();
+  memory_->release();
 }
 
 void ModelCopy::leave_step() noexcept {
   abandon_step();
   leave();
+  memory_->mark_torn();  // This rank does not count the step, which its peers finish.
   try {
     group_.c10d_backend()->abort();
   } catch (...) {  // NOLINT(bugprone-empty-catch): peers then see that this rank has left the copy.

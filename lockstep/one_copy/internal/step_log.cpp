@@ -65,9 +65,11 @@ std::uint64_t StepLog::bytes(const Sizes& sizes) {
   return places_of(sizes).end;
 }
 
-StepLog::StepLog(const SharedMapping& memory, std::uint64_t offset, const Sizes& sizes, int rank)
+StepLog::StepLog(const SharedMapping& memory, std::uint64_t offset, const SharedMapping& written,
+                 const Sizes& sizes, int rank)
     : memory_(memory),
       offset_(offset),
+      written_(written),
       sizes_(sizes),
       places_(places_of(sizes)),
       rank_(rank),
@@ -226,7 +228,7 @@ void StepLog::keep(int of_share, std::span<const Piece> overwritten) {
   populate(of_share, total);
   std::byte* target = undo(of_share);
   for (const Piece& piece : overwritten) {
-    std::memcpy(target, memory_.data() + piece.offset, piece.bytes);
+    std::memcpy(target, written_.data() + piece.offset, piece.bytes);
     target += piece.bytes;
   }
   std::ranges::copy(overwritten, pieces(of_share));
@@ -237,7 +239,7 @@ void StepLog::restore(int of_share) {
   const std::byte* source = undo(of_share);
   const Piece* const first = pieces(of_share);
   for (std::uint64_t i = 0; i < share(of_share).piece_count; ++i) {
-    std::memcpy(memory_.data() + first[i].offset, source, first[i].bytes);
+    std::memcpy(written_.data() + first[i].offset, source, first[i].bytes);
     source += first[i].bytes;
   }
 }

@@ -33,7 +33,7 @@ class StepLog {
     std::uint64_t pieces = 0;        ///< Of a chunk, at most.
     std::uint64_t undo_bytes = 0;    ///< Of a chunk's old values, at most.
   };
-  /// A range of the memory that a chunk overwrites.
+  /// A range of memory that a chunk overwrites.
   struct Piece {
     std::uint64_t offset = 0;
     std::uint64_t bytes = 0;
@@ -42,8 +42,9 @@ class StepLog {
   /// A multiple of the largest page.
   static std::uint64_t bytes(const Sizes& sizes);
 
-  /// The log lies at `offset` of `memory`, to which the offsets of pieces refer too.
-  StepLog(const SharedMapping& memory, std::uint64_t offset, const Sizes& sizes, int rank);
+  /// The log lies at `offset` of `memory`; pieces are ranges of `written`.
+  StepLog(const SharedMapping& memory, std::uint64_t offset, const SharedMapping& written,
+          const Sizes& sizes, int rank);
   /// As leave().
   ~StepLog();
   StepLog(const StepLog&) = delete;
@@ -131,6 +132,7 @@ class StepLog {
 
   const SharedMapping& memory_;
   const std::uint64_t offset_;
+  const SharedMapping& written_;
   const Sizes sizes_;
   const Places places_;
   const int rank_;

@@ -89,7 +89,7 @@ class Rank {
   Rank(int fd, int ranks, int rank, Fault fault)
       : memory_(fd, kLogOffset + StepLog::bytes(sizes_of(ranks))),
         shared_(*reinterpret_cast<Shared*>(memory_.data())),
-        log_(memory_, kLogOffset, sizes_of(ranks), rank),
+        log_(memory_, kLogOffset, memory_, sizes_of(ranks), rank),
         ranks_(ranks),
         rank_(rank),
         own_(static_cast<std::size_t>(rank)),
@@ -276,7 +276,7 @@ TEST(StepLog, SaysWhatWasDecided) {
   const std::uint64_t bytes = StepLog::bytes(Rank::sizes_of(2));
   const UniqueFd file = make_memory_file("step log test", bytes);
   const SharedMapping memory(file.get(), bytes);
-  StepLog log(memory, 0, Rank::sizes_of(2), 1);
+  StepLog log(memory, 0, memory, Rank::sizes_of(2), 1);
   EXPECT_FALSE(log.is_decided(1, Decision::kVoid));
   EXPECT_EQ(log.decide(1, Decision::kVoid), Decision::kVoid);
   EXPECT_TRUE(log.is_decided(1, Decision::kVoid));

@@ -351,13 +351,20 @@ std::vector<RankReport> StepRecovery::gather_reports() {
 void StepRecovery::exchange_state() {
   failpoint("recover.compared");
   c10::IValue own;
+  kept_.reset();
+  const bool is_of_rank = state_.source.kind == SourceChoice::Kind::kRank;
+  if (is_of_rank && all_.world_size() > 1 && all_.shares_memory()) {
+    kept_ = keep_memory(all_, training_.parameters(), state_.source.rank, state_.takes_state);
+  }
   if (state_.source.kind == SourceChoice::Kind::kMemory) {
     if (state_.is_source) own = memory_.read();
   } else if (!state_.takes_state) {
     own = training_.value();
   }
-  received_ = broadcast_value(all_, own, state_.source.rank);
-  if (!state_.takes_state) received_ = {};  // It has as many bytes as the state.
+  received_ = broadcast_value(all_, own, state_.source.rank, kept_ ? &*kept_ : nullptr);
+  if (state_.takes_state) return;
+  received_ = {};  // It has as many bytes as the state.
+  kept_.reset();
 }
 
 std::int64_t StepRecovery::load_snapshot() {
@@ -379,6 +386,8 @@ bool StepRecovery::is_snapshot_newer() {
 
 void StepRecovery::take_state() {
   failpoint("recover.received");
+  if (kept_) kept_->bind();
+  kept_.reset();
   training_.take(std::exchange(received_, {}));
   failpoint("recover.taken");
 }

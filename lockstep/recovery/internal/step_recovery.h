@@ -14,6 +14,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/one_copy/internal/kept_memory.h"
 #include "lockstep/recovery/internal/launcher_link.h"
 #include "lockstep/recovery/internal/state_exchange.h"
 #include "lockstep/recovery/internal/state_memory.h"
@@ -24,6 +25,8 @@ namespace lockstep::inline internal {
 /// What StepRecovery asks of the training that it recovers.
 class RecoverableTraining : public MovableState {
  public:
+  /// All of the model's, or models'; the same on all ranks.
+  virtual std::vector<at::Tensor> parameters() = 0;
   /// Updates of the parameters that a value() has behind it.
   virtual std::int64_t steps_of(const c10::IValue& value) const = 0;
   /// At a boundary: what a void step goes back to.
@@ -204,6 +207,7 @@ class StepRecovery {
   std::vector<RankReport> reports_;
   NewestSnapshot newest_snapshot_;  ///< of an arrive() under way
   c10::IValue received_;            ///< a state, until it is taken
+  std::optional<KeptMemory> kept_;  ///< with it: memory in which a part of it lies
   std::chrono::steady_clock::time_point checks_at_{};
   const int exceptions_ = std::uncaught_exceptions();
   const std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);

@@ -1,6 +1,7 @@
 #include "lockstep/recovery/internal/training_state.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
@@ -10,8 +11,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/one_copy/internal/model_copy.h"
 #include "lockstep/recovery/internal/update_mark.h"
-#include "lockstep/snapshot/internal/checksum.h"
 #include "lockstep/snapshot/internal/optimizer_state.h"
 #include "lockstep/snapshot/internal/tensor_difference.h"
 #include "lockstep/snapshot/pickle/pickled.h"
@@ -67,16 +68,26 @@ bool TrainingState::go_back() {
   const at::NoGradGuard no_grad;
   for (Watched& watched : parameters_) watched.parameter.mutable_grad().reset();
   const auto has_changed = [&](const Watched& watched) { return mark_of(watched) != watched.mark; };
-  if (std::ranges::any_of(parameters_, has_changed)) return false;
+  if (std::exchange(is_torn_, false) || std::ranges::any_of(parameters_, has_changed)) return false;
   for (const Watched& watched : parameters_) reset_gradient(watched.parameter, watched.gradient);
   copies_.go_back();
   return true;
 }
 
+void TrainingState::leave_copies() {
+  const CopyPlaces places(parameters());
+  is_torn_ = is_torn_ || places.are_torn();
+  places.leave();
+}
+
+std::vector<at::Tensor> TrainingState::parameters() const {
+  std::vector<at::Tensor> parameters;
+  for (const Watched& watched : parameters_) parameters.push_back(watched.parameter);
+  return parameters;
+}
+
 std::uint64_t TrainingState::parameters_hash() const {
-  std::vector<std::uint64_t> hashes;
-  for (const Watched& watched : parameters_) hashes.push_back(hash_of(watched.parameter));
-  return hash_bytes(hashes.data(), hashes.size() * sizeof(std::uint64_t));
+  return hash_of_all(parameters());
 }
 
 c10::IValue TrainingState::value() const {

@@ -34,6 +34,8 @@ class TrainingState {
   /// Goes back there; gradients that were defined are zeros. False when parameters have been
   /// changed since, and are of no step.
   bool go_back();
+  /// Leaves the one copy per machine, so that no rank waits for this one.
+  void leave_copies();
 
   /// Of the parameters: where it differs between ranks they are no replicas any more.
   std::uint64_t parameters_hash() const;
@@ -50,6 +52,7 @@ class TrainingState {
   void check_extra(const TensorDict& saved) const;
 
   const TrainingParts& parts() const { return parts_; }
+  std::vector<at::Tensor> parameters() const;
 
  private:
   struct Watched {
@@ -64,6 +67,7 @@ class TrainingState {
   TrainingParts parts_;
   std::vector<Watched> parameters_;
   TensorCopies copies_;
+  bool is_torn_ = false;  ///< The copy that was left last.
 };
 
 }  // namespace lockstep::inline internal

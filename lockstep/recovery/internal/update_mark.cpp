@@ -1,6 +1,8 @@
 #include "lockstep/recovery/internal/update_mark.h"
 
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <typeinfo>
 
 #include <ATen/ops/hash_tensor.h>
@@ -10,6 +12,7 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include "lockstep/one_copy/internal/model_copy.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/snapshot/internal/checksum.h"
 
@@ -96,6 +99,22 @@ std::uint64_t hash_of(const at::Tensor& tensor) {
     return hash_bytes(plain.const_data_ptr(), plain.nbytes());
   }
   return at::hash_tensor(plain).cpu().const_data_ptr<std::uint64_t>()[0];
+}
+
+std::uint64_t hash_of_all(const std::vector<at::Tensor>& parameters) {
+  std::map<std::shared_ptr<ModelCopy>, std::vector<std::uint64_t>> changes;
+  std::vector<std::uint64_t> hashes;
+  for (const at::Tensor& parameter : parameters) {
+    const auto [copy, index] = ModelCopy::find(parameter);
+    if (!copy || !copy->is_in_use()) {
+      hashes.push_back(hash_of(parameter));
+      continue;
+    }
+    const auto [found, is_new] = changes.try_emplace(copy);
+    if (is_new) found->second = copy->hashes_of_changes();
+    hashes.push_back(found->second[index]);
+  }
+  return hash_bytes(hashes.data(), hashes.size() * sizeof(std::uint64_t));
 }
 
 }  // namespace lockstep::inline internal

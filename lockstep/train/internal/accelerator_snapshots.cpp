@@ -116,6 +116,8 @@ SaveOptions AcceleratorState::save_options(c10::IValue values) {
 bool AcceleratorState::save_and_leave() {
   if (!recovery_ || !recovery_->holds_state() || options_.directory.empty()) return false;
   if (recovery_->is_at_boundary()) training_->move_loader_to_boundary();
+  // The ranks of the next generation, which has a newer state, do not wait for this one.
+  if (!training_->take_out_of_copies()) return false;
   SnapshotDirectory snapshots(options_.directory, {.keep_last = options_.keep_last});
   snapshots.save(*replicas.front()->module(), *optimizers.front()->optimizer,
                  save_options(values()));

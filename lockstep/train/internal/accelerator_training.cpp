@@ -17,11 +17,12 @@
 #include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/comm/internal/stand_in_group.h"
 #include "lockstep/nn/internal/layer_group.h"
+#include "lockstep/one_copy/internal/kept_memory.h"
 #include "lockstep/one_copy/internal/model_copy.h"
+#include "lockstep/recovery/internal/private_state.h"
 #include "lockstep/recovery/internal/state_exchange.h"
 #include "lockstep/recovery/internal/training_state.h"
 #include "lockstep/recovery/internal/update_mark.h"
-#include "lockstep/snapshot/internal/checksum.h"
 #include "lockstep/snapshot/internal/optimizer_state.h"
 #include "lockstep/snapshot/pickle/pickled.h"
 #include "lockstep/snapshot/save.h"
@@ -51,6 +52,18 @@ void AcceleratorTraining::find_tensors() {
     }
     for (const at::Tensor& buffer : replica->module()->buffers()) buffers_.add(buffer);
   }
+}
+
+std::vector<at::Tensor> AcceleratorTraining::parameters() {
+  find_tensors();
+  return found_parameters();
+}
+
+// Of a process that joins: none, before its models are prepared.
+std::vector<at::Tensor> AcceleratorTraining::found_parameters() const {
+  std::vector<at::Tensor> parameters;
+  for (const Watched& watched : parameters_) parameters.push_back(watched.parameter);
+  return parameters;
 }
 
 void AcceleratorTraining::remember() {
@@ -269,9 +282,7 @@ void AcceleratorTraining::take(const c10::IValue& value) {
 }
 
 void AcceleratorTraining::drop_group(const ProcessGroup& group) {
-  std::vector<at::Tensor> parameters;
-  for (const Watched& watched : parameters_) parameters.push_back(watched.parameter);
-  CopyPlaces(parameters).leave();
+  CopyPlaces(found_parameters()).leave();
   state_.group_ = group;
   regroup_layers(group);
   left_directories_.push_back(std::exchange(state_.directories, {}));
@@ -297,9 +308,7 @@ void AcceleratorTraining::set_group(const ProcessGroup& group, bool at_boundary)
   state_.directories.clear();
   left_directories_.clear();
   regroup_layers(group);
-  if (at_boundary && state_.options_.one_copy_per_machine) {
-    expect_equal(group, parameters_hash());
-  }
+  if (at_boundary && state_.options_.one_copy_per_machine) prepare_copies();
   for (const auto& replica : state_.replicas) replica->replicate_over(group, at_boundary);
   if (at_boundary) warn_of_replicas();
   state_.open_sample_log();
@@ -321,6 +330,21 @@ void AcceleratorTraining::set_group(const ProcessGroup& group, bool at_boundary)
   logged_until_.clear();
 }
 
+// Ranks that have kept the memory of the last copy go on in it.
+void AcceleratorTraining::prepare_copies() {
+  const ProcessGroup& group = state_.group_;
+  const bool have_copy = group.world_size() > 1 && group.shares_memory();
+  if (have_copy && keep_memory(group, parameters())) return;
+  expect_equal(group, parameters_hash());
+  if (!have_copy) take_out_of_copies();
+}
+
+bool AcceleratorTraining::take_out_of_copies() {
+  std::vector<torch::optim::Optimizer*> optimizers;
+  for (const auto& stepped : state_.optimizers) optimizers.push_back(stepped->optimizer);
+  return internal::take_out_of_copies(parameters(), optimizers);
+}
+
 // Once: where machines have joined.
 void AcceleratorTraining::warn_of_replicas() {
   const ProcessGroup& group = state_.group_;
@@ -338,9 +362,7 @@ std::int64_t AcceleratorTraining::place() const {
 }
 
 std::uint64_t AcceleratorTraining::parameters_hash() const {
-  std::vector<std::uint64_t> hashes;
-  for (const Watched& watched : parameters_) hashes.push_back(hash_of(watched.parameter));
-  return hash_bytes(hashes.data(), hashes.size() * sizeof(std::uint64_t));
+  return hash_of_all(found_parameters());
 }
 
 }  // namespace lockstep::inline internal

@@ -26,6 +26,7 @@ class AcceleratorTraining final : public RecoverableTraining {
  public:
   explicit AcceleratorTraining(AcceleratorState& state) : state_(state) {}
 
+  std::vector<at::Tensor> parameters() override;
   std::int64_t steps_of(const c10::IValue& value) const override;
   c10::IValue value() override;
   void take(const c10::IValue& value) override;
@@ -36,6 +37,9 @@ class AcceleratorTraining final : public RecoverableTraining {
   std::uint64_t parameters_hash() const override;
   std::int64_t steps() const override { return state_.steps(); }
   std::int64_t place() const override;
+
+  /// As the function of that name, of all that was prepared.
+  bool take_out_of_copies();
 
   /// Around the step of an optimizer.
   void begin_update(AcceleratorState::Stepped& stepped);
@@ -88,6 +92,7 @@ class AcceleratorTraining final : public RecoverableTraining {
     c10::IValue optimizer;
   };
   void find_tensors();
+  std::vector<at::Tensor> found_parameters() const;
   void log_until_here();
   void forget_updates();
   int expected_updates() const;
@@ -95,6 +100,7 @@ class AcceleratorTraining final : public RecoverableTraining {
   void forget_scaler();
   std::int64_t skipped() const;
   void set_skipped(std::int64_t skipped);
+  void prepare_copies();
   void warn_of_replicas();
 
   AcceleratorState& state_;
