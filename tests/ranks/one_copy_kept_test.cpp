@@ -82,7 +82,10 @@ TEST_F(OneCopyKept, GoesOnInTheMemoryOnAnyNumberOfRanks) {
   if (world_size_ < 3) return;
   const ProcessGroup fewer = group_of(world_size_ - 1);
   copied.leave();
-  if (is_last()) return group_.barrier();
+  if (is_last()) {
+    group_.barrier();
+    return;
+  }
   copied.wrap(fewer, true);
   replica.wrap(fewer, false);
   EXPECT_EQ(memory_of(copied.module->factors), memory);
