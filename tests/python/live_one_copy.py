@@ -99,6 +99,24 @@ class LiveOneCopy(LiveAcceleratorTest):
         self.assertEqual([texts for texts in bits.values() if len(texts) > 1], [])
         self.assertEqual(len(job.ends()), 1)
 
+    def test_a_rank_that_is_alone_owns_its_memory(self):
+        job = self.start("--standalone", "--max-restarts=3", steps=1600, ranks=2, arguments=(f"plain+{ONE_COPY}",),
+                         environment=SAYS_MORE)
+        before = memories_of(job.wait_for_begin(2).values())
+        job.wait_for_step(job.last_step() + 10)
+        self.scale(job, 1)
+        alone = job.wait_for_begin(1)
+        # The optimizer's state, too: its first step is made when another one is said.
+        job.wait_for_step(job.last_step() + 10)
+        self.assertEqual(memories_of(alone.values()), set())
+        self.scale(job, 3)
+        after = memories_of(job.wait_for_begin(3).values())
+        self.assertEqual(len(after), 1)
+        self.assertNotEqual(after, before)
+        self.assertEqual(job.finish(), [0], job.errors)
+        self.expect_kept(job, tensors=0)
+        self.assertEqual(len(job.ends()), 1)
+
     def test_where_survivors_have_changed_what_they_see_the_state_is_sent(self):
         """The second update of a step fails, and the first is undone, which the memory does not show."""
         self.need_failpoints()
@@ -203,7 +221,8 @@ class LiveOneCopy(LiveAcceleratorTest):
                                            "recover.received", "recover.taken", "recover.agreed")]
         places += ["recover.receive:2"]
         # While the ranks divide the memory anew, and in the first step.
-        places += ["collective.begin:8", "collective.begin:12", "update.begin:1", "update.handed:2", "update.begun:1"]
+        places += [f"collective.begin:{count}" for count in (8, 12, 16, 17, 18, 19)]
+        places += ["update.begin:1", "update.handed:2", "update.begun:1"]
         self.expect_same_ends([f"{first},{place}:kill:1:1" for place in places], steps=40, arguments=(f"plain+{ONE_COPY}",))
 
     def test_a_survivor_dies_while_it_recovers(self):

@@ -25,7 +25,8 @@ std::shared_ptr<CopyMemory> memory_of(const Tensors& parameters) {
 class OneCopyKept : public OneCopy {
  protected:
   struct Training {
-    explicit Training(Factors of) : module(std::move(of)), optimizer(module->factors, {.lr = 0.1}) {}
+    explicit Training(Factors of)
+        : module(std::move(of)), optimizer(module->factors, {.lr = 0.1}) {}
     void wrap(const ProcessGroup& group, bool one_copy) {
       model.reset();
       model.emplace(module.ptr(), DistributedDataParallelOptions{.process_group = group,

@@ -134,7 +134,7 @@ std::optional<KeptMemory> keep_memory(const ProcessGroup& group, std::vector<at:
   return own;
 }
 
-// Numbers of memories and bindings | of each memory: version, parameters, types of states | bindings.
+// How many memories and bindings | of each memory: version, parameters, types of states | bindings.
 void KeptMemory::send(const ProcessGroup& group, int source, int receivers) const {
   failpoint("recover.send");
   Words words{static_cast<std::int64_t>(memories_.size()),
@@ -167,12 +167,10 @@ void KeptMemory::receive(const ProcessGroup& group, int source, int receivers, b
   const std::uint64_t memories = next();
   const std::uint64_t bindings = next();
   if (is_receiver) failpoint("recover.receive");
-  std::vector<UniqueFd> files = pass_files(group,
-                                           {.source = source,
-                                            .receivers = receivers,
-                                            .is_receiver = is_receiver,
-                                            .files = memories},
-                                           {});
+  std::vector<UniqueFd> files = pass_files(
+      group,
+      {.source = source, .receivers = receivers, .is_receiver = is_receiver, .files = memories},
+      {});
   if (!is_receiver) return;
   memories_.clear();
   bindings_.clear();
@@ -209,7 +207,8 @@ at::Tensor KeptMemory::storage_at(const Place& place, std::uint64_t bytes) const
   if (const auto view = views_.find(data); view != views_.end()) {
     return at::empty({0}, at::kByte).set_(view->second.storage(), 0, {count}, {1});
   }
-  return at::from_blob(data, {count}, [memory](void*) {}, at::TensorOptions(at::kByte));
+  return at::from_blob(
+      data, {count}, [memory](void*) {}, at::TensorOptions(at::kByte));
 }
 
 void KeptMemory::bind() {

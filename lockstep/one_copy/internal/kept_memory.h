@@ -59,9 +59,9 @@ class KeptMemory {
   std::map<const std::byte*, at::Tensor> views_ = {};  ///< Of what was received, by address.
 };
 
-/// Whether all ranks have, or receive from rank `source`, the same memory under the same parameters,
-/// and what each sees there is the state that all have. Nothing: on all ranks alike. Collective, in
-/// a group whose ranks share memory. Errors: as Work::wait.
+/// What all ranks keep, or receive from rank `source`: the same memory under the same parameters,
+/// in which each rank sees the state that all have. Nothing, on all ranks alike, where some do not.
+/// Collective, in a group whose ranks share memory. Errors: as Work::wait.
 std::optional<KeptMemory> keep_memory(const ProcessGroup& group, std::vector<at::Tensor> parameters,
                                       int source = 0, bool is_receiver = false);
 

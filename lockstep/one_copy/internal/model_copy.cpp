@@ -91,8 +91,8 @@ std::shared_ptr<CopyMemory> ModelCopy::find_kept(const ProcessGroup& group,
   const bool lie_there = std::ranges::all_of(kept->bindings(), [&](const auto& binding) {
     return binding.place.offset == layout.parameter(binding.parameter);
   });
-  const bool is_whole = memory->types().size() == parameters.size() &&
-                        memory->data_bytes() == layout.bytes();
+  const bool is_whole =
+      memory->types().size() == parameters.size() && memory->data_bytes() == layout.bytes();
   return has_all && lie_there && is_whole ? memory : nullptr;
 }
 
@@ -105,6 +105,8 @@ std::shared_ptr<ModelCopy> ModelCopy::make(const ProcessGroup& group, const std:
       new ModelCopy(group, name, std::move(parameters), std::move(names), std::move(kept)));
   copy->move_parameters();
   copy->add_to_registry();
+  // Where a rank is lost before, the others keep it for the next generation.
+  copy->memory_->claim();
   return copy;
 }
 
@@ -128,7 +130,6 @@ ModelCopy::ModelCopy(const ProcessGroup& group, std::string name,
   std::memset(zeros_.get(), 0, kChunkBytes);
   if (!is_kept_) check_parameters();
   make_memory();
-  memory_->claim();
   log_ = std::make_unique<StepLog>(log_memory_, 0, memory_->shared(), log_sizes(), group_.rank());
   log_->join();
 }

@@ -63,8 +63,8 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   /// Whether the process has any copy: without one find() need not be called.
   static bool any();
 
-  /// The memory of a copy of an earlier generation in which the parameters lie already, on all ranks;
-  /// null: there is none. Collective.
+  /// Memory of a copy of an earlier generation, in which the parameters lie on all ranks; null:
+  /// there is none. Collective.
   static std::shared_ptr<CopyMemory> find_kept(const ProcessGroup& group,
                                                const std::vector<at::Tensor>& parameters);
   /// Goes on in the memory of find_kept(), or moves the parameters, which are the same bits on all

@@ -17,8 +17,8 @@ struct FilePassing {
   std::size_t files = 0;  ///< To each.
 };
 
-/// Passes memory files from one rank to others, which are on the same machine. Collective. `own`: on
-/// the source, the files. Returns those that this rank has received.
+/// Passes memory files from one rank to others of the same machine. Collective. `own`: on the
+/// source, the files. Returns those that this rank has received.
 /// Errors: SystemError on a rank that could not receive them; as Work::wait where a rank is lost.
 std::vector<UniqueFd> pass_files(const ProcessGroup& group, const FilePassing& passing,
                                  std::span<const int> own);

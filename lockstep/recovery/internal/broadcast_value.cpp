@@ -48,9 +48,9 @@ std::int64_t word_of(const at::Tensor& tensor, const KeptMemory* kept) {
 
 at::Tensor storage_at(std::int64_t word, std::uint64_t bytes, const KeptMemory& kept) {
   const auto place = static_cast<std::uint64_t>(word);
-  return kept.storage_at({.memory = place >> kOffsetBits,
-                          .offset = place & ((std::uint64_t{1} << kOffsetBits) - 1)},
-                         bytes);
+  return kept.storage_at(
+      {.memory = place >> kOffsetBits, .offset = place & ((std::uint64_t{1} << kOffsetBits) - 1)},
+      bytes);
 }
 
 /// A pickle, and a word for each of its storages.

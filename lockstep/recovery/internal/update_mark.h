@@ -28,8 +28,8 @@ std::uint64_t update_mark(torch::optim::Optimizer* optimizer, std::optional<std:
 /// Of the bytes, the same on all ranks whose tensors are.
 std::uint64_t hash_of(const at::Tensor& tensor);
 
-/// Of all of them, as the ranks of a group compare them. Of parameters of which these ranks have one
-/// copy per machine only what this rank's program has changed is looked at.
+/// Of all of them, as the ranks of a group compare them. Of parameters that lie in one copy of
+/// these ranks only what this rank's program has changed is looked at.
 std::uint64_t hash_of_all(const std::vector<at::Tensor>& parameters);
 
 }  // namespace lockstep::inline internal
