@@ -72,10 +72,11 @@ CopyMemory::~CopyMemory() {
 
 std::shared_ptr<CopyMemory> CopyMemory::find(const void* address) {
   const auto* const byte = static_cast<const std::byte*>(address);
+  std::shared_ptr<CopyMemory> memory;  // Its destructor takes the lock.
   const MutexLock lock(mappings().mutex);
   auto next = mappings().memories.upper_bound(byte);
   if (next == mappings().memories.begin()) return nullptr;
-  std::shared_ptr<CopyMemory> memory = std::prev(next)->second.lock();
+  memory = std::prev(next)->second.lock();
   if (!memory || byte >= memory->own().data() + memory->own().bytes()) return nullptr;
   return memory;
 }

@@ -57,6 +57,7 @@ std::uint64_t TrainingState::mark_of(const Watched& watched) const {
 
 void TrainingState::remember() {
   const at::NoGradGuard no_grad;
+  is_torn_ = false;  // A copy that is left again while ranks meet is one whose state was replaced.
   copies_.remember();
   for (Watched& watched : parameters_) {
     watched.mark = mark_of(watched);

@@ -210,7 +210,7 @@ void AcceleratorState::take_values(const c10::IValue& values, const std::string&
     load_state_dict(*replicas[i + 1]->module(), tensor_dict(models.get(i), source), source);
   }
   for (std::size_t i = 0; i < others.size(); ++i) {
-    load_optimizer_state_dict(*optimizers[i + 1]->optimizer, others.get(i), source);
+    adopt_optimizer_state_dict(*optimizers[i + 1]->optimizer, others.get(i), source);
   }
   for (std::size_t i = 0; i < loaders.size(); ++i) {
     loaders[i]->set_cursor(cursor_for(*loaders[i], cursors.get(i), source));
