@@ -85,13 +85,14 @@ std::size_t size_in(torch::serialize::InputArchive& archive, const std::string& 
   return static_cast<std::size_t>(size.item().toLong());
 }
 
-/// Of what ranks with one copy must have alike: options, and the steps and numbers of the states of
-/// its parameters.
+/// Of what ranks with one copy must have alike: options, and of the states of its parameters steps,
+/// numbers, and tensors that the copy has yet to take in.
 std::uint64_t digest_of(const torch::optim::Optimizer& optimizer) {
   std::vector<double> values;
   for (const OptimizerParamGroup& group : optimizer.param_groups()) {
-    for (const OptionValue& option :
-         dynamic_cast<const DescribedOptions&>(group.options()).values) {
+    const auto& options = dynamic_cast<const DescribedOptions&>(group.options());
+    values.push_back(options.state_dtype ? static_cast<double>(*options.state_dtype) : -1);
+    for (const OptionValue& option : options.values) {
       if (const auto* const pair = std::get_if<std::tuple<double, double>>(&option)) {
         values.insert(values.end(), {std::get<0>(*pair), std::get<1>(*pair)});
       } else if (const auto* const number = std::get_if<double>(&option)) {
@@ -102,10 +103,15 @@ std::uint64_t digest_of(const torch::optim::Optimizer& optimizer) {
     }
     for (const at::Tensor& parameter : group.params()) {
       const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
-      if (found == optimizer.state().end() || !ModelCopy::find(parameter).copy) continue;
+      const ModelCopy::Place place = ModelCopy::find(parameter);
+      if (found == optimizer.state().end() || !place.copy) continue;
       const auto& state = dynamic_cast<const DescribedState&>(*found->second);
-      values.push_back(static_cast<double>(state.step));
+      // Else a rank that received the state has none.
+      if (state.description->counts_steps) values.push_back(static_cast<double>(state.step));
       values.insert(values.end(), state.numbers.begin(), state.numbers.end());
+      for (std::size_t k = 0; k < state.tensors.size(); ++k) {
+        values.push_back(place.copy->digest_of_new_state(place.index, k, state.tensors[k]));
+      }
     }
   }
   return hash_bytes(values.data(), values.size() * sizeof(double));

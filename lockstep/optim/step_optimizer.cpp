@@ -131,17 +131,21 @@ class ShareStep {
       Kind::visit_options(static_cast<const typename Kind::Options&>(group.options()),
                           [&](const char*, const auto& value) { add(values, value); });
       for (const at::Tensor& parameter : group.params()) {
-        if (!ModelCopy::find(parameter).copy) continue;
+        const ModelCopy::Place place = ModelCopy::find(parameter);
+        if (!place.copy) continue;
+        std::size_t k = 0;
         const auto found = optimizer_.state().find(parameter.unsafeGetTensorImpl());
         values.push_back(found == optimizer_.state().end() ? 0 : 1);
         if (found == optimizer_.state().end()) continue;
-        Kind::visit_state(static_cast<const State&>(*found->second),
-                          [&](const char*, const auto& value) {
-                            if constexpr (std::is_same_v<std::decay_t<decltype(value)>, at::Tensor>)
-                              values.push_back(value.defined() ? 1 : 0);
-                            else
-                              values.push_back(static_cast<double>(value));
-                          });
+        Kind::visit_state(
+            static_cast<const State&>(*found->second), [&](const char*, const auto& value) {
+              if constexpr (std::is_same_v<std::decay_t<decltype(value)>, at::Tensor>) {
+                values.push_back(value.defined() ? 1 : 0);
+                values.push_back(place.copy->digest_of_new_state(place.index, k++, value));
+              } else {
+                values.push_back(static_cast<double>(value));
+              }
+            });
       }
     }
     return hash_bytes(values.data(), values.size() * sizeof(double));
@@ -275,8 +279,8 @@ class ShareStep {
     if (any) optimizer_.step();
   }
 
-  /// Of the share that ModelCopy::part() is of, in the same chunks on each rank. Small parameters go
-  /// together.
+  /// Of the share that ModelCopy::part() is of, in the same chunks on each rank. Small parameters
+  /// go together.
   void update_share() {
     for (Share& share : shares_) {
       const auto& [copy, index] = share.place;
@@ -353,7 +357,8 @@ class ShareStep {
       // LibTorch counts no change through other tensors.
       if (!share.parameter.is_inference()) share.parameter.unsafeGetTensorImpl()->bump_version();
       if (!share.after) continue;
-      visit_tensors(*share.after, [&](std::size_t k, at::Tensor& tensor) { tensor = share.wholes[k]; });
+      visit_tensors(*share.after,
+                    [&](std::size_t k, at::Tensor& tensor) { tensor = share.wholes[k]; });
       optimizer_.state()[share.parameter.unsafeGetTensorImpl()] = std::move(share.after);
     }
   }
@@ -389,7 +394,8 @@ void step_optimizer(torch::optim::Optimizer& optimizer) {
     if constexpr (!std::is_same_v<decltype(kind), DescribedKind>) {
       const Optimizer& base = optimizer;
       if (typeid(base) != typeid(typename decltype(kind)::Optimizer)) {
-        refuse("the optimizer is of a class of the program's, whose step() may need whole parameters");
+        refuse(
+            "the optimizer is of a class of the program's, whose step() may need whole parameters");
       }
       ShareStep<decltype(kind)>(optimizer).run();
     }

@@ -72,7 +72,7 @@ void add_ranks(ProgramOptions& program, TrainerOptions& options) {
   program.add("init.backend", options.init.backend,
               "shm, hierarchical, gloo, nccl or mpi; empty: chosen automatically");
   program.add("one_copy_per_machine", options.one_copy_per_machine,
-              "one copy of parameters and optimizer state per machine; turns recover off");
+              "one copy of parameters and optimizer state per machine");
   program.add(seconds_option("init.timeout", "timeout of a collective in seconds; 0: 600",
                              options.init.timeout));
   program.add(seconds_option("init.init_timeout",

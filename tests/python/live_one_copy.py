@@ -166,7 +166,7 @@ class LiveOneCopy(LiveAcceleratorTest):
                 self.assertEqual(self.trainer_end(kind + "+onecopy", victim), self.trainer_end(kind))
 
     def test_every_kind_of_step(self):
-        for kind in some(("accumulate+uneven", "fp16", "two", "bf16+syncbn", "tail", "check"), 2):
+        for kind in some(("momentum", "two", "lion", "tail", "accumulate+uneven", "check", "fp16", "bf16+syncbn"), 2):
             with self.subTest(kind=kind):
                 self.expect_recoveries([[1]], steps=100, ranks=2, arguments=(f"{kind}+{ONE_COPY}",))
 

@@ -112,6 +112,9 @@ TEST_F(OneCopy, OptimizersThatDifferAreAnErrorOnAllRanks) {
   AdamW loaded_by_one(model->parameters(), {.lr = 0.1});
   if (rank_ == 1) loaded_by_one.load_state_dict(other.state_dict());
   refused(loaded_by_one);
+  // The steps are as many.
+  if (rank_ == 1) optimizer.load_state_dict(other.state_dict());
+  refused(optimizer);
 }
 
 TEST_F(OneCopy, TakesWeightsOfOtherStrides) {

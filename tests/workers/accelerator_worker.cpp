@@ -158,7 +158,12 @@ struct Settings {
   }
 };
 
+// Adam, or one that counts no steps.
 std::unique_ptr<torch::optim::Optimizer> make_adam(const Settings& settings, nn::Module& of) {
+  if (settings.is("lion")) return std::make_unique<Lion>(of.parameters(), LionOptions{.lr = 1e-3});
+  if (settings.is("momentum")) {
+    return std::make_unique<SGD>(of.parameters(), SGDOptions{.lr = 0.01, .momentum = 0.9});
+  }
   if (settings.is("fused")) return std::make_unique<Adam>(of.parameters(), AdamOptions{.lr = 0.01});
   return std::make_unique<torch::optim::Adam>(of.parameters(), torch::optim::AdamOptions(0.01));
 }

@@ -202,7 +202,7 @@ void ModelCopy::move_parameters() {
     parameters_[i].set_data(views_[i]);
   }
   // Else each rank keeps the size of the model for allocations that are smaller.
-  release_freed_memory();
+  if (!is_kept_) release_freed_memory();
 }
 
 at::Tensor ModelCopy::tensor_over(std::uint64_t offset, const at::Tensor& model,
@@ -529,6 +529,14 @@ at::Tensor ModelCopy::adopt_state(std::size_t index, std::size_t k, const at::Te
   adoptions_.push_back({.index = index, .k = k, .kept = kept, .initial = initial});
   write_state(adoptions_.back(), group_.rank());
   return current;
+}
+
+double ModelCopy::digest_of_new_state(std::size_t index, std::size_t k,
+                                      const at::Tensor& kept) const {
+  constexpr int kBitsBeyondDouble = 12;
+  if (!kept.defined() || is_adopted(index, k, kept)) return 0;
+  const at::Tensor dense = kept.contiguous();
+  return static_cast<double>(XXH64(dense.const_data_ptr(), dense.nbytes(), 1) >> kBitsBeyondDouble);
 }
 
 bool ModelCopy::is_adopted(std::size_t index, std::size_t k, const at::Tensor& kept) const {

@@ -204,6 +204,9 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   /// another optimizer that has lost its place here; SystemError where memory is short.
   void prepare_state(std::size_t index, std::size_t k, const at::Tensor& kept,
                      at::ScalarType dtype) const;
+  /// Of the elements of a state that adopt_state() would take over, as a whole number that a double
+  /// holds; 0: it has nothing to take over. Ranks must not take over parts of different states.
+  double digest_of_new_state(std::size_t index, std::size_t k, const at::Tensor& kept) const;
   /// Makes the copy's state k that of the parameter: where `kept`, the optimizer's, is another
   /// tensor, takes over this rank's part of it; where it is undefined, fills in `initial`. Returns
   /// the tensor that the optimizer keeps from now on. `kept`: dense, in the parameter's order.
