@@ -534,7 +534,9 @@ at::Tensor ModelCopy::adopt_state(std::size_t index, std::size_t k, const at::Te
 double ModelCopy::digest_of_new_state(std::size_t index, std::size_t k,
                                       const at::Tensor& kept) const {
   constexpr int kBitsBeyondDouble = 12;
-  if (!kept.defined() || is_adopted(index, k, kept)) return 0;
+  // One that does not fit is refused.
+  if (!kept.defined() || kept.sizes() != views_[index].sizes()) return 0;
+  if (is_adopted(index, k, kept)) return 0;
   const at::Tensor dense = kept.contiguous();
   return static_cast<double>(XXH64(dense.const_data_ptr(), dense.nbytes(), 1) >> kBitsBeyondDouble);
 }
