@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -151,21 +153,44 @@ void write_stacks(pid_t process, int fd, Deadline deadline) {
 
 #endif
 
-struct Reader {
-  UniqueFd pipe;
-  std::optional<HelperProcess> helper{};
-};
-
-Reader start_reader(pid_t process, Deadline deadline) {
-  Pipe pipe = make_pipe();
-  Reader reader{.pipe = std::move(pipe.read_end)};
-  reader.helper.emplace("lockstep-stacks", [&](int) {
-    // It is of no use after the launcher, whatever it is busy with.
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    write_stacks(process, pipe.write_end.get(), deadline);
-  });
-  return reader;
+bool is_stopped(pid_t process) {
+  ThreadStack main{.id = process};
+  read_state(process, main);
+  return main.state == 'T';
 }
+
+/// A helper that reads one process.
+class Reader {
+ public:
+  Reader(pid_t process, Deadline deadline) : process_(process), was_stopped_(is_stopped(process)) {
+    Pipe pipe = make_pipe();
+    pipe_ = std::move(pipe.read_end);
+    helper_.emplace("lockstep-stacks", [&](int) {
+      // It is of no use after the launcher, whatever it is busy with.
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      write_stacks(process, pipe.write_end.get(), deadline);
+    });
+  }
+  // ptrace stops threads by SIGSTOP. Where the helper is killed before a thread has reported it,
+  // the signal stays, and would stop the process for good.
+  ~Reader() {
+    if (!helper_ || helper_->ended()) return;
+    ::kill(helper_->pid(), SIGKILL);
+    constexpr std::chrono::milliseconds kEndTakes{100};
+    helper_->finish(Deadline::after(kEndTakes));
+    if (!was_stopped_) ::kill(process_, SIGCONT);
+  }
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+  int pipe() const { return pipe_.get(); }
+
+ private:
+  const pid_t process_;
+  const bool was_stopped_;
+  UniqueFd pipe_{};
+  std::optional<HelperProcess> helper_{};
+};
 
 // The text up to the next tab, which is taken away with it.
 std::string_view take_field(std::string_view& line) {
@@ -220,11 +245,11 @@ ProcessStacks parse(std::string_view text, bool is_whole) {
 
 std::vector<ProcessStacks> read_stacks(const std::vector<pid_t>& processes,
                                        Deadline deadline) noexcept try {
-  std::vector<Reader> readers;
-  for (const pid_t process : processes) readers.push_back(start_reader(process, deadline));
+  std::deque<Reader> readers;
+  for (const pid_t process : processes) readers.emplace_back(process, deadline);
   std::vector<ProcessStacks> stacks;
-  for (Reader& reader : readers) {
-    const std::string text = read_to_end(reader.pipe.get(), deadline);
+  for (const Reader& reader : readers) {
+    const std::string text = read_to_end(reader.pipe(), deadline);
     stacks.push_back(parse(text, !deadline.passed()));
   }
   return stacks;

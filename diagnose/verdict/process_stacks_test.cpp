@@ -101,5 +101,13 @@ TEST_F(ProcessStacksTest, TheDeadlineHasPassed) {
   EXPECT_EQ(stacks[0].trouble, "reading it timed out");
 }
 
+// Whatever the helper is at when it is given up.
+TEST_F(ProcessStacksTest, AProcessGoesOnWhereverReadingItTimesOut) {
+  for (int turn = 0; turn < 300; ++turn) {
+    read_stacks({child_}, Deadline::after(std::chrono::milliseconds(turn % 15)));
+  }
+  expect_two_threads(read(), child_, 'S');
+}
+
 }  // namespace
 }  // namespace lockstep
