@@ -221,7 +221,7 @@ class LiveOneCopy(LiveAcceleratorTest):
         places = [f"{name}:1" for name in ("meet.joined", "recover.grouped", "recover.compared", "recover.receive",
                                            "recover.received", "recover.taken", "recover.agreed")]
         places += ["recover.receive:2"]
-        # While the ranks divide the memory anew, and in the first step.
+        # While the ranks divide the memory again, and in the first step.
         places += [f"collective.begin:{count}" for count in (8, 12, 16, 17, 18, 19)]
         places += ["update.begin:1", "update.handed:2", "update.begun:1"]
         self.expect_same_ends([f"{first},{place}:kill:1:1" for place in places], steps=40, arguments=(f"plain+{ONE_COPY}",))

@@ -33,6 +33,14 @@ void append_types(Words& words, const CopyMemory::StateTypes& types) {
   }
 }
 
+void append_bindings(Words& words, const std::vector<KeptMemory::Binding>& bindings) {
+  for (const KeptMemory::Binding& binding : bindings) {
+    words.push_back(static_cast<std::int64_t>(binding.parameter));
+    words.push_back(static_cast<std::int64_t>(binding.place.memory));
+    words.push_back(static_cast<std::int64_t>(binding.place.offset));
+  }
+}
+
 // What a rank says when ranks compare.
 struct Row {
   bool is_receiver = false;
@@ -79,6 +87,12 @@ std::optional<KeptMemory::Place> KeptMemory::find(const void* data) const {
                                                     memory->own().data())};
 }
 
+bool KeptMemory::has_all_trained() const {
+  return std::ranges::count_if(parameters_, [](const at::Tensor& parameter) {
+           return parameter.requires_grad() && parameter.numel() > 0;
+         }) == std::ssize(bindings_);
+}
+
 std::uint64_t KeptMemory::digest_of_shapes() const {
   Words words;
   for (const at::Tensor& parameter : parameters_) {
@@ -92,11 +106,7 @@ std::uint64_t KeptMemory::digest_of_shapes() const {
 
 std::uint64_t KeptMemory::digest_of_places() const {
   Words words;
-  for (const Binding& binding : bindings_) {
-    words.push_back(static_cast<std::int64_t>(binding.parameter));
-    words.push_back(static_cast<std::int64_t>(binding.place.memory));
-    words.push_back(static_cast<std::int64_t>(binding.place.offset));
-  }
+  append_bindings(words, bindings_);
   for (const auto& memory : memories_) {
     words.push_back(static_cast<std::int64_t>(memory->id()));
     words.push_back(static_cast<std::int64_t>(memory->version()));
@@ -146,11 +156,7 @@ void KeptMemory::send(const ProcessGroup& group, int source, int receivers) cons
     append_types(words, memory->types());
     files.push_back(memory->file());
   }
-  for (const Binding& binding : bindings_) {
-    words.push_back(static_cast<std::int64_t>(binding.parameter));
-    words.push_back(static_cast<std::int64_t>(binding.place.memory));
-    words.push_back(static_cast<std::int64_t>(binding.place.offset));
-  }
+  append_bindings(words, bindings_);
   const std::string text(reinterpret_cast<const char*>(words.data()),
                          words.size() * sizeof(std::int64_t));
   broadcast_text(group, text, source, "one copy, places");

@@ -36,6 +36,9 @@ class KeptMemory {
 
   const std::vector<std::shared_ptr<CopyMemory>>& memories() const { return memories_; }
   const std::vector<Binding>& bindings() const { return bindings_; }
+  /// Whether all trained parameters lie in it, but for those without elements: set_data() may have
+  /// moved some.
+  bool has_all_trained() const;
 
   std::optional<Place> find(const void* data) const;
   /// The storage that begins there, as a byte tensor; of a parameter the one that bind() gives it.

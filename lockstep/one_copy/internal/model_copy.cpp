@@ -85,15 +85,12 @@ std::shared_ptr<CopyMemory> ModelCopy::find_kept(const ProcessGroup& group,
   if (!kept || kept->memories().size() != 1) return nullptr;
   const std::shared_ptr<CopyMemory>& memory = kept->memories().front();
   const CopyLayout layout = layout_of(parameters, group.world_size());
-  const bool has_all = std::ranges::count_if(parameters, [](const at::Tensor& parameter) {
-                         return parameter.numel() > 0;
-                       }) == std::ssize(kept->bindings());
   const bool lie_there = std::ranges::all_of(kept->bindings(), [&](const auto& binding) {
     return binding.place.offset == layout.parameter(binding.parameter);
   });
   const bool is_whole =
       memory->types().size() == parameters.size() && memory->data_bytes() == layout.bytes();
-  return has_all && lie_there && is_whole ? memory : nullptr;
+  return kept->has_all_trained() && lie_there && is_whole ? memory : nullptr;
 }
 
 std::shared_ptr<ModelCopy> ModelCopy::make(const ProcessGroup& group, const std::string& name,

@@ -246,7 +246,7 @@ TEST(UpdateRange, LambSumsWhatNormsSay) {
 
 // ATen's kernels, whose bits Lockstep's have for float32.
 
-/// Numbers of all sizes, and those that arithmetic treats apart.
+/// Numbers of all sizes, NaN, infinities, zeros of both signs and subnormal numbers.
 at::Tensor draw_numbers(std::mt19937& random, std::int64_t size) {
   constexpr float kSpecial[] = {0.0F,
                                 -0.0F,

@@ -335,13 +335,8 @@ void AcceleratorTraining::prepare_copies() {
   const ProcessGroup& group = state_.group_;
   const bool have_copy = group.world_size() > 1 && group.shares_memory();
   if (have_copy) {
-    const auto is_shared = [](const at::Tensor& one) {
-      return one.requires_grad() && one.numel() > 0;
-    };
-    // Also after set_data() all of them may lie elsewhere, or some.
-    const auto kept = keep_memory(group, parameters());
-    const auto shared = std::ranges::count_if(parameters(), is_shared);
-    if (kept && std::ssize(kept->bindings()) == shared) return;
+    const std::optional<KeptMemory> kept = keep_memory(group, parameters());
+    if (kept && kept->has_all_trained()) return;
   }
   expect_equal(group, parameters_hash());
   if (!have_copy) take_out_of_copies();
