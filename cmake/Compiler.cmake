@@ -24,6 +24,11 @@ if(LOCKSTEP_OPTIMIZATION STREQUAL "-O0")
   set(LOCKSTEP_SHORT_BUILD_FLAGS "-O0;-g0")
   set(LOCKSTEP_CORE_FLAGS "-O0")
 endif()
+# These two checks take two fifths of the time that the templates of Asio and CLI11 take to compile. Null pointers end a
+# program in any case, and memory that processes share is used by folders with LibTorch, which keep both.
+if(LOCKSTEP_SANITIZE MATCHES "undefined")
+  list(APPEND LOCKSTEP_CORE_FLAGS -fno-sanitize=alignment,null)
+endif()
 set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g1")
 
 find_program(CCACHE_PROGRAM ccache)
