@@ -127,7 +127,7 @@ ModelCopy::ModelCopy(const ProcessGroup& group, std::string name,
   std::memset(zeros_.get(), 0, kChunkBytes);
   if (!is_kept_) check_parameters();
   make_memory();
-  log_ = std::make_unique<StepLog>(log_memory_, 0, memory_->shared(), log_sizes(), group_.rank());
+  log_ = std::make_unique<StepLog>(log_memory_, memory_->shared(), log_sizes(), group_.rank());
   log_->join();
 }
 

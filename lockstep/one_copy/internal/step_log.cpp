@@ -65,10 +65,9 @@ std::uint64_t StepLog::bytes(const Sizes& sizes) {
   return places_of(sizes).end;
 }
 
-StepLog::StepLog(const SharedMapping& memory, std::uint64_t offset, const SharedMapping& written,
-                 const Sizes& sizes, int rank)
+StepLog::StepLog(const SharedMapping& memory, const SharedMapping& written, const Sizes& sizes,
+                 int rank)
     : memory_(memory),
-      offset_(offset),
       written_(written),
       sizes_(sizes),
       places_(places_of(sizes)),
@@ -76,8 +75,8 @@ StepLog::StepLog(const SharedMapping& memory, std::uint64_t offset, const Shared
       populated_(static_cast<std::size_t>(sizes.ranks)) {
   static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
   LOCKSTEP_ASSERT(static_cast<std::size_t>(sizes.ranks) <= kMostRanks);
-  LOCKSTEP_ASSERT(offset + places_.end <= memory.bytes());
-  memory_.populate(offset_, places_.undo);
+  LOCKSTEP_ASSERT(places_.end <= memory.bytes());
+  memory_.populate(0, places_.undo);
 }
 
 StepLog::~StepLog() {
@@ -85,28 +84,28 @@ StepLog::~StepLog() {
 }
 
 StepLog::Head& StepLog::head() const {
-  return *reinterpret_cast<Head*>(memory_.data() + offset_);
+  return *reinterpret_cast<Head*>(memory_.data());
 }
 
 StepLog::Share& StepLog::share(int rank) const {
-  return *reinterpret_cast<Share*>(memory_.data() + offset_ + places_.shares +
+  return *reinterpret_cast<Share*>(memory_.data() + places_.shares +
                                    static_cast<std::uint64_t>(rank) * sizeof(Share));
 }
 
 std::span<std::int64_t> StepLog::record(int rank, std::uint64_t step) const {
   const std::uint64_t number = 2 * static_cast<std::uint64_t>(rank) + step % 2;
-  auto* const words = reinterpret_cast<std::int64_t*>(memory_.data() + offset_ + places_.records +
+  auto* const words = reinterpret_cast<std::int64_t*>(memory_.data() + places_.records +
                                                       number * places_.record_bytes);
   return {words, sizes_.record_words};
 }
 
 StepLog::Piece* StepLog::pieces(int rank) const {
-  return reinterpret_cast<Piece*>(memory_.data() + offset_ + places_.pieces +
+  return reinterpret_cast<Piece*>(memory_.data() + places_.pieces +
                                   static_cast<std::uint64_t>(rank) * places_.pieces_bytes);
 }
 
 std::byte* StepLog::undo(int rank) const {
-  return memory_.data() + offset_ + places_.undo +
+  return memory_.data() + places_.undo +
          static_cast<std::uint64_t>(rank) * places_.undo_bytes;
 }
 

@@ -42,9 +42,8 @@ class StepLog {
   /// A multiple of the largest page.
   static std::uint64_t bytes(const Sizes& sizes);
 
-  /// The log lies at `offset` of `memory`; pieces are ranges of `written`.
-  StepLog(const SharedMapping& memory, std::uint64_t offset, const SharedMapping& written,
-          const Sizes& sizes, int rank);
+  /// The log lies in `memory`; pieces are ranges of `written`.
+  StepLog(const SharedMapping& memory, const SharedMapping& written, const Sizes& sizes, int rank);
   /// As leave().
   ~StepLog();
   StepLog(const StepLog&) = delete;
@@ -110,7 +109,7 @@ class StepLog {
 
   struct Share;
   struct Head;
-  /// Offsets from the log's own, and bytes of what each rank or share has.
+  /// Offsets, and bytes of what each rank or share has.
   struct Places {
     std::uint64_t shares, records, pieces, undo, end;
     std::uint64_t record_bytes, pieces_bytes, undo_bytes;
@@ -131,7 +130,6 @@ class StepLog {
   void sleep() const;
 
   const SharedMapping& memory_;
-  const std::uint64_t offset_;
   const SharedMapping& written_;
   const Sizes sizes_;
   const Places places_;

@@ -42,7 +42,6 @@ struct Shared {
   std::array<std::atomic<std::uint64_t>, kMostRanks> completed;  ///< Steps.
   std::array<std::atomic<std::uint32_t>, kMostRanks> has_ended;
 };
-constexpr std::uint64_t kLogOffset = (sizeof(Shared) / 65536 + 1) * 65536;
 
 std::uint64_t gradient_of(std::uint64_t step, int rank, int share, std::uint64_t element) {
   return step * 1'000'003 + static_cast<std::uint64_t>(rank * 1009 + share * 31) + element * 7;
@@ -86,10 +85,11 @@ struct Fault {
 
 class Rank {
  public:
-  Rank(int fd, int ranks, int rank, Fault fault)
-      : memory_(fd, kLogOffset + StepLog::bytes(sizes_of(ranks))),
+  Rank(int fd, int log_fd, int ranks, int rank, Fault fault)
+      : memory_(fd, sizeof(Shared)),
+        log_memory_(log_fd, StepLog::bytes(sizes_of(ranks))),
         shared_(*reinterpret_cast<Shared*>(memory_.data())),
-        log_(memory_, kLogOffset, memory_, sizes_of(ranks), rank),
+        log_(log_memory_, memory_, sizes_of(ranks), rank),
         ranks_(ranks),
         rank_(rank),
         own_(static_cast<std::size_t>(rank)),
@@ -185,6 +185,7 @@ class Rank {
   }
 
   const SharedMapping memory_;
+  const SharedMapping log_memory_;
   Shared& shared_;
   StepLog log_;
   const int ranks_;
@@ -205,14 +206,14 @@ class StepLogRanks : public ::testing::Test {
   /// Runs the ranks to their ends. `kill_at`: what the test does to the processes meanwhile.
   Outcome run(int ranks, const std::vector<Fault>& faults,
               const std::function<void(const std::vector<pid_t>&)>& meanwhile = {}) {
-    const std::uint64_t bytes = kLogOffset + StepLog::bytes(Rank::sizes_of(ranks));
-    const UniqueFd file = make_memory_file("step log test", bytes);
+    const UniqueFd file = make_memory_file("step log test", sizeof(Shared));
+    const UniqueFd log = make_memory_file("step log", StepLog::bytes(Rank::sizes_of(ranks)));
     std::vector<pid_t> processes;
     for (int rank = 0; rank < ranks; ++rank) {
       processes.push_back(::fork());
-      if (processes.back() == 0) run_rank(file.get(), ranks, rank, faults);
+      if (processes.back() == 0) run_rank(file.get(), log.get(), ranks, rank, faults);
     }
-    const SharedMapping memory(file.get(), bytes);
+    const SharedMapping memory(file.get(), sizeof(Shared));
     Shared& shared = *reinterpret_cast<Shared*>(memory.data());
     for (int rank = 0; rank < ranks; ++rank) {
       while (shared.is_ready[static_cast<std::size_t>(rank)].load() == 0) ::sched_yield();
@@ -248,7 +249,8 @@ class StepLogRanks : public ::testing::Test {
   }
 
  private:
-  [[noreturn]] static void run_rank(int fd, int ranks, int rank, const std::vector<Fault>& faults) {
+  [[noreturn]] static void run_rank(int fd, int log_fd, int ranks, int rank,
+                                    const std::vector<Fault>& faults) {
     // What failpoints print.
     ::dup2(::open("/dev/null", O_WRONLY | O_CLOEXEC), STDERR_FILENO);
     Fault fault;
@@ -259,7 +261,7 @@ class StepLogRanks : public ::testing::Test {
     if (!fault.failpoint.empty()) arm_failpoints(fault.failpoint);
 #endif
     {
-      Rank one(fd, ranks, rank, fault);
+      Rank one(fd, log_fd, ranks, rank, fault);
       one.run();
     }
     ::_exit(0);
@@ -276,7 +278,7 @@ TEST(StepLog, SaysWhatWasDecided) {
   const std::uint64_t bytes = StepLog::bytes(Rank::sizes_of(2));
   const UniqueFd file = make_memory_file("step log test", bytes);
   const SharedMapping memory(file.get(), bytes);
-  StepLog log(memory, 0, memory, Rank::sizes_of(2), 1);
+  StepLog log(memory, memory, Rank::sizes_of(2), 1);
   EXPECT_FALSE(log.is_decided(1, Decision::kVoid));
   EXPECT_EQ(log.decide(1, Decision::kVoid), Decision::kVoid);
   EXPECT_TRUE(log.is_decided(1, Decision::kVoid));
