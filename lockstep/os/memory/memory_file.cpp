@@ -1,7 +1,9 @@
 #include "lockstep/os/memory/memory_file.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
+#include <vector>
 
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -16,6 +18,14 @@ namespace lockstep::inline internal {
 namespace {
 
 constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE: Linux 5.14, younger than our headers
+
+// Of a range of whole pages, what the file has memory for already.
+std::uint64_t present_bytes(std::byte* begin, std::uint64_t bytes, std::uint64_t page) {
+  std::vector<unsigned char> pages(bytes / page);
+  if (::mincore(begin, bytes, pages.data()) != 0) return 0;
+  return page * static_cast<std::uint64_t>(
+                    std::ranges::count_if(pages, [](unsigned char one) { return (one & 1) != 0; }));
+}
 
 // Without MADV_POPULATE_WRITE pages come one by one; by then the check of free memory has passed.
 void touch_pages(std::byte* begin, std::uint64_t bytes, std::uint64_t page) {
@@ -86,7 +96,7 @@ void SharedMapping::populate(std::uint64_t offset, std::uint64_t bytes) const {
   const std::uint64_t length = (offset + bytes - begin + page - 1) / page * page;
   // Beyond a control group's limit the kernel kills instead of refusing: look first.
   const std::uint64_t available = available_memory_bytes();
-  if (length > available) {
+  if (length > available && length - present_bytes(data_ + begin, length, page) > available) {
     throw SystemError(concat("taking ", length, " bytes of shared memory"), ENOMEM,
                       concat(available,
                              " bytes are free (memory limit of the machine or of this "

@@ -49,6 +49,14 @@ std::vector<Piece> split_flat(const at::Tensor& tensor, int ranks) {
   return shm::split(tensor.view({-1}), {}, ranks);
 }
 
+// Of this rank, in the group's segment, which it keeps alive.
+std::shared_ptr<MemoryHeap> heap_of(shm::Engine& engine) {
+  const std::shared_ptr<shm::Segment>& segment = engine.team().segment();
+  const int rank = engine.team().rank();
+  const std::shared_ptr<const SharedMapping> memory(segment, &segment->map_heap(rank));
+  return std::make_shared<MemoryHeap>(memory, segment->layout().heap(rank).begin);
+}
+
 void append(std::vector<at::Tensor>& all, const std::vector<at::Tensor>& more) {
   all.insert(all.end(), more.begin(), more.end());
 }
@@ -60,7 +68,7 @@ ShmBackend::ShmBackend(std::unique_ptr<shm::Engine> engine, std::chrono::millise
       engine_(std::move(engine)),
       bucket_bytes_(engine_->team().store() == Store::kNonTemporal ? kBucketBytesFar
                                                                    : kBucketBytesNear),
-      heap_(std::make_shared<shm::Heap>(engine_->team().segment(), engine_->team().rank())),
+      heap_(heap_of(*engine_)),
       timeout_(timeout) {}
 
 bool ShmBackend::supportsTensorAlloc(c10::DeviceIndex) {

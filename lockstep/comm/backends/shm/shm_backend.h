@@ -5,10 +5,10 @@
 
 #include "lockstep/comm/backends/shm/all_reduce.h"
 #include "lockstep/comm/backends/shm/engine.h"
-#include "lockstep/comm/backends/shm/heap.h"
 #include "lockstep/comm/backends/shm/tensor_piece.h"
 #include "lockstep/comm/internal/backend_factory.h"
 #include "lockstep/comm/internal/native_backend.h"
+#include "lockstep/os/memory/memory_heap.h"
 
 namespace lockstep::inline internal {
 
@@ -113,7 +113,7 @@ class ShmBackend final : public c10d::Backend, public NativeBackend, public Shar
   const std::unique_ptr<shm::Engine> engine_;
   /// The same on all ranks, each of which later watches for itself how far its peers are.
   const std::int64_t bucket_bytes_;
-  const std::shared_ptr<shm::Heap> heap_;
+  const std::shared_ptr<MemoryHeap> heap_;
   std::chrono::milliseconds timeout_;
 };
 

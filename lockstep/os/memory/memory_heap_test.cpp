@@ -1,32 +1,36 @@
-#include "lockstep/comm/backends/shm/heap.h"
+#include "lockstep/os/memory/memory_heap.h"
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/backends/shm/engine_testing.h"
 
-namespace lockstep::shm {
+namespace lockstep {
 namespace {
 
-class HeapTest : public ::testing::Test {
+class MemoryHeapTest : public ::testing::Test {
  protected:
+  static constexpr std::uint64_t kLineBytes = 64;
+  static constexpr std::uint64_t kPageBytes = 4096;
+  static constexpr std::uint64_t kBytes = 2 * 1024 * 1024;
+  static constexpr std::uint64_t kBegin = 10 * kBytes;
+
   std::uint64_t address(const std::byte* block) const {
-    return range_.begin + static_cast<std::uint64_t>(block - memory_.data());
+    return kBegin + static_cast<std::uint64_t>(block - memory_->data());
   }
 
-  const std::shared_ptr<Segment> segment_ = testing_engine::make_segment(2);
-  const Range range_ = segment_->layout().heap(1);
-  Heap heap_{segment_, 1};
-  const SharedMapping& memory_ = segment_->map_heap(1);
+  const UniqueFd file_ = make_memory_file("heap test", kBytes);
+  const std::shared_ptr<const SharedMapping> memory_ =
+      std::make_shared<SharedMapping>(file_.get(), kBytes);
+  MemoryHeap heap_{memory_, kBegin};
 };
 
-TEST_F(HeapTest, BlocksAreAlignedToLinesAndLargeOnesToPages) {
+TEST_F(MemoryHeapTest, BlocksAreAlignedToLinesAndLargeOnesToPages) {
   for (const std::uint64_t bytes : {0, 1, 64, 65, 4095}) {
     EXPECT_EQ(address(heap_.allocate(bytes)) % kLineBytes, 0U) << bytes;
   }
@@ -35,7 +39,7 @@ TEST_F(HeapTest, BlocksAreAlignedToLinesAndLargeOnesToPages) {
   }
 }
 
-TEST_F(HeapTest, TheSmallestBlockThatFitsIsTaken) {
+TEST_F(MemoryHeapTest, TheSmallestBlockThatFitsIsTaken) {
   std::byte* const large = heap_.allocate(65'536);
   heap_.allocate(kPageBytes);
   std::byte* const small = heap_.allocate(16'384);
@@ -46,21 +50,21 @@ TEST_F(HeapTest, TheSmallestBlockThatFitsIsTaken) {
   EXPECT_EQ(heap_.allocate(32'768), large);
 }
 
-TEST_F(HeapTest, NeighboursThatAreFreeBecomeOneBlock) {
+TEST_F(MemoryHeapTest, NeighboursThatAreFreeBecomeOneBlock) {
   std::vector<std::byte*> blocks;
   for (int i = 0; i < 3; ++i) blocks.push_back(heap_.allocate(4096));
-  std::byte* const rest = heap_.allocate(range_.bytes - 3 * 4096);
+  std::byte* const rest = heap_.allocate(kBytes - 3 * 4096);
   EXPECT_THROW(heap_.allocate(1), SystemError);
   for (const int i : {0, 2, 1}) heap_.free(blocks[static_cast<std::size_t>(i)]);
   EXPECT_EQ(heap_.allocate(3 * 4096), blocks[0]);
   heap_.free(blocks[0]);
   heap_.free(rest);
-  EXPECT_EQ(address(heap_.allocate(range_.bytes)), range_.begin);
+  EXPECT_EQ(address(heap_.allocate(kBytes)), kBegin);
 }
 
-TEST_F(HeapTest, MoreThanThereIsIsAnError) {
+TEST_F(MemoryHeapTest, MoreThanThereIsIsAnError) {
   for (const std::uint64_t bytes :
-       {range_.bytes + 1, ~std::uint64_t{0}, ~std::uint64_t{0} - 4096}) {
+       {kBytes + 1, ~std::uint64_t{0}, ~std::uint64_t{0} - 4096}) {
     try {
       heap_.allocate(bytes);
       ADD_FAILURE() << "took " << bytes << " bytes";
@@ -68,36 +72,21 @@ TEST_F(HeapTest, MoreThanThereIsIsAnError) {
       EXPECT_EQ(error.errno_value(), ENOMEM);
     }
   }
-  EXPECT_EQ(address(heap_.allocate(range_.bytes)), range_.begin);
+  EXPECT_EQ(address(heap_.allocate(kBytes)), kBegin);
 }
 
-TEST_F(HeapTest, KnowsWhatLiesInIt) {
+TEST_F(MemoryHeapTest, KnowsWhatLiesInIt) {
   std::byte* const block = heap_.allocate(8192);
   EXPECT_EQ(heap_.offset_of(block + 100, 8092), address(block) + 100);
-  EXPECT_EQ(heap_.offset_of(segment_->at(0), 64), std::nullopt);
-  EXPECT_EQ(heap_.offset_of(memory_.data() - 1, 64), std::nullopt);
-  EXPECT_EQ(heap_.offset_of(memory_.data() + range_.bytes - 64, 65), std::nullopt);
+  EXPECT_EQ(heap_.offset_of(memory_->data() - 1, 64), std::nullopt);
+  EXPECT_EQ(heap_.offset_of(memory_->data() + kBytes - 64, 65), std::nullopt);
   const std::byte elsewhere{};
   EXPECT_EQ(heap_.offset_of(&elsewhere, 1), std::nullopt);
   EXPECT_EQ(heap_.offset_of(nullptr, 0), std::nullopt);
 }
 
-// As a peer in another process does.
-TEST_F(HeapTest, APeerFindsABlockInAWindowOfItsOwn) {
-  Segment peer(UniqueFd(::dup(segment_->file())), segment_->layout());
-  std::byte* const block = heap_.allocate(100'000);
-  std::byte* const seen = peer.heap_at(address(block), 100'000);
-  EXPECT_NE(seen, block);
-  EXPECT_EQ(segment_->heap_at(address(block), 100'000), block);
-  block[99'999] = std::byte{42};
-  EXPECT_EQ(seen[99'999], std::byte{42});
-  seen[0] = std::byte{7};
-  EXPECT_EQ(block[0], std::byte{7});
-  EXPECT_EQ(peer.heap_at(address(block), 100'000), seen) << "mapped once";
-}
-
 // Blocks keep what is written to them whatever happens around them, and nothing is lost.
-TEST_F(HeapTest, AnyOrderOfCalls) {
+TEST_F(MemoryHeapTest, AnyOrderOfCalls) {
   struct Block {
     std::byte* data;
     std::uint64_t bytes;
@@ -135,8 +124,8 @@ TEST_F(HeapTest, AnyOrderOfCalls) {
     }
   }
   while (!blocks.empty()) free_any();
-  EXPECT_EQ(address(heap_.allocate(range_.bytes)), range_.begin);
+  EXPECT_EQ(address(heap_.allocate(kBytes)), kBegin);
 }
 
 }  // namespace
-}  // namespace lockstep::shm
+}  // namespace lockstep
