@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <memory>
+#include <span>
+#include <utility>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 
 #include "bench/ddp_step/exchange.h"
 #include "lockstep/base/error.h"
-#include "lockstep/comm/internal/native_collectives.h"
+#include "lockstep/one_copy/internal/gradient_slots.h"
+#include "lockstep/one_copy/internal/pass_files.h"
 
 namespace lockstep::bench {
 namespace {
@@ -31,9 +34,22 @@ constexpr std::int64_t kChunkElements = 16 * 1024;
   }
 }
 
+// The same on all ranks.
+UniqueFd memory_of_all(const ProcessGroup& group, std::int64_t bytes) {
+  const bool is_first = group.rank() == 0;
+  UniqueFd file;
+  if (is_first) file = GradientSlots::make_file("limit", static_cast<std::uint64_t>(bytes));
+  const int own = file.get();
+  std::vector<UniqueFd> received = pass_files(
+      group, {.receivers = group.world_size() - 1, .is_receiver = !is_first, .files = 1},
+      std::span(&own, is_first ? 1 : 0));
+  return is_first ? std::move(file) : std::move(received.at(0));
+}
+
 struct Limit {
   ProcessGroup group;
-  at::Tensor gradient;  ///< Of this rank, shared.
+  std::unique_ptr<GradientSlots> memory;
+  at::Tensor gradient;  ///< Of this rank, in the memory.
   at::Tensor parameter, first, second;
   std::vector<const float*> gradients;  ///< This rank's share of all ranks'.
 
@@ -42,18 +58,20 @@ struct Limit {
     std::int64_t elements = 0;
     for (const at::Tensor& each : parameters) elements += each.numel();
     const std::int64_t share = elements / group.world_size();
-    gradient = group.allocate_tensor(elements, at::kFloat).fill_(1);
+    memory = std::make_unique<GradientSlots>(
+        memory_of_all(group, elements * static_cast<std::int64_t>(sizeof(float))));
+    memory->assign(group);
+    gradient = memory->allocate(elements, at::kFloat).fill_(1);
     for (at::Tensor* const tensor : {&parameter, &first, &second}) *tensor = at::ones({share});
     const at::Tensor places = at::empty({group.world_size()}, at::kLong);
     const at::Tensor own = at::empty({1}, at::kLong);
     *own.mutable_data_ptr<std::int64_t>() =
-        static_cast<std::int64_t>(shared_offset(group, gradient).value());
+        static_cast<std::int64_t>(memory->offset_of(gradient).value());
     group.all_gather_into_tensor(places, own);
     for (int rank = 0; rank < group.world_size(); ++rank) {
       const auto place = static_cast<std::uint64_t>(places.const_data_ptr<std::int64_t>()[rank]);
-      gradients.push_back(
-          reinterpret_cast<const float*>(shared_address(group, place, gradient.nbytes())) +
-          share * group.rank());
+      gradients.push_back(reinterpret_cast<const float*>(memory->address_of(place)) +
+                          share * group.rank());
     }
   }
 

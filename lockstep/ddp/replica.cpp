@@ -54,17 +54,19 @@ std::size_t index_of(const std::vector<std::string>& names, const std::string& n
                           "named_parameters()"));
 }
 
-// All that ranks take from rank 0: not what lies in memory of one copy that they have kept.
-std::vector<at::Tensor> tensors_to_sync(const ProcessGroup& group, const ReplicaState& state,
-                                        bool has_one_copy) {
+std::vector<at::Tensor> trained_parameters(const ReplicaState& state) {
   std::vector<at::Tensor> trained;
+  for (const auto& [name, parameter] : state.parameters()) {
+    if (parameter.requires_grad()) trained.push_back(parameter);
+  }
+  return trained;
+}
+
+// All that ranks take from rank 0: not what lies in memory of one copy that they have kept.
+std::vector<at::Tensor> tensors_to_sync(const ReplicaState& state, bool have_kept) {
   std::vector<at::Tensor> tensors = state.buffer_tensors();
   for (const auto& [name, parameter] : state.parameters()) {
-    (parameter.requires_grad() ? trained : tensors).push_back(parameter);
-  }
-  const bool can_keep = has_one_copy && group.world_size() > 1 && group.shares_memory();
-  if (!can_keep || !ModelCopy::find_kept(group, trained)) {
-    tensors.insert(tensors.end(), trained.begin(), trained.end());
+    if (!have_kept || !parameter.requires_grad()) tensors.push_back(parameter);
   }
   return tensors;
 }
@@ -80,13 +82,21 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module,
                                             options.parameters_and_buffers_to_ignore)) {
   check(options_);
   check_models_agree(group_, *state_, describe(options_));
-  if (options_.init_sync) {
-    broadcast_tensors(group_, tensors_to_sync(group_, *state_, options_.one_copy_per_machine), 0);
+  std::shared_ptr<CopyMemory> kept;
+  if (has_one_copy() && group_.shares_memory()) {
+    kept = ModelCopy::find_kept(group_, trained_parameters(*state_));
   }
-  make_reducer();
+  if (options_.init_sync) {
+    broadcast_tensors(group_, tensors_to_sync(*state_, kept != nullptr), 0);
+  }
+  make_reducer(std::move(kept));
 }
 
-void Replica::make_reducer() {
+bool Replica::has_one_copy() const {
+  return options_.one_copy_per_machine && group_.world_size() > 1;
+}
+
+void Replica::make_reducer(std::shared_ptr<CopyMemory> kept) {
   std::vector<at::Tensor> trained;
   std::vector<std::string> names;
   for (const auto& [name, parameter] : state_->parameters()) {
@@ -109,7 +119,7 @@ void Replica::make_reducer() {
                             ": no parameter of the module requires a gradient; there is nothing to "
                             "keep in step, use the module as it is"));
   }
-  if (options_.one_copy_per_machine && group_.world_size() > 1) make_one_copy(trained, names);
+  if (has_one_copy()) make_one_copy(std::move(kept), trained, names);
   GradientReducer::Plan plan{
       .caps = bucket_caps(options_, group_), .one_copy = one_copy_, .after_exchange = [this] {
         ++exchanges_;
@@ -127,7 +137,8 @@ void Replica::make_reducer() {
                                                options_, std::move(plan));
 }
 
-void Replica::make_one_copy(const std::vector<at::Tensor>& trained,
+void Replica::make_one_copy(std::shared_ptr<CopyMemory> kept,
+                            const std::vector<at::Tensor>& trained,
                             const std::vector<std::string>& names) {
   if (!group_.shares_memory()) {
     throw UsageError(concat("DistributedDataParallel on rank ", group_.rank(),
@@ -137,8 +148,8 @@ void Replica::make_one_copy(const std::vector<at::Tensor>& trained,
                             "; leave the option out"));
   }
   const std::string name = concat("model ", count_replica(group_));
-  one_copy_ =
-      std::make_shared<OneCopyGradients>(group_, ModelCopy::make(group_, name, trained, names));
+  one_copy_ = std::make_shared<OneCopyGradients>(
+      group_, ModelCopy::make(group_, name, std::move(kept), trained, names));
 }
 
 Replica::~Replica() = default;

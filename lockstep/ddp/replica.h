@@ -22,6 +22,7 @@ class Optimizer;
 namespace lockstep {
 
 inline namespace internal {
+class CopyMemory;
 class GradientReducer;
 class OneCopyGradients;
 class ReplicaState;
@@ -73,8 +74,10 @@ class Replica {
 
  private:
   friend class NoSyncGuard;
-  void make_reducer();
-  void make_one_copy(const std::vector<at::Tensor>& trained, const std::vector<std::string>& names);
+  bool has_one_copy() const;
+  void make_reducer(std::shared_ptr<CopyMemory> kept);
+  void make_one_copy(std::shared_ptr<CopyMemory> kept, const std::vector<at::Tensor>& trained,
+                     const std::vector<std::string>& names);
   void check_parameters() const;
   void sync_buffers();
   void enter(StepPhase phase);

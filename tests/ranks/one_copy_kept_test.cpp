@@ -6,6 +6,7 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "lockstep/one_copy/internal/kept_memory.h"
 #include "lockstep/one_copy/internal/model_copy.h"
@@ -50,6 +51,12 @@ class OneCopyKept : public OneCopy {
   void train_one(Training& training, int first, int last) const {
     train(*training.model, training.optimizer, first, last);
   }
+  static std::uint64_t taken_bytes(int file) {
+    struct stat facts {};
+    EXPECT_EQ(::fstat(file, &facts), 0);
+    constexpr std::uint64_t kUnitOfBlocks = 512;
+    return static_cast<std::uint64_t>(facts.st_blocks) * kUnitOfBlocks;
+  }
   bool is_last() const { return rank_ == world_size_ - 1; }
 };
 
@@ -91,6 +98,42 @@ TEST_F(OneCopyKept, GoesOnInTheMemoryOnAnyNumberOfRanks) {
   replica.wrap(fewer, false);
   EXPECT_EQ(memory_of(copied.module->factors), memory);
   step_both(3);
+  group_.barrier();
+}
+
+// Memory of gradients, too: ranks that continue use theirs, a new rank that of one that was lost.
+TEST_F(OneCopyKept, GradientsKeepTheirMemory) {
+  NEEDS_SHARED_MEMORY();
+  Training training(module_of(kParameterSizes));
+  training.wrap(group_, true);
+  train_one(training, 0, 1);
+  const auto memory = memory_of(training.module->factors);
+  const int slot = memory->gradients().own_slot();
+  const std::uint64_t taken = taken_bytes(memory->gradients().file());
+  EXPECT_GT(taken, 0U);
+  // Not before all have asked.
+  group_.barrier();
+  training.leave();
+  training.wrap(group_, true);
+  EXPECT_EQ(memory->gradients().own_slot(), slot);
+  train_one(training, 1, 2);
+  group_.barrier();
+  EXPECT_EQ(taken_bytes(memory->gradients().file()), taken);
+  if (world_size_ < 3) return;
+  // Rank 0 is lost: the others have other numbers, and the slots that they had.
+  group_.barrier();
+  training.leave();
+  std::vector<int> others(static_cast<std::size_t>(world_size_ - 1));
+  std::iota(others.begin(), others.end(), 1);
+  const ProcessGroup fewer = group_.new_group(others);
+  if (rank_ > 0) {
+    training.wrap(fewer, true);
+    EXPECT_EQ(memory->gradients().own_slot(), slot);
+    train_one(training, 2, 3);
+    fewer.barrier();
+    // That of rank 0 was given back.
+    EXPECT_LT(taken_bytes(memory->gradients().file()), taken);
+  }
   group_.barrier();
 }
 

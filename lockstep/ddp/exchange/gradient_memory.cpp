@@ -13,7 +13,7 @@
 namespace lockstep::inline internal {
 
 struct GradientMemory::Source {
-  const ProcessGroup group;
+  const Allocate allocate;
   const std::vector<std::size_t> gradient_bytes;  // ascending
   std::atomic<bool> open = false;
 
@@ -86,8 +86,7 @@ class GradientAllocator final : public c10::Allocator {
       const std::shared_ptr<Source> source = weak.lock();
       if (!source || !source->serves(bytes)) continue;
       try {
-        const at::Tensor tensor =
-            source->group.allocate_tensor(static_cast<std::int64_t>(bytes), at::kByte);
+        const at::Tensor tensor = source->allocate(static_cast<std::int64_t>(bytes));
         c10::DataPtr memory = tensor.storage().set_data_ptr(c10::DataPtr());
         void* const address = memory.get();
         HandedOut::instance().add(std::move(memory));
@@ -122,10 +121,10 @@ void install_once() {
 
 }  // namespace
 
-GradientMemory::GradientMemory(ProcessGroup group, std::vector<std::size_t> gradient_bytes) {
+GradientMemory::GradientMemory(Allocate allocate, std::vector<std::size_t> gradient_bytes) {
   if (gradient_bytes.empty()) return;
   std::sort(gradient_bytes.begin(), gradient_bytes.end());
-  source_ = std::shared_ptr<Source>(new Source{std::move(group), std::move(gradient_bytes)});
+  source_ = std::shared_ptr<Source>(new Source{std::move(allocate), std::move(gradient_bytes)});
   install_once();
 }
 

@@ -10,7 +10,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/comm/internal/native_collectives.h"
 #include "lockstep/ddp/exchange/gradient_view.h"
 #include "lockstep/ddp/exchange/large_gradient.h"
 
@@ -52,7 +51,7 @@ OneCopyGradients::OneCopyGradients(const ProcessGroup& group, std::shared_ptr<Mo
   for (const at::Tensor& parameter : parameters) {
     if (is_small(parameter)) total += bytes_of(parameter);
   }
-  const at::Tensor flat = group_.allocate_tensor(total, at::kByte);
+  const at::Tensor flat = copy_->allocate_gradient(total, at::kByte);
   std::int64_t offset = 0;
   for (std::size_t index = 0; index < parameters.size(); ++index) {
     const at::Tensor& parameter = parameters[index];
@@ -98,12 +97,12 @@ at::Tensor OneCopyGradients::take(std::size_t index, at::Tensor& gradient, doubl
                             "' has a sparse gradient, which one_copy_per_machine does not support; "
                             "make it dense or leave the option out"));
   }
-  const bool may_stay = factor == 1 && !gradient.requires_grad() && is_shared(group_, gradient) &&
+  const bool may_stay = factor == 1 && !gradient.requires_grad() && copy_->can_hold(gradient) &&
                         lies_as_gradient_view(gradient, parameter) && has_one_owner(gradient, {});
   if (may_stay) return std::exchange(gradient, at::Tensor());
   at::Tensor copied = small_[index];
   if (!copied.defined()) {
-    copied = gradient_view(group_.allocate_tensor(parameter.numel(), parameter.scalar_type()), 0,
+    copied = gradient_view(copy_->allocate_gradient(parameter.numel(), parameter.scalar_type()), 0,
                            parameter);
   }
   if (factor == 1) {

@@ -14,7 +14,7 @@
 namespace lockstep::inline internal {
 
 /// Hands this rank's gradients to the one copy of the model. A large one that autograd has written
-/// to shared memory (see GradientMemory) is handed over where it lies; others are copied.
+/// to memory of the copy (see GradientMemory) is handed over where it lies; others are copied.
 /// Threads: one at a time; autograd's while it accumulates gradients.
 /// Lifetime: what watches autograd is removed with it.
 class OneCopyGradients {

@@ -44,7 +44,15 @@ GradientReducer::GradientReducer(std::vector<at::Tensor> parameters, std::vector
   for (const at::Tensor& parameter : parameters_) {
     if (LargeGradient::suits(group_, exchange_, parameter)) large.push_back(parameter.nbytes());
   }
-  memory_ = std::make_unique<GradientMemory>(group_, std::move(large));
+  GradientMemory::Allocate allocate = [group = group_](std::int64_t bytes) {
+    return group.allocate_tensor(bytes, at::kByte);
+  };
+  if (plan_.one_copy) {
+    allocate = [one_copy = plan_.one_copy](std::int64_t bytes) {
+      return one_copy->copy().allocate_gradient(bytes, at::kByte);
+    };
+  }
+  memory_ = std::make_unique<GradientMemory>(std::move(allocate), std::move(large));
   hooks_ = std::make_unique<GradientHooks>(parameters_, *this);
   if (options_.find_unused_parameters) {
     std::vector<const torch::autograd::Node*> accumulators;

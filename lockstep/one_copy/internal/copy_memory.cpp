@@ -35,25 +35,27 @@ std::uint64_t number_of(const UniqueFd& file) {
 
 }  // namespace
 
-UniqueFd CopyMemory::make_file(const std::string& name, std::uint64_t data_bytes) {
-  return make_memory_file(concat("lockstep ", name).substr(0, kMostFileNameBytes).c_str(),
-                          data_bytes + kHeadBytes);
+CopyMemory::Files CopyMemory::make_files(const std::string& name, std::uint64_t data_bytes,
+                                         std::uint64_t gradient_bytes) {
+  return {.data = make_memory_file(concat("lockstep ", name).substr(0, kMostFileNameBytes).c_str(),
+                                   data_bytes + kHeadBytes),
+          .gradients = GradientSlots::make_file(name, gradient_bytes)};
 }
 
-std::shared_ptr<CopyMemory> CopyMemory::map(UniqueFd file, StateTypes types,
-                                            std::uint64_t version) {
-  const std::uint64_t bytes = memory_file_bytes(file.get()).value_or(0);
+std::shared_ptr<CopyMemory> CopyMemory::map(Files files, StateTypes types, std::uint64_t version) {
+  const std::uint64_t bytes = memory_file_bytes(files.data.get()).value_or(0);
   if (bytes < kHeadBytes) throw SystemError("mapping a copy of a model", EINVAL);
   std::shared_ptr<CopyMemory> memory(
-      new CopyMemory(std::move(file), std::move(types), version, bytes - kHeadBytes));
+      new CopyMemory(std::move(files), std::move(types), version, bytes - kHeadBytes));
   const MutexLock lock(mappings().mutex);
   mappings().memories[memory->own().data()] = memory;
   return memory;
 }
 
-CopyMemory::CopyMemory(UniqueFd file, StateTypes types, std::uint64_t version,
+CopyMemory::CopyMemory(Files files, StateTypes types, std::uint64_t version,
                        std::uint64_t data_bytes)
-    : file_(std::move(file)),
+    : file_(std::move(files.data)),
+      gradients_(std::move(files.gradients)),
       id_(number_of(file_)),
       shared_(file_.get(), data_bytes + kHeadBytes),
       own_(file_.get(), data_bytes),

@@ -12,14 +12,15 @@
 #include <c10/core/ScalarType.h>
 
 #include "lockstep/one_copy/internal/copy_layout.h"
+#include "lockstep/one_copy/internal/gradient_slots.h"
 #include "lockstep/os/memory/memory_file.h"
 #include "lockstep/os/memory/private_mapping.h"
 
 namespace lockstep::inline internal {
 
 /// The memory file that holds parameters and optimizer state of one model, as this process maps it:
-/// shared, through which a rank updates its shard, and copied on write, which the program sees. No
-/// rank owns it: ranks of a later generation go on in it (KeptMemory).
+/// shared, through which a rank updates its shard, and copied on write, which the program sees; and
+/// the ranks' gradients. No rank owns it: ranks of a later generation go on in it (KeptMemory).
 /// Threads: any for mappings, else one at a time.
 /// Lifetime: tensors over it keep it alive; the file lives as long as any process has it.
 /// Errors: SystemError.
@@ -28,9 +29,16 @@ class CopyMemory {
   /// By parameter: the dtype of each state that lies in the memory.
   using StateTypes = std::vector<std::array<std::optional<c10::ScalarType>, CopyLayout::kStates>>;
 
-  static UniqueFd make_file(const std::string& name, std::uint64_t data_bytes);
+  /// What the memory consists of.
+  struct Files {
+    UniqueFd data;
+    UniqueFd gradients;
+  };
+  /// `gradient_bytes`: of all gradients of a rank.
+  static Files make_files(const std::string& name, std::uint64_t data_bytes,
+                          std::uint64_t gradient_bytes);
   /// `version`: that of the state that this rank counts as its own.
-  static std::shared_ptr<CopyMemory> map(UniqueFd file, StateTypes types, std::uint64_t version);
+  static std::shared_ptr<CopyMemory> map(Files files, StateTypes types, std::uint64_t version);
   /// The memory whose mapping copied on write has this address; null: none.
   static std::shared_ptr<CopyMemory> find(const void* address);
   CopyMemory(const CopyMemory&) = delete;
@@ -40,7 +48,9 @@ class CopyMemory {
   const SharedMapping& shared() const { return shared_; }
   const PrivateMapping& own() const { return own_; }
   std::uint64_t data_bytes() const { return shared_.bytes() - kHeadBytes; }
-  int file() const { return file_.get(); }
+  GradientSlots& gradients() { return gradients_; }
+  /// As in Files.
+  std::array<int, 2> files() const { return {file_.get(), gradients_.file()}; }
   /// Of the file, the same in all processes.
   std::uint64_t id() const { return id_; }
   StateTypes& types() { return types_; }
@@ -66,11 +76,12 @@ class CopyMemory {
   // Behind the data, on pages of its own: the version.
   static constexpr std::uint64_t kHeadBytes = 64 * 1024;
 
-  CopyMemory(UniqueFd file, StateTypes types, std::uint64_t version, std::uint64_t data_bytes);
+  CopyMemory(Files files, StateTypes types, std::uint64_t version, std::uint64_t data_bytes);
   bool sees_the_file() const;
   std::atomic<std::uint64_t>& file_version() const;
 
   const UniqueFd file_;
+  GradientSlots gradients_;
   const std::uint64_t id_;
   const SharedMapping shared_;
   const PrivateMapping own_;

@@ -20,6 +20,7 @@ namespace {
 using Words = std::vector<std::int64_t>;
 
 constexpr std::int64_t kNoType = -1;
+constexpr std::size_t kFilesOfMemory = 2;
 
 std::uint64_t digest_of(const Words& words) {
   return XXH64(words.data(), words.size() * sizeof(std::int64_t), 0);
@@ -154,7 +155,7 @@ void KeptMemory::send(const ProcessGroup& group, int source, int receivers) cons
     words.push_back(static_cast<std::int64_t>(memory->version()));
     words.push_back(static_cast<std::int64_t>(memory->types().size()));
     append_types(words, memory->types());
-    files.push_back(memory->file());
+    for (const int file : memory->files()) files.push_back(file);
   }
   append_bindings(words, bindings_);
   const std::string text(reinterpret_cast<const char*>(words.data()),
@@ -175,12 +176,15 @@ void KeptMemory::receive(const ProcessGroup& group, int source, int receivers, b
   if (is_receiver) failpoint("recover.receive");
   std::vector<UniqueFd> files = pass_files(
       group,
-      {.source = source, .receivers = receivers, .is_receiver = is_receiver, .files = memories},
+      {.source = source,
+       .receivers = receivers,
+       .is_receiver = is_receiver,
+       .files = kFilesOfMemory * memories},
       {});
   if (!is_receiver) return;
   memories_.clear();
   bindings_.clear();
-  for (UniqueFd& file : files) {
+  for (std::size_t i = 0; i < files.size(); i += kFilesOfMemory) {
     const std::uint64_t version = next();
     CopyMemory::StateTypes types(next());
     for (auto& of_parameter : types) {
@@ -189,7 +193,8 @@ void KeptMemory::receive(const ProcessGroup& group, int source, int receivers, b
         if (code != kNoType) type = static_cast<c10::ScalarType>(code);
       }
     }
-    memories_.push_back(CopyMemory::map(std::move(file), std::move(types), version));
+    CopyMemory::Files of_memory{.data = std::move(files[i]), .gradients = std::move(files[i + 1])};
+    memories_.push_back(CopyMemory::map(std::move(of_memory), std::move(types), version));
   }
   for (std::uint64_t i = 0; i < bindings; ++i) {
     const std::uint64_t parameter = next();

@@ -94,10 +94,10 @@ std::shared_ptr<CopyMemory> ModelCopy::find_kept(const ProcessGroup& group,
 }
 
 std::shared_ptr<ModelCopy> ModelCopy::make(const ProcessGroup& group, const std::string& name,
+                                           std::shared_ptr<CopyMemory> kept,
                                            std::vector<at::Tensor> parameters,
                                            std::vector<std::string> names) {
   const c10::NoGradGuard no_grad;
-  std::shared_ptr<CopyMemory> kept = find_kept(group, parameters);
   std::shared_ptr<ModelCopy> copy(
       new ModelCopy(group, name, std::move(parameters), std::move(names), std::move(kept)));
   copy->move_parameters();
@@ -136,21 +136,30 @@ void ModelCopy::make_memory() {
   const bool is_first = group_.rank() == 0;
   const std::uint64_t log_bytes = StepLog::bytes(log_sizes());
   std::vector<UniqueFd> files;
+  std::uint64_t gradient_bytes = 0;
+  for (const at::Tensor& parameter : parameters_) gradient_bytes += parameter.nbytes();
   if (is_first) {
     files.push_back(make_memory_file(concat("lockstep log of ", name_).c_str(), log_bytes));
-    if (!is_kept_) files.push_back(CopyMemory::make_file(name_, layout_.bytes()));
+    if (!is_kept_) {
+      CopyMemory::Files made = CopyMemory::make_files(name_, layout_.bytes(), gradient_bytes);
+      files.push_back(std::move(made.data));
+      files.push_back(std::move(made.gradients));
+    }
   }
   std::vector<int> own;
   for (const UniqueFd& file : files) own.push_back(file.get());
   std::vector<UniqueFd> received = pass_files(group_,
                                               {.receivers = group_.world_size() - 1,
                                                .is_receiver = !is_first,
-                                               .files = is_kept_ ? std::size_t{1} : 2},
+                                               .files = is_kept_ ? std::size_t{1} : 3},
                                               own);
   if (!is_first) files = std::move(received);
   log_memory_ = SharedMapping(files[0].get(), log_bytes);
-  if (is_kept_) return;
-  memory_ = CopyMemory::map(std::move(files[1]), CopyMemory::StateTypes(parameters_.size()), 0);
+  if (!is_kept_) {
+    memory_ = CopyMemory::map({.data = std::move(files[1]), .gradients = std::move(files[2])},
+                              CopyMemory::StateTypes(parameters_.size()), 0);
+  }
+  memory_->gradients().assign(group_);
 }
 
 // Each parameter gets memory of its own.
@@ -320,7 +329,7 @@ void ModelCopy::hand_over(const std::vector<std::size_t>& indices, std::uint64_t
       const at::Tensor& gradient = held_[index].gradient;
       offset = gradient.numel() == 0
                    ? kOfNoElements
-                   : static_cast<std::int64_t>(shared_offset(group_, gradient).value());
+                   : static_cast<std::int64_t>(memory_->gradients().offset_of(gradient).value());
       if (held_[index].is_averaged) offset = -offset;
     }
     *place++ = offset;
@@ -360,8 +369,7 @@ void ModelCopy::find_sources(const std::vector<std::size_t>& indices) {
       if (word < 0) ++averaged;
       const std::int64_t offset = std::abs(word);
       if (offset == kOfNoElements) continue;
-      sources[rank] =
-          shared_address(group_, static_cast<std::uint64_t>(offset), views_[index].nbytes());
+      sources[rank] = memory_->gradients().address_of(static_cast<std::uint64_t>(offset));
     }
     if (held == 0) sources.clear();
     if (averaged != 0 && averaged != ranks) {
@@ -443,7 +451,11 @@ ModelCopy::Squares ModelCopy::average_in_place(const std::vector<std::size_t>& i
 ModelCopy::Squares ModelCopy::average_part(std::size_t index) {
   // A rank without a gradient has one from now on, as after an all-reduce.
   if (!holds_gradient(index)) {
-    hold_gradient(index, allocate_gradient(index), held_[index].weight);
+    const at::Tensor& view = views_[index];
+    hold_gradient(index,
+                  allocate_gradient(view.numel(), view.scalar_type())
+                      .as_strided(view.sizes(), view.strides()),
+                  held_[index].weight);
   }
   Held& held = held_[index];
   auto* const gradient = static_cast<std::byte*>(held.gradient.mutable_data_ptr());
@@ -461,12 +473,6 @@ ModelCopy::Squares ModelCopy::average_part(std::size_t index) {
   if (!held.is_averaged) held.squares = squares;
   held.is_averaged = true;
   return {.current = squares * held.factor * held.factor, .of_backward = held.squares};
-}
-
-at::Tensor ModelCopy::allocate_gradient(std::size_t index) const {
-  const at::Tensor& view = views_[index];
-  return group_.allocate_tensor(view.numel(), view.scalar_type())
-      .as_strided(view.sizes(), view.strides());
 }
 
 void ModelCopy::scale_averages(const std::vector<std::size_t>& indices, float factor) {

@@ -67,10 +67,11 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   /// there is none. Collective.
   static std::shared_ptr<CopyMemory> find_kept(const ProcessGroup& group,
                                                const std::vector<at::Tensor>& parameters);
-  /// Goes on in the memory of find_kept(), or moves the parameters, which are the same bits on all
-  /// ranks, to a new one. Collective. `name`: "model 3".
+  /// Continues in `kept`, that of find_kept(); null: moves the parameters, which are the same bits
+  /// on all ranks, to a new one. Collective. `name`: "model 3".
   /// Errors: UsageError for parameters that cannot be moved.
   static std::shared_ptr<ModelCopy> make(const ProcessGroup& group, const std::string& name,
+                                         std::shared_ptr<CopyMemory> kept,
                                          std::vector<at::Tensor> parameters,
                                          std::vector<std::string> names);
   ModelCopy(const ModelCopy&) = delete;
@@ -85,13 +86,20 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
 
   // Gradients.
 
+  /// Memory that peers read, for a gradient of this rank.
+  at::Tensor allocate_gradient(std::int64_t elements, at::ScalarType dtype) const {
+    return memory_->gradients().allocate(elements, dtype);
+  }
+  /// Whether all of it lies in such memory, without gaps.
+  bool can_hold(const at::Tensor& gradient) const {
+    return memory_->gradients().offset_of(gradient).has_value();
+  }
   /// Before autograd adds to the gradient. Errors: UsageError where that of the last backward()
   /// was neither used nor given up.
   void before_gradient(std::size_t index);
   /// Whether the gradient is held and was not given up since.
   bool holds_gradient(std::size_t index) const;
-  /// Takes this rank's gradient, which lies in memory of the group as the parameter does in its
-  /// own, and is not written to any more. Undefined: there is none. The average is multiplied by
+  /// Takes this rank's gradient, which can_hold() is true of and which lies as the parameter does, and is not written to any more. Undefined: there is none. The average is multiplied by
   /// `weight`, the same on all ranks, also on those without a gradient.
   void hold_gradient(std::size_t index, const at::Tensor& gradient, double weight = 1);
   /// Forgets all gradients that are held.
@@ -236,7 +244,6 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   void copy_averages(std::size_t index, std::int64_t begin, std::int64_t elements,
                      std::byte* target) const;
   Squares average_part(std::size_t index);
-  at::Tensor allocate_gradient(std::size_t index) const;
 
   void check_gradients_are_held(const char* call, const std::vector<std::size_t>& indices) const;
   /// Says where this rank's gradients at `indices` lie, and learns it of all ranks.
