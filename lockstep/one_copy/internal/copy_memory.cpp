@@ -60,6 +60,7 @@ CopyMemory::CopyMemory(Files files, StateTypes types, std::uint64_t version,
       shared_(file_.get(), data_bytes + kHeadBytes),
       own_(file_.get(), data_bytes),
       types_(std::move(types)),
+      states_(types_.size()),
       version_(version) {
   shared_.populate(data_bytes, sizeof(std::uint64_t));
 }

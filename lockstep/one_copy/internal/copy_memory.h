@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <c10/core/ScalarType.h>
+#include <c10/core/TensorImpl.h>
 
 #include "lockstep/one_copy/internal/copy_layout.h"
 #include "lockstep/one_copy/internal/gradient_slots.h"
@@ -56,6 +57,13 @@ class CopyMemory {
   StateTypes& types() { return types_; }
   const StateTypes& types() const { return types_; }
 
+  /// By parameter: the states that optimizers of this rank have had there last. Weak: they keep the
+  /// memory alive.
+  using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl>;
+  using States = std::vector<std::array<std::optional<WeakTensor>, CopyLayout::kStates>>;
+  States& states() { return states_; }
+  const States& states() const { return states_; }
+
   /// Each step that changes the memory has a number of its own.
   std::uint64_t version() const { return version_; }
   /// Before this rank writes: on all ranks of the step alike.
@@ -86,6 +94,7 @@ class CopyMemory {
   const SharedMapping shared_;
   const PrivateMapping own_;
   StateTypes types_;
+  States states_;
   std::uint64_t version_;
   bool is_torn_ = false;
   bool is_released_ = false;

@@ -525,10 +525,15 @@ void ModelCopy::prepare_state(std::size_t index, std::size_t k, const at::Tensor
 at::Tensor ModelCopy::adopt_state(std::size_t index, std::size_t k, const at::Tensor& kept,
                                   at::ScalarType dtype, double initial) {
   at::Tensor& current = states_[index][k];
-  if (is_adopted(index, k, kept)) return current = kept;
+  if (is_adopted(index, k, kept)) {
+    current = kept;
+    memory_->states()[index][k].emplace(current.getIntrusivePtr());
+    return current;
+  }
   prepare_state(index, k, kept, dtype);
   current = tensor_over(layout_.state(index, k), views_[index], dtype);
   memory_->types()[index][k] = dtype;
+  memory_->states()[index][k].emplace(current.getIntrusivePtr());
   adoptions_.push_back({.index = index, .k = k, .kept = kept, .initial = initial});
   write_state(adoptions_.back(), group_.rank());
   return current;
@@ -539,14 +544,23 @@ double ModelCopy::digest_of_new_state(std::size_t index, std::size_t k,
   constexpr int kBitsBeyondDouble = 12;
   // One that does not fit is refused.
   if (!kept.defined() || kept.sizes() != views_[index].sizes()) return 0;
-  if (is_adopted(index, k, kept)) return 0;
+  // Of a replaced optimizer: prepare_state() says so, on the ranks that have seen the other.
+  if (is_adopted(index, k, kept) || lies_in_place(index, k, kept)) return 0;
   const at::Tensor dense = kept.contiguous();
   return static_cast<double>(XXH64(dense.const_data_ptr(), dense.nbytes(), 1) >> kBitsBeyondDouble);
 }
 
 bool ModelCopy::is_adopted(std::size_t index, std::size_t k, const at::Tensor& kept) const {
   const at::Tensor& current = states_[index][k];
-  return current.defined() ? kept.is_same(current) : lies_in_place(index, k, kept);
+  if (current.defined()) return kept.is_same(current);
+  return lies_in_place(index, k, kept) && !is_replaced(index, k, kept);
+}
+
+// In memory of an earlier generation: another optimizer has the state now.
+bool ModelCopy::is_replaced(std::size_t index, std::size_t k, const at::Tensor& kept) const {
+  const auto& last = memory_->states()[index][k];
+  const auto owner = last ? last->lock() : c10::intrusive_ptr<c10::TensorImpl>();
+  return owner && owner.get() != kept.unsafeGetTensorImpl();
 }
 
 bool ModelCopy::lies_in_place(std::size_t index, std::size_t k, const at::Tensor& kept) const {

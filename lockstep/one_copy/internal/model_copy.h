@@ -333,6 +333,7 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   };
   std::vector<Adoption> adoptions_;
   bool is_adopted(std::size_t index, std::size_t k, const at::Tensor& kept) const;
+  bool is_replaced(std::size_t index, std::size_t k, const at::Tensor& kept) const;
   bool lies_in_place(std::size_t index, std::size_t k, const at::Tensor& kept) const;
   void populate_state(std::size_t index, std::size_t k, at::ScalarType dtype, int of_share) const;
   void write_state(const Adoption& state, int of_share) const;
