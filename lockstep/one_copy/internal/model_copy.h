@@ -99,8 +99,9 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   void before_gradient(std::size_t index);
   /// Whether the gradient is held and was not given up since.
   bool holds_gradient(std::size_t index) const;
-  /// Takes this rank's gradient, which can_hold() is true of and which lies as the parameter does, and is not written to any more. Undefined: there is none. The average is multiplied by
-  /// `weight`, the same on all ranks, also on those without a gradient.
+  /// Takes this rank's gradient, of which can_hold() is true. It lies as the parameter does, and is
+  /// not written to any more. Undefined: there is none. The average is multiplied by `weight`, the
+  /// same on all ranks, also on those without a gradient.
   void hold_gradient(std::size_t index, const at::Tensor& gradient, double weight = 1);
   /// Forgets all gradients that are held.
   void give_up_gradients();
