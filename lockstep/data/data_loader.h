@@ -44,7 +44,8 @@ class EpochSampler : public torch::data::samplers::Sampler<> {
 ///
 /// Follows EpochPlan: all ranks have as many batches, and each sample of an epoch counts once.
 /// Where the last batch has fewer samples than there are ranks, the others get a padding sample
-/// (weight 0). So where parts differ, a mean over all samples weighs each rank's by
+/// (weight 0). With logical_shards a rank is given its shards of a step one after the other, all of
+/// them before the next step; ranks may have different numbers of them. So where parts differ, a mean over all samples weighs each rank's by
 /// position()->samples(), as Accelerator::backward does.
 ///
 /// In a loop cursor() is behind the batch at hand, else where the next loop begins; set_cursor()
@@ -80,9 +81,9 @@ class DataLoader {
     Batch& operator*() { return **inner_; }
     Batch* operator->() { return &**inner_; }
     Iterator& operator++() {
-      const bool is_last = position_->has_batch() && position_->is_last();
-      if (position_->visit_boundary(is_last ? LoaderBoundary::kLoopEnds
-                                            : LoaderBoundary::kNextBatch)) {
+      const bool begins_again = !position_->is_within_step() && visit_boundary();
+      position_->visit_next_shard();
+      if (begins_again) {
         inner_.emplace(loader_->begin_reading());
       } else {
         ++*inner_;
@@ -102,6 +103,11 @@ class DataLoader {
           pass_(position_->begin_pass()),
           device_(loader.device_) {
       arrive();
+    }
+    bool visit_boundary() {
+      const bool is_last = position_->has_batch() && position_->is_last();
+      return position_->visit_boundary(is_last ? LoaderBoundary::kLoopEnds
+                                               : LoaderBoundary::kNextBatch);
     }
     bool is_at_end() const { return !position_ || !position_->has_batch(); }
     void arrive() {
@@ -127,6 +133,7 @@ class DataLoader {
   /// Begins an epoch: the next one, or what is left of the cursor's.
   Iterator begin() {
     position_->visit_boundary(LoaderBoundary::kLoopBegins);
+    position_->visit_next_shard();
     return Iterator(*this);
   }
   Iterator end() { return Iterator(); }

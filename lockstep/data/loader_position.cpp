@@ -1,11 +1,13 @@
 #include "lockstep/data/loader_position.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/data/internal/sample_log.h"
+#include "lockstep/data/internal/shard_plan.h"
 
 namespace lockstep {
 namespace {
@@ -16,7 +18,11 @@ BatchPart part_in(const ProcessGroup& group) {
 }
 
 EpochPlanOptions plan_options(std::optional<std::size_t> dataset_size,
-                              const DataLoaderOptions& options, int world_size) {
+                              const DataLoaderOptions& options, int shards) {
+  if (options.logical_shards < 0) {
+    throw UsageError(concat("DataLoader: logical_shards is ", options.logical_shards,
+                            ", it must be positive, or 0 for one shard per rank"));
+  }
   if (options.batch_size < 1) {
     throw UsageError(
         concat("DataLoader: batch_size is ", options.batch_size, ", it must be positive"));
@@ -33,7 +39,7 @@ EpochPlanOptions plan_options(std::optional<std::size_t> dataset_size,
                         .batch_size = options.batch_size,
                         .tail = options.drop_last ? EpochTail::kDrop : EpochTail::kKeep,
                         .limit_batches = options.limit_batches};
-  if (!options.split_batches) plan.batch_size *= world_size;
+  if (!options.split_batches) plan.batch_size *= shards;
   if (options.drop_last && plan.dataset_size < plan.batch_size) {
     throw UsageError(concat("DataLoader: drop_last leaves no batch of ", plan.batch_size,
                             " samples of all ranks in a dataset of ", plan.dataset_size,
@@ -46,18 +52,52 @@ EpochPlanOptions plan_options(std::optional<std::size_t> dataset_size,
 
 LoaderPosition::LoaderPosition(std::optional<std::size_t> dataset_size,
                                const DataLoaderOptions& options)
-    : part_(part_in(group_or_default(options.process_group))), cursor_{.seed = options.seed} {
-  options_ = plan_options(dataset_size, options, part_.world_size);
+    : logical_shards_(options.logical_shards),
+      part_(part_in(group_or_default(options.process_group))),
+      cursor_{.seed = options.seed} {
+  options_ = plan_options(dataset_size, options, shards());
   order_ = EpochOrder(options_.dataset_size, options.shuffle);
-  if (!options.split_batches) batch_size_of_rank_ = options.batch_size;
+  if (!options.split_batches) batch_size_of_shard_ = options.batch_size;
+}
+
+std::pair<int, int> LoaderPosition::own_shards() const {
+  if (logical_shards_ == 0) return {part_.rank, part_.rank + 1};
+  const ShardBlock own = shards_of_rank(logical_shards_, part_.world_size, part_.rank);
+  return {own.begin, own.end};
+}
+
+int LoaderPosition::batches_of_rank() const {
+  const auto [begin, end] = own_shards();
+  return std::max(end - begin, 1);
+}
+
+int LoaderPosition::shard_of_turn(std::int64_t turn) const {
+  const auto [begin, end] = own_shards();
+  return begin < end ? begin + static_cast<int>(turn) : shards();
+}
+
+void LoaderPosition::set_shard_visit(std::function<void(const ShardPlace&)> visit) {
+  shard_visit_ = std::move(visit);
+}
+
+void LoaderPosition::visit_next_shard() {
+  if (!shard_visit_) return;
+  ShardPlace next{.epoch = cursor_.epoch, .batch = cursor_.batches, .shard = shards()};
+  if (is_within_step()) {
+    --next.batch;  // The cursor is behind the step.
+    next.shard = shard_of_turn(turn_ + 1);
+  } else if (batches_behind_cursor() > 0) {
+    next.shard = shard_of_turn(0);
+  }
+  shard_visit_(next);
 }
 
 std::int64_t LoaderPosition::batches_per_epoch() const {
-  return EpochPlan(options_, {}, part_.world_size).steps();
+  return EpochPlan(options_, {}, shards()).steps();
 }
 
 bool LoaderPosition::has_even_batches() const {
-  const EpochPlan plan(options_, {}, part_.world_size);
+  const EpochPlan plan(options_, {}, shards());
   return plan.even_from(0) == plan.steps();
 }
 
@@ -71,8 +111,11 @@ void LoaderPosition::check_cursor(const DataCursor& cursor) const {
 
 void LoaderPosition::set_cursor(const DataCursor& cursor) {
   check_cursor(cursor);
-  if (std::exchange(is_begun_, false)) number_ = asked_ = plan_->steps();
-  const bool is_behind_last = EpochPlan(options_, cursor, part_.world_size).steps() == 0;
+  if (std::exchange(is_begun_, false)) {
+    number_ = plan_->steps();
+    asked_ = number_ * batches_of_rank();
+  }
+  const bool is_behind_last = EpochPlan(options_, cursor, shards()).steps() == 0;
   move(is_behind_last ? DataCursor{.seed = cursor.seed, .epoch = cursor.epoch + 1} : cursor);
 }
 
@@ -114,7 +157,7 @@ bool LoaderPosition::visit_boundary(LoaderBoundary boundary) {
 }
 
 std::int64_t LoaderPosition::batches_behind_cursor() const {
-  return EpochPlan(options_, cursor_, part_.world_size).steps();
+  return EpochPlan(options_, cursor_, shards()).steps();
 }
 
 void LoaderPosition::set_process_group(const ProcessGroup& group) {
@@ -123,7 +166,7 @@ void LoaderPosition::set_process_group(const ProcessGroup& group) {
 
 void LoaderPosition::set_part(const BatchPart& part) {
   part_ = part;
-  if (batch_size_of_rank_ > 0) options_.batch_size = batch_size_of_rank_ * part_.world_size;
+  if (batch_size_of_shard_ > 0) options_.batch_size = batch_size_of_shard_ * shards();
 }
 
 void LoaderPosition::go_to(const DataCursor& cursor, const ProcessGroup& group) {
@@ -155,8 +198,9 @@ void LoaderPosition::begin_epoch() {
   if (is_begun_) leave_epoch();  // By a loop within the loop.
   log_left();
   is_begun_ = true;
-  plan_.emplace(options_, cursor_, part_.world_size);
-  shard_ = part_.rank;
+  plan_.emplace(options_, cursor_, shards());
+  shard_ = shard_of_turn(0);
+  turn_ = 0;
   order_.set_epoch(cursor_.seed, cursor_.epoch);
   number_ = -1;
   asked_ = 0;
@@ -176,7 +220,13 @@ void LoaderPosition::end_pass(std::uint64_t number) {
 
 void LoaderPosition::advance() {
   if (!is_begun_) return;  // The cursor was set meanwhile.
+  if (has_batch() && !is_last_shard()) {
+    shard_ = shard_of_turn(++turn_);
+    return;
+  }
   ++number_;
+  turn_ = 0;
+  shard_ = shard_of_turn(0);
   if (has_batch()) {
     cursor_ = plan_->cursor_after(number_);
     if (log_) {
@@ -184,11 +234,19 @@ void LoaderPosition::advance() {
                    .epoch = cursor_.epoch,
                    .samples = plan_->step(number_),
                    .is_last = is_last()},
-                  order_.samples(plan_->share(number_, shard_)));
+                  own_samples());
     }
     return;
   }
   end_epoch();
+}
+
+// Of the step, by this rank's shards.
+std::vector<std::size_t> LoaderPosition::own_samples() const {
+  const auto [begin, end] = own_shards();
+  SampleRange all = begin < end ? plan_->share(number_, begin) : SampleRange{};
+  for (int shard = begin + 1; shard < end; ++shard) all.size += plan_->share(number_, shard).size;
+  return order_.samples(all);
 }
 
 bool LoaderPosition::has_batch() const {
@@ -196,8 +254,11 @@ bool LoaderPosition::has_batch() const {
 }
 
 std::optional<std::vector<std::size_t>> LoaderPosition::next_indices() {
-  if (asked_ == plan_->steps()) return std::nullopt;
-  return order_.samples(plan_->share_or_padding(asked_++, shard_));
+  const std::int64_t step = asked_ / batches_of_rank();
+  if (step >= plan_->steps()) return std::nullopt;
+  const int shard = shard_of_turn(asked_++ % batches_of_rank());
+  if (shard == shards()) return order_.samples({.begin = plan_->step(step).begin, .size = 1});
+  return order_.samples(plan_->share_or_padding(step, shard));
 }
 
 }  // namespace lockstep

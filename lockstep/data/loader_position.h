@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <c10/core/Device.h>
@@ -21,10 +22,13 @@ class SampleLog;
 
 /// Names are those of torch.utils.data.DataLoader and accelerate.Accelerator.
 struct DataLoaderOptions {
-  /// Samples a batch, on each rank.
+  /// Samples a batch, on each rank; with logical_shards of each shard.
   std::int64_t batch_size = 1;
   /// batch_size is that of all ranks together: the same batches whatever the number of ranks.
   bool split_batches = false;
+  /// A step's samples are divided into so many shards, each a batch of its own, whatever the number
+  /// of ranks; a rank is given its shards one after the other. 0: one shard per rank.
+  int logical_shards = 0;
   /// A new order each epoch, from seed + epoch; otherwise the dataset's order.
   bool shuffle = true;
   std::uint64_t seed = 0;
@@ -47,6 +51,13 @@ enum class LoaderBoundary {
   kLoopBegins,
   kNextBatch,
   kLoopEnds,  ///< behind the last batch
+};
+
+/// A logical shard of a step, or what follows a step: then `shard` is the number of shards.
+struct ShardPlace {
+  std::int64_t epoch = 0;
+  std::int64_t batch = 0;  ///< of the epoch: the step's number in it
+  int shard = 0;
 };
 
 /// Where a DataLoader is, of which both it and those that train on its batches know.
@@ -91,6 +102,19 @@ class LoaderPosition {
   /// Batches left in the cursor's epoch.
   std::int64_t batches_behind_cursor() const;
 
+  /// Calls `visit` before a shard's batch is read, and at the end of an epoch. With logical_shards.
+  void set_shard_visit(std::function<void(const ShardPlace&)> visit);
+  /// For the loader: before it reads the next batch.
+  void visit_next_shard();
+  int logical_shards() const { return logical_shards_; }
+  /// The loop is at a batch behind which this rank has other shards of the same step.
+  bool is_within_step() const { return is_begun_ && has_batch() && !is_last_shard(); }
+  /// At a batch: its shard, and whether it is this rank's first or last one of the step. A rank
+  /// without a shard has one batch a step, of a padding sample; shard() is then logical_shards().
+  int shard() const { return shard_; }
+  bool is_first_shard() const { return turn_ == 0; }
+  bool is_last_shard() const { return turn_ + 1 == batches_of_rank(); }
+
   void begin_epoch();
   /// A loop over an epoch, which lasts as long as what is returned: where that goes before the
   /// epoch's end, the loop was left early, and the next one is of the next epoch. The caller keeps
@@ -108,13 +132,11 @@ class LoaderPosition {
   const std::weak_ptr<void>& pass() const { return pass_; }
   std::chrono::steady_clock::time_point pass_began() const { return pass_began_; }
   /// Samples that count: of this rank, of another, of all.
-  std::int64_t samples() const { return samples_of(shard_); }
+  std::int64_t samples() const { return is_without_shard() ? 0 : samples_of(shard_); }
   std::int64_t samples_of(int rank) const { return plan_->share(number_, rank).size; }
   std::int64_t batch_samples() const { return plan_->step(number_).size; }
-  /// Of a rank in a batch of full size, on average: the same on all ranks.
-  double full_samples() const {
-    return static_cast<double>(options_.batch_size) / part_.world_size;
-  }
+  /// Of a shard in a batch of full size, on average: the same for all.
+  double full_samples() const { return static_cast<double>(options_.batch_size) / shards(); }
   int world_size() const { return part_.world_size; }
   /// Every batch of an epoch is of full size, with as many samples on each rank.
   bool has_even_batches() const;
@@ -125,6 +147,13 @@ class LoaderPosition {
   std::int64_t even_from_here() const { return plan_->even_from(number_); }
 
  private:
+  int shards() const { return logical_shards_ > 0 ? logical_shards_ : part_.world_size; }
+  /// Shards of this rank, from the first.
+  std::pair<int, int> own_shards() const;
+  int batches_of_rank() const;
+  bool is_without_shard() const { return logical_shards_ > 0 && shard_ == logical_shards_; }
+  int shard_of_turn(std::int64_t turn) const;
+  std::vector<std::size_t> own_samples() const;
   void move(const DataCursor& cursor);
   void end_pass(std::uint64_t number);
   void leave_epoch();
@@ -132,7 +161,9 @@ class LoaderPosition {
   void end_epoch();
 
   EpochPlanOptions options_;
-  std::int64_t batch_size_of_rank_ = 0;  ///< 0: the batch is divided among the ranks
+  std::int64_t batch_size_of_shard_ = 0;  ///< 0: the batch is divided among the shards
+  int logical_shards_ = 0;
+  std::function<void(const ShardPlace&)> shard_visit_;
   BatchPart part_;
   DataCursor cursor_;
   std::function<void(LoaderBoundary)> visit_;
@@ -142,7 +173,8 @@ class LoaderPosition {
   /// Where the last loop was left early, until the log has it.
   std::optional<DataCursor> left_;
   std::optional<EpochPlan> plan_;
-  int shard_ = 0;  ///< of the plan: this rank's
+  int shard_ = 0;  ///< of the plan: that of the batch
+  int turn_ = 0;   ///< of this rank's batches of a step
   EpochOrder order_;
   std::int64_t number_ = -1;
   std::int64_t asked_ = 0;

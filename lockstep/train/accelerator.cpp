@@ -48,7 +48,8 @@ DistributedDataParallelOptions Accelerator::ddp_options() const {
   }
   ddp.one_copy_per_machine = options().one_copy_per_machine;
   ddp.process_group = process_group();
-  ddp.gradient_norm = ddp.gradient_norm || options().non_finite != NonFinite::kIgnore;
+  ddp.gradient_norm = ddp.gradient_norm || (options().non_finite != NonFinite::kIgnore &&
+                                            options().logical_shards == 0);
   return ddp;
 }
 
@@ -131,6 +132,11 @@ at::Tensor Accelerator::gather(const at::Tensor& tensor) const {
 at::Tensor Accelerator::gather_for_metrics(const at::Tensor& tensor) const {
   const LoaderPosition* const loader = state_->current_loader();
   if (loader == nullptr || tensor.dim() == 0 || state_->has_lost_group()) return gather(tensor);
+  if (loader->logical_shards() > 0) {
+    throw UsageError(
+        "gather_for_metrics: not supported for a batch of logical_shards, of which ranks may have "
+        "different numbers; use loss(), or evaluate over another loader");
+  }
   const auto rows_of = [&](int rank) {
     return std::max<std::int64_t>(loader->samples_of(rank), 1);
   };

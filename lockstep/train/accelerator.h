@@ -129,6 +129,7 @@ class Accelerator {
     options.device = device();
     options.seed = this->options().seed;
     options.split_batches = options.split_batches || this->options().split_batches;
+    if (state_->loaders.empty()) options.logical_shards = this->options().logical_shards;
     return prepare(DataLoader<Dataset>(std::move(dataset), options));
   }
 
@@ -149,7 +150,7 @@ class Accelerator {
   ///     …                                                // the loop's body as it was
   ///   }
   AccumulateGuard accumulate() { return AccumulateGuard(state_); }
-  /// Whether the step is complete with this batch.
+  /// Whether the step is complete with this batch; with logical_shards, with this shard.
   bool sync_gradients() const { return state_->sync_gradients(); }
   /// Gradients stay this rank's own while it lives.
   template <class Module>
@@ -283,6 +284,10 @@ class Accelerator {
   std::shared_ptr<Module> unwrap_model(const PreparedModel<Module>& model) const {
     return model.module();
   }
+
+  /// With logical_shards: the mean of the last complete step's losses over all its samples, the
+  /// same bits on any number of ranks. NaN before the first. Errors: UsageError without the option.
+  double loss() const { return state_->loss(); }
 
   /// Steps of the first optimizer that was prepared.
   std::int64_t steps() const { return state_->steps(); }

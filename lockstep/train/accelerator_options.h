@@ -28,7 +28,16 @@ struct AcceleratorOptions {
   /// The batches of loaders that are prepared are those of all ranks together; otherwise each
   /// rank's, so that more ranks make larger batches.
   bool split_batches = false;
-  /// Seeds the order of samples.
+  /// Each step has so many shards, whatever the number of ranks, and a training gives the same bits
+  /// on any number of them: docs/guides/same-bits.md. Batches of the loader that is prepared first
+  /// are shards, of which a rank has some one after the other; optimizers and schedulers step with
+  /// the last of these. Call backward() once for each. At least as many as ranks; fixed for the
+  /// life of the training. 0: none; one batch per rank and step.
+  int logical_shards = 0;
+  /// With logical_shards: threads of each rank's operators, whatever OMP_NUM_THREADS says, as they
+  /// decide how operators divide their sums.
+  int compute_threads = 1;
+  /// Seeds the order of samples, and with logical_shards the random numbers of each shard.
   std::uint64_t seed = 0;
   NonFinite non_finite = NonFinite::kIgnore;
   /// Directory of the snapshots of save_state().

@@ -19,6 +19,7 @@
 #include "lockstep/one_copy/internal/model_copy.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/recovery/internal/step_recovery.h"
+#include "lockstep/train/internal/accelerator_shards.h"
 #include "lockstep/train/internal/accelerator_training.h"
 
 namespace lockstep {
@@ -73,11 +74,36 @@ AcceleratorState::AcceleratorState(AcceleratorOptions options, ProcessGroup grou
       scaler_({.enabled = autocast_dtype_ == at::kHalf}),
       training_id_(random_id()) {
   check(options_);
+  if (options_.logical_shards != 0) shards_ = std::make_unique<AcceleratorShards>(*this);
   if (!group_) join();
-  if (!is_discarding()) open_sample_log();
+  if (is_discarding()) return;
+  if (shards_) {
+    check_shards();
+    shards_->set_group();
+  }
+  open_sample_log();
 }
 
 AcceleratorState::~AcceleratorState() = default;
+
+void AcceleratorState::check_shards() const {
+  if (group_.world_size() <= options_.logical_shards) return;
+  throw UsageError(concat("Accelerator: logical_shards is ", options_.logical_shards, " with ",
+                          group_.world_size(),
+                          " ranks; it must be at least the number of ranks, as a rank without a "
+                          "shard has no work"));
+}
+
+bool AcceleratorState::sync_gradients() const {
+  return shards_ ? shards_->ends_step() : sync_gradients_ || is_group_left();
+}
+
+double AcceleratorState::loss() const {
+  if (shards_) return shards_->loss();
+  throw UsageError(
+      "Accelerator::loss: it is the sum over logical shards, and logical_shards is 0; set it, or "
+      "reduce() each rank's loss");
+}
 
 void AcceleratorState::open_sample_log() {
   if (options_.sample_log_directory.empty()) return;
@@ -100,6 +126,14 @@ void AcceleratorState::add_loader(const std::shared_ptr<LoaderPosition>& loader)
                             " ranks; make it after the accelerator, or by its make_data_loader"));
   }
   if (sample_log_) loader->set_log(sample_log_, static_cast<int>(loaders.size()));
+  if (shards_ && loaders.empty()) {
+    if (loader->logical_shards() != options_.logical_shards) {
+      throw UsageError(concat("Accelerator::prepare: the data loader was made for ",
+                              loader->logical_shards(), " logical shards, the option is ",
+                              options_.logical_shards, "; make it by make_data_loader"));
+    }
+    loader->set_shard_visit([this](const ShardPlace& place) { shards_->begin_shard(place); });
+  }
   if (recovery_ && loaders.empty()) {
     loader->set_boundary_visit([this](LoaderBoundary boundary) { visit_boundary(boundary); });
   }
@@ -107,6 +141,7 @@ void AcceleratorState::add_loader(const std::shared_ptr<LoaderPosition>& loader)
 }
 
 void AcceleratorState::begin_turn() {
+  if (shards_) return;  // The loader says which batches make up a step.
   end_left_group();
   is_given_up_ = false;
   if (turn_of_step_ == 0) has_gradients_ = false;
@@ -121,7 +156,7 @@ void AcceleratorState::begin_turn() {
 }
 
 void AcceleratorState::end_turn() {
-  if (sync_gradients_) turn_of_step_ = 0;
+  if (!shards_ && sync_gradients_) turn_of_step_ = 0;
 }
 
 // Its gradients are of this rank alone, and too few for a step.
@@ -154,16 +189,14 @@ void AcceleratorState::backward(const at::Tensor& loss, std::optional<double> we
 
 void AcceleratorState::exchange_gradients(const at::Tensor& loss, std::optional<double> weight) {
   check_optimizers();
+  if (shards_) return exchange_shard(loss, weight);
   end_left_group();
   is_given_up_ = false;
   if (turn_of_step_ == 0) plan_step(1);
   const LoaderPosition* const loader = current_loader();
   if (replicas.size() != 1) check_batches(loader, weight);
   if (!weight && is_weighted_) weight = loader ? nominal_weight(*loader) : 1;
-  if (options_.non_finite != NonFinite::kIgnore) {
-    if (std::exchange(losses_are_old_, false)) losses_.clear();
-    losses_.push_back(loss.detach());
-  }
+  note_loss(loss);
   at::Tensor total = loss;
   if (!weight && batches_of_step_ > 1) total = total / batches_of_step_;
   if (scaler_.is_enabled()) {
@@ -176,6 +209,18 @@ void AcceleratorState::exchange_gradients(const at::Tensor& loss, std::optional<
     return;
   }
   replicas.front()->backward(total, {.weight = *weight});
+}
+
+void AcceleratorState::note_loss(const at::Tensor& loss) {
+  if (options_.non_finite == NonFinite::kIgnore) return;
+  if (std::exchange(losses_are_old_, false)) losses_.clear();
+  losses_.push_back(loss.detach());
+}
+
+void AcceleratorState::exchange_shard(const at::Tensor& loss, std::optional<double> weight) {
+  note_loss(loss);
+  if (scaler_.is_enabled()) update_scaler();
+  shards_->backward(loss, weight);
 }
 
 // A loss with a weight is the gradient of one model. With the first batch: else the error comes
@@ -206,12 +251,12 @@ double AcceleratorState::nominal_weight(const LoaderPosition& loader) const {
 
 // Without one they would take scaled gradients, or a rank's own.
 void AcceleratorState::check_optimizers() const {
-  const bool needs_one = scaler_.is_enabled() || options_.gradient_accumulation_steps > 1 ||
+  const bool needs_one = shards_ || scaler_.is_enabled() || options_.gradient_accumulation_steps > 1 ||
                          options_.non_finite != NonFinite::kIgnore;
   if (!needs_one || !optimizers.empty()) return;
   throw UsageError(
-      "Accelerator::backward: fp16, gradient_accumulation_steps and non_finite need an optimizer "
-      "that is prepared; give it to prepare(), and use what that returns");
+      "Accelerator::backward: fp16, gradient_accumulation_steps, logical_shards and non_finite need "
+      "an optimizer that is prepared; give it to prepare(), and use what that returns");
 }
 
 // Whether all ranks have as many samples of each of a step's batches.
@@ -261,7 +306,7 @@ void AcceleratorState::unscale_gradients(const std::vector<at::Tensor>& paramete
 void AcceleratorState::step(Stepped& stepped) {
   end_left_group();
   stepped.called_at_turn = turn_;
-  if (!sync_gradients_ || is_given_up_) return;
+  if (!sync_gradients() || is_given_up_) return;
   if (recovery_) recovery_->expect_update();
   if (has_lost_group()) return;
   bool is_finite = true;
@@ -302,7 +347,7 @@ bool AcceleratorState::update(Stepped& stepped, bool is_finite) {
 void AcceleratorState::step(Scheduled& scheduled) {
   end_left_group();
   if (is_discarding()) return;
-  if (!sync_gradients_ || was_step_skipped()) return;
+  if (!sync_gradients() || was_step_skipped()) return;
   scheduled.scheduler->step();
   ++scheduled.steps;
 }
@@ -315,6 +360,15 @@ bool AcceleratorState::look_at_gradients(Stepped& stepped) {
   if (options_.non_finite == NonFinite::kIgnore) return true;
   // Gradients that are scaled may overflow, and the scaler skips such steps.
   if (scaler_.is_enabled()) return look_at_losses();
+  if (shards_) {
+    const auto is_finite_in = [](const auto& group) {
+      return std::ranges::all_of(group.params(), [](const at::Tensor& parameter) {
+        return !parameter.grad().defined() || is_finite(parameter.grad());
+      });
+    };
+    if (std::ranges::all_of(stepped.optimizer->param_groups(), is_finite_in)) return true;
+    return judge(describe_non_finite(ranks_with_bad_loss()));
+  }
   if (stepped.replicas.empty()) find_replicas(stepped);
   const auto is_bad = [](const auto* replica) { return !std::isfinite(replica->gradient_norm()); };
   if (std::ranges::none_of(stepped.replicas, is_bad)) return true;

@@ -30,6 +30,7 @@ class Optimizer;
 namespace lockstep {
 
 inline namespace internal {
+class AcceleratorShards;
 class AcceleratorTraining;
 class StepRecovery;
 }  // namespace internal
@@ -152,7 +153,7 @@ class AcceleratorState {
   /// One batch of a step's; the gradients travel in the last.
   void begin_turn();
   void end_turn();
-  bool sync_gradients() const { return sync_gradients_ || is_group_left(); }
+  bool sync_gradients() const;
 
   void backward(const at::Tensor& loss, std::optional<double> weight);
   bool may_zero_grad(Stepped& stepped);
@@ -197,6 +198,9 @@ class AcceleratorState {
   /// Of the training, in all of its runs.
   const std::string& training_id() const { return training_id_; }
 
+  /// As Accelerator::loss(). Errors: UsageError without logical_shards.
+  double loss() const;
+
   const AcceleratorOptions& options() const { return options_; }
   const ProcessGroup& group() const { return group_; }
   std::optional<at::ScalarType> autocast_dtype() const { return autocast_dtype_; }
@@ -221,6 +225,10 @@ class AcceleratorState {
   bool is_group_left() const { return pass_of_group_ && pass_of_group_->expired(); }
   void end_left_group();
   void exchange_gradients(const at::Tensor& loss, std::optional<double> weight);
+  void exchange_shard(const at::Tensor& loss, std::optional<double> weight);
+  void note_loss(const at::Tensor& loss);
+  void check_shards() const;
+  void check_saved_shards(const c10::IValue& values, const std::string& source) const;
   void update_scaler();
   /// Whether the optimizers may step.
   /// As if it had made so many; learning rates stay, which come with the optimizers.
@@ -237,6 +245,7 @@ class AcceleratorState {
   void check_batches(const LoaderPosition* loader, std::optional<double> weight) const;
   void plan_step(int most_batches);
 
+  friend class internal::AcceleratorShards;
   friend class internal::AcceleratorTraining;
   void join();
   void open_sample_log();
@@ -251,6 +260,7 @@ class AcceleratorState {
   ProcessGroup group_;
   std::unique_ptr<internal::AcceleratorTraining> training_;
   std::unique_ptr<internal::StepRecovery> recovery_;  ///< null: failures are the program's
+  std::unique_ptr<internal::AcceleratorShards> shards_;  ///< null: a rank has one batch a step
   bool can_recover_ = true;                           ///< as far as is known
   std::vector<std::string> held_lines_{};
   std::optional<at::ScalarType> autocast_dtype_;

@@ -30,7 +30,8 @@ class PreparedModel {
  public:
   PreparedModel(std::shared_ptr<Module> module, std::shared_ptr<AcceleratorState> state,
                 const DistributedDataParallelOptions& options)
-      : replica_(std::make_shared<Replicated>(std::move(module), options)),
+      : replica_(std::make_shared<Replicated>(std::move(module), options,
+                                              state->options().logical_shards > 0)),
         state_(std::move(state)) {
     state_->replicas.push_back(replica_);
   }
@@ -68,9 +69,16 @@ class PreparedModel {
 
  private:
   struct Replicated : PreparedReplica {
-    Replicated(std::shared_ptr<Module> module, const DistributedDataParallelOptions& given)
-        : module_of_type(std::move(module)), options(given) {
-      ddp.emplace(module_of_type, options);
+    Replicated(std::shared_ptr<Module> module, const DistributedDataParallelOptions& given,
+               bool is_summed_by_shards)
+        : module_of_type(std::move(module)), options(given), keeps_gradients(is_summed_by_shards) {
+      replicate(options);
+    }
+    void replicate(const DistributedDataParallelOptions& how) {
+      keeps_own.reset();
+      ddp.reset();
+      ddp.emplace(module_of_type, how);
+      if (keeps_gradients) keeps_own = no_sync();
     }
     std::shared_ptr<torch::nn::Module> module() const override { return module_of_type; }
     void backward(const at::Tensor& loss, const WeightedBackwardOptions& how) override {
@@ -87,13 +95,14 @@ class PreparedModel {
       now.init_sync = false;
       now.one_copy_per_machine =
           options.one_copy_per_machine && at_boundary && group.shares_memory();
-      ddp.reset();
-      ddp.emplace(module_of_type, now);
+      replicate(now);
     }
 
     std::shared_ptr<Module> module_of_type;
     DistributedDataParallelOptions options;
+    bool keeps_gradients;  ///< with logical_shards the accelerator exchanges them
     std::optional<DistributedDataParallel<Module>> ddp;
+    std::unique_ptr<NoSyncGuard> keeps_own;
   };
 
   // Where ranks are lost, the module alone: the step that it is part of is void.

@@ -279,7 +279,8 @@ bool TrainerLoop::count_batch() {
     samples_of_step_ = 0;
     return false;
   }
-  samples_of_step_ += data_.position->batch_samples();
+  const bool is_step_counted = options_.logical_shards > 0 && !accelerator_.sync_gradients();
+  if (!is_step_counted) samples_of_step_ += data_.position->batch_samples();
   if (!accelerator_.sync_gradients()) return false;
   const bool epoch_ends = data_.position->is_last();
   state_.step_was_skipped = accelerator_.optimizer_step_was_skipped();

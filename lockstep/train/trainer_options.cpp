@@ -81,6 +81,8 @@ AcceleratorOptions accelerator_options(const TrainerOptions& options) {
   return {.precision = options.precision,
           .gradient_accumulation_steps = options.gradient_accumulation_steps,
           .split_batches = options.split_batches,
+          .logical_shards = options.logical_shards,
+          .compute_threads = options.compute_threads,
           .seed = options.seed,
           .non_finite = options.non_finite,
           .directory = options.directory + "/snapshots",

@@ -98,6 +98,10 @@ void add_trainer_options(ProgramOptions& program, TrainerOptions& options) {
   program.add("batch_size", options.batch_size, "samples per batch on each rank");
   program.add("split_batches", options.split_batches,
               "batch_size is the global batch, divided over the ranks");
+  program.add("logical_shards", options.logical_shards,
+              "shards of a step, for the same bits on any number of ranks; 0: none");
+  program.add("compute_threads", options.compute_threads,
+              "with logical_shards: threads of each rank's operators");
   program.add("workers", options.workers, "threads that load batches in advance");
   program.add("precision", options.precision, kPrecision, "32-true, 16-mixed or bf16-mixed");
   program.add("gradient_accumulation_steps", options.gradient_accumulation_steps,

@@ -5,7 +5,7 @@
 // replicas every third step), trainer (in place of a loop of its own), save (snapshots in
 // $ACCELERATOR_WORKER_FOLDER), async and sharded (of these), tail (evaluations within the loop),
 // places (says which failpoints it passes), per_rank (a batch of its own for each rank), drop
-// (drop_last), onecopy (one_copy_per_machine), fused (Lockstep's optimizers, else LibTorch's), hook
+// (drop_last), shards (6 logical shards), onecopy (one_copy_per_machine), fused (Lockstep's optimizers, else LibTorch's), hook
 // (a comm hook, with which recovery is off), forgets (steps read a number that is not registered).
 // EPOCHS_LOOP while: a loop over loader.epoch(). Says each step, and at the end the bits of its
 // state, each after its pid.
@@ -59,6 +59,7 @@ constexpr std::int64_t kStepsPerEpoch = 10;
 constexpr std::int64_t kBatch = 12;
 constexpr std::int64_t kMissingOfUneven = 5;  // rows of an epoch's last batch
 constexpr int kCheckEvery = 3;
+constexpr int kShards = 6;
 // With batches per rank, so that parts differ, and each of three ranks has two for its batch norm.
 constexpr std::int64_t kMoreRows = 7;
 
@@ -147,6 +148,7 @@ struct Settings {
     return is("bf16") ? Precision::kBFloat16 : Precision::kFloat32;
   }
   int accumulation() const { return is("accumulate") ? 2 : 1; }
+  int logical_shards() const { return is("shards") ? kShards : 0; }
   int check_replicas_every() const {
     if (is("check")) return kCheckEvery;
     return env::text(kFault) == "flip" ? 1 : 0;
@@ -247,6 +249,7 @@ int run_trainer(const Settings& settings) {
                    .batch_size = kBatch,
                    .split_batches = true,
                    .precision = settings.precision(),
+                   .logical_shards = settings.logical_shards(),
                    .gradient_accumulation_steps = settings.accumulation(),
                    .val_check_interval = "3ba",
                    .log_every_n_steps = 5,
@@ -309,6 +312,7 @@ int run(const Settings& settings) {
   Accelerator accelerator({.precision = settings.precision(),
                            .gradient_accumulation_steps = settings.accumulation(),
                            .split_batches = !settings.is("per_rank"),
+                           .logical_shards = settings.logical_shards(),
                            .seed = 3,
                            .directory = folder + "/snapshots",
                            .asynchronous_saves = settings.is("async"),

@@ -106,6 +106,10 @@ void intercept_batch_norm(const at::Tensor& weight, const at::Tensor& running_me
   }
 }
 
+bool is_intercepted(const at::Tensor& weight, const at::Tensor& running_mean) {
+  return find_interception(weight, running_mean) != nullptr;
+}
+
 void release_batch_norm(const at::Tensor& weight, const at::Tensor& running_mean) {
   const MutexLock lock(interceptions().mutex);
   for (const at::Tensor& tensor : {weight, running_mean}) {

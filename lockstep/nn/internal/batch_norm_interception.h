@@ -22,6 +22,9 @@ void intercept_batch_norm(const at::Tensor& weight, const at::Tensor& running_me
                           std::shared_ptr<const SyncLayer> layer,
                           std::weak_ptr<const torch::nn::Module> module);
 
+/// Whether calls with these tensors are those of a layer.
+bool is_intercepted(const at::Tensor& weight, const at::Tensor& running_mean);
+
 /// Calls with these tensors are LibTorch's again.
 void release_batch_norm(const at::Tensor& weight, const at::Tensor& running_mean);
 

@@ -151,6 +151,10 @@ c10::IValue AcceleratorState::values() {
   dict.insert_or_assign("registered", named);
   dict.insert_or_assign("grad_scaler", tensor_dict_value(scaler_.state_dict()));
   dict.insert_or_assign("training_id", training_id_);
+  dict.insert_or_assign("logical_shards", static_cast<std::int64_t>(options_.logical_shards));
+  if (shards_) {
+    dict.insert_or_assign("compute_threads", static_cast<std::int64_t>(options_.compute_threads));
+  }
   return dict;
 }
 
@@ -160,7 +164,22 @@ bool AcceleratorState::is_of_this_training(const c10::IValue& values) const {
   return id.isString() && id.toStringRef() == training_id_;
 }
 
+// Of a snapshot without them any number may be made.
+void AcceleratorState::check_saved_shards(const c10::IValue& values,
+                                          const std::string& source) const {
+  const auto check_equal = [&](const char* name, std::int64_t own) {
+    const c10::IValue saved = find_value(values, name);
+    if (saved.isNone() || saved.toInt() == 0 || saved.toInt() == own) return;
+    throw UsageError(concat(source, ": it was saved with ", name, "=", saved.toInt(),
+                            ", this training has ", own, ", and would have other bits; set ", name,
+                            "=", saved.toInt()));
+  };
+  check_equal("logical_shards", options_.logical_shards);
+  if (shards_) check_equal("compute_threads", options_.compute_threads);
+}
+
 void AcceleratorState::check_values(const c10::IValue& values, const std::string& source) const {
+  check_saved_shards(values, source);
   const auto [models, others, steps, cursors] = lists_of(*this, values, source);
   const auto named = entry(values, "registered", source).toGenericDict();
   for (std::size_t i = 0; i < models.size(); ++i) {

@@ -23,6 +23,7 @@
 #include "lockstep/recovery/internal/state_exchange.h"
 #include "lockstep/recovery/internal/training_state.h"
 #include "lockstep/recovery/internal/update_mark.h"
+#include "lockstep/train/internal/accelerator_shards.h"
 #include "lockstep/snapshot/internal/optimizer_state.h"
 #include "lockstep/snapshot/pickle/pickled.h"
 #include "lockstep/snapshot/save.h"
@@ -283,6 +284,7 @@ void AcceleratorTraining::take(const c10::IValue& value) {
 
 void AcceleratorTraining::drop_group(const ProcessGroup& group) {
   CopyPlaces(found_parameters()).leave();
+  if (state_.shards_) state_.shards_->give_up_step();
   state_.group_ = group;
   regroup_layers(group);
   left_directories_.push_back(std::exchange(state_.directories, {}));
@@ -308,6 +310,7 @@ void AcceleratorTraining::set_group(const ProcessGroup& group, bool at_boundary)
   state_.directories.clear();
   left_directories_.clear();
   regroup_layers(group);
+  if (state_.shards_) state_.shards_->set_group();
   if (at_boundary && state_.options_.one_copy_per_machine) prepare_copies();
   for (const auto& replica : state_.replicas) replica->replicate_over(group, at_boundary);
   if (at_boundary) warn_of_replicas();

@@ -1,0 +1,200 @@
+#include "lockstep/ddp/exchange/shard_sum.h"
+
+#include <algorithm>
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/GradMode.h>
+
+#include "lockstep/base/internal/check.h"
+#include "lockstep/comm/internal/exchange_values.h"
+#include "lockstep/comm/internal/native_collectives.h"
+
+namespace lockstep::inline internal {
+namespace {
+
+// A cache line of the smallest dtype with 4 bytes: no two ranks write to the same one.
+constexpr std::int64_t kPartIsMultipleOf = 16;
+// Elements that are sent at once, so that the messages' memory stays small beside the values.
+constexpr std::int64_t kChunk = std::int64_t{1} << 20U;
+
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+}  // namespace
+
+ShardSum::ShardSum(ProcessGroup group, int shards, const Layout& layout)
+    : group_(std::move(group)),
+      shards_(shards),
+      own_(shards_of_rank(shards, group_.world_size(), group_.rank())),
+      most_sums_(most_partial_sums(shards, group_.world_size())),
+      layout_(layout),
+      tree_(shards) {
+  for (int rank = 0; rank < group_.world_size(); ++rank) {
+    const auto nodes = partial_sums(shards, shards_of_rank(shards, group_.world_size(), rank));
+    of_ranks_.insert(of_ranks_.end(), nodes.begin(), nodes.end());
+  }
+  for (const auto& [dtype, numel] : layout_) {
+    padded_.push_back(round_up(numel, group_.world_size() * kPartIsMultipleOf));
+  }
+}
+
+ShardSum::Value ShardSum::allocate() const {
+  Value value;
+  for (std::size_t i = 0; i < layout_.size(); ++i) {
+    value.push_back(group_.allocate_tensor(padded_[i], layout_[i].first));
+    value.back().narrow(0, layout_[i].second, padded_[i] - layout_[i].second).zero_();
+  }
+  return value;
+}
+
+const std::vector<at::Tensor>& ShardSum::next_value() {
+  if (!next_) {
+    if (spare_.empty()) spare_.push_back(allocate());
+    next_ = std::move(spare_.back());
+    spare_.pop_back();
+  }
+  return *next_;
+}
+
+void ShardSum::push(int shard) {
+  LOCKSTEP_ASSERT(next_ && own_.begin <= shard && shard < own_.end);
+  const at::NoGradGuard no_grad;
+  sums_.push_back(*std::exchange(next_, std::nullopt));
+  for (int sums = tree_.push({.first = shard}); sums > 0; --sums) {
+    Value right = std::move(sums_.back());
+    sums_.pop_back();
+    for (std::size_t i = 0; i < right.size(); ++i) sums_.back()[i].add_(right[i]);
+    recycle(std::move(right));
+  }
+}
+
+void ShardSum::clear() {
+  tree_.clear();
+  for (Value& sum : sums_) recycle(std::move(sum));
+  sums_.clear();
+}
+
+const std::vector<at::Tensor>& ShardSum::finish() {
+  const at::NoGradGuard no_grad;
+  LOCKSTEP_ASSERT(tree_.nodes() == partial_sums(shards_, own_));
+  if (group_.world_size() == 1) {
+    if (!padded_results_.empty()) recycle(std::move(padded_results_));
+    padded_results_ = std::move(sums_.front());
+    sums_.clear();
+  } else {
+    if (padded_results_.empty()) padded_results_ = allocate();
+    for (std::size_t i = 0; i < layout_.size(); ++i) {
+      if (!exchange_in_place(i)) exchange(i);
+    }
+  }
+  clear();
+  results_.clear();
+  for (std::size_t i = 0; i < layout_.size(); ++i) {
+    results_.push_back(padded_results_[i].narrow(0, 0, layout_[i].second));
+  }
+  return results_;
+}
+
+// Of all ranks' partial sums.
+at::Tensor ShardSum::sum_of(const std::vector<at::Tensor>& rows) const {
+  ShardTree tree(shards_);
+  std::vector<at::Tensor> sums;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    sums.push_back(rows[i]);
+    for (int count = tree.push(of_ranks_[i]); count > 0; --count) {
+      const at::Tensor right = sums.back();
+      sums.pop_back();
+      sums.back() = at::add(sums.back(), right);
+    }
+  }
+  LOCKSTEP_ASSERT(tree.is_complete());
+  return sums.front();
+}
+
+void ShardSum::exchange(std::size_t index) {
+  const std::int64_t ranks = group_.world_size();
+  const std::int64_t all = padded_[index];
+  const std::int64_t most = std::min(all, round_up(kChunk, ranks * kPartIsMultipleOf));
+  const auto options = padded_results_[index].options();
+  const at::Tensor out = at::empty({most_sums_ * most}, options);
+  const at::Tensor in = at::empty({most_sums_ * most}, options);
+  for (std::int64_t from = 0; from < all; from += most) {
+    const std::int64_t chunk = std::min(most, all - from);
+    const std::int64_t part = chunk / ranks;
+    const std::vector<std::int64_t> shape{ranks, most_sums_, part};
+    const at::Tensor sent = out.narrow(0, 0, most_sums_ * chunk).view(shape);
+    const at::Tensor received = in.narrow(0, 0, most_sums_ * chunk).view(shape);
+    for (std::size_t i = 0; i < sums_.size(); ++i) {
+      sent.select(1, static_cast<std::int64_t>(i))
+          .copy_(sums_[i][index].narrow(0, from, chunk).view({ranks, part}));
+    }
+    group_.all_to_all_single(received, sent, {}, {}, {.name = "sums of shards"});
+    std::vector<at::Tensor> rows;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const auto block = shards_of_rank(shards_, static_cast<int>(ranks), rank);
+      const auto count = static_cast<std::int64_t>(partial_sums(shards_, block).size());
+      for (std::int64_t i = 0; i < count; ++i) rows.push_back(received.select(0, rank).select(0, i));
+    }
+    group_.all_gather_into_tensor(padded_results_[index].narrow(0, from, chunk), sum_of(rows),
+                                  {.name = "sum over shards"});
+  }
+}
+
+// By rank: where its partial sums lie in memory that all ranks know.
+std::vector<std::vector<std::uint64_t>> ShardSum::gather_places(std::size_t index) const {
+  constexpr std::int64_t kNowhere = -1;
+  std::vector<std::int64_t> own(static_cast<std::size_t>(most_sums_), kNowhere);
+  bool is_shared_here = true;
+  for (std::size_t i = 0; i < sums_.size(); ++i) {
+    const auto place = shared_offset(group_, sums_[i][index]);
+    is_shared_here = is_shared_here && place;
+    if (place) own[i] = static_cast<std::int64_t>(*place);
+  }
+  own.push_back(is_shared_here ? 1 : 0);
+  std::vector<std::vector<std::uint64_t>> places;
+  for (const auto& row : gather_rows(group_, own)) {
+    if (row.back() == 0) return {};
+    auto& of_rank = places.emplace_back();
+    for (std::size_t i = 0; i + 1 < row.size() && row[i] != kNowhere; ++i) {
+      of_rank.push_back(static_cast<std::uint64_t>(row[i]));
+    }
+  }
+  return places;
+}
+
+// The exchange of places shows that all ranks have written their partial sums; the gathering that
+// all have read them.
+bool ShardSum::exchange_in_place(std::size_t index) {
+  if (!group_.shares_memory()) return false;
+  const auto places = gather_places(index);
+  if (places.empty()) return false;
+  const at::Tensor& result = padded_results_[index];
+  const auto element = static_cast<std::uint64_t>(result.element_size());
+  const std::int64_t part = padded_[index] / group_.world_size();
+  const auto from = static_cast<std::uint64_t>(part * group_.rank());
+  const auto bytes = static_cast<std::uint64_t>(part) * element;
+  // A block that is read from memory once, and whose sums stay in the cache.
+  constexpr std::int64_t kBlock = 4096;
+  const at::Tensor own = at::empty({part}, result.options());
+  for (std::int64_t begin = 0; begin < part; begin += kBlock) {
+    const std::int64_t count = std::min(kBlock, part - begin);
+    std::vector<at::Tensor> rows;
+    for (const auto& of_rank : places) {
+      for (const std::uint64_t place : of_rank) {
+        const std::byte* const address =
+            shared_address(group_, place + from * element, bytes) + begin * result.element_size();
+        // Only read.
+        rows.push_back(
+            at::from_blob(const_cast<std::byte*>(address), {count}, result.options()));
+      }
+    }
+    own.narrow(0, begin, count).copy_(sum_of(rows));
+  }
+  group_.all_gather_into_tensor(result, own, {.name = "sum over shards"});
+  return true;
+}
+
+}  // namespace lockstep::inline internal

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/data/loader_position.h"
+#include "lockstep/ddp/exchange/shard_sum.h"
+#include "lockstep/train/accelerator_state.h"
+
+namespace lockstep::inline internal {
+
+/// An Accelerator's steps with logical_shards: what each shard adds to a step, summed by ShardSum.
+///
+/// A shard's gradients are those of its loss times its part of the step's samples; the sums are the
+/// gradients of the mean over all samples. Each shard begins with random generators of its own and
+/// with the step's buffers; these change by the weighted mean of the changes that the shards make
+/// (floating point), or by the change that shard 0 makes (integers).
+/// Threads: the training thread.
+/// Lifetime: `state` must outlive it.
+class AcceleratorShards {
+ public:
+  /// Sets the number of threads of this process's operators; the destructor restores it.
+  /// Errors: UsageError for options that logical_shards does not support.
+  explicit AcceleratorShards(AcceleratorState& state);
+  ~AcceleratorShards();
+  AcceleratorShards(const AcceleratorShards&) = delete;
+  AcceleratorShards& operator=(const AcceleratorShards&) = delete;
+
+  /// Everything uses the state's group from now on. Collective, unless this process has no group.
+  /// Errors: UsageError where ranks differ in what decides how their kernels round.
+  void set_group();
+  /// Gives up what the step under way has summed.
+  void give_up_step();
+
+  /// The program's loop is given this shard next.
+  /// Errors: UsageError for a module with layers that communicate in forward.
+  void begin_shard(const ShardPlace& place);
+  /// The shard is the last of this rank in its step: its backward() makes the step complete.
+  bool ends_step() const;
+  /// In place of loss.backward(). In the step's last shard collective: then gradients and buffers
+  /// are those of the step.
+  void backward(const at::Tensor& loss, std::optional<double> weight);
+  /// The mean of the last complete step's losses, over all samples; NaN before the first.
+  double loss() const { return loss_; }
+
+ private:
+  /// Where a tensor's elements lie in a flat one.
+  struct Place {
+    std::size_t flat = 0;
+    std::int64_t from = 0;
+  };
+  struct Buffer {
+    at::Tensor tensor;
+    at::Tensor before;  // the step
+    std::optional<Place> place;  // unset: too large for integers, must not change
+    std::string name;
+  };
+  void find_tensors();
+  std::int64_t number_of_counts() const;
+  Place add(at::ScalarType dtype, std::int64_t numel);
+  at::Tensor part(const std::vector<at::Tensor>& flats, const Place& place,
+                  const at::Tensor& of) const;
+  const LoaderPosition& position() const;
+  void drop_old_gradients() const;
+  void push(double loss, double part_of_step, std::optional<double> weight);
+  void push_buffer(const Buffer& buffer, double part_of_step, const at::Tensor& changed,
+                   const std::vector<at::Tensor>& flats) const;
+  void finish();
+  void take_buffers(const std::vector<at::Tensor>& sums, const double* changes);
+
+  AcceleratorState& state_;
+  const int shards_;
+  const int threads_before_;
+  bool has_tensors_ = false;
+  std::vector<at::Tensor> parameters_;
+  std::vector<Place> places_;  // of parameters
+  std::vector<Buffer> buffers_;
+  ShardSum::Layout layout_;
+  Place counts_;  // in doubles: see the .cpp
+  std::optional<ShardSum> sum_;
+  ShardPlace place_;
+  bool has_shard_ = false;  // whose backward() is to come
+  double loss_;
+};
+
+}  // namespace lockstep::inline internal

@@ -1,0 +1,100 @@
+"""logical_shards: a training ends with the same bits on any number of ranks, over any backend, through kills and resizes.
+
+    same_bits.py LOCKSTEP ACCELERATOR_WORKER [unittest arguments]
+"""
+
+import os
+import signal
+import sys
+import tempfile
+import unittest
+
+from launch_reports import recoveries
+from live_job import LiveAcceleratorTest, LiveJobTest
+
+LOCKSTEP, WORKER = map(os.path.abspath, sys.argv[1:3])
+LiveJobTest.LOCKSTEP, LiveJobTest.WORKER = LOCKSTEP, WORKER
+
+STEPS = 40
+
+
+class SameBits(LiveAcceleratorTest):
+    def end_of(self, job):
+        self.assertEqual(job.finish(), [0], job.errors)
+        self.assertNotIn("wrong evaluation", str(job.said))
+        self.assertEqual(len(job.ends()), 1, job.ends())
+        return job.ends()
+
+    def one_rank(self, kind="shards", steps=STEPS):
+        return self.undisturbed_end(ranks=1, steps=steps, arguments=(kind,))
+
+    def test_on_any_number_of_ranks(self):
+        for backend, ranks in (("shm", 2), ("shm", 3), ("shm", 4), ("gloo", 2), ("gloo", 3), ("gloo", 4)):
+            with self.subTest(backend=backend, ranks=ranks):
+                # How many threads a launcher would give each rank depends on their number.
+                environment = {"OMP_NUM_THREADS": str(1 + ranks % 2)}
+                job = self.start(backend=backend, ranks=ranks, steps=STEPS, arguments=("shards",), environment=environment)
+                self.assertEqual(self.end_of(job), self.one_rank())
+
+    def test_without_shards_the_number_of_ranks_decides(self):
+        """Else the other tests would show nothing."""
+        ends = [self.undisturbed_end(ranks=ranks, steps=STEPS, arguments=("plain",)) for ranks in (1, 2, 3)]
+        self.assertEqual(len(set().union(*ends)), 3)
+
+    def test_in_half_precision(self):
+        for kind in ("shards+fp16", "shards+bf16"):
+            for ranks in (2, 3):
+                with self.subTest(kind=kind, ranks=ranks):
+                    job = self.start(ranks=ranks, steps=STEPS, arguments=(kind,))
+                    self.assertEqual(self.end_of(job), self.one_rank(kind))
+
+    def test_of_a_trainer(self):
+        ends = []
+        for ranks in (1, 2, 3):
+            with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+                job = self.start(ranks=ranks, steps=STEPS, arguments=("shards+trainer",),
+                                 environment={"ACCELERATOR_WORKER_FOLDER": folder})
+                ends.append(self.end_of(job))
+                self.expect_audited(folder)
+        self.assertEqual(ends, ends[:1] * 3)
+
+    def test_when_ranks_are_killed(self):
+        for backend in ("shm", "gloo"):
+            with self.subTest(backend=backend):
+                job = self.start(backend=backend, ranks=3, steps=100, arguments=("shards",))
+                processes = job.wait_for_begin(3)
+                for number, victim in enumerate((1, 0, 2)):
+                    job.wait_for_step(20 * (number + 1))
+                    os.kill(processes[victim], signal.SIGKILL)
+                    processes = job.wait_for_begin(3)
+                self.assertEqual(self.end_of(job), self.one_rank(steps=100))
+                self.assertEqual(recoveries(job.errors), 3, job.errors)
+
+    def test_when_the_job_is_resized(self):
+        # 8 ranks are more than there are shards: two of them have no work.
+        for first, changes in ((2, (3, 1, 4)), (1, (6, 2)), (3, (8, 3))):
+            with self.subTest(first=first, changes=changes), tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+                job = self.start(ranks=first, steps=200, arguments=("shards",),
+                                 environment={"ACCELERATOR_WORKER_FOLDER": folder})
+                job.wait_for_begin(first)
+                for ranks in changes:
+                    job.wait_for_step(job.last_step() + 20)
+                    self.scale(job, ranks)
+                    job.wait_for_begin(ranks)
+                self.assertEqual(self.end_of(job), self.one_rank(steps=200))
+                self.expect_audited(folder)
+
+    def test_when_it_resumes_on_another_number_of_ranks(self):
+        with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+            for ranks, steps in ((3, 20), (2, 40), (4, 60)):
+                job = self.start(ranks=ranks, steps=steps, arguments=("shards+save",),
+                                 environment={"ACCELERATOR_WORKER_FOLDER": folder})
+                end = self.end_of(job)
+            begins = [int(text.split()[-1]) for _, text in job.said if "begins at" in text]
+            self.assertGreater(min(begins), 30, begins)
+            self.assertEqual(end, self.one_rank(steps=60))
+            self.expect_audited(folder)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0]] + sys.argv[3:])

@@ -1,0 +1,458 @@
+// logical_shards: the same bits on any number of ranks. The oracle is one process that computes the
+// shards one after the other and adds them up by the tree's definition, with LibTorch alone.
+#include <bit>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/optim/adam.h>
+
+#include "lockstep/amp/autocast.h"
+#include "lockstep/data/epoch_plan.h"
+#include "lockstep/ddp/exchange/shard_sum.h"
+#include "lockstep/ddp/hooks.h"
+#include "lockstep/nn/sync_batch_norm.h"
+#include "lockstep/recovery/internal/step_seed.h"
+#include "tests/ranks/accelerator_fixture.h"
+
+namespace lockstep::testing {
+namespace {
+
+constexpr int kBitsOfBatches = 40;
+
+// Of the halves of the smallest power of two that holds all shards.
+at::Tensor tree_sum(const Tensors& of_shards, std::size_t begin, std::size_t size) {
+  if (size == 1) return of_shards[begin];
+  const std::size_t half = size / 2;
+  const at::Tensor left = tree_sum(of_shards, begin, half);
+  if (begin + half >= of_shards.size()) return left;
+  return left + tree_sum(of_shards, begin + half, half);
+}
+
+at::Tensor tree_sum(const Tensors& of_shards) {
+  return tree_sum(of_shards, 0, std::bit_ceil(of_shards.size()));
+}
+
+using Net = std::function<torch::nn::Sequential()>;
+
+void fill(const torch::nn::Sequential& net) {
+  const at::NoGradGuard no_grad;
+  double at = 0;
+  for (at::Tensor& parameter : net->parameters()) {
+    parameter.copy_((at::arange(parameter.numel()) * 0.7 + ++at).sin().view_as(parameter) * 0.5);
+  }
+}
+
+torch::nn::Sequential dropout_net() {
+  torch::nn::Sequential net(torch::nn::Linear(4, 37), torch::nn::ReLU(), torch::nn::Dropout(0.3),
+                            torch::nn::Linear(37, 1));
+  fill(net);
+  return net;
+}
+
+torch::nn::Sequential batch_norm_net() {
+  torch::nn::Sequential net(torch::nn::Linear(4, 5), torch::nn::BatchNorm1d(5), torch::nn::ReLU(),
+                            torch::nn::Dropout(0.3), torch::nn::Linear(5, 1));
+  fill(net);
+  return net;
+}
+
+struct ShardedRun {
+  Net net = dropout_net;
+  int shards = 4;
+  std::int64_t samples = 41;
+  std::int64_t batch_size = 2;
+  int epochs = 2;
+  bool has_weights = false;
+};
+
+double weight_of(const at::Tensor& targets) {
+  return std::abs(targets.sum().item<double>()) + 0.1;
+}
+
+struct Outcome {
+  Tensors state;
+  std::vector<double> losses;
+};
+
+Outcome outcome_of(const torch::nn::Sequential& net, std::vector<double> losses) {
+  Outcome outcome{.state = copies_of(net), .losses = std::move(losses)};
+  for (const at::Tensor& buffer : net->buffers()) outcome.state.push_back(buffer.clone());
+  return outcome;
+}
+
+// One step of the oracle.
+double step_of_one_process(const ShardedRun& run, const EpochPlan& plan, std::int64_t number,
+                           std::int64_t epoch, const EpochOrder& order,
+                           torch::nn::Sequential& net) {
+  const SineRows rows(run.samples);
+  const Tensors parameters = net->parameters();
+  Tensors before;
+  for (const at::Tensor& buffer : net->buffers()) before.push_back(buffer.clone());
+  std::vector<Tensors> gradients(parameters.size());
+  std::vector<Tensors> changes(before.size());
+  Tensors losses;
+  Tensors weights;
+  for (int shard = 0; shard < run.shards; ++shard) {
+    const SampleRange range = plan.share(number, shard);
+    const double part =
+        static_cast<double>(range.size) / static_cast<double>(plan.step(number).size);
+    for (std::size_t i = 0; i < before.size(); ++i) net->buffers()[i].copy_(before[i]);
+    net->zero_grad();
+    losses.push_back(at::zeros({}, at::kDouble));
+    weights.push_back(at::zeros({}, at::kDouble));
+    if (range.size > 0) {
+      std::vector<std::int64_t> chosen;
+      for (const std::size_t one : order.samples(range)) {
+        chosen.push_back(static_cast<std::int64_t>(one));
+      }
+      const at::Tensor indices = at::tensor(chosen);
+      seed_step(/*seed=*/0, shard, (epoch << kBitsOfBatches) + number, at::kCPU);
+      const at::Tensor targets = rows.targets.index_select(0, indices);
+      const at::Tensor loss =
+          at::mse_loss(net->forward(rows.inputs.index_select(0, indices)), targets);
+      const double weight = run.has_weights ? weight_of(targets) : part;
+      (loss * weight).backward();
+      losses.back() = at::scalar_tensor(loss.item<double>() * part, at::kDouble);
+      if (run.has_weights) weights.back() = at::scalar_tensor(weight, at::kDouble);
+    }
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const at::Tensor& gradient = parameters[i].grad();
+      gradients[i].push_back(gradient.defined() ? gradient.clone() : at::zeros_like(parameters[i]));
+    }
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      const at::Tensor change = net->buffers()[i] - before[i];
+      const bool is_integer = !at::isFloatingType(change.scalar_type());
+      changes[i].push_back(is_integer ? change * (shard == 0 ? 1 : 0) : change * part);
+    }
+  }
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    at::Tensor sum = tree_sum(gradients[i]);
+    if (run.has_weights) sum = sum / tree_sum(weights).item<double>();
+    const at::Tensor target = parameters[i];
+    target.mutable_grad() = sum;
+  }
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    net->buffers()[i].copy_(before[i] + tree_sum(changes[i]));
+  }
+  return tree_sum(losses).item<double>();
+}
+
+torch::optim::Adam make_adam(const torch::nn::Sequential& net) {
+  return torch::optim::Adam(net->parameters(), torch::optim::AdamOptions(0.01));
+}
+
+Outcome by_one_process(const ShardedRun& run) {
+  torch::nn::Sequential net = run.net();
+  auto adam = make_adam(net);
+  std::vector<double> losses;
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  for (std::int64_t epoch = 0; epoch < run.epochs; ++epoch) {
+    EpochOrder order(run.samples, /*shuffle=*/true);
+    order.set_epoch(0, epoch);
+    const EpochPlan plan(
+        {.dataset_size = run.samples, .batch_size = run.batch_size * run.shards},
+        {.epoch = epoch}, run.shards);
+    for (std::int64_t number = 0; number < plan.steps(); ++number) {
+      losses.push_back(step_of_one_process(run, plan, number, epoch, order, net));
+      adam.step();
+    }
+  }
+  at::set_num_threads(threads);
+  return outcome_of(net, std::move(losses));
+}
+
+Outcome by_ranks(const ShardedRun& run, const AcceleratorOptions& options) {
+  Accelerator accelerator(options);
+  torch::nn::Sequential net = run.net();
+  auto adam = make_adam(net);
+  auto [model, optimizer] = accelerator.prepare(net, adam);
+  auto loader = accelerator.make_data_loader(sine_rows(run.samples), {.batch_size = run.batch_size});
+  std::vector<double> losses;
+  for (int epoch = 0; epoch < run.epochs; ++epoch) {
+    for (auto& batch : loader) {
+      optimizer.zero_grad();
+      const at::Tensor loss = at::mse_loss(model.forward(batch.data), batch.target);
+      if (run.has_weights) {
+        accelerator.backward(loss, weight_of(batch.target));
+      } else {
+        accelerator.backward(loss);
+      }
+      optimizer.step();
+      if (accelerator.sync_gradients()) losses.push_back(accelerator.loss());
+    }
+  }
+  return outcome_of(net, std::move(losses));
+}
+
+void expect_same_bits(const Outcome& actual, const Outcome& expected) {
+  ASSERT_EQ(actual.state.size(), expected.state.size());
+  for (std::size_t i = 0; i < actual.state.size(); ++i) {
+    EXPECT_TRUE(at::equal(actual.state[i], expected.state[i]))
+        << i << ": " << actual.state[i] << "\nand not\n"
+        << expected.state[i];
+  }
+  EXPECT_EQ(actual.losses, expected.losses);
+}
+
+class SameBits : public AcceleratorTest {};
+
+TEST_F(SameBits, ATrainingHasTheBitsOfOneProcessThatAddsUpTheShards) {
+  for (const int shards : {4, 5, 7, 8}) {
+    // The last step of an epoch has full shards, smaller ones, or fewer samples than shards.
+    for (const std::int64_t samples : {6 * shards, 41, 4 * shards + 3}) {
+      SCOPED_TRACE(::testing::Message() << shards << " shards, " << samples << " samples");
+      const ShardedRun run{.shards = shards, .samples = samples};
+      expect_same_bits(by_ranks(run, {.logical_shards = shards}), by_one_process(run));
+    }
+  }
+}
+
+TEST_F(SameBits, StatisticsOfBatchNormAreWeightedMeansOverShards) {
+  const ShardedRun run{.net = batch_norm_net, .shards = 4, .samples = 3 * 12 + 9, .batch_size = 3};
+  expect_same_bits(by_ranks(run, {.logical_shards = 4}), by_one_process(run));
+}
+
+TEST_F(SameBits, LossesMayHaveWeights) {
+  const ShardedRun run{.shards = 5, .samples = 23, .has_weights = true};
+  expect_same_bits(by_ranks(run, {.logical_shards = 5}), by_one_process(run));
+}
+
+TEST_F(SameBits, GradientsMayBeCopiesAndTheBatchMayBeGivenInAll) {
+  const ShardedRun run{.shards = 6, .samples = 29};
+  AcceleratorOptions options{.logical_shards = 6, .ddp = {.gradient_as_bucket_view = false}};
+  const Outcome expected = by_one_process(run);
+  expect_same_bits(by_ranks(run, options), expected);
+  options.split_batches = true;
+  ShardedRun split = run;
+  split.batch_size = run.batch_size * run.shards;
+  expect_same_bits(by_ranks(split, options), expected);
+}
+
+TEST_F(SameBits, EachRankHasTheThreadsOfTheOption) {
+  const int before = at::get_num_threads();
+  {
+    const Accelerator accelerator({.logical_shards = 4, .compute_threads = 3});
+    EXPECT_EQ(at::get_num_threads(), 3);
+  }
+  EXPECT_EQ(at::get_num_threads(), before);
+}
+
+TEST_F(SameBits, ANumberThatIsNoneSkipsTheStepOnAllRanks) {
+  for (const int bad_shard : {0, 3}) {
+    Accelerator accelerator({.logical_shards = 4, .non_finite = NonFinite::kSkip});
+    torch::nn::Sequential net = dropout_net();
+    auto adam = make_adam(net);
+    auto [model, optimizer] = accelerator.prepare(net, adam);
+    auto loader = accelerator.make_data_loader(sine_rows(8), {.batch_size = 2});
+    const Tensors before = copies_of(net);
+    for (auto& batch : loader) {
+      optimizer.zero_grad();
+      at::Tensor loss = at::mse_loss(model.forward(batch.data), batch.target);
+      if (loader.position()->shard() == bad_shard) {
+        loss = loss * std::numeric_limits<double>::infinity();
+      }
+      accelerator.backward(loss);
+      optimizer.step();
+    }
+    EXPECT_TRUE(optimizer.step_was_skipped());
+    const Tensors after = copies_of(net);
+    for (std::size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(at::equal(after[i], before[i]));
+  }
+}
+
+TEST_F(SameBits, ALoopThatIsLeftWithinAStepLeavesNothingBehind) {
+  const ShardedRun run{.shards = 8, .samples = 32, .epochs = 1};
+  Accelerator accelerator({.logical_shards = 8});
+  torch::nn::Sequential net = dropout_net();
+  auto adam = make_adam(net);
+  auto [model, optimizer] = accelerator.prepare(net, adam);
+  auto loader = accelerator.make_data_loader(sine_rows(run.samples), {.batch_size = 2});
+  for (auto& batch : loader) {
+    if (accelerator.sync_gradients()) break;  // A rank with one shard has made no pass.
+    accelerator.backward(at::mse_loss(model.forward(batch.data), batch.target));
+  }
+  loader.set_cursor({});
+  for (auto& batch : loader) {
+    optimizer.zero_grad();
+    accelerator.backward(at::mse_loss(model.forward(batch.data), batch.target));
+    optimizer.step();
+  }
+  expect_same_bits(outcome_of(net, {}), {by_one_process(run).state, {}});
+}
+
+TEST_F(SameBits, ASnapshotIsOfItsNumberOfShards) {
+  const FolderOfRanks folder(group_, "shards-");
+  const auto with_training = [&](const AcceleratorOptions& options, const auto& action) {
+    AcceleratorOptions saved = options;
+    saved.directory = folder.path();
+    Accelerator accelerator(saved);
+    torch::nn::Sequential net = dropout_net();
+    auto adam = make_adam(net);
+    auto [model, optimizer] = accelerator.prepare(net, adam);
+    auto loader = accelerator.make_data_loader(sine_rows(16), {.batch_size = 2});
+    action(accelerator);
+  };
+  const auto load = [](Accelerator& accelerator) { accelerator.load_state(); };
+  with_training({.logical_shards = 5}, [](Accelerator& accelerator) { accelerator.save_state(); });
+  group_.barrier();
+  with_training({.logical_shards = 5}, load);
+  const auto message = [&](const AcceleratorOptions& options) {
+    return message_of<UsageError>([&] { with_training(options, load); });
+  };
+  EXPECT_SAYS(message({.logical_shards = 4}), "it was saved with logical_shards=5");
+  EXPECT_SAYS(message({}), "it was saved with logical_shards=5");
+  EXPECT_SAYS(message({.logical_shards = 5, .compute_threads = 2}),
+                       "it was saved with compute_threads=1");
+}
+
+TEST_F(SameBits, WhatIsNotSupportedIsRefused) {
+  const auto message = [](const AcceleratorOptions& options) {
+    return message_of<UsageError>([&] { const Accelerator accelerator(options); });
+  };
+  EXPECT_SAYS(message({.gradient_accumulation_steps = 3, .logical_shards = 4}),
+                       "set logical_shards=12");
+  EXPECT_SAYS(message({.logical_shards = 4, .one_copy_per_machine = true}),
+                       "one_copy_per_machine is not supported");
+  EXPECT_SAYS(
+      message({.logical_shards = 4, .ddp = {.comm_hook = std::make_shared<AllReduceHook>()}}),
+      "comm_hook");
+  EXPECT_SAYS(message({.logical_shards = 4, .ddp = {.exchange_dtype = at::kBFloat16}}),
+                       "exchange_dtype is not supported");
+  EXPECT_SAYS(message({.logical_shards = -1}), "logical_shards is -1");
+  EXPECT_SAYS(message({.logical_shards = 4, .compute_threads = 0}),
+                       "compute_threads is 0");
+}
+
+TEST_F(SameBits, MoreRanksThanShardsAreRefused) {
+  NEEDS_RANKS(2);
+  EXPECT_SAYS(
+      message_of<UsageError>([] { const Accelerator accelerator({.logical_shards = 1}); }),
+      "it must be at least the number of ranks");
+}
+
+TEST_F(SameBits, RanksWhoseKernelsMayRoundOtherwiseAreRefused) {
+  NEEDS_RANKS(2);
+  EXPECT_SAYS(message_of<UsageError>([&] {
+                         const Accelerator accelerator(
+                             {.logical_shards = 4, .compute_threads = rank_ == 0 ? 1 : 2});
+                       }),
+                       "compute_threads=1");
+}
+
+TEST_F(SameBits, SyncBatchNormAndASecondLossAreRefused) {
+  Accelerator accelerator({.logical_shards = 4});
+  torch::nn::Sequential net(torch::nn::Linear(4, 5), SyncBatchNorm(5), torch::nn::Linear(5, 1));
+  auto adam = make_adam(net);
+  auto [model, optimizer] = accelerator.prepare(net, adam);
+  auto loader = accelerator.make_data_loader(sine_rows(16), {.batch_size = 2});
+  EXPECT_SAYS(message_of<UsageError>([&] { loader.begin(); }), "SyncBatchNorm");
+
+  Accelerator other({.logical_shards = world_size_});
+  torch::nn::Sequential plain = dropout_net();
+  auto second = make_adam(plain);
+  auto [replica, steps] = other.prepare(plain, second);
+  auto batches = other.make_data_loader(sine_rows(2 * world_size_), {.batch_size = 2});
+  EXPECT_SAYS(message_of<UsageError>([&] {
+                         for (auto& batch : batches) {
+                           steps.zero_grad();
+                           other.backward(at::mse_loss(replica(batch.data), batch.target));
+                           other.backward(at::mse_loss(replica(batch.data), batch.target));
+                         }
+                       }),
+                       "each batch has one loss");
+}
+
+TEST_F(SameBits, GradientsOfTheStepBeforeAreRefused) {
+  Accelerator accelerator({.logical_shards = 4});
+  torch::nn::Sequential net = dropout_net();
+  auto adam = make_adam(net);
+  auto [model, optimizer] = accelerator.prepare(net, adam);
+  auto loader = accelerator.make_data_loader(sine_rows(24), {.batch_size = 2});
+  EXPECT_SAYS(message_of<UsageError>([&] {
+                         for (auto& batch : loader) {
+                           accelerator.backward(at::mse_loss(model(batch.data), batch.target));
+                           optimizer.step();
+                         }
+                       }),
+                       "call zero_grad()");
+}
+
+/// The exchange alone.
+class ShardSums : public Conformance {
+ protected:
+  // Of a shard: a formula whose sums round.
+  static at::Tensor value_of(int shard, std::int64_t numel, at::ScalarType dtype) {
+    return ((at::arange(numel, at::kDouble) * 0.37 + shard * 1.7).sin() * (1 + shard)).to(dtype);
+  }
+};
+
+TEST_F(ShardSums, HaveTheBitsOfTheTree) {
+  for (const int shards : {1, 2, 3, 4, 5, 6, 7, 8, 13, 16}) {
+    for (const std::int64_t numel : {0, 1, 17, 1009, 70'001}) {
+      SCOPED_TRACE(::testing::Message() << shards << " shards of " << numel << " elements");
+      const std::vector<at::ScalarType> dtypes = {at::kFloat, at::kDouble, at::kBFloat16};
+      ShardSum::Layout layout;
+      for (const auto dtype : dtypes) layout.emplace_back(dtype, numel);
+      ShardSum sum(group_, shards, layout);
+      const ShardBlock own = shards_of_rank(shards, world_size_, rank_);
+      for (int round = 0; round < 2; ++round) {
+        for (int shard = own.begin; shard < own.end; ++shard) {
+          const auto& flats = sum.next_value();
+          for (std::size_t i = 0; i < dtypes.size(); ++i) {
+            flats[i].narrow(0, 0, numel).copy_(value_of(shard + round, numel, dtypes[i]));
+          }
+          sum.push(shard);
+        }
+        const auto& sums = sum.finish();
+        for (std::size_t i = 0; i < dtypes.size(); ++i) {
+          Tensors values;
+          for (int shard = 0; shard < shards; ++shard) {
+            values.push_back(value_of(shard + round, numel, dtypes[i]));
+          }
+          ASSERT_TRUE(at::equal(sums[i], tree_sum(values))) << dtypes[i];
+        }
+      }
+    }
+  }
+}
+
+TEST_F(ShardSums, HaveTheBitsOfTheTreeInSeveralMessages) {
+  constexpr int kShards = 7;
+  constexpr std::int64_t kNumel = 2'300'003;
+  ShardSum sum(group_, kShards, {{at::kFloat, kNumel}});
+  const ShardBlock own = shards_of_rank(kShards, world_size_, rank_);
+  Tensors values;
+  for (int shard = 0; shard < kShards; ++shard) {
+    values.push_back(value_of(shard, kNumel, at::kFloat));
+    if (shard < own.begin || shard >= own.end) continue;
+    sum.next_value().front().narrow(0, 0, kNumel).copy_(values.back());
+    sum.push(shard);
+  }
+  EXPECT_TRUE(at::equal(sum.finish().front(), tree_sum(values)));
+}
+
+TEST_F(ShardSums, WhatIsGivenUpDoesNotCount) {
+  constexpr int kShards = 8;
+  ShardSum sum(group_, kShards, {{at::kFloat, 5}});
+  const ShardBlock own = shards_of_rank(kShards, world_size_, rank_);
+  sum.next_value().front().fill_(1e9);
+  sum.push(own.begin);
+  sum.clear();
+  for (int shard = own.begin; shard < own.end; ++shard) {
+    sum.next_value().front().narrow(0, 0, 5).fill_(1);
+    sum.push(shard);
+  }
+  EXPECT_TRUE(at::equal(sum.finish().front(), at::full({5}, 8.0F)));
+}
+
+}  // namespace
+}  // namespace lockstep::testing
