@@ -257,8 +257,10 @@ std::optional<std::vector<std::size_t>> LoaderPosition::next_indices() {
   const std::int64_t step = asked_ / batches_of_rank();
   if (step >= plan_->steps()) return std::nullopt;
   const int shard = shard_of_turn(asked_++ % batches_of_rank());
-  if (shard == shards()) return order_.samples({.begin = plan_->step(step).begin, .size = 1});
-  return order_.samples(plan_->share_or_padding(step, shard));
+  if (logical_shards_ == 0) return order_.samples(plan_->share_or_padding(step, shard));
+  // A batch that does not count is that of the first shard, as layers may refuse a single sample.
+  const SampleRange own = shard < shards() ? plan_->share(step, shard) : SampleRange{};
+  return order_.samples(own.size > 0 ? own : plan_->share(step, 0));
 }
 
 }  // namespace lockstep

@@ -109,10 +109,9 @@ class LoaderPosition {
   int logical_shards() const { return logical_shards_; }
   /// The loop is at a batch behind which this rank has other shards of the same step.
   bool is_within_step() const { return is_begun_ && has_batch() && !is_last_shard(); }
-  /// At a batch: its shard, and whether it is this rank's first or last one of the step. A rank
-  /// without a shard has one batch a step, of a padding sample; shard() is then logical_shards().
+  /// At a batch: its shard, and whether it is this rank's last one of the step. A rank without a
+  /// shard has one batch a step, which does not count; shard() is then logical_shards().
   int shard() const { return shard_; }
-  bool is_first_shard() const { return turn_ == 0; }
   bool is_last_shard() const { return turn_ + 1 == batches_of_rank(); }
 
   void begin_epoch();

@@ -245,18 +245,27 @@ StepContext TrainerLoop::begin_batch() {
 
 void TrainerLoop::log_loss(const at::Tensor& loss) {
   const std::int64_t samples = data_.position->samples();
-  means_.log(kTrainLoss, loss, static_cast<double>(samples));
+  if (options_.logical_shards == 0) means_.log(kTrainLoss, loss, static_cast<double>(samples));
   if (!loss.is_cpu() || samples == 0) return;  // Not waited for.
   newest_loss_ = loss.item<double>();
   if (first_bad_step_ >= 0 || std::isfinite(*newest_loss_)) return;
   first_bad_step_ = state_.time.batches + 1;  // Which this one is to be.
 }
 
+// Every rank has the sum over all shards: counted once, the mean has the same bits on any number of
+// ranks.
+void TrainerLoop::log_loss_of_shards() {
+  if (options_.logical_shards == 0) return;
+  const std::int64_t samples = state_.is_main() ? data_.position->batch_samples() : 0;
+  means_.log(kTrainLoss, accelerator_.loss(), static_cast<double>(samples));
+}
+
 void TrainerLoop::clip_gradients() {
   if (options_.gradient_clip_val <= 0) return;
   if (options_.gradient_clip_algorithm == GradientClipAlgorithm::kNorm) {
     const double norm = accelerator_.clip_grad_norm_(parameters_, options_.gradient_clip_val);
-    if (accelerator_.sync_gradients()) means_.log("grad_norm", norm, 1);
+    const bool counts = options_.logical_shards == 0 || state_.is_main();
+    if (accelerator_.sync_gradients()) means_.log("grad_norm", norm, counts ? 1 : 0);
   } else {
     accelerator_.clip_grad_value_(parameters_, options_.gradient_clip_val);
   }
@@ -282,6 +291,7 @@ bool TrainerLoop::count_batch() {
   const bool is_step_counted = options_.logical_shards > 0 && !accelerator_.sync_gradients();
   if (!is_step_counted) samples_of_step_ += data_.position->batch_samples();
   if (!accelerator_.sync_gradients()) return false;
+  log_loss_of_shards();
   const bool epoch_ends = data_.position->is_last();
   state_.step_was_skipped = accelerator_.optimizer_step_was_skipped();
   state_.time.batches = accelerator_.steps();

@@ -132,6 +132,7 @@ class TrainerLoop {
   void end_where_metrics_are_lost();
   bool saves() const { return options_.fast_dev_run == 0; }
   bool is_over() const;
+  void log_loss_of_shards();
   bool count_batch();
   void show(bool epoch_ends, bool validates);
   void add_phases(Metrics& metrics);

@@ -37,7 +37,8 @@ struct TrainerOptions {
   /// On the command line: 32-true, 16-mixed or bf16-mixed.
   Precision precision = Precision::kFloat32;
   /// The same bits on any number of ranks: see AcceleratorOptions, which has both. batch_size is
-  /// then that of a shard, and metrics of training count a shard's losses as a rank's.
+  /// then that of a shard. Of the metrics, train_loss and grad_norm have the same bits; those that a
+  /// task logs, and validations, are means over ranks, whose last bits may differ.
   int logical_shards = 0;
   int compute_threads = 1;
   /// Batches of each rank that make one step.

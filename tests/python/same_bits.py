@@ -3,6 +3,7 @@
     same_bits.py LOCKSTEP ACCELERATOR_WORKER [unittest arguments]
 """
 
+import json
 import os
 import signal
 import sys
@@ -54,8 +55,12 @@ class SameBits(LiveAcceleratorTest):
             with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
                 job = self.start(ranks=ranks, steps=STEPS, arguments=("shards+trainer",),
                                  environment={"ACCELERATOR_WORKER_FOLDER": folder})
-                ends.append(self.end_of(job))
+                end = self.end_of(job)
+                with open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8") as file:
+                    lines = [json.loads(line) for line in file]
+                ends.append((end, [line["train_loss"] for line in lines if "train_loss" in line]))
                 self.expect_audited(folder)
+        self.assertGreaterEqual(len(ends[0][1]), STEPS // 5)
         self.assertEqual(ends, ends[:1] * 3)
 
     def test_when_ranks_are_killed(self):
@@ -69,6 +74,18 @@ class SameBits(LiveAcceleratorTest):
                     processes = job.wait_for_begin(3)
                 self.assertEqual(self.end_of(job), self.one_rank(steps=100))
                 self.assertEqual(recoveries(job.errors), 3, job.errors)
+
+    def test_when_a_rank_is_killed_in_the_middle_of_an_exchange(self):
+        self.need_failpoints()
+        for backend in ("shm", "gloo"):
+            for failpoint in ("collective.begin:71:kill:1", "collective.started:72:kill:0", "collective.started:73:kill:2",
+                              "collective.done:74:kill:1"):
+                with self.subTest(backend=backend, failpoint=failpoint):
+                    job = self.start(backend=backend, ranks=3, steps=STEPS, arguments=("shards",),
+                                     environment={"LOCKSTEP_FAILPOINT": failpoint})
+                    self.assertEqual(self.end_of(job), self.one_rank())
+                    self.assertEqual(recoveries(job.errors), 1, job.errors)
+                    self.expect_failpoints(job, failpoint)
 
     def test_when_the_job_is_resized(self):
         # 8 ranks are more than there are shards: two of them have no work.
