@@ -37,17 +37,19 @@ Team::Team(std::shared_ptr<Segment> segment, int rank, std::string group_name,
       ranks_(segment_->layout().ranks()),
       group_name_(std::move(group_name)),
       numbers_(std::move(numbers)),
+      owner_(::getpid()),
       own_(control(rank)),
       next_round_(own_.released.load()),
       released_(next_round_),
       caught_up_(next_round_) {
   seen_.fill({.posted = next_round_, .reduced = next_round_, .released = next_round_});
-  own_.pid.store(static_cast<std::uint32_t>(::getpid()));
+  own_.pid.store(static_cast<std::uint32_t>(owner_));
   own_.life.hold();
   own_.standing.store(static_cast<std::uint32_t>(Standing::kPresent));
 }
 
 Team::~Team() {
+  if (::getpid() != owner_) return;
   std::uint32_t present = static_cast<std::uint32_t>(Standing::kPresent);
   own_.standing.compare_exchange_strong(present, static_cast<std::uint32_t>(Standing::kLeft));
   wake_peers();

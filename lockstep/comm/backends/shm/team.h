@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include <sys/types.h>
+
 #include "lockstep/base/internal/deadline.h"
 #include "lockstep/comm/backends/shm/control.h"
 #include "lockstep/comm/backends/shm/distance_watch.h"
@@ -28,7 +30,8 @@ class Team {
   /// `numbers`: what errors call the ranks by; empty: their own numbers.
   Team(std::shared_ptr<Segment> segment, int rank, std::string group_name,
        std::vector<int> numbers = {});
-  /// Leaves the group: peers that wait for this rank are told.
+  /// Leaves the group, and notifies peers that wait for this rank. A forked copy of the process
+  /// leaves nothing.
   ~Team();
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
@@ -141,6 +144,7 @@ class Team {
   const int ranks_;
   const std::string group_name_;
   const std::vector<int> numbers_;
+  const pid_t owner_;  ///< the process that made this; a forked copy is not in the group
   Store store_ = Store::kOrdinary;
   int watched_ = -1;  ///< the peer whose distance is watched; none
   /// Of the watched peer: the last rounds that were looked for.
