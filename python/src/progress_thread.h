@@ -1,0 +1,41 @@
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <vector>
+
+#include <c10/util/intrusive_ptr.h>
+
+namespace lockstep::python {
+
+class TorchWork;
+
+/// Moves asynchronous calls on while the program computes, and completes their futures: Lockstep's
+/// backends have no thread of their own. The first such call starts it. Calls that the program
+/// waits for within a millisecond never meet it, nor do those of a backward pass.
+/// Threads: any. Lifetime: of the process; stop() before the interpreter ends.
+class ProgressThread {
+ public:
+  /// Of this process: a forked one begins with none.
+  static ProgressThread& instance();
+  /// Whether this is that thread.
+  static bool is_current();
+
+  /// Keeps the work until it has ended.
+  void add(c10::intrusive_ptr<TorchWork> work);
+  /// Ends the thread; works that are under way are moved on no more.
+  void stop();
+
+ private:
+  void start_if_needed();
+  void serve();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<c10::intrusive_ptr<TorchWork>> added_;
+  bool is_running_ = false;
+  bool is_idle_ = false;  ///< sleeps until it is notified
+  bool stops_ = false;
+};
+
+}  // namespace lockstep::python

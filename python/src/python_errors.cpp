@@ -1,0 +1,89 @@
+#include "python/src/python_errors.h"
+
+#include <memory>
+
+#include <pybind11/pybind11.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <c10/util/Exception.h>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::python {
+namespace {
+
+namespace py = pybind11;
+
+// Of ours, so that it passes through waits unchanged.
+class Interrupted final : public Error {
+ public:
+  explicit Interrupted(std::shared_ptr<py::error_already_set> raised)
+      : Error("a signal handler raised an exception"), raised_(std::move(raised)) {}
+  const py::error_already_set& raised() const { return *raised_; }
+
+ private:
+  std::shared_ptr<py::error_already_set> raised_;  // its destructor acquires the GIL
+};
+
+bool is_main_thread() {
+  return ::syscall(SYS_gettid) == ::getpid();
+}
+
+}  // namespace
+
+void run_signal_handlers() {
+  if (!is_main_thread() || Py_IsInitialized() == 0) return;
+  const py::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() == 0) return;
+  throw Interrupted(std::make_shared<py::error_already_set>());
+}
+
+void rethrow_for_python() {
+  try {
+    throw;
+  } catch (const Interrupted& error) {
+    const py::gil_scoped_acquire gil;
+    throw py::error_already_set(error.raised());
+  } catch (const OperationError& error) {
+    throw c10::DistBackendError(error.what(), nullptr);
+  }
+}
+
+WithoutGil::WithoutGil() {
+  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) saved_ = PyEval_SaveThread();
+}
+
+WithoutGil::~WithoutGil() {
+  if (saved_ != nullptr) PyEval_RestoreThread(static_cast<PyThreadState*>(saved_));
+}
+
+c10d::ErrorType error_type_of(const std::exception_ptr& error) {
+  if (!error) return c10d::ErrorType::SUCCESS;
+  try {
+    std::rethrow_exception(error);
+  } catch (const TimeoutError&) {
+    return c10d::ErrorType::TIMEOUT;
+  } catch (const PeerLost&) {
+    return c10d::ErrorType::REMOTE_ERROR;
+  } catch (const PeerFailed&) {
+    return c10d::ErrorType::REMOTE_ERROR;
+  } catch (...) {
+    return c10d::ErrorType::COMM_ERROR;
+  }
+}
+
+c10d::WorkResult work_result_of(const std::exception_ptr& error) {
+  switch (error_type_of(error)) {
+    case c10d::ErrorType::SUCCESS:
+      return c10d::WorkResult::SUCCESS;
+    case c10d::ErrorType::TIMEOUT:
+      return c10d::WorkResult::TIMEOUT;
+    case c10d::ErrorType::COMM_ERROR:
+    case c10d::ErrorType::REMOTE_ERROR:
+      break;
+  }
+  return c10d::WorkResult::COMM_ERROR;
+}
+
+}  // namespace lockstep::python

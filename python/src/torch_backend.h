@@ -1,0 +1,124 @@
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "lockstep/comm/process_group.h"
+#include "python/src/staging.h"
+#include "python/src/torch_work.h"
+
+namespace lockstep::python {
+
+/// The backend `lockstep` of torch.distributed: a lockstep::ProcessGroup behind all of c10d's
+/// interface that ProcessGroupGloo has, for CPU tensors of any dtype and strides.
+/// Threads: any, with or without the GIL. Lifetime: works keep what they need of it.
+/// Errors: UsageError, which Python shows as RuntimeError; torch.distributed.DistBackendError for
+/// timeouts and lost peers. After the latter the group is of no further use.
+class TorchBackend final : public c10d::Backend {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+  using TensorLists = std::vector<Tensors>;
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+  TorchBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+               c10::intrusive_ptr<Options> options);
+
+  const std::string getBackendName() const override { return "lockstep"; }
+  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  bool supportsSplitting() const override { return true; }
+  bool supportsCoalescing() const override { return true; }
+  bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override;
+  void setTimeout(std::chrono::milliseconds timeout) override;
+  void setSequenceNumberForGroup() override {}  // it begins at 0 on all ranks
+  std::uint64_t getSequenceNumberForGroup() override { return sequence_; }
+  c10d::ErrorType getError() override { return error_->load(); }
+  void abort() override;
+  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
+                                          const std::vector<int>& ranks,
+                                          const c10::intrusive_ptr<Options>& options) override;
+  void startCoalescing() override;
+  WorkPtr endCoalescing() override;
+
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors,
+                              const c10d::AllreduceCoalescedOptions& options) override;
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
+  WorkPtr allgather(TensorLists& outputs, Tensors& inputs,
+                    const c10d::AllgatherOptions& options) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_coalesced(TensorLists& outputs, Tensors& inputs,
+                              const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& options) override;
+  WorkPtr gather(TensorLists& outputs, Tensors& inputs,
+                 const c10d::GatherOptions& options) override;
+  WorkPtr scatter(Tensors& outputs, TensorLists& inputs,
+                  const c10d::ScatterOptions& options) override;
+  WorkPtr reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                         const c10d::ReduceScatterOptions& options) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& options) override;
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& options) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs,
+                   const c10d::AllToAllOptions& options) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input,
+                        std::vector<std::int64_t>& output_splits,
+                        std::vector<std::int64_t>& input_splits,
+                        const c10d::AllToAllOptions& options) override;
+  WorkPtr send(Tensors& tensors, int target, int tag) override;
+  WorkPtr recv(Tensors& tensors, int source, int tag) override;
+  WorkPtr barrier(const c10d::BarrierOptions& options) override;
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
+
+ private:
+  using Start = std::function<Work(const CollectiveOptions&)>;
+  /// What a call of c10d is, beside its tensors.
+  struct Kind {
+    c10d::OpType op_type;
+    const char* title;
+    bool is_async = true;
+    bool is_message = false;
+  };
+  struct Coalescing {
+    std::vector<std::shared_ptr<Part>> parts;
+    Tensors outputs;
+  };
+
+  c10::intrusive_ptr<TorchWork> make_work(const Kind& kind, Tensors inputs, Tensors outputs);
+  std::shared_ptr<Part> start_part(const Staging& staging, std::chrono::milliseconds timeout,
+                                   const Start& start, std::function<void()> then = {});
+  WorkPtr track(c10::intrusive_ptr<TorchWork> work, const Kind& kind);
+  WorkPtr run(const Kind& kind, const Staging& staging, Tensors inputs, Tensors outputs,
+              std::chrono::milliseconds timeout, const Start& start);
+  CollectiveOptions collective_options(std::chrono::milliseconds timeout) const;
+  int checked_root(const char* operation, std::int64_t rank, std::int64_t tensor) const;
+  void check_process(const char* operation) const;
+  void add_sparse(const at::Tensor& tensor, std::chrono::milliseconds timeout);
+
+  const c10::intrusive_ptr<Options> options_;
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const ProcessGroup group_;
+  const int forks_;  ///< of the process so far, when this was made
+  std::atomic<std::int64_t> timeout_ms_;
+  std::atomic<std::uint64_t> sequence_{0};
+  std::atomic<std::uint64_t> messages_{0};
+  /// Shared with works, which may outlive this.
+  const std::shared_ptr<std::atomic<c10d::ErrorType>> error_;
+  std::mutex coalescing_mutex_;
+  std::optional<Coalescing> coalescing_;
+};
+
+}  // namespace lockstep::python

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "lockstep/comm/work.h"
+
+namespace lockstep::python {
+
+/// One collective or message under way, and what is left to do when it is complete: results that
+/// were received elsewhere go to where the caller wants them.
+/// Threads: any. Errors: those of Work.
+class Part {
+ public:
+  Part(Work work, std::function<void()> write_results)
+      : work_(std::move(work)), write_results_(std::move(write_results)) {}
+
+  bool is_completed() const { return work_.is_completed(); }
+  /// Blocks until the results are in place.
+  void complete();
+
+ private:
+  const Work work_;
+  const std::function<void()> write_results_;
+  std::once_flag written_;
+};
+
+/// The c10d::Work of a call: one Part or, for coalesced calls, several.
+/// Threads: any. Lifetime: holds all tensors until complete.
+/// Errors: as rethrow_for_python, the same each time.
+class TorchWork final : public c10d::Work {
+ public:
+  struct Call {
+    c10d::OpType op_type;
+    const char* title;  ///< "lockstep:all_reduce", for PyTorch's profiler
+    int rank;
+    std::uint64_t sequence;
+    std::vector<at::Tensor> inputs;   ///< for the profiler
+    std::vector<at::Tensor> outputs;  ///< what result() returns
+    /// What the backend remembers of a failure.
+    std::function<void(const std::exception_ptr&)> on_error;
+  };
+
+  explicit TorchWork(Call call);
+
+  /// Before anybody else sees this work.
+  void add(std::shared_ptr<Part> part) { parts_.push_back(std::move(part)); }
+  const std::vector<std::shared_ptr<Part>>& parts() const { return parts_; }
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  bool wait(std::chrono::milliseconds timeout) override;
+  void synchronize() override {}
+  std::vector<at::Tensor> result() override { return call_.outputs; }
+  std::uint64_t getSequencenumber() const override { return call_.sequence; }
+  /// Inside a backward pass the work is complete when this returns: comm hooks then run in the same
+  /// order on every rank. Elsewhere the progress thread completes the future.
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
+
+  /// Waits for all parts, then writes results and futures. Never throws.
+  void end() noexcept;
+
+ private:
+  using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
+  bool parts_are_completed() const;
+  bool has_ended() const;
+  void throw_if_failed() const;
+  FuturePtr future(FuturePtr& slot, const c10::TypePtr& type);
+  void mark(const FuturePtr& future, bool is_result) const;
+
+  Call call_;
+  std::vector<std::shared_ptr<Part>> parts_;
+  mutable std::mutex state_mutex_;  // not held while anything is waited for or called
+  bool ended_ = false;
+  std::exception_ptr error_;
+  FuturePtr future_;
+  FuturePtr result_future_;
+};
+
+}  // namespace lockstep::python
