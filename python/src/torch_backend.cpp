@@ -15,9 +15,10 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/env.h"
 #include "lockstep/comm/internal/group_over_store.h"
 #include "lockstep/comm/internal/launcher_notice.h"
-#include "lockstep/base/internal/env.h"
+#include "lockstep/comm/internal/native_collectives.h"
 #include "lockstep/os/memory/freed_memory.h"
 #include "python/src/progress_thread.h"
 #include "python/src/python_errors.h"
@@ -495,6 +496,21 @@ TorchBackend::WorkPtr TorchBackend::recv(Tensors& tensors, int source, int tag) 
   return run({c10d::OpType::RECV, "lockstep:recv", true, true}, staging, tensors, tensors,
              kNoTimeout,
              [&](const auto& terms) { return group_.recv(staged, source, tag, terms); });
+}
+
+TorchBackend::WorkPtr TorchBackend::recvAnysource(Tensors& tensors, int tag) {
+  const at::Tensor& tensor = only("recv", tensors);
+  Staging staging("recv", Use::kMove);
+  const at::Tensor staged = staging.out(tensor);
+  const WithoutGil without_gil;
+  const Kind kind{c10d::OpType::RECVANYSOURCE, "lockstep:recvAnySource", true, true};
+  auto work = make_work(kind, tensors, tensors);
+  c10::intrusive_ptr<c10d::Work> message;
+  work->add(start_part(staging, kNoTimeout, [&](const auto& terms) {
+    return internal::recv_from_any(group_, staged, tag, terms, message);
+  }));
+  work->set_message(std::move(message));
+  return track(std::move(work), kind);
 }
 
 TorchBackend::WorkPtr TorchBackend::barrier(const c10d::BarrierOptions& options) {

@@ -80,6 +80,7 @@ class TorchBackend final : public c10d::Backend {
                         const c10d::AllToAllOptions& options) override;
   WorkPtr send(Tensors& tensors, int target, int tag) override;
   WorkPtr recv(Tensors& tensors, int source, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
   WorkPtr barrier(const c10d::BarrierOptions& options) override;
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
 

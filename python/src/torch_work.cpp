@@ -82,6 +82,10 @@ std::exception_ptr TorchWork::exception() const {
   return error_;
 }
 
+int TorchWork::sourceRank() const {
+  return message_ ? message_->sourceRank() : Work::sourceRank();
+}
+
 void TorchWork::throw_if_failed() const {
   const auto error = exception();
   if (!error) return;

@@ -49,6 +49,8 @@ class TorchWork final : public c10d::Work {
 
   /// Before anybody else sees this work.
   void add(std::shared_ptr<Part> part) { parts_.push_back(std::move(part)); }
+  /// Of a receive from any rank: what knows the rank. Before anybody else sees this work.
+  void set_message(c10::intrusive_ptr<c10d::Work> message) { message_ = std::move(message); }
   const std::vector<std::shared_ptr<Part>>& parts() const { return parts_; }
 
   bool isCompleted() override;
@@ -56,6 +58,7 @@ class TorchWork final : public c10d::Work {
   std::exception_ptr exception() const override;
   bool wait(std::chrono::milliseconds timeout) override;
   void synchronize() override {}
+  int sourceRank() const override;
   std::vector<at::Tensor> result() override { return call_.outputs; }
   std::uint64_t getSequencenumber() const override { return call_.sequence; }
   /// Inside a backward pass the work is complete when this returns: comm hooks then run in the same
@@ -76,6 +79,7 @@ class TorchWork final : public c10d::Work {
 
   Call call_;
   std::vector<std::shared_ptr<Part>> parts_;
+  c10::intrusive_ptr<c10d::Work> message_;
   mutable std::mutex state_mutex_;  // not held while anything is waited for or called
   bool ended_ = false;
   std::exception_ptr error_;

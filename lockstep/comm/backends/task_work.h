@@ -35,6 +35,14 @@ class TaskWork final : public c10d::Work {
     return true;
   }
   std::vector<at::Tensor> result() override { return task_->tensors; }
+  /// Of a message, once it is complete.
+  int sourceRank() const override {
+    if constexpr (requires { task_->message.peer; }) {
+      return task_->message.peer;
+    } else {
+      return c10d::Work::sourceRank();
+    }
+  }
   /// Complete when it returns: there is no thread that could complete it later.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return finished_future(*this); }
 

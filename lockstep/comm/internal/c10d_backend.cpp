@@ -153,4 +153,10 @@ NativeBackend::WorkPtr C10dBackend::recv(const Tensor& tensor, int source, int t
   return wrap(backend_->recv(tensors, source, tag), terms);
 }
 
+NativeBackend::WorkPtr C10dBackend::recv_from_any(const Tensor& tensor, int tag,
+                                                  const CallTerms& terms) {
+  Tensors tensors{tensor};
+  return wrap(backend_->recvAnysource(tensors, tag), terms);
+}
+
 }  // namespace lockstep::inline internal

@@ -36,6 +36,7 @@ class C10dBackend : public NativeBackend {
   WorkPtr barrier(const CallTerms& terms) override;
   WorkPtr send(const Tensor& tensor, int target, int tag, const CallTerms& terms) override;
   WorkPtr recv(const Tensor& tensor, int source, int tag, const CallTerms& terms) override;
+  WorkPtr recv_from_any(const Tensor& tensor, int tag, const CallTerms& terms) override;
 
  protected:
   /// What the caller of a collective gets, of what the backend returned.

@@ -186,7 +186,7 @@ Work start_exchange(const CallSite& call, const CallSignature& signature,
   return running.run(options, start);
 }
 
-Work start_message(const CallSite& call, const at::Tensor& tensor, int peer,
+Work start_message(const CallSite& call, const at::Tensor& tensor, std::optional<int> peer,
                    const CollectiveOptions& options, StartWork start) {
   if (tensor.numel() == 0) return {};
   const auto timeout = checked_timeout(call, options);

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include <c10/util/FunctionRef.h>
@@ -62,8 +63,8 @@ std::vector<CheckMessage> finish_check(const StartedCheck& check);
 Work start_agreed(const CallSite& call, std::int64_t numel, const CollectiveOptions& options,
                   StartWork start);
 
-/// A message to a peer or from one: not checked against the peer's.
-Work start_message(const CallSite& call, const at::Tensor& tensor, int peer,
+/// A message to a peer or from one, or from any: not checked against the peer's.
+Work start_message(const CallSite& call, const at::Tensor& tensor, std::optional<int> peer,
                    const CollectiveOptions& options, StartWork start);
 
 }  // namespace lockstep::inline internal

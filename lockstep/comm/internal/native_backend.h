@@ -102,6 +102,8 @@ class NativeBackend {
   virtual WorkPtr barrier(const CallTerms& terms) = 0;
   virtual WorkPtr send(const Tensor& tensor, int target, int tag, const CallTerms& terms) = 0;
   virtual WorkPtr recv(const Tensor& tensor, int source, int tag, const CallTerms& terms) = 0;
+  /// From whichever rank sends first; the work's sourceRank() is that rank.
+  virtual WorkPtr recv_from_any(const Tensor& tensor, int tag, const CallTerms& terms) = 0;
 };
 
 }  // namespace lockstep::inline internal

@@ -102,6 +102,18 @@ Work all_gather_uncompared(const ProcessGroup& group, const at::Tensor& output,
   });
 }
 
+Work recv_from_any(const ProcessGroup& group, const at::Tensor& tensor, int tag,
+                   const CollectiveOptions& options, c10::intrusive_ptr<c10d::Work>& message) {
+  const CallSite call{"recv", ProcessGroupAccess::state(group, "recv_from_any")};
+  check_tensor(call, "tensor", tensor);
+  if (tag < 0) refuse(call, "tag=", tag, "; 0 is the least");
+  if (!call.group.backend) refuse(call, "there is no other rank in this group");
+  return start_message(call, tensor, std::nullopt, options, [&](auto& backend, auto& terms) {
+    message = backend.recv_from_any(tensor, tag, terms);
+    return message;
+  });
+}
+
 bool is_shared(const ProcessGroup& group, const at::Tensor& tensor) {
   const auto* const memory = shared_memory(ProcessGroupAccess::state(group, "is_shared"));
   return memory != nullptr && memory->is_shared(tensor);

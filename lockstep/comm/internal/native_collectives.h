@@ -25,6 +25,11 @@ Work all_reduce_into(const ProcessGroup& group, const at::Tensor& output, const 
 Work all_gather_uncompared(const ProcessGroup& group, const at::Tensor& output,
                            const at::Tensor& input, const CollectiveOptions& options = {});
 
+/// As ProcessGroup::recv, from whichever rank sends first. `message` becomes the backend's work, whose
+/// sourceRank() is that rank once the returned Work is complete; null where nothing is moved.
+Work recv_from_any(const ProcessGroup& group, const at::Tensor& tensor, int tag,
+                   const CollectiveOptions& options, c10::intrusive_ptr<c10d::Work>& message);
+
 /// Whether peers reach this tensor without a copy: all of it lies in memory of
 /// ProcessGroup::allocate_tensor, in a group that shares memory.
 bool is_shared(const ProcessGroup& group, const at::Tensor& tensor);

@@ -176,7 +176,23 @@ bool Engine::advance_stages() {
 
 // A message waits for its peer; a collective for whoever it found missing last.
 int Engine::awaited_by(const Task& task) const {
-  return task.operation ? team_.blocked_on() : task.message.peer;
+  if (task.operation) return team_.blocked_on();
+  if (task.message.peer != Message::kAnyPeer) return task.message.peer;
+  return team_.rank() == 0 ? 1 : 0;  // It sleeps a short slice whoever it sleeps on.
+}
+
+// Who waits for any peer goes on as long as one is there.
+Verdict Engine::check_peers_for(const Task& task) {
+  if (task.operation || task.message.peer != Message::kAnyPeer) {
+    return team_.check_peers(awaited_by(task));
+  }
+  Verdict verdict;
+  for (int peer = 0; peer < team_.ranks(); ++peer) {
+    if (peer == team_.rank()) continue;
+    verdict = team_.check_peers(peer);
+    if (verdict.reason != Reason::kLeft) break;
+  }
+  return verdict;
 }
 
 // One short sleep, in which other threads may use the group, and all that has to be looked at from
@@ -198,7 +214,7 @@ void Engine::sleep(const Task& task, Deadline until) {
 
 // Ends everything where a peer that is needed is gone, or the task is late. Returns whether it has.
 bool Engine::end_if_hopeless(const Task& task) {
-  const Verdict verdict = team_.check_peers(awaited_by(task));
+  const Verdict verdict = check_peers_for(task);
   if (verdict.reason != Reason::kNone) {
     advance();  // What the peer had done before it ended may be enough.
     if (!task.ended) end_by(verdict, &task);
@@ -236,6 +252,10 @@ void Engine::end_by(Verdict verdict, const Task* awaited) {
   if (awaited == nullptr || !awaited->deadline.passed()) {
     return end_all<TimeoutError>(
         concat("a peer gave up waiting for ", who, "; look at what that rank is doing"), ranks);
+  }
+  if (!awaited->operation && awaited->message.peer == Message::kAnyPeer) {
+    return end_all<TimeoutError>(concat("not complete within ", awaited->timeout.count(),
+                                        " ms, waiting for a message from any rank; send one"));
   }
   end_all<TimeoutError>(
       concat("not complete within ", awaited->timeout.count(), " ms, waiting for ", who,

@@ -124,6 +124,7 @@ class Engine {
   template <class Body>
   void end_all_if_it_throws(bool all_ranks_see_wrong_calls, Body&& body) LOCKSTEP_REQUIRES(mutex_);
   int awaited_by(const Task& task) const;
+  Verdict check_peers_for(const Task& task) LOCKSTEP_REQUIRES(mutex_);
   void sleep(const Task& task, Deadline until) LOCKSTEP_REQUIRES(mutex_);
   bool end_if_hopeless(const Task& task) LOCKSTEP_REQUIRES(mutex_);
   void end_by(Verdict verdict, const Task* awaited) LOCKSTEP_REQUIRES(mutex_);

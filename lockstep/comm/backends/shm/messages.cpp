@@ -34,12 +34,24 @@ void Messages::start_send(Message& message) {
 }
 
 void Messages::start_receive(Message& message) {
-  Channel& channel = channels_[message.peer];
-  channel.receives.push_back(&message);
-  match_put_aside(channel);
+  message.order = receives_started_++;
+  if (message.peer != Message::kAnyPeer) {
+    Channel& channel = channels_[message.peer];
+    channel.receives.push_back(&message);
+    match_put_aside(message.peer, channel);
+    return;
+  }
+  from_any_.push_back(&message);
+  for (int peer = 0; peer < team_.ranks(); ++peer) {
+    if (peer != team_.rank()) match_put_aside(peer, channels_[peer]);
+  }
 }
 
 void Messages::forget(const Message& message) {
+  if (message.peer == Message::kAnyPeer) {
+    std::erase(from_any_, &message);
+    return;
+  }
   Channel& channel = channels_[message.peer];
   std::erase(channel.sends, &message);
   std::erase(channel.receives, &message);
@@ -50,7 +62,9 @@ bool Messages::advance() {
   bool advanced = false;
   for (auto& [peer, channel] : channels_) {
     while (!channel.sends.empty() && advance_send(peer, channel)) advanced = true;
-    while (!channel.receives.empty() && advance_receive(peer, channel)) advanced = true;
+    while ((!channel.receives.empty() || !from_any_.empty()) && advance_receive(peer, channel)) {
+      advanced = true;
+    }
   }
   return advanced;
 }
@@ -81,18 +95,33 @@ bool Messages::advance_receive(int peer, Channel& channel) {
   return take_chunk(peer, channel);
 }
 
+// The first receive that was called for such a message; one from any peer becomes one from this.
+Message* Messages::find_receive(int peer, Channel& channel, std::int64_t tag) {
+  const auto find = [&](const std::deque<Message*>& receives) -> Message* {
+    const auto match = std::ranges::find_if(receives, [&](const Message* receive) {
+      return receive->tag == tag && receive != channel.into;
+    });
+    return match == receives.end() ? nullptr : *match;
+  };
+  Message* const from_peer = find(channel.receives);
+  Message* const from_any = find(from_any_);
+  if (from_any == nullptr) return from_peer;
+  if (from_peer != nullptr && from_peer->order < from_any->order) return from_peer;
+  std::erase(from_any_, from_any);
+  from_any->peer = peer;
+  channel.receives.push_back(from_any);
+  return from_any;
+}
+
 bool Messages::take_chunk(int peer, Channel& channel) {
   const std::byte* const chunk =
       team_.at(team_.layout().message_chunk(peer, team_.rank(), channel.received_chunks));
   MessageHeader header;
   std::memcpy(&header, chunk, sizeof header);
   if (channel.into == nullptr && !channel.aside) {  // The first chunk of a message.
-    const auto match =
-        std::find_if(channel.receives.begin(), channel.receives.end(),
-                     [&](const Message* receive) { return receive->tag == header.tag; });
-    if (match != channel.receives.end()) {
-      check_size(team_, **match, header.bytes);
-      channel.into = *match;
+    if (Message* const match = find_receive(peer, channel, header.tag)) {
+      check_size(team_, *match, header.bytes);
+      channel.into = match;
     } else {
       aside_bytes_ += header.bytes;
       if (aside_bytes_ > kMostAsideBytes) {
@@ -124,25 +153,22 @@ bool Messages::take_chunk(int peer, Channel& channel) {
   }
   team_.messages(team_.rank(), peer).received.store(++channel.received_chunks);
   team_.wake_peers();
-  match_put_aside(channel);
+  match_put_aside(peer, channel);
   return true;
 }
 
-void Messages::match_put_aside(Channel& channel) {
+void Messages::match_put_aside(int peer, Channel& channel) {
   for (auto aside = channel.put_aside.begin(); aside != channel.put_aside.end();) {
-    const auto match =
-        std::find_if(channel.receives.begin(), channel.receives.end(), [&](const Message* receive) {
-          return receive->tag == aside->tag && receive != channel.into;
-        });
-    if (!aside->complete || match == channel.receives.end()) {
+    Message* const match = aside->complete ? find_receive(peer, channel, aside->tag) : nullptr;
+    if (match == nullptr) {
       ++aside;
       continue;
     }
-    Message& receive = **match;
+    Message& receive = *match;
     check_size(team_, receive, aside->bytes);
     if (!aside->data.empty()) std::memcpy(receive.data, aside->data.data(), aside->bytes);
     receive.complete = true;
-    channel.receives.erase(match);
+    std::erase(channel.receives, match);
     aside_bytes_ -= aside->bytes;
     aside = channel.put_aside.erase(aside);
   }

@@ -13,13 +13,17 @@ namespace lockstep::shm {
 /// the order of calls.
 struct Message {
   enum class Direction { kSend, kReceive };
+  static constexpr int kAnyPeer = -1;
+
   Direction direction = Direction::kSend;
+  /// Of a receive kAnyPeer, too: whose message it gets once one has begun to come.
   int peer = 0;
   std::int64_t tag = 0;
   std::byte* data = nullptr;  ///< only read when sent
   std::uint64_t bytes = 0;
   bool complete = false;
   std::uint64_t passed_bytes = 0;
+  std::uint64_t order = 0;  ///< of receives, by the order of calls
 };
 
 /// The messages of one rank with its peers. A message passes in chunks through a ring of the
@@ -63,10 +67,13 @@ class Messages {
   bool advance_send(int peer, Channel& channel);
   bool advance_receive(int peer, Channel& channel);
   bool take_chunk(int peer, Channel& channel);
-  void match_put_aside(Channel& channel);
+  Message* find_receive(int peer, Channel& channel, std::int64_t tag);
+  void match_put_aside(int peer, Channel& channel);
 
   Team& team_;
   std::map<int, Channel> channels_;
+  std::deque<Message*> from_any_;  ///< receives that no message has begun to come for
+  std::uint64_t receives_started_ = 0;
   std::uint64_t aside_bytes_ = 0;
 };
 

@@ -100,6 +100,31 @@ TEST(Messages, AreMatchedByTagAndOfOneTagInTheOrderOfCalls) {
   }
 }
 
+TEST(Messages, FromAnyPeerAreThoseOfAllPeers) {
+  // Rank 1 leaves before rank 2 sends: who waits for any goes on.
+  constexpr std::uint64_t kBytes = 200'001;
+  const auto outcomes = on_ranks(3, [&](Engine& engine) {
+    const int rank = engine.team().rank();
+    if (rank != 0) {
+      std::vector<std::byte> token(1);
+      if (rank == 2) engine.wait(*start_receive(engine, 0, 1, token), soon());
+      auto text = text_of(static_cast<std::uint64_t>(rank), kBytes);
+      engine.wait(*start_send(engine, 0, 0, text), soon());
+      return;
+    }
+    for (const int sender : {1, 2}) {
+      std::vector<std::byte> text(kBytes);
+      const auto task = start_receive(engine, Message::kAnyPeer, 0, text);
+      auto token = text_of(0, 1);
+      if (sender == 2) engine.wait(*start_send(engine, 2, 1, token), soon());
+      engine.wait(*task, soon());
+      EXPECT_EQ(task->message.peer, sender);
+      EXPECT_EQ(text, text_of(static_cast<std::uint64_t>(sender), kBytes));
+    }
+  });
+  EXPECT_EQ(outcomes, std::vector<testing_engine::Outcome>(3));
+}
+
 TEST(Messages, OfAnotherSizeAreAnErrorWhetherTheyCameBeforeOrAfterTheCall) {
   for (const bool came_before : {false, true}) {
     SCOPED_TRACE(::testing::Message() << "came before: " << came_before);

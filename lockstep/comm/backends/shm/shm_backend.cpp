@@ -364,7 +364,10 @@ NativeBackend::WorkPtr ShmBackend::start_message(shm::Message::Direction directi
                                                  const CallTerms& terms) {
   const char* const name = direction == shm::Message::Direction::kSend ? "send" : "recv";
   const auto piece = piece_of(tensor);
-  if (peer < 0 || peer >= getSize() || peer == getRank()) {
+  const bool is_peer = peer >= 0 && peer < getSize() && peer != getRank();
+  const bool from_any = peer == shm::Message::kAnyPeer &&
+                        direction == shm::Message::Direction::kReceive && getSize() > 1;
+  if (!is_peer && !from_any) {
     throw UsageError(concat(name, ": ", peer, " is not another rank of this group of ", getSize()));
   }
   auto task = std::make_shared<TensorTask>(name, time_allowed(terms.timeout), Tensors(1, tensor));
@@ -381,7 +384,16 @@ NativeBackend::WorkPtr ShmBackend::send(const Tensor& tensor, int target, int ta
 
 NativeBackend::WorkPtr ShmBackend::recv(const Tensor& tensor, int source, int tag,
                                         const CallTerms& terms) {
+  if (source == shm::Message::kAnyPeer) {
+    throw UsageError(concat("recv: -1 is not another rank of this group of ", getSize()));
+  }
   return start_message(shm::Message::Direction::kReceive, tensor, source, tag, terms);
+}
+
+NativeBackend::WorkPtr ShmBackend::recv_from_any(const Tensor& tensor, int tag,
+                                                 const CallTerms& terms) {
+  return start_message(shm::Message::Direction::kReceive, tensor, shm::Message::kAnyPeer, tag,
+                       terms);
 }
 
 NativeBackend::WorkPtr ShmBackend::barrier(const CallTerms& terms) {

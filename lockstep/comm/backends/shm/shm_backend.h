@@ -59,6 +59,7 @@ class ShmBackend final : public c10d::Backend, public NativeBackend, public Shar
   WorkPtr barrier(const CallTerms& terms) override;
   WorkPtr send(const Tensor& tensor, int target, int tag, const CallTerms& terms) override;
   WorkPtr recv(const Tensor& tensor, int source, int tag, const CallTerms& terms) override;
+  WorkPtr recv_from_any(const Tensor& tensor, int tag, const CallTerms& terms) override;
 
   const std::string getBackendName() const override { return "shm"; }
   void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
@@ -91,6 +92,7 @@ class ShmBackend final : public c10d::Backend, public NativeBackend, public Shar
                         const c10d::AllToAllOptions& options) override;
   WorkPtr send(Tensors& tensors, int target, int tag) override;
   WorkPtr recv(Tensors& tensors, int source, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
   WorkPtr barrier(const c10d::BarrierOptions& options) override;
 
  private:

@@ -112,6 +112,10 @@ NativeBackend::WorkPtr ShmBackend::send(Tensors& tensors, int target, int tag) {
   return send(only(tensors), target, tag, {.timeout = kNoTimeout});
 }
 
+NativeBackend::WorkPtr ShmBackend::recvAnysource(Tensors& tensors, int tag) {
+  return recv_from_any(only(tensors), tag, {.timeout = kNoTimeout});
+}
+
 NativeBackend::WorkPtr ShmBackend::recv(Tensors& tensors, int source, int tag) {
   return recv(only(tensors), source, tag, {.timeout = kNoTimeout});
 }
