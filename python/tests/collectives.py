@@ -245,6 +245,35 @@ def coalescing(pair):
         same(received, values((5,), torch.float32, source), "batch_isend_irecv")
 
 
+def from_any(pair):
+    """Each other rank sends rank 0 two messages, of which some come while rank 0 receives the other tag."""
+    global checks
+    count = pair.size - 1
+    for tag, shape in ((7, (5,)), (9, (200_003,))):  # the larger one takes several chunks
+        if pair.rank != 0:
+            dist.send(values(shape, torch.float32, pair.rank), 0, tag=tag)
+            continue
+        seen = set()
+        for _ in range(count):
+            received = torch.zeros(shape)
+            source = dist.recv(received, tag=tag)
+            same(received, values(shape, torch.float32, source), "recv from any rank")
+            seen.add(source)
+        assert seen == set(range(1, pair.size)), seen
+    # Receives match in the order of their calls, whether they name the rank or not.
+    if pair.size > 1 and pair.rank == 1:
+        for number in range(3):
+            dist.send(torch.full((2,), float(number)), 0, tag=8)
+    elif pair.size > 1 and pair.rank == 0:
+        received = [torch.zeros(2) for _ in range(3)]
+        requests = [dist.irecv(received[0], 1, tag=8), dist.irecv(received[1], tag=8), dist.irecv(received[2], 1, tag=8)]
+        for request in requests:
+            request.wait()
+        for number in range(3):
+            same(received[number], torch.full((2,), float(number)), "order of receives")
+    dist.barrier()
+
+
 def refused(pair):
     """Mistakes are errors of the rank that makes them, before anything is sent."""
     global checks
@@ -322,6 +351,7 @@ def main():
     strided(pair)
     sparse(pair)
     coalescing(pair)
+    from_any(pair)
     refused(pair)
     works(pair)
     dist.barrier()
