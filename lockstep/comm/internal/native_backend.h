@@ -1,7 +1,9 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -37,6 +39,11 @@ class SharedMemory {
  public:
   /// Whether all of the tensor lies in that memory, without gaps.
   virtual bool is_shared(const at::Tensor& tensor) const = 0;
+
+  /// Where in memory that all ranks know `tensor` of this rank begins, if is_shared().
+  virtual std::optional<std::uint64_t> offset_of(const at::Tensor& tensor) const = 0;
+  /// The address in this process of such a place, of any rank. Errors: SystemError.
+  virtual const std::byte* address_of(std::uint64_t offset, std::uint64_t bytes) = 0;
 
   /// As all_reduce, from `input` into `output`. If `output` is shared, all ranks promise that
   /// theirs is; then only the parts of `input` that peers need are copied.

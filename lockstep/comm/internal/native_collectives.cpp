@@ -1,5 +1,6 @@
 #include "lockstep/comm/internal/native_collectives.h"
 
+#include "lockstep/base/internal/check.h"
 #include "lockstep/comm/internal/collective_call.h"
 #include "lockstep/comm/internal/process_group_state.h"
 
@@ -117,6 +118,18 @@ Work recv_from_any(const ProcessGroup& group, const at::Tensor& tensor, int tag,
 bool is_shared(const ProcessGroup& group, const at::Tensor& tensor) {
   const auto* const memory = shared_memory(ProcessGroupAccess::state(group, "is_shared"));
   return memory != nullptr && memory->is_shared(tensor);
+}
+
+std::optional<std::uint64_t> shared_offset(const ProcessGroup& group, const at::Tensor& tensor) {
+  const auto* const memory = shared_memory(ProcessGroupAccess::state(group, "shared_offset"));
+  return memory != nullptr ? memory->offset_of(tensor) : std::nullopt;
+}
+
+const std::byte* shared_address(const ProcessGroup& group, std::uint64_t offset,
+                                std::uint64_t bytes) {
+  auto* const memory = shared_memory(ProcessGroupAccess::state(group, "shared_address"));
+  LOCKSTEP_ASSERT(memory != nullptr);
+  return memory->address_of(offset, bytes);
 }
 
 std::int64_t bucket_bytes(const ProcessGroup& group) {

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include <ATen/core/Tensor.h>
 
@@ -33,6 +35,14 @@ Work recv_from_any(const ProcessGroup& group, const at::Tensor& tensor, int tag,
 /// Whether peers reach this tensor without a copy: all of it lies in memory of
 /// ProcessGroup::allocate_tensor, in a group that shares memory.
 bool is_shared(const ProcessGroup& group, const at::Tensor& tensor);
+
+/// For reading peers' tensors where they lie: where in memory that all ranks know this rank's
+/// tensor begins, if is_shared(); and the address in this process of such a place, of any rank,
+/// as long as the group exists. What is there, and until when, is for the callers to arrange.
+/// Errors: SystemError.
+std::optional<std::uint64_t> shared_offset(const ProcessGroup& group, const at::Tensor& tensor);
+const std::byte* shared_address(const ProcessGroup& group, std::uint64_t offset,
+                                std::uint64_t bytes);
 
 /// Best size of an exchange of gradients, in bytes; 0: the backend has no preference.
 std::int64_t bucket_bytes(const ProcessGroup& group);

@@ -85,8 +85,16 @@ at::Tensor ShmBackend::allocateTensor(long size, at::TensorOptions options) {
 }
 
 bool ShmBackend::is_shared(const at::Tensor& tensor) const {
-  return tensor.is_cpu() && tensor.is_non_overlapping_and_dense() &&
-         heap_->offset_of(tensor.const_data_ptr(), tensor.nbytes()).has_value();
+  return offset_of(tensor).has_value();
+}
+
+std::optional<std::uint64_t> ShmBackend::offset_of(const at::Tensor& tensor) const {
+  if (!tensor.is_cpu() || !tensor.is_non_overlapping_and_dense()) return std::nullopt;
+  return heap_->offset_of(tensor.const_data_ptr(), tensor.nbytes());
+}
+
+const std::byte* ShmBackend::address_of(std::uint64_t offset, std::uint64_t bytes) {
+  return engine_->team().heap_at(offset, bytes);
 }
 
 Reduction ShmBackend::reduction(Element element, ReduceOp op) const {
