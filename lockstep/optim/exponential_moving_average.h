@@ -42,7 +42,7 @@ class ExponentialMovingAverage {
   explicit ExponentialMovingAverage(const torch::nn::Module& module,
                                     const ExponentialMovingAverageOptions& options = {});
 
-  /// Takes the module's weights into the average. Call it after each optimizer step.
+  /// Takes the weights into the average, after each step: with logical_shards if sync_gradients().
   /// Errors: UsageError while the module holds the averages.
   void update();
 

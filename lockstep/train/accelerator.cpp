@@ -61,6 +61,7 @@ Autocast Accelerator::autocast() const {
 double Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                                     double norm_type) {
   if (!sync_gradients() || state_->has_lost_group()) return 0;
+  state_->check_summed("clip_grad_norm_");
   double norm = 0;
   state_->attempt_in_step([&] {
     state_->unscale_gradients(parameters);
@@ -71,6 +72,7 @@ double Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, d
 
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
   if (!sync_gradients() || state_->has_lost_group()) return;
+  state_->check_summed("clip_grad_value_");
   state_->attempt_in_step([&] {
     state_->unscale_gradients(parameters);
     lockstep::clip_grad_value_(parameters, clip_value);
@@ -118,6 +120,7 @@ void Accelerator::Epochs::Iterator::end_if_reached() {
 }
 
 at::Tensor Accelerator::gather(const at::Tensor& tensor) const {
+  state_->check_collective("gather");
   const at::NoGradGuard no_grad;
   const at::Tensor own = (tensor.dim() == 0 ? tensor.reshape({1}) : tensor).detach().contiguous();
   return state_->attempt([&] {
@@ -158,6 +161,7 @@ at::Tensor Accelerator::gather_for_metrics(const at::Tensor& tensor) const {
 }
 
 at::Tensor Accelerator::reduce(const at::Tensor& tensor, ReduceOp op) const {
+  state_->check_collective("reduce");
   return state_->attempt([&] {
     at::Tensor result = tensor.detach().clone(at::MemoryFormat::Contiguous);
     process_group().all_reduce(result, {.op = op, .name = "reduce"});

@@ -129,7 +129,7 @@ class Accelerator {
     options.device = device();
     options.seed = this->options().seed;
     options.split_batches = options.split_batches || this->options().split_batches;
-    if (state_->loaders.empty()) options.logical_shards = this->options().logical_shards;
+    options.logical_shards = state_->shards_of_next_loader(options.logical_shards);
     return prepare(DataLoader<Dataset>(std::move(dataset), options));
   }
 
@@ -152,9 +152,10 @@ class Accelerator {
   AccumulateGuard accumulate() { return AccumulateGuard(state_); }
   /// Whether the step is complete with this batch; with logical_shards, with this shard.
   bool sync_gradients() const { return state_->sync_gradients(); }
-  /// Gradients stay this rank's own while it lives.
+  /// Gradients stay this rank's own while it lives. Errors: UsageError with logical_shards.
   template <class Module>
   [[nodiscard]] NoSyncGuard no_sync(const PreparedModel<Module>& model) {
+    state_->refuse_with_shards("no_sync");
     return model.ddp().no_sync();
   }
 
@@ -338,6 +339,7 @@ class Accelerator {
   }
 
  private:
+  friend class TrainerLoop;  // whose sums a snapshot may lack
   DistributedDataParallelOptions ddp_options() const;
   void register_state(AcceleratorState::Registered registered);
   SnapshotDirectory& snapshots_in(const std::string& directory);

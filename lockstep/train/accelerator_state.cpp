@@ -77,21 +77,47 @@ AcceleratorState::AcceleratorState(AcceleratorOptions options, ProcessGroup grou
   if (options_.logical_shards != 0) shards_ = std::make_unique<AcceleratorShards>(*this);
   if (!group_) join();
   if (is_discarding()) return;
-  if (shards_) {
-    check_shards();
-    shards_->set_group();
-  }
+  if (shards_) shards_->set_group();
   open_sample_log();
 }
 
 AcceleratorState::~AcceleratorState() = default;
 
-void AcceleratorState::check_shards() const {
-  if (group_.world_size() <= options_.logical_shards) return;
-  throw UsageError(concat("Accelerator: logical_shards is ", options_.logical_shards, " with ",
-                          group_.world_size(),
-                          " ranks; it must be at least the number of ranks, as a rank without a "
-                          "shard has no work"));
+bool AcceleratorState::is_accumulating() const {
+  return shards_ ? shards_->is_within_step() : has_gradients_ && !sync_gradients();
+}
+
+void AcceleratorState::check_collective(const char* operation) const {
+  if (!shards_ || shards_->ends_step()) return;
+  throw UsageError(concat(operation,
+                          ": with logical_shards ranks may have different numbers of shards in a "
+                          "step; call it where sync_gradients() is true"));
+}
+
+void AcceleratorState::check_summed(const char* operation) const {
+  if (!shards_ || shards_->has_sum()) return;
+  throw UsageError(concat(operation,
+                          ": with logical_shards gradients are summed over the shards by "
+                          "Accelerator::backward; call it in place of loss.backward(), once for "
+                          "each shard"));
+}
+
+void AcceleratorState::refuse_with_shards(const char* operation) const {
+  if (!shards_) return;
+  throw UsageError(concat(operation, ": not supported with logical_shards, where gradients stay a "
+                          "shard's own until the step's last backward()"));
+}
+
+int AcceleratorState::shards_of_next_loader(int given) const {
+  const int expected = loaders.empty() ? options_.logical_shards : 0;
+  if (given == 0 || given == expected) return expected;
+  throw UsageError(concat("Accelerator: the data loader has logical_shards=", given,
+                          loaders.empty() ? ", the accelerator " : ", a second loader ", expected,
+                          "; set the accelerator's option, which the loader prepared first follows"));
+}
+
+void AcceleratorState::end_left_step() {
+  if (shards_) shards_->end_left_step();
 }
 
 bool AcceleratorState::sync_gradients() const {
@@ -125,13 +151,13 @@ void AcceleratorState::add_loader(const std::shared_ptr<LoaderPosition>& loader)
                             loader->world_size(), " of ", group_.world_size(),
                             " ranks; make it after the accelerator, or by its make_data_loader"));
   }
+  if (loader->logical_shards() != shards_of_next_loader(loader->logical_shards())) {
+    throw UsageError(concat("Accelerator::prepare: the data loader was made for ",
+                            loader->logical_shards(), " logical shards, the option is ",
+                            options_.logical_shards, "; make it by make_data_loader"));
+  }
   if (sample_log_) loader->set_log(sample_log_, static_cast<int>(loaders.size()));
   if (shards_ && loaders.empty()) {
-    if (loader->logical_shards() != options_.logical_shards) {
-      throw UsageError(concat("Accelerator::prepare: the data loader was made for ",
-                              loader->logical_shards(), " logical shards, the option is ",
-                              options_.logical_shards, "; make it by make_data_loader"));
-    }
     loader->set_shard_visit([this](const ShardPlace& place) { shards_->begin_shard(place); });
   }
   if (recovery_ && loaders.empty()) {
@@ -309,6 +335,7 @@ void AcceleratorState::step(Stepped& stepped) {
   if (!sync_gradients() || is_given_up_) return;
   if (recovery_) recovery_->expect_update();
   if (has_lost_group()) return;
+  check_summed("PreparedOptimizer::step");
   bool is_finite = true;
   const bool has_updated = attempt_in_step([&] { is_finite = look_at_gradients(stepped); }) &&
                            update(stepped, is_finite);

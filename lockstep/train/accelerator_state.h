@@ -167,7 +167,18 @@ class AcceleratorState {
   const LoaderPosition* current_loader() const;
 
   /// Whether some gradients of a step that is not complete are there.
-  bool is_accumulating() const { return has_gradients_ && !sync_gradients(); }
+  bool is_accumulating() const;
+  /// With logical_shards ranks have different numbers of shards.
+  /// Errors: UsageError for a collective before a step's last one.
+  void check_collective(const char* operation) const;
+  /// Errors: UsageError where gradients are not those of all shards.
+  void check_summed(const char* operation) const;
+  /// Errors: UsageError with logical_shards.
+  void refuse_with_shards(const char* operation) const;
+  /// For the next loader that is prepared. Errors: UsageError where the program has set another.
+  int shards_of_next_loader(int given) const;
+  /// What a loop that was left within a step has changed is as before the step.
+  void end_left_step();
   /// The last step was left out, for gradients that are not finite.
   bool was_step_skipped() const;
   const GradScaler& scaler() const { return scaler_; }
@@ -215,6 +226,8 @@ class AcceleratorState {
     std::function<void(const TensorDict&)> load_state_dict;
     /// Empty where only loading shows whether values fit.
     std::function<void(const TensorDict&)> check = {};
+    /// Stays as it is where a snapshot does not have it.
+    bool is_optional = false;
   };
   std::vector<Registered> registered{};
   /// By folder: each knows which of its snapshots are whole.
@@ -227,7 +240,6 @@ class AcceleratorState {
   void exchange_gradients(const at::Tensor& loss, std::optional<double> weight);
   void exchange_shard(const at::Tensor& loss, std::optional<double> weight);
   void note_loss(const at::Tensor& loss);
-  void check_shards() const;
   void check_saved_shards(const c10::IValue& values, const std::string& source) const;
   void update_scaler();
   /// Whether the optimizers may step.

@@ -186,6 +186,7 @@ class Trainer {
                    const EvaluateOptions& options, const Step& evaluate_batch) {
     AcceleratorOptions accelerated = accelerator_options(options_);
     accelerated.sample_log_directory.clear();  // These samples are not trained.
+    accelerated.logical_shards = 0;
     accelerated.recover = false;
     Accelerator accelerator(accelerated);
     seed_ranks(options_, accelerator.process_index());
@@ -208,6 +209,7 @@ class Trainer {
                                       const BatchSizeOptions& options) {
     AcceleratorOptions accelerated = accelerator_options(options_);
     accelerated.recover = false;
+    accelerated.logical_shards = 0;
     // Each rank steps on its own, for which it needs parameters of its own.
     accelerated.one_copy_per_machine = accelerated.ddp.one_copy_per_machine = false;
     accelerated.ddp.forward_sync_buffers =

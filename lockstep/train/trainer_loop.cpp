@@ -22,6 +22,9 @@ namespace {
 
 // Of what is saved with the accelerator's state: epochs, samples, seconds.
 constexpr const char* kName = "trainer";
+// Of a training with logical_shards, too: sums since metrics were logged.
+constexpr const char* kSumsName = "trainer_sums_of_shards";
+enum SumOfShards { kLossSum, kLossWeight, kNormSum, kNormWeight, kSumsOfShards };
 
 std::string val_interval_of(const TrainerOptions& options) {
   const bool is_dev_run = options.fast_dev_run > 0 && !options.val_check_interval.empty();
@@ -82,8 +85,16 @@ TrainerLoop::TrainerLoop(const TrainerOptions& options,
              .validates = data_.validate && val_check_interval_},
       parameters_(module.parameters()),
       timer_(accelerator.options().ddp.step_timer),
-      counts_(at::zeros({3}, at::kDouble)) {
+      counts_(at::zeros({3}, at::kDouble)),
+      sums_of_shards_(at::zeros({kSumsOfShards}, at::kDouble)) {
   accelerator.register_for_checkpointing(kName, {{"epochs_samples_seconds", counts_}});
+  if (options.logical_shards == 0) return;
+  accelerator.register_state(
+      {.name = kSumsName,
+       .state_dict = [sums = sums_of_shards_] { return TensorDict{{"sums", sums}}; },
+       .load_state_dict =
+           [sums = sums_of_shards_](const TensorDict& values) { sums.copy_(values.front().second); },
+       .is_optional = true});
 }
 
 TrainerLoop::~TrainerLoop() = default;
@@ -232,13 +243,14 @@ void TrainerLoop::refresh() {
   saved_at_ = -1;
   asks_every_ = 1;
   samples_of_step_ = 0;
+  has_step_begun_ = false;
   seconds_aside_ = logged_seconds_aside_ = 0;
   if (preemption_) preemption_->set_process_group(accelerator_.process_group());
 }
 
 StepContext TrainerLoop::begin_batch() {
   refresh();
-  if (samples_of_step_ == 0) means_before_step_ = means_;
+  if (!std::exchange(has_step_begun_, true)) means_before_step_ = means_;
   enter(StepPhase::kOther);
   return StepContext(means_, data_.position->samples(), data_.position->cursor().batches - 1);
 }
@@ -252,20 +264,40 @@ void TrainerLoop::log_loss(const at::Tensor& loss) {
   first_bad_step_ = state_.time.batches + 1;  // Which this one is to be.
 }
 
-// Every rank has the sum over all shards: counted once, the mean has the same bits on any number of
-// ranks.
+// Every rank has the same, and a mean over ranks would depend on their number.
 void TrainerLoop::log_loss_of_shards() {
   if (options_.logical_shards == 0) return;
-  const std::int64_t samples = state_.is_main() ? data_.position->batch_samples() : 0;
-  means_.log(kTrainLoss, accelerator_.loss(), static_cast<double>(samples));
+  auto* const sum = sums_of_shards_.mutable_data_ptr<double>();
+  const auto samples = static_cast<double>(data_.position->batch_samples());
+  sum[kLossSum] += accelerator_.loss() * samples;
+  sum[kLossWeight] += samples;
+  if (!norm_of_step_) return;
+  sum[kNormSum] += *std::exchange(norm_of_step_, std::nullopt);
+  sum[kNormWeight] += 1;
+}
+
+bool TrainerLoop::has_means() const {
+  return !means_.empty() || sums_of_shards_.const_data_ptr<double>()[kLossWeight] > 0;
+}
+
+Metrics TrainerLoop::means_of_shards() const {
+  const auto* const sum = sums_of_shards_.const_data_ptr<double>();
+  Metrics means;
+  if (sum[kNormWeight] > 0) means.emplace_back("grad_norm", sum[kNormSum] / sum[kNormWeight]);
+  if (sum[kLossWeight] > 0) means.emplace_back(kTrainLoss, sum[kLossSum] / sum[kLossWeight]);
+  return means;
 }
 
 void TrainerLoop::clip_gradients() {
   if (options_.gradient_clip_val <= 0) return;
   if (options_.gradient_clip_algorithm == GradientClipAlgorithm::kNorm) {
     const double norm = accelerator_.clip_grad_norm_(parameters_, options_.gradient_clip_val);
-    const bool counts = options_.logical_shards == 0 || state_.is_main();
-    if (accelerator_.sync_gradients()) means_.log("grad_norm", norm, counts ? 1 : 0);
+    if (!accelerator_.sync_gradients()) return;
+    if (options_.logical_shards > 0) {
+      norm_of_step_ = norm;
+    } else {
+      means_.log("grad_norm", norm, 1);
+    }
   } else {
     accelerator_.clip_grad_value_(parameters_, options_.gradient_clip_val);
   }
@@ -286,11 +318,13 @@ bool TrainerLoop::count_batch() {
   if (accelerator_.is_step_void()) {  // Its batches come again.
     means_ = means_before_step_;
     samples_of_step_ = 0;
+    has_step_begun_ = false;
     return false;
   }
   const bool is_step_counted = options_.logical_shards > 0 && !accelerator_.sync_gradients();
   if (!is_step_counted) samples_of_step_ += data_.position->batch_samples();
   if (!accelerator_.sync_gradients()) return false;
+  has_step_begun_ = false;
   log_loss_of_shards();
   const bool epoch_ends = data_.position->is_last();
   state_.step_was_skipped = accelerator_.optimizer_step_was_skipped();
@@ -342,7 +376,7 @@ void TrainerLoop::note_counts(double seconds) {
 }
 
 void TrainerLoop::save() {
-  if (!means_.empty()) log_metrics();  // Which a loss that is not finite ends.
+  if (has_means()) log_metrics();  // Which a loss that is not finite ends.
   const Clock::time_point began = Clock::now();
   refuse_non_finite_parameters();
   note_counts(seconds_before_ + seconds_since(begun_));

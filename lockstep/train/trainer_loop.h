@@ -133,6 +133,8 @@ class TrainerLoop {
   bool saves() const { return options_.fast_dev_run == 0; }
   bool is_over() const;
   void log_loss_of_shards();
+  bool has_means() const;
+  Metrics means_of_shards() const;
   bool count_batch();
   void show(bool epoch_ends, bool validates);
   void add_phases(Metrics& metrics);
@@ -164,6 +166,11 @@ class TrainerLoop {
   /// When it was last looked whether a validation or a snapshot is due.
   TrainingTime before_{};
   std::int64_t samples_of_step_ = 0;
+  bool has_step_begun_ = false;
+  /// With logical_shards: of losses and of gradient norms the sum and its weight, the same on all
+  /// ranks; a recovery hands them to replacements.
+  at::Tensor sums_of_shards_;
+  std::optional<double> norm_of_step_;
   /// Of this rank, since metrics were logged; none: -1.
   std::int64_t first_bad_step_ = -1;
   std::optional<double> newest_loss_;  ///< of this rank, on the CPU

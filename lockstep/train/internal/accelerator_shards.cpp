@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <sstream>
 #include <unordered_set>
 
 #include <ATen/Context.h>
@@ -11,6 +12,9 @@
 #include <ATen/ops/count_nonzero.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/isnan.h>
 #include <ATen/ops/sub.h>
 #include <ATen/ops/view_as_real.h>
 #include <c10/core/GradMode.h>
@@ -26,6 +30,7 @@
 #include "lockstep/nn/sync_batch_norm.h"
 #include "lockstep/nn/tensor_parallel.h"
 #include "lockstep/recovery/internal/step_seed.h"
+#include "lockstep/snapshot/internal/checksum.h"
 
 namespace lockstep::inline internal {
 namespace {
@@ -61,6 +66,7 @@ void check_module(const torch::nn::Module& root) {
 }
 
 constexpr int kBitsOfBatches = 40;
+constexpr const char* kLossName = "logical_shards";
 // Integer buffers that change, as BatchNorm's count of batches, are small.
 constexpr std::int64_t kMostIntegers = 64;
 
@@ -101,12 +107,34 @@ void check_options(const AcceleratorOptions& options) {
   }
 }
 
-// All that decides how a kernel rounds, as far as LibTorch tells.
-std::string describe_kernels(const AcceleratorOptions& options) {
-  return concat("logical_shards=", options.logical_shards, " compute_threads=", at::get_num_threads(),
-                " LibTorch=", TORCH_VERSION, " kernels=", at::get_cpu_capability(),
-                " mkldnn=", at::globalContext().userEnabledMkldnn(),
-                " deterministic=", at::globalContext().deterministicAlgorithms());
+// LibTorch sets it, and does not tell.
+bool flushes_denormals() {
+  const volatile float denormal = std::numeric_limits<float>::denorm_min();
+  const volatile float product = denormal * 1.0F;
+  return product == 0;
+}
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::vector<std::string> words;
+  std::istringstream stream(text);
+  for (std::string word; stream >> word;) words.push_back(word);
+  return words;
+}
+
+// Those of `text` that `other` does not have.
+std::string words_missing_in(const std::string& other, const std::string& text) {
+  const std::vector<std::string> there = words_of(other);
+  std::string missing;
+  for (const std::string& word : words_of(text)) {
+    if (std::ranges::find(there, word) == there.end()) missing += concat(missing.empty() ? "" : " ", word);
+  }
+  return missing.empty() ? "nothing" : missing;
+}
+
+// Where no value is a number, not even before, nothing has changed.
+bool are_same_values(const at::Tensor& left, const at::Tensor& right) {
+  if (at::equal(left, right)) return true;
+  return (left.eq(right) | (at::isnan(left) & at::isnan(right))).all().item<bool>();
 }
 
 bool is_number(const at::Tensor& tensor) {
@@ -123,8 +151,14 @@ AcceleratorShards::AcceleratorShards(AcceleratorState& state)
     : state_(state),
       shards_(state.options().logical_shards),
       threads_before_(at::get_num_threads()),
-      loss_(std::numeric_limits<double>::quiet_NaN()) {
+      loss_(at::full({}, std::numeric_limits<double>::quiet_NaN(), at::kDouble)) {
   check_options(state.options());
+  state_.registered.push_back(
+      {.name = kLossName,
+       .state_dict = [loss = loss_] { return TensorDict{{"loss", loss}}; },
+       .load_state_dict =
+           [loss = loss_](const TensorDict& values) { loss.copy_(values.front().second); },
+       .is_optional = true});
   at::set_num_threads(state.options().compute_threads);
 }
 
@@ -132,13 +166,57 @@ AcceleratorShards::~AcceleratorShards() {
   at::set_num_threads(threads_before_);
 }
 
+std::string AcceleratorShards::kernels() const {
+  const auto& context = at::globalContext();
+  return concat("logical_shards=", shards_, " compute_threads=", at::get_num_threads(),
+                " LibTorch=", TORCH_VERSION, " kernels=", at::get_cpu_capability(),
+                " mkldnn=", context.userEnabledMkldnn(),
+                " deterministic=", context.deterministicAlgorithms(),
+                " precision=", static_cast<int>(state_.options().precision),
+                " float32_matmul_precision=", static_cast<int>(context.float32MatmulPrecision()),
+                " flush_denormal=", flushes_denormals());
+}
+
+void AcceleratorShards::compare_kernels(const std::string& saved, const std::string& source) const {
+  const std::string own = kernels();
+  if (saved == own || state_.process_index() != 0) return;
+  log(LogLevel::kWarning,
+      concat(source, ": logical_shards: kernels may round otherwise than in the training that was "
+             "saved: there ", words_missing_in(own, saved), ", here ", words_missing_in(saved, own),
+             "; the training continues, its bits may be other ones"));
+}
+
+// A survivor does not end for a rank that joins.
+void AcceleratorShards::check_kernels() {
+  constexpr const char* kOperation = "logical_shards: what decides how kernels round";
+  const ProcessGroup& group = state_.group();
+  const std::string own = kernels();
+  const auto hash = static_cast<std::int64_t>(hash_bytes(own.data(), own.size()));
+  const auto rows = gather_rows(group, {has_met_ ? 1 : 0, hash});
+  const auto first = std::ranges::find_if(rows, [](const auto& row) { return row[0] != 0; });
+  if (first == rows.end()) {
+    check_same_text(group, kOperation, own);
+  } else if (std::ranges::any_of(rows, [&](const auto& row) { return row[1] != (*first)[1]; })) {
+    const auto rank = static_cast<int>(first - rows.begin());
+    const std::string theirs = broadcast_text(group, own, rank);
+    if (own != theirs) {
+      throw UsageError(concat(kOperation, ": rank ", rank, ", which trains: ",
+                              words_missing_in(own, theirs), ", this rank (", group.rank(),
+                              "), which joins: ", words_missing_in(theirs, own),
+                              "; start it with the same settings and instructions"));
+    }
+  }
+  has_met_ = true;
+}
 
 void AcceleratorShards::set_group() {
   sum_.reset();
-  has_shard_ = false;
+  give_up_step();
   const ProcessGroup& group = state_.group();
-  check_same_text(group, "logical_shards: what decides how kernels round",
-                  describe_kernels(state_.options()));
+  if (!group.device().is_cpu()) {
+    refuse(concat("device ", group.device().str(), " is not supported; train on the CPU"));
+  }
+  check_kernels();
   if (group.world_size() <= shards_ || group.rank() != 0) return;
   log(LogLevel::kWarning, concat("logical_shards=", shards_, " on ", group.world_size(), " ranks: ",
                                  group.world_size() - shards_, " of them have no work"));
@@ -146,7 +224,14 @@ void AcceleratorShards::set_group() {
 
 void AcceleratorShards::give_up_step() {
   if (sum_) sum_->clear();
-  has_shard_ = false;
+  has_shard_ = is_open_ = has_sum_ = false;
+}
+
+void AcceleratorShards::end_left_step() {
+  if (!is_open_ || is_within_step()) return;
+  const at::NoGradGuard no_grad;
+  for (const Buffer& buffer : buffers_) buffer.tensor.copy_(buffer.before);
+  give_up_step();
 }
 
 // Once: what is prepared stays.
@@ -212,16 +297,26 @@ void AcceleratorShards::begin_shard(const ShardPlace& place) {
   seed_step(state_.options().seed, place.shard, (place.epoch << kBitsOfBatches) + place.batch,
             state_.group().device());
   const bool ends_epoch = place.shard == shards_ && state_.loaders.front()->batches_behind_cursor() == 0;
-  if (ends_epoch) return give_up_step();
-  find_tensors();
   const at::NoGradGuard no_grad;
-  if (state_.loaders.front()->is_within_step()) {
+  const bool goes_on = state_.loaders.front()->is_within_step();
+  // A step that is still open was left.
+  if (is_open_) {
     for (const Buffer& buffer : buffers_) buffer.tensor.copy_(buffer.before);
-  } else {
-    give_up_step();
+  }
+  if (!goes_on) give_up_step();
+  if (ends_epoch) return;
+  find_tensors();
+  if (!goes_on) {
     for (Buffer& buffer : buffers_) buffer.before.copy_(buffer.tensor);
   }
   has_shard_ = true;
+  is_open_ = is_open_ || !goes_on;
+}
+
+bool AcceleratorShards::is_within_step() const {
+  const auto& loaders = state_.loaders;
+  if (loaders.empty() || !loaders.front()->is_in_pass() || !loaders.front()->has_batch()) return false;
+  return !ends_step() || has_shard_;
 }
 
 bool AcceleratorShards::ends_step() const {
@@ -308,11 +403,16 @@ void AcceleratorShards::push(double loss, double part_of_step, std::optional<dou
 void AcceleratorShards::push_buffer(const Buffer& buffer, double part_of_step,
                                     const at::Tensor& changed,
                                     const std::vector<at::Tensor>& flats) const {
-  const bool has_changed = part_of_step > 0 && !at::equal(buffer.tensor, buffer.before);
+  const bool has_changed = part_of_step > 0 && !are_same_values(buffer.tensor, buffer.before);
   if (!buffer.place) {
     if (!has_changed) return;
     refuse(concat("the buffer '", buffer.name, "', which changes and has ", buffer.tensor.numel(),
                   " integers, is not supported; ", kMostIntegers, " at most"));
+  }
+  // The mean of the changes from infinity is none.
+  if (has_changed && !at::isfinite(buffer.before).all().item<bool>()) {
+    refuse(concat("the buffer '", buffer.name,
+                  "', which changes and is not finite, is not supported; begin with finite values"));
   }
   const at::Tensor target = part(flats, *buffer.place, buffer.tensor);
   if (has_changed) changed.fill_(1);
@@ -323,7 +423,7 @@ void AcceleratorShards::push_buffer(const Buffer& buffer, double part_of_step,
     at::Tensor change = at::sub(real_view(buffer.tensor), real_view(buffer.before));
     target.copy_(change.mul_(part_of_step));
   } else {
-    target.copy_(buffer.tensor.to(at::kDouble) - buffer.before.to(at::kDouble));
+    target.copy_(buffer.tensor.to(at::kLong) - buffer.before.to(at::kLong));
   }
 }
 
@@ -337,7 +437,7 @@ void AcceleratorShards::finish() {
         "Accelerator::backward: some shards of the step have given a weight, and others none; give "
         "one with each loss or with none");
   }
-  loss_ = count[kLoss];
+  loss_.fill_(count[kLoss]);
   const bool divides = count[kWeighted] != 0 && count[kWeight] > 0;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (count[static_cast<std::size_t>(kCounts) + i] == 0) continue;
@@ -348,6 +448,8 @@ void AcceleratorShards::finish() {
     parameters_[i].mutable_grad() = gradient;
   }
   take_buffers(sums, count + kCounts + parameters_.size());
+  is_open_ = false;
+  has_sum_ = true;
   // What is drawn before the next step is the same on all ranks.
   seed_step(state_.options().seed, shards_, (place_.epoch << kBitsOfBatches) + place_.batch,
             state_.group().device());
@@ -361,8 +463,11 @@ void AcceleratorShards::take_buffers(const std::vector<at::Tensor>& sums, const 
     const at::Tensor change = part(sums, *buffer.place, buffer.tensor);
     if (is_number(buffer.tensor)) {
       real_view(buffer.tensor).add_(change);
+    } else if (change.any().item<bool>()) {
+      buffer.tensor.copy_(buffer.before.to(at::kLong) + change.to(at::kLong));
     } else {
-      buffer.tensor.copy_(buffer.before.to(at::kDouble) + change);
+      refuse(concat("the buffer '", buffer.name, "', whose integers change in other shards than 0, "
+                    "is not supported; change it in each shard alike"));
     }
   }
 }

@@ -32,21 +32,32 @@ class AcceleratorShards {
   AcceleratorShards& operator=(const AcceleratorShards&) = delete;
 
   /// Everything uses the state's group from now on. Collective, unless this process has no group.
-  /// Errors: UsageError where ranks differ in what decides how their kernels round.
+  /// Errors: UsageError for a device other than the CPU; where ranks differ in what decides how
+  /// their kernels round: on all ranks, or, once they have a group, on those that join.
   void set_group();
-  /// Gives up what the step under way has summed.
+  /// Gives up what the step under way has summed; its buffers stay as the shards have left them.
   void give_up_step();
+  /// Gives up a step whose loop was left before its end: buffers are those before the step again.
+  void end_left_step();
 
   /// The program's loop is given this shard next.
   /// Errors: UsageError for a module with layers that communicate in forward.
   void begin_shard(const ShardPlace& place);
   /// The shard is the last of this rank in its step: its backward() makes the step complete.
   bool ends_step() const;
+  /// A step has begun whose sum is still to come.
+  bool is_within_step() const;
+  /// The gradients are those of the complete step at which the loop is.
+  bool has_sum() const { return has_sum_; }
   /// In place of loss.backward(). In the step's last shard collective: then gradients and buffers
   /// are those of the step.
   void backward(const at::Tensor& loss, std::optional<double> weight);
   /// The mean of the last complete step's losses, over all samples; NaN before the first.
-  double loss() const { return loss_; }
+  double loss() const { return loss_.item<double>(); }
+  /// What decides how kernels round, as far as LibTorch tells: "name=value name=value …".
+  std::string kernels() const;
+  /// Warns on rank 0 where a snapshot is of a training whose kernels may round otherwise.
+  void compare_kernels(const std::string& saved, const std::string& source) const;
 
  private:
   /// Where a tensor's elements lie in a flat one.
@@ -66,6 +77,7 @@ class AcceleratorShards {
   at::Tensor part(const std::vector<at::Tensor>& flats, const Place& place,
                   const at::Tensor& of) const;
   const LoaderPosition& position() const;
+  void check_kernels();
   void drop_old_gradients() const;
   void push(double loss, double part_of_step, std::optional<double> weight);
   void push_buffer(const Buffer& buffer, double part_of_step, const at::Tensor& changed,
@@ -85,7 +97,10 @@ class AcceleratorShards {
   std::optional<ShardSum> sum_;
   ShardPlace place_;
   bool has_shard_ = false;  // whose backward() is to come
-  double loss_;
+  bool is_open_ = false;    // Buffer::before is of a step that is not complete.
+  bool has_sum_ = false;
+  bool has_met_ = false;  // Its kernels are those of a group it was in.
+  at::Tensor loss_;       // registered: a recovery rolls it back and hands it to replacements
 };
 
 }  // namespace lockstep::inline internal

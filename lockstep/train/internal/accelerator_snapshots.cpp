@@ -16,6 +16,7 @@
 #include "lockstep/snapshot/snapshot_directory.h"
 #include "lockstep/snapshot/state_dict.h"
 #include "lockstep/train/accelerator.h"
+#include "lockstep/train/internal/accelerator_shards.h"
 #include "lockstep/train/internal/accelerator_training.h"
 
 namespace lockstep {
@@ -88,7 +89,7 @@ void check_names(const c10::impl::GenericDict& saved,
                  const std::vector<AcceleratorState::Registered>& registered,
                  const std::string& source) {
   for (const auto& one : registered) {
-    if (!find_value(saved, one.name).isNone()) continue;
+    if (one.is_optional || !find_value(saved, one.name).isNone()) continue;
     throw UsageError(concat(source, ": nothing was saved under '", one.name,
                             "'; register what was registered then, or begin in another folder"));
   }
@@ -154,6 +155,7 @@ c10::IValue AcceleratorState::values() {
   dict.insert_or_assign("logical_shards", static_cast<std::int64_t>(options_.logical_shards));
   if (shards_) {
     dict.insert_or_assign("compute_threads", static_cast<std::int64_t>(options_.compute_threads));
+    dict.insert_or_assign("kernels", shards_->kernels());
   }
   return dict;
 }
@@ -197,7 +199,8 @@ void AcceleratorState::check_values(const c10::IValue& values, const std::string
   for (std::size_t i = 0; i < loaders.size(); ++i) cursor_for(*loaders[i], cursors.get(i), source);
   check_names(named, registered, source);
   for (const Registered& one : registered) {
-    if (one.check) one.check(tensor_dict(find_value(named, one.name), source));
+    const c10::IValue saved = find_value(named, one.name);
+    if (one.check && !saved.isNone()) one.check(tensor_dict(saved, source));
   }
 }
 
@@ -205,8 +208,10 @@ void AcceleratorState::take_registered(const c10::IValue& values, const std::str
   const c10::IValue named = entry(values, "registered", source);
   given_up_.clear();
   for (const Registered& one : registered) {
+    const c10::IValue saved = find_value(named, one.name);
+    if (saved.isNone()) continue;  // It is optional.
     given_up_[one.name] = copies_of(one.state_dict());
-    one.load_state_dict(tensor_dict(find_value(named, one.name), source));
+    one.load_state_dict(tensor_dict(saved, source));
   }
   // None where it was saved without. It is the last, and takes all or nothing.
   const TensorDict scaler = tensor_dict(entry(values, "grad_scaler", source), source);
@@ -236,6 +241,8 @@ void AcceleratorState::take_values(const c10::IValue& values, const std::string&
   }
   const c10::IValue id = find_value(values, "training_id");
   if (id.isString()) training_id_ = id.toStringRef();
+  const c10::IValue kernels = find_value(values, "kernels");
+  if (shards_ && kernels.isString()) shards_->compare_kernels(kernels.toStringRef(), source);
   given_up_.clear();
   given_up_scaler_.clear();
   for (std::size_t i = 0; i < schedulers.size(); ++i) {
@@ -340,6 +347,7 @@ bool Accelerator::load_state(const std::string& directory) {
   if (state_->replicas.empty() || state_->optimizers.empty()) {
     throw UsageError("load_state: prepare a model and an optimizer first");
   }
+  state_->end_left_step();
   // The state comes from the other ranks, unless all have lost it.
   if (state_->is_discarding() && !state_->arrive_to_load(snapshots_in(directory))) return true;
   SnapshotDirectory& snapshots = snapshots_in(directory);

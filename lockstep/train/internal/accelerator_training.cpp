@@ -284,6 +284,7 @@ void AcceleratorTraining::take(const c10::IValue& value) {
 
 void AcceleratorTraining::drop_group(const ProcessGroup& group) {
   CopyPlaces(found_parameters()).leave();
+  state_.end_left_step();
   if (state_.shards_) state_.shards_->give_up_step();
   state_.group_ = group;
   regroup_layers(group);
@@ -468,6 +469,7 @@ bool AcceleratorState::is_other_loader_in_pass() const {
 
 void AcceleratorState::visit_boundary(LoaderBoundary boundary) {
   if (recovery_->phase() == RecoveryPhase::kEnded) return;
+  end_left_step();
   LoaderPosition& loader = *loaders.front();
   if (recovery_->phase() == RecoveryPhase::kInactive) {
     if (!can_recover_ || boundary != LoaderBoundary::kLoopBegins) return;
@@ -576,6 +578,8 @@ bool AcceleratorState::is_training_over() const {
 }
 
 bool AcceleratorState::run_on_survivors(const std::function<void()>& action) {
+  check_collective("Accelerator: a collective between steps");
+  end_left_step();
   if (!recovery_) {
     action();
     return true;

@@ -32,11 +32,14 @@ void TrainerLoop::log_metrics() {
     // A replacement has not seen the steps since the last line.
     const bool has_new_ranks = accelerator_.recoveries() > 0;
     metrics = means.take_means(accelerator_.process_group(), seconds, has_new_ranks);
+    const Metrics of_shards = means_of_shards();
+    metrics.insert(metrics.end(), of_shards.begin(), of_shards.end());
     refuse_non_finite(metrics);
     phases.clear();
     if (timer_) add_phases(phases);
   });
   means_ = {};
+  sums_of_shards_.zero_();
   const double before = std::exchange(state_.time.seconds, seconds[0]);
   const double aside = seconds[1] - std::exchange(logged_seconds_aside_, seconds[1]);
   const double took = std::max(state_.time.seconds - before - aside, kLeastSeconds);
@@ -105,7 +108,7 @@ void TrainerLoop::add_phases(Metrics& metrics) {
 }
 
 void TrainerLoop::validate() {
-  if (!means_.empty()) log_metrics();  // Which a loss that is not finite ends.
+  if (has_means()) log_metrics();  // Which a loss that is not finite ends.
   const Clock::time_point began = Clock::now();
   tell([&](Callback& one) { one.on_validation_start(state_); });
   const Metrics metrics = accelerator_.evaluate(data_.validate);
