@@ -31,7 +31,7 @@ struct AcceleratorOptions {
   /// Each step has so many shards, whatever the number of ranks, and a training gives the same bits
   /// on any number of them: docs/guides/same-bits.md. Batches of the loader that is prepared first
   /// are shards, of which a rank has some one after the other; optimizers and schedulers step with
-  /// the last of these. Call backward() once for each. At least as many as ranks; fixed for the
+  /// the last of these. Call backward() once for each. More ranks have no work; fixed for the
   /// life of the training. 0: none; one batch per rank and step.
   int logical_shards = 0;
   /// With logical_shards: threads of each rank's operators, whatever OMP_NUM_THREADS says, as they

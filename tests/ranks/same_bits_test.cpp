@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <ATen/ATen.h>
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -15,6 +16,7 @@
 #include <torch/optim/adam.h>
 
 #include "lockstep/amp/autocast.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/data/epoch_plan.h"
 #include "lockstep/ddp/exchange/shard_sum.h"
 #include "lockstep/ddp/hooks.h"
@@ -332,11 +334,196 @@ TEST_F(SameBits, WhatIsNotSupportedIsRefused) {
                        "compute_threads is 0");
 }
 
-TEST_F(SameBits, MoreRanksThanShardsAreRefused) {
-  NEEDS_RANKS(2);
-  EXPECT_SAYS(
-      message_of<UsageError>([] { const Accelerator accelerator({.logical_shards = 1}); }),
-      "it must be at least the number of ranks");
+TEST_F(SameBits, MoreRanksThanShardsHaveTheSameBits) {
+  const ShardedRun run{.net = batch_norm_net, .shards = 1, .samples = 14, .batch_size = 4};
+  expect_same_bits(by_ranks(run, {.logical_shards = 1}), by_one_process(run));
+}
+
+/// A training whose loop a test gives.
+struct ShardedLoop {
+  explicit ShardedLoop(const AcceleratorOptions& options, std::int64_t samples = 32,
+                       const Net& make_net = dropout_net)
+      : accelerator(options),
+        net(make_net()),
+        adam(make_adam(net)),
+        model(accelerator.prepare(net)),
+        optimizer(accelerator.prepare(adam)),
+        loader(accelerator.make_data_loader(sine_rows(samples), {.batch_size = 2})) {}
+  at::Tensor loss_of(const torch::data::Example<>& batch) {
+    return at::mse_loss(model.forward(batch.data), batch.target);
+  }
+  void backward(const torch::data::Example<>& batch) {
+    optimizer.zero_grad();
+    accelerator.backward(loss_of(batch));
+  }
+
+  Accelerator accelerator;
+  torch::nn::Sequential net;
+  torch::optim::Adam adam;
+  PreparedModel<torch::nn::SequentialImpl> model;
+  PreparedOptimizer<torch::optim::Adam> optimizer;
+  DataLoader<decltype(sine_rows(1))> loader;
+};
+
+TEST_F(SameBits, WithinAStepNothingIsSaved) {
+  const FolderOfRanks folder(group_, "within-");
+  ShardedLoop loop({.logical_shards = 4, .directory = folder.path()});
+  for (auto& batch : loop.loader) {
+    const auto save = [&] { loop.accelerator.save_state(); };
+    EXPECT_SAYS(message_of<UsageError>(save), "gradients are being accumulated");
+    loop.backward(batch);
+    if (!loop.accelerator.sync_gradients()) {
+      EXPECT_SAYS(message_of<UsageError>(save), "gradients are being accumulated");
+    }
+    loop.optimizer.step();
+    if (loop.accelerator.sync_gradients()) save();
+  }
+}
+
+TEST_F(SameBits, AStepNeedsTheSumOfAllShards) {
+  for (const bool uses_ddp : {false, true}) {
+    ShardedLoop loop({.logical_shards = world_size_});
+    EXPECT_SAYS(message_of<UsageError>([&] {
+                  for (auto& batch : loop.loader) {
+                    const at::Tensor loss = loop.loss_of(batch);
+                    if (uses_ddp) {
+                      loop.model.ddp().backward(loss);
+                    } else {
+                      loss.backward();
+                    }
+                    EXPECT_SAYS(message_of<UsageError>([&] {
+                                  loop.accelerator.clip_grad_norm_(loop.model.parameters(), 1);
+                                }),
+                                "clip_grad_norm_");
+                    loop.optimizer.step();
+                  }
+                }),
+                "in place of loss.backward()");
+  }
+}
+
+TEST_F(SameBits, CollectivesWithinAStepAreRefused) {
+  ShardedLoop loop({.logical_shards = 2 * world_size_});
+  Accelerator& accelerator = loop.accelerator;
+  for (auto& batch : loop.loader) {
+    loop.backward(batch);
+    loop.optimizer.step();
+    const at::Tensor one = at::ones({});
+    if (accelerator.sync_gradients()) {
+      EXPECT_EQ(accelerator.reduce(one).item<double>(), world_size_);
+      EXPECT_EQ(accelerator.gather(one).numel(), world_size_);
+      accelerator.wait_for_everyone();
+      EXPECT_EQ(accelerator.evaluate([] { return 7; }), 7);
+    } else {
+      constexpr const char* kReason = "different numbers of shards";
+      EXPECT_SAYS(message_of<UsageError>([&] { accelerator.reduce(one); }), kReason);
+      EXPECT_SAYS(message_of<UsageError>([&] { accelerator.gather(one); }), kReason);
+      EXPECT_SAYS(message_of<UsageError>([&] { accelerator.wait_for_everyone(); }), kReason);
+      EXPECT_SAYS(message_of<UsageError>([&] { accelerator.evaluate([] { return 7; }); }), kReason);
+    }
+  }
+}
+
+TEST_F(SameBits, LoadersOfOtherNumbersOfShardsAreRefused) {
+  Accelerator without;
+  EXPECT_SAYS(message_of<UsageError>([&] {
+                without.prepare(DataLoader(sine_rows(32), {.batch_size = 2, .logical_shards = 8}));
+              }),
+              "logical_shards=8");
+  EXPECT_SAYS(message_of<UsageError>([&] {
+                without.make_data_loader(sine_rows(32), {.batch_size = 2, .logical_shards = 8});
+              }),
+              "logical_shards=8");
+  ShardedLoop loop({.logical_shards = 4});
+  EXPECT_SAYS(message_of<UsageError>([&] {
+                loop.accelerator.make_data_loader(sine_rows(32),
+                                                  {.batch_size = 2, .logical_shards = 4});
+              }),
+              "a second loader 0");
+  EXPECT_SAYS(message_of<UsageError>([&] { const auto own = loop.accelerator.no_sync(loop.model); }),
+              "no_sync: not supported");
+}
+
+TEST_F(SameBits, ALoopThatIsLeftWithinAStepRestoresBuffers) {
+  ShardedLoop loop({.logical_shards = 2 * world_size_}, 8 * world_size_, batch_norm_net);
+  Tensors before;
+  for (const at::Tensor& buffer : loop.net->buffers()) before.push_back(buffer.clone());
+  for (auto& batch : loop.loader) {
+    loop.loss_of(batch);
+    break;
+  }
+  loop.accelerator.wait_for_everyone();
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    EXPECT_TRUE(at::equal(loop.net->buffers()[i], before[i])) << i;
+  }
+}
+
+/// Keeps the least value, and counts in `count`.
+struct LeastImpl : torch::nn::Module {
+  explicit LeastImpl(double first)
+      : least(register_buffer("least", at::full({}, first))),
+        count(register_buffer("count", at::zeros({}, at::kLong))) {}
+  at::Tensor forward(const at::Tensor& input) {
+    const at::NoGradGuard no_grad;
+    least.copy_(at::minimum(least, input.min()));
+    if (counts) count.add_(1);
+    return input;
+  }
+  at::Tensor least;
+  at::Tensor count;
+  bool counts = true;
+};
+
+TEST_F(SameBits, BuffersThatHaveNoMeanAreRefused) {
+  const auto message = [&](double first, bool counts_in_shard_0) {
+    auto least = std::make_shared<LeastImpl>(first);
+    ShardedLoop loop({.logical_shards = world_size_ + 1}, 32, [&] {
+      torch::nn::Sequential net(torch::nn::Linear(4, 1));
+      net->push_back("least", least);
+      return net;
+    });
+    return message_of<UsageError>([&] {
+      for (auto& batch : loop.loader) {
+        least->counts = counts_in_shard_0 || loop.loader.position()->shard() > 0;
+        loop.backward(batch);
+        loop.optimizer.step();
+      }
+    });
+  };
+  EXPECT_SAYS(message(std::numeric_limits<double>::infinity(), true), "is not finite");
+  EXPECT_SAYS(message(5, false), "other shards than 0");
+}
+
+TEST_F(SameBits, ASnapshotOfOtherKernelsIsResumedWithAWarning) {
+  const FolderOfRanks folder(group_, "kernels-");
+  const AcceleratorOptions options{.logical_shards = 4, .directory = folder.path()};
+  double loss = 0;
+  {
+    ShardedLoop loop(options);
+    for (auto& batch : loop.loader) {
+      loop.backward(batch);
+      loop.optimizer.step();
+    }
+    loss = loop.accelerator.loss();
+    loop.accelerator.save_state();
+  }
+  const auto warnings = [&] {
+    ShardedLoop loop(options);
+    ::testing::internal::CaptureStderr();
+    EXPECT_TRUE(loop.accelerator.load_state());
+    EXPECT_EQ(loop.accelerator.loss(), loss);
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(warnings().find("may round otherwise"), std::string::npos);
+  const bool uses_mkldnn = at::globalContext().userEnabledMkldnn();
+  at::globalContext().setUserEnabledMkldnn(!uses_mkldnn);
+  const std::string text = warnings();
+  at::globalContext().setUserEnabledMkldnn(uses_mkldnn);
+  if (rank_ == 0) {
+    EXPECT_NE(text.find(concat("there mkldnn=", uses_mkldnn, ", here mkldnn=", !uses_mkldnn)),
+              std::string::npos)
+        << text;
+  }
 }
 
 TEST_F(SameBits, RanksWhoseKernelsMayRoundOtherwiseAreRefused) {
