@@ -63,6 +63,24 @@ class SameBits(LiveAcceleratorTest):
         self.assertGreaterEqual(len(ends[0][1]), STEPS // 5)
         self.assertEqual(ends, ends[:1] * 3)
 
+    def train_losses(self, ranks, fault=None):
+        with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+            environment = {"ACCELERATOR_WORKER_FOLDER": folder}
+            if fault:
+                environment["ACCELERATOR_WORKER_FAULT"] = fault
+            job = self.start(ranks=ranks, steps=STEPS, arguments=("shards+trainer",), environment=environment)
+            end = self.end_of(job)
+            self.assertEqual(recoveries(job.errors), 1 if fault else 0, job.errors)
+            with open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8") as file:
+                lines = [json.loads(line) for line in file]
+            return end, [line["train_loss"] for line in lines if "train_loss" in line]
+
+    def test_train_loss_when_rank_0_is_killed_behind_an_update(self):
+        expected = self.train_losses(ranks=1)
+        for fault in ("stepped", "interval"):
+            with self.subTest(fault=fault):
+                self.assertEqual(self.train_losses(ranks=3, fault=fault), expected)
+
     def test_when_ranks_are_killed(self):
         for backend in ("shm", "gloo"):
             with self.subTest(backend=backend):
