@@ -68,8 +68,8 @@ constexpr env::Variable kFault{
     "hang|flip|evaluation|ended|preempted|log|logged|validation|validated|stepped|interval",
     "what the first process of rank 1 does in step 30; flip: a bit of a parameter, while all are "
     "compared; evaluation: it is killed in that before step 30; ended: behind the training's end; "
-    "preempted: behind fit(), which a preemption has ended; stepped, interval: rank 0 is killed behind the "
-    "update of step 30 or 28; the others: that of rank 0 is killed "
+    "preempted: behind fit(), which a preemption has ended; stepped, interval: rank 0 is killed "
+    "behind the update of step 30 or 28; the others: that of rank 0 is killed "
     "before or behind the callback that writes the metrics of "
     "step 30"};
 constexpr std::int64_t kFaultyStep = 30;
@@ -266,8 +266,8 @@ int run_trainer(const Settings& settings) {
   trainer.add(LambdaCallback({.on_train_batch_end = [](TrainerState& state) {
     const int rank = state.accelerator.process_index();
     const std::int64_t step = state.time.batches;
-    const bool dies = fault_of(step, rank, 0) == "stepped" || fault_of(step + 2, rank, 0) == "interval";
-    if (dies) raise(SIGKILL);
+    if (fault_of(step, rank, 0) == "stepped") raise(SIGKILL);
+    if (fault_of(step + 2, rank, 0) == "interval") raise(SIGKILL);
   }}));
   trainer.add(ValidationPhase(places));
   trainer.add(ModelCheckpoint({.monitor = "val_one"}));

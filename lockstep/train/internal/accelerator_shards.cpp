@@ -126,7 +126,8 @@ std::string words_missing_in(const std::string& other, const std::string& text) 
   const std::vector<std::string> there = words_of(other);
   std::string missing;
   for (const std::string& word : words_of(text)) {
-    if (std::ranges::find(there, word) == there.end()) missing += concat(missing.empty() ? "" : " ", word);
+    if (std::ranges::find(there, word) != there.end()) continue;
+    missing += concat(missing.empty() ? "" : " ", word);
   }
   return missing.empty() ? "nothing" : missing;
 }
@@ -315,7 +316,8 @@ void AcceleratorShards::begin_shard(const ShardPlace& place) {
 
 bool AcceleratorShards::is_within_step() const {
   const auto& loaders = state_.loaders;
-  if (loaders.empty() || !loaders.front()->is_in_pass() || !loaders.front()->has_batch()) return false;
+  if (loaders.empty() || !loaders.front()->is_in_pass()) return false;
+  if (!loaders.front()->has_batch()) return false;
   return !ends_step() || has_shard_;
 }
 
