@@ -30,13 +30,14 @@ bool ended_within(c10d::Work& work, std::chrono::milliseconds slice) {
   }
 }
 
-Deadline last_deadline(const Work::State& state) {
-  return Deadline(state.deadline.instant() + kGraceAfterBackendDeadline);
+Deadline last_deadline(const Deadline& deadline) {
+  return Deadline(deadline.instant() + kGraceAfterBackendDeadline);
 }
 
 void wait_and_report(const Work::State& state) {
   // Backends read 0 as "for ever".
-  const auto remaining = [until = last_deadline(state)] {
+  const auto remaining = [until = last_deadline(
+                             state.deadline.value_or(Deadline::after(state.name.timeout)))] {
     return std::max(until.remaining(), std::chrono::milliseconds(1));
   };
   const auto start = Deadline::Clock::now();
@@ -91,7 +92,8 @@ bool fails_by_question(const Work::State& state) {
 
 bool Work::is_completed() const {
   if (!state_ || state_->done || state_->work->isCompleted()) return true;
-  return last_deadline(*state_).passed() || fails_by_question(*state_);
+  if (state_->deadline && last_deadline(*state_->deadline).passed()) return true;
+  return fails_by_question(*state_);
 }
 
 void Work::wait() const {

@@ -29,7 +29,7 @@ class TaskWork final : public c10d::Work {
   bool wait(std::chrono::milliseconds timeout) override {
     // Behind the task's deadline: then the driver itself says what is the matter.
     const Deadline until = timeout == kNoTimeout
-                               ? Deadline(task_->deadline.instant() + std::chrono::hours(1))
+                               ? Deadline::after(task_->timeout + std::chrono::hours(1))
                                : Deadline::after(timeout);
     if (!driver_.wait(*task_, until)) driver_.throw_incomplete(*task_, timeout);
     return true;

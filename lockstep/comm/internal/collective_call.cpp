@@ -48,6 +48,7 @@ struct RunningCall {
   const ProcessGroup::State& group;
   CollectiveName name;
   Deadline deadline;
+  bool is_message = false;
   // In the list of the last calls that reports of crashes and hangs have.
   std::uint64_t ticket = recent_calls().start(name.operation, name.group, name.sequence);
 
@@ -66,7 +67,8 @@ struct RunningCall {
     } catch (...) {
       rethrow_named(name);
     }
-    auto state = std::make_shared<Work::State>(std::move(work), name, deadline);
+    auto state = std::make_shared<Work::State>(
+        std::move(work), name, is_message ? std::nullopt : std::optional(deadline));
     state->store = group.store;
     state->while_waiting = group.while_waiting;
     state->world_size = group.world_size;
@@ -194,7 +196,8 @@ Work start_message(const CallSite& call, const at::Tensor& tensor, std::optional
   const RunningCall running{
       .group = group,
       .name = {call.operation, group.name, group.rank, group.messages++, timeout, peer},
-      .deadline = Deadline::after(timeout)};
+      .deadline = Deadline::after(timeout),
+      .is_message = true};
   return running.run(options, start);
 }
 

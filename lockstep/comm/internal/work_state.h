@@ -44,7 +44,8 @@ std::string describe(const CollectiveName& name);
 namespace lockstep {
 
 struct Work::State {
-  State(c10::intrusive_ptr<c10d::Work> started, CollectiveName its_name, Deadline its_deadline)
+  State(c10::intrusive_ptr<c10d::Work> started, CollectiveName its_name,
+        std::optional<Deadline> its_deadline)
       : work(std::move(started)),
         name(std::move(its_name)),
         deadline(its_deadline),
@@ -55,7 +56,7 @@ struct Work::State {
 
   c10::intrusive_ptr<c10d::Work> work;
   CollectiveName name;
-  Deadline deadline;
+  std::optional<Deadline> deadline;  ///< none for a message, whose time begins with the wait
   c10::intrusive_ptr<c10d::Store> store = {};  ///< the group's; for finding out who is missing
   int world_size = 1;
   std::uint64_t recent_call = 0;  ///< ticket of the call that this work is part of

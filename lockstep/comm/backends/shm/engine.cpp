@@ -17,6 +17,10 @@ void pause_briefly() {
 #endif
 }
 
+bool is_from_any(const Task& task) {
+  return !task.operation && task.message.peer == Message::kAnyPeer;
+}
+
 }  // namespace
 
 Engine::Engine(std::shared_ptr<Segment> segment, int rank, std::string group_name,
@@ -63,6 +67,8 @@ bool Engine::poll(const Task& task) {
 
 bool Engine::wait(Task& task, Deadline until) {
   const MutexLock lock(mutex_);
+  if (!task.operation && !task.is_waited_for) task.deadline = Deadline::after(task.timeout);
+  task.is_waited_for = true;
   advance();
   const auto look_often = [&]() LOCKSTEP_REQUIRES(mutex_) {
     constexpr int kLooksPerClock = 32;  // the clock costs as much as a look
@@ -183,9 +189,7 @@ int Engine::awaited_by(const Task& task) const {
 
 // Who waits for any peer goes on as long as one is there.
 Verdict Engine::check_peers_for(const Task& task) {
-  if (task.operation || task.message.peer != Message::kAnyPeer) {
-    return team_.check_peers(awaited_by(task));
-  }
+  if (!is_from_any(task)) return team_.check_peers(awaited_by(task));
   Verdict verdict;
   for (int peer = 0; peer < team_.ranks(); ++peer) {
     if (peer == team_.rank()) continue;
@@ -220,7 +224,15 @@ bool Engine::end_if_hopeless(const Task& task) {
     if (!task.ended) end_by(verdict, &task);
     return true;
   }
+  // A program may receive long before the peer sends: only a wait makes a message late.
+  if (!task.operation && !task.is_waited_for) return false;
   if (!task.deadline.passed()) return false;
+  if (is_from_any(task)) {  // No rank is late: the peers learn that this one gave up.
+    end_all<TimeoutError>(concat("not complete within ", task.timeout.count(),
+                                 " ms, waiting for a message from any rank; send one"));
+    team_.abort();
+    return true;
+  }
   const Verdict late{.reason = Reason::kLate, .rank = awaited_by(task)};
   team_.pronounce(late);
   end_by(late, &task);
@@ -252,10 +264,6 @@ void Engine::end_by(Verdict verdict, const Task* awaited) {
   if (awaited == nullptr || !awaited->deadline.passed()) {
     return end_all<TimeoutError>(
         concat("a peer gave up waiting for ", who, "; look at what that rank is doing"), ranks);
-  }
-  if (!awaited->operation && awaited->message.peer == Message::kAnyPeer) {
-    return end_all<TimeoutError>(concat("not complete within ", awaited->timeout.count(),
-                                        " ms, waiting for a message from any rank; send one"));
   }
   end_all<TimeoutError>(
       concat("not complete within ", awaited->timeout.count(), " ms, waiting for ", who,

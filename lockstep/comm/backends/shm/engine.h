@@ -29,12 +29,13 @@ struct Task {
 
   const char* name;  ///< "all_reduce", for errors
   std::chrono::milliseconds timeout;
-  Deadline deadline;
+  Deadline deadline;  ///< of a message, once it is waited for
   std::unique_ptr<Operation> operation = {};  ///< null for a message
   Message message = {};
 
   // The engine's.
   std::uint64_t number = 0;
+  bool is_waited_for = false;
   bool begun = false;
   bool ended = false;
   std::exception_ptr error = {};

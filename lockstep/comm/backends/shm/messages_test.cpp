@@ -1,5 +1,8 @@
 #include "lockstep/comm/backends/shm/messages.h"
 
+#include <latch>
+#include <thread>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -163,6 +166,51 @@ TEST(Messages, NobodySendsAreATimeoutThatNamesThePeer) {
   });
   EXPECT_EQ(outcomes[0],
             error_in("TimeoutError", "recv", 0, 0, {2}, std::chrono::milliseconds(20)));
+}
+
+TEST(Messages, OnesThatAreOnlyPolledAreNeverLate) {
+  std::latch passed(1);
+  const auto outcomes = on_ranks(2, [&](Engine& engine) {
+    auto text = text_of(0, 10);
+    if (engine.team().rank() == 1) {
+      passed.wait();
+      engine.wait(*start_send(engine, 0, 0, text), soon());
+      return;
+    }
+    std::vector<std::byte> received(10);
+    const Message message{
+        .direction = Message::Direction::kReceive, .peer = 1, .data = received.data(), .bytes = 10};
+    // Its time has passed at once, and a look at it is due.
+    const auto task =
+        testing_engine::start_message(engine, "recv", message, std::chrono::milliseconds(0));
+    EXPECT_FALSE(engine.poll(*task));
+    EXPECT_EQ(engine.failure().reason, "");
+    passed.count_down();
+    while (!engine.poll(*task)) std::this_thread::yield();
+    EXPECT_EQ(received, text);
+  });
+  EXPECT_EQ(outcomes, std::vector<testing_engine::Outcome>(2));
+}
+
+TEST(Messages, NobodySendsToWhoWaitsForAnyIsBlamedOnNobody) {
+  const auto outcomes = on_ranks(3, [&](Engine& engine) {
+    std::vector<std::byte> text(1);
+    if (engine.team().rank() != 0) {
+      engine.wait(*start_receive(engine, 0, 0, text), soon());
+      return;
+    }
+    const Message message{.direction = Message::Direction::kReceive,
+                          .peer = Message::kAnyPeer,
+                          .data = text.data(),
+                          .bytes = 1};
+    engine.wait(
+        *testing_engine::start_message(engine, "recv", message, std::chrono::milliseconds(20)),
+        soon());
+  });
+  EXPECT_EQ(outcomes[0], error_in("TimeoutError", "recv", 0, 0, {}, std::chrono::milliseconds(20)));
+  for (const int peer : {1, 2}) {
+    EXPECT_EQ(outcomes[static_cast<std::size_t>(peer)], error_in("PeerLost", "recv", 0, peer, {0}));
+  }
 }
 
 TEST(Messages, WhoLeftMattersOnlyToWhoWaitsForIt) {
