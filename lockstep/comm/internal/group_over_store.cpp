@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
@@ -32,6 +32,15 @@ int ranks_of_own_domain(const MemoryDomains& domains, int rank) {
   return static_cast<int>(std::ranges::count(domains, own));
 }
 
+// The store may outlive a group: one that its ranks make again under the same name must not meet
+// the keys of the first. Every group of so many ranks has each of them once, so all count alike.
+c10::intrusive_ptr<c10d::Store> store_of_this_group(const c10::intrusive_ptr<c10d::Store>& store,
+                                                    const GroupPlace& place) {
+  const std::string ranks = concat("groups_of/", place.world_size, "/");
+  const auto number = watched(store, place.while_waiting)->add(concat(ranks, "rank/", place.rank), 1);
+  return c10::make_intrusive<c10d::PrefixStore>(concat(ranks, number), store);
+}
+
 }  // namespace
 
 ProcessGroup make_group_over_store(c10::intrusive_ptr<c10d::Store> store, const GroupPlace& place) {
@@ -43,14 +52,15 @@ ProcessGroup make_group_over_store(c10::intrusive_ptr<c10d::Store> store, const 
   state->timeout = place.timeout;
   state->while_waiting = place.while_waiting;
   state->asked_to_check_calls = place.check_calls;
-  state->store = std::move(store);
   state->local_rank = static_cast<int>(env::integer(env::kLocalRank).value_or(place.rank));
   state->backend_name = env::text(env::kBackend).value_or("");
   if (place.world_size > 1) {
+    state->store = store_of_this_group(store, place);
     state->domains =
         exchange_memory_domains(*watched(state->store, place.while_waiting), place.rank,
                                 place.world_size, Deadline::after(place.timeout));
   } else {
+    state->store = std::move(store);
     state->domains = {0};
   }
   state->local_world_size = static_cast<int>(
