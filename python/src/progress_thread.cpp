@@ -13,6 +13,7 @@
 namespace lockstep::python {
 namespace {
 
+using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
@@ -25,6 +26,8 @@ constexpr milliseconds kHurry{50};
 // For so long a thread without work looks by itself: waking it would cost the caller a system call.
 constexpr milliseconds kLinger{500};
 constexpr milliseconds kLingerPause{2};
+// How long the end of the program waits for a callback that blocks.
+constexpr milliseconds kMostWaitAtExit{1000};
 
 thread_local bool is_progress_thread = false;
 std::atomic<ProgressThread*> current{nullptr};
@@ -53,36 +56,45 @@ void ProgressThread::start_if_needed() {
   is_running_ = true;
 }
 
-void ProgressThread::add(c10::intrusive_ptr<TorchWork> work) {
+bool ProgressThread::add(c10::intrusive_ptr<TorchWork> work) {
   const std::lock_guard lock(mutex_);
-  if (stops_) return;
+  if (stops_) return false;
   added_.push_back(std::move(work));
   start_if_needed();
   if (is_idle_) changed_.notify_all();
+  return true;
 }
 
 void ProgressThread::stop() {
-  std::unique_lock lock(mutex_);
-  stops_ = true;
-  changed_.notify_all();
-  changed_.wait(lock, [this] { return !is_running_; });
-  added_.clear();
+  std::vector<c10::intrusive_ptr<TorchWork>> left;
+  {
+    std::unique_lock lock(mutex_);
+    stops_ = true;
+    changed_.notify_all();
+    changed_.wait_for(lock, kMostWaitAtExit, [this] { return !is_running_; });
+    left.swap(added_);
+  }
+  // Without the lock: callbacks and the destructors of tensors may wait for the GIL.
+  for (const auto& work : left) work->fail_futures();
 }
 
 void ProgressThread::serve() {
+  struct Watched {
+    c10::intrusive_ptr<TorchWork> work;
+    Clock::time_point first_look;
+  };
   is_progress_thread = true;
-  std::vector<c10::intrusive_ptr<TorchWork>> works;
-  auto last_news = std::chrono::steady_clock::now();
+  std::vector<Watched> works;
+  auto last_news = Clock::now();
   std::unique_lock lock(mutex_);
   while (!stops_) {
+    const auto now = Clock::now();
     if (!added_.empty()) {
-      std::move(added_.begin(), added_.end(), std::back_inserter(works));
+      for (auto& work : added_) works.push_back({std::move(work), now + kFirstLook});
       added_.clear();
-      last_news = std::chrono::steady_clock::now();
-      changed_.wait_for(lock, kFirstLook, [this] { return stops_; });
-      continue;
+      last_news = now;
     }
-    const auto quiet = std::chrono::steady_clock::now() - last_news;
+    const auto quiet = now - last_news;
     if (works.empty()) {
       is_idle_ = quiet > kLinger;
       if (is_idle_) {
@@ -95,15 +107,25 @@ void ProgressThread::serve() {
     }
     lock.unlock();
     // A future's callbacks may start calls, and so add works.
-    const auto ended =
-        std::erase_if(works, [](const auto& work) { return work->isCompleted(); });
-    if (ended > 0) last_news = std::chrono::steady_clock::now();
+    auto next_first_look = Clock::time_point::max();
+    bool any_is_due = false;
+    const auto ended = std::erase_if(works, [&](const Watched& watched) {
+      if (watched.first_look > now) {
+        next_first_look = std::min(next_first_look, watched.first_look);
+        return false;
+      }
+      any_is_due = true;
+      return watched.work->isCompleted();
+    });
+    if (ended > 0) last_news = Clock::now();
     lock.lock();
     const auto pause = quiet < kHurry ? kShortPause : kLongPause;
-    changed_.wait_for(lock, pause, [this] { return stops_ || !added_.empty(); });
+    const auto next_look = Clock::now() + pause;
+    changed_.wait_until(lock, any_is_due ? next_look : std::max(next_look, next_first_look),
+                        [this] { return stops_; });
   }
-  // Tensors may belong to Python, which the caller of stop() has let go.
   lock.unlock();
+  for (const Watched& watched : works) watched.work->fail_futures();
   works.clear();
   lock.lock();
   is_running_ = false;

@@ -21,9 +21,10 @@ class ProgressThread {
   /// Whether this is that thread.
   static bool is_current();
 
-  /// Keeps the work until it has ended.
-  void add(c10::intrusive_ptr<TorchWork> work);
-  /// Ends the thread; works that are under way are moved on no more.
+  /// Keeps the work until it has ended. Returns false after stop(): the work is not kept then.
+  bool add(c10::intrusive_ptr<TorchWork> work);
+  /// Ends the thread; works that are under way are moved on no more, and their futures fail. Waits
+  /// a second at most: a thread whose callback blocks is left behind.
   void stop();
 
  private:

@@ -1,6 +1,7 @@
 #include "python/src/torch_work.h"
 
-#include <thread>
+#include <array>
+#include <utility>
 
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -32,9 +33,11 @@ bool TorchWork::parts_are_completed() const {
   return true;
 }
 
+// For the thread that runs the callbacks of its futures a work has ended: they may ask it.
 bool TorchWork::has_ended() const {
   const std::lock_guard lock(state_mutex_);
-  return ended_;
+  return state_ == State::kEnded ||
+         (state_ == State::kMarking && marked_by_ == std::this_thread::get_id());
 }
 
 void TorchWork::end() noexcept {
@@ -52,24 +55,68 @@ void TorchWork::end() noexcept {
   FuturePtr result_future;
   {
     const std::lock_guard lock(state_mutex_);
-    if (ended_) return;
-    ended_ = true;
+    if (state_ != State::kStarted) return;
+    state_ = State::kMarking;
+    marked_by_ = std::this_thread::get_id();
     error_ = error;
     future = future_;
     result_future = result_future_;
   }
   if (error && call_.on_error) call_.on_error(error);
   call_.on_error = nullptr;
-  finish(error);
   mark(future, false);
   mark(result_future, true);
+  {
+    const std::lock_guard lock(state_mutex_);
+    state_ = State::kEnded;
+  }
+  ended_.notify_all();
+  finish(error);
+}
+
+void TorchWork::end_and_wait_for_futures() {
+  constexpr std::chrono::milliseconds kBetweenSignals{20};
+  end();
+  while (!has_ended()) {
+    const WithoutGil without_gil;
+    {
+      std::unique_lock lock(state_mutex_);
+      if (ended_.wait_for(lock, kBetweenSignals, [this] { return state_ == State::kEnded; })) return;
+    }
+    try {
+      run_signal_handlers();
+    } catch (...) {
+      rethrow_for_python();
+    }
+  }
+}
+
+void TorchWork::fail_futures() {
+  std::array<FuturePtr, 2> futures;
+  {
+    const std::lock_guard lock(state_mutex_);
+    if (state_ != State::kStarted) return;
+    futures = {std::exchange(future_, {}), std::exchange(result_future_, {})};
+  }
+  const auto error = std::make_exception_ptr(c10::DistBackendError(
+      concat(call_.title, " number ", call_.sequence, " on rank ", call_.rank,
+             ": not complete when the program ended; wait for it before"),
+      nullptr));
+  for (const FuturePtr& future : futures) {
+    if (future) future->setError(error);
+  }
+}
+
+void TorchWork::check_process() const {
+  call_.process.check(call_.title, call_.rank);
 }
 
 bool TorchWork::isCompleted() {
   if (has_ended()) return true;
+  check_process();
   if (!parts_are_completed()) return false;
   end();
-  return true;
+  return has_ended();
 }
 
 bool TorchWork::isSuccess() const {
@@ -83,7 +130,8 @@ std::exception_ptr TorchWork::exception() const {
 }
 
 int TorchWork::sourceRank() const {
-  return message_ ? message_->sourceRank() : Work::sourceRank();
+  if (message_) return message_->sourceRank();
+  return call_.source ? *call_.source : Work::sourceRank();
 }
 
 void TorchWork::throw_if_failed() const {
@@ -97,6 +145,7 @@ void TorchWork::throw_if_failed() const {
 }
 
 bool TorchWork::wait(std::chrono::milliseconds timeout) {
+  if (!has_ended()) check_process();
   if (timeout > kNoTimeout) {
     const auto deadline = Deadline::after(timeout);
     auto pause = std::chrono::microseconds(20);
@@ -117,7 +166,7 @@ bool TorchWork::wait(std::chrono::milliseconds timeout) {
       pause = std::min(pause * 2, std::chrono::microseconds(1000));
     }
   }
-  end();
+  end_and_wait_for_futures();
   if (c10d::allow_inflight_collective_as_graph_input()) {
     c10d::unregister_work(
         c10::intrusive_ptr<c10d::Work>::unsafe_reclaim_from_nonowning(this));
@@ -127,6 +176,7 @@ bool TorchWork::wait(std::chrono::milliseconds timeout) {
 }
 
 TorchWork::FuturePtr TorchWork::future(FuturePtr& slot, const c10::TypePtr& type) {
+  if (!has_ended()) check_process();
   bool is_new = false;
   FuturePtr made;
   {
@@ -136,18 +186,19 @@ TorchWork::FuturePtr TorchWork::future(FuturePtr& slot, const c10::TypePtr& type
       is_new = true;
     }
     made = slot;
-    if (!ended_) is_new = false;
+    if (state_ == State::kStarted) is_new = false;
   }
-  if (is_new) {  // It had ended before: nobody else marks it.
+  if (is_new) {  // The results were there before: nobody else marks it.
     mark(made, &slot == &result_future_);
     return made;
   }
   const bool in_backward = torch::autograd::get_current_graph_task_id() >= 0;
   if (in_backward || ProgressThread::is_current()) {
-    end();
-  } else if (!isCompleted()) {
-    ProgressThread::instance().add(
-        c10::intrusive_ptr<TorchWork>::unsafe_reclaim_from_nonowning(this));
+    end_and_wait_for_futures();
+  } else if (!isCompleted() &&
+             !ProgressThread::instance().add(
+                 c10::intrusive_ptr<TorchWork>::unsafe_reclaim_from_nonowning(this))) {
+    end_and_wait_for_futures();
   }
   return made;
 }

@@ -1,13 +1,17 @@
 #pragma once
 
+#include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <thread>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "lockstep/comm/work.h"
+#include "python/src/own_process.h"
 
 namespace lockstep::python {
 
@@ -43,6 +47,8 @@ class TorchWork final : public c10d::Work {
     std::vector<at::Tensor> outputs;  ///< what result() returns
     /// What the backend remembers of a failure.
     std::function<void(const std::exception_ptr&)> on_error;
+    OwnProcess process;               ///< works of a forked one's parent are errors in it
+    std::optional<int> source = {};   ///< of a receive from one rank
   };
 
   explicit TorchWork(Call call);
@@ -66,13 +72,26 @@ class TorchWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
 
-  /// Waits for all parts, then writes results and futures. Never throws.
-  void end() noexcept;
+  /// For the end of the program: futures that nobody would complete fail. The work may still be
+  /// waited for.
+  void fail_futures();
 
  private:
+  enum class State {
+    kStarted,
+    kMarking,  ///< the results are there; a thread completes the futures and runs their callbacks
+    kEnded,
+  };
+
   using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
   bool parts_are_completed() const;
   bool has_ended() const;
+  void check_process() const;
+  /// Waits for all parts, writes the results and completes the futures, or leaves the latter to the
+  /// thread that does that already.
+  void end() noexcept;
+  /// The same, and waits for that thread. Errors: what a signal handler raises.
+  void end_and_wait_for_futures();
   void throw_if_failed() const;
   FuturePtr future(FuturePtr& slot, const c10::TypePtr& type);
   void mark(const FuturePtr& future, bool is_result) const;
@@ -81,7 +100,9 @@ class TorchWork final : public c10d::Work {
   std::vector<std::shared_ptr<Part>> parts_;
   c10::intrusive_ptr<c10d::Work> message_;
   mutable std::mutex state_mutex_;  // not held while anything is waited for or called
-  bool ended_ = false;
+  std::condition_variable ended_;
+  State state_ = State::kStarted;
+  std::thread::id marked_by_;
   std::exception_ptr error_;
   FuturePtr future_;
   FuturePtr result_future_;
