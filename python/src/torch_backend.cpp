@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include <pthread.h>
-
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sparse_coo_tensor.h>
@@ -27,14 +25,6 @@ namespace lockstep::python {
 namespace {
 
 using Use = Staging::Use;
-
-std::atomic<int> forks{0};
-
-int count_forks() {
-  [[maybe_unused]] static const int registered =
-      ::pthread_atfork(nullptr, nullptr, [] { ++forks; });
-  return forks;
-}
 
 std::string name_in_errors(const c10d::Backend::Options& options) {
   // torch.distributed calls the default group "0".
@@ -68,7 +58,6 @@ TorchBackend::TorchBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int 
       options_(std::move(options)),
       store_(std::move(store)),
       group_(connect(store_, rank, size, *options_)),
-      forks_(count_forks()),
       timeout_ms_(options_->timeout.count()),
       error_(std::make_shared<std::atomic<c10d::ErrorType>>(c10d::ErrorType::SUCCESS)) {}
 
@@ -86,6 +75,7 @@ void TorchBackend::setTimeout(std::chrono::milliseconds timeout) {
 }
 
 void TorchBackend::abort() {
+  check_process("abort");
   if (const auto backend = group_.c10d_backend()) backend->abort();
 }
 
@@ -102,8 +92,7 @@ c10::intrusive_ptr<c10d::Backend> TorchBackend::split(
 
 void TorchBackend::startCoalescing() {
   const std::lock_guard lock(coalescing_mutex_);
-  if (coalescing_) throw UsageError("start_coalescing: calls are being coalesced already");
-  coalescing_.emplace();
+  coalescing_.emplace();  // instead of a batch that an error left: c10d does not end that
 }
 
 TorchBackend::WorkPtr TorchBackend::endCoalescing() {
@@ -114,7 +103,8 @@ TorchBackend::WorkPtr TorchBackend::endCoalescing() {
     calls = std::move(*coalescing_);
     coalescing_.reset();
   }
-  const Kind kind{c10d::OpType::COALESCED, "lockstep:coalesced"};
+  // Ranks may send each other batches of messages that the others take no part in.
+  const Kind kind{c10d::OpType::COALESCED, "lockstep:coalesced", true, !calls.has_collective};
   auto work = make_work(kind, {}, calls.outputs);
   for (auto& part : calls.parts) work->add(std::move(part));
   return track(std::move(work), kind);
@@ -138,10 +128,15 @@ int TorchBackend::checked_root(const char* operation, std::int64_t rank,
   return static_cast<int>(rank);
 }
 
-void TorchBackend::check_process(const char* operation) const {
-  if (forks == forks_) return;
-  throw UsageError(concat(operation, ": this process was forked from rank ", getRank(),
-                          " and is no rank itself; communicate in the parent, or spawn"));
+void TorchBackend::rethrow() const {
+  try {
+    throw;
+  } catch (const OperationError&) {
+    *error_ = error_type_of(std::current_exception());
+    rethrow_for_python();
+  } catch (...) {
+    rethrow_for_python();
+  }
 }
 
 c10::intrusive_ptr<TorchWork> TorchBackend::make_work(const Kind& kind, Tensors inputs,
@@ -155,7 +150,9 @@ c10::intrusive_ptr<TorchWork> TorchBackend::make_work(const Kind& kind, Tensors 
       .sequence = counter++,
       .inputs = std::move(inputs),
       .outputs = std::move(outputs),
-      .on_error = [error = error_](const std::exception_ptr& what) { *error = error_type_of(what); }});
+      .on_error = [error = error_](const std::exception_ptr& what) { *error = error_type_of(what); },
+      .process = process_,
+      .source = kind.source});
 }
 
 std::shared_ptr<Part> TorchBackend::start_part(const Staging& staging,
@@ -170,9 +167,10 @@ std::shared_ptr<Part> TorchBackend::start_part(const Staging& staging,
       if (write_results) write_results();
       then();
     });
-  } catch (const OperationError&) {
-    *error_ = error_type_of(std::current_exception());
-    rethrow_for_python();
+  } catch (...) {
+    const std::lock_guard lock(coalescing_mutex_);
+    coalescing_.reset();  // c10d does not end a batch in which a call failed
+    rethrow();
   }
 }
 
@@ -184,6 +182,7 @@ TorchBackend::WorkPtr TorchBackend::track(c10::intrusive_ptr<TorchWork> work, co
       coalescing_->parts.insert(coalescing_->parts.end(), parts.begin(), parts.end());
       const auto outputs = work->result();
       coalescing_->outputs.insert(coalescing_->outputs.end(), outputs.begin(), outputs.end());
+      coalescing_->has_collective |= !kind.is_message;
     }
   }
   const bool in_backward = torch::autograd::get_current_graph_task_id() >= 0;
@@ -480,10 +479,20 @@ TorchBackend::WorkPtr TorchBackend::alltoall_base(at::Tensor& output, at::Tensor
              });
 }
 
+namespace {
+
+// Calls without elements send nothing. A message without elements must come after those before it
+// and say who sent it, so it has one byte.
+at::Tensor at_least_a_byte(const at::Tensor& staged) {
+  return staged.numel() > 0 ? staged : at::zeros({1}, at::kByte);
+}
+
+}  // namespace
+
 TorchBackend::WorkPtr TorchBackend::send(Tensors& tensors, int target, int tag) {
   const at::Tensor& tensor = only("send", tensors);
   Staging staging("send", Use::kMove);
-  const at::Tensor staged = staging.in(tensor);
+  const at::Tensor staged = at_least_a_byte(staging.in(tensor));
   return run({c10d::OpType::SEND, "lockstep:send", true, true}, staging, tensors, tensors,
              kNoTimeout,
              [&](const auto& terms) { return group_.send(staged, target, tag, terms); });
@@ -492,16 +501,19 @@ TorchBackend::WorkPtr TorchBackend::send(Tensors& tensors, int target, int tag) 
 TorchBackend::WorkPtr TorchBackend::recv(Tensors& tensors, int source, int tag) {
   const at::Tensor& tensor = only("recv", tensors);
   Staging staging("recv", Use::kMove);
-  const at::Tensor staged = staging.out(tensor);
-  return run({c10d::OpType::RECV, "lockstep:recv", true, true}, staging, tensors, tensors,
+  const at::Tensor staged = at_least_a_byte(staging.out(tensor));
+  return run({c10d::OpType::RECV, "lockstep:recv", true, true, source}, staging, tensors, tensors,
              kNoTimeout,
              [&](const auto& terms) { return group_.recv(staged, source, tag, terms); });
 }
 
 TorchBackend::WorkPtr TorchBackend::recvAnysource(Tensors& tensors, int tag) {
   const at::Tensor& tensor = only("recv", tensors);
+  if (group_.backend_name() == "hierarchical") {
+    throw UsageError("recv: the backend hierarchical has no receive from any rank; name the rank");
+  }
   Staging staging("recv", Use::kMove);
-  const at::Tensor staged = staging.out(tensor);
+  const at::Tensor staged = at_least_a_byte(staging.out(tensor));
   const WithoutGil without_gil;
   const Kind kind{c10d::OpType::RECVANYSOURCE, "lockstep:recvAnySource", true, true};
   auto work = make_work(kind, tensors, tensors);
@@ -544,9 +556,8 @@ TorchBackend::WorkPtr TorchBackend::allreduce_sparse(Tensors& tensors,
   auto work = make_work(kind, {}, tensors);
   try {
     add_sparse(tensor, options.timeout);
-  } catch (const OperationError&) {
-    *error_ = error_type_of(std::current_exception());
-    rethrow_for_python();
+  } catch (...) {
+    rethrow();
   }
   return work;
 }

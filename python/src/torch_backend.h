@@ -12,6 +12,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "lockstep/comm/process_group.h"
+#include "python/src/own_process.h"
 #include "python/src/staging.h"
 #include "python/src/torch_work.h"
 
@@ -92,10 +93,12 @@ class TorchBackend final : public c10d::Backend {
     const char* title;
     bool is_async = true;
     bool is_message = false;
+    std::optional<int> source = std::nullopt;  ///< of a receive from one rank
   };
   struct Coalescing {
     std::vector<std::shared_ptr<Part>> parts;
     Tensors outputs;
+    bool has_collective = false;
   };
 
   c10::intrusive_ptr<TorchWork> make_work(const Kind& kind, Tensors inputs, Tensors outputs);
@@ -106,13 +109,15 @@ class TorchBackend final : public c10d::Backend {
               std::chrono::milliseconds timeout, const Start& start);
   CollectiveOptions collective_options(std::chrono::milliseconds timeout) const;
   int checked_root(const char* operation, std::int64_t rank, std::int64_t tensor) const;
-  void check_process(const char* operation) const;
+  void check_process(const char* operation) const { process_.check(operation, getRank()); }
+  /// In a catch block: as rethrow_for_python, and remembers what getError() says.
+  [[noreturn]] void rethrow() const;
   void add_sparse(const at::Tensor& tensor, std::chrono::milliseconds timeout);
 
   const c10::intrusive_ptr<Options> options_;
   const c10::intrusive_ptr<c10d::Store> store_;
   const ProcessGroup group_;
-  const int forks_;  ///< of the process so far, when this was made
+  const OwnProcess process_;
   std::atomic<std::int64_t> timeout_ms_;
   std::atomic<std::uint64_t> sequence_{0};
   std::atomic<std::uint64_t> messages_{0};

@@ -3,6 +3,7 @@
 usage: faults.py LOCKSTEP   (or faults.py rank FAULT, one rank of such a job)
 """
 
+import atexit
 import os
 import signal
 import subprocess
@@ -26,7 +27,22 @@ def wait_alone(rank, call):
     raise AssertionError("the call returned")
 
 
+def wait_for_flag():
+    end = time.monotonic() + 30
+    while not os.path.exists(os.environ["FLAG"]):
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def set_flag():
+    open(os.environ["FLAG"], "w").close()
+
+
 def run_rank(fault):
+    # Before the package's own, so that these run after it.
+    at_exit = []
+    atexit.register(lambda: [call() for call in at_exit])
+
     import torch
     import torch.distributed as dist
 
@@ -76,12 +92,12 @@ def run_rank(fault):
             dist.broadcast(other, src=0)
         except RuntimeError as error:
             print(f"{type(error).__name__}: {error}", flush=True)
-    elif fault == "interrupt":
+    elif fault in ("interrupt", "interrupt_of_sparse"):
         # Ctrl-C while this rank waits: KeyboardInterrupt, long before the timeout.
         if rank == 0:
             threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
             try:
-                dist.all_reduce(tensor)
+                dist.all_reduce(tensor if fault == "interrupt" else tensor.to_sparse())
             except KeyboardInterrupt:
                 print("KeyboardInterrupt", flush=True)
                 os._exit(0)
@@ -105,30 +121,38 @@ def run_rank(fault):
             future = reduced.get_future().then(lambda _: "completed")
             reply = torch.zeros(1)
             answer = dist.irecv(reply, 1)
-            end = time.monotonic() + 30
-            while not os.path.exists(os.environ["FLAG"]):  # makes no call until the peer has all
-                assert time.monotonic() < end
+            wait_for_flag()  # makes no call until the peer has all
             assert future.wait() == "completed"
             answer.wait()
             request.wait()
         else:
             dist.recv(big, 0)
             dist.all_reduce(tensor)
-            open(os.environ["FLAG"], "w").close()
+            set_flag()
             dist.send(torch.ones(1), 0)
         dist.barrier()
         print("done", flush=True)
     elif fault == "fork":
         # A forked child that ends in good order takes nothing from its parent.
+        received = torch.zeros(1)
+        work = dist.irecv(received, 1 - rank)
+        abort = dist.group.WORLD._get_backend(torch.device("cpu")).abort
         child = os.fork()
         if child == 0:
-            try:
-                dist.all_reduce(tensor)
-            except RuntimeError as error:
-                print(f"child: {error}", flush=True)
+            for call in (lambda: dist.all_reduce(tensor), work.is_completed, work.wait, work.get_future, abort):
+                try:
+                    call()
+                except RuntimeError as error:
+                    assert "this process was forked from rank" in str(error), error
+                else:
+                    raise AssertionError("the call returned")
+            print("child: forked", flush=True)
             dist.destroy_process_group()
             sys.exit(0)
         assert os.waitpid(child, 0)[1] == 0
+        dist.send(torch.ones(1), 1 - rank)
+        work.wait()
+        assert received.item() == 1
         dist.all_reduce(tensor)
         print("done", flush=True)
     elif fault == "loader_workers":
@@ -144,6 +168,106 @@ def run_rank(fault):
         work.wait()
         print("done", flush=True)
         return  # neither waits nor destroys
+    elif fault == "calls_without_pause":
+        # A future completes though calls that are under way become more all the time.
+        if rank == 0:
+            future = dist.all_reduce(tensor, async_op=True).get_future()
+            set_flag()
+            calls = []
+            end = time.monotonic() + 30
+            while not future.done():
+                assert time.monotonic() < end, f"not completed after {len(calls)} calls"
+                calls.append(dist.irecv(torch.zeros(1), 1, tag=2))
+            dist.send(torch.tensor(len(calls)), 1)
+            for call in calls:
+                call.wait()
+        else:
+            wait_for_flag()
+            dist.all_reduce(tensor)
+            count = torch.tensor(0)
+            dist.recv(count, 0)
+            for _ in range(count.item()):
+                dist.send(torch.zeros(1), 0, tag=2)
+        print("done", flush=True)
+    elif fault == "callback_under_way":
+        # wait() returns when the callbacks of the work's future have run; they may ask the work.
+        if rank == 0:
+            entered, returned, seen = threading.Event(), threading.Event(), []
+
+            def callback(_):
+                entered.set()
+                returned.wait(0.5)
+                assert work.is_completed() and work.wait()
+                seen.append("run")
+
+            work = dist.all_reduce(tensor, async_op=True)
+            future = work.get_future()
+            chained = future.then(callback)
+            set_flag()
+            assert entered.wait(30)
+            work.wait()
+            seen_in_time = list(seen)
+            returned.set()
+            assert seen_in_time == ["run"] and future.done()
+            assert torch.equal(future.value()[0], tensor)
+            chained.wait()
+        else:
+            wait_for_flag()
+            dist.all_reduce(tensor)
+        dist.barrier()
+        print("done", flush=True)
+    elif fault == "future_at_exit":
+        # Nobody waits for ever for a future when the program ends.
+        future = dist.irecv(torch.zeros(1), 1 - rank).get_future()
+
+        def ask():
+            try:
+                future.wait()
+            except RuntimeError as error:
+                print(f"{type(error).__name__}: {error}", flush=True)
+            dist.all_reduce(tensor, async_op=True).get_future().wait()
+            print("reduced at exit", flush=True)
+
+        at_exit.append(ask)
+        return
+    elif fault == "callback_blocks_at_exit":
+        # Rank 0 ends though a callback waits for a message that rank 1 does not send.
+        process = torch.tensor(os.getpid())
+        dist.broadcast(process, src=0)
+        if rank == 0:
+            entered = threading.Event()
+
+            def callback(_):
+                entered.set()
+                dist.recv(torch.zeros(1), 1, tag=1)
+
+            keep.append(dist.irecv(tensor, 1).get_future().then(callback))
+            set_flag()
+            assert entered.wait(30)
+            return
+        wait_for_flag()
+        dist.send(tensor, 0)
+        end = time.monotonic() + 30
+        while os.path.exists(f"/proc/{process.item()}"):
+            assert time.monotonic() < end, "rank 0 did not end"
+            time.sleep(0.01)
+        print("rank 0 ended", flush=True)
+        return
+    elif fault == "received_after_timeout":
+        # A receive that is only polled, by the program and by the thread, has no deadline.
+        if rank == 0:
+            received = torch.zeros(1)
+            request = dist.irecv(received, 1)
+            end = time.monotonic() + 30
+            while not request.is_completed():
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            assert request.is_success() and received.item() == 1
+        else:
+            time.sleep(4)
+            dist.send(torch.ones(1), 0)
+        dist.all_reduce(tensor)
+        print("done", flush=True)
     elif fault == "aborted":
         if not wait_alone(rank, lambda: dist.all_reduce(tensor)):
             dist.group.WORLD._get_backend(torch.device("cpu")).abort()
@@ -168,9 +292,15 @@ EXPECTED = {
     "mismatch": ["RuntimeError: all_reduce number 1 of group 'default' on rank 0", "on rank 1"],
     "dtype_mismatch": ["Float8_e5m2"],
     "interrupt": ["KeyboardInterrupt"],
+    "interrupt_of_sparse": ["KeyboardInterrupt"],
     "signal_handler": ["handled", "done"],
+    "calls_without_pause": ["done"],
+    "callback_under_way": ["done"],
+    "future_at_exit": ["not complete when the program ended", "reduced at exit"],
+    "callback_blocks_at_exit": ["rank 0 ended"],
+    "received_after_timeout": ["done"],
     "progress": ["done"],
-    "fork": ["done", "this process was forked from rank"],
+    "fork": ["done", "child: forked"],
     "loader_workers": ["done"],
     "group_alive_at_exit": ["done"],
     "aborted": ["DistBackendError: all_reduce number 1 of group 'default' on rank 0", "aborted the group"],
