@@ -23,7 +23,7 @@ _installed = ".".join(torch.__version__.split(".")[:2])
 if _installed != _build.TORCH_VERSION:  # before any symbol of the extension is looked up
     raise ImportError(
         f"lockstep_torch {__version__} was built for torch {_build.TORCH_VERSION}, but torch {torch.__version__} is "
-        f"installed; install the wheel of lockstep-torch for torch {_installed}, or torch {_build.TORCH_VERSION}"
+        f"installed; build lockstep_torch against torch {_installed}, or install torch {_build.TORCH_VERSION}"
     )
 
 from . import _C  # noqa: E402

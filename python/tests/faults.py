@@ -268,6 +268,14 @@ def run_rank(fault):
             dist.send(torch.ones(1), 0)
         dist.all_reduce(tensor)
         print("done", flush=True)
+    elif fault == "from_any_over_hierarchical":
+        # A mistake of the caller, and no failure of the group.
+        try:
+            dist.recv(tensor)
+        except RuntimeError as error:
+            print(f"{type(error).__name__}: {error}", flush=True)
+        dist.all_reduce(tensor)
+        print("done", flush=True)
     elif fault == "aborted":
         if not wait_alone(rank, lambda: dist.all_reduce(tensor)):
             dist.group.WORLD._get_backend(torch.device("cpu")).abort()
@@ -303,6 +311,7 @@ EXPECTED = {
     "fork": ["done", "child: forked"],
     "loader_workers": ["done"],
     "group_alive_at_exit": ["done"],
+    "from_any_over_hierarchical": ["RuntimeError: recv: the backend hierarchical has no receive from any rank", "done"],
     "aborted": ["DistBackendError: all_reduce number 1 of group 'default' on rank 0", "aborted the group"],
 }
 # Jobs that the launcher ends with an error.
@@ -316,6 +325,8 @@ def shared_memory():
 def run_job(lockstep, fault):
     flag = f"/tmp/lockstep_faults_{os.getpid()}"
     environment = dict(os.environ, FLAG=flag, OMP_NUM_THREADS="1")
+    if fault.endswith("_over_hierarchical"):
+        environment["LOCKSTEP_BACKEND"] = "hierarchical"
     command = [lockstep, "run", "--standalone", "--nproc-per-node=2", sys.executable, HERE, "rank", fault]
     job = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     if os.path.exists(flag):
