@@ -81,7 +81,8 @@ void TorchWork::end_and_wait_for_futures() {
     const WithoutGil without_gil;
     {
       std::unique_lock lock(state_mutex_);
-      if (ended_.wait_for(lock, kBetweenSignals, [this] { return state_ == State::kEnded; })) return;
+      ended_.wait_for(lock, kBetweenSignals, [this] { return state_ == State::kEnded; });
+      if (state_ == State::kEnded) return;
     }
     try {
       run_signal_handlers();

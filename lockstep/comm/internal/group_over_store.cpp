@@ -37,7 +37,8 @@ int ranks_of_own_domain(const MemoryDomains& domains, int rank) {
 c10::intrusive_ptr<c10d::Store> store_of_this_group(const c10::intrusive_ptr<c10d::Store>& store,
                                                     const GroupPlace& place) {
   const std::string ranks = concat("groups_of/", place.world_size, "/");
-  const auto number = watched(store, place.while_waiting)->add(concat(ranks, "rank/", place.rank), 1);
+  const std::string counter = concat(ranks, "rank/", place.rank);
+  const auto number = watched(store, place.while_waiting)->add(counter, 1);
   return c10::make_intrusive<c10d::PrefixStore>(concat(ranks, number), store);
 }
 

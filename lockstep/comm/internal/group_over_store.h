@@ -22,8 +22,9 @@ struct GroupPlace {
 };
 
 /// A group over a store that its ranks share. Earlier groups may have left keys in it, if their
-/// ranks made each of them together. The backend is chosen as init_process_group chooses one without
-/// CUDA devices, LOCKSTEP_BACKEND included. The group does not become the default one. Collective.
+/// ranks made each of them together. The backend is chosen as init_process_group chooses one
+/// without CUDA devices, LOCKSTEP_BACKEND included. The group does not become the default one.
+/// Collective.
 /// Threads: any. Errors: as init_process_group.
 ProcessGroup make_group_over_store(c10::intrusive_ptr<c10d::Store> store, const GroupPlace& place);
 
