@@ -202,6 +202,22 @@ TEST_F(OneCopyKept, AReplacedOptimizerStaysReplaced) {
   second.step();
 }
 
+TEST_F(OneCopyKept, AReplacedOptimizerStaysReplacedWhenTheOtherIsGone) {
+  NEEDS_SHARED_MEMORY();
+  Training training(module_of(kParameterSizes));
+  training.wrap(group_, true);
+  train_one(training, 0, 1);
+  {
+    AdamW second(training.module->factors, {.lr = 0.1});
+    train(*training.model, second, 1, 2);
+  }
+  training.leave();
+  training.wrap(group_, true);
+  backward(*training.model, 2);
+  EXPECT_SAYS(message_of<UsageError>([&] { training.optimizer.step(); }),
+              "was taken over by another optimizer");
+}
+
 // A wrapper over some of the ranks, while the others still see the memory.
 TEST_F(OneCopyKept, WhereNoRankHasLeftTheCopyAnotherIsMade) {
   NEEDS_SHARED_MEMORY();

@@ -556,11 +556,11 @@ bool ModelCopy::is_adopted(std::size_t index, std::size_t k, const at::Tensor& k
   return lies_in_place(index, k, kept) && !is_replaced(index, k, kept);
 }
 
-// In memory of an earlier generation: another optimizer has the state now.
+// In memory of an earlier generation: another optimizer has the state now, or had it last. While the
+// memory refers to its tensor, however weakly, no other tensor has the same address.
 bool ModelCopy::is_replaced(std::size_t index, std::size_t k, const at::Tensor& kept) const {
   const auto& last = memory_->states()[index][k];
-  const auto owner = last ? last->lock() : c10::intrusive_ptr<c10::TensorImpl>();
-  return owner && owner.get() != kept.unsafeGetTensorImpl();
+  return last && last->_unsafe_get_target() != kept.unsafeGetTensorImpl();
 }
 
 bool ModelCopy::lies_in_place(std::size_t index, std::size_t k, const at::Tensor& kept) const {
