@@ -104,10 +104,11 @@ TEST_F(OneCopyKept, GoesOnInTheMemoryOnAnyNumberOfRanks) {
 // Memory of gradients, too: ranks that continue use theirs, a new rank that of one that was lost.
 TEST_F(OneCopyKept, GradientsKeepTheirMemory) {
   NEEDS_SHARED_MEMORY();
-  Training training(module_of(kParameterSizes));
+  auto of_rank = std::make_unique<Training>(module_of(kParameterSizes));
+  Training& training = *of_rank;
   training.wrap(group_, true);
   train_one(training, 0, 1);
-  const auto memory = memory_of(training.module->factors);
+  auto memory = memory_of(training.module->factors);
   const int slot = memory->gradients().own_slot();
   const std::uint64_t taken = taken_bytes(memory->gradients().file());
   EXPECT_GT(taken, 0U);
@@ -120,9 +121,13 @@ TEST_F(OneCopyKept, GradientsKeepTheirMemory) {
   group_.barrier();
   EXPECT_EQ(taken_bytes(memory->gradients().file()), taken);
   if (world_size_ < 3) return;
-  // Rank 0 is lost: the others have other numbers, and the slots that they had.
-  group_.barrier();
+  // Rank 0 gives up what it has. The others have other numbers, and the slots that they had.
   training.leave();
+  if (rank_ == 0) {
+    of_rank.reset();
+    memory.reset();
+  }
+  group_.barrier();
   std::vector<int> others(static_cast<std::size_t>(world_size_ - 1));
   std::iota(others.begin(), others.end(), 1);
   const ProcessGroup fewer = group_.new_group(others);
@@ -135,6 +140,51 @@ TEST_F(OneCopyKept, GradientsKeepTheirMemory) {
     EXPECT_LT(taken_bytes(memory->gradients().file()), taken);
   }
   group_.barrier();
+}
+
+// A rank that was dismissed may still compute, and save what it has.
+TEST_F(OneCopyKept, NobodyTakesTheSlotOfAProcessThatLives) {
+  NEEDS_RANKS(3);
+  NEEDS_SHARED_MEMORY();
+  Training training(module_of(kParameterSizes));
+  training.wrap(group_, true);
+  train_one(training, 0, 1);
+  const auto memory = memory_of(training.module->factors);
+  const at::Tensor own = memory->gradients().allocate(50'000, at::kFloat).fill_(1 + rank_);
+  const at::Tensor expected = at::full({50'000}, 1 + rank_, at::kFloat);
+  training.leave();
+  const ProcessGroup fewer = group_of(2);
+  if (rank_ < 2) {
+    // Rank 1 is another process there: what it had in the memory it holds still.
+    auto kept = keep_memory(fewer, training.module->factors, /*source=*/0, rank_ == 1);
+    ASSERT_TRUE(kept);
+    if (rank_ == 1) kept->bind();
+    training.wrap(fewer, true);
+    EXPECT_EQ(memory_of(training.module->factors)->gradients().own_slot(), rank_ == 0 ? 0 : 3);
+    backward(*training.model, 1);
+    fewer.barrier();
+  }
+  group_.barrier();
+  EXPECT_TRUE(at::equal(own, expected));
+}
+
+TEST_F(OneCopyKept, ARankThatReceivesTheStateAgainKeepsWhatLiesInItsSlot) {
+  NEEDS_SHARED_MEMORY();
+  Training training(module_of(kParameterSizes));
+  training.wrap(group_, true);
+  train_one(training, 0, 1);
+  const at::Tensor own =
+      memory_of(training.module->factors)->gradients().allocate(50'000, at::kFloat).fill_(1);
+  const int slot = memory_of(training.module->factors)->gradients().own_slot();
+  training.leave();
+  auto kept = keep_memory(group_, training.module->factors, /*source=*/0, is_last());
+  ASSERT_TRUE(kept);
+  if (is_last()) kept->bind();
+  training.wrap(group_, true);
+  EXPECT_EQ(memory_of(training.module->factors)->gradients().own_slot() == slot, !is_last());
+  backward(*training.model, 1);
+  group_.barrier();
+  EXPECT_TRUE(own.eq(1).all().item<bool>());
 }
 
 TEST_F(OneCopyKept, ARankThatComesNewMapsIt) {
