@@ -35,10 +35,10 @@ constexpr std::int64_t kChunkElements = 16 * 1024;
 }
 
 // The same on all ranks.
-UniqueFd memory_of_all(const ProcessGroup& group, std::int64_t bytes) {
+UniqueFd memory_of_all(const ProcessGroup& group) {
   const bool is_first = group.rank() == 0;
   UniqueFd file;
-  if (is_first) file = GradientSlots::make_file("limit", static_cast<std::uint64_t>(bytes));
+  if (is_first) file = GradientSlots::make_file("limit");
   const int own = file.get();
   std::vector<UniqueFd> received = pass_files(
       group, {.receivers = group.world_size() - 1, .is_receiver = !is_first, .files = 1},
@@ -58,8 +58,7 @@ struct Limit {
     std::int64_t elements = 0;
     for (const at::Tensor& each : parameters) elements += each.numel();
     const std::int64_t share = elements / group.world_size();
-    memory = std::make_unique<GradientSlots>(
-        memory_of_all(group, elements * static_cast<std::int64_t>(sizeof(float))));
+    memory = std::make_unique<GradientSlots>(memory_of_all(group));
     memory->assign(group);
     gradient = memory->allocate(elements, at::kFloat).fill_(1);
     for (at::Tensor* const tensor : {&parameter, &first, &second}) *tensor = at::ones({share});

@@ -192,6 +192,22 @@ TEST_F(OneCopy, GradientsAreReusedFromStepToStep) {
   for (const auto& place : places) EXPECT_EQ(place, places.front());
 }
 
+// Between forward and backward, what has the size of a gradient takes memory of gradients.
+TEST_F(OneCopy, KeptTensorsOfTheSizeOfAGradientLeaveRoomForGradients) {
+  NEEDS_SHARED_MEMORY();
+  Model model = model_of(true);
+  Model replica = model_of(false);
+  AdamW optimizer(model->parameters(), {.lr = 0.1});
+  AdamW other(replica->parameters(), {.lr = 0.1});
+  const at::Tensor loss = model(factors_of(1));
+  Tensors clones;
+  for (int i = 0; i < 150; ++i) clones.push_back(model->factors[3].detach().clone());
+  loss.backward();
+  optimizer.step();
+  train(replica, other, 1, 2);
+  expect_same_model(model, replica);
+}
+
 // Rank 2 has none, the others grow with rank and step; in micro-batches each has its own.
 TEST_F(OneCopy, WeightedPassesHaveTheBitsOfReplicas) {
   NEEDS_SHARED_MEMORY();

@@ -35,11 +35,10 @@ std::uint64_t number_of(const UniqueFd& file) {
 
 }  // namespace
 
-CopyMemory::Files CopyMemory::make_files(const std::string& name, std::uint64_t data_bytes,
-                                         std::uint64_t gradient_bytes) {
+CopyMemory::Files CopyMemory::make_files(const std::string& name, std::uint64_t data_bytes) {
   return {.data = make_memory_file(concat("lockstep ", name).substr(0, kMostFileNameBytes).c_str(),
                                    data_bytes + kHeadBytes),
-          .gradients = GradientSlots::make_file(name, gradient_bytes)};
+          .gradients = GradientSlots::make_file(name)};
 }
 
 std::shared_ptr<CopyMemory> CopyMemory::map(Files files, StateTypes types, std::uint64_t version) {

@@ -35,9 +35,7 @@ class CopyMemory {
     UniqueFd data;
     UniqueFd gradients;
   };
-  /// `gradient_bytes`: of all gradients of a rank.
-  static Files make_files(const std::string& name, std::uint64_t data_bytes,
-                          std::uint64_t gradient_bytes);
+  static Files make_files(const std::string& name, std::uint64_t data_bytes);
   /// `version`: that of the state that this rank counts as its own.
   static std::shared_ptr<CopyMemory> map(Files files, StateTypes types, std::uint64_t version);
   /// The memory whose mapping copied on write has this address; null: none.

@@ -11,6 +11,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/one_copy/internal/slot_plan.h"
+#include "lockstep/os/machine/machine.h"
 #include "lockstep/os/memory/life_mark.h"
 #include "lockstep/os/memory/memory_heap.h"
 
@@ -18,10 +19,9 @@ namespace lockstep::inline internal {
 namespace {
 
 constexpr std::size_t kMostBytesOfName = 200;
-// Backward takes memory for the next gradients, and for what has their size, while others are held.
-// What is never written takes no memory.
-constexpr std::uint64_t kGradientsOfSlot = 8;
 constexpr std::uint64_t kSlotUnit = std::uint64_t{64} << 20;
+// Address space for the slots of all ranks.
+constexpr std::uint64_t kMostSlotBytes = std::uint64_t{1} << 39;
 
 struct alignas(64) Mark {
   LifeMark life;
@@ -57,10 +57,12 @@ class GradientSlots::HeldSlot {
   const SharedMapping marks_;
 };
 
-UniqueFd GradientSlots::make_file(const std::string& name, std::uint64_t gradient_bytes) {
+// What has the size of a gradient may lie there, too, as clones that the program keeps. So a slot
+// ends where the memory of the machine does; what is never written takes none.
+UniqueFd GradientSlots::make_file(const std::string& name) {
   static_assert(kSlots * sizeof(Mark) <= kMarkBytes);
   const std::uint64_t slot_bytes =
-      (kGradientsOfSlot * gradient_bytes / kSlotUnit + 1) * kSlotUnit;
+      (std::min(total_memory_bytes(), kMostSlotBytes - 1) / kSlotUnit + 1) * kSlotUnit;
   return make_memory_file(
       concat("lockstep gradients of ", name).substr(0, kMostBytesOfName).c_str(),
       kSlots * slot_bytes + kMarkBytes);

@@ -26,8 +26,7 @@ namespace lockstep::inline internal {
 /// Errors: SystemError where memory or slots are short.
 class GradientSlots {
  public:
-  /// `gradient_bytes`: of all gradients of a rank.
-  static UniqueFd make_file(const std::string& name, std::uint64_t gradient_bytes);
+  static UniqueFd make_file(const std::string& name);
   explicit GradientSlots(UniqueFd file);
   GradientSlots(const GradientSlots&) = delete;
   GradientSlots& operator=(const GradientSlots&) = delete;

@@ -136,12 +136,10 @@ void ModelCopy::make_memory() {
   const bool is_first = group_.rank() == 0;
   const std::uint64_t log_bytes = StepLog::bytes(log_sizes());
   std::vector<UniqueFd> files;
-  std::uint64_t gradient_bytes = 0;
-  for (const at::Tensor& parameter : parameters_) gradient_bytes += parameter.nbytes();
   if (is_first) {
     files.push_back(make_memory_file(concat("lockstep log of ", name_).c_str(), log_bytes));
     if (!is_kept_) {
-      CopyMemory::Files made = CopyMemory::make_files(name_, layout_.bytes(), gradient_bytes);
+      CopyMemory::Files made = CopyMemory::make_files(name_, layout_.bytes());
       files.push_back(std::move(made.data));
       files.push_back(std::move(made.gradients));
     }
@@ -556,8 +554,8 @@ bool ModelCopy::is_adopted(std::size_t index, std::size_t k, const at::Tensor& k
   return lies_in_place(index, k, kept) && !is_replaced(index, k, kept);
 }
 
-// In memory of an earlier generation: another optimizer has the state now, or had it last. While the
-// memory refers to its tensor, however weakly, no other tensor has the same address.
+// In memory of an earlier generation: another optimizer has the state now, or had it last. While
+// the memory refers to its tensor, however weakly, no other tensor has the same address.
 bool ModelCopy::is_replaced(std::size_t index, std::size_t k, const at::Tensor& kept) const {
   const auto& last = memory_->states()[index][k];
   return last && last->_unsafe_get_target() != kept.unsafeGetTensorImpl();
