@@ -28,7 +28,7 @@ struct ProcessGroupAccess;
 struct CollectiveOptions {
   /// Return at once; wait on the Work. Otherwise the returned Work is complete.
   bool async_op = false;
-  /// Deadline of this call instead of the group's.
+  /// Deadline of this call instead of the group's. Over shm that of a message begins with the wait.
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
   /// Compared between ranks where calls are, to tell calls of one shape apart; up to 23 letters.
   std::string name = {};
