@@ -179,18 +179,18 @@ bool ShardSum::exchange_in_place(std::size_t index) {
   // A block that is read from memory once, and whose sums stay in the cache.
   constexpr std::int64_t kBlock = 4096;
   const at::Tensor own = at::empty({part}, result.options());
+  std::vector<at::Tensor> sums;
+  for (const auto& of_rank : places) {
+    for (const std::uint64_t place : of_rank) {
+      const std::byte* const address = shared_address(group_, place + from * element, bytes);
+      // Only read.
+      sums.push_back(at::from_blob(const_cast<std::byte*>(address), {part}, result.options()));
+    }
+  }
   for (std::int64_t begin = 0; begin < part; begin += kBlock) {
     const std::int64_t count = std::min(kBlock, part - begin);
     std::vector<at::Tensor> rows;
-    for (const auto& of_rank : places) {
-      for (const std::uint64_t place : of_rank) {
-        const std::byte* const address =
-            shared_address(group_, place + from * element, bytes) + begin * result.element_size();
-        // Only read.
-        rows.push_back(
-            at::from_blob(const_cast<std::byte*>(address), {count}, result.options()));
-      }
-    }
+    for (const at::Tensor& sum : sums) rows.push_back(sum.narrow(0, begin, count));
     own.narrow(0, begin, count).copy_(sum_of(rows));
   }
   group_.all_gather_into_tensor(result, own, {.name = "sum over shards"});
