@@ -28,10 +28,13 @@ struct ProcessGroupAccess;
 struct CollectiveOptions {
   /// Return at once; wait on the Work. Otherwise the returned Work is complete.
   bool async_op = false;
-  /// Deadline of this call instead of the group's. Over shm that of a message begins with the wait.
+  /// Deadline of this call instead of the group's.
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
   /// Compared between ranks where calls are, to tell calls of one shape apart; up to 23 letters.
   std::string name = {};
+  /// Of a message: its deadline begins with the wait for it, as PyTorch's does, and not with the
+  /// call. Work::is_completed() has no deadline then.
+  bool deadline_from_wait = false;
 };
 
 struct ReduceOptions {

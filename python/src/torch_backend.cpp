@@ -113,7 +113,8 @@ TorchBackend::WorkPtr TorchBackend::endCoalescing() {
 CollectiveOptions TorchBackend::collective_options(std::chrono::milliseconds timeout) const {
   const bool is_set = timeout > std::chrono::milliseconds(0);
   return {.async_op = true,
-          .timeout = is_set ? timeout : std::chrono::milliseconds(timeout_ms_.load())};
+          .timeout = is_set ? timeout : std::chrono::milliseconds(timeout_ms_.load()),
+          .deadline_from_wait = true};
 }
 
 int TorchBackend::checked_root(const char* operation, std::int64_t rank,

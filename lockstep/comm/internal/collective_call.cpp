@@ -48,7 +48,7 @@ struct RunningCall {
   const ProcessGroup::State& group;
   CollectiveName name;
   Deadline deadline;
-  bool is_message = false;
+  bool deadline_from_wait = false;
   // In the list of the last calls that reports of crashes and hangs have.
   std::uint64_t ticket = recent_calls().start(name.operation, name.group, name.sequence);
 
@@ -63,12 +63,14 @@ struct RunningCall {
   Work start(StartWork start_work, bool ends_call, std::string_view call_name = {}) const {
     c10::intrusive_ptr<c10d::Work> work;
     try {
-      work = start_work(*group.backend, {.timeout = time_left(), .name = call_name});
+      work = start_work(*group.backend, {.timeout = time_left(),
+                                           .name = call_name,
+                                           .deadline_from_wait = deadline_from_wait});
     } catch (...) {
       rethrow_named(name);
     }
     auto state = std::make_shared<Work::State>(
-        std::move(work), name, is_message ? std::nullopt : std::optional(deadline));
+        std::move(work), name, deadline_from_wait ? std::nullopt : std::optional(deadline));
     state->store = group.store;
     state->while_waiting = group.while_waiting;
     state->world_size = group.world_size;
@@ -197,7 +199,7 @@ Work start_message(const CallSite& call, const at::Tensor& tensor, std::optional
       .group = group,
       .name = {call.operation, group.name, group.rank, group.messages++, timeout, peer},
       .deadline = Deadline::after(timeout),
-      .is_message = true};
+      .deadline_from_wait = options.deadline_from_wait};
   return running.run(options, start);
 }
 

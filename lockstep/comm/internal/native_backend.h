@@ -21,6 +21,8 @@ struct CallTerms {
   std::chrono::milliseconds timeout;
   /// Compared between ranks by a backend that compares calls itself; empty: the call has no name.
   std::string_view name = {};
+  /// As CollectiveOptions has it.
+  bool deadline_from_wait = false;
 };
 
 /// How all_reduce_into reduces.

@@ -56,7 +56,7 @@ struct Work::State {
 
   c10::intrusive_ptr<c10d::Work> work;
   CollectiveName name;
-  std::optional<Deadline> deadline;  ///< none for a message, whose time begins with the wait
+  std::optional<Deadline> deadline;  ///< none where it begins with the wait
   c10::intrusive_ptr<c10d::Store> store = {};  ///< the group's; for finding out who is missing
   int world_size = 1;
   std::uint64_t recent_call = 0;  ///< ticket of the call that this work is part of

@@ -67,8 +67,10 @@ bool Engine::poll(const Task& task) {
 
 bool Engine::wait(Task& task, Deadline until) {
   const MutexLock lock(mutex_);
-  if (!task.operation && !task.is_waited_for) task.deadline = Deadline::after(task.timeout);
-  task.is_waited_for = true;
+  if (task.deadline_from_wait) {
+    task.deadline = Deadline::after(task.timeout);
+    task.deadline_from_wait = false;
+  }
   advance();
   const auto look_often = [&]() LOCKSTEP_REQUIRES(mutex_) {
     constexpr int kLooksPerClock = 32;  // the clock costs as much as a look
@@ -224,9 +226,7 @@ bool Engine::end_if_hopeless(const Task& task) {
     if (!task.ended) end_by(verdict, &task);
     return true;
   }
-  // A program may receive long before the peer sends: only a wait makes a message late.
-  if (!task.operation && !task.is_waited_for) return false;
-  if (!task.deadline.passed()) return false;
+  if (task.deadline_from_wait || !task.deadline.passed()) return false;
   if (is_from_any(task)) {  // No rank is late: the peers learn that this one gave up.
     end_all<TimeoutError>(concat("not complete within ", task.timeout.count(),
                                  " ms, waiting for a message from any rank; send one"));
@@ -261,7 +261,7 @@ void Engine::end_by(Verdict verdict, const Task* awaited) {
   if (verdict.rank == team_.rank()) {
     return end_all<TimeoutError>("its peers gave up waiting for this rank, which was late", ranks);
   }
-  if (awaited == nullptr || !awaited->deadline.passed()) {
+  if (awaited == nullptr || awaited->deadline_from_wait || !awaited->deadline.passed()) {
     return end_all<TimeoutError>(
         concat("a peer gave up waiting for ", who, "; look at what that rank is doing"), ranks);
   }

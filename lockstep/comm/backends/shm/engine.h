@@ -29,13 +29,13 @@ struct Task {
 
   const char* name;  ///< "all_reduce", for errors
   std::chrono::milliseconds timeout;
-  Deadline deadline;  ///< of a message, once it is waited for
+  Deadline deadline;
+  bool deadline_from_wait = false;  ///< it begins with the first wait, and has not begun
   std::unique_ptr<Operation> operation = {};  ///< null for a message
   Message message = {};
 
   // The engine's.
   std::uint64_t number = 0;
-  bool is_waited_for = false;
   bool begun = false;
   bool ended = false;
   std::exception_ptr error = {};

@@ -168,7 +168,26 @@ TEST(Messages, NobodySendsAreATimeoutThatNamesThePeer) {
             error_in("TimeoutError", "recv", 0, 0, {2}, std::chrono::milliseconds(20)));
 }
 
-TEST(Messages, OnesThatAreOnlyPolledAreNeverLate) {
+TEST(Messages, OneThatIsOnlyPolledEndsAtItsDeadline) {
+  const auto outcomes = on_ranks(2, [&](Engine& engine) {
+    std::vector<std::byte> text(10);
+    if (engine.team().rank() == 1) {
+      engine.wait(*start_receive(engine, 0, 0, text), soon());
+      return;
+    }
+    const Message message{
+        .direction = Message::Direction::kReceive, .peer = 1, .data = text.data(), .bytes = 10};
+    const auto task =
+        testing_engine::start_message(engine, "recv", message, std::chrono::milliseconds(20));
+    while (!engine.poll(*task)) std::this_thread::yield();
+    engine.wait(*task, soon());
+  });
+  EXPECT_EQ(outcomes[0],
+            error_in("TimeoutError", "recv", 0, 0, {1}, std::chrono::milliseconds(20)));
+  EXPECT_EQ(outcomes[1], error_in("TimeoutError", "recv", 0, 1, {1}));
+}
+
+TEST(Messages, OneWhoseDeadlineBeginsWithTheWaitIsNotLateWhilePolled) {
   std::latch passed(1);
   const auto outcomes = on_ranks(2, [&](Engine& engine) {
     auto text = text_of(0, 10);
@@ -181,8 +200,10 @@ TEST(Messages, OnesThatAreOnlyPolledAreNeverLate) {
     const Message message{
         .direction = Message::Direction::kReceive, .peer = 1, .data = received.data(), .bytes = 10};
     // Its time has passed at once, and a look at it is due.
-    const auto task =
-        testing_engine::start_message(engine, "recv", message, std::chrono::milliseconds(0));
+    const auto task = std::make_shared<Task>("recv", std::chrono::milliseconds(0));
+    task->message = message;
+    task->deadline_from_wait = true;
+    engine.start(task);
     EXPECT_FALSE(engine.poll(*task));
     EXPECT_EQ(engine.failure().reason, "");
     passed.count_down();

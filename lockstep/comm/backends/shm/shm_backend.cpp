@@ -381,6 +381,7 @@ NativeBackend::WorkPtr ShmBackend::start_message(shm::Message::Direction directi
   auto task = std::make_shared<TensorTask>(name, time_allowed(terms.timeout), Tensors(1, tensor));
   task->message = {
       .direction = direction, .peer = peer, .tag = tag, .data = piece.data, .bytes = piece.bytes};
+  task->deadline_from_wait = terms.deadline_from_wait;
   engine_->start(task);
   return c10::make_intrusive<ShmWork>(*this, *engine_, std::move(task));
 }
