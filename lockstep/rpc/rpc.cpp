@@ -2,6 +2,7 @@
 
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/init_process_group.h"
+#include "lockstep/comm/internal/comm_error.h"
 #include "lockstep/comm/internal/error_text.h"
 #include "lockstep/rpc/internal/rref_state.h"
 #include "lockstep/rpc/internal/worker.h"
@@ -22,6 +23,27 @@ std::shared_ptr<PendingCall> send_to_owner(const RRef& value, CallRequest reques
   return state.worker()->send(state.key().owner, std::move(request), timeout, {value.to_value()});
 }
 
+// What init() ends with where the store did not answer.
+[[noreturn]] void throw_without_store(const std::string& worker, const ProcessGroup& group,
+                                      const c10::Error& error) {
+  ErrorFields fields{.operation = concat("rpc::init of worker '", worker, "'"),
+                     .group = group.name(),
+                     .own_rank = group.rank()};
+  // In another group rank 0 may be another process than the one that serves the store.
+  const ProcessGroup job = group_or_default({});
+  if (job && job.name() == group.name()) fields.ranks = {0};
+  const std::string text = error_text(error);
+  switch (failure_of(text)) {
+    case CommFailure::kPeerLost:
+      throw PeerLost(fields, "lost the job's store, which rank 0 serves; look at how rank 0 ended");
+    case CommFailure::kTimeout:
+      throw TimeoutError(fields, concat("no answer from the job's store: ", text));
+    case CommFailure::kOther:
+      break;
+  }
+  throw CommError(fields, text);
+}
+
 }  // namespace
 
 Session::~Session() {
@@ -36,14 +58,14 @@ Session init(const std::string& name, ProcessGroup group, const Options& options
   group = group_or_default(std::move(group));
   if (!group)
     throw UsageError("rpc::init: there is no process group; call init_process_group first");
-  auto worker = std::make_shared<Worker>(name, std::move(group), options);
+  auto worker = std::make_shared<Worker>(name, group, options);
   // Calls of others may come, and make calls of their own, before start() returns.
   set_current_worker(worker);
   Session session(worker);
   try {
     worker->start();
-  } catch (const c10::Error& error) {  // The store, whose rank is gone.
-    throw CommError(concat("rpc::init of worker '", name, "': ", error_text(error)));
+  } catch (const c10::Error& error) {
+    throw_without_store(name, group, error);
   }
   return session;
 }

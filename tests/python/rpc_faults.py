@@ -124,6 +124,17 @@ class RpcFaults(unittest.TestCase):
                 for survivor in (workers[0], workers[2]):
                     self.expect_lost(survivor, ranks=[1] if backend == "shm" else None)
 
+    def test_a_lost_store_is_a_lost_peer(self):
+        if b"LOCKSTEP_FAILPOINT" not in pathlib.Path(WORKER).read_bytes():
+            self.skipTest("no failpoints in this build (LOCKSTEP_FAILPOINTS)")
+        workers = self.start("serve", LOCKSTEP_FAILPOINT="rpc.listening:1:stop:1")
+        workers[1].wait_until_stopped()
+        workers[0].process.kill()
+        workers[0].process.wait()
+        workers[1].go_on()
+        for survivor in workers[1:]:
+            self.expect_lost(survivor, ranks=[0])
+
     def test_shutdown_while_one_is_killed(self):
         workers = self.workers("shutdown")
         workers[1].process.kill()
