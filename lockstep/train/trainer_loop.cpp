@@ -385,6 +385,8 @@ void TrainerLoop::save() {
   saved_at_ = state_.time.batches;
   tell([&](Callback& one) { one.on_save_checkpoint(state_); });
   seconds_aside_ += seconds_since(began);
+  // Before ranks may join, which have written nothing.
+  end_where_metrics_are_lost();
 }
 
 }  // namespace lockstep

@@ -77,7 +77,9 @@ class SameBits(LiveAcceleratorTest):
 
     def test_train_loss_when_rank_0_is_killed_behind_an_update(self):
         expected = self.train_losses(ranks=1)
-        self.assertEqual(self.train_losses(ranks=3, fault="stepped"), expected)
+        for fault in ("stepped", "interval"):
+            with self.subTest(fault=fault):
+                self.assertEqual(self.train_losses(ranks=3, fault=fault), expected)
 
     def test_when_ranks_are_killed(self):
         for backend in ("shm", "gloo"):
