@@ -4,6 +4,7 @@
 #include <fstream>
 #include <string>
 
+#include "launcher/command_line/installed_package.h"
 #include "launcher/command_line/program_beside.h"
 #include "launcher/command_line/run_tool.h"
 #include "lockstep/base/internal/concat.h"
@@ -82,11 +83,19 @@ int env_command(const std::vector<std::string>& arguments) {
       "processors,\n"
       "memory and GPUs; each environment variable of Lockstep with its type, meaning and value.",
       "lockstep env");
+  bool wants_prefix = false;
+  app.add_flag("--cmake-prefix", wants_prefix,
+               "print only what CMAKE_PREFIX_PATH needs to find this Lockstep and its LibTorch");
   app.footer(
       "Examples:\n"
       "  lockstep env > report.txt\n"
+      "  cmake -B build -DCMAKE_PREFIX_PATH=\"$(lockstep env --cmake-prefix)\"\n"
       "  LOCKSTEP_TIMEOUT_S=60 lockstep env");
   if (!parse_flags(app, arguments)) return 0;
+  if (wants_prefix) {
+    std::puts(cmake_prefix_path(find_installed_package(program_folder()), "env").c_str());
+    return 0;
+  }
   show_machine();
   for (const env::Variable* variable : env::all()) {
     auto value = env::text(*variable);

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <system_error>
 
+#include "launcher/command_line/installed_package.h"
 #include "launcher/command_line/program_beside.h"
 #include "launcher/command_line/run_tool.h"
 #include "lockstep/base/error.h"
@@ -16,28 +17,6 @@ namespace lockstep::inline internal {
 namespace {
 
 namespace fs = std::filesystem;
-
-// A project needs the installed package: it cannot use Lockstep's build folder.
-fs::path installed_prefix() {
-  const fs::path prefix = program_folder().parent_path();
-  std::error_code error;
-  if (fs::exists(prefix / LOCKSTEP_PACKAGE_FOLDER / "lockstepConfig.cmake", error)) return prefix;
-  throw UsageError(
-      concat("new: ", prefix.string(),
-             " has no installed Lockstep; run cmake --install BUILD --prefix DIR, then "
-             "DIR/bin/lockstep new"));
-}
-
-std::string prefix_path() {
-  const std::string lockstep = installed_prefix().string();
-  std::error_code error;
-  if (fs::exists(LOCKSTEP_TORCH_PREFIX, error)) return concat(lockstep, ";", LOCKSTEP_TORCH_PREFIX);
-  std::fprintf(stderr,
-               "lockstep new: %s, with the LibTorch of this Lockstep, is gone; add yours to "
-               "CMAKE_PREFIX_PATH in CMakePresets.json\n",
-               LOCKSTEP_TORCH_PREFIX);
-  return lockstep;
-}
 
 void write_file(const fs::path& path, const std::string& text) {
   std::ofstream file(path);
@@ -66,8 +45,12 @@ int new_command(const std::vector<std::string>& arguments) {
       "  lockstep new mynet && cd mynet\n"
       "  cmake --preset default && cmake --build --preset default && ./build/mynet --devices=2");
   if (!parse_flags(app, arguments)) return 0;
+  // A project cannot use Lockstep's build folder.
+  const auto package = find_installed_package(program_folder());
   const std::vector<ProjectFile> files =
-      project_files({.name = name, .version = minor_version(), .prefix_path = prefix_path()});
+      project_files({.name = name,
+                     .version = minor_version(),
+                     .prefix_path = cmake_prefix_path(package, "new")});
   std::error_code error;
   if (!fs::create_directory(name, error)) {
     if (error) throw SystemError(concat("new: make ", name), error.value());
