@@ -47,6 +47,19 @@ function(lockstep_folder name)
   endforeach()
 endfunction()
 
+# Where programs are installed, and where they look for LibTorch.
+set(LOCKSTEP_PROGRAM_FOLDER "${CMAKE_INSTALL_BINDIR}")
+set(LOCKSTEP_PROGRAM_RPATH "${LOCKSTEP_TORCH_PREFIX}/lib")
+if(SKBUILD)
+  # Of a wheel: into the folder of scripts. Seen from there, PyTorch lies where pip puts packages: in an environment,
+  # in Debian's, or with --target.
+  find_package(Python REQUIRED COMPONENTS Interpreter)
+  set(LOCKSTEP_PROGRAM_FOLDER "${SKBUILD_SCRIPTS_DIR}")
+  set(python_folder "$ORIGIN/../lib/python${Python_VERSION_MAJOR}.${Python_VERSION_MINOR}")
+  set(LOCKSTEP_PROGRAM_RPATH
+    "${python_folder}/site-packages/torch/lib" "${python_folder}/dist-packages/torch/lib" "$ORIGIN/../torch/lib")
+endif()
+
 function(lockstep_tool name)
   lockstep_folder(tools/${name} ${ARGN})
   lockstep_installed_program(lockstep-${name} main.cpp lockstep::tools_${name})
@@ -61,7 +74,7 @@ function(lockstep_installed_program target source)
     target_compile_options(${target} PRIVATE ${LOCKSTEP_UNOPTIMIZED_FLAGS})
   endif()
   # Installed, too, it finds the LibTorch that it was linked with.
-  set_target_properties(${target} PROPERTIES INSTALL_RPATH "${LOCKSTEP_TORCH_PREFIX}/lib")
-  install(TARGETS ${target} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+  set_target_properties(${target} PROPERTIES INSTALL_RPATH "${LOCKSTEP_PROGRAM_RPATH}")
+  install(TARGETS ${target} RUNTIME DESTINATION "${LOCKSTEP_PROGRAM_FOLDER}")
   set_property(GLOBAL APPEND PROPERTY LOCKSTEP_TOOLS ${target})
 endfunction()

@@ -7,6 +7,7 @@ Everything else of the program stays as it is.
 """
 
 import atexit
+import sys
 from datetime import timedelta
 
 import torch
@@ -23,7 +24,8 @@ _installed = ".".join(torch.__version__.split(".")[:2])
 if _installed != _build.TORCH_VERSION:  # before any symbol of the extension is looked up
     raise ImportError(
         f"lockstep_torch {__version__} was built for torch {_build.TORCH_VERSION}, but torch {torch.__version__} is "
-        f"installed; build lockstep_torch against torch {_installed}, or install torch {_build.TORCH_VERSION}"
+        f"installed; pip install 'torch=={_build.TORCH_VERSION}.*', or build lockstep_torch against torch {_installed}: "
+        f"scripts/wheel.sh --python {sys.executable}"
     )
 
 from . import _C  # noqa: E402
