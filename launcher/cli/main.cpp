@@ -41,6 +41,7 @@ constexpr std::array kTools = {
     Tool{"bench", "measure the backends, or the launcher, on this machine"},
     Tool{"report", "write a page about a training run: curves, ranks, machine"},
     Tool{"audit", "prove which samples a training run used in each epoch"},
+    Tool{"replay", "make a step of a run again and compare its bits with the log"},
     Tool{"snapshot", "list, verify, show, compare, export and delete snapshots"},
     Tool{"trace", "merge the traces of all ranks into one timeline"},
     Tool{"estimate", "estimate memory and traffic of a model"},

@@ -41,7 +41,9 @@ struct NoData {};
 /// throw, after on_exception of all callbacks.
 class Trainer {
  public:
-  explicit Trainer(const TrainerOptions& options = {}) : options_(options) { check(options_); }
+  explicit Trainer(const TrainerOptions& options = {}) : options_(with_replay(options)) {
+    check(options_);
+  }
 
   /// Called in the order in which they were added.
   template <std::derived_from<Callback> OneCallback>

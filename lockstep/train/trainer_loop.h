@@ -28,6 +28,9 @@ class MetricFile;
 }
 
 void check(const TrainerOptions& options);
+/// In a program that `lockstep replay` has started, those of the run that it makes again. Errors:
+/// UsageError where the run had other logical_shards.
+TrainerOptions with_replay(TrainerOptions options);
 /// The callbacks that the options request; they run after the program's own.
 std::vector<std::shared_ptr<Callback>> callbacks_of(const TrainerOptions& options);
 AcceleratorOptions accelerator_options(const TrainerOptions& options);

@@ -8,6 +8,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/profile/step_timer.h"
 #include "lockstep/train/callbacks.h"
+#include "lockstep/train/internal/hash_logger.h"
 #include "lockstep/train/loggers.h"
 #include "lockstep/train/trainer_loop.h"
 
@@ -48,6 +49,12 @@ void check(const TrainerOptions& options) {
   check_least("overfit_batches", static_cast<double>(options.overfit_batches), 0);
   check_least("fast_dev_run", static_cast<double>(options.fast_dev_run), 0);
   check_least("log_every_n_steps", static_cast<double>(options.log_every_n_steps), 1);
+  check_least("log_hashes_every", options.log_hashes_every, 0);
+  if (options.log_hashes_every > 0 && options.logical_shards == 0) {
+    throw UsageError(
+        "Trainer: log_hashes_every needs logical_shards, without which another number of ranks has "
+        "other bits");
+  }
   check_least("keep_last", options.keep_last, 2);
   check_least("devices", options.devices, 1);
   check_least("num_nodes", options.num_nodes, 0);
@@ -69,6 +76,9 @@ std::vector<std::shared_ptr<Callback>> callbacks_of(const TrainerOptions& option
     callbacks.push_back(std::make_shared<CsvLogger>());
   }
   callbacks.push_back(std::make_shared<RunLogger>());
+  if (options.log_hashes_every > 0 && options.fast_dev_run == 0) {
+    callbacks.push_back(std::make_shared<HashLogger>(options));
+  }
   return callbacks;
 }
 

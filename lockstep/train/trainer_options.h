@@ -74,7 +74,7 @@ struct TrainerOptions {
   std::string trace = "";
   Profiler profiler = Profiler::kNone;
   /// Directory of the training run, which `lockstep report` shows: snapshots (snapshots/), metrics
-  /// (metrics.jsonl), runs (runs.jsonl) and samples (data/).
+  /// (metrics.jsonl), runs (runs.jsonl), samples (data/) and hashes (hashes.jsonl).
   std::string directory = "runs/default";
   /// Go on from the newest snapshot there, where there is one; otherwise there must be none.
   bool resume = true;
@@ -95,6 +95,9 @@ struct TrainerOptions {
   bool one_copy_per_machine = false;
   /// Log which samples each rank was given, for `lockstep audit`.
   bool log_samples = false;
+  /// With logical_shards: log hashes of all parameters and buffers after so many steps, for
+  /// `lockstep replay`: docs/guides/same-bits.md. 0: never.
+  int log_hashes_every = 0;
   /// Processes to start on this machine where no launcher has started this one.
   int devices = 1;
   /// Machines: a launcher must have started this process on as many; 0: any number.

@@ -155,6 +155,8 @@ void add_trainer_options(ProgramOptions& program, TrainerOptions& options) {
               "steps between comparisons of the ranks' parameters; 0: never");
   program.add("log_samples", options.log_samples,
               "log the samples of each rank, for lockstep audit");
+  program.add("log_hashes_every", options.log_hashes_every,
+              "with logical_shards: steps between logs of hashes, for lockstep replay; 0: none");
   program.add(
       {.name = "quiet",
        .help = "no progress bar",

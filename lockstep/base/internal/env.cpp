@@ -21,7 +21,7 @@ constexpr auto pointers_to(const auto&... variables) {
 constexpr auto kAll = pointers_to(
     kRank, kWorldSize, kLocalRank, kLocalWorldSize, kMasterAddr, kMasterPort, kRestartCount,
     kMaxRestarts, kRunId, kUseAgentStore, kErrorFile, kStoreListenFd, kLauncherFd, kStandby,
-    kStateMemoryFd, kJobMark, kJobSecret, kSpawn, kOpenMpiRank, kOpenMpiWorldSize,
+    kStateMemoryFd, kJobMark, kJobSecret, kSpawn, kReplay, kOpenMpiRank, kOpenMpiWorldSize,
     kOpenMpiLocalRank, kOpenMpiLocalWorldSize, kPmiRank, kPmiWorldSize, kPmiLocalRank,
     kPmiLocalWorldSize, kSlurmRank, kSlurmWorldSize, kSlurmLocalRank, kSlurmNode,
     kSlurmTasksPerNode, kOpenMpiJob, kPmiConnection, kSlurmNodes, kSlurmJob, kSlurmStep, kTimeout,

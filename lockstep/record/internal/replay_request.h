@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace lockstep::inline internal {
+
+/// What `lockstep replay` tells the Trainer in a program that it starts again, as JSON in
+/// LOCKSTEP_REPLAY.
+struct ReplayRequest {
+  std::int64_t step = 0;   ///< the last one to make
+  std::string directory;   ///< of the run, as the program names it, absolute
+  std::string folder;      ///< in place of that directory; holds the snapshot to begin with
+  int logical_shards = 0;  ///< of the run
+};
+
+std::string to_text(const ReplayRequest& request);
+
+/// That of this process, if any. Errors: UsageError for another text.
+std::optional<ReplayRequest> replay_request();
+
+}  // namespace lockstep::inline internal

@@ -1,0 +1,96 @@
+// The program `lockstep-replay`, which `lockstep replay` becomes.
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <unistd.h>
+
+#include "launcher/cli/run_job.h"
+#include "launcher/command_line/run_tool.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/env.h"
+#include "lockstep/os/files/temporary_directory.h"
+#include "lockstep/os/files/unique_fd.h"
+#include "lockstep/record/internal/replay_request.h"
+#include "tools/parse_flags.h"
+#include "tools/replay/replay_plan.h"
+
+namespace lockstep::inline internal {
+namespace {
+
+// The verdict alone is on stdout: what the program prints goes to stderr.
+class StdoutToStderr {
+ public:
+  StdoutToStderr() : stdout_(::dup(STDOUT_FILENO)) { ::dup2(STDERR_FILENO, STDOUT_FILENO); }
+  ~StdoutToStderr() { ::dup2(stdout_.get(), STDOUT_FILENO); }
+  StdoutToStderr(const StdoutToStderr&) = delete;
+  StdoutToStderr& operator=(const StdoutToStderr&) = delete;
+
+ private:
+  UniqueFd stdout_;
+};
+
+void run_program(const ReplayPlan& plan, const std::filesystem::path& folder, int ranks) {
+  const std::string request = to_text({.step = plan.step,
+                                       .directory = plan.run.directory,
+                                       .folder = folder.string(),
+                                       .logical_shards = plan.run.logical_shards});
+  // No thread has been started.
+  if (::setenv(env::kReplay.name, request.c_str(), 1) != 0) throw SystemError("setenv", errno);
+  std::filesystem::current_path(plan.run.program.working_directory);
+  const StdoutToStderr redirected;
+  // A failure shows in what it has not logged.
+  run_job({.program = {.name = plan.run.program.path, .arguments = plan.run.program.arguments},
+           .worker_count = ranks,
+           .role = "replay",
+           .run_id = "replay"});
+}
+
+int replay(const std::vector<std::string>& arguments) {
+  std::string run;
+  int step = 0;
+  int ranks = 1;
+  CLI::App app(
+      "Makes a step of a training run again, on any number of ranks, and compares the bits of all\n"
+      "parameters and buffers with the run's log of hashes. Starts the program as it was started,\n"
+      "with the newest snapshot before the step, else from the run's beginning, and ends it behind\n"
+      "the step. The run's directory stays as it is.",
+      "lockstep replay");
+  app.add_option("RUN", run,
+                 "directory of a Trainer's run, with logical_shards and log_hashes_every")
+      ->required();
+  add_integer(app, "--step", step, 1, "the step, numbered from 1 as in metrics.jsonl")->required();
+  add_integer(app, "--nproc-per-node", ranks, 1, "number of ranks (default 1)");
+  app.footer(
+      "Set the environment that the program reads as it was. What the program itself writes "
+      "outside\n"
+      "of the run's directory before the step, it writes again.\n\n"
+      "Exit code: 0: the bits agree; 1: they differ, or the program failed; 2: wrong command line, "
+      "or\n"
+      "the run has no log of that step.\n\n"
+      "Example:\n"
+      "  lockstep replay runs/digits --step=120 --nproc-per-node=2");
+  if (!parse_flags(app, arguments)) return 0;
+  const std::filesystem::path directory = std::filesystem::absolute(run);
+  const ReplayPlan plan = plan_replay(directory, step);
+  const TemporaryDirectory temporary(temporary_folder(), "lockstep-replay-");
+  const std::filesystem::path folder = temporary.path() / "run";
+  make_replay_folder(plan, directory, folder);
+  run_program(plan, folder, ranks);
+  const bool has_log = std::filesystem::exists(folder / "hashes.jsonl");
+  const ReplayVerdict verdict =
+      judge_replay(plan, has_log ? read_hashes(folder) : LoggedHashes{}, ranks);
+  std::printf("%s\n", verdict.line.c_str());
+  return verdict.agrees ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace lockstep::inline internal
+
+int main(int argc, char** argv) {
+  return lockstep::run_tool(argc, argv, lockstep::replay);
+}
