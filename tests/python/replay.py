@@ -129,7 +129,7 @@ class Replay(unittest.TestCase):
         self.assertIn("the program has not made step 33", done.stderr.splitlines()[-1])
 
     def test_a_log_needs_logical_shards(self):
-        done = run(TRAINER, "--log-hashes-every=1", f"--directory={self.folder / 'none'}")
+        done = run(TRAINER, f"--data={DATA}", "--log-hashes-every=1", f"--directory={self.folder / 'none'}")
         self.assertEqual(done.returncode, 2, done.stderr)
         self.assertIn("log_hashes_every needs logical_shards", done.stderr)
 
