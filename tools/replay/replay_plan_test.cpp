@@ -7,6 +7,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/os/files/temporary_directory.h"
+#include "lockstep/snapshot/internal/snapshot_list.h"
+#include "lockstep/snapshot/sharded/snapshot_manifest.h"
 
 namespace lockstep {
 namespace {
@@ -83,21 +85,23 @@ TEST_F(ReplayPlanTest, WhatIsDeletedInItsFolderStaysInTheRun) {
   log_steps();
   const fs::path sharded = run_.path() / "snapshots" / "snapshot-e0001-s00000020";
   fs::create_directories(sharded);
-  std::ofstream(sharded / "manifest.json") << "{}";
+  std::ofstream(sharded / kManifestName) << "{}";
   add_snapshot("snapshot-e0000-s00000010.pt");
   for (const std::int64_t step : {15, 25}) {
     const TemporaryDirectory temporary(fs::temp_directory_path(), "replay-folder-");
-    ReplayPlan plan = plan_replay(run_.path(), step);
-    if (step == 25) plan.snapshot = SnapshotName{1, 20, true};
+    const ReplayPlan plan = plan_replay(run_.path(), step);
+    ASSERT_TRUE(plan.snapshot);
+    ASSERT_EQ(plan.snapshot->sharded, step == 25);
     make_replay_folder(plan, run_.path(), temporary.path());
     const fs::path there = temporary.path() / "snapshots" / plan.snapshot->file_name();
     ASSERT_TRUE(fs::exists(there)) << there;
     if (step == 25) {
-      ASSERT_TRUE(fs::exists(there / "manifest.json"));
+      ASSERT_TRUE(fs::exists(there / kManifestName));
     }
-    fs::remove_all(there);
+    delete_snapshot(temporary.path() / "snapshots", *plan.snapshot);  // As the program does.
+    EXPECT_FALSE(fs::exists(there));
   }
-  EXPECT_TRUE(fs::exists(sharded / "manifest.json"));
+  EXPECT_TRUE(fs::exists(sharded / kManifestName));
   EXPECT_TRUE(fs::exists(run_.path() / "snapshots" / "snapshot-e0000-s00000010.pt"));
 }
 
