@@ -56,10 +56,16 @@ print(sys.implementation.cache_tag + "-torch" + m.version("torch").partition("+"
     --config-settings="cmake.define.LOCKSTEP_PYTHON=$python" .
 }
 
-# name_platform FOLDER: the lowest manylinux tag that the wheel's symbols allow. LibTorch is PyTorch's.
+# name_platform FOLDER: the lowest manylinux tag that the wheel's symbols allow. LibTorch is PyTorch's. Only the name of
+# what auditwheel makes is used: it puts a Python script before each program.
 name_platform() {
-  PATH=$(dirname "$python"):$PATH "$python" -m auditwheel repair --wheel-dir "$out" --exclude 'libtorch*.so' \
-    --exclude 'libc10*.so' "$1"/lockstep_torch-*.whl
+  local wheel=("$1"/lockstep_torch-*.whl) tag
+  PATH=$(dirname "$python"):$PATH "$python" -m auditwheel repair --wheel-dir "$1/repaired" --exclude 'libtorch*.so' \
+    --exclude 'libc10*.so' "${wheel[0]}"
+  tag=$(basename "$1"/repaired/*.whl .whl)
+  mkdir -p "$out"
+  "$python" -m wheel tags --remove --platform-tag "${tag##*-}" "${wheel[0]}"
+  mv "$1"/lockstep_torch-*.whl "$out"
 }
 
 parse_options "$@"
@@ -76,6 +82,4 @@ built=$(mktemp -d)
 trap 'rm -rf "$built"' EXIT
 step 'Building the wheel (about ten minutes of processor time from nothing)' build_wheel "$built"
 step "Naming its platform" name_platform "$built"
-$dry_run || for file in "$built"/*.whl; do
-  ls -l "$out/$(basename "$file" | cut -d- -f1-4)"*
-done
+$dry_run || ls -l "$out"/lockstep_torch-*.whl
