@@ -47,10 +47,8 @@ int new_command(const std::vector<std::string>& arguments) {
   if (!parse_flags(app, arguments)) return 0;
   // A project cannot use Lockstep's build folder.
   const auto package = find_installed_package(program_folder());
-  const std::vector<ProjectFile> files =
-      project_files({.name = name,
-                     .version = minor_version(),
-                     .prefix_path = cmake_prefix_path(package, "new")});
+  const std::vector<ProjectFile> files = project_files(
+      {.name = name, .version = minor_version(), .prefix_path = cmake_prefix_path(package, "new")});
   std::error_code error;
   if (!fs::create_directory(name, error)) {
     if (error) throw SystemError(concat("new: make ", name), error.value());

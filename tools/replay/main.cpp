@@ -57,7 +57,8 @@ int replay(const std::vector<std::string>& arguments) {
   CLI::App app(
       "Makes a step of a training run again, on any number of ranks, and compares the bits of all\n"
       "parameters and buffers with the run's log of hashes. Starts the program as it was started,\n"
-      "with the newest snapshot before the step, else from the run's beginning, and ends it behind\n"
+      "with the newest snapshot before the step, else from the run's beginning, and ends it "
+      "behind\n"
       "the step. The run's directory stays as it is.",
       "lockstep replay");
   app.add_option("RUN", run,

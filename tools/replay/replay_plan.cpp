@@ -24,8 +24,8 @@ std::optional<SnapshotName> newest_before(const fs::path& folder, std::int64_t s
 void check_is_there(const fs::path& path, const char* what) {
   std::error_code error;
   if (fs::exists(path, error)) return;
-  throw UsageError(concat("replay: ", what, " of the run, ", path.string(),
-                          ", is gone; put it back"));
+  throw UsageError(
+      concat("replay: ", what, " of the run, ", path.string(), ", is gone; put it back"));
 }
 
 std::string steps_in(const LoggedHashes& logged) {
@@ -95,8 +95,8 @@ ReplayVerdict judge_replay(const ReplayPlan& plan, const LoggedHashes& made, int
                            " that differ, of ", count_text(difference->tensors, "tensor"), where)};
   }
   return {.agrees = true,
-          .line = concat("replay: step ", plan.step, " has the bits of the log: ",
-                         count_text(made.steps.size(), "step"), ", ",
+          .line = concat("replay: step ", plan.step,
+                         " has the bits of the log: ", count_text(made.steps.size(), "step"), ", ",
                          count_text(last->second.tensors.size(), "tensor"), where)};
 }
 

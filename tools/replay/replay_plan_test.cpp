@@ -69,13 +69,15 @@ TEST_F(ReplayPlanTest, BeginsWithTheNewestSnapshotBeforeTheStep) {
 TEST_F(ReplayPlanTest, RefusesWhatIsNotThere) {
   EXPECT_NE(message_of(3).find("has no hashes.jsonl"), std::string::npos);
   log_steps();
-  EXPECT_NE(message_of(31).find("step 31 is not in the log of hashes, which has 30 steps from 1 to 30"),
-            std::string::npos);
+  EXPECT_NE(
+      message_of(31).find("step 31 is not in the log of hashes, which has 30 steps from 1 to 30"),
+      std::string::npos);
 }
 
 TEST_F(ReplayPlanTest, RefusesAProgramThatIsGone) {
   log_steps("/nowhere/train");
-  EXPECT_NE(message_of(3).find("the program of the run, /nowhere/train, is gone"), std::string::npos);
+  EXPECT_NE(message_of(3).find("the program of the run, /nowhere/train, is gone"),
+            std::string::npos);
   log_steps("/proc/self/exe", "/nowhere");
   EXPECT_NE(message_of(3).find("the working directory of the run, /nowhere, is gone"),
             std::string::npos);

@@ -63,9 +63,9 @@ struct RunningCall {
   Work start(StartWork start_work, bool ends_call, std::string_view call_name = {}) const {
     c10::intrusive_ptr<c10d::Work> work;
     try {
-      work = start_work(*group.backend, {.timeout = time_left(),
-                                           .name = call_name,
-                                           .deadline_from_wait = deadline_from_wait});
+      work = start_work(
+          *group.backend,
+          {.timeout = time_left(), .name = call_name, .deadline_from_wait = deadline_from_wait});
     } catch (...) {
       rethrow_named(name);
     }

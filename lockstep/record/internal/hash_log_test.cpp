@@ -58,7 +58,8 @@ TEST_F(HashLogTest, AResumeReplacesTheStepsBehindItsSnapshot) {
   {
     HashLog log(folder_.path());
     log.begin(begin_at(0, 2));
-    for (std::uint64_t step = 1; step <= 7; ++step) log.add(static_cast<std::int64_t>(step), {{"a", step}});
+    for (std::uint64_t step = 1; step <= 7; ++step)
+      log.add(static_cast<std::int64_t>(step), {{"a", step}});
   }
   append("{\"step\": 8, \"tens");  // It was killed.
   HashLog log(folder_.path());
@@ -75,7 +76,8 @@ TEST_F(HashLogTest, AResumeReplacesTheStepsBehindItsSnapshot) {
 TEST_F(HashLogTest, SaysWhatIsMissingOrDamaged) {
   EXPECT_NE(message().find("has no hashes.jsonl; train with log_hashes_every"), std::string::npos);
   HashLog(folder_.path()).begin(begin_at(0, 2));
-  for (const char* const line : {"{\"step\": 1, \"tensors\": {\"a\": \"00c5\"}}\n", "{}\n", "text\n"}) {
+  for (const char* const line :
+       {"{\"step\": 1, \"tensors\": {\"a\": \"00c5\"}}\n", "{}\n", "text\n"}) {
     const TemporaryDirectory other(std::filesystem::temp_directory_path(), "hash-log-");
     HashLog(other.path()).begin(begin_at(0, 2));
     std::ofstream(other.path() / "hashes.jsonl", std::ios::app) << line;
