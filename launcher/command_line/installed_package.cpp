@@ -12,7 +12,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kInWheel = "lockstep_torch/sdk";
 constexpr const char* kTorchConfig = "share/cmake/Torch/TorchConfig.cmake";
 
 bool is_there(const fs::path& path) {
@@ -20,17 +19,21 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, error);
 }
 
-// Where pip may have put the package whose programs it put into `folder`.
-std::vector<fs::path> site_packages_of(const fs::path& folder) {
-  const fs::path environment = folder.parent_path();
-  std::vector<fs::path> places = {environment};  // pip install --target
+// Beside programs in `folder`: an installation, or where pip may have put a wheel.
+std::vector<InstalledPackage> candidates(const fs::path& folder) {
+  const fs::path prefix = folder.parent_path();
+  std::vector<fs::path> site_packages = {prefix};  // pip install --target
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(environment / "lib", error)) {
+  for (const auto& entry : fs::directory_iterator(prefix / "lib", error)) {
     if (!entry.path().filename().string().starts_with("python")) continue;
-    places.push_back(entry.path() / "site-packages");
-    places.push_back(entry.path() / "dist-packages");  // Debian's pip
+    site_packages.push_back(entry.path() / "site-packages");
+    site_packages.push_back(entry.path() / "dist-packages");  // Debian's pip
   }
-  return places;
+  std::vector<InstalledPackage> all = {{.prefix = prefix, .libtorch = LOCKSTEP_TORCH_PREFIX}};
+  for (const fs::path& place : site_packages) {
+    all.push_back({.prefix = place / "lockstep_torch/sdk", .libtorch = place / "torch"});
+  }
+  return all;
 }
 
 bool is_prefix(const fs::path& prefix) {
@@ -44,22 +47,14 @@ fs::path cmake_package_folder() {
 }
 
 InstalledPackage find_installed_package(const fs::path& folder) {
-  InstalledPackage found{.prefix = folder.parent_path(), .libtorch = LOCKSTEP_TORCH_PREFIX};
-  if (!is_prefix(found.prefix)) {
-    found.prefix.clear();
-    for (const fs::path& place : site_packages_of(folder)) {
-      if (!is_prefix(place / kInWheel)) continue;
-      found = {.prefix = place / kInWheel, .libtorch = place / "torch"};
-      break;
-    }
+  for (InstalledPackage& package : candidates(folder)) {
+    if (!is_prefix(package.prefix)) continue;
+    if (!is_there(package.libtorch / kTorchConfig)) package.libtorch.clear();
+    return package;
   }
-  if (found.prefix.empty()) {
-    throw UsageError(concat("there is no installed Lockstep beside ", folder.string(),
-                            "; run pip install lockstep-torch, or cmake --install BUILD --prefix "
-                            "DIR and then DIR/bin/lockstep"));
-  }
-  if (!is_there(found.libtorch / kTorchConfig)) found.libtorch.clear();
-  return found;
+  throw UsageError(concat("there is no installed Lockstep beside ", folder.string(),
+                          "; run pip install lockstep-torch, or cmake --install BUILD --prefix DIR "
+                          "and then DIR/bin/lockstep"));
 }
 
 std::string cmake_prefix_path(const InstalledPackage& package, const char* command) {
