@@ -30,6 +30,7 @@
 #include "lockstep/os/memory/memory_file.h"
 #include "lockstep/os/process/caught_signals.h"
 #include "lockstep/os/process/child_process.h"
+#include "lockstep/os/process/own_arguments.h"
 #include "lockstep/os/socket/poll_timeout.h"
 #include "lockstep/os/socket/tcp_socket.h"
 #include "lockstep/program/run_main.h"
@@ -44,13 +45,6 @@ constexpr std::chrono::milliseconds kReapTimeout{1'000};  // of processes that a
 
 std::atomic<int> spawn_calls = 0;
 std::atomic<bool> runs_body = false;
-
-std::vector<std::string> own_arguments() {
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  std::vector<std::string> arguments;
-  for (std::string argument; std::getline(file, argument, '\0');) arguments.push_back(argument);
-  return arguments;
-}
 
 // As the signal would have ended this process at once, also where another thread got it.
 void end_by(int signal) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <stdexcept>
 #include <system_error>
 #include <utility>
@@ -12,6 +11,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/files/readable_file.h"
+#include "lockstep/os/process/own_arguments.h"
+#include "lockstep/record/internal/json_line.h"
 
 namespace lockstep::inline internal {
 namespace {
@@ -20,10 +21,6 @@ using nlohmann::ordered_json;
 
 constexpr const char* kFile = "hashes.jsonl";
 constexpr std::size_t kDigits = 16;
-
-std::string line_of_log(const ordered_json& value) {
-  return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
-}
 
 std::string hex(std::uint64_t hash) {
   char text[kDigits + 1];
@@ -70,34 +67,31 @@ bool has_hash(const TensorHashes& tensors, const TensorHash& wanted) {
 }  // namespace
 
 StartedProgram describe_own_program() {
-  StartedProgram program{.path = std::filesystem::read_symlink("/proc/self/exe").string(),
-                         .arguments = {},
-                         .working_directory = std::filesystem::current_path().string()};
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  std::string argument;
-  std::getline(file, argument, '\0');  // its name
-  while (std::getline(file, argument, '\0')) program.arguments.push_back(argument);
-  return program;
+  std::vector<std::string> arguments = own_arguments();
+  if (!arguments.empty()) arguments.erase(arguments.begin());  // its name
+  return {.path = std::filesystem::read_symlink("/proc/self/exe").string(),
+          .arguments = std::move(arguments),
+          .working_directory = std::filesystem::current_path().string()};
 }
 
 HashLog::HashLog(const std::filesystem::path& folder)
     : log_(folder / kFile, {.what = "write hashes to", .when_full = "make room"}) {}
 
 void HashLog::begin(const Begin& begin) {
-  log_.append(line_of_log({{"event", "begin"},
-                       {"step", begin.step},
-                       {"ranks", begin.ranks},
-                       {"logical_shards", begin.logical_shards},
-                       {"directory", begin.directory},
-                       {"program", begin.program.path},
-                       {"arguments", begin.program.arguments},
-                       {"working_directory", begin.program.working_directory}}));
+  log_.append(json_line({{"event", "begin"},
+                         {"step", begin.step},
+                         {"ranks", begin.ranks},
+                         {"logical_shards", begin.logical_shards},
+                         {"directory", begin.directory},
+                         {"program", begin.program.path},
+                         {"arguments", begin.program.arguments},
+                         {"working_directory", begin.program.working_directory}}));
 }
 
 void HashLog::add(std::int64_t step, const TensorHashes& tensors) {
   ordered_json hashes = ordered_json::object();
   for (const auto& [name, hash] : tensors) hashes[name] = hex(hash);
-  log_.append(line_of_log({{"step", step}, {"tensors", std::move(hashes)}}));
+  log_.append(json_line({{"step", step}, {"tensors", std::move(hashes)}}));
 }
 
 LoggedHashes read_hashes(const std::filesystem::path& folder) {

@@ -2,19 +2,13 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lockstep/record/internal/json_line.h"
 #include "lockstep/record/internal/machine_description.h"
 #include "lockstep/record/internal/wall_seconds.h"
 
 namespace lockstep::inline internal {
-namespace {
 
 using nlohmann::ordered_json;
-
-std::string line_of(const ordered_json& value) {
-  return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
-}
-
-}  // namespace
 
 RunLog::RunLog(const std::filesystem::path& folder)
     : log_(folder / "runs.jsonl", {.what = "write runs to", .when_full = "make room"}) {}
@@ -23,7 +17,7 @@ void RunLog::begin(const Begin& begin) {
   const MachineDescription machine = describe_machine();
   ordered_json versions = {{"lockstep", LOCKSTEP_VERSION}};
   for (const auto& [name, version] : begin.versions) versions[name] = version;
-  log_.append(line_of({{"event", "begin"},
+  log_.append(json_line({{"event", "begin"},
                        {"time", wall_seconds()},
                        {"step", begin.step},
                        {"ranks", begin.ranks},
@@ -38,7 +32,7 @@ void RunLog::begin(const Begin& begin) {
 }
 
 void RunLog::end(std::int64_t step, const std::string& how) {
-  log_.append(line_of({{"event", "end"}, {"time", wall_seconds()}, {"step", step}, {"how", how}}));
+  log_.append(json_line({{"event", "end"}, {"time", wall_seconds()}, {"step", step}, {"how", how}}));
 }
 
 }  // namespace lockstep::inline internal

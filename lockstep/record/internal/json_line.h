@@ -1,0 +1,14 @@
+#pragma once
+
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+namespace lockstep::inline internal {
+
+/// A line of a .jsonl file, its end included. Bytes that are not UTF-8 are replaced.
+inline std::string json_line(const nlohmann::ordered_json& value) {
+  return value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace lockstep::inline internal
