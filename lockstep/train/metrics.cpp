@@ -11,6 +11,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/snapshot/internal/checksum.h"
+#include "lockstep/train/internal/exact_sum.h"
 
 namespace lockstep {
 namespace {
@@ -70,6 +71,14 @@ MetricMeans::Collected& MetricMeans::of(std::string_view name) {
   return collected_.emplace_back(Collected{.name = std::string(name), .values = {}});
 }
 
+void MetricMeans::add(std::vector<std::int64_t>& sums, double value, double weight) {
+  sums.resize(2 * kWordsOfExactSum);
+  const std::span all(sums);
+  // A sample that does not count may have no number.
+  if (weight > 0) add_exactly(all.first(kWordsOfExactSum), value * weight);
+  add_exactly(all.last(kWordsOfExactSum), weight);
+}
+
 void MetricMeans::log(std::string_view name, const at::Tensor& value, double weight) {
   if (!value.defined() || value.numel() != 1) {
     throw UsageError(concat("log '", name, "': a tensor of ", value.defined() ? value.numel() : 0,
@@ -80,15 +89,11 @@ void MetricMeans::log(std::string_view name, const at::Tensor& value, double wei
     one.values.emplace_back(value.detach(), weight);
     return;
   }
-  // A sample that does not count may have no number.
-  if (weight > 0) one.sum += value.item<double>() * weight;
-  one.weight += weight;
+  add(one.sums, value.item<double>(), weight);
 }
 
 void MetricMeans::log(std::string_view name, double value, double weight) {
-  Collected& one = of(name);
-  if (weight > 0) one.sum += value * weight;
-  one.weight += weight;
+  add(of(name).sums, value, weight);
 }
 
 // A line each.
@@ -141,24 +146,25 @@ Metrics MetricMeans::take_means(const ProcessGroup& group, std::span<double> agr
   sum_up(hashes);
   const auto differs = [&](double one) { return one != hash[0]; };
   if (std::any_of(hash, of_first, differs)) agree_on_names(group, has_new_ranks);
-  const auto count = static_cast<std::int64_t>(collected_.size());
-  at::Tensor sums = at::zeros({2 * count}, at::kDouble);
-  auto* const sum = sums.mutable_data_ptr<double>();
-  for (std::int64_t i = 0; i < count; ++i) {
-    const Collected& one = collected_[static_cast<std::size_t>(i)];
-    sum[2 * i] = one.sum;
-    sum[2 * i + 1] = one.weight;
-    for (const auto& [value, weight] : one.values) {
-      // A sample that does not count may have no number.
-      if (weight > 0) sum[2 * i] += value.item<double>() * weight;
-      sum[2 * i + 1] += weight;
+  const std::size_t count = collected_.size();
+  constexpr std::size_t kWords = 2 * kWordsOfExactSum;
+  at::Tensor sums = at::zeros({static_cast<std::int64_t>(count * kWords)}, at::kLong);
+  const std::span all(sums.mutable_data_ptr<std::int64_t>(), count * kWords);
+  for (std::size_t i = 0; i < count; ++i) {
+    std::vector<std::int64_t> own = collected_[i].sums;
+    own.resize(kWords);
+    for (const auto& [value, weight] : collected_[i].values) {
+      add(own, weight > 0 ? value.item<double>() : 0, weight);
     }
+    std::ranges::copy(own, all.begin() + static_cast<std::ptrdiff_t>(i * kWords));
   }
   if (count > 0) sum_up(sums);
   std::copy_n(of_first, numbers, agreed.begin());
   Metrics means;
-  for (std::int64_t i = 0; i < count; ++i) {
-    means.emplace_back(collected_[static_cast<std::size_t>(i)].name, sum[2 * i] / sum[2 * i + 1]);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto of_metric = all.subspan(i * kWords, kWords);
+    means.emplace_back(collected_[i].name, rounded_sum(of_metric.first(kWordsOfExactSum)) /
+                                               rounded_sum(of_metric.last(kWordsOfExactSum)));
   }
   collected_.clear();
   return means;

@@ -25,8 +25,9 @@ void set_metrics(Metrics& metrics, const Metrics& newer);
 /// "  train_loss 0.1234  samples_per_second 28882", for people.
 std::string describe(const Metrics& metrics);
 
-/// Collects what steps log, and makes means over steps and ranks of it. Values on a CUDA device are
-/// kept, and not waited for before means are asked for. Threads: the training thread.
+/// Collects what steps log, and makes means over steps and ranks of it. Sums are exact: a mean has
+/// the same bits however what is logged is divided among ranks. Values on a CUDA device are kept,
+/// and not waited for before means are asked for. Threads: the training thread.
 class MetricMeans {
  public:
   /// A number, or a tensor of one element, which counts `weight` times.
@@ -48,9 +49,9 @@ class MetricMeans {
   struct Collected {
     std::string name;
     std::vector<std::pair<at::Tensor, double>> values;
-    double sum = 0;  ///< of numbers
-    double weight = 0;
+    std::vector<std::int64_t> sums = {};  ///< exact, of numbers times weights, and of weights
   };
+  static void add(std::vector<std::int64_t>& sums, double value, double weight);
   Collected& of(std::string_view name);
   std::string names() const;
   void agree_on_names(const ProcessGroup& group, bool has_new_ranks);

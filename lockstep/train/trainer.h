@@ -65,7 +65,7 @@ class Trainer {
   Metrics validate(Task<Module, Batch>& task, const Dataset& dataset,
                    const EvaluateOptions& options = {}) {
     return run_on_ranks(options_, [&] {
-      return evaluate(task, dataset, options_.limit_val_batches, options,
+      return evaluate(task, dataset, options_.limit_val_batches, options_.logical_shards, options,
                       [&](auto& model, Batch& batch, StepContext& step, Accelerator&) {
                         task.validation_step(model, batch, step);
                       });
@@ -76,7 +76,7 @@ class Trainer {
   Metrics test(Task<Module, Batch>& task, const Dataset& dataset,
                const EvaluateOptions& options = {}) {
     return run_on_ranks(options_, [&] {
-      return evaluate(task, dataset, options_.limit_test_batches, options,
+      return evaluate(task, dataset, options_.limit_test_batches, options_.logical_shards, options,
                       [&](auto& model, Batch& batch, StepContext& step, Accelerator&) {
                         task.test_step(model, batch, step);
                       });
@@ -94,7 +94,8 @@ class Trainer {
         const at::Tensor predicted = task.predict_step(model, batch, step);
         rows.push_back(accelerator.gather_for_metrics(predicted).cpu());
       };
-      evaluate(task, dataset, options_.limit_predict_batches, options, predict_batch);
+      evaluate(task, dataset, options_.limit_predict_batches, /*logical_shards=*/0, options,
+               predict_batch);
       return at::cat(rows);
     });
   }
@@ -157,8 +158,10 @@ class Trainer {
     if constexpr (std::is_same_v<ValidationSet, NoData>) {
       return {};
     } else {
-      auto loader = std::make_shared<DataLoader<ValidationSet>>(
-          dataset, evaluation_loader_options(options_, options_.limit_val_batches, accelerator));
+      DataLoaderOptions loaded =
+          evaluation_loader_options(options_, options_.limit_val_batches, accelerator);
+      loaded.logical_shards = options_.logical_shards;
+      auto loader = std::make_shared<DataLoader<ValidationSet>>(dataset, loaded);
       return [&task, &accelerator, &model, loader] {
         loader->position()->set_process_group(accelerator.process_group());
         return pass_over(*loader, accelerator, model, [&](auto& batch, StepContext& step) {
@@ -174,10 +177,10 @@ class Trainer {
                            const Step& evaluate_batch) {
     const at::NoGradGuard no_grad;
     MetricMeans means;
-    std::int64_t index = 0;
     const EvaluationMode evaluation(*model);
     for (auto& batch : loader) {
-      StepContext step(means, loader.position()->samples(), index++);
+      const LoaderPosition& at = *loader.position();
+      StepContext step(means, at.samples(), at.cursor().batches - 1);
       evaluate_batch(batch, step);
     }
     return means.take_means(accelerator.process_group());
@@ -185,10 +188,10 @@ class Trainer {
 
   template <class Module, class Batch, class Dataset, class Step>
   Metrics evaluate(Task<Module, Batch>& task, const Dataset& dataset, std::int64_t limit,
-                   const EvaluateOptions& options, const Step& evaluate_batch) {
+                   int logical_shards, const EvaluateOptions& options, const Step& evaluate_batch) {
     AcceleratorOptions accelerated = accelerator_options(options_);
     accelerated.sample_log_directory.clear();  // These samples are not trained.
-    accelerated.logical_shards = 0;
+    accelerated.logical_shards = logical_shards;
     accelerated.recover = false;
     Accelerator accelerator(accelerated);
     seed_ranks(options_, accelerator.process_index());
@@ -202,7 +205,7 @@ class Trainer {
                      .enabled = options_.enable_progress_bar});
     return pass_over(loader, accelerator, model, [&](auto& batch, StepContext& step) {
       evaluate_batch(model, batch, step, accelerator);
-      bar.step_done();
+      if (loader.position()->is_last_shard()) bar.step_done();
     });
   }
 

@@ -49,37 +49,37 @@ class SameBits(LiveAcceleratorTest):
                     job = self.start(ranks=ranks, steps=STEPS, arguments=(kind,))
                     self.assertEqual(self.end_of(job), self.one_rank(kind))
 
-    def test_of_a_trainer(self):
-        ends = []
-        for ranks in (1, 2, 3):
-            with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
-                job = self.start(ranks=ranks, steps=STEPS, arguments=("shards+trainer",),
-                                 environment={"ACCELERATOR_WORKER_FOLDER": folder})
-                end = self.end_of(job)
-                with open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8") as file:
-                    lines = [json.loads(line) for line in file]
-                ends.append((end, [line["train_loss"] for line in lines if "train_loss" in line]))
-                self.expect_audited(folder)
-        self.assertGreaterEqual(len(ends[0][1]), STEPS // 5)
-        self.assertEqual(ends, ends[:1] * 3)
-
-    def train_losses(self, ranks, fault=None):
+    def metrics_of_trainer(self, ranks, kind="shards+trainer", fault=None):
+        """The bits at the end, and the values of all metrics that do not depend on time."""
         with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
             environment = {"ACCELERATOR_WORKER_FOLDER": folder}
             if fault:
                 environment["ACCELERATOR_WORKER_FAULT"] = fault
-            job = self.start(ranks=ranks, steps=STEPS, arguments=("shards+trainer",), environment=environment)
+            job = self.start(ranks=ranks, steps=STEPS, arguments=(kind,), environment=environment)
             end = self.end_of(job)
             self.assertEqual(recoveries(job.errors), 1 if fault else 0, job.errors)
             with open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8") as file:
                 lines = [json.loads(line) for line in file]
-            return end, [line["train_loss"] for line in lines if "train_loss" in line]
+            if not fault:
+                self.expect_audited(folder)
+            return end, [(name, line[name]) for line in lines for name in ("train_loss", "logged_loss", "val_loss")
+                         if name in line]
 
-    def test_train_loss_when_rank_0_is_killed_behind_an_update(self):
-        expected = self.train_losses(ranks=1)
+    def test_of_a_trainer(self):
+        """Also what the program logs in its steps and validations."""
+        kind = "shards+trainer+logs"
+        end, metrics = self.metrics_of_trainer(ranks=1, kind=kind)
+        for name, least in (("train_loss", STEPS // 5), ("logged_loss", STEPS // 5), ("val_loss", STEPS // 3)):
+            self.assertGreaterEqual(len([one for one, _ in metrics if one == name]), least, metrics)
+        for ranks in (2, 3, 4):
+            with self.subTest(ranks=ranks):
+                self.assertEqual(self.metrics_of_trainer(ranks, kind), (end, metrics))
+
+    def test_metrics_when_rank_0_is_killed_behind_an_update(self):
+        expected = self.metrics_of_trainer(ranks=1)
         for fault in ("stepped", "interval"):
             with self.subTest(fault=fault):
-                self.assertEqual(self.train_losses(ranks=3, fault=fault), expected)
+                self.assertEqual(self.metrics_of_trainer(ranks=3, fault=fault), expected)
 
     def test_when_ranks_are_killed(self):
         for backend in ("shm", "gloo"):

@@ -5,10 +5,11 @@
 // replicas every third step), trainer (in place of a loop of its own), save (snapshots in
 // $ACCELERATOR_WORKER_FOLDER), async and sharded (of these), tail (evaluations within the loop),
 // places (says which failpoints it passes), per_rank (a batch of its own for each rank), drop
-// (drop_last), shards (6 logical shards), onecopy (one_copy_per_machine), fused (Lockstep's optimizers, else LibTorch's), hook
-// (a comm hook, with which recovery is off), forgets (steps read a number that is not registered).
-// EPOCHS_LOOP while: a loop over loader.epoch(). Says each step, and at the end the bits of its
-// state, each after its pid.
+// (drop_last), shards (6 logical shards, shards8: 8), onecopy (one_copy_per_machine), fused
+// (Lockstep's optimizers, else LibTorch's), hook (a comm hook, with which recovery is off), logs
+// (the loss of each batch), forgets (steps read a number that is not registered). EPOCHS_LOOP
+// while: a loop over loader.epoch(). Says each step, and at the end the bits of its state, each
+// after its pid.
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -17,6 +18,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -149,7 +151,14 @@ struct Settings {
     return is("bf16") ? Precision::kBFloat16 : Precision::kFloat32;
   }
   int accumulation() const { return is("accumulate") ? 2 : 1; }
-  int logical_shards() const { return is("shards") ? kShards : 0; }
+  int logical_shards() const {
+    constexpr std::string_view kPart = "shards";
+    const std::size_t at = kind.find(kPart);
+    if (at == std::string::npos) return 0;
+    std::string_view number = std::string_view(kind).substr(at + kPart.size());
+    number = number.substr(0, number.find('+'));
+    return number.empty() ? kShards : parse_number<int>(number).value();
+  }
   int check_replicas_every() const {
     if (is("check")) return kCheckEvery;
     return env::text(kFault) == "flip" ? 1 : 0;
@@ -221,11 +230,15 @@ struct RowsTask : Task<nn::SequentialImpl> {
   at::Tensor training_step(Model& model, Batch& batch, StepContext& step) override {
     const auto index = static_cast<double>(step.batch_index());
     if (step.batch_index() % 3 == 1) step.log("now_and_then", index);
-    return (1 + index / 64) * (model(batch.data) - batch.target).square().mean();
+    const at::Tensor loss = (model(batch.data) - batch.target).square().mean();
+    if (settings.is("logs")) step.log("logged_loss", loss);
+    return (1 + index / 64) * loss;
   }
-  void validation_step(Model&, Batch& batch, StepContext& step) override {
+  void validation_step(Model& model, Batch& batch, StepContext& step) override {
     for (std::int64_t row = 0; row < batch.data.size(0); ++row) rows += 1;
     step.log("val_one", 1.0);
+    if (!settings.is("shards")) return;  // Its bits depend on the number of ranks.
+    step.log("val_loss", (model(batch.data) - batch.target).square().mean());
   }
 
   const Settings& settings;
