@@ -23,7 +23,7 @@ def is_lost_before_a_copy(outcome):
 def hashes_of(case, outcome):
     """{step: its hashes}. With a number of ranks that changes, without the last step of each process that was ended:
     the others may have made it again in another number."""
-    last = {} if not case.is_scaled() else {
+    last = {} if not case.depends_on_ranks() else {
         pid: text for pid, text in outcome.lines if text.startswith(("step ", "ends with "))}
     found = {}
     for pid, text in outcome.lines:
@@ -40,7 +40,7 @@ def problem_of_steps(case, outcome, undisturbed):
     if case.ranks and (missing := expected.keys() - found.keys()) and len(missing) > len(case.faults):
         return f"steps {sorted(missing)} were made by nobody"
     for step, bits in sorted(found.items()):
-        if len(bits) > 1 or not (case.is_scaled() or bits <= expected.get(step, set())):
+        if len(bits) > 1 or not (case.depends_on_ranks() or bits <= expected.get(step, set())):
             return f"step {step} has the bits {bits} instead of {expected.get(step)}"
     return ""
 
@@ -113,7 +113,7 @@ def problem_of(case, outcome, undisturbed):
         return ""
     if outcome.code != 0:
         return f"exit code {outcome.code}"
-    if len(outcome.ends()) != 1 or (not case.is_scaled() and outcome.ends() != undisturbed.ends()):
+    if len(outcome.ends()) != 1 or (not case.depends_on_ranks() and outcome.ends() != undisturbed.ends()):
         return f"other bits: {outcome.ends()} instead of {undisturbed.ends()}"
     if outcome.silence_s > SILENCE_S * case.pace:
         return f"nothing was said for {outcome.silence_s:.0f} s"

@@ -26,12 +26,18 @@ class Case:
     flags: list           # of the launcher
     faults: list
     pace: int = 1         # how many times as long deadlines are
+    shards: int = 0       # logical shards of a step: the bits do not depend on the number of ranks
+    other_ranks: int = 0  # on which the undisturbed job must end with the same bits; 0: not compared
 
     def has(self, kind):
         return any(isinstance(fault, kind) for fault in self.faults)
 
     def is_scaled(self):
         return self.has(drawn_faults.Scale)
+
+    def depends_on_ranks(self):
+        """The bits depend on when the number of ranks changes."""
+        return self.is_scaled() and not self.shards
 
     def may_be_preempted(self):
         return any(isinstance(fault, drawn_faults.SecondMachine) and fault.signal != "SIGKILL" for fault in self.faults)
@@ -87,6 +93,21 @@ def draw_copy(seed, kind, backend):
     return kind + "+fused" if dice.random() < 0.5 else kind
 
 
+def draw_shards(seed, case):
+    """Logical shards, and another number of ranks to compare with; drawn apart, as copies are. What is refused with them is
+    left out."""
+    dice = random.Random(f"shards {seed}")
+    kind = case.arguments[1].split("+")
+    if dice.random() >= 0.35:
+        return
+    # Each shard has two rows for its batch norm.
+    case.shards = dice.choice([1, 2, 3] if "uneven" in kind else [1, 2, 3, 4, 5, 6])
+    case.ranks = dice.choice([1, 2, 2, 3, 3, 4]) if not case.is_scaled() else case.ranks
+    case.other_ranks = dice.choice([ranks for ranks in (1, 2, 3, 4) if ranks != case.ranks])
+    refused = {"accumulate", "manual", "two", "syncbn", "onecopy"}
+    case.arguments[1] = "+".join([part for part in kind if part not in refused] + [f"shards{case.shards}"])
+
+
 def draw_case(seed):
     """Without faults yet, but for a change of the number of ranks."""
     dice = random.Random(f"case {seed}")
@@ -104,6 +125,7 @@ def draw_case(seed):
         steps = STEPS_OF_SCALED[loop, case.backend] if case.is_scaled() else STEPS_PER_EPOCH * dice.randint(3, 8)
         kind = draw_copy(seed, draw_kind(dice, loop, case.is_scaled()), case.backend)
         case.arguments = [str(steps), kind, str(dice.choice([0, 0, 4, 10])), dice.choice(["for", "while"])]
+        draw_shards(seed, case)
     if loop in ("resilient", "accelerator", "trainer") and case.ranks > 1 and dice.random() < 0.15:
         case.flags = ["--standby=1"]
     return case

@@ -48,6 +48,11 @@ def run_undisturbed(binaries, case):
     outcome = run_job(binaries, case)
     if problem := problem_of(case, outcome, outcome):
         raise RuntimeError(f"{case}: the undisturbed job has failed: {problem}\n{outcome.errors}")
+    if not case.other_ranks:
+        return outcome
+    other = dataclasses.replace(case, ranks=case.other_ranks, other_ranks=0)
+    if problem := problem_of(other, run_job(binaries, other), outcome):
+        raise RuntimeError(f"{case}: on {case.other_ranks} ranks: {problem}")
     return outcome
 
 
