@@ -40,6 +40,7 @@
 #include "lockstep/train/callbacks.h"
 #include "lockstep/train/evaluation_mode.h"
 #include "lockstep/train/loggers.h"
+#include "lockstep/train/logical_shards.h"
 #include "lockstep/train/preemption.h"
 #include "lockstep/train/resilient_training.h"
 #include "lockstep/train/tensorboard_writer.h"

@@ -48,8 +48,8 @@ DistributedDataParallelOptions Accelerator::ddp_options() const {
   }
   ddp.one_copy_per_machine = options().one_copy_per_machine;
   ddp.process_group = process_group();
-  ddp.gradient_norm = ddp.gradient_norm || (options().non_finite != NonFinite::kIgnore &&
-                                            options().logical_shards == 0);
+  ddp.gradient_norm = ddp.gradient_norm ||
+                      (options().non_finite != NonFinite::kIgnore && options().logical_shards == 0);
   return ddp;
 }
 

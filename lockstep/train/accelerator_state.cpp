@@ -104,16 +104,18 @@ void AcceleratorState::check_summed(const char* operation) const {
 
 void AcceleratorState::refuse_with_shards(const char* operation) const {
   if (!shards_) return;
-  throw UsageError(concat(operation, ": not supported with logical_shards, where gradients stay a "
+  throw UsageError(concat(operation,
+                          ": not supported with logical_shards, where gradients stay a "
                           "shard's own until the step's last backward()"));
 }
 
 int AcceleratorState::shards_of_next_loader(int given) const {
   const int expected = loaders.empty() ? options_.logical_shards : 0;
   if (given == 0 || given == expected) return expected;
-  throw UsageError(concat("Accelerator: the data loader has logical_shards=", given,
-                          loaders.empty() ? ", the accelerator " : ", a second loader ", expected,
-                          "; set the accelerator's option, which the loader prepared first follows"));
+  throw UsageError(
+      concat("Accelerator: the data loader has logical_shards=", given,
+             loaders.empty() ? ", the accelerator " : ", a second loader ", expected,
+             "; set the accelerator's option, which the loader prepared first follows"));
 }
 
 void AcceleratorState::end_left_step() {
@@ -277,11 +279,13 @@ double AcceleratorState::nominal_weight(const LoaderPosition& loader) const {
 
 // Without one they would take scaled gradients, or a rank's own.
 void AcceleratorState::check_optimizers() const {
-  const bool needs_one = shards_ || scaler_.is_enabled() || options_.gradient_accumulation_steps > 1 ||
+  const bool needs_one = shards_ || scaler_.is_enabled() ||
+                         options_.gradient_accumulation_steps > 1 ||
                          options_.non_finite != NonFinite::kIgnore;
   if (!needs_one || !optimizers.empty()) return;
   throw UsageError(
-      "Accelerator::backward: fp16, gradient_accumulation_steps, logical_shards and non_finite need "
+      "Accelerator::backward: fp16, gradient_accumulation_steps, logical_shards and non_finite "
+      "need "
       "an optimizer that is prepared; give it to prepare(), and use what that returns");
 }
 

@@ -271,9 +271,9 @@ class AcceleratorState {
   const AcceleratorOptions options_;
   ProcessGroup group_;
   std::unique_ptr<internal::AcceleratorTraining> training_;
-  std::unique_ptr<internal::StepRecovery> recovery_;  ///< null: failures are the program's
+  std::unique_ptr<internal::StepRecovery> recovery_;     ///< null: failures are the program's
   std::unique_ptr<internal::AcceleratorShards> shards_;  ///< null: a rank has one batch a step
-  bool can_recover_ = true;                           ///< as far as is known
+  bool can_recover_ = true;                              ///< as far as is known
   std::vector<std::string> held_lines_{};
   std::optional<at::ScalarType> autocast_dtype_;
   GradScaler scaler_;

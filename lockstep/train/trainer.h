@@ -198,8 +198,10 @@ class Trainer {
     auto module = task.configure_model();
     load_weights(*module, options, options_, callbacks_, accelerator);
     auto model = accelerator.prepare(module);
-    auto loader = accelerator.make_data_loader(
-        dataset, evaluation_loader_options(options_, limit, accelerator));
+    DataLoaderOptions loaded = evaluation_loader_options(options_, limit, accelerator);
+    loaded.logical_shards = logical_shards;
+    auto loader = logical_shards > 0 ? DataLoader<Dataset>(dataset, loaded)
+                                     : accelerator.make_data_loader(dataset, loaded);
     ProgressBar bar({.steps_per_epoch = loader.size(),
                      .rank = accelerator.process_index(),
                      .enabled = options_.enable_progress_bar});

@@ -91,9 +91,12 @@ TrainerLoop::TrainerLoop(const TrainerOptions& options,
   if (options.logical_shards == 0) return;
   accelerator.register_state(
       {.name = kSumsName,
-       .state_dict = [sums = sums_of_shards_] { return TensorDict{{"sums", sums}}; },
-       .load_state_dict =
-           [sums = sums_of_shards_](const TensorDict& values) { sums.copy_(values.front().second); },
+       .state_dict =
+           [sums = sums_of_shards_] {
+             return TensorDict{{"sums", sums}};
+           },
+       .load_state_dict = [sums = sums_of_shards_](
+                              const TensorDict& values) { sums.copy_(values.front().second); },
        .is_optional = true});
 }
 

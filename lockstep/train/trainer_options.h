@@ -37,8 +37,7 @@ struct TrainerOptions {
   /// On the command line: 32-true, 16-mixed or bf16-mixed.
   Precision precision = Precision::kFloat32;
   /// The same bits on any number of ranks: see AcceleratorOptions, which has both. batch_size is
-  /// then that of a shard. Of the metrics, train_loss and grad_norm have the same bits; those that a
-  /// task logs, and validations, are means over ranks, whose last bits may differ.
+  /// then that of a shard. Metrics have the same bits, too, where no rank is lost.
   int logical_shards = 0;
   int compute_threads = 1;
   /// Batches of each rank that make one step.

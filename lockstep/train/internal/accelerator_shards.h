@@ -3,23 +3,17 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "lockstep/data/loader_position.h"
-#include "lockstep/ddp/exchange/shard_sum.h"
 #include "lockstep/train/accelerator_state.h"
+#include "lockstep/train/logical_shards.h"
 
 namespace lockstep::inline internal {
 
-/// An Accelerator's steps with logical_shards: what each shard adds to a step, summed by ShardSum.
-///
-/// A shard's gradients are those of its loss times its part of the step's samples; the sums are the
-/// gradients of the mean over all samples. Each shard begins with random generators of its own and
-/// with the step's buffers; these change by the weighted mean of the changes that the shards make
-/// (floating point), or by the change that shard 0 makes (integers).
+/// An Accelerator's steps with logical_shards: LogicalShards, driven by the data loader that is
+/// prepared first.
 /// Threads: the training thread.
 /// Lifetime: `state` must outlive it.
 class AcceleratorShards {
@@ -60,44 +54,18 @@ class AcceleratorShards {
   void compare_kernels(const std::string& saved, const std::string& source) const;
 
  private:
-  /// Where a tensor's elements lie in a flat one.
-  struct Place {
-    std::size_t flat = 0;
-    std::int64_t from = 0;
-  };
-  struct Buffer {
-    at::Tensor tensor;
-    at::Tensor before;  // the step
-    std::optional<Place> place;  // unset: too large for integers, must not change
-    std::string name;
-  };
-  void find_tensors();
-  std::int64_t number_of_counts() const;
-  Place add(at::ScalarType dtype, std::int64_t numel);
-  at::Tensor part(const std::vector<at::Tensor>& flats, const Place& place,
-                  const at::Tensor& of) const;
   const LoaderPosition& position() const;
   void check_kernels();
-  void drop_old_gradients() const;
-  void push(double loss, double part_of_step, std::optional<double> weight);
-  void push_buffer(const Buffer& buffer, double part_of_step, const at::Tensor& changed,
-                   const std::vector<at::Tensor>& flats) const;
-  void finish();
-  void take_buffers(const std::vector<at::Tensor>& sums, const double* changes);
+  LogicalShards& steps();
+  std::int64_t step_of_place() const;
+  void seed_behind_step() const;
 
   AcceleratorState& state_;
   const int shards_;
   const int threads_before_;
-  bool has_tensors_ = false;
-  std::vector<at::Tensor> parameters_;
-  std::vector<Place> places_;  // of parameters
-  std::vector<Buffer> buffers_;
-  ShardSum::Layout layout_;
-  Place counts_;  // in doubles: see the .cpp
-  std::optional<ShardSum> sum_;
+  std::optional<LogicalShards> steps_;  // of the group
   ShardPlace place_;
   bool has_shard_ = false;  // whose backward() is to come
-  bool is_open_ = false;    // Buffer::before is of a step that is not complete.
   bool has_sum_ = false;
   bool has_met_ = false;  // Its kernels are those of a group it was in.
   at::Tensor loss_;       // registered: a recovery rolls it back and hands it to replacements

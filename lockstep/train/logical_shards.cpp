@@ -1,0 +1,434 @@
+#include "lockstep/train/logical_shards.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <unordered_set>
+#include <utility>
+
+#include <ATen/ops/count_nonzero.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/isnan.h>
+#include <ATen/ops/sub.h>
+#include <ATen/ops/view_as_real.h>
+#include <c10/core/GradMode.h>
+#include <torch/nn/module.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/comm/init_process_group.h"
+#include "lockstep/ddp/exchange/gradient_view.h"
+#include "lockstep/ddp/exchange/shard_sum.h"
+#include "lockstep/nn/internal/batch_norm_interception.h"
+#include "lockstep/nn/sync_batch_norm.h"
+#include "lockstep/nn/tensor_parallel.h"
+#include "lockstep/recovery/internal/step_seed.h"
+
+namespace lockstep {
+namespace {
+
+[[noreturn]] void refuse_with_shards(const std::string& what) {
+  throw UsageError(concat("logical_shards with ", what));
+}
+
+template <class BatchNorm>
+bool is_synchronized(const torch::nn::Module& module) {
+  const auto* const norm = module.as<BatchNorm>();
+  return norm != nullptr && is_intercepted(norm->weight, norm->running_mean);
+}
+
+// A rank computes its shards one after the other, and another rank as many or not: layers that
+// communicate in forward would not meet.
+void check_module(const torch::nn::Module& root) {
+  for (const auto& module : root.modules()) {
+    if (module->as<SyncBatchNormImpl>() != nullptr ||
+        is_synchronized<torch::nn::BatchNorm1dImpl>(*module) ||
+        is_synchronized<torch::nn::BatchNorm2dImpl>(*module) ||
+        is_synchronized<torch::nn::BatchNorm3dImpl>(*module)) {
+      refuse_with_shards(
+          "a SyncBatchNorm is not supported, as ranks compute their shards one after the other; "
+          "use BatchNorm, whose statistics are those of each shard");
+    }
+    if (module->as<ColumnParallelLinearImpl>() != nullptr ||
+        module->as<RowParallelLinearImpl>() != nullptr ||
+        module->as<VocabParallelEmbeddingImpl>() != nullptr) {
+      refuse_with_shards("tensor-parallel layers is not supported; leave one out");
+    }
+  }
+}
+
+// Integer buffers that change, as BatchNorm's count of batches, are small.
+constexpr std::int64_t kMostIntegers = 64;
+
+// What is summed as doubles, behind each other: for each parameter how many shards have a gradient,
+// for each buffer how many shards have changed it, and these.
+enum Count { kLoss, kWeight, kWeighted, kShards, kCounts };
+
+// Where no value is a number, not even before, nothing has changed.
+bool are_same_values(const at::Tensor& left, const at::Tensor& right) {
+  if (at::equal(left, right)) return true;
+  return (left.eq(right) | (at::isnan(left) & at::isnan(right))).all().item<bool>();
+}
+
+bool is_number(const at::Tensor& tensor) {
+  return at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type());
+}
+
+at::Tensor real_view(const at::Tensor& tensor) {
+  return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
+}
+
+}  // namespace
+
+class LogicalShards::Impl {
+ public:
+  Impl(const std::vector<std::shared_ptr<torch::nn::Module>>& modules,
+       const LogicalShardsOptions& options);
+
+  const ShardBlock& own() const { return own_; }
+  double loss() const { return loss_; }
+  bool is_within_step() const { return is_open_; }
+
+  void begin_shard(std::int64_t step, int shard);
+  void begin_backward();
+  void take_gradients(double loss, const ShardWeight& weight);
+  void end_step();
+  void restore_buffers();
+  void give_up_step();
+
+ private:
+  // Where a tensor's elements lie in a flat one.
+  struct Place {
+    std::size_t flat = 0;
+    std::int64_t from = 0;
+  };
+  struct Buffer {
+    at::Tensor tensor;
+    at::Tensor before;           // the step
+    std::optional<Place> place;  // unset: too large for integers, must not change
+    std::string name;
+  };
+  void find_tensors(const torch::nn::Module& module,
+                    std::unordered_set<const c10::TensorImpl*>& seen);
+  std::int64_t number_of_counts() const;
+  Place add(at::ScalarType dtype, std::int64_t numel);
+  at::Tensor part(const std::vector<at::Tensor>& flats, const Place& place,
+                  const at::Tensor& of) const;
+  void begin_step();
+  void check_begun() const;
+  void push_gradients(const std::vector<at::Tensor>& flats, double* counts);
+  void push_buffer(const Buffer& buffer, double part_of_step, const at::Tensor& changed,
+                   const std::vector<at::Tensor>& flats) const;
+  void take_buffers(const std::vector<at::Tensor>& sums, const double* changes);
+
+  const std::vector<std::shared_ptr<torch::nn::Module>> modules_;
+  const LogicalShardsOptions options_;
+  const ProcessGroup group_;
+  const ShardBlock own_;
+  std::vector<at::Tensor> parameters_;
+  std::vector<Place> places_;  // of parameters
+  std::vector<Buffer> buffers_;
+  ShardSum::Layout layout_;
+  Place counts_;  // in doubles
+  std::optional<ShardSum> sum_;
+  int next_ = 0;            // shard of this rank, or the number of shards
+  bool has_begun_ = false;  // a shard, whose gradients are to come
+  bool is_open_ = false;    // Buffer::before is of the step under way.
+  double loss_ = std::numeric_limits<double>::quiet_NaN();
+};
+
+LogicalShards::Impl::Impl(const std::vector<std::shared_ptr<torch::nn::Module>>& modules,
+                          const LogicalShardsOptions& options)
+    : modules_(modules),
+      options_(options),
+      group_(group_or_default(options.process_group)),
+      own_(shards_of_rank(std::max(options.shards, 1), group_.world_size(), group_.rank())) {
+  if (options_.shards < 1) {
+    throw UsageError(concat("logical_shards: ", options_.shards, " shards, give 1 or more"));
+  }
+  if (!group_.device().is_cpu()) {
+    refuse_with_shards(
+        concat("device ", group_.device().str(), " is not supported; train on the CPU"));
+  }
+  std::unordered_set<const c10::TensorImpl*> seen;
+  for (const auto& module : modules_) {
+    check_module(*module);
+    find_tensors(*module, seen);
+  }
+  counts_ = add(at::kDouble, number_of_counts());
+}
+
+void LogicalShards::Impl::find_tensors(const torch::nn::Module& module,
+                                       std::unordered_set<const c10::TensorImpl*>& seen) {
+  const auto is_new = [&](const at::Tensor& tensor) {
+    return tensor.defined() && seen.insert(tensor.unsafeGetTensorImpl()).second;
+  };
+  for (const at::Tensor& parameter : module.parameters()) {
+    if (!parameter.requires_grad() || !is_new(parameter)) continue;
+    parameters_.push_back(parameter);
+    places_.push_back(add(c10::toRealValueType(parameter.scalar_type()), flat_elements(parameter)));
+  }
+  for (const auto& item : module.named_buffers()) {
+    const at::Tensor& buffer = item.value();
+    if (!is_new(buffer)) continue;
+    Buffer one{.tensor = buffer, .before = at::empty_like(buffer), .place = {}, .name = item.key()};
+    if (is_number(buffer)) {
+      one.place = add(c10::toRealValueType(buffer.scalar_type()), real_view(buffer).numel());
+    } else if (buffer.numel() <= kMostIntegers) {
+      one.place = add(at::kDouble, buffer.numel());
+    }
+    buffers_.push_back(std::move(one));
+  }
+}
+
+std::int64_t LogicalShards::Impl::number_of_counts() const {
+  return static_cast<std::int64_t>(kCounts + parameters_.size() + buffers_.size());
+}
+
+LogicalShards::Impl::Place LogicalShards::Impl::add(at::ScalarType dtype, std::int64_t numel) {
+  auto flat = std::ranges::find(layout_, dtype, &ShardSum::Layout::value_type::first);
+  if (flat == layout_.end()) flat = layout_.insert(layout_.end(), {dtype, 0});
+  const Place place{.flat = static_cast<std::size_t>(flat - layout_.begin()), .from = flat->second};
+  flat->second += numel + numel % 2;  // Complex numbers begin at even places.
+  return place;
+}
+
+at::Tensor LogicalShards::Impl::part(const std::vector<at::Tensor>& flats, const Place& place,
+                                     const at::Tensor& of) const {
+  const at::Tensor real = real_view(of);
+  return flats[place.flat].narrow(0, place.from, real.numel()).view(real.sizes());
+}
+
+void LogicalShards::Impl::begin_step() {
+  give_up_step();
+  for (Buffer& buffer : buffers_) buffer.before.copy_(buffer.tensor);
+  next_ = own_.size() > 0 ? own_.begin : options_.shards;
+  is_open_ = true;
+}
+
+void LogicalShards::Impl::begin_shard(std::int64_t step, int shard) {
+  const int first = own_.size() > 0 ? own_.begin : options_.shards;
+  const bool is_next = is_open_ && shard == next_ && shard != first;
+  if (shard != first && !is_next) {
+    throw UsageError(
+        concat("logical_shards: shard ", shard, " of step ", step, " begins on rank ",
+               group_.rank(), ", whose next is ", is_open_ ? next_ : first,
+               "; begin those of own_shards() in their order, each with a backward()"));
+  }
+  const at::NoGradGuard no_grad;
+  seed_step(options_.seed, shard, step, group_.device());
+  restore_buffers();
+  if (!is_next) begin_step();
+  has_begun_ = true;
+}
+
+void LogicalShards::Impl::check_begun() const {
+  if (has_begun_) return;
+  throw UsageError(
+      "logical_shards: a shard has one backward(); begin_shard() comes before it, and several "
+      "losses of a batch are added up");
+}
+
+// A gradient of an earlier step would count once for each rank.
+void LogicalShards::Impl::begin_backward() {
+  check_begun();
+  for (const at::Tensor& parameter : parameters_) {
+    at::Tensor& gradient = parameter.mutable_grad();
+    if (!gradient.defined()) continue;
+    if (gradient.is_sparse() || at::count_nonzero(gradient).item<std::int64_t>() > 0) {
+      throw UsageError(
+          "logical_shards: the gradients of an earlier step must be given up first; call "
+          "zero_grad() of the optimizer before backward()");
+    }
+    gradient.reset();
+  }
+}
+
+void LogicalShards::Impl::take_gradients(double loss, const ShardWeight& weight) {
+  check_begun();
+  has_begun_ = false;
+  if (next_ == options_.shards) return;
+  const at::NoGradGuard no_grad;
+  if (!sum_) sum_.emplace(group_, options_.shards, layout_);
+  const std::vector<at::Tensor>& flats = sum_->next_value();
+  const at::Tensor counts = flats[counts_.flat].narrow(0, counts_.from, number_of_counts());
+  counts.zero_();
+  auto* const count = counts.mutable_data_ptr<double>();
+  if (weight.part_of_step > 0) {
+    count[kLoss] = loss * weight.part_of_step;
+    count[kShards] = 1;
+    if (weight.weight) count[kWeighted] = 1;
+    count[kWeight] = weight.weight.value_or(0);
+  }
+  push_gradients(flats, count + kCounts);
+  for (std::size_t i = 0; i < buffers_.size(); ++i) {
+    push_buffer(buffers_[i], weight.part_of_step,
+                counts[static_cast<std::int64_t>(kCounts + parameters_.size() + i)], flats);
+  }
+  sum_->push(next_);
+  ++next_;
+}
+
+void LogicalShards::Impl::push_gradients(const std::vector<at::Tensor>& flats, double* counts) {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    at::Tensor& gradient = parameters_[i].mutable_grad();
+    const Place& place = places_[i];
+    const at::Tensor target = gradient_view(flats[place.flat], place.from, parameters_[i]);
+    if (!gradient.defined()) {
+      target.zero_();
+      continue;
+    }
+    if (gradient.is_sparse()) {
+      refuse_with_shards("sparse gradients is not supported; make the embedding's gradients dense");
+    }
+    target.copy_(gradient);
+    gradient.reset();
+    counts[i] = 1;
+  }
+}
+
+void LogicalShards::Impl::push_buffer(const Buffer& buffer, double part_of_step,
+                                      const at::Tensor& changed,
+                                      const std::vector<at::Tensor>& flats) const {
+  const bool has_changed = part_of_step > 0 && !are_same_values(buffer.tensor, buffer.before);
+  if (!buffer.place) {
+    if (!has_changed) return;
+    refuse_with_shards(concat("the buffer '", buffer.name, "', which changes and has ",
+                              buffer.tensor.numel(), " integers, is not supported; ", kMostIntegers,
+                              " at most"));
+  }
+  // The mean of the changes from infinity is none.
+  if (has_changed && !at::isfinite(buffer.before).all().item<bool>()) {
+    refuse_with_shards(
+        concat("the buffer '", buffer.name,
+               "', which changes and is not finite, is not supported; begin with finite values"));
+  }
+  const at::Tensor target = part(flats, *buffer.place, buffer.tensor);
+  if (has_changed) changed.fill_(1);
+  const bool has_own = is_number(buffer.tensor) || next_ == 0;
+  if (!has_changed || !has_own) {
+    target.zero_();
+  } else if (is_number(buffer.tensor)) {
+    at::Tensor change = at::sub(real_view(buffer.tensor), real_view(buffer.before));
+    target.copy_(change.mul_(part_of_step));
+  } else {
+    target.copy_(buffer.tensor.to(at::kLong) - buffer.before.to(at::kLong));
+  }
+}
+
+void LogicalShards::Impl::end_step() {
+  if (!is_open_) begin_step();
+  if (own_.size() > 0 && next_ != own_.end) {
+    throw UsageError(concat("logical_shards: the step ends on rank ", group_.rank(),
+                            " before the backward() of shard ", next_, "; its shards are ",
+                            own_.begin, " to ", own_.end - 1));
+  }
+  const at::NoGradGuard no_grad;
+  if (!sum_) sum_.emplace(group_, options_.shards, layout_);
+  const std::vector<at::Tensor>& sums = sum_->finish();
+  const at::Tensor counts = sums[counts_.flat].narrow(0, counts_.from, number_of_counts());
+  const double* const count = counts.const_data_ptr<double>();
+  if (count[kWeighted] != 0 && count[kWeighted] != count[kShards]) {
+    throw UsageError(
+        "logical_shards: some shards of the step have given a weight, and others none; give one "
+        "with each loss or with none");
+  }
+  loss_ = count[kLoss];
+  const bool divides = count[kWeighted] != 0 && count[kWeight] > 0;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (count[static_cast<std::size_t>(kCounts) + i] == 0) continue;
+    const Place& place = places_[i];
+    at::Tensor gradient = gradient_view(sums[place.flat], place.from, parameters_[i]);
+    if (divides) gradient.div_(count[kWeight]);
+    if (!options_.gradient_as_bucket_view) gradient = gradient.clone();
+    parameters_[i].mutable_grad() = gradient;
+  }
+  take_buffers(sums, count + kCounts + parameters_.size());
+  is_open_ = false;
+}
+
+void LogicalShards::Impl::take_buffers(const std::vector<at::Tensor>& sums, const double* changes) {
+  for (std::size_t i = 0; i < buffers_.size(); ++i) {
+    const Buffer& buffer = buffers_[i];
+    buffer.tensor.copy_(buffer.before);
+    if (changes[i] == 0) continue;
+    const at::Tensor change = part(sums, *buffer.place, buffer.tensor);
+    if (is_number(buffer.tensor)) {
+      real_view(buffer.tensor).add_(change);
+    } else if (change.any().item<bool>()) {
+      buffer.tensor.copy_(buffer.before.to(at::kLong) + change.to(at::kLong));
+    } else {
+      refuse_with_shards(concat("the buffer '", buffer.name,
+                                "', whose integers change in other shards than 0, "
+                                "is not supported; change it in each shard alike"));
+    }
+  }
+}
+
+void LogicalShards::Impl::restore_buffers() {
+  if (!is_open_) return;
+  const at::NoGradGuard no_grad;
+  for (const Buffer& buffer : buffers_) buffer.tensor.copy_(buffer.before);
+}
+
+void LogicalShards::Impl::give_up_step() {
+  if (sum_) sum_->clear();
+  has_begun_ = is_open_ = false;
+}
+
+LogicalShards::LogicalShards(const std::vector<std::shared_ptr<torch::nn::Module>>& modules,
+                             const LogicalShardsOptions& options)
+    : impl_(std::make_unique<Impl>(modules, options)) {}
+
+LogicalShards::~LogicalShards() = default;
+LogicalShards::LogicalShards(LogicalShards&&) noexcept = default;
+
+std::vector<int> LogicalShards::own_shards() const {
+  std::vector<int> shards;
+  for (int shard = impl_->own().begin; shard < impl_->own().end; ++shard) shards.push_back(shard);
+  return shards;
+}
+
+void LogicalShards::begin_shard(std::int64_t step, int shard) {
+  impl_->begin_shard(step, shard);
+}
+
+void LogicalShards::backward(const at::Tensor& loss, const ShardWeight& weight) {
+  impl_->begin_backward();
+  const bool counts = weight.part_of_step > 0;
+  if (counts) (loss * weight.weight.value_or(weight.part_of_step)).backward();
+  impl_->take_gradients(counts ? loss.item<double>() : 0, weight);
+}
+
+void LogicalShards::begin_backward() {
+  impl_->begin_backward();
+}
+
+void LogicalShards::take_gradients(double loss, const ShardWeight& weight) {
+  impl_->take_gradients(loss, weight);
+}
+
+void LogicalShards::end_step() {
+  impl_->end_step();
+}
+
+double LogicalShards::loss() const {
+  return impl_->loss();
+}
+
+bool LogicalShards::is_within_step() const {
+  return impl_->is_within_step();
+}
+
+void LogicalShards::restore_buffers() {
+  impl_->restore_buffers();
+}
+
+void LogicalShards::give_up_step() {
+  impl_->give_up_step();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,249 @@
+// LogicalShards in a loop of one's own, and validations in logical shards; see sharded_run.h for
+// the oracle.
+#include "lockstep/train/logical_shards.h"
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <set>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/data/epoch_plan.h"
+#include "lockstep/train/internal/exact_sum.h"
+#include "lockstep/train/trainer.h"
+#include "tests/ranks/sharded_run.h"
+
+namespace lockstep::testing {
+namespace {
+
+class LogicalShardsTest : public AcceleratorTest {};
+
+// Parameters as programs have them: of other dtypes and strides, without elements, frozen, used
+// twice, and not used by each shard.
+struct OddNetImpl : torch::nn::Module {
+  OddNetImpl()
+      : weight(register_parameter("weight", sines({37, 4}).t())),
+        doubles(register_parameter("doubles", sines({37}).to(at::kDouble))),
+        twice(register_parameter("twice", sines({37, 1}))),
+        complex(register_parameter("complex", at::complex(sines({3}), sines({3})))),
+        halves(register_parameter("halves", sines({5}).to(at::kBFloat16))),
+        nothing(register_parameter("nothing", at::zeros({0, 3}))),
+        frozen(register_parameter("frozen", sines({37}), /*requires_grad=*/false)),
+        now_and_then(register_parameter("now_and_then", sines({7}))),
+        unused(register_parameter("unused", sines({2}))),
+        calls(register_buffer("calls", at::zeros({2}, at::kInt))),
+        mean(register_buffer("mean", at::zeros({37}))) {}
+  at::Tensor forward(const at::Tensor& input) {
+    const at::Tensor hidden = at::dropout(at::tanh(input.matmul(weight) + frozen), 0.2, true);
+    {
+      const at::NoGradGuard no_grad;
+      calls.add_(1);
+      mean.mul_(0.9).add_(hidden.detach().mean(0), 0.1);
+    }
+    const at::Tensor scaled = hidden * doubles.to(at::kFloat) * twice.squeeze(1);
+    at::Tensor output = scaled.matmul(twice) + at::real(complex * complex).sum() +
+                        halves.to(at::kFloat).prod() + nothing.sum();
+    if (input.sum().item<double>() > 0) output = output + now_and_then.square().sum();
+    return output;
+  }
+  static at::Tensor sines(at::IntArrayRef sizes) {
+    const auto count = c10::multiply_integers(sizes);
+    return (at::arange(count, at::kFloat) * 0.7 + 1).sin().view(sizes).clone() * 0.5;
+  }
+
+  at::Tensor weight, doubles, twice, complex, halves, nothing, frozen, now_and_then, unused;
+  at::Tensor calls, mean;
+};
+TORCH_MODULE(OddNet);
+
+torch::nn::Sequential odd_net() {
+  return torch::nn::Sequential(OddNet());
+}
+
+Outcome by_logical_shards(const ShardedRun& run, const LogicalShardsOptions& options) {
+  torch::nn::Sequential net = run.net();
+  auto adam = make_adam(net);
+  LogicalShards shards({net.ptr()}, options);
+  const SineRows rows(run.samples);
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  std::vector<double> losses;
+  for (std::int64_t epoch = 0; epoch < run.epochs; ++epoch) {
+    EpochOrder order(run.samples, /*shuffle=*/true);
+    order.set_epoch(0, epoch);
+    const EpochPlan plan({.dataset_size = run.samples, .batch_size = run.batch_size * run.shards},
+                         {.epoch = epoch}, run.shards);
+    for (std::int64_t number = 0; number < plan.steps(); ++number) {
+      adam.zero_grad();
+      for (const int shard : shards.own_shards()) {
+        shards.begin_shard((epoch << kBitsOfBatches) + number, shard);
+        const SampleRange range = plan.share(number, shard);
+        if (range.size == 0) {
+          shards.backward(at::zeros({}), {.part_of_step = 0});
+          continue;
+        }
+        std::vector<std::int64_t> chosen;
+        for (const std::size_t one : order.samples(range)) {
+          chosen.push_back(static_cast<std::int64_t>(one));
+        }
+        const at::Tensor indices = at::tensor(chosen);
+        const at::Tensor targets = rows.targets.index_select(0, indices);
+        const at::Tensor loss =
+            at::mse_loss(net->forward(rows.inputs.index_select(0, indices)), targets);
+        ShardWeight weight{.part_of_step = static_cast<double>(range.size) /
+                                           static_cast<double>(plan.step(number).size)};
+        if (run.has_weights) weight.weight = weight_of(targets);
+        shards.backward(loss, weight);
+      }
+      shards.end_step();
+      losses.push_back(shards.loss());
+      adam.step();
+    }
+  }
+  at::set_num_threads(threads);
+  return outcome_of(net, std::move(losses));
+}
+
+// Drawn from a seed: shards, data, net, weights; ranks without shards, shards without samples.
+TEST_F(LogicalShardsTest, TrainingsHaveTheBitsOfOneProcess) {
+  for (std::uint32_t seed = 0; seed < 40; ++seed) {
+    std::mt19937 random(seed);
+    const auto draw = [&](int least, int most) {
+      return least + static_cast<int>(random() % static_cast<std::uint32_t>(most - least + 1));
+    };
+    ShardedRun run{.net = draw(0, 1) == 0 ? MakeNet(odd_net) : MakeNet(dropout_net),
+                   .shards = draw(1, 11),
+                   .samples = draw(1, 90),
+                   .batch_size = draw(1, 4),
+                   .epochs = draw(1, 2),
+                   .has_weights = draw(0, 2) == 0};
+    if (draw(0, 3) == 0) {  // Whose layers refuse a single sample.
+      run.net = batch_norm_net;
+      run.batch_size = 2;
+      run.samples = run.shards * run.batch_size * draw(1, 4);
+    }
+    SCOPED_TRACE(::testing::Message() << "seed " << seed << ": " << run.shards << " shards, "
+                                      << run.samples << " samples");
+    const LogicalShardsOptions options{
+        .shards = run.shards, .process_group = group_, .gradient_as_bucket_view = draw(0, 1) == 0};
+    const Outcome expected = by_one_process(run);
+    expect_same_bits(by_logical_shards(run, options), expected);
+    expect_same_bits(by_ranks(run, {.logical_shards = run.shards}), expected);
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+TEST_F(LogicalShardsTest, AStepThatIsGivenUpLeavesNothing) {
+  const ShardedRun run{.net = batch_norm_net, .shards = 4, .samples = 8};
+  torch::nn::Sequential net = run.net();
+  LogicalShards shards({net.ptr()}, {.shards = 4, .process_group = group_});
+  const Outcome before = outcome_of(net, {});
+  const auto make_shards = [&](std::int64_t step) {
+    for (const int shard : shards.own_shards()) {
+      shards.begin_shard(step, shard);
+      shards.backward(net->forward(at::ones({2, 4}) * (shard + 1)).sum(), {.part_of_step = 0.25});
+    }
+  };
+  make_shards(0);
+  EXPECT_EQ(shards.is_within_step(), !shards.own_shards().empty());
+  shards.restore_buffers();
+  shards.give_up_step();
+  EXPECT_FALSE(shards.is_within_step());
+  expect_same_bits(outcome_of(net, {}), before);
+  make_shards(1);  // Is given up by the first shard of the next.
+  make_shards(2);
+  shards.end_step();
+  const Outcome once = outcome_of(net, {});
+  const at::Tensor gradient = net->parameters()[0].grad().clone();
+  net->zero_grad();
+  for (std::size_t i = 0; i < net->buffers().size(); ++i) {
+    net->buffers()[i].copy_(before.state[before.state.size() - net->buffers().size() + i]);
+  }
+  make_shards(2);
+  shards.end_step();
+  expect_same_bits(outcome_of(net, {}), once);
+  EXPECT_TRUE(at::equal(net->parameters()[0].grad(), gradient));
+}
+
+TEST_F(LogicalShardsTest, WhatIsMissingIsSaid) {
+  torch::nn::Sequential net = dropout_net();
+  EXPECT_SAYS(message_of<UsageError>(
+                  [&] { LogicalShards({net.ptr()}, {.shards = 0, .process_group = group_}); }),
+              "logical_shards: 0 shards, give 1 or more");
+  // Two for each rank, so that all have the same errors.
+  const int all = 2 * group_.world_size();
+  LogicalShards shards({net.ptr()}, {.shards = all, .process_group = group_});
+  const int first = shards.own_shards().front();
+  const at::Tensor loss = net->forward(at::ones({2, 4})).sum();
+  const auto message = [](const auto& action) { return message_of<UsageError>(action); };
+  EXPECT_SAYS(message([&] { shards.backward(loss, {}); }), "begin_shard() comes before it");
+  EXPECT_SAYS(message([&] { shards.take_gradients(1, {}); }), "begin_shard() comes before it");
+  EXPECT_SAYS(message([&] { shards.begin_shard(0, first + 1); }), concat("whose next is ", first));
+  EXPECT_SAYS(message([&] { shards.begin_shard(0, all); }), concat("whose next is ", first));
+  shards.begin_shard(0, first);
+  EXPECT_SAYS(message([&] { shards.begin_shard(0, first + 1); }), concat("whose next is ", first));
+  EXPECT_SAYS(message([&] { shards.end_step(); }),
+              concat("before the backward() of shard ", first));
+  shards.backward(net->forward(at::ones({2, 4})).sum(), {});
+  EXPECT_SAYS(message([&] { shards.backward(loss, {}); }), "begin_shard() comes before it");
+  EXPECT_SAYS(message([&] { shards.end_step(); }),
+              concat("before the backward() of shard ", first + 1));
+}
+
+struct MeanTask : Task<torch::nn::SequentialImpl> {
+  std::shared_ptr<torch::nn::SequentialImpl> configure_model() override {
+    return dropout_net().ptr();
+  }
+  std::unique_ptr<torch::optim::Optimizer> configure_optimizer(
+      torch::nn::SequentialImpl& net) override {
+    return std::make_unique<torch::optim::Adam>(net.parameters());
+  }
+  at::Tensor training_step(Model& model, Batch& batch, StepContext&) override {
+    return at::mse_loss(model(batch.data), batch.target);
+  }
+  void validation_step(Model& model, Batch& batch, StepContext& step) override {
+    step.log("loss", at::mse_loss(model(batch.data), batch.target));
+    batches.insert(step.batch_index());
+  }
+  std::set<std::int64_t> batches;
+};
+
+TEST_F(LogicalShardsTest, AValidationHasTheBitsOfOneProcess) {
+  constexpr int kShards = 5;
+  constexpr std::int64_t kSamples = 73;
+  const FolderOfRanks folder(group_, "validation-");
+  MeanTask task;
+  Trainer trainer({.batch_size = 3,
+                   .logical_shards = kShards,
+                   .enable_progress_bar = false,
+                   .directory = folder.path()});
+  const Metrics metrics = trainer.validate(task, sine_rows(kSamples), {.ckpt_path = ""});
+  const SineRows rows(kSamples);
+  std::vector<std::int64_t> sum(kWordsOfExactSum);
+  torch::nn::Sequential net = dropout_net();
+  net->eval();
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  const EpochPlan plan({.dataset_size = kSamples, .batch_size = 3 * kShards}, {}, kShards);
+  for (std::int64_t number = 0; number < plan.steps(); ++number) {
+    for (int shard = 0; shard < kShards; ++shard) {
+      const SampleRange range = plan.share(number, shard);
+      if (range.size == 0) continue;
+      const at::Tensor loss =
+          at::mse_loss(net->forward(rows.inputs.narrow(0, range.begin, range.size)),
+                       rows.targets.narrow(0, range.begin, range.size));
+      add_exactly(sum, loss.item<double>() * static_cast<double>(range.size));
+    }
+  }
+  at::set_num_threads(threads);
+  EXPECT_EQ(metrics, (Metrics{{"loss", rounded_sum(sum) / kSamples}}));
+  EXPECT_EQ(task.batches.size(), static_cast<std::size_t>(plan.steps()));
+}
+
+}  // namespace
+}  // namespace lockstep::testing
