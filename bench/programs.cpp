@@ -33,6 +33,9 @@ int run_program(int argc, char** argv);
 namespace rpc_calls {
 int run_program(int argc, char** argv);
 }
+namespace same_bits {
+int run_program(int argc, char** argv);
+}
 namespace save_faults {
 int run_program(int argc, char** argv);
 }
@@ -62,6 +65,7 @@ int main(int argc, char** argv) {
       {"pipeline_bubble", bench::pipeline_bubble::run_program},
       {"preempted_worker", bench::preempted_worker::run_program},
       {"rpc_calls", bench::rpc_calls::run_program},
+      {"same_bits", bench::same_bits::run_program},
       {"save_faults", bench::save_faults::run_program},
       {"small_steps", bench::small_steps::run_program},
       {"step_worker", bench::step_worker::run_program},

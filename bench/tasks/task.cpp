@@ -190,6 +190,11 @@ Task make_task(const std::string& name) {
             .loss = cross_entropy};
   }
   if (name == "mingpt") return next_token(kMinGpt, /*batch_size=*/8);
+  if (name == "mingpt_dropout") {
+    models::GptConfig config = kMinGpt;
+    config.embd_pdrop = config.resid_pdrop = config.attn_pdrop = 0.1;
+    return next_token(config, /*batch_size=*/8);
+  }
   if (name == "gpt124m") return next_token(kGpt124M, /*batch_size=*/1);
   if (name == "written") {
     return {.model = Sequential(Written()),

@@ -22,7 +22,7 @@ struct Task {
 };
 
 /// "toy", "linear", "digits", "mlp", "mlp1m", "mlp10m" and "mlp100m" (parameters), "resnet18",
-/// "mingpt", "gpt124m", "written". Errors: UsageError for any other name.
+/// "mingpt", "mingpt_dropout", "gpt124m", "written". Errors: UsageError for any other name.
 Task make_task(const std::string& name);
 
 }  // namespace lockstep::bench
