@@ -20,6 +20,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/init_process_group.h"
+#include "lockstep/ddp/exchange/gradient_memory.h"
 #include "lockstep/ddp/exchange/gradient_view.h"
 #include "lockstep/ddp/exchange/shard_sum.h"
 #include "lockstep/nn/internal/batch_norm_interception.h"
@@ -60,6 +61,8 @@ void check_module(const torch::nn::Module& root) {
   }
 }
 
+// Gradients of so many bytes are exchanged where autograd has written them.
+constexpr std::size_t kLargeBytes = std::size_t{256} << 10U;
 // Integer buffers that change, as BatchNorm's count of batches, are small.
 constexpr std::int64_t kMostIntegers = 64;
 
@@ -104,6 +107,7 @@ class LogicalShards::Impl {
   struct Place {
     std::size_t flat = 0;
     std::int64_t from = 0;
+    bool is_large = false;  // It has a flat tensor of its own.
   };
   struct Buffer {
     at::Tensor tensor;
@@ -115,11 +119,14 @@ class LogicalShards::Impl {
                     std::unordered_set<const c10::TensorImpl*>& seen);
   std::int64_t number_of_counts() const;
   Place add(at::ScalarType dtype, std::int64_t numel);
+  Place add_parameter(const at::Tensor& parameter);
   at::Tensor part(const std::vector<at::Tensor>& flats, const Place& place,
                   const at::Tensor& of) const;
   void begin_step();
   void check_begun() const;
-  void push_gradients(const std::vector<at::Tensor>& flats, double* counts);
+  bool adopt_gradient(const at::Tensor& parameter, std::size_t flat);
+  static bool copy_gradient(const at::Tensor& parameter, const Place& place,
+                            const std::vector<at::Tensor>& flats);
   void push_buffer(const Buffer& buffer, double part_of_step, const at::Tensor& changed,
                    const std::vector<at::Tensor>& flats) const;
   void take_buffers(const std::vector<at::Tensor>& sums, const double* changes);
@@ -132,6 +139,9 @@ class LogicalShards::Impl {
   std::vector<Place> places_;  // of parameters
   std::vector<Buffer> buffers_;
   ShardSum::Layout layout_;
+  std::vector<std::size_t> small_;  // of layout_: what is copied
+  std::vector<std::size_t> large_bytes_;
+  std::optional<GradientMemory> memory_;
   Place counts_;  // in doubles
   std::optional<ShardSum> sum_;
   int next_ = 0;            // shard of this rank, or the number of shards
@@ -159,6 +169,10 @@ LogicalShards::Impl::Impl(const std::vector<std::shared_ptr<torch::nn::Module>>&
     find_tensors(*module, seen);
   }
   counts_ = add(at::kDouble, number_of_counts());
+  if (!group_.shares_memory() || group_.world_size() == 1) return;
+  memory_.emplace(
+      [group = group_](std::int64_t bytes) { return group.allocate_tensor(bytes, at::kByte); },
+      large_bytes_);
 }
 
 void LogicalShards::Impl::find_tensors(const torch::nn::Module& module,
@@ -169,7 +183,7 @@ void LogicalShards::Impl::find_tensors(const torch::nn::Module& module,
   for (const at::Tensor& parameter : module.parameters()) {
     if (!parameter.requires_grad() || !is_new(parameter)) continue;
     parameters_.push_back(parameter);
-    places_.push_back(add(c10::toRealValueType(parameter.scalar_type()), flat_elements(parameter)));
+    places_.push_back(add_parameter(parameter));
   }
   for (const auto& item : module.named_buffers()) {
     const at::Tensor& buffer = item.value();
@@ -189,11 +203,24 @@ std::int64_t LogicalShards::Impl::number_of_counts() const {
 }
 
 LogicalShards::Impl::Place LogicalShards::Impl::add(at::ScalarType dtype, std::int64_t numel) {
-  auto flat = std::ranges::find(layout_, dtype, &ShardSum::Layout::value_type::first);
-  if (flat == layout_.end()) flat = layout_.insert(layout_.end(), {dtype, 0});
-  const Place place{.flat = static_cast<std::size_t>(flat - layout_.begin()), .from = flat->second};
-  flat->second += numel + numel % 2;  // Complex numbers begin at even places.
+  auto small =
+      std::ranges::find_if(small_, [&](std::size_t flat) { return layout_[flat].first == dtype; });
+  if (small == small_.end()) {
+    small = small_.insert(small_.end(), layout_.size());
+    layout_.emplace_back(dtype, 0);
+  }
+  const Place place{.flat = *small, .from = layout_[*small].second};
+  layout_[*small].second += numel + numel % 2;  // Complex numbers begin at even places.
   return place;
+}
+
+LogicalShards::Impl::Place LogicalShards::Impl::add_parameter(const at::Tensor& parameter) {
+  if (parameter.nbytes() < kLargeBytes || parameter.is_complex()) {
+    return add(c10::toRealValueType(parameter.scalar_type()), flat_elements(parameter));
+  }
+  layout_.emplace_back(parameter.scalar_type(), parameter.numel());
+  large_bytes_.push_back(parameter.nbytes());
+  return {.flat = layout_.size() - 1, .is_large = true};
 }
 
 at::Tensor LogicalShards::Impl::part(const std::vector<at::Tensor>& flats, const Place& place,
@@ -245,14 +272,20 @@ void LogicalShards::Impl::begin_backward() {
     }
     gradient.reset();
   }
+  if (memory_) memory_->open();
 }
 
 void LogicalShards::Impl::take_gradients(double loss, const ShardWeight& weight) {
   check_begun();
   has_begun_ = false;
+  if (memory_) memory_->close();
   if (next_ == options_.shards) return;
   const at::NoGradGuard no_grad;
   if (!sum_) sum_.emplace(group_, options_.shards, layout_);
+  std::vector<bool> is_taken(parameters_.size());
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    is_taken[i] = places_[i].is_large && adopt_gradient(parameters_[i], places_[i].flat);
+  }
   const std::vector<at::Tensor>& flats = sum_->next_value();
   const at::Tensor counts = flats[counts_.flat].narrow(0, counts_.from, number_of_counts());
   counts.zero_();
@@ -263,7 +296,10 @@ void LogicalShards::Impl::take_gradients(double loss, const ShardWeight& weight)
     if (weight.weight) count[kWeighted] = 1;
     count[kWeight] = weight.weight.value_or(0);
   }
-  push_gradients(flats, count + kCounts);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const bool has_gradient = is_taken[i] || copy_gradient(parameters_[i], places_[i], flats);
+    if (has_gradient) count[static_cast<std::size_t>(kCounts) + i] = 1;
+  }
   for (std::size_t i = 0; i < buffers_.size(); ++i) {
     push_buffer(buffers_[i], weight.part_of_step,
                 counts[static_cast<std::int64_t>(kCounts + parameters_.size() + i)], flats);
@@ -272,22 +308,34 @@ void LogicalShards::Impl::take_gradients(double loss, const ShardWeight& weight)
   ++next_;
 }
 
-void LogicalShards::Impl::push_gradients(const std::vector<at::Tensor>& flats, double* counts) {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    at::Tensor& gradient = parameters_[i].mutable_grad();
-    const Place& place = places_[i];
-    const at::Tensor target = gradient_view(flats[place.flat], place.from, parameters_[i]);
-    if (!gradient.defined()) {
-      target.zero_();
-      continue;
-    }
-    if (gradient.is_sparse()) {
-      refuse_with_shards("sparse gradients is not supported; make the embedding's gradients dense");
-    }
-    target.copy_(gradient);
-    gradient.reset();
-    counts[i] = 1;
+// Whether the gradient is now a part of the sum, without a copy.
+bool LogicalShards::Impl::adopt_gradient(const at::Tensor& parameter, std::size_t flat) {
+  at::Tensor& gradient = parameter.mutable_grad();
+  if (!gradient.defined() || gradient.is_sparse() || gradient.requires_grad()) return false;
+  if (!lies_as_gradient_view(gradient, parameter) || !has_one_owner(gradient, {}) ||
+      !sum_->may_adopt(gradient)) {
+    return false;
   }
+  sum_->adopt(flat, flat_view(gradient));
+  gradient.reset();
+  return true;
+}
+
+// Whether there is one.
+bool LogicalShards::Impl::copy_gradient(const at::Tensor& parameter, const Place& place,
+                                        const std::vector<at::Tensor>& flats) {
+  at::Tensor& gradient = parameter.mutable_grad();
+  const at::Tensor target = gradient_view(flats[place.flat], place.from, parameter);
+  if (!gradient.defined()) {
+    target.zero_();
+    return false;
+  }
+  if (gradient.is_sparse()) {
+    refuse_with_shards("sparse gradients is not supported; make the embedding's gradients dense");
+  }
+  target.copy_(gradient);
+  gradient.reset();
+  return true;
 }
 
 void LogicalShards::Impl::push_buffer(const Buffer& buffer, double part_of_step,
@@ -375,6 +423,7 @@ void LogicalShards::Impl::restore_buffers() {
 }
 
 void LogicalShards::Impl::give_up_step() {
+  if (memory_) memory_->close();
   if (sum_) sum_->clear();
   has_begun_ = is_open_ = false;
 }

@@ -65,6 +65,33 @@ torch::nn::Sequential odd_net() {
   return torch::nn::Sequential(OddNet());
 }
 
+// Gradients that are exchanged where autograd has written them: of other dtypes, transposed, used
+// twice, views of others, and not reached by each shard.
+struct WideNetImpl : torch::nn::Module {
+  WideNetImpl()
+      : weight(register_parameter("weight", OddNetImpl::sines({20011, 4}).t())),
+        doubles(register_parameter("doubles", OddNetImpl::sines({40013}).to(at::kDouble))),
+        halves(register_parameter("halves", OddNetImpl::sines({140003}).to(at::kBFloat16))),
+        twice(register_parameter("twice", OddNetImpl::sines({20011, 4}))),
+        added(register_parameter("added", OddNetImpl::sines({70001}))),
+        also_added(register_parameter("also_added", OddNetImpl::sines({70001}))),
+        now_and_then(register_parameter("now_and_then", OddNetImpl::sines({70001}))) {}
+  at::Tensor forward(const at::Tensor& input) {
+    const at::Tensor hidden = at::dropout(at::tanh(input.matmul(weight)), 0.2, true);
+    at::Tensor output = (hidden.matmul(twice) * twice.mean(0)).sum(1, true) / 100 +
+                        doubles.square().mean().to(at::kFloat) + halves.mean().to(at::kFloat) +
+                        (added + also_added).square().mean();
+    if (input.sum().item<double>() > 0) output = output + now_and_then.square().sum();
+    return output;
+  }
+  at::Tensor weight, doubles, halves, twice, added, also_added, now_and_then;
+};
+TORCH_MODULE(WideNet);
+
+torch::nn::Sequential wide_net() {
+  return torch::nn::Sequential(WideNet());
+}
+
 Outcome by_logical_shards(const ShardedRun& run, const LogicalShardsOptions& options) {
   torch::nn::Sequential net = run.net();
   auto adam = make_adam(net);
@@ -136,6 +163,48 @@ TEST_F(LogicalShardsTest, TrainingsHaveTheBitsOfOneProcess) {
     expect_same_bits(by_ranks(run, {.logical_shards = run.shards}), expected);
     if (::testing::Test::HasFailure()) return;
   }
+}
+
+TEST_F(LogicalShardsTest, LargeGradientsHaveTheBitsOfOneProcess) {
+  for (const int shards : {group_.world_size(), 2 * group_.world_size(), 5}) {
+    for (const bool is_view : {true, false}) {
+      const ShardedRun run{.net = wide_net,
+                           .shards = shards,
+                           .samples = 4 * shards + 1,
+                           .epochs = 1,
+                           .has_weights = !is_view};
+      SCOPED_TRACE(::testing::Message() << shards << " shards");
+      const Outcome expected = by_one_process(run);
+      expect_same_bits(
+          by_logical_shards(
+              run, {.shards = shards, .process_group = group_, .gradient_as_bucket_view = is_view}),
+          expected);
+      expect_same_bits(by_ranks(run, {.logical_shards = shards}), expected);
+    }
+  }
+}
+
+// Neither the sum nor what the program keeps of a gradient changes the other.
+TEST_F(LogicalShardsTest, AGradientThatTheProgramKeepsIsItsOwn) {
+  const int all = 2 * group_.world_size();
+  const auto module = std::make_shared<torch::nn::Module>();
+  const at::Tensor parameter = module->register_parameter("parameter", at::ones({70001}));
+  LogicalShards shards({module}, {.shards = all, .process_group = group_});
+  Tensors kept;
+  for (const int shard : shards.own_shards()) {
+    shards.begin_shard(0, shard);
+    shards.begin_backward();
+    (parameter * static_cast<double>(shard)).sum().backward();
+    kept.push_back(parameter.grad());
+    shards.take_gradients(1, {.part_of_step = 1.0 / all});
+  }
+  shards.end_step();
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    const double own = shards.own_shards()[i];
+    EXPECT_TRUE(at::equal(kept[i], at::full_like(kept[i], own))) << kept[i][0];
+  }
+  const at::Tensor& sum = parameter.grad();
+  EXPECT_TRUE(at::equal(sum, at::full_like(sum, all * (all - 1) / 2)));
 }
 
 TEST_F(LogicalShardsTest, AStepThatIsGivenUpLeavesNothing) {

@@ -22,7 +22,7 @@ namespace lockstep::inline internal {
 /// A rank sums its own shards while it computes them. finish() divides the elements among the
 /// ranks: each sums one part of all ranks' partial sums, and then all parts are gathered. Where the
 /// group shares memory, ranks read the partial sums of others where they lie; elsewhere they send
-/// them, in chunks.
+/// them, in chunks. Two ranks with one partial sum each are an all-reduce in place.
 /// Threads: one at a time.
 /// Lifetime: keeps the group alive. What finish() returns is valid until the next finish().
 /// Errors: of finish() as Work::wait; then clear() it.
@@ -32,7 +32,12 @@ class ShardSum {
 
   ShardSum(ProcessGroup group, int shards, const Layout& layout);
 
-  /// Tensors of the layout's sizes, whose contents are undefined.
+  /// Takes a flat tensor of the layout's size as tensor `index` of the next value, without a copy.
+  /// It may be written to. Before next_value(), and only where may_adopt().
+  void adopt(std::size_t index, at::Tensor flat);
+  /// Whether peers can read the tensor where it lies, or need not.
+  bool may_adopt(const at::Tensor& tensor) const;
+  /// Tensors of the layout's sizes or more, whose contents are undefined but for those adopted.
   const std::vector<at::Tensor>& next_value();
   /// Takes next_value() as that of a shard. In order, all shards of this rank's block.
   void push(int shard);
@@ -42,9 +47,16 @@ class ShardSum {
   const std::vector<at::Tensor>& finish();
 
  private:
-  using Value = std::vector<at::Tensor>;
-  Value allocate() const;
-  void recycle(Value value) { spare_.push_back(std::move(value)); }
+  struct Value {
+    std::vector<at::Tensor> tensors;
+    std::vector<bool> is_adopted;
+  };
+  Value empty_value() const;
+  at::Tensor allocate(std::size_t index);
+  void recycle(const Value& value);
+  at::Tensor without_padding(const Value& value, std::size_t index) const;
+  bool is_all_reduce() const;
+  void all_reduce();
   void exchange(std::size_t index);
   bool exchange_in_place(std::size_t index);
   std::vector<std::vector<std::uint64_t>> gather_places(std::size_t index) const;
@@ -53,16 +65,16 @@ class ShardSum {
   ProcessGroup group_;
   int shards_;
   ShardBlock own_;
-  int most_sums_;                   // of any rank
+  int most_sums_;                    // of any rank
   std::vector<ShardNode> of_ranks_;  // all ranks' partial sums, in their order
   Layout layout_;
   std::vector<std::int64_t> padded_;  // elements of each tensor, a multiple of the ranks' parts
   ShardTree tree_;
   std::vector<Value> sums_;  // of tree_'s nodes
   std::optional<Value> next_;
-  std::vector<Value> spare_;
+  std::vector<std::vector<at::Tensor>> spare_;  // by index, padded
   Value padded_results_;
-  Value results_;  // of the layout's sizes
+  std::vector<at::Tensor> results_;  // of the layout's sizes
 };
 
 }  // namespace lockstep::inline internal
