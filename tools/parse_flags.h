@@ -8,6 +8,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "launcher/command_line/command_help.h"
 #include "launcher/command_line/flag_values.h"
 #include "launcher/command_line/split_arguments.h"
 #include "lockstep/base/error.h"
@@ -48,6 +49,10 @@ inline bool parse_flags(CLI::App& app, std::vector<std::string> arguments) {
     action->set_help_flag("-h,--help", "show this text");
     actions += concat(actions.empty() ? "" : ", ", action->get_name());
   }
+  if (arguments == std::vector<std::string>{kDescribeCommand}) {
+    std::fputs(describe(help_of(app)).c_str(), stdout);
+    return false;
+  }
   if (!actions.empty()) app.require_subcommand(1);
   if (!actions.empty() && !arguments.empty() && arguments.front() == "help") {
     arguments.front() = "--help";
@@ -76,7 +81,11 @@ inline bool parse_flags(CLI::App& app, std::vector<std::string> arguments) {
     std::reverse(arguments.begin(), arguments.end());  // CLI11 takes the last one first.
     app.parse(std::move(arguments));
   } catch (const CLI::CallForHelp&) {
-    std::fputs(app.help().c_str(), stdout);
+    CommandHelp help = help_of(app);
+    for (const CommandHelp& action : help_of(app).actions) {
+      if (action.name.ends_with(concat(" ", current->get_name()))) help = action;
+    }
+    std::fputs(help_text(help).c_str(), stdout);
     return false;
   } catch (const CLI::ParseError& error) {
     throw UsageError(concat(tool, ": ", error.what(), "; see ", app.get_name(), " --help"));

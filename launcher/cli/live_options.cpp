@@ -2,6 +2,8 @@
 
 #include <map>
 
+#include "launcher/cli/live_help.h"
+#include "launcher/command_line/command_help.h"
 #include "launcher/command_line/flag_values.h"
 #include "launcher/command_line/split_arguments.h"
 #include "launcher/job/launch_options.h"
@@ -16,15 +18,19 @@ namespace {
 struct LiveArguments {
   std::map<std::string, std::string> flags;  ///< the name, and its value or nothing
   std::vector<std::string> words;
+  std::string help;  ///< what to print instead
 
   bool has(const char* flag) const { return flags.contains(flag); }
   std::string value(const char* flag) const { return has(flag) ? flags.at(flag) : ""; }
 };
 
-// All of them know --help.
-LiveArguments split_live(std::vector<std::string> arguments, std::vector<FlagName> known) {
-  known.push_back({.name = "help", .letter = 'h'});
+LiveArguments split_live(std::vector<std::string> arguments, const CommandHelp& help) {
   LiveArguments result;
+  if (arguments == std::vector<std::string>{kDescribeCommand}) {
+    result.help = describe(help);
+    return result;
+  }
+  const std::vector<FlagName> known = flag_names(help);
   while (!arguments.empty()) {
     const SplitArguments split = split_arguments(arguments, known);
     for (const std::string& flag : split.flags) {
@@ -36,13 +42,14 @@ LiveArguments split_live(std::vector<std::string> arguments, std::vector<FlagNam
     result.words.push_back(arguments.front());
     arguments.erase(arguments.begin());
   }
+  if (result.has("help")) result.help = help_text(help);
   return result;
 }
 
 // At most one word: a job.
 LiveArguments split_for_job(const char* command, const std::vector<std::string>& arguments,
-                            const std::vector<FlagName>& known) {
-  LiveArguments split = split_live(arguments, known);
+                            const CommandHelp& help) {
+  LiveArguments split = split_live(arguments, help);
   if (split.words.size() > 1) {
     throw UsageError(concat(command, ": takes one job, but has '", split.words[0], "' and '",
                             split.words[1], "'"));
@@ -54,21 +61,19 @@ LiveArguments split_for_job(const char* command, const std::vector<std::string>&
 }  // namespace
 
 PsOptions parse_ps_options(const std::vector<std::string>& arguments) {
-  const LiveArguments split =
-      split_for_job("ps", arguments, {{.name = "workers", .letter = 'w'}, {.name = "json"}});
+  const LiveArguments split = split_for_job("ps", arguments, ps_help());
   return {.job = split.words[0],
           .workers = split.has("workers"),
           .json = split.has("json"),
-          .help = split.has("help")};
+          .help = split.help};
 }
 
 StopOptions parse_stop_options(const std::vector<std::string>& arguments) {
-  const LiveArguments split =
-      split_for_job("stop", arguments, {{.name = "machine-only"}, {.name = "now"}});
+  const LiveArguments split = split_for_job("stop", arguments, stop_help());
   const StopOptions options{.job = split.words[0],
                             .machine_only = split.has("machine-only"),
                             .now = split.has("now"),
-                            .help = split.has("help")};
+                            .help = split.help};
   if (options.now && options.machine_only) {
     throw UsageError("stop: --now ends the job on all machines, which --machine-only rules out");
   }
@@ -76,10 +81,10 @@ StopOptions parse_stop_options(const std::vector<std::string>& arguments) {
 }
 
 ScaleOptions parse_scale_options(const std::vector<std::string>& arguments) {
-  const LiveArguments split = split_live(arguments, {});
+  const LiveArguments split = split_live(arguments, scale_help());
   const std::vector<std::string>& words = split.words;
-  ScaleOptions options{.help = split.has("help")};
-  if (options.help) return options;
+  ScaleOptions options{.help = split.help};
+  if (!options.help.empty()) return options;
   if (words.empty() || words.size() > 2) {
     throw UsageError(
         "scale: give a job and the number of its workers here, as in: lockstep scale train 4");
@@ -95,13 +100,8 @@ ScaleOptions parse_scale_options(const std::vector<std::string>& arguments) {
 }
 
 LogsOptions parse_logs_options(const std::vector<std::string>& arguments) {
-  const LiveArguments split = split_for_job("logs", arguments,
-                                            {{.name = "follow", .letter = 'f'},
-                                             {.name = "lines", .letter = 'n', .takes_value = true},
-                                             {.name = "local-rank", .takes_value = true},
-                                             {.name = "attempt", .takes_value = true}});
-  LogsOptions options{
-      .target = split.words[0], .follow = split.has("follow"), .help = split.has("help")};
+  const LiveArguments split = split_for_job("logs", arguments, logs_help());
+  LogsOptions options{.target = split.words[0], .follow = split.has("follow"), .help = split.help};
   if (split.has("lines")) {
     options.choice.last_lines =
         static_cast<std::uint64_t>(int_of("--lines", split.value("lines"), 0));

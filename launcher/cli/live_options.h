@@ -7,12 +7,15 @@
 
 namespace lockstep::inline internal {
 
+// In each of these structs `help`, if it is not empty, is what the command prints, and nothing else
+// counts.
+
 /// The command line of `lockstep ps`.
 struct PsOptions {
   std::string job{};  ///< empty: all
   bool workers = false;
   bool json = false;
-  bool help = false;
+  std::string help{};
 };
 
 /// Errors: UsageError.
@@ -23,7 +26,7 @@ struct StopOptions {
   std::string job{};
   bool machine_only = false;
   bool now = false;
-  bool help = false;
+  std::string help{};
 };
 
 /// Errors: UsageError.
@@ -33,7 +36,7 @@ StopOptions parse_stop_options(const std::vector<std::string>& arguments);
 struct ScaleOptions {
   std::string job{};
   int worker_count = 1;
-  bool help = false;
+  std::string help{};
 };
 
 /// Errors: UsageError.
@@ -44,7 +47,7 @@ struct LogsOptions {
   std::string target{};  ///< a job or a directory
   bool follow = false;
   LogChoice choice{};
-  bool help = false;
+  std::string help{};
 };
 
 /// Errors: UsageError.

@@ -17,30 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kLogsHelp = R"(Usage: lockstep logs [JOB|DIRECTORY] [options]
-
-Prints the log files of a job's workers on this machine, each line prefixed with its local rank: stdout
-to stdout, stderr to stderr. The job needs --log-dir=DIR with --redirects=3 (files) or --tee=3 (files
-and console).
-
-  JOB                as in lockstep ps; optional if one job runs
-  DIRECTORY          a --log-dir with one job, or the job's folder <id>_<random> in it; also of ended jobs
-  -f, --follow       print new lines, across restarts, until the job ends
-  -n, --lines=N      start with the last N lines of each file (default all)
-  --local-rank=LIST  only these workers, e.g. 0,2
-  --attempt=N        only attempt_<N>, which is generation N + 1 (default: the newest)
-  -h, --help         show this text
-
-TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE sets the prefix, as for --tee.
-
-Exit code: 0; 1 if there are no logs; 2 if JOB does not run.
-
-Examples:
-  lockstep run --standalone --nproc-per-node=2 --rdzv-id=train --log-dir=logs --redirects=3 ./train
-  lockstep logs train -f --lines=20
-  lockstep logs logs --local-rank=0
-)";
-
 struct LogSource {
   fs::path directory;
   /// Of the job where it runs.
@@ -135,8 +111,8 @@ LogReader::Sink console_of(const LogSource& source, bool names_generations) {
 
 int logs_command(const std::vector<std::string>& arguments) {
   const LogsOptions options = parse_logs_options(arguments);
-  if (options.help) {
-    std::fputs(kLogsHelp, stdout);
+  if (!options.help.empty()) {
+    std::fputs(options.help.c_str(), stdout);
     return 0;
   }
   const LogSource source = find_source(options.target);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "launcher/cli/command.h"
+#include "launcher/command_line/command_help.h"
 #include "launcher/command_line/program_beside.h"
 #include "launcher/command_line/run_tool.h"
 #include "launcher/remote/attend.h"
@@ -79,6 +80,23 @@ std::string help_text() {
   return text;
 }
 
+// All commands, as actions.
+CommandHelp own_help() {
+  CommandHelp help{
+      .name = "lockstep",
+      .usage = "<command> [options]",
+      .description = "Distributed data-parallel training for C++ programs on LibTorch."};
+  const auto add = [&](const auto& entries) {
+    for (const auto& entry : entries) {
+      help.actions.push_back(
+          {.name = concat("lockstep ", entry.name), .description = entry.summary});
+    }
+  };
+  add(kCommands);
+  add(kTools);
+  return help;
+}
+
 [[noreturn]] void become_tool(const std::string& program,
                               const std::vector<std::string>& arguments) {
   std::vector<std::string> words = {program};
@@ -105,6 +123,10 @@ int dispatch(const std::vector<std::string>& arguments) {
   if (name == "help" && arguments.size() > 1) return dispatch({arguments[1], "--help"});
   if (name == "--help" || name == "-h" || name == "help") {
     std::fputs(help_text().c_str(), stdout);
+    return 0;
+  }
+  if (name == kDescribeCommand) {
+    std::fputs(describe(own_help()).c_str(), stdout);
     return 0;
   }
   if (name == "--version") {

@@ -3,19 +3,20 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <memory>
 
 #include <CLI/CLI.hpp>
 
+#include "launcher/command_line/command_help.h"
 #include "launcher/command_line/split_arguments.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::inline internal {
 namespace {
 
-constexpr const char* kUsage = R"(Usage: lockstep run [options] program [arguments of the program]
+constexpr const char* kUsage = "[options] program [arguments of the program]";
 
-Starts the workers of a training job and watches them. If a worker fails, lockstep reports it and
+constexpr const char* kDescription =
+    R"(Starts the workers of a training job and watches them. If a worker fails, lockstep reports it and
 stops the others; with --max-restarts it restarts all or, with Accelerator, Trainer or
 ResilientTraining, replaces only the failed one.
 Options and the workers' environment are torchrun's: --nproc_per_node equals --nproc-per-node, a
@@ -24,8 +25,7 @@ unique prefix of a torchrun flag is enough (--nproc), and PET_<NAME> sets a defa
 
   lockstep run --standalone --nproc-per-node=2 ./train --epochs=10
   lockstep run --standalone --nproc-per-node=gpu --max-restarts=3 --tee=3 --log-dir=logs ./train
-  lockstep run --hosts=a:8,b:8 --max-restarts=3 ./train      # two machines over ssh, 8 workers each
-)";
+  lockstep run --hosts=a:8,b:8 --max-restarts=3 ./train      # two machines over ssh, 8 workers each)";
 
 constexpr const char* kFooter = R"(Environment of workers:
   RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and torchrun's other
@@ -50,8 +50,7 @@ With --node-rank, which differs on each machine:
   lockstep run --nnodes=2 --node-rank=1 --master-addr=10.0.0.1 --secret-file=job.secret ./train
 With SLURM or MPICH, LOCKSTEP_JOB_SECRET exported (Open MPI needs --master-addr too):
   srun --ntasks-per-node=1 lockstep run --nproc-per-node=8 ./train
-  mpirun -n 2 -ppn 1 lockstep run --nproc-per-node=8 ./train
-)";
+  mpirun -n 2 -ppn 1 lockstep run --nproc-per-node=8 ./train)";
 
 // A unique prefix stands for a flag of torchrun's first: Lockstep's own are written in full.
 constexpr std::array kInFull = {"hosts", "ssh-command", "remote-lockstep", "env", "standby"};
@@ -61,15 +60,6 @@ std::string variable_of(std::string flag) {
   for (char& c : flag) c = c == '-' ? '_' : static_cast<char>(std::toupper(c));
   return "PET_" + flag;
 }
-
-// Leaves out the variables: they follow from the flags' names.
-class HelpFormat : public CLI::Formatter {
- public:
-  std::string make_option_opts(const CLI::Option* option) const override {
-    return option->get_items_expected_max() == 0 ? "" : "=" + option->get_type_name();
-  }
-  std::string make_usage(const CLI::App*, std::string) const override { return kUsage; }
-};
 
 class FlagTable {
  public:
@@ -114,10 +104,9 @@ void add_flags(CLI::App& app, RunFlags& flags) {
       "start the job on these machines over ssh: a:8,b:8, or\na file with lines \"a slots=8\"");
   table.text("--max-restarts", flags.max_restarts, "N",
              "maximum number of restarts after failures, counted over\nall machines (default 0)");
-  table.text(
-      "--standby", flags.standby, "N",
-      "started spare workers per machine, which replace failed\nones; for programs with "
-      "Accelerator,\nTrainer or ResilientTraining (default 0)");
+  table.text("--standby", flags.standby, "N",
+             "started spare workers per machine, which replace failed\nones; for programs with "
+             "Accelerator,\nTrainer or ResilientTraining (default 0)");
   table.text("--log-dir", flags.log_dir, "DIR",
              "directory of log files: DIR/<id>_<random>/attempt_<n>/\n<local rank>/stdout.log, "
              "stderr.log, error.json");
@@ -227,12 +216,16 @@ std::vector<FlagName> names_of(const CLI::App& app) {
 
 RunFlags parse_run_flags(const std::vector<std::string>& arguments) {
   RunFlags flags;
-  CLI::App app;
-  app.formatter(std::make_shared<HelpFormat>());
-  app.get_formatter()->column_width(35);
+  CLI::App app(kDescription, "lockstep run");
   app.footer(kFooter);
   app.set_help_flag("-h,--help", "show this text")->group("Common options");
   add_flags(app, flags);
+  CommandHelp help = help_of(app);
+  help.usage = kUsage;
+  if (arguments == std::vector<std::string>{kDescribeCommand}) {
+    flags.help = describe(help);
+    return flags;
+  }
 
   SplitArguments split = split_arguments(arguments, names_of(app));
   flags.program = std::move(split.program);
@@ -241,7 +234,7 @@ RunFlags parse_run_flags(const std::vector<std::string>& arguments) {
   try {
     app.parse(split.flags);
   } catch (const CLI::CallForHelp&) {
-    flags.help = app.help();
+    flags.help = help_text(help);
   } catch (const CLI::ParseError& error) {
     throw UsageError(error.what());
   }

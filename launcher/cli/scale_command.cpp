@@ -18,25 +18,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kScalePatience{5'000};
 
-constexpr const char* kScaleHelp = R"(Usage: lockstep scale [JOB] N [options]
-
-Sets the number of workers of a job on this machine to N, and returns when they run. A new generation
-starts, with new ranks and a new WORLD_SIZE; RESTARTS does not change. Workers with Accelerator,
-Trainer or ResilientTraining keep their processes and their state; all others are restarted and resume
-from their last snapshot.
-
-  JOB         as in lockstep ps; optional if one job runs
-  N           workers on this machine, from 1; may exceed the number of processors
-  -h, --help  show this text
-
-Exit code: 0 when the workers run; 1 if the job cannot be scaled; 2 for a wrong N, or if JOB does not
-run.
-
-Examples:
-  lockstep scale 4
-  lockstep scale train 4
-)";
-
 std::optional<JobStatus> status_of(const RunningJob& job) {
   const LiveReply reply = ask(job.socket, {.method = "GET", .target = "/status"}, kScalePatience);
   return reply.is_there ? parse_status(reply.answer.body) : std::nullopt;
@@ -91,8 +72,8 @@ void wait_for_workers(const RunningJob& job, const UniqueFd& launcher, int worke
 
 int scale_command(const std::vector<std::string>& arguments) {
   const ScaleOptions options = parse_scale_options(arguments);
-  if (options.help) {
-    std::fputs(kScaleHelp, stdout);
+  if (!options.help.empty()) {
+    std::fputs(options.help.c_str(), stdout);
     return 0;
   }
   const std::vector<RunningJob> jobs = running_jobs();

@@ -18,25 +18,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kAnswerPatience{5'000};
 
-constexpr const char* kStopHelp = R"(Usage: lockstep stop [JOB] [options]
-
-Stops a job on all its machines, and returns when the launcher of this machine has ended. Workers
-receive SIGTERM, and SIGKILL after the grace period (--shutdown-timeout). Each launcher ends with exit
-code 143 and prints who stopped the job. Interrupting this command does not cancel the stop.
-
-  JOB             as in lockstep ps; optional if one job runs
-  --machine-only  only this machine leaves; with --nnodes=MIN:MAX the other machines continue, with
-                  --nnodes=N they wait for a replacement (--rdzv-conf=join_timeout)
-  --now           SIGKILL at once, exit code 137; also for a job that is already stopping
-  -h, --help      show this text
-
-Exit code: 0 when the job has ended; 1 if it cannot be stopped; 2 if JOB does not run.
-
-Examples:
-  lockstep stop
-  lockstep stop train --now
-)";
-
 void ask_to_stop(const RunningJob& job, bool now) {
   const LiveReply reply = ask(
       job.socket, stop_request({.by = concat(user_name(), " on ", host_name()), .at_once = now}),
@@ -83,8 +64,8 @@ void wait_with_progress(const RunningJob& job, const UniqueFd& launcher) {
 
 int stop_command(const std::vector<std::string>& arguments) {
   const StopOptions options = parse_stop_options(arguments);
-  if (options.help) {
-    std::fputs(kStopHelp, stdout);
+  if (!options.help.empty()) {
+    std::fputs(options.help.c_str(), stdout);
     return 0;
   }
   const std::vector<RunningJob> jobs = running_jobs();

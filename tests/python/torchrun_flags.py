@@ -155,7 +155,7 @@ class EveryFlag(unittest.TestCase):
         shown = {}
         name = None
         for line in run("--help").stdout.splitlines():
-            if match := re.match(r"  (?:-\w,)?--([\w-]+)", line):
+            if match := re.match(r"  (?:-\w, )?--([\w-]+)", line):
                 name = match[1].replace("-", "_")
             match = re.search(r"\(default \"?([^\s\";)]+)\"?", line)
             if name and match:

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "launcher/command_line/command_help.h"
 #include "launcher/command_line/flag_values.h"
 #include "launcher/command_line/split_arguments.h"
 #include "lockstep/base/error.h"
@@ -30,19 +31,62 @@ constexpr std::array kTextFlags = {
     TextFlag{"meet", &DoctorFlags::meet, true},
 };
 
+HelpEntry value_flag(const char* name, const char* value, const char* text) {
+  return {.name = name, .value = value, .text = text};
+}
+
+CommandHelp doctor_help() {
+  return {
+      .name = "lockstep doctor",
+      .usage = "[options] [program]",
+      .description =
+          R"(Checks what a job needs of this machine, or of several machines together, and says what to fix.
+
+Each machine: host name, interfaces, /dev/shm, temporary files, limits of open files, processes and
+locked memory, processor quota, memory, versions, GPUs; the program's libraries and LibTorch.
+Several: connections in both directions, clock skew, differing MTU, versions and programs.)",
+      .groups =
+          {{.title = "Several machines, checked from here by ssh",
+            .entries = {value_flag("hosts", "FILE|LIST",
+                                   "the machines, as for lockstep run --hosts"),
+                        value_flag("ssh-command", "COMMAND",
+                                   "how to call ssh (default: as lockstep run does)"),
+                        value_flag("remote-lockstep", "PATH",
+                                   "lockstep on the machines (default: the path of this one)")}},
+           {.title = "Several machines, with the same command started on each",
+            .entries = {value_flag("nnodes", "N", "number of machines"),
+                        value_flag("rdzv-endpoint", "HOST[:PORT]",
+                                   "address of the machine that serves the rendezvous"),
+                        value_flag("secret-file", "FILE",
+                                   "the job's secret (default: LOCKSTEP_JOB_SECRET)"),
+                        value_flag("local-addr", "HOST",
+                                   "address at which the other machines reach this one (default: "
+                                   "the\nsource address of the route to the endpoint)")}},
+           {.title = "Both",
+            .entries = {value_flag("timeout", "SECONDS",
+                                   "timeout of the connection checks together (default 10); the "
+                                   "rendezvous\nwaits 6 times as long"),
+                        {.name = "json", .text = "print all findings as JSON"},
+                        {.name = "help", .letter = 'h', .text = "show this text"}}}},
+      .notes = R"(Exit code: 0 when no check failed, 1 otherwise, 2 for a wrong command line.
+
+Examples:
+  lockstep doctor --hosts=a,b ./train
+  lockstep doctor --nnodes=2 --rdzv-endpoint=10.0.0.1 --secret-file=job.secret    # on each)"};
+}
+
+// What --help shows, and what one launcher asks of another.
 std::vector<FlagName> known_flags() {
-  std::vector<FlagName> known = {{.name = "help", .letter = 'h'},
-                                 {.name = "json"},
-                                 {.name = "report", .in_full = true},
-                                 {.name = "timeout", .takes_value = true}};
+  std::vector<FlagName> known = flag_names(doctor_help());
+  known.push_back({.name = "report", .in_full = true});
   for (const TextFlag& flag : kTextFlags) {
-    known.push_back({.name = flag.name, .takes_value = true, .in_full = flag.in_full});
+    if (flag.in_full) known.push_back({.name = flag.name, .takes_value = true, .in_full = true});
   }
   return known;
 }
 
 void take(DoctorFlags& flags, const std::string& name, const std::string& value) {
-  if (name == "help") flags.help = true;
+  if (name == "help") flags.help = help_text(doctor_help());
   if (name == "json") flags.json = true;
   if (name == "report") flags.report = true;
   if (name == "timeout") flags.timeout = seconds_of("--timeout", value, 0.001, 600);
@@ -70,8 +114,12 @@ void check(const DoctorFlags& flags) {
 }  // namespace
 
 DoctorFlags parse_doctor_flags(const std::vector<std::string>& arguments) {
-  const SplitArguments split = split_arguments(arguments, known_flags());
   DoctorFlags flags;
+  if (arguments == std::vector<std::string>{kDescribeCommand}) {
+    flags.help = describe(doctor_help());
+    return flags;
+  }
+  const SplitArguments split = split_arguments(arguments, known_flags());
   for (const std::string& flag : split.flags) {
     const auto [name, value] = name_and_value(flag);
     take(flags, name, value);
@@ -79,39 +127,6 @@ DoctorFlags parse_doctor_flags(const std::vector<std::string>& arguments) {
   if (!split.program.empty()) flags.program = split.program.front();
   check(flags);
   return flags;
-}
-
-const char* doctor_help() {
-  return R"(Usage: lockstep doctor [flags] [program]
-
-Checks what a job needs of this machine, or of several machines together, and says what to fix.
-
-Each machine: host name, interfaces, /dev/shm, temporary files, limits of open files, processes and
-locked memory, processor quota, memory, versions, GPUs; the program's libraries and LibTorch.
-Several: connections in both directions, clock skew, differing MTU, versions and programs.
-
-Several machines, checked from here by ssh:
-  --hosts=FILE|LIST            the machines, as for lockstep run --hosts
-  --ssh-command=COMMAND        how to call ssh (default: as lockstep run does)
-  --remote-lockstep=PATH       lockstep on the machines (default: the path of this one)
-Several machines, with the same command started on each:
-  --nnodes=N                   number of machines
-  --rdzv-endpoint=HOST[:PORT]  address of the machine that serves the rendezvous
-  --secret-file=FILE           the job's secret (default: LOCKSTEP_JOB_SECRET)
-  --local-addr=HOST            address at which the other machines reach this one (default: the
-                               source address of the route to the endpoint)
-Both:
-  --timeout=SECONDS            timeout of the connection checks together (default 10); the rendezvous
-                               waits 6 times as long
-  --json                       print all findings as JSON
-  -h, --help                   show this text
-
-Exit code: 0 when no check failed, 1 otherwise, 2 for a wrong command line.
-
-Examples:
-  lockstep doctor --hosts=a,b ./train
-  lockstep doctor --nnodes=2 --rdzv-endpoint=10.0.0.1 --secret-file=job.secret    # on each
-)";
 }
 
 }  // namespace lockstep::inline internal

@@ -8,7 +8,8 @@ namespace lockstep::inline internal {
 
 /// The command line of `lockstep doctor`. A text is empty where its flag is not given.
 struct DoctorFlags {
-  bool help = false;
+  /// If not empty, what to print; nothing else counts then.
+  std::string help;
   bool json = false;
   std::string hosts;
   std::string ssh_command;
@@ -33,7 +34,5 @@ struct DoctorFlags {
 
 /// Errors: UsageError.
 DoctorFlags parse_doctor_flags(const std::vector<std::string>& arguments);
-
-const char* doctor_help();
 
 }  // namespace lockstep::inline internal

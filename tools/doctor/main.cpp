@@ -147,8 +147,8 @@ int print_reach(const DoctorFlags& flags) {
 
 int doctor_command(const std::vector<std::string>& arguments) {
   const DoctorFlags flags = parse_doctor_flags(arguments);
-  if (flags.help) {
-    std::fputs(doctor_help(), stdout);
+  if (!flags.help.empty()) {
+    std::fputs(flags.help.c_str(), stdout);
     return 0;
   }
   if (flags.report) {
