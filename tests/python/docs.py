@@ -1,0 +1,88 @@
+"""Holds the documents to the repository: file names and words.
+
+    docs.py ROOT_OF_THE_REPOSITORY
+"""
+
+import pathlib
+import re
+import sys
+import unittest
+
+ROOT = pathlib.Path(sys.argv[1])
+DOCS = ROOT / "docs"
+# Pages that follow the code from file to file.
+MAPS = ("architecture.md", "how-a-job-starts.md", "how-a-step-goes.md", "how-a-job-recovers.md", "supervision.md",
+        "where-things-go.md")
+
+
+SOURCES = ("cmake", "diagnose", "docs", "examples", "launcher", "lockstep", "models", "packaging", "python", "scripts", "tests",
+           "tools", "bench")
+
+
+def paths():
+    """Of all files and folders, each with a slash before it."""
+    found = []
+    for folder in SOURCES:
+        found.append(f"/{folder}")
+        found += [f"/{path.relative_to(ROOT)}" for path in (ROOT / folder).rglob("*")]
+    return found
+
+
+class FileNames(unittest.TestCase):
+    def test_they_exist(self):
+        """In full, or without the folder that the text speaks of."""
+        ends = {path[place:] for path in paths() for place in range(len(path)) if path[place] == "/"}
+        named = 0
+        for page in MAPS:
+            text = (DOCS / page).read_text()
+            for name in re.findall(r"`([\w.-]+(?:/[\w.-]+)*(?:/|\.(?:cpp|h|py|cmake|md|sh)))`", text):
+                named += 1
+                with self.subTest(page=page, name=name):
+                    self.assertTrue("/" + name.rstrip("/") in ends, f"{page} names {name}, which is not there")
+        self.assertGreater(named, 150)
+
+    def test_each_map_is_short(self):
+        for page, most in (("architecture.md", 200), ("how-a-job-starts.md", 60), ("how-a-step-goes.md", 60),
+                           ("how-a-job-recovers.md", 60)):
+            self.assertLessEqual(len((DOCS / page).read_text().splitlines()), most, page)
+
+
+class Words(unittest.TestCase):
+    """The words of language_terms.txt."""
+
+    def test_only_known_places_have_them(self):
+        here = pathlib.Path(__file__).parent
+        terms = [line.split("\t") for line in lines_of(here / "language_terms.txt")]
+        allowed = {name: int(count) for count, name in
+                   (line.split(" ", 1) for line in lines_of(here / "language_exceptions.txt"))}
+        found = {}
+        for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md")),
+                     *sorted((ROOT / "lockstep").glob("*.h")), *sorted((ROOT / "lockstep").glob("*/*.h"))]:
+            text = prose_of(path)
+            hits = [(match[0], say) for pattern, say in terms for match in re.finditer(pattern, text, re.IGNORECASE)]
+            name = str(path.relative_to(ROOT))
+            if hits:
+                found[name] = len(hits)
+            with self.subTest(name):
+                more = "\n  ".join(f"'{' '.join(word.split())}': {say}" for word, say in hits)
+                self.assertLessEqual(len(hits), allowed.get(name, 0), f"{name}: use the field's terms:\n  {more}")
+        # The list of exceptions shrinks.
+        self.assertEqual({name: count for name, count in allowed.items() if found.get(name, 0) < count}, {},
+                         "fewer words than language_exceptions.txt allows: lower the numbers there")
+
+
+def lines_of(path):
+    return [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
+
+
+def prose_of(path):
+    """Without code: of a header the comments."""
+    text = path.read_text()
+    if path.suffix == ".h":
+        text = "\n".join(re.findall(r"//+<? ?(.*)", text))
+    text = re.sub(r"^ *```.*?^ *```", "", text, flags=re.MULTILINE | re.DOTALL)
+    return " ".join(re.sub(r"`[^`]*`", "CODE", text).split())
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
