@@ -274,21 +274,21 @@ def completion(commands):
             .replace("@ARGUMENTS@", "\n".join(arguments)).replace("@COMMANDS@", names))
 
 
+def markdown_prose(text):
+    return re.sub(r"([_*|`])", r"\\\1", text.replace("<", "&lt;"))
+
+
 def markdown_text(text):
     parts = []
     for kind, body in blocks(text):
         if kind == "title":
             parts.append(f"**{body}**")
         elif kind == "paragraph":
-            parts.append(re.sub(r"[<>_*|]", r"\\\g<0>", body))
+            parts.append(markdown_prose(body))
         else:
             lines = [line[2:] if line.startswith("  ") else line for line in body.split("\n")]
             parts.append("```text\n" + "\n".join(lines) + "\n```")
     return "\n\n".join(parts)
-
-
-def markdown_cell(text):
-    return re.sub(r"[<>_*|]", r"\\\g<0>", text.replace("\n", " "))
 
 
 def markdown_table(command):
@@ -300,8 +300,7 @@ def markdown_table(command):
         for entry in group["entries"]:
             name = entry["name"] if entry["is_argument"] else f"--{entry['name']}{value_of(entry)}"
             names = f"`-{entry['letter']}`, `{name}`" if entry["letter"] else f"`{name}`"
-            names = names.replace("|", "\\|")
-            parts.append(f"| {names} | {markdown_cell(entry['text'])} |")
+            parts.append(f"| {names} | {markdown_prose(entry['text']).replace(chr(10), ' ')} |")
         parts.append("")
     return "\n".join(parts)
 
