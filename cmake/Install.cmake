@@ -8,6 +8,9 @@
 #   lockstep::parameter_server  lockstep/parameter_server.h
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
+if(DEFINED CMAKE_INSTALL_DEFAULT_COMPONENT_NAME)
+  set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME library)
+endif()
 
 add_library(lockstep_library INTERFACE)
 add_library(lockstep::lockstep ALIAS lockstep_library)

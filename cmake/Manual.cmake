@@ -17,5 +17,7 @@ add_custom_command(OUTPUT "${manual_folder}/stamp"
 add_custom_target(manual ALL DEPENDS "${manual_folder}/stamp")
 
 # The names of the pages follow from the programs.
-install(DIRECTORY "${manual_folder}/man1/" DESTINATION "${CMAKE_INSTALL_MANDIR}/man1" FILES_MATCHING PATTERN "*.1")
-install(FILES "${manual_folder}/lockstep" DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions")
+install(DIRECTORY "${manual_folder}/man1/" DESTINATION "${CMAKE_INSTALL_MANDIR}/man1"
+  COMPONENT launcher FILES_MATCHING PATTERN "*.1")
+install(FILES "${manual_folder}/lockstep" DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions"
+  COMPONENT launcher)

@@ -1,8 +1,9 @@
-"""Holds the documents to the repository: file names and words.
+"""Holds the documents to the repository: file names and words; and the recipes of packages.
 
     docs.py ROOT_OF_THE_REPOSITORY
 """
 
+import json
 import pathlib
 import re
 import sys
@@ -47,6 +48,15 @@ class FileNames(unittest.TestCase):
             self.assertLessEqual(len((DOCS / page).read_text().splitlines()), most, page)
 
 
+class Packaging(unittest.TestCase):
+    def test_recipes_have_the_version_of_the_project(self):
+        version = re.search(r"^project\(lockstep VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text(), re.MULTILINE)[1]
+        port = json.loads((ROOT / "packaging/vcpkg/ports/lockstep/vcpkg.json").read_text())
+        self.assertEqual(port["version"], version)
+        recipe = (ROOT / "packaging/conda/recipe.yaml").read_text()
+        self.assertEqual(re.search(r'^  version: "(.*)"', recipe, re.MULTILINE)[1], version)
+
+
 class Words(unittest.TestCase):
     """The words of language_terms.txt."""
 
@@ -56,7 +66,7 @@ class Words(unittest.TestCase):
         allowed = {name: int(count) for count, name in
                    (line.split(" ", 1) for line in lines_of(here / "language_exceptions.txt"))}
         found = {}
-        for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md")),
+        for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md")),
                      *sorted((ROOT / "lockstep").glob("*.h")), *sorted((ROOT / "lockstep").glob("*/*.h"))]:
             text = prose_of(path)
             hits = [(match[0], say) for pattern, say in terms for match in re.finditer(pattern, text, re.IGNORECASE)]
