@@ -17,7 +17,7 @@ set(CMAKE_CXX_FLAGS_RELEASE "${LOCKSTEP_OPTIMIZATION}")
 set(LOCKSTEP_CORE_FLAGS "$<$<CONFIG:Release>:-O1>")
 # For examples: the kernels that take the time are in LibTorch.
 set(LOCKSTEP_SHORT_BUILD_FLAGS "$<$<CONFIG:Release>:-O1;-g0>")
-# For programs of tests, and the main files of tools, which parse flags by templates of CLI11: -O0 takes half the time of
+# For programs of tests, and the commands of tools, which parse flags by templates of CLI11: -O0 takes half the time of
 # -O1 to compile. The folders that they call keep their flags.
 set(LOCKSTEP_UNOPTIMIZED_FLAGS "$<$<CONFIG:Release>:-O0;-g0>")
 if(LOCKSTEP_OPTIMIZATION STREQUAL "-O0")

@@ -4,13 +4,14 @@
 # in `core_tests`, the others in `torch_tests`.
 #
 # lockstep_tool(<name> [TORCH] SOURCES ... TESTS ... DEPENDS ...)
-# The program lockstep-<name>, which `lockstep <name>` becomes: tools/<name>/main.cpp, and a library of the rest
-# for its tests.
+# A command of the program `lockstep`: tools/<name>/. With TORCH it is the program lockstep-<name>, which `lockstep <name>`
+# becomes: its main.cpp, and a library of the rest for its tests.
 include(GNUInstallDirs)
 
 define_property(GLOBAL PROPERTY LOCKSTEP_FOLDERS BRIEF_DOCS "Folders of the library" FULL_DOCS "Folders of the library")
 define_property(GLOBAL PROPERTY LOCKSTEP_CORE_FOLDERS BRIEF_DOCS "Folders without LibTorch" FULL_DOCS "Folders without LibTorch")
 define_property(GLOBAL PROPERTY LOCKSTEP_TORCH_FOLDERS BRIEF_DOCS "Folders with LibTorch" FULL_DOCS "Folders with LibTorch")
+define_property(GLOBAL PROPERTY LOCKSTEP_COMMANDS BRIEF_DOCS "Tools in the program lockstep" FULL_DOCS "Tools in the program lockstep")
 define_property(GLOBAL PROPERTY LOCKSTEP_CORE_TESTS BRIEF_DOCS "Test sources" FULL_DOCS "Test sources")
 define_property(GLOBAL PROPERTY LOCKSTEP_TORCH_TESTS BRIEF_DOCS "Test sources" FULL_DOCS "Test sources")
 
@@ -62,7 +63,16 @@ endif()
 
 function(lockstep_tool name)
   lockstep_folder(tools/${name} ${ARGN})
-  lockstep_installed_program(lockstep-${name} main.cpp lockstep::tools_${name})
+  target_link_libraries(lockstep_tools_${name} PUBLIC CLI11::CLI11)
+  if("TORCH" IN_LIST ARGN)
+    lockstep_installed_program(lockstep-${name} main.cpp lockstep::tools_${name})
+    return()
+  endif()
+  set_property(GLOBAL APPEND PROPERTY LOCKSTEP_COMMANDS lockstep::tools_${name})
+  # What parses flags by templates.
+  set(commands ${ARGN})
+  list(FILTER commands INCLUDE REGEX "_command\\.cpp$")
+  set_source_files_properties(${commands} PROPERTIES COMPILE_OPTIONS "${LOCKSTEP_UNOPTIMIZED_FLAGS}")
 endfunction()
 
 # lockstep_installed_program(<target> <source> <libraries>): a program that is installed beside `lockstep`.

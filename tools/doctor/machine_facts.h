@@ -83,7 +83,7 @@ struct MachineFacts {
 
   std::string kernel{};
   std::string lockstep_version{};
-  /// A hash of the file `lockstep-doctor`.
+  /// A hash of the file `lockstep`.
   std::string lockstep_fingerprint{};
   int gpus = 0;
   std::string gpu_driver{};

@@ -1,17 +1,15 @@
-// The program `lockstep-audit`, which `lockstep audit` becomes.
 #include <algorithm>
 #include <cstdio>
 #include <string>
 #include <vector>
 
-#include "launcher/command_line/run_tool.h"
 #include "lockstep/record/internal/sample_audit.h"
+#include "tools/commands.h"
 #include "tools/parse_flags.h"
 
 namespace lockstep::inline internal {
-namespace {
 
-int audit(const std::vector<std::string>& arguments) {
+int audit_command(const std::vector<std::string>& arguments) {
   std::string folder;
   bool is_json = false;
   CLI::App app(
@@ -43,9 +41,4 @@ int audit(const std::vector<std::string>& arguments) {
   return std::ranges::all_of(loaders, is_good) ? 0 : 1;
 }
 
-}  // namespace
 }  // namespace lockstep::inline internal
-
-int main(int argc, char** argv) {
-  return lockstep::run_tool(argc, argv, lockstep::audit);
-}

@@ -1,16 +1,14 @@
-// The program `lockstep-trace`, which `lockstep trace` becomes.
 #include <cstdio>
 #include <filesystem>
 #include <string>
 #include <vector>
 
-#include "launcher/command_line/run_tool.h"
 #include "lockstep/base/internal/text.h"
 #include "lockstep/record/internal/trace_merge.h"
+#include "tools/commands.h"
 #include "tools/parse_flags.h"
 
 namespace lockstep::inline internal {
-namespace {
 
 int trace_command(const std::vector<std::string>& arguments) {
   std::string target;
@@ -51,9 +49,4 @@ int trace_command(const std::vector<std::string>& arguments) {
   return 0;
 }
 
-}  // namespace
 }  // namespace lockstep::inline internal
-
-int main(int argc, char** argv) {
-  return lockstep::run_tool(argc, argv, lockstep::trace_command);
-}

@@ -1,17 +1,15 @@
-// The program `lockstep-report`, which `lockstep report` becomes.
 #include <cstdio>
 #include <filesystem>
 #include <string>
 #include <vector>
 
-#include "launcher/command_line/run_tool.h"
 #include "lockstep/base/internal/text.h"
 #include "lockstep/os/files/atomic_file.h"
+#include "tools/commands.h"
 #include "tools/parse_flags.h"
 #include "tools/report/run_report.h"
 
 namespace lockstep::inline internal {
-namespace {
 
 int report_command(const std::vector<std::string>& arguments) {
   std::string folder;
@@ -51,9 +49,4 @@ int report_command(const std::vector<std::string>& arguments) {
   return 0;
 }
 
-}  // namespace
 }  // namespace lockstep::inline internal
-
-int main(int argc, char** argv) {
-  return lockstep::run_tool(argc, argv, lockstep::report_command);
-}

@@ -1,11 +1,9 @@
-// The program `lockstep-test`, which `lockstep test` becomes.
 #include "launcher/cli/run_job.h"
 #include "launcher/command_line/program_beside.h"
-#include "launcher/command_line/run_tool.h"
+#include "tools/commands.h"
 #include "tools/parse_flags.h"
 
 namespace lockstep::inline internal {
-namespace {
 
 int test_command(const std::vector<std::string>& arguments) {
   int ranks = 2;
@@ -29,9 +27,4 @@ int test_command(const std::vector<std::string>& arguments) {
        .run_id = "test"});
 }
 
-}  // namespace
 }  // namespace lockstep::inline internal
-
-int main(int argc, char** argv) {
-  return lockstep::run_tool(argc, argv, lockstep::test_command);
-}

@@ -1,4 +1,3 @@
-// The program `lockstep-doctor`, which `lockstep doctor` becomes.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -7,13 +6,13 @@
 #include "launcher/cli/hosts_plan.h"
 #include "launcher/command_line/endpoint.h"
 #include "launcher/command_line/program_beside.h"
-#include "launcher/command_line/run_tool.h"
 #include "launcher/remote/overseer.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/env.h"
 #include "lockstep/base/internal/random_id.h"
 #include "lockstep/job/internal/job_port.h"
+#include "tools/commands.h"
 #include "tools/doctor/doctor_flags.h"
 #include "tools/doctor/doctor_meeting.h"
 #include "tools/doctor/gather_facts.h"
@@ -145,6 +144,8 @@ int print_reach(const DoctorFlags& flags) {
   return 0;
 }
 
+}  // namespace
+
 int doctor_command(const std::vector<std::string>& arguments) {
   const DoctorFlags flags = parse_doctor_flags(arguments);
   if (!flags.help.empty()) {
@@ -168,9 +169,4 @@ int doctor_command(const std::vector<std::string>& arguments) {
   return print(judge_machine(gather_facts(gather_options(flags)), kNoMachine, false), flags);
 }
 
-}  // namespace
 }  // namespace lockstep::inline internal
-
-int main(int argc, char** argv) {
-  return lockstep::run_tool(argc, argv, lockstep::doctor_command);
-}

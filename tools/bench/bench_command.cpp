@@ -1,12 +1,11 @@
-// The program `lockstep-bench`, which `lockstep bench` becomes.
 #include <filesystem>
 
 #include "launcher/cli/run_job.h"
 #include "launcher/command_line/program_beside.h"
-#include "launcher/command_line/run_tool.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/process/find_program.h"
 #include "tools/bench/bench_options.h"
+#include "tools/commands.h"
 
 namespace lockstep::inline internal {
 namespace {
@@ -28,6 +27,8 @@ namespace {
   become_program(words);
 }
 
+}  // namespace
+
 int bench_command(const std::vector<std::string>& arguments) {
   if (!arguments.empty() && arguments.front() == kLaunchBenchmark) {
     time_the_launcher({arguments.begin() + 1, arguments.end()});
@@ -42,9 +43,4 @@ int bench_command(const std::vector<std::string>& arguments) {
        .run_id = "bench"});
 }
 
-}  // namespace
 }  // namespace lockstep::inline internal
-
-int main(int argc, char** argv) {
-  return lockstep::run_tool(argc, argv, lockstep::bench_command);
-}

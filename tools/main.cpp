@@ -18,11 +18,12 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/text.h"
 #include "lockstep/os/process/find_program.h"
+#include "tools/commands.h"
 
 namespace lockstep::inline internal {
 namespace {
 
-constexpr std::array kCommands = {
+constexpr std::array kJobCommands = {
     Command{"run", "start a program on several processes, on one machine or many", run_command},
     Command{"ps", "list the running jobs of this machine", ps_command},
     Command{"logs", "print or follow the logs of a job's workers", logs_command},
@@ -30,23 +31,19 @@ constexpr std::array kCommands = {
     Command{"stop", "stop a running job", stop_command},
 };
 
-// Programs of their own, lockstep-<name> beside this one: tools/<name>.
-struct Tool {
-  const char* name;
-  const char* summary;
-};
+// Without a function: it loads LibTorch, and is the program lockstep-<name> beside this one.
 constexpr std::array kTools = {
-    Tool{"new", "create a project that builds and trains"},
-    Tool{"test", "check that two ranks can train together on this machine"},
-    Tool{"doctor", "check one machine or several, and say what to fix"},
-    Tool{"bench", "measure the backends, or the launcher, on this machine"},
-    Tool{"report", "write a page about a training run: curves, ranks, machine"},
-    Tool{"audit", "prove which samples a training run used in each epoch"},
-    Tool{"replay", "make a step of a run again and compare its bits with the log"},
-    Tool{"snapshot", "list, verify, show, compare, export and delete snapshots"},
-    Tool{"trace", "merge the traces of all ranks into one timeline"},
-    Tool{"estimate", "estimate memory and traffic of a model"},
-    Tool{"env", "print facts for a bug report, and the environment variables"},
+    Command{"new", "create a project that builds and trains", new_command},
+    Command{"test", "check that two ranks can train together on this machine", test_command},
+    Command{"doctor", "check one machine or several, and say what to fix", doctor_command},
+    Command{"bench", "measure the backends, or the launcher, on this machine", bench_command},
+    Command{"report", "write a page about a training run: curves, ranks, machine", report_command},
+    Command{"audit", "prove which samples a training run used in each epoch", audit_command},
+    Command{"replay", "make a step of a run again and compare its bits with the log", nullptr},
+    Command{"snapshot", "list, verify, show, compare, export and delete snapshots", nullptr},
+    Command{"trace", "merge the traces of all ranks into one timeline", trace_command},
+    Command{"estimate", "estimate memory and traffic of a model", estimate_command},
+    Command{"env", "print facts for a bug report, and the environment variables", env_command},
 };
 
 constexpr const char* kAttendHelp = R"(Usage: lockstep attend
@@ -60,14 +57,14 @@ std::string help_text() {
   std::string text =
       "Lockstep: distributed data-parallel training for C++ programs on LibTorch\n\n"
       "Usage: lockstep <command> [options]\n";
-  const auto add = [&](const char* title, const auto& entries) {
+  const auto add = [&](const char* title, const auto& commands) {
     text += concat("\n", title, ":\n");
-    for (const auto& entry : entries) {
-      const std::string_view name = entry.name;
-      text += concat("  ", name, std::string(10 - name.size(), ' '), entry.summary, "\n");
+    for (const Command& command : commands) {
+      const std::string_view name = command.name;
+      text += concat("  ", name, std::string(10 - name.size(), ' '), command.summary, "\n");
     }
   };
-  add("Jobs", kCommands);
+  add("Jobs", kJobCommands);
   add("Tools", kTools);
   text +=
       "\nOptions:\n"
@@ -92,9 +89,19 @@ CommandHelp own_help() {
           {.name = concat("lockstep ", entry.name), .description = entry.summary});
     }
   };
-  add(kCommands);
+  add(kJobCommands);
   add(kTools);
   return help;
+}
+
+const Command* find_command(std::string_view name) {
+  const auto has_name = [&](const Command& command) { return command.name == name; };
+  if (const auto* const found = std::ranges::find_if(kJobCommands, has_name);
+      found != kJobCommands.end()) {
+    return found;
+  }
+  const auto* const found = std::ranges::find_if(kTools, has_name);
+  return found == kTools.end() ? nullptr : found;
 }
 
 [[noreturn]] void become_tool(const std::string& program,
@@ -142,13 +149,11 @@ int dispatch(const std::vector<std::string>& arguments) {
     return 0;
   }
   std::vector<std::string> names;
-  for (const Command& command : kCommands) {
-    if (name == command.name) return command.run({arguments.begin() + 1, arguments.end()});
-    names.emplace_back(command.name);
-  }
-  for (const Tool& tool : kTools) {
-    if (name == tool.name) become_tool(program_beside(concat("lockstep-", name), name), arguments);
-    names.emplace_back(tool.name);
+  for (const Command& command : kJobCommands) names.emplace_back(command.name);
+  for (const Command& command : kTools) names.emplace_back(command.name);
+  if (const Command* const command = find_command(name)) {
+    if (command->run != nullptr) return command->run({arguments.begin() + 1, arguments.end()});
+    become_tool(program_beside(concat("lockstep-", name), name), arguments);
   }
   if (name.starts_with("-")) {
     throw UsageError(concat("unknown flag ", name,

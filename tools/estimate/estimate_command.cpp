@@ -1,4 +1,3 @@
-// The program `lockstep-estimate`, which `lockstep estimate` becomes.
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -7,9 +6,9 @@
 
 #include "launcher/command_line/ask_program.h"
 #include "launcher/command_line/program_beside.h"
-#include "launcher/command_line/run_tool.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "tools/commands.h"
 #include "tools/estimate/estimate.h"
 #include "tools/parse_flags.h"
 
@@ -28,6 +27,8 @@ double parameters_of(const std::string& model) {
   if (told.status != 0) throw UsageError(concat("estimate: ", model, " cannot be read"));
   return count_parameters(told.out, model);
 }
+
+}  // namespace
 
 int estimate_command(const std::vector<std::string>& arguments) {
   EstimateOptions options;
@@ -71,9 +72,4 @@ int estimate_command(const std::vector<std::string>& arguments) {
   return 0;
 }
 
-}  // namespace
 }  // namespace lockstep::inline internal
-
-int main(int argc, char** argv) {
-  return lockstep::run_tool(argc, argv, lockstep::estimate_command);
-}

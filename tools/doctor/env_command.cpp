@@ -1,4 +1,3 @@
-// The program `lockstep-env`, which `lockstep env` becomes.
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
@@ -6,9 +5,9 @@
 
 #include "launcher/command_line/installed_package.h"
 #include "launcher/command_line/program_beside.h"
-#include "launcher/command_line/run_tool.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/env.h"
+#include "tools/commands.h"
 #include "tools/doctor/gather_facts.h"
 #include "tools/parse_flags.h"
 
@@ -77,6 +76,8 @@ void show_machine() {
   std::puts("");
 }
 
+}  // namespace
+
 int env_command(const std::vector<std::string>& arguments) {
   CLI::App app(
       "Prints what a bug report needs: versions of Lockstep, LibTorch, Python and the system; "
@@ -110,9 +111,4 @@ int env_command(const std::vector<std::string>& arguments) {
   return 0;
 }
 
-}  // namespace
 }  // namespace lockstep::inline internal
-
-int main(int argc, char** argv) {
-  return lockstep::run_tool(argc, argv, lockstep::env_command);
-}

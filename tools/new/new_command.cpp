@@ -1,4 +1,3 @@
-// The program `lockstep-new`, which `lockstep new` becomes.
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
@@ -7,9 +6,9 @@
 
 #include "launcher/command_line/installed_package.h"
 #include "launcher/command_line/program_beside.h"
-#include "launcher/command_line/run_tool.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "tools/commands.h"
 #include "tools/new/new_project.h"
 #include "tools/parse_flags.h"
 
@@ -29,6 +28,8 @@ std::string minor_version() {
   const std::string version = LOCKSTEP_VERSION;
   return version.substr(0, version.rfind('.'));
 }
+
+}  // namespace
 
 int new_command(const std::vector<std::string>& arguments) {
   std::string name;
@@ -64,9 +65,4 @@ int new_command(const std::vector<std::string>& arguments) {
   return 0;
 }
 
-}  // namespace
 }  // namespace lockstep::inline internal
-
-int main(int argc, char** argv) {
-  return lockstep::run_tool(argc, argv, lockstep::new_command);
-}
