@@ -21,8 +21,7 @@ int report_command(const std::vector<std::string>& arguments) {
       "that\n"
       "needs no network.",
       "lockstep report");
-  app.add_option("RUN", folder,
-                 "folder of the run (directory of a Trainer), with metrics.jsonl")
+  app.add_option("RUN", folder, "folder of the run (directory of a Trainer), with metrics.jsonl")
       ->required();
   app.add_option("-o,--output", output, "where to write the page (default RUN/report.html)")
       ->type_name("FILE");
