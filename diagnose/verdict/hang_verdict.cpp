@@ -142,6 +142,57 @@ bool is_of_the_program(const StackFrame& frame) {
   return !std::ranges::any_of(kSpaces, begins) || (is_in("{lambda") && !is_in("lockstep::"));
 }
 
+// "read_batch train.py:12"
+std::string place(const SourceLine& line) {
+  return concat(line.function, " ", line.file.substr(line.file.rfind('/') + 1), ":", line.line);
+}
+
+// And not of Python or what is installed for it.
+bool is_of_the_script(const SourceLine& line) {
+  const auto is_in = [&](const char* folder) {
+    return line.file.find(folder) != std::string::npos;
+  };
+  return !line.file.starts_with("<") && !is_in("/lib/python3") && !is_in("-packages/");
+}
+
+// Of the main thread; empty: of a program without Python.
+std::string python_place(const RankPlace& rank) {
+  const auto main = std::ranges::find(rank.python, true, &PythonThread::took_signal);
+  if (main == rank.python.end() || main->frames.empty()) return "";
+  const std::string innermost = place(main->frames.front());
+  const auto own = std::ranges::find_if(main->frames, is_of_the_script);
+  if (own == main->frames.begin() || own == main->frames.end()) return innermost;
+  return concat(innermost, ", called from ", place(*own));
+}
+
+std::vector<std::string> python_lines(const PythonThread& thread) {
+  std::vector<std::string> lines;
+  for (const SourceLine& line : thread.frames) {
+    lines.push_back(concat(line.function, " at ", line.file, ":", line.line));
+  }
+  return lines;
+}
+
+const char* head(const PythonThread& thread) {
+  return thread.took_signal ? "main thread in Python:" : "thread in Python:";
+}
+
+// The main one first; of the others only where they are.
+void add_python_threads(std::string& text, const RankPlace& rank) {
+  for (const PythonThread& thread : rank.python) {
+    if (!thread.took_signal) continue;
+    text += concat("lockstep:     ", head(thread), "\n");
+    for (const std::string& line : shortened(python_lines(thread), kMostLines)) {
+      text += concat("lockstep:       ", line, "\n");
+    }
+  }
+  std::size_t others = 0;
+  for (const PythonThread& thread : rank.python) {
+    if (thread.took_signal || thread.frames.empty() || ++others > kMostThreads) continue;
+    text += concat("lockstep:     ", head(thread), " ", place(thread.frames.front()), "\n");
+  }
+}
+
 void add_threads(std::string& text, const RankPlace& rank) {
   const auto& threads = rank.stacks.threads;
   for (std::size_t i = 0; i < std::min(threads.size(), kMostThreads + 1); ++i) {
@@ -206,6 +257,7 @@ bool waits(const RankPlace& rank) {
 }
 
 std::string main_place(const RankPlace& rank) {
+  if (const std::string python = python_place(rank); !python.empty()) return python;
   if (rank.stacks.threads.empty()) return "";
   const std::vector<StackFrame>& frames = rank.stacks.threads.front().frames;
   const std::string innermost = place(rank.stacks.threads.front());
@@ -231,6 +283,7 @@ std::string hang_verdict(const std::vector<RankPlace>& ranks,
     const std::string where = main_place(rank);
     text += concat("lockstep: hang: ", describe_worker(rank.worker), did, waiting, "\n");
     if (!where.empty()) text += concat("lockstep:   main thread is in ", where, "\n");
+    add_python_threads(text, rank);
     add_threads(text, rank);
   }
   if (text.empty()) {
@@ -245,6 +298,10 @@ std::string all_stacks(const RankPlace& rank) {
   std::string text = concat(describe_worker(rank.worker), "\n");
   for (const Call& call : rank.calls) {
     text += concat(call.ended ? "  after " : "  in ", describe(call), "\n");
+  }
+  for (const PythonThread& thread : rank.python) {
+    text += concat(head(thread), "\n");
+    for (const std::string& line : python_lines(thread)) text += concat("  ", line, "\n");
   }
   for (const ThreadStack& thread : rank.stacks.threads) {
     text += concat(head(thread, &thread == &rank.stacks.threads.front()), "\n");

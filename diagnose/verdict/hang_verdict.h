@@ -9,6 +9,7 @@
 #include "diagnose/capture/recent_calls.h"
 #include "diagnose/verdict/generation_outcome.h"
 #include "diagnose/verdict/process_stacks.h"
+#include "diagnose/verdict/python_stacks.h"
 
 namespace lockstep::inline internal {
 
@@ -25,10 +26,11 @@ struct RankPlace {
   WorkerExit worker{};
   std::vector<RecentCalls::Call> calls{};  ///< the newest first; empty: of a program without
   ProcessStacks stacks{};
+  std::vector<PythonThread> python{};  ///< empty: of a program without
 };
 
 /// Where the main thread is, and where in the program's own code: "at::conv2d(...), called from
-/// work(int) train.cpp:88". Empty: not known.
+/// work(int) train.cpp:88"; in Python if it runs Python. Empty: not known.
 std::string main_place(const RankPlace& rank);
 
 /// It is in a collective, or gives it up: it is not what the others wait for.

@@ -59,6 +59,28 @@ TEST(HangVerdict, NamesWhoNeverCameAndWhereItIs) {
                               "(bucket 2: a … b)\n"));
 }
 
+TEST(HangVerdict, ShowsThePythonStackFirst) {
+  RankPlace late = rank(1, {call("all_reduce", 11, true)}, "_PyEval_EvalFrameDefault");
+  late.python = {
+      {.frames = {{.function = "wait", .file = "/usr/lib/python3.11/threading.py", .line = 327}}},
+      {.took_signal = true,
+       .frames = {{.function = "get", .file = "/usr/lib/python3.11/queue.py", .line = 171},
+                  {.function = "read_batch", .file = "/src/train.py", .line = 12}}}};
+  EXPECT_THAT(
+      hang_verdict({rank(0, kWaits, "wait()"), late}, kAwaited, ""),
+      HasSubstr(
+          "lockstep:   main thread is in get queue.py:171, called from read_batch train.py:12\n"
+          "lockstep:     main thread in Python:\n"
+          "lockstep:       get at /usr/lib/python3.11/queue.py:171\n"
+          "lockstep:       read_batch at /src/train.py:12\n"
+          "lockstep:     thread in Python: wait threading.py:327\n"
+          "lockstep:     main thread 101 'train' waits:\n"));
+  EXPECT_THAT(all_stacks(late),
+              HasSubstr("\nmain thread in Python:\n  get at /usr/lib/python3.11/queue.py:171\n"));
+  late.python[1].frames.clear();  // It runs no Python.
+  EXPECT_EQ(main_place(late), "_PyEval_EvalFrameDefault train.cpp:88");
+}
+
 TEST(HangVerdict, NamesWhoIsInAnotherCall) {
   const std::string text = hang_verdict(
       {rank(0, kWaits, "wait()"), rank(1, {call("broadcast", 12, false)}, "wait()")}, kAwaited, "");

@@ -23,6 +23,7 @@ const char* name_of_event(const SupervisionEvent& event) {
         const char* operator()(const StateFile&) { return "StateFile"; }
         const char* operator()(const TookPlace&) { return "TookPlace"; }
         const char* operator()(const CallsFile&) { return "CallsFile"; }
+        const char* operator()(const PythonStacksPipe&) { return "PythonStacksPipe"; }
         const char* operator()(const WaitedInVain&) { return "WaitedInVain"; }
         const char* operator()(const GivesUp&) { return "GivesUp"; }
       };

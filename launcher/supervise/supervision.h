@@ -165,7 +165,7 @@ struct WorkerStarted {
   pid_t pid = 0;
   std::filesystem::path directory{};
 };
-/// StateFile and CallsFile change nothing.
+/// StateFile, CallsFile and PythonStacksPipe change nothing.
 struct MessageReceived {
   WorkerId worker = 0;
   WorkerMessage message{};

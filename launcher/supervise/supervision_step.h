@@ -77,6 +77,7 @@ class SupervisionStep {
   void receive(WorkerId, Worker& worker, const GivesUp&) { worker.exit.gives_up = true; }
   void receive(WorkerId, Worker&, const StateFile&) {}
   void receive(WorkerId, Worker&, const CallsFile&) {}
+  void receive(WorkerId, Worker&, const PythonStacksPipe&) {}
 
   Worker* find(WorkerId id) {
     const auto found = state_.workers.find(id);

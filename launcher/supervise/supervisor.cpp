@@ -146,6 +146,8 @@ void Supervisor::read_messages(WorkerId id, Process& process) {
         setup_.keep_memory(std::move(received->file));
       } else if (std::holds_alternative<CallsFile>(received->message)) {
         process.calls = SharedCalls(received->file);
+      } else if (const auto* pipe = std::get_if<PythonStacksPipe>(&received->message)) {
+        process.python = PythonStacks(std::move(received->file), pipe->signal);
       }
       notify(happened::MessageReceived{id, std::move(received->message)});
     }
@@ -238,7 +240,7 @@ void Supervisor::carry_out(const action::StartWorker& start) {
   const pid_t pid = start_process(std::move(spawn));
   failpoint("launch.started");
   news_.add(link.launcher.get());
-  processes_[start.worker] = {.pid = pid, .link = std::move(link.launcher), .calls = {}};
+  processes_[start.worker] = {.pid = pid, .link = std::move(link.launcher), .calls = {}, .python = {}};
   parts_.guard.add(pid);
   notify(happened::WorkerStarted{start.worker, pid, plan.directory});
   parts_.board.started(exit_of(start.worker));

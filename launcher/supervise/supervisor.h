@@ -9,6 +9,7 @@
 
 #include "diagnose/verdict/generation_outcome.h"
 #include "diagnose/verdict/hang_verdict.h"
+#include "diagnose/verdict/python_stacks.h"
 #include "diagnose/verdict/shared_calls.h"
 #include "launcher/rendezvous/job_rendezvous.h"
 #include "launcher/supervise/event_log.h"
@@ -72,6 +73,7 @@ class Supervisor {
     pid_t pid = 0;
     UniqueFd link;
     SharedCalls calls;
+    PythonStacks python;
     bool is_running = true;
   };
 
@@ -108,6 +110,8 @@ class Supervisor {
 
   /// Where these workers are, in their order.
   std::vector<RankPlace> read_places(const std::vector<WorkerId>& workers) const;
+  void read_python_stacks(const std::vector<WorkerId>& workers,
+                          std::vector<RankPlace>& ranks) const;
   const WorkerExit& exit_of(WorkerId id) const { return state_.workers.at(id).exit; }
 
   JobOnThisMachine& job_;

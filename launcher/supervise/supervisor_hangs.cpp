@@ -14,6 +14,9 @@ namespace {
 // For reading the stacks of all workers: ten times what it takes.
 constexpr std::chrono::milliseconds kLooks{1'500};
 
+// For writing the stacks of Python: a hundred times what it takes.
+constexpr std::chrono::milliseconds kPythonLooks{200};
+
 std::map<WorkerId, StackPlace> places_of(const std::vector<WorkerId>& workers,
                                          const std::vector<RankPlace>& ranks) {
   std::map<WorkerId, StackPlace> places;
@@ -26,6 +29,20 @@ std::map<WorkerId, StackPlace> places_of(const std::vector<WorkerId>& workers,
 
 }  // namespace
 
+// Before the others: while these are read, the process is stopped.
+void Supervisor::read_python_stacks(const std::vector<WorkerId>& workers,
+                                    std::vector<RankPlace>& ranks) const {
+  std::vector<bool> is_asked;
+  for (const WorkerId id : workers) {
+    const Process& process = processes_.at(id);
+    is_asked.push_back(process.python.ask(process.pid));
+  }
+  const Deadline deadline = Deadline::after(kPythonLooks);
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (is_asked[i]) ranks[i].python = processes_.at(workers[i]).python.read(deadline);
+  }
+}
+
 std::vector<RankPlace> Supervisor::read_places(const std::vector<WorkerId>& workers) const {
   std::vector<RankPlace> ranks;
   std::vector<pid_t> processes;
@@ -34,6 +51,7 @@ std::vector<RankPlace> Supervisor::read_places(const std::vector<WorkerId>& work
     ranks.push_back({.worker = exit_of(id), .calls = process.calls.read()});
     processes.push_back(process.pid);
   }
+  read_python_stacks(workers, ranks);
   std::vector<ProcessStacks> stacks = read_stacks(processes, Deadline::after(kLooks));
   stacks.resize(ranks.size());
   for (std::size_t i = 0; i < ranks.size(); ++i) {

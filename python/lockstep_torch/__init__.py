@@ -32,6 +32,7 @@ from . import _C  # noqa: E402
 
 # Before the interpreter ends: the thread may run callbacks of futures.
 atexit.register(_C.stop_progress)
+_C.show_python_stacks_to_launcher()
 register()
 
 

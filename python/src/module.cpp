@@ -4,6 +4,7 @@
 
 #include "lockstep/base/error.h"
 #include "python/src/progress_thread.h"
+#include "python/src/python_stacks.h"
 #include "python/src/torch_backend.h"
 
 // As in torch/csrc/utils/pybind.h, which would bring most of PyTorch's own bindings.
@@ -36,6 +37,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("make_backend", &make_backend, py::arg("store"), py::arg("rank"), py::arg("size"),
              py::arg("timeout"), py::arg("group_name"), py::arg("options") = nullptr,
              py::call_guard<py::gil_scoped_release>());
+  module.def("show_python_stacks_to_launcher", &show_python_stacks_to_launcher);
   module.def(
       "stop_progress", [] { ProgressThread::instance().stop(); },
       py::call_guard<py::gil_scoped_release>());

@@ -8,7 +8,6 @@
 
 #include "diagnose/capture/recent_calls.h"
 #include "lockstep/base/internal/deadline.h"
-#include "lockstep/base/internal/env.h"
 #include "lockstep/comm/internal/work_state.h"
 #include "lockstep/job/internal/worker_link.h"
 #include "lockstep/job/internal/worker_message.h"
@@ -20,17 +19,11 @@ namespace {
 
 constexpr std::chrono::milliseconds kLook{500};
 
-// -1: there is no launcher.
-int launcher_link() {
-  const auto fd = env::integer(env::kLauncherFd);
-  return fd && is_worker_link(*fd) ? *fd : -1;
-}
-
 }  // namespace
 
 void show_recent_calls_to_launcher() noexcept try {
   static const bool shown = [] {
-    const int link = launcher_link();
+    const int link = inherited_worker_link();
     if (link < 0) return false;
     const UniqueFd file = make_memory_file("lockstep_calls", sizeof(RecentCalls));
     // Never unmapped: collectives may be started as long as the process lives.
@@ -45,7 +38,7 @@ void show_recent_calls_to_launcher() noexcept try {
 }
 
 bool tell_launcher_of_late_rank(const CollectiveName& name) noexcept try {
-  const int link = launcher_link();
+  const int link = inherited_worker_link();
   if (link < 0) return false;
   std::atomic<std::uint32_t>& looks = recent_calls().looks();
   const std::uint32_t before = looks;

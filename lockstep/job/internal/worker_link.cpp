@@ -52,6 +52,11 @@ WorkerLink make_worker_link() {
   return {.launcher = UniqueFd(ends[0]), .worker = UniqueFd(ends[1])};
 }
 
+int inherited_worker_link() {
+  const auto fd = env::integer(env::kLauncherFd);
+  return fd && is_worker_link(*fd) ? *fd : -1;
+}
+
 bool is_worker_link(int fd) {
   int type = 0;
   int domain = 0;

@@ -24,6 +24,9 @@ struct WorkerLink {
 /// Both ends, closed in programs that this one executes. Errors: SystemError.
 WorkerLink make_worker_link();
 
+/// The end that this process inherited, -1 where no launcher started it. It stays the launcher's.
+int inherited_worker_link();
+
 /// Whether the descriptor may be a worker's end, and not something else under its number.
 bool is_worker_link(int fd);
 

@@ -26,7 +26,8 @@ enum class Number : char {
   kPlace,
   kLeaveGroup,
   kGivesUp,
-  kKeptStateFile
+  kKeptStateFile,
+  kPythonStacksPipe
 };
 
 constexpr const char* kLateRank = "late";
@@ -78,6 +79,9 @@ std::string encode(const TookPlace& message) {
 }
 std::string encode(const CallsFile&) {
   return encoded(Number::kCallsFile, 0);
+}
+std::string encode(const PythonStacksPipe& message) {
+  return encoded(Number::kPythonStacksPipe, 0, {std::to_string(message.signal)});
 }
 std::string encode(const WaitedInVain& message) {
   return encoded(Number::kWaitedInVain, 0,
@@ -159,6 +163,8 @@ std::optional<WorkerMessage> worker_message(Parsed parsed) {
       return TookPlace{.generation = parsed.generation};
     case Number::kCallsFile:
       return CallsFile{};
+    case Number::kPythonStacksPipe:
+      return PythonStacksPipe{.signal = parsed.number_of<int>(0).value_or(0)};
     case Number::kWaitedInVain:
       if (parsed.lines.size() < 4) return std::nullopt;
       return WaitedInVain{.operation = parsed.line(0),

@@ -62,6 +62,13 @@ struct CallsFile {
   bool operator==(const CallsFile&) const = default;
 };
 
+/// `file` of the message is the end of a pipe into which the worker writes the stacks of its Python
+/// threads, and a zero byte, when it gets the signal.
+struct PythonStacksPipe {
+  int signal = 0;
+  bool operator==(const PythonStacksPipe&) const = default;
+};
+
 /// A rank did not take part in a collective in time.
 struct WaitedInVain {
   std::string operation{};
@@ -99,7 +106,7 @@ struct LeaveGroup {
 };
 
 using WorkerMessage = std::variant<KeepsState, LeftGroup, TrainingDone, StateFile, TookPlace,
-                                   CallsFile, WaitedInVain, GivesUp>;
+                                   CallsFile, PythonStacksPipe, WaitedInVain, GivesUp>;
 using LauncherMessage = std::variant<Place, LeaveGroup, KeptStateFile>;
 
 template <class Message>

@@ -93,6 +93,10 @@ std::vector<WorkerBytes> all_of_a_worker() {
       {GivesUp{},
        "\x0a"
        "0"s},
+      {PythonStacksPipe{.signal = 63},
+       "\x0c"
+       "0\0"
+       "63"s},
   };
 }
 
