@@ -4,12 +4,16 @@ usage: faults.py LOCKSTEP   (or faults.py rank FAULT, one rank of such a job)
 """
 
 import atexit
+import glob
 import os
 import signal
 import subprocess
 import sys
+import sysconfig
+import tempfile
 import threading
 import time
+import venv
 from datetime import timedelta
 
 HERE = os.path.abspath(__file__)
@@ -39,6 +43,10 @@ def set_flag():
 
 
 def run_rank(fault):
+    other = os.environ.get("OTHER_PYTHON")
+    if other and os.environ["RANK"] == "1" and os.path.realpath(sys.executable) != os.path.realpath(other):
+        # -E: it does not see PYTHONPATH, by which the first has lockstep_torch.
+        os.execv(other, [other, *(["-E"] if fault == "python_without_package" else []), *sys.argv])
     # Before the package's own, so that these run after it.
     at_exit = []
     atexit.register(lambda: [call() for call in at_exit])
@@ -70,6 +78,9 @@ def run_rank(fault):
     elif fault == "os_exit":
         if not wait_alone(rank, lambda: dist.all_reduce(tensor)):
             os._exit(3)
+    elif fault == "sys_exit":
+        if not wait_alone(rank, lambda: dist.all_reduce(tensor)):
+            sys.exit(3)
     elif fault == "exception":
         if not wait_alone(rank, lambda: dist.all_reduce(tensor)):
             raise ValueError("this rank's own error")
@@ -103,6 +114,22 @@ def run_rank(fault):
                 os._exit(0)
         else:
             time.sleep(3)
+    elif fault == "interrupt_of_job":
+        # Ctrl-C of the launcher, while one rank waits in a collective and the other runs Python.
+        if rank == 0:
+            set_flag()
+            dist.all_reduce(tensor)
+        else:
+            threading.Event().wait()
+    elif fault == "small_dev_shm":
+        # Containers have 64 MB there. Memory that ranks share is not of it.
+        big = lockstep_torch.allocate_tensor(50 << 20).fill_(1)  # 200 MB
+        dist.all_reduce(big)
+        assert big.sum() == 2 * big.numel()
+        assert not [name for name in os.listdir("/dev/shm") if "torch" not in name], os.listdir("/dev/shm")
+        print(f"done with {os.statvfs('/dev/shm').f_blocks * os.statvfs('/dev/shm').f_frsize >> 20} MB", flush=True)
+    elif fault in ("two_pythons", "python_without_package"):
+        print(f"done in {sys.executable}", flush=True)
     elif fault == "signal_handler":
         # A handler runs while the rank waits, which then goes on.
         if rank == 0:
@@ -291,6 +318,11 @@ EXPECTED = {
     "group_of_a_thread": ["done"],
     "killed": ["DistBackendError: all_reduce number 1 of group 'default' on rank 0: a peer is gone: rank 1 (pid "],
     "os_exit": ["DistBackendError: all_reduce number 1 of group 'default' on rank 0: a peer is gone: rank 1 (pid "],
+    "sys_exit": ["DistBackendError: all_reduce number 1 of group 'default' on rank 0: a peer is gone: rank 1 (pid "],
+    "interrupt_of_job": ["KeyboardInterrupt"],
+    "small_dev_shm": ["done with 64 MB"],
+    "two_pythons": [f"done in {sys.executable}", "/bin/other_python"],
+    "python_without_package": ["ModuleNotFoundError: No module named 'lockstep_torch'"],
     "exception": [
         "DistBackendError: all_reduce number 1 of group 'default' on rank 0: a peer is gone: rank 1 (pid ",
         "ValueError: this rank's own error",
@@ -315,27 +347,51 @@ EXPECTED = {
     "aborted": ["DistBackendError: all_reduce number 1 of group 'default' on rank 0", "aborted the group"],
 }
 # Jobs that the launcher ends with an error.
-FAILING = {"killed", "os_exit", "exception"}
+FAILING = {"killed", "os_exit", "sys_exit", "exception", "interrupt_of_job", "python_without_package"}
 
 
 def shared_memory():
     return sorted(os.listdir("/dev/shm"))
 
 
-def run_job(lockstep, fault):
-    flag = f"/tmp/lockstep_faults_{os.getpid()}"
+def make_other_python(folder):
+    """Another interpreter of this version, with the packages of this one. Returns its path."""
+    venv.create(folder, symlinks=False, with_pip=False)
+    [packages] = glob.glob(f"{folder}/lib/python*/site-packages")
+    with open(f"{packages}/of_the_first.pth", "w", encoding="utf-8") as file:
+        file.write(sysconfig.get_path("purelib"))
+    os.rename(f"{folder}/bin/python", f"{folder}/bin/other_python")
+    return f"{folder}/bin/other_python"
+
+
+def run_command(command, environment, fault):
+    job = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if fault == "interrupt_of_job":
+        while not os.path.exists(environment["FLAG"]):
+            assert job.poll() is None, job.communicate()
+            time.sleep(0.01)
+        job.send_signal(signal.SIGINT)
+    output = job.communicate(timeout=120)[0]
+    return job.returncode, output
+
+
+def run_job(lockstep, fault, folder):
+    flag = f"{folder}/flag"
     environment = dict(os.environ, FLAG=flag, OMP_NUM_THREADS="1")
     if fault.endswith("_over_hierarchical"):
         environment["LOCKSTEP_BACKEND"] = "hierarchical"
+    if fault in ("two_pythons", "python_without_package"):
+        environment["OTHER_PYTHON"] = make_other_python(f"{folder}/other")
     command = [lockstep, "run", "--standalone", "--nproc-per-node=2", sys.executable, HERE, "rank", fault]
-    job = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    if os.path.exists(flag):
-        os.remove(flag)
-    output = job.stdout + job.stderr
+    if fault == "small_dev_shm":
+        # A mount namespace of its own, as a container has; who is not root makes one with a user namespace.
+        mount = "mount -t tmpfs -o size=64m tmpfs /dev/shm && exec \"$@\""
+        command = ["unshare", "-m" if os.geteuid() == 0 else "-rm", "sh", "-c", mount, "sh", *command]
+    returncode, output = run_command(command, environment, fault)
     for text in EXPECTED[fault]:
         assert text in output, f"{fault}: the output lacks '{text}':\n{output}"
     assert "Fatal Python error" not in output and "terminate called" not in output, f"{fault}:\n{output}"
-    assert (job.returncode != 0) == (fault in FAILING), f"{fault}: exit code {job.returncode}:\n{output}"
+    assert (returncode != 0) == (fault in FAILING), f"{fault}: exit code {returncode}:\n{output}"
 
 
 def main():
@@ -344,7 +400,8 @@ def main():
     before = shared_memory()
     chosen = sys.argv[2:] or EXPECTED
     for fault in chosen:
-        run_job(sys.argv[1], fault)
+        with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+            run_job(sys.argv[1], fault, folder)
         print(f"{fault}: as expected", flush=True)
     assert shared_memory() == before, f"left in /dev/shm: {shared_memory()}"
 
