@@ -1,8 +1,9 @@
-"""One of two ranks: all-reduce and DDP step over `lockstep` and over Gloo, interleaved; prints medians and ratios.
+"""One of two ranks: all-reduce, DDP and FSDP2 steps over `lockstep` and over Gloo, interleaved; prints medians and ratios.
 
-  lockstep run --standalone --nproc-per-node=2 python bench/python/against_gloo.py [--rounds=15]
+  lockstep run --standalone --nproc-per-node=2 python bench/python/against_gloo.py [--rounds=15] [--quick]
 
-A ratio is the median of the rounds' ratios (Gloo / lockstep). Run it on a machine that does nothing else.
+A ratio is the median of the rounds' ratios (Gloo / lockstep); "adds" compares the medians of step minus step without
+exchange. Run it on a machine that does nothing else.
 """
 
 import argparse
@@ -11,9 +12,12 @@ import time
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import lockstep_torch
+from models import MODELS
 
 SIZES = {"4 B": 1, "64 KB": 16 << 10, "1 MB": 256 << 10, "46.8 MB": 11_700_000}
 
@@ -41,13 +45,21 @@ def compare(what, calls, repeats, rounds, unit):
     for name, values in times.items():
         line += f"  {name} {statistics.median(values) * scale:.{digits}f} {unit}"
         if name != "gloo":
-            ratios = [gloo / ours for gloo, ours in zip(times["gloo"], values, strict=True)]
-            line += f" ({statistics.median(ratios):.1f} x)"
+            line += f" ({median_ratio(times['gloo'], values):.2f} x)"
+    alone = times.get("no exchange")
+    if alone:
+        added = {name: [all_of_it - step for all_of_it, step in zip(times[name], alone, strict=True)]
+                 for name in ("gloo", "lockstep")}
+        line += f"  exchange adds {statistics.median(added['gloo']) / statistics.median(added['lockstep']):.1f} x less"
     print(line, flush=True)
 
 
-def all_reduces(gloo, rounds):
-    for size, count in SIZES.items():
+def median_ratio(gloo, ours):
+    return statistics.median(one / other for one, other in zip(gloo, ours, strict=True))
+
+
+def all_reduces(gloo, rounds, sizes):
+    for size, count in sizes.items():
         shared = lockstep_torch.allocate_tensor(count).zero_()
         theirs, ours = torch.zeros(count), torch.zeros(count)
         calls = {
@@ -58,42 +70,59 @@ def all_reduces(gloo, rounds):
         compare(f"all_reduce of {size}", calls, 200 if count < 1 << 18 else 20 if count < 1 << 20 else 3, rounds, "us")
 
 
-def mlp(width, depth):
-    layers = []
-    for _ in range(depth):
-        layers += [torch.nn.Linear(width, width), torch.nn.ReLU()]
-    return torch.nn.Sequential(*layers)
+def step_of(model, make_inputs):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    inputs = make_inputs()
+
+    def step():
+        optimizer.zero_grad()
+        model(inputs).square().mean().backward()
+        optimizer.step()
+
+    return step
 
 
-def steps(gloo, rounds):
-    for name, width, depth, batch, repeats in (("toy", 20, 1, 32, 50), ("MLP, 8.5 M", 1680, 3, 32, 2)):
+def ddp_steps(gloo, rounds, names):
+    for name in names:
+        make_model, make_inputs, repeats = MODELS[name]
         calls = {}
         for backend, group in (("gloo", gloo), ("lockstep", None), ("no exchange", False)):
             torch.manual_seed(1)
-            model = mlp(width, depth)
+            model = make_model()
             if group is not False:
                 model = DistributedDataParallel(model, process_group=group)
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-            inputs = torch.randn(batch, width)
-
-            def step(model=model, optimizer=optimizer, inputs=inputs):
-                optimizer.zero_grad()
-                model(inputs).square().mean().backward()
-                optimizer.step()
-
-            calls[backend] = step
+            calls[backend] = step_of(model, make_inputs)
         compare(f"DDP step, {name}", calls, repeats, rounds, "ms")
+
+
+def fsdp_steps(rounds, names):
+    for name in names:
+        make_model, make_inputs, repeats = MODELS[name]
+        calls = {}
+        for backend in ("gloo", "lockstep"):
+            torch.manual_seed(1)
+            model = make_model()
+            mesh = init_device_mesh("cpu", (dist.get_world_size(),), backend_override={0: backend})
+            for layer in model:
+                if isinstance(layer, torch.nn.Linear):
+                    fully_shard(layer, mesh=mesh)
+            fully_shard(model, mesh=mesh)
+            calls[backend] = step_of(model, make_inputs)
+        compare(f"FSDP2 step, {name}", calls, repeats, rounds, "ms")
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=15)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--quick", action="store_true", help="the smallest of each kind")
+    arguments = parser.parse_args()
+    rounds = arguments.rounds
     torch.set_num_threads(1)
     dist.init_process_group("lockstep")
     gloo = dist.new_group(backend="gloo")
-    all_reduces(gloo, rounds)
-    steps(gloo, rounds)
+    all_reduces(gloo, rounds, dict(list(SIZES.items())[:1]) if arguments.quick else SIZES)
+    ddp_steps(gloo, rounds, ["toy"] if arguments.quick else MODELS)
+    fsdp_steps(rounds, ["toy"] if arguments.quick else ["MLP, 8.5 M"])
     dist.destroy_process_group()
 
 
