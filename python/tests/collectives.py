@@ -339,6 +339,9 @@ def works(pair):
     objects = [None] * pair.size
     dist.all_gather_object(objects, {"rank": pair.rank})
     assert objects == [{"rank": rank} for rank in range(pair.size)]
+    scattered = [None]
+    dist.scatter_object_list(scattered, [{"for": rank} for rank in range(pair.size)] if pair.rank == 0 else None, src=0)
+    assert scattered == [{"for": pair.rank}]
     lockstep_torch.monitored_barrier(timeout=timedelta(seconds=60))
     shared = lockstep_torch.allocate_tensor(1000).fill_(1)
     dist.all_reduce(shared)

@@ -61,6 +61,19 @@ def ddp_with_buckets(group):
     return train(model, sgd(model))
 
 
+def ddp_with_no_sync(group):
+    """Two micro-batches a step, of which the first is not exchanged."""
+    model = DistributedDataParallel(make_model(), process_group=group)
+    optimizer = sgd(model)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        with model.no_sync():
+            torch.nn.functional.cross_entropy(model(batch(2 * step)[0]), batch(2 * step)[1]).backward()
+        torch.nn.functional.cross_entropy(model(batch(2 * step + 1)[0]), batch(2 * step + 1)[1]).backward()
+        optimizer.step()
+    return [*model.state_dict().values(), *(parameter.grad for parameter in model.parameters())]
+
+
 class WithUnused(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -174,6 +187,7 @@ def main():
     by_group = [
         plain_ddp,
         ddp_with_buckets,
+        ddp_with_no_sync,
         ddp_with_unused_parameters,
         ddp_in_float16,
         ddp_with_power_sgd,
