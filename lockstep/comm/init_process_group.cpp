@@ -12,6 +12,7 @@
 #include "lockstep/base/internal/mutex.h"
 #include "lockstep/comm/internal/backend_choice.h"
 #include "lockstep/comm/internal/backend_factory.h"
+#include "lockstep/comm/internal/group_over_store.h"
 #include "lockstep/comm/internal/init_plan.h"
 #include "lockstep/comm/internal/launcher_notice.h"
 #include "lockstep/comm/internal/process_group_state.h"
@@ -66,7 +67,24 @@ void meet(ProcessGroup::State& state, const InitPlan& plan, c10::intrusive_ptr<c
   }
 }
 
+// Under the keys that torch.distributed gives the backend of its default group for CPU tensors.
+ProcessGroup join_torch(const InitPlan& plan) {
+  c10::intrusive_ptr<c10d::Store> store;
+  if (plan.world_size > 1) store = open_store(plan, Deadline::after(plan.init_timeout));
+  for (const char* const prefix : {"default_pg", "0/", "cpu/"}) {
+    if (store) store = c10::make_intrusive<c10d::PrefixStore>(prefix, std::move(store));
+  }
+  // As the Python side: only where the environment of all ranks says so.
+  return make_group_over_store(std::move(store), {.rank = plan.rank,
+                                                  .world_size = plan.world_size,
+                                                  .name = "default",
+                                                  .timeout = plan.timeout,
+                                                  .check_calls = plan.check_calls.value_or(false),
+                                                  .while_waiting = plan.while_waiting});
+}
+
 ProcessGroup join(InitPlan plan, c10::intrusive_ptr<c10d::Store> store, int job) {
+  if (plan.meets_torch) return join_torch(plan);
   const auto deadline = Deadline::after(plan.init_timeout);
   auto state = std::make_shared<ProcessGroup::State>();
   state->name = "default";

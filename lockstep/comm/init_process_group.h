@@ -29,6 +29,8 @@ struct InitOptions {
   ///                      without any of these the job is this one process
   ///   tcp://host:port    rank 0 listens there; needs rank and world_size
   ///   file:///path       a file that all ranks see, not there before; needs rank and world_size
+  ///   torch://           as env:// with RANK and WORLD_SIZE, in a job that has Python ranks, too,
+  ///                      whose init_process_group("lockstep") it meets; backend is not looked at
   std::string init_method = "env://";
   std::optional<int> rank = std::nullopt;
   std::optional<int> world_size = std::nullopt;

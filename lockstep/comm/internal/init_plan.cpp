@@ -114,6 +114,11 @@ InitPlan plan_init(const InitOptions& options, bool has_store, MpiLibrary mpi) {
     plan.store = InitPlan::Store::kGiven;
   } else if (method == "env://") {
     has_place = plan_env(plan, options, mpi);
+  } else if (method == "torch://") {
+    has_place = plan_env(plan, options, mpi);
+    if (has_place)
+      refuse("torch:// needs RANK and WORLD_SIZE; start the program by `lockstep run`");
+    plan.meets_torch = true;
   } else if (method.starts_with("tcp://")) {
     plan.rank = require(options.rank, "rank", method);
     plan.world_size = require(options.world_size, "world_size", method);
@@ -126,7 +131,7 @@ InitPlan plan_init(const InitOptions& options, bool has_store, MpiLibrary mpi) {
     plan.path = method.substr(7);
   } else {
     refuse(concat("init_method '", method,
-                  "' is none of env://, tcp://host:port, file:///absolute/path"));
+                  "' is none of env://, torch://, tcp://host:port, file:///absolute/path"));
   }
   if (plan.world_size < 1) refuse(concat("world size ", plan.world_size, " is not positive"));
   if (plan.rank < 0 || plan.rank >= plan.world_size) {

@@ -22,6 +22,8 @@ struct InitPlan {
   std::string path;
   /// Rank 0 serves the TCP store itself, unless the launcher does.
   bool serves_store = false;
+  /// Other ranks may be those of torch.distributed.
+  bool meets_torch = false;
   /// Socket bound to host:port by the launcher, for the rank that serves the store.
   std::optional<int> listen_fd = std::nullopt;
   /// Restart count of the job: part of every key, so that nothing of a dead generation is read.

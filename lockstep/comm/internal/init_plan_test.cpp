@@ -55,6 +55,24 @@ TEST(InitPlan, ReadsWhatTheLauncherSet) {
   EXPECT_EQ(plan.timeout, std::chrono::milliseconds(1500));
 }
 
+TEST(InitPlan, RanksOfTorchAreMetWhereTheLauncherSays) {
+  const InitOptions options{.init_method = "torch://"};
+  {
+    const EnvironmentForTest environment({{"RANK", "1"},
+                                          {"WORLD_SIZE", "2"},
+                                          {"MASTER_ADDR", "10.0.0.7"},
+                                          {"MASTER_PORT", "29500"}});
+    const InitPlan plan = plan_init(options, false);
+    EXPECT_TRUE(plan.meets_torch);
+    EXPECT_EQ(plan.store, InitPlan::Store::kTcp);
+    EXPECT_EQ(plan.host, "10.0.0.7");
+    EXPECT_FALSE(plan_init({}, false).meets_torch);
+  }
+  const EnvironmentForTest environment(
+      {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}});
+  EXPECT_REFUSED((options), "torch:// needs RANK and WORLD_SIZE");
+}
+
 TEST(InitPlan, ALauncherThatServesTheStoreLeavesNothingToServe) {
   const EnvironmentForTest environment({{"RANK", "0"},
                                         {"WORLD_SIZE", "2"},

@@ -122,7 +122,9 @@ constexpr std::chrono::milliseconds kOneTry{500};
 c10::intrusive_ptr<c10d::Store> open_tcp_store(const InitPlan& plan, const Deadline& deadline) {
   c10d::TCPStoreOptions options;
   options.port = plan.port;
-  options.waitWorkers = false;  // join_world waits, and says for whom.
+  // join_world waits, and says for whom. PyTorch's server of the store waits for all clients.
+  options.waitWorkers = plan.meets_torch && !plan.serves_store;
+  if (options.waitWorkers) options.numWorkers = static_cast<std::size_t>(plan.world_size);
   if (plan.serves_store) {
     options.isServer = true;
     options.masterListenFd = at_address(plan, [&] { return serving_socket(plan); }).release();

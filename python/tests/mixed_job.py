@@ -1,0 +1,89 @@
+"""One job of C++ and Python ranks trains one model: all ranks end with the bits of a job of Python ranks alone.
+
+usage: mixed_job.py LOCKSTEP MIXED_JOB_WORKER DIGITS_CSV   (or mixed_job.py rank CSV FOLDER WORKER RANKS_IN_CPP: a rank)
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.abspath(__file__)
+STEPS = 100
+BATCH = 32
+
+
+def run_rank(digits, folder, worker, ranks_in_cpp):
+    rank = os.environ["RANK"]
+    output = os.path.join(folder, f"state.{rank}")
+    if rank in ranks_in_cpp.split(","):
+        os.execv(worker, [worker, digits, output, str(STEPS)])
+
+    import torch
+    import torch.distributed as dist
+
+    import lockstep_torch  # noqa: F401
+
+    dist.init_process_group("lockstep")
+    with open(digits, encoding="utf-8") as file:
+        table = torch.tensor([[float(value) for value in line.split(",")] for line in file])
+    images, labels = table[:, :64] / 16, table[:, 64].long()
+    net = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
+    for parameter in net.parameters():
+        index = torch.arange(parameter.numel(), dtype=torch.float32)
+        parameter.data.copy_(((index + dist.get_rank()).sin() * 0.1).view(parameter.shape))
+        dist.broadcast(parameter.data, 0)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    size = dist.get_world_size()
+    for step in range(STEPS):
+        first = (step * size + dist.get_rank()) * BATCH
+        index = torch.arange(first, first + BATCH) % len(images)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(net(images[index]), labels[index]).backward()
+        for parameter in net.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad.div_(size)
+        optimizer.step()
+    with open(output, "wb") as file:
+        for parameter in net.parameters():
+            file.write(bytes(parameter.detach().clone().untyped_storage()))
+    dist.destroy_process_group()
+
+
+def states(lockstep, worker, digits, launcher, ranks_in_cpp, backend):
+    with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+        subprocess.run([*launcher, HERE, "rank", digits, folder, worker, ranks_in_cpp], check=True, timeout=120,
+                       env=os.environ | {"OMP_NUM_THREADS": "1", "LOCKSTEP_BACKEND": backend})
+        texts = []
+        for rank in range(3):
+            with open(os.path.join(folder, f"state.{rank}"), "rb") as file:
+                texts.append(file.read())
+        return texts
+
+
+def main():
+    lockstep, worker, digits = sys.argv[1:4]
+    flags = ["--standalone", "--nproc-per-node=3"]
+    by_lockstep = [lockstep, "run", *flags, "--", sys.executable]
+    by_torchrun = [sys.executable, "-m", "torch.distributed.run", *flags]
+    of_python = states(lockstep, worker, digits, by_lockstep, "none", "shm")
+    assert len(of_python[0]) == 4 * (64 * 32 + 32 + 32 * 10 + 10)
+    assert of_python[0] == of_python[1] == of_python[2], "Python ranks differ"
+    for launcher, ranks_in_cpp, backend in (
+        (by_lockstep, "1", "shm"),
+        (by_lockstep, "0,2", "shm"),  # C++ serves the store
+        (by_torchrun, "0,1", "shm"),  # torchrun serves the store
+        (by_lockstep, "0", "gloo"),
+    ):
+        mixed = states(lockstep, worker, digits, launcher, ranks_in_cpp, backend)
+        assert mixed[0] == mixed[1] == mixed[2], f"ranks differ with C++ ranks {ranks_in_cpp} over {backend}"
+        if backend == "shm":  # Gloo adds in another order.
+            assert mixed == of_python, f"C++ ranks {ranks_in_cpp} have other bits than Python's"
+        print(f"ok: C++ ranks {ranks_in_cpp} over {backend}, started by {os.path.basename(launcher[0])}", flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "rank":
+        run_rank(*sys.argv[2:])
+    else:
+        main()
