@@ -15,6 +15,7 @@
 #include "lockstep/os/files/atomic_file.h"
 #include "lockstep/os/files/readable_file.h"
 #include "lockstep/snapshot/internal/safetensors_header.h"
+#include "lockstep/snapshot/internal/safetensors_layout.h"
 
 namespace lockstep {
 namespace {
@@ -71,9 +72,10 @@ void save_safetensors(const std::filesystem::path& path, const TensorDict& tenso
   file.commit();
 }
 
-Safetensors read_safetensors(const std::filesystem::path& path) {
-  const ReadableFile file(path);
-  const std::string source = concat("read ", path.string());
+inline namespace internal {
+
+SafetensorsLayout read_safetensors_layout(const ReadableFile& file) {
+  const std::string source = concat("read ", file.path().string());
   const std::uint64_t size = file.size_bytes();
   std::uint64_t text_bytes = 0;
   if (size >= kHeaderLengthBytes) file.read(0, &text_bytes, kHeaderLengthBytes);
@@ -85,14 +87,20 @@ Safetensors read_safetensors(const std::filesystem::path& path) {
   std::string text(text_bytes, '\0');
   file.read(kHeaderLengthBytes, text.data(), text.size());
   const std::uint64_t data_begin = kHeaderLengthBytes + text_bytes;
-  SafetensorsHeader header = parse_safetensors_header(text, size - data_begin, source);
+  return {parse_safetensors_header(text, size - data_begin, source), data_begin};
+}
 
+}  // namespace internal
+
+Safetensors read_safetensors(const std::filesystem::path& path) {
+  const ReadableFile file(path);
+  SafetensorsLayout layout = read_safetensors_layout(file);
   Safetensors result;
-  result.metadata = std::move(header.metadata);
-  for (const SafetensorsEntry& entry : header.tensors) {
+  result.metadata = std::move(layout.header.metadata);
+  for (const SafetensorsEntry& entry : layout.header.tensors) {
     at::Tensor tensor = at::empty(entry.shape, entry.dtype);
     if (tensor.nbytes() > 0) {
-      file.read(data_begin + entry.begin_bytes, tensor.mutable_data_ptr(), tensor.nbytes());
+      file.read(layout.data_begin + entry.begin_bytes, tensor.mutable_data_ptr(), tensor.nbytes());
     }
     result.tensors.emplace_back(entry.name, std::move(tensor));
   }

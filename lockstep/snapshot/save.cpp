@@ -1,19 +1,18 @@
 #include "lockstep/snapshot/save.h"
 
 #include <algorithm>
-#include <exception>
 #include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include <ATen/ops/empty.h>
-#include <caffe2/serialize/inline_container.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/files/atomic_file.h"
 #include "lockstep/os/files/readable_file.h"
+#include "lockstep/snapshot/internal/archive_writer.h"
 #include "lockstep/snapshot/internal/checksum.h"
 #include "lockstep/snapshot/internal/saved_file.h"
 #include "lockstep/snapshot/pickle/pickled.h"
@@ -23,9 +22,6 @@
 namespace lockstep {
 namespace {
 
-constexpr const char* kPickleRecord = "data.pkl";
-constexpr const char* kByteOrderRecord = "byteorder";
-constexpr const char* kStoragePrefix = "data/";
 constexpr const char* kNoteRecord = ".lockstep/note";
 constexpr std::uint64_t kMaxNoteBytes = 64u << 10;
 /// 20 bytes an instruction sequence and a name: a million tensors stay below it.
@@ -33,55 +29,6 @@ constexpr std::uint64_t kMaxPickleBytes = 256u << 20;
 /// What torch.save wrote before PyTorch 1.6, and writes with _use_new_zipfile_serialization=False,
 /// begins with: a pickle of this number.
 constexpr std::string_view kOldFormatBegin = "\x80\x02\x8a\nl\xfc\x9c\x46\xf9 j\xa8P\x19.";
-
-/// LibTorch's archive writer on top of a stream that may fail. LibTorch does not expect that: its
-/// writer leaks, forgets the reason, and throws from its destructor. So it never learns of a
-/// failure: from then on its bytes are dropped, and the reason is thrown at the end.
-class ArchiveWriter {
- public:
-  explicit ArchiveWriter(ChecksumWriter& output)
-      : output_(output), writer_([this](const void* data, std::size_t bytes) {
-          write(data, bytes);
-          return bytes;
-        }) {}
-
-  ~ArchiveWriter() {
-    if (writer_.finalized()) return;
-    failed_ = true;
-    try {
-      writer_.writeEndOfFile();
-    } catch (const std::exception&) {
-      // The archive is given up; only its destructor must not throw.
-    }
-  }
-  ArchiveWriter(const ArchiveWriter&) = delete;
-  ArchiveWriter& operator=(const ArchiveWriter&) = delete;
-
-  void add(const std::string& name, const void* data, std::size_t bytes) {
-    writer_.writeRecord(name, data, bytes);
-  }
-
-  void finish() {
-    writer_.writeEndOfFile();
-    if (error_) std::rethrow_exception(error_);
-  }
-
- private:
-  void write(const void* data, std::size_t bytes) noexcept {
-    if (failed_) return;
-    try {
-      output_.write(data, bytes);
-    } catch (...) {
-      failed_ = true;
-      error_ = std::current_exception();
-    }
-  }
-
-  ChecksumWriter& output_;
-  bool failed_ = false;
-  std::exception_ptr error_;
-  caffe2::serialize::PyTorchStreamWriter writer_;
-};
 
 std::string text_of_record(const ZipReader& archive, const ZipRecord& record) {
   std::string bytes(record.size_bytes, '\0');
@@ -141,6 +88,15 @@ at::Tensor empty_storage(const ZipRecord& record) {
   return at::empty({static_cast<std::int64_t>(record.size_bytes)}, at::kByte);
 }
 
+/// As large, and without memory: to know shapes by.
+at::Tensor absent_storage(const ZipRecord& record) {
+  const c10::Storage storage(c10::Storage::use_byte_size_t(), record.size_bytes,
+                             c10::DataPtr(nullptr, at::kCPU), /*allocator=*/nullptr,
+                             /*resizable=*/false);
+  return at::empty({0}, at::kByte)
+      .set_(storage, 0, {static_cast<std::int64_t>(record.size_bytes)}, {1});
+}
+
 c10::IValue read_archive(const ReadableFile& file, const ZipReaderOptions& options) {
   const ZipReader archive(file, options);
   return read_tree(archive, file.path().string(), [&](const ZipRecord& record) {
@@ -160,7 +116,7 @@ FileDigest save_file(const std::filesystem::path& path, const c10::IValue& value
   AtomicFile file(path);
   ChecksumWriter output(file);
   {
-    ArchiveWriter archive(output);
+    ArchiveWriter archive([&](const void* data, std::size_t bytes) { output.write(data, bytes); });
     archive.add(kPickleRecord, pickled.pickle.data(), pickled.pickle.size());
     const std::string byte_order = "little";
     archive.add(kByteOrderRecord, byte_order.data(), byte_order.size());
@@ -222,8 +178,8 @@ Outline load_outline(const ReadableFile& file) {
   const ZipReader archive(file, {.check_crc = false});
   Outline outline;
   outline.tree = read_tree(archive, file.path().string(), [&](const ZipRecord& record) {
-    at::Tensor storage = empty_storage(record);  // Memory that nobody touches is none.
-    outline.records[storage.storage().unsafeGetStorageImpl()] = record.name;
+    at::Tensor storage = absent_storage(record);
+    outline.records[storage.storage().unsafeGetStorageImpl()] = record;
     return storage;
   });
   return outline;

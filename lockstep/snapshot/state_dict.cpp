@@ -10,6 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/snapshot/checkpoint.h"
 #include "lockstep/snapshot/internal/tensor_difference.h"
 #include "lockstep/snapshot/safetensors.h"
 #include "lockstep/snapshot/save.h"
@@ -105,6 +106,14 @@ IncompatibleKeys load_state_dict(torch::nn::Module& module, const TensorDict& va
 }
 
 TensorDict read_state_dict(const std::filesystem::path& path) {
+  if (is_checkpoint_folder(path)) {
+    const CheckpointReader reader(path);
+    TensorDict tensors;
+    for (const CheckpointTensor& tensor : reader.tensors()) {
+      tensors.emplace_back(tensor.name, reader.read(tensor.name));
+    }
+    return tensors;
+  }
   if (is_safetensors(path)) return read_safetensors(path).tensors;
   const std::string file = path.string();
   c10::IValue value = load(path);

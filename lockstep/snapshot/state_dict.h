@@ -62,7 +62,8 @@ TensorDict without_prefix(TensorDict values, const std::string& prefix = "module
 
 /// The tensors of a file of Python's torch.save(module.state_dict(), path), or of
 /// torch.save({"model": module.state_dict(), …}, path) or {"state_dict": …}, or of a snapshot,
-/// or of a safetensors file.
+/// or of a safetensors file, or of a folder of sharded safetensors or torch.distributed.checkpoint.
+/// CheckpointReader reads parts of them.
 /// float8 and unsigned dtypes are read too.
 /// Errors: CorruptFile when it is damaged; UsageError when it holds something else, or has the
 /// format that torch.save had before PyTorch 1.6; SystemError.

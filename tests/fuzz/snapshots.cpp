@@ -1,6 +1,6 @@
 // Files that somebody may give to a program to read: pickles, zip archives, safetensors headers and
-// manifests. Run by tests/fuzz/run.sh, with little memory: what reads them must not take more than
-// they are worth.
+// indexes, manifests and the metadata of torch.distributed.checkpoint. Run by tests/fuzz/run.sh,
+// with little memory: what reads them must not take more than they are worth.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -13,6 +13,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/files/readable_file.h"
+#include "lockstep/snapshot/checkpoint/distributed_metadata.h"
+#include "lockstep/snapshot/checkpoint/safetensors_index.h"
 #include "lockstep/snapshot/internal/checksum.h"
 #include "lockstep/snapshot/internal/safetensors_header.h"
 #include "lockstep/snapshot/pickle/unpickler.h"
@@ -62,16 +64,34 @@ void read_sealed_manifest(std::string_view text) {
   if (parse_manifest(manifest_text(manifest), "input").tensors != manifest.tensors) std::abort();
 }
 
+void read_index(std::string_view text) {
+  const SafetensorsIndex index = parse_safetensors_index(text, "input");
+  if (parse_safetensors_index(safetensors_index_text(index), "input").files != index.files) {
+    std::abort();
+  }
+}
+
+void read_metadata(std::string_view text) {
+  const DistributedMetadata metadata = parse_distributed_metadata(text, "input");
+  if (parse_distributed_metadata(distributed_metadata_text(metadata), "input") != metadata) {
+    std::abort();
+  }
+}
+
 void read(std::uint8_t kind, std::string_view text) {
-  switch (kind % 4) {
+  switch (kind % 6) {
     case 0:
       return read_pickle(text);
     case 1:
       return read_archive(text);
     case 2:
       return read_header(text);
-    default:
+    case 3:
       return read_sealed_manifest(text);
+    case 4:
+      return read_index(text);
+    default:
+      return read_metadata(text);
   }
 }
 

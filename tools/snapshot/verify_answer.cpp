@@ -6,6 +6,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/files/readable_file.h"
+#include "lockstep/snapshot/checkpoint.h"
+#include "lockstep/snapshot/checkpoint/checksum_list.h"
 #include "lockstep/snapshot/internal/checksum.h"
 #include "lockstep/snapshot/internal/saved_file.h"
 #include "lockstep/snapshot/internal/snapshot_list.h"
@@ -37,9 +39,9 @@ std::map<std::string, std::string> tensors_by_record(const ReadableFile& file) {
     visit_tensors(outline.tree, [&](const std::string& name, const at::Tensor& tensor) {
       const auto record = outline.records.find(tensor.storage().unsafeGetStorageImpl());
       if (record == outline.records.end()) return;
-      const std::size_t count = ++counts[record->second];
+      const std::size_t count = ++counts[record->second.name];
       if (count > kNamedTensors + 1) return;
-      std::string& text = names[record->second];
+      std::string& text = names[record->second.name];
       text += concat(text.empty() ? "" : ", ", count > kNamedTensors ? "…" : name);
     });
   } catch (const Error&) {
@@ -93,7 +95,9 @@ void add_problem(Verdict& verdict, const Error& error, const std::filesystem::pa
 void verify_file(Verdict& verdict) {
   if (is_safetensors(verdict.path)) {
     read_safetensors(verdict.path);
-    verdict.note = "safetensors have no checksum: only the structure was verified";
+    if (!verify_checksum_list(verdict.path)) {
+      verdict.note = "safetensors have no checksum: only the structure was verified";
+    }
   } else if (!verify_checksum(ReadableFile(verdict.path))) {
     load(verdict.path);
     verdict.note = "from another program: verified by the CRC of each record";
@@ -102,7 +106,19 @@ void verify_file(Verdict& verdict) {
   }
 }
 
+/// Of another program, or of `convert`.
+void verify_folder(Verdict& verdict) {
+  const CheckpointReader reader(verdict.path, {.part = CheckpointPart::kAll});
+  if (verify_checksum_list(verdict.path)) return;
+  const bool has_crc = reader.format() == CheckpointFormat::kDistributed;
+  verdict.note = has_crc ? "from another program: verified by the CRC of each piece"
+                         : "safetensors have no checksum: only the structure was verified";
+  if (!has_crc) return;
+  for (const CheckpointTensor& tensor : reader.tensors()) reader.read(tensor.name);
+}
+
 void verify_directory(Verdict& verdict) {
+  if (is_checkpoint_folder(verdict.path)) return verify_folder(verdict);
   const SnapshotManifest manifest = read_manifest(verdict.path / kManifestName);
   for (const ManifestFile& expected : manifest.files) {
     const std::filesystem::path path = verdict.path / expected.name;
@@ -138,7 +154,7 @@ Verdict verdict_of(const std::filesystem::path& path) {
 std::vector<std::filesystem::path> snapshots_at(const std::filesystem::path& path) {
   std::error_code error;
   if (!std::filesystem::is_directory(path, error) ||
-      std::filesystem::exists(path / kManifestName, error) ||
+      std::filesystem::exists(path / kManifestName, error) || is_checkpoint_folder(path) ||
       SnapshotName::parse(path.filename().native())) {
     return {path};
   }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/check.h"
 #include "lockstep/base/internal/concat.h"
 
 namespace lockstep::inline internal {
@@ -20,9 +21,9 @@ constexpr std::size_t kReadCallBytes = std::size_t{1} << 30;
 
 ReadableFile::ReadableFile(std::filesystem::path path) : path_(std::move(path)) {
   // O_NONBLOCK: opening a FIFO must not wait for its writer.
-  fd_ = UniqueFd(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  fd_ = std::make_shared<const UniqueFd>(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status {};
-  if (!fd_.valid() || ::fstat(fd_.get(), &status) != 0) {
+  if (!fd_->valid() || ::fstat(fd_->get(), &status) != 0) {
     const int reason = errno;
     throw SystemError(concat("open ", path_), reason,
                       "check that this process, on this machine, can read it");
@@ -33,11 +34,20 @@ ReadableFile::ReadableFile(std::filesystem::path path) : path_(std::move(path)) 
   size_bytes_ = static_cast<std::uint64_t>(status.st_size);
 }
 
+ReadableFile ReadableFile::part(std::uint64_t offset, std::uint64_t bytes) const {
+  LOCKSTEP_ASSERT(offset <= size_bytes_ && bytes <= size_bytes_ - offset);
+  ReadableFile part = *this;
+  part.begin_bytes_ += offset;
+  part.size_bytes_ = bytes;
+  return part;
+}
+
 void ReadableFile::read(std::uint64_t offset, void* target, std::size_t bytes) const {
   char* next = static_cast<char*>(target);
+  offset += begin_bytes_;
   while (bytes > 0) {
     const ssize_t done =
-        ::pread(fd_.get(), next, std::min(bytes, kReadCallBytes), static_cast<off_t>(offset));
+        ::pread(fd_->get(), next, std::min(bytes, kReadCallBytes), static_cast<off_t>(offset));
     if (done < 0) {
       const int reason = errno;
       if (reason == EINTR) continue;

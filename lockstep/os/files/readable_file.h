@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 
 #include "lockstep/os/files/unique_fd.h"
@@ -20,6 +21,8 @@ class ReadableFile {
   const std::filesystem::path& path() const { return path_; }
   /// When it was opened.
   std::uint64_t size_bytes() const { return size_bytes_; }
+  /// These bytes of it, as a file of their own: a file in a file. They must lie within it.
+  ReadableFile part(std::uint64_t offset, std::uint64_t bytes) const;
 
   /// Fills `target` with `bytes` bytes from `offset`. Errors: CorruptFile when the file ends first.
   void read(std::uint64_t offset, void* target, std::size_t bytes) const;
@@ -28,7 +31,8 @@ class ReadableFile {
 
  private:
   std::filesystem::path path_;
-  UniqueFd fd_;
+  std::shared_ptr<const UniqueFd> fd_;
+  std::uint64_t begin_bytes_ = 0;
   std::uint64_t size_bytes_ = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <xxhash.h>
@@ -88,6 +89,21 @@ FileDigest ChecksumWriter::finish() {
   const std::string comment = hash_->comment();
   put(comment.data(), comment.size());
   held_back_.clear();
+  return {.size_bytes = size_bytes_, .xxh3 = hash_->digits()};
+}
+
+HashedFile::HashedFile(std::filesystem::path path)
+    : file_(std::move(path)), hash_(std::make_unique<ChecksumHash>()) {}
+HashedFile::~HashedFile() = default;
+
+void HashedFile::write(const void* data, std::size_t bytes) {
+  hash_->update(data, bytes);
+  file_.write(data, bytes);
+  size_bytes_ += bytes;
+}
+
+FileDigest HashedFile::commit() {
+  file_.commit();
   return {.size_bytes = size_bytes_, .xxh3 = hash_->digits()};
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -51,6 +52,23 @@ class ChecksumWriter {
   std::uint64_t size_bytes_ = 0;
   /// The last two bytes so far: at the end they are the length of the archive's comment.
   std::string held_back_;
+};
+
+/// A file of a format that has no room for a checksum: what is known of it once it is written.
+/// Errors: as AtomicFile.
+class HashedFile {
+ public:
+  explicit HashedFile(std::filesystem::path path);
+  ~HashedFile();
+
+  void write(const void* data, std::size_t bytes);
+  std::uint64_t size_bytes() const { return size_bytes_; }
+  FileDigest commit();
+
+ private:
+  AtomicFile file_;
+  std::unique_ptr<ChecksumHash> hash_;
+  std::uint64_t size_bytes_ = 0;
 };
 
 /// Reads the whole file and compares. Returns false when it is a zip archive without our checksum:

@@ -8,6 +8,7 @@
 
 #include "lockstep/os/files/readable_file.h"
 #include "lockstep/snapshot/internal/checksum.h"
+#include "lockstep/snapshot/pickle/zip_reader.h"
 #include "lockstep/snapshot/save.h"
 
 namespace lockstep::inline internal {
@@ -22,8 +23,8 @@ c10::IValue load_verified(const ReadableFile& file);
 /// A file's values without the tensors' numbers, which are not read; nor is anything verified.
 struct Outline {
   c10::IValue tree;
-  /// Of each storage, by its address, the name of the zip archive's record: "data/0".
-  std::map<const c10::StorageImpl*, std::string> records;
+  /// Of each storage, by its address, the zip archive's record: "data/0".
+  std::map<const c10::StorageImpl*, ZipRecord> records;
 };
 
 /// Reads little of a large file. Errors: as load(), for what it reads.

@@ -59,6 +59,9 @@ class TreeBuilder {
     problem_ = "it holds the name '" + global.name + "' where a value should be";
     return false;
   }
+  bool build_node(const PickleObject&, int, c10::IValue&) {
+    return fail("it holds an object where a value should be");
+  }
   bool build_node(const PickleStorage&, int, c10::IValue&) {
     return fail("it holds a storage where a tensor should be");
   }

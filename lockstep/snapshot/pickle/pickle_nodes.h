@@ -35,6 +35,13 @@ struct PickleDict {
   std::vector<std::pair<NodeId, NodeId>> items;
   bool ordered = false;
 };
+/// Of a class of PickleNames::is_class, as it is described: no class is looked up.
+struct PickleObject {
+  NodeId name = 0;       ///< a PickleGlobal
+  NodeId arguments = 0;  ///< a PickleTuple
+  /// What Python's __setstate__ or __dict__ would get.
+  std::optional<NodeId> state = std::nullopt;
+};
 struct PickleStorage {
   at::Tensor bytes;
   /// Undefined: the tensors over it name theirs.
@@ -43,7 +50,7 @@ struct PickleStorage {
 
 using PickleNode =
     std::variant<PickleNone, PickleMark, bool, std::int64_t, double, std::string, PickleGlobal,
-                 PickleTuple, PickleList, PickleDict, PickleStorage, at::Tensor>;
+                 PickleTuple, PickleList, PickleDict, PickleObject, PickleStorage, at::Tensor>;
 /// References stay valid while it grows.
 using PickleNodes = std::deque<PickleNode>;
 

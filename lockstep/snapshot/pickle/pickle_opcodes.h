@@ -4,7 +4,9 @@
 
 namespace lockstep::inline internal {
 
-/// The opcodes of Python's pickle protocol 2 that files of torch.save and of Lockstep contain.
+/// The opcodes of Python's pickle that files of torch.save and of Lockstep contain (protocol 2),
+/// and those that the metadata of torch.distributed.checkpoint does (Python's default protocol, 4
+/// or 5).
 enum class PickleOpcode : std::uint8_t {
   kMark = '(',
   kStop = '.',
@@ -37,6 +39,11 @@ enum class PickleOpcode : std::uint8_t {
   kBinGet = 'h',
   kLongBinGet = 'j',
   kProto = 0x80,
+  kNewObject = 0x81,
+  kShortBinUnicode = 0x8C,
+  kStackGlobal = 0x93,
+  kMemoize = 0x94,
+  kFrame = 0x95,
 };
 
 }  // namespace lockstep::inline internal

@@ -61,6 +61,16 @@ std::string_view dtype_name(c10::ScalarType dtype) {
   return found ? found->name : c10::toString(dtype);
 }
 
+std::optional<c10::ScalarType> dtype_of_name(std::string_view name) {
+  const StoredDtype* const found = find(&StoredDtype::name, name);
+  return found ? std::optional(found->dtype) : std::nullopt;
+}
+
+std::string_view storage_class(c10::ScalarType dtype) {
+  const StoredDtype* const found = find(&StoredDtype::dtype, dtype);
+  return found ? found->storage_class : std::string_view();
+}
+
 bool is_storable(c10::ScalarType dtype) {
   const StoredDtype* const found = find(&StoredDtype::dtype, dtype);
   return found && !found->storage_class.empty();

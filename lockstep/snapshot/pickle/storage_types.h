@@ -20,6 +20,12 @@ std::optional<c10::ScalarType> untyped_dtype(std::string_view name);
 /// Python's name of one of these dtypes, without the "torch.": "float32".
 std::string_view dtype_name(c10::ScalarType dtype);
 
+/// Any of these dtypes by Python's name; nothing for other names.
+std::optional<c10::ScalarType> dtype_of_name(std::string_view name);
+
+/// The storage class of a dtype ("FloatStorage"); empty for those that have none.
+std::string_view storage_class(c10::ScalarType dtype);
+
 bool is_storable(c10::ScalarType dtype);
 
 }  // namespace lockstep::inline internal

@@ -28,34 +28,61 @@ constexpr std::size_t kMaxNodes = 16'000'000;
 /// Of one without its data.
 constexpr std::uint64_t kTensorBytes = 512;
 
-bool is_known(std::string_view module, std::string_view name, std::string_view full) {
-  return full == kOrderedDict || full == kCounter || full == kRebuildTensor ||
-         full == kRebuildUntypedTensor || full == kRebuildParameter || full == kUntypedStorage ||
-         (module == "torch" && (storage_dtype(name) || untyped_dtype(name)));
+bool is_part_of_tensors(std::string_view full) {
+  if (full == kOrderedDict || full == kCounter || full == kRebuildTensor ||
+      full == kRebuildUntypedTensor || full == kRebuildParameter || full == kUntypedStorage) {
+    return true;
+  }
+  if (!full.starts_with(kTorchModule)) return false;
+  const std::string_view name = full.substr(kTorchModule.size());
+  return storage_dtype(name) || untyped_dtype(name);
 }
+
+bool is_no_class(std::string_view) {
+  return false;
+}
+
+constexpr PickleNames kTensorNames{.is_class = is_no_class, .is_value = is_part_of_tensors};
 
 class Unpickler {
  public:
-  Unpickler(std::string_view pickle, const StorageReader& read_storage, const std::string& file)
-      : pickle_(pickle), read_storage_(read_storage), file_(file), budget_(pickle.size()) {}
+  Unpickler(std::string_view pickle, const PickleNames& names, const StorageReader& read_storage,
+            const std::string& file)
+      : pickle_(pickle),
+        names_(names),
+        read_storage_(read_storage),
+        file_(file),
+        budget_(pickle.size()) {}
 
-  c10::IValue run() {
-    while (step()) {
-    }
-    const NodeId root = pop();
+  c10::IValue value() {
+    const NodeId root = run();
     std::string problem;
     std::optional<c10::IValue> value = to_value(nodes_, root, budget_, problem);
     if (!value) corrupt(problem);
     return *std::move(value);
   }
 
+  PickleTree tree() {
+    const NodeId root = run();
+    return {std::move(nodes_), root};
+  }
+
  private:
+  NodeId run() {
+    while (step()) {
+    }
+    return pop();
+  }
+
   /// Carries out one instruction. Returns false after the last.
   bool step() {
     const auto code = read<std::uint8_t>();
     switch (static_cast<PickleOpcode>(code)) {
       case PickleOpcode::kProto:
-        if (read<std::uint8_t>() != 2) corrupt("it is not of pickle protocol 2");
+        if (const auto protocol = read<std::uint8_t>();
+            protocol < 2 || protocol > names_.most_protocol) {
+          corrupt(concat("it is of pickle protocol ", int{protocol}));
+        }
         return true;
       case PickleOpcode::kStop:
         return false;
@@ -117,6 +144,17 @@ class Unpickler {
         return recall(read<std::uint8_t>());
       case PickleOpcode::kLongBinGet:
         return recall(read<std::uint32_t>());
+      case PickleOpcode::kNewObject:
+        return reduce();
+      case PickleOpcode::kShortBinUnicode:
+        return push(std::string(take(read<std::uint8_t>())));
+      case PickleOpcode::kStackGlobal:
+        return push_stacked_global();
+      case PickleOpcode::kMemoize:
+        return remember(static_cast<std::uint32_t>(memo_.size()));
+      case PickleOpcode::kFrame:
+        read<std::uint64_t>();
+        return true;
     }
     corrupt(concat("opcode ", int{code}, " is not one that state dicts need"));
   }
@@ -236,14 +274,26 @@ class Unpickler {
   bool push_global() {
     const std::string_view module = read_line();
     const std::string_view name = read_line();
-    std::string full = concat(module, ".", name);
-    if (!is_known(module, name, full)) refuse(full);
+    return push_name(concat(module, ".", name));
+  }
+
+  bool push_stacked_global() {
+    const NodeId name = pop();
+    const NodeId module = pop();
+    return push_name(concat(as<std::string>(module), ".", as<std::string>(name)));
+  }
+
+  bool push_name(std::string full) {
+    if (!names_.is_class(full) && !names_.is_value(full)) refuse(full);
     return push(PickleGlobal{std::move(full)});
   }
 
   bool reduce() {
-    const std::vector<NodeId>& arguments = as<PickleTuple>(pop()).items;
-    const std::string& name = as<PickleGlobal>(pop()).name;
+    const NodeId arguments_id = pop();
+    const NodeId name_id = pop();
+    const std::vector<NodeId>& arguments = as<PickleTuple>(arguments_id).items;
+    const std::string& name = as<PickleGlobal>(name_id).name;
+    if (names_.is_class(name)) return push(PickleObject{name_id, arguments_id});
     if (name == kOrderedDict && arguments.empty()) return push(PickleDict{{}, true});
     if (name == kCounter && arguments.size() == 1) {
       const auto& items = as<PickleDict>(arguments[0]).items;
@@ -262,9 +312,15 @@ class Unpickler {
     corrupt(concat("'", name, "' has the wrong arguments"));
   }
 
-  /// Attributes of an OrderedDict: PyTorch keeps the version of modules there, of no use to us.
+  /// The state of an object, or attributes of an OrderedDict: PyTorch keeps the version of modules
+  /// there, of no use to us.
   bool build() {
-    as<PickleDict>(pop());
+    const NodeId state = pop();
+    if (!stack_.empty() && std::holds_alternative<PickleObject>(nodes_[stack_.back()])) {
+      top<PickleObject>().state = state;
+      return true;
+    }
+    as<PickleDict>(state);
     if (!top<PickleDict>().ordered) corrupt("attributes on something that has none");
     return true;
   }
@@ -348,6 +404,7 @@ class Unpickler {
 
   const std::string_view pickle_;
   std::size_t position_ = 0;
+  const PickleNames& names_;
   const StorageReader& read_storage_;
   const std::string& file_;
   PickleBudget budget_;
@@ -361,7 +418,15 @@ class Unpickler {
 
 c10::IValue unpickle(std::string_view pickle, const StorageReader& read_storage,
                      const std::string& file) {
-  return Unpickler(pickle, read_storage, file).run();
+  return Unpickler(pickle, kTensorNames, read_storage, file).value();
+}
+
+PickleTree unpickle_objects(std::string_view pickle, const PickleNames& names,
+                            const std::string& file) {
+  const StorageReader no_storage = [&](const std::string&, std::uint64_t) -> at::Tensor {
+    throw CorruptFile(concat("read ", file, ": it has a tensor where there can be none"));
+  };
+  return Unpickler(pickle, names, no_storage, file).tree();
 }
 
 }  // namespace lockstep::inline internal

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include <zlib.h>
@@ -27,6 +28,8 @@ constexpr std::uint16_t kZip64Extra = 0x0001;
 /// A 32-bit field with this value has its true one in the zip64 extra field.
 constexpr std::uint32_t kSeeZip64 = 0xFFFFFFFF;
 constexpr std::uint64_t kMaxCommentBytes = 0xFFFF;
+/// The record that ends the directory and the checksum of Lockstep, with room to spare.
+constexpr std::uint64_t kUsualTailBytes = 256;
 /// A directory entry takes about 100 bytes, and a model of a trillion parameters has some 10^5.
 constexpr std::uint64_t kMaxDirectoryBytes = 256u << 20;
 
@@ -35,6 +38,17 @@ Integer load(const std::vector<unsigned char>& bytes, std::size_t offset) {
   Integer value{};
   std::memcpy(&value, bytes.data() + offset, sizeof(value));
   return value;
+}
+
+/// Where the record that ends the directory begins in the end of a file.
+std::optional<std::size_t> end_of_directory(const std::vector<unsigned char>& tail) {
+  for (std::size_t at = tail.size() - kEndOfDirectoryBytes + 1; at-- > 0;) {
+    if (load<std::uint32_t>(tail, at) == kEndOfDirectory &&
+        at + kEndOfDirectoryBytes + load<std::uint16_t>(tail, at + 20) == tail.size()) {
+      return at;
+    }
+  }
+  return std::nullopt;
 }
 
 /// Replaces sizes and offset that did not fit 32 bits, in the order that the format gives them.
@@ -85,16 +99,16 @@ void ZipReader::read(const ZipRecord& record, void* target) const {
 ZipReader::Directory ZipReader::find_directory() const {
   const std::uint64_t size = file_.size_bytes();
   if (size < kEndOfDirectoryBytes) corrupt("it is too short for a zip archive");
-  std::vector<unsigned char> tail(std::min(size, kEndOfDirectoryBytes + kMaxCommentBytes));
-  file_.read(size - tail.size(), tail.data(), tail.size());
-  std::size_t at = tail.size() - kEndOfDirectoryBytes;
-  const auto ends_the_file = [&] {
-    return load<std::uint32_t>(tail, at) == kEndOfDirectory &&
-           at + kEndOfDirectoryBytes + load<std::uint16_t>(tail, at + 20) == tail.size();
-  };
-  while (!ends_the_file()) {
-    if (at-- == 0) corrupt("it has no zip directory at its end");
+  std::vector<unsigned char> tail;
+  std::optional<std::size_t> end;
+  for (const std::uint64_t most : {kUsualTailBytes, kEndOfDirectoryBytes + kMaxCommentBytes}) {
+    tail.resize(std::min(size, most));
+    file_.read(size - tail.size(), tail.data(), tail.size());
+    end = end_of_directory(tail);
+    if (end) break;
   }
+  if (!end) corrupt("it has no zip directory at its end");
+  const std::size_t at = *end;
   Directory directory{.offset_bytes = load<std::uint32_t>(tail, at + 16),
                       .size_bytes = load<std::uint32_t>(tail, at + 12),
                       .entries = load<std::uint16_t>(tail, at + 10)};

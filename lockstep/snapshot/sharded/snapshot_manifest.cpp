@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/files/readable_file.h"
+#include "lockstep/snapshot/internal/file_name.h"
 
 namespace lockstep::inline internal {
 namespace {
@@ -40,12 +41,6 @@ std::string_view checked_part(std::string_view text, const std::string& source) 
     refuse_manifest(source, "its checksum does not match");
   }
   return text.substr(0, text.size() - kBeforeChecksum.size());
-}
-
-/// A name that leads nowhere else.
-bool is_file_name(const std::string& name) {
-  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
-         name.find('\0') == std::string::npos;
 }
 
 /// The JSON reader converts any number, also one beyond the type's range.

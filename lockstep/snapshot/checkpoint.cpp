@@ -1,0 +1,164 @@
+#include "lockstep/snapshot/checkpoint.h"
+
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include <ATen/ops/empty.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/snapshot/checkpoint/stored_tensors.h"
+#include "lockstep/snapshot/checkpoint/strided_reader.h"
+#include "lockstep/snapshot/internal/saved_file.h"
+#include "lockstep/snapshot/safetensors.h"
+#include "lockstep/snapshot/sharded/snapshot_manifest.h"
+
+namespace lockstep {
+namespace {
+
+constexpr const char* kSingleFile = "model.safetensors";
+
+bool is_there(const std::filesystem::path& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
+
+StoredTensors open_folder(const std::filesystem::path& path, CheckpointPart part) {
+  if (is_there(path / kManifestName)) return open_sharded_snapshot(path, part);
+  if (is_there(path / kDistributedMetadataName)) return open_distributed(path, part);
+  if (const auto index = find_safetensors_index(path)) return open_sharded_safetensors(*index);
+  if (is_there(path / kSingleFile)) return open_safetensors(path / kSingleFile);
+  throw UsageError(concat("read ", path.string(),
+                          ": it has no manifest.json, .metadata, *.safetensors.index.json or "
+                          "model.safetensors; name a file, or another folder"));
+}
+
+StoredTensors open_checkpoint(const std::filesystem::path& path, CheckpointPart part) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return open_folder(path, part);
+  if (path.native().ends_with(".safetensors.index.json")) return open_sharded_safetensors(path);
+  return is_safetensors(path) ? open_safetensors(path) : open_torch_save(path, part);
+}
+
+[[noreturn]] void refuse_piece(const ReadableFile& file, const StoredTensor& tensor,
+                               const StoredPiece& piece, const std::string& what) {
+  throw CorruptFile(concat("read ", file.path().string(), ": piece ", box_text(piece.box), " of '",
+                           tensor.name, "' ", what, "; take another copy"));
+}
+
+/// Where the numbers of a piece lie that is an archive of torch.save, once that has been read.
+StoredPiece located(const StoredTensor& tensor, const StoredPiece& piece,
+                    const ReadableFile& file) {
+  if (piece.strides) return piece;
+  const Outline outline = load_outline(file.part(piece.offset_bytes, piece.size_bytes));
+  if (!outline.tree.isTensor()) refuse_piece(file, tensor, piece, "is no tensor in its file");
+  const at::Tensor& found = outline.tree.toTensor();
+  if (found.scalar_type() != tensor.dtype || found.sizes() != at::IntArrayRef(piece.box.sizes)) {
+    refuse_piece(file, tensor, piece, "has another dtype or shape in its file");
+  }
+  const ZipRecord& record = outline.records.at(found.storage().unsafeGetStorageImpl());
+  const auto skipped = static_cast<std::uint64_t>(found.storage_offset()) * found.element_size();
+  StoredPiece raw = piece;
+  raw.offset_bytes += record.offset_bytes + skipped;
+  raw.size_bytes = record.size_bytes - skipped;
+  raw.strides = found.strides().vec();
+  if (found.nbytes() == record.size_bytes && skipped == 0) raw.crc32 = record.crc32;
+  return raw;
+}
+
+/// Reads what a piece has of `box` into its place in `target`, which is of that box.
+void read_piece(const StoredTensor& tensor, const StoredPiece& stored, const ReadableFile& file,
+                const TensorBox& box, const at::Tensor& target) {
+  const auto both = intersection(stored.box, box);
+  if (!both) return;
+  const StoredPiece piece = located(tensor, stored, file);
+  StridedBytes source{
+      .offset_bytes = piece.offset_bytes, .sizes = both->sizes, .strides = *piece.strides};
+  at::Tensor place = target;
+  std::uint64_t skipped = 0;
+  for (std::size_t i = 0; i < both->begin.size(); ++i) {
+    skipped +=
+        static_cast<std::uint64_t>((both->begin[i] - piece.box.begin[i]) * source.strides[i]);
+    place =
+        place.narrow(static_cast<std::int64_t>(i), both->begin[i] - box.begin[i], both->sizes[i]);
+  }
+  source.offset_bytes += skipped * target.element_size();
+  const bool is_checked =
+      piece.crc32 && *both == piece.box && is_one_run(source.sizes, source.strides);
+  std::uint32_t crc32 = 0;
+  read_strided(file, source, place, is_checked ? &crc32 : nullptr);
+  if (is_checked && crc32 != *piece.crc32) {
+    refuse_piece(file, tensor, piece, "does not have the CRC that the archive states");
+  }
+}
+
+}  // namespace
+
+CheckpointReader::CheckpointReader(std::filesystem::path path,
+                                   const CheckpointReaderOptions& options)
+    : path_(std::move(path)),
+      stored_(std::make_shared<const StoredTensors>(open_checkpoint(path_, options.part))) {
+  for (const StoredTensor& tensor : stored_->tensors) {
+    if (!places_.emplace(tensor.name, tensors_.size()).second) {
+      throw CorruptFile(concat("read ", path_.string(), ": it has two tensors '", tensor.name,
+                               "'; take another copy"));
+    }
+    tensors_.push_back({.name = tensor.name, .dtype = tensor.dtype, .shape = tensor.shape});
+  }
+}
+
+CheckpointFormat CheckpointReader::format() const {
+  return stored_->format;
+}
+
+const std::map<std::string, std::string>& CheckpointReader::metadata() const {
+  return stored_->metadata;
+}
+
+at::Tensor CheckpointReader::read(const std::string& name) const {
+  const auto place = places_.find(name);
+  const std::vector<std::int64_t> shape =
+      place == places_.end() ? std::vector<std::int64_t>() : tensors_[place->second].shape;
+  return read(name, std::vector<std::int64_t>(shape.size(), 0), shape);
+}
+
+at::Tensor CheckpointReader::read(const std::string& name, const std::vector<std::int64_t>& begin,
+                                  const std::vector<std::int64_t>& sizes) const {
+  const auto place = places_.find(name);
+  // Before memory is taken for it.
+  if (place == places_.end() ||
+      !lies_within({.begin = begin, .sizes = sizes}, tensors_[place->second].shape)) {
+    throw UsageError(concat("read ", path_.string(), ": ",
+                            place == places_.end() ? "no tensor '" : "beyond the shape of tensor '",
+                            name, "'; tensors() has names and shapes"));
+  }
+  const at::Tensor target = at::empty(sizes, tensors_[place->second].dtype);
+  read_into(name, begin, target);
+  return target;
+}
+
+void CheckpointReader::read_into(const std::string& name, const std::vector<std::int64_t>& begin,
+                                 const at::Tensor& target) const {
+  const auto place = places_.find(name);
+  const TensorBox box{.begin = begin, .sizes = target.sizes().vec()};
+  if (place == places_.end() || !lies_within(box, tensors_[place->second].shape) ||
+      target.scalar_type() != tensors_[place->second].dtype || !target.is_cpu()) {
+    throw UsageError(concat("read ", path_.string(), ": '", name, "' at ", box_text(box), " as ",
+                            target.dtype().name(), " on ", target.device(),
+                            " is not in it; tensors() has names, shapes and dtypes"));
+  }
+  const StoredTensor& tensor = stored_->tensors[place->second];
+  for (const StoredPiece& piece : tensor.pieces) {
+    read_piece(tensor, piece, stored_->files[piece.file], box, target.detach());
+  }
+}
+
+bool is_checkpoint_folder(const std::filesystem::path& path) {
+  std::error_code error;
+  return std::filesystem::is_directory(path, error) &&
+         (is_there(path / kDistributedMetadataName) || find_safetensors_index(path) ||
+          is_there(path / kSingleFile));
+}
+
+}  // namespace lockstep

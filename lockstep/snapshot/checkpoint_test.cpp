@@ -1,0 +1,319 @@
+#include "lockstep/snapshot/checkpoint.h"
+
+#include <fstream>
+#include <random>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/memory_limit_testing.h"
+#include "lockstep/os/files/remove_tree.h"
+#include "lockstep/os/files/temporary_directory.h"
+#include "lockstep/snapshot/checkpoint/checksum_list.h"
+#include "lockstep/snapshot/internal/optimizer_state.h"
+#include "lockstep/snapshot/internal/small_net.h"
+#include "lockstep/snapshot/internal/snapshot_testing.h"
+#include "lockstep/snapshot/save.h"
+#include "lockstep/snapshot/snapshot.h"
+#include "lockstep/snapshot/snapshot_directory.h"
+
+namespace lockstep::testing {
+namespace {
+
+struct Form {
+  const char* name;
+  CheckpointFormat format;
+  int shards;
+};
+const std::vector<Form> kForms{{"one.safetensors", CheckpointFormat::kSafetensors, 1},
+                               {"safetensors1", CheckpointFormat::kShardedSafetensors, 1},
+                               {"safetensors3", CheckpointFormat::kShardedSafetensors, 3},
+                               {"dcp1", CheckpointFormat::kDistributed, 1},
+                               {"dcp3", CheckpointFormat::kDistributed, 3},
+                               {"one.pt", CheckpointFormat::kTorchSave, 1}};
+
+/// What this process has read with read(2) and its like.
+std::int64_t bytes_read() {
+  std::ifstream io("/proc/self/io");
+  std::string key;
+  std::int64_t value = 0;
+  while (io >> key >> value) {
+    if (key == "rchar:") return value;
+  }
+  return -1;
+}
+
+at::Tensor box_of(const at::Tensor& tensor, const std::vector<std::int64_t>& begin,
+                  const std::vector<std::int64_t>& sizes) {
+  at::Tensor part = tensor;
+  for (std::size_t i = 0; i < begin.size(); ++i) {
+    part = part.narrow(static_cast<std::int64_t>(i), begin[i], sizes[i]);
+  }
+  return part.clone(at::MemoryFormat::Contiguous);
+}
+
+class CheckpointTest : public ::testing::Test {
+ protected:
+  std::filesystem::path path(const std::string& name) const { return directory_.path() / name; }
+
+  void save_as(const Form& form, const TensorDict& tensors) {
+    save_checkpoint(path(form.name), tensors, {.format = form.format, .shards = form.shards});
+  }
+
+  void expect_same(const CheckpointReader& reader, const TensorDict& tensors) {
+    ASSERT_EQ(reader.tensors().size(), tensors.size());
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const CheckpointTensor& found = reader.tensors()[i];
+      EXPECT_EQ(found.name, tensors[i].first);
+      EXPECT_TRUE(same_bits(reader.read(found.name), tensors[i].second.contiguous())) << found.name;
+    }
+  }
+
+  TemporaryDirectory directory_{std::filesystem::temp_directory_path(), "checkpoint-"};
+};
+
+TensorDict tensors_of_every_kind() {
+  TensorDict tensors;
+  for (const at::ScalarType dtype :
+       {at::kBool, at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kUInt16, at::kUInt32,
+        at::kUInt64, at::kHalf, at::kBFloat16, at::kFloat, at::kDouble, at::kComplexFloat,
+        at::kFloat8_e4m3fn, at::kFloat8_e5m2, at::kFloat8_e8m0fnu}) {
+    tensors.emplace_back(c10::toString(dtype), at::arange(35).reshape({7, 5}).to(dtype));
+  }
+  tensors.emplace_back("scalar", at::scalar_tensor(2.5));
+  tensors.emplace_back("empty", at::empty({0}));
+  tensors.emplace_back("empty.matrix", at::empty({3, 0, 2}));
+  tensors.emplace_back("transposed", at::arange(6).reshape({2, 3}).t());
+  tensors.emplace_back("part", at::arange(20).slice(0, 3, 20, 4));
+  tensors.emplace_back("a \"name\" in \u00fcber UTF-8\n", at::ones({1}));
+  return tensors;
+}
+
+TEST_F(CheckpointTest, EachFormatKeepsEveryTensorBitForBit) {
+  for (const Form& form : kForms) {
+    save_as(form, tensors_of_every_kind());
+    const CheckpointReader reader(path(form.name));
+    EXPECT_EQ(reader.format(), form.format);
+    expect_same(reader, tensors_of_every_kind());
+    EXPECT_TRUE(form.format == CheckpointFormat::kTorchSave ||
+                verify_checksum_list(path(form.name)));
+  }
+}
+
+TEST_F(CheckpointTest, AnyPartOfATensorIsRead) {
+  std::mt19937 random(3);
+  const TensorDict tensors{{"matrix", at::arange(1200, at::kFloat).reshape({30, 40})},
+                           {"cube", at::arange(360).reshape({5, 8, 9})},
+                           {"transposed", at::arange(1200).reshape({30, 40}).t()},
+                           {"vector", at::arange(17, at::kBFloat16)}};
+  for (const Form& form : kForms) {
+    save_as(form, tensors);
+    const CheckpointReader reader(path(form.name));
+    for (int round = 0; round < 50; ++round) {
+      for (const auto& [name, tensor] : tensors) {
+        std::vector<std::int64_t> begin;
+        std::vector<std::int64_t> sizes;
+        for (const std::int64_t size : tensor.sizes()) {
+          begin.push_back(static_cast<std::int64_t>(random() % static_cast<unsigned>(size)));
+          sizes.push_back(
+              static_cast<std::int64_t>(random() % static_cast<unsigned>(size - begin.back() + 1)));
+        }
+        EXPECT_TRUE(same_bits(reader.read(name, begin, sizes), box_of(tensor, begin, sizes)))
+            << form.name << " " << name << at::IntArrayRef(begin) << at::IntArrayRef(sizes);
+      }
+    }
+  }
+}
+
+TEST_F(CheckpointTest, ARankReadsTheBytesOfItsShardsAlone) {
+  // Columns are of 8 KB a row, so that they are read row by row.
+  const TensorDict tensors{{"first", at::rand({512, 4096})}, {"second", at::rand({4096, 512})}};
+  constexpr std::int64_t kShardBytes = 512 * 4096 * 4 / 4;
+  for (const Form& form : kForms) {
+    save_as(form, tensors);
+    const std::int64_t before = bytes_read();
+    const CheckpointReader reader(path(form.name));
+    const std::int64_t opened = bytes_read() - before;
+    EXPECT_LT(opened, 10'000) << form.name;
+    for (const bool by_columns : {false, true}) {
+      const std::vector<std::int64_t> begin =
+          by_columns ? std::vector<std::int64_t>{0, 1024} : std::vector<std::int64_t>{128, 0};
+      const std::vector<std::int64_t> sizes =
+          by_columns ? std::vector<std::int64_t>{512, 1024} : std::vector<std::int64_t>{128, 4096};
+      const std::int64_t begun = bytes_read();
+      const at::Tensor shard = reader.read("first", begin, sizes);
+      const std::int64_t taken = bytes_read() - begun;
+      EXPECT_TRUE(same_bits(shard, box_of(tensors[0].second, begin, sizes)));
+      EXPECT_GE(taken, kShardBytes) << form.name;
+      EXPECT_LT(taken, kShardBytes + 10'000) << form.name;
+    }
+  }
+}
+
+TEST_F(CheckpointTest, ReadingAShardTakesItsMemoryAndABuffer) {
+  const TensorDict tensors{{"weight", at::zeros({1024, 8192}).add_(1)}};  // 32 MB
+  for (const Form& form : kForms) {
+    save_as(form, tensors);
+    EXPECT_TRUE(fits_in(20u << 20, [&] {
+      const CheckpointReader reader(path(form.name));
+      reader.read("weight", {256, 0}, {256, 8192});
+      reader.read("weight", {0, 4096}, {1024, 2048});
+      reader.read("weight", {0, 0}, {8192 / 8, 1});
+    })) << form.name;
+  }
+}
+
+TEST_F(CheckpointTest, ConvertingTakesTheMemoryOfABlockOfRows) {
+  const TensorDict tensors{{"weight", at::zeros({5120, 16384}).add_(1)}};  // 320 MB
+  save_checkpoint(path("source.safetensors"), tensors, {.format = CheckpointFormat::kSafetensors});
+  for (const Form& form : kForms) {
+    if (form.format == CheckpointFormat::kTorchSave) continue;
+    EXPECT_TRUE(fits_in(160u << 20, [&] {
+      convert_checkpoint(CheckpointReader(path("source.safetensors")), path("target"),
+                         {.format = form.format, .shards = form.shards, .replace = true});
+    })) << form.name;
+    const CheckpointReader reader(path("target"));
+    EXPECT_TRUE(at::equal(reader.read("weight", {5119, 0}, {1, 16384}), at::ones({1, 16384})));
+    std::error_code error;
+    remove_tree(path("target"), error);
+  }
+}
+
+TEST_F(CheckpointTest, WeightsOfSnapshotsAreThoseOfTheModel) {
+  SmallNet net;
+  torch::optim::Adam optimizer(net->parameters());
+  net->forward(at::ones({3, 4})).sum().backward();
+  optimizer.step();
+  save_snapshot(path("snapshot.pt"),
+                {.model = state_dict(*net), .optimizer = optimizer_state_dict(optimizer)});
+  SnapshotDirectory(path("run"), {.sharded = true}).save(*net, optimizer, {.epoch = 1, .step = 2});
+  for (const auto& [name, format] :
+       {std::pair("snapshot.pt", CheckpointFormat::kSnapshot),
+        {"run/snapshot-e0001-s00000002", CheckpointFormat::kShardedSnapshot}}) {
+    const CheckpointReader reader(path(name));
+    EXPECT_EQ(reader.format(), format);
+    expect_same(reader, state_dict(*net));
+    const CheckpointReader all(path(name), {.part = CheckpointPart::kAll});
+    EXPECT_TRUE(same_bits(all.read("model.first.weight"), net->first->weight.detach()));
+    EXPECT_GT(all.tensors().size(), 3 * net->parameters().size());
+  }
+}
+
+TEST_F(CheckpointTest, AStateDictIsReadOfAnyFolder) {
+  SmallNet net;
+  for (const Form& form : kForms) {
+    save_as(form, state_dict(*net));
+    SmallNet other;
+    load_state_dict(*other, read_state_dict(path(form.name)));
+    EXPECT_TRUE(same_bits(other->second->weight.detach(), net->second->weight.detach()));
+  }
+}
+
+TEST_F(CheckpointTest, WhatIsNotThereIsRefused) {
+  save_as(kForms[0], {{"weight", at::ones({3, 4})}});
+  const CheckpointReader reader(path(kForms[0].name));
+  EXPECT_THROW(reader.read("bias"), UsageError);
+  EXPECT_THROW(reader.read("weight", {0}, {3}), UsageError);
+  EXPECT_THROW(reader.read("weight", {1, 0}, {3, 4}), UsageError);
+  EXPECT_THROW(reader.read("weight", {0, 0}, {std::int64_t{1} << 40, 4}), UsageError);
+  EXPECT_THROW(reader.read_into("weight", {0, 0}, at::empty({3, 4}, at::kHalf)), UsageError);
+  const at::Tensor target = at::empty({3, 4});
+  reader.read_into("weight", {0, 0}, target);
+  EXPECT_TRUE(at::equal(target, at::ones({3, 4})));
+}
+
+TEST_F(CheckpointTest, WhatIsAtThePathStaysUnlessItIsReplaced) {
+  for (const Form& form : kForms) {
+    save_as(form, {{"a", at::ones({1})}});
+    EXPECT_THROW(save_as(form, {{"b", at::ones({1})}}), UsageError);
+    EXPECT_EQ(CheckpointReader(path(form.name)).tensors()[0].name, "a");
+    save_checkpoint(path(form.name), {{"b", at::ones({1})}},
+                    {.format = form.format, .shards = form.shards, .replace = true});
+    EXPECT_EQ(CheckpointReader(path(form.name)).tensors()[0].name, "b");
+    EXPECT_TRUE(form.format == CheckpointFormat::kTorchSave ||
+                verify_checksum_list(path(form.name)));
+  }
+  EXPECT_THROW(
+      save_checkpoint(path("dcp1"), {}, {.format = CheckpointFormat::kTorchSave, .replace = true}),
+      UsageError);
+  EXPECT_THROW(
+      save_checkpoint(path("new.pt"), {}, {.format = CheckpointFormat::kTorchSave, .shards = 2}),
+      UsageError);
+}
+
+TEST_F(CheckpointTest, AFullDiskLeavesWhatWasThere) {
+  for (const Form& form : kForms) {
+    save_as(form, {{"a", at::ones({1})}});
+    {
+      const FullDisk full(4000);
+      EXPECT_THROW(save_checkpoint(path(form.name), {{"b", at::ones({4000})}},
+                                   {.format = form.format, .shards = form.shards, .replace = true}),
+                   SystemError)
+          << form.name;
+    }
+    EXPECT_EQ(CheckpointReader(path(form.name)).tensors()[0].name, "a") << form.name;
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(directory_.path())) {
+    EXPECT_NE(entry.path().filename().native()[0], '.') << entry.path();
+  }
+}
+
+TEST_F(CheckpointTest, WhatAFormatCannotHoldIsRefusedByName) {
+  for (const Form& form : kForms) {
+    const std::string message = message_of<UsageError>([&] {
+      save_as(form, {{"embedding", at::eye(3).to_sparse()}});
+    });
+    EXPECT_NE(message.find("'embedding'"), std::string::npos) << message;
+    EXPECT_THROW(save_as(form, {{"a", at::ones({1})}, {"a", at::ones({1})}}), UsageError);
+    EXPECT_FALSE(std::filesystem::exists(path(form.name)));
+  }
+}
+
+TEST_F(CheckpointTest, ALineOfAChecksumListThatIsNoneIsRefused) {
+  save_as(kForms[3], {{"a", at::ones({1})}});
+  const std::filesystem::path list = checksum_list_path(path("dcp1"));
+  const std::string good = file_bytes(list);
+  for (const std::string& bad :
+       {good.substr(0, good.size() - 1), good.substr(1), std::string("x\n"),
+        std::string(32, 'a') + "  ../x\n", std::string(32, 'a') + "  \n", std::string("\n")}) {
+    put_file_bytes(list, bad);
+    EXPECT_THROW(verify_checksum_list(path("dcp1")), CorruptFile) << bad;
+  }
+  put_file_bytes(list, std::string(32, 'a') + "  __0_0.distcp\n");
+  EXPECT_NE(
+      message_of<CorruptFile>([&] { verify_checksum_list(path("dcp1")); }).find("__0_0.distcp"),
+      std::string::npos);
+}
+
+TEST_F(CheckpointTest, NoDamageOfAFolderCrashesOrTakesMuchMemory) {
+  save_as(kForms[4], {{"a", at::arange(8)}, {"b", at::ones({3}, at::kBool)}});
+  for (const char* const name : {".metadata", "__1_0.distcp"}) {
+    const std::string good = file_bytes(path("dcp3") / name);
+    int refused = 0;
+    for (std::size_t i = 0; i < good.size(); i += name[0] == '.' ? 1 : 3) {
+      std::string bad = good;
+      bad[i] = static_cast<char>(bad[i] ^ (1 << (i % 8)));
+      put_file_bytes(path("dcp3") / name, bad);
+      try {
+        const CheckpointReader reader(path("dcp3"));
+        for (const CheckpointTensor& tensor : reader.tensors()) reader.read(tensor.name);
+      } catch (const Error&) {
+        ++refused;
+      }
+    }
+    EXPECT_GT(refused, 50) << name;
+    put_file_bytes(path("dcp3") / name, good);
+  }
+}
+
+// Of one number a tensor of any size can be made.
+TEST_F(CheckpointTest, ATensorOfMoreBytesThanItsFileIsRefused) {
+  save(path("expanded.pt"), TensorDict{{"a", at::ones({1}).expand({1'000'000})}});
+  EXPECT_NE(message_of<UsageError>([&] { CheckpointReader(path("expanded.pt")); }).find("'a'"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstdint>
+
+#include "lockstep/os/files/readable_file.h"
+#include "lockstep/snapshot/internal/safetensors_header.h"
+
+namespace lockstep::inline internal {
+
+/// What a safetensors file holds, and where its data begin.
+struct SafetensorsLayout {
+  SafetensorsHeader header;
+  std::uint64_t data_begin = 0;
+};
+
+/// Reads the header alone. Errors: as read_safetensors.
+SafetensorsLayout read_safetensors_layout(const ReadableFile& file);
+
+}  // namespace lockstep::inline internal
