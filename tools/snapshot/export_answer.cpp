@@ -6,6 +6,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/text.h"
+#include "lockstep/snapshot/checkpoint/checksum_list.h"
 #include "lockstep/snapshot/safetensors.h"
 #include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/state_dict.h"
@@ -104,6 +105,8 @@ SnapshotAnswer export_answer(const ExportRequest& asked) {
                             " exists; choose another name, or replace it with --force"));
   }
   const InspectedSnapshot snapshot = read_inspected(request.source);
+  // That of what is replaced.
+  std::filesystem::remove(checksum_list_path(request.target), error);
   if (request.part == "optimizer") {
     save(request.target, optimizer_of(snapshot));
   } else if (request.format == "safetensors") {

@@ -5,6 +5,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/snapshot/checkpoint.h"
 #include "lockstep/snapshot/internal/snapshot_list.h"
 #include "lockstep/snapshot/internal/value_tree.h"
 #include "lockstep/snapshot/safetensors.h"
@@ -38,7 +39,8 @@ void refuse_other_directory(const std::filesystem::path& path) {
 }  // namespace
 
 const char* kind_name(SnapshotKind kind) {
-  constexpr std::array kNames = {"file", "sharded", "state dict", "safetensors"};
+  constexpr std::array kNames = {
+      "file", "sharded", "state dict", "safetensors", "sharded safetensors", "distributed"};
   return kNames.at(static_cast<std::size_t>(kind));
 }
 
@@ -62,7 +64,14 @@ TensorDict InspectedSnapshot::weights() const {
 InspectedSnapshot read_inspected(const std::filesystem::path& path) {
   InspectedSnapshot found{.kind = SnapshotKind::kWhole, .path = path, .size_bytes = 0, .tree = {}};
   std::error_code error;
-  if (std::filesystem::is_directory(path, error)) {
+  if (is_checkpoint_folder(path)) {
+    const CheckpointReader reader(path);
+    found.kind = reader.format() == CheckpointFormat::kDistributed
+                     ? SnapshotKind::kDistributed
+                     : SnapshotKind::kShardedSafetensors;
+    found.tree = tensor_dict_value(read_state_dict(path));
+    found.metadata = reader.metadata();
+  } else if (std::filesystem::is_directory(path, error)) {
     refuse_other_directory(path);
     found.kind = SnapshotKind::kSharded;
     found.tree = snapshot_value(load_snapshot(path));

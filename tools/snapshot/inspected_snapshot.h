@@ -12,17 +12,25 @@
 
 namespace lockstep::inline internal {
 
-enum class SnapshotKind { kWhole, kSharded, kStateDict, kSafetensors };
+enum class SnapshotKind {
+  kWhole,
+  kSharded,
+  kStateDict,
+  kSafetensors,
+  kShardedSafetensors,
+  kDistributed
+};
 
-/// "file", "sharded", "state dict" or "safetensors".
+/// "file", "sharded", "state dict", "safetensors", "sharded safetensors" or "distributed".
 const char* kind_name(SnapshotKind kind);
 
 /// A snapshot, or weights of another program.
 struct InspectedSnapshot {
   SnapshotKind kind = SnapshotKind::kWhole;
   std::filesystem::path path;
-  std::uint64_t size_bytes = 0;                      ///< of all its files
-  c10::IValue tree;                                  ///< the dict in it, as torch.load returns it
+  std::uint64_t size_bytes = 0;  ///< of all its files
+  /// The dict in it, as torch.load returns it; of folders of other programs the weights.
+  c10::IValue tree;
   std::map<std::string, std::string> metadata = {};  ///< only of safetensors
 
   bool is_snapshot() const {

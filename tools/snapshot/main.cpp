@@ -15,12 +15,14 @@ using Path = std::filesystem::path;
 
 int snapshot_command(const std::vector<std::string>& arguments) {
   CLI::App app(
-      "Lists, verifies, shows, compares, exports and deletes snapshots. A snapshot is a file that "
+      "Lists, verifies, shows, compares, exports, converts and deletes snapshots. A snapshot is a "
+      "file that "
       "Python's\n"
       "torch.load reads, or a folder with a shard of each rank and manifest.json. verify, show, "
       "diff "
       "and\n"
-      "export also take .safetensors files, and .pt files of torch.save.",
+      "export also take .safetensors files, .pt files of torch.save, folders of sharded "
+      "safetensors\nand folders of torch.distributed.checkpoint.",
       "lockstep snapshot");
   Path directory;
   Path snapshot;
@@ -28,6 +30,7 @@ int snapshot_command(const std::vector<std::string>& arguments) {
   std::vector<Path> paths;
   bool is_json = false;
   ExportRequest exported;
+  ConvertRequest converted;
   PruneRequest pruned;
   const auto add_json = [&](CLI::App* action) {
     action->add_flag("--json", is_json, "print the result as JSON");
@@ -73,6 +76,32 @@ int snapshot_command(const std::vector<std::string>& arguments) {
       ->type_name("TEXT");
   exporting->add_flag("--force", exported.force, "replace TARGET");
 
+  CLI::App* const converting = app.add_subcommand(
+      "convert",
+      "writes the tensors of a snapshot, file or folder in another format, block by block");
+  converting
+      ->add_option("SOURCE", converted.source,
+                   "a snapshot, .pt or .safetensors file, or a folder of sharded safetensors or "
+                   "torch.distributed.checkpoint")
+      ->required();
+  converting
+      ->add_option("TARGET", converted.target,
+                   "the file (.safetensors, .pt) or folder (any other name) to write")
+      ->required();
+  converting
+      ->add_option("--format", converted.format,
+                   "safetensors, dcp (torch.distributed.checkpoint) or pt (default: pt for a .pt "
+                   "file, else safetensors)")
+      ->option_text("NAME");
+  add_integer(
+      *converting, "--shards", converted.shards, 1,
+      "files of a folder (default: 1); safetensors: at most so many, as a tensor is in one");
+  converting
+      ->add_option("--part", converted.part,
+                   "model (default): the weights; all: every tensor by its path")
+      ->option_text("NAME");
+  converting->add_flag("--force", converted.force, "replace TARGET");
+
   CLI::App* const prune = app.add_subcommand(
       "prune", "deletes all but the newest complete snapshots, and remains of unfinished saves");
   prune->add_option("DIR", pruned.directory, "folder of the snapshots")->required();
@@ -88,14 +117,16 @@ int snapshot_command(const std::vector<std::string>& arguments) {
       "Examples:\n"
       "  lockstep snapshot verify runs/digits/snapshots\n"
       "  lockstep snapshot export runs/digits/snapshots/snapshot-e0003-s00000420 "
-      "model.safetensors");
+      "model.safetensors\n"
+      "  lockstep snapshot convert hub/gpt2 runs/gpt2-dcp --format=dcp --shards=4");
   if (!parse_flags(app, arguments)) return 0;
-  const SnapshotAnswer answer = list->parsed()        ? list_answer(directory, is_json)
-                                : verify->parsed()    ? verify_answer(paths, is_json)
-                                : show->parsed()      ? show_answer(snapshot, is_json)
-                                : diff->parsed()      ? diff_answer(snapshot, other, is_json)
-                                : exporting->parsed() ? export_answer(exported)
-                                                      : prune_answer(pruned);
+  const SnapshotAnswer answer = list->parsed()         ? list_answer(directory, is_json)
+                                : verify->parsed()     ? verify_answer(paths, is_json)
+                                : show->parsed()       ? show_answer(snapshot, is_json)
+                                : diff->parsed()       ? diff_answer(snapshot, other, is_json)
+                                : exporting->parsed()  ? export_answer(exported)
+                                : converting->parsed() ? convert_answer(converted)
+                                                       : prune_answer(pruned);
   std::fputs(answer.text.c_str(), stdout);
   return answer.exit_code;
 }

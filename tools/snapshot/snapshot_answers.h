@@ -41,6 +41,19 @@ struct ExportRequest {
 /// Writes a part in a format that other programs read. Also takes weights.
 SnapshotAnswer export_answer(const ExportRequest& request);
 
+struct ConvertRequest {
+  std::filesystem::path source{};
+  std::filesystem::path target{};
+  std::string format = {};     ///< safetensors, dcp, pt; empty: by the target's name
+  std::string part = "model";  ///< model, all
+  int shards = 0;              ///< files of a folder; 0: not given
+  bool force = false;          ///< replace the target
+};
+
+/// Verifies a checkpoint of any format where it has checksums, and writes its tensors in another.
+/// A line on standard error says how far it is.
+SnapshotAnswer convert_answer(const ConvertRequest& request);
+
 struct PruneRequest {
   std::filesystem::path directory;
   int keep = 1;  ///< whole ones, at least 1

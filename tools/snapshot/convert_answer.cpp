@@ -1,0 +1,95 @@
+#include <algorithm>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/text.h"
+#include "lockstep/os/files/readable_file.h"
+#include "lockstep/snapshot/checkpoint.h"
+#include "lockstep/snapshot/checkpoint/checksum_list.h"
+#include "lockstep/snapshot/internal/checksum.h"
+#include "lockstep/snapshot/sharded/sharded_snapshot.h"
+#include "tools/snapshot/inspected_snapshot.h"
+#include "tools/snapshot/progress_line.h"
+#include "tools/snapshot/snapshot_answers.h"
+
+namespace lockstep::inline internal {
+namespace {
+
+std::string checked_choice(const char* flag, const std::string& value,
+                           const std::vector<std::string>& choices) {
+  if (std::ranges::find(choices, value) != choices.end()) return value;
+  std::string list;
+  for (const std::string& choice : choices) list += (list.empty() ? "" : ", ") + choice;
+  throw UsageError(concat("snapshot convert: ", flag, "='", value, "'; it is one of ", list));
+}
+
+/// A name without one of these ends is that of a folder.
+CheckpointFormat target_format(const ConvertRequest& request) {
+  const std::string extension = request.target.extension();
+  const bool is_torch_name = extension == ".pt" || extension == ".pth" || extension == ".bin";
+  const bool is_file = extension == ".safetensors" || is_torch_name;
+  const std::string format = request.format.empty() ? (is_torch_name ? "pt" : "safetensors")
+                                                    : checked_choice("--format", request.format,
+                                                                     {"safetensors", "dcp", "pt"});
+  if (format == "pt") return CheckpointFormat::kTorchSave;
+  if (format == "dcp" && is_file) {
+    throw UsageError(concat("snapshot convert: ", request.target.string(),
+                            " is the name of a file, and dcp is a folder; choose another name"));
+  }
+  if (format == "dcp") return CheckpointFormat::kDistributed;
+  return is_file ? CheckpointFormat::kSafetensors : CheckpointFormat::kShardedSafetensors;
+}
+
+/// What the formats' own checksums, or those beside them, can tell.
+void verify_source(const CheckpointReader& source) {
+  switch (source.format()) {
+    case CheckpointFormat::kShardedSnapshot:
+      return verify_sharded(source.path());
+    case CheckpointFormat::kSnapshot:
+    case CheckpointFormat::kTorchSave:
+      verify_checksum(ReadableFile(source.path()));
+      return;
+    case CheckpointFormat::kSafetensors:
+    case CheckpointFormat::kShardedSafetensors:
+    case CheckpointFormat::kDistributed:
+      verify_checksum_list(source.path());
+  }
+}
+
+}  // namespace
+
+SnapshotAnswer convert_answer(const ConvertRequest& request) {
+  SaveCheckpointOptions options{.format = target_format(request),
+                                .shards = std::max(1, request.shards),
+                                .replace = request.force};
+  std::error_code error;
+  if (!request.force && std::filesystem::exists(request.target, error)) {
+    throw UsageError(concat("snapshot convert: ", request.target.string(),
+                            " exists; choose another name, or replace it with --force"));
+  }
+  const bool is_all = checked_choice("--part", request.part, {"model", "all"}) == "all";
+  const CheckpointReader source(request.source,
+                                {.part = is_all ? CheckpointPart::kAll : CheckpointPart::kModel});
+  if (source.tensors().empty()) {
+    throw UsageError(
+        concat("snapshot convert: ", request.source.string(), " has no tensors; name another"));
+  }
+  for (const auto& [key, value] : source.metadata()) options.metadata[key] = value;
+  verify_source(source);
+  {
+    ProgressLine progress("convert");
+    options.progress = [&](std::uint64_t done, std::uint64_t total) {
+      progress.update(done, total);
+    };
+    convert_checkpoint(source, request.target, options);
+  }
+  return {.text = concat("wrote ", request.target.string(), ", ",
+                         count_text(source.tensors().size(), "tensor"), ", ",
+                         size_text(static_cast<double>(size_on_disk(request.target))), "\n")};
+}
+
+}  // namespace lockstep::inline internal
