@@ -224,7 +224,7 @@ ensure_python_torch() {
 # examples/data/get.py needs: the tests of what is missing are skipped.
 ensure_python_packages() {
   [[ $oracle_python == "$PWD/.venv/bin/python" ]] || return 0
-  local packages=(prometheus-client tensorboard accelerate pytorch-lightning safetensors pooch pillow)
+  local packages=(prometheus-client tensorboard accelerate pytorch-lightning safetensors transformers pooch pillow)
   "$oracle_python" -c 'import importlib.metadata, sys
 for name in sys.argv[1:]: importlib.metadata.version(name)' "${packages[@]}" 2>/dev/null && return
   step "Installing what tests use into .venv: ${packages[*]}" \
