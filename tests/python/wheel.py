@@ -1,6 +1,8 @@
 """The wheel as users have it: built, installed into an environment of its own, used from C++ and Python, removed.
 
-    wheel.py SOURCE_FOLDER PYTHON [unittest arguments]
+    wheel.py SOURCE_FOLDER PYTHON [WHEEL] [unittest arguments]
+
+WHEEL: one that scripts/wheel.sh has built, in place of another build.
 """
 
 import os
@@ -11,6 +13,7 @@ import tempfile
 import unittest
 
 SOURCE, PYTHON = pathlib.Path(sys.argv[1]).resolve(), os.path.abspath(sys.argv[2])
+BUILT = [pathlib.Path(word).resolve() for word in sys.argv[3:4] if word.endswith(".whl")]
 MAX_WHEEL_BYTES = 15_000_000
 DEADLINE_S = 3000  # A build from nothing takes ten minutes of processor time.
 
@@ -42,8 +45,9 @@ class Wheel(unittest.TestCase):
         folder = tempfile.TemporaryDirectory(prefix="lockstep_test_")
         cls.addClassCleanup(folder.cleanup)
         cls.folder = pathlib.Path(folder.name)
-        cls.expect(SOURCE / "scripts/wheel.sh", f"--python={PYTHON}", f"--out={cls.folder / 'dist'}")
-        [cls.wheel] = (cls.folder / "dist").glob("*.whl")
+        if not BUILT:
+            cls.expect(SOURCE / "scripts/wheel.sh", f"--python={PYTHON}", f"--out={cls.folder / 'dist'}")
+        [cls.wheel] = BUILT or (cls.folder / "dist").glob("*.whl")
         cls.environment = cls.folder / "environment"
         cls.expect(PYTHON, "-m", "venv", cls.environment)
         cls.python = cls.environment / "bin/python"
@@ -129,4 +133,4 @@ class Wheel(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
+    unittest.main(argv=[sys.argv[0], *sys.argv[3 + len(BUILT):]])
