@@ -37,6 +37,9 @@ struct AcceleratorOptions {
   /// With logical_shards: threads of each rank's operators, whatever OMP_NUM_THREADS says, as they
   /// decide how operators divide their sums.
   int compute_threads = 1;
+  /// With logical_shards: ranks whose kernels may round otherwise (other instructions, another
+  /// LibTorch, other settings) get a warning instead of an error. The same on all ranks.
+  bool allow_kernel_differences = false;
   /// Seeds the order of samples, and with logical_shards the random numbers of each shard.
   std::uint64_t seed = 0;
   NonFinite non_finite = NonFinite::kIgnore;

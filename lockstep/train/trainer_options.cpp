@@ -93,6 +93,7 @@ AcceleratorOptions accelerator_options(const TrainerOptions& options) {
           .split_batches = options.split_batches,
           .logical_shards = options.logical_shards,
           .compute_threads = options.compute_threads,
+          .allow_kernel_differences = options.allow_kernel_differences,
           .seed = options.seed,
           .non_finite = options.non_finite,
           .directory = options.directory + "/snapshots",

@@ -36,10 +36,11 @@ struct TrainerOptions {
   std::int64_t workers = 0;
   /// On the command line: 32-true, 16-mixed or bf16-mixed.
   Precision precision = Precision::kFloat32;
-  /// The same bits on any number of ranks: see AcceleratorOptions, which has both. batch_size is
-  /// then that of a shard. Metrics have the same bits, too, where no rank is lost.
+  /// The same bits on any number of ranks: see AcceleratorOptions, which has all three. batch_size
+  /// is then that of a shard. Metrics have the same bits, too, where no rank is lost.
   int logical_shards = 0;
   int compute_threads = 1;
+  bool allow_kernel_differences = false;
   /// Batches of each rank that make one step.
   int gradient_accumulation_steps = 1;
   /// 0: gradients are not clipped.

@@ -102,6 +102,9 @@ void add_trainer_options(ProgramOptions& program, TrainerOptions& options) {
               "shards of a step, for the same bits on any number of ranks; 0: none");
   program.add("compute_threads", options.compute_threads,
               "with logical_shards: threads of each rank's operators");
+  program.add("allow_kernel_differences", options.allow_kernel_differences,
+              "with logical_shards: warn of ranks whose kernels may round otherwise, instead of "
+              "refusing them");
   program.add("workers", options.workers, "threads that load batches in advance");
   program.add("precision", options.precision, kPrecision, "32-true, 16-mixed or bf16-mixed");
   program.add("gradient_accumulation_steps", options.gradient_accumulation_steps,

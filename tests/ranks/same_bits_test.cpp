@@ -354,6 +354,20 @@ TEST_F(SameBits, RanksWhoseKernelsMayRoundOtherwiseAreRefused) {
       "compute_threads=1");
 }
 
+TEST_F(SameBits, RanksWhoseKernelsMayRoundOtherwiseAreWarnedOfWhereTheyAreAllowed) {
+  NEEDS_RANKS(2);
+  ::testing::internal::CaptureStderr();
+  {
+    const Accelerator accelerator({.logical_shards = 4,
+                                   .compute_threads = rank_ == 0 ? 1 : 2,
+                                   .allow_kernel_differences = true});
+    EXPECT_EQ(accelerator.num_processes(), world_size_);
+  }
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(said.find("rank 0: compute_threads=1, this rank") != std::string::npos, rank_ != 0)
+      << said;
+}
+
 TEST_F(SameBits, SyncBatchNormAndASecondLossAreRefused) {
   Accelerator accelerator({.logical_shards = 4});
   torch::nn::Sequential net(torch::nn::Linear(4, 5), SyncBatchNorm(5), torch::nn::Linear(5, 1));

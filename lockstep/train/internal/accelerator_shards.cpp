@@ -138,18 +138,31 @@ void AcceleratorShards::check_kernels() {
   const ProcessGroup& group = state_.group();
   const std::string own = kernels();
   const auto hash = static_cast<std::int64_t>(hash_bytes(own.data(), own.size()));
-  const auto rows = gather_rows(group, {has_met_ ? 1 : 0, hash});
-  const auto first = std::ranges::find_if(rows, [](const auto& row) { return row[0] != 0; });
-  if (first == rows.end()) {
-    check_same_text(group, kOperation, own);
-  } else if (std::ranges::any_of(rows, [&](const auto& row) { return row[1] != (*first)[1]; })) {
-    const auto rank = static_cast<int>(first - rows.begin());
+  const bool warns = state_.options().allow_kernel_differences;
+  const auto rows = gather_rows(group, {has_met_ ? 1 : 0, hash, warns ? 1 : 0});
+  const auto met = std::ranges::find_if(rows, [](const auto& row) { return row[0] != 0; });
+  const bool is_start = met == rows.end();
+  const auto& reference = is_start ? rows.front() : *met;
+  const auto is_other = [&](const auto& row) { return row[1] != reference[1]; };
+  if (std::ranges::any_of(rows, is_other)) {
+    const auto rank = is_start ? 0 : static_cast<int>(met - rows.begin());
+    const bool is_allowed = reference[2] != 0;
+    if (is_start && !is_allowed) check_same_text(group, kOperation, own);
     const std::string theirs = broadcast_text(group, own, rank);
     if (own != theirs) {
-      throw UsageError(concat(kOperation, ": rank ", rank,
-                              ", which trains: ", words_missing_in(own, theirs), ", this rank (",
-                              group.rank(), "), which joins: ", words_missing_in(theirs, own),
-                              "; start it with the same settings and instructions"));
+      const std::string difference = concat(
+          kOperation, ": rank ", rank,
+          is_start ? ": " : ", which trains: ", words_missing_in(own, theirs), ", this rank (",
+          group.rank(), is_start ? "): " : "), which joins: ", words_missing_in(theirs, own));
+      if (!is_allowed) {
+        throw UsageError(concat(difference,
+                                "; start it with the same settings and instructions, or "
+                                "set allow_kernel_differences"));
+      }
+      log(LogLevel::kWarning,
+          concat(difference,
+                 "; the training continues, its bits may depend on which rank computes "
+                 "a shard"));
     }
   }
   has_met_ = true;
