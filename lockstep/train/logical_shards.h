@@ -16,7 +16,7 @@ class Module;
 namespace lockstep {
 
 struct LogicalShardsOptions {
-  /// Shards of a step, at least 1; the same for the life of a training.
+  /// Shards of a step, at least 1; the same during the whole training run.
   int shards = 1;
   /// With step and shard, the seed of LibTorch's default generators.
   std::uint64_t seed = 0;
@@ -28,15 +28,15 @@ struct LogicalShardsOptions {
 
 /// How much the loss of a shard counts, which is the mean over the shard's samples.
 struct ShardWeight {
-  /// Samples of the shard / samples of the step. 0: the shard has none, its loss does not count.
+  /// Samples of the shard / samples of the step. 0: the shard has no samples; its loss is ignored.
   double part_of_step = 1;
   /// Counts in place of the part, as a number of tokens: then gradients are divided by the sum of
   /// the weights. All shards of a step have one, or none has.
   std::optional<double> weight = std::nullopt;
 };
 
-/// The steps of a training whose bits do not depend on the number of ranks: what Accelerator does
-/// with logical_shards, for a loop of one's own.
+/// Training steps whose bits do not depend on the number of ranks: logical_shards of Accelerator,
+/// for a loop of your own.
 ///
 ///   lockstep::LogicalShards shards({net}, {.shards = 8});
 ///   for (std::int64_t step = 0; step < steps; ++step) {
@@ -56,9 +56,9 @@ struct ShardWeight {
 /// step's buffers; buffers change by the weighted mean of the changes that the shards make
 /// (floating point), or by the change that shard 0 makes (integers).
 ///
-/// The modules must be alike on all ranks, as DistributedDataParallel makes them; if they are
-/// wrapped, hold no_sync() while this object lives. The number of threads of operators counts too:
-/// call at::set_num_threads() with the same number on each rank.
+/// Modules must have equal parameters and buffers on all ranks; DistributedDataParallel makes them
+/// so. If a module is wrapped, hold no_sync() while this object lives. The number of threads of
+/// operators counts too: call at::set_num_threads() with the same number on each rank.
 ///
 /// Threads: the training thread.
 /// Lifetime: keeps the modules and the group.
@@ -78,8 +78,8 @@ class LogicalShards {
   /// Before a shard's batch is read: seeds the generators, and gives buffers the values that they
   /// had before the step. A rank's first shard gives up a step that was not ended.
   /// `step`: at least 0.
-  /// `shard`: in the order of own_shards(). A rank without shards may give the number of shards,
-  /// for a batch that does not count.
+  /// `shard`: in the order of own_shards(). A rank without shards may pass the number of shards,
+  /// for a batch that is ignored.
   void begin_shard(std::int64_t step, int shard);
 
   /// In place of loss.backward(). Gradients of an earlier step must have been given up.
