@@ -30,6 +30,7 @@
 #include "lockstep/program/program_options.h"
 #include "lockstep/program/progress_bar.h"
 #include "lockstep/program/run_main.h"
+#include "lockstep/snapshot/checkpoint.h"
 #include "lockstep/snapshot/safetensors.h"
 #include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/snapshot.h"
