@@ -98,7 +98,7 @@ class LogicalShards::Impl {
   void begin_shard(std::int64_t step, int shard);
   void begin_backward();
   void take_gradients(double loss, const ShardWeight& weight);
-  void end_step();
+  void end_step(std::int64_t step);
   void restore_buffers();
   void give_up_step();
 
@@ -122,7 +122,7 @@ class LogicalShards::Impl {
   Place add_parameter(const at::Tensor& parameter);
   at::Tensor part(const std::vector<at::Tensor>& flats, const Place& place,
                   const at::Tensor& of) const;
-  void begin_step();
+  void begin_step(std::int64_t step);
   void check_begun() const;
   bool adopt_gradient(const at::Tensor& parameter, std::size_t flat);
   static bool copy_gradient(const at::Tensor& parameter, const Place& place,
@@ -144,6 +144,7 @@ class LogicalShards::Impl {
   std::optional<GradientMemory> memory_;
   Place counts_;  // in doubles
   std::optional<ShardSum> sum_;
+  std::int64_t step_ = 0;   // under way
   int next_ = 0;            // shard of this rank, or the number of shards
   bool has_begun_ = false;  // a shard, whose gradients are to come
   bool is_open_ = false;    // Buffer::before is of the step under way.
@@ -229,8 +230,9 @@ at::Tensor LogicalShards::Impl::part(const std::vector<at::Tensor>& flats, const
   return flats[place.flat].narrow(0, place.from, real.numel()).view(real.sizes());
 }
 
-void LogicalShards::Impl::begin_step() {
+void LogicalShards::Impl::begin_step(std::int64_t step) {
   give_up_step();
+  step_ = step;
   for (Buffer& buffer : buffers_) buffer.before.copy_(buffer.tensor);
   next_ = own_.size() > 0 ? own_.begin : options_.shards;
   is_open_ = true;
@@ -238,7 +240,7 @@ void LogicalShards::Impl::begin_step() {
 
 void LogicalShards::Impl::begin_shard(std::int64_t step, int shard) {
   const int first = own_.size() > 0 ? own_.begin : options_.shards;
-  const bool is_next = is_open_ && shard == next_ && shard != first;
+  const bool is_next = is_open_ && step == step_ && shard == next_ && shard != first;
   if (shard != first && !is_next) {
     throw UsageError(
         concat("logical_shards: shard ", shard, " of step ", step, " begins on rank ",
@@ -248,7 +250,7 @@ void LogicalShards::Impl::begin_shard(std::int64_t step, int shard) {
   const at::NoGradGuard no_grad;
   seed_step(options_.seed, shard, step, group_.device());
   restore_buffers();
-  if (!is_next) begin_step();
+  if (!is_next) begin_step(step);
   has_begun_ = true;
 }
 
@@ -367,12 +369,16 @@ void LogicalShards::Impl::push_buffer(const Buffer& buffer, double part_of_step,
   }
 }
 
-void LogicalShards::Impl::end_step() {
-  if (!is_open_) begin_step();
+void LogicalShards::Impl::end_step(std::int64_t step) {
+  if (!is_open_) begin_step(step);
   if (own_.size() > 0 && next_ != own_.end) {
     throw UsageError(concat("logical_shards: the step ends on rank ", group_.rank(),
                             " before the backward() of shard ", next_, "; its shards are ",
                             own_.begin, " to ", own_.end - 1));
+  }
+  if (step != step_) {
+    throw UsageError(concat("logical_shards: step ", step, " ends on rank ", group_.rank(),
+                            ", whose shards were of step ", step_));
   }
   const at::NoGradGuard no_grad;
   if (!sum_) sum_.emplace(group_, options_.shards, layout_);
@@ -387,7 +393,11 @@ void LogicalShards::Impl::end_step() {
   loss_ = count[kLoss];
   const bool divides = count[kWeighted] != 0 && count[kWeight] > 0;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (count[static_cast<std::size_t>(kCounts) + i] == 0) continue;
+    if (count[static_cast<std::size_t>(kCounts) + i] == 0) {
+      // On all ranks, as optimizers update what has a gradient, zeros too.
+      parameters_[i].mutable_grad().reset();
+      continue;
+    }
     const Place& place = places_[i];
     at::Tensor gradient = gradient_view(sums[place.flat], place.from, parameters_[i]);
     if (divides) gradient.div_(count[kWeight]);
@@ -396,6 +406,8 @@ void LogicalShards::Impl::end_step() {
   }
   take_buffers(sums, count + kCounts + parameters_.size());
   is_open_ = false;
+  // What is drawn before the next step is the same on all ranks.
+  seed_step(options_.seed, options_.shards, step, group_.device());
 }
 
 void LogicalShards::Impl::take_buffers(const std::vector<at::Tensor>& sums, const double* changes) {
@@ -460,8 +472,8 @@ void LogicalShards::take_gradients(double loss, const ShardWeight& weight) {
   impl_->take_gradients(loss, weight);
 }
 
-void LogicalShards::end_step() {
-  impl_->end_step();
+void LogicalShards::end_step(std::int64_t step) {
+  impl_->end_step(step);
 }
 
 double LogicalShards::loss() const {

@@ -46,7 +46,7 @@ struct ShardWeight {
 ///       auto [inputs, targets] = batch_of(step, shard);         // of one size, on any rank
 ///       shards.backward(loss_of(net(inputs), targets), {.part_of_step = 1.0 / 8});
 ///     }
-///     shards.end_step();                                       // .grad: the sum over all shards
+///     shards.end_step(step);                                   // .grad: the sum over all shards
 ///     optimizer.step();
 ///   }
 ///
@@ -93,9 +93,10 @@ class LogicalShards {
   void take_gradients(double loss, const ShardWeight& weight);
 
   /// All shards of the step are computed: gradients and buffers become those of the step, the same
-  /// bits on all ranks. Collective.
-  /// Errors: UsageError where a shard of this rank is missing; as Work::wait.
-  void end_step();
+  /// bits on all ranks, and the generators get one seed on all ranks. Collective.
+  /// Errors: UsageError where a shard of this rank is missing, or the step is another one; as
+  /// Work::wait.
+  void end_step(std::int64_t step);
 
   /// The mean of the last complete step's losses over its samples; NaN before the first.
   double loss() const;
@@ -104,7 +105,8 @@ class LogicalShards {
   bool is_within_step() const;
   /// Buffers get the values that they had before the step under way.
   void restore_buffers();
-  /// Forgets the step under way. Buffers stay as its shards have left them.
+  /// Forgets the step under way. Buffers stay as its shards have left them. Call it before you load
+  /// a snapshot within a step; else the next begin_shard() restores the buffers of that step.
   void give_up_step();
 
  private:

@@ -66,7 +66,8 @@ class Task {
 
   /// The loss, a mean over the batch's samples; logged as "train_loss".
   virtual at::Tensor training_step(Model& model, Batch& batch, StepContext& step) = 0;
-  /// Without gradients, the model in evaluation mode. Logs what it finds: "val_loss", …
+  /// Without gradients, the model in evaluation mode. Logs what it finds: "val_loss", … With
+  /// logical_shards ranks may have different numbers of batches: no collectives here.
   virtual void validation_step(Model&, Batch&, StepContext&) {
     throw UsageError("Trainer: there is validation data, and the task has no validation_step");
   }

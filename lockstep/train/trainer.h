@@ -162,6 +162,7 @@ class Trainer {
           evaluation_loader_options(options_, options_.limit_val_batches, accelerator);
       loaded.logical_shards = options_.logical_shards;
       auto loader = std::make_shared<DataLoader<ValidationSet>>(dataset, loaded);
+      seed_evaluation(*loader->position(), options_);
       return [&task, &accelerator, &model, loader] {
         loader->position()->set_process_group(accelerator.process_group());
         return pass_over(*loader, accelerator, model, [&](auto& batch, StepContext& step) {
@@ -202,6 +203,7 @@ class Trainer {
     loaded.logical_shards = logical_shards;
     auto loader = logical_shards > 0 ? DataLoader<Dataset>(dataset, loaded)
                                      : accelerator.make_data_loader(dataset, loaded);
+    if (logical_shards > 0) seed_evaluation(*loader.position(), options_);
     ProgressBar bar({.steps_per_epoch = loader.size(),
                      .rank = accelerator.process_index(),
                      .enabled = options_.enable_progress_bar});

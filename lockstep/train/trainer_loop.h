@@ -37,6 +37,9 @@ AcceleratorOptions accelerator_options(const TrainerOptions& options);
 DataLoaderOptions train_loader_options(const TrainerOptions& options);
 DataLoaderOptions evaluation_loader_options(const TrainerOptions& options, std::int64_t limit,
                                             const Accelerator& accelerator);
+/// With logical_shards: each shard's batch gets random numbers of its own, so that what is drawn in
+/// an evaluation does not depend on the number of ranks; behind the pass all ranks have one seed.
+void seed_evaluation(LoaderPosition& position, const TrainerOptions& options);
 void seed_ranks(const TrainerOptions& options, int rank);
 
 /// Loads the weights into the module of every rank. Collective. Errors: UsageError where there are

@@ -7,6 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/profile/step_timer.h"
+#include "lockstep/recovery/internal/step_seed.h"
 #include "lockstep/train/callbacks.h"
 #include "lockstep/train/internal/hash_logger.h"
 #include "lockstep/train/loggers.h"
@@ -125,6 +126,15 @@ DataLoaderOptions evaluation_loader_options(const TrainerOptions& options, std::
           .workers = options.workers,
           .process_group = accelerator.process_group(),
           .device = accelerator.device()};
+}
+
+void seed_evaluation(LoaderPosition& position, const TrainerOptions& options) {
+  if (options.logical_shards == 0) return;
+  // Other numbers than those of the training's shards.
+  constexpr std::uint64_t kOfEvaluations = 0x9E3779B97F4A7C15U;
+  position.set_shard_visit([seed = options.seed ^ kOfEvaluations](const ShardPlace& place) {
+    seed_step(seed, place.shard, place.batch, at::kCPU);
+  });
 }
 
 void seed_ranks(const TrainerOptions& options, int rank) {

@@ -14,6 +14,7 @@
 
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/data/epoch_plan.h"
+#include "lockstep/data/internal/shard_plan.h"
 #include "lockstep/train/internal/exact_sum.h"
 #include "lockstep/train/trainer.h"
 #include "tests/ranks/sharded_run.h"
@@ -127,7 +128,7 @@ Outcome by_logical_shards(const ShardedRun& run, const LogicalShardsOptions& opt
         if (run.has_weights) weight.weight = weight_of(targets);
         shards.backward(loss, weight);
       }
-      shards.end_step();
+      shards.end_step((epoch << kBitsOfBatches) + number);
       losses.push_back(shards.loss());
       adam.step();
     }
@@ -198,7 +199,7 @@ TEST_F(LogicalShardsTest, AGradientThatTheProgramKeepsIsItsOwn) {
     kept.push_back(parameter.grad());
     shards.take_gradients(1, {.part_of_step = 1.0 / all});
   }
-  shards.end_step();
+  shards.end_step(0);
   for (std::size_t i = 0; i < kept.size(); ++i) {
     const double own = shards.own_shards()[i];
     EXPECT_TRUE(at::equal(kept[i], at::full_like(kept[i], own))) << kept[i][0];
@@ -226,7 +227,7 @@ TEST_F(LogicalShardsTest, AStepThatIsGivenUpLeavesNothing) {
   expect_same_bits(outcome_of(net, {}), before);
   make_shards(1);  // Is given up by the first shard of the next.
   make_shards(2);
-  shards.end_step();
+  shards.end_step(2);
   const Outcome once = outcome_of(net, {});
   const at::Tensor gradient = net->parameters()[0].grad().clone();
   net->zero_grad();
@@ -234,7 +235,7 @@ TEST_F(LogicalShardsTest, AStepThatIsGivenUpLeavesNothing) {
     net->buffers()[i].copy_(before.state[before.state.size() - net->buffers().size() + i]);
   }
   make_shards(2);
-  shards.end_step();
+  shards.end_step(2);
   expect_same_bits(outcome_of(net, {}), once);
   EXPECT_TRUE(at::equal(net->parameters()[0].grad(), gradient));
 }
@@ -256,12 +257,49 @@ TEST_F(LogicalShardsTest, WhatIsMissingIsSaid) {
   EXPECT_SAYS(message([&] { shards.begin_shard(0, all); }), concat("whose next is ", first));
   shards.begin_shard(0, first);
   EXPECT_SAYS(message([&] { shards.begin_shard(0, first + 1); }), concat("whose next is ", first));
-  EXPECT_SAYS(message([&] { shards.end_step(); }),
+  EXPECT_SAYS(message([&] { shards.end_step(0); }),
               concat("before the backward() of shard ", first));
   shards.backward(net->forward(at::ones({2, 4})).sum(), {});
   EXPECT_SAYS(message([&] { shards.backward(loss, {}); }), "begin_shard() comes before it");
-  EXPECT_SAYS(message([&] { shards.end_step(); }),
+  EXPECT_SAYS(message([&] { shards.end_step(0); }),
               concat("before the backward() of shard ", first + 1));
+  shards.begin_shard(0, first + 1);
+  shards.backward(net->forward(at::ones({2, 4})).sum(), {});
+  EXPECT_SAYS(message([&] { shards.end_step(1); }), "step 1 ends on rank");
+}
+
+// An optimizer updates a parameter with a gradient of zeros, and one without none.
+TEST_F(LogicalShardsTest, WhatNoShardHasReachedHasNoGradientOnAnyRank) {
+  const auto module = std::make_shared<torch::nn::Module>();
+  const at::Tensor used = module->register_parameter("used", at::ones({3}));
+  const at::Tensor unused = module->register_parameter("unused", at::ones({3}));
+  LogicalShards shards({module}, {.shards = 1, .process_group = group_});  // Other ranks have none.
+  for (const std::int64_t step : {0, 1}) {
+    used.mutable_grad() = at::zeros({3});
+    unused.mutable_grad() = at::zeros({3});
+    for (const int shard : shards.own_shards()) {
+      shards.begin_shard(step, shard);
+      shards.backward(used.sum(), {});
+    }
+    shards.end_step(step);
+    EXPECT_TRUE(at::equal(used.grad(), at::ones({3})));
+    EXPECT_FALSE(unused.grad().defined());
+  }
+}
+
+TEST_F(LogicalShardsTest, WhatIsDrawnBehindAStepIsTheSameOnAllRanks) {
+  torch::nn::Sequential net = dropout_net();
+  LogicalShards shards({net.ptr()}, {.shards = 3, .process_group = group_});
+  at::manual_seed(static_cast<std::uint64_t>(rank_));
+  for (const int shard : shards.own_shards()) {
+    shards.begin_shard(7, shard);
+    shards.backward(net->forward(at::ones({2, 4})).sum(), {.part_of_step = 1.0 / 3});
+  }
+  shards.end_step(7);
+  const at::Tensor drawn = at::rand({4});
+  const at::Tensor of_rank_0 = drawn.clone();
+  group_.broadcast(of_rank_0, 0);
+  EXPECT_TRUE(at::equal(drawn, of_rank_0));
 }
 
 struct MeanTask : Task<torch::nn::SequentialImpl> {
@@ -277,10 +315,17 @@ struct MeanTask : Task<torch::nn::SequentialImpl> {
   }
   void validation_step(Model& model, Batch& batch, StepContext& step) override {
     step.log("loss", at::mse_loss(model(batch.data), batch.target));
+    drawn.push_back(at::rand({1}).item<double>());
     batches.insert(step.batch_index());
   }
   std::set<std::int64_t> batches;
+  std::vector<double> drawn;
 };
+
+double drawn_of(std::uint64_t seed, std::int64_t step, int shard) {
+  seed_step(seed ^ 0x9E3779B97F4A7C15U, shard, step, at::kCPU);
+  return at::rand({1}).item<double>();
+}
 
 TEST_F(LogicalShardsTest, AValidationHasTheBitsOfOneProcess) {
   constexpr int kShards = 5;
@@ -312,6 +357,15 @@ TEST_F(LogicalShardsTest, AValidationHasTheBitsOfOneProcess) {
   at::set_num_threads(threads);
   EXPECT_EQ(metrics, (Metrics{{"loss", rounded_sum(sum) / kSamples}}));
   EXPECT_EQ(task.batches.size(), static_cast<std::size_t>(plan.steps()));
+  // Its random numbers are those of the shards, whichever rank has them.
+  const ShardBlock own = shards_of_rank(kShards, group_.world_size(), group_.rank());
+  std::vector<double> expected;
+  for (std::int64_t number = 0; number < plan.steps(); ++number) {
+    for (int shard = own.begin; shard < own.end; ++shard) {
+      expected.push_back(drawn_of(trainer.options().seed, number, shard));
+    }
+  }
+  if (own.size() > 0) EXPECT_EQ(task.drawn, expected);
 }
 
 }  // namespace

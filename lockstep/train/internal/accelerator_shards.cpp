@@ -219,7 +219,9 @@ void AcceleratorShards::begin_shard(const ShardPlace& place) {
   if (!loader.is_within_step()) {
     if (steps_) steps_->restore_buffers();
     give_up_step();
-    if (place.shard == shards_ && loader.batches_behind_cursor() == 0) return seed_behind_step();
+    if (place.shard == shards_ && loader.batches_behind_cursor() == 0) {  // An epoch's end.
+      return seed_step(state_.options().seed, shards_, step_of_place(), state_.group().device());
+    }
   }
   steps().begin_shard(step_of_place(), place.shard);
   has_shard_ = true;
@@ -227,11 +229,6 @@ void AcceleratorShards::begin_shard(const ShardPlace& place) {
 
 std::int64_t AcceleratorShards::step_of_place() const {
   return (place_.epoch << kBitsOfBatches) + place_.batch;
-}
-
-// What is drawn before the next step is the same on all ranks.
-void AcceleratorShards::seed_behind_step() const {
-  seed_step(state_.options().seed, shards_, step_of_place(), state_.group().device());
 }
 
 bool AcceleratorShards::is_within_step() const {
@@ -269,10 +266,9 @@ void AcceleratorShards::backward(const at::Tensor& loss, std::optional<double> w
   has_shard_ = false;
   steps.take_gradients(at.samples() > 0 ? loss.item<double>() : 0, counted);
   if (!at.is_last_shard()) return;
-  steps.end_step();
+  steps.end_step(step_of_place());
   loss_.fill_(steps.loss());
   has_sum_ = true;
-  seed_behind_step();
 }
 
 }  // namespace lockstep::inline internal

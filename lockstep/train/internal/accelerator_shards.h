@@ -58,7 +58,6 @@ class AcceleratorShards {
   void check_kernels();
   LogicalShards& steps();
   std::int64_t step_of_place() const;
-  void seed_behind_step() const;
 
   AcceleratorState& state_;
   const int shards_;
