@@ -81,7 +81,7 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module,
       state_(std::make_unique<ReplicaState>(not_null(module_),
                                             options.parameters_and_buffers_to_ignore)) {
   check(options_);
-  check_models_agree(group_, *state_, describe(options_));
+  check_models_agree(group_, *state_, describe(options_), "DistributedDataParallel");
   std::shared_ptr<CopyMemory> kept;
   if (has_one_copy() && group_.shares_memory()) {
     kept = ModelCopy::find_kept(group_, trained_parameters(*state_));

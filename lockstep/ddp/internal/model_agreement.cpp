@@ -44,7 +44,7 @@ std::string first_difference(const std::string& ours, const std::string& referen
 }  // namespace
 
 void check_models_agree(const ProcessGroup& group, const ReplicaState& state,
-                        const std::string& options) {
+                        const std::string& options, const char* operation) {
   if (group.world_size() == 1) return;
   const std::string ours = describe_state(state, options);
   const std::string reference = broadcast_text(group, ours, 0, kCallName);
@@ -60,8 +60,8 @@ void check_models_agree(const ProcessGroup& group, const ReplicaState& state,
   const bool is_culprit = rank == group.rank();
   const std::string difference =
       broadcast_text(group, is_culprit ? first_difference(ours, reference) : "", rank, kCallName);
-  throw UsageError(concat("DistributedDataParallel on rank ", group.rank(), ": the model of rank ",
-                          rank, " differs from that of rank 0: ", difference,
+  throw UsageError(concat(operation, " on rank ", group.rank(), ": the model of rank ", rank,
+                          " differs from that of rank 0: ", difference,
                           "; build the same model with the same options on every rank"));
 }
 
