@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace lockstep::inline internal {
+
+/// Elements [begin, end).
+struct ElementRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+
+  std::int64_t size() const { return end - begin; }
+  bool operator==(const ElementRange&) const = default;
+};
+
+/// Where parameters lie in one flat tensor, and which rank holds which of its elements: rank r the
+/// r-th of world_size equal chunks. A value.
+struct FlatLayout {
+  int world_size = 1;
+  std::int64_t chunk = 0;                     ///< elements that each rank holds, padding included
+  std::vector<ElementRange> parameters = {};  ///< in the flat tensor, ascending
+
+  std::int64_t total() const { return chunk * world_size; }
+  /// The elements of a parameter that a rank holds, counted from the parameter's first; empty
+  /// ranges begin at 0.
+  ElementRange piece(int rank, std::size_t parameter) const;
+  /// Where that piece begins in the rank's chunk; 0 for an empty one.
+  std::int64_t place_in_chunk(int rank, std::size_t parameter) const;
+  /// What belongs to no parameter, in the flat tensor, ascending.
+  std::vector<ElementRange> padding() const;
+  /// The parameter that an element of the flat tensor belongs to; of padding, the one before it.
+  std::size_t parameter_at(std::int64_t element) const;
+};
+
+/// Lays parameters of so many elements one behind the other, each and each chunk from a multiple
+/// of `alignment` elements on.
+FlatLayout plan_flat_layout(const std::vector<std::int64_t>& elements, int world_size,
+                            std::int64_t alignment);
+
+}  // namespace lockstep::inline internal
