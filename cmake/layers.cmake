@@ -20,6 +20,7 @@ set(LOCKSTEP_LAYERS
   "5 lockstep/pipeline"
   "5 lockstep/rpc"
   "6 lockstep/amp"
+  "6 lockstep/fully_shard"
   "6 lockstep/recovery"
   "7 lockstep/parameter_server"
   "7 lockstep/train"

@@ -1,0 +1,230 @@
+#include "lockstep/fully_shard/internal/flat_parameter.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <ATen/ScalarOps.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+
+namespace lockstep::inline internal {
+namespace {
+
+// Parameters begin where allocators would put them: kernels that look at alignment compute the same
+// bits as on parameters with memory of their own.
+constexpr std::int64_t kAlignmentBytes = 64;
+
+bool keeps_strides(const at::Tensor& parameter) {
+  return parameter.is_non_overlapping_and_dense();
+}
+
+std::vector<std::int64_t> strides_of(const at::Tensor& parameter) {
+  if (keeps_strides(parameter)) return parameter.strides().vec();
+  std::vector<std::int64_t> strides(static_cast<std::size_t>(parameter.dim()));
+  std::int64_t stride = 1;
+  for (std::size_t dim = strides.size(); dim-- > 0;) {
+    strides[dim] = stride;
+    stride *= std::max<std::int64_t>(parameter.sizes()[dim], 1);
+  }
+  return strides;
+}
+
+void free_memory(const at::Tensor& tensor) {
+  auto* const storage = tensor.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap(at::DataPtr(nullptr, tensor.device()));
+  storage->set_nbytes(static_cast<std::size_t>(0));
+}
+
+void allocate_memory(const at::Tensor& tensor) {
+  auto* const storage = tensor.storage().unsafeGetStorageImpl();
+  const std::size_t bytes = static_cast<std::size_t>(tensor.numel()) * tensor.element_size();
+  storage->set_data_ptr_noswap(storage->allocator()->allocate(bytes));
+  storage->set_nbytes(bytes);
+}
+
+}  // namespace
+
+FlatParameter::FlatParameter(const std::vector<NamedTensor>& parameters, ParameterWatcher& watcher,
+                             Options options)
+    : options_(std::move(options)), is_reduced_(parameters.size(), false) {
+  const c10::NoGradGuard no_grad;
+  const ProcessGroup& group = options_.group;
+  std::vector<std::int64_t> elements;
+  std::vector<at::Tensor> values;
+  for (const auto& [name, parameter] : parameters) {
+    elements.push_back(parameter.numel());
+    values.push_back(parameter.detach());
+    members_.push_back({.name = name,
+                        .parameter = parameter,
+                        .piece = {},
+                        .sizes = parameter.sizes().vec(),
+                        .strides = strides_of(parameter)});
+  }
+  const at::Tensor& first = parameters.front().tensor;
+  const bool is_trained = first.requires_grad();
+  const at::ScalarType dtype = first.scalar_type();
+  layout_ = plan_flat_layout(elements, group.world_size(),
+                             kAlignmentBytes / static_cast<std::int64_t>(first.element_size()));
+
+  const at::Tensor whole = lay_out(values, dtype);
+  if (options_.init_sync) group.broadcast(whole, 0, {.name = options_.name});
+  shard_ = whole.narrow(0, group.rank() * layout_.chunk, layout_.chunk).clone();
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    members_[i].piece = own_part(shard_, i).detach().requires_grad_(is_trained);
+  }
+
+  const bool is_floating = at::isFloatingType(dtype);
+  full_ =
+      at::empty({layout_.total()},
+                whole.options().dtype(is_floating ? options_.param_dtype.value_or(dtype) : dtype));
+  free_memory(full_);
+  watch_.emplace(full_, watcher);
+  const PauseWatching pause;
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    const Member& member = members_[i];
+    member.parameter.mutable_grad().reset();
+    member.parameter.set_data(
+        watched_view(full_, member.sizes, member.strides, layout_.parameters[i].begin));
+  }
+}
+
+at::Tensor FlatParameter::place_in(const at::Tensor& flat, std::size_t i) const {
+  return flat.as_strided(members_[i].sizes, members_[i].strides, layout_.parameters[i].begin);
+}
+
+at::Tensor FlatParameter::own_part(const at::Tensor& chunk, std::size_t i) const {
+  const int rank = options_.group.rank();
+  return chunk.narrow(0, layout_.place_in_chunk(rank, i), layout_.piece(rank, i).size());
+}
+
+at::Tensor FlatParameter::lay_out(const std::vector<at::Tensor>& tensors,
+                                  at::ScalarType dtype) const {
+  const at::Tensor flat = at::zeros({layout_.total()}, tensors.front().options().dtype(dtype));
+  for (std::size_t i = 0; i < tensors.size(); ++i) place_in(flat, i).copy_(tensors[i]);
+  return flat;
+}
+
+const std::string& FlatParameter::name_of(const at::Tensor& view) const {
+  return members_[layout_.parameter_at(view.storage_offset())].name;
+}
+
+void FlatParameter::gather() {
+  const c10::NoGradGuard no_grad;
+  allocate_memory(full_);
+  try {
+    options_.group.all_gather_into_tensor(full_, shard_.to(full_.scalar_type()),
+                                          {.name = options_.name});
+  } catch (...) {
+    free_memory(full_);
+    throw;
+  }
+}
+
+void FlatParameter::reshard() {
+  free_memory(full_);
+}
+
+// As DistributedDataParallel computes the average: where memory is shared the sum is divided, in
+// the same pass, elsewhere each rank's gradient before it is summed.
+void FlatParameter::fill_gradients(const at::Tensor& flat) {
+  const ProcessGroup& group = options_.group;
+  const bool group_divides = !options_.gradient_divide_factor && group.shares_memory();
+  const double factor =
+      group_divides ? 1 : 1 / options_.gradient_divide_factor.value_or(group.world_size());
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    at::Tensor& gradient = members_[i].parameter.mutable_grad();
+    at::Tensor place = place_in(flat, i);
+    if (!gradient.defined()) {
+      place.zero_();
+      continue;
+    }
+    // A wrapped number keeps its precision: 1/3 as bfloat16 would scale every gradient by 1.002.
+    const at::Tensor converted = gradient.to(flat.scalar_type());
+    if (factor == 1) {
+      place.copy_(converted);
+    } else {
+      at::mul_out(place, converted, at::native::wrapped_scalar_tensor(factor));
+    }
+    gradient.reset();
+    is_reduced_[i] = true;
+  }
+  for (const ElementRange& gap : layout_.padding()) {
+    flat.narrow(0, gap.begin, gap.size()).zero_();
+  }
+}
+
+void FlatParameter::reduce_gradients() {
+  const c10::NoGradGuard no_grad;
+  const ProcessGroup& group = options_.group;
+  const auto dtype = options_.reduce_dtype.value_or(full_.scalar_type());
+  const at::Tensor flat = at::empty({layout_.total()}, shard_.options().dtype(dtype));
+  fill_gradients(flat);
+  at::Tensor part = at::empty({layout_.chunk}, flat.options());
+  const bool group_divides = !options_.gradient_divide_factor && group.shares_memory();
+  group.reduce_scatter_tensor(
+      part, flat, {.op = group_divides ? ReduceOp::kAvg : ReduceOp::kSum, .name = options_.name});
+  part = part.to(shard_.scalar_type());
+  if (gradient_.defined()) {
+    gradient_.add_(part);
+  } else {
+    gradient_ = part;
+  }
+}
+
+std::vector<std::uint8_t> FlatParameter::gradient_states() const {
+  std::vector<std::uint8_t> states;
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    const bool is_left = members_[i].parameter.grad().defined();
+    states.push_back(is_left ? kLeft : is_reduced_[i] ? kReduced : kNone);
+  }
+  return states;
+}
+
+void FlatParameter::set_gradients(const std::uint8_t* has_gradient) {
+  const c10::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < members_.size() && gradient_.defined(); ++i) {
+    if (has_gradient[i] == kNone) continue;
+    // Below autograd's notice: detaching in place is refused to what it knows as a view.
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    const at::Tensor part = own_part(gradient_, i);
+    at::Tensor& gradient = members_[i].piece.mutable_grad();
+    if (gradient.defined()) {
+      gradient.add_(part);
+    } else {
+      gradient = part;
+    }
+  }
+  gradient_.reset();
+  is_reduced_.assign(members_.size(), false);
+}
+
+void FlatParameter::drop_gradients() {
+  for (const Member& member : members_) member.parameter.mutable_grad().reset();
+}
+
+std::vector<at::Tensor> FlatParameter::full_values() const {
+  const c10::NoGradGuard no_grad;
+  const at::Tensor whole = at::empty({layout_.total()}, shard_.options());
+  options_.group.all_gather_into_tensor(whole, shard_, {.name = options_.name});
+  std::vector<at::Tensor> values;
+  for (std::size_t i = 0; i < members_.size(); ++i) values.push_back(place_in(whole, i).clone());
+  return values;
+}
+
+void FlatParameter::load(std::size_t i, const at::Tensor& value) {
+  const c10::NoGradGuard no_grad;
+  const Member& member = members_[i];
+  // In the order in which the parameter lies in memory.
+  const at::Tensor ordered = at::empty({value.numel()}, shard_.options());
+  ordered.as_strided(member.sizes, member.strides).copy_(value);
+  const ElementRange held = layout_.piece(options_.group.rank(), i);
+  own_part(shard_, i).copy_(ordered.narrow(0, held.begin, held.size()));
+}
+
+}  // namespace lockstep::inline internal

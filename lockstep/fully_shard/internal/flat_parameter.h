@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/ddp/replica_check.h"
+#include "lockstep/fully_shard/internal/flat_layout.h"
+#include "lockstep/fully_shard/internal/parameter_watch.h"
+
+namespace lockstep::inline internal {
+
+/// Parameters of one unit, all of one dtype and all trained or all frozen: they lie one behind the
+/// other in one flat tensor, of which each rank keeps a chunk. While they are gathered the module's
+/// tensors have their values; otherwise these have shapes and no memory.
+/// Threads: one at a time. Lifetime: keeps the group and the module's tensors alive.
+/// Errors: as Work::wait.
+class FlatParameter {
+ public:
+  struct Member {
+    std::string name;
+    at::Tensor parameter;  ///< the module's
+    /// What the optimizer updates: this rank's elements, in the order in which they lie in memory.
+    at::Tensor piece;
+    std::vector<std::int64_t> sizes;
+    std::vector<std::int64_t> strides;
+  };
+
+  struct Options {
+    ProcessGroup group;
+    std::string name;  ///< of its collectives
+    bool init_sync = true;
+    /// Of the gathered parameters, and in which gradients are summed; unset: the parameters' own,
+    /// and that of the gradients.
+    std::optional<at::ScalarType> param_dtype = {};
+    std::optional<at::ScalarType> reduce_dtype = {};
+    /// Unset: the number of ranks.
+    std::optional<double> gradient_divide_factor = {};
+  };
+
+  /// Takes the parameters' memory from them. Collective.
+  FlatParameter(const std::vector<NamedTensor>& parameters, ParameterWatcher& watcher,
+                Options options);
+
+  const std::vector<Member>& members() const { return members_; }
+  bool is_trained() const { return members_.front().piece.requires_grad(); }
+  at::ScalarType gathered_dtype() const { return full_.scalar_type(); }
+  /// The name of the parameter that a view of the gathered tensor shows.
+  const std::string& name_of(const at::Tensor& view) const;
+  bool holds(const at::Tensor& view) const { return full_.storage().is_alias_of(view.storage()); }
+  /// Changes when the optimizer, or the program, writes to the pieces.
+  std::int64_t version() const { return shard_._version(); }
+
+  /// Collective.
+  void gather();
+  void reshard();
+
+  /// Takes the gradients of the module's tensors, reduces them over all ranks and keeps this rank's
+  /// part, which add up until set_gradients. Collective.
+  void reduce_gradients();
+  /// Of each member: kNone, kReduced since the last set_gradients, or kLeft in the module's tensor.
+  enum GradientState : std::uint8_t { kNone, kReduced, kLeft };
+  std::vector<std::uint8_t> gradient_states() const;
+  /// Adds what reduce_gradients left to the gradients of the pieces, of those members that have
+  /// one on any rank.
+  void set_gradients(const std::uint8_t* has_gradient);
+  /// Of the module's tensors.
+  void drop_gradients();
+
+  /// All values, in the shapes of the parameters and the dtype of the shards. Collective.
+  std::vector<at::Tensor> full_values() const;
+  /// Of member i, this rank's elements of a value of the whole parameter.
+  void load(std::size_t i, const at::Tensor& value);
+
+ private:
+  at::Tensor lay_out(const std::vector<at::Tensor>& tensors, at::ScalarType dtype) const;
+  at::Tensor place_in(const at::Tensor& flat, std::size_t i) const;
+  at::Tensor own_part(const at::Tensor& chunk, std::size_t i) const;
+  void fill_gradients(const at::Tensor& flat);
+
+  Options options_;
+  FlatLayout layout_;
+  std::vector<Member> members_;
+  at::Tensor shard_;  ///< [chunk]
+  at::Tensor full_;   ///< [total], its storage without memory unless gathered
+  std::optional<StorageWatch> watch_;
+  at::Tensor gradient_;  ///< [chunk], of this backward pass; undefined: none yet
+  std::vector<bool> is_reduced_;
+};
+
+}  // namespace lockstep::inline internal

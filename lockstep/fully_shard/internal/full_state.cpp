@@ -1,0 +1,127 @@
+#include "lockstep/fully_shard/internal/full_state.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+
+#include <c10/core/GradMode.h>
+#include <torch/nn/module.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/fully_shard/internal/sharded_units.h"
+
+namespace lockstep::inline internal {
+namespace {
+
+/// How many differences a message spells out.
+constexpr std::size_t kNamedDifferences = 3;
+
+// In the order of state_dict().
+void for_each_tensor(const torch::nn::Module& module, const std::string& prefix,
+                     const std::function<void(const std::string&, const at::Tensor&)>& action) {
+  for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+    action(prefix + item.key(), item.value());
+  }
+  for (const auto& item : module.named_buffers(/*recurse=*/false)) {
+    action(prefix + item.key(), item.value());
+  }
+  for (const auto& child : module.named_children()) {
+    for_each_tensor(*child.value(), prefix + child.key() + ".", action);
+  }
+}
+
+void refuse(const std::vector<std::string>& differences) {
+  if (differences.empty()) return;
+  std::string list = differences[0];
+  for (std::size_t i = 1; i < std::min(differences.size(), kNamedDifferences); ++i) {
+    list += "; " + differences[i];
+  }
+  if (differences.size() > kNamedDifferences) {
+    list += concat("; and ", differences.size() - kNamedDifferences, " more");
+  }
+  throw UsageError(
+      concat("FullySharded::load_full_state_dict: the state dict does not fit the "
+             "model: ",
+             list, "; load one of full_state_dict() of the same model"));
+}
+
+}  // namespace
+
+ShardedMembers::ShardedMembers(const ShardedUnits& units) {
+  for (const ShardedUnits::Unit& unit : units.units()) {
+    for (const auto& flat : unit.flats) {
+      for (std::size_t i = 0; i < flat->members().size(); ++i) {
+        places_.emplace(flat->members()[i].parameter.unsafeGetTensorImpl(), Place{flat.get(), i});
+      }
+    }
+  }
+}
+
+const ShardedMembers::Place* ShardedMembers::place_of(const at::Tensor& parameter) const {
+  const auto found = places_.find(parameter.unsafeGetTensorImpl());
+  return found == places_.end() ? nullptr : &found->second;
+}
+
+const FlatParameter::Member* ShardedMembers::find(const at::Tensor& parameter) const {
+  const Place* const place = place_of(parameter);
+  return place == nullptr ? nullptr : &place->flat->members()[place->index];
+}
+
+TensorDict gather_full_state(const torch::nn::Module& module, const ShardedUnits& units,
+                             bool keep) {
+  std::map<const void*, at::Tensor> values;
+  for (const ShardedUnits::Unit& unit : units.units()) {
+    for (const auto& flat : unit.flats) {
+      std::vector<at::Tensor> gathered = flat->full_values();
+      for (std::size_t i = 0; keep && i < gathered.size(); ++i) {
+        values.emplace(flat->members()[i].parameter.unsafeGetTensorImpl(), std::move(gathered[i]));
+      }
+    }
+  }
+  TensorDict result;
+  if (!keep) return result;
+  for_each_tensor(module, "", [&](const std::string& name, const at::Tensor& tensor) {
+    const auto value = values.find(tensor.unsafeGetTensorImpl());
+    result.emplace_back(name, value == values.end() ? tensor.detach().clone() : value->second);
+  });
+  return result;
+}
+
+void load_full_state(const torch::nn::Module& module, const ShardedUnits& units,
+                     const TensorDict& values) {
+  const ShardedMembers members(units);
+  std::map<std::string, at::Tensor> given(values.begin(), values.end());
+  std::vector<std::string> differences;
+  std::set<std::string> known;
+  for_each_tensor(module, "", [&](const std::string& name, const at::Tensor& tensor) {
+    known.insert(name);
+    const auto value = given.find(name);
+    if (value == given.end()) return differences.push_back(concat("'", name, "' is missing"));
+    const FlatParameter::Member* const member = members.find(tensor);
+    const at::ScalarType dtype =
+        member == nullptr ? tensor.scalar_type() : member->piece.scalar_type();
+    if (value->second.sizes() == tensor.sizes() && value->second.scalar_type() == dtype) return;
+    differences.push_back(concat("'", name, "' is ", c10::toString(value->second.scalar_type()),
+                                 " ", value->second.sizes(), " and not ", c10::toString(dtype), " ",
+                                 tensor.sizes()));
+  });
+  for (const auto& [name, value] : values) {
+    if (!known.contains(name)) differences.push_back(concat("'", name, "' is unexpected"));
+  }
+  refuse(differences);
+
+  const c10::NoGradGuard no_grad;
+  for_each_tensor(module, "", [&](const std::string& name, const at::Tensor& tensor) {
+    const ShardedMembers::Place* const place = members.place_of(tensor);
+    if (place != nullptr) {
+      place->flat->load(place->index, given.at(name));
+    } else {
+      tensor.copy_(given.at(name));
+    }
+  });
+}
+
+}  // namespace lockstep::inline internal

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+namespace lockstep::inline internal {
+
+/// Is called before an operator of LibTorch gets a watched tensor, or a view of one: in forward, in
+/// backward with a tensor that autograd saved, and wherever else the program uses one.
+/// Threads: called on the thread that runs the operator. What it throws, the operator throws.
+class ParameterWatcher {
+ public:
+  /// `argument` is what the operator gets; its storage is the watched one.
+  virtual void before_use(const at::Tensor& argument, const char* operation) = 0;
+
+ protected:
+  ~ParameterWatcher() = default;
+};
+
+/// Watches the tensors that watched_view makes of `full`'s storage.
+/// Lifetime: the watcher must outlive it. Tensors that outlive it are refused by every operator.
+class StorageWatch {
+ public:
+  StorageWatch(const at::Tensor& full, ParameterWatcher& watcher);
+  ~StorageWatch();
+  StorageWatch(const StorageWatch&) = delete;
+  StorageWatch& operator=(const StorageWatch&) = delete;
+
+ private:
+  const at::Tensor full_;
+};
+
+/// A tensor over `full`'s storage that operators announce: it has a dispatch key of its own, which
+/// its views and what autograd saves of it inherit, and results of operators do not.
+at::Tensor watched_view(const at::Tensor& full, at::IntArrayRef sizes, at::IntArrayRef strides,
+                        std::int64_t offset);
+
+/// While it lives, operators of this thread announce nothing.
+class PauseWatching {
+ public:
+  PauseWatching();
+
+ private:
+  c10::impl::ExcludeDispatchKeyGuard guard_;
+};
+
+}  // namespace lockstep::inline internal

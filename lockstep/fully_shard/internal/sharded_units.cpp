@@ -1,0 +1,202 @@
+#include "lockstep/fully_shard/internal/sharded_units.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <ATen/ops/from_blob.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/check.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/fully_shard/internal/unit_plan.h"
+
+namespace lockstep::inline internal {
+namespace {
+
+bool in_backward_pass() {
+  return torch::autograd::get_current_graph_task_id() != -1;
+}
+
+}  // namespace
+
+void ShardedUnits::attach_hooks() {
+  std::vector<at::Tensor> parameters;
+  for (const Unit& unit : units_) {
+    for (const auto& flat : unit.flats) {
+      if (!flat->is_trained()) continue;
+      for (const FlatParameter::Member& member : flat->members()) {
+        parameters.push_back(member.parameter);
+        trained_.push_back(member.name);
+      }
+    }
+  }
+  hooks_ = std::make_unique<GradientHooks>(parameters, *this);
+}
+
+void ShardedUnits::begin_forward() {
+  if (in_backward_ && !in_backward_pass()) {
+    throw UsageError(concat("fully_shard on rank ", options_.group.rank(),
+                            ": the backward pass before this forward did not end; after an error "
+                            "in backward() call fully_shard anew"));
+  }
+  if (forwards_++ > 0) return;
+  // What is still gathered may be older than the last step of the optimizer.
+  reshard_all();
+  version_ = version();
+}
+
+void ShardedUnits::end_forward(bool has_failed) noexcept {
+  if (--forwards_ > 0) return;
+  last_used_ = kNone;
+  if (has_failed || !c10::GradMode::is_enabled()) return reshard_all();
+  if (!options_.reshard_after_forward) return;
+  // The root is the first that backward needs.
+  for (Unit& unit : units_) {
+    if (!unit.name.empty()) reshard(unit);
+  }
+}
+
+void ShardedUnits::drop_gradients() {
+  for (const Unit& unit : units_) {
+    for (const auto& flat : unit.flats) flat->drop_gradients();
+  }
+}
+
+std::size_t ShardedUnits::unit_of(const at::Tensor& argument) const {
+  const auto holds = [&](const Unit& unit) {
+    return std::ranges::any_of(unit.flats, [&](const auto& flat) { return flat->holds(argument); });
+  };
+  // Most operators use the unit that the one before them used.
+  if (last_used_ != kNone && holds(units_[last_used_])) return last_used_;
+  const auto unit = std::ranges::find_if(units_, holds);
+  LOCKSTEP_ASSERT(unit != units_.end());
+  return static_cast<std::size_t>(unit - units_.begin());
+}
+
+void ShardedUnits::before_use(const at::Tensor& argument, const char* operation) {
+  const std::size_t unit = unit_of(argument);
+  const bool in_backward = in_backward_pass();
+  if (!in_backward && forwards_ == 0) {
+    std::string name;
+    for (const auto& flat : units_[unit].flats) {
+      if (flat->holds(argument)) name = flat->name_of(argument);
+    }
+    throw UsageError(concat("fully_shard on rank ", options_.group.rank(), ": ", operation,
+                            " needs parameter '", name,
+                            "', which is sharded outside of forward and backward; give optimizers "
+                            "parameters() of the FullySharded, and read values with "
+                            "full_state_dict()"));
+  }
+  if (in_backward) begin_backward();
+  if (unit != last_used_) use(unit, in_backward);
+}
+
+void ShardedUnits::begin_backward() {
+  if (in_backward_) return;
+  check_unchanged();
+  in_backward_ = true;
+  last_used_ = kNone;
+  tell_end_of_backward(*this);
+}
+
+void ShardedUnits::check_unchanged() const {
+  if (version() == version_) return;
+  throw UsageError(concat("fully_shard on rank ", options_.group.rank(),
+                          ": parameters were changed between forward and backward; call backward() "
+                          "before optimizer.step(), or forward again"));
+}
+
+std::int64_t ShardedUnits::version() const {
+  std::int64_t sum = 0;
+  for (const Unit& unit : units_) {
+    for (const auto& flat : unit.flats) sum += flat->version();
+  }
+  return sum;
+}
+
+void ShardedUnits::use(std::size_t unit, bool in_backward) {
+  for (Unit& other : units_) {
+    const std::string& name = units_[unit].name;
+    if (!other.is_gathered || is_within(other.name, name) || is_within(name, other.name)) continue;
+    // Its gradients are complete: their flat copy may take the memory of the parameters.
+    if (in_backward || options_.reshard_after_forward) reshard(other);
+    if (in_backward && sync_) reduce(other);
+  }
+  gather(units_[unit]);
+  last_used_ = unit;
+}
+
+void ShardedUnits::gather(Unit& unit) {
+  if (unit.is_gathered) return;
+  unit.is_gathered = true;
+  for (const auto& flat : unit.flats) flat->gather();
+}
+
+void ShardedUnits::reduce(Unit& unit) {
+  for (const auto& flat : unit.flats) {
+    if (flat->is_trained()) flat->reduce_gradients();
+  }
+}
+
+void ShardedUnits::reshard(Unit& unit) noexcept {
+  if (!unit.is_gathered) return;
+  unit.is_gathered = false;
+  for (const auto& flat : unit.flats) flat->reshard();
+}
+
+void ShardedUnits::reshard_all() noexcept {
+  for (Unit& unit : units_) reshard(unit);
+}
+
+void ShardedUnits::gradient_ready(std::size_t index, const at::Tensor& arrived) {
+  const auto refuse = [&](const char* what) {
+    throw UsageError(concat("fully_shard on rank ", options_.group.rank(), ": the gradient of '",
+                            trained_[index], "' ", what));
+  };
+  if (c10::GradMode::is_enabled()) {
+    refuse("is to be differentiated again (create_graph), which is not supported");
+  }
+  if (arrived.defined() && arrived.is_sparse()) {
+    refuse("is sparse, which is not supported; use layers with sparse = false");
+  }
+  begin_backward();
+}
+
+void ShardedUnits::backward_ended() {
+  const PauseWatching pause;
+  if (sync_) exchange_what_is_left();
+  reshard_all();
+  last_used_ = kNone;
+  in_backward_ = false;
+}
+
+// Of each trained parameter one byte travels: the largest over all ranks says whether any rank has
+// a gradient, and whether any has one that is still to be reduced.
+void ShardedUnits::exchange_what_is_left() {
+  std::vector<FlatParameter*> flats;
+  std::vector<std::uint8_t> states;
+  for (const Unit& unit : units_) {
+    for (const auto& flat : unit.flats) {
+      if (!flat->is_trained()) continue;
+      flats.push_back(flat.get());
+      for (const std::uint8_t state : flat->gradient_states()) states.push_back(state);
+    }
+  }
+  if (states.empty()) return;
+  const auto count = static_cast<std::int64_t>(states.size());
+  const at::Tensor on_device =
+      at::from_blob(states.data(), {count}, at::kByte).to(options_.group.device(), false, true);
+  options_.group.all_reduce(on_device, {.op = ReduceOp::kMax, .name = "gradients present"});
+  const at::Tensor agreed = on_device.cpu();
+  const auto* has_gradient = static_cast<const std::uint8_t*>(agreed.const_data_ptr());
+  for (FlatParameter* const flat : flats) {
+    const auto* const end = has_gradient + flat->members().size();
+    if (std::find(has_gradient, end, FlatParameter::kLeft) != end) flat->reduce_gradients();
+    flat->set_gradients(has_gradient);
+    has_gradient = end;
+  }
+}
+
+}  // namespace lockstep::inline internal

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/ddp/internal/gradient_hooks.h"
+#include "lockstep/fully_shard/internal/flat_parameter.h"
+#include "lockstep/fully_shard/internal/parameter_watch.h"
+
+namespace lockstep::inline internal {
+
+/// Decides when the units of a module are gathered, resharded and reduced.
+///
+/// A unit is gathered when an operator is about to use one of its parameters. Using a unit ends the
+/// use of every gathered one that is neither within it nor around it: in forward that one is
+/// resharded, in backward its gradients are reduced before. What is left then is done at the end of
+/// forward, or of backward, where ranks find out together which parameters have a gradient on any
+/// rank. Ranks whose forward uses the same units in the same order make the same collectives,
+/// whichever parameters of a unit each of them leaves out.
+///
+/// Threads: the training thread; in backward autograd's, one at a time.
+/// Lifetime: hooks and watches are removed with it.
+/// Errors: UsageError for uses outside of forward and backward, and for what backward cannot do;
+/// else as Work::wait; after an error in backward discard it.
+class ShardedUnits final : public GradientHooks::Target, public ParameterWatcher {
+ public:
+  struct Unit {
+    std::string name;  ///< of its module; the root's is ""
+    std::vector<std::unique_ptr<FlatParameter>> flats = {};
+    bool is_gathered = false;
+  };
+
+  struct Options {
+    ProcessGroup group;
+    bool reshard_after_forward = true;
+  };
+
+  explicit ShardedUnits(Options options) : options_(std::move(options)) {}
+
+  /// Before the first forward.
+  void add(Unit unit) { units_.push_back(std::move(unit)); }
+  void attach_hooks();
+
+  const std::vector<Unit>& units() const { return units_; }
+
+  /// Around forward. end_forward does not communicate.
+  void begin_forward();
+  void end_forward(bool has_failed) noexcept;
+
+  /// Whether backward exchanges gradients. While it does not they stay, unsharded, with the
+  /// module's tensors, and the next backward that does takes them along.
+  void set_sync(bool sync) { sync_ = sync; }
+  void drop_gradients();
+
+  void before_use(const at::Tensor& argument, const char* operation) override;
+  void gradient_ready(std::size_t index, const at::Tensor& arrived) override;
+  void backward_ended() override;
+
+ private:
+  static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+
+  std::size_t unit_of(const at::Tensor& argument) const;
+  void begin_backward();
+  void check_unchanged() const;
+  void use(std::size_t unit, bool in_backward);
+  void gather(Unit& unit);
+  void reduce(Unit& unit);
+  void reshard(Unit& unit) noexcept;
+  void reshard_all() noexcept;
+  void exchange_what_is_left();
+  std::int64_t version() const;
+
+  Options options_;
+  std::vector<Unit> units_;
+  std::vector<std::string> trained_;  // names, by the hooks' index
+  std::unique_ptr<GradientHooks> hooks_;
+  bool sync_ = true;
+  int forwards_ = 0;  // under way, one within another
+  bool in_backward_ = false;
+  std::size_t last_used_ = kNone;
+  std::int64_t version_ = 0;  // of the shards, in the last forward
+};
+
+}  // namespace lockstep::inline internal

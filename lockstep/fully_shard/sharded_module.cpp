@@ -1,0 +1,188 @@
+#include "lockstep/fully_shard/sharded_module.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include <torch/nn/module.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/comm/init_process_group.h"
+#include "lockstep/ddp/exchange/flat_messages.h"
+#include "lockstep/ddp/internal/model_agreement.h"
+#include "lockstep/ddp/internal/replica_state.h"
+#include "lockstep/fully_shard/internal/full_state.h"
+#include "lockstep/fully_shard/internal/module_parameters.h"
+#include "lockstep/fully_shard/internal/sharded_units.h"
+#include "lockstep/fully_shard/internal/unit_plan.h"
+
+namespace lockstep {
+namespace {
+
+// Of the names of collectives.
+constexpr std::size_t kMostNameLetters = 23;
+
+void check(const FullyShardOptions& options) {
+  for (const auto& dtype : {options.mp_policy.param_dtype, options.mp_policy.reduce_dtype}) {
+    if (!dtype || at::isFloatingType(*dtype)) continue;
+    throw UsageError(concat("fully_shard: mp_policy with ", c10::toString(*dtype),
+                            "; give a floating-point dtype"));
+  }
+  if (options.gradient_divide_factor && !(*options.gradient_divide_factor > 0)) {
+    throw UsageError(concat("fully_shard: gradient_divide_factor=", *options.gradient_divide_factor,
+                            "; it must be above 0"));
+  }
+}
+
+std::string describe(const FullyShardOptions& options, const std::vector<std::string>& units) {
+  const auto dtype = [](const std::optional<at::ScalarType>& given) {
+    return given ? c10::toString(*given) : "unset";
+  };
+  std::string text = concat("options reshard_after_forward=", options.reshard_after_forward,
+                            " param_dtype=", dtype(options.mp_policy.param_dtype),
+                            " reduce_dtype=", dtype(options.mp_policy.reduce_dtype),
+                            " gradient_divide_factor=", options.gradient_divide_factor.value_or(0),
+                            " init_sync=", options.init_sync, "\n");
+  for (const std::string& name : options.ignored_parameters) text += "ignored " + name + "\n";
+  for (const std::string& name : units) text += "unit '" + name + "'\n";
+  return text;
+}
+
+// A unit's parameters in the groups that are exchanged together.
+std::vector<std::vector<NamedTensor>> exchanged_together(const std::vector<NamedTensor>& all) {
+  std::vector<std::vector<NamedTensor>> groups;
+  for (const NamedTensor& each : all) {
+    const auto is_alike = [&](const std::vector<NamedTensor>& group) {
+      const at::Tensor& first = group.front().tensor;
+      return first.scalar_type() == each.tensor.scalar_type() &&
+             first.requires_grad() == each.tensor.requires_grad();
+    };
+    const auto group = std::ranges::find_if(groups, is_alike);
+    if (group == groups.end()) {
+      groups.push_back({each});
+    } else {
+      group->push_back(each);
+    }
+  }
+  return groups;
+}
+
+std::string collective_name(const std::string& unit) {
+  if (unit.empty()) return "root unit";
+  return unit.size() <= kMostNameLetters ? unit : unit.substr(unit.size() - kMostNameLetters);
+}
+
+}  // namespace
+
+ShardedModule::ShardedModule(std::shared_ptr<torch::nn::Module> module,
+                             const FullyShardOptions& options)
+    : module_(std::move(module)), options_(options) {
+  if (!module_) throw UsageError("fully_shard: the module is null");
+  check(options_);
+  ProcessGroup& group = options_.process_group;
+  if (!group) group = default_process_group();
+
+  const auto shared_names = parameters_with_names(*module_, options_.ignored_parameters);
+  check_shardable(group, shared_names);
+  const std::vector<std::string> names = unit_names_of(*module_, options_.auto_wrap_policy);
+  check_models_agree(group, ReplicaState(*module_, {}), describe(options_, names), "fully_shard");
+  if (options_.init_sync) {
+    std::vector<at::Tensor> whole = ReplicaState(*module_, {}).buffer_tensors();
+    for (const at::Tensor& ignored : ignored_parameters_of(*module_, options_.ignored_parameters)) {
+      whole.push_back(ignored);
+    }
+    broadcast_tensors(group, whole, 0);
+  }
+
+  std::vector<std::vector<std::string>> all_names;
+  for (const SharedParameter& each : shared_names) all_names.push_back(each.names);
+  const std::vector<std::size_t> owners = plan_units(names, all_names);
+  units_ = std::make_unique<ShardedUnits>(ShardedUnits::Options{
+      .group = group, .reshard_after_forward = options_.reshard_after_forward});
+  for (std::size_t unit = 0; unit < names.size(); ++unit) {
+    std::vector<NamedTensor> own;
+    for (std::size_t i = 0; i < owners.size(); ++i) {
+      if (owners[i] == unit) own.push_back({all_names[i].front(), shared_names[i].parameter});
+    }
+    if (own.empty()) continue;
+    ShardedUnits::Unit made{.name = names[unit]};
+    for (const auto& together : exchanged_together(own)) {
+      made.flats.push_back(std::make_unique<FlatParameter>(
+          together, *units_,
+          FlatParameter::Options{.group = group,
+                                 .name = collective_name(names[unit]),
+                                 .init_sync = options_.init_sync,
+                                 .param_dtype = options_.mp_policy.param_dtype,
+                                 .reduce_dtype = options_.mp_policy.reduce_dtype,
+                                 .gradient_divide_factor = options_.gradient_divide_factor}));
+    }
+    units_->add(std::move(made));
+  }
+  units_->attach_hooks();
+}
+
+ShardedModule::~ShardedModule() = default;
+
+ShardedModule::Forward::Forward(ShardedModule& module)
+    : units_(*module.units_), exceptions_(std::uncaught_exceptions()) {
+  units_.begin_forward();
+}
+
+ShardedModule::Forward::~Forward() {
+  units_.end_forward(std::uncaught_exceptions() > exceptions_);
+}
+
+bool ShardedModule::casts_inputs() const {
+  return options_.mp_policy.param_dtype && options_.mp_policy.cast_forward_inputs;
+}
+
+at::Tensor ShardedModule::cast_input(const at::Tensor& input) const {
+  if (!casts_inputs() || !input.defined() || !input.is_floating_point()) return input;
+  return input.to(*options_.mp_policy.param_dtype);
+}
+
+TensorDict ShardedModule::named_parameters() const {
+  const ShardedMembers members(*units_);
+  TensorDict result;
+  for (const SharedParameter& each : parameters_with_names(*module_, {})) {
+    const FlatParameter::Member* const member = members.find(each.parameter);
+    result.emplace_back(each.names.front(), member == nullptr ? each.parameter : member->piece);
+  }
+  return result;
+}
+
+void ShardedModule::zero_grad(bool set_to_none) {
+  units_->drop_gradients();
+  for (auto& [name, tensor] : named_parameters()) {
+    at::Tensor& gradient = tensor.mutable_grad();
+    if (!gradient.defined()) continue;
+    if (set_to_none) {
+      gradient.reset();
+    } else {
+      gradient = gradient.detach();
+      gradient.zero_();
+    }
+  }
+}
+
+void ShardedModule::set_requires_gradient_sync(bool sync) {
+  units_->set_sync(sync);
+}
+
+TensorDict ShardedModule::full_state_dict(const FullStateDictOptions& options) const {
+  return gather_full_state(*module_, *units_,
+                           !options.rank0_only || options_.process_group.rank() == 0);
+}
+
+void ShardedModule::load_full_state_dict(const TensorDict& values) {
+  load_full_state(*module_, *units_, values);
+}
+
+std::vector<std::string> ShardedModule::unit_names() const {
+  std::vector<std::string> names;
+  for (const ShardedUnits::Unit& unit : units_->units()) names.push_back(unit.name);
+  return names;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,107 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/snapshot/state_dict.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace lockstep {
+
+inline namespace internal {
+class ShardedUnits;
+}
+
+/// Whether a submodule is a unit of its own. `name`: as in named_modules().
+using AutoWrapPolicy =
+    std::function<bool(const std::string& name, const torch::nn::Module& module)>;
+
+/// Names are those of torch.distributed.fsdp.MixedPrecisionPolicy. Shards, and what the optimizer
+/// sees, keep the dtype of the parameters.
+struct MixedPrecisionPolicy {
+  /// Of gathered floating-point parameters, in forward and backward. Unset: their own.
+  std::optional<at::ScalarType> param_dtype = {};
+  /// In which gradients are summed over ranks. Unset: param_dtype.
+  std::optional<at::ScalarType> reduce_dtype = {};
+  /// Convert the floating-point tensors among the arguments of forward to param_dtype.
+  bool cast_forward_inputs = true;
+};
+
+/// Names are those of PyTorch's fully_shard and FullyShardedDataParallel, and defaults where not
+/// said otherwise. All ranks must give the same.
+struct FullyShardOptions {
+  /// The ranks to shard over. Empty: the default group.
+  ProcessGroup process_group = {};
+  /// Submodules whose parameters are gathered together and apart from others: those for which this
+  /// returns true. What lies in none of them is gathered with the module itself. Empty: all of the
+  /// module is one unit.
+  AutoWrapPolicy auto_wrap_policy = {};
+  /// Free a unit's gathered parameters after its forward, and gather them again in backward. With
+  /// false they stay gathered from forward to backward. Those of the module itself stay so anyway.
+  bool reshard_after_forward = true;
+  MixedPrecisionPolicy mp_policy = {};
+  /// Gradients are summed over ranks and divided by this. Unset: the number of ranks.
+  std::optional<double> gradient_divide_factor = {};
+  /// Names, as in named_parameters(), of parameters that every rank keeps whole. Nothing is done
+  /// to their gradients.
+  std::vector<std::string> ignored_parameters = {};
+  /// Give every rank rank 0's parameters and buffers. Without it they must be the same already.
+  /// PyTorch's fully_shard leaves them as they are.
+  bool init_sync = true;
+};
+
+struct FullStateDictOptions {
+  /// Ranks other than 0 get an empty one.
+  bool rank0_only = false;
+};
+
+/// The part of FullySharded that does not depend on the module's type.
+/// Threads, lifetime, errors: as FullySharded.
+class ShardedModule {
+ public:
+  ShardedModule(std::shared_ptr<torch::nn::Module> module, const FullyShardOptions& options);
+  ~ShardedModule();
+  ShardedModule(const ShardedModule&) = delete;
+  ShardedModule& operator=(const ShardedModule&) = delete;
+
+  /// Lasts as long as a forward.
+  class Forward {
+   public:
+    explicit Forward(ShardedModule& module);
+    ~Forward();
+    Forward(const Forward&) = delete;
+    Forward& operator=(const Forward&) = delete;
+
+   private:
+    ShardedUnits& units_;
+    int exceptions_;
+  };
+
+  bool casts_inputs() const;
+  at::Tensor cast_input(const at::Tensor& input) const;
+
+  TensorDict named_parameters() const;
+  void zero_grad(bool set_to_none);
+  void set_requires_gradient_sync(bool sync);
+  TensorDict full_state_dict(const FullStateDictOptions& options) const;
+  void load_full_state_dict(const TensorDict& values);
+  std::vector<std::string> unit_names() const;
+  const ProcessGroup& process_group() const { return options_.process_group; }
+
+ private:
+  std::shared_ptr<torch::nn::Module> module_;
+  FullyShardOptions options_;
+  std::unique_ptr<ShardedUnits> units_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,539 @@
+#include <functional>
+#include <memory>
+
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
+#include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/optim/clip_grad.h"
+#include "lockstep/optim/optimizers.h"
+#include "tests/ranks/fully_shard_fixture.h"
+
+namespace lockstep::testing {
+namespace {
+
+using MakeUnsharded = std::function<std::unique_ptr<torch::optim::Optimizer>(const Tensors&)>;
+
+struct ElementwiseOptimizer {
+  const char* name;
+  bool reshards;  // after forward
+  MakeUnsharded make;
+};
+
+const ElementwiseOptimizer kElementwise[] = {
+    {"SGD", true,
+     [](const Tensors& parameters) {
+       return std::make_unique<torch::optim::SGD>(
+           parameters, torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(1e-3));
+     }},
+    {"AdamW", false,
+     [](const Tensors& parameters) {
+       return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(0.01));
+     }},
+};
+
+at::Tensor token_loss(const at::Tensor& logits, const at::Tensor& targets) {
+  return torch::nn::functional::cross_entropy(logits, targets);
+}
+
+class FullyShard : public FullyShardTest {
+ protected:
+  /// Makes the plain net and the sharded one, which have the same values.
+  struct Pair {
+    ShardNet plain;
+    FullySharded<ShardNetImpl> sharded;
+  };
+  Pair make_pair(const FullyShardOptions& options) const {
+    Pair pair{ShardNet(), fully_shard(ShardNet(), options)};
+    copy_values(pair.sharded, *pair.plain);
+    return pair;
+  }
+
+  template <class Model>
+  void backward(Model& model, int step) const {
+    token_loss(model.forward(tokens(step)), targets(step)).backward();
+  }
+
+  /// The gradients of the pieces, put together, and of the replica's.
+  template <class Replica>
+  void expect_same_gradients(const FullySharded<ShardNetImpl>& sharded, Replica& replica) const {
+    const auto pieces = sharded.named_parameters();
+    const auto whole = replica->named_parameters();
+    std::size_t compared = 0;
+    for (const auto& [name, piece] : pieces) {
+      const at::Tensor& expected = whole[name].grad();
+      ASSERT_EQ(piece.grad().defined(), expected.defined()) << name;
+      if (!expected.defined()) continue;
+      const at::Tensor gathered = whole_of(piece.grad(), expected.numel());
+      const at::Tensor flat = expected.contiguous().view(-1);
+      if (sums_in_one_order()) {
+        EXPECT_TRUE(at::equal(gathered, flat)) << name;
+      } else {
+        EXPECT_TRUE(at::allclose(gathered, flat, 1e-4, 1e-6)) << name;
+      }
+      ++compared;
+    }
+    EXPECT_GT(compared, 0U);
+  }
+
+  /// The pieces of all ranks, in rank order.
+  at::Tensor whole_of(const at::Tensor& piece, std::int64_t numel) const {
+    const at::Tensor sizes = zeros(world_size_, at::kLong);
+    sizes[rank_] = piece.numel();
+    group_.all_reduce(sizes);
+    EXPECT_EQ(sizes.sum().item<std::int64_t>(), numel);
+    Tensors all;
+    for (int rank = 0; rank < world_size_; ++rank) {
+      at::Tensor part = at::zeros({sizes[rank].item<std::int64_t>()}, piece.options());
+      if (rank == rank_) part.copy_(piece);
+      group_.broadcast(part, rank);
+      all.push_back(part);
+    }
+    return at::cat(all);
+  }
+};
+
+TEST_F(FullyShard, HasTheBitsOfDistributedDataParallelAfter100Steps) {
+  for (const ElementwiseOptimizer& optimizer : kElementwise) {
+    SCOPED_TRACE(optimizer.name);
+    FullyShardOptions options = by_block();
+    options.reshard_after_forward = optimizer.reshards;
+    auto [plain, sharded] = make_pair(options);
+    DistributedDataParallel replica(plain, {.process_group = group_});
+    const auto ours = optimizer.make(sharded.parameters());
+    const auto theirs = optimizer.make(replica.parameters());
+    for (int step = 0; step < 100; ++step) {
+      ours->zero_grad();
+      theirs->zero_grad();
+      backward(sharded, step);
+      backward(replica, step);
+      ours->step();
+      theirs->step();
+    }
+    EXPECT_TRUE(same_values(sharded.full_state_dict(), state_dict(*plain), sums_in_one_order()));
+  }
+}
+
+TEST_F(FullyShard, TrainsAsOneProcessOnAllSamples) {
+  auto [plain, sharded] = make_pair(by_block());
+  SGD ours(sharded.parameters(), {.lr = 0.05});
+  Tensors parameters = plain->parameters();
+  parameters.pop_back();  // the weight that the head shares
+  torch::optim::SGD theirs(parameters, 0.05);
+  for (int step = 0; step < 20; ++step) {
+    sharded.zero_grad();
+    plain->zero_grad();
+    backward(sharded, step);
+    // Batches are of one size: the mean of means is the mean.
+    Tensors inputs;
+    Tensors wanted;
+    for (int rank = 0; rank < world_size_; ++rank) {
+      inputs.push_back((at::arange(20) * (rank + 3) + step * 7).remainder(11));
+      wanted.push_back((inputs.back() * 5 + 1).remainder(11));
+    }
+    token_loss(plain->forward(at::cat(inputs)), at::cat(wanted)).backward();
+    ours.step();
+    theirs.step();
+  }
+  EXPECT_TRUE(same_values(sharded.full_state_dict(), state_dict(*plain), false));
+}
+
+TEST_F(FullyShard, GivesEveryRankTheValuesOfRank0) {
+  const auto sharded = fully_shard(ShardNet(), by_block());
+  Tensors values;
+  for (const auto& [name, value] : sharded.full_state_dict()) values.push_back(value);
+  EXPECT_TRUE(same_bits_everywhere(values));
+}
+
+TEST_F(FullyShard, MakesUnitsOfTheModulesThatThePolicyChooses) {
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(fully_shard(ShardNet(), {.process_group = group_}).unit_names(), Names{""});
+  EXPECT_EQ(fully_shard(ShardNet(), by_block()).unit_names(),
+            (Names{"", "blocks.0", "blocks.1", "blocks.2"}));
+  // Nested units, and one without parameters of its own.
+  const AutoWrapPolicy nested = [](const std::string& name, const torch::nn::Module&) {
+    return name == "blocks" || name == "blocks.1" || name == "blocks.1.up";
+  };
+  EXPECT_EQ(
+      fully_shard(ShardNet(), {.process_group = group_, .auto_wrap_policy = nested}).unit_names(),
+      (Names{"", "blocks", "blocks.1", "blocks.1.up"}));
+}
+
+TEST_F(FullyShard, AveragesGradientsWhateverTheUnits) {
+  const AutoWrapPolicy policies[] = {
+      {},
+      module_wrap_policy<ShardBlockImpl>(),
+      module_wrap_policy<torch::nn::LinearImpl, torch::nn::EmbeddingImpl>(),
+      [](const std::string& name, const torch::nn::Module&) {
+        return name == "blocks" || name == "blocks.1" || name == "blocks.1.up";
+      },
+      [](const std::string&, const torch::nn::Module&) { return true; }};
+  for (const AutoWrapPolicy& policy : policies) {
+    auto [plain, sharded] = make_pair({.process_group = group_, .auto_wrap_policy = policy});
+    DistributedDataParallel replica(plain, {.process_group = group_});
+    for (int step = 0; step < 2; ++step) {
+      backward(sharded, step);
+      backward(replica, step);
+      expect_same_gradients(sharded, replica);
+      sharded.zero_grad();
+      replica.zero_grad();
+    }
+  }
+}
+
+TEST_F(FullyShard, AddsGradientsOfSeveralBackwardPasses) {
+  auto [plain, sharded] = make_pair(by_block());
+  DistributedDataParallel replica(plain, {.process_group = group_});
+  for (int step = 0; step < 3; ++step) {
+    backward(sharded, step);
+    backward(replica, step);
+  }
+  const auto pieces = sharded.named_parameters();
+  for (const auto& [name, piece] : pieces) {
+    const at::Tensor expected = replica->named_parameters()[name].grad();
+    if (!expected.defined()) continue;
+    EXPECT_TRUE(
+        at::allclose(whole_of(piece.grad(), expected.numel()), expected.view(-1), 1e-4, 1e-6));
+  }
+}
+
+TEST_F(FullyShard, RunsBackwardTwiceOverOneGraph) {
+  auto [plain, sharded] = make_pair(by_block());
+  const at::Tensor loss = token_loss(sharded(tokens(0)), targets(0));
+  loss.backward({}, /*retain_graph=*/true);
+  Tensors once;
+  for (const at::Tensor& piece : sharded.parameters()) {
+    once.push_back(piece.grad().defined() ? piece.grad().clone() : at::Tensor());
+  }
+  loss.backward();
+  const Tensors pieces = sharded.parameters();
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    if (!once[i].defined()) continue;
+    EXPECT_TRUE(at::equal(pieces[i].grad(), once[i] * 2)) << i;
+  }
+}
+
+TEST_F(FullyShard, ExchangesNothingWhileSyncIsOff) {
+  auto [plain, sharded] = make_pair(by_block());
+  DistributedDataParallel replica(plain, {.process_group = group_});
+  sharded.set_requires_gradient_sync(false);
+  for (int step = 0; step < 2; ++step) {
+    backward(sharded, step);
+    const auto no_sync = replica.no_sync();
+    backward(replica, step);
+  }
+  for (const at::Tensor& piece : sharded.parameters()) EXPECT_FALSE(piece.grad().defined());
+  sharded.set_requires_gradient_sync(true);
+  backward(sharded, 2);
+  backward(replica, 2);
+  expect_same_gradients(sharded, replica);
+}
+
+TEST_F(FullyShard, GivesUpGradientsThatWereNotExchanged) {
+  auto [plain, sharded] = make_pair(by_block());
+  DistributedDataParallel replica(plain, {.process_group = group_});
+  sharded.set_requires_gradient_sync(false);
+  backward(sharded, 5);
+  sharded.zero_grad();
+  sharded.set_requires_gradient_sync(true);
+  backward(sharded, 0);
+  backward(replica, 0);
+  expect_same_gradients(sharded, replica);
+}
+
+TEST_F(FullyShard, DividesGradientsByTheFactor) {
+  FullyShardOptions options = by_block();
+  options.gradient_divide_factor = 2 * world_size_;
+  auto [plain, sharded] = make_pair(options);
+  DistributedDataParallel replica(plain, {.process_group = group_});
+  backward(sharded, 0);
+  backward(replica, 0);
+  for (const auto& [name, piece] : sharded.named_parameters()) {
+    const at::Tensor expected = replica->named_parameters()[name].grad();
+    if (!expected.defined()) continue;
+    EXPECT_TRUE(
+        at::allclose(2 * whole_of(piece.grad(), expected.numel()), expected.view(-1), 1e-4, 1e-6))
+        << name;
+  }
+}
+
+/// Uses one of its layers, or both, or none, by rank.
+struct ChoosingImpl : torch::nn::Module {
+  ChoosingImpl() : first(5, 5), second(5, 5), last(5, 2) {
+    register_module("first", first);
+    register_module("second", second);
+    register_module("never", never);
+    register_module("last", last);
+  }
+  at::Tensor forward(at::Tensor values, int choice) {
+    if (choice & 1) values = first(values);
+    if (choice & 2) values = second(values);
+    return last(values);
+  }
+  torch::nn::Linear first;
+  torch::nn::Linear second;
+  torch::nn::Linear never{5, 5};
+  torch::nn::Linear last;
+};
+TORCH_MODULE(Choosing);
+
+TEST_F(FullyShard, LetsRanksLeaveOutDifferentParametersOfAUnit) {
+  Choosing plain;
+  auto sharded = fully_shard(Choosing(), {.process_group = group_});
+  copy_values(sharded, *plain);
+  DistributedDataParallel replica(plain, {.process_group = group_});
+  for (int step = 0; step < 6; ++step) {
+    sharded.zero_grad();
+    replica.zero_grad();
+    const at::Tensor inputs = at::arange(10, at::kFloat).view({2, 5}) + rank_;
+    const int choice = (step + rank_) % 4;
+    sharded(inputs, choice).sum().backward();
+    replica(inputs, choice).sum().backward();
+    for (const auto& [name, piece] : sharded.named_parameters()) {
+      const at::Tensor expected = replica->named_parameters()[name].grad();
+      ASSERT_EQ(piece.grad().defined(), expected.defined()) << name << " in step " << step;
+      if (!expected.defined()) continue;
+      EXPECT_TRUE(at::allclose(whole_of(piece.grad(), expected.numel()), expected.view(-1)))
+          << name;
+    }
+  }
+}
+
+TEST_F(FullyShard, LeavesUnitsAloneThatNoRankUses) {
+  Choosing plain;
+  auto sharded = fully_shard(
+      Choosing(),
+      {.process_group = group_, .auto_wrap_policy = module_wrap_policy<torch::nn::LinearImpl>()});
+  copy_values(sharded, *plain);
+  DistributedDataParallel replica(plain, {.process_group = group_});
+  for (const int choice : {1, 2, 3, 0}) {
+    sharded.zero_grad();
+    replica.zero_grad();
+    const at::Tensor inputs = at::arange(10, at::kFloat).view({2, 5}) + rank_;
+    sharded(inputs, choice).sum().backward();
+    replica(inputs, choice).sum().backward();
+    for (const auto& [name, piece] : sharded.named_parameters()) {
+      ASSERT_EQ(piece.grad().defined(), replica->named_parameters()[name].grad().defined()) << name;
+    }
+  }
+}
+
+TEST_F(FullyShard, KeepsFrozenParameters) {
+  auto [plain, sharded] = make_pair(by_block());
+  for (const auto& [name, piece] : sharded.named_parameters()) {
+    EXPECT_EQ(piece.requires_grad(), name != "scale") << name;
+  }
+  torch::optim::SGD optimizer(sharded.parameters(), 0.1);
+  backward(sharded, 0);
+  optimizer.step();
+  const auto trained = sharded.full_state_dict();
+  for (const auto& [name, value] : trained) {
+    if (name == "scale") {
+      EXPECT_TRUE(at::equal(value, plain->scale));
+    } else if (name == "embedding.weight") {
+      EXPECT_FALSE(at::equal(value, plain->embedding->weight));
+    }
+  }
+}
+
+TEST_F(FullyShard, LeavesIgnoredParametersAlone) {
+  FullyShardOptions options = by_block();
+  options.ignored_parameters = {"gain", "blocks.1.norm.bias"};
+  auto [plain, sharded] = make_pair(options);
+  EXPECT_TRUE(at::equal(sharded.module()->gain, plain->gain));  // It has its values all the time.
+  backward(sharded, rank_);
+  plain->zero_grad();
+  token_loss(plain->forward(tokens(rank_)), targets(rank_)).backward();
+  EXPECT_TRUE(at::allclose(sharded.module()->gain.grad(), plain->gain.grad()));
+  EXPECT_TRUE(same_values(sharded.full_state_dict(), state_dict(*plain), true));
+}
+
+TEST_F(FullyShard, EvaluatesAsTheWholeModule) {
+  auto [plain, sharded] = make_pair(by_block());
+  sharded.eval();
+  plain->eval();
+  {
+    const torch::NoGradGuard no_grad;
+    EXPECT_TRUE(at::equal(sharded(tokens(1)), plain(tokens(1))));
+  }
+  {
+    const c10::InferenceMode inference;
+    EXPECT_TRUE(at::equal(sharded(tokens(2)), plain(tokens(2))));
+  }
+  // Another function of the module, and training after all that.
+  const torch::NoGradGuard no_grad;
+  const auto embed = [&](ShardNetImpl& net) { return net.embedding(tokens(3)); };
+  EXPECT_TRUE(at::equal(sharded.call(embed), embed(*plain)));
+}
+
+TEST_F(FullyShard, SeesTheLastStepInForwardAfterAForwardWithoutBackward) {
+  for (const bool reshard : {true, false}) {
+    FullyShardOptions options = by_block();
+    options.reshard_after_forward = reshard;
+    auto [plain, sharded] = make_pair(options);
+    backward(sharded, 0);
+    static_cast<void>(sharded(tokens(1)));  // leaves the root gathered
+    torch::optim::SGD(sharded.parameters(), 0.5).step();
+    copy_values(sharded, *plain);
+    EXPECT_TRUE(at::equal(sharded(tokens(2)), plain(tokens(2))));
+  }
+}
+
+TEST_F(FullyShard, SavesAndLoadsTheWholeState) {
+  auto [plain, sharded] = make_pair(by_block());
+  ShardNet other;
+  Tensors values;
+  for (auto& tensor : other->parameters()) {
+    const torch::NoGradGuard no_grad;
+    tensor.copy_(at::arange(tensor.numel(), at::kFloat).view(tensor.sizes()).sin());
+  }
+  TensorDict saved = state_dict(*other);
+  for (auto& [name, value] : saved) value = value.clone();
+  for (auto& [name, value] : saved) {
+    if (name == "offset") value.copy_(at::arange(13, at::kFloat));
+  }
+  sharded.load_full_state_dict(saved);
+  EXPECT_TRUE(same_values(sharded.full_state_dict(), saved, true));
+  const auto of_rank_0 = sharded.full_state_dict({.rank0_only = true});
+  EXPECT_EQ(of_rank_0.size(), rank_ == 0 ? saved.size() : 0);
+
+  TensorDict wrong = saved;
+  wrong[0].second = at::zeros({3});
+  wrong.pop_back();
+  const std::string message = message_of<UsageError>([&] { sharded.load_full_state_dict(wrong); });
+  EXPECT_SAYS(message, wrong[0].first);
+  EXPECT_SAYS(message, "is missing");
+  EXPECT_TRUE(same_values(sharded.full_state_dict(), saved, true));
+}
+
+TEST_F(FullyShard, KeepsTheMemoryFormatOfParameters) {
+  const auto make = [] {
+    auto net = torch::nn::Linear(6, 35);
+    const torch::NoGradGuard no_grad;
+    net->weight.set_data(net->weight.detach().t().contiguous().t());
+    return net;
+  };
+  auto plain = make();
+  auto sharded = fully_shard(make(), {.process_group = group_});
+  EXPECT_EQ(sharded.module()->weight.strides(), plain->weight.strides());
+  copy_values(sharded, *plain);
+  const at::Tensor inputs = at::ones({2, 6});
+  EXPECT_TRUE(at::equal(sharded(inputs), plain(inputs)));
+}
+
+TEST_F(FullyShard, ClipsByTheNormOfAllRanks) {
+  auto [plain, sharded] = make_pair(by_block());
+  DistributedDataParallel replica(plain, {.process_group = group_});
+  backward(sharded, 0);
+  backward(replica, 0);
+  const double expected = clip_grad_norm_(replica.parameters(), 0.1);
+  const double norm = clip_grad_norm_(sharded.parameters(), 0.1, {.process_group = group_});
+  EXPECT_NEAR(norm, expected, 1e-5 * expected);
+  for (const auto& [name, piece] : sharded.named_parameters()) {
+    const at::Tensor gradient = replica->named_parameters()[name].grad();
+    if (!gradient.defined()) continue;
+    EXPECT_TRUE(
+        at::allclose(whole_of(piece.grad(), gradient.numel()), gradient.view(-1), 1e-4, 1e-7))
+        << name;
+  }
+}
+
+/// Notes the dtypes that its layer sees.
+struct DtypesImpl : torch::nn::Module {
+  DtypesImpl() : layer(7, 3) { register_module("layer", layer); }
+  at::Tensor forward(const at::Tensor& inputs) {
+    seen = {inputs.scalar_type(), layer->weight.scalar_type()};
+    return layer(inputs);
+  }
+  torch::nn::Linear layer;
+  std::vector<at::ScalarType> seen;
+};
+TORCH_MODULE(Dtypes);
+
+TEST_F(FullyShard, ComputesInTheDtypeOfThePolicy) {
+  Dtypes plain;
+  auto sharded = fully_shard(
+      Dtypes(), {.process_group = group_,
+                 .mp_policy = {.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat}});
+  copy_values(sharded, *plain);
+  const at::Tensor inputs = at::arange(14, at::kFloat).view({2, 7}) * (rank_ + 1) / 10;
+  const at::Tensor outputs = sharded(inputs);
+  EXPECT_EQ(outputs.scalar_type(), at::kBFloat16);
+  EXPECT_EQ(sharded.module()->seen, (std::vector<at::ScalarType>{at::kBFloat16, at::kBFloat16}));
+  outputs.sum().backward();
+
+  // By hand: this rank's gradient in bfloat16, averaged in float32.
+  plain->to(at::kBFloat16);
+  plain(inputs.to(at::kBFloat16)).sum().backward();
+  for (const auto& [name, piece] : sharded.named_parameters()) {
+    at::Tensor expected = plain->named_parameters()[name].grad().to(at::kFloat).contiguous();
+    group_.all_reduce(expected);
+    EXPECT_EQ(piece.scalar_type(), at::kFloat);
+    EXPECT_EQ(piece.grad().scalar_type(), at::kFloat);
+    EXPECT_TRUE(at::allclose(whole_of(piece.grad(), expected.numel()),
+                             expected.view(-1) / world_size_, 1e-6, 1e-6))
+        << name;
+  }
+}
+
+/// Counts the bytes that LibTorch's allocator has given out on this thread while it lives.
+class CountMemory : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void*, std::int64_t bytes, std::size_t, std::size_t,
+                         c10::Device) override {
+    live += bytes;
+    most = std::max(most, live);
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+
+  std::int64_t live = 0;
+  std::int64_t most = 0;
+};
+
+TEST_F(FullyShard, HoldsItsShardsBetweenStepsAndAFewUnitsInThem) {
+  constexpr std::int64_t kWidth = 128;
+  constexpr int kDepth = 12;
+  const auto memory = std::make_shared<CountMemory>();
+  const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, memory);
+  const std::int64_t before = memory->live;
+
+  auto sharded = fully_shard(ShardNet(kWidth, kDepth), by_block());
+  std::int64_t all_bytes = 0;
+  std::int64_t unit_bytes = 0;
+  for (const auto& parameter : sharded.module()->named_parameters()) {
+    const std::int64_t bytes = parameter.value().numel() * 4;
+    all_bytes += bytes;
+    if (parameter.key().starts_with("blocks.0.")) unit_bytes += bytes;
+  }
+  const std::int64_t share = all_bytes / world_size_;
+  // Padding, buffers, activations of 20 tokens; and, over gloo, copies that its threads hold.
+  const std::int64_t slack = group_.shares_memory() ? unit_bytes / 2 : 4 * unit_bytes;
+  EXPECT_LE(memory->live - before, share + slack);
+
+  for (int step = 0; step < 3; ++step) {
+    sharded.zero_grad();
+    {
+      const torch::NoGradGuard no_grad;
+      memory->most = memory->live;
+      static_cast<void>(sharded(tokens(step)));
+      EXPECT_LE(memory->most - before, share + unit_bytes + slack);
+      EXPECT_LE(memory->live - before, share + slack);
+    }
+    memory->most = memory->live;
+    const at::Tensor loss = token_loss(sharded(tokens(step)), targets(step));
+    const std::int64_t saved = 40 * 20 * kWidth * kDepth;  // by autograd
+    EXPECT_LE(memory->most - before, share + unit_bytes + saved + slack);
+    memory->most = memory->live;
+    loss.backward();
+    // Gradients are sharded, too; a unit's lie side by side with its parameters, then with the
+    // copy that is exchanged.
+    EXPECT_LE(memory->most - before, 2 * share + 2 * unit_bytes + saved + slack);
+  }
+  EXPECT_LE(memory->live - before, 2 * share + slack);
+}
+
+}  // namespace
+}  // namespace lockstep::testing
