@@ -11,6 +11,9 @@ int run_worker(int argc, char** argv);
 namespace lockstep::testing::features_worker {
 int run_worker(int argc, char** argv);
 }
+namespace lockstep::fully_shard_worker {
+int run_worker(int argc, char** argv);
+}
 namespace lockstep::gpt2_worker {
 int run_worker(int argc, char** argv);
 }
@@ -67,6 +70,7 @@ int main(int argc, char** argv) {
   const std::map<std::string, int (*)(int, char**)> workers = {
       {"accelerator_worker", lockstep::accelerator_worker::run_worker},
       {"features_worker", lockstep::testing::features_worker::run_worker},
+      {"fully_shard_worker", lockstep::fully_shard_worker::run_worker},
       {"gpt2_worker", lockstep::gpt2_worker::run_worker},
       {"gpt_worker", lockstep::gpt_worker::run_worker},
       {"machines_worker", machines_worker::run_worker},

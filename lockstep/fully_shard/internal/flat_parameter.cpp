@@ -114,6 +114,12 @@ const std::string& FlatParameter::name_of(const at::Tensor& view) const {
   return members_[layout_.parameter_at(view.storage_offset())].name;
 }
 
+std::int64_t FlatParameter::version() const {
+  std::int64_t sum = 0;
+  for (const Member& member : members_) sum += member.piece._version();
+  return sum;
+}
+
 void FlatParameter::gather() {
   const c10::NoGradGuard no_grad;
   allocate_memory(full_);

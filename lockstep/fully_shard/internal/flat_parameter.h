@@ -53,7 +53,7 @@ class FlatParameter {
   const std::string& name_of(const at::Tensor& view) const;
   bool holds(const at::Tensor& view) const { return full_.storage().is_alias_of(view.storage()); }
   /// Changes when the optimizer, or the program, writes to the pieces.
-  std::int64_t version() const { return shard_._version(); }
+  std::int64_t version() const;
 
   /// Collective.
   void gather();

@@ -122,6 +122,12 @@ void check_shardable(const ProcessGroup& group, const std::vector<SharedParamete
                               "; dense real parameters can be sharded, ignore others with "
                               "ignored_parameters"));
     }
+    if (parameter.numel() > 0 && parameter.storage().nbytes() == 0) {
+      throw UsageError(concat("fully_shard on rank ", group.rank(), ": parameter '",
+                              each.names.front(),
+                              "' has no memory; a module can be sharded once, and its values must "
+                              "be there"));
+    }
   }
   check_memory(parameters);
 }

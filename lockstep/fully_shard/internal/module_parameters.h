@@ -28,8 +28,8 @@ std::vector<at::Tensor> ignored_parameters_of(const torch::nn::Module& module,
 std::vector<std::string> unit_names_of(const torch::nn::Module& module,
                                        const AutoWrapPolicy& policy);
 
-/// Errors: UsageError for no parameter, for one that is not on the group's device or of a dtype
-/// that it does not exchange, and for two that have memory in common.
+/// Errors: UsageError for no parameter, for one that is not on the group's device, of a dtype that
+/// it does not exchange, or without memory, and for two that have memory in common.
 void check_shardable(const ProcessGroup& group, const std::vector<SharedParameter>& parameters);
 
 }  // namespace lockstep::inline internal

@@ -1,0 +1,170 @@
+"""Fully sharded training beside PyTorch's FSDP2, and with ranks that die in it.
+
+    fully_shard.py FULLY_SHARD_WORKER [unittest arguments]
+
+The same weights and data on both sides, 100 steps, on the CPU: FSDP2 over Gloo, Lockstep over each backend. Parameters
+and the norms by which gradients were clipped must be within 1e-6. Units are the blocks; every third step has two
+micro-batches, of which the first is not exchanged.
+"""
+
+import os
+import signal
+import sys
+import tempfile
+import unittest
+import warnings
+
+warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+from free_ports import free_port
+from rank_process import RankProcess, place
+
+WORKER = os.path.abspath(sys.argv[1])
+TOKENS, WIDTH, STEPS = 11, 24, 100
+OPTIMIZERS = {
+    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-3),
+    "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
+}
+# Ranks, the backend, and which ranks share memory.
+JOBS = ((1, "shm", "0"), (2, "shm", "00"), (2, "gloo", "00"), (3, "shm", "000"), (3, "hierarchical", "001"),
+        (4, "shm", "0000"), (4, "gloo", "0000"), (4, "hierarchical", "0011"))
+torch.set_num_threads(1)
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(WIDTH, 3 * WIDTH + 1)
+        self.down = nn.Linear(3 * WIDTH + 1, WIDTH)
+
+    def forward(self, inputs):
+        return inputs + self.down(torch.tanh(self.up(inputs)))
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(TOKENS, WIDTH)
+        self.blocks = nn.ModuleList([Block() for _ in range(3)])
+        self.head = nn.Linear(WIDTH, TOKENS)
+
+    def forward(self, tokens):
+        values = self.embedding(tokens)
+        for block in self.blocks:
+            values = block(values)
+        return self.head(values)
+
+
+def backward(model, rank, step):
+    inputs = (torch.arange(20) * (rank + 3) + step * 7).remainder(TOKENS)
+    nn.functional.cross_entropy(model(inputs), (inputs * 5 + 1).remainder(TOKENS)).backward()
+
+
+def run_fsdp2(rank, world_size, folder):
+    """Trains from the weights in `folder`; rank 0 writes what came of it."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store.{world_size}", rank=rank, world_size=world_size)
+    mesh = dist.device_mesh.init_device_mesh("cpu", (world_size,))
+    for kind, make in OPTIMIZERS.items():
+        model = Net()
+        model.load_state_dict(torch.load(f"{folder}/weights.pt"))
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        optimizer = make(model.parameters())
+        norms = torch.zeros(STEPS, dtype=torch.float64)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            if step % 3 == 0:
+                model.set_requires_gradient_sync(False)
+                backward(model, rank, step + 1000)
+                model.set_requires_gradient_sync(True)
+            backward(model, rank, step)
+            norms[step] = nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor()
+            optimizer.step()
+        trained = {name: value.full_tensor() for name, value in model.state_dict().items()}
+        if rank == 0:
+            torch.save(trained | {"norms": norms}, f"{folder}/{kind}.{world_size}.pt")
+    dist.barrier()
+    # Past PyTorch's own clean-up, in which a thread of its sometimes ends the process.
+    os._exit(0)
+
+
+class Parity(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        directory = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(directory.cleanup)
+        cls.folder = directory.name
+        torch.manual_seed(28)
+        torch.save(Net().state_dict(), f"{cls.folder}/weights.pt")
+        for world_size in sorted({ranks for ranks, _, _ in JOBS}):
+            mp.spawn(run_fsdp2, (world_size, cls.folder), nprocs=world_size)
+
+    def test_the_parameters_are_those_of_fsdp2(self):
+        for ranks, backend, machines in JOBS:
+            for kind in OPTIMIZERS:
+                with self.subTest(ranks=ranks, backend=backend, machines=machines, optimizer=kind):
+                    result = f"{self.folder}/ours.pt"
+                    self.train(ranks, backend, machines, kind, result)
+                    ours = torch.load(result)["extra"]
+                    theirs = torch.load(f"{self.folder}/{kind}.{ranks}.pt")
+                    self.assertEqual(ours.keys(), theirs.keys())
+                    start = torch.load(f"{self.folder}/weights.pt")
+                    for name, value in theirs.items():
+                        difference = (ours[name] - value).abs().max().item()
+                        self.assertLess(difference, 1e-6, name)
+                        if name in start:  # It has been trained.
+                            self.assertGreater((start[name] - value).abs().max().item(), 1e-3, name)
+
+    def train(self, ranks, backend, machines, kind, result):
+        port = free_port()
+        processes = []
+        for rank in range(ranks):
+            environment = place(rank, ranks, port, LOCKSTEP_BACKEND=backend, OMP_NUM_THREADS=1,
+                                LOCKSTEP_MEMORY_DOMAIN=machines[rank])
+            command = [WORKER, "train", kind, f"{self.folder}/weights.pt", result]
+            processes.append(RankProcess(self, command, environment))
+        for process in processes:
+            code, _, errors = process.finish()
+            self.assertEqual(code, 0, errors)
+
+
+class Faults(unittest.TestCase):
+    def job(self, world_size, backend, *arguments, machines="0000", **environment):
+        port = free_port()
+        return [RankProcess(self, [WORKER, *arguments],
+                            place(rank, world_size, port, LOCKSTEP_BACKEND=backend, OMP_NUM_THREADS=1,
+                                  LOCKSTEP_MEMORY_DOMAIN=machines[rank], **environment))
+                for rank in range(world_size)]
+
+    def test_a_rank_that_dies_between_collectives_is_named_with_the_collective(self):
+        # In forward the others wait in the gather of a unit, in backward in the reduction of one.
+        for where, operation in (("forward", "all_gather"), ("backward", "reduce_scatter")):
+            for backend, machines in (("shm", "000"), ("gloo", "000"), ("hierarchical", "001")):
+                with self.subTest(where=where, backend=backend):
+                    ranks = self.job(3, backend, "die", where, machines=machines)
+                    for rank in (0, 2):
+                        fields = ranks[rank].expect_error("PeerLost", group="default", own_rank=rank)
+                        self.assertIn(operation, fields["operation"], fields)
+                        if backend == "shm":  # Over Gloo a collective does not know which.
+                            self.assertEqual(fields["ranks"], [1], fields)
+
+    def test_a_stopped_rank_is_a_timeout_at_the_deadline(self):
+        for backend in ("shm", "gloo"):
+            with self.subTest(backend=backend):
+                ranks = self.job(2, backend, "for-ever", LOCKSTEP_TIMEOUT_S=2)
+                for rank in ranks:
+                    rank.wait_for_line("running")
+                ranks[1].process.send_signal(signal.SIGSTOP)
+                ranks[0].expect_error("TimeoutError", group="default", own_rank=0, ranks=[1], timeout_ms=2000)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])

@@ -1,0 +1,159 @@
+// The C++ side of tests/python/fully_shard.py: a small network of tokens, fully sharded.
+//   fully_shard_worker train SGD|AdamW FILE_OF_WEIGHTS RESULT   trains as the test does with
+//   PyTorch's FSDP2 fully_shard_worker die PLACE    trains until rank 1 kills itself in step 3, at
+//   PLACE: forward, backward fully_shard_worker for-ever     trains until something ends it
+#include <csignal>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <ATen/ATen.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/init_process_group.h"
+#include "lockstep/fully_shard.h"
+#include "lockstep/optim/clip_grad.h"
+#include "lockstep/program/run_main.h"
+#include "lockstep/snapshot/snapshot.h"
+
+namespace lockstep::fully_shard_worker {
+namespace {
+
+constexpr std::int64_t kTokens = 11;
+constexpr std::int64_t kWidth = 24;
+
+struct BlockImpl : torch::nn::Module {
+  BlockImpl() {
+    register_module("up", up);
+    register_module("down", down);
+  }
+  at::Tensor forward(const at::Tensor& inputs) { return inputs + down(at::tanh(up(inputs))); }
+  torch::nn::Linear up{kWidth, 3 * kWidth + 1};
+  torch::nn::Linear down{3 * kWidth + 1, kWidth};
+};
+TORCH_MODULE(Block);
+
+struct NetImpl : torch::nn::Module {
+  NetImpl() {
+    register_module("embedding", embedding);
+    register_module("blocks", blocks);
+    for (int i = 0; i < 3; ++i) blocks->push_back(Block());
+    register_module("head", head);
+  }
+  at::Tensor forward(const at::Tensor& tokens) {
+    at::Tensor values = embedding(tokens);
+    for (const auto& block : *blocks) {
+      if (before_block) values = before_block(values);
+      values = block->as<Block>()->forward(values);
+    }
+    return head(values);
+  }
+  torch::nn::Embedding embedding{kTokens, kWidth};
+  torch::nn::ModuleList blocks;
+  torch::nn::Linear head{kWidth, kTokens};
+  std::function<at::Tensor(const at::Tensor&)> before_block;
+};
+TORCH_MODULE(Net);
+
+at::Tensor tokens(int rank, int step) {
+  return (at::arange(20) * (rank + 3) + step * 7).remainder(kTokens);
+}
+
+void backward(FullySharded<NetImpl>& model, int rank, int step) {
+  const at::Tensor inputs = tokens(rank, step);
+  torch::nn::functional::cross_entropy(model(inputs), (inputs * 5 + 1).remainder(kTokens))
+      .backward();
+}
+
+FullySharded<NetImpl> make_model(const ProcessGroup& group) {
+  return fully_shard(Net(),
+                     {.process_group = group, .auto_wrap_policy = module_wrap_policy<BlockImpl>()});
+}
+
+// 100 steps, of which every third has two micro-batches.
+void train(const std::string& kind, const std::string& weights, const std::string& result) {
+  const ProcessGroup group = default_process_group();
+  auto model = make_model(group);
+  model.load_full_state_dict(read_state_dict(weights));
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+  if (kind == "SGD") {
+    optimizer = std::make_unique<torch::optim::SGD>(
+        model.parameters(), torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(1e-3));
+  } else {
+    optimizer =
+        std::make_unique<torch::optim::AdamW>(model.parameters(), torch::optim::AdamWOptions(1e-3));
+  }
+  at::Tensor norms = at::zeros({100}, at::kDouble);
+  for (int step = 0; step < 100; ++step) {
+    model.zero_grad();
+    if (step % 3 == 0) {
+      model.set_requires_gradient_sync(false);
+      backward(model, group.rank(), step + 1000);
+      model.set_requires_gradient_sync(true);
+    }
+    backward(model, group.rank(), step);
+    norms[step] = clip_grad_norm_(model.parameters(), 1.0, {.process_group = group});
+    optimizer->step();
+  }
+  TensorDict trained = model.full_state_dict();
+  trained.emplace_back("norms", norms);
+  if (group.rank() == 0) save_snapshot(result, {.extra = std::move(trained)});
+}
+
+// Steps until it is ended; `harm` is called in step 3, before each block.
+[[noreturn]] void train_for_ever(const std::string& place) {
+  const ProcessGroup group = default_process_group();
+  auto model = make_model(group);
+  torch::optim::SGD optimizer(model.parameters(), 1e-3);
+  for (int step = 0;; ++step) {
+    if (step == 3 && group.rank() == 1 && place == "forward") {
+      model.module()->before_block = [](const at::Tensor&) -> at::Tensor {
+        std::raise(SIGKILL);
+        return {};
+      };
+    } else if (step == 3 && group.rank() == 1 && place == "backward") {
+      model.module()->before_block = [](const at::Tensor& values) {
+        values.register_hook([](const at::Tensor&) { std::raise(SIGKILL); });
+        return values;
+      };
+    }
+    model.zero_grad();
+    backward(model, group.rank(), step);
+    optimizer.step();
+    if (step > 0) continue;
+    std::printf("running\n");
+    std::fflush(stdout);
+  }
+}
+
+int run(int argc, char** argv) {
+  const std::string command = argc > 1 ? argv[1] : "";
+  init_process_group();
+  if (command == "train" && argc == 5) {
+    train(argv[2], argv[3], argv[4]);
+  } else if (command == "die" && argc == 3) {
+    train_for_ever(argv[2]);
+  } else if (command == "for-ever" && argc == 2) {
+    train_for_ever("");
+  } else {
+    throw UsageError("usage: fully_shard_worker train|die|for-ever …");
+  }
+  return 0;
+}
+
+}  // namespace
+
+int run_worker(int argc, char** argv) {
+  return lockstep::run_main([&] { return run(argc, argv); });
+}
+
+}  // namespace lockstep::fully_shard_worker
