@@ -2,7 +2,7 @@
 # lockstep/ and in its folders) and a package of these targets. It can be moved: nothing in it is an absolute path
 # but LibTorch's, which the user's own find_package(Torch) decides.
 #
-#   lockstep::lockstep          what lockstep/lockstep.h and lockstep/tensor_parallel.h need
+#   lockstep::lockstep          what lockstep/lockstep.h, fully_shard.h and tensor_parallel.h need
 #   lockstep::rpc               lockstep/rpc.h
 #   lockstep::pipeline          lockstep/pipeline.h
 #   lockstep::parameter_server  lockstep/parameter_server.h

@@ -3,8 +3,8 @@
 /// Data-parallel training: process groups, DistributedDataParallel, Accelerator, Trainer, data,
 /// snapshots, recovery. Link lockstep::lockstep. LibTorch's own headers are not included: include
 /// <torch/torch.h>, or the narrower ones that the program uses. Models that one process does not
-/// hold: lockstep/pipeline.h, lockstep/tensor_parallel.h, lockstep/rpc.h,
-/// lockstep/parameter_server.h.
+/// hold: lockstep/fully_shard.h, lockstep/pipeline.h, lockstep/tensor_parallel.h,
+/// lockstep/rpc.h, lockstep/parameter_server.h.
 
 #include "lockstep/amp/autocast.h"
 #include "lockstep/amp/grad_scaler.h"

@@ -1,4 +1,4 @@
-"""Holds docs/distributed-data-parallel.md and docs/faults.md to the code: the tests that they name exist, and the
+"""Holds docs/distributed-data-parallel.md, docs/fully-shard.md and docs/faults.md to the code: the tests that they name exist, and the
 examples of the first are in tests/ranks/guide_test.cpp.
 
     guide.py ROOT_OF_THE_REPOSITORY
@@ -45,6 +45,17 @@ class Guide(unittest.TestCase):
             shown |= set(re.findall(r"`([^`]+)`", row.split("|")[-2]))
         self.assertEqual(shown - tests - cases, set())
         self.assertEqual(cases - shown - {"passes", "complex", "dtypes", "frozen", "shared"}, set())
+
+
+class FullyShard(unittest.TestCase):
+    """docs/fully-shard.md"""
+
+    def test_examples_are_compiled(self):
+        compiled = without_spaces((ROOT / "tests/ranks/fully_shard_test.cpp").read_text())
+        examples = re.findall(r"```cpp\n(.*?)```", (ROOT / "docs/fully-shard.md").read_text(), re.DOTALL)
+        self.assertGreater(len(examples), 0)
+        for example in examples:
+            self.assertTrue(without_spaces(example) in compiled, f"not compiled:\n{example}")
 
 
 class Faults(unittest.TestCase):
