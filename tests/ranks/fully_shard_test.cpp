@@ -552,14 +552,14 @@ TEST_F(FullyShard, HoldsItsShardsBetweenStepsAndAFewUnitsInThem) {
 
 // The example of docs/fully-shard.md: the test `guide` finds it here.
 TEST_F(FullyShard, RunsTheExampleOfTheGuide) {
-  using Net = ShardNet;
+  using Transformer = ShardNet;
   using BlockImpl = ShardBlockImpl;
   const ProcessGroup& group = group_;
   std::vector<std::pair<at::Tensor, at::Tensor>> batches;
   for (int step = 0; step < 10; ++step) batches.emplace_back(tokens(0), targets(0));
 
   auto model = lockstep::fully_shard(
-      Net(),
+      Transformer(),
       {.process_group = group, .auto_wrap_policy = lockstep::module_wrap_policy<BlockImpl>()});
   lockstep::AdamW optimizer(model.parameters(), {.lr = 1e-3});
   for (const auto& [inputs, targets] : batches) {
