@@ -365,7 +365,9 @@ TEST_F(LogicalShardsTest, AValidationHasTheBitsOfOneProcess) {
       expected.push_back(drawn_of(trainer.options().seed, number, shard));
     }
   }
-  if (own.size() > 0) EXPECT_EQ(task.drawn, expected);
+  if (own.size() > 0) {
+    EXPECT_EQ(task.drawn, expected);
+  }
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 namespace lockstep {
 namespace {
 
-using Owners = std::vector<std::size_t>;
+using UnitOwners = std::vector<std::size_t>;
 
 TEST(UnitPlan, GivesAParameterToTheInnermostUnit) {
   const std::vector<std::string> units{"", "blocks.1", "blocks.1.mlp", "blocks.10"};
@@ -14,17 +14,17 @@ TEST(UnitPlan, GivesAParameterToTheInnermostUnit) {
                                {"blocks.1.mlp.weight"},
                                {"blocks.10.mlp.weight"},
                                {"blocks.2.mlp.weight"}}),
-            (Owners{0, 1, 2, 3, 0}));
+            (UnitOwners{0, 1, 2, 3, 0}));
 }
 
 TEST(UnitPlan, DoesNotDependOnTheOrderOfUnits) {
-  EXPECT_EQ(plan_units({"a.b", "", "a"}, {{"a.b.c"}, {"a.c"}, {"c"}}), (Owners{0, 2, 1}));
+  EXPECT_EQ(plan_units({"a.b", "", "a"}, {{"a.b.c"}, {"a.c"}, {"c"}}), (UnitOwners{0, 2, 1}));
 }
 
 TEST(UnitPlan, GivesASharedParameterToTheUnitThatHoldsAllItsNames) {
   const std::vector<std::string> units{"", "a", "a.x", "a.y", "b"};
   EXPECT_EQ(plan_units(units, {{"a.x.w", "a.y.w"}, {"a.x.w", "b.w"}, {"a.x.v", "a.x.w"}}),
-            (Owners{1, 0, 2}));
+            (UnitOwners{1, 0, 2}));
 }
 
 TEST(UnitPlan, TellsSubmodulesFromNamesThatBeginAlike) {
