@@ -127,6 +127,33 @@ TEST_F(FullyShardFaults, BackwardAfterAStepIsRefused) {
   loss(sharded, 2).backward();
 }
 
+TEST_F(FullyShardFaults, BackwardOfAForwardBeforeAStepIsRefusedBehindAnother) {
+  auto sharded = fully_shard(ShardNet(), by_block());
+  SGD optimizer(sharded.parameters(), {.lr = 0.1});
+  loss(sharded, 0).backward();
+  const at::Tensor late = loss(sharded, 1);
+  optimizer.step();
+  {
+    const at::NoGradGuard no_grad;
+    sharded(tokens(2));
+  }
+  EXPECT_SAYS(message_of<c10::Error>([&] { late.backward(); }), "modified by an inplace operation");
+}
+
+TEST_F(FullyShardFaults, WritesToParametersInForwardAreRefused) {
+  auto sharded = fully_shard(torch::nn::Embedding(torch::nn::EmbeddingOptions(9, 4).max_norm(0.1)),
+                             {.process_group = group_});
+  EXPECT_SAYS(message_of<UsageError>([&] { sharded(at::arange(4)); }),
+              "needs parameter 'weight' to write to it");
+  const std::string message = message_of<UsageError>([&] {
+    sharded.call([](torch::nn::EmbeddingImpl& embedding) {
+      const at::NoGradGuard no_grad;
+      embedding.weight.clamp_(-1, 1);
+    });
+  });
+  EXPECT_SAYS(message, "aten::clamp_");
+}
+
 TEST_F(FullyShardFaults, GradientsOfGradientsAreRefused) {
   auto sharded = fully_shard(ShardNet(), by_block());
   const std::string message = message_of<UsageError>(

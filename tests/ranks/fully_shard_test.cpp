@@ -302,6 +302,98 @@ TEST_F(FullyShard, LetsRanksLeaveOutDifferentParametersOfAUnit) {
   }
 }
 
+/// A unit of which a rank uses the bias alone, whose gradient needs no values, or all.
+struct PartImpl : torch::nn::Module {
+  PartImpl() {
+    register_module("linear", linear);
+    bias = register_parameter("bias", at::ones({5}));
+  }
+  at::Tensor forward(const at::Tensor& values, bool bias_alone) {
+    return bias_alone ? values + bias : linear(values) + bias;
+  }
+  torch::nn::Linear linear{5, 5};
+  at::Tensor bias;
+};
+TORCH_MODULE(Part);
+
+struct PartsImpl : torch::nn::Module {
+  PartsImpl() {
+    register_module("first", first);
+    register_module("second", second);
+  }
+  at::Tensor forward(const at::Tensor& values, bool bias_alone) {
+    return second(first(at::tanh(values), bias_alone), !bias_alone).square();
+  }
+  Part first;
+  Part second;
+};
+TORCH_MODULE(Parts);
+
+TEST_F(FullyShard, LetsRanksNeedAUnitInBackwardThatOthersDoNot) {
+  for (const bool reshards : {true, false}) {
+    Parts plain;
+    auto sharded = fully_shard(Parts(), {.process_group = group_,
+                                         .auto_wrap_policy = module_wrap_policy<PartImpl>(),
+                                         .reshard_after_forward = reshards});
+    copy_values(sharded, *plain);
+    DistributedDataParallel replica(plain, {.process_group = group_});
+    for (int step = 0; step < 4; ++step) {
+      sharded.zero_grad();
+      replica.zero_grad();
+      const at::Tensor inputs = at::arange(10, at::kFloat).view({2, 5}) + rank_;
+      const bool bias_alone = (step + rank_) % 2 == 0;
+      sharded(inputs, bias_alone).sum().backward();
+      replica(inputs, bias_alone).sum().backward();
+      for (const auto& [name, piece] : sharded.named_parameters()) {
+        const at::Tensor expected = replica->named_parameters()[name].grad();
+        ASSERT_EQ(piece.grad().defined(), expected.defined()) << name << " in step " << step;
+        if (!expected.defined()) continue;
+        EXPECT_TRUE(at::allclose(whole_of(piece.grad(), expected.numel()), expected.view(-1)))
+            << name;
+      }
+    }
+  }
+}
+
+/// Gives parameters of two units to one operator.
+struct PairedImpl : torch::nn::Module {
+  PairedImpl() {
+    register_module("left", left);
+    register_module("right", right);
+  }
+  at::Tensor forward(const at::Tensor& values) {
+    const at::Tensor product = right->weight.matmul(left->weight);
+    return values.matmul(product) + at::cat({left->weight, right->weight}).square().sum();
+  }
+  torch::nn::Linear left{torch::nn::LinearOptions(5, 5).bias(false)};
+  torch::nn::Linear right{torch::nn::LinearOptions(5, 5).bias(false)};
+};
+TORCH_MODULE(Paired);
+
+TEST_F(FullyShard, GivesOneOperatorParametersOfSeveralUnits) {
+  Paired plain;
+  auto sharded = fully_shard(
+      Paired(),
+      {.process_group = group_, .auto_wrap_policy = module_wrap_policy<torch::nn::LinearImpl>()});
+  copy_values(sharded, *plain);
+  DistributedDataParallel replica(plain, {.process_group = group_});
+  for (int step = 0; step < 2; ++step) {
+    sharded.zero_grad();
+    replica.zero_grad();
+    const at::Tensor inputs = at::arange(10, at::kFloat).view({2, 5}) + rank_ + step;
+    const at::Tensor ours = sharded(inputs);
+    const at::Tensor theirs = replica(inputs);
+    EXPECT_TRUE(at::equal(ours, theirs));
+    ours.sum().backward();
+    theirs.sum().backward();
+    for (const auto& [name, piece] : sharded.named_parameters()) {
+      const at::Tensor& expected = replica->named_parameters()[name].grad();
+      EXPECT_TRUE(at::allclose(whole_of(piece.grad(), expected.numel()), expected.view(-1)))
+          << name;
+    }
+  }
+}
+
 TEST_F(FullyShard, LeavesUnitsAloneThatNoRankUses) {
   Choosing plain;
   auto sharded = fully_shard(

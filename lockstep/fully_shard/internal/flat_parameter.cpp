@@ -120,6 +120,10 @@ std::int64_t FlatParameter::version() const {
   return sum;
 }
 
+void FlatParameter::mark_changed() const {
+  for (const Member& member : members_) member.parameter.unsafeGetTensorImpl()->bump_version();
+}
+
 void FlatParameter::gather() {
   const c10::NoGradGuard no_grad;
   allocate_memory(full_);

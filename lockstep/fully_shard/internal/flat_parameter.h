@@ -54,6 +54,8 @@ class FlatParameter {
   bool holds(const at::Tensor& view) const { return full_.storage().is_alias_of(view.storage()); }
   /// Changes when the optimizer, or the program, writes to the pieces.
   std::int64_t version() const;
+  /// For autograd: the module's tensors have other values than before.
+  void mark_changed() const;
 
   /// Collective.
   void gather();

@@ -1,7 +1,9 @@
 #include "lockstep/fully_shard/internal/parameter_watch.h"
 
+#include <algorithm>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/TensorImpl.h>
@@ -35,7 +37,15 @@ Watchers& watchers() {
   return instance;
 }
 
-void announce(const at::Tensor& tensor, const char* operation) {
+// What an operator gets of the storages of one watcher.
+struct Uses {
+  ParameterWatcher* watcher = nullptr;
+  std::vector<at::Tensor> arguments = {};
+  const at::Tensor* written = nullptr;
+};
+
+void add_use(std::vector<Uses>& all, const at::Tensor& tensor, bool is_written,
+             const char* operation) {
   if (!tensor.defined() || !tensor.key_set().has(kWatched)) return;
   ParameterWatcher* const watcher = watchers().find(tensor);
   if (watcher == nullptr) {
@@ -43,14 +53,18 @@ void announce(const at::Tensor& tensor, const char* operation) {
                             " got a parameter whose FullySharded is gone, and its values with it; "
                             "keep the FullySharded as long as its module"));
   }
-  watcher->before_use(tensor, operation);
+  auto uses = std::ranges::find(all, watcher, &Uses::watcher);
+  if (uses == all.end()) uses = all.insert(all.end(), Uses{.watcher = watcher});
+  uses->arguments.push_back(tensor);
+  if (is_written) uses->written = &tensor;
 }
 
-void announce_all(const c10::IValue& value, const char* operation) {
+void add_uses(std::vector<Uses>& all, const c10::IValue& value, bool is_written,
+              const char* operation) {
   if (value.isTensor()) {
-    announce(value.toTensor(), operation);
+    add_use(all, value.toTensor(), is_written, operation);
   } else if (value.isList()) {
-    for (const c10::IValue& item : value.toListRef()) announce_all(item, operation);
+    for (const c10::IValue& item : value.toListRef()) add_uses(all, item, is_written, operation);
   }
 }
 
@@ -58,9 +72,14 @@ void announce_all(const c10::IValue& value, const char* operation) {
 void announce_arguments(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const char* const operation = op.schema().name().c_str();
   const PauseWatching pause;
-  for (const c10::IValue& argument : torch::jit::last(*stack, op.schema().arguments().size())) {
-    announce_all(argument, operation);
+  const auto& declared = op.schema().arguments();
+  const auto values = torch::jit::last(*stack, declared.size());
+  std::vector<Uses> all;
+  for (std::size_t i = 0; i < declared.size(); ++i) {
+    const c10::AliasInfo* const alias = declared[i].alias_info();
+    add_uses(all, values[i], alias != nullptr && alias->isWrite(), operation);
   }
+  for (const Uses& uses : all) uses.watcher->before_use(uses.arguments, uses.written, operation);
   op.callBoxed(stack);
 }
 

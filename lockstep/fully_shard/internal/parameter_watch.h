@@ -1,17 +1,21 @@
 #pragma once
 
+#include <vector>
+
 #include <ATen/core/Tensor.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 namespace lockstep::inline internal {
 
-/// Is called before an operator of LibTorch gets a watched tensor, or a view of one: in forward, in
-/// backward with a tensor that autograd saved, and wherever else the program uses one.
+/// Is called before an operator of LibTorch gets watched tensors, or views of them: in forward, in
+/// backward with tensors that autograd saved, and wherever else the program uses them.
 /// Threads: called on the thread that runs the operator. What it throws, the operator throws.
 class ParameterWatcher {
  public:
-  /// `argument` is what the operator gets; its storage is the watched one.
-  virtual void before_use(const at::Tensor& argument, const char* operation) = 0;
+  /// `arguments`: all that the operator gets of this watcher's storages.
+  /// `written`: one of these that the operator writes to; null: none.
+  virtual void before_use(const std::vector<at::Tensor>& arguments, const at::Tensor* written,
+                          const char* operation) = 0;
 
  protected:
   ~ParameterWatcher() = default;

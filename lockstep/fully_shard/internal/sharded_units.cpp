@@ -23,12 +23,13 @@ bool in_backward_pass() {
 
 void ShardedUnits::attach_hooks() {
   std::vector<at::Tensor> parameters;
-  for (const Unit& unit : units_) {
-    for (const auto& flat : unit.flats) {
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    for (const auto& flat : units_[unit].flats) {
       if (!flat->is_trained()) continue;
       for (const FlatParameter::Member& member : flat->members()) {
         parameters.push_back(member.parameter);
         trained_.push_back(member.name);
+        unit_of_hook_.push_back(unit);
       }
     }
   }
@@ -44,7 +45,12 @@ void ShardedUnits::begin_forward() {
   if (forwards_++ > 0) return;
   // What is still gathered may be older than the last step of the optimizer.
   reshard_all();
-  version_ = version();
+  const std::int64_t before = std::exchange(version_, version());
+  if (before == version_) return;
+  // Autograd refuses the backward pass of an older forward, whose values are gone.
+  for (const Unit& unit : units_) {
+    for (const auto& flat : unit.flats) flat->mark_changed();
+  }
 }
 
 void ShardedUnits::end_forward(bool has_failed) noexcept {
@@ -75,22 +81,37 @@ std::size_t ShardedUnits::unit_of(const at::Tensor& argument) const {
   return static_cast<std::size_t>(unit - units_.begin());
 }
 
-void ShardedUnits::before_use(const at::Tensor& argument, const char* operation) {
-  const std::size_t unit = unit_of(argument);
+void ShardedUnits::refuse_use(const at::Tensor& argument, const char* operation,
+                              const char* what) const {
+  std::string name;
+  for (const auto& flat : units_[unit_of(argument)].flats) {
+    if (flat->holds(argument)) name = flat->name_of(argument);
+  }
+  throw UsageError(concat("fully_shard on rank ", options_.group.rank(), ": ", operation,
+                          " needs parameter '", name, what));
+}
+
+void ShardedUnits::before_use(const std::vector<at::Tensor>& arguments, const at::Tensor* written,
+                              const char* operation) {
   const bool in_backward = in_backward_pass();
   if (!in_backward && forwards_ == 0) {
-    std::string name;
-    for (const auto& flat : units_[unit].flats) {
-      if (flat->holds(argument)) name = flat->name_of(argument);
-    }
-    throw UsageError(concat("fully_shard on rank ", options_.group.rank(), ": ", operation,
-                            " needs parameter '", name,
-                            "', which is sharded outside of forward and backward; give optimizers "
-                            "parameters() of the FullySharded, and read values with "
-                            "full_state_dict()"));
+    refuse_use(arguments.front(), operation,
+               "', which is sharded outside of forward and backward; give optimizers "
+               "parameters() of the FullySharded, and read values with full_state_dict()");
+  }
+  if (written != nullptr) {
+    refuse_use(
+        *written, operation,
+        "' to write to it, and forward has a copy that is given up; change this rank's pieces, "
+        "which parameters() has, or call load_full_state_dict()");
   }
   if (in_backward) begin_backward();
-  if (unit != last_used_) use(unit, in_backward);
+  std::vector<std::size_t> units;
+  for (const at::Tensor& argument : arguments) {
+    const std::size_t unit = unit_of(argument);
+    if (std::ranges::find(units, unit) == units.end()) units.push_back(unit);
+  }
+  if (units.size() > 1 || units.front() != last_used_) use(units, in_backward);
 }
 
 void ShardedUnits::begin_backward() {
@@ -98,6 +119,7 @@ void ShardedUnits::begin_backward() {
   check_unchanged();
   in_backward_ = true;
   last_used_ = kNone;
+  for (Unit& unit : units_) unit.is_used_in_backward = false;
   tell_end_of_backward(*this);
 }
 
@@ -116,16 +138,24 @@ std::int64_t ShardedUnits::version() const {
   return sum;
 }
 
-void ShardedUnits::use(std::size_t unit, bool in_backward) {
+void ShardedUnits::use(const std::vector<std::size_t>& units, bool in_backward) {
   for (Unit& other : units_) {
-    const std::string& name = units_[unit].name;
-    if (!other.is_gathered || is_within(other.name, name) || is_within(name, other.name)) continue;
+    const bool is_kept = std::ranges::any_of(units, [&](std::size_t unit) {
+      const std::string& name = units_[unit].name;
+      return is_within(other.name, name) || is_within(name, other.name);
+    });
+    if (!other.is_gathered || is_kept) continue;
+    // Backward comes to it yet.
+    if (in_backward && !other.is_used_in_backward) continue;
     // Its gradients are complete: their flat copy may take the memory of the parameters.
     if (in_backward || options_.reshard_after_forward) reshard(other);
     if (in_backward && sync_) reduce(other);
   }
-  gather(units_[unit]);
-  last_used_ = unit;
+  for (const std::size_t unit : units) {
+    gather(units_[unit]);
+    units_[unit].is_used_in_backward = in_backward;
+  }
+  last_used_ = units.size() == 1 ? units.front() : kNone;
 }
 
 void ShardedUnits::gather(Unit& unit) {
@@ -147,6 +177,7 @@ void ShardedUnits::reshard(Unit& unit) noexcept {
 }
 
 void ShardedUnits::reshard_all() noexcept {
+  last_used_ = kNone;
   for (Unit& unit : units_) reshard(unit);
 }
 
@@ -162,13 +193,16 @@ void ShardedUnits::gradient_ready(std::size_t index, const at::Tensor& arrived) 
     refuse("is sparse, which is not supported; use layers with sparse = false");
   }
   begin_backward();
+  // Other ranks may need the unit's values where this one does not.
+  const std::size_t unit = unit_of_hook_[index];
+  const PauseWatching pause;
+  if (unit != last_used_) use({unit}, /*in_backward=*/true);
 }
 
 void ShardedUnits::backward_ended() {
   const PauseWatching pause;
   if (sync_) exchange_what_is_left();
   reshard_all();
-  last_used_ = kNone;
   in_backward_ = false;
 }
 

@@ -18,12 +18,13 @@ namespace lockstep::inline internal {
 
 /// Decides when the units of a module are gathered, resharded and reduced.
 ///
-/// A unit is gathered when an operator is about to use one of its parameters. Using a unit ends the
-/// use of every gathered one that is neither within it nor around it: in forward that one is
-/// resharded, in backward its gradients are reduced before. What is left then is done at the end of
-/// forward, or of backward, where ranks find out together which parameters have a gradient on any
-/// rank. Ranks whose forward uses the same units in the same order make the same collectives,
-/// whichever parameters of a unit each of them leaves out.
+/// A unit is gathered when an operator is about to use one of its parameters, and in backward when
+/// one of them gets a gradient. Using units ends the use of every gathered one that is neither
+/// within them nor around them: in forward that one is resharded, in backward, once it was used
+/// there, its gradients are reduced, too. What is left then is done at the end of forward, or of
+/// backward, where ranks find out together which parameters have a gradient on any rank. Ranks
+/// whose forward uses the same units in the same order make the same collectives, whichever
+/// parameters of a unit each of them leaves out.
 ///
 /// Threads: the training thread; in backward autograd's, one at a time.
 /// Lifetime: hooks and watches are removed with it.
@@ -35,6 +36,7 @@ class ShardedUnits final : public GradientHooks::Target, public ParameterWatcher
     std::string name;  ///< of its module; the root's is ""
     std::vector<std::unique_ptr<FlatParameter>> flats = {};
     bool is_gathered = false;
+    bool is_used_in_backward = false;
   };
 
   struct Options {
@@ -59,7 +61,8 @@ class ShardedUnits final : public GradientHooks::Target, public ParameterWatcher
   void set_sync(bool sync) { sync_ = sync; }
   void drop_gradients();
 
-  void before_use(const at::Tensor& argument, const char* operation) override;
+  void before_use(const std::vector<at::Tensor>& arguments, const at::Tensor* written,
+                  const char* operation) override;
   void gradient_ready(std::size_t index, const at::Tensor& arrived) override;
   void backward_ended() override;
 
@@ -69,7 +72,9 @@ class ShardedUnits final : public GradientHooks::Target, public ParameterWatcher
   std::size_t unit_of(const at::Tensor& argument) const;
   void begin_backward();
   void check_unchanged() const;
-  void use(std::size_t unit, bool in_backward);
+  [[noreturn]] void refuse_use(const at::Tensor& argument, const char* operation,
+                               const char* what) const;
+  void use(const std::vector<std::size_t>& units, bool in_backward);
   void gather(Unit& unit);
   void reduce(Unit& unit);
   void reshard(Unit& unit) noexcept;
@@ -79,13 +84,14 @@ class ShardedUnits final : public GradientHooks::Target, public ParameterWatcher
 
   Options options_;
   std::vector<Unit> units_;
-  std::vector<std::string> trained_;  // names, by the hooks' index
+  std::vector<std::string> trained_;       // names, by the hooks' index
+  std::vector<std::size_t> unit_of_hook_;  // of the parameter
   std::unique_ptr<GradientHooks> hooks_;
   bool sync_ = true;
   int forwards_ = 0;  // under way, one within another
   bool in_backward_ = false;
-  std::size_t last_used_ = kNone;
-  std::int64_t version_ = 0;  // of the shards, in the last forward
+  std::size_t last_used_ = kNone;  // alone
+  std::int64_t version_ = 0;       // of the shards, in the last forward
 };
 
 }  // namespace lockstep::inline internal
