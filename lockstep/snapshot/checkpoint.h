@@ -21,6 +21,7 @@ inline namespace internal {
 struct StoredTensors;
 }
 
+/// The formats that CheckpointReader reads.
 enum class CheckpointFormat {
   kSafetensors,         ///< One file of Hugging Face's safetensors.
   kShardedSafetensors,  ///< A folder: model.safetensors.index.json and the files that it names.
@@ -30,6 +31,7 @@ enum class CheckpointFormat {
   kShardedSnapshot,     ///< A folder with manifest.json.
 };
 
+/// Which tensors of a checkpoint are read.
 enum class CheckpointPart {
   /// The weights: the dict "model" or "state_dict" where there is one, else everything.
   kModel,
@@ -37,12 +39,14 @@ enum class CheckpointPart {
   kAll,
 };
 
+/// A tensor of a checkpoint, without its values.
 struct CheckpointTensor {
   std::string name;
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   std::vector<std::int64_t> shape = {};
 };
 
+/// Of CheckpointReader.
 struct CheckpointReaderOptions {
   CheckpointPart part = CheckpointPart::kModel;
 };
@@ -58,7 +62,9 @@ class CheckpointReader {
   explicit CheckpointReader(std::filesystem::path path,
                             const CheckpointReaderOptions& options = {});
 
+  /// The file or folder.
   const std::filesystem::path& path() const { return path_; }
+  /// What it is.
   CheckpointFormat format() const;
   /// In the order of the file.
   const std::vector<CheckpointTensor>& tensors() const { return tensors_; }
@@ -82,6 +88,7 @@ class CheckpointReader {
   std::map<std::string, std::size_t> places_;
 };
 
+/// Of save_checkpoint() and convert_checkpoint().
 struct SaveCheckpointOptions {
   /// kSafetensors, kShardedSafetensors, kDistributed or kTorchSave.
   CheckpointFormat format = CheckpointFormat::kShardedSafetensors;

@@ -254,6 +254,8 @@ TEST_F(CheckpointTest, AFullDiskLeavesWhatWasThere) {
           << form.name;
     }
     EXPECT_EQ(CheckpointReader(path(form.name)).tensors()[0].name, "a") << form.name;
+    EXPECT_TRUE(form.format == CheckpointFormat::kTorchSave ||
+                verify_checksum_list(path(form.name)));
   }
   for (const auto& entry : std::filesystem::directory_iterator(directory_.path())) {
     EXPECT_NE(entry.path().filename().native()[0], '.') << entry.path();
@@ -285,6 +287,19 @@ TEST_F(CheckpointTest, ALineOfAChecksumListThatIsNoneIsRefused) {
   EXPECT_NE(
       message_of<CorruptFile>([&] { verify_checksum_list(path("dcp1")); }).find("__0_0.distcp"),
       std::string::npos);
+}
+
+TEST_F(CheckpointTest, TheChecksumsAreFoundByTheNameOfTheIndexAndBesideTheOnlyFile) {
+  save_checkpoint(path("parts"), {{"a", at::ones({9})}, {"b", at::ones({9})}}, {.shards = 2});
+  EXPECT_TRUE(verify_checksum_list(path("parts") / "model.safetensors.index.json"));
+  std::filesystem::create_directory(path("one"));
+  const std::filesystem::path only = path("one") / "model.safetensors";
+  save_checkpoint(only, {{"a", at::ones({9})}}, {.format = CheckpointFormat::kSafetensors});
+  EXPECT_TRUE(verify_checksum_list(path("one")));
+  std::string bytes = file_bytes(only);
+  bytes.back() ^= 1;
+  put_file_bytes(only, bytes);
+  EXPECT_THROW(verify_checksum_list(path("one")), CorruptFile);
 }
 
 TEST_F(CheckpointTest, NoDamageOfAFolderCrashesOrTakesMuchMemory) {

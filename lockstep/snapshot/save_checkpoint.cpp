@@ -74,9 +74,11 @@ class Sources {
 
 // Safetensors.
 
+/// `before_commit` is called once all is written, before it takes the path.
 FileDigest write_safetensors(const std::filesystem::path& path, const Sources& sources,
                              std::span<const SourceTensor> tensors,
-                             const std::map<std::string, std::string>& metadata) {
+                             const std::map<std::string, std::string>& metadata,
+                             const std::function<void()>& before_commit = {}) {
   SafetensorsHeader header{.tensors = {}, .metadata = metadata};
   for (const SourceTensor& source : tensors) {
     if (!is_safetensors_dtype(source.tensor.dtype)) {
@@ -105,6 +107,7 @@ FileDigest write_safetensors(const std::filesystem::path& path, const Sources& s
       sources.add_written(values.nbytes());
     }
   }
+  if (before_commit) before_commit();
   return file.commit();
 }
 
@@ -275,10 +278,12 @@ void save_sources(const std::filesystem::path& path, const Sources& sources,
     write_torch_save(path, sources);
   } else if (options.format == CheckpointFormat::kSafetensors) {
     // A checksum of what was there must not be taken for this file's.
-    std::error_code error;
-    std::filesystem::remove(checksum_list_path(path), error);
+    const auto remove_old_list = [&] {
+      std::error_code error;
+      std::filesystem::remove(checksum_list_path(path), error);
+    };
     digests[path.filename()] =
-        write_safetensors(path, sources, sources.tensors(), options.metadata);
+        write_safetensors(path, sources, sources.tensors(), options.metadata, remove_old_list);
     write_checksum_list(checksum_list_path(path), digests);
   } else if (options.format == CheckpointFormat::kShardedSafetensors ||
              options.format == CheckpointFormat::kDistributed) {
@@ -289,7 +294,7 @@ void save_sources(const std::filesystem::path& path, const Sources& sources,
       write_sharded_safetensors(folder.path(), sources, options, digests);
     }
     write_checksum_list(checksum_list_path(folder.path()), digests);
-    folder.commit();
+    folder.commit(options.replace);
   } else {
     throw UsageError(
         "save checkpoint: snapshots are written by SnapshotDirectory; choose another format");

@@ -12,6 +12,8 @@ namespace {
 
 constexpr const char* kListName = "checksums.xxh3";
 constexpr const char* kListEnd = ".xxh3";
+constexpr const char* kIndexEnd = ".index.json";
+constexpr const char* kSingleFile = "model.safetensors";
 constexpr std::size_t kListDigits = 32;
 constexpr std::string_view kListGap = "  ";
 constexpr std::uint64_t kMaxListBytes = std::uint64_t{64} << 20;
@@ -21,10 +23,22 @@ bool is_folder(const std::filesystem::path& path) {
   return std::filesystem::is_directory(path, error);
 }
 
+/// That of the only file of a folder lies beside the file.
+std::filesystem::path find_list(const std::filesystem::path& path) {
+  std::filesystem::path list = checksum_list_path(path);
+  std::error_code error;
+  if (is_folder(path) && !std::filesystem::exists(list, error)) {
+    list = checksum_list_path(path / kSingleFile);
+  }
+  return list;
+}
+
 }  // namespace
 
 std::filesystem::path checksum_list_path(const std::filesystem::path& path) {
-  return is_folder(path) ? path / kListName : std::filesystem::path(path.native() + kListEnd);
+  if (is_folder(path)) return path / kListName;
+  if (path.native().ends_with(kIndexEnd)) return path.parent_path() / kListName;
+  return {path.native() + kListEnd};
 }
 
 void write_checksum_list(const std::filesystem::path& list,
@@ -37,7 +51,7 @@ void write_checksum_list(const std::filesystem::path& list,
 }
 
 bool verify_checksum_list(const std::filesystem::path& path) {
-  const std::filesystem::path list = checksum_list_path(path);
+  const std::filesystem::path list = find_list(path);
   std::error_code error;
   if (!std::filesystem::exists(list, error)) return false;
   const ReadableFile list_file(list);

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <system_error>
 #include <utility>
 
 #include <fcntl.h>
@@ -33,14 +34,20 @@ NewFolder::NewFolder(std::filesystem::path target)
   if (::mkdir(path_.c_str(), 0777) != 0) throw SystemError(concat("make ", path_.string()), errno);
 }
 
-void NewFolder::commit() {
+void NewFolder::commit(bool replaces) {
   sync_directory(path_);
-  if (::rename(path_.c_str(), target_.c_str()) != 0) {
-    // Something is there. Both change places at once, and the destructor removes the old one.
-    if ((errno != ENOTEMPTY && errno != EEXIST && errno != ENOTDIR) ||
-        ::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, target_.c_str(), RENAME_EXCHANGE) != 0) {
-      throw SystemError(concat("rename ", path_.string(), " to ", target_.string()), errno);
-    }
+  const auto rename_with = [&](unsigned flags) {
+    return ::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, target_.c_str(), flags) == 0;
+  };
+  std::error_code error;
+  const bool is_moved =
+      rename_with(RENAME_NOREPLACE) ||
+      // A file system without such renames.
+      (errno == EINVAL && !std::filesystem::exists(target_, error) && rename_with(0)) ||
+      // Both change places at once, and the destructor removes the old one.
+      (errno == EEXIST && replaces && rename_with(RENAME_EXCHANGE));
+  if (!is_moved) {
+    throw SystemError(concat("rename ", path_.string(), " to ", target_.string()), errno);
   }
   sync_directory(folder_around(target_));
 }

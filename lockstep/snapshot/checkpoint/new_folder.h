@@ -16,8 +16,8 @@ class NewFolder {
 
   /// Where to write its files.
   const std::filesystem::path& path() const { return path_; }
-  /// Takes the place of what is there.
-  void commit();
+  /// `replaces`: takes the place of what is there; otherwise that is an error.
+  void commit(bool replaces);
 
  private:
   std::filesystem::path target_;
