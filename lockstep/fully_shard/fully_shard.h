@@ -75,6 +75,7 @@ requires(!ModuleHolder<Module>) class FullySharded {
     for (auto& [name, tensor] : named_parameters()) tensors.push_back(std::move(tensor));
     return tensors;
   }
+  /// The same with the names of the module's parameters.
   TensorDict named_parameters() const { return sharded_->named_parameters(); }
 
   /// Of parameters(), and of passes without exchange.
@@ -100,8 +101,11 @@ requires(!ModuleHolder<Module>) class FullySharded {
   /// Its named_parameters() have the names and shapes of whole parameters, and no values: not for
   /// optimizers.
   const std::shared_ptr<Module>& module() const { return module_; }
+  /// Puts the module into training mode.
   void train(bool on = true) { module_->train(on); }
+  /// Puts the module into evaluation mode.
   void eval() { module_->eval(); }
+  /// The ranks that have the shards.
   const ProcessGroup& process_group() const { return sharded_->process_group(); }
 
  private:

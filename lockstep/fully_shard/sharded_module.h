@@ -60,6 +60,7 @@ struct FullyShardOptions {
   bool init_sync = true;
 };
 
+/// Of full_state_dict().
 struct FullStateDictOptions {
   /// Ranks other than 0 get an empty one.
   bool rank0_only = false;
@@ -87,15 +88,24 @@ class ShardedModule {
     int exceptions_;
   };
 
+  /// Whether forward converts its arguments.
   bool casts_inputs() const;
+  /// The argument of forward in the dtype of gathered parameters, where it is converted.
   at::Tensor cast_input(const at::Tensor& input) const;
 
+  /// As FullySharded::named_parameters().
   TensorDict named_parameters() const;
+  /// As FullySharded::zero_grad().
   void zero_grad(bool set_to_none);
+  /// As FullySharded::set_requires_gradient_sync().
   void set_requires_gradient_sync(bool sync);
+  /// As FullySharded::full_state_dict(). Collective.
   TensorDict full_state_dict(const FullStateDictOptions& options) const;
+  /// As FullySharded::load_full_state_dict().
   void load_full_state_dict(const TensorDict& values);
+  /// As FullySharded::unit_names().
   std::vector<std::string> unit_names() const;
+  /// The ranks that have the shards.
   const ProcessGroup& process_group() const { return options_.process_group; }
 
  private:

@@ -15,6 +15,7 @@ class Module;
 
 namespace lockstep {
 
+/// Of LogicalShards; the same on all ranks.
 struct LogicalShardsOptions {
   /// Shards of a step, at least 1; the same during the whole training run.
   int shards = 1;
@@ -90,6 +91,7 @@ class LogicalShards {
   /// times its part of the step (or its weight), then take_gradients().
   /// Errors: UsageError where gradients of an earlier step are left.
   void begin_backward();
+  /// Adds the gradients that these passes have left to the step, and leaves none.
   void take_gradients(double loss, const ShardWeight& weight);
 
   /// All shards of the step are computed: gradients and buffers become those of the step, the same
