@@ -12,8 +12,8 @@ namespace {
 
 constexpr const char* kListName = "checksums.xxh3";
 constexpr const char* kListEnd = ".xxh3";
-constexpr const char* kIndexEnd = ".index.json";
-constexpr const char* kSingleFile = "model.safetensors";
+constexpr const char* kNameOfIndexEnds = ".index.json";
+constexpr const char* kOnlyFile = "model.safetensors";
 constexpr std::size_t kListDigits = 32;
 constexpr std::string_view kListGap = "  ";
 constexpr std::uint64_t kMaxListBytes = std::uint64_t{64} << 20;
@@ -28,7 +28,7 @@ std::filesystem::path find_list(const std::filesystem::path& path) {
   std::filesystem::path list = checksum_list_path(path);
   std::error_code error;
   if (is_folder(path) && !std::filesystem::exists(list, error)) {
-    list = checksum_list_path(path / kSingleFile);
+    list = checksum_list_path(path / kOnlyFile);
   }
   return list;
 }
@@ -37,7 +37,7 @@ std::filesystem::path find_list(const std::filesystem::path& path) {
 
 std::filesystem::path checksum_list_path(const std::filesystem::path& path) {
   if (is_folder(path)) return path / kListName;
-  if (path.native().ends_with(kIndexEnd)) return path.parent_path() / kListName;
+  if (path.native().ends_with(kNameOfIndexEnds)) return path.parent_path() / kListName;
   return {path.native() + kListEnd};
 }
 
