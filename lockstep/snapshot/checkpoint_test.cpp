@@ -323,6 +323,27 @@ TEST_F(CheckpointTest, NoDamageOfAFolderCrashesOrTakesMuchMemory) {
   }
 }
 
+// Read whole, in either order of its dimensions: a part of a piece has no CRC.
+TEST_F(CheckpointTest, AFlippedBitOfAPieceIsNoticed) {
+  const at::Tensor values = at::arange(1200, at::kFloat).reshape({30, 40});
+  const std::string bytes(static_cast<const char*>(values.const_data_ptr()), values.nbytes());
+  for (const auto& [form, file] :
+       {std::pair(kForms[3], "dcp1/__0_0.distcp"), {kForms[5], "one.pt"}}) {
+    save_as(form, {{"weight", values}});
+    std::string bad = file_bytes(path(file));
+    bad[bad.find(bytes) + 1000] ^= 4;
+    put_file_bytes(path(file), bad);
+    const CheckpointReader reader(path(form.name));
+    EXPECT_NE(message_of<CorruptFile>([&] { reader.read("weight"); }).find("CRC"),
+              std::string::npos);
+    const at::Tensor target = at::empty({40, 30}).t();
+    EXPECT_NE(message_of<CorruptFile>([&] {
+                reader.read_into("weight", {0, 0}, target);
+              }).find("CRC"),
+              std::string::npos);
+  }
+}
+
 // Of one number a tensor of any size can be made.
 TEST_F(CheckpointTest, ATensorOfMoreBytesThanItsFileIsRefused) {
   save(path("expanded.pt"), TensorDict{{"a", at::ones({1}).expand({1'000'000})}});

@@ -48,13 +48,14 @@ TEST(TensorBox, BoxesTileAShapeIfEachElementIsInOne) {
       box.sizes[at] = first;
       boxes.push_back(second);
     }
-    TensorBox& changed = boxes.front();
+    // The last one: the first begins at 0, and cannot be moved towards it.
+    TensorBox& changed = boxes.back();
     switch (below(4)) {
       case 0:
         boxes.push_back(changed);
         break;
       case 1:
-        boxes.erase(boxes.begin());
+        boxes.pop_back();
         break;
       case 2:
         for (std::int64_t& begin : changed.begin) begin = std::max<std::int64_t>(0, begin - 1);
