@@ -40,7 +40,7 @@ void ShardedUnits::begin_forward() {
   if (in_backward_ && !in_backward_pass()) {
     throw UsageError(concat("fully_shard on rank ", options_.group.rank(),
                             ": the backward pass before this forward did not end; after an error "
-                            "in backward() call fully_shard anew"));
+                            "in backward() call fully_shard again"));
   }
   if (forwards_++ > 0) return;
   // What is still gathered may be older than the last step of the optimizer.
