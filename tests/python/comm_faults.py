@@ -15,6 +15,7 @@ import unittest
 
 from free_ports import free_port
 from launch_reports import failures
+from processes import open_files
 from rank_process import DEADLINE_S, RankProcess, place
 from sanitizers import is_sanitized
 
@@ -288,13 +289,8 @@ def descendants(root):
 def listening_addresses(pids):
     inodes = set()
     for pid in pids:
-        for fd in os.listdir(f"/proc/{pid}/fd"):
-            try:
-                target = os.readlink(f"/proc/{pid}/fd/{fd}")
-            except FileNotFoundError:
-                continue
-            if target.startswith("socket:["):
-                inodes.add(target[8:-1])
+        inodes.update(target[len("socket:["):-1] for target in open_files(pid).values()
+                      if target.startswith("socket:["))
     addresses = []
     for name in ("tcp", "tcp6"):
         with open(f"/proc/net/{name}", encoding="utf-8") as file:

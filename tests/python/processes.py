@@ -33,6 +33,17 @@ def read(path):
         return b""
 
 
+def open_files(pid):
+    """Each descriptor of a process that was not closed meanwhile, as {its path in /proc: what it refers to}."""
+    found = {}
+    for path in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            found[str(path)] = os.readlink(path)
+        except FileNotFoundError:
+            continue
+    return found
+
+
 def processes_with(text):
     """Those that run and have it in their environment or command line, as {pid: command line}."""
     found = {}

@@ -14,6 +14,7 @@ import time
 import unittest
 
 from free_ports import free_port
+from processes import open_files
 from rank_process import DEADLINE_S, RankProcess, place
 
 WORKER = os.path.abspath(sys.argv[1])
@@ -33,12 +34,8 @@ class Worker(RankProcess):
 
     def listening_at(self):
         """Host and port of each, from the process's sockets and the kernel's table."""
-        inodes = set()
-        folder = f"/proc/{self.process.pid}/fd"
-        for name in os.listdir(folder):
-            found = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(f"{folder}/{name}"))
-            if found:
-                inodes.add(found[1])
+        inodes = {target[len("socket:["):-1] for target in open_files(self.process.pid).values()
+                  if target.startswith("socket:[")}
         places = set()
         for line in pathlib.Path("/proc/net/tcp").read_text("ascii").splitlines()[1:]:
             fields = line.split()

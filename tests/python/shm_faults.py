@@ -13,6 +13,7 @@ import unittest
 
 from cases import some
 from free_ports import free_port
+from processes import open_files
 from rank_process import RankProcess, place
 from sanitizers import is_sanitized
 
@@ -48,9 +49,9 @@ def memory_files(pid):
             for line in maps:
                 if "/memfd:lockstep" in line:
                     found.add(int(line.split()[4]))
-        for fd in os.listdir(f"/proc/{pid}/fd"):
-            if os.readlink(f"/proc/{pid}/fd/{fd}").startswith("/memfd:lockstep"):
-                found.add(os.stat(f"/proc/{pid}/fd/{fd}").st_ino)
+        for path, target in open_files(pid).items():
+            if target.startswith("/memfd:lockstep"):
+                found.add(os.stat(path).st_ino)
     except OSError:
         pass  # Gone in between, or not ours to look at.
     return found
@@ -58,12 +59,7 @@ def memory_files(pid):
 
 def sockets_named_lockstep(pid):
     """Unix sockets of a process by which others could still reach it."""
-    inodes = set()
-    for fd in os.listdir(f"/proc/{pid}/fd"):
-        try:
-            inodes.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
-        except FileNotFoundError:
-            pass
+    inodes = set(open_files(pid).values())
     with open(f"/proc/{pid}/net/unix", encoding="utf-8") as file:
         return [line for line in file
                 if "@lockstep" in line and f"socket:[{line.split()[6]}]" in inodes]
