@@ -48,9 +48,10 @@ def compare(what, calls, repeats, rounds, unit):
             line += f" ({median_ratio(times['gloo'], values):.2f} x)"
     alone = times.get("no exchange")
     if alone:
-        added = {name: [all_of_it - step for all_of_it, step in zip(times[name], alone, strict=True)]
-                 for name in ("gloo", "lockstep")}
-        line += f"  exchange adds {statistics.median(added['gloo']) / statistics.median(added['lockstep']):.1f} x less"
+        added = {name: statistics.median(all_of_it - step for all_of_it, step in zip(values, alone, strict=True))
+                 for name, values in times.items() if name != "no exchange"}
+        for name, seconds in added.items():
+            line += f"  {name} adds {seconds * scale:.{digits}f} {unit} ({added['gloo'] / seconds:.1f} x less)"
     print(line, flush=True)
 
 
@@ -86,12 +87,15 @@ def ddp_steps(gloo, rounds, names):
     for name in names:
         make_model, make_inputs, repeats = MODELS[name]
         calls = {}
-        for backend, group in (("gloo", gloo), ("lockstep", None), ("no exchange", False)):
+        wrappers = {
+            "gloo": lambda model: DistributedDataParallel(model, process_group=gloo),
+            "lockstep": DistributedDataParallel,
+            "own reducer": lockstep_torch.DistributedDataParallel,
+            "no exchange": lambda model: model,
+        }
+        for backend, wrap in wrappers.items():
             torch.manual_seed(1)
-            model = make_model()
-            if group is not False:
-                model = DistributedDataParallel(model, process_group=group)
-            calls[backend] = step_of(model, make_inputs)
+            calls[backend] = step_of(wrap(make_model()), make_inputs)
         compare(f"DDP step, {name}", calls, repeats, rounds, "ms")
 
 

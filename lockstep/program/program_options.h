@@ -14,43 +14,53 @@
 
 namespace lockstep {
 
-/// One option of a program: how its value is set and shown.
+/// One option of a program: its names, its help text, how its value is set and shown.
 struct ProgramOption {
-  /// As in files, where dots stand for sections: "ddp.bucket_cap_mb". The flag is
-  /// --ddp.bucket-cap-mb, the variable of the environment <prefix>DDP__BUCKET_CAP_MB.
+  /// As in files, with dots for sections: "ddp.bucket_cap_mb". The flag is --ddp.bucket-cap-mb, the
+  /// environment variable <prefix>DDP__BUCKET_CAP_MB.
   std::string name;
+  /// Shown by --help.
   std::string help;
-  /// Takes a value, or says what is wrong with it: "must be an integer".
+  /// Sets the value from text. Returns what is wrong with the text, such as "must be an integer",
+  /// or "".
   std::function<std::string(const std::string& text)> set;
+  /// The value as text.
   std::function<std::string()> get;
+  /// What values a file may give: a string, a number, or true and false.
   enum class Kind { kText, kNumber, kFlag } kind = Kind::kText;
-  /// The heading in --help. Empty: that of set_group.
+  /// Heading in --help. Empty: the group of set_group().
   std::string group = {};
 };
 
+/// Settings of a ProgramOptions.
 struct ProgramOptionsSettings {
-  /// Of the environment's variables that are values. Others that begin so are refused.
+  /// Prefix of the program's environment variables. A variable with this prefix that is no option
+  /// is an error.
   std::string environment_prefix = "LOCKSTEP_TRAINER_";
 };
 
-/// A program's options: from a file (--config, TOML or JSON), the environment and the command line,
-/// of which a later one counts more. Variables hold the default before, the value after.
+/// Reads a program's options from a file (--config, TOML or JSON), the environment and the command
+/// line. The command line overrides the environment, which overrides the file. A variable holds its
+/// default before parse() and its value after it.
 ///
-///   double lr = 1e-3;
-///   lockstep::TrainerOptions options;
-///   lockstep::ProgramOptions program("Trains on handwritten digits.");
-///   program.add("lr", lr, "learning rate");
-///   lockstep::add_trainer_options(program, options);
-///   if (!program.parse(argc, argv)) return 0;  // it was --help
+///     double lr = 1e-3;
+///     lockstep::TrainerOptions options;
+///     lockstep::ProgramOptions program("Trains on handwritten digits.");
+///     program.add("lr", lr, "learning rate");
+///     lockstep::add_trainer_options(program, options);
+///     if (!program.parse(argc, argv)) return 0;  // it was --help
 ///
-/// In a job each process reads them, and the first alone answers --help and --print-config.
-/// Threads: one. Lifetime: variables must outlive it.
+/// In a job every process reads them; only rank 0 prints --help and --print-config.
+/// Threads: one at a time.
+/// Lifetime: the variables must outlive it.
 class ProgramOptions {
  public:
+  /// `about` is the first line of --help.
   explicit ProgramOptions(std::string about, ProgramOptionsSettings settings = {});
 
-  /// Errors: UsageError for a name that is there already.
+  /// Adds an option. Errors: UsageError if the name is already taken.
   void add(ProgramOption option);
+  /// Adds an option with a text, or with a number: integers and floating-point numbers, finite.
   void add(std::string name, std::string& value, std::string help);
   template <class Number>
   requires(std::integral<Number> || std::floating_point<Number>)  //
@@ -76,9 +86,9 @@ class ProgramOptions {
              },
          .kind = ProgramOption::Kind::kNumber});
   }
-  /// A flag: --name and --name=false, true and false in files.
+  /// Adds a flag: --name or --name=false; true or false in files.
   void add(std::string name, bool& value, std::string help);
-  /// An enumeration, given by its texts: {{"skip", NonFinite::kSkip}, …}.
+  /// Adds an enumeration with the texts of its values: {{"skip", NonFinite::kSkip}, …}.
   template <class Enum, std::size_t N>
   requires std::is_enum_v<Enum>
   void add(std::string name, Enum& value, const std::array<std::pair<const char*, Enum>, N>& names,
@@ -106,14 +116,15 @@ class ProgramOptions {
                return std::string();
              }});
   }
-  /// Of the options that are added from now on.
+  /// Heading in --help of the options that are added from now on.
   void set_group(std::string group) { group_ = std::move(group); }
 
-  /// False: it was --help or --print-config, and is answered. Errors: UsageError naming flag,
-  /// variable or file and line, and for an unknown name the nearest; SystemError for the file.
+  /// Reads all options. Returns false after --help or --print-config, whose answer it has printed.
+  /// Errors: UsageError with the flag, the variable, or file and line, and for an unknown name the
+  /// nearest known one; SystemError for the file.
   bool parse(int argc, const char* const* argv);
 
-  /// All values as a file that --config takes.
+  /// All values in TOML, as a file that --config reads.
   std::string toml() const;
 
  private:

@@ -14,13 +14,15 @@ class Optimizer;
 
 namespace lockstep {
 
-/// All that a training step reads and leaves changed, the same on all ranks when a step ends.
+/// All state that a training step reads and changes; equal on all ranks when a step ends.
 struct TrainingParts {
+  /// The model, with its parameters and buffers.
   std::shared_ptr<torch::nn::Module> model = {};
-  /// Null where there is none.
+  /// Null: none.
   torch::optim::Optimizer* optimizer = nullptr;
+  /// Null: none.
   torch::optim::LRScheduler* scheduler = nullptr;
-  /// The program's own tensors, which steps change in place.
+  /// Further tensors of the program, which steps change in place.
   TensorDict extra = {};
 };
 

@@ -7,15 +7,15 @@
 
 namespace lockstep {
 
-/// A process of spawn() failed. The message names its rank and process, how it ended, and what its
-/// exception said.
+/// A process of spawn() failed. what() names its rank and process, how it ended, and its exception.
 class ProcessFailed : public Error {
  public:
   ProcessFailed(const std::string& message, int rank, int exit_code)
       : Error(message), rank_(rank), exit_code_(exit_code) {}
   const char* name() const noexcept override { return "ProcessFailed"; }
-  /// The process's own; 128 + n when signal n ended it.
+  /// The process's exit code; 128 + n if signal n killed it.
   int exit_code() const noexcept override { return exit_code_; }
+  /// Rank of the process that failed first.
   int rank() const noexcept { return rank_; }
 
  private:
@@ -23,36 +23,38 @@ class ProcessFailed : public Error {
   int exit_code_;
 };
 
-/// Runs `body(rank)` for each rank from 0 to process_count - 1 in a process of its own on this
-/// machine, and returns once all have ended: torch.multiprocessing.spawn for programs that are not
-/// started by a launcher. In `body`, init_process_group() needs no arguments.
+/// Runs `body(rank)` for each rank from 0 to process_count - 1 in its own process on this machine,
+/// and returns when all have ended: torch.multiprocessing.spawn for programs without a launcher. In
+/// `body`, init_process_group() needs no arguments.
 ///
-///   int main() {
-///     return lockstep::run_main([] {
-///       lockstep::spawn([](int rank) { train(rank); }, 2);
-///       return 0;
-///     });
-///   }
+///     int main() {
+///       return lockstep::run_main([] {
+///         lockstep::spawn([](int rank) { train(rank); }, 2);
+///         return 0;
+///       });
+///     }
 ///
-/// Nothing is forked that goes on running, so threads and devices that are in use do no harm: each
-/// process is this program started anew with the same arguments. main() runs in it up to the same
-/// call of spawn(), there `body`, and then the process ends. So what stands before spawn() runs in
-/// every process and must lead there; what stands behind it runs in the first alone.
+/// Each process is this program, started again with the same arguments, not a fork; so threads and
+/// devices in use are safe. In each process main() runs to the same call of spawn(), runs `body`,
+/// and the process exits. Code before spawn() therefore runs in every process and must lead to the
+/// same call. Code after it runs only in the first process.
 ///
-/// When one fails, the others are told to end (SIGTERM, after 5 s SIGKILL). SIGINT, SIGTERM, SIGHUP
-/// and SIGUSR1, where they would end this process, are passed on to them, with 30 s in which to
-/// save, and end it after them. All die with the thread that called spawn(). Threads: any, one call
-/// after another. Errors: ProcessFailed for the first process that failed by itself; UsageError for
-/// fewer than one process and for a call within `body`; SystemError when no process can be made.
+/// If a process fails, the others get SIGTERM, and SIGKILL after 5 s. SIGINT, SIGTERM, SIGHUP and
+/// SIGUSR1 are forwarded to the processes if they would end this process. The processes have 30 s
+/// to save their state; then the signal ends this process too. All processes end with the thread
+/// that called spawn().
+/// Threads: any, one call at a time.
+/// Errors: ProcessFailed for the first process that failed by itself; UsageError for process_count
+/// below 1 and for a call within `body`; SystemError if a process cannot be started.
 void spawn(const std::function<void(int rank)>& body, int process_count);
 
-/// As spawn(), and returns what `body` has returned on rank 0: text, or bytes of any kind. In the
-/// processes of a later call it returns the same again. A signal to this process which `body` has
-/// answered in all of them, so that they end well, does not end it: what they return says more.
+/// Like spawn(), and returns what `body` returned on rank 0: any bytes. In the processes of a later
+/// call it returns the same result without running `body`. If a forwarded signal arrives and all
+/// processes exit with code 0, this process returns the result instead of ending by the signal.
 std::string spawn_for_result(const std::function<std::string(int rank)>& body, int process_count);
 
-/// Whether this is a process of spawn() outside its body: there it does again what the first
-/// process has done.
+/// Whether this is a process of spawn() before its body, where it repeats what the first process
+/// did.
 bool repeats_first_process();
 
 }  // namespace lockstep

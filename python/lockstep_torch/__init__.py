@@ -3,7 +3,8 @@
     import lockstep_torch
     torch.distributed.init_process_group("lockstep")
 
-Everything else of the program stays as it is.
+Everything else of the program stays as it is. lockstep_torch.DistributedDataParallel in place of
+torch.nn.parallel.DistributedDataParallel exchanges gradients without a copy.
 """
 
 import atexit
@@ -18,7 +19,7 @@ from lockstep_torch_entry import register
 from . import _build
 
 __version__ = _build.VERSION
-__all__ = ["allocate_tensor", "monitored_barrier", "register"]
+__all__ = ["DistributedDataParallel", "allocate_tensor", "monitored_barrier", "register"]
 
 _installed = ".".join(torch.__version__.split(".")[:2])
 if _installed != _build.TORCH_VERSION:  # before any symbol of the extension is looked up
@@ -29,6 +30,7 @@ if _installed != _build.TORCH_VERSION:  # before any symbol of the extension is 
     )
 
 from . import _C  # noqa: E402
+from .distributed_data_parallel import DistributedDataParallel  # noqa: E402
 
 # Before the interpreter ends: the thread may run callbacks of futures.
 atexit.register(_C.stop_progress)

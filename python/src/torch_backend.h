@@ -32,6 +32,7 @@ class TorchBackend final : public c10d::Backend {
   TorchBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                c10::intrusive_ptr<Options> options);
 
+  const ProcessGroup& group() const { return group_; }
   const std::string getBackendName() const override { return "lockstep"; }
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
   bool supportsSplitting() const override { return true; }

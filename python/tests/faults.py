@@ -114,6 +114,25 @@ def run_rank(fault):
                 os._exit(0)
         else:
             time.sleep(3)
+    elif fault in ("killed_in_backward", "interrupt_in_backward"):
+        # The errors of the reducer, which autograd carries, are those of collectives.
+        model = lockstep_torch.DistributedDataParallel(torch.nn.Linear(300, 300))
+        for _ in range(2):
+            model(torch.ones(4, 300)).sum().backward()
+        loss = model(torch.ones(4, 300)).sum()
+        if fault == "killed_in_backward":
+            if rank == 1:
+                loss.register_hook(lambda _: os.kill(os.getpid(), signal.SIGKILL))
+            wait_alone(0, loss.backward)
+        elif rank == 0:
+            threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+            try:
+                loss.backward()
+            except KeyboardInterrupt:
+                print("KeyboardInterrupt", flush=True)
+                os._exit(0)
+        else:
+            time.sleep(3)
     elif fault == "interrupt_of_job":
         # Ctrl-C of the launcher, while one rank waits in a collective and the other runs Python.
         if rank == 0:
@@ -333,6 +352,8 @@ EXPECTED = {
     "dtype_mismatch": ["Float8_e5m2"],
     "interrupt": ["KeyboardInterrupt"],
     "interrupt_of_sparse": ["KeyboardInterrupt"],
+    "killed_in_backward": ["DistBackendError: ", "a peer is gone: rank 1 (pid "],
+    "interrupt_in_backward": ["KeyboardInterrupt"],
     "signal_handler": ["handled", "done"],
     "calls_without_pause": ["done"],
     "callback_under_way": ["done"],
@@ -347,7 +368,7 @@ EXPECTED = {
     "aborted": ["DistBackendError: all_reduce number 1 of group 'default' on rank 0", "aborted the group"],
 }
 # Jobs that the launcher ends with an error.
-FAILING = {"killed", "os_exit", "sys_exit", "exception", "interrupt_of_job", "python_without_package"}
+FAILING = {"killed", "killed_in_backward", "os_exit", "sys_exit", "exception", "interrupt_of_job", "python_without_package"}
 
 
 def shared_memory():

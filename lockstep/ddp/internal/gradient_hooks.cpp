@@ -1,5 +1,6 @@
 #include "lockstep/ddp/internal/gradient_hooks.h"
 
+#include <atomic>
 #include <memory>
 #include <utility>
 
@@ -11,6 +12,21 @@
 namespace lockstep::inline internal {
 namespace {
 
+std::atomic<void (*)()>& error_translator() {
+  static std::atomic<void (*)()> translator = nullptr;
+  return translator;
+}
+
+template <class Call>
+void with_translated_errors(Call&& call) {
+  try {
+    call();
+  } catch (...) {
+    if (const auto translate = error_translator().load()) translate();
+    throw;
+  }
+}
+
 // Runs after autograd has written a parameter's .grad.
 class AfterAccumulate final : public torch::autograd::FunctionPostHook {
  public:
@@ -18,7 +34,7 @@ class AfterAccumulate final : public torch::autograd::FunctionPostHook {
       : target_(target), index_(index) {}
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
                                             const torch::autograd::variable_list& inputs) override {
-    target_.gradient_ready(index_, inputs[0]);
+    with_translated_errors([&] { target_.gradient_ready(index_, inputs[0]); });
     return outputs;
   }
 
@@ -99,6 +115,10 @@ const torch::autograd::Node* GradientHooks::accumulator(std::size_t index) const
   return hooks_[index].accumulator.get();
 }
 
+void translate_errors_with(void (*translate)()) {
+  error_translator() = translate;
+}
+
 void tell_end_of_backward(GradientHooks::Target& target) {
   // One pointer: std::function has room for it without an allocation.
   torch::autograd::Engine::get_default_engine().queue_callback([&target] {
@@ -107,7 +127,7 @@ void tell_end_of_backward(GradientHooks::Target& target) {
     if (const auto node = torch::autograd::get_current_node()) {
       node->add_post_hook(std::make_unique<AfterNode>(target));
     } else {
-      target.backward_ended();
+      with_translated_errors([&] { target.backward_ended(); });
     }
   });
 }

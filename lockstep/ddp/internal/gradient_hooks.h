@@ -63,6 +63,10 @@ class GradientHooks {
   std::vector<Hook> hooks_;
 };
 
+/// Called where a target throws into autograd, in the catch block: may throw another error in its
+/// place, such as one of the language that a binding serves. Process-wide.
+void translate_errors_with(void (*translate)());
+
 /// Calls target.backward_ended() once, when the backward pass that is under way ends: the outermost
 /// one, where a module runs a backward pass of its own within (activation checkpointing).
 /// Threads: on one of autograd's, from a hook; the target is called on the thread that ends the
