@@ -1,6 +1,9 @@
 """One job of C++ and Python ranks trains one model: all ranks end with the bits of a job of Python ranks alone.
 
-usage: mixed_job.py LOCKSTEP MIXED_JOB_WORKER DIGITS_CSV   (or mixed_job.py rank CSV FOLDER WORKER RANKS_IN_CPP: a rank)
+Gradients are averaged by all_reduce, or by DistributedDataParallel of lockstep_torch and of the C++ library.
+
+usage: mixed_job.py LOCKSTEP MIXED_JOB_WORKER DIGITS_CSV
+       mixed_job.py rank CSV FOLDER WORKER RANKS_IN_CPP (all_reduce | ddp): a rank
 """
 
 import os
@@ -13,16 +16,16 @@ STEPS = 100
 BATCH = 32
 
 
-def run_rank(digits, folder, worker, ranks_in_cpp):
+def run_rank(digits, folder, worker, ranks_in_cpp, exchange):
     rank = os.environ["RANK"]
     output = os.path.join(folder, f"state.{rank}")
     if rank in ranks_in_cpp.split(","):
-        os.execv(worker, [worker, digits, output, str(STEPS)])
+        os.execv(worker, [worker, digits, output, str(STEPS), exchange])
 
     import torch
     import torch.distributed as dist
 
-    import lockstep_torch  # noqa: F401
+    import lockstep_torch
 
     dist.init_process_group("lockstep")
     with open(digits, encoding="utf-8") as file:
@@ -32,15 +35,17 @@ def run_rank(digits, folder, worker, ranks_in_cpp):
     for parameter in net.parameters():
         index = torch.arange(parameter.numel(), dtype=torch.float32)
         parameter.data.copy_(((index + dist.get_rank()).sin() * 0.1).view(parameter.shape))
-        dist.broadcast(parameter.data, 0)
+        if exchange == "all_reduce":
+            dist.broadcast(parameter.data, 0)
+    model = net if exchange == "all_reduce" else lockstep_torch.DistributedDataParallel(net)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
     size = dist.get_world_size()
     for step in range(STEPS):
         first = (step * size + dist.get_rank()) * BATCH
         index = torch.arange(first, first + BATCH) % len(images)
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(net(images[index]), labels[index]).backward()
-        for parameter in net.parameters():
+        torch.nn.functional.cross_entropy(model(images[index]), labels[index]).backward()
+        for parameter in net.parameters() if exchange == "all_reduce" else ():
             dist.all_reduce(parameter.grad)
             parameter.grad.div_(size)
         optimizer.step()
@@ -50,9 +55,9 @@ def run_rank(digits, folder, worker, ranks_in_cpp):
     dist.destroy_process_group()
 
 
-def states(lockstep, worker, digits, launcher, ranks_in_cpp, backend):
+def states(worker, digits, launcher, ranks_in_cpp, backend, exchange):
     with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
-        subprocess.run([*launcher, HERE, "rank", digits, folder, worker, ranks_in_cpp], check=True, timeout=120,
+        subprocess.run([*launcher, HERE, "rank", digits, folder, worker, ranks_in_cpp, exchange], check=True, timeout=120,
                        env=os.environ | {"OMP_NUM_THREADS": "1", "LOCKSTEP_BACKEND": backend})
         texts = []
         for rank in range(3):
@@ -66,20 +71,22 @@ def main():
     flags = ["--standalone", "--nproc-per-node=3"]
     by_lockstep = [lockstep, "run", *flags, "--", sys.executable]
     by_torchrun = [sys.executable, "-m", "torch.distributed.run", *flags]
-    of_python = states(lockstep, worker, digits, by_lockstep, "none", "shm")
+    of_python = states(worker, digits, by_lockstep, "none", "shm", "all_reduce")
     assert len(of_python[0]) == 4 * (64 * 32 + 32 + 32 * 10 + 10)
     assert of_python[0] == of_python[1] == of_python[2], "Python ranks differ"
-    for launcher, ranks_in_cpp, backend in (
-        (by_lockstep, "1", "shm"),
-        (by_lockstep, "0,2", "shm"),  # C++ serves the store
-        (by_torchrun, "0,1", "shm"),  # torchrun serves the store
-        (by_lockstep, "0", "gloo"),
+    for launcher, ranks_in_cpp, backend, exchange in (
+        (by_lockstep, "1", "shm", "all_reduce"),
+        (by_lockstep, "0,2", "shm", "ddp"),  # C++ serves the store
+        (by_torchrun, "0,1", "shm", "ddp"),  # torchrun serves the store
+        (by_lockstep, "0", "gloo", "all_reduce"),
+        (by_lockstep, "1", "gloo", "ddp"),
     ):
-        mixed = states(lockstep, worker, digits, launcher, ranks_in_cpp, backend)
-        assert mixed[0] == mixed[1] == mixed[2], f"ranks differ with C++ ranks {ranks_in_cpp} over {backend}"
+        mixed = states(worker, digits, launcher, ranks_in_cpp, backend, exchange)
+        case = f"C++ ranks {ranks_in_cpp}, {exchange} over {backend}, started by {os.path.basename(launcher[0])}"
+        assert mixed[0] == mixed[1] == mixed[2], f"ranks differ: {case}"
         if backend == "shm":  # Gloo adds in another order.
-            assert mixed == of_python, f"C++ ranks {ranks_in_cpp} have other bits than Python's"
-        print(f"ok: C++ ranks {ranks_in_cpp} over {backend}, started by {os.path.basename(launcher[0])}", flush=True)
+            assert mixed == of_python, f"other bits than Python's all_reduce: {case}"
+        print(f"ok: {case}", flush=True)
 
 
 if __name__ == "__main__":

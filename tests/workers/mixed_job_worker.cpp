@@ -1,7 +1,8 @@
 // A C++ rank of a job that has Python ranks, too (python/tests/mixed_job.py): trains the network of
-// that script with the same collectives, and writes its parameters as raw float32.
-//   mixed_job_worker DIGITS_CSV OUTPUT STEPS
+// that script, averages gradients as it does, and writes its parameters as raw float32.
+//   mixed_job_worker DIGITS_CSV OUTPUT STEPS (all_reduce | ddp)
 #include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 
 #include "examples/data/digits_dataset.h"
 #include "lockstep/comm/init_process_group.h"
+#include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/program/run_main.h"
 
 namespace mixed_job_worker {
@@ -26,22 +28,27 @@ int train(const std::vector<std::string>& arguments) {
   const at::Tensor images = dataset.images().flatten(1);
   torch::nn::Sequential net(torch::nn::Linear(64, 32), torch::nn::ReLU(),
                             torch::nn::Linear(32, 10));
+  const bool by_ddp = arguments.at(3) == "ddp";
   // Rank 0's weights alone count.
   for (const at::Tensor& parameter : net->parameters()) {
     const at::Tensor index = at::arange(parameter.numel(), at::kFloat);
     parameter.detach().copy_(index.add(group.rank()).sin().mul(0.1).view(parameter.sizes()));
-    group.broadcast(parameter.detach(), 0);
+    if (!by_ddp) group.broadcast(parameter.detach(), 0);
   }
+  std::optional<lockstep::DistributedDataParallel<torch::nn::SequentialImpl>> model;
+  if (by_ddp) model.emplace(net, lockstep::DistributedDataParallelOptions{.process_group = group});
   torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
   const int steps = std::stoi(arguments.at(2));
   for (int step = 0; step < steps; ++step) {
     const std::int64_t first = (step * group.world_size() + group.rank()) * kBatch;
     const at::Tensor index = at::arange(first, first + kBatch).remainder(images.size(0));
     optimizer.zero_grad();
-    at::cross_entropy_loss(net->forward(images.index_select(0, index)),
+    const at::Tensor inputs = images.index_select(0, index);
+    at::cross_entropy_loss(model ? model->forward(inputs) : net->forward(inputs),
                            dataset.labels().index_select(0, index))
         .backward();
     for (const at::Tensor& parameter : net->parameters()) {
+      if (by_ddp) break;
       group.all_reduce(parameter.grad());
       parameter.grad().div_(group.world_size());
     }
