@@ -3,7 +3,8 @@
     code_blocks.py ROOT_OF_THE_REPOSITORY OUTPUT
 
 A block that stands in another source file, apart from comments and spaces, is compiled there. All others are in
-code_blocks.cpp.in. "…" in a block stands for lines that are left out.
+code_blocks.cpp.in. "…" in a block stands for lines that are left out. The Chinese guides (*.zh.md) have the blocks of the
+English ones: tests/python/docs.py compares them.
 """
 
 import pathlib
@@ -21,7 +22,7 @@ def essence(code):
 
 
 def blocks():
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    pages = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.md") if not path.match("*.zh.md"))]
     return {(str(page.relative_to(ROOT)), number): block for page in pages
             for number, block in enumerate(re.findall(r"```cpp\n(.*?)```", page.read_text(), re.DOTALL))}
 
