@@ -3,6 +3,7 @@
     docs.py ROOT_OF_THE_REPOSITORY
 """
 
+import itertools
 import json
 import pathlib
 import re
@@ -55,6 +56,43 @@ class Packaging(unittest.TestCase):
         self.assertEqual(port["version"], version)
         recipe = (ROOT / "packaging/conda/recipe.yaml").read_text()
         self.assertEqual(re.search(r'^  version: "(.*)"', recipe, re.MULTILINE)[1], version)
+
+
+class Translations(unittest.TestCase):
+    """docs/guides/NAME.zh.md is NAME.md in Chinese."""
+
+    def setUp(self):
+        self.guides = sorted(path for path in (DOCS / "guides").glob("*.md") if not path.match("*.zh.md"))
+        self.assertGreater(len(self.guides), 10)
+
+    def test_each_guide_has_one(self):
+        self.assertEqual({chinese_of(guide).name for guide in self.guides},
+                         {path.name for path in (DOCS / "guides").glob("*.zh.md")})
+
+    def test_code_blocks_are_the_same(self):
+        for guide in self.guides:
+            # The overviews differ: the Chinese one is also an introduction.
+            if guide.name == "README.md":
+                continue
+            with self.subTest(guide.name):
+                pairs = itertools.zip_longest(code_blocks_of(guide), code_blocks_of(chinese_of(guide)))
+                for number, (ours, theirs) in enumerate(pairs, 1):
+                    self.assertEqual(ours, theirs, f"{chinese_of(guide).name} has another code block {number}")
+
+    def test_they_link_to_each_other_below_the_title(self):
+        for guide in self.guides:
+            with self.subTest(guide.name):
+                self.assertEqual(guide.read_text().splitlines()[2], f"[中文]({chinese_of(guide).name})")
+                self.assertIn(f"[English]({guide.name})", chinese_of(guide).read_text().splitlines()[2])
+
+
+def chinese_of(guide):
+    return guide.with_suffix(".zh.md")
+
+
+def code_blocks_of(page):
+    """With the fences: their language counts too."""
+    return re.findall(r"^ *```.*?^ *```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
 class Words(unittest.TestCase):
