@@ -12,8 +12,8 @@ Usage: scripts/docs.sh [options]
 
 Builds the site into build/docs/site: guides, the reference of the C++ API (Doxygen) and of the command line (from the
 programs' parsers), explanations, search. Fails on a broken link, and on a public symbol without a comment.
-Needs doxygen and doxygen-awesome-css (Debian), and Lockstep's programs; installs mkdocs-material into build/docs/venv.
-After that it needs no network.
+Needs doxygen and doxygen-awesome-css (Debian), and Lockstep's programs; installs mkdocs-material and jieba (for the
+search in Chinese) into build/docs/venv. After that it needs no network.
 
   --binaries DIR  folder of the programs (default: $binaries)
   --dry-run       say what would be done, and do nothing
@@ -78,7 +78,7 @@ parse_options "$@"
   fail "there is no $binaries/lockstep; build it, or name another folder with --binaries DIR"
 mapfile -t missing < <(missing_tools)
 [[ ${#missing[@]} -eq 0 ]] || step "Installing packages: ${missing[*]}" install_packages "${missing[@]}"
-"$python" -c 'import material, mkdocs' 2>/dev/null || step "Installing mkdocs-material into $out/venv" install_mkdocs
+"$python" -c 'import jieba, material, mkdocs' 2>/dev/null || step "Installing mkdocs-material and jieba into $out/venv" install_mkdocs
 step 'C++ API' build_api
 step 'Public symbols have comments' python3 docs/site/api_pages.py "$out/api/xml" --check=docs/site/undocumented.txt
 step 'Pages' build_pages
