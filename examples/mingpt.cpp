@@ -35,8 +35,10 @@ struct Arguments {
 
 mingpt::Config configure(const Arguments& arguments) {
   mingpt::Config config;
-  // The project's own documentation.
-  config.data.path = {LOCKSTEP_SOURCE_DIRECTORY "/docs", LOCKSTEP_SOURCE_DIRECTORY "/README.md"};
+  // English documents of this project. All of docs/ would add the characters of the Chinese guides.
+  config.data.path = {
+      LOCKSTEP_SOURCE_DIRECTORY "/docs/decisions", LOCKSTEP_SOURCE_DIRECTORY "/CHANGELOG.md",
+      LOCKSTEP_SOURCE_DIRECTORY "/CONTRIBUTING.md", LOCKSTEP_SOURCE_DIRECTORY "/README.md"};
   if (!arguments.config_file.empty()) {
     std::ifstream file(arguments.config_file);
     if (!file || std::filesystem::is_directory(arguments.config_file)) {
