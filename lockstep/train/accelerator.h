@@ -29,7 +29,7 @@
 
 namespace lockstep {
 
-/// One batch of those whose gradients are summed up for one step; see Accelerator::accumulate.
+/// One of the batches whose gradients accumulate for one step; see Accelerator::accumulate.
 class [[nodiscard]] AccumulateGuard {
  public:
   explicit AccumulateGuard(std::shared_ptr<AcceleratorState> state);
@@ -42,45 +42,50 @@ class [[nodiscard]] AccumulateGuard {
   std::vector<std::unique_ptr<NoSyncGuard>> local_;
 };
 
-/// Trains with the program's own loop, on one process and on many without a change, in the manner
-/// of Hugging Face's accelerate.Accelerator:
+/// Runs the program's own training loop on any number of processes without a change. Follows
+/// Hugging Face's accelerate.Accelerator.
 ///
-///   lockstep::Accelerator accelerator;
-///   auto [model, optimizer, loader] = accelerator.prepare(net, adam, std::move(data));
-///   for (auto& batch : loader) {
-///     optimizer.zero_grad();
-///     auto loss = torch::cross_entropy_loss(model.forward(batch.data), batch.target);
-///     accelerator.backward(loss);
-///     optimizer.step();
-///   }
+/// ```cpp
+/// lockstep::Accelerator accelerator;
+/// auto [model, optimizer, loader] = accelerator.prepare(net, adam, std::move(data));
+/// for (auto& batch : loader) {
+///   optimizer.zero_grad();
+///   auto loss = torch::cross_entropy_loss(model.forward(batch.data), batch.target);
+///   accelerator.backward(loss);
+///   optimizer.step();
+/// }
+/// ```
 ///
-/// Under `lockstep run` (or torchrun, srun, mpirun) each process is a rank; by itself the program
-/// is the only one. Gradients are the mean over all samples of a step, however these are spread
-/// over ranks and accumulated batches, where each loss is the mean over its batch's samples.
+/// Under `lockstep run` (or torchrun, srun, mpirun) each process is a rank; without a launcher
+/// there is one rank. Each loss must be the mean over its batch's samples; then gradients are the
+/// mean over all samples of the step, however these are divided among ranks and accumulated
+/// batches.
 ///
-/// Under `lockstep run --max-restarts=N` a failed rank costs the step in flight only. On the
+/// Under `lockstep run --max-restarts=N` a failed rank costs only the step in flight. On the
 /// survivors its collectives return without an exception, and the step is void: optimizers,
 /// schedulers and print() do nothing. At the next batch a replacement receives the state, and the
-/// loader repeats the batch. Needs a prepared optimizer and a loop over epochs(); not with a comm
-/// hook or a ShardedOptimizer, or where two prepared loaders are looped over at once: then all
-/// ranks restart. docs/accelerator.md says what the program has to register.
+/// loader repeats the batch. This needs a prepared optimizer and a loop over epochs(). It is off,
+/// and a failed rank restarts all ranks, with a comm hook, with a ShardedOptimizer, over nccl, and
+/// for two loops over prepared loaders at once. docs/accelerator.md says what the program must
+/// register.
 ///
-/// Threads: the training thread, one accelerator at a time.
-/// Lifetime: what is prepared must outlive it where it is given by reference; what prepare()
-/// returns may outlive it, with the group.
-/// Errors: UsageError for options that cannot work; as init_process_group.
+/// Threads: call from the training thread; one accelerator at a time.
+/// Lifetime: objects passed to prepare() by reference must outlive it. What prepare() returns may
+/// outlive it, together with the group.
+/// Errors: UsageError for invalid options; as init_process_group.
 class Accelerator {
  public:
   /// Joins the job unless the program has done so.
   explicit Accelerator(const AcceleratorOptions& options = {});
-  /// Leaves the job where it joined it.
+  /// Leaves the job if the constructor has joined it.
   ~Accelerator();
   Accelerator(const Accelerator&) = delete;
   Accelerator& operator=(const Accelerator&) = delete;
 
-  /// Each of these becomes what trains on all ranks, in the order given: a model (a holder, a
-  /// shared_ptr or a module, which must outlive it), an optimizer, a scheduler of learning rates, a
-  /// data loader. Collective. A model and its optimizer stay usable by themselves.
+  /// Prepares each object for training on all ranks, and returns the prepared ones in the same
+  /// order. An object is a model (a holder, a shared_ptr or a module), an optimizer, a learning
+  /// rate scheduler or a data loader. The given model and optimizer stay usable by themselves.
+  /// Collective.
   template <class... Objects>
   requires(sizeof...(Objects) > 1) auto prepare(Objects&&... objects) {
     return std::tuple{prepare(std::forward<Objects>(objects))...};
@@ -107,9 +112,9 @@ class Accelerator {
   auto prepare(Scheduler& scheduler) {
     return PreparedScheduler<Scheduler>(scheduler, state_);
   }
-  /// LibTorch's loader, with a RandomSampler or SequentialSampler, gives up its dataset, of which
-  /// each rank then has its part. Errors: UsageError for a loader with workers, which keep it: use
-  /// make_data_loader.
+  /// Takes the dataset out of LibTorch's loader, which must have a RandomSampler or
+  /// SequentialSampler, and makes a loader that divides the samples among the ranks.
+  /// Errors: UsageError for a loader with workers, which own the dataset: use make_data_loader.
   template <class Dataset, class Sampler>
   auto prepare(std::unique_ptr<torch::data::StatelessDataLoader<Dataset, Sampler>> loader) {
     TakenDataset<Dataset> taken = take_dataset(*loader);
@@ -121,8 +126,8 @@ class Accelerator {
     return loader;
   }
 
-  /// A loader of this rank's part of a dataset. Of the options it sets group, device and seed, and
-  /// split_batches where the accelerator's are.
+  /// Makes and prepares a loader that divides a dataset among the ranks. It overrides the options
+  /// process_group, device and seed; and split_batches if the accelerator has that option.
   template <class Dataset>
   auto make_data_loader(Dataset dataset, DataLoaderOptions options) {
     options.process_group = process_group();
@@ -133,58 +138,65 @@ class Accelerator {
     return prepare(DataLoader<Dataset>(std::move(dataset), options));
   }
 
-  /// In place of loss.backward(), for a loss that is the mean over its batch's samples; with a
-  /// weight, which then every backward of a step must have on every rank, over as many tokens or
-  /// whatever it is: see DistributedDataParallel::backward.
-  /// Errors: UsageError with several models and a weight, or an epoch whose batches differ in size,
-  /// as it is not known whose gradients they are: then call model.ddp().backward(); as Work::wait.
+  /// Call it in place of loss.backward(). `loss` is the mean over its batch's samples, or, with a
+  /// weight, over that many tokens or other items: see DistributedDataParallel::backward. Pass a
+  /// weight in all calls of a step on all ranks, or in none.
+  /// Errors: UsageError for several models together with a weight or with batches of different
+  /// sizes, since it is unclear whose gradients the loss weighs: call model.ddp().backward(). Else
+  /// as Work::wait.
   void backward(const at::Tensor& loss) { state_->backward(loss, std::nullopt); }
   void backward(const at::Tensor& loss, double weight) { state_->backward(loss, weight); }
 
-  /// While it lives, what is done is for one of gradient_accumulation_steps batches that make one
-  /// step; gradients are exchanged, and optimizers and schedulers step, in the last of them, which
-  /// an epoch's last batch is, too.
+  /// Accumulates gradients: while the guard lives, the program works on one of
+  /// gradient_accumulation_steps batches of a step. Gradients are exchanged, and optimizers and
+  /// schedulers step, in the last of these batches, or in the last batch of the epoch.
   ///
-  ///   for (auto& batch : loader) {
-  ///     const auto accumulating = accelerator.accumulate();
-  ///     …                                                // the loop's body as it was
-  ///   }
+  /// ```cpp
+  /// for (auto& batch : loader) {
+  ///   const auto accumulating = accelerator.accumulate();
+  ///   …  // the loop's body as before
+  /// }
+  /// ```
   AccumulateGuard accumulate() { return AccumulateGuard(state_); }
-  /// Whether the step is complete with this batch; with logical_shards, with this shard.
+  /// Whether this batch completes the step; with logical_shards, whether this shard does.
   bool sync_gradients() const { return state_->sync_gradients(); }
-  /// Gradients stay this rank's own while it lives. Errors: UsageError with logical_shards.
+  /// Gradients are not exchanged while the guard lives.
+  /// Errors: UsageError with logical_shards.
   template <class Module>
   [[nodiscard]] NoSyncGuard no_sync(const PreparedModel<Module>& model) {
     state_->refuse_with_shards("no_sync");
     return model.ddp().no_sync();
   }
 
-  /// The accelerator's precision, for what is calculated outside of prepared models.
+  /// The accelerator's precision, for computations outside of prepared models.
   [[nodiscard]] Autocast autocast() const;
 
-  /// As lockstep::clip_grad_norm_, where a step is complete, after the gradients' scale has been
-  /// taken out; otherwise nothing, and 0.
+  /// As lockstep::clip_grad_norm_, on unscaled gradients, when the step is complete; returns the
+  /// norm. Otherwise does nothing and returns 0.
   double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                          double norm_type = 2.0);
+  /// As lockstep::clip_grad_value_, on unscaled gradients, when the step is complete. Otherwise
+  /// does nothing.
   void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
 
-  /// The tensors of all ranks, one behind the other along dimension 0, in the order of ranks; a
-  /// tensor without dimensions counts as one of one element. Collective.
-  /// Errors: UsageError where shapes or dtypes differ; as Work::wait.
+  /// Concatenates the tensors of all ranks along dimension 0, in the order of ranks. A tensor
+  /// without dimensions is taken as [1]. Collective.
+  /// Errors: UsageError if shapes or dtypes differ; as Work::wait.
   at::Tensor gather(const at::Tensor& tensor) const;
-  /// As gather, for a tensor with a row for each sample of the batch at which the loop over a
-  /// prepared loader is: each sample once, in the order of the dataset or its shuffled one.
-  /// Errors: UsageError where the tensor has other rows; as Work::wait.
+  /// As gather, for a tensor with one row per sample of the current batch of a prepared loader.
+  /// Returns each sample once, in the order of the dataset, or of its shuffle.
+  /// Errors: UsageError for another number of rows; as Work::wait.
   at::Tensor gather_for_metrics(const at::Tensor& tensor) const;
-  /// The sum, or what `op` says, over all ranks: a new tensor. Collective.
+  /// Returns the sum over all ranks, or another reduction, as a new tensor. Collective.
   at::Tensor reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum) const;
+  /// Waits until all ranks are here. Collective.
   void wait_for_everyone() const;
 
-  /// Runs `body`, code between two steps with collectives, and returns what it returns: an
-  /// evaluation over a prepared loader. Where a rank fails meanwhile it runs again from the start,
-  /// with the ranks that are left, so that no result is of a part of the samples; keep its sums
-  /// inside. In a void step it does not run: NaN, an undefined number of which every comparison is
-  /// false, or an empty result. Collective. Errors: what `body` throws.
+  /// Runs `body`, code between two steps with collectives, such as an evaluation over a prepared
+  /// loader, and returns its result. If a rank fails meanwhile, the survivors run it again from the
+  /// start, so that the result covers all samples; keep its sums inside. In a void step it does not
+  /// run and returns NaN (floating-point numbers, tensors) or an empty result. Collective.
+  /// Errors: what `body` throws.
   template <std::invocable Body>
   auto evaluate(const Body& body) {
     using Result = std::invoke_result_t<const Body&>;
@@ -200,14 +212,17 @@ class Accelerator {
     }
   }
 
-  /// The numbers of the epochs that are left of `count`: in a process that resumes or replaces
-  /// another from that of the training's state on. At its end the training ends on all ranks.
+  /// The epochs that are left of `count`. A resumed process or a replacement starts at the epoch of
+  /// the recovered state. At the end it ends the training run on all ranks.
   ///
-  ///   for (const std::int64_t epoch : accelerator.epochs(10)) {
-  ///     for (auto& batch : loader) …
-  ///   }
+  /// ```cpp
+  /// for (const std::int64_t epoch : accelerator.epochs(10)) {
+  ///   for (auto& batch : loader) …
+  /// }
+  /// ```
   class Epochs {
    public:
+    /// Iterates over epoch numbers.
     class Iterator {
      public:
       Iterator(AcceleratorState* state, std::int64_t end);
@@ -231,101 +246,116 @@ class Accelerator {
     std::shared_ptr<AcceleratorState> state_;
     std::int64_t count_;
   };
+  /// The epochs to train, from 0 to count - 1; see Epochs.
   Epochs epochs(std::int64_t count) const { return {state_, count}; }
 
-  /// Runs `action`, code between two steps with collectives, again where a rank fails meanwhile,
-  /// with the ranks that are left. False, without running it, in a void step.
+  /// Runs `action`, code between two steps with collectives; if a rank fails meanwhile, the
+  /// survivors run it again. In a void step it does not run, and false is returned.
   bool run_on_survivors(const std::function<void()>& action) {
     return state_->run_on_survivors(action);
   }
-  /// The training has ended without this process, which replaces one that failed at its end: loops
-  /// over the loader hand out nothing.
+  /// Whether the training run has ended without this process, which replaces a rank that failed at
+  /// its end. Loops over the loader then return no batches.
   bool is_training_over() const { return state_->is_training_over(); }
-  /// Ranks are lost, and the step under way does not count.
+  /// Whether ranks failed, so that the current step is void.
   bool is_step_void() const { return state_->is_discarding(); }
-  /// Called while this process waits for its rank in a recovery: what it throws ends the wait.
+  /// Sets a function that is called while this process waits in a recovery; what it throws ends the
+  /// wait.
   void set_while_waiting(std::function<void()> while_waiting) {
     state_->set_while_waiting(std::move(while_waiting));
   }
   /// For the function of set_while_waiting(), in a preempted process: writes a snapshot into
-  /// AcceleratorOptions::directory without the other ranks, and ends the training in this process;
-  /// throw then, and exit with kExitPreempted. Other survivors may do the same. False: this process
-  /// does not hold the complete state of a step. Parameters are saved as they are: restore them
-  /// first where an evaluation has put others in their place.
+  /// AcceleratorOptions::directory without the other ranks, and ends the training run in this
+  /// process. Then throw, and exit with kExitPreempted. Other survivors may do the same. False:
+  /// this process does not hold the complete state of a step. Parameters are saved as they are: if
+  /// an evaluation has replaced them, restore them first.
   /// Errors: as SnapshotDirectory::save.
   bool save_and_leave();
-  /// Ends the training in this process before its end, as the ranks are preempted and have saved a
-  /// snapshot: recovery is off, and nobody takes this state for that of the end.
+  /// Ends the training run in this process before its end, after the ranks were preempted and have
+  /// saved. Recovery is off, and no rank takes this state for the final one.
   void leave_training();
 
-  /// The training is over: waits until all ranks are here, so that none needs the state of another
-  /// any more. epochs() calls it at its end; call it after a loop of another form. Collective.
+  /// Ends the training run: waits until all ranks are here, since before that a rank may need the
+  /// state of another. epochs() calls it at its end; call it after a loop of another form.
+  /// Collective.
+  /// Errors: Error if the loop was left in a void step.
   void end_training();
-  /// As end_training(). False: a rank failed, and the last step has to be made again: loop again.
+  /// As end_training(), but returns false if the last step is void: loop again to replay it.
   [[nodiscard]] bool try_end_training();
 
-  /// One line on standard output, once in the job; not in a step that does not count.
+  /// Prints a line to standard output, once per job; not in a void step.
   template <class... Parts>
   void print(const Parts&... parts) const {
     std::ostringstream line;
     (line << ... << parts);
     state_->print(line.str());
   }
+  /// Whether this is rank 0.
   bool is_main_process() const { return state_->is_main(); }
+  /// Whether this is local rank 0 of its machine.
   bool is_local_main_process() const { return local_process_index() == 0; }
+  /// The rank of this process.
   int process_index() const { return state_->process_index(); }
+  /// The rank of this process on its machine.
   int local_process_index() const { return process_group().local_rank(); }
+  /// The number of ranks.
   int num_processes() const { return state_->num_processes(); }
+  /// The device of this rank.
   c10::Device device() const { return process_group().device(); }
+  /// The group of all ranks; a recovery replaces it.
   const ProcessGroup& process_group() const { return state_->group(); }
+  /// Options of this accelerator.
   const AcceleratorOptions& options() const { return state_->options(); }
 
-  /// The module as it was given.
+  /// The module that was prepared.
   template <class Module>
   std::shared_ptr<Module> unwrap_model(const PreparedModel<Module>& model) const {
     return model.module();
   }
 
-  /// With logical_shards: the mean of the last complete step's losses over all its samples, the
-  /// same bits on any number of ranks. NaN before the first. Errors: UsageError without the option.
+  /// With logical_shards: mean loss over all samples of the last complete step, the same bits on
+  /// any number of ranks; NaN before the first.
+  /// Errors: UsageError without logical_shards.
   double loss() const { return state_->loss(); }
 
-  /// Steps of the first optimizer that was prepared.
+  /// Steps of the optimizer that was prepared first.
   std::int64_t steps() const { return state_->steps(); }
-  /// Recoveries that this process took part in; a replacement begins with 1.
+  /// Number of recoveries that this process took part in; a replacement starts with 1.
   std::int64_t recoveries() const { return state_->recoveries(); }
-  /// Whether the last complete step of an optimizer was left out, for gradients that are not
-  /// finite.
+  /// Whether the last complete step of an optimizer was skipped because gradients were not finite.
   bool optimizer_step_was_skipped() const { return state_->was_step_skipped(); }
-  /// With precision float16; else disabled. The update that ends a step is made as the next begins.
+  /// The loss scaler, enabled with precision float16. The update() that ends a step runs when the
+  /// next one begins.
   const GradScaler& scaler() const { return state_->scaler(); }
-  /// A random text of the training, the same in all runs that go on from its snapshots. Rank 0's
-  /// counts.
+  /// Random identifier of the training run, the same in all runs that resume from its snapshots.
+  /// Rank 0's is the job's.
   const std::string& training_id() const { return state_->training_id(); }
 
-  /// Saves all that was prepared and registered, random states and where loaders are, for
-  /// load_state() on any number of ranks: one file in `directory`, or in the option's, by
-  /// SnapshotDirectory, which is then this job's alone. Of a loop that was left early it holds that
-  /// the next is of the next epoch. Collective. Errors: UsageError while gradients are being
-  /// accumulated, which it does not hold, without a model and an optimizer, in a folder that
-  /// another job uses or that has another training's snapshots; SystemError; as Work::wait.
+  /// Saves what was prepared and registered, random states and loader positions, for load_state()
+  /// on any number of ranks. Writes to `directory`, by default the option's, which
+  /// SnapshotDirectory claims for this job. If a loop was left early, its epoch counts as finished.
+  /// Collective.
+  /// Errors: UsageError while gradients are being accumulated, since a snapshot does not hold them;
+  /// without a model and an optimizer; for a directory that another job uses or that holds
+  /// snapshots of another training run. SystemError; as Work::wait.
   void save_state(const std::string& directory = {});
-  /// Returns when what was saved is on disk: with asynchronous_saves before a program ends, after a
-  /// preemption too. Not collective. Errors: those of the saves, which the next save_state() would
-  /// throw otherwise.
+  /// Returns when asynchronous saves are on disk; call it before the program ends, also after a
+  /// preemption. Not collective.
+  /// Errors: those of the saves; otherwise the next save_state() throws them.
   void wait_for_saves();
-  /// Loads the newest whole snapshot; false where there is none. The next loop over a prepared
-  /// loader goes on behind the last sample that had been handed out. To be called after the same
-  /// has been prepared and registered. The directory is this job's alone from then on. Collective.
-  /// Errors, with all as it was before: as SnapshotDirectory::load_latest and claim; UsageError
-  /// where something else was prepared or registered.
+  /// Loads the newest complete snapshot; false if there is none. The next loop over a prepared
+  /// loader starts after the last sample that was handed out. Call it after everything is prepared
+  /// and registered as at the save. Claims the directory for this job. Collective.
+  /// Errors: as SnapshotDirectory::load_latest and claim; UsageError if other objects were prepared
+  /// or registered. After an error all is as before.
   bool load_state(const std::string& directory = {});
 
-  /// Tensors that save_state() holds and load_state() sets, in place: of the same names, shapes and
-  /// dtypes.
+  /// Registers tensors that save_state() saves and load_state() overwrites in place. Names, shapes
+  /// and dtypes must stay equal.
   void register_for_checkpointing(const std::string& name, TensorDict tensors);
-  /// An object with state_dict() and load_state_dict(), of a TensorDict, which must outlive it.
-  /// Where it, or anything else, refuses what was saved, it gets back what it had.
+  /// Registers an object with state_dict() and load_state_dict() of a TensorDict. If it, or another
+  /// object, refuses what was saved, it gets its former state back.
+  /// Lifetime: the object must outlive the accelerator.
   template <class Object>
   requires requires(Object& object, const TensorDict& values) {
     TensorDict(object.state_dict());
@@ -339,7 +369,7 @@ class Accelerator {
   }
 
  private:
-  friend class TrainerLoop;  // whose sums a snapshot may lack
+  friend class TrainerLoop;  // it registers state that a snapshot may lack
   DistributedDataParallelOptions ddp_options() const;
   void register_state(AcceleratorState::Registered registered);
   SnapshotDirectory& snapshots_in(const std::string& directory);

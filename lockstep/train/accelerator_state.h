@@ -35,7 +35,7 @@ class AcceleratorTraining;
 class StepRecovery;
 }  // namespace internal
 
-/// A model that was prepared, whatever its type.
+/// A prepared model, independent of its type.
 class PreparedReplica {
  public:
   PreparedReplica() = default;
@@ -43,52 +43,63 @@ class PreparedReplica {
   PreparedReplica(const PreparedReplica&) = delete;
   PreparedReplica& operator=(const PreparedReplica&) = delete;
 
+  /// The module that was prepared.
   virtual std::shared_ptr<torch::nn::Module> module() const = 0;
+  /// As DistributedDataParallel::backward.
   virtual void backward(const at::Tensor& loss, const WeightedBackwardOptions& options) = 0;
+  /// As DistributedDataParallel::zero_grad.
   virtual void zero_grad() = 0;
+  /// As DistributedDataParallel::no_sync.
   virtual std::unique_ptr<NoSyncGuard> no_sync() = 0;
+  /// As DistributedDataParallel::gradient_norm.
   virtual double gradient_norm() const = 0;
-  /// Replicates over another group, whose ranks have the same parameters. Collective. With
-  /// one_copy_per_machine the ranks make another copy `at_boundary`, where they all share memory;
-  /// elsewhere no step is made, and each keeps the parameters that it has.
+  /// Replicates over another group, whose ranks have equal parameters. Collective. With
+  /// one_copy_per_machine and `at_boundary`, ranks that share memory make a new copy; otherwise
+  /// each rank keeps its own parameters.
   virtual void replicate_over(const ProcessGroup& group, bool at_boundary) = 0;
 };
 
-/// What an Accelerator and all that it has prepared share. Threads: the training thread.
+/// State that an Accelerator and everything it has prepared share.
+/// Threads: call from the training thread.
 class AcceleratorState {
  public:
-  /// What it knows of an optimizer.
+  /// A prepared optimizer.
   struct Stepped {
     torch::optim::Optimizer* optimizer = nullptr;
     bool is_unscaled = false;
     bool was_skipped = false;
-    std::uint64_t at_turn = 0;         ///< of its last step
-    std::uint64_t called_at_turn = 0;  ///< of the last call of step(), which may do nothing
-    /// Since its last step and zero_grad() there was a backward pass, which may be another's.
+    std::uint64_t at_turn = 0;  ///< turn of its last update
+    /// Turn of the last call of step(), which may have done nothing.
+    std::uint64_t called_at_turn = 0;
+    /// A backward pass, perhaps of another optimizer's model, ran since its last step() and
+    /// zero_grad().
     bool has_new_gradients = false;
-    /// It has stepped since the last boundary.
+    /// It has stepped since the last step boundary.
     bool has_stepped = false;
-    /// Those of whose parameters it has some.
+    /// The models of which it has parameters.
     std::vector<const PreparedReplica*> replicas{};
   };
+  /// A prepared scheduler.
   struct Scheduled {
     torch::optim::LRScheduler* scheduler = nullptr;
     std::int64_t steps = 0;
   };
 
-  /// `group` empty: it joins the job.
+  /// `group`: empty to join the job.
   AcceleratorState(AcceleratorOptions options, ProcessGroup group);
   ~AcceleratorState();
   AcceleratorState(const AcceleratorState&) = delete;
   AcceleratorState& operator=(const AcceleratorState&) = delete;
 
-  /// Recovery from the failure of ranks; all of it works without.
-  /// Collectives of the step reach nobody, and nothing of it counts.
+  /// Whether the step is void, or this replacement's loop has not begun: what the program does
+  /// before the next step boundary has no effect.
   bool is_discarding() const;
+  /// Whether collectives of the program cannot reach the other ranks: is_discarding(), or ranks
+  /// failed after the update of the step.
   bool has_lost_group() const;
-  /// Errors of collectives may be the recovery's.
+  /// Whether an error of a collective may belong to a recovery.
   bool can_fail() const { return recovery_ != nullptr; }
-  /// `collective`, or where ranks are lost meanwhile, the same with a stand-in for the group.
+  /// Runs `collective`; if ranks fail meanwhile, runs it again with a stand-in for the group.
   template <class Function>
   auto attempt(Function&& collective) {
     // The others are in their loops.
@@ -102,8 +113,7 @@ class AcceleratorState {
       return collective();
     }
   }
-  /// `part`, collectives of the step; where ranks are lost meanwhile, the step does not count.
-  /// False: it was not run to its end.
+  /// Runs `part`, collectives of the step. False: ranks failed meanwhile, and the step is void.
   template <class Function>
   bool attempt_in_step(Function&& part) {
     try {
@@ -114,9 +124,11 @@ class AcceleratorState {
       return false;
     }
   }
+  /// Notes that a collective of the program has succeeded. While ranks are missing, its result
+  /// lacks their values.
   void note_collective();
-  /// In a new process that has the state, and whose loop has not begun, a stand-in takes the place
-  /// of the group while it lives.
+  /// In a replacement that has the state and whose loop has not begun, replaces the group by a
+  /// stand-in during its life.
   class StandInGuard {
    public:
     explicit StandInGuard(AcceleratorState& state);
@@ -126,115 +138,143 @@ class AcceleratorState {
 
    private:
     AcceleratorState& state_;
-    ProcessGroup group_;  ///< empty: the state has its own
+    ProcessGroup group_;  ///< empty: the group was not replaced
   };
+  /// Whether this error is one of a recovery, which then begins: the step is void. False: throw it.
   bool fail(const Error& error);
-  /// As StepRecovery::run_on_survivors().
+  /// As Accelerator::run_on_survivors.
   bool run_on_survivors(const std::function<void()>& action);
+  /// As Accelerator::set_while_waiting.
   void set_while_waiting(std::function<void()> while_waiting);
-  /// In a new process takes the state, before its first loop.
+  /// In a replacement: receives the state, before its first loop.
   void arrive();
-  /// In a process that joins. True: no rank has a state, and all load the newest snapshot.
+  /// In a process that joins, before its first loop. True: no rank has a state, and all load the
+  /// newest snapshot.
   bool arrive_to_load(const SnapshotDirectory& snapshots);
-  /// The training is over on all ranks: true. False: the step before did not count, and comes
-  /// again. Collective.
+  /// Ends the training run on all ranks. False: the last step is void and must be replayed.
+  /// Collective.
   bool end_training();
-  /// Before the loops over loaders: of the first loader. In a new process it takes the state.
+  /// Begins the loops over epochs; returns the epoch of the first loader. A replacement first
+  /// receives the state.
+  /// Errors: UsageError without a prepared loader.
   std::int64_t begin_epochs();
+  /// As Accelerator::recoveries.
   std::int64_t recoveries() const;
+  /// Whether this process is rank 0; also known while ranks are lost.
   bool is_main() const;
-  /// The training has ended without this process, which replaces one that failed at its end.
+  /// As Accelerator::is_training_over.
   bool is_training_over() const;
+  /// This process's rank; also known while ranks are lost.
   int process_index() const;
+  /// The number of ranks; also known while ranks are lost.
   int num_processes() const;
-  /// Prints a line on rank 0, once, where the step is not void in the end.
+  /// Prints a line once, on rank 0, when the next batch is requested; not if the step is void.
   void print(std::string line);
 
-  /// One batch of a step's; the gradients travel in the last.
+  /// Begins a turn: one of the accumulated batches of a step. Gradients are exchanged in the last.
   void begin_turn();
+  /// Ends the turn.
   void end_turn();
+  /// As Accelerator::sync_gradients.
   bool sync_gradients() const;
 
+  /// As Accelerator::backward.
   void backward(const at::Tensor& loss, std::optional<double> weight);
+  /// Whether PreparedOptimizer::zero_grad() is to clear: false while the step is incomplete.
   bool may_zero_grad(Stepped& stepped);
+  /// As PreparedOptimizer::step.
   void step(Stepped& stepped);
+  /// As PreparedScheduler::step.
   void step(Scheduled& scheduled);
-  /// Of all optimizers that have some of these parameters, where gradients are scaled.
+  /// Divides the gradients of each optimizer that has some of these parameters by the loss scale,
+  /// once per step.
   void unscale_gradients(const std::vector<at::Tensor>& parameters);
-  /// Errors: UsageError for one that was made for another number of ranks.
+  /// Registers a prepared loader.
+  /// Errors: UsageError for one that was made for another number of ranks or shards.
   void add_loader(const std::shared_ptr<LoaderPosition>& loader);
-  /// The innermost loop over a prepared loader; null where there is none.
+  /// The loader of the innermost loop; null outside of loops.
   const LoaderPosition* current_loader() const;
 
-  /// Whether some gradients of a step that is not complete are there.
+  /// Whether gradients of an incomplete step exist.
   bool is_accumulating() const;
-  /// With logical_shards ranks have different numbers of shards.
-  /// Errors: UsageError for a collective before a step's last one.
+  /// With logical_shards, ranks have different numbers of shards.
+  /// Errors: UsageError for a collective before a rank's last shard of a step.
   void check_collective(const char* operation) const;
-  /// Errors: UsageError where gradients are not those of all shards.
+  /// Errors: UsageError with logical_shards if gradients are not the sum over all shards.
   void check_summed(const char* operation) const;
   /// Errors: UsageError with logical_shards.
   void refuse_with_shards(const char* operation) const;
-  /// For the next loader that is prepared. Errors: UsageError where the program has set another.
+  /// The number of logical shards of the next prepared loader.
+  /// Errors: UsageError if the program has set another.
   int shards_of_next_loader(int given) const;
-  /// What a loop that was left within a step has changed is as before the step.
+  /// With logical_shards: if a loop was left within a step, restores what the step has changed.
   void end_left_step();
-  /// The last step was left out, for gradients that are not finite.
+  /// Whether the last step was skipped because its gradients were not finite.
   bool was_step_skipped() const;
+  /// As Accelerator::scaler.
   const GradScaler& scaler() const { return scaler_; }
+  /// Steps of the optimizer that was prepared first.
   std::int64_t steps() const { return steps_; }
+  /// Sets them, after a snapshot was loaded or a state received.
   void set_steps(std::int64_t steps) { steps_ = steps; }
-  /// Of the first loader.
+  /// The epoch of the first loader; 0 without loaders.
   std::int64_t epoch() const { return loaders.empty() ? 0 : loaders.front()->cursor().epoch; }
-  /// As those of Accelerator.
+  /// As Accelerator::save_and_leave.
   bool save_and_leave();
+  /// As Accelerator::leave_training.
   void leave_training();
-  /// For a snapshot of this step, with values().
+  /// Options for a snapshot of this step with values().
   SaveOptions save_options(c10::IValue values);
-  /// All but the first model and optimizer, as files can hold it.
+  /// All state but the first model and the first optimizer, as plain values for a file.
   c10::IValue values();
-  /// Whether a snapshot with these values was saved by this training, in whatever process.
+  /// Whether a process of this training run saved a snapshot with these values.
   bool is_of_this_training(const c10::IValue& values) const;
-  /// Changes nothing. Errors: UsageError where something else was prepared or registered when they
-  /// were saved.
+  /// Checks values of a snapshot; changes nothing.
+  /// Errors: UsageError if other objects were prepared or registered when they were saved.
   void check_values(const c10::IValue& values, const std::string& source) const;
-  /// What was registered, which may refuse values that check_values() cannot judge: those before
-  /// them are then as they were. Errors: UsageError; what a registered object throws.
+  /// Loads the registered objects, which may refuse what check_values() cannot check. After an
+  /// error call give_back_registered().
+  /// Errors: UsageError; what a registered object throws.
   void take_registered(const c10::IValue& values, const std::string& source);
-  /// All as it was before take_registered().
+  /// Undoes take_registered().
   void give_back_registered();
-  /// The rest, which cannot fail.
+  /// Loads the rest; cannot fail after check_values().
   void take_values(const c10::IValue& values, const std::string& source);
 
-  /// Of the training, in all of its runs.
+  /// As Accelerator::training_id.
   const std::string& training_id() const { return training_id_; }
 
-  /// As Accelerator::loss(). Errors: UsageError without logical_shards.
+  /// As Accelerator::loss.
+  /// Errors: UsageError without logical_shards.
   double loss() const;
 
+  /// Options of the accelerator.
   const AcceleratorOptions& options() const { return options_; }
+  /// The current group; a recovery replaces it.
   const ProcessGroup& group() const { return group_; }
+  /// The dtype of mixed precision; nullopt for float32.
   std::optional<at::ScalarType> autocast_dtype() const { return autocast_dtype_; }
 
   std::vector<std::shared_ptr<PreparedReplica>> replicas{};
   std::vector<std::shared_ptr<Stepped>> optimizers{};
   std::vector<std::shared_ptr<Scheduled>> schedulers{};
   std::vector<std::shared_ptr<LoaderPosition>> loaders{};
+  /// An object of Accelerator::register_for_checkpointing.
   struct Registered {
     std::string name;
     std::function<TensorDict()> state_dict;
     std::function<void(const TensorDict&)> load_state_dict;
-    /// Empty where only loading shows whether values fit.
+    /// Throws for values that do not fit. Empty: only loading can tell.
     std::function<void(const TensorDict&)> check = {};
-    /// Stays as it is where a snapshot does not have it.
+    /// It keeps its state if a snapshot has none for it.
     bool is_optional = false;
   };
   std::vector<Registered> registered{};
-  /// By folder: each knows which of its snapshots are whole.
+  /// By path: each object knows which of its snapshots are complete.
   std::map<std::string, SnapshotDirectory> directories{};
 
  private:
-  /// The loop over a loader was left between batches of a step, which then is none.
+  /// A loop was left between the batches of a step, which is then discarded.
   bool is_group_left() const { return pass_of_group_ && pass_of_group_->expired(); }
   void end_left_group();
   void exchange_gradients(const at::Tensor& loss, std::optional<double> weight);
@@ -242,9 +282,9 @@ class AcceleratorState {
   void note_loss(const at::Tensor& loss);
   void check_saved_shards(const c10::IValue& values, const std::string& source) const;
   void update_scaler();
-  /// Whether the optimizers may step.
-  /// As if it had made so many; learning rates stay, which come with the optimizers.
+  /// Replays a scheduler's steps; learning rates stay as the optimizers have them.
   void go_to(Scheduled& scheduled, std::int64_t steps);
+  /// Whether the optimizer may step.
   bool look_at_gradients(Stepped& stepped);
   bool update(Stepped& stepped, bool is_finite);
   void find_replicas(Stepped& stepped) const;
@@ -272,32 +312,32 @@ class AcceleratorState {
   ProcessGroup group_;
   std::unique_ptr<internal::AcceleratorTraining> training_;
   std::unique_ptr<internal::StepRecovery> recovery_;     ///< null: failures are the program's
-  std::unique_ptr<internal::AcceleratorShards> shards_;  ///< null: a rank has one batch a step
-  bool can_recover_ = true;                              ///< as far as is known
+  std::unique_ptr<internal::AcceleratorShards> shards_;  ///< null: one batch per rank and step
+  bool can_recover_ = true;  ///< false: something prepared rules recovery out
   std::vector<std::string> held_lines_{};
   std::optional<at::ScalarType> autocast_dtype_;
   GradScaler scaler_;
   std::shared_ptr<SampleLog> sample_log_;
   bool has_stepped_with_scaler_ = false;
 
-  /// Of the turns of a step, the last one's number; 0: none has begun.
+  /// Turns of the step so far; 0: none has begun.
   int turn_of_step_ = 0;
   std::uint64_t turn_ = 0;
-  /// Of a step that is not complete: the loop that its batches are of.
+  /// While a step is incomplete: the loop that hands out its batches.
   std::optional<std::weak_ptr<void>> pass_of_group_{};
-  /// No batch has come since such a step was given up.
+  /// No batch was requested since a step was discarded.
   bool is_given_up_ = false;
   bool sync_gradients_ = true;
   bool has_gradients_ = false;
   int batches_of_step_ = 1;
-  /// They differ: they count by their samples.
+  /// The step's batches differ in size: losses are weighted by samples.
   bool is_weighted_ = false;
-  /// Of the step's batches on this rank.
+  /// Losses of the step's batches on this rank.
   std::vector<at::Tensor> losses_{};
   bool losses_are_old_ = false;
   std::int64_t steps_ = 0;
   std::string training_id_;
-  /// By name, before values were taken.
+  /// Registered state by name, before take_registered().
   std::map<std::string, TensorDict> given_up_{};
   TensorDict given_up_scaler_{};
 };

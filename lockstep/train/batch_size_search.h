@@ -12,49 +12,55 @@ namespace lockstep {
 
 class Accelerator;
 
-/// Names and defaults are those of lightning.Tuner.scale_batch_size.
+/// Options of Trainer::find_batch_size; names and defaults are those of
+/// lightning.Tuner.scale_batch_size.
 struct BatchSizeOptions {
-  /// The first size that is tried; each further one is twice the one before.
+  /// The first batch size; each next one is twice the one before.
   std::int64_t init_val = 2;
+  /// Largest number of batch sizes to try.
   int max_trials = 25;
-  /// Steps of training on each size.
+  /// Training steps per batch size.
   int steps_per_trial = 3;
-  /// How much of the memory that is free at the beginning, on the CPU, may be taken by all ranks of
-  /// the machine: the system would end them, rather than tell them that there is no more. CUDA does
-  /// tell.
+  /// On the CPU: the fraction of the memory that is free at the start which all ranks of the
+  /// machine may use. A CPU allocation beyond it would get processes killed instead of failing;
+  /// CUDA reports an error.
   double memory_fraction = 0.8;
 };
 
+/// One batch size that the search has tried.
 struct BatchSizeTrial {
-  std::int64_t batch_size = 0;    ///< on each rank
-  double samples_per_second = 0;  ///< of all ranks, without their exchange
-  /// Taken beyond what was before the first trial, by the rank that took the most; on the CPU.
+  std::int64_t batch_size = 0;    ///< per rank
+  double samples_per_second = 0;  ///< sum over ranks, without gradient exchange
+  /// CPU memory beyond that in use before the first trial; maximum over ranks.
   std::int64_t memory_bytes = 0;
 };
 
+/// Result of Trainer::find_batch_size.
 struct FoundBatchSize {
-  /// The largest that fits: of the dataset, too.
+  /// The largest that fits into memory and into the dataset.
   std::int64_t batch_size = 0;
-  std::vector<BatchSizeTrial> trials = {};  ///< that fitted
+  std::vector<BatchSizeTrial> trials = {};  ///< those that fit
 };
 
-/// The search of Trainer::find_batch_size: which sizes to try, and what was found.
+/// The search behind Trainer::find_batch_size: decides which sizes to try, and collects the
+/// results.
 class BatchSizeSearch {
  public:
-  /// Errors: UsageError for options that cannot work.
+  /// Errors: UsageError for options that are not positive.
   BatchSizeSearch(const BatchSizeOptions& options, std::int64_t dataset_size,
                   const Accelerator& accelerator);
 
-  /// The next size, the same on all ranks; nothing at the end.
+  /// The next batch size, equal on all ranks; nullopt at the end.
   std::optional<std::int64_t> next() const;
-  /// Collective; a device whose memory is short ends the search on all ranks.
+  /// Runs a trial. Collective: a device out of memory ends the search on all ranks.
   void run(const std::function<void()>& trial);
 
-  /// While a trial runs: memory is at its most, and whether another step is to be made.
+  /// Records the memory in use; call it where a trial's memory peaks.
   void note_memory();
+  /// Records a completed step of so many samples; returns whether the trial needs another.
   bool goes_on(std::int64_t samples);
 
-  /// Errors: UsageError where not even the first size fits.
+  /// Errors: UsageError if not even the first size fits.
   FoundBatchSize found() const;
 
  private:
@@ -76,8 +82,9 @@ class BatchSizeSearch {
   Clock::time_point begun_{};
 };
 
-// What a process hands to the one that started it.
+/// Converts a result to a value, which a spawned process sends to its parent.
 c10::IValue to_value(const FoundBatchSize& found);
+/// Converts it back.
 void from_value(const c10::IValue& value, FoundBatchSize& found);
 
 }  // namespace lockstep

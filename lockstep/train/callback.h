@@ -20,69 +20,81 @@ namespace lockstep {
 
 class Accelerator;
 
-/// What callbacks see of a training run, and may change. Lives as long as Trainer::fit.
+/// What callbacks see of a training run, and may change.
+/// Lifetime: as long as Trainer::fit runs.
 struct TrainerState {
   Accelerator& accelerator;
   torch::nn::Module& module;
   torch::optim::Optimizer& optimizer;
   const std::string& directory;
-  /// fast_dev_run: nothing is written.
+  /// fast_dev_run is on: write nothing.
   bool is_dev_run = false;
 
   TrainingTime time{};
-  std::int64_t epoch = 0;  ///< the one under way, from 0
-  /// The newest step was left out, on all ranks, for gradients that are not finite.
+  std::int64_t epoch = 0;  ///< the current epoch, from 0
+  /// All ranks skipped the newest step because its gradients were not finite.
   bool step_was_skipped = false;
-  /// The newest value of each metric, the same on all ranks.
+  /// The newest value of each metric, equal on all ranks.
   Metrics metrics{};
-  /// Set by a callback on all ranks: training ends after this batch. The text is for people.
+  /// Set it on all ranks to end the training run after this batch. The text is for people.
   std::string stop_reason{};
-  /// At the end: preempted, and saved.
+  /// In on_fit_end: the run was preempted and has saved.
   bool is_preempted = false;
-  /// There is validation data, and a time for it.
+  /// There is validation data, and val_check_interval is not empty.
   bool validates = false;
-  /// Set by a callback on all ranks: a snapshot is written after this batch.
+  /// Set it on all ranks to write a snapshot after this batch.
   bool save_requested = false;
 
+  /// Whether this process is rank 0.
   bool is_main() const;
+  /// The learning rate of the first parameter group.
   double learning_rate() const;
 };
 
-/// What a program or a part of it does at certain points of Trainer::fit: on all ranks, on the
-/// training thread. Names are those of lightning.Callback.
+/// Hooks that run at certain points of Trainer::fit, on all ranks. Names are those of
+/// lightning.Callback.
+/// Threads: they run on the training thread.
 class Callback {
  public:
   virtual ~Callback() = default;
 
+  /// Runs first, before a snapshot is loaded.
   virtual void on_fit_start(TrainerState&) {}
-  /// The training goes on from a snapshot, whose state is in place. A stop_reason that is set here
-  /// ends it before a step is made.
+  /// Runs after the state of a snapshot was loaded. A stop_reason set here ends the run before its
+  /// first step.
   virtual void on_load_checkpoint(TrainerState&) {}
+  /// Runs before the first batch of an epoch, and after a resume before the first batch that is
+  /// left of it.
   virtual void on_train_epoch_start(TrainerState&) {}
-  /// After each step of the optimizer.
+  /// Runs after each optimizer step.
   virtual void on_train_batch_end(TrainerState&) {}
+  /// Runs after the last step of an epoch, when its metrics are logged.
   virtual void on_train_epoch_end(TrainerState&) {}
+  /// Runs before each validation.
   virtual void on_validation_start(TrainerState&) {}
-  /// `metrics` are those of the validation. In the reverse order of on_validation_start: what one
-  /// has put in place for the validation is there for those that were added after it.
+  /// Runs after each validation, with its metrics. Callbacks run in reverse order of
+  /// on_validation_start, so what one has put in place for the validation is still there for those
+  /// that were added after it.
   virtual void on_validation_end(TrainerState&, const Metrics&) {}
-  /// Where this rank is preempted while ranks are replaced: a validation that may have begun does
-  /// not end. Takes back what on_validation_start has changed, as a snapshot is written next.
+  /// Runs if this rank is preempted while ranks are replaced; a validation that has begun does not
+  /// end. Undo what on_validation_start changed, since a snapshot is written next.
   virtual void on_validation_interrupted(TrainerState&) {}
-  /// New means of training metrics, to which it may add.
+  /// Runs when new means of training metrics are logged; may add metrics.
   virtual void on_log(TrainerState&, Metrics&) {}
-  /// A snapshot has been written, with asynchronous_saves taken.
+  /// Runs after a snapshot was written, or with asynchronous_saves after the state was copied.
   virtual void on_save_checkpoint(TrainerState&) {}
-  /// What has ended the fit.
+  /// Runs after an error that ends the fit.
   virtual void on_exception(TrainerState&, const std::exception&) {}
-  /// In a rank that is preempted while ranks are replaced only if it is rank 0: `lockstep scale`
-  /// ends a rank in the same way, and the training run continues.
+  /// Runs at the end of the fit. If a rank is preempted while ranks are replaced, only on rank 0,
+  /// since `lockstep scale` removes a rank in the same way and the training run continues.
   virtual void on_fit_end(TrainerState&) {}
 };
 
-/// Callbacks as functions: LambdaCallback({.on_train_epoch_end = [](TrainerState& state) {…}}).
+/// A callback made of functions: LambdaCallback({.on_train_epoch_end = [](TrainerState& state)
+/// {…}}).
 class LambdaCallback : public Callback {
  public:
+  /// The functions, by hook; an empty one does nothing.
   struct Functions {
     std::function<void(TrainerState&)> on_fit_start = {};
     std::function<void(TrainerState&)> on_train_epoch_start = {};

@@ -13,25 +13,27 @@
 /// Callbacks for Trainer. Names and defaults are Lightning's.
 namespace lockstep {
 
-/// Whether a smaller or a larger value of the monitored metric is better.
+/// Whether a lower or a higher value of the monitored metric is better.
 enum class MonitorMode { kMin, kMax };
 
+/// Options of EarlyStopping.
 struct EarlyStoppingOptions {
   /// A metric of the validation.
   std::string monitor = "val_loss";
   MonitorMode mode = MonitorMode::kMin;
-  /// Validations without a change for the better of more than min_delta, until the training ends.
+  /// Number of validations without an improvement of more than min_delta after which the run ends.
   int patience = 3;
   double min_delta = 0;
 };
 
-/// Ends the training once a metric has got no better for some validations; goes on counting after a
-/// resume, and makes no further step where it had ended the training. A value that is not finite is
-/// no better. Errors: UsageError without validation, and when that has no such metric.
+/// Ends the training run when a validation metric stops improving. A resume keeps the count of
+/// validations without improvement; a run that had ended makes no further step. A value that is not
+/// finite is no improvement.
+/// Errors: UsageError without validation data, and for a metric that validation does not log.
 class EarlyStopping : public Callback {
  public:
   explicit EarlyStopping(const EarlyStoppingOptions& options = {});
-  /// It counts anew in each fit that does not go on.
+  /// Resets the count; a resume loads the saved one afterwards.
   void on_fit_start(TrainerState& state) override;
   void on_load_checkpoint(TrainerState& state) override;
   void on_validation_end(TrainerState& state, const Metrics& metrics) override;
@@ -40,29 +42,31 @@ class EarlyStopping : public Callback {
   void stop_when_due(TrainerState& state) const;
 
   EarlyStoppingOptions options_;
-  /// The best value, whether there is one, and how many validations ago: with the snapshots.
+  /// Best value, whether there is one, and validations since then; saved with the snapshots.
   at::Tensor state_;
 };
 
+/// Options of ModelCheckpoint.
 struct ModelCheckpointOptions {
   std::string monitor = "val_loss";
   MonitorMode mode = MonitorMode::kMin;
-  /// How many of the best are kept.
+  /// Number of checkpoints to keep, the best ones.
   int save_top_k = 1;
 };
 
-/// Keeps the model's weights (state_dict) of the best validations in best/ of the training's
-/// directory, as files that torch.load reads, named by epoch, step and value:
-/// "epoch=3-step=120-val_loss=0.1234.pt". Each says beside the weights of which training and metric
-/// it is (read_note): those of the same that lie there from before a resume count, all others are
-/// left alone. Errors: as EarlyStopping; SystemError.
+/// Keeps the weights (state_dict) of the best validations, in best/ of the run's directory. The
+/// files are for torch.load, named by epoch, step and value: "epoch=3-step=120-val_loss=0.1234.pt".
+/// Each file stores the training run and metric that it belongs to (read_note). After a resume,
+/// earlier files of the same run and metric still count towards save_top_k; other files are left
+/// alone.
+/// Errors: as EarlyStopping; SystemError.
 class ModelCheckpoint : public Callback {
  public:
   explicit ModelCheckpoint(const ModelCheckpointOptions& options = {});
   void on_fit_start(TrainerState& state) override;
   void on_validation_end(TrainerState& state, const Metrics& metrics) override;
 
-  /// The best that is kept of the newest training in that directory; empty where there is none.
+  /// The best checkpoint of the newest training run in that directory; empty without one.
   std::string best_model_path(const std::string& directory) const;
 
  private:
@@ -74,14 +78,14 @@ class ModelCheckpoint : public Callback {
   ModelCheckpointOptions options_;
 };
 
-/// Logs the learning rate of the first group as "lr" with the training's metrics.
+/// Logs the learning rate of the first parameter group as "lr", with the training metrics.
 class LearningRateMonitor : public Callback {
  public:
   void on_log(TrainerState& state, Metrics& metrics) override;
 };
 
-/// Keeps an average of the weights, by which validations are made; with the snapshots. Added before
-/// ModelCheckpoint, the weights that that keeps are the averages.
+/// Keeps an exponential moving average of the weights and validates with it; saved with the
+/// snapshots. Add it before ModelCheckpoint to make that keep the averaged weights.
 class EmaCallback : public Callback {
  public:
   explicit EmaCallback(const ExponentialMovingAverageOptions& options = {}) : options_(options) {}
@@ -98,22 +102,25 @@ class EmaCallback : public Callback {
   std::unique_ptr<AveragedWeights> applied_;
 };
 
+/// Options of ThroughputMonitor.
 struct ThroughputMonitorOptions {
-  /// Tokens of a sample of text; 0: the task has none.
+  /// Tokens per text sample; 0: do not log tokens.
   std::int64_t tokens_per_sample = 0;
 };
 
-/// Adds what torchtitan logs to the training's metrics, beside train_loss and samples_per_second:
+/// Adds torchtitan's metrics to the training metrics, beside train_loss and samples_per_second:
 ///
-///   grad_norm          of the newest step's gradients, where the Trainer does not log it: it does
-///                      where it clips by norm, as they are before
-///   memory_gib         of the rank that has most: what is reserved of its CUDA device at the most,
-///                      or its resident memory on the CPU
-///   memory_percent     of that device, or machine
-///   tokens_per_second  with tokens_per_sample
+/// - grad_norm: norm of the newest step's gradients. When the Trainer clips by norm, it logs this
+///   itself, with the norm before clipping.
+/// - memory_gib: maximum over the ranks, in GiB, of the peak reserved CUDA memory, or of the
+///   resident memory on the CPU.
+/// - memory_percent: maximum over the ranks of the same, in percent of the device's or machine's
+///   memory.
+/// - tokens_per_second: with tokens_per_sample.
 ///
-/// Costs one reduction of 16 bytes each time that metrics are logged, and one pass over the
-/// gradients. Errors: as Work::wait.
+/// Each time metrics are logged, this costs one reduction of 16 bytes and one pass over the
+/// gradients.
+/// Errors: as Work::wait.
 class ThroughputMonitor : public Callback {
  public:
   explicit ThroughputMonitor(const ThroughputMonitorOptions& options = {}) : options_(options) {}
@@ -123,35 +130,36 @@ class ThroughputMonitor : public Callback {
   ThroughputMonitorOptions options_;
 };
 
-/// Some steps of a training, numbered from 1 as in its metrics.
+/// A half-open range of steps, numbered from 1 as in metrics.
 struct StepRange {
   std::int64_t first = 0;
-  /// The one after the last.
+  /// One past the last step.
   std::int64_t end = 0;
 
+  /// Whether the step is in the range.
   bool contains(std::int64_t step) const { return first <= step && step < end; }
 
-  /// "10:13": steps 10, 11 and 12, as a slice in Python. `what`: for errors, as "TraceCallback:
-  /// steps". Errors: UsageError for other text, and for no step.
+  /// Parses a slice as in Python: "10:13" is steps 10, 11 and 12.
+  /// `what`: the option's name for error messages, such as "TraceCallback: steps".
+  /// Errors: UsageError for other text, and for an empty range.
   static StepRange parse(const std::string& text, const std::string& what);
 };
 
+/// Options of TraceCallback.
 struct TraceCallbackOptions {
-  /// "10:13": steps 10, 11 and 12, from 1, as they are counted in metrics; of all runs together.
+  /// Steps to trace, as a slice: "10:13" is steps 10, 11 and 12, numbered from 1 over all runs.
   std::string steps = "10:13";
-  /// Note the shapes of operators' inputs.
+  /// Record the input shapes of operators.
   bool record_shapes = false;
 };
 
-/// Traces some steps of a Trainer on all ranks, and makes one timeline of it, for
-/// ui.perfetto.dev: traces/steps-10-12.json of the training's directory, beside those of the ranks
-/// (profile/trace.h, record/internal/trace_merge.h). Some barriers come with it, by which clocks
-/// are compared. Where directories of machines are their own, rank 0 says that its timeline lacks
-/// ranks and how to merge them. A run that resumes behind these steps traces nothing; one that ends
-/// between them has a timeline of the steps it has run.
-///
-/// A rank whose trace cannot be written fails on all ranks, named. Errors: UsageError for other
-/// steps and where a profiler runs already; SystemError; PeerFailed; as Work::wait.
+/// Traces some steps of a Trainer on all ranks, and merges the traces into one timeline for
+/// ui.perfetto.dev: traces/steps-10-12.json in the run's directory, beside the files of the ranks.
+/// A few barriers align the ranks' clocks. If the machines have separate directories, rank 0 logs
+/// that its timeline lacks ranks and how to merge them. A run that resumes after these steps traces
+/// nothing. A run that ends within them writes a timeline of the steps that it made.
+/// Errors: if a rank cannot write its trace, all ranks fail and name it. UsageError for an invalid
+/// range, and if a profiler is already running; SystemError; PeerFailed; as Work::wait.
 class TraceCallback : public Callback {
  public:
   explicit TraceCallback(const TraceCallbackOptions& options = {});
@@ -167,7 +175,7 @@ class TraceCallback : public Callback {
   TraceCallbackOptions options_;
   StepRange steps_;
   std::filesystem::path path_;
-  /// While steps are traced.
+  /// Set while steps are traced.
   std::shared_ptr<Trace> trace_;
 };
 

@@ -6,30 +6,32 @@
 
 namespace lockstep {
 
-/// What a training run has done, on all ranks together.
+/// Progress of a training run, over all ranks and all runs of the job.
 struct TrainingTime {
-  std::int64_t epochs = 0;   ///< that are complete
-  std::int64_t batches = 0;  ///< steps of the optimizer
+  std::int64_t epochs = 0;   ///< complete epochs
+  std::int64_t batches = 0;  ///< optimizer steps
   std::int64_t samples = 0;
   double seconds = 0;
 };
 
-/// The length of a training run, as text in the form of MosaicML Composer's Time: "10ep" epochs,
-/// "100ba" batches (steps of the optimizer), "5000sp" samples, "90sec" seconds. Nothing: no length.
+/// The length of a training run, in the notation of MosaicML Composer's Time: "10ep" epochs,
+/// "100ba" batches (optimizer steps), "5000sp" samples, "90sec" seconds. A default-constructed one
+/// is empty.
 class Duration {
  public:
   Duration() = default;
-  /// `what`: for errors, as "max_duration". Errors: UsageError for other text, and for 0.
+  /// Parses this notation; empty text gives an empty duration.
+  /// `what`: the option's name for error messages, such as "max_duration".
+  /// Errors: UsageError for other text, and for 0.
   static Duration parse(const std::string& text, const std::string& what);
 
   explicit operator bool() const { return amount_ > 0; }
-  /// Whether a training run has this length.
+  /// Whether a training run has this length; false if empty.
   bool reached(const TrainingTime& time) const { return *this && of(time) >= amount_; }
-  /// Whether a multiple of this length lies between two times of a training run.
+  /// Whether a multiple of this length lies in the interval (before, now]; false if empty.
   bool due(const TrainingTime& before, const TrainingTime& now) const;
 
-  /// The number of epochs, rounded up, if an epoch has so many batches and samples; nothing for
-  /// seconds.
+  /// This length in epochs of so many batches and samples, rounded up; nullopt for seconds.
   std::optional<std::int64_t> epochs(std::int64_t batches, std::int64_t samples) const;
 
  private:

@@ -7,23 +7,26 @@
 
 namespace lockstep {
 
-/// Puts a module and all that it holds into evaluation mode while it lives, then each into the mode
-/// in which it was: parts that the program has frozen (a BatchNorm in evaluation mode) stay so.
+/// Puts a module and its submodules into evaluation mode during its life, then restores the mode of
+/// each. So submodules that the program has frozen (a BatchNorm in evaluation mode) stay frozen.
 ///
-///   {
-///     const lockstep::EvaluationMode evaluation(*net);
-///     const torch::NoGradGuard no_grad;
-///     …
-///   }
+/// ```cpp
+/// {
+///   const lockstep::EvaluationMode evaluation(*net);
+///   const torch::NoGradGuard no_grad;
+///   …
+/// }
+/// ```
 ///
-/// Threads: one at a time. Lifetime: the module must outlive it, with the parts that it has now.
+/// Threads: one at a time.
+/// Lifetime: the module and its submodules must outlive it.
 class [[nodiscard]] EvaluationMode {
  public:
   explicit EvaluationMode(torch::nn::Module& module) {
     module.apply([&](torch::nn::Module& part) { modes_.emplace_back(&part, part.is_training()); });
     module.eval();
   }
-  /// A module's train() reaches all its parts, which stand behind it.
+  /// Restores parents before their children, since train() of a module reaches all its children.
   ~EvaluationMode() {
     for (const auto& [part, is_training] : modes_) part->train(is_training);
   }

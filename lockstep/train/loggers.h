@@ -7,9 +7,10 @@
 #include "lockstep/train/callback.h"
 #include "lockstep/train/tensorboard_writer.h"
 
-/// Callbacks for Trainer that write its metrics, beside metrics.jsonl. They are added behind those
-/// that add metrics, such as LearningRateMonitor. Rank 0 writes; fast_dev_run writes nothing.
-/// Errors: SystemError.
+/// Callbacks for Trainer that write its metrics, beside metrics.jsonl. The Trainer adds them after
+/// the callbacks that add metrics, such as LearningRateMonitor. Rank 0 writes; with fast_dev_run
+/// nothing is written.
+/// Errors: SystemError when a file cannot be written.
 namespace lockstep {
 
 inline namespace internal {
@@ -17,9 +18,9 @@ class CsvFile;
 class RunLog;
 }  // namespace internal
 
-/// What TensorBoard shows, in tensorboard/ of the training's directory: a scalar a metric, by step.
-/// After a resume points of lost steps are left out. For texts, histograms and images a program
-/// has a TensorBoardWriter of its own there.
+/// Writes metrics as TensorBoard scalars, one tag per metric, by step. Files are in tensorboard/ of
+/// the run's directory. After a resume, TensorBoard drops the points of steps that the resumed run
+/// repeats. For texts, histograms and images, open a TensorBoardWriter of your own in that folder.
 class TensorBoardLogger : public Callback {
  public:
   void on_train_epoch_start(TrainerState& state) override;
@@ -35,14 +36,14 @@ class TensorBoardLogger : public Callback {
 
   std::shared_ptr<TensorBoardWriter> writer_;
   std::int64_t recoveries_ = 0;
-  /// Written at the newest step, on all ranks.
+  /// Metrics written at step_, the newest step; kept on all ranks.
   Metrics of_step_;
   std::int64_t step_ = -1;
 };
 
-/// metrics.csv of the training's directory: a row for each set of metrics, with step, epoch,
-/// samples and seconds. What earlier runs wrote of steps behind the one from which the training
-/// goes on is left out. See CsvFile.
+/// Writes metrics.csv in the run's directory: one row per set of metrics, with the columns step,
+/// epoch, samples and seconds. A resumed run removes the rows of later steps than the one from
+/// which it resumes.
 class CsvLogger : public Callback {
  public:
   void on_train_epoch_start(TrainerState& state) override;
@@ -56,12 +57,12 @@ class CsvLogger : public Callback {
   void write_row(const TrainerState& state, const Metrics& metrics);
 
   std::shared_ptr<CsvFile> file_;
-  bool may_have_row_ = false;  ///< since open()
+  bool may_have_row_ = false;  ///< the next row may already be in the file that open() opened
   std::int64_t recoveries_ = 0;
 };
 
-/// runs.jsonl of the training's directory: when each run began and ended, where it went on, and the
-/// machine and versions that it ran on, for `lockstep report`: of every Trainer. See RunLog.
+/// Writes runs.jsonl in the run's directory, for `lockstep report`: start, end, first step, ranks,
+/// machine and versions of each run. Every Trainer has one.
 class RunLogger : public Callback {
  public:
   void on_train_epoch_start(TrainerState& state) override;

@@ -13,35 +13,39 @@
 
 namespace lockstep {
 
-/// Names and values, in the order in which they were first logged.
+/// Names and values of metrics, in the order of their first log.
 using Metrics = std::vector<std::pair<std::string, double>>;
 
-/// The value of that name; nothing where there is none.
+/// The value of a metric; null without one of that name.
 const double* find_metric(const Metrics& metrics, std::string_view name);
 
-/// Sets those of `newer`, adding what is new.
+/// Overwrites metrics with those of `newer`, and appends new ones.
 void set_metrics(Metrics& metrics, const Metrics& newer);
 
-/// "  train_loss 0.1234  samples_per_second 28882", for people.
+/// Text for people: "  train_loss 0.1234  samples_per_second 28882".
 std::string describe(const Metrics& metrics);
 
-/// Collects what steps log, and makes means over steps and ranks of it. Sums are exact: a mean has
-/// the same bits however what is logged is divided among ranks. Values on a CUDA device are kept,
-/// and not waited for before means are asked for. Threads: the training thread.
+/// Weighted means of logged values over steps and ranks. Sums are exact, so a mean has the same
+/// bits however values are divided among ranks. Values on a CUDA device stay there until
+/// take_means(), without synchronization.
+/// Threads: call from the training thread.
 class MetricMeans {
  public:
-  /// A number, or a tensor of one element, which counts `weight` times.
+  /// Adds a value with a weight: a number, or a tensor of one element.
+  /// Errors: UsageError for a tensor of another size.
   void log(std::string_view name, const at::Tensor& value, double weight);
   void log(std::string_view name, double value, double weight);
 
+  /// Whether nothing was logged since the last take_means().
   bool empty() const { return collected_.empty(); }
 
-  /// Collective: the means over all that was collected on all ranks, which is forgotten.
-  /// The numbers `agreed` become rank 0's. Names are in rank 0's order. `has_new_ranks`, the same
-  /// on all ranks: some may have begun later than others, and lack names; the mean is over the
-  /// ranks that have it. Errors: UsageError where ranks have logged other names or a value is no
-  /// single number; as Work::wait; after any, nothing is forgotten, and the means may be taken
-  /// again.
+  /// Computes the means over all ranks, and clears what was logged. Collective. Names are in rank
+  /// 0's order.
+  /// `agreed`: numbers that are overwritten with rank 0's.
+  /// `has_new_ranks`: some ranks may lack names because they joined later; a mean is then over the
+  /// ranks that logged it. Equal on all ranks.
+  /// Errors: UsageError if ranks have logged different names or a value is not a single number; as
+  /// Work::wait. After an error nothing is cleared; call it again.
   Metrics take_means(const ProcessGroup& group, std::span<double> agreed = {},
                      bool has_new_ranks = false);
 
@@ -49,7 +53,7 @@ class MetricMeans {
   struct Collected {
     std::string name;
     std::vector<std::pair<at::Tensor, double>> values;
-    std::vector<std::int64_t> sums = {};  ///< exact, of numbers times weights, and of weights
+    std::vector<std::int64_t> sums = {};  ///< exact sums of value × weight, and of weights
   };
   static void add(std::vector<std::int64_t>& sums, double value, double weight);
   Collected& of(std::string_view name);

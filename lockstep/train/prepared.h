@@ -18,13 +18,13 @@
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/train/accelerator_state.h"
 
-/// What Accelerator::prepare returns. All are small values, whose copies are the same object, and
-/// keep what they share with the accelerator alive.
+/// What Accelerator::prepare returns: small values. Copies refer to the same object, and keep alive
+/// what they share with the accelerator.
 namespace lockstep {
 
-/// A model that is trained by all ranks: DistributedDataParallel, whose forward calculates in the
-/// accelerator's precision, and returns a tensor of float32 where that is another. Everything else
-/// of the module is reached through `->` or `*`, and of the wrapper through ddp().
+/// A model that all ranks train: DistributedDataParallel whose forward computes in the
+/// accelerator's precision. A tensor that forward returns in float16 or bfloat16 under autocast is
+/// converted to float32. Reach the module through `->` or `*`, the wrapper through ddp().
 template <class Module>
 class PreparedModel {
  public:
@@ -61,8 +61,11 @@ class PreparedModel {
     return forward(std::forward<Args>(args)...);
   }
 
+  /// The module's parameters, for an optimizer or for clipping.
   std::vector<at::Tensor> parameters() const { return replica_->ddp->parameters(); }
+  /// The wrapper. A recovery replaces it: do not keep the reference.
   DistributedDataParallel<Module>& ddp() const { return *replica_->ddp; }
+  /// The module that was prepared.
   const std::shared_ptr<Module>& module() const { return replica_->module_of_type; }
   Module* operator->() const { return module().get(); }
   Module& operator*() const { return *module(); }
@@ -100,7 +103,7 @@ class PreparedModel {
 
     std::shared_ptr<Module> module_of_type;
     DistributedDataParallelOptions options;
-    bool keeps_gradients;  ///< with logical_shards the accelerator exchanges them
+    bool keeps_gradients;  ///< with logical_shards the accelerator exchanges gradients
     std::optional<DistributedDataParallel<Module>> ddp;
     std::unique_ptr<NoSyncGuard> keeps_own;
   };
@@ -131,8 +134,8 @@ class PreparedModel {
   std::shared_ptr<AcceleratorState> state_;
 };
 
-/// An optimizer that steps where a step is complete: after the last of the batches that are
-/// accumulated. Everything else of it is reached through `->` or `*`.
+/// An optimizer that steps only when a step is complete: after the last accumulated batch. Reach
+/// the optimizer through `->` or `*`.
 template <class Optimizer>
 class PreparedOptimizer {
  public:
@@ -144,15 +147,15 @@ class PreparedOptimizer {
     state_->optimizers.push_back(stepped_);
   }
 
-  /// Nothing while a step is not complete.
-  /// Errors: with AcceleratorOptions::non_finite kStop, Error for gradients that are not finite.
+  /// Updates the parameters; does nothing while the step is incomplete or void.
+  /// Errors: Error for gradients that are not finite, with AcceleratorOptions::non_finite kStop.
   void step() { state_->step(*stepped_); }
-  /// Nothing while gradients of a step that is not complete are there: it may stand before backward
-  /// or after step().
+  /// Clears the gradients; does nothing while a step is incomplete. So it may stand before
+  /// backward() or after step().
   void zero_grad(bool set_to_none = true) {
     if (state_->may_zero_grad(*stepped_)) optimizer_->zero_grad(set_to_none);
   }
-  /// Whether the last complete step was left out, for gradients that are not finite.
+  /// Whether the last complete step was skipped because its gradients were not finite.
   bool step_was_skipped() const { return stepped_->was_skipped; }
 
   Optimizer* operator->() const { return optimizer_; }
@@ -164,8 +167,8 @@ class PreparedOptimizer {
   std::shared_ptr<AcceleratorState> state_;
 };
 
-/// A scheduler of learning rates that steps where the optimizers did: written for the steps of the
-/// training, not for those of one rank.
+/// A learning rate scheduler that steps once per optimizer step, not once per rank. Reach the
+/// scheduler through `->` or `*`.
 template <class Scheduler>
 class PreparedScheduler {
  public:
@@ -177,6 +180,7 @@ class PreparedScheduler {
     state_->schedulers.push_back(scheduled_);
   }
 
+  /// Makes one step; does nothing while the step is incomplete, void or skipped.
   void step() { state_->step(*scheduled_); }
 
   Scheduler* operator->() const { return scheduler_; }
@@ -188,22 +192,24 @@ class PreparedScheduler {
   std::shared_ptr<AcceleratorState> state_;
 };
 
-/// What a data loader of LibTorch was made of.
+/// The dataset and options of a data loader of LibTorch.
 template <class Dataset>
 struct TakenDataset {
   Dataset dataset;
   DataLoaderOptions options;
 };
 
-/// LibTorch gives it to those derived from its loader only.
+/// Access to a protected member of LibTorch's loader: its dataset.
 template <class Loader, class Dataset>
 struct DatasetOfLoader : Loader {
+  /// The dataset that the loader owns.
   static std::unique_ptr<Dataset>& get(Loader& loader) {
     return loader.*(&DatasetOfLoader::main_thread_dataset_);
   }
 };
 
-/// The loader has none afterwards. Errors: UsageError for one with workers.
+/// Moves the dataset out of a loader, which is then unusable.
+/// Errors: UsageError for a loader with workers.
 template <class Dataset, class Sampler>
 TakenDataset<Dataset> take_dataset(torch::data::StatelessDataLoader<Dataset, Sampler>& loader) {
   constexpr bool kShuffles = std::is_same_v<Sampler, torch::data::samplers::RandomSampler>;

@@ -15,25 +15,28 @@ inline namespace internal {
 class EventFile;
 }
 
+/// Options of TensorBoardWriter.
 struct TensorBoardWriterOptions {
-  /// Where a run goes on that had come further, or may have: what files before this one have of
-  /// this step and later ones TensorBoard then leaves out. Unset: nothing of it.
+  /// First step of a resumed run: TensorBoard then hides the points at this step and later that
+  /// older files in the folder hold. Unset: hides nothing.
   std::optional<std::int64_t> purge_step = std::nullopt;
-  /// What was added is written when so much time has passed since something last was, or 64 KiB
-  /// are there.
+  /// Longest time that added points stay in memory, if more are added; 64 KiB of them are written
+  /// at once.
   std::chrono::milliseconds flush_interval = std::chrono::seconds(10);
 };
 
-/// Writes what TensorBoard shows (`tensorboard --logdir FOLDER`), without TensorFlow or Protocol
-/// Buffers. Methods are those of torch.utils.tensorboard.SummaryWriter. Each writer has a file of
-/// its own in the folder; a run that goes on in the folder of one that had come further says so:
+/// Writes event files for TensorBoard (`tensorboard --logdir FOLDER`), without TensorFlow or
+/// Protocol Buffers. Methods are those of torch.utils.tensorboard.SummaryWriter. Each writer
+/// creates its own file in the folder. In a job, let one rank write.
 ///
-///   TensorBoardWriter writer("runs/digits/tensorboard", {.purge_step = first_step});
-///   writer.add_scalar("loss/train", loss, step);
+/// ```cpp
+/// TensorBoardWriter writer("runs/digits/tensorboard", {.purge_step = first_step});
+/// writer.add_scalar("loss/train", loss, step);
+/// ```
 ///
-/// In a job, one rank writes. Threads: one at a time. Errors: SystemError when the folder cannot be
-/// made or written, also in a later call (disk full); UsageError for a tensor of another shape or
-/// dtype, before anything of it is written.
+/// Threads: one at a time.
+/// Errors: SystemError if the folder cannot be created or written, also from a later call (disk
+/// full). UsageError for a tensor of another shape or dtype, before anything is written.
 class TensorBoardWriter {
  public:
   explicit TensorBoardWriter(const std::filesystem::path& folder,
@@ -42,27 +45,29 @@ class TensorBoardWriter {
   TensorBoardWriter(const TensorBoardWriter&) = delete;
   TensorBoardWriter& operator=(const TensorBoardWriter&) = delete;
 
-  /// As float32, as TensorBoard has it.
+  /// Adds a scalar, stored as float32.
   void add_scalar(const std::string& tag, double value, std::int64_t step);
 
-  /// Markdown.
+  /// Adds a text in Markdown.
   void add_text(const std::string& tag, const std::string& text, std::int64_t step);
 
-  /// How the tensor's numbers are spread; those that are not finite are left out. Copies the tensor
-  /// to the CPU as float64.
+  /// Adds a histogram of the tensor's values; values that are not finite are left out. Copies the
+  /// tensor to the CPU as float64.
   void add_histogram(const std::string& tag, const at::Tensor& values, std::int64_t step);
 
-  /// Channels × height × width, or height × width for grey, of 1, 3 or 4 channels: uint8, or
-  /// floating-point numbers from 0 to 1, beyond which they are cut off.
+  /// Adds an image: [channels, height, width] with 1, 3 or 4 channels, or [height, width] for gray.
+  /// uint8, or floating point, clamped to [0, 1].
   void add_image(const std::string& tag, const at::Tensor& image, std::int64_t step);
 
-  /// Count × channels × height × width: side by side, eight a row, two black pixels between them.
+  /// Adds a grid of images, [count, channels, height, width]: eight per row, two black pixels
+  /// between them.
   void add_images(const std::string& tag, const at::Tensor& images, std::int64_t step);
 
-  /// What was added is in the file when it returns. Otherwise it is within some ten seconds, where
-  /// more is added, and at the writer's end.
+  /// Writes everything added so far to the file. Without it, points are written after
+  /// flush_interval, if more are added, and by the destructor.
   void flush();
 
+  /// Path of this writer's file.
   const std::filesystem::path& path() const;
 
  private:

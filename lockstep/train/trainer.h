@@ -21,46 +21,52 @@
 
 namespace lockstep {
 
-/// No validation data.
+/// Argument of Trainer::fit for no validation data.
 struct NoData {};
 
-/// Trains a Task: the loop, its snapshots, logs and limits, on one process and on many. In the
-/// manner of lightning.Trainer.
+/// Trains a Task on any number of processes: loop, snapshots, logs and limits. Follows
+/// lightning.Trainer.
 ///
-///   Digits task;
-///   lockstep::Trainer trainer({.max_duration = "20ep", .directory = "runs/digits"});
-///   trainer.add(EarlyStopping({.patience = 5}));
-///   const lockstep::FitResult result = trainer.fit(task, train_set, validation_set);
+/// ```cpp
+/// Digits task;
+/// lockstep::Trainer trainer({.max_duration = "20ep", .directory = "runs/digits"});
+/// trainer.add(EarlyStopping({.patience = 5}));
+/// const lockstep::FitResult result = trainer.fit(task, train_set, validation_set);
+/// ```
 ///
-/// Datasets are torch::data's, of batches: dataset.map(Stack<>()). Under a launcher each process is
-/// a rank; without one fit() starts `devices` processes (see spawn()). Killed and started again it
-/// goes on from its newest snapshot, behind the last sample, on the same or another number of
-/// ranks. Under `lockstep run --max-restarts=N` fit() survives failed ranks as an Accelerator does;
-/// call it before validate(), test() and find_batch_size(), which do not. Threads: the training
-/// thread. Errors: UsageError for options that cannot work, naming them; what task and callbacks
-/// throw, after on_exception of all callbacks.
+/// Datasets are those of torch::data, and return batches: dataset.map(Stack<>()). Under a launcher
+/// each process is a rank; without one fit() starts `devices` processes (see spawn()). A restarted
+/// job resumes from its newest snapshot, at the next sample, on the same or another number of
+/// ranks.
+///
+/// Under `lockstep run --max-restarts=N` fit() survives failed ranks, as an Accelerator does.
+/// validate(), test() and find_batch_size() do not: call fit() before them.
+///
+/// Threads: call from the training thread.
+/// Errors: UsageError for invalid options, naming them. What task and callbacks throw, after
+/// on_exception of all callbacks.
 class Trainer {
  public:
   explicit Trainer(const TrainerOptions& options = {}) : options_(with_replay(options)) {
     check(options_);
   }
 
-  /// Called in the order in which they were added.
+  /// Adds a callback; callbacks run in the order in which they were added.
   template <std::derived_from<Callback> OneCallback>
   Trainer& add(OneCallback callback) {
     callbacks_.push_back(std::make_shared<OneCallback>(std::move(callback)));
     return *this;
   }
 
-  /// Collective. SIGTERM and SIGUSR1, to any process or to the one that has started them, make all
-  /// save: FitEnd::kPreempted.
+  /// Trains the task. Collective. SIGTERM or SIGUSR1 to any rank, or to the process that started
+  /// them, makes all ranks save and end: FitEnd::kPreempted.
   template <class Module, class Batch, class TrainSet, class ValidationSet = NoData>
   FitResult fit(Task<Module, Batch>& task, const TrainSet& train_set,
                 const ValidationSet& validation_set = {}) {
     return run_on_ranks(options_, [&] { return fit_here(task, train_set, validation_set); });
   }
 
-  /// What the task's validation_step has logged, means over all samples. Collective.
+  /// Runs the task's validation_step on all samples; returns the means of what it logs. Collective.
   template <class Module, class Batch, class Dataset>
   Metrics validate(Task<Module, Batch>& task, const Dataset& dataset,
                    const EvaluateOptions& options = {}) {
@@ -71,7 +77,7 @@ class Trainer {
                       });
     });
   }
-  /// The same of its test_step.
+  /// Runs the task's test_step on all samples; returns the means of what it logs. Collective.
   template <class Module, class Batch, class Dataset>
   Metrics test(Task<Module, Batch>& task, const Dataset& dataset,
                const EvaluateOptions& options = {}) {
@@ -82,8 +88,8 @@ class Trainer {
                       });
     });
   }
-  /// What its predict_step has returned, a row for each sample, in the dataset's order, on the CPU:
-  /// on all ranks, and in the process that has started them. Collective.
+  /// Runs the task's predict_step on all samples. Returns one row per sample, in the dataset's
+  /// order, on the CPU; on all ranks, and in the process that started them. Collective.
   template <class Module, class Batch, class Dataset>
   at::Tensor predict(Task<Module, Batch>& task, const Dataset& dataset,
                      const EvaluateOptions& options = {}) {
@@ -100,16 +106,18 @@ class Trainer {
     });
   }
 
-  /// The largest batch size that fits into memory, looked for by steps that change nothing; see
-  /// BatchSizeOptions. On several ranks that of the one with the least memory. Collective.
+  /// Searches the largest batch size that fits into memory, by training steps whose results are
+  /// discarded; see BatchSizeOptions. The rank with the least memory decides. Collective.
   template <class Module, class Batch, class TrainSet>
   FoundBatchSize find_batch_size(Task<Module, Batch>& task, const TrainSet& train_set,
                                  const BatchSizeOptions& options = {}) {
     return run_on_ranks(options_, [&] { return find_batch_size_here(task, train_set, options); });
   }
 
+  /// Options of this Trainer.
   const TrainerOptions& options() const { return options_; }
-  /// Whether this process is to speak for the job: of rank 0, or what has started the ranks.
+  /// Whether this process prints results for the job: rank 0, or the process that started the
+  /// ranks.
   bool is_global_zero() const;
 
  private:

@@ -27,45 +27,56 @@ inline namespace internal {
 class MetricFile;
 }
 
+/// Errors: UsageError for an option that is out of range, naming it.
 void check(const TrainerOptions& options);
-/// In a program that `lockstep replay` has started, those of the run that it makes again. Errors:
-/// UsageError where the run had other logical_shards.
+/// The options as given, or in a program that `lockstep replay` has started, those for the replayed
+/// run.
+/// Errors: UsageError if the replayed run had other logical_shards.
 TrainerOptions with_replay(TrainerOptions options);
 /// The callbacks that the options request; they run after the program's own.
 std::vector<std::shared_ptr<Callback>> callbacks_of(const TrainerOptions& options);
+/// Options of the Trainer's Accelerator.
 AcceleratorOptions accelerator_options(const TrainerOptions& options);
+/// Options of the loader of training data.
 DataLoaderOptions train_loader_options(const TrainerOptions& options);
+/// Options of a loader of validation, test or prediction data, with at most `limit` batches per
+/// rank.
 DataLoaderOptions evaluation_loader_options(const TrainerOptions& options, std::int64_t limit,
                                             const Accelerator& accelerator);
-/// With logical_shards: each shard's batch gets random numbers of its own, so that what is drawn in
-/// an evaluation does not depend on the number of ranks; behind the pass all ranks have one seed.
+/// With logical_shards: seeds the generators before each shard's batch, so that random numbers of
+/// an evaluation do not depend on the number of ranks. After the pass all ranks have the same seed.
 void seed_evaluation(LoaderPosition& position, const TrainerOptions& options);
+/// Seeds the default generators with seed + rank, and makes operators deterministic if requested.
 void seed_ranks(const TrainerOptions& options, int rank);
 
-/// Loads the weights into the module of every rank. Collective. Errors: UsageError where there are
-/// none, or of another module; as read_state_dict; PeerFailed.
+/// Loads the weights that `evaluated` names into the module of every rank. Collective.
+/// Errors: UsageError if there are none, or for weights of another module; as read_state_dict;
+/// PeerFailed.
 void load_weights(torch::nn::Module& module, const EvaluateOptions& evaluated,
                   const TrainerOptions& options,
                   const std::vector<std::shared_ptr<Callback>>& callbacks,
                   const Accelerator& accelerator);
 
-// What a Trainer's processes hand to the one that started them.
+/// Converts a result to a value, which a spawned process sends to its parent.
 c10::IValue to_value(const FitResult& result);
 c10::IValue to_value(const Metrics& metrics);
 c10::IValue to_value(const at::Tensor& tensor);
+/// Converts it back.
 void from_value(const c10::IValue& value, FitResult& result);
 void from_value(const c10::IValue& value, Metrics& metrics);
 void from_value(const c10::IValue& value, at::Tensor& tensor);
 
-/// Whether the Trainer is to start processes of its own. Errors: UsageError where num_nodes wants
-/// machines that no launcher has given.
+/// Whether the Trainer is to start its own processes.
+/// Errors: UsageError if no launcher has started as many machines as num_nodes.
 bool starts_processes(const TrainerOptions& options);
 
-/// `body` in `devices` new processes, and what it returned on rank 0. Errors: as spawn().
+/// Runs `body` in `devices` new processes; returns rank 0's result.
+/// Errors: as spawn().
 c10::IValue run_in_processes(const TrainerOptions& options,
                              const std::function<c10::IValue()>& body);
 
-/// `body` on all ranks: in this process where it is one or the only one, else in new ones.
+/// Runs `body` on all ranks: in this process under a launcher or for one device, else in new
+/// processes.
 template <class Body>
 auto run_on_ranks(const TrainerOptions& options, const Body& body) {
   if (!starts_processes(options)) return body();
@@ -74,28 +85,38 @@ auto run_on_ranks(const TrainerOptions& options, const Body& body) {
   return result;
 }
 
-/// The part of Trainer::fit that does not depend on types: when what is done around the batches.
+/// The part of Trainer::fit that does not depend on the model's type: when to log, validate, save,
+/// stop and call callbacks.
+/// Threads: call from the training thread.
+/// Errors: what callbacks throw; UsageError, SystemError; as Work::wait.
 class TrainerLoop {
  public:
+  /// The data that the loop follows.
   struct Data {
     std::shared_ptr<LoaderPosition> position;
-    /// A pass over the validation data. Empty: there is none.
+    /// Runs one pass over the validation data. Empty: there is none.
     std::function<Metrics()> validate;
-    bool has_scheduler = false;  ///< of learning rates
+    bool has_scheduler = false;  ///< a learning rate scheduler
   };
   TrainerLoop(const TrainerOptions& options, std::vector<std::shared_ptr<Callback>>& callbacks,
               Accelerator& accelerator, torch::nn::Module& module,
               torch::optim::Optimizer& optimizer, Data data);
   ~TrainerLoop();
 
-  /// `epoch` is one loop over the training data, which begins and ends each batch here.
+  /// Runs the training run. `epoch` is one loop over the training data, which calls the functions
+  /// below for each batch.
   FitResult run(const std::function<void()>& epoch);
 
+  /// Begins a batch, before training_step.
   StepContext begin_batch();
+  /// Records the batch's loss as "train_loss".
   void log_loss(const at::Tensor& loss);
+  /// Clips gradients as the options request, after backward.
   void clip_gradients();
+  /// Marks the start of the optimizer's step for the StepTimer.
   void begin_update();
-  /// Whether the loop is to be left.
+  /// Ends a batch; at the end of a step logs, validates and saves if they are due. True: leave the
+  /// loop.
   bool end_batch();
 
  private:
@@ -111,10 +132,10 @@ class TrainerLoop {
     for (const auto& callback : callbacks_) function(*callback);
   }
   void end_step(bool epoch_ends);
-  /// After ranks were lost or joined: sets all counts of the loop from the recovered state, to the
-  /// same values on all ranks.
+  /// After a recovery: sets all counts of the loop from the recovered state, to the same values on
+  /// all ranks.
   void refresh();
-  /// Collectives between steps, again where a rank fails meanwhile.
+  /// Runs collectives between steps; runs them again if a rank fails meanwhile.
   template <class Function>
   void run_on_survivors(Function&& function) {
     accelerator_.run_on_survivors([&] {
@@ -129,10 +150,10 @@ class TrainerLoop {
   std::vector<double> learning_rates() const;
   void note_learning_rates(const std::vector<double>& made) const;
   void validate();
-  /// For the state that is saved and handed to new processes.
+  /// Updates the counts in the state that is saved and sent to replacements.
   void note_counts(double seconds);
   void save();
-  /// What writes metrics: its SystemError is kept until the training's state is saved.
+  /// Runs a write of metrics; keeps its SystemError until the state is saved.
   template <class Function>
   void write_out(Function&& function);
   void end_where_metrics_are_lost();
@@ -148,7 +169,7 @@ class TrainerLoop {
     if (timer_) timer_->enter(phase);
   }
 
-  /// As the task's loss is logged.
+  /// Name of the metric of the task's loss.
   static constexpr const char* kTrainLoss = "train_loss";
 
   const TrainerOptions& options_;
@@ -163,30 +184,30 @@ class TrainerLoop {
   const std::shared_ptr<StepTimer> timer_;
   MetricMeans means_;
   MetricMeans means_before_step_;
-  std::int64_t recoveries_ = 0;  ///< that refresh() knows of
+  std::int64_t recoveries_ = 0;  ///< at the last refresh()
   std::optional<Preemption> preemption_;
   std::optional<ProgressBar> bar_;
   std::unique_ptr<MetricFile> file_;
   /// Over all runs: epochs, samples, seconds.
   at::Tensor counts_;
-  /// When it was last looked whether a validation or a snapshot is due.
+  /// Progress when validations and snapshots were last compared with their intervals.
   TrainingTime before_{};
   std::int64_t samples_of_step_ = 0;
   bool has_step_begun_ = false;
-  /// With logical_shards: of losses and of gradient norms the sum and its weight, the same on all
-  /// ranks; a recovery hands them to replacements.
+  /// With logical_shards: sums and weights of losses and gradient norms, equal on all ranks; a
+  /// recovery sends them to replacements.
   at::Tensor sums_of_shards_;
   std::optional<double> norm_of_step_;
-  /// Of this rank, since metrics were logged; none: -1.
+  /// First step on this rank with a loss that is not finite, since metrics were logged; -1: none.
   std::int64_t first_bad_step_ = -1;
   std::optional<double> newest_loss_;  ///< of this rank, on the CPU
   std::int64_t logged_at_ = 0;
   std::int64_t saved_at_ = -1;
-  /// Steps after which the ranks ask each other whether one was preempted.
+  /// Steps between exchanges of preemption notices.
   std::int64_t asks_every_ = 1;
   double seconds_before_ = 0;
   Clock::time_point begun_{};
-  /// In which no step was under way: validations and saves.
+  /// Seconds of validations and saves, outside of steps.
   double seconds_aside_ = 0;
   double logged_seconds_aside_ = 0;  ///< rank 0's
   std::exception_ptr write_error_{};

@@ -11,124 +11,131 @@ namespace lockstep {
 
 class ProgramOptions;
 
+/// How TrainerOptions::gradient_clip_val clips gradients.
 enum class GradientClipAlgorithm {
-  kNorm,   ///< The norm of all gradients together is at most gradient_clip_val.
-  kValue,  ///< Each element is within gradient_clip_val of 0.
+  kNorm,   ///< Scale all gradients together to a norm of at most gradient_clip_val.
+  kValue,  ///< Clamp each element to [-gradient_clip_val, gradient_clip_val].
 };
 
+/// Which files of metrics a Trainer writes beside metrics.jsonl: see TensorBoardLogger, CsvLogger.
 enum class MetricLogger { kNone, kTensorBoard, kCsv, kTensorBoardAndCsv };
 
+/// Whether a Trainer measures the phases of its steps.
 enum class Profiler {
   kNone,
-  kSimple,  ///< Metrics say how many ms of a step go into which part (StepTimer).
+  kSimple,  ///< Metrics contain the ms per step of each phase (StepTimer).
 };
 
-/// Names are those of lightning.Trainer, and of Composer for lengths ("10ep", "100ba": see
-/// Duration); docs/trainer.md lists the exceptions. All ranks must give the same.
+/// Options of Trainer. Names are those of lightning.Trainer, and of Composer for lengths ("10ep",
+/// "100ba": see Duration); docs/trainer.md lists the exceptions. They must be equal on all ranks.
 struct TrainerOptions {
-  /// How long to train in all, what was trained before a resume included. Seconds, here and below,
-  /// are looked at when metrics are logged.
+  /// Length of the training run, all runs before a resume included. Lengths in seconds, here and
+  /// below, are compared when metrics are logged.
   std::string max_duration = "10ep";
-  /// Samples a batch, on each rank; with split_batches those of all ranks.
+  /// Samples per batch on each rank; with split_batches on all ranks together.
   std::int64_t batch_size = 32;
   bool split_batches = false;
-  /// Threads that read ahead.
+  /// Threads that load batches ahead.
   std::int64_t workers = 0;
   /// On the command line: 32-true, 16-mixed or bf16-mixed.
   Precision precision = Precision::kFloat32;
-  /// The same bits on any number of ranks: see AcceleratorOptions, which has all three. batch_size
-  /// is then that of a shard. Metrics have the same bits, too, where no rank is lost.
+  /// Same bits on any number of ranks: these three are as in AcceleratorOptions. batch_size is then
+  /// that of a shard. Metrics have the same bits too, unless a rank is lost.
   int logical_shards = 0;
   int compute_threads = 1;
   bool allow_kernel_differences = false;
-  /// Batches of each rank that make one step.
+  /// Batches per rank and optimizer step.
   int gradient_accumulation_steps = 1;
-  /// 0: gradients are not clipped.
+  /// 0: do not clip gradients.
   double gradient_clip_val = 0;
   GradientClipAlgorithm gradient_clip_algorithm = GradientClipAlgorithm::kNorm;
-  /// How long to train between validations; empty: no validation.
+  /// Length of training between validations; empty: no validation.
   std::string val_check_interval = "1ep";
-  /// Batches of each rank; 0: all.
+  /// Batches per rank; 0: all.
   std::int64_t limit_train_batches = 0;
   std::int64_t limit_val_batches = 0;
   std::int64_t limit_test_batches = 0;
   std::int64_t limit_predict_batches = 0;
-  /// Train on the first so many batches alone, the same in each epoch; 0: on all.
+  /// Train on the first so many batches only, the same in each epoch; 0: on all.
   std::int64_t overfit_batches = 0;
-  /// Only so many batches of training and validation, without snapshots or logs: does it run?
+  /// Smoke test: run only so many batches of training and validation, without snapshots and logs.
+  /// 0: off.
   std::int64_t fast_dev_run = 0;
-  /// Metrics of training are means over so many steps.
+  /// Steps between logs of training metrics, which are means over these steps.
   std::int64_t log_every_n_steps = 50;
-  /// Only operators that give the same bits in every run; an Error for others.
+  /// Allow only operators that give the same bits in every run; others throw.
   bool deterministic = false;
-  /// What becomes of each step whose gradients are not finite. Whatever it is, a loss that is not
-  /// finite ends the training with an Error that names rank and step, before metrics or a snapshot
-  /// are written; with kReport and kSkip it does not.
+  /// What to do with gradients that are not finite. With kIgnore and kStop, also a loss that is not
+  /// finite ends the run with an Error that names rank and step, before metrics or a snapshot are
+  /// written.
   NonFinite non_finite = NonFinite::kIgnore;
-  /// Seeds the order of samples and, with its rank, the random numbers of each rank.
+  /// Seeds the order of samples and, together with the rank, each rank's random numbers.
   std::uint64_t seed = 0;
   bool enable_progress_bar = true;
-  /// What writes metrics beside metrics.jsonl.
+  /// Files of metrics beside metrics.jsonl.
   MetricLogger logger = MetricLogger::kNone;
-  /// Steps that all ranks trace, "10:13" for 10, 11 and 12 (see TraceCallback); empty: none.
+  /// Steps that all ranks trace: "10:13" is 10, 11 and 12 (see TraceCallback). Empty: none.
   std::string trace = "";
   Profiler profiler = Profiler::kNone;
   /// Directory of the training run, which `lockstep report` shows: snapshots (snapshots/), metrics
   /// (metrics.jsonl), runs (runs.jsonl), samples (data/) and hashes (hashes.jsonl).
   std::string directory = "runs/default";
-  /// Go on from the newest snapshot there, where there is one; otherwise there must be none.
+  /// Resume from the newest snapshot in the directory, if there is one. False: it is an error if
+  /// there is one.
   bool resume = true;
-  /// When a snapshot is written, beside the end of the training; empty: only then.
+  /// Length of training between snapshots; the end of the run always writes one. Empty: only then.
   std::string save_interval = "1ep";
-  /// How many of the newest snapshots to keep; at least 2, so that one can be damaged.
+  /// Number of newest snapshots to keep; at least 2, so that one may be damaged.
   int keep_last = 2;
-  /// Snapshots are written while the training goes on, and by each rank a share: see
-  /// AcceleratorOptions.
+  /// Write snapshots while training continues, and a shard per rank: see AcceleratorOptions.
   bool asynchronous_saves = false;
   bool sharded_saves = false;
-  /// Under `lockstep run --max-restarts=N` fit() survives failed ranks: see AcceleratorOptions,
-  /// which has all three.
+  /// Survive failed ranks under `lockstep run --max-restarts=N`: these three are as in
+  /// AcceleratorOptions.
   bool recover = true;
   int memory_every = 0;
   int check_replicas_every = 0;
-  /// Parameters and optimizer state once on a machine: see AcceleratorOptions.
+  /// Keep one copy of parameters and optimizer state per machine: see AcceleratorOptions.
   bool one_copy_per_machine = false;
-  /// Log which samples each rank was given, for `lockstep audit`.
+  /// Log each rank's samples, for `lockstep audit`.
   bool log_samples = false;
-  /// With logical_shards: log hashes of all parameters and buffers after so many steps, for
-  /// `lockstep replay`: docs/guides/same-bits.md. 0: never.
+  /// With logical_shards: steps between logged hashes of all parameters and buffers, for `lockstep
+  /// replay` (docs/guides/same-bits.md). 0: never.
   int log_hashes_every = 0;
-  /// Processes to start on this machine where no launcher has started this one.
+  /// Processes that fit() starts on this machine if no launcher has started this one.
   int devices = 1;
-  /// Machines: a launcher must have started this process on as many; 0: any number.
+  /// Number of machines that a launcher must have started this job on; 0: any.
   int num_nodes = 0;
   InitOptions init = {};
   DistributedDataParallelOptions ddp = {};
 };
 
-/// Makes a Trainer's options those of the program, under their own names: --max-duration=20ep,
-/// max_duration = "20ep" in a file, LOCKSTEP_TRAINER_MAX_DURATION; of `init` and `ddp` what is a
-/// plain value, as ddp.bucket_cap_mb. And --quiet. `options` must outlive `program`.
+/// Adds a Trainer's options to those of the program, under their own names: --max-duration=20ep,
+/// max_duration = "20ep" in a file, LOCKSTEP_TRAINER_MAX_DURATION. Of `init` and `ddp` it adds
+/// plain values, such as ddp.bucket_cap_mb. Also adds --quiet.
+/// Lifetime: `options` must outlive `program`.
 void add_trainer_options(ProgramOptions& program, TrainerOptions& options);
 
-/// How a fit ended.
+/// Why Trainer::fit returned.
 enum class FitEnd {
-  kDone,       ///< as long as it was to be
-  kStopped,    ///< a callback has ended it
-  kPreempted,  ///< preempted, all ranks have saved: end with kExitPreempted
+  kDone,       ///< max_duration is reached
+  kStopped,    ///< a callback ended the run
+  kPreempted,  ///< preempted; all ranks have saved: exit with kExitPreempted
 };
 
+/// Result of Trainer::fit.
 struct FitResult {
   FitEnd end = FitEnd::kDone;
-  std::string reason{};  ///< of a stop, for people
+  std::string reason{};  ///< with kStopped: a text for people
   TrainingTime time{};
-  Metrics metrics{};  ///< the newest of each
+  Metrics metrics{};  ///< the newest value of each metric
 };
 
+/// Options of Trainer::validate, test and predict.
 struct EvaluateOptions {
-  /// Whose weights: "last" of the training's snapshots, "best" that a
-  /// ModelCheckpoint has kept there, or a file of a snapshot or of a state dict, Python's too.
-  /// Empty: as configure_model makes them.
+  /// Weights to load: "last" for the newest snapshot, "best" for what a ModelCheckpoint has kept,
+  /// or the path of a snapshot or a state dict, also Python's. Empty: as configure_model() creates
+  /// them.
   std::string ckpt_path = "last";
 };
 
