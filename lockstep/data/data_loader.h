@@ -17,48 +17,56 @@
 
 namespace lockstep {
 
-/// Gives LibTorch's data loader the batches of the epoch that was begun at a position.
+/// Sampler for LibTorch's data loader: returns the batches of the epoch that a LoaderPosition has
+/// begun.
 class EpochSampler : public torch::data::samplers::Sampler<> {
  public:
   explicit EpochSampler(std::shared_ptr<LoaderPosition> position)
       : position_(std::move(position)) {}
 
+  /// The sample indices of the next batch; nullopt at the end of the epoch. The position decides
+  /// the batch's size.
   std::optional<std::vector<std::size_t>> next(std::size_t) override {
     return position_->next_indices();
   }
-  // The position begins epochs, and is what is saved.
+  /// Does nothing: the position begins epochs.
   void reset(std::optional<std::size_t> = std::nullopt) override {}
+  /// Does nothing: save the position.
   void save(torch::serialize::OutputArchive&) const override {}
+  /// Does nothing.
   void load(torch::serialize::InputArchive&) override {}
 
  private:
   std::shared_ptr<LoaderPosition> position_;
 };
 
-/// This rank's part of the batches of a dataset of torch::data:
+/// Loads this rank's batches of a dataset of torch::data. All ranks get equally many batches, and
+/// each sample is used once per epoch; EpochPlan has the rule.
 ///
-///   DataLoader loader(dataset.map(torch::data::transforms::Stack<>()), {.batch_size = 32});
-///   for (int epoch = 0; epoch < epochs; ++epoch) {
-///     for (auto& batch : loader) …                            // each loop is one epoch
-///   }
+/// ```cpp
+/// DataLoader loader(dataset.map(torch::data::transforms::Stack<>()), {.batch_size = 32});
+/// for (int epoch = 0; epoch < epochs; ++epoch) {
+///   for (auto& batch : loader) …  // each loop is one epoch
+/// }
+/// ```
 ///
-/// Follows EpochPlan: all ranks have as many batches, and each sample of an epoch counts once.
-/// Where the last batch has fewer samples than there are ranks, the others get a padding sample
-/// (weight 0). With logical_shards a rank is given its shards of a step one after the other, all of
-/// them before the next step; ranks may have different numbers of them. So where parts differ, a mean over all samples weighs each rank's by
+/// If the last batch has fewer samples than ranks, some ranks get a padding sample (weight 0). With
+/// logical_shards a rank gets its shards of a step one after the other, and ranks may have
+/// different numbers of shards. A mean over all samples must therefore weight each rank's mean by
 /// position()->samples(), as Accelerator::backward does.
 ///
-/// In a loop cursor() is behind the batch at hand, else where the next loop begins; set_cursor()
-/// lets the next loop go on there, with any number of ranks. After a loop that is left early the
-/// next one is of the next epoch.
+/// In a loop cursor() is after the current batch; outside, where the next loop begins. set_cursor()
+/// makes the next loop begin there, on any number of ranks. After a loop that was left early, the
+/// next loop is the next epoch.
 ///
 /// Threads: one at a time.
 /// Lifetime: an iterator must not outlive the loader.
-/// Errors: UsageError at construction for a batch of none and an empty dataset; what the dataset
-/// throws.
+/// Errors: UsageError from the constructor for a batch size below 1 and for an empty dataset; what
+/// the dataset throws.
 template <class Dataset>
 class DataLoader {
  public:
+  /// The batch that the dataset returns.
   using Batch = typename Dataset::BatchType;
 
   explicit DataLoader(Dataset dataset, const DataLoaderOptions& options = {})
@@ -70,6 +78,7 @@ class DataLoader {
     if (options.timeout) torch_options_.timeout(*options.timeout);
   }
 
+  /// Input iterator over the batches of one epoch; moves them to the loader's device.
   class Iterator {
    public:
     using iterator_category = std::input_iterator_tag;
@@ -130,25 +139,30 @@ class DataLoader {
     c10::Device device_ = at::kCPU;
   };
 
-  /// Begins an epoch: the next one, or what is left of the cursor's.
+  /// Begins an epoch: the next one, or the rest of the cursor's.
   Iterator begin() {
     position_->visit_boundary(LoaderBoundary::kLoopBegins);
     position_->visit_next_shard();
     return Iterator(*this);
   }
   Iterator end() { return Iterator(); }
-  /// Itself: loops over `*loader`, as LibTorch's loaders need, stay as they are.
+  /// The loader itself, so that code with `*loader`, as LibTorch's loaders need, compiles
+  /// unchanged.
   DataLoader& operator*() { return *this; }
 
   /// Batches of a whole epoch.
   std::int64_t size() const { return position_->batches_per_epoch(); }
+  /// The position in the data, over all ranks.
   const DataCursor& cursor() const { return position_->cursor(); }
-  /// Errors: UsageError for a place that this dataset does not have.
+  /// Moves to a position.
+  /// Errors: UsageError for a position that this dataset does not have.
   void set_cursor(const DataCursor& cursor) { position_->set_cursor(cursor); }
+  /// The cursor's epoch.
   std::int64_t epoch() const { return cursor().epoch; }
 
+  /// The dataset.
   const Dataset& dataset() const { return dataset_; }
-  /// What is known of the batch at which the loop is.
+  /// What is known of the current batch.
   const std::shared_ptr<LoaderPosition>& position() const { return position_; }
 
  private:

@@ -13,60 +13,67 @@
 
 namespace lockstep {
 
+/// Options of DistributedSampler.
 struct DistributedSamplerOptions {
-  /// The ranks that share the dataset. Empty: the default group, else this one process.
+  /// The ranks that share the dataset. Empty: the default group, or this process alone without one.
   ProcessGroup process_group = {};
-  /// Instead of the group's; both or neither.
+  /// Replace the group's size and rank; set both or neither.
   std::optional<int> num_replicas = std::nullopt;
   std::optional<int> rank = std::nullopt;
-  /// A new order each epoch, from seed + epoch; otherwise the dataset's order.
+  /// Shuffle each epoch with seed + epoch. False: the dataset's order.
   bool shuffle = true;
   std::uint64_t seed = 0;
-  /// Leave out the samples that do not divide by the number of ranks.
+  /// Drop the last samples if the number of ranks does not divide the dataset's size.
   bool drop_last = false;
-  /// Otherwise repeat some, so that all ranks have as many. Without padding every sample comes
-  /// exactly once and some ranks have one fewer: for evaluation, where nothing in the loop waits
-  /// for the other ranks.
+  /// Without drop_last: repeat samples until all ranks have equally many. False: use each sample
+  /// once, and some ranks have one fewer; for evaluations without collectives in the loop.
   bool padding = true;
 };
 
-/// Gives each rank its part of a dataset: the indices that PyTorch's DistributedSampler gives for
+/// Divides a dataset's samples among ranks: returns the indices of PyTorch's DistributedSampler for
 /// the same size, ranks, seed and epoch. Follows EpochPlan with one sample per rank and step.
 ///
-///   DistributedSampler sampler(*dataset.size(), {.process_group = group, .seed = 1});
-///   auto loader = torch::data::make_data_loader(std::move(dataset), sampler, 32);
-///   for (int epoch = 0; epoch < epochs; ++epoch) {
-///     sampler.set_epoch(epoch);
-///     for (auto& batch : *loader) …
-///   }
+/// ```cpp
+/// DistributedSampler sampler(*dataset.size(), {.process_group = group, .seed = 1});
+/// auto loader = torch::data::make_data_loader(std::move(dataset), sampler, 32);
+/// for (int epoch = 0; epoch < epochs; ++epoch) {
+///   sampler.set_epoch(epoch);
+///   for (auto& batch : *loader) …
+/// }
+/// ```
 ///
-/// Copies share the epoch, so that set_epoch reaches the data loader's copy; each has its own
-/// position. A new epoch takes effect at the next reset(), which the loader does at begin().
+/// Copies share the epoch, so set_epoch() reaches the data loader's copy; each copy has its own
+/// position. A new epoch takes effect at the next reset(), which the loader calls in begin().
+///
 /// Threads: one at a time.
-/// Errors: UsageError at construction unless 0 <= rank < num_replicas, or when only one is given.
+/// Errors: UsageError from the constructor unless 0 <= rank < num_replicas, or if only one of them
+/// is set.
 class DistributedSampler : public torch::data::samplers::Sampler<> {
  public:
   explicit DistributedSampler(std::size_t dataset_size,
                               const DistributedSamplerOptions& options = {});
 
-  /// Call before each epoch, with the same number on every rank: else epochs repeat their order.
+  /// Sets the epoch; call it before each epoch, with the same number on all ranks. Otherwise all
+  /// epochs have the same order.
   void set_epoch(std::uint64_t epoch) { *epoch_ = epoch; }
+  /// The number given to set_epoch(); at first 0.
   std::uint64_t epoch() const { return *epoch_; }
 
-  /// Samples an epoch has on this rank.
+  /// Samples per epoch on this rank.
   std::size_t size() const { return static_cast<std::size_t>(size_); }
 
-  /// Starts the epoch given to set_epoch, for a dataset of `new_size` if given.
+  /// Starts the epoch of set_epoch(), for a dataset of `new_size` if given.
   void reset(std::optional<std::size_t> new_size = std::nullopt) override;
 
-  /// Up to `batch_size` further indices; nothing at the end of the epoch. Errors: UsageError for a
-  /// batch of none.
+  /// Up to `batch_size` further indices; nullopt at the end of the epoch.
+  /// Errors: UsageError for a batch size of 0.
   std::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
 
-  /// The epoch and the position in it.
+  /// Saves the epoch and the position in it.
   void save(torch::serialize::OutputArchive& archive) const override;
-  /// Goes on there. With another number of ranks: behind the samples that those of then were given,
-  /// until the next reset(). All ranks must load the same archive then, that of rank 0.
+  /// Resumes at the saved position. With another number of ranks, the rest of the epoch, up to the
+  /// next reset(), has the samples that the saving ranks had not yet returned; all ranks must then
+  /// load the same archive, that of rank 0.
   /// Errors: UsageError for a position that this epoch does not have.
   void load(torch::serialize::InputArchive& archive) override;
 
@@ -80,10 +87,10 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
   std::uint64_t seed_;
   std::shared_ptr<std::uint64_t> epoch_ = std::make_shared<std::uint64_t>(0);
   EpochOrder order_;
-  std::int64_t consumed_ = 0;  ///< of the epoch, by another number of ranks
-  EpochPlan plan_;             ///< of the rest of it
+  std::int64_t consumed_ = 0;  ///< samples that another number of ranks has returned
+  EpochPlan plan_;             ///< of the rest of the epoch
   std::int64_t size_ = 0;      ///< this rank's samples in plan_
-  std::int64_t position_ = 0;  ///< of them
+  std::int64_t position_ = 0;  ///< among size_
 };
 
 }  // namespace lockstep

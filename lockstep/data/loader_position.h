@@ -20,134 +20,151 @@ inline namespace internal {
 class SampleLog;
 }
 
-/// Names are those of torch.utils.data.DataLoader and accelerate.Accelerator.
+/// Options of DataLoader; names are those of torch.utils.data.DataLoader and
+/// accelerate.Accelerator.
 struct DataLoaderOptions {
-  /// Samples a batch, on each rank; with logical_shards of each shard.
+  /// Samples per batch on each rank; with logical_shards in each shard.
   std::int64_t batch_size = 1;
-  /// batch_size is that of all ranks together: the same batches whatever the number of ranks.
+  /// batch_size is that of all ranks together: the same global batches on any number of ranks.
   bool split_batches = false;
-  /// A step's samples are divided into so many shards, each a batch of its own, whatever the number
-  /// of ranks; a rank is given its shards one after the other. 0: one shard per rank.
+  /// Number of shards per step, each a batch of its own, on any number of ranks. A rank gets its
+  /// shards one after the other. 0: one shard per rank.
   int logical_shards = 0;
-  /// A new order each epoch, from seed + epoch; otherwise the dataset's order.
+  /// Shuffle each epoch with seed + epoch. False: the dataset's order.
   bool shuffle = true;
   std::uint64_t seed = 0;
-  /// Leave out what is left of an epoch when it fills no batch of all ranks.
+  /// Drop the last samples of an epoch if they do not fill a batch on all ranks.
   bool drop_last = false;
-  /// The epoch ends after so many batches; 0: with its samples.
+  /// End the epoch after so many batches; 0: at its last sample.
   std::int64_t limit_batches = 0;
-  /// Threads that read ahead, each with a copy of the dataset; 0: batches are made when asked for.
+  /// Threads that load ahead, each with a copy of the dataset; 0: load each batch on request.
   std::int64_t workers = 0;
-  /// Of a worker's batch; unset: none.
+  /// Timeout of a worker's batch; unset: none.
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
-  /// The ranks that share the dataset. Empty: the default group, else this one process.
+  /// The ranks that share the dataset. Empty: the default group, or this process alone without one.
   ProcessGroup process_group = {};
-  /// Where the tensors of torch::data::Example batches are moved.
+  /// Device to which the tensors of torch::data::Example batches are moved.
   c10::Device device = at::kCPU;
 };
 
-/// A place in the loops over a DataLoader where the program holds no batch.
+/// A point in the loops over a DataLoader where the program holds no batch.
 enum class LoaderBoundary {
   kLoopBegins,
   kNextBatch,
-  kLoopEnds,  ///< behind the last batch
+  kLoopEnds,  ///< after the last batch
 };
 
-/// A logical shard of a step, or what follows a step: then `shard` is the number of shards.
+/// A logical shard of a step; after a step `shard` is the number of shards.
 struct ShardPlace {
   std::int64_t epoch = 0;
-  std::int64_t batch = 0;  ///< of the epoch: the step's number in it
+  std::int64_t batch = 0;  ///< number of the step in its epoch
   int shard = 0;
 };
 
-/// Where a DataLoader is, of which both it and those that train on its batches know.
+/// The position of a DataLoader, which those that train on its batches share with it.
 /// Threads: one at a time.
 class LoaderPosition {
  public:
-  /// Errors: UsageError for a batch of none, an empty dataset, or one that does not know its size.
+  /// Errors: UsageError for a batch size below 1, and for a dataset that is empty or of unknown
+  /// size.
   LoaderPosition(std::optional<std::size_t> dataset_size, const DataLoaderOptions& options);
 
-  /// Of all passes but those of ranks and epochs: what a whole epoch has.
+  /// Batches of a whole epoch, from its first sample.
   std::int64_t batches_per_epoch() const;
-  /// Of a batch of full size, of all ranks.
+  /// Samples of a full batch, over all ranks.
   std::int64_t batch_size() const { return options_.batch_size; }
+  /// Samples of the dataset.
   std::int64_t dataset_size() const { return options_.dataset_size; }
-  /// In a loop: behind the batch at which it is. Else where the next loop begins.
+  /// In a loop: the position after the current batch. Outside: where the next loop begins.
   const DataCursor& cursor() const { return cursor_; }
-  /// Where a run goes on that is resumed from here: cursor(), or the next epoch behind an epoch's
-  /// last batch, which another number of ranks would not recognize. Tells the log of a loop that
-  /// was left early. Errors: SystemError of the log.
+  /// The cursor from which a run resumes: cursor(), or the next epoch after the last batch of an
+  /// epoch, which another number of ranks would not recognize as the last. Logs a loop that was
+  /// left early.
+  /// Errors: SystemError of the log.
   DataCursor cursor_to_save();
-  /// The next loop goes on there; one that is under way ends with its batch.
-  /// Errors: UsageError for a place that the dataset does not have.
+  /// Makes the next loop begin there; a loop in progress ends after its batch.
+  /// Errors: UsageError for a position that the dataset does not have.
   void set_cursor(const DataCursor& cursor);
+  /// Errors: UsageError for a position that the dataset does not have.
   void check_cursor(const DataCursor& cursor) const;
 
-  /// Tells the log what this rank is given, as loader `number`. Null: none. `from`: where the log
-  /// goes on, if before the cursor: what it had there is of a loop that was interrupted.
+  /// Logs this rank's samples as those of loader `number`. Null: no log.
+  /// `from`: position at which the log resumes, if before the cursor; later entries are of an
+  /// interrupted loop.
   void set_log(std::shared_ptr<SampleLog> log, int number,
                const std::optional<DataCursor>& from = std::nullopt);
 
-  /// Calls `visit` at each boundary, before the next batch is read. `visit` may call go_to().
+  /// Sets a function that is called at each boundary, before the next batch is loaded. It may call
+  /// go_to().
   void set_boundary_visit(std::function<void(LoaderBoundary)> visit);
-  /// For the loader: at a boundary. Whether go_to() was called: then the loop begins again there.
+  /// For the loader: calls that function. True: go_to() was called, and the loop continues there.
   bool visit_boundary(LoaderBoundary boundary);
-  /// For `visit` of set_boundary_visit(): the ranks that share the dataset are now those of
-  /// `group`, and the loop goes on at `cursor`, in another epoch too; behind an epoch's last batch
-  /// it ends.
+  /// For that function: moves the loop to `cursor`, also in another epoch; after an epoch's last
+  /// batch the loop ends. `group`: the ranks that now share the dataset.
   void go_to(const DataCursor& cursor, const ProcessGroup& group);
-  /// Outside of loops: the ranks that share the dataset.
+  /// Sets the ranks that share the dataset; call it outside of loops.
   void set_process_group(const ProcessGroup& group);
+  /// Sets this rank and the number of ranks; call it outside of loops.
   void set_part(const BatchPart& part);
-  /// Batches left in the cursor's epoch.
+  /// Batches that are left in the cursor's epoch.
   std::int64_t batches_behind_cursor() const;
 
-  /// Calls `visit` before a shard's batch is read, and at the end of an epoch. With logical_shards.
+  /// With logical_shards: sets a function that is called before a shard's batch is loaded, and at
+  /// the end of an epoch.
   void set_shard_visit(std::function<void(const ShardPlace&)> visit);
-  /// For the loader: before it reads the next batch.
+  /// For the loader: calls that function, before it loads the next batch.
   void visit_next_shard();
+  /// The option logical_shards.
   int logical_shards() const { return logical_shards_; }
-  /// The loop is at a batch behind which this rank has other shards of the same step.
+  /// Whether this rank has further shards of the current batch's step.
   bool is_within_step() const { return is_begun_ && has_batch() && !is_last_shard(); }
-  /// At a batch: its shard, and whether it is this rank's last one of the step. A rank without a
-  /// shard has one batch a step, which does not count; shard() is then logical_shards().
+  /// The shard of the current batch; logical_shards() for a rank without shards, whose batches are
+  /// not counted.
   int shard() const { return shard_; }
+  /// Whether the current batch is this rank's last of its step.
   bool is_last_shard() const { return turn_ + 1 == batches_of_rank(); }
 
+  /// For the loader: begins an epoch, or the rest of it, at the cursor.
   void begin_epoch();
-  /// A loop over an epoch, which lasts as long as what is returned: where that goes before the
-  /// epoch's end, the loop was left early, and the next one is of the next epoch. The caller keeps
-  /// the position alive meanwhile.
+  /// Begins a loop over an epoch, which lasts as long as the returned object. If that is destroyed
+  /// before the end of the epoch, the loop was left early, and the next loop is the next epoch.
+  /// Lifetime: the position must outlive the returned object.
   std::shared_ptr<void> begin_pass();
-  /// To the next batch, or past the last, with which the epoch ends.
+  /// Moves to the next batch; after the last one the epoch ends.
   void advance();
-  /// For whoever makes the batches, which may be ahead.
+  /// The indices of the next batch to load, which may be ahead of the loop; nullopt at the end.
   std::optional<std::vector<std::size_t>> next_indices();
 
-  /// Whether a loop is at a batch, of which the following is known.
+  /// Whether a loop has a current batch; the functions below describe it.
   bool has_batch() const;
+  /// Whether a loop is in progress.
   bool is_in_pass() const { return !pass_.expired(); }
-  /// The newest loop; expired where it has ended.
+  /// The newest loop; expired when it has ended.
   const std::weak_ptr<void>& pass() const { return pass_; }
+  /// When the newest loop began.
   std::chrono::steady_clock::time_point pass_began() const { return pass_began_; }
-  /// Samples that count: of this rank, of another, of all.
+  /// Samples of this rank's batch, padding excluded.
   std::int64_t samples() const { return is_without_shard() ? 0 : samples_of(shard_); }
+  /// Samples of another rank's batch, padding excluded.
   std::int64_t samples_of(int rank) const { return plan_->share(number_, rank).size; }
+  /// Samples of the step over all ranks.
   std::int64_t batch_samples() const { return plan_->step(number_).size; }
-  /// Of a shard in a batch of full size, on average: the same for all.
+  /// Mean number of samples per shard of a full batch, the same for all shards.
   double full_samples() const { return static_cast<double>(options_.batch_size) / shards(); }
+  /// The number of ranks that share the dataset.
   int world_size() const { return part_.world_size; }
-  /// Every batch of an epoch is of full size, with as many samples on each rank.
+  /// Whether every batch of an epoch is full and has equally many samples on each rank.
   bool has_even_batches() const;
+  /// Whether the current batch is of the last step of the epoch.
   bool is_last() const { return batches_left() == 1; }
-  /// Of the epoch, with this one.
+  /// Steps left in the epoch, this one included.
   std::int64_t batches_left() const { return plan_->steps() - number_; }
-  /// How many from it on are of full size, with as many samples on each rank.
+  /// How many steps, from this one on, are full and have equally many samples on each rank.
   std::int64_t even_from_here() const { return plan_->even_from(number_); }
 
  private:
   int shards() const { return logical_shards_ > 0 ? logical_shards_ : part_.world_size; }
-  /// Shards of this rank, from the first.
+  /// This rank's shards: the first, and one past the last.
   std::pair<int, int> own_shards() const;
   int batches_of_rank() const;
   bool is_without_shard() const { return logical_shards_ > 0 && shard_ == logical_shards_; }
@@ -166,14 +183,14 @@ class LoaderPosition {
   BatchPart part_;
   DataCursor cursor_;
   std::function<void(LoaderBoundary)> visit_;
-  bool was_moved_ = false;  ///< by go_to(), since the boundary
-  /// A loop is in the cursor's epoch.
+  bool was_moved_ = false;  ///< by go_to(), since the last boundary
+  /// A loop over the cursor's epoch is in progress.
   bool is_begun_ = false;
-  /// Where the last loop was left early, until the log has it.
+  /// Where the last loop was left early; cleared when it is logged.
   std::optional<DataCursor> left_;
   std::optional<EpochPlan> plan_;
-  int shard_ = 0;  ///< of the plan: that of the batch
-  int turn_ = 0;   ///< of this rank's batches of a step
+  int shard_ = 0;  ///< of the current batch
+  int turn_ = 0;   ///< number of the current batch among this rank's batches of the step
   EpochOrder order_;
   std::int64_t number_ = -1;
   std::int64_t asked_ = 0;

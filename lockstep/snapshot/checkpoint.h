@@ -13,71 +13,74 @@
 
 #include "lockstep/snapshot/state_dict.h"
 
-/// Checkpoints of other programs, and snapshots, read and written in parts: a rank takes the bytes
-/// of its shards alone, whatever number of ranks and whatever sharding wrote them.
+/// Checkpoints of other programs, and snapshots, read and written in parts: a rank reads only the
+/// bytes of its shards, whatever number of ranks and whatever sharding wrote them.
 namespace lockstep {
 
 inline namespace internal {
 struct StoredTensors;
 }
 
-/// The formats that CheckpointReader reads.
+/// Formats that CheckpointReader reads.
 enum class CheckpointFormat {
   kSafetensors,         ///< One file of Hugging Face's safetensors.
-  kShardedSafetensors,  ///< A folder: model.safetensors.index.json and the files that it names.
-  kDistributed,         ///< A folder of torch.distributed.checkpoint: .metadata and *.distcp.
+  kShardedSafetensors,  ///< A directory: model.safetensors.index.json and the files that it names.
+  kDistributed,         ///< A directory of torch.distributed.checkpoint: .metadata and *.distcp.
   kTorchSave,           ///< A file of torch.save, or of save().
-  kSnapshot,            ///< save_snapshot()'s.
-  kShardedSnapshot,     ///< A folder with manifest.json.
+  kSnapshot,            ///< A file of save_snapshot().
+  kShardedSnapshot,     ///< A directory with manifest.json.
 };
 
-/// Which tensors of a checkpoint are read.
+/// Which tensors of a checkpoint to read.
 enum class CheckpointPart {
-  /// The weights: the dict "model" or "state_dict" where there is one, else everything.
+  /// The weights: the dict "model" or "state_dict" if there is one, else every tensor.
   kModel,
-  /// Every tensor by its path: "model.0.weight", "optim.state.0.weight.exp_avg".
+  /// Every tensor, named by its path: "model.0.weight", "optim.state.0.weight.exp_avg".
   kAll,
 };
 
-/// A tensor of a checkpoint, without its values.
+/// Name, dtype and shape of a tensor in a checkpoint, without its values.
 struct CheckpointTensor {
   std::string name;
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   std::vector<std::int64_t> shape = {};
 };
 
-/// Of CheckpointReader.
+/// Options of CheckpointReader.
 struct CheckpointReaderOptions {
   CheckpointPart part = CheckpointPart::kModel;
 };
 
-/// Reads tensors, or parts of them, of a file or folder in any of the formats. Opening it reads
-/// what describes the tensors; read() then reads the bytes that it is asked for and no others.
-/// Executes nothing in the files, and opens none outside of the folder.
-/// Threads: any may read.
-/// Errors: CorruptFile, also from read() when a whole piece of torch.save does not have its CRC;
+/// Reads whole tensors, or parts of them, from a file or directory in any of the formats. The
+/// constructor reads only the metadata; read() reads only the bytes that it returns. Executes
+/// nothing in the files, and opens no file outside of the directory.
+/// Threads: any number may read.
+/// Errors: CorruptFile, also from read() if a complete piece of torch.save fails its CRC;
 /// UsageError for a dtype or format that is not supported; SystemError.
 class CheckpointReader {
  public:
   explicit CheckpointReader(std::filesystem::path path,
                             const CheckpointReaderOptions& options = {});
 
-  /// The file or folder.
+  /// The file or directory.
   const std::filesystem::path& path() const { return path_; }
-  /// What it is.
+  /// Its format.
   CheckpointFormat format() const;
-  /// In the order of the file.
+  /// All tensors, in the order of the file.
   const std::vector<CheckpointTensor>& tensors() const { return tensors_; }
-  /// The metadata of safetensors.
+  /// The metadata of safetensors; empty for other formats.
   const std::map<std::string, std::string>& metadata() const;
 
-  /// The whole tensor, on the CPU. Errors: also UsageError for a name that is not there.
+  /// Reads a whole tensor to the CPU.
+  /// Errors: as the class; UsageError for an unknown name.
   at::Tensor read(const std::string& name) const;
-  /// The elements from `begin` on, `sizes` of them in each dimension: rows 4 to 7 of a matrix of 10
-  /// columns are {4, 0}, {4, 10}. Errors: also UsageError for what is not in the tensor.
+  /// Reads a rectangular part: `sizes` elements per dimension, from index `begin` on. Rows 4 to 7
+  /// of a matrix of 10 columns are {4, 0}, {4, 10}.
+  /// Errors: as the class; UsageError for a part that is not inside the tensor.
   at::Tensor read(const std::string& name, const std::vector<std::int64_t>& begin,
                   const std::vector<std::int64_t>& sizes) const;
-  /// The same into `target`, of these sizes and the tensor's dtype, on the CPU.
+  /// Reads the part with the sizes of `target` into it. `target` is on the CPU and has the tensor's
+  /// dtype.
   void read_into(const std::string& name, const std::vector<std::int64_t>& begin,
                  const at::Tensor& target) const;
 
@@ -88,31 +91,32 @@ class CheckpointReader {
   std::map<std::string, std::size_t> places_;
 };
 
-/// Of save_checkpoint() and convert_checkpoint().
+/// Options of save_checkpoint() and convert_checkpoint().
 struct SaveCheckpointOptions {
   /// kSafetensors, kShardedSafetensors, kDistributed or kTorchSave.
   CheckpointFormat format = CheckpointFormat::kShardedSafetensors;
-  /// Files of a folder. Safetensors: at most so many, for a tensor is in one file.
+  /// Number of files in a directory. Safetensors may get fewer, since a tensor is in one file.
   int shards = 1;
   std::map<std::string, std::string> metadata = {{"format", "pt"}};  ///< of safetensors
-  bool replace = false;  ///< what is at the path; otherwise that is an error
-  /// Called often, with the tensors' bytes.
+  bool replace = false;  ///< overwrite what is at the path; false: that is an error
+  /// Progress callback, called often, in bytes of tensors.
   std::function<void(std::uint64_t written, std::uint64_t total)> progress = {};
 };
 
-/// Writes a file or folder whole or not at all. Formats without a checksum get a file beside theirs
-/// that has it: checksums.xxh3 in a folder, else <name>.xxh3; `xxh128sum -c` reads it.
-/// Errors: UsageError for a tensor that the format cannot hold, and where something is at the path;
-/// SystemError (disk full, no permission). The path then holds what it held before.
+/// Writes a file or directory; it is complete or absent. Formats without a checksum get a file with
+/// one beside them: checksums.xxh3 in a directory, else <name>.xxh3; `xxh128sum -c` verifies it.
+/// Errors: UsageError for a tensor that the format cannot hold, and if the path exists; SystemError
+/// (disk full, no permission). The path then holds what it held before.
 void save_checkpoint(const std::filesystem::path& path, const TensorDict& tensors,
                      const SaveCheckpointOptions& options = {});
 
-/// The same of tensors on disk. Takes the memory of a block of rows, 64 MiB or one row where that
-/// is more; kTorchSave that of the largest tensor. Errors: also those of the reader.
+/// Writes the tensors of a checkpoint in another format. Needs memory for a block of rows: 64 MiB,
+/// or one row if that is more; kTorchSave needs memory for the largest tensor.
+/// Errors: as save_checkpoint and CheckpointReader.
 void convert_checkpoint(const CheckpointReader& source, const std::filesystem::path& target,
                         const SaveCheckpointOptions& options = {});
 
-/// Whether the path is a folder of sharded safetensors, or of torch.distributed.checkpoint.
+/// Whether the path is a directory of sharded safetensors or of torch.distributed.checkpoint.
 bool is_checkpoint_folder(const std::filesystem::path& path);
 
 }  // namespace lockstep

@@ -7,18 +7,18 @@
 
 namespace lockstep {
 
-/// What an optimizer is beside, of which each rank keeps a share of the state only. Snapshots store
-/// such an optimizer whole and load it share by share.
+/// A second interface of an optimizer whose state is sharded over ranks. Snapshots store its state
+/// unsharded, and load it shard by shard.
 class ShardedState {
  public:
   virtual ~ShardedState() = default;
 
-  /// Whether this rank keeps the state of a parameter of the optimizer.
+  /// Whether this rank holds the state of a parameter of the optimizer.
   virtual bool keeps_state_of(const at::Tensor& parameter) const = 0;
 
-  /// The state dict that the same optimizer would have if it was not sharded, tensors on the CPU
-  /// and shared with nothing: on rank `target`, or on every rank where it is empty; None elsewhere.
-  /// Collective. Errors: UsageError for optimizers that snapshots do not know; else as Work::wait.
+  /// The state dict of the unsharded optimizer, in CPU tensors of its own: on rank `target`, or on
+  /// every rank if that is empty; None elsewhere. Collective.
+  /// Errors: UsageError for optimizers that snapshots do not know; else as Work::wait.
   virtual c10::IValue consolidated_state_dict(std::optional<int> target) const = 0;
 };
 

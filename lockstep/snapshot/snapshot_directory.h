@@ -32,37 +32,40 @@ class DirectoryLock;
 class StateCopy;
 }  // namespace internal
 
+/// Options of SnapshotDirectory.
 struct SnapshotDirectoryOptions {
-  /// How many whole snapshots to keep; at least 2, so that one can be damaged.
+  /// Number of complete snapshots to keep; at least 2, so that one may be damaged.
   int keep_last = 2;
-  /// save() returns once it has copied the state into CPU memory, which it keeps for the next time,
-  /// and a thread writes it while the training goes on. One copy at most: a save waits for the one
-  /// before. Call wait() before the program ends.
+  /// save() copies the state to CPU memory and returns; a thread writes the copy while training
+  /// continues. There is at most one copy, which is reused: a save waits for the one before. Call
+  /// wait() before the program ends.
   bool asynchronous = false;
-  /// Each rank writes a share of the tensors into a directory of the snapshot, of a
-  /// ShardedOptimizer its own state; a manifest that rank 0 writes last makes it one snapshot. Read
-  /// as the others, by any number of ranks, whatever this says.
+  /// Each rank writes a shard of the tensors, and of a ShardedOptimizer its own state, into the
+  /// snapshot's directory; rank 0 completes it with a manifest. Any number of ranks can load it,
+  /// whatever this option says.
   bool sharded = false;
-  /// How long rank 0 waits for the other ranks' shares before it gives the snapshot up.
+  /// How long rank 0 waits for the other ranks' shards before it gives up the snapshot.
   std::chrono::milliseconds share_timeout = std::chrono::minutes(10);
-  /// The ranks of the run. Empty: the default group, else this one process.
+  /// The ranks of the job. Empty: the default group, or this process alone without one.
   ProcessGroup process_group = {};
 };
 
+/// Options of SnapshotDirectory::save.
 struct SaveOptions {
-  /// Where the run is: what is done, not what comes next. Later snapshots must have a later epoch,
-  /// or the same and a later step.
+  /// Position of the run: the last completed epoch and step. A later snapshot must have a later
+  /// epoch, or the same epoch and a later step.
   std::int64_t epoch = 0;
   std::int64_t step = 0;
-  /// The program's own tensors, as rank 0 has them.
+  /// The program's own tensors; rank 0's are saved.
   TensorDict extra = {};
-  /// And plain values: dicts, lists, numbers, strings, tensors (save.h). None: none.
+  /// The program's own plain values: dicts, lists, numbers, strings, tensors (save.h). None: none.
   c10::IValue values = {};
-  /// Whether a snapshot with such values is of this run though it was not loaded. Empty: none is.
+  /// Whether a snapshot with these values belongs to this training run, although this process has
+  /// not loaded it. Empty: it does not.
   std::function<bool(const c10::IValue& values)> is_of_this_run = {};
 };
 
-/// What load_latest found.
+/// The snapshot that load_latest() loaded.
 struct Resumed {
   std::filesystem::path path;
   std::int64_t epoch = 0;
@@ -71,80 +74,90 @@ struct Resumed {
   c10::IValue values = {};
 };
 
-/// The snapshots of one run: one file each, named by epoch and step, readable by Python's
-/// torch.load, or one directory each. All ranks must see the directory.
+/// The snapshots of one training run: a file each, named by epoch and step, for Python's
+/// torch.load; or a directory each if sharded. All ranks must see the directory.
 ///
-///   SnapshotDirectory snapshots("runs/digits");
-///   const auto resumed = snapshots.load_latest(*model, optimizer);
-///   for (int epoch = resumed ? resumed->epoch + 1 : 0; epoch < epochs; ++epoch) {
-///     …
-///     snapshots.save(*model, optimizer, {.epoch = epoch, .step = step});
-///   }
+/// ```cpp
+/// SnapshotDirectory snapshots("runs/digits");
+/// const auto resumed = snapshots.load_latest(*model, optimizer);
+/// for (int epoch = resumed ? resumed->epoch + 1 : 0; epoch < epochs; ++epoch) {
+///   …
+///   snapshots.save(*model, optimizer, {.epoch = epoch, .step = step});
+/// }
+/// ```
 ///
-/// A snapshot holds the module's parameters and buffers, the optimizer, and each rank's random
-/// state (CPU, and the CUDA device that the module is on). A ShardedOptimizer is stored whole, and
-/// can be loaded by another number of ranks, or by one that is not sharded.
-/// Threads: the training thread. Lifetime: keeps the process group alive; the destructor waits
-/// until this rank's file is written, not for other ranks, and logs an error which nobody took.
+/// A snapshot holds the module's parameters and buffers, the optimizer's state, and each rank's
+/// random state (CPU, and the CUDA device of the module). A ShardedOptimizer is stored unsharded:
+/// another number of ranks, or an unsharded optimizer, can load it.
+///
+/// Threads: call from the training thread.
+/// Lifetime: keeps the process group alive. The destructor waits until this rank's file is written,
+/// not for other ranks, and logs an error that no call has thrown.
 class SnapshotDirectory {
  public:
-  /// Errors: UsageError for a keep_last below 2.
+  /// Errors: UsageError for keep_last below 2.
   explicit SnapshotDirectory(std::filesystem::path path,
                              const SnapshotDirectoryOptions& options = {});
   ~SnapshotDirectory();
   SnapshotDirectory(const SnapshotDirectory&) = delete;
   SnapshotDirectory& operator=(const SnapshotDirectory&) = delete;
 
-  /// Collective: until this object goes no other job that claims the directory may have it. Makes
-  /// the directory if need be. Errors: UsageError on rank 0, naming the process that has it;
-  /// SystemError on rank 0; PeerFailed on the others.
+  /// Claims the directory for this job during the life of this object; creates it if needed.
+  /// Collective.
+  /// Errors: on rank 0 UsageError that names the process that has claimed it, and SystemError;
+  /// PeerFailed on the other ranks.
   void claim();
 
-  /// Collective: gathers the random states, and of a ShardedOptimizer the state; then rank 0 writes
-  /// while the others go on. On disk when it returns on rank 0. Makes the directory if need be and
-  /// deletes what keep_last leaves over. Sharded: gathers no state, and all ranks write before any
-  /// returns; what fails on one is PeerFailed on the others. Errors: SystemError on rank 0 (disk
-  /// full, no permission), with earlier snapshots as they were; UsageError for a negative epoch or
-  /// step, what cannot be stored, a directory that another job has claimed since, and, unless
-  /// load_latest() has returned, where there are later snapshots, in a claimed directory any, that
-  /// is not of this run: those are of another, and would be resumed or deleted by this one; else as
-  /// Work::wait. Asynchronous: not yet on disk when it returns; what goes wrong with that is thrown
-  /// by the next save(), which then does nothing, or wait().
+  /// Saves a snapshot, then deletes the oldest beyond keep_last. Creates the directory if needed.
+  /// Collective: gathers random states and the state of a ShardedOptimizer; then rank 0 writes
+  /// while the other ranks continue. The snapshot is on disk when the call returns on rank 0.
+  /// Sharded: gathers no state, and returns when all ranks have written; an error on one rank is
+  /// PeerFailed on the others.
+  /// Asynchronous: not yet on disk when the call returns; the next save(), which then does nothing
+  /// else, or wait() throws the errors of the write.
+  /// Errors: SystemError on rank 0 (disk full, no permission), with earlier snapshots unchanged.
+  /// UsageError for a negative epoch or step, for a value that cannot be stored, and for a
+  /// directory that another job has claimed since. UsageError if the directory holds later
+  /// snapshots (in a claimed directory: any) of another training run, unless load_latest() has
+  /// returned, since this run would delete or resume them. Else as Work::wait.
   void save(const torch::nn::Module& module, const torch::optim::Optimizer& optimizer,
             const SaveOptions& options);
 
-  /// Returns when what was saved is on disk. Not collective. Errors: those of an asynchronous
-  /// save(), on the rank that has them, once.
+  /// Waits until saved snapshots are on disk. Not collective.
+  /// Errors: those of an asynchronous save(), once, on the rank that has them.
   void wait();
 
-  /// Collective: loads the newest whole snapshot into module, optimizer and random generators, the
-  /// same on all ranks, on all or none. Damaged ones are passed over with a warning that names file
-  /// and reason. A rank that the saving run did not have keeps its random state.
-  /// Returns nothing when there is no snapshot. `check`: looks at what the snapshot holds before
-  /// anything is changed; what it throws on any rank, no rank loads.
-  /// Errors: CorruptFile when there are snapshots and none is whole; UsageError when module or
+  /// Loads the newest complete snapshot into module, optimizer and random generators: the same on
+  /// all ranks, on all or none. Collective. Skips damaged snapshots with a warning that names file
+  /// and reason. A rank beyond the saved number of ranks keeps its random state. Returns nullopt if
+  /// there is no snapshot.
+  /// `check`: inspects the snapshot before anything changes; if it throws on any rank, no rank
+  /// loads.
+  /// Errors: CorruptFile if there are snapshots and none is complete; UsageError if module or
   /// optimizer differ from the saved ones, or for a file of another program; SystemError for an
   /// unreadable directory; PeerFailed on ranks whose peers failed; else as Work::wait.
   std::optional<Resumed> load_latest(torch::nn::Module& module, torch::optim::Optimizer& optimizer,
                                      const std::function<void(const Resumed&)>& check = {});
 
-  /// The newest whole snapshot, as load_latest chooses it; nothing when there is none. Not
-  /// collective. Errors: CorruptFile when none is whole; SystemError for an unreadable directory.
+  /// Reads the newest complete snapshot, chosen as by load_latest(); nullopt if there is none. Not
+  /// collective.
+  /// Errors: CorruptFile if none is complete; SystemError for an unreadable directory.
   std::optional<Snapshot> read_latest() const;
 
-  /// The newest by its name, which may be damaged; nothing when there is none. Not collective.
+  /// The newest snapshot by name, which may be damaged; nullopt if there is none. Not collective.
   /// Errors: SystemError for an unreadable directory.
   std::optional<SnapshotName> newest() const;
 
+  /// The directory.
   const std::filesystem::path& path() const { return path_; }
 
  private:
   std::optional<SnapshotName> choose(std::optional<Snapshot>& chosen) const;
   void check_may_save(const SnapshotName& name, const SaveOptions& options);
   void save_sharded(Snapshot snapshot, const torch::optim::Optimizer& optimizer);
-  /// Throws on all ranks where an asynchronous save before failed on any.
+  /// Throws on all ranks if the last asynchronous save failed on any.
   void agree_on_writes();
-  /// Runs it here, or in the background with a copy of what `value` holds now.
+  /// Runs the action here, or in the background on a copy of `value`.
   void write(const c10::IValue& value,
              const std::function<void(const c10::IValue&, const std::stop_token&)>& action);
   void written(const SnapshotName& name);
@@ -157,9 +170,9 @@ class SnapshotDirectory {
   ProcessGroup group_;
   std::shared_ptr<DirectoryLock> lock_;  ///< of rank 0
   bool is_claimed_ = false;
-  /// Later snapshots that are there are none of another run.
+  /// Later snapshots in the directory are known to be of this run.
   bool knows_later_ = false;
-  /// Snapshots that this object wrote or verified. Of `writing_` while that is under way.
+  /// Snapshots that this object wrote or verified. The thread of writing_ owns it while it runs.
   std::set<SnapshotName> whole_;
   std::unique_ptr<StateCopy> copy_;
   std::unique_ptr<BackgroundTask> writing_;  // Ends before the others.

@@ -20,53 +20,55 @@ using TensorDict = std::vector<std::pair<std::string, at::Tensor>>;
 /// The module's parameters and buffers, by Python's names. The tensors share the module's memory.
 TensorDict state_dict(const torch::nn::Module& module);
 
+/// Options of load_state_dict().
 struct LoadStateDictOptions {
-  /// Every tensor of the module must be among the values, alike, and no other. Otherwise what fits
-  /// is copied and the rest is told.
+  /// Names, shapes and dtypes must all match. False: copies what matches, and returns the rest.
   bool strict = true;
-  /// Where the values are from, in messages.
+  /// Where the values are from, for error messages.
   std::string source = "the state dict";
 };
 
-/// What was not copied, by name and in order: PyTorch's missing and unexpected keys, and tensors
-/// that differ in shape or dtype, for which PyTorch's load_state_dict fails in any case.
+/// Tensors that load_state_dict() did not copy, in order: PyTorch's missing and unexpected keys,
+/// and shape or dtype mismatches, for which PyTorch's load_state_dict always fails.
 struct IncompatibleKeys {
-  std::vector<std::string> missing = {};     ///< Of the module, and not among the values.
-  std::vector<std::string> unexpected = {};  ///< Among the values, and not of the module.
-  std::vector<std::string> mismatched = {};  ///< In both, of another shape or dtype.
+  std::vector<std::string> missing = {};     ///< in the module, not among the values
+  std::vector<std::string> unexpected = {};  ///< among the values, not in the module
+  std::vector<std::string> mismatched = {};  ///< in both, with another shape or dtype
 
+  /// Whether everything was copied.
   bool empty() const { return missing.empty() && unexpected.empty() && mismatched.empty(); }
 };
 
-/// Copies the values into the module's parameters and buffers, on whatever device they are. All or
-/// nothing, unless `strict` is off: then what fits, and the rest is returned. Names that all begin
-/// with "module.", as those of Python's DistributedDataParallel, are taken without it unless the
-/// module's own do.
-/// Errors: UsageError listing where names, shapes or dtypes differ, where strict.
+/// Copies the values into the module's parameters and buffers, on any device. All or nothing,
+/// unless strict is false. If all names begin with "module.", as those of Python's
+/// DistributedDataParallel, and the module's do not, the prefix is removed.
+/// Errors: UsageError, if strict, that lists differing names, shapes and dtypes.
 IncompatibleKeys load_state_dict(torch::nn::Module& module, const TensorDict& values,
                                  const LoadStateDictOptions& options = {});
 
-/// The same, strict. A template, so that options in braces are never taken for a string.
+/// The same, strict. A template, so that options in braces never convert to a string.
 template <class Text>
 requires std::is_convertible_v<const Text&, std::string>
 void load_state_dict(torch::nn::Module& module, const TensorDict& values, const Text& source) {
   load_state_dict(module, values, LoadStateDictOptions{.source = source});
 }
 
-/// Throws what load_state_dict would, and changes nothing.
+/// Throws what load_state_dict() would throw; changes nothing.
 void check_state_dict(const torch::nn::Module& module, const TensorDict& values,
                       const std::string& source = "the state dict");
 
-/// The same tensors by shorter names where all begin with `prefix`, otherwise as they are.
+/// Removes `prefix` from all names if all have it; otherwise returns them unchanged.
 TensorDict without_prefix(TensorDict values, const std::string& prefix = "module.");
 
-/// The tensors of a file of Python's torch.save(module.state_dict(), path), or of
-/// torch.save({"model": module.state_dict(), …}, path) or {"state_dict": …}, or of a snapshot,
-/// or of a safetensors file, or of a folder of sharded safetensors or torch.distributed.checkpoint.
-/// CheckpointReader reads parts of them.
-/// float8 and unsigned dtypes are read too.
-/// Errors: CorruptFile when it is damaged; UsageError when it holds something else, or has the
-/// format that torch.save had before PyTorch 1.6; SystemError.
+/// Reads the tensors of a file or directory to the CPU:
+///
+/// - torch.save(module.state_dict(), path), or of a dict that holds it as "model" or "state_dict"
+/// - a snapshot
+/// - a safetensors file, a directory of sharded safetensors or of torch.distributed.checkpoint
+///
+/// Also reads float8 and unsigned dtypes. CheckpointReader reads parts of tensors.
+/// Errors: CorruptFile for a damaged file; UsageError for other content, and for the format of
+/// torch.save before PyTorch 1.6; SystemError.
 TensorDict read_state_dict(const std::filesystem::path& path);
 
 }  // namespace lockstep
