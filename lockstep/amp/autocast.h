@@ -9,33 +9,35 @@ namespace lockstep {
 
 /// The dtype in which forward computes, where Autocast allows it.
 enum class Precision {
-  kFloat32,   ///< No autocast: everything in the dtype of parameters and inputs.
+  kFloat32,   ///< No autocast: everything in the dtypes of parameters and inputs.
   kFloat16,   ///< float16, with a GradScaler for the loss.
   kBFloat16,  ///< bfloat16.
 };
 
-/// Names and defaults are those of torch.autocast.
+/// Options of Autocast; names and defaults are those of torch.autocast.
 struct AutocastOptions {
-  c10::DeviceType device_type = c10::DeviceType::CPU;  ///< Or CUDA.
-  /// BFloat16 or Half. Unset: the one in force, at first BFloat16 on the CPU and Half on CUDA.
+  c10::DeviceType device_type = c10::DeviceType::CPU;  ///< CPU or CUDA.
+  /// BFloat16 or Half. Unset: the current one, at first BFloat16 on the CPU and Half on CUDA.
   std::optional<c10::ScalarType> dtype = std::nullopt;
-  /// False within another guard: what follows is calculated as it is written.
+  /// False: turns autocast off within another guard.
   bool enabled = true;
-  /// Keep parameters that were cast until the outermost guard ends. Unset: as it is, at first true.
+  /// Keep casts of parameters until the outermost guard ends. Unset: as before, at first true.
   std::optional<bool> cache_enabled = std::nullopt;
 };
 
-/// Mixed precision: while it lives, matrix products and convolutions run in `dtype`, operators that
-/// need the range in float32, as LibTorch's lists say; parameters stay as they are. Guards nest.
+/// Mixed precision during its life: matrix products and convolutions run in `dtype`, operators that
+/// need the range in float32, by LibTorch's lists. Parameters keep their dtype. Guards nest.
 ///
-///   at::Tensor loss;
-///   {
-///     const lockstep::Autocast autocast;             // bfloat16 on the CPU
-///     loss = at::mse_loss(model(inputs), targets);
-///   }
-///   loss.backward();                                 // outside; in the dtypes of forward
+/// ```cpp
+/// at::Tensor loss;
+/// {
+///   const lockstep::Autocast autocast;  // bfloat16 on the CPU
+///   loss = at::mse_loss(model(inputs), targets);
+/// }
+/// loss.backward();  // outside of the guard; uses the dtypes of forward
+/// ```
 ///
-/// Threads: holds for the thread that made it, which must end it too.
+/// Threads: affects the thread that creates it, which must also destroy it.
 /// Errors: UsageError for another device or dtype.
 class Autocast {
  public:

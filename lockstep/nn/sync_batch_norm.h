@@ -15,10 +15,10 @@ inline namespace internal {
 struct SyncLayer;
 }
 
-/// Names and defaults are those of torch.nn.SyncBatchNorm.
+/// Options of SyncBatchNorm; names and defaults are those of torch.nn.SyncBatchNorm.
 struct SyncBatchNormOptions {
   double eps = 1e-5;
-  /// Weight of the newest batch in the running statistics. Unset: all batches weigh the same.
+  /// Weight of the newest batch in the running statistics. Unset: equal weight for all batches.
   std::optional<double> momentum = 0.1;
   bool affine = true;
   bool track_running_stats = true;
@@ -26,25 +26,32 @@ struct SyncBatchNormOptions {
   ProcessGroup process_group = {};
 };
 
-/// Batch normalization that in training takes the statistics of the batches of all ranks, and in
-/// evaluation the running ones, without communication. Input [N, C, …] with two dimensions or more,
-/// float32, float64, or float16 and bfloat16 under autocast; N may be any number, 0 included, and
-/// differ between ranks. With one rank it is BatchNorm. For models written anew;
-/// convert_sync_batchnorm has the rest.
+/// Batch normalization with the statistics of all ranks' batches in training, and with running
+/// statistics in evaluation, where it does not communicate. With one rank it is BatchNorm. Use it
+/// in new models; convert_sync_batchnorm() converts existing ones.
 ///
-///   lockstep::SyncBatchNorm norm(64, {.process_group = group});
+/// ```cpp
+/// lockstep::SyncBatchNorm norm(64, {.process_group = group});
+/// ```
 ///
-/// Collective: construction, and in training forward and backward. Gradients of weight and bias are
-/// this rank's share: DistributedDataParallel averages them. Clones belong to the same group.
-/// Threads: the one that uses the group. Lifetime: keeps a process group of its own alive.
-/// Errors: UsageError for a number of features below 1, and for an input of another shape; in
-/// training, on every rank; else as Work::wait.
+/// Input and output: [N, C, …] with at least two dimensions; float32 or float64, under autocast
+/// also float16 and bfloat16. N may be 0, and may differ between ranks.
+///
+/// Gradients of weight and bias are this rank's part; DistributedDataParallel averages them. Clones
+/// use the same group. Collective: the constructor, and in training forward and backward.
+///
+/// Threads: the thread that uses the group.
+/// Lifetime: keeps its own process group alive.
+/// Errors: UsageError for num_features below 1 and for an input of another shape, in training on
+/// every rank; else as Work::wait.
 class SyncBatchNormImpl
     : public torch::nn::NormImplBase<1, SyncBatchNormImpl, torch::nn::BatchNormOptions> {
  public:
   explicit SyncBatchNormImpl(std::int64_t num_features, const SyncBatchNormOptions& options = {});
 
+  /// Normalizes the input, [N, C, …]. Collective in training.
   at::Tensor forward(const at::Tensor& input);
+  /// Prints the options, as LibTorch's modules do.
   void pretty_print(std::ostream& stream) const override;
 
  private:
@@ -54,9 +61,11 @@ class SyncBatchNormImpl
   std::shared_ptr<const SyncLayer> layer_;  // null in a group of one rank
 };
 
+/// Holder of a SyncBatchNormImpl.
 class SyncBatchNorm : public torch::nn::ModuleHolder<SyncBatchNormImpl> {
  public:
   using torch::nn::ModuleHolder<SyncBatchNormImpl>::ModuleHolder;
+  /// The module's class, as in LibTorch's holders.
   using Impl [[maybe_unused]] = SyncBatchNormImpl;
 
   explicit SyncBatchNorm(std::int64_t num_features, const SyncBatchNormOptions& options = {})

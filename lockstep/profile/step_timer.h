@@ -12,71 +12,75 @@
 
 namespace lockstep {
 
-/// What the time of a training step goes into.
+/// Phases of a training step.
 enum class StepPhase : std::uint8_t {
-  kData,       ///< getting a batch
+  kData,       ///< loading a batch
   kForward,    ///< the model's forward
-  kBackward,   ///< from the end of forward until autograd is done: the loss, too
-  kExchange,   ///< waiting for gradients and buffers that backward did not hide
+  kBackward,   ///< from the end of forward to the end of autograd; includes the loss
+  kExchange,   ///< waiting for gradients and buffers, as far as backward did not overlap it
   kOptimizer,  ///< the optimizer's step
-  kOther,      ///< all else
+  kOther,      ///< everything else
 };
 inline constexpr std::size_t kStepPhases = 6;
 
-/// "data", "forward", "backward", "exchange", "optimizer", "other".
+/// "data", "forward", "backward", "exchange", "optimizer" or "other".
 const char* name_of(StepPhase phase);
 
-/// Where the time of some steps went, on all ranks.
+/// Time of the phases of some steps, on all ranks.
 struct StepSummary {
+  /// A duration.
   using Time = std::chrono::nanoseconds;
+  /// Times of one rank.
   struct Rank {
-    std::array<Time, kStepPhases> mean{};  ///< of a step, by StepPhase
-    /// In how many of arrivals_compared it was the last to come.
+    std::array<Time, kStepPhases> mean{};  ///< per step, by StepPhase
+    /// Number of compared steps in which this rank arrived last at the exchange.
     std::int64_t came_last = 0;
-    /// Mean time from its arrival to that of the last.
+    /// Mean time between its arrival and the last one.
     Time ahead{};
   };
   std::int64_t steps = 0;
   std::vector<Rank> ranks = {};
-  /// Steps of which arrivals were compared; 0 where ranks have different clocks.
+  /// Number of compared steps; 0 if ranks have different clocks, as on several machines.
   std::int64_t arrivals_compared = 0;
-  /// The rank that the others wait for: the one that comes last, by the mean over steps; where
-  /// ranks have different clocks, the one that waits least in the exchange. None of one rank, and
-  /// of no steps.
+  /// The rank that the others wait for: the last to arrive, by the mean over steps. If ranks have
+  /// different clocks, the rank that waits least in the exchange. nullopt for one rank or no steps.
   std::optional<int> straggler = std::nullopt;
-  /// How long: in a step, in the mean over the others.
+  /// Time per step that the other ranks wait for it, in the mean over these ranks.
   Time waited_for{};
 };
 
-/// A table for people, a rank a line, in ms a step, and a line on the straggler.
+/// Table for people: one line per rank, in ms per step, and a line about the straggler.
 std::string describe(const StepSummary& summary);
 
-/// Where the time of training steps goes on each rank, and which rank the others wait for. Passed
-/// to DistributedDataParallel, which marks forward, backward and exchange; the program marks the
-/// rest:
+/// Measures how long each rank spends in the phases of a step, and which rank the others wait for.
+/// DistributedDataParallel marks forward, backward and exchange; the program marks the others:
 ///
-///   auto timer = std::make_shared<StepTimer>();
-///   DistributedDataParallel model(net, {.step_timer = timer});
-///   for (std::int64_t step = 1; step <= steps; ++step) {
-///     const Batch batch = [&] { auto data = timer->phase(StepPhase::kData); return next(); }();
-///     loss_of(model(batch.data), batch.target).backward();
-///     { auto update = timer->phase(StepPhase::kOptimizer); optimizer.step(); }
-///     if (step % 100 == 0) {
-///       const StepSummary summary = timer->summarize();
-///       if (rank == 0) std::cout << describe(summary);
-///     }
+/// ```cpp
+/// auto timer = std::make_shared<StepTimer>();
+/// DistributedDataParallel model(net, {.step_timer = timer});
+/// for (std::int64_t step = 1; step <= steps; ++step) {
+///   const Batch batch = [&] { auto data = timer->phase(StepPhase::kData); return next(); }();
+///   loss_of(model(batch.data), batch.target).backward();
+///   { auto update = timer->phase(StepPhase::kOptimizer); optimizer.step(); }
+///   if (step % 100 == 0) {
+///     const StepSummary summary = timer->summarize();
+///     if (rank == 0) std::cout << describe(summary);
 ///   }
+/// }
+/// ```
 ///
-/// A step costs some readings of the clock: nothing is allocated or sent. Each instant counts for
-/// one phase, so that phases add up to the time since the first was marked. A step ends where its
-/// gradients are exchanged. Threads: one at a time; autograd's may follow the training thread.
+/// A step costs a few clock readings; nothing is allocated or sent. Every instant belongs to one
+/// phase, so phases add up to the time since the first mark. A step ends when its gradients are
+/// exchanged.
+///
+/// Threads: one at a time; autograd's thread may take turns with the training thread.
 class StepTimer {
  public:
   StepTimer() = default;
   StepTimer(const StepTimer&) = delete;
   StepTimer& operator=(const StepTimer&) = delete;
 
-  /// Time counts for the phase while it lives, then for the one before. Guards nest.
+  /// Marks a phase during its life, then the phase before. Guards nest.
   class [[nodiscard]] Guard {
    public:
     Guard(StepTimer& timer, StepPhase phase) : timer_(timer), before_(timer.enter(phase)) {}
@@ -88,23 +92,23 @@ class StepTimer {
     StepTimer& timer_;
     StepPhase before_;
   };
+  /// Marks a phase during the life of the guard.
   Guard phase(StepPhase phase) { return {*this, phase}; }
 
-  /// From now on time counts for this phase; returns the one before. The first call starts the
-  /// clock.
+  /// Starts a phase; returns the one before. The first call starts the clock.
   StepPhase enter(StepPhase phase);
 
-  /// This rank has done its part of a step and waits for the others: enters kExchange. It arrives
-  /// as much earlier as it has waited for others since the step before: what is compared is when
-  /// ranks would come if none waited.
+  /// Marks that this rank's part of a step is complete and it waits for the others: enters
+  /// kExchange. Its time of arrival is corrected by the time that it has waited since the previous
+  /// step: arrivals are compared as if no rank had waited.
   void arrive();
-  /// All ranks have: enters kOther.
+  /// Marks that all ranks have arrived: enters kOther.
   void end_step();
 
-  /// What all ranks have noted since the last call, on every rank; then begins anew. Collective,
-  /// one message of 2 kB a rank. `group`: of the model; empty: the default group. Arrivals are
-  /// compared in the last 256 steps. Errors: UsageError where ranks made different numbers of
-  /// steps; else as Work::wait.
+  /// Gathers the times of all ranks since the last call, on every rank, and starts anew.
+  /// Collective, with one message of 2 kB per rank. Arrivals are compared in the last 256 steps.
+  /// `group`: the model's; empty: the default group.
+  /// Errors: UsageError if ranks made different numbers of steps; else as Work::wait.
   StepSummary summarize(const ProcessGroup& group = {});
 
  private:

@@ -7,40 +7,46 @@
 
 namespace lockstep {
 
+/// Options of Trace.
 struct TraceOptions {
-  /// Whose rank names file and process. Empty: the default group, where there is one, else none.
+  /// The group whose rank names file and process. Empty: the default group; without one, no rank.
   ProcessGroup process_group = {};
-  /// Note the shapes of operators' inputs.
+  /// Record the input shapes of operators.
   bool record_shapes = false;
 };
 
-/// Records what this process does while it lives, with LibTorch's profiler (Kineto): every
-/// operator, forward and backward, on the CPU and on CUDA, and the ranges of
-/// DistributedDataParallel, such as "lockstep::wait for bucket 3 (1.2 MB)". Each rank writes a file
-/// of its own, trace.rank1.json of "trace.json" for rank 1, in which the process is called "rank
-/// 1": for ui.perfetto.dev, chrome://tracing and what else reads PyTorch's traces.
+/// Records this process during its life with LibTorch's profiler (Kineto): every operator, forward
+/// and backward, on the CPU and on CUDA; and ranges of DistributedDataParallel such as
+/// "lockstep::wait for bucket 3 (1.2 MB)". Each rank writes its own file: for "trace.json" rank 1
+/// writes trace.rank1.json, with the process name "rank 1". Open it in ui.perfetto.dev,
+/// chrome://tracing or other readers of PyTorch's traces.
 ///
-///   for (int step = 0; step < steps; ++step) {
-///     std::optional<Trace> trace;
-///     if (step == 10) trace.emplace("trace.json");
-///     train(step);
-///   }
+/// ```cpp
+/// for (int step = 0; step < steps; ++step) {
+///   std::optional<Trace> trace;
+///   if (step == 10) trace.emplace("trace.json");
+///   train(step);
+/// }
+/// ```
 ///
-/// Memory and time grow with the number of operators: trace some steps. Threads: the training
-/// thread; what other threads do is seen where autograd runs them. Not collective. Errors:
-/// UsageError where a profiler runs already.
+/// Memory and time grow with the number of operators: trace a few steps. Not collective.
+///
+/// Threads: call from the training thread; operators of other threads are recorded if autograd runs
+/// them.
+/// Errors: UsageError if a profiler is already running.
 class Trace {
  public:
   explicit Trace(const std::filesystem::path& path, const TraceOptions& options = {});
-  /// As finish(), with a warning in the log in place of an error.
+  /// As finish(), but logs a warning instead of throwing.
   ~Trace();
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
 
-  /// Stops and writes the file, once. Errors: SystemError when it cannot be written.
+  /// Stops recording and writes the file; later calls do nothing.
+  /// Errors: SystemError if it cannot be written.
   void finish();
 
-  /// Of this rank.
+  /// Path of this rank's file.
   const std::filesystem::path& path() const { return path_; }
 
  private:
