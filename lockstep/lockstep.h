@@ -1,10 +1,11 @@
 #pragma once
 
 /// Data-parallel training: process groups, DistributedDataParallel, Accelerator, Trainer, data,
-/// snapshots, recovery. Link lockstep::lockstep. LibTorch's own headers are not included: include
-/// <torch/torch.h>, or the narrower ones that the program uses. Models that one process does not
-/// hold: lockstep/fully_shard.h, lockstep/pipeline.h, lockstep/tensor_parallel.h,
-/// lockstep/rpc.h, lockstep/parameter_server.h.
+/// snapshots, recovery. Link lockstep::lockstep.
+///
+/// It does not include <torch/torch.h>: include that, or the narrower headers that you use.
+/// Models that do not fit one process have their own headers: lockstep/fully_shard.h,
+/// lockstep/pipeline.h, lockstep/tensor_parallel.h, lockstep/rpc.h, lockstep/parameter_server.h.
 
 #include "lockstep/amp/autocast.h"
 #include "lockstep/amp/grad_scaler.h"

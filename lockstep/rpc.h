@@ -1,6 +1,6 @@
 #pragma once
 
-/// Calls of named functions on other ranks, references to values there, gradients through calls.
+/// Remote procedure calls by name, references to remote values, backward passes through calls.
 /// Link lockstep::rpc.
 
 #include "lockstep/rpc/autograd_context.h"

@@ -14,72 +14,81 @@
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/rpc/distributed_optimizer.h"
 
-/// Training by parameter servers: some ranks keep the parameters and update them, the others train
-/// (Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014).
+/// Training with parameter servers: some ranks hold and update the parameters, the other ranks
+/// train.
+/// Source: Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014.
 namespace lockstep::parameter_server {
 
-/// An embedding of which no process but the servers holds more than the rows that it asks for.
+/// An embedding whose rows are on the servers; a trainer holds only the rows that it looks up.
 struct Table {
   std::string name;
   std::int64_t rows = 0;
   std::int64_t columns = 0;
-  /// Rows begin with normally distributed numbers of this standard deviation, which follow from
-  /// `seed` alone, however many servers there are.
+  /// Standard deviation of the rows' normally distributed initial values, which depend on `seed`
+  /// alone, for any number of servers.
   double deviation = 1;
   std::uint64_t seed = 0;
 };
 
-/// What a server's rows of a table begin with; by default those of all.
+/// Initial values of a server's rows of a table; by default of all rows.
 at::Tensor initial_rows(const Table& table, int server = 0, int servers = 1);
 
 /// What servers hold and update.
 struct Parts {
-  /// Of a model that every trainer has whole, of one dtype and on the CPU. The values that servers
-  /// begin with are those of their own process: seed the generator alike.
+  /// Parameters of a model that every trainer holds completely; one dtype, on the CPU. A server
+  /// starts with the values in its own process: seed the generator equally.
   std::vector<at::Tensor> parameters = {};
-  /// Float.
+  /// Embeddings, float32.
   std::vector<Table> tables = {};
-  /// Makes the optimizer of a server's share of `parameters`, which is one tensor: elementwise
-  /// optimizers (SGD, Adam, AdamW, RMSprop, Adagrad) then do what they do with all.
+  /// Creates the optimizer of a server's shard of `parameters`, which is one tensor. Elementwise
+  /// optimizers (SGD, Adam, AdamW, RMSprop, Adagrad) then give the unsharded result.
   rpc::MakeOptimizer optimizer = {};
-  /// And that of its tables: one that takes sparse gradients (SGD without momentum, Adagrad).
+  /// Creates the optimizer of a server's tables, which must accept sparse gradients (SGD without
+  /// momentum, Adagrad).
   rpc::MakeOptimizer table_optimizer = {};
 };
 
-/// A trainer's way to the servers of its rpc session. Threads: the training thread. Lifetime: the
-/// session's.
+/// A trainer's connection to the servers of its rpc session.
+/// Threads: call from the training thread.
+/// Lifetime: that of the session.
 class ParameterClient {
  public:
-  /// `servers`: ranks of the session, in the servers' order. `patience`: how long it waits for
-  /// other trainers' steps; unset: as long as for any call. Errors: UsageError for parts that
-  /// cannot be.
+  /// `servers`: ranks in the session, in the servers' order.
+  /// `trainer`, `trainers`: index of this trainer, and their number.
+  /// `patience`: timeout of waits for other trainers' steps; unset: that of any call.
+  /// Errors: UsageError for invalid parts.
   ParameterClient(const Parts& parts, std::vector<int> servers, int trainer, int trainers,
                   std::optional<std::chrono::milliseconds> patience = std::nullopt);
 
-  /// Among the trainers, from 0.
+  /// Index of this trainer, from 0.
   int trainer() const { return trainer_; }
+  /// The number of trainers.
   int trainers() const { return trainers_; }
 
-  /// The rows `ids` (Long, any shape) of a table, one for each: [ids' shape, columns]. What a
-  /// backward pass gives them goes to the servers at the step's end; where gradients are off they
-  /// are only read. Errors: UsageError for a table or an id that is none; as rpc::call.
+  /// Returns rows of a table: [shape of ids, columns], float32. The next push() sends the gradients
+  /// of a backward pass to the servers; with gradients disabled the rows are only read.
+  /// `ids`: int64, any shape.
+  /// Errors: UsageError for an unknown table or id, and another dtype; as rpc::call.
   at::Tensor look_up(const std::string& table, const at::Tensor& ids);
 
-  /// Hands in the parameters' gradients and those of rows looked up since the last time: returns
-  /// when all servers have them. A parameter without a gradient counts as one of zeros.
-  /// `step`: how many came before. Errors: as rpc::call.
+  /// Sends the gradients of the parameters, and of rows looked up since the last push; returns when
+  /// all servers have them. A parameter without a gradient counts as zeros.
+  /// `step`: number of earlier pushes.
+  /// Errors: as rpc::call.
   void push(std::int64_t step);
-  /// Writes the servers' values into the parameters, once a trainer that has pushed `step` times
-  /// may have them. Errors: as rpc::call.
+  /// Copies the servers' values to the parameters, once the staleness allows it for a trainer that
+  /// has pushed `step` times.
+  /// Errors: as rpc::call.
   void pull(std::int64_t step);
-  /// Returns when all trainers are here; the values do not change any more. Errors: as rpc::call;
-  /// others' steps may take as long as they do, while the servers live.
+  /// Waits until all trainers have called it; the values do not change any more. A timeout does not
+  /// end it while the servers live, since other trainers may still train.
+  /// Errors: as rpc::call.
   void finish();
 
  private:
   struct LookedUp {
     std::size_t table = 0;
-    at::Tensor ids;   ///< [n], each once
+    at::Tensor ids;   ///< [n], unique
     at::Tensor rows;  ///< [n, columns], a leaf
   };
   std::size_t find(const std::string& table) const;
@@ -92,72 +101,80 @@ class ParameterClient {
   const int trainer_;
   const int trainers_;
   const std::optional<std::chrono::milliseconds> patience_;
-  at::Tensor gradients_;  ///< of all parameters, end to end
+  at::Tensor gradients_;  ///< of all parameters, concatenated
   std::vector<LookedUp> looked_up_;
 };
 
+/// Options of Training.
 struct TrainingOptions {
-  /// So many ranks are servers, at first the lowest; all others are trainers.
+  /// Number of servers, at first the lowest ranks; the other ranks are trainers.
   int servers = 1;
-  /// Unset: synchronous, each step is one update by the mean of all trainers' gradients, with the
-  /// same bits in every run. Else each trainer's gradients are an update of their own, and no
-  /// trainer is more than so many steps before the slowest; a step during which a process dies may
-  /// then be made twice on some servers.
+  /// Unset: synchronous. Each step is one update with the mean of all trainers' gradients, with the
+  /// same bits in every run.
+  /// Set: asynchronous. Each trainer's gradients are an update, and no trainer is more than this
+  /// number of steps ahead of the slowest. If a process fails during a step, some servers may make
+  /// its update twice.
   std::optional<std::int64_t> staleness = std::nullopt;
-  /// How ranks meet. Its timeout is also that of calls, and of steps: a trainer that has not called
-  /// a server for so long counts as stuck.
+  /// Options of init_process_group(). Its timeout is also that of calls and steps: a trainer that
+  /// does not call a server for so long is treated as hung.
   InitOptions init = {};
-  /// Where servers write snapshots of their shards; empty: nowhere. A job that is started again
-  /// goes on from them, and so do servers that take a lost one's place.
+  /// Directory of the servers' snapshots of their shards, from which a restarted job and replaced
+  /// servers resume. Empty: no snapshots.
   std::string directory = {};
-  /// Updates from one snapshot to the next.
+  /// Updates between snapshots.
   std::int64_t save_interval = 100;
 };
 
-/// The same program on all ranks:
+/// Trains with parameter servers; run the same program on all ranks:
 ///
-///   parameter_server::Training training({.parameters = net->parameters(), .optimizer = …},
-///                                       {.servers = 2});
-///   training.run(steps, [&](parameter_server::ParameterClient& client) {
-///     return [&](std::int64_t step) {
-///       net->zero_grad();
-///       loss(net->forward(batch(step, client.trainer(), client.trainers()))).backward();
-///     };
-///   });
-///   if (training.is_trainer()) …
+/// ```cpp
+/// parameter_server::Training training({.parameters = net->parameters(), .optimizer = …},
+///                                     {.servers = 2});
+/// training.run(steps, [&](parameter_server::ParameterClient& client) {
+///   return [&](std::int64_t step) {
+///     net->zero_grad();
+///     loss(net->forward(batch(step, client.trainer(), client.trainers()))).backward();
+///   };
+/// });
+/// if (training.is_trainer()) …
+/// ```
 ///
-/// Under `lockstep run --max-restarts` processes outlive those that die: all meet again, a trainer
-/// that takes a lost one's place has nothing to make up, a server takes its shard from its
-/// snapshot, and synchronous servers then all go back to that update. No synchronous update is
-/// lost, unless so. Elsewhere the error, which names who is gone, ends each process. Threads: the
-/// training thread. Lifetime: what `make_step` captures must outlive it.
+/// Under `lockstep run --max-restarts` the survivors of a failed process keep their processes. A
+/// replaced trainer pulls the parameters. A replaced server loads its shard from its snapshot, and
+/// synchronous servers all roll back to that update. Apart from such a rollback, no synchronous
+/// update is lost. Under other launchers an error that names the lost rank ends each process.
+///
+/// Threads: call from the training thread.
+/// Lifetime: what `make_step` captures must outlive it.
 class Training {
  public:
+  /// Computes gradients of one step; `step` counts from 0.
   using Step = std::function<void(std::int64_t step)>;
-  /// Makes what depends on the trainers, who may be others after each recovery.
+  /// Creates the step function; called again when a recovery has changed the trainers.
   using MakeStep = std::function<Step(ParameterClient& client)>;
+  /// Runs on each trainer after the last step, while the tables can still be looked up.
   using WhenDone = std::function<void(ParameterClient& client)>;
 
-  /// Errors: UsageError for options or parts that cannot be, and where there is a default group.
+  /// Errors: UsageError for invalid options or parts, and if a default group exists.
   explicit Training(Parts parts, const TrainingOptions& options = {});
   ~Training();
   Training(const Training&) = delete;
   Training& operator=(const Training&) = delete;
 
-  /// Collective, once. On trainers it makes the steps, those before a restart included: a step
-  /// leaves gradients, and finds the servers' values in the parameters. When all trainers have made
-  /// `steps` steps the parameters of each are the servers', and each calls `when_done`, where the
-  /// tables can still be looked up. On servers it serves them until then. Errors: what steps throw;
-  /// UsageError for too few ranks, and where ranks differ in parts, servers or staleness;
-  /// RemoteError for what a server refuses; PeerLost, TimeoutError, CommError where no other
-  /// generation follows; Error when parameters are lost.
+  /// Runs the training. Collective; call it once. A trainer makes `steps` steps, those before a
+  /// restart included: before each step the parameters get the servers' values, and after it the
+  /// gradients are sent. After the last step of all trainers their parameters equal the servers',
+  /// and each trainer calls `when_done`. A server serves until then.
+  /// Errors: what steps throw. UsageError for too few ranks, and if parts, servers or staleness
+  /// differ between ranks. RemoteError for what a server refuses. PeerLost, TimeoutError and
+  /// CommError if no other generation follows. Error if parameters are lost.
   void run(std::int64_t steps, const MakeStep& make_step, const WhenDone& when_done = {});
 
-  /// What this process was at last. Of run().
+  /// Whether this process is a trainer, in the newest generation of run().
   bool is_trainer() const;
-  /// Among those of its kind.
+  /// Its index among the trainers or among the servers.
   int index() const;
-  /// Servers: the updates of the shard. Trainers: the steps.
+  /// On a server, the updates of its shard; on a trainer, its steps.
   std::int64_t done() const;
 
  private:

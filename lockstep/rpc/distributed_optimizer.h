@@ -13,30 +13,34 @@
 
 namespace lockstep::rpc {
 
-/// Makes the optimizer of parameters that a worker owns.
+/// Creates the optimizer of parameters that a worker owns.
 using MakeOptimizer =
     std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor> parameters)>;
 
-/// Before rpc::init, on every worker that owns parameters:
+/// Registers an optimizer; call it before rpc::init, on every worker that owns parameters:
 ///
-///   rpc::register_optimizer("sgd", [](std::vector<at::Tensor> parameters) {
-///     return std::make_unique<torch::optim::SGD>(std::move(parameters), 0.1);
-///   });
+/// ```cpp
+/// rpc::register_optimizer("sgd", [](std::vector<at::Tensor> parameters) {
+///   return std::make_unique<torch::optim::SGD>(std::move(parameters), 0.1);
+/// });
+/// ```
 ///
-/// Errors: UsageError for a name that is taken.
+/// Errors: UsageError for a name that is already registered.
 void register_optimizer(const std::string& name, MakeOptimizer make);
 
-/// Updates parameters on the workers that own them, each by an optimizer there:
-/// torch.distributed.optim.DistributedOptimizer. Several of them may update one worker's
-/// parameters: updates of a worker come one after the other.
+/// Updates parameters on the workers that own them, with one optimizer per worker, as
+/// torch.distributed.optim.DistributedOptimizer. Several of them may update the parameters of one
+/// worker, which runs their updates one after the other.
 class DistributedOptimizer {
  public:
-  /// `parameters`: each refers to a tensor. The optimizers, one a worker, are made by what is
-  /// registered there as `optimizer`. Errors: UsageError without parameters; else as rpc::call.
+  /// Creates the optimizers, by the function that each owner registered as `optimizer`.
+  /// `parameters`: references to tensors.
+  /// Errors: UsageError without parameters; else as rpc::call.
   DistributedOptimizer(const std::string& optimizer, const std::vector<RRef>& parameters);
 
-  /// One update by the gradients of the context, on all workers at once; a parameter without one
-  /// stays. Errors: as rpc::call; other workers' parameters may have been updated then.
+  /// Makes one update with the gradients of the context, on all workers at once. A parameter
+  /// without a gradient stays unchanged.
+  /// Errors: as rpc::call; parameters of other workers may then be updated.
   void step(const AutogradContext& context);
 
  private:

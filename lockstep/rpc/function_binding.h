@@ -18,14 +18,14 @@
 #include "lockstep/base/error.h"
 #include "lockstep/rpc/rref.h"
 
-/// How C++ functions and values become those of calls, and back.
+/// Conversion of C++ functions and values to those of calls, and back.
 namespace lockstep::rpc {
 
-/// What others call by a name. A result that is a c10::ivalue::Future is answered once it is
-/// complete.
+/// A function that other workers call by name. If its result is a c10::ivalue::Future, the reply is
+/// sent when that completes.
 using Function = std::function<c10::IValue(std::vector<c10::IValue>)>;
 
-/// An object that stays where it was made: what functions give and take as std::shared_ptr<T>.
+/// An object that stays on its worker: functions take and return it as std::shared_ptr<T>.
 template <class T>
 struct KeptObject : torch::CustomClassHolder {
   explicit KeptObject(std::shared_ptr<T> kept) : object(std::move(kept)) {}
@@ -34,24 +34,33 @@ struct KeptObject : torch::CustomClassHolder {
 
 namespace binding {
 
-// Errors: UsageError, of all.
+/// Throws UsageError: the argument is no object of the function's type.
 [[noreturn]] void refuse_object();
+/// Throws UsageError: the value is not of kind `wanted`.
 [[noreturn]] void refuse_kind(const c10::IValue& value, const char* wanted);
+/// Throws UsageError: the value is not of type `wanted`.
 [[noreturn]] void refuse_type(const c10::IValue& value, const c10::Type& wanted);
+/// Throws UsageError: the number is outside [least, most].
 [[noreturn]] void refuse_range(std::int64_t value, const std::string& least,
                                const std::string& most);
+/// Throws UsageError: the argument at `index` is invalid.
 [[noreturn]] void refuse_argument(std::size_t index, const UsageError& error);
+/// Throws UsageError: the function takes another number of arguments.
 [[noreturn]] void refuse_count(std::size_t takes, std::size_t given);
 
+/// Whether T is std::vector<RRef>.
 template <class T>
 inline constexpr bool kIsReferences = false;
 template <>
 inline constexpr bool kIsReferences<std::vector<RRef>> = true;
+/// Whether T is a std::shared_ptr.
 template <class T>
 inline constexpr bool kIsShared = false;
 template <class T>
 inline constexpr bool kIsShared<std::shared_ptr<T>> = true;
 
+/// The object inside a value.
+/// Errors: UsageError if it holds none of type T.
 template <class T>
 std::shared_ptr<T> kept_object(const c10::IValue& value) {
   if (value.isCapsule()) {
@@ -63,6 +72,7 @@ std::shared_ptr<T> kept_object(const c10::IValue& value) {
 
 }  // namespace binding
 
+/// Converts an argument or result to a value of a call.
 template <class T>
 c10::IValue to_value(T&& result) {
   using Value = std::remove_cvref_t<T>;
@@ -88,7 +98,8 @@ c10::IValue to_value(T&& result) {
   }
 }
 
-/// Errors: UsageError where the value is of another type, or a number too large for T.
+/// Converts a value of a call to an argument or result.
+/// Errors: UsageError if it has another type, or is a number too large for T.
 template <class T>
 T from_value(const c10::IValue& value) {
   if constexpr (std::is_same_v<T, c10::IValue>) {
@@ -126,6 +137,8 @@ T from_value(const c10::IValue& value) {
 
 namespace binding {
 
+/// Converts the argument at `index`.
+/// Errors: UsageError that names the index.
 template <class T>
 T argument(const std::vector<c10::IValue>& arguments, std::size_t index) {
   try {
@@ -135,6 +148,7 @@ T argument(const std::vector<c10::IValue>& arguments, std::size_t index) {
   }
 }
 
+/// Calls the function with converted arguments; converts its result.
 template <class Result, class... Arguments, std::size_t... Indices>
 c10::IValue apply(const std::function<Result(Arguments...)>& function,
                   const std::vector<c10::IValue>& arguments, std::index_sequence<Indices...>) {
@@ -146,6 +160,7 @@ c10::IValue apply(const std::function<Result(Arguments...)>& function,
   }
 }
 
+/// Wraps a function with typed arguments as a Function.
 template <class Result, class... Arguments>
 Function bind(std::function<Result(Arguments...)> function) {
   return [function = std::move(function)](std::vector<c10::IValue> arguments) {
@@ -156,28 +171,33 @@ Function bind(std::function<Result(Arguments...)> function) {
   };
 }
 
-// Takes what comes.
+/// A Function that takes all arguments as they are.
 inline Function bind(Function function) {
   return function;
 }
 
 }  // namespace binding
 
-/// As register_function, which makes `function` of any callable.
+/// As register_function, for a Function.
 void add_function(const std::string& name, Function function);
 
-/// Lets other workers call `function` by `name`: any callable whose arguments and result are
-/// tensors, numbers, bool, std::string, std::vector, c10::Dict, std::unordered_map, std::optional
-/// or std::tuple of these, c10::IValue, RRef, or std::shared_ptr<T> to an object that stays on this
-/// worker. One of type c10::IValue(std::vector<c10::IValue>) takes whatever comes; one that returns
-/// a c10::intrusive_ptr<c10::ivalue::Future> is answered when that is complete, and holds no thread
-/// until then. Calls run on threads of the worker, several at a time.
-/// Errors: UsageError for a name that is taken.
+/// Lets other workers call `function` by `name`. Register it before rpc::init; then every worker
+/// can call it from the start.
+///
+/// Arguments and results: tensors, numbers, bool, std::string; std::vector, c10::Dict,
+/// std::unordered_map, std::optional or std::tuple of these; c10::IValue; RRef; std::shared_ptr<T>
+/// to an object that stays on this worker. A function c10::IValue(std::vector<c10::IValue>) takes
+/// any arguments. A function that returns a c10::intrusive_ptr<c10::ivalue::Future> replies when
+/// that completes, and holds no thread until it does.
+///
+/// Threads: calls run on the worker's threads, several at a time.
+/// Errors: UsageError for an empty name, and for one that is already registered.
 template <class Callable>
 void register_function(const std::string& name, Callable&& callable) {
   add_function(name, binding::bind(std::function(std::forward<Callable>(callable))));
 }
 
+/// Removes a registered function; unknown names are ignored.
 void unregister_function(const std::string& name);
 
 }  // namespace lockstep::rpc

@@ -12,8 +12,8 @@
 
 namespace lockstep::rpc {
 
-/// A function that was called on another worker threw. what() names the call, the worker and what
-/// it said there.
+/// A function that was called on another worker threw. what() names the call, the worker and the
+/// message there.
 class RemoteError : public Error {
  public:
   RemoteError(const std::string& call, std::string worker, std::string type_name,
@@ -25,7 +25,7 @@ class RemoteError : public Error {
   const char* name() const noexcept override { return "RemoteError"; }
   /// The worker on which it was thrown.
   const std::string& worker() const { return worker_; }
-  /// Of the error there: "UsageError", "std::out_of_range", ….
+  /// Type of the error there: "UsageError", "std::out_of_range", ….
   const std::string& type_name() const { return type_name_; }
 
  private:
@@ -37,18 +37,23 @@ inline namespace internal {
 class PendingCall;
 }
 
-/// What Future is made of. Errors: as rpc::call.
+/// Waits for the result of a call; used by Future.
+/// Errors: as rpc::call.
 c10::IValue wait_for(PendingCall& call);
+/// Whether wait_for() would return or throw at once.
 bool is_done(const PendingCall& call);
+/// As Future::when_done.
 void when_done(PendingCall& call, std::function<void()> action);
 
-/// The result of a call that may still be under way. Threads: any.
+/// The result of a call that may be in flight.
+/// Threads: any.
 template <class Result>
 class Future {
  public:
   explicit Future(std::shared_ptr<PendingCall> call) : call_(std::move(call)) {}
 
-  /// Returns when the answer is here; again each time. Errors: as rpc::call.
+  /// Waits for the reply and returns it; may be called again.
+  /// Errors: as rpc::call.
   Result wait() const {
     if constexpr (std::is_void_v<Result>) {
       wait_for(*call_);
@@ -56,12 +61,12 @@ class Future {
       return from_value<Result>(wait_for(*call_));
     }
   }
-  /// Whether wait() would return or throw at once: the answer is here, or it is known that none
-  /// will come, since the worker is gone or the timeout has expired.
+  /// Whether wait() would return or throw at once: the reply has arrived, the worker is lost, or
+  /// the timeout has expired.
   bool done() const { return is_done(*call_); }
-  /// Runs `action` once wait() will return or throw at once: on this thread if that is so already,
-  /// else on one that takes answers, for all others too, or that waits for this one. It must not
-  /// wait for anything, nor take a lock that a thread has while it waits for an answer.
+  /// Runs `action` when done() becomes true: at once on this thread if it is, else on a thread that
+  /// receives replies, or that waits for this future. `action` must not wait for anything, nor take
+  /// a lock that a thread holds while it waits for a reply.
   void when_done(std::function<void()> action) const { rpc::when_done(*call_, std::move(action)); }
 
  private:

@@ -16,48 +16,59 @@ class RRefState;
 template <class Result>
 class Future;
 
-/// A reference to a value that is kept on its owner, from this or any other worker: torch's RRef.
-/// It may be an argument or a result of any call; copies refer to the same value, which goes when
-/// no worker has a reference any more. (Counted on the owner: whoever passes a reference on says
-/// first who will have it. Those of a worker that died are given back when its owner notices:
-/// inside a machine at once, else when a call to it fails; those in an answer that nobody waited
-/// for, when the session ends.) Threads: as c10::IValue. Lifetime: of no use after rpc::shutdown.
+/// Reference to a value on its owner, from this or any other worker, as torch's RRef. It may be an
+/// argument or a result of any call. Copies refer to the same value, which is destroyed with the
+/// last reference on any worker.
+///
+/// The owner counts references: a worker that passes a reference on first tells the owner which
+/// worker will have it. The references of a lost worker are released when the owner notices: at
+/// once inside a machine, else when a call to it fails. References in a reply that no caller waited
+/// for are released at the end of the session.
+///
+/// Threads: as c10::IValue.
+/// Lifetime: unusable after rpc::shutdown.
 class RRef {
  public:
-  /// None; only operator bool works.
+  /// An empty reference; only operator bool works.
   RRef() = default;
   explicit operator bool() const { return static_cast<bool>(state_); }
 
-  /// To a value of this worker, kept here: also a std::shared_ptr<T> to any object.
+  /// A reference to a value that stays on this worker; also to any object by std::shared_ptr<T>.
   template <class T>
   static RRef to(T&& value);
 
-  /// Its rank.
+  /// The owner's rank.
   int owner() const;
+  /// Whether this worker is the owner.
   bool is_owner() const;
 
-  /// Returns once the owner has the value. Errors: why there will be none, as rpc::call.
+  /// Waits until the owner has the value.
+  /// Errors: as rpc::call, if there will be no value.
   void wait_until_made() const;
 
-  /// A copy of the value, from its owner. Errors: what made the value, if that failed
-  /// (RemoteError); UsageError for one that cannot be sent; else as call().
+  /// Copies the value from its owner.
+  /// Errors: RemoteError if the function that makes the value failed; UsageError for a value that
+  /// cannot be sent; else as call().
   template <class T = c10::IValue>
   T to_here(std::optional<std::chrono::milliseconds> timeout = std::nullopt) const;
 
-  /// The value itself, on its owner. Errors: UsageError elsewhere.
+  /// The value itself, on its owner.
+  /// Errors: UsageError on other workers.
   template <class T = c10::IValue>
   T local_value() const;
 
-  /// Calls the function registered as `function` on the owner, with the value as its first
-  /// argument: the way to an object's methods.
+  /// Calls the function registered as `function` on the owner, with the value as first argument:
+  /// the way to call an object's methods.
+  /// Errors: as rpc::call.
   template <class Result = c10::IValue, class... Arguments>
   Result call(std::string_view function, Arguments&&... arguments) const;
+  /// The same without waiting for the reply.
   template <class Result = c10::IValue, class... Arguments>
   Future<Result> call_async(std::string_view function, Arguments&&... arguments) const;
-  /// As call_async; the result stays with the owner too.
+  /// As call_async; the result stays on the owner too.
   template <class... Arguments>
   RRef remote(std::string_view function, Arguments&&... arguments) const;
-  /// As call, with a deadline of its own.
+  /// As call, with its own timeout.
   template <class Result = c10::IValue, class... Arguments>
   Result call_for(std::chrono::milliseconds timeout, std::string_view function,
                   Arguments&&... arguments) const;
@@ -65,10 +76,14 @@ class RRef {
   /// `state`: an RRefState.
   explicit RRef(c10::intrusive_ptr<c10::RRefInterface> state) : state_(std::move(state)) {}
 
-  /// As an argument, and back. Errors: UsageError for a value that is none.
+  /// Converts it to a value of a call.
   c10::IValue to_value() const;
+  /// Converts it back.
+  /// Errors: UsageError for a value that is no reference.
   static RRef from_value(const c10::IValue& value);
 
+  /// Its implementation.
+  /// Errors: UsageError for an empty reference.
   const RRefState& state() const;
 
  private:

@@ -63,7 +63,7 @@ class PreparedModel {
 
   /// The module's parameters, for an optimizer or for clipping.
   std::vector<at::Tensor> parameters() const { return replica_->ddp->parameters(); }
-  /// The wrapper. A recovery replaces it: do not keep the reference.
+  /// The wrapper; a recovery recreates it.
   DistributedDataParallel<Module>& ddp() const { return *replica_->ddp; }
   /// The module that was prepared.
   const std::shared_ptr<Module>& module() const { return replica_->module_of_type; }

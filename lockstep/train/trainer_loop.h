@@ -88,7 +88,8 @@ auto run_on_ranks(const TrainerOptions& options, const Body& body) {
 /// The part of Trainer::fit that does not depend on the model's type: when to log, validate, save,
 /// stop and call callbacks.
 /// Threads: call from the training thread.
-/// Errors: what callbacks throw; UsageError, SystemError; as Work::wait.
+/// Errors: what callbacks throw; Error for a loss that is not finite; UsageError; SystemError; as
+/// Work::wait.
 class TrainerLoop {
  public:
   /// The data that the loop follows.
