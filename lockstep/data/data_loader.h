@@ -130,7 +130,7 @@ class DataLoader {
     }
     void move_to(at::Tensor& tensor) { tensor = tensor.to(device_); }
     template <class Other>
-    void move_to(Other&) {}  // The program's own.
+    void move_to(Other&) {}  // Other batches stay where they are.
 
     DataLoader* loader_ = nullptr;
     std::optional<torch::data::Iterator<Batch>> inner_;
@@ -166,10 +166,10 @@ class DataLoader {
   const std::shared_ptr<LoaderPosition>& position() const { return position_; }
 
  private:
-  // From the cursor on.
+  // Loads from the cursor on.
   torch::data::Iterator<Batch> begin_reading() {
     position_->begin_epoch();
-    // LibTorch's loader cannot begin again while its workers have batches.
+    // LibTorch's loader cannot restart while its workers hold batches.
     if (torch_loader_ && torch_options_.workers() > 0) torch_loader_.reset();
     if (!torch_loader_) {
       torch_loader_ =

@@ -119,7 +119,7 @@ class StepTimer {
   StepPhase phase_ = StepPhase::kOther;
   Instant since_;  // when it was entered
   std::int64_t steps_ = 0;
-  std::chrono::nanoseconds waited_{};  // of total_, up to the end of the step before
+  std::chrono::nanoseconds waited_{};  // in kExchange, up to the end of the previous step
   std::array<std::chrono::nanoseconds, kStepPhases> total_{};
   std::array<Instant, kArrivals> arrivals_{};  // of step i at i modulo the size
 };

@@ -48,8 +48,7 @@ struct LoadOptions {
 /// written, and for files of other programs if checksum_required; SystemError.
 c10::IValue load(const std::filesystem::path& path, const LoadOptions& options = {});
 
-// Plain values to and from the trees that archives hold. `source`, in messages, is what was being
-// done with which file: "load run/snapshot.pt".
+// Plain values to and from the trees that archives hold.
 
 /// An empty dict of AnyType, for save().
 c10::impl::GenericDict make_dict();

@@ -175,7 +175,7 @@ class SnapshotDirectory {
   /// Snapshots that this object wrote or verified. The thread of writing_ owns it while it runs.
   std::set<SnapshotName> whole_;
   std::unique_ptr<StateCopy> copy_;
-  std::unique_ptr<BackgroundTask> writing_;  // Ends before the others.
+  std::unique_ptr<BackgroundTask> writing_;  // Last: its thread ends before the other members.
 };
 
 }  // namespace lockstep

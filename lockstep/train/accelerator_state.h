@@ -102,7 +102,7 @@ class AcceleratorState {
   /// Runs `collective`; if ranks fail meanwhile, runs it again with a stand-in for the group.
   template <class Function>
   auto attempt(Function&& collective) {
-    // The others are in their loops.
+    // In a replacement before its loop: the other ranks do not take part.
     const StandInGuard before_loop(*this);
     try {
       auto result = collective();

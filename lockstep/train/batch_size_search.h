@@ -75,7 +75,7 @@ class BatchSizeSearch {
   bool is_over_ = false;
   std::int64_t size_;
   FoundBatchSize found_;
-  // Of a trial:
+  // Of the current trial:
   double most_bytes_ = 0;
   int steps_ = 0;
   double samples_ = 0;

@@ -7,9 +7,9 @@
 #include "lockstep/train/callback.h"
 #include "lockstep/train/tensorboard_writer.h"
 
-/// Callbacks for Trainer that write its metrics, beside metrics.jsonl. The Trainer adds them after
-/// the callbacks that add metrics, such as LearningRateMonitor. Rank 0 writes; with fast_dev_run
-/// nothing is written.
+/// Callbacks for Trainer that write its metrics, beside metrics.jsonl. Add them after callbacks
+/// that add metrics, such as LearningRateMonitor; TrainerOptions::logger does so. Rank 0 writes;
+/// with fast_dev_run nothing is written.
 /// Errors: SystemError when a file cannot be written.
 namespace lockstep {
 

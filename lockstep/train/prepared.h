@@ -108,12 +108,12 @@ class PreparedModel {
     std::unique_ptr<NoSyncGuard> keeps_own;
   };
 
-  // Where ranks are lost, the module alone: the step that it is part of is void.
+  // If ranks are lost, calls the module without the wrapper: the step is void.
   template <class... Args>
   decltype(auto) forward_replica(Args&&... args) {
     if (!state_->can_fail()) return replica_->ddp->forward(std::forward<Args>(args)...);
     if (!state_->has_lost_group()) {
-      // Arguments that cannot be given twice: the error is the program's.
+      // Arguments that cannot be passed twice: the error goes to the program.
       constexpr bool kCanRepeat = requires {
         replica_->module_of_type->forward(args...);
       };

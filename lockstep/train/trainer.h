@@ -153,13 +153,13 @@ class Trainer {
         loop.begin_update();
         optimizer.step();
         if (scheduler) scheduler->step();
-        // A snapshot that is made here goes on behind this batch.
+        // A run that resumes from a snapshot made here starts after this batch.
         if (loop.end_batch()) return;
       }
     });
   }
 
-  // One pass over the validation data; empty without.
+  // One pass over the validation data; empty without such data.
   template <class Module, class Batch, class ValidationSet>
   std::function<Metrics()> validation_of(Task<Module, Batch>& task, const ValidationSet& dataset,
                                          Accelerator& accelerator, PreparedModel<Module>& model) {
@@ -180,7 +180,7 @@ class Trainer {
     }
   }
 
-  // All samples once: without gradients, the model in evaluation mode.
+  // One pass over all samples, without gradients, with the model in evaluation mode.
   template <class Loader, class Module, class Step>
   static Metrics pass_over(Loader& loader, Accelerator& accelerator, PreparedModel<Module>& model,
                            const Step& evaluate_batch) {
@@ -227,10 +227,9 @@ class Trainer {
     AcceleratorOptions accelerated = accelerator_options(options_);
     accelerated.recover = false;
     accelerated.logical_shards = 0;
-    // Each rank steps on its own, for which it needs parameters of its own.
+    // Each rank steps separately, and needs its own parameters.
     accelerated.one_copy_per_machine = accelerated.ddp.one_copy_per_machine = false;
-    accelerated.ddp.forward_sync_buffers =
-        false;  // A rank whose memory is short is not waited for.
+    accelerated.ddp.forward_sync_buffers = false;  // No rank waits for one that runs out of memory.
     Accelerator accelerator(accelerated);
     seed_ranks(options_, accelerator.process_index());
     auto module = task.configure_model();

@@ -6,20 +6,21 @@
 
 #include "lockstep/snapshot/internal/checksum.h"
 
-/// Checksums of files whose format has no room for them, in a file beside them, by `xxh128sum`'s
-/// format: 32 hexadecimal digits, two spaces, the name.
+/// Checksums of files whose format has none, in a file beside them, in the format of `xxh128sum`:
+/// 32 hexadecimal digits, two spaces, the name.
 namespace lockstep::inline internal {
 
-/// Of a folder, or the index in it, the file in it; else the one beside the file.
+/// The list's path: in a directory (or beside an index in it) checksums.xxh3, else beside the file.
 std::filesystem::path checksum_list_path(const std::filesystem::path& path);
 
-/// Atomically. Errors: as AtomicFile.
+/// Writes a list atomically.
+/// Errors: as AtomicFile.
 void write_checksum_list(const std::filesystem::path& list,
                          const std::map<std::string, FileDigest>& files);
 
-/// Reads every file that the list names; of a folder without one, the list of its
-/// model.safetensors. False: there is no list. Errors: CorruptFile naming the file that is not the
-/// one that was written, and for a damaged list; SystemError.
+/// Verifies every file that the list names; for a directory without a list, by the list of its
+/// model.safetensors. False: there is no list.
+/// Errors: CorruptFile that names the file that differs, and for a damaged list; SystemError.
 bool verify_checksum_list(const std::filesystem::path& path);
 
 }  // namespace lockstep::inline internal

@@ -11,7 +11,7 @@
 
 namespace lockstep::inline internal {
 
-/// Where a piece of a tensor is: an archive of torch.save, which holds it alone, in a file.
+/// A piece of a tensor: an archive of torch.save in a file, which holds only this piece.
 struct DistributedPiece {
   TensorBox box;
   std::size_t file = 0;
@@ -21,9 +21,10 @@ struct DistributedPiece {
   bool operator==(const DistributedPiece&) const = default;
 };
 
+/// A tensor of torch.distributed.checkpoint.
 struct DistributedTensor {
   std::string name;
-  /// The keys of the dicts that it was in, one in the other; numbers as text.
+  /// Keys of the nested dicts that held it; numbers as text.
   std::vector<std::string> path;
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   std::vector<std::int64_t> shape = {};
@@ -32,26 +33,25 @@ struct DistributedTensor {
   bool operator==(const DistributedTensor&) const = default;
 };
 
-/// The file .metadata of torch.distributed.checkpoint (its version 1.0.0), without what is no
-/// tensor.
+/// The file .metadata of torch.distributed.checkpoint (version 1.0.0), tensors only.
 struct DistributedMetadata {
-  std::vector<std::string> files;  ///< names in the folder
+  std::vector<std::string> files;  ///< names in the directory
   std::vector<DistributedTensor> tensors;
 
   bool operator==(const DistributedMetadata&) const = default;
 };
 
-/// What n bytes of it are read into takes at most kAnyDistributedBytes + n *
-/// kDistributedBytesAByte.
+/// Parsing n bytes takes at most kAnyDistributedBytes + n * kDistributedBytesAByte bytes.
 inline constexpr std::uint64_t kDistributedBytesAByte = 384;
 inline constexpr std::uint64_t kAnyDistributedBytes = std::uint64_t{32} << 20;
 
-/// Executes nothing, and trusts nothing: files are of the folder, pieces tile their tensor, hold no
-/// more bytes than their place in the file, and share none with another.
-/// Errors: CorruptFile; UsageError naming what is refused: another class, a dtype, compressed data.
+/// Parses the file. Executes and trusts nothing: files are inside of the directory; pieces tile
+/// their tensor, fit their range of the file, and share no bytes.
+/// Errors: CorruptFile; UsageError that names what is refused: another class, a dtype, compressed
+/// data.
 DistributedMetadata parse_distributed_metadata(std::string_view text, const std::string& source);
 
-/// The text that Python's torch.distributed.checkpoint reads.
+/// The text of the file, for Python's torch.distributed.checkpoint.
 std::string distributed_metadata_text(const DistributedMetadata& metadata);
 
 }  // namespace lockstep::inline internal

@@ -6,17 +6,17 @@
 
 namespace lockstep::inline internal {
 
-/// A folder that is at its path whole or not at all: it is written beside it, then renamed.
-/// Lifetime: what commit() has not moved is removed by the destructor; a process that is killed
-/// leaves ".<name>.partial-…" behind.
+/// Creates a directory atomically: it is written beside its path, then renamed.
+/// Lifetime: the destructor removes it unless commit() has moved it; a killed process leaves
+/// ".<name>.partial-…" behind.
 /// Errors: SystemError.
 class NewFolder {
  public:
   explicit NewFolder(std::filesystem::path target);
 
-  /// Where to write its files.
+  /// The directory to write files into.
   const std::filesystem::path& path() const { return path_; }
-  /// `replaces`: takes the place of what is there; otherwise that is an error.
+  /// Moves the directory to its path. `replaces`: replace what is there; false: that is an error.
   void commit(bool replaces);
 
  private:

@@ -8,20 +8,22 @@
 
 namespace lockstep::inline internal {
 
-/// Which file of a folder has which tensor: model.safetensors.index.json.
+/// The file model.safetensors.index.json: which file of a directory has which tensor.
 struct SafetensorsIndex {
   std::uint64_t total_bytes = 0;                           ///< only written
-  std::vector<std::pair<std::string, std::string>> files;  ///< by tensor, in the text's order
+  std::vector<std::pair<std::string, std::string>> files;  ///< tensor and file, in the text's order
 };
 
-/// What n bytes of it are read into takes at most kAnyIndexBytes + n * kIndexBytesAByte.
+/// Parsing n bytes takes at most kAnyIndexBytes + n * kIndexBytesAByte bytes.
 inline constexpr std::uint64_t kIndexBytesAByte = 64;
 inline constexpr std::uint64_t kAnyIndexBytes = std::uint64_t{1} << 20;
 
-/// Files are those of the folder: names that lead out of it are refused. `source`: for errors.
+/// Parses an index; refuses names of files outside of the directory.
+/// `source`: for error messages.
 /// Errors: CorruptFile.
 SafetensorsIndex parse_safetensors_index(std::string_view text, const std::string& source);
 
+/// The text of an index.
 std::string safetensors_index_text(const SafetensorsIndex& index);
 
 }  // namespace lockstep::inline internal

@@ -13,8 +13,8 @@
 #include "lockstep/snapshot/checkpoint.h"
 #include "lockstep/snapshot/checkpoint/tensor_box.h"
 
-/// Where the numbers of a checkpoint's tensors lie on disk, whatever its format: what has to be
-/// known to read a part of them. One function a format opens it.
+/// Where the values of a checkpoint's tensors are on disk, for any format: all that is needed to
+/// read a part of them. One function per format opens it.
 namespace lockstep::inline internal {
 
 /// A part of a tensor in a file.
@@ -23,44 +23,47 @@ struct StoredPiece {
   std::size_t file = 0;
   std::uint64_t offset_bytes = 0;
   std::uint64_t size_bytes = 0;
-  /// In elements. Unset: the bytes are an archive of torch.save that holds this piece alone.
+  /// In elements. Unset: the bytes are an archive of torch.save that holds only this piece.
   std::optional<std::vector<std::int64_t>> strides = std::nullopt;
-  /// Of all its bytes, where they are its alone and the format has it.
+  /// CRC of all its bytes, if the format has one and no other piece shares the bytes.
   std::optional<std::uint32_t> crc32 = std::nullopt;
 };
 
+/// A tensor of a checkpoint.
 struct StoredTensor {
   std::string name;
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   std::vector<std::int64_t> shape = {};
-  /// They tile the shape.
+  /// Pieces that tile the shape.
   std::vector<StoredPiece> pieces = {};
 };
 
+/// All tensors of a checkpoint.
 struct StoredTensors {
   CheckpointFormat format = CheckpointFormat::kSafetensors;
   std::vector<ReadableFile> files = {};
   std::vector<StoredTensor> tensors = {};
-  std::map<std::string, std::string> metadata = {};  ///< Only of safetensors.
+  std::map<std::string, std::string> metadata = {};  ///< of safetensors only
 };
 
-// Each reads what describes the tensors, and none of their numbers. Trusts nothing: every piece
-// lies within its file, shares no bytes with another tensor's that would let a small file fill the
-// memory, and files are those of the folder.
-// Errors: CorruptFile; UsageError for what is not supported; SystemError.
+// These functions read the metadata of the tensors, not their values. They trust nothing: every
+// piece is inside its file; no bytes are shared so that a small file could fill the memory; files
+// are inside the directory. Errors: CorruptFile; UsageError for what is not supported; SystemError.
 
+/// Opens one file of safetensors.
 StoredTensors open_safetensors(const std::filesystem::path& file);
-/// A folder with model.safetensors.index.json, or another *.safetensors.index.json; `index`: it.
+/// Opens a directory of safetensors. `index`: its model.safetensors.index.json, or another
+/// *.safetensors.index.json.
 StoredTensors open_sharded_safetensors(const std::filesystem::path& index);
-/// A folder of torch.distributed.checkpoint.
+/// Opens a directory of torch.distributed.checkpoint.
 StoredTensors open_distributed(const std::filesystem::path& folder, CheckpointPart part);
-/// A file of torch.save, or a snapshot that is one file.
+/// Opens a file of torch.save, or a snapshot in one file.
 StoredTensors open_torch_save(const std::filesystem::path& file, CheckpointPart part);
-/// A sharded snapshot.
+/// Opens a sharded snapshot.
 StoredTensors open_sharded_snapshot(const std::filesystem::path& folder, CheckpointPart part);
 
-/// The index of a folder of sharded safetensors. Nothing: it has none. Errors: UsageError when it
-/// has several, none of which is the usual one.
+/// The index of a directory of sharded safetensors; nullopt if it has none.
+/// Errors: UsageError for several indexes without the usual one.
 std::optional<std::filesystem::path> find_safetensors_index(const std::filesystem::path& folder);
 
 inline constexpr const char* kDistributedMetadataName = ".metadata";

@@ -4,9 +4,8 @@
 
 namespace lockstep::inline internal {
 
-/// The opcodes of Python's pickle that files of torch.save and of Lockstep contain (protocol 2),
-/// and those that the metadata of torch.distributed.checkpoint does (Python's default protocol, 4
-/// or 5).
+/// Opcodes of Python's pickle: those in files of torch.save and Lockstep (protocol 2), and in the
+/// metadata of torch.distributed.checkpoint (Python's default protocol, 4 or 5).
 enum class PickleOpcode : std::uint8_t {
   kMark = '(',
   kStop = '.',

@@ -13,7 +13,8 @@
 
 namespace lockstep::inline internal {
 
-/// Writes values one after the other, of pickle protocol 2, as a machine with a stack takes them.
+/// Writes a pickle of protocol 2: values one after the other, as operations on the pickle machine's
+/// stack.
 class PickleText {
  public:
   PickleText() { op(PickleOpcode::kProto).raw<std::uint8_t>(2); }
@@ -61,7 +62,7 @@ class PickleText {
 
   PickleText& none() { return op(PickleOpcode::kNone); }
 
-  /// A new object of the class, whose state is what comes between this and set_state().
+  /// Creates an object of a class; the value written between this and set_state() is its state.
   PickleText& object(std::string_view module, std::string_view name) {
     return global(module, name).op(PickleOpcode::kEmptyTuple).op(PickleOpcode::kNewObject);
   }
@@ -79,7 +80,7 @@ class PickleText {
   std::string text_;
 };
 
-/// Puts a contiguous tensor of these sizes over the storage `key`, as torch.save does; of every
+/// Writes a contiguous tensor of these sizes over the storage `key`, as torch.save does; for every
 /// dtype that the unpickler reads.
 void put_tensor(PickleText& text, c10::ScalarType dtype, const std::vector<std::int64_t>& shape,
                 std::string_view key);

@@ -12,37 +12,42 @@
 
 namespace lockstep::inline internal {
 
-/// Gives the bytes of storage `key` as a one-dimensional uint8 tensor of `bytes` elements.
+/// Returns the bytes of storage `key` as a uint8 tensor of shape [bytes].
 using StorageReader = std::function<at::Tensor(const std::string& key, std::uint64_t bytes)>;
 
-/// Turns a pickle (protocol 2, as torch.save and Lockstep write it) into None, bool, int, double,
-/// string, tuple, list, dict (OrderedDict too; keys are strings or integers, in their order) and
-/// dense CPU tensors. Nothing else is understood: no code runs, no class is looked up. Tensors that
-/// shared a storage share it again. `file` is what messages call the file.
-/// Beside the storages, n bytes take at most 16 MiB + 256 · n: values count as often as they are
-/// mentioned (PickleBudget), and what is built meanwhile takes the other half.
-/// Errors: CorruptFile for bytes that are no such pickle or exceed sensible limits; UsageError
-/// naming the class, function or dtype that is refused; whatever `read_storage` throws.
+/// Builds the value of a pickle (protocol 2, as torch.save and Lockstep write it): None, bool, int,
+/// double, string, tuple, list, dict (also OrderedDict; keys are strings or integers, in their
+/// order), dense CPU tensors. Refuses everything else: no code runs, no class is looked up. Tensors
+/// that shared a storage share it again.
+///
+/// Beside the storages, n bytes take at most 16 MiB + 256 · n: half for values, each counted as
+/// often as it is referred to (PickleBudget), half for what is built meanwhile.
+///
+/// `file`: name of the file, for error messages.
+/// Errors: CorruptFile for bytes that are no such pickle or exceed the limits; UsageError that
+/// names the class, function or dtype that is refused; what `read_storage` throws.
 c10::IValue unpickle(std::string_view pickle, const StorageReader& read_storage,
                      const std::string& file);
 
-/// Which names of Python's a pickle may hold, as "module.name".
+/// Python names, as "module.name", that a pickle may hold.
 struct PickleNames {
-  /// Of these objects are made: PickleObject.
+  /// Whether it is a class whose objects become PickleObject.
   bool (*is_class)(std::string_view full);
-  /// These are values, by their name alone: PickleGlobal.
+  /// Whether it is a value by its name alone, which becomes PickleGlobal.
   bool (*is_value)(std::string_view full);
-  /// From 2 on.
+  /// Largest protocol, from 2 on.
   std::uint8_t most_protocol = 2;
 };
 
+/// The nodes of a pickle.
 struct PickleTree {
   PickleNodes nodes;
   NodeId root = 0;
 };
 
-/// The nodes of a pickle that holds objects of these classes, for a reader that knows them; no
-/// tensors. Nodes may share and contain each other. Errors: as unpickle().
+/// Builds the nodes of a pickle with objects of these classes and without tensors, for a reader
+/// that knows the classes. Nodes may share and contain each other.
+/// Errors: as unpickle().
 PickleTree unpickle_objects(std::string_view pickle, const PickleNames& names,
                             const std::string& file);
 

@@ -10,7 +10,7 @@
 
 namespace lockstep::inline internal {
 
-/// Where the bytes of a record lie in the file.
+/// A record and the range of its bytes in the file.
 struct ZipRecord {
   std::string name;
   std::uint64_t offset_bytes = 0;
@@ -18,27 +18,30 @@ struct ZipRecord {
   std::uint32_t crc32 = 0;
 };
 
+/// Options of ZipReader.
 struct ZipReaderOptions {
-  /// Not needed where a checksum over the whole file was verified, and it takes most of the time.
+  /// Check each record's CRC, which takes most of the time; not needed after a checksum of the
+  /// whole file was verified.
   bool check_crc = true;
 };
 
-/// The records of a zip archive as PyTorch writes them: stored, neither compressed nor encrypted,
-/// all below one directory. Trusts nothing in the file.
-/// Threads: any may read. Lifetime: `file` must outlive it.
-/// Errors: CorruptFile when the file is no such archive, when two records share bytes, and when a
-/// record does not have the CRC that the archive states; SystemError.
+/// Reads the records of a zip archive as PyTorch writes it: stored, neither compressed nor
+/// encrypted, all in one directory. Trusts nothing in the file.
+/// Threads: any number may read.
+/// Lifetime: `file` must outlive it.
+/// Errors: CorruptFile for a file that is no such archive, for records that share bytes, and for a
+/// record that fails its CRC; SystemError.
 class ZipReader {
  public:
   explicit ZipReader(const ReadableFile& file, const ZipReaderOptions& options = {});
 
-  /// Names are those below the archive's one directory: "data.pkl", "data/0". Errors: CorruptFile
-  /// when there is none.
+  /// The record of this name in the archive's directory: "data.pkl", "data/0".
+  /// Errors: CorruptFile if there is none.
   const ZipRecord& record(const std::string& name) const;
   const std::map<std::string, ZipRecord>& records() const { return records_; }
   bool has_record(const std::string& name) const { return records_.count(name) != 0; }
 
-  /// Fills `target` with the record's size_bytes.
+  /// Reads the record's size_bytes into `target`.
   void read(const ZipRecord& record, void* target) const;
 
  private:
@@ -49,7 +52,7 @@ class ZipReader {
   };
   Directory find_directory() const;
   void read_directory(const Directory& directory);
-  /// Advances `at` to the next entry.
+  /// Reads an entry, and advances `at` to the next.
   ZipRecord read_entry(const std::vector<unsigned char>& directory, std::size_t& at) const;
   std::uint64_t data_offset(std::uint64_t header_offset, const std::string& name) const;
   void check_overlaps() const;

@@ -12,13 +12,13 @@
 #include "lockstep/snapshot/sharded/snapshot_manifest.h"
 #include "lockstep/snapshot/snapshot.h"
 
-/// Snapshots of which each rank writes a share: a directory with a file of each rank,
-/// "rank0-of-4-<save id>.pt", and manifest.json, which rank 0 writes last. Names of files have the
-/// save's own number, so that a save of the same step again replaces the manifest alone, in one
-/// instant, and files of a save that was given up are never taken for those of another.
+/// Snapshots of which each rank writes a shard: a directory with one file per rank,
+/// "rank0-of-4-<save id>.pt", and manifest.json, which rank 0 writes last. File names contain the
+/// identifier of the save. So a second save of the same step replaces only the manifest,
+/// atomically, and files of an abandoned save are never taken for those of another.
 namespace lockstep::inline internal {
 
-/// Which save of which run, the same on all ranks.
+/// Identifies a save; equal on all ranks.
 struct ShardedSave {
   std::filesystem::path directory;
   std::string save_id;
@@ -27,32 +27,36 @@ struct ShardedSave {
   int world_size = 1;
 };
 
-/// The dict of one rank's file, of its share_of().
+/// The dict in one rank's file, from its share_of().
 c10::IValue share_value(const Snapshot& share, const std::string& save_id);
 
-/// Writes a rank's file, and beside it what rank 0 has to know of it. Errors: as save().
+/// Writes a rank's file, and beside it a report for rank 0.
+/// Errors: as save().
 void write_share(const ShardedSave& save, int rank, const c10::IValue& value);
 
-/// On rank 0: waits until all ranks' files are there, writes the manifest and deletes what earlier
-/// saves left beside it. `model_names`: in their order. `stop`: to look once more and give up.
-/// Errors: TimeoutError naming the ranks of which there is none; UsageError when the ranks' models
-/// differ; else as AtomicFile.
+/// On rank 0: waits until the files of all ranks exist, writes the manifest, and deletes files of
+/// earlier saves.
+/// `model_names`: in their order.
+/// `stop`: check once more, then give up.
+/// Errors: TimeoutError that names the ranks without a file; UsageError if models differ between
+/// ranks; else as AtomicFile.
 void complete_sharded(const ShardedSave& save, const std::vector<std::string>& model_names,
                       const Deadline& deadline, const std::stop_token& stop);
 
-/// Reads it whole. Verifies the manifest and every file before it reads anything else.
-/// Errors: CorruptFile when any bit of a file differs, one belongs to another save, or is cut
-/// short; SystemError, also where there is no manifest or a file is missing; UsageError.
+/// Reads a complete snapshot. Verifies the manifest and every file first.
+/// Errors: CorruptFile if any bit of a file differs, a file belongs to another save, or is
+/// truncated; SystemError, also if the manifest or a file is missing; UsageError.
 Snapshot load_sharded(const std::filesystem::path& directory);
 
-/// Throws what load_sharded would for damage, reading each file once.
+/// Throws what load_sharded() would throw for damage; reads each file once.
 void verify_sharded(const std::filesystem::path& directory);
 
-/// In the dict "lockstep" of a file that is one rank's share of a snapshot: the save's number.
+/// Key in the dict "lockstep" of a rank's file: the identifier of the save.
 inline constexpr const char* kShareMark = "share_of";
 
-/// The snapshot of a dict that snapshot_value() made. `source`: for errors. Errors: UsageError when
-/// it is another dict, or of a newer format.
+/// The snapshot of a dict of snapshot_value().
+/// `source`: for error messages.
+/// Errors: UsageError for another dict, or a newer format.
 Snapshot snapshot_from(const c10::IValue& dict, const std::string& source);
 
 }  // namespace lockstep::inline internal

@@ -9,32 +9,34 @@
 #include "lockstep/snapshot/sharded/snapshot_manifest.h"
 #include "lockstep/snapshot/snapshot.h"
 
-/// How a snapshot is parted among the ranks that write it, and put together again.
+/// How a snapshot is divided among the ranks that write it, and put together again.
 namespace lockstep::inline internal {
 
-/// Whether each rank has the state of all parameters, or, of a sharded optimizer, its own alone.
+/// Whether each rank holds the state of all parameters, or only its own shard (a sharded
+/// optimizer).
 enum class StatePlacement { kReplicated, kOwn };
 
-/// The bytes of each tensor that every rank has: the model's, and the optimizer's where replicated.
+/// Bytes of each tensor that every rank holds: the model's, and the optimizer's if replicated.
 std::vector<std::uint64_t> replicated_bytes(const Snapshot& snapshot, StatePlacement optimizer);
 
-/// The bytes of the tensors that this rank alone has.
+/// Bytes of the tensors that only this rank holds.
 std::uint64_t own_bytes(const Snapshot& snapshot, StatePlacement optimizer);
 
-/// What `rank` writes: of the tensors of replicated_bytes() those that `owners` gives to it, and
-/// all that it alone has. Tensors that are part of a larger storage are copied out of it.
+/// The shard that `rank` writes: those tensors of replicated_bytes() that `owners` assigns to it,
+/// and all that only it holds. Tensors that are part of a larger storage are copied out of it.
 Snapshot share_of(Snapshot snapshot, StatePlacement optimizer, const std::vector<int>& owners,
                   int rank);
 
-/// The snapshot that was parted so. `shares`: by rank. Model names in the order of the manifest.
+/// Puts a snapshot together from its shards, by rank. Model names are in the order of the manifest.
 Snapshot join_shares(std::vector<Snapshot> shares, const SnapshotManifest& manifest);
 
-/// The tensors of a tree as a manifest names them, of file 0.
+/// The tensors of a tree as a manifest describes them, in file 0.
 std::vector<ManifestTensor> described_tensors(const c10::IValue& tree);
 
-/// Which rank writes each tensor that all ranks have, so that all write about as many bytes: the
-/// largest first, each to the rank that has the fewest so far. `kept_bytes`: by rank, what it
-/// writes in any case. The same on every rank for the same numbers.
+/// Assigns each tensor that all ranks hold to the rank that writes it, so that all write about
+/// equally many bytes: largest first, each to the rank with the fewest bytes so far. The same on
+/// every rank.
+/// `kept_bytes`: by rank, the bytes that it writes in any case.
 std::vector<int> plan_shares(const std::vector<std::uint64_t>& tensor_bytes,
                              std::vector<std::uint64_t> kept_bytes);
 
